@@ -1,0 +1,16 @@
+// Package invariants switches on the assertions that are too dear for
+// production. Builds tagged "invariants" set [Enabled]; all others compile the
+// guarded blocks away. An assertion may observe and panic, never change what
+// the program does.
+package invariants
+
+import "fmt"
+
+// Assertf panics with the formatted message when ok is false. Call it inside
+// an "if invariants.Enabled" block, so that its arguments cost nothing in other
+// builds.
+func Assertf(ok bool, format string, args ...any) {
+	if !ok {
+		panic("invariant violated: " + fmt.Sprintf(format, args...))
+	}
+}

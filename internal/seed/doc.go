@@ -1,0 +1,2 @@
+// Package seed pins modules until their importers exist.
+package seed

@@ -1,0 +1,28 @@
+package seed
+
+import (
+	_ "github.com/cespare/xxhash/v2"
+	_ "github.com/google/btree"
+	_ "github.com/klauspost/compress/gzip"
+	_ "github.com/prometheus/client_golang/prometheus"
+	_ "github.com/spf13/cobra"
+	_ "github.com/spf13/pflag"
+	_ "github.com/valyala/fasthttp"
+	_ "go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	_ "go.etcd.io/etcd/client/v3"
+	_ "go.etcd.io/etcd/client/v3/kubernetes"
+	_ "go.etcd.io/etcd/server/v3/embed"
+	_ "go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	_ "go.uber.org/goleak"
+	_ "golang.org/x/sync/errgroup"
+	_ "golang.org/x/sync/singleflight"
+	_ "google.golang.org/protobuf/encoding/protowire"
+	_ "k8s.io/apiserver/pkg/endpoints/handlers"
+	_ "k8s.io/apiserver/pkg/server/options"
+	_ "k8s.io/client-go/kubernetes"
+	_ "k8s.io/kube-openapi/pkg/builder3"
+	_ "k8s.io/kubernetes/pkg/controlplane"
+	_ "k8s.io/kubernetes/pkg/registry/core/rest"
+	_ "pgregory.net/rapid"
+	_ "github.com/cockroachdb/datadriven"
+)
