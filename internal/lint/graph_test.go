@@ -1,0 +1,151 @@
+package lint
+
+import (
+	"strings"
+	"testing"
+)
+
+// graph is the import policy: "a < b" reads "b may import a", and so does
+// everything further right. Commas separate packages of one rank, which may not
+// import each other. A package stands for its whole subtree unless the subtree
+// has an entry of its own. Do not change this table to make a build pass.
+const graph = `
+internal/invariants
+< kv
+< kv/kvtest
+< cache
+< watch
+< watch/watchtest
+< internal/registry
+< internal/registry/bootstrap, internal/auth
+< httpapi
+< internal/extension
+< internal/server
+< cmd
+`
+
+// networkOnly lists the packages that see Larder only through the network.
+var networkOnly = []string{"bench", "cmd/larder-bench"}
+
+// reserved says which packages may import a module, by import path prefix.
+// A test file may also use what a package beside it may not: the exceptions
+// are in tests.
+var reserved = []struct {
+	prefix string
+	users  []string
+	tests  bool // whether any test file may import it
+}{
+	{"go.etcd.io/", []string{"kv"}, false},
+	{"github.com/valyala/fasthttp", []string{"httpapi", "bench"}, false},
+	{"k8s.io/kubernetes/", []string{"internal/registry", "internal/auth", "httpapi", "internal/extension", "internal/server", "cmd/larder"}, true},
+	{"k8s.io/", []string{"internal/registry", "internal/auth", "httpapi", "internal/extension", "internal/server", "cmd/larder", "bench", "cmd/larder-bench"}, false},
+	{"k8s.io/kubernetes/cmd/", nil, false},
+	{"k8s.io/apiserver/pkg/storage/cacher", nil, false},
+	{"k8s.io/apiserver/pkg/storage/etcd3", nil, true},
+}
+
+// lean are the packages that know no Kubernetes types beyond selectors.
+var lean = []string{"kv", "cache", "watch"}
+
+// leanMay lists all that lean packages import from Kubernetes.
+var leanMay = []string{"k8s.io/apimachinery/pkg/labels", "k8s.io/apimachinery/pkg/fields", "k8s.io/apimachinery/pkg/selection"}
+
+func TestImportGraph(t *testing.T) {
+	rank := ranks()
+	_, files := tree(t)
+	for _, f := range files {
+		for _, imp := range f.imports() {
+			if target, ok := local(imp); ok {
+				checkLocal(t, rank, f, target)
+				continue
+			}
+			checkReserved(t, f, imp)
+		}
+	}
+}
+
+// ranks numbers the packages of graph from the bottom up.
+func ranks() map[string]int {
+	rank := make(map[string]int)
+	for i, line := range strings.Split(strings.TrimSpace(graph), "\n") {
+		for _, pkg := range strings.Split(strings.TrimPrefix(line, "< "), ",") {
+			rank[strings.TrimSpace(pkg)] = i + 1
+		}
+	}
+	return rank
+}
+
+// entry returns the longest entry of the graph that pkg stands under.
+func entry(rank map[string]int, pkg string) (string, bool) {
+	for {
+		if _, ok := rank[pkg]; ok {
+			return pkg, true
+		}
+		cut := strings.LastIndexByte(pkg, '/')
+		if cut < 0 {
+			return "", false
+		}
+		pkg = pkg[:cut]
+	}
+}
+
+func checkLocal(t *testing.T, rank map[string]int, f *file, target string) {
+	if under(f.pkg, networkOnly) {
+		if !under(target, networkOnly) {
+			t.Errorf("%s imports %s: %v see only the network", f.path, target, networkOnly)
+		}
+		return
+	}
+	if f.test || f.pkg == "internal/lint" {
+		return // a test may look at packages above its own
+	}
+	from, ok := entry(rank, f.pkg)
+	if !ok {
+		t.Errorf("%s: package %s is not in the import graph", f.path, f.pkg)
+		return
+	}
+	to, ok := entry(rank, target)
+	if !ok {
+		t.Errorf("%s imports %s, which is not in the import graph", f.path, target)
+		return
+	}
+	if from != to && rank[to] >= rank[from] {
+		t.Errorf("%s imports %s: the graph puts %s above or beside %s", f.path, target, to, from)
+	}
+}
+
+func checkReserved(t *testing.T, f *file, imp string) {
+	if under(f.pkg, lean) && strings.HasPrefix(imp, "k8s.io/") {
+		if !contains(leanMay, imp) {
+			t.Errorf("%s imports %s: %v know no Kubernetes types beyond selectors", f.path, imp, lean)
+		}
+		return
+	}
+	for _, r := range reserved {
+		if !strings.HasPrefix(imp, r.prefix) || (f.test && r.tests) {
+			continue
+		}
+		if !under(f.pkg, r.users) {
+			t.Errorf("%s imports %s: reserved for %v", f.path, imp, r.users)
+		}
+	}
+}
+
+// under reports whether pkg is one of roots or below one.
+func under(pkg string, roots []string) bool {
+	for _, root := range roots {
+		if pkg == root || strings.HasPrefix(pkg, root+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+func contains(list []string, s string) bool {
+	for _, x := range list {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}
