@@ -1,0 +1,39 @@
+package auth
+
+import (
+	"context"
+	"fmt"
+
+	apiserverapi "k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/authorization/path"
+	"k8s.io/apiserver/pkg/authorization/union"
+	kubeauthorizer "k8s.io/kubernetes/pkg/kubeapiserver/authorizer"
+)
+
+// healthPaths may be read by everybody, also before the RBAC roles exist that
+// say so: a probe must never see 403.
+func healthPaths() []string { return []string{"/healthz", "/livez", "/readyz"} }
+
+func (a *Auth) loadAuthorizer(ctx context.Context, c Config) error {
+	config := kubeauthorizer.Config{
+		VersionedInformerFactory:   c.Informers,
+		AuthorizationConfiguration: &apiserverapi.AuthorizationConfiguration{},
+	}
+	for _, mode := range c.Modes {
+		config.AuthorizationConfiguration.Authorizers = append(config.AuthorizationConfiguration.Authorizers,
+			apiserverapi.AuthorizerConfiguration{
+				Type: apiserverapi.AuthorizerType(mode),
+				Name: kubeauthorizer.GetNameForAuthorizerMode(mode),
+			})
+	}
+	modes, rules, err := config.New(ctx, "")
+	if err != nil {
+		return fmt.Errorf("auth: authorization: %w", err)
+	}
+	health, err := path.NewAuthorizer(healthPaths())
+	if err != nil {
+		return fmt.Errorf("auth: authorization: %w", err)
+	}
+	a.Authorizer, a.RuleResolver = union.New(health, modes), rules
+	return nil
+}

@@ -1,0 +1,23 @@
+// Package auth says who a request comes from and what its author may do.
+//
+// The authenticators and authorizers are kube-apiserver's own libraries; this
+// package chooses, orders and feeds them. [Load] reads the files its [Config]
+// names and returns an [Auth], whose parts the front door calls:
+//
+//   - Authenticator: client certificates, then bearer tokens (token file, service
+//     accounts), then anonymous. A credential that no authenticator accepts is an
+//     error (401), never anonymous.
+//   - Authorizer: the paths of health checks, then system:masters, then the modes
+//     in the order given. The first that decides wins; no opinion at all is a refusal.
+//   - RuleResolver: what a subject may do, for SelfSubjectRulesReview.
+//   - Tokens: signs service-account tokens for TokenRequest.
+//
+// Accepted tokens are remembered for ten seconds, keyed by an HMAC under a key of
+// this process. The objects a service-account token is bound to are looked up in
+// process, from the caches, when the token is not remembered.
+//
+// # Goroutines
+//
+// Load starts none. [Auth.Run] watches the client CA's file and blocks until the
+// context ends; a file that turns bad leaves the last good one in force.
+package auth
