@@ -1,0 +1,205 @@
+package httpapi
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// installed is one resource or subresource as one API version serves it.
+// It is written before it is published in a table and never after.
+type installed struct {
+	endpoint *registry.Endpoint
+	scope    *handlers.RequestScope
+
+	// view serves GET, LIST and WATCH from encoded bytes. nil: the handlers do.
+	view *registry.View
+
+	// http holds the net/http handlers by Request.Verb: get, list, watch, create,
+	// update, patch, delete, deletecollection. A verb that is not there is not
+	// supported. Where view is set, the entries for get, list and watch serve
+	// only what the fast path leaves to them.
+	http map[string]http.Handler
+
+	// connect holds, by HTTP method, the handlers of a subresource that takes the
+	// request over (exec, attach, port-forward, proxy). A connecting endpoint has
+	// no http entries.
+	connect map[string]http.Handler
+
+	// subpath says that path segments behind the subresource belong to the
+	// handler, as in .../pods/x/proxy/metrics.
+	subpath bool
+
+	// warnings are sent with every response, as for a deprecated version.
+	warnings []string
+}
+
+// resourceKey names an endpoint.
+type resourceKey struct {
+	group, version, resource, subresource string
+}
+
+// table is everything that can be routed to. It is immutable once published:
+// Server.publish replaces it whole, so that definitions may come and go while
+// requests are served.
+type table struct {
+	resources map[resourceKey]*installed
+
+	// exact and prefixes hold the paths that are no resource requests (discovery,
+	// openapi, health, metrics, version, pprof). An exact path wins, then the
+	// longest prefix; a prefix ends in "/".
+	exact    map[string]http.Handler
+	prefixes []prefixRoute
+}
+
+type prefixRoute struct {
+	prefix  string
+	handler http.Handler
+}
+
+func newTable() *table {
+	return &table{resources: make(map[resourceKey]*installed), exact: make(map[string]http.Handler)}
+}
+
+// add puts i under its endpoint's names.
+func (t *table) add(gvr schema.GroupVersionResource, subresource string, i *installed) {
+	t.resources[resourceKey{gvr.Group, gvr.Version, gvr.Resource, subresource}] = i
+}
+
+// handle serves path, and nothing below it, by h.
+func (t *table) handle(path string, h http.Handler) { t.exact[path] = h }
+
+// handlePrefix serves every path that begins with prefix by h, unless a more
+// precise entry exists. prefix ends in "/".
+func (t *table) handlePrefix(prefix string, h http.Handler) {
+	at, _ := slices.BinarySearchFunc(t.prefixes, prefix, func(p prefixRoute, target string) int {
+		return len(target) - len(p.prefix) // longest first
+	})
+	t.prefixes = slices.Insert(t.prefixes, at, prefixRoute{prefix, h})
+}
+
+// nonResource returns the handler of a path that names no resource.
+func (t *table) nonResource(path string) (http.Handler, bool) {
+	if h, ok := t.exact[path]; ok {
+		return h, true
+	}
+	for _, p := range t.prefixes {
+		if strings.HasPrefix(path, p.prefix) {
+			return p.handler, true
+		}
+	}
+	return nil, false
+}
+
+// publish makes t what requests are routed by from now on.
+func (s *Server) publish(t *table) { s.table.Store(t) }
+
+// lookup returns what serves the resource that r names, whatever its verb.
+func (s *Server) lookup(r *Request) (*installed, bool) {
+	i, ok := s.table.Load().resources[resourceKey{r.Group, r.Version, r.Resource, r.Subresource}]
+	return i, ok && i.covers(r)
+}
+
+// covers reports whether r's path has a shape that i serves by some method: an
+// item of a namespaced resource lies below its namespace, its collection may
+// also span all of them, and what belongs to the cluster lies below none.
+func (i *installed) covers(r *Request) bool {
+	switch {
+	case len(r.Parts) > 3 && !i.subpath:
+		return false
+	case r.viaPath && (r.Verb != "watch" || len(r.Parts) > 2):
+		return false
+	case !i.endpoint.Namespaced:
+		return !r.scoped
+	case !r.scoped:
+		return !r.named() && i.serves("list")
+	}
+	return true
+}
+
+// serves reports whether i answers verb at all.
+func (i *installed) serves(verb string) bool {
+	if _, ok := i.http[verb]; ok {
+		return true
+	}
+	return i.view != nil && (verb == "get" || verb == "list" || verb == "watch")
+}
+
+// permits reports whether i answers r's method and verb at r's path.
+func (i *installed) permits(r *Request) bool {
+	if len(i.connect) > 0 {
+		return i.connect[r.Method] != nil
+	}
+	if r.viaPath || r.Verb == "watch" || r.Verb == "list" || r.Verb == "get" {
+		return r.Method == http.MethodGet && i.serves(r.Verb)
+	}
+	if i.endpoint.Namespaced && !r.scoped {
+		return false
+	}
+	switch r.Verb {
+	case "create":
+		return r.named() == (i.endpoint.Subresource != "") && i.serves(r.Verb)
+	case "update", "patch", "delete":
+		return r.named() && i.serves(r.Verb)
+	default:
+		return i.serves(r.Verb)
+	}
+}
+
+// handler returns the net/http handler for r, which i permits.
+func (i *installed) handler(r *Request) (http.Handler, bool) {
+	if h, ok := i.connect[r.Method]; ok {
+		return h, true
+	}
+	h, ok := i.http[r.Verb]
+	return h, ok
+}
+
+// allow lists the methods that i permits at r's path, for the Allow header.
+func (i *installed) allow(r *Request) string {
+	item := []string{"get", "update", "patch", "delete"}
+	if i.endpoint.Subresource != "" {
+		item = append(item, "create")
+	}
+	verbs := item
+	switch {
+	case r.viaPath:
+		verbs = []string{"watch"}
+	case !r.named() && i.endpoint.Namespaced && !r.scoped:
+		verbs = []string{"list", "watch"}
+	case !r.named():
+		verbs = []string{"list", "watch", "create", "deletecollection"}
+	}
+	var methods []string
+	for _, verb := range verbs {
+		if m := methodOf(verb); i.serves(verb) && !slices.Contains(methods, m) {
+			methods = append(methods, m)
+		}
+	}
+	for m := range i.connect {
+		methods = append(methods, m)
+	}
+	slices.Sort(methods)
+	return strings.Join(methods, ", ")
+}
+
+// methodOf returns the HTTP method that asks for verb.
+func methodOf(verb string) string {
+	switch verb {
+	case "create":
+		return http.MethodPost
+	case "update":
+		return http.MethodPut
+	case "patch":
+		return http.MethodPatch
+	case "delete", "deletecollection":
+		return http.MethodDelete
+	default:
+		return http.MethodGet
+	}
+}
