@@ -1,0 +1,236 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"sigs.k8s.io/yaml"
+)
+
+// jsonWriter writes one kind in application/json.
+type jsonWriter struct {
+	object []byte // `{"kind":"Pod","apiVersion":"v1",`; empty when items are typed
+	list   []byte // `{"kind":"PodList","apiVersion":"v1","metadata":`
+	null   bool
+}
+
+// JSON returns the Writer of a kind in JSON. Items are compact objects as
+// encoding/json writes them.
+func JSON(k Kind) Writer {
+	w := &jsonWriter{list: append(typeHead(k.APIVersion, k.ListKind), `"metadata":`...), null: k.NullItems}
+	if !k.Typed {
+		w.object = typeHead(k.APIVersion, k.Kind)
+	}
+	return w
+}
+
+func typeHead(apiVersion, kind string) []byte {
+	head := append([]byte(nil), `{"kind":`...)
+	head = appendJSONString(head, kind)
+	head = append(head, `,"apiVersion":`...)
+	head = appendJSONString(head, apiVersion)
+	return append(head, ',')
+}
+
+// bodySize is the length of item with its type put in.
+func (w *jsonWriter) bodySize(item []byte) int {
+	switch {
+	case len(w.object) == 0:
+		return len(item)
+	case isEmptyObject(item):
+		return len(w.object)
+	default:
+		return len(w.object) + len(item) - 1
+	}
+}
+
+// appendBody appends item with its type put in before its first member.
+func (w *jsonWriter) appendBody(dst, item []byte) []byte {
+	switch {
+	case len(w.object) == 0:
+		return append(dst, item...)
+	case isEmptyObject(item):
+		dst = append(dst, w.object[:len(w.object)-1]...)
+		return append(dst, '}')
+	default:
+		dst = append(dst, w.object...)
+		return append(dst, item[1:]...)
+	}
+}
+
+func isEmptyObject(item []byte) bool { return len(item) == 2 }
+
+func (w *jsonWriter) ObjectSize(item []byte) int { return w.bodySize(item) + 1 }
+
+func (w *jsonWriter) AppendObject(dst, item []byte) []byte {
+	return append(w.appendBody(dst, item), '\n')
+}
+
+func (w *jsonWriter) ItemSize(item []byte) int { return len(item) }
+
+const (
+	itemsOpen  = `,"items":[`
+	itemsNull  = `,"items":null`
+	itemsClose = "]}\n"
+	nullClose  = "}\n"
+)
+
+func (w *jsonWriter) ListSize(meta ListMeta, items, size int) int {
+	n := len(w.list) + jsonListMetaSize(meta)
+	switch {
+	case items > 0:
+		return n + len(itemsOpen) + size + items - 1 + len(itemsClose)
+	case w.null:
+		return n + len(itemsNull) + len(nullClose)
+	default:
+		return n + len(itemsOpen) + len(itemsClose)
+	}
+}
+
+func (w *jsonWriter) AppendListHeader(dst []byte, meta ListMeta, items, _ int) []byte {
+	dst = append(dst, w.list...)
+	dst = appendJSONListMeta(dst, meta)
+	if items == 0 && w.null {
+		return append(dst, itemsNull...)
+	}
+	return append(dst, itemsOpen...)
+}
+
+func (w *jsonWriter) AppendItemHeader(dst []byte, i int, _ []byte) []byte {
+	if i > 0 {
+		dst = append(dst, ',')
+	}
+	return dst
+}
+
+func (w *jsonWriter) AppendListFooter(dst []byte, items int) []byte {
+	if items == 0 && w.null {
+		return append(dst, nullClose...)
+	}
+	return append(dst, itemsClose...)
+}
+
+// jsonListMetaSize is the length of what appendJSONListMeta appends.
+func jsonListMetaSize(meta ListMeta) int {
+	var buf [256]byte
+	return len(appendJSONListMeta(buf[:0], meta))
+}
+
+func appendJSONListMeta(dst []byte, meta ListMeta) []byte {
+	dst = append(dst, '{')
+	start := len(dst)
+	if meta.Revision != 0 {
+		dst = append(dst, `"resourceVersion":"`...)
+		dst = strconv.AppendInt(dst, meta.Revision, 10)
+		dst = append(dst, '"')
+	}
+	if meta.Continue != "" {
+		dst = appendComma(dst, start)
+		dst = append(dst, `"continue":`...)
+		dst = appendJSONString(dst, meta.Continue)
+	}
+	if meta.Remaining != nil {
+		dst = appendComma(dst, start)
+		dst = append(dst, `"remainingItemCount":`...)
+		dst = strconv.AppendInt(dst, *meta.Remaining, 10)
+	}
+	return append(dst, '}')
+}
+
+func appendComma(dst []byte, start int) []byte {
+	if len(dst) > start {
+		dst = append(dst, ',')
+	}
+	return dst
+}
+
+const (
+	frameType   = `{"type":"`
+	frameObject = `","object":`
+	frameClose  = "}\n"
+)
+
+func (w *jsonWriter) FrameSize(event string, item []byte) int {
+	return len(frameType) + len(event) + len(frameObject) + w.bodySize(item) + len(frameClose)
+}
+
+func (w *jsonWriter) AppendFrame(dst []byte, event string, item []byte) []byte {
+	dst = append(dst, frameType...)
+	dst = append(dst, event...)
+	dst = append(dst, frameObject...)
+	dst = w.appendBody(dst, item)
+	return append(dst, frameClose...)
+}
+
+func (w *jsonWriter) AppendRevision(dst, item []byte, revision int64) ([]byte, error) {
+	return AppendRevisionJSON(dst, item, revision)
+}
+
+// AppendRevisionJSON appends object with the resourceVersion of its top-level
+// metadata replaced.
+func AppendRevisionJSON(dst, object []byte, revision int64) ([]byte, error) {
+	from, to, err := metadataSpan(object)
+	if err != nil {
+		return dst, err
+	}
+	meta := object[:to]
+	from, to, err = member(meta, from, "resourceVersion")
+	if err != nil {
+		return dst, err
+	}
+	dst = append(dst, object[:from]...)
+	dst = append(dst, '"')
+	dst = appendRevisionString(dst, revision)
+	dst = append(dst, '"')
+	return append(dst, object[to:]...), nil
+}
+
+// MetadataJSON returns the part of object that is its top-level metadata.
+func MetadataJSON(object []byte) ([]byte, error) {
+	from, to, err := metadataSpan(object)
+	if err != nil {
+		return nil, err
+	}
+	return object[from:to:to], nil
+}
+
+func metadataSpan(object []byte) (from, to int, err error) {
+	return member(object, skipSpace(object, 0), "metadata")
+}
+
+// Pretty returns a JSON body indented as upstream's pretty serializer does: two
+// spaces, no newline at the end.
+func Pretty(body []byte) ([]byte, error) {
+	var out bytes.Buffer
+	if err := json.Indent(&out, bytes.TrimSuffix(body, []byte("\n")), "", "  "); err != nil {
+		return nil, fmt.Errorf("wire: indent: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// YAML returns a JSON body as upstream's YAML serializer writes it.
+func YAML(body []byte) ([]byte, error) {
+	out, err := yaml.JSONToYAML(body)
+	if err != nil {
+		return nil, fmt.Errorf("wire: yaml: %w", err)
+	}
+	return out, nil
+}
+
+// appendJSONString appends s as encoding/json writes it.
+func appendJSONString(dst []byte, s string) []byte {
+	for i := 0; i < len(s); i++ {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			quoted, err := json.Marshal(s)
+			if err != nil { // strings always marshal
+				panic(fmt.Sprintf("wire: marshal %q: %v", s, err))
+			}
+			return append(dst, quoted...)
+		}
+	}
+	dst = append(dst, '"')
+	dst = append(dst, s...)
+	return append(dst, '"')
+}

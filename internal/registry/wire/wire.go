@@ -1,0 +1,97 @@
+package wire
+
+import (
+	"errors"
+	"strconv"
+)
+
+var (
+	// ErrMalformed says that bytes are not an encoded object.
+	ErrMalformed = errors.New("wire: malformed object")
+	// ErrNoMetadata says that an object has no top-level metadata, or JSON
+	// metadata no resourceVersion to replace.
+	ErrNoMetadata = errors.New("wire: no metadata")
+)
+
+// Kind names what a Writer writes.
+type Kind struct {
+	APIVersion string
+	Kind       string
+	ListKind   string
+	// Typed says that JSON items carry kind and apiVersion themselves.
+	Typed bool
+	// NullItems says that an empty JSON list has null for its items.
+	NullItems bool
+}
+
+// ListMeta is the metadata of a list.
+type ListMeta struct {
+	Revision  int64
+	Continue  string
+	Remaining *int64
+}
+
+// Writer writes one kind in one media type. Items, counts and sums that belong
+// to one response must agree between its methods.
+type Writer interface {
+	// ObjectSize is the length of what AppendObject appends.
+	ObjectSize(item []byte) int
+	// AppendObject appends item as a whole response body.
+	AppendObject(dst, item []byte) []byte
+
+	// ItemSize is what one item adds to a list, its separator apart. The sum over
+	// all items is the size that ListSize and AppendListHeader ask for.
+	ItemSize(item []byte) int
+	// ListSize is the length of a whole list body.
+	ListSize(meta ListMeta, items, size int) int
+	// AppendListHeader appends what precedes the first item header.
+	AppendListHeader(dst []byte, meta ListMeta, items, size int) []byte
+	// AppendItemHeader appends what stands between item i and what precedes it.
+	AppendItemHeader(dst []byte, i int, item []byte) []byte
+	// AppendListFooter appends what follows the last item.
+	AppendListFooter(dst []byte, items int) []byte
+
+	// FrameSize is the length of what AppendFrame appends.
+	FrameSize(event string, item []byte) int
+	// AppendFrame appends item as one event of a watch stream.
+	AppendFrame(dst []byte, event string, item []byte) []byte
+
+	// AppendRevision appends item with its metadata.resourceVersion replaced.
+	AppendRevision(dst, item []byte, revision int64) ([]byte, error)
+}
+
+// AppendList appends a whole list of items, for callers that want it in one
+// piece.
+func AppendList(dst []byte, w Writer, meta ListMeta, items [][]byte) []byte {
+	size := 0
+	for _, item := range items {
+		size += w.ItemSize(item)
+	}
+	dst = w.AppendListHeader(dst, meta, len(items), size)
+	for i, item := range items {
+		dst = w.AppendItemHeader(dst, i, item)
+		dst = append(dst, item...)
+	}
+	return w.AppendListFooter(dst, len(items))
+}
+
+// digits is the length of a positive number in decimal.
+func digits(n int64) int {
+	var buf [20]byte
+	return len(strconv.AppendInt(buf[:0], n, 10))
+}
+
+// revisionString is how upstream writes a revision: zero is the empty string.
+func appendRevisionString(dst []byte, revision int64) []byte {
+	if revision == 0 {
+		return dst
+	}
+	return strconv.AppendInt(dst, revision, 10)
+}
+
+func revisionLen(revision int64) int {
+	if revision == 0 {
+		return 0
+	}
+	return digits(revision)
+}
