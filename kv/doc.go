@@ -1,0 +1,76 @@
+// Package kv remembers: it keeps keys, values and revisions in etcd, embedded
+// in this process or on a cluster, and tells what changed.
+//
+// # Model
+//
+// A [Store] is etcd's multi-version map. Every committed write gets the next
+// revision; all keys written by one transaction share theirs. Two stores exist:
+// [Etcd], which serves both an embedded server ([NewEmbedded]) and a cluster
+// ([NewExternal]) through one client code, and the in-memory model of package
+// kvtest. One conformance suite runs over all of them.
+//
+// # Guarantees
+//
+//   - K1, reads: Get and Range at revision 0 are linearizable. A Range at a
+//     revision returns exactly what was there at that revision, or ErrCompacted,
+//     or ErrFutureRevision.
+//   - K2, writes: Put and Delete compare one key's revision and commit or tell
+//     what is there. A write that returned an error may or may not have been
+//     committed.
+//   - K3, watches: every event after the asked revision, in revision order, all
+//     events of one revision in one [Batch], none twice. A watch that cannot keep
+//     that promise ends with one error response and is closed.
+//   - K4, progress: a response with Progress p promises that every event of a
+//     revision <= p was delivered before it.
+//   - K5, Revision: the revision returned is at least that of every write that
+//     was acknowledged before the call.
+//   - K6, one history: when the store behind the client turns out to be another
+//     one (cluster id changed) or an older one (revision or raft term went back),
+//     every watch ends with [ErrReplaced]. Revisions learnt before mean nothing.
+//
+// # Tail
+//
+// A [Tail] follows everything under one prefix through one watch and hands each
+// [Subscription] its part, so that the revisions of all parts move together: an
+// idle part is as fresh as the busiest one. Freshness is a pair of promises with
+// an order between them. The Tail queues a batch to its subscriptions first and
+// raises Seen afterwards; the owner of a Subscription applies a batch first and
+// calls Applied afterwards. Fresh therefore reads Seen first, then the number
+// queued, then the number applied: if all that was queued is applied, everything
+// up to the Seen it had read is applied. A generation, odd while the owner must
+// reload, is read before and after, so that no label of one history is given to
+// another.
+//
+// A reader that combines Fresh with a snapshot the owner published must load the
+// snapshot before and after Fresh and start again if the owner reloaded between;
+// Fresh then belongs to the snapshot.
+//
+// # Embedded server
+//
+// The embedded server is called in process, without gRPC; it listens on nothing
+// but a unix socket in a directory of mode 0700 inside the data directory, for
+// etcdctl. Acknowledged writes survive kill -9 and power loss (unless
+// UnsafeNoFsync). Watch progress on demand works in process as over the network:
+// the adapter carries the context's metadata, by which the client finds the
+// stream, and each watch has a stream of its own, so that no other watch can
+// hold back its progress.
+//
+// # Compaction
+//
+// Every interval a store competes for the key "compact_rev_key" exactly as
+// kube-apiserver does, so any number of Larders and kube-apiservers on one etcd
+// keep one compactor and at least one interval of history.
+//
+// # Locks and goroutines
+//
+// Etcd: revisions.mu, leases.mu, history.mu and watches.mu are leaves.
+// Tail: Tail.mu > Subscription.mu, both leaves towards the outside; neither is
+// held across a call to the Store. Goroutines are started by Run alone (and one
+// per Watch, which ends with the watch); Run waits for all of them.
+//
+// # Bytes
+//
+// Values given to Put belong to the store once Put was called. Values returned by
+// Get, Range and watches are shared and never written by anyone; in process they
+// may be etcd's own memory.
+package kv

@@ -1,0 +1,137 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+)
+
+const (
+	// defaultQuota is the most that etcd recommends.
+	defaultQuota = 8 << 30
+	// defragThreshold is how many megabytes a defragmentation at start must free
+	// to be worth its time; nobody else defragments an embedded server.
+	defragThreshold = 256
+	// socketPathMax is what fits into a unix socket's address on every platform.
+	socketPathMax = 103
+)
+
+// EmbeddedConfig says how to run etcd inside this process.
+type EmbeddedConfig struct {
+	// Dir is the data directory, created if missing. One process may use it.
+	Dir string
+	// Prefix is where the keys of the cluster lie; the health probe reads below it.
+	Prefix string
+	// SnapshotCount is after how many writes the log is cut; 0 is etcd's default.
+	SnapshotCount uint64
+	// QuotaBytes is how large the database may grow before writes are refused; 0
+	// is 8 GiB.
+	QuotaBytes int64
+	// CompactionInterval is how much history to keep; 0 never compacts.
+	CompactionInterval time.Duration
+	// UnsafeNoFsync acknowledges writes before they are on disk. They survive the
+	// end of this process, but not of the machine.
+	UnsafeNoFsync bool
+	Logger        *slog.Logger // nil discards
+	Observer      Observer
+}
+
+// NewEmbedded returns a store kept by an etcd server that Run starts inside this
+// process.
+func NewEmbedded(cfg EmbeddedConfig) (*Etcd, error) {
+	if cfg.Dir == "" {
+		return nil, errors.New("kv: embedded etcd needs a directory")
+	}
+	e := newEtcd("embedded", cfg.Prefix, cfg.Logger, cfg.Observer, cfg.CompactionInterval)
+	e.open = func(ctx context.Context) (*session, error) { return openEmbedded(ctx, cfg, e.logger) }
+	return e, nil
+}
+
+// openEmbedded starts the server and waits until it can serve.
+func openEmbedded(ctx context.Context, cfg EmbeddedConfig, logger *slog.Logger) (*session, error) {
+	config, err := embeddedConfig(cfg, logger)
+	if err != nil {
+		return nil, err
+	}
+	server, err := embed.StartEtcd(config)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-server.Server.ReadyNotify():
+	case err := <-server.Err():
+		server.Close()
+		return nil, err
+	case <-ctx.Done():
+		server.Close()
+		return nil, ctx.Err()
+	}
+	client := v3client.New(server.Server)
+	return &session{
+		client: client,
+		size:   func(context.Context) (int64, error) { return server.Server.Backend().Size(), nil },
+		failed: server.Err(),
+		close: func() {
+			client.Close()
+			server.Close()
+		},
+	}, nil
+}
+
+func embeddedConfig(cfg EmbeddedConfig, logger *slog.Logger) (*embed.Config, error) {
+	dir, err := filepath.Abs(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	config := embed.NewConfig()
+	config.Name = "larder"
+	config.Dir = dir
+	config.InitialCluster = config.InitialClusterFromName(config.Name)
+	config.ListenPeerUrls = nil // no peer will ever call; the advertised URL is but a name
+	config.EnableGRPCGateway = false
+	if cfg.SnapshotCount > 0 {
+		config.SnapshotCount = cfg.SnapshotCount
+	}
+	config.QuotaBackendBytes = cfg.QuotaBytes
+	if cfg.QuotaBytes == 0 {
+		config.QuotaBackendBytes = defaultQuota
+	}
+	config.UnsafeNoFsync = cfg.UnsafeNoFsync
+	config.BootstrapDefragThresholdMegabytes = defragThreshold
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(logger))
+	return config, listenOnSocket(config, logger)
+}
+
+// listenOnSocket makes the server listen on a unix socket that this user alone
+// can reach. A path that is too long for a socket's address costs etcdctl, not
+// the store.
+func listenOnSocket(config *embed.Config, logger *slog.Logger) error {
+	config.ListenClientUrls = nil
+	dir := filepath.Join(config.Dir, "sock")
+	path := filepath.Join(dir, "etcd")
+	if len(path) > socketPathMax {
+		logger.Warn("etcd listens on no socket: the path is too long", "path", path, "max", socketPathMax)
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := os.Chmod(dir, 0o700); err != nil { // it may have been there
+		return fmt.Errorf("protect %s: %w", dir, err)
+	}
+	socket := url.URL{Scheme: "unix", Path: path}
+	config.ListenClientUrls = []url.URL{socket}
+	config.AdvertiseClientUrls = []url.URL{socket}
+	return nil
+}

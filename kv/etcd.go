@@ -1,0 +1,349 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+)
+
+// DefaultCompactionInterval is kube-apiserver's --etcd-compaction-interval.
+const DefaultCompactionInterval = 5 * time.Minute
+
+// Observer is told what the store asks of etcd. Its functions must not block;
+// nil ones are not called.
+type Observer struct {
+	// Request is called after each request with kube-apiserver's name of the
+	// operation (get, list, create, update, delete), the key or prefix, how long
+	// it took and etcd's error.
+	Request func(op, key string, took time.Duration, err error)
+	// LeaseObjects is called with the number of keys that were attached to a
+	// lease when the lease is no longer reused.
+	LeaseObjects func(count int64)
+}
+
+// Etcd is a Store kept by etcd, embedded in this process or on a cluster.
+type Etcd struct {
+	name       string
+	healthKey  string
+	logger     *slog.Logger
+	observer   Observer
+	compaction compactor
+	open       func(ctx context.Context) (*session, error)
+
+	running atomic.Bool
+	stop    chan struct{} // closed by Close
+	stopped sync.Once
+	ready   chan struct{} // closed when session is set
+	done    chan struct{} // closed when Run has ended or will never begin
+	session *session      // written before ready is closed, never after
+	failure error         // why ready will never close; written before done is closed
+
+	revisions revisionReader
+	leases    leaseManager
+	history   history
+	watches   watches
+}
+
+// session is an open connection to etcd.
+type session struct {
+	client *clientv3.Client
+	size   func(ctx context.Context) (int64, error) // bytes of the database file
+	failed <-chan error                             // delivers when the server died; nil for a cluster
+	close  func()
+}
+
+func newEtcd(name, prefix string, logger *slog.Logger, observer Observer, interval time.Duration) *Etcd {
+	if logger == nil {
+		logger = slog.New(slog.DiscardHandler)
+	}
+	return &Etcd{
+		name:       name,
+		healthKey:  strings.TrimSuffix(prefix, "/") + "/health",
+		logger:     logger,
+		observer:   observer,
+		compaction: compactor{interval: interval},
+		stop:       make(chan struct{}),
+		ready:      make(chan struct{}),
+		done:       make(chan struct{}),
+		revisions:  revisionReader{kick: make(chan struct{}, 1)},
+		leases:     leaseManager{retired: observer.LeaseObjects},
+	}
+}
+
+// Run opens the store and blocks until ctx ends, Close is called or etcd fails.
+func (e *Etcd) Run(ctx context.Context) error {
+	if !e.running.CompareAndSwap(false, true) {
+		return fmt.Errorf("kv: %s etcd: Run called twice or after Close", e.name)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		select {
+		case <-e.stop:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	defer func() { cancel(); <-stopped }()
+
+	s, err := e.open(ctx)
+	if err != nil {
+		e.failure = fmt.Errorf("kv: open %s etcd: %w", e.name, err)
+		close(e.done)
+		if ctx.Err() != nil {
+			return nil
+		}
+		return e.failure
+	}
+	e.session = s
+	close(e.ready)
+	defer close(e.done)
+	defer s.close()
+	defer e.watches.close()
+
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error { return e.runRevisions(groupCtx) })
+	group.Go(func() error { return e.runCompactor(groupCtx) })
+	group.Go(func() error { return e.followCompaction(groupCtx) })
+	group.Go(func() error {
+		select {
+		case err := <-s.failed:
+			return fmt.Errorf("kv: %s etcd failed: %w", e.name, err)
+		case <-groupCtx.Done():
+			return groupCtx.Err()
+		}
+	})
+	if err := group.Wait(); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// Close makes Run end and waits for it. A store that was never run cannot be run
+// afterwards.
+func (e *Etcd) Close() {
+	e.stopped.Do(func() { close(e.stop) })
+	if e.running.CompareAndSwap(false, true) {
+		e.failure = ErrClosed
+		close(e.done)
+	}
+	<-e.done
+}
+
+// Ready is closed once the store is open.
+func (e *Etcd) Ready() <-chan struct{} { return e.ready }
+
+// client waits until the store is open and returns its client.
+func (e *Etcd) client(ctx context.Context) (*clientv3.Client, error) {
+	select {
+	case <-e.ready:
+		return e.session.client, nil
+	default:
+	}
+	select {
+	case <-e.ready:
+		return e.session.client, nil
+	case <-e.done:
+		return nil, e.failure
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Get returns the item of one key, linearizably, and the store's revision.
+func (e *Etcd) Get(ctx context.Context, key string) (Item, bool, int64, error) {
+	client, err := e.client(ctx)
+	if err != nil {
+		return Item{}, false, 0, e.fail("get", key, err)
+	}
+	mark, start := e.history.mark(), time.Now()
+	resp, err := client.KV.Get(ctx, key)
+	e.observe("get", key, start, err)
+	if err != nil {
+		return Item{}, false, 0, e.fail("get", key, err)
+	}
+	e.observeHistory(mark, resp.Header)
+	if len(resp.Kvs) == 0 {
+		return Item{}, false, resp.Header.Revision, nil
+	}
+	return itemOf(resp.Kvs[0]), true, resp.Header.Revision, nil
+}
+
+// Range returns one page of the keys under a prefix.
+func (e *Etcd) Range(ctx context.Context, opts RangeOptions) (Page, error) {
+	client, err := e.client(ctx)
+	if err != nil {
+		return Page{}, e.fail("list", opts.Prefix, err)
+	}
+	from := max(opts.Start, opts.Prefix)
+	if from == "" {
+		from = "\x00"
+	}
+	ops := []clientv3.OpOption{
+		clientv3.WithRange(prefixEnd(opts.Prefix)),
+		clientv3.WithLimit(opts.Limit),
+		clientv3.WithRev(opts.Revision),
+	}
+	if opts.KeysOnly {
+		ops = append(ops, clientv3.WithKeysOnly())
+	}
+	if opts.CountOnly {
+		ops = append(ops, clientv3.WithCountOnly())
+	}
+	mark, start := e.history.mark(), time.Now()
+	resp, err := client.KV.Get(ctx, from, ops...)
+	e.observe("list", opts.Prefix, start, err)
+	if err != nil {
+		return Page{}, e.fail("list", opts.Prefix, err)
+	}
+	e.observeHistory(mark, resp.Header)
+	page := Page{Revision: opts.Revision, Count: resp.Count, More: resp.More}
+	if page.Revision == 0 {
+		page.Revision = resp.Header.Revision
+	}
+	if len(resp.Kvs) > 0 {
+		page.Items = make([]Item, len(resp.Kvs))
+		for i, kv := range resp.Kvs {
+			page.Items[i] = itemOf(kv)
+		}
+	}
+	return page, nil
+}
+
+// Put writes one key if its last revision is the expected one.
+func (e *Etcd) Put(ctx context.Context, key string, value []byte, opts PutOptions) (Result, error) {
+	op := "update"
+	if opts.IfRevision == 0 {
+		op = "create"
+	}
+	client, err := e.client(ctx)
+	if err != nil {
+		return Result{}, e.fail(op, key, err)
+	}
+	put := func(lease clientv3.LeaseID) (Result, error) {
+		return e.commit(ctx, client, op, key, opts.IfRevision, clientv3.OpPut(key, string(value), clientv3.WithLease(lease)))
+	}
+	ttl := int64(opts.TTL / time.Second)
+	if ttl <= 0 {
+		return put(clientv3.NoLease)
+	}
+	for attempt := 1; ; attempt++ {
+		lease, err := e.leases.lease(ctx, client, ttl)
+		if err != nil {
+			return Result{}, e.fail("grant lease for", key, err)
+		}
+		result, err := put(lease)
+		if attempt > 1 || !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			return result, err
+		}
+		e.leases.forget(lease) // revoked by somebody, or of a replaced store
+	}
+}
+
+// Delete removes one key if its last revision is the expected one.
+func (e *Etcd) Delete(ctx context.Context, key string, ifRevision int64) (Result, error) {
+	client, err := e.client(ctx)
+	if err != nil {
+		return Result{}, e.fail("delete", key, err)
+	}
+	return e.commit(ctx, client, "delete", key, ifRevision, clientv3.OpDelete(key, clientv3.WithPrevKV()))
+}
+
+// commit runs write if the key's last revision is the expected one and reads the
+// key otherwise, in one transaction.
+func (e *Etcd) commit(ctx context.Context, client *clientv3.Client, op, key string, ifRevision int64, write clientv3.Op) (Result, error) {
+	mark, start := e.history.mark(), time.Now()
+	resp, err := client.KV.Txn(ctx).
+		If(clientv3.Compare(clientv3.ModRevision(key), "=", ifRevision)).
+		Then(write).
+		Else(clientv3.OpGet(key)).
+		Commit()
+	e.observe(op, key, start, err)
+	if err != nil {
+		return Result{}, e.fail(op, key, err)
+	}
+	e.observeHistory(mark, resp.Header)
+	result := Result{Committed: resp.Succeeded, Revision: resp.Header.Revision}
+	var kvs []*mvccpb.KeyValue
+	if !resp.Succeeded {
+		kvs = resp.Responses[0].GetResponseRange().Kvs
+	} else if deleted := resp.Responses[0].GetResponseDeleteRange(); deleted != nil {
+		kvs = deleted.PrevKvs
+		result.Committed = deleted.Deleted > 0
+	}
+	if len(kvs) > 0 {
+		result.Current, result.Found = itemOf(kvs[0]), true
+	}
+	return result, nil
+}
+
+// Health reads one key that need not exist, as kube-apiserver's probe does.
+func (e *Etcd) Health(ctx context.Context) error {
+	_, _, _, err := e.Get(ctx, e.healthKey)
+	return err
+}
+
+// Size returns the bytes of the database file, of one member when there are many.
+func (e *Etcd) Size(ctx context.Context) (int64, error) {
+	if _, err := e.client(ctx); err != nil {
+		return 0, e.fail("size", "", err)
+	}
+	size, err := e.session.size(ctx)
+	if err != nil {
+		return 0, e.fail("size", "", err)
+	}
+	return size, nil
+}
+
+// ClusterID returns the id of the etcd cluster, 0 before the first answer.
+func (e *Etcd) ClusterID() uint64 { return e.history.clusterID.Load() }
+
+func (e *Etcd) observe(op, key string, start time.Time, err error) {
+	if e.observer.Request != nil {
+		e.observer.Request(op, key, time.Since(start), err)
+	}
+}
+
+// observeHistory compares a linearizable answer with what was known when its
+// request began, and ends all watches if the store is not the one it was.
+func (e *Etcd) observeHistory(mark historyMark, header *etcdserverpb.ResponseHeader) {
+	if e.history.observe(mark, header) {
+		e.logger.Error("etcd's history was replaced", "cluster", header.ClusterId, "revision", header.Revision,
+			"term", header.RaftTerm, "previousRevision", mark.revision)
+		e.watches.replaced()
+	}
+}
+
+func (e *Etcd) fail(op, key string, err error) error {
+	select {
+	case <-e.done:
+		if !errors.Is(err, ErrClosed) {
+			err = fmt.Errorf("%w: %w", ErrClosed, err)
+		}
+	default:
+	}
+	return &Error{Op: op, Key: key, Err: err}
+}
+
+func itemOf(kv *mvccpb.KeyValue) Item {
+	return Item{
+		Key:            string(kv.Key),
+		Value:          kv.Value,
+		Revision:       kv.ModRevision,
+		CreateRevision: kv.CreateRevision,
+		Lease:          kv.Lease,
+	}
+}

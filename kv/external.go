@@ -1,0 +1,106 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Timeouts of the connection to a cluster
+// (apiserver pkg/storage/storagebackend/factory/etcd3.go).
+const (
+	dialTimeout      = 20 * time.Second
+	keepaliveTime    = 30 * time.Second
+	keepaliveTimeout = 10 * time.Second
+)
+
+// ExternalConfig says how to reach an etcd cluster.
+type ExternalConfig struct {
+	// Endpoints are the members' client URLs. At least one is required.
+	Endpoints []string
+	// CAFile, CertFile and KeyFile are PEM files; with none of them the connection
+	// is not encrypted. The certificate is read again for each connection.
+	CAFile, CertFile, KeyFile string
+	// Prefix is where the keys of the cluster lie; the health probe reads below it.
+	Prefix string
+	// CompactionInterval is how much history to keep; 0 never compacts, but follows
+	// compactions by others.
+	CompactionInterval time.Duration
+	Logger             *slog.Logger // nil discards
+	Observer           Observer
+}
+
+// NewExternal returns a store kept by an etcd cluster. Run connects to it.
+func NewExternal(cfg ExternalConfig) (*Etcd, error) {
+	if len(cfg.Endpoints) == 0 {
+		return nil, errors.New("kv: external etcd needs an endpoint")
+	}
+	if (cfg.CertFile == "") != (cfg.KeyFile == "") {
+		return nil, errors.New("kv: external etcd needs both CertFile and KeyFile or neither")
+	}
+	e := newEtcd("external", cfg.Prefix, cfg.Logger, cfg.Observer, cfg.CompactionInterval)
+	e.open = func(ctx context.Context) (*session, error) { return openExternal(ctx, cfg, e) }
+	return e, nil
+}
+
+// openExternal dials the cluster and waits until it answers.
+func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*session, error) {
+	config := clientv3.Config{
+		Endpoints:            cfg.Endpoints,
+		DialTimeout:          dialTimeout,
+		DialKeepAliveTime:    keepaliveTime,
+		DialKeepAliveTimeout: keepaliveTimeout,
+		Logger:               zapLogger(e.logger),
+	}
+	if cfg.CAFile != "" || cfg.CertFile != "" {
+		info := transport.TLSInfo{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, TrustedCAFile: cfg.CAFile}
+		tlsConfig, err := info.ClientConfig()
+		if err != nil {
+			return nil, err
+		}
+		config.TLS = tlsConfig
+	}
+	client, err := clientv3.New(config)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.awaitCluster(ctx, client); err != nil {
+		client.Close()
+		return nil, err
+	}
+	var next atomic.Uint64
+	size := func(ctx context.Context) (int64, error) {
+		endpoints := client.Endpoints()
+		status, err := client.Status(ctx, endpoints[next.Add(1)%uint64(len(endpoints))])
+		if err != nil {
+			return 0, err
+		}
+		return status.DbSize, nil
+	}
+	return &session{client: client, size: size, close: func() { client.Close() }}, nil
+}
+
+// awaitCluster reads until the cluster answers. A cluster that is down when this
+// process starts is waited for, so that both may be started in any order.
+func (e *Etcd) awaitCluster(ctx context.Context, client *clientv3.Client) error {
+	for delay := 100 * time.Millisecond; ; delay = min(2*delay, 5*time.Second) {
+		attempt, cancel := context.WithTimeout(ctx, dialTimeout)
+		_, err := client.Get(attempt, e.healthKey, clientv3.WithCountOnly())
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return err
+		}
+		e.logger.Warn("etcd does not answer yet", "endpoints", client.Endpoints(), "error", err)
+		if err := sleep(ctx, delay); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,220 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+)
+
+// Errors that callers tell apart with errors.Is.
+var (
+	// ErrCompacted says that the asked revision is older than the store's history.
+	ErrCompacted = errors.New("kv: required revision has been compacted")
+	// ErrFutureRevision says that the asked revision has not been written yet.
+	ErrFutureRevision = errors.New("kv: required revision is a future revision")
+	// ErrClosed says that the store has been closed.
+	ErrClosed = errors.New("kv: store is closed")
+	// ErrReplaced ends a watch when the store behind it was replaced by another
+	// one, or by an older state of itself.
+	ErrReplaced = errors.New("kv: the store's history was replaced")
+)
+
+// Error is what a failed operation returns. Err is etcd's own error, so that
+// its text and code can be shown to a client unchanged.
+type Error struct {
+	Op  string
+	Key string
+	Err error
+}
+
+// Error names the operation and the key before etcd's text.
+func (e *Error) Error() string {
+	if e.Key == "" {
+		return "kv: " + e.Op + ": " + e.Err.Error()
+	}
+	return "kv: " + e.Op + " " + e.Key + ": " + e.Err.Error()
+}
+
+// Unwrap returns etcd's error.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Is recognises this package's sentinels in etcd's errors.
+func (e *Error) Is(target error) bool {
+	switch target {
+	case ErrCompacted:
+		return errors.Is(e.Err, rpctypes.ErrCompacted)
+	case ErrFutureRevision:
+		return errors.Is(e.Err, rpctypes.ErrFutureRev)
+	}
+	return false
+}
+
+// Item is one key as it was at some revision. Its Value is shared and never
+// written.
+type Item struct {
+	Key            string
+	Value          []byte
+	Revision       int64 // of the last write of the key
+	CreateRevision int64 // of the write that created it
+	Lease          int64 // 0 when the key does not expire
+}
+
+// EventKind says what happened to a key.
+type EventKind uint8
+
+// The kinds of events.
+const (
+	Create EventKind = iota + 1
+	Update
+	Delete
+)
+
+// String returns "create", "update" or "delete".
+func (k EventKind) String() string {
+	switch k {
+	case Create:
+		return "create"
+	case Update:
+		return "update"
+	case Delete:
+		return "delete"
+	}
+	return "invalid"
+}
+
+// Event is one change of one key. Value is nil for a Delete; who needs what was
+// there before keeps it.
+type Event struct {
+	Key      string
+	Value    []byte
+	Revision int64
+	Kind     EventKind
+}
+
+// Batch is all that one revision changed among the keys watched. It is never
+// split.
+//
+// Invariant: Events is not empty and each has Revision as its own.
+type Batch struct {
+	Revision int64
+	Events   []Event
+}
+
+// RangeOptions says which keys a Range returns: those with the Prefix, from Start
+// (inclusive; "" is the first) on, at most Limit (0 is all), as they were at
+// Revision (0 is now, linearizable). KeysOnly leaves the values out, CountOnly
+// the items.
+type RangeOptions struct {
+	Prefix    string
+	Start     string
+	Limit     int64
+	Revision  int64
+	KeysOnly  bool
+	CountOnly bool
+}
+
+// Page is one answer to a Range, in key order. Revision is the one asked for, or
+// the store's own when none was. Count counts all keys from Start on, More says
+// that Limit left some of them out.
+type Page struct {
+	Items    []Item
+	Revision int64
+	Count    int64
+	More     bool
+}
+
+// PutOptions holds the condition of a Put: the key's last revision must be
+// IfRevision, 0 meaning that the key must not exist. A TTL, rounded down to
+// seconds, attaches the key to a lease; without one the key does not expire.
+type PutOptions struct {
+	IfRevision int64
+	TTL        time.Duration
+}
+
+// Result is the outcome of a conditional write. When it was not Committed,
+// Current and Found say what is there instead. The Current of a committed Delete
+// is the deleted item; that of a committed Put is empty.
+type Result struct {
+	Committed bool
+	Revision  int64
+	Current   Item
+	Found     bool
+}
+
+// WatchResponse is what a watch delivers: batches, or Progress, or, once and
+// last, an error. Progress p means that every event of a revision <= p has been
+// delivered; it is set in each response without error.
+type WatchResponse struct {
+	Batches  []Batch
+	Progress int64
+	Err      error
+}
+
+// Store is a revisioned map of keys to values. All methods but Run may be called
+// by any number of goroutines; before Run has opened the store they wait.
+type Store interface {
+	// Get returns the item of one key, linearizably, and the store's revision.
+	Get(ctx context.Context, key string) (item Item, found bool, revision int64, err error)
+	// Range returns one page of the keys under a prefix.
+	Range(ctx context.Context, opts RangeOptions) (Page, error)
+	// Put writes one key if its last revision is the expected one.
+	Put(ctx context.Context, key string, value []byte, opts PutOptions) (Result, error)
+	// Delete removes one key if its last revision is the expected one. A key that
+	// does not exist is not committed.
+	Delete(ctx context.Context, key string, ifRevision int64) (Result, error)
+	// Watch delivers every event under the prefix with a revision > after. The
+	// channel is closed after an error response, and when ctx ends.
+	Watch(ctx context.Context, prefix string, after int64) <-chan WatchResponse
+	// RequestProgress asks for a progress response in every open watch. It does
+	// not wait for them, and they may fail to come.
+	RequestProgress(ctx context.Context) error
+	// Revision returns the store's current revision by a linearizable read that
+	// is shared by all callers that were waiting when it began.
+	Revision(ctx context.Context) (int64, error)
+	// Health reads from the store and returns what went wrong.
+	Health(ctx context.Context) error
+	// Compaction returns the last compacted revision that was observed.
+	Compaction() int64
+	// Run opens the store and blocks until ctx ends or the store fails; then it
+	// closes the store and waits for all that it started. It returns nil when it
+	// was asked to end. It may be called once.
+	Run(ctx context.Context) error
+	// Close makes Run end and waits for it.
+	Close()
+}
+
+// RangeAll calls fn with one page after the other of everything under prefix, all
+// of the same revision, which it returns. The first page is linearizable. A
+// pageSize of 0 asks for everything at once.
+func RangeAll(ctx context.Context, store Store, prefix string, pageSize int64, fn func(Page) error) (int64, error) {
+	opts := RangeOptions{Prefix: prefix, Limit: pageSize}
+	for {
+		page, err := store.Range(ctx, opts)
+		if err != nil {
+			return 0, err
+		}
+		if err := fn(page); err != nil {
+			return 0, err
+		}
+		if !page.More || len(page.Items) == 0 {
+			return page.Revision, nil
+		}
+		opts.Revision = page.Revision
+		opts.Start = page.Items[len(page.Items)-1].Key + "\x00"
+	}
+}
+
+// prefixEnd returns the first key after all keys with the prefix, or "\x00",
+// etcd's name for the end of the key space, when there is none.
+func prefixEnd(prefix string) string {
+	end := []byte(prefix)
+	for i := len(end) - 1; i >= 0; i-- {
+		if end[i] < 0xff {
+			end[i]++
+			return string(end[:i+1])
+		}
+	}
+	return "\x00"
+}

@@ -1,0 +1,72 @@
+package kv
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// How long and for how many keys a lease is reused
+// (apiserver pkg/storage/etcd3/lease_manager.go).
+const (
+	leaseReusePercent = 5
+	leaseReuseMax     = 60 // seconds
+	leaseMaxObjects   = 1000
+)
+
+// leaseManager hands out leases, the last one again while it fits, because
+// granting one is a write of its own. A key thus lives up to the reuse window
+// longer than asked, never shorter.
+type leaseManager struct {
+	retired func(objects int64) // may be nil
+
+	mu      sync.Mutex
+	last    clientv3.LeaseID
+	expires time.Time
+	objects int64 // handed out for the last lease
+}
+
+// lease returns a lease that lasts at least ttl seconds from now.
+func (l *leaseManager) lease(ctx context.Context, client clientv3.Lease, ttl int64) (clientv3.LeaseID, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	if l.reusableLocked(now, ttl) {
+		l.objects++
+		return l.last, nil
+	}
+	granted := ttl + leaseReuseWindow(ttl)
+	resp, err := client.Grant(ctx, granted)
+	if err != nil {
+		return 0, err
+	}
+	if l.retired != nil && l.objects > 0 {
+		l.retired(l.objects)
+	}
+	l.last, l.expires, l.objects = resp.ID, now.Add(time.Duration(granted)*time.Second), 1
+	return l.last, nil
+}
+
+// forget makes sure that the lease is not handed out again.
+func (l *leaseManager) forget(lease clientv3.LeaseID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.last == lease {
+		l.expires = time.Time{}
+	}
+}
+
+// reusableLocked reports whether the last lease outlives ttl, but not by more
+// than the reuse window, and has room.
+func (l *leaseManager) reusableLocked(now time.Time, ttl int64) bool {
+	earliest := now.Add(time.Duration(ttl) * time.Second)
+	latest := earliest.Add(time.Duration(leaseReuseWindow(ttl)) * time.Second)
+	return earliest.Before(l.expires) && latest.After(l.expires) && l.objects < leaseMaxObjects
+}
+
+// leaseReuseWindow returns for how many seconds a lease for ttl is reused.
+func leaseReuseWindow(ttl int64) int64 {
+	return min(ttl*leaseReusePercent/100, leaseReuseMax)
+}

@@ -1,0 +1,60 @@
+package kv
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// zapLogger returns a logger for etcd that passes its warnings and errors on. A
+// fatal entry still ends the process, which is how etcd refuses to acknowledge a
+// write that it could not store.
+func zapLogger(logger *slog.Logger) *zap.Logger {
+	return zap.New(slogCore{logger: logger})
+}
+
+// slogCore is a zapcore.Core over a slog.Logger.
+type slogCore struct{ logger *slog.Logger }
+
+// Enabled leaves out what etcd tells about its normal work.
+func (slogCore) Enabled(level zapcore.Level) bool { return level >= zapcore.WarnLevel }
+
+func (c slogCore) With(fields []zapcore.Field) zapcore.Core {
+	return slogCore{logger: c.logger.With(attributes(fields)...)}
+}
+
+func (c slogCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(entry.Level) {
+		return checked.AddCore(entry, c)
+	}
+	return checked
+}
+
+func (c slogCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
+	level := slog.LevelWarn
+	if entry.Level >= zapcore.ErrorLevel {
+		level = slog.LevelError
+	}
+	c.logger.Log(context.Background(), level, "etcd: "+entry.Message, attributes(fields)...)
+	return nil
+}
+
+func (slogCore) Sync() error { return nil }
+
+// attributes converts zap's fields to slog's arguments.
+func attributes(fields []zapcore.Field) []any {
+	encoder := zapcore.NewMapObjectEncoder()
+	args := make([]any, 0, 2*len(fields))
+	for _, field := range fields {
+		field.AddTo(encoder)
+		value := encoder.Fields[field.Key]
+		if d, ok := value.(time.Duration); ok {
+			value = d.String()
+		}
+		args = append(args, field.Key, value)
+	}
+	return args
+}
