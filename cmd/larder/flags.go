@@ -1,0 +1,174 @@
+package main
+
+import (
+	goflag "flag"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/klog/v2"
+	netutils "k8s.io/utils/net"
+
+	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/server"
+)
+
+// options are the flags of `larder serve`, in the sections --help shows.
+type options struct {
+	config     server.Config
+	minRequest int // seconds, as upstream's flag is
+	quiet      bool
+	sections   cliflag.NamedFlagSets
+}
+
+func newOptions() *options {
+	o := &options{config: server.Default()}
+	o.minRequest = int(o.config.Serving.MinRequestTimeout / time.Second)
+	o.generic(o.sections.FlagSet("generic"))
+	o.etcd(o.sections.FlagSet("etcd"))
+	o.serving(o.sections.FlagSet("secure serving"))
+	o.authentication(o.sections.FlagSet("authentication"))
+	o.serviceAccounts(o.sections.FlagSet("authentication"))
+	o.authorization(o.sections.FlagSet("authorization"))
+	o.services(o.sections.FlagSet("misc"))
+	o.larder(o.sections.FlagSet("larder"))
+	logging(o.sections.FlagSet("logs"))
+	o.sections.FlagSet("global").BoolP("help", "h", false, "Print this help.")
+	return o
+}
+
+// addTo makes the flags those of a command.
+func (o *options) addTo(fs *pflag.FlagSet) {
+	fs.SetNormalizeFunc(cliflag.WordSepNormalizeFunc)
+	for _, name := range o.sections.Order {
+		fs.AddFlagSet(o.sections.FlagSets[name])
+	}
+}
+
+// complete returns the configuration once the flags are parsed.
+func (o *options) complete() server.Config {
+	config := o.config
+	config.Serving.MinRequestTimeout = time.Duration(o.minRequest) * time.Second
+	return config
+}
+
+func (o *options) generic(fs *pflag.FlagSet) {
+	s := &o.config.Serving
+	fs.IPVar(&s.AdvertiseAddress, "advertise-address", s.AdvertiseAddress,
+		"The address on which other members of the cluster reach this server. If unset, --bind-address is used, and where that is unspecified or loopback, the address of the default route.")
+	fs.DurationVar(&s.RequestTimeout, "request-timeout", s.RequestTimeout,
+		"How long a request may take, unless it is a watch or another long-running one.")
+	fs.IntVar(&o.minRequest, "min-request-timeout", o.minRequest,
+		"Seconds after which, at the earliest, a watch ends whose client asked for no timeout. Each gets a random time between this and twice this.")
+	fs.DurationVar(&s.ShutdownDelay, "shutdown-delay-duration", s.ShutdownDelay,
+		"How long to go on serving after a termination signal, while /readyz already fails, so that load balancers can turn away.")
+}
+
+func (o *options) etcd(fs *pflag.FlagSet) {
+	s := &o.config.Store
+	fs.StringSliceVar(&s.Servers, "etcd-servers", s.Servers,
+		"Servers of an etcd cluster to connect to (scheme://ip:port), comma separated. If unset, an etcd runs inside this process and keeps its data in --data-dir.")
+	fs.StringVar(&s.Prefix, "etcd-prefix", s.Prefix, "What every key in etcd begins with.")
+	fs.StringVar(&s.CAFile, "etcd-cafile", s.CAFile, "Certificate authority file that etcd's certificate is verified with.")
+	fs.StringVar(&s.CertFile, "etcd-certfile", s.CertFile, "Certificate file that this server shows to etcd.")
+	fs.StringVar(&s.KeyFile, "etcd-keyfile", s.KeyFile, "Key file of --etcd-certfile.")
+	fs.DurationVar(&s.CompactionInterval, "etcd-compaction-interval", s.CompactionInterval,
+		"How often old revisions are compacted away. 0 leaves that to others.")
+}
+
+func (o *options) serving(fs *pflag.FlagSet) {
+	s := &o.config.Serving
+	fs.IPVar(&s.BindAddress, "bind-address", s.BindAddress, "The address to listen on. 0.0.0.0 or :: listens on all.")
+	fs.IntVar(&s.Port, "secure-port", s.Port, "The port to serve HTTPS on. It cannot be switched off with 0.")
+	fs.StringVar(&s.CertDir, "cert-dir", s.CertDir,
+		"The directory of apiserver.crt and apiserver.key. They are made, signed by an authority in --data-dir, where they are missing. Ignored when --tls-cert-file is given. (default DATA-DIR/pki)")
+	fs.StringVar(&s.CertFile, "tls-cert-file", s.CertFile, "File with the x509 certificate for HTTPS, its authorities after it. Read again when it changes.")
+	fs.StringVar(&s.KeyFile, "tls-private-key-file", s.KeyFile, "File with the private key of --tls-cert-file.")
+}
+
+func (o *options) authentication(fs *pflag.FlagSet) {
+	a := &o.config.Authentication
+	fs.StringVar(&a.ClientCAFile, "client-ca-file", a.ClientCAFile,
+		"Requests that show a client certificate signed by an authority in this file are authenticated as its CommonName. Read again when it changes. If unset, an authority in --data-dir is used and an administrator's kubeconfig is written.")
+	fs.StringVar(&a.TokenFile, "token-auth-file", a.TokenFile, "CSV file of bearer tokens: token, user name, user uid and optionally groups.")
+	fs.BoolVar(&a.Anonymous, "anonymous-auth", a.Anonymous,
+		"Take requests without credentials as system:anonymous of the group system:unauthenticated. Has no effect with --authorization-mode=AlwaysAllow.")
+	fs.StringSliceVar(&a.Audiences, "api-audiences", a.Audiences,
+		"Identifiers of this API, one of which a service-account token must be meant for. If unset, the --service-account-issuer.")
+}
+
+func (o *options) serviceAccounts(fs *pflag.FlagSet) {
+	s := &o.config.Authentication.ServiceAccounts
+	fs.StringArrayVar(&s.Issuers, "service-account-issuer", s.Issuers,
+		"Issuer of service-account tokens, an https URL as a rule. May be repeated: the first is put into new tokens, all are accepted. (default "+server.DefaultIssuer+")")
+	fs.StringArrayVar(&s.KeyFiles, "service-account-key-file", s.KeyFiles,
+		"File with PEM-encoded RSA or ECDSA keys that verify service-account tokens. May be repeated. If unset, the signing key is used.")
+	fs.StringVar(&s.SigningKeyFile, "service-account-signing-key-file", s.SigningKeyFile,
+		"File with the private key that signs service-account tokens. If unset, one is made in --data-dir.")
+	fs.BoolVar(&s.Lookup, "service-account-lookup", s.Lookup, "Refuse service-account tokens whose secret no longer exists.")
+	fs.DurationVar(&s.MaxExpiration, "service-account-max-token-expiration", s.MaxExpiration,
+		"The longest life of a service-account token; requests for more get this. 0 sets no bound.")
+	fs.BoolVar(&s.ExtendExpiration, "service-account-extend-token-expiration", s.ExtendExpiration,
+		"Let tokens that are injected into pods live up to a year, so that clients which never reload them go on working.")
+}
+
+func (o *options) authorization(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&o.config.AuthorizationModes, "authorization-mode", o.config.AuthorizationModes,
+		"Authorizers to ask, in this order, comma separated: "+strings.Join(auth.Modes(), ", ")+".")
+}
+
+func (o *options) services(fs *pflag.FlagSet) {
+	s := &o.config.Services
+	fs.DurationVar(&o.config.EventTTL, "event-ttl", o.config.EventTTL, "How long events are kept.")
+	fs.Var(&ipRanges{ranges: &s.ClusterIPRanges}, "service-cluster-ip-range",
+		"Range of addresses for services, as CIDR; two of different families, comma separated, for dual stack.")
+	fs.Var(&s.NodePorts, "service-node-port-range", "Range of ports for services of type NodePort, both ends included, as 30000-32767.")
+}
+
+func (o *options) larder(fs *pflag.FlagSet) {
+	fs.StringVar(&o.config.DataDir, "data-dir", o.config.DataDir,
+		"The directory of what this server keeps: the embedded etcd, and the certificates, keys and administrator's kubeconfig it made.")
+	fs.BoolVar(&o.config.Store.UnsafeNoFsync, "unsafe-no-fsync", o.config.Store.UnsafeNoFsync,
+		"Do not wait for the disk when writing to the embedded etcd. What was acknowledged last is lost when the machine stops. For tests.")
+	fs.BoolVarP(&o.quiet, "quiet", "q", o.quiet, "Print no progress.")
+}
+
+// logging offers the two of klog's flags that upstream's command has.
+func logging(fs *pflag.FlagSet) {
+	all := goflag.NewFlagSet("klog", goflag.ContinueOnError)
+	klog.InitFlags(all)
+	level, modules := all.Lookup("v"), all.Lookup("vmodule")
+	fs.VarP(pflag.PFlagFromGoFlag(level).Value, "v", "v", "How verbose the log is. Without it only warnings and errors are logged.")
+	fs.Var(pflag.PFlagFromGoFlag(modules).Value, "vmodule", "The same for single files: comma-separated pattern=N.")
+}
+
+// ipRanges is the flag value of a list of CIDRs.
+type ipRanges struct{ ranges *[]*net.IPNet }
+
+func (r *ipRanges) String() string {
+	var all []string
+	for _, cidr := range *r.ranges {
+		all = append(all, cidr.String())
+	}
+	return strings.Join(all, ",")
+}
+
+// Set replaces the list.
+func (r *ipRanges) Set(value string) error {
+	var ranges []*net.IPNet
+	for cidr := range strings.SplitSeq(value, ",") {
+		_, parsed, err := netutils.ParseCIDRSloppy(strings.TrimSpace(cidr))
+		if err != nil {
+			return fmt.Errorf("%q is not a CIDR", cidr)
+		}
+		ranges = append(ranges, parsed)
+	}
+	*r.ranges = ranges
+	return nil
+}
+
+// Type implements pflag.Value.
+func (r *ipRanges) Type() string { return "cidrs" }

@@ -1,0 +1,208 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"github.com/larder-io/larder/internal/auth"
+)
+
+// Config is everything a Larder process can be told. The zero value of a field
+// is what its comment says; [Default] fills in what `larder serve` starts with.
+type Config struct {
+	// DataDir holds the embedded etcd, the certificates and keys that nobody
+	// gave, and the administrator's kubeconfig.
+	DataDir string
+
+	Serving        Serving
+	Store          Store
+	Authentication Authentication
+	// AuthorizationModes are asked in order; see package auth.
+	AuthorizationModes []string
+	Services           Services
+
+	// EventTTL is how long events are kept.
+	EventTTL time.Duration
+
+	// Progress receives a few lines about the start and the end; nil discards them.
+	Progress io.Writer
+	// Terminal rewrites the running count on Progress in place.
+	Terminal bool
+}
+
+// Serving says where and how requests are taken.
+type Serving struct {
+	BindAddress net.IP
+	// AdvertiseAddress is published as the endpoint of the kubernetes service;
+	// nil picks the bind address or that of the default route.
+	AdvertiseAddress net.IP
+	Port             int
+	// CertDir holds apiserver.crt and apiserver.key, which are made when they
+	// are missing; "" is DataDir/pki.
+	CertDir string
+	// CertFile and KeyFile, given together, are used instead of CertDir.
+	CertFile, KeyFile string
+
+	// RequestTimeout bounds every request but the long-running.
+	RequestTimeout time.Duration
+	// MinRequestTimeout is the least time after which the server ends a watch
+	// whose client named none.
+	MinRequestTimeout time.Duration
+	// ShutdownDelay is how long requests are still served after /readyz turned red.
+	ShutdownDelay time.Duration
+}
+
+// Store says where objects are kept.
+type Store struct {
+	// Servers are the endpoints of an etcd cluster; none starts one inside
+	// this process.
+	Servers []string
+	// CAFile, CertFile and KeyFile are the client's side of etcd's TLS.
+	CAFile, CertFile, KeyFile string
+	// Prefix begins every key.
+	Prefix string
+	// CompactionInterval is how often old revisions are given up; 0 never does.
+	CompactionInterval time.Duration
+	// UnsafeNoFsync lets the embedded etcd lose what the operating system had
+	// not written when the machine stops.
+	UnsafeNoFsync bool
+}
+
+// Authentication says which credentials are accepted.
+type Authentication struct {
+	TokenFile string
+	// ClientCAFile: "" accepts certificates of the authority in DataDir/pki,
+	// which is made when missing.
+	ClientCAFile    string
+	Anonymous       bool
+	Audiences       []string
+	ServiceAccounts auth.ServiceAccounts
+}
+
+// Services says which addresses and ports Services are given.
+type Services struct {
+	// ClusterIPRanges are one range or, for dual stack, two of different families.
+	ClusterIPRanges []*net.IPNet
+	NodePorts       utilnet.PortRange
+}
+
+// DefaultIssuer is the service-account issuer when none is named.
+const DefaultIssuer = "https://kubernetes.default.svc.cluster.local"
+
+// Default returns what `larder serve` starts with when no flag is given.
+func Default() Config {
+	return Config{
+		DataDir: "larder-data",
+		Serving: Serving{
+			BindAddress:       net.IPv4zero,
+			Port:              6443,
+			RequestTimeout:    time.Minute,
+			MinRequestTimeout: 30 * time.Minute,
+		},
+		Store: Store{Prefix: "/registry", CompactionInterval: 5 * time.Minute},
+		Authentication: Authentication{
+			Anonymous:       true,
+			ServiceAccounts: auth.ServiceAccounts{Lookup: true, ExtendExpiration: true},
+		},
+		AuthorizationModes: []string{auth.ModeAlwaysAllow},
+		Services: Services{
+			ClusterIPRanges: []*net.IPNet{{IP: net.IPv4(10, 0, 0, 0).To4(), Mask: net.CIDRMask(24, 32)}},
+			NodePorts:       utilnet.PortRange{Base: 30000, Size: 2768},
+		},
+		EventTTL: time.Hour,
+	}
+}
+
+// Validate checks what can be known without I/O.
+func (c *Config) Validate() error {
+	errs := []error{c.Serving.validate(), c.Store.validate(), c.Services.validate()}
+	if c.DataDir == "" {
+		errs = append(errs, errors.New("--data-dir must not be empty"))
+	}
+	if c.EventTTL <= 0 {
+		errs = append(errs, fmt.Errorf("--event-ttl must be positive, not %v", c.EventTTL))
+	}
+	accounts := &c.Authentication.ServiceAccounts
+	if len(accounts.KeyFiles) > 0 && accounts.SigningKeyFile == "" {
+		errs = append(errs, errors.New("--service-account-key-file needs --service-account-signing-key-file"))
+	}
+	config := auth.Config{Modes: c.AuthorizationModes, ServiceAccounts: c.serviceAccounts()}
+	errs = append(errs, config.Validate())
+	return errors.Join(errs...)
+}
+
+func (s *Serving) validate() error {
+	switch {
+	case s.Port < 1 || s.Port > 65535:
+		return fmt.Errorf("--secure-port must be between 1 and 65535, not %d", s.Port)
+	case (s.CertFile == "") != (s.KeyFile == ""):
+		return errors.New("--tls-cert-file and --tls-private-key-file must be given together")
+	case s.RequestTimeout <= 0:
+		return fmt.Errorf("--request-timeout must be positive, not %v", s.RequestTimeout)
+	case s.MinRequestTimeout < 0:
+		return fmt.Errorf("--min-request-timeout must not be negative, is %v", s.MinRequestTimeout)
+	case s.ShutdownDelay < 0:
+		return fmt.Errorf("--shutdown-delay-duration must not be negative, is %v", s.ShutdownDelay)
+	}
+	return nil
+}
+
+func (s *Store) validate() error {
+	switch {
+	case s.CompactionInterval < 0:
+		return fmt.Errorf("--etcd-compaction-interval must not be negative, is %v", s.CompactionInterval)
+	case (s.CertFile == "") != (s.KeyFile == ""):
+		return errors.New("--etcd-certfile and --etcd-keyfile must be given together")
+	case len(s.Servers) == 0 && s.CAFile+s.CertFile != "":
+		return errors.New("--etcd-cafile, --etcd-certfile and --etcd-keyfile need --etcd-servers")
+	}
+	return nil
+}
+
+// validate applies kubernetes pkg/controlplane/apiserver/options/options.go, ServiceIPRange.
+func (s *Services) validate() error {
+	ranges := s.ClusterIPRanges
+	if len(ranges) == 0 || len(ranges) > 2 {
+		return fmt.Errorf("--service-cluster-ip-range must hold one or two ranges, not %d", len(ranges))
+	}
+	for _, r := range ranges {
+		if ones, bits := r.Mask.Size(); bits-ones < 3 {
+			return fmt.Errorf("--service-cluster-ip-range %v must hold at least 8 addresses", r)
+		}
+	}
+	if len(ranges) == 2 && (ranges[0].IP.To4() == nil) == (ranges[1].IP.To4() == nil) {
+		return errors.New("--service-cluster-ip-range: two ranges must be of different IP families")
+	}
+	return nil
+}
+
+// serviceAccounts returns the service-account settings with what New's caller
+// left open filled in.
+func (c *Config) serviceAccounts() auth.ServiceAccounts {
+	accounts := c.Authentication.ServiceAccounts
+	if len(accounts.Issuers) == 0 {
+		accounts.Issuers = []string{DefaultIssuer}
+	}
+	if accounts.SigningKeyFile == "" {
+		accounts.SigningKeyFile = filepath.Join(c.pkiDir(), saKeyName)
+	}
+	if len(accounts.KeyFiles) == 0 {
+		accounts.KeyFiles = []string{accounts.SigningKeyFile}
+	}
+	return accounts
+}
+
+func (c *Config) pkiDir() string { return filepath.Join(c.DataDir, "pki") }
+
+func (c *Config) certDir() string {
+	if c.Serving.CertDir != "" {
+		return c.Serving.CertDir
+	}
+	return c.pkiDir()
+}

@@ -1,0 +1,34 @@
+// Package server assembles a Larder process: store, registry, authentication,
+// front door and bootstrap, started in that order and ended in the reverse one.
+//
+// # Life
+//
+// [New] checks its [Config] and does no I/O. [Server.Run] opens the data
+// directory and its lock, makes the certificates, keys and kubeconfig that are
+// missing, listens, opens the store, loads the caches, serves, and has the
+// bootstrap write what every cluster has: the system namespaces, the kubernetes
+// service and its endpoints, the RBAC roles. Only then does /readyz say 200.
+//
+// When its context ends Run turns /readyz red, serves on for the shutdown delay,
+// lets requests in flight finish and watches end, and closes the store last, so
+// that what was acknowledged is written. Run returns when all it started ended.
+//
+// # The process's own client
+//
+// Storages, authorizers and the bootstrap ask the API of the process itself
+// through a transport that calls the front door's handlers without a
+// connection, as the user system:apiserver of the group system:masters.
+//
+// # Files
+//
+// Everything lies under Config.DataDir, which only its owner may enter:
+//
+//	lock                  held while a process uses the directory
+//	etcd/                 the embedded store
+//	pki/ca.{crt,key}      the authority of the files below
+//	pki/apiserver.{crt,key}
+//	pki/sa.key            signs service-account tokens
+//	admin.kubeconfig      a client certificate of system:masters
+//
+// A file whose counterpart was given in Config is not made.
+package server

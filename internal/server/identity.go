@@ -1,0 +1,146 @@
+package server
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	netutils "k8s.io/utils/net"
+)
+
+// identity is how this server is known and whom it knows: its addresses and the
+// files that hold certificates and keys, those made here included.
+type identity struct {
+	// advertise is published in the kubernetes service's endpoints.
+	advertise net.IP
+	// url is how a client on this machine reaches the server.
+	url string
+	// serviceIP is the cluster IP of the kubernetes service.
+	serviceIP net.IP
+
+	certFile, keyFile string
+	clientCAFile      string
+	// kubeconfig is "" where no client certificate could be made.
+	kubeconfig string
+}
+
+// establish makes the missing certificates and keys in dir.
+func establish(c *Config, dir *dataDir) (*identity, error) {
+	id := &identity{
+		certFile: c.Serving.CertFile, keyFile: c.Serving.KeyFile,
+		clientCAFile: c.Authentication.ClientCAFile,
+	}
+	if err := id.resolve(c); err != nil {
+		return nil, err
+	}
+	pki, err := dir.sub("pki")
+	if err != nil {
+		return nil, err
+	}
+	if c.Authentication.ServiceAccounts.SigningKeyFile == "" {
+		if err := makeSigningKey(filepath.Join(pki, saKeyName)); err != nil {
+			return nil, err
+		}
+	}
+	if id.certFile != "" && id.clientCAFile != "" {
+		return id, nil
+	}
+	ca, err := loadAuthority(pki)
+	if err != nil {
+		return nil, err
+	}
+	if id.certFile == "" {
+		if err := id.serve(c, ca); err != nil {
+			return nil, err
+		}
+	}
+	if id.clientCAFile != "" {
+		return id, nil
+	}
+	id.clientCAFile = filepath.Join(pki, "ca.crt")
+	id.kubeconfig = filepath.Join(dir.path, "admin.kubeconfig")
+	return id, id.admit(ca)
+}
+
+// resolve finds the addresses.
+func (id *identity) resolve(c *Config) error {
+	advertise, err := resolveAdvertise(c.Serving)
+	if err != nil {
+		return err
+	}
+	service, err := netutils.GetIndexedIP(c.Services.ClusterIPRanges[0], 1)
+	if err != nil {
+		return fmt.Errorf("server: service range: %w", err)
+	}
+	id.advertise, id.serviceIP = advertise, service
+	host := "127.0.0.1"
+	if !c.Serving.BindAddress.IsUnspecified() {
+		host = c.Serving.BindAddress.String()
+	}
+	id.url = "https://" + net.JoinHostPort(host, strconv.Itoa(c.Serving.Port))
+	return nil
+}
+
+// resolveAdvertise applies apiserver pkg/server/options/server_run_options.go,
+// DefaultAdvertiseAddress. A machine without a network advertises the address it
+// binds: nobody else could reach it anyway.
+func resolveAdvertise(s Serving) (net.IP, error) {
+	if len(s.AdvertiseAddress) > 0 && !s.AdvertiseAddress.IsUnspecified() {
+		return s.AdvertiseAddress, nil
+	}
+	ip, err := utilnet.ResolveBindAddress(s.BindAddress)
+	if err == nil {
+		return ip, nil
+	}
+	if s.BindAddress.IsUnspecified() {
+		return net.IPv4(127, 0, 0, 1), nil
+	}
+	return s.BindAddress, nil
+}
+
+// serve names the serving pair in the certificate directory and makes it if missing.
+func (id *identity) serve(c *Config, ca *authority) error {
+	dir := c.certDir()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("server: certificate directory: %w", err)
+	}
+	id.certFile, id.keyFile = filepath.Join(dir, "apiserver.crt"), filepath.Join(dir, "apiserver.key")
+	return ca.serving(id.certFile, id.keyFile, id.hosts(c.Serving))
+}
+
+// hosts lists every name that the serving certificate must be good for.
+func (id *identity) hosts(s Serving) []string {
+	hosts := []string{
+		"localhost", "127.0.0.1", "::1",
+		"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local",
+		id.serviceIP.String(), id.advertise.String(),
+	}
+	if !s.BindAddress.IsUnspecified() {
+		hosts = append(hosts, s.BindAddress.String())
+	}
+	if name, err := os.Hostname(); err == nil && len(netutils.ParseIPSloppy(name)) == 0 && name != "" {
+		hosts = append(hosts, name)
+	}
+	return hosts
+}
+
+// admit writes the administrator's kubeconfig.
+func (id *identity) admit(ca *authority) error {
+	certPEM, keyPEM, err := ca.issueAdmin()
+	if err != nil {
+		return err
+	}
+	trust := ca.bundle
+	if leaf, err := readLeaf(id.certFile); err != nil {
+		return err
+	} else if leaf.CheckSignatureFrom(ca.cert) != nil {
+		// A pair of the owner's: its file is all we know of who signed it.
+		if trust, err = os.ReadFile(id.certFile); err != nil {
+			return fmt.Errorf("server: serving certificate: %w", err)
+		}
+	}
+	return writeKubeconfig(id.kubeconfig, id.url, trust, certPEM, keyPEM)
+}

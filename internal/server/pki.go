@@ -1,0 +1,286 @@
+package server
+
+import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
+)
+
+const (
+	saKeyName = "sa.key"
+
+	caLife   = 10 * 365 * 24 * time.Hour
+	leafLife = 365 * 24 * time.Hour
+	// renewBefore is the rest of its life at which a start replaces a certificate.
+	renewBefore = 30 * 24 * time.Hour
+	// backdate makes new certificates valid on machines whose clock is behind.
+	backdate = 5 * time.Minute
+)
+
+// authority signs the certificates that nobody gave.
+type authority struct {
+	cert *x509.Certificate
+	key  crypto.Signer
+	// bundle is cert in PEM.
+	bundle []byte
+}
+
+// loadAuthority reads dir/ca.crt and dir/ca.key, or makes both.
+func loadAuthority(dir string) (*authority, error) {
+	certFile, keyFile := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")
+	found, err := pairExists(certFile, keyFile)
+	if err != nil {
+		return nil, err
+	}
+	if !found {
+		return newAuthority(certFile, keyFile)
+	}
+	bundle, err := os.ReadFile(certFile)
+	if err != nil {
+		return nil, fmt.Errorf("server: certificate authority: %w", err)
+	}
+	certs, err := certutil.ParseCertsPEM(bundle)
+	if err != nil {
+		return nil, fmt.Errorf("server: %s: %w", certFile, err)
+	}
+	private, err := keyutil.PrivateKeyFromFile(keyFile)
+	if err != nil {
+		return nil, fmt.Errorf("server: certificate authority: %w", err)
+	}
+	key, ok := private.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("server: %s holds a key that cannot sign", keyFile)
+	}
+	return &authority{cert: certs[0], key: key, bundle: bundle}, nil
+}
+
+func newAuthority(certFile, keyFile string) (*authority, error) {
+	key, keyPEM, err := newKey()
+	if err != nil {
+		return nil, err
+	}
+	template := x509.Certificate{
+		Subject:               pkix.Name{CommonName: "larder-ca"},
+		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+	}
+	a := &authority{cert: &template, key: key}
+	if a.bundle, err = a.sign(&template, key.Public(), caLife); err != nil {
+		return nil, err
+	}
+	certs, err := certutil.ParseCertsPEM(a.bundle)
+	if err != nil {
+		return nil, fmt.Errorf("server: certificate authority: %w", err)
+	}
+	a.cert = certs[0]
+	return a, writePair(certFile, a.bundle, keyFile, keyPEM)
+}
+
+// sign issues template for the public key and returns it in PEM.
+func (a *authority) sign(template *x509.Certificate, public crypto.PublicKey, life time.Duration) ([]byte, error) {
+	serial, err := rand.Int(rand.Reader, big.NewInt(math.MaxInt64))
+	if err != nil {
+		return nil, fmt.Errorf("server: serial number: %w", err)
+	}
+	now := time.Now()
+	template.SerialNumber = serial.Add(serial, big.NewInt(1))
+	template.NotBefore, template.NotAfter = now.Add(-backdate), now.Add(life)
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, public, a.key)
+	if err != nil {
+		return nil, fmt.Errorf("server: certificate %s: %w", template.Subject, err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: der}), nil
+}
+
+// issue makes a key and signs a certificate for it.
+func (a *authority) issue(template *x509.Certificate) (certPEM, keyPEM []byte, err error) {
+	key, keyPEM, err := newKey()
+	if err != nil {
+		return nil, nil, err
+	}
+	certPEM, err = a.sign(template, key.Public(), leafLife)
+	return certPEM, keyPEM, err
+}
+
+// issueAdmin makes the client certificate of a user who may do everything.
+func (a *authority) issueAdmin() (certPEM, keyPEM []byte, err error) {
+	return a.issue(&x509.Certificate{
+		Subject:     pkix.Name{CommonName: "larder-admin", Organization: []string{user.SystemPrivilegedGroup}},
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+}
+
+// serving makes sure that certFile and keyFile hold a serving certificate for
+// hosts. A pair that another authority signed is the owner's and stays as it is.
+func (a *authority) serving(certFile, keyFile string, hosts []string) error {
+	found, err := pairExists(certFile, keyFile)
+	if err != nil {
+		return err
+	}
+	if found {
+		leaf, err := readLeaf(certFile)
+		if err != nil {
+			return err
+		}
+		if leaf.CheckSignatureFrom(a.cert) != nil || current(leaf, hosts) {
+			return nil
+		}
+	}
+	template := x509.Certificate{
+		Subject:     pkix.Name{CommonName: "larder"},
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
+	}
+	certPEM, keyPEM, err := a.issue(&template)
+	if err != nil {
+		return err
+	}
+	// The authority follows, so that the file can serve as a client's trust too,
+	// as that of upstream does.
+	return writePair(certFile, slices.Concat(certPEM, a.bundle), keyFile, keyPEM)
+}
+
+// current reports whether leaf is good for all hosts and for a while.
+func current(leaf *x509.Certificate, hosts []string) bool {
+	if time.Until(leaf.NotAfter) < renewBefore {
+		return false
+	}
+	for _, host := range hosts {
+		if leaf.VerifyHostname(host) != nil {
+			return false
+		}
+	}
+	return true
+}
+
+func readLeaf(file string) (*x509.Certificate, error) {
+	certs, err := certutil.CertsFromFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("server: serving certificate: %w", err)
+	}
+	return certs[0], nil
+}
+
+// makeSigningKey makes sure that file holds a private key.
+func makeSigningKey(file string) error {
+	if _, err := os.Stat(file); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	_, keyPEM, err := newKey()
+	if err != nil {
+		return err
+	}
+	return writeFile(file, keyPEM, 0o600)
+}
+
+func newKey() (*ecdsa.PrivateKey, []byte, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, fmt.Errorf("server: key: %w", err)
+	}
+	keyPEM, err := keyutil.MarshalPrivateKeyToPEM(key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("server: key: %w", err)
+	}
+	return key, keyPEM, nil
+}
+
+// pairExists reports whether both files exist; one without the other is an error.
+func pairExists(certFile, keyFile string) (bool, error) {
+	cert, err := exists(certFile)
+	if err != nil {
+		return false, err
+	}
+	key, err := exists(keyFile)
+	if err != nil {
+		return false, err
+	}
+	if cert != key {
+		return false, fmt.Errorf("server: %s and %s belong together and only one of them is there", certFile, keyFile)
+	}
+	return cert, nil
+}
+
+func exists(file string) (bool, error) {
+	_, err := os.Stat(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("server: %w", err)
+	}
+	return true, nil
+}
+
+// writePair replaces both files in two steps that follow each other at once, so
+// that they hardly ever part.
+func writePair(certFile string, certPEM []byte, keyFile string, keyPEM []byte) error {
+	key, err := stage(keyFile, keyPEM, 0o600)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(key) // fails once renamed
+	cert, err := stage(certFile, certPEM, 0o644)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(cert)
+	if err := errors.Join(os.Rename(key, keyFile), os.Rename(cert, certFile)); err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	return nil
+}
+
+// writeFile replaces file whole, or leaves it as it was.
+func writeFile(file string, data []byte, mode os.FileMode) error {
+	temp, err := stage(file, data, mode)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(temp) // fails once renamed
+	if err := os.Rename(temp, file); err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	return nil
+}
+
+// stage writes data beside file and returns the name it has there.
+func stage(file string, data []byte, mode os.FileMode) (string, error) {
+	temp, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-*")
+	if err != nil {
+		return "", fmt.Errorf("server: %w", err)
+	}
+	_, err = temp.Write(data)
+	if err = errors.Join(err, temp.Chmod(mode), temp.Sync(), temp.Close()); err != nil {
+		os.Remove(temp.Name())
+		return "", fmt.Errorf("server: %w", err)
+	}
+	return temp.Name(), nil
+}
