@@ -1,0 +1,399 @@
+package auth_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/util/keyutil"
+	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"github.com/larder-io/larder/internal/auth"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	issuer   = "https://issuer.test"
+	loopback = "loopback-token"
+)
+
+// authority signs client certificates.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := &authority{key: newKey(t)}
+	template := &x509.Certificate{
+		Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign,
+	}
+	a.cert = template
+	a.cert = a.sign(t, template, a.key)
+	return a
+}
+
+func (a *authority) sign(t *testing.T, template *x509.Certificate, key *ecdsa.PrivateKey) *x509.Certificate {
+	t.Helper()
+	template.SerialNumber = big.NewInt(time.Now().UnixNano())
+	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
+
+func (a *authority) client(t *testing.T, name string, groups ...string) *x509.Certificate {
+	t.Helper()
+	return a.sign(t, &x509.Certificate{
+		Subject:     pkix.Name{CommonName: name, Organization: groups},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}, newKey(t))
+}
+
+func newKey(t *testing.T) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func certPEM(cert *x509.Certificate) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}))
+}
+
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// config accepts every kind of credential. The cluster holds the service account
+// default/robot.
+func config(t *testing.T, ca *authority) auth.Config {
+	t.Helper()
+	keyPEM, err := keyutil.MarshalPrivateKeyToPEM(newKey(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := write(t, "sa.key", string(keyPEM))
+	client := fake.NewClientset(robot(), pod())
+	return auth.Config{
+		TokenFile:     write(t, "tokens.csv", "s3cret,alice,u1,\"dev,ops\"\n"),
+		ClientCAFile:  write(t, "ca.crt", certPEM(ca.cert)),
+		Anonymous:     true,
+		LoopbackToken: loopback,
+		ServiceAccounts: auth.ServiceAccounts{
+			KeyFiles: []string{key}, SigningKeyFile: key, Issuers: []string{issuer}, Lookup: true,
+		},
+		Modes:     []string{auth.ModeRBAC},
+		Client:    client,
+		Informers: informers.NewSharedInformerFactory(client, 0),
+	}
+}
+
+func robot() *corev1.ServiceAccount {
+	return &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "robot", UID: "r1"}}
+}
+
+func pod() *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "arm", UID: "p1"}}
+}
+
+func load(t *testing.T, c auth.Config) *auth.Auth {
+	t.Helper()
+	a, err := auth.Load(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// token issues a token for the robot, bound to a pod when its uid is given.
+func token(t *testing.T, a *auth.Auth, podUID string, audience string, life int64) string {
+	t.Helper()
+	var bound *core.Pod
+	if podUID != "" {
+		bound = &core.Pod{ObjectMeta: pod().ObjectMeta}
+		bound.UID = "p1"
+		if podUID != "p1" {
+			bound.UID = "gone"
+		}
+	}
+	claims, private, err := serviceaccount.Claims(core.ServiceAccount{ObjectMeta: robot().ObjectMeta}, bound, nil, nil, life, 0, []string{audience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := a.Tokens.GenerateToken(t.Context(), claims, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signed
+}
+
+func TestAuthenticate(t *testing.T) {
+	ca, stranger := newAuthority(t), newAuthority(t)
+	a := load(t, config(t, ca))
+	for _, test := range []struct {
+		name  string
+		token string
+		cert  *x509.Certificate
+		want  string // user name, "" when refused
+		group string
+	}{
+		{"nothing is anonymous", "", nil, user.Anonymous, user.AllUnauthenticated},
+		{"token file", "s3cret", nil, "alice", "ops"},
+		{"token file users are authenticated", "s3cret", nil, "alice", user.AllAuthenticated},
+		{"unknown token", "guess", nil, "", ""},
+		{"unknown token beside a good certificate", "guess", ca.client(t, "carol"), "carol", user.AllAuthenticated},
+		{"loopback", loopback, nil, user.APIServerUser, user.SystemPrivilegedGroup},
+		{"client certificate", "", ca.client(t, "bob", "crew"), "bob", "crew"},
+		{"client certificate of a stranger", "", stranger.client(t, "mallory", user.SystemPrivilegedGroup), "", ""},
+		{"service account", token(t, a, "", issuer, 600), nil, "system:serviceaccount:default:robot", "system:serviceaccounts:default"},
+		{"service account in a living pod", token(t, a, "p1", issuer, 600), nil, "system:serviceaccount:default:robot", ""},
+		{"service account in a replaced pod", token(t, a, "p0", issuer, 600), nil, "", ""},
+		{"service account for somebody else", token(t, a, "", "https://other.test", 600), nil, "", ""},
+		{"expired service account", token(t, a, "", issuer, -600), nil, "", ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			req := request(t, test.token, test.cert)
+			response, ok, err := a.Authenticator.AuthenticateRequest(req)
+			if test.want == "" {
+				if ok || err == nil {
+					t.Fatalf("accepted as %v, err %v", response, err)
+				}
+				return
+			}
+			if !ok || err != nil {
+				t.Fatalf("refused: %v", err)
+			}
+			if got := response.User.GetName(); got != test.want {
+				t.Errorf("user %q, want %q", got, test.want)
+			}
+			if test.group != "" && !slices.Contains(response.User.GetGroups(), test.group) {
+				t.Errorf("groups %q lack %q", response.User.GetGroups(), test.group)
+			}
+		})
+	}
+}
+
+func request(t *testing.T, token string, cert *x509.Certificate) *http.Request {
+	t.Helper()
+	req := httptest.NewRequest(http.MethodGet, "https://host/api", nil)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	req.TLS = &tls.ConnectionState{}
+	if cert != nil {
+		req.TLS.PeerCertificates = []*x509.Certificate{cert}
+	}
+	return req
+}
+
+// TestNoAnonymousUnderAlwaysAllow: everybody could do everything.
+func TestNoAnonymousUnderAlwaysAllow(t *testing.T) {
+	c := config(t, newAuthority(t))
+	c.Modes = []string{auth.ModeAlwaysAllow}
+	a := load(t, c)
+	if response, ok, _ := a.Authenticator.AuthenticateRequest(request(t, "", nil)); ok {
+		t.Errorf("a request without credentials is %v", response.User)
+	}
+	if _, ok, err := a.Authenticator.AuthenticateRequest(request(t, "s3cret", nil)); !ok {
+		t.Errorf("a good token is refused: %v", err)
+	}
+}
+
+// TestNoAuthenticators: a server that accepts no credential refuses all.
+func TestNoAuthenticators(t *testing.T) {
+	a := load(t, auth.Config{Modes: []string{auth.ModeAlwaysAllow}})
+	for _, token := range []string{"", "x"} {
+		if _, ok, _ := a.Authenticator.AuthenticateRequest(request(t, token, nil)); ok {
+			t.Errorf("token %q is accepted", token)
+		}
+	}
+	if a.Tokens != nil {
+		t.Error("tokens are issued without a key")
+	}
+}
+
+func TestAuthorize(t *testing.T) {
+	resource := func(name string, groups ...string) authorizer.AttributesRecord {
+		return authorizer.AttributesRecord{
+			User: &user.DefaultInfo{Name: name, Groups: groups}, Verb: "get",
+			Namespace: "default", APIVersion: "v1", Resource: "pods", ResourceRequest: true,
+		}
+	}
+	path := func(p string) authorizer.AttributesRecord {
+		return authorizer.AttributesRecord{User: &user.DefaultInfo{Name: user.Anonymous}, Verb: "get", Path: p}
+	}
+	for _, test := range []struct {
+		name  string
+		modes []string
+		attrs authorizer.AttributesRecord
+		allow bool
+	}{
+		{"AlwaysAllow", []string{auth.ModeAlwaysAllow}, resource("anyone"), true},
+		{"RBAC refuses strangers", []string{auth.ModeRBAC}, resource("anyone"), false},
+		{"RBAC allows who is bound", []string{auth.ModeRBAC}, resource("reader"), true},
+		{"masters need no role", []string{auth.ModeRBAC}, resource("root", user.SystemPrivilegedGroup), true},
+		{"health needs no role", []string{auth.ModeRBAC}, path("/readyz"), true},
+		{"what is near health does", []string{auth.ModeRBAC}, path("/readyzz"), false},
+		{"metrics needs a role", []string{auth.ModeRBAC}, path("/metrics"), false},
+		{"the second mode is asked", []string{auth.ModeRBAC, auth.ModeAlwaysAllow}, resource("anyone"), true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			a := load(t, rbacConfig(t, test.modes))
+			decision, reason, err := a.Authorizer.Authorize(t.Context(), test.attrs)
+			if err != nil && test.allow {
+				t.Fatal(err)
+			}
+			if got := decision == authorizer.DecisionAllow; got != test.allow {
+				t.Errorf("allowed %v, want %v (%s)", got, test.allow, reason)
+			}
+		})
+	}
+}
+
+// rbacConfig has a cluster in which reader may read pods in default, its
+// informers synced.
+func rbacConfig(t *testing.T, modes []string) auth.Config {
+	t.Helper()
+	client := fake.NewClientset(
+		&rbacv1.Role{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "read"},
+			Rules:      []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get"}}},
+		},
+		&rbacv1.RoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "read"},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "read"},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: "reader"}},
+		},
+	)
+	factory := informers.NewSharedInformerFactory(client, 0)
+	rbac := factory.Rbac().V1()
+	rbac.Roles().Informer()
+	rbac.RoleBindings().Informer()
+	rbac.ClusterRoles().Informer()
+	rbac.ClusterRoleBindings().Informer()
+	ctx, cancel := context.WithCancel(t.Context())
+	factory.Start(ctx.Done())
+	t.Cleanup(func() { cancel(); factory.Shutdown() })
+	factory.WaitForCacheSync(ctx.Done())
+	return auth.Config{Modes: modes, Client: client, Informers: factory}
+}
+
+func TestRefusedConfigs(t *testing.T) {
+	ca := newAuthority(t)
+	for _, test := range []struct {
+		name   string
+		change func(*auth.Config)
+		want   string
+	}{
+		{"no mode", func(c *auth.Config) { c.Modes = nil }, "at least one authorization mode"},
+		{"unknown mode", func(c *auth.Config) { c.Modes = []string{"ABBA"} }, `unknown authorization mode "ABBA"`},
+		{"mode twice", func(c *auth.Config) { c.Modes = []string{auth.ModeRBAC, auth.ModeRBAC} }, "given twice"},
+		{"token file missing", func(c *auth.Config) { c.TokenFile += "x" }, "no such file"},
+		{"token file malformed", func(c *auth.Config) { c.TokenFile = write(t, "t", "one,two\n") }, "at least 3 columns"},
+		{"client CA missing", func(c *auth.Config) { c.ClientCAFile += "x" }, "client CA"},
+		{"client CA empty", func(c *auth.Config) { c.ClientCAFile = write(t, "ca", "") }, "client CA"},
+		{"key file empty", func(c *auth.Config) { c.ServiceAccounts.KeyFiles = []string{write(t, "k", "")} }, "key file"},
+		{"signing key missing", func(c *auth.Config) { c.ServiceAccounts.SigningKeyFile += "x" }, "signing key"},
+		{"no issuer", func(c *auth.Config) { c.ServiceAccounts.Issuers = nil }, "needs an issuer"},
+		{"issuer twice", func(c *auth.Config) { c.ServiceAccounts.Issuers = []string{"a", "a"} }, "given twice"},
+		{"issuer no URL", func(c *auth.Config) { c.ServiceAccounts.Issuers = []string{"a:\x00"} }, "not a URL"},
+		{"tokens too short", func(c *auth.Config) { c.ServiceAccounts.MaxExpiration = time.Minute }, "between 1 hour"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := config(t, ca)
+			test.change(&c)
+			_, err := auth.Load(t.Context(), c)
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Fatalf("error %v, want %q in it", err, test.want)
+			}
+			if !strings.HasPrefix(err.Error(), "auth: ") {
+				t.Errorf("error %q does not name the package", err)
+			}
+		})
+	}
+}
+
+// TestClientCAReload: a certificate of the new authority is accepted once the
+// file holds it, and one of the old no longer.
+func TestClientCAReload(t *testing.T) {
+	before, after := newAuthority(t), newAuthority(t)
+	c := config(t, before)
+	a := load(t, c)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	accepts := func(ca *authority) bool {
+		_, ok, _ := a.Authenticator.AuthenticateRequest(request(t, "", ca.client(t, "bob")))
+		return ok
+	}
+	if !accepts(before) || accepts(after) {
+		t.Fatal("wrong authority before the change")
+	}
+	replace(t, c.ClientCAFile, certPEM(after.cert))
+	deadline := time.Now().Add(30 * time.Second)
+	for !accepts(after) {
+		if time.Now().After(deadline) {
+			t.Fatal("the new authority is not accepted")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if accepts(before) {
+		t.Error("the old authority is still accepted")
+	}
+}
+
+func replace(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file+".new", []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(file+".new", file); err != nil {
+		t.Fatal(err)
+	}
+}
