@@ -7,11 +7,13 @@ import (
 	"slices"
 	"time"
 
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
@@ -106,27 +108,42 @@ func Load(ctx context.Context, c Config) (*Auth, error) {
 		return nil, err
 	}
 	a := &Auth{Audiences: c.audiences()}
-	if err := a.loadClientCA(c.ClientCAFile); err != nil {
+	if err := a.load(ctx, c); err != nil {
+		a.release()
 		return nil, err
 	}
-	if err := a.loadAuthenticator(ctx, c); err != nil {
-		return nil, err
-	}
-	if err := a.loadAuthorizer(ctx, c); err != nil {
-		return nil, err
-	}
-	if c.ServiceAccounts.SigningKeyFile == "" {
-		return a, nil
-	}
-	tokens, err := c.ServiceAccounts.generator()
-	if err != nil {
-		return nil, err
-	}
-	a.Tokens = tokens
 	return a, nil
 }
 
-// Run reloads the client CA's file when it changes, until ctx ends.
+func (a *Auth) load(ctx context.Context, c Config) error {
+	if err := a.loadClientCA(c.ClientCAFile); err != nil {
+		return err
+	}
+	if err := a.loadAuthenticator(ctx, c); err != nil {
+		return err
+	}
+	if err := a.loadAuthorizer(ctx, c); err != nil {
+		return err
+	}
+	if c.ServiceAccounts.SigningKeyFile == "" {
+		return nil
+	}
+	tokens, err := c.ServiceAccounts.generator()
+	a.Tokens = tokens
+	return err
+}
+
+// release ends what the constructor of upstream's reloader started.
+func (a *Auth) release() {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := a.Run(ended); err != nil {
+		utilruntime.HandleError(err)
+	}
+}
+
+// Run reloads the client CA's file when it changes, until ctx ends. It must be
+// called once, if only with an ended context.
 func (a *Auth) Run(ctx context.Context) error {
 	if a.clientCA == nil {
 		<-ctx.Done()
@@ -139,6 +156,10 @@ func (a *Auth) Run(ctx context.Context) error {
 func (a *Auth) loadClientCA(file string) error {
 	if file == "" {
 		return nil
+	}
+	// Checked first: upstream's constructor leaves goroutines behind when it fails.
+	if _, err := certutil.CertsFromFile(file); err != nil {
+		return fmt.Errorf("auth: client CA: %w", err)
 	}
 	ca, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca-bundle", file)
 	if err != nil {

@@ -142,6 +142,15 @@ func load(t *testing.T, c auth.Config) *auth.Auth {
 	if err != nil {
 		t.Fatal(err)
 	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 	return a
 }
 
@@ -359,15 +368,6 @@ func TestClientCAReload(t *testing.T) {
 	before, after := newAuthority(t), newAuthority(t)
 	c := config(t, before)
 	a := load(t, c)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- a.Run(ctx) }()
-	defer func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}()
 	accepts := func(ca *authority) bool {
 		_, ok, _ := a.Authenticator.AuthenticateRequest(request(t, "", ca.client(t, "bob")))
 		return ok

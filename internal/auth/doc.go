@@ -18,6 +18,8 @@
 //
 // # Goroutines
 //
-// Load starts none. [Auth.Run] watches the client CA's file and blocks until the
-// context ends; a file that turns bad leaves the last good one in force.
+// [Auth.Run] watches the client CA's file and blocks until its context ends; a
+// file that turns bad leaves the last good one in force. Upstream's reloader has
+// goroutines of its own from Load on, which Run ends: an Auth must be run, if
+// only with a context that has ended.
 package auth

@@ -18,6 +18,10 @@ type certificates struct {
 }
 
 func loadCertificates(certFile, keyFile string, clientCA dynamiccertificates.CAContentProvider) (*certificates, error) {
+	// Checked first: upstream's constructor leaves goroutines behind when it fails.
+	if _, err := tls.LoadX509KeyPair(certFile, keyFile); err != nil {
+		return nil, fmt.Errorf("server: serving certificate: %w", err)
+	}
 	pair, err := dynamiccertificates.NewDynamicServingContentFromFiles("serving-cert", certFile, keyFile)
 	if err != nil {
 		return nil, fmt.Errorf("server: serving certificate: %w", err)
@@ -46,7 +50,8 @@ func loadCertificates(certFile, keyFile string, clientCA dynamiccertificates.CAC
 	return &certificates{pair: pair, controller: controller, config: config}, nil
 }
 
-// run follows the files until ctx ends.
+// run follows the files until ctx ends. It must be called, if only with an ended
+// context: upstream's controllers have goroutines from their construction on.
 func (c *certificates) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { c.pair.Run(ctx, 1); return nil })
