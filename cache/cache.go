@@ -1,0 +1,211 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/larder-io/larder/internal/invariants"
+)
+
+// Source says how far the store was followed. *kv.Subscription is one.
+type Source interface {
+	// Fresh is a revision up to which every change of this resource has been
+	// applied to the cache, or 0 when that is not known.
+	Fresh() int64
+	// Wait returns when every change up to the revision has been applied.
+	Wait(ctx context.Context, revision int64) error
+}
+
+// Config is what a Cache is made of.
+type Config struct {
+	// Schema describes the resource. Required.
+	Schema *Schema
+	// Ingest makes the Object of a stored value. It is called by a Feed, from
+	// several goroutines at once, and never fails: a value that cannot be
+	// understood becomes an Object with Err. The value is immutable and may be
+	// kept. Required with a Feed.
+	Ingest func(key string, value []byte, revision int64) *Object
+	// Source is how far the store was followed; nil means no further than what
+	// was applied.
+	Source Source
+	// Log says how far back the log reaches.
+	Log LogConfig
+	// OnAppend, if set, is called by the writer after every Apply and Reset. It
+	// must not block.
+	OnAppend func()
+}
+
+// Change is one object's new state.
+type Change struct {
+	Key    string
+	Object *Object // nil: deleted
+}
+
+// Batch is everything that one revision changed.
+type Batch struct {
+	Revision int64
+	// Time is when the batch arrived. The log forgets by it.
+	Time    time.Time
+	Changes []Change
+}
+
+// Cache is the present and the recent past of one resource. Make one with New,
+// load it with Reset and keep it current with Apply.
+type Cache struct {
+	schema   *Schema
+	ingest   func(key string, value []byte, revision int64) *Object
+	source   Source
+	onAppend func()
+	log      *Log
+	offers   offers
+	history  history
+
+	current atomic.Pointer[state]
+	ready   chan struct{} // closed by the first Reset
+
+	mu sync.Mutex // held by the writer; guards the order of all stores to current, log and history
+}
+
+// New makes an empty cache that is not ready.
+func New(config Config) (*Cache, error) {
+	if config.Schema == nil {
+		return nil, errors.New("cache: Config.Schema is missing")
+	}
+	for _, ix := range config.Schema.indexes {
+		if (ix.Field == "") == (ix.Label == "") {
+			return nil, fmt.Errorf("cache: index of %s must name a field or a label", config.Schema.name)
+		}
+	}
+	c := &Cache{
+		schema:   config.Schema,
+		ingest:   config.Ingest,
+		source:   config.Source,
+		onAppend: config.OnAppend,
+		log:      newLog(config.Log),
+		ready:    make(chan struct{}),
+	}
+	c.current.Store(newState(c.schema))
+	return c, nil
+}
+
+// Schema is the schema of the cache's objects.
+func (c *Cache) Schema() *Schema { return c.schema }
+
+// Log is the recent past.
+func (c *Cache) Log() *Log { return c.log }
+
+// Ready reports whether the cache was ever loaded.
+func (c *Cache) Ready() bool {
+	select {
+	case <-c.ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// WaitReady waits for the cache to be loaded.
+func (c *Cache) WaitReady(ctx context.Context) error {
+	select {
+	case <-c.ready:
+		return nil
+	default:
+	}
+	select {
+	case <-c.ready:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrNotReady, context.Cause(ctx))
+	}
+}
+
+// Wait returns when a Snapshot taken afterwards is at the revision or later.
+func (c *Cache) Wait(ctx context.Context, revision int64) error {
+	if err := c.WaitReady(ctx); err != nil {
+		return err
+	}
+	if c.source != nil {
+		// Even if the revision was reached long ago, the source decides: after the
+		// store was replaced, the cache's own number may be from another past.
+		return c.source.Wait(ctx, revision)
+	}
+	for {
+		changed := c.log.Changed()
+		if c.current.Load().revision >= revision {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("cache: waiting for revision %d: %w", revision, context.Cause(ctx))
+		}
+	}
+}
+
+// Reset replaces everything by the objects of a revision and starts a new epoch.
+// The objects are in any order, made for this call, and unique by key.
+func (c *Cache) Reset(objects []*Object, revision int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old := c.current.Load()
+	next := newState(c.schema)
+	next.pivots = old.pivots
+	for _, o := range objects {
+		next.put(o)
+	}
+	c.log.restart(revision)
+	c.history.reset()
+	next.revision, next.position, next.epoch = revision, c.log.Next(), old.epoch+1
+	c.publish(next)
+	if old.epoch == 0 {
+		close(c.ready)
+	}
+	old.objects.Ascend(func(o *Object) bool {
+		o.cells.retire(c.schema.budget)
+		return true
+	})
+}
+
+// Apply brings the cache to the next revision. A batch that is not newer than
+// the cache changes nothing.
+func (c *Cache) Apply(batch Batch) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	prev := c.current.Load()
+	if prev.epoch == 0 {
+		panic(fmt.Sprintf("cache: Apply of revision %d before Reset", batch.Revision))
+	}
+	if batch.Revision <= prev.revision {
+		return
+	}
+	next := prev.apply(batch)
+	c.history.keep(prev, next, c.log)
+	c.publish(next)
+}
+
+// publish shows the state to readers, then its events: see the package's third
+// guarantee.
+func (c *Cache) publish(next *state) {
+	if invariants.Enabled {
+		next.check()
+	}
+	c.current.Store(next)
+	c.log.append(next.events)
+	c.log.wake()
+	if c.onAppend != nil {
+		c.onAppend()
+	}
+}
+
+// Forget drops from the log what is too old at the given time. Apply does so as
+// well; Forget is for caches that see no changes.
+func (c *Cache) Forget(now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.log.forget(now.UnixNano(), 0, 0)
+	c.history.trim(c.log)
+}

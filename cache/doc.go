@@ -1,0 +1,75 @@
+// Package cache holds the present state and the recent past of one resource,
+// and answers every read of it.
+//
+// # Model
+//
+// A [Cache] has one writer and any number of readers. The writer, a [Feed],
+// hands it batches in revision order, one batch per revision of the store. Each
+// batch publishes a new [Snapshot], an immutable tree of [Object]s ordered by
+// key, and appends what changed to the [Log], a ring that forgets its oldest
+// events first. A Snapshot names the [Position] in the Log at which it was
+// taken, so reading the one and then following the other misses nothing and
+// repeats nothing:
+//
+//	s := c.Snapshot()
+//	page, err := s.List(cache.Query{Prefix: "default/"}, nil)
+//	...
+//	events, next, err := c.Log().Read(s.Position(), nil)
+//
+// An Object is one stored value, encoded and ready to serve: its key, its
+// revision, its labels and selectable fields in a compact form, and one
+// canonical encoding. Other encodings are made when first asked for, shared by
+// all who ask, and dropped oldest first when a [Budget] is exceeded.
+//
+// # Guarantees
+//
+//   - A Snapshot is exact: it holds every change up to its Revision and nothing
+//     later. A batch is in it whole or not at all.
+//   - Revision is the newest revision for which that is known, which may be
+//     later than the last change of this resource: a [Source] says how far the
+//     store was followed.
+//   - The Snapshot is never behind the Log: who has read an event finds it in
+//     every Snapshot taken afterwards.
+//   - [Cache.At] gives the exact state of any revision that the Log reaches.
+//   - The Log holds every change after [Log.Oldest], in order, each revision
+//     whole. A reader that the ring has lapped gets [ErrTooOld] and must read a
+//     Snapshot again; it is never given a gap.
+//   - [Cache.Reset] starts a new epoch: every position taken before it answers
+//     [ErrReset].
+//   - A stored value that cannot be understood becomes an Object with an error
+//     (it is poisoned). A List that covers it fails, a Get of it shows the error,
+//     all other keys are served, and its deletion is an event like any other.
+//
+// Apply and Reset are deterministic: they start no goroutine, read no clock (the
+// batch carries the time) and do no I/O.
+//
+// # Bytes
+//
+// Every byte reachable from a Snapshot or an Event is shared by all responses
+// that send it. It is written once, before publication, and never after. Callers
+// of [NewObject] give the body away.
+//
+// # Locks
+//
+// Readers of Snapshot, List, Get, the Log and encodings already made take no
+// lock. The locks that exist are leaves, except that Cache.mu is held while the
+// others are taken:
+//
+//	Cache.mu          the writer: Apply, Reset, Forget
+//		offers.mu     objects handed over by the write path
+//		Budget.mu     the order of secondary encodings
+//	cell.mu           one encoding while it is made
+//		Budget.mu
+//	Schema.mu         names of fields, learned at ingest
+//
+// # Goroutines
+//
+// A Cache starts none. [Feed.Run] starts workers that decode, and waits for them.
+//
+// # Reading the source
+//
+// Start with object.go and cache.go; then state.go (what a batch does to the
+// trees), ring.go and log.go (the past), history.go (exact old revisions),
+// list.go (queries), encoding.go (shared bytes and their budget), feed.go (the
+// way in).
+package cache

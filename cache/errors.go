@@ -1,0 +1,56 @@
+package cache
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrReset says that a position or revision belongs to an earlier epoch: the
+// cache was loaded anew and its log restarted. Take a new Snapshot.
+var ErrReset = errors.New("cache: the log was restarted")
+
+// ErrNotReady says that the cache has not been loaded yet.
+var ErrNotReady = errors.New("cache: not loaded yet")
+
+// ErrTooOld says that the log no longer reaches what was asked for.
+type ErrTooOld struct {
+	// Requested is the revision asked for, or 0 when a position was.
+	Requested int64
+	// Oldest is the smallest revision from which the log can be followed.
+	Oldest int64
+}
+
+// Error describes the miss.
+func (e ErrTooOld) Error() string {
+	if e.Requested == 0 {
+		return fmt.Sprintf("cache: position too old (oldest revision %d)", e.Oldest)
+	}
+	return fmt.Sprintf("cache: revision %d too old (oldest %d)", e.Requested, e.Oldest)
+}
+
+// ErrFuture says that the cache has not reached the revision asked for.
+type ErrFuture struct {
+	// Requested is the revision asked for.
+	Requested int64
+	// Current is the newest revision the cache knows to be complete.
+	Current int64
+}
+
+// Error describes the miss.
+func (e ErrFuture) Error() string {
+	return fmt.Sprintf("cache: revision %d too large (current %d)", e.Requested, e.Current)
+}
+
+// PoisonError fails a List that covers an object which could not be understood.
+type PoisonError struct {
+	// Object is the poisoned object; its Err is not nil.
+	Object *Object
+}
+
+// Error names the key and the reason.
+func (e *PoisonError) Error() string {
+	return fmt.Sprintf("cache: object %q: %v", e.Object.Key(), e.Object.Err())
+}
+
+// Unwrap gives the reason as NewObject was given it.
+func (e *PoisonError) Unwrap() error { return e.Object.Err() }

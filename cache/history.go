@@ -1,0 +1,137 @@
+package cache
+
+import (
+	"slices"
+	"sync/atomic"
+)
+
+// recentStates is how many reconstructed states are remembered: clients that
+// page through a list come back to the same revision.
+const recentStates = 8
+
+// history keeps enough to show any state that the log reaches: every so often a
+// published state (a checkpoint), and between them the log's events, which know
+// what they replaced and can be undone.
+//
+// Keeping every state was rejected: each holds a copied path of every tree,
+// several KiB, which at a thousand changes a second is hundreds of MiB.
+type history struct {
+	// checkpoints are in order of position. The slice is never changed in place.
+	// Invariant: all of the present epoch, none behind the log's first event
+	checkpoints atomic.Pointer[[]*state]
+	recent      [recentStates]atomic.Pointer[state]
+	turn        atomic.Uint32
+}
+
+// keep considers prev, which next is about to replace, as a checkpoint.
+func (h *history) keep(prev, next *state, log *Log) {
+	list := h.list()
+	last := Position(0)
+	if len(list) > 0 {
+		last = list[len(list)-1].position
+	}
+	if next.position < last+Position(log.config.CheckpointEvery) {
+		return
+	}
+	h.trim(log)
+	list = append(slices.Clone(h.list()), prev)
+	h.checkpoints.Store(&list)
+}
+
+// trim drops checkpoints that are older than the log.
+func (h *history) trim(log *Log) {
+	list, first := h.list(), log.ring.First()
+	keep := 0
+	for keep < len(list) && list[keep].position < first {
+		keep++
+	}
+	if keep > 0 {
+		list = slices.Clone(list[keep:])
+		h.checkpoints.Store(&list)
+	}
+}
+
+func (h *history) list() []*state {
+	if p := h.checkpoints.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+func (h *history) reset() {
+	h.checkpoints.Store(nil)
+	for i := range h.recent {
+		h.recent[i].Store(nil)
+	}
+}
+
+// find gives a state of the epoch at exactly the position, or nil.
+func (h *history) find(epoch uint64, at Position) *state {
+	for i := range h.recent {
+		if s := h.recent[i].Load(); s != nil && s.epoch == epoch && s.position == at {
+			return s
+		}
+	}
+	return nil
+}
+
+// remember keeps a reconstructed state for the next who asks.
+func (h *history) remember(s *state) {
+	h.recent[h.turn.Add(1)%recentStates].Store(s)
+}
+
+// At gives the state exactly as it was at a revision, with that revision as its
+// Revision. The error is ErrTooOld when the log does not reach it, ErrFuture when
+// the cache has not come so far, ErrNotReady before the first load.
+func (c *Cache) At(revision int64) (Snapshot, error) {
+	fresh := c.fresh() // before the state: see Snapshot
+	current := c.current.Load()
+	if current.epoch == 0 {
+		return Snapshot{}, ErrNotReady
+	}
+	if newest := max(fresh, current.revision); revision > newest {
+		return Snapshot{}, ErrFuture{Requested: revision, Current: newest}
+	}
+	if revision >= current.revision {
+		return Snapshot{state: current, revision: revision}, nil
+	}
+	s, err := c.past(current, revision)
+	if err != nil {
+		return Snapshot{}, err
+	}
+	return Snapshot{state: s, revision: revision}, nil
+}
+
+// past reconstructs the state of a revision before current's.
+func (c *Cache) past(current *state, revision int64) (*state, error) {
+	// The log may lack the events of current, which is published first. It has all
+	// others, so the search ends at current's own events at the latest.
+	at, err := c.log.After(revision)
+	if err != nil {
+		return nil, err
+	}
+	if s := c.history.find(current.epoch, at); s != nil {
+		return s, nil
+	}
+	base, events := current, current.events
+	for _, s := range c.history.list() {
+		if s.epoch == current.epoch && s.position >= at && s.position <= current.position {
+			base, events = s, nil
+			break
+		}
+	}
+	end := base.position - Position(len(events))
+	if at > end { // found in the next epoch
+		return nil, ErrTooOld{Requested: revision, Oldest: c.log.Oldest()}
+	}
+	before, _, lapped := c.log.ring.Read(at, nil, int(end-at))
+	if lapped || uint64(at) < c.log.epoch.Load() {
+		return nil, ErrTooOld{Requested: revision, Oldest: c.log.Oldest()}
+	}
+	s := base.clone()
+	s.undo(events)
+	s.undo(before)
+	s.revision = revision
+	c.history.remember(s)
+	return s, nil
+}

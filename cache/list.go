@@ -1,0 +1,204 @@
+package cache
+
+import (
+	"strings"
+
+	"github.com/google/btree"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
+)
+
+// Query selects objects of a Snapshot. The zero Query selects all.
+type Query struct {
+	// Prefix of the keys. A namespace is "name/": the slash keeps "a" apart from
+	// "a-b".
+	Prefix string
+	// From is the smallest key, inclusive: Page.Next of the page before.
+	From string
+	// Label and Field filter; nil is everything.
+	Label labels.Selector
+	Field fields.Selector
+	// Limit is the largest number of objects wanted; 0 or less is no limit.
+	Limit int
+	// Uncounted leaves Page.Remaining 0. It spares a walk over the rest, which is
+	// for readers that page through everything.
+	Uncounted bool
+}
+
+// Page is what a Query found.
+type Page struct {
+	// Objects is the dst given to List, with what was found appended in key order.
+	Objects []*Object
+	// Next is the From of the next page, or "" when the range is done. It is set
+	// when stored objects remain, whether or not they match: the next page may be
+	// empty.
+	Next string
+	// Remaining is the number of objects from Next on. It is 0 when there are
+	// none, when a selector makes it unknown, and when Query.Uncounted is set.
+	Remaining int64
+	// Scanned is the number of objects looked at.
+	Scanned int
+	// Index names the index used, "" when the range was scanned.
+	Index string
+}
+
+// List appends the objects that match to dst, in key order. It allocates nothing
+// per object. A poisoned object within the range fails it with a PoisonError,
+// whether or not it would have matched: nobody can tell.
+func (s Snapshot) List(q Query, dst []*Object) (Page, error) {
+	l := lister{query: q, state: s.state, page: Page{Objects: dst}}
+	if q.Label != nil && !q.Label.Empty() {
+		l.label = q.Label
+	}
+	if q.Field != nil && !q.Field.Empty() {
+		l.field = q.Field
+	}
+	l.run()
+	if l.poisoned != nil {
+		return l.page, &PoisonError{Object: l.poisoned}
+	}
+	return l.page, nil
+}
+
+// lister is one List under way.
+type lister struct {
+	query Query
+	state *state
+	label labels.Selector // nil: everything
+	field fields.Selector // nil: everything
+
+	page     Page
+	found    int
+	last     *Object // the object that reached the limit
+	poisoned *Object
+}
+
+func (l *lister) run() {
+	start := max(l.query.Prefix, l.query.From)
+	pivot := l.state.pivots.get(start)
+	defer l.state.pivots.put(pivot)
+	if tree, value, ok := l.chooseIndex(); ok {
+		l.scanIndex(tree, entry{value, pivot})
+		l.checkPoison(start)
+		return
+	}
+	if start == "" {
+		l.state.objects.Ascend(l.visit)
+	} else {
+		l.state.objects.AscendGreaterOrEqual(pivot, l.visit)
+	}
+	if l.page.Next != "" && l.label == nil && l.field == nil && !l.query.Uncounted {
+		l.page.Remaining = l.state.count(l.query.Prefix, l.page.Next, start, l.page.Scanned)
+	}
+}
+
+// visit looks at one object and reports whether to go on.
+func (l *lister) visit(o *Object) bool {
+	if !strings.HasPrefix(o.key, l.query.Prefix) {
+		return false
+	}
+	if l.last != nil {
+		l.page.Next = l.last.key + "\x00"
+		return false
+	}
+	l.page.Scanned++
+	if o.poison != nil {
+		l.poisoned = o
+		return false
+	}
+	if l.label != nil && !l.label.Matches((*objectLabels)(o)) {
+		return true
+	}
+	if l.field != nil && !l.field.Matches((*objectFields)(o)) {
+		return true
+	}
+	l.page.Objects = append(l.page.Objects, o)
+	if l.found++; l.found == l.query.Limit {
+		l.last = o
+	}
+	return true
+}
+
+// chooseIndex picks the first index that a selector pins to one value.
+func (l *lister) chooseIndex() (*btree.BTreeG[entry], string, bool) {
+	if l.label == nil && l.field == nil {
+		return nil, "", false
+	}
+	for i, ix := range l.state.schema.indexes {
+		if value, ok := ix.pinned(l.label, l.field); ok {
+			l.page.Index = ix.Name()
+			return l.state.indexes[i], value, true
+		}
+	}
+	return nil, "", false
+}
+
+// pinned gives the one value that the selectors allow for the index's subject.
+func (ix Index) pinned(label labels.Selector, field fields.Selector) (string, bool) {
+	if ix.Field != "" {
+		if field == nil {
+			return "", false
+		}
+		return field.RequiresExactMatch(ix.Field)
+	}
+	if label == nil {
+		return "", false
+	}
+	requirements, _ := label.Requirements()
+	for i := range requirements {
+		r := &requirements[i]
+		if r.Key() != ix.Label {
+			continue
+		}
+		switch r.Operator() {
+		case selection.Equals, selection.DoubleEquals, selection.In:
+			if values := r.ValuesUnsorted(); len(values) == 1 {
+				return values[0], true
+			}
+		}
+	}
+	return "", false
+}
+
+func (l *lister) scanIndex(tree *btree.BTreeG[entry], from entry) {
+	tree.AscendGreaterOrEqual(from, func(e entry) bool {
+		// Poison is looked for apart: it is filed under no value that it had.
+		if e.value != from.value {
+			return false
+		}
+		return e.object.poison != nil || l.visit(e.object)
+	})
+}
+
+// checkPoison finds the poison that a scan of the same range would have met.
+func (l *lister) checkPoison(start string) {
+	at, _ := l.state.findPoisoned(start)
+	if at == len(l.state.poisoned) {
+		return
+	}
+	o := l.state.poisoned[at]
+	if !strings.HasPrefix(o.key, l.query.Prefix) || l.page.Next != "" && o.key >= l.page.Next {
+		return
+	}
+	l.poisoned = o
+}
+
+// count gives the number of objects with a prefix from a key on. When the range
+// that began at start covers everything, the walk is spared: seen came before.
+func (s *state) count(prefix, from, start string, seen int) int64 {
+	if start == "" {
+		return int64(s.objects.Len() - seen)
+	}
+	var n int64
+	pivot := s.pivots.get(from)
+	defer s.pivots.put(pivot)
+	s.objects.AscendGreaterOrEqual(pivot, func(o *Object) bool {
+		if !strings.HasPrefix(o.key, prefix) {
+			return false
+		}
+		n++
+		return true
+	})
+	return n
+}

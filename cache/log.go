@@ -1,0 +1,298 @@
+package cache
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/larder-io/larder/internal/invariants"
+)
+
+// FrameKey numbers the frames of an event, as EncodingID does the encodings of an
+// object. What a number means is the business of the code that builds frames.
+type FrameKey uint32
+
+// Event is one change of one object. It is immutable and shared.
+type Event struct {
+	// Pos is the event's place in the Log.
+	Pos Position
+	// Revision is the store's revision of the change. Events of one revision are
+	// adjacent.
+	Revision int64
+	// Object is the new state, nil when the object was deleted. Prev is the state
+	// before, nil when the object was created.
+	// Invariant: Object != nil || Prev != nil
+	Object, Prev *Object
+
+	time   int64 // of the batch, in Unix nanoseconds
+	frames cells
+	last   bool // the revision's final event
+}
+
+// Frame gives bytes derived from the event, built by build when they are not at
+// hand, under the rules of [Object.Encoding]. Frames carry nothing that depends
+// on who reads them.
+func (e *Event) Frame(key FrameKey, build func() ([]byte, error)) ([]byte, error) {
+	if b, ok := e.frames.find(uint32(key)); ok {
+		return b, nil
+	}
+	s := e.schema()
+	return e.frames.fill(uint32(key), s.budget, &s.frames, build)
+}
+
+// Key is the key of the object that changed.
+func (e *Event) Key() string { return e.subject().key }
+
+// Last reports whether the event is the final one of its revision.
+func (e *Event) Last() bool { return e.last }
+
+// Time is the time that its batch carried.
+func (e *Event) Time() time.Time { return time.Unix(0, e.time) }
+
+func (e *Event) subject() *Object {
+	if e.Object != nil {
+		return e.Object
+	}
+	return e.Prev
+}
+
+func (e *Event) schema() *Schema { return e.subject().schema }
+
+// eventOverhead is what an event costs beside the object it replaced.
+const eventOverhead = 128
+
+// cost is the memory that forgetting the event gives back: the present state of
+// an object lives in the tree, so only its past counts.
+func (e *Event) cost() int64 {
+	if e.Prev == nil {
+		return eventOverhead
+	}
+	return eventOverhead + int64(len(e.Prev.body)+len(e.Prev.key)+len(e.Prev.fields))
+}
+
+// LogConfig says how far back a Log reaches. Zero values give the defaults.
+type LogConfig struct {
+	// KeepFor is the age up to which events are kept whatever their number
+	// (default 90 s; clients rely on 75 s).
+	KeepFor time.Duration
+	// MinEvents are kept whatever their age (default 128).
+	MinEvents int
+	// MaxEvents and MaxBytes bound the log whatever the age of its events
+	// (defaults 102400 and 256 MiB).
+	MaxEvents int
+	MaxBytes  int64
+	// CheckpointEvery is the number of events between kept snapshots, from which
+	// Cache.At reconstructs past states (default 512).
+	CheckpointEvery int
+}
+
+func (c LogConfig) withDefaults() LogConfig {
+	setDefault(&c.KeepFor, 90*time.Second)
+	setDefault(&c.MinEvents, 128)
+	setDefault(&c.MaxEvents, 102400)
+	setDefault(&c.MaxBytes, 256<<20)
+	setDefault(&c.CheckpointEvery, 512)
+	return c
+}
+
+func setDefault[T comparable](field *T, value T) {
+	if *field == *new(T) {
+		*field = value
+	}
+}
+
+// Log is the recent past: every change after Oldest, in revision order. Reading
+// takes no lock. It is written by its Cache alone.
+type Log struct {
+	config LogConfig
+	ring   *Ring[Event]
+	oldest atomic.Int64
+	bytes  atomic.Int64
+	epoch  atomic.Uint64 // first position of the present epoch
+	// changed is closed and taken away when the log grows; nil while nobody waits.
+	changed atomic.Pointer[chan struct{}]
+}
+
+func newLog(config LogConfig) *Log {
+	config = config.withDefaults()
+	return &Log{config: config, ring: NewRing[Event](min(config.MinEvents, 64), 0)}
+}
+
+// Oldest is the smallest revision from which the log can be followed: every
+// change after it is still there.
+func (l *Log) Oldest() int64 { return l.oldest.Load() }
+
+// Next is the position after the newest event.
+func (l *Log) Next() Position { return l.ring.Next() }
+
+// Len is the number of events kept.
+func (l *Log) Len() int {
+	first := l.ring.First()
+	return int(max(l.ring.Next(), first) - first)
+}
+
+// Bytes is the memory that the kept events hold on to.
+func (l *Log) Bytes() int64 { return l.bytes.Load() }
+
+// Changed gives a channel that is closed when the log next grows or restarts.
+// Take it before reading:
+//
+//	for {
+//		changed := log.Changed()
+//		events, pos, err = log.Read(pos, events[:0])
+//		if err != nil || len(events) > 0 { ... }
+//		<-changed
+//	}
+func (l *Log) Changed() <-chan struct{} {
+	for {
+		if c := l.changed.Load(); c != nil {
+			return *c
+		}
+		c := make(chan struct{})
+		if l.changed.CompareAndSwap(nil, &c) {
+			return c
+		}
+	}
+}
+
+func (l *Log) wake() {
+	if c := l.changed.Swap(nil); c != nil {
+		close(*c)
+	}
+}
+
+// Read appends the events from a position on to dst and gives the position after
+// the last. It fills the spare capacity of dst (256 events if there is none) and
+// goes beyond it only to finish a revision: no revision is split. Nothing new is
+// no error. The error is ErrTooOld when events at the position were forgotten,
+// and ErrReset when the position is from an earlier epoch.
+func (l *Log) Read(from Position, dst []*Event) ([]*Event, Position, error) {
+	limit := cap(dst) - len(dst)
+	if limit == 0 {
+		limit = 256
+	}
+	length := len(dst)
+	events, next, lapped := l.ring.Read(from, dst, limit)
+	for !lapped && len(events) > length && !events[len(events)-1].last {
+		events, next, lapped = l.ring.Read(next, events, 1)
+	}
+	if lapped || uint64(from) < l.epoch.Load() {
+		clear(events[length:])
+		return events[:length], from, l.lost(from)
+	}
+	if invariants.Enabled {
+		for i, e := range events[length:] {
+			invariants.Assertf(e.Pos == from+Position(i), "cache: event %d read at %d", e.Pos, from+Position(i))
+		}
+	}
+	return events, next, nil
+}
+
+// lost says why a position cannot be read.
+func (l *Log) lost(from Position) error {
+	if uint64(from) < l.epoch.Load() {
+		return ErrReset
+	}
+	return ErrTooOld{Oldest: l.Oldest()}
+}
+
+// After gives the position of the first event after a revision, which is Next when
+// there is none yet. For a revision in the future, events up to it may still
+// come: the caller drops them.
+func (l *Log) After(revision int64) (Position, error) {
+	for {
+		low, high := l.ring.First(), l.ring.Next()
+		at, ok := l.search(low, high, revision)
+		// Oldest is looked at last: it only grows within an epoch, so what it allows
+		// was there during the search.
+		if oldest := l.Oldest(); revision < oldest {
+			return 0, ErrTooOld{Requested: revision, Oldest: oldest}
+		}
+		if ok {
+			return at, nil
+		}
+	}
+}
+
+// search is a binary search; ok is false when the ring moved under it.
+func (l *Log) search(low, high Position, revision int64) (at Position, ok bool) {
+	for low < high {
+		middle := low + (high-low)/2
+		e := l.ring.at(middle)
+		if e == nil {
+			return 0, false
+		}
+		if e.Revision > revision {
+			high = middle
+		} else {
+			low = middle + 1
+		}
+	}
+	return low, true
+}
+
+// append adds one revision's events and forgets what is too much.
+func (l *Log) append(events []*Event) {
+	if len(events) == 0 {
+		return
+	}
+	var cost int64
+	for _, e := range events {
+		cost += e.cost()
+	}
+	l.forget(events[0].time, len(events), cost)
+	l.bytes.Add(cost)
+	l.ring.Append(events...)
+}
+
+// forget drops whole revisions from the old end until the rest, with what is
+// about to be added, is within bounds.
+func (l *Log) forget(now int64, adding int, cost int64) {
+	first, next := l.ring.First(), l.ring.Next()
+	for first < next {
+		e := l.ring.at(first)
+		length := int(next-first) + adding
+		tooMany := length > l.config.MaxEvents || l.bytes.Load()+cost > l.config.MaxBytes
+		tooOld := length > l.config.MinEvents && e.time < now-int64(l.config.KeepFor)
+		if !tooMany && !tooOld {
+			return
+		}
+		first = l.forgetRevision(first)
+	}
+}
+
+func (l *Log) forgetRevision(first Position) Position {
+	for {
+		e := l.ring.at(first)
+		first++
+		if e.last {
+			// Oldest first, so that After never allows what Read will refuse for long.
+			l.oldest.Store(e.Revision)
+		}
+		l.bytes.Add(-e.cost())
+		l.ring.Forget(first)
+		l.retire(e)
+		if e.last {
+			return first
+		}
+	}
+}
+
+// retire gives up the bytes derived from an event that nobody will read again.
+func (l *Log) retire(e *Event) {
+	budget := e.schema().budget
+	e.frames.retire(budget)
+	if e.Prev != nil {
+		e.Prev.cells.retire(budget)
+	}
+}
+
+// restart forgets everything and begins a new epoch at a revision.
+func (l *Log) restart(revision int64) {
+	// Epoch first: from here on every older position answers ErrReset.
+	l.epoch.Store(uint64(l.ring.Next()) + 1)
+	for first := l.ring.First(); first < l.ring.Next(); {
+		first = l.forgetRevision(first)
+	}
+	l.ring.Skip()
+	l.oldest.Store(revision)
+}

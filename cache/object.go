@@ -1,0 +1,168 @@
+package cache
+
+import (
+	"bytes"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/larder-io/larder/internal/invariants"
+)
+
+// EncodingID numbers the encodings of one resource. What a number means is the
+// business of the code that makes the encodings; 0 is the canonical one.
+type EncodingID uint8
+
+// Object is one stored value at one revision, encoded and ready to serve. It is
+// immutable; all methods are safe for concurrent use.
+//
+// Implementation: an object costs one allocation for the struct, one that holds
+// both key and field values, and its body. Label sets are shared among objects.
+type Object struct {
+	body     []byte
+	key      string // the head of meta; namespace and name are parts of it
+	fields   string // the tail of meta: values packed by packFields
+	labels   string // packed by packLabels, interned
+	schema   *Schema
+	poison   *poison
+	cells    cells
+	revision int64
+	// nameAt is where the name starts in key: 0, or one past the slash.
+	// Invariant: nameAt == 0 || key[nameAt-1] == '/'
+	nameAt int32
+}
+
+// poison says why an object could not be understood. It is apart from Object
+// because hardly any object has one.
+type poison struct{ err error }
+
+// ObjectConfig is what an Object is made of.
+type ObjectConfig struct {
+	// Key is "namespace/name" or "name": the stored key without the resource's
+	// prefix. Keys order objects bytewise.
+	Key string
+	// Revision is the store's revision of the write that made this state.
+	Revision int64
+	// Body is the canonical encoding. NewObject takes it over.
+	Body []byte
+	// Labels and Fields are what selectors see. They are copied.
+	Labels map[string]string
+	Fields fields.Set
+	// Err marks the object as poisoned: the stored value cannot be understood.
+	Err error
+}
+
+// NewObject makes an Object of the schema's resource.
+func NewObject(config ObjectConfig, schema *Schema) *Object {
+	o := &Object{
+		key:      config.Key,
+		schema:   schema,
+		revision: config.Revision,
+		nameAt:   int32(strings.LastIndexByte(config.Key, '/') + 1),
+	}
+	if config.Err != nil {
+		o.key = strings.Clone(config.Key)
+		o.poison = &poison{config.Err}
+		return o
+	}
+	o.body = trim(config.Body)
+	var space [512]byte
+	meta := append(space[:0], config.Key...)
+	meta = packFields(meta, config.Fields, o)
+	shared := string(meta)
+	o.key, o.fields = shared[:len(config.Key)], shared[len(config.Key):]
+	o.labels = schema.sets.intern(packLabels(space[:0], config.Labels))
+	if invariants.Enabled {
+		invariants.Assertf(config.Key != "", "cache: object without a key")
+	}
+	return o
+}
+
+// trim gives body without spare capacity worth keeping: an encoder that grew its
+// buffer by doubling would otherwise cost up to twice the bytes for good.
+func trim(body []byte) []byte {
+	if spare := cap(body) - len(body); spare > len(body)/8+16 {
+		return bytes.Clone(body)
+	}
+	return body[:len(body):len(body)]
+}
+
+// Key is the object's key relative to its resource.
+func (o *Object) Key() string { return o.key }
+
+// Namespace is the part of the key before the last slash, or "".
+func (o *Object) Namespace() string {
+	if o.nameAt == 0 {
+		return ""
+	}
+	return o.key[:o.nameAt-1]
+}
+
+// Name is the part of the key after the last slash.
+func (o *Object) Name() string { return o.key[o.nameAt:] }
+
+// Revision is the store's revision of the write that made this state.
+func (o *Object) Revision() int64 { return o.revision }
+
+// Body is the canonical encoding. It is shared and must not be written to.
+func (o *Object) Body() []byte { return o.body }
+
+// Err says why the object is poisoned; nil for every sound object. A poisoned
+// object has no body, labels or fields.
+func (o *Object) Err() error {
+	if o.poison == nil {
+		return nil
+	}
+	return o.poison.err
+}
+
+// Schema is the schema the object was made with.
+func (o *Object) Schema() *Schema { return o.schema }
+
+// Labels gives the object's labels, without an allocation.
+func (o *Object) Labels() labels.Labels { return (*objectLabels)(o) }
+
+// Fields gives the object's selectable fields, without an allocation.
+// "metadata.name" and "metadata.namespace" are always among them.
+func (o *Object) Fields() fields.Fields { return (*objectFields)(o) }
+
+// Encoding gives a secondary encoding, made by encode when it is not at hand.
+// Callers that arrive while it is being made wait for it. The bytes are shared
+// and must not be written to. An error is returned to the caller whose encode
+// failed and is not kept. Encode may ask for other encodings of the object.
+func (o *Object) Encoding(id EncodingID, encode func(*Object) ([]byte, error)) ([]byte, error) {
+	if b, ok := o.cells.find(uint32(id)); ok {
+		return b, nil
+	}
+	return o.cells.fill(uint32(id), o.schema.budget, &o.schema.counts[id], func() ([]byte, error) {
+		return encode(o)
+	})
+}
+
+func (o *Object) field(name string) string {
+	v, _ := o.lookupField(name)
+	return v
+}
+
+func (o *Object) label(key string) (string, bool) { return lookupLabel(o.labels, key) }
+
+func (o *Object) lookupField(name string) (string, bool) {
+	if i := o.schema.fieldIndex(name); i >= 0 {
+		if v, ok := lookupField(o.fields, i); ok {
+			return v, true
+		}
+	}
+	return o.derivedField(name)
+}
+
+// derivedField gives the fields that the key already holds.
+func (o *Object) derivedField(name string) (string, bool) {
+	switch name {
+	case "metadata.name":
+		return o.Name(), true
+	case "metadata.namespace":
+		return o.Namespace(), true
+	}
+	return "", false
+}

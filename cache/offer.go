@@ -1,0 +1,71 @@
+package cache
+
+import "sync"
+
+const (
+	maxOffers     = 1024
+	maxOfferBytes = 16 << 20
+)
+
+// offers hold what the write path wrote until the store's watch brings it back,
+// so that it need not be decoded again. Losing one costs a decode.
+type offers struct {
+	mu sync.Mutex // guards all below
+
+	objects map[offerID]*Object
+	order   []offerID // oldest first; may name offers already taken
+	bytes   int       // of all bodies in objects
+}
+
+type offerID struct {
+	key      string
+	revision int64
+}
+
+// Offer hands over the Object of a write that succeeded: the state of a key at a
+// revision, exactly as Ingest would make it from the stored bytes. A Feed uses it
+// instead of Ingest. Offers that come late or are too many are dropped.
+func (c *Cache) Offer(key string, revision int64, o *Object) {
+	c.offers.put(offerID{key, revision}, o, c.current.Load().revision)
+}
+
+func (f *offers) put(id offerID, o *Object, applied int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if id.revision <= applied {
+		return
+	}
+	if f.objects == nil {
+		f.objects = make(map[offerID]*Object)
+	}
+	f.dropLocked(id)
+	f.objects[id] = o
+	f.bytes += len(o.body)
+	f.order = append(f.order, id)
+	for len(f.order) > 0 {
+		oldest := f.order[0]
+		within := len(f.objects) <= maxOffers && f.bytes <= maxOfferBytes && len(f.order) <= 2*maxOffers
+		if within && oldest.revision > applied {
+			break
+		}
+		f.dropLocked(oldest)
+		f.order = f.order[1:]
+	}
+}
+
+// take gives the offer for a key at a revision, once.
+func (f *offers) take(key string, revision int64) *Object {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	id := offerID{key, revision}
+	o := f.objects[id]
+	f.dropLocked(id)
+	return o
+}
+
+func (f *offers) dropLocked(id offerID) {
+	if o := f.objects[id]; o != nil {
+		f.bytes -= len(o.body)
+		delete(f.objects, id)
+	}
+}

@@ -1,0 +1,160 @@
+package cache
+
+import (
+	"sync/atomic"
+
+	"github.com/larder-io/larder/internal/invariants"
+)
+
+// Position counts the entries ever appended to a Ring. An entry's position never
+// changes; positions of different rings have nothing to do with each other.
+type Position uint64
+
+// Ring is a queue with one writer and any number of readers, each of which keeps
+// its own Position. Readers take no lock and cost the writer nothing; the writer
+// forgets old entries without asking them, and a reader that fell behind learns
+// so from Read.
+//
+// Ownership: entries belong to everybody from Append on, so they must not change.
+// Append, Forget and Skip are for the writer alone.
+//
+// Implementation: a power-of-two slice of atomic pointers. The writer moves first
+// on before it reuses or clears a slot. A reader loads slots first and first
+// afterwards: if first has passed what it loaded, the reader was lapped.
+// Growing and shrinking publish a new slice that holds all live entries; the old
+// one is never written again, so readers still on it see what they should.
+type Ring[T any] struct {
+	slots atomic.Pointer[[]atomic.Pointer[T]]
+	// first is the oldest entry, next the position after the newest.
+	// Invariant: first <= next, next-first <= len(slots)
+	first, next atomic.Uint64
+
+	smallest, largest int // bounds of len(slots); largest 0 = none
+}
+
+// NewRing makes a ring that starts with room for smallest entries and doubles up
+// to largest before it overwrites its oldest. Both are rounded up to a power of
+// two; largest 0 means that only Forget limits it.
+func NewRing[T any](smallest, largest int) *Ring[T] {
+	r := &Ring[T]{smallest: powerOfTwo(max(smallest, 1))}
+	if largest > 0 {
+		r.largest = max(powerOfTwo(largest), r.smallest)
+	}
+	slots := make([]atomic.Pointer[T], r.smallest)
+	r.slots.Store(&slots)
+	return r
+}
+
+func powerOfTwo(n int) int {
+	p := 1
+	for p < n {
+		p *= 2
+	}
+	return p
+}
+
+// First is the position of the oldest entry, or Next when there is none.
+func (r *Ring[T]) First() Position { return Position(r.first.Load()) }
+
+// Next is the position that the next entry will have.
+func (r *Ring[T]) Next() Position { return Position(r.next.Load()) }
+
+// Append adds the entries. Readers see all of them or none.
+func (r *Ring[T]) Append(entries ...*T) {
+	first, next := r.first.Load(), r.next.Load()
+	if room := r.room(int(next-first) + len(entries)); room != len(*r.slots.Load()) {
+		r.resize(room)
+	}
+	slots := *r.slots.Load()
+	if end := next + uint64(len(entries)); end-first > uint64(len(slots)) {
+		r.first.Store(end - uint64(len(slots)))
+	}
+	for i, e := range entries {
+		slots[(next+uint64(i))&uint64(len(slots)-1)].Store(e)
+	}
+	r.next.Store(next + uint64(len(entries)))
+}
+
+// room is the length of the slice that should hold used entries: grown when they
+// do not fit, halved when they fill less than a quarter.
+func (r *Ring[T]) room(used int) int {
+	room := len(*r.slots.Load())
+	for used > room && (r.largest == 0 || room < r.largest) {
+		room *= 2
+	}
+	for room > r.smallest && used < room/4 {
+		room /= 2
+	}
+	if invariants.Enabled {
+		invariants.Assertf(r.largest == 0 || room <= r.largest, "cache: ring of %d slots, allowed %d", room, r.largest)
+	}
+	return room
+}
+
+func (r *Ring[T]) resize(room int) {
+	old := *r.slots.Load()
+	slots := make([]atomic.Pointer[T], room)
+	for at := r.first.Load(); at != r.next.Load(); at++ {
+		slots[at&uint64(room-1)].Store(old[at&uint64(len(old)-1)].Load())
+	}
+	r.slots.Store(&slots)
+}
+
+// Forget drops every entry before the position, at most all.
+func (r *Ring[T]) Forget(before Position) {
+	first, to := r.first.Load(), min(uint64(before), r.next.Load())
+	if to <= first {
+		return
+	}
+	r.first.Store(to)
+	slots := *r.slots.Load()
+	for at := first; at != to; at++ {
+		slots[at&uint64(len(slots)-1)].Store(nil)
+	}
+	if room := r.room(int(r.next.Load() - to)); room != len(slots) {
+		r.resize(room)
+	}
+}
+
+// Skip drops every entry and leaves one position unused, so that all positions
+// known so far, the one after the newest entry included, become too old.
+func (r *Ring[T]) Skip() {
+	r.Forget(r.Next())
+	r.first.Store(r.next.Load() + 1)
+	r.next.Store(r.first.Load())
+}
+
+// Read appends the entries from a position on to dst, at most limit of them, and
+// gives the position after the last one. A position at or after Next has no
+// entries yet. Lapped reports that entries at the position were forgotten; dst is
+// then returned as it was.
+func (r *Ring[T]) Read(from Position, dst []*T, limit int) (entries []*T, next Position, lapped bool) {
+	// next before slots: a slice loaded later holds every entry before next that
+	// is still alive.
+	end := r.next.Load()
+	slots := *r.slots.Load()
+	length := len(dst)
+	at := uint64(from)
+	for ; at < end && limit > 0; limit-- {
+		dst = append(dst, slots[at&uint64(len(slots)-1)].Load())
+		at++
+	}
+	if uint64(from) < r.first.Load() {
+		clear(dst[length:])
+		return dst[:length], from, true
+	}
+	return dst, Position(at), false
+}
+
+// at gives the entry at a position, or nil when it is gone or not there yet.
+func (r *Ring[T]) at(p Position) *T {
+	if uint64(p) >= r.next.Load() {
+		return nil
+	}
+	slots := *r.slots.Load()
+	e := slots[uint64(p)&uint64(len(slots)-1)].Load()
+	if uint64(p) < r.first.Load() {
+		return nil
+	}
+	return e
+}

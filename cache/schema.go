@@ -1,0 +1,90 @@
+package cache
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// Index declares an exact-match index. Exactly one of its fields is set.
+type Index struct {
+	// Field is the name of a selectable field. Every object is indexed; one
+	// without the field counts as having the empty value, as selectors have it.
+	Field string
+	// Label is the key of a label. Objects without it are left out.
+	Label string
+}
+
+// Name is the field or label that the index is about.
+func (ix Index) Name() string {
+	if ix.Field != "" {
+		return ix.Field
+	}
+	return ix.Label
+}
+
+// value gives what o is filed under, and whether it is filed at all.
+func (ix Index) value(o *Object) (string, bool) {
+	if ix.Field != "" {
+		return o.field(ix.Field), true
+	}
+	return o.label(ix.Label)
+}
+
+// Schema is what the objects of one resource share: the names of their
+// selectable fields, their indexes, and the account of their secondary
+// encodings. It is safe for concurrent use.
+type Schema struct {
+	name    string
+	indexes []Index
+	budget  *Budget
+	sets    interner
+	counts  [256]atomic.Int64 // bytes kept, by EncodingID
+	frames  atomic.Int64      // bytes kept in frames of events
+
+	fields atomic.Pointer[[]string] // never changed in place
+
+	mu sync.Mutex // serialises additions to fields
+}
+
+// NewSchema describes a resource. The budget may be shared by any number of
+// schemas; nil keeps every encoding as long as its object lives.
+func NewSchema(name string, budget *Budget, indexes ...Index) *Schema {
+	if budget == nil {
+		budget = NewBudget(0)
+	}
+	s := &Schema{name: name, indexes: slices.Clone(indexes), budget: budget}
+	s.fields.Store(&[]string{})
+	return s
+}
+
+// Name is the name given to NewSchema.
+func (s *Schema) Name() string { return s.name }
+
+// EncodingBytes is the number of bytes kept in secondary encodings of this id.
+func (s *Schema) EncodingBytes(id EncodingID) int64 { return s.counts[id].Load() }
+
+// FrameBytes is the number of bytes kept in frames of events.
+func (s *Schema) FrameBytes() int64 { return s.frames.Load() }
+
+// fieldIndex is the place of a field in every object's packed values, or -1.
+func (s *Schema) fieldIndex(name string) int {
+	return slices.Index(*s.fields.Load(), name)
+}
+
+// learnField is fieldIndex that adds the name when it is new. Names are only
+// ever appended, so objects packed earlier stay readable.
+func (s *Schema) learnField(name string) int {
+	if i := s.fieldIndex(name); i >= 0 {
+		return i
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	names := *s.fields.Load()
+	if i := slices.Index(names, name); i >= 0 {
+		return i
+	}
+	grown := append(slices.Clone(names), name)
+	s.fields.Store(&grown)
+	return len(names)
+}

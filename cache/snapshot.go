@@ -1,0 +1,43 @@
+package cache
+
+// Snapshot is the resource at one revision. It is a small value, immutable and
+// safe for concurrent use; holding one holds its objects in memory.
+type Snapshot struct {
+	state    *state
+	revision int64
+}
+
+// Snapshot gives the present state. It takes no lock and never waits.
+func (c *Cache) Snapshot() Snapshot {
+	// The order matters: everything up to fresh was applied before it was read, so
+	// the state loaded afterwards holds it. The other way round, the state could
+	// miss a change that fresh already counts.
+	fresh := c.fresh()
+	s := c.current.Load()
+	return Snapshot{state: s, revision: max(s.revision, fresh)}
+}
+
+func (c *Cache) fresh() int64 {
+	if c.source == nil {
+		return 0
+	}
+	return c.source.Fresh()
+}
+
+// Revision is the newest revision for which the snapshot is known to be exact.
+func (s Snapshot) Revision() int64 { return s.revision }
+
+// Position is where the Log continues.
+func (s Snapshot) Position() Position { return s.state.position }
+
+// Epoch counts the times the cache was loaded; 0 means never.
+func (s Snapshot) Epoch() uint64 { return s.state.epoch }
+
+// Len is the number of objects.
+func (s Snapshot) Len() int { return s.state.objects.Len() }
+
+// Bytes is the size of all bodies together.
+func (s Snapshot) Bytes() int64 { return s.state.bytes }
+
+// Get gives the object with a key, or nil. It may be poisoned: see Object.Err.
+func (s Snapshot) Get(key string) *Object { return s.state.get(key) }

@@ -1,0 +1,234 @@
+package cache
+
+import (
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/google/btree"
+
+	"github.com/larder-io/larder/internal/invariants"
+)
+
+// degree of the trees. A batch copies one path from the root: wide nodes make
+// paths short but copies large.
+const degree = 32
+
+// pivots are objects that only carry a key, for lookups without an allocation.
+type pivots struct{ pool sync.Pool }
+
+func (p *pivots) get(key string) *Object {
+	o, ok := p.pool.Get().(*Object)
+	if !ok {
+		o = new(Object)
+	}
+	o.key = key
+	return o
+}
+
+func (p *pivots) put(o *Object) {
+	o.key = ""
+	p.pool.Put(o)
+}
+
+// entry files an object under a value in an index tree.
+type entry struct {
+	value  string
+	object *Object
+}
+
+func lessObject(a, b *Object) bool { return a.key < b.key }
+
+func lessEntry(a, b entry) bool {
+	if a.value != b.value {
+		return a.value < b.value
+	}
+	return a.object.key < b.object.key
+}
+
+// state is the resource at one revision: what a Snapshot shows. Once published
+// it never changes; the next one shares all nodes that a batch did not touch.
+type state struct {
+	schema  *Schema
+	pivots  *pivots
+	objects *btree.BTreeG[*Object]
+	indexes []*btree.BTreeG[entry] // parallel to schema.indexes
+	// poisoned are the objects with an error, in key order. Almost always empty.
+	poisoned []*Object
+	bytes    int64 // of all bodies
+	revision int64
+	position Position // after the events of this revision
+	epoch    uint64
+	// events are those that led from the state before to this one.
+	events []*Event
+}
+
+func newState(schema *Schema) *state {
+	s := &state{schema: schema, pivots: new(pivots), objects: btree.NewG(degree, lessObject)}
+	for range schema.indexes {
+		s.indexes = append(s.indexes, btree.NewG(degree, lessEntry))
+	}
+	return s
+}
+
+// clone gives a state that may be changed while this one is read, and cloned,
+// by others.
+func (s *state) clone() *state {
+	next := *s
+	next.events = nil
+	next.objects = cloneTree(s.objects)
+	next.indexes = make([]*btree.BTreeG[entry], len(s.indexes))
+	for i, ix := range s.indexes {
+		next.indexes[i] = cloneTree(ix)
+	}
+	return &next
+}
+
+// cloneTree clones a published tree. Clone writes to its receiver, so it gets a
+// copy of the header; the nodes belong to neither and will be copied on write.
+func cloneTree[T any](tree *btree.BTreeG[T]) *btree.BTreeG[T] {
+	header := *tree
+	return header.Clone()
+}
+
+func (s *state) get(key string) *Object {
+	pivot := s.pivots.get(key)
+	o, _ := s.objects.Get(pivot)
+	s.pivots.put(pivot)
+	return o
+}
+
+// put inserts or replaces an object and gives the one it replaced.
+func (s *state) put(o *Object) *Object {
+	prev, _ := s.objects.ReplaceOrInsert(o)
+	s.unfile(prev, o)
+	for i, ix := range s.schema.indexes {
+		if value, ok := ix.value(o); ok {
+			s.indexes[i].ReplaceOrInsert(entry{value, o})
+		}
+	}
+	if o.poison != nil {
+		at, _ := s.findPoisoned(o.key)
+		s.poisoned = slices.Insert(slices.Clone(s.poisoned), at, o)
+	}
+	s.bytes += int64(len(o.body))
+	return prev
+}
+
+// remove takes an object out and gives it, or nil if there was none.
+func (s *state) remove(key string) *Object {
+	o := s.get(key)
+	if o == nil {
+		return nil
+	}
+	s.objects.Delete(o)
+	s.unfile(o, nil)
+	return o
+}
+
+// unfile takes prev out of all but the main tree. Entries that next, its
+// successor, will overwrite are left where they are.
+func (s *state) unfile(prev, next *Object) {
+	if prev == nil {
+		return
+	}
+	for i, ix := range s.schema.indexes {
+		old, ok := ix.value(prev)
+		if !ok {
+			continue
+		}
+		if next != nil {
+			if value, ok := ix.value(next); ok && value == old {
+				continue
+			}
+		}
+		s.indexes[i].Delete(entry{old, prev})
+	}
+	if prev.poison != nil {
+		if at, found := s.findPoisoned(prev.key); found {
+			s.poisoned = slices.Delete(slices.Clone(s.poisoned), at, at+1)
+		}
+	}
+	s.bytes -= int64(len(prev.body))
+}
+
+func (s *state) findPoisoned(key string) (int, bool) {
+	return slices.BinarySearchFunc(s.poisoned, key, func(o *Object, key string) int {
+		return strings.Compare(o.key, key)
+	})
+}
+
+// apply gives the state after a batch.
+func (s *state) apply(batch Batch) *state {
+	next := s.clone()
+	events := make([]Event, 0, len(batch.Changes))
+	for _, change := range batch.Changes {
+		var prev *Object
+		if o := change.Object; o != nil {
+			if invariants.Enabled {
+				invariants.Assertf(o.key == change.Key, "cache: object %q under key %q", o.key, change.Key)
+			}
+			prev = next.put(o)
+		} else if prev = next.remove(change.Key); prev == nil {
+			continue // deleted before it was ever seen
+		}
+		events = append(events, Event{
+			Pos: next.position, Revision: batch.Revision, Object: change.Object, Prev: prev, time: batch.Time.UnixNano(),
+		})
+		next.position++
+	}
+	next.revision = batch.Revision
+	next.events = make([]*Event, len(events))
+	for i := range events {
+		next.events[i] = &events[i]
+	}
+	if len(events) > 0 {
+		events[len(events)-1].last = true
+	}
+	return next
+}
+
+// undo takes back events, given in the order in which they happened.
+func (s *state) undo(events []*Event) {
+	for _, e := range slices.Backward(events) {
+		if e.Prev != nil {
+			s.put(e.Prev)
+		} else {
+			s.remove(e.Object.key)
+		}
+		s.position--
+	}
+}
+
+// check asserts what must hold of every published state. It is for builds with
+// the invariants tag: it walks everything, large states only now and then.
+func (s *state) check() {
+	if s.objects.Len() > 1000 && s.revision%64 != 0 {
+		return
+	}
+	var last *Object
+	var bytes int64
+	var poisoned int
+	s.objects.Ascend(func(o *Object) bool {
+		invariants.Assertf(last == nil || last.key < o.key, "cache: %q out of order", o.key)
+		if o.poison != nil {
+			poisoned++
+		}
+		bytes += int64(len(o.body))
+		last = o
+		return true
+	})
+	invariants.Assertf(bytes == s.bytes, "cache: %d bytes counted, %d kept", bytes, s.bytes)
+	invariants.Assertf(poisoned == len(s.poisoned), "cache: %d poisoned, %d listed", poisoned, len(s.poisoned))
+	for i, ix := range s.schema.indexes {
+		filed := 0
+		s.indexes[i].Ascend(func(e entry) bool {
+			value, ok := ix.value(e.object)
+			invariants.Assertf(ok && value == e.value, "cache: %q filed under %q, has %q", e.object.key, e.value, value)
+			invariants.Assertf(s.get(e.object.key) == e.object, "cache: index %q holds an old %q", ix.Name(), e.object.key)
+			filed++
+			return true
+		})
+		invariants.Assertf(ix.Field == "" || filed == s.objects.Len(), "cache: %d of %d objects in index %q", filed, s.objects.Len(), ix.Name())
+	}
+}
