@@ -1,0 +1,71 @@
+package server
+
+import (
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/larder-io/larder/internal/auth"
+)
+
+func cidrs(t *testing.T, all ...string) []*net.IPNet {
+	t.Helper()
+	var ranges []*net.IPNet
+	for _, text := range all {
+		_, r, err := net.ParseCIDR(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ranges = append(ranges, r)
+	}
+	return ranges
+}
+
+func TestValidate(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		change func(*Config)
+		want   string // "" when valid
+	}{
+		{"defaults", func(*Config) {}, ""},
+		{"no data directory", func(c *Config) { c.DataDir = "" }, "--data-dir"},
+		{"port 0", func(c *Config) { c.Serving.Port = 0 }, "--secure-port"},
+		{"port too large", func(c *Config) { c.Serving.Port = 65536 }, "--secure-port"},
+		{"certificate alone", func(c *Config) { c.Serving.CertFile = "x" }, "--tls-private-key-file"},
+		{"no request timeout", func(c *Config) { c.Serving.RequestTimeout = 0 }, "--request-timeout"},
+		{"negative watch timeout", func(c *Config) { c.Serving.MinRequestTimeout = -1 }, "--min-request-timeout"},
+		{"negative delay", func(c *Config) { c.Serving.ShutdownDelay = -1 }, "--shutdown-delay-duration"},
+		{"etcd key alone", func(c *Config) { c.Store.Servers, c.Store.KeyFile = []string{"x"}, "x" }, "--etcd-certfile"},
+		{"etcd TLS without servers", func(c *Config) { c.Store.CAFile = "x" }, "--etcd-servers"},
+		{"negative compaction", func(c *Config) { c.Store.CompactionInterval = -1 }, "--etcd-compaction-interval"},
+		{"no event life", func(c *Config) { c.EventTTL = 0 }, "--event-ttl"},
+		{"unknown mode", func(c *Config) { c.AuthorizationModes = []string{"Maybe"} }, "Maybe"},
+		{"RBAC", func(c *Config) { c.AuthorizationModes = []string{auth.ModeRBAC} }, ""},
+		{"verifying key alone", func(c *Config) { c.Authentication.ServiceAccounts.KeyFiles = []string{"x"} }, "--service-account-signing-key-file"},
+		{"signing key alone", func(c *Config) { c.Authentication.ServiceAccounts.SigningKeyFile = "x" }, ""},
+		{"dual stack", func(c *Config) { c.Services.ClusterIPRanges = cidrs(t, "10.0.0.0/16", "fd00::/112") }, ""},
+		{"one family twice", func(c *Config) { c.Services.ClusterIPRanges = cidrs(t, "10.0.0.0/16", "10.9.0.0/16") }, "different IP families"},
+		{"three ranges", func(c *Config) { c.Services.ClusterIPRanges = cidrs(t, "10.0.0.0/16", "fd00::/112", "10.9.0.0/16") }, "one or two"},
+		{"range too small", func(c *Config) { c.Services.ClusterIPRanges = cidrs(t, "10.0.0.0/30") }, "at least 8"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := Default()
+			test.change(&c)
+			_, err := New(c)
+			switch {
+			case test.want == "" && err != nil:
+				t.Error(err)
+			case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
+				t.Errorf("error %v, want %q in it", err, test.want)
+			}
+		})
+	}
+}
+
+// TestVersion: clients compare it with their own and warn when it is far off.
+func TestVersion(t *testing.T) {
+	v := Version()
+	if v.Major != "1" || v.Minor != "36" || !strings.HasPrefix(v.GitVersion, "v1.36.") {
+		t.Errorf("version %+v", v)
+	}
+}

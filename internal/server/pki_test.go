@@ -1,0 +1,306 @@
+package server
+
+import (
+	"crypto/x509"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/tools/clientcmd"
+	certutil "k8s.io/client-go/util/cert"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func open(t *testing.T, path string) *dataDir {
+	t.Helper()
+	dir, err := openDataDir(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dir.close() })
+	return dir
+}
+
+func testConfig(t *testing.T) Config {
+	t.Helper()
+	c := Default()
+	c.DataDir = filepath.Join(t.TempDir(), "data")
+	c.Serving.AdvertiseAddress = net.IPv4(192, 0, 2, 1)
+	return c
+}
+
+func TestEstablish(t *testing.T) {
+	c := testConfig(t)
+	dir := open(t, c.DataDir)
+	id, err := establish(&c, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots, err := certutil.NewPool(id.clientCAFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := readLeaf(id.certFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, host := range []string{"localhost", "127.0.0.1", "::1", "192.0.2.1", "10.0.0.1", "kubernetes.default.svc"} {
+		if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: host}); err != nil {
+			t.Errorf("serving certificate for %s: %v", host, err)
+		}
+	}
+	client, err := clientcmd.BuildConfigFromFlags("", id.kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if client.Host != "https://127.0.0.1:6443" {
+		t.Errorf("kubeconfig leads to %s", client.Host)
+	}
+	certs, err := certutil.ParseCertsPEM(client.CertData)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Contains(certs[0].Subject.Organization, user.SystemPrivilegedGroup) {
+		t.Errorf("administrator is %v", certs[0].Subject)
+	}
+	if _, err := certs[0].Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+		t.Error(err)
+	}
+	modes(t, c.DataDir)
+}
+
+// modes checks that what holds a secret is its owner's alone.
+func modes(t *testing.T, dir string) {
+	t.Helper()
+	for name, want := range map[string]os.FileMode{
+		"": 0o700, "admin.kubeconfig": 0o600, "lock": 0o600, "pki": 0o700,
+		"pki/ca.key": 0o600, "pki/apiserver.key": 0o600, "pki/sa.key": 0o600, "pki/ca.crt": 0o644,
+	} {
+		info, err := os.Stat(filepath.Join(dir, name))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if got := info.Mode().Perm(); got != want {
+			t.Errorf("%q has mode %v, want %v", name, got, want)
+		}
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "*", ".*-*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v %v", left, err)
+	}
+}
+
+// TestEstablishKeeps: what was made once stays, so that clients which hold a copy
+// go on working.
+func TestEstablishKeeps(t *testing.T) {
+	c := testConfig(t)
+	dir := open(t, c.DataDir)
+	if _, err := establish(&c, dir); err != nil {
+		t.Fatal(err)
+	}
+	names := []string{"pki/ca.crt", "pki/ca.key", "pki/apiserver.crt", "pki/apiserver.key", "pki/sa.key"}
+	before := read(t, c.DataDir, names)
+	if _, err := establish(&c, dir); err != nil {
+		t.Fatal(err)
+	}
+	for i, after := range read(t, c.DataDir, names) {
+		if after != before[i] {
+			t.Errorf("%s changed", names[i])
+		}
+	}
+	c.Serving.AdvertiseAddress = net.IPv4(192, 0, 2, 9)
+	if _, err := establish(&c, dir); err != nil {
+		t.Fatal(err)
+	}
+	after := read(t, c.DataDir, names)
+	if after[0] != before[0] {
+		t.Error("a new address replaced the authority")
+	}
+	if after[2] == before[2] {
+		t.Error("a new address left the serving certificate as it was")
+	}
+}
+
+func read(t *testing.T, dir string, names []string) []string {
+	t.Helper()
+	var texts []string
+	for _, name := range names {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts = append(texts, string(text))
+	}
+	return texts
+}
+
+// TestEstablishGiven: nothing is made in place of what was given.
+func TestEstablishGiven(t *testing.T) {
+	given := testConfig(t)
+	theirs, err := establish(&given, open(t, given.DataDir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		name   string
+		change func(*Config)
+		absent []string
+		kube   bool
+	}{
+		{"everything", func(c *Config) {
+			c.Serving.CertFile, c.Serving.KeyFile = theirs.certFile, theirs.keyFile
+			c.Authentication.ClientCAFile = theirs.clientCAFile
+			c.Authentication.ServiceAccounts.SigningKeyFile = filepath.Join(given.DataDir, "pki", saKeyName)
+		}, []string{"pki/ca.crt", "pki/apiserver.crt", "pki/sa.key", "admin.kubeconfig"}, false},
+		{"client CA", func(c *Config) {
+			c.Authentication.ClientCAFile = theirs.clientCAFile
+		}, []string{"admin.kubeconfig"}, false},
+		{"serving pair", func(c *Config) {
+			c.Serving.CertFile, c.Serving.KeyFile = theirs.certFile, theirs.keyFile
+		}, []string{"pki/apiserver.crt"}, true},
+		{"serving pair by directory", func(c *Config) {
+			c.Serving.CertDir = filepath.Dir(theirs.certFile)
+		}, []string{"pki/apiserver.crt"}, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := testConfig(t)
+			test.change(&c)
+			before := read(t, given.DataDir, []string{"pki/apiserver.crt"})
+			id, err := establish(&c, open(t, c.DataDir))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, name := range test.absent {
+				if found, _ := exists(filepath.Join(c.DataDir, name)); found {
+					t.Errorf("%s was made", name)
+				}
+			}
+			if before[0] != read(t, given.DataDir, []string{"pki/apiserver.crt"})[0] {
+				t.Error("the given pair was replaced")
+			}
+			if got := id.kubeconfig != ""; got != test.kube {
+				t.Errorf("kubeconfig %q", id.kubeconfig)
+			}
+			if test.kube {
+				trusts(t, id)
+			}
+		})
+	}
+}
+
+// trusts checks that the kubeconfig accepts the serving certificate.
+func trusts(t *testing.T, id *identity) {
+	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", id.kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(config.CAData)
+	leaf, err := readLeaf(id.certFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: "127.0.0.1"}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRenewal: a certificate near its end is replaced at the next start.
+func TestRenewal(t *testing.T) {
+	dir := t.TempDir()
+	ca, err := loadAuthority(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certFile, keyFile := filepath.Join(dir, "a.crt"), filepath.Join(dir, "a.key")
+	for _, test := range []struct {
+		name    string
+		life    time.Duration
+		renewed bool
+	}{
+		{"fresh", leafLife, false},
+		{"ending", renewBefore - time.Minute, true},
+		{"ended", -time.Minute, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			key, keyPEM, err := newKey()
+			if err != nil {
+				t.Fatal(err)
+			}
+			certPEM, err := ca.sign(&x509.Certificate{DNSNames: []string{"host"}}, key.Public(), test.life)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := writePair(certFile, certPEM, keyFile, keyPEM); err != nil {
+				t.Fatal(err)
+			}
+			if err := ca.serving(certFile, keyFile, []string{"host"}); err != nil {
+				t.Fatal(err)
+			}
+			if got := read(t, dir, []string{"a.crt"})[0] != string(certPEM); got != test.renewed {
+				t.Errorf("renewed %v, want %v", got, test.renewed)
+			}
+		})
+	}
+}
+
+func TestBrokenFiles(t *testing.T) {
+	for _, test := range []struct {
+		name, file, text string
+		want             string
+	}{
+		{"authority", "pki/ca.crt", "not PEM", "ca.crt"},
+		{"authority's key", "pki/ca.key", "not PEM", "certificate authority"},
+		{"authority without its key", "pki/ca.key", "", "belong together"},
+		{"serving certificate", "pki/apiserver.crt", "not PEM", "serving certificate"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := testConfig(t)
+			dir := open(t, c.DataDir)
+			if _, err := establish(&c, dir); err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join(c.DataDir, test.file)
+			if err := os.WriteFile(file, []byte(test.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if test.text == "" {
+				os.Remove(file)
+			}
+			if _, err := establish(&c, dir); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, want %q in it", err, test.want)
+			}
+		})
+	}
+}
+
+func TestDataDir(t *testing.T) {
+	root := t.TempDir()
+	file := filepath.Join(root, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	held := filepath.Join(root, "held")
+	open(t, held)
+	for _, test := range []struct{ name, path, want string }{
+		{"a file", file, "not a directory"},
+		{"below a file", filepath.Join(file, "x"), "not a directory"},
+		{"in use", held, "in use by another process"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := openDataDir(test.path)
+			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "\n") {
+				t.Errorf("error %v, want one line with %q", err, test.want)
+			}
+		})
+	}
+}
