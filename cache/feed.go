@@ -1,0 +1,321 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-io/larder/kv"
+)
+
+const (
+	// loadPage is the number of objects read from the store at once while loading.
+	loadPage = 1000
+	// ingestChunk is the number of values a worker takes at once, applyChunk the
+	// number of events ingested before they are applied: a long backlog must not
+	// wait for its own end.
+	ingestChunk = 64
+	applyChunk  = 1024
+
+	// Pauses between attempts to load.
+	retryFirst = 20 * time.Millisecond
+	retryMax   = 5 * time.Second
+
+	// forgetEvery is how often a log that nothing is appended to is trimmed.
+	forgetEvery = 15 * time.Second
+)
+
+// FeedConfig is what a Feed is made of.
+type FeedConfig struct {
+	Store kv.Store
+	// Sub is the subscription to Prefix; it is also the Cache's Source.
+	Sub   *kv.Subscription
+	Cache *Cache
+	// Prefix of the resource's keys in the store, ending in "/". What follows it is
+	// the key in the cache.
+	Prefix string
+	// Workers is the number of goroutines that ingest; 0 is one per processor.
+	Workers int
+	Logger  *slog.Logger // nil discards
+}
+
+// Feed keeps a Cache equal to a prefix of a store: it loads all objects, then
+// applies what its subscription delivers, and loads again whenever the
+// subscription has lost its place. It is the sole caller of Apply and Reset.
+type Feed struct {
+	store   kv.Store
+	sub     *kv.Subscription
+	cache   *Cache
+	prefix  string
+	workers int
+	logger  *slog.Logger
+
+	loaded, total     atomic.Int64
+	ingested, offered atomic.Int64
+	loads             atomic.Int64
+}
+
+// NewFeed makes a Feed. Run does the work.
+func NewFeed(config FeedConfig) (*Feed, error) {
+	switch {
+	case config.Store == nil || config.Sub == nil || config.Cache == nil:
+		return nil, errors.New("cache: a Feed needs a store, a subscription and a cache")
+	case config.Cache.ingest == nil:
+		return nil, errors.New("cache: a Feed needs Config.Ingest of its cache")
+	case !strings.HasSuffix(config.Prefix, "/"):
+		return nil, fmt.Errorf("cache: prefix %q of a Feed does not end in /", config.Prefix)
+	}
+	f := &Feed{
+		store:   config.Store,
+		sub:     config.Sub,
+		cache:   config.Cache,
+		prefix:  config.Prefix,
+		workers: config.Workers,
+		logger:  config.Logger,
+	}
+	if f.workers <= 0 {
+		f.workers = runtime.GOMAXPROCS(0)
+	}
+	if f.logger == nil {
+		f.logger = slog.New(slog.DiscardHandler)
+	}
+	return f, nil
+}
+
+// FeedStats says what a Feed has done.
+type FeedStats struct {
+	// Loaded and Total are the progress of the present or last load: objects
+	// mirrored, and objects there are.
+	Loaded, Total int64
+	// Loads counts the loads that succeeded.
+	Loads int64
+	// Ingested counts values that were decoded, Offered those that the write path
+	// had handed over.
+	Ingested, Offered int64
+}
+
+// Stats gives the counters.
+func (f *Feed) Stats() FeedStats {
+	return FeedStats{
+		Loaded:   f.loaded.Load(),
+		Total:    f.total.Load(),
+		Loads:    f.loads.Load(),
+		Ingested: f.ingested.Load(),
+		Offered:  f.offered.Load(),
+	}
+}
+
+// Run feeds the cache until ctx ends; then it returns nil. Any other end is an
+// error: the store or the subscription was closed.
+func (f *Feed) Run(ctx context.Context) error {
+	group, ctx2 := errgroup.WithContext(ctx)
+	group.Go(func() error { return f.follow(ctx2) })
+	group.Go(func() error { return f.forget(ctx2) })
+	if err := group.Wait(); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// forget ages the log of a cache that nothing happens to.
+func (f *Feed) forget(ctx context.Context) error {
+	tick := time.NewTicker(forgetEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case now := <-tick.C:
+			f.cache.Forget(now)
+		}
+	}
+}
+
+func (f *Feed) follow(ctx context.Context) error {
+	for {
+		if err := f.loadUntilDone(ctx); err != nil {
+			return err
+		}
+		err := f.applyUntilLost(ctx)
+		if !errors.Is(err, kv.ErrLost) {
+			return err
+		}
+		f.logger.Warn("subscription lost its place, loading again", "resource", f.cache.schema.name)
+	}
+}
+
+// loadUntilDone repeats load, at growing intervals, until it succeeds.
+func (f *Feed) loadUntilDone(ctx context.Context) error {
+	for pause := retryFirst; ; pause = min(2*pause, retryMax) {
+		err := f.load(ctx)
+		if err == nil || errors.Is(err, kv.ErrClosed) {
+			return err
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		f.logger.Warn("loading failed, will be repeated", "resource", f.cache.schema.name, "error", err)
+		select {
+		case <-time.After(pause/2 + rand.N(pause/2)):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// load reads all objects of one revision and resets the cache to them. Pages are
+// fetched while earlier ones are decoded.
+func (f *Feed) load(ctx context.Context) error {
+	f.loaded.Store(0)
+	f.total.Store(0)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(f.workers)
+	var chunks [][]*Object
+	revision, err := kv.RangeAll(ctx, f.store, f.prefix, loadPage, func(page kv.Page) error {
+		if f.total.Load() == 0 {
+			f.total.Store(page.Count)
+		}
+		for items := page.Items; len(items) > 0; {
+			part := items[:min(ingestChunk, len(items))]
+			items = items[len(part):]
+			objects := make([]*Object, len(part))
+			chunks = append(chunks, objects)
+			group.Go(func() error {
+				f.ingestItems(part, objects)
+				return ctx.Err()
+			})
+		}
+		return nil
+	})
+	if workersErr := group.Wait(); err == nil {
+		err = workersErr
+	}
+	if err != nil {
+		return fmt.Errorf("cache: load %s: %w", f.prefix, err)
+	}
+	all := make([]*Object, 0, f.loaded.Load())
+	for _, objects := range chunks {
+		for _, o := range objects {
+			if o != nil {
+				all = append(all, o)
+			}
+		}
+	}
+	f.cache.Reset(all, revision)
+	f.sub.Loaded(revision)
+	f.loads.Add(1)
+	return nil
+}
+
+// ingestItems fills objects from items, leaving nil what is not an object.
+func (f *Feed) ingestItems(items []kv.Item, objects []*Object) {
+	for i := range items {
+		if key := items[i].Key[len(f.prefix):]; key != "" {
+			objects[i] = f.ingest(key, items[i].Value, items[i].Revision)
+		}
+	}
+	f.loaded.Add(int64(len(items)))
+}
+
+// ingest makes an Object of a value. A decoder that panics has met a value it
+// cannot understand; that must not take down the other keys.
+func (f *Feed) ingest(key string, value []byte, revision int64) (o *Object) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err := fmt.Errorf("cache: panic while decoding %s%s: %v", f.prefix, key, cause)
+			f.logger.Error("decoder panicked", "error", err)
+			o = NewObject(ObjectConfig{Key: key, Revision: revision, Err: err}, f.cache.schema)
+		}
+	}()
+	f.ingested.Add(1)
+	return f.cache.ingest(key, value, revision)
+}
+
+// applyUntilLost applies what the subscription delivers. It returns ErrLost when
+// the cache must be loaded again.
+func (f *Feed) applyUntilLost(ctx context.Context) error {
+	for {
+		batches, err := f.sub.Next(ctx)
+		if err != nil {
+			return err
+		}
+		for len(batches) > 0 {
+			n, events := 0, 0
+			for n < len(batches) && (n == 0 || events+len(batches[n].Events) <= applyChunk) {
+				events += len(batches[n].Events)
+				n++
+			}
+			if err := f.apply(ctx, batches[:n]); err != nil {
+				return err
+			}
+			batches = batches[n:]
+		}
+	}
+}
+
+// apply ingests the batches' values, in parallel when there are many, and applies
+// them one revision after the other.
+func (f *Feed) apply(ctx context.Context, batches []kv.Batch) error {
+	changes := make([][]Change, len(batches))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(f.workers)
+	for i := 0; i < len(batches); {
+		first, events := i, 0
+		for ; i < len(batches) && events < ingestChunk; i++ {
+			events += len(batches[i].Events)
+		}
+		last := i
+		work := func() error {
+			for at := first; at < last; at++ {
+				changes[at] = f.changes(batches[at].Events)
+			}
+			return ctx.Err()
+		}
+		if first == 0 && last == len(batches) { // the usual case: hardly any
+			if err := work(); err != nil {
+				return err
+			}
+			break
+		}
+		group.Go(work)
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	now := time.Now()
+	for i, batch := range batches {
+		f.cache.Apply(Batch{Revision: batch.Revision, Time: now, Changes: changes[i]})
+		f.sub.Applied(1)
+	}
+	return nil
+}
+
+func (f *Feed) changes(events []kv.Event) []Change {
+	changes := make([]Change, 0, len(events))
+	for i := range events {
+		e := &events[i]
+		key := e.Key[len(f.prefix):]
+		switch {
+		case key == "": // the prefix itself is no object
+		case e.Kind == kv.Delete:
+			changes = append(changes, Change{Key: key})
+		default:
+			o := f.cache.offers.take(key, e.Revision)
+			if o == nil {
+				o = f.ingest(key, e.Value, e.Revision)
+			} else {
+				f.offered.Add(1)
+			}
+			changes = append(changes, Change{Key: key, Object: o})
+		}
+	}
+	return changes
+}
