@@ -1,0 +1,209 @@
+package bootstrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	flowcontrolrest "k8s.io/kubernetes/pkg/registry/flowcontrol/rest"
+	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
+	schedulingrest "k8s.io/kubernetes/pkg/registry/scheduling/rest"
+
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// Config says what a cluster starts with. Registry, Client and Informers are
+// required.
+type Config struct {
+	Registry *registry.Registry
+
+	// Client reaches this server. Informers are fed by it; New asks for the ones
+	// that it needs and whoever owns them starts them.
+	Client    kubernetes.Interface
+	Informers informers.SharedInformerFactory
+
+	// SystemNamespaces are made and kept; nil means kube-system, kube-public,
+	// kube-node-lease and default.
+	SystemNamespaces []string
+
+	// PublicAddress and PublicPort are where others reach this server. Without an
+	// address that they could reach, no endpoints are published.
+	PublicAddress net.IP
+	PublicPort    int
+
+	// ServicePort is the port of the kubernetes service; 0 means 443.
+	ServicePort int
+
+	// ServiceNodePort, if not 0, is the service's port on every node.
+	ServiceNodePort int
+
+	// EndpointTTL is how long the endpoints of a server that died stay; 0 means
+	// 15 s. EndpointInterval is how often they are refreshed; 0 means 10 s.
+	EndpointTTL      time.Duration
+	EndpointInterval time.Duration
+
+	// RepairInterval is how often service addresses and ports are compared with
+	// the services; 0 means 3 minutes.
+	RepairInterval time.Duration
+}
+
+func (c *Config) check() error {
+	if c.Registry == nil || c.Client == nil || c.Informers == nil {
+		return errors.New("bootstrap: Config needs Registry, Client and Informers")
+	}
+	return nil
+}
+
+func (c *Config) setDefaults() {
+	if c.SystemNamespaces == nil {
+		c.SystemNamespaces = []string{
+			metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease, metav1.NamespaceDefault}
+	}
+	if c.ServicePort == 0 {
+		c.ServicePort = 443
+	}
+	if c.EndpointTTL == 0 {
+		c.EndpointTTL = 15 * time.Second
+	}
+	if c.EndpointInterval == 0 {
+		c.EndpointInterval = 10 * time.Second
+	}
+	if c.RepairInterval == 0 {
+		c.RepairInterval = 3 * time.Minute
+	}
+}
+
+// Bootstrap makes and keeps a cluster's first objects. Build one with [New].
+type Bootstrap struct {
+	config  Config
+	hooks   []*Hook
+	service *kubernetesService
+}
+
+// Hook is one part of the work.
+type Hook struct {
+	// Name is the name of its health check, as in kube-apiserver.
+	Name string
+
+	run   func(ctx context.Context, ready func()) error
+	ready chan struct{}
+}
+
+// Ready is closed once the hook's objects exist.
+func (h *Hook) Ready() <-chan struct{} { return h.ready }
+
+// Check returns an error until the hook's objects exist.
+func (h *Hook) Check() error {
+	select {
+	case <-h.ready:
+		return nil
+	default:
+		return errNotFinished
+	}
+}
+
+// errNotFinished has the text of kube-apiserver's health check.
+var errNotFinished = errors.New("not finished")
+
+// New prepares a Bootstrap. It does no I/O.
+func New(config Config) (*Bootstrap, error) {
+	if err := config.check(); err != nil {
+		return nil, err
+	}
+	config.setDefaults()
+	b := &Bootstrap{config: config}
+	namespaces := b.add("start-system-namespaces-controller", b.keepNamespaces)
+	cidr := b.add("start-kubernetes-service-cidr-controller", b.keepServiceCIDR)
+	service, err := newKubernetesService(&b.config, namespaces.ready, cidr.ready)
+	if err != nil {
+		return nil, fmt.Errorf("bootstrap: %w", err)
+	}
+	b.service = service
+	b.add("bootstrap-controller", service.run)
+	b.add("start-service-ip-repair-controllers", b.newRepair())
+	b.add(rbacrest.PostStartHookName, once(b.ensureRBAC))
+	b.add(schedulingrest.PostStartHookName, once(b.ensurePriorityClasses))
+	b.add(flowcontrolrest.PostStartHookName, b.keepFlowControl)
+	return b, nil
+}
+
+func (b *Bootstrap) add(name string, run func(context.Context, func()) error) *Hook {
+	h := &Hook{Name: "poststarthook/" + name, run: run, ready: make(chan struct{})}
+	b.hooks = append(b.hooks, h)
+	return h
+}
+
+// once makes a hook of work that is done when it is ready.
+func once(work func(context.Context) error) func(context.Context, func()) error {
+	return func(ctx context.Context, ready func()) error {
+		err := work(ctx)
+		if err == nil {
+			ready()
+		}
+		return err
+	}
+}
+
+// Hooks lists the parts of the work.
+func (b *Bootstrap) Hooks() []*Hook { return b.hooks }
+
+// Run does the work of all hooks until ctx ends or one of them cannot do its own,
+// without which the server is of no use. It may be called once.
+func (b *Bootstrap) Run(ctx context.Context) error {
+	group, inner := errgroup.WithContext(ctx)
+	for _, h := range b.hooks {
+		group.Go(func() error {
+			err := h.run(inner, sync.OnceFunc(func() { close(h.ready) }))
+			if err != nil && inner.Err() == nil {
+				return fmt.Errorf("bootstrap: %s: %w", h.Name, err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// WaitReady blocks until every hook is ready.
+func (b *Bootstrap) WaitReady(ctx context.Context) error {
+	for _, h := range b.hooks {
+		select {
+		case <-h.ready:
+		case <-ctx.Done():
+			return fmt.Errorf("bootstrap: %s: %w", h.Name, ctx.Err())
+		}
+	}
+	return nil
+}
+
+// Stop withdraws this server's endpoints, so that nobody turns to it any more.
+// Call it when the server is about to stop, while it still serves.
+func (b *Bootstrap) Stop() { b.service.stop() }
+
+// patience is how long a hook tries before it gives up, as upstream's do.
+const patience = 30 * time.Second
+
+// retry calls work until it succeeds, ever more slowly, for at most limit, and then
+// returns its last error.
+func retry(ctx context.Context, limit time.Duration, work func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	delay := wait.Backoff{Duration: 10 * time.Millisecond, Factor: 2, Steps: 7, Cap: time.Second}
+	var last error
+	err := delay.DelayFunc().Until(ctx, true, false, func(ctx context.Context) (bool, error) {
+		last = work(ctx)
+		return last == nil, nil
+	})
+	if err != nil && last != nil {
+		return last
+	}
+	return err
+}

@@ -1,0 +1,75 @@
+package bootstrap
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
+	schedulingv1 "k8s.io/kubernetes/pkg/apis/scheduling/v1"
+)
+
+// namespaceInterval is how soon a system namespace that was deleted is made again.
+const namespaceInterval = time.Minute
+
+// keepNamespaces does the work of kubernetes
+// pkg/controlplane/controller/systemnamespaces.
+func (b *Bootstrap) keepNamespaces(ctx context.Context, ready func()) error {
+	if err := retry(ctx, patience, b.ensureNamespaces); err != nil {
+		return err
+	}
+	ready()
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		if err := b.ensureNamespaces(ctx); err != nil && ctx.Err() == nil {
+			klog.ErrorS(err, "Cannot keep the system namespaces")
+		}
+	}, namespaceInterval)
+	return nil
+}
+
+func (b *Bootstrap) ensureNamespaces(ctx context.Context) error {
+	namespaces := b.config.Client.CoreV1().Namespaces()
+	tasks := make([]task, 0, len(b.config.SystemNamespaces))
+	for _, name := range b.config.SystemNamespaces {
+		tasks = append(tasks, func(ctx context.Context) error {
+			_, err := namespaces.Get(ctx, name, metav1.GetOptions{})
+			if !apierrors.IsNotFound(err) {
+				return err
+			}
+			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+			_, err = namespaces.Create(ctx, namespace, metav1.CreateOptions{})
+			return ignoreExists(err)
+		})
+	}
+	return inParallel(ctx, tasks)
+}
+
+// ensurePriorityClasses makes the system's priority classes, as kubernetes
+// pkg/registry/scheduling/rest does.
+func (b *Bootstrap) ensurePriorityClasses(ctx context.Context) error {
+	classes := b.config.Client.SchedulingV1().PriorityClasses()
+	return retry(ctx, patience, func(ctx context.Context) error {
+		var tasks []task
+		for _, class := range schedulingv1.SystemPriorityClasses() {
+			tasks = append(tasks, func(ctx context.Context) error {
+				_, err := classes.Get(ctx, class.Name, metav1.GetOptions{})
+				if !apierrors.IsNotFound(err) {
+					return err
+				}
+				_, err = classes.Create(ctx, class, metav1.CreateOptions{})
+				return ignoreExists(err)
+			})
+		}
+		return inParallel(ctx, tasks)
+	})
+}
+
+func ignoreExists(err error) error {
+	if apierrors.IsAlreadyExists(err) {
+		return nil
+	}
+	return err
+}

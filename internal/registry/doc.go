@@ -1,0 +1,39 @@
+// Package registry says what a Pod is: every built-in API group of Kubernetes,
+// its kinds, rules and storage, over our store and caches.
+//
+// What Kubernetes means is upstream's: types, defaulting, strategies, validation,
+// allocators and the REST storages of k8s.io/kubernetes/pkg/registry, driven
+// through upstream's own seam, a RESTOptionsGetter whose Decorator returns our
+// storage.Interface. What a read costs is ours: each stored resource is a
+// [Resource], whose objects are kept encoded, and each served version of it a
+// [View], whose Forms hand those bytes out.
+//
+// # Model
+//
+// A [Registry] holds [Group]s in the order in which upstream installs them, a
+// Group its served versions by priority, a version its [Endpoint]s ordered by
+// name. An Endpoint is a resource or subresource together with the REST storage
+// behind it and what discovery says of it; the latter is derived from what the
+// storage can do, as upstream's installer does. Endpoints that are stored have a
+// View and so are read from the cache; the others (reviews, bindings, scale, logs)
+// go through their storage. Resources that several groups or versions serve
+// (events, autoscalers) are one Resource under several Views.
+//
+// # Guarantees
+//
+// Keys and stored bytes are kube-apiserver's own, so that Larder can share an
+// etcd with kube-apiservers. New does no I/O and starts no goroutine. The client
+// in Config is first used after Run was called. Config is not changed and may be
+// reused.
+//
+// # Goroutines
+//
+// Run starts the tail of the store, a feed and a hub per Resource and the
+// allocators of service addresses, and returns when all of them have ended.
+//
+// # Locks
+//
+// A Registry is written by New alone and read without locks afterwards. The node
+// port allocator has a mutex which it holds across a write to the store, as
+// upstream's does.
+package registry

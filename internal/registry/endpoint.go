@@ -1,0 +1,202 @@
+package registry
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints"
+	"k8s.io/apiserver/pkg/endpoints/discovery"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+)
+
+// Endpoint is one resource or subresource in one served version: the REST storage
+// behind it and what discovery says of it. It is immutable.
+type Endpoint struct {
+	// GVR names the resource; for a subresource that of its parent.
+	GVR         schema.GroupVersionResource
+	Subresource string
+
+	// GVK is the kind that requests and answers carry. A subresource may carry a
+	// kind of another group (deployments/scale: autoscaling/v1 Scale).
+	GVK schema.GroupVersionKind
+
+	Namespaced bool
+	Storage    rest.Storage
+
+	// Parent is the endpoint of the resource, nil for that itself.
+	Parent *Endpoint
+
+	// View serves GET, LIST and WATCH from encoded bytes; nil if the endpoint is
+	// not stored and its Storage must be asked.
+	View *View
+
+	SingularName string
+	ShortNames   []string
+	Categories   []string
+
+	// Verbs are those of discovery, sorted. CONNECT is not among them.
+	Verbs []string
+
+	// Connect says whether the storage takes over the connection (exec, proxy).
+	Connect bool
+
+	// StorageVersionHash tells clients which version is stored; "" if none is.
+	StorageVersionHash string
+
+	kind       string // as discovery names it
+	ownVersion bool   // discovery names group and version of GVK
+}
+
+// Name is the name in discovery: "pods" or "pods/status".
+func (e *Endpoint) Name() string {
+	if e.Subresource == "" {
+		return e.GVR.Resource
+	}
+	return e.GVR.Resource + "/" + e.Subresource
+}
+
+// Can reports whether verb is among Verbs.
+func (e *Endpoint) Can(verb string) bool {
+	i := sort.SearchStrings(e.Verbs, verb)
+	return i < len(e.Verbs) && e.Verbs[i] == verb
+}
+
+// Discovery is the endpoint's entry in its version's APIResourceList.
+func (e *Endpoint) Discovery() metav1.APIResource {
+	r := metav1.APIResource{
+		Name:               e.Name(),
+		SingularName:       e.SingularName,
+		Namespaced:         e.Namespaced,
+		Kind:               e.kind,
+		Verbs:              e.Verbs,
+		ShortNames:         e.ShortNames,
+		Categories:         e.Categories,
+		StorageVersionHash: e.StorageVersionHash,
+	}
+	if e.ownVersion {
+		r.Group, r.Version = e.GVK.Group, e.GVK.Version
+	}
+	return r
+}
+
+// buildEndpoints derives the endpoints of one version, ordered by name, which puts
+// every resource before its subresources. The rules are those of apiserver
+// pkg/endpoints/installer.go, registerResourceHandlers.
+func buildEndpoints(info *genericapiserver.APIGroupInfo, gv schema.GroupVersion) ([]*Endpoint, error) {
+	storages := info.VersionedResourcesStorageMap[gv.Version]
+	names := make([]string, 0, len(storages))
+	for name := range storages {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	list := make([]*Endpoint, 0, len(names))
+	parents := make(map[string]*Endpoint)
+	for _, name := range names {
+		resource, subresource, _ := strings.Cut(name, "/")
+		e := &Endpoint{
+			GVR:         gv.WithResource(resource),
+			Subresource: subresource,
+			Storage:     storages[name],
+			Parent:      parents[resource],
+		}
+		if err := e.derive(info.Scheme, storages[resource]); err != nil {
+			return nil, fmt.Errorf("%s %s: %w", gv, name, err)
+		}
+		if subresource == "" {
+			parents[resource] = e
+		}
+		list = append(list, e)
+	}
+	return list, nil
+}
+
+// derive fills in what the storage says of itself; scope comes from parent's.
+func (e *Endpoint) derive(scheme *runtime.Scheme, parent rest.Storage) error {
+	scoper, ok := parent.(rest.Scoper)
+	if !ok {
+		return fmt.Errorf("storage %T of the resource has no scope", parent)
+	}
+	e.Namespaced = scoper.NamespaceScoped()
+	if err := e.deriveKind(scheme); err != nil {
+		return err
+	}
+	e.deriveVerbs()
+	if s, ok := e.Storage.(rest.ShortNamesProvider); ok {
+		e.ShortNames = s.ShortNames()
+	}
+	if s, ok := e.Storage.(rest.CategoriesProvider); ok {
+		e.Categories = s.Categories()
+	}
+	if e.Subresource == "" {
+		s, ok := e.Storage.(rest.SingularNameProvider)
+		if !ok {
+			return fmt.Errorf("storage %T has no singular name", e.Storage)
+		}
+		e.SingularName = s.GetSingularName()
+	}
+	return e.deriveStorageVersion(scheme)
+}
+
+func (e *Endpoint) deriveKind(scheme *runtime.Scheme) error {
+	gvk, err := endpoints.GetResourceKind(e.GVR.GroupVersion(), e.Storage, scheme)
+	if err != nil {
+		return err
+	}
+	e.GVK, e.kind = gvk, gvk.Kind
+	if is[rest.GroupVersionKindProvider](e.Storage) {
+		e.ownVersion = true
+		return nil
+	}
+	if s, ok := e.Storage.(rest.KindProvider); ok {
+		e.kind = s.Kind()
+	}
+	return nil
+}
+
+func (e *Endpoint) deriveVerbs() {
+	s := e.Storage
+	add := func(verb string, can bool) {
+		if can {
+			e.Verbs = append(e.Verbs, verb)
+		}
+	}
+	add("create", is[rest.Creater](s) || is[rest.NamedCreater](s))
+	add("delete", is[rest.GracefulDeleter](s))
+	add("deletecollection", is[rest.CollectionDeleter](s))
+	add("get", is[rest.Getter](s) || is[rest.GetterWithOptions](s))
+	add("list", is[rest.Lister](s))
+	add("patch", is[rest.Patcher](s))
+	add("update", is[rest.Updater](s))
+	add("watch", is[rest.Watcher](s))
+	e.Connect = is[rest.Connecter](s)
+	if e.Verbs == nil {
+		e.Verbs = []string{} // clients get [] for what only connects, never null
+	}
+}
+
+func is[T any](s rest.Storage) bool {
+	_, ok := s.(T)
+	return ok
+}
+
+func (e *Endpoint) deriveStorageVersion(scheme *runtime.Scheme) error {
+	s, ok := e.Storage.(rest.StorageVersionProvider)
+	if !ok || s.StorageVersion() == nil {
+		return nil
+	}
+	kinds, _, err := scheme.ObjectKinds(e.Storage.New())
+	if err != nil {
+		return err
+	}
+	gvk, ok := s.StorageVersion().KindForGroupVersionKinds(kinds)
+	if !ok {
+		return fmt.Errorf("no storage version for %v", kinds)
+	}
+	e.StorageVersionHash = discovery.StorageVersionHash(gvk.Group, gvk.Version, gvk.Kind)
+	return nil
+}

@@ -1,0 +1,82 @@
+package registry
+
+import (
+	"context"
+	"path"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/storage"
+	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
+)
+
+const masterLeases = "/masterleases"
+
+// leases tells which API servers of the cluster are alive: one record per address,
+// which expires unless its server refreshes it. The records are kube-apiserver's
+// (kubernetes pkg/controlplane/reconcilers/lease.go), so that servers of both make
+// one set of endpoints.
+type leases struct {
+	storage storage.Interface
+	ttl     time.Duration
+}
+
+var _ reconcilers.Leases = (*leases)(nil)
+
+// Leases returns the records of the API servers alive, with which the endpoints of
+// the kubernetes service are reconciled. A record expires ttl after its refresh.
+func (r *Registry) Leases(ttl time.Duration) (reconcilers.Leases, error) {
+	s, err := r.options.plain(api.Resource("apiServerIPInfo"), api.Resource("apiServerIPInfo"), &api.Endpoints{}, masterLeases)
+	if err != nil {
+		return nil, err
+	}
+	return &leases{storage: s, ttl: ttl}, nil
+}
+
+// ListLeases returns the addresses of all servers alive.
+func (l *leases) ListLeases() ([]string, error) {
+	list := &corev1.EndpointsList{}
+	err := l.storage.GetList(context.Background(), masterLeases, storage.ListOptions{
+		ResourceVersion:      "0",
+		ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+		Predicate:            storage.Everything,
+		Recursive:            true,
+	}, list)
+	if err != nil {
+		return nil, err
+	}
+	ips := make([]string, 0, len(list.Items))
+	for _, record := range list.Items {
+		if s := record.Subsets; len(s) > 0 && len(s[0].Addresses) > 0 && s[0].Addresses[0].IP != "" {
+			ips = append(ips, s[0].Addresses[0].IP)
+		}
+	}
+	return ips, nil
+}
+
+// UpdateLease adds or refreshes the record of ip.
+func (l *leases) UpdateLease(ip string) error {
+	refresh := func(input runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
+		record := input.(*corev1.Endpoints)
+		record.Subsets = []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: ip}}}}
+		// A write that changes nothing is not written, and would not refresh.
+		record.Generation++
+		ttl := uint64(l.ttl / time.Second)
+		return record, &ttl, nil
+	}
+	return l.storage.GuaranteedUpdate(context.Background(), l.key(ip), &corev1.Endpoints{}, true, nil, refresh, nil)
+}
+
+// RemoveLease removes the record of ip.
+func (l *leases) RemoveLease(ip string) error {
+	return l.storage.Delete(context.Background(), l.key(ip), &corev1.Endpoints{}, nil, rest.ValidateAllObjectFunc, nil, storage.DeleteOptions{})
+}
+
+// Destroy has nothing to release.
+func (l *leases) Destroy() {}
+
+func (l *leases) key(ip string) string { return path.Join(masterLeases, ip) }

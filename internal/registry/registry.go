@@ -1,0 +1,235 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/storage/value"
+	"k8s.io/client-go/informers"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/kubernetes/pkg/controlplane"
+	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"github.com/larder-io/larder/kv"
+)
+
+// Config says what a Registry is built from. Store, Tail, ClientConfig and
+// Informers are required; every other field has kube-apiserver's default.
+type Config struct {
+	// Store holds the objects. Tail follows everything under Prefix in it.
+	Store kv.Store
+	Tail  *kv.Tail
+
+	// Prefix starts every key in the store; "" means "/registry".
+	Prefix string
+
+	// ClientConfig reaches this very server, with a transport inside the process.
+	// Storages that ask the API (disruption budgets, service addresses) use it,
+	// after Run has started.
+	ClientConfig *restclient.Config
+
+	// Informers are those that the server shares. New asks for the ones it needs;
+	// whoever owns them starts them.
+	Informers informers.SharedInformerFactory
+
+	Authenticator authenticator.Request
+	Authorizer    authorizer.Authorizer
+	RuleResolver  authorizer.RuleResolver
+	APIAudiences  authenticator.Audiences
+
+	// APIResources says which versions and resources are served; nil means those
+	// that kube-apiserver serves by default.
+	APIResources *serverstorage.ResourceConfig
+
+	// StorageMediaType is what objects are stored in; "" means protobuf.
+	StorageMediaType string
+
+	// Transformers encrypt at rest; nil stores plain text.
+	Transformers value.ResourceTransformers
+
+	// DeleteCollectionWorkers is how many deletions of one collection run at once;
+	// 0 means 1.
+	DeleteCollectionWorkers int
+
+	// DisableGarbageCollection turns off the finalizers that the garbage collector
+	// of the controller manager needs.
+	DisableGarbageCollection bool
+
+	// EventTTL is how long events are kept; 0 means one hour.
+	EventTTL time.Duration
+
+	ServiceAccounts ServiceAccounts
+	Services        Services
+
+	// Kubelet says how to reach kubelets for logs, exec and the like; the zero
+	// value means kube-apiserver's defaults.
+	Kubelet kubeletclient.KubeletClientConfig
+
+	// ProxyTransport carries requests to pods and services; nil means a transport
+	// that does not verify their certificates.
+	ProxyTransport http.RoundTripper
+}
+
+// ServiceAccounts says how tokens of service accounts are issued. Without an
+// Issuer there is no serviceaccounts/token.
+type ServiceAccounts struct {
+	Issuer                serviceaccount.TokenGenerator
+	MaxExpiration         time.Duration
+	ExtendExpiration      bool
+	MaxExtendedExpiration time.Duration
+}
+
+// Services says what addresses and ports services get. The zero value means
+// 10.0.0.0/24 and ports 30000 to 32767.
+type Services struct {
+	ClusterIPRange          net.IPNet
+	SecondaryClusterIPRange net.IPNet
+	NodePortRange           utilnet.PortRange
+}
+
+// Registry is every API group that a server serves. Build one with [New].
+type Registry struct {
+	config    Config
+	groups    []*Group
+	endpoints map[endpointKey]*Endpoint
+	options   *options
+	core      *coreProvider
+}
+
+type endpointKey struct {
+	schema.GroupVersionResource
+	subresource string
+}
+
+// New builds all REST storages. It does no I/O and starts nothing.
+func New(config Config) (*Registry, error) {
+	if err := config.check(); err != nil {
+		return nil, err
+	}
+	config.setDefaults()
+	r := &Registry{
+		config:    config,
+		endpoints: make(map[endpointKey]*Endpoint),
+	}
+	var err error
+	if r.options, err = newOptions(r); err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	if r.core, err = newCoreProvider(&r.config, r.options); err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	if err := r.buildGroups(); err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	return r, nil
+}
+
+func (c *Config) check() error {
+	switch {
+	case c.Store == nil:
+		return errors.New("registry: Config.Store is missing")
+	case c.Tail == nil:
+		return errors.New("registry: Config.Tail is missing")
+	case c.ClientConfig == nil:
+		return errors.New("registry: Config.ClientConfig is missing")
+	case c.Informers == nil:
+		return errors.New("registry: Config.Informers is missing")
+	}
+	return nil
+}
+
+// setDefaults fills in what kube-apiserver would, on a copy of the caller's.
+func (c *Config) setDefaults() {
+	if c.Prefix == "" {
+		c.Prefix = defaultPrefix
+	}
+	if c.APIResources == nil {
+		c.APIResources = controlplane.DefaultAPIResourceConfigSource()
+	}
+	if c.StorageMediaType == "" {
+		c.StorageMediaType = defaultMediaType
+	}
+	if c.DeleteCollectionWorkers == 0 {
+		c.DeleteCollectionWorkers = 1
+	}
+	if c.EventTTL == 0 {
+		c.EventTTL = time.Hour
+	}
+	c.ClientConfig = clientDefaults(c.ClientConfig)
+	c.Services.setDefaults()
+	kubeletDefaults(&c.Kubelet)
+	if c.ProxyTransport == nil {
+		c.ProxyTransport = newProxyTransport()
+	}
+}
+
+// Run follows the store, keeps every cache and serves the allocators until ctx
+// ends, which is no error, or one of them fails. It returns when all that it
+// started has ended.
+func (r *Registry) Run(ctx context.Context) error {
+	group, inner := errgroup.WithContext(ctx)
+	group.Go(func() error { return r.config.Tail.Run(inner) })
+	group.Go(func() error { return r.core.run(inner) })
+	for _, res := range r.options.resources {
+		group.Go(func() error { return res.Run(inner) })
+	}
+	if err := group.Wait(); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// WaitReady blocks until every cache has loaded.
+func (r *Registry) WaitReady(ctx context.Context) error {
+	for _, res := range r.options.resources {
+		if err := res.WaitReady(ctx); err != nil {
+			return fmt.Errorf("registry: %s: %w", res.GroupResource, err)
+		}
+	}
+	return nil
+}
+
+// Progress says how far the caches have loaded.
+type Progress struct {
+	Ready, Resources int   // caches loaded, caches in all
+	Objects          int64 // objects mirrored so far
+}
+
+// Progress reports the state of loading at this moment.
+func (r *Registry) Progress() Progress {
+	p := Progress{Resources: len(r.options.resources)}
+	for _, res := range r.options.resources {
+		if res.Ready() {
+			p.Ready++
+		}
+		p.Objects += res.Mirrored()
+	}
+	return p
+}
+
+// Groups lists the served groups in the order in which upstream installs them,
+// which is the order of preference for a resource name that several groups have.
+func (r *Registry) Groups() []*Group { return r.groups }
+
+// Resources lists the stored resources, each once.
+func (r *Registry) Resources() []*Resource { return r.options.resources }
+
+// Endpoint returns the endpoint of a resource, or of a subresource of it, and nil
+// if there is none.
+func (r *Registry) Endpoint(gvr schema.GroupVersionResource, subresource string) *Endpoint {
+	return r.endpoints[endpointKey{gvr, subresource}]
+}
+
+// Services says what addresses and ports services get.
+func (r *Registry) Services() Services { return r.config.Services }
