@@ -1,0 +1,82 @@
+package watch
+
+import (
+	"fmt"
+
+	"github.com/larder-io/larder/cache"
+)
+
+// EventType says what a Delivery tells.
+type EventType uint8
+
+// The types of deliveries.
+const (
+	// Added tells of an object that the filter did not select before.
+	Added EventType = iota + 1
+	// Modified tells of an object that the filter selected before and selects now.
+	Modified
+	// Deleted tells of an object that is gone, or is no longer selected.
+	Deleted
+	// Bookmark tells that everything up to a revision has been delivered.
+	Bookmark
+	// InitialEnd is the bookmark that ends the initial objects.
+	InitialEnd
+
+	// unreadable takes the place of an event that cannot be told. It stays inside
+	// the package: a Watcher that meets it ends.
+	unreadable
+)
+
+var typeNames = [...]string{"NONE", "ADDED", "MODIFIED", "DELETED", "BOOKMARK", "INITIAL-END", "UNREADABLE"}
+
+// String names the type, for people. Added, Modified, Deleted and Bookmark have
+// the names that Kubernetes gives them on the wire.
+func (t EventType) String() string {
+	if int(t) < len(typeNames) {
+		return typeNames[t]
+	}
+	return fmt.Sprintf("EventType(%d)", uint8(t))
+}
+
+// Delivery is one thing that a Watcher is told. It is immutable.
+type Delivery struct {
+	// Type says what the delivery tells.
+	Type EventType
+
+	// Object is the object as it is now; for Deleted, as it was before. It is nil
+	// for bookmarks.
+	Object *cache.Object
+
+	// Revision is what the client is to see as the resource version: the
+	// object's own for Added and Modified, the event's for Deleted (where it
+	// replaces the Object's), the label for bookmarks.
+	Revision int64
+
+	// event is what the delivery was made from: nil for initial objects and
+	// bookmarks.
+	event *cache.Event
+}
+
+// Frame gives the bytes in which the delivery goes out in the encoding enc. The
+// caller numbers encodings; build makes the bytes and may depend on the delivery
+// and on enc alone, for they are shared by every watcher that is told the same in the
+// same encoding. What came from an event is built once; initial objects and
+// bookmarks are built at each call. An error is not kept.
+func (d Delivery) Frame(enc uint8, build func(Delivery) ([]byte, error)) ([]byte, error) {
+	if d.event == nil {
+		return build(d)
+	}
+	key := cache.FrameKey(d.Type)<<8 | cache.FrameKey(enc)
+	return d.event.Frame(key, func() ([]byte, error) { return build(d) })
+}
+
+// ErrTooOld says that the Log no longer holds what a Watcher has to read next:
+// Requested is the revision after which it was to start or go on, Oldest the
+// earliest after which a watch can start now.
+type ErrTooOld = cache.ErrTooOld
+
+// unreadableError is how a watcher ends that would have to be told d, of an
+// object that cannot be read.
+func unreadableError(d Delivery) error {
+	return fmt.Errorf("watch: event at revision %d: %w", d.Revision, &cache.PoisonError{Object: d.Object})
+}

@@ -1,0 +1,132 @@
+// Package watch tells each watcher what changed in one resource.
+//
+// # Model
+//
+// A [Watcher] is a position in a [cache.Log] and a filter: a namespace, a name, a
+// label selector and a field selector. It has no queue of its own and nothing is
+// pushed to it. It starts from a [cache.Snapshot], whose objects it hands out
+// first, or from a revision; either way it then follows the Log, so that reading
+// the one and following the other misses nothing and repeats nothing, and no lock
+// spans the two.
+//
+// A [Hub] is one resource's only regular reader of the Log. Watchers with equal
+// filters share a group: the Hub evaluates a filter once per group and event, and
+// appends the outcome to the group's chain, which all its watchers read. The
+// chain is a shortcut and the Log is the truth: a watcher that is not on the chain
+// (it resumes at an old revision, it has just finished its initial objects, it was
+// too slow for the chain) reads the Log itself, with the same filter, up to where
+// the chain begins, and joins there.
+//
+//	Watch(Initial)                Watch(After)
+//	      |                            |
+//	      v                            v
+//	+-----------+   objects done  +-----------+
+//	| replaying | --------------> | catching  | <----+
+//	+-----------+                 |    up     |      |
+//	      |                       +-----------+      | the chain was cut
+//	      |                         |       |        | behind the watcher
+//	      |                  lapped |       v        |
+//	      |                         |   +--------+   |
+//	      |                         |   |  live  | --+
+//	      |                         |   +--------+
+//	      |                         v       |
+//	      |  Close, new epoch   +--------+  |
+//	      +-------------------> | closed | <+
+//	                            +--------+
+//
+// An event reaches only the groups that it can concern. Each group waits at one
+// place: the object's key, a field or label that its selectors require to have one
+// exact value, the name, the namespace, or none of these. The Hub looks an event up
+// under its key and under the values that it has now and had before.
+//
+// # Transitions
+//
+// With "selected" meaning that the filter matches an object: not selected before
+// and selected now is [Added]; selected before and now is [Modified]; selected
+// before and not now, or deleted, is [Deleted], which carries the object as it was
+// before and the revision of the event. A watcher that started at a revision gets
+// transitions between states of the store, whether or not it has seen the former.
+// (apiserver pkg/storage/cacher/cache_watcher.go states the same rule.)
+//
+// # Guarantees
+//
+// They hold between two ends of an epoch (see below), for every Watcher, and are
+// what package watchtest checks by these names.
+//
+//	W1 Ordered       Initial objects come in key order. After them revisions never
+//	                 decrease.
+//	W2 Unique        An event is delivered once at most. Nothing after the initial
+//	                 objects has a revision at or below the one they were taken at;
+//	                 nothing at or below the revision asked for is delivered.
+//	W3 Reliable      Between the start and the last delivery no event that the
+//	                 filter selects is missing. A watcher that would miss one ends
+//	                 with [ErrTooOld] instead.
+//	W4 Atomic        The events of one revision come from one call of Next, with
+//	                 nothing between them.
+//	W5 Resumable     A Watcher started after the revision of the last delivery, or
+//	                 of a bookmark, goes on exactly there, for as long as the Log
+//	                 reaches back.
+//	W6 Bookmarkable  A bookmark of revision R says: every selected event at or below
+//	                 R has been delivered, and none at or below R will follow.
+//	W7 Filtered      What is delivered is what the rule of transitions gives for the
+//	                 filter, no more.
+//
+// # Slow watchers
+//
+// Being slow is a lag, and a lag costs nobody else anything. A chain holds at most
+// [Config.Backlog] revisions for a watcher that does not read; beyond them the
+// watcher falls back to the Log, and once the Log has forgotten what it would read
+// next, it is lapped: Next gives [ErrTooOld]. There is no time budget. A watcher
+// that reads its initial objects holds their Snapshot alive; whoever serves it
+// must bound how long a write to its client may take.
+//
+// # Epochs
+//
+// When the Cache is loaded anew ([cache.Cache.Reset]) its history is not continued.
+// All watchers end with io.EOF, whatever they had yet to deliver, and their clients
+// start again.
+//
+// # Unreadable objects
+//
+// An object with an error (a stored value that does not decode) has no labels or
+// fields. It is in the scope of its namespace and name, and only empty selectors
+// select it. A watcher that would have to be told of it ends with [cache.PoisonError];
+// the others go on.
+//
+// # Locks
+//
+//	Hub.mu
+//		group.mu
+//
+// Neither is held across a call out of the package, selectors and the Cache's
+// lock-free readers apart. A Watcher has no lock: one goroutine at a time calls its
+// methods, [Watcher.Close] alone may come from any.
+//
+// # Goroutines
+//
+// [Hub.Run] is one, and starts none. A Watcher runs in its caller's.
+//
+// # Bytes
+//
+// Objects and frames are shared by all who send them and never written.
+// [Delivery.Frame] gives what was built once for one event, type and encoding.
+package watch
+
+// Implementation:
+//
+// A chain is a singly linked list whose last node is always empty and open. The
+// Hub fills the open node, then publishes it by linking the next one. A watcher
+// holds the node it will read next: a caught-up watcher holds the open node and
+// therefore no event, and what all watchers of a group have read is garbage. A
+// ring per group was the alternative: it keeps its last events alive in every
+// group, read or not, which for ten thousand groups with an event each now and
+// then is far more than the Log itself keeps, or it has to be trimmed in every group
+// whenever the Log forgets.
+//
+// What the list needs instead is a bound for the watcher that does not read. After
+// Config.Backlog nodes the Hub ends the list with a node marked cut, and goes on
+// with a new list that the old one does not link to.
+//
+// A watcher that finds its node open arms itself and looks again; the Hub links,
+// then looks for armed watchers. One of the two sees the other, so that no wake-up
+// is lost, and watchers that are busy anyway are not signalled.

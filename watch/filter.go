@@ -1,0 +1,100 @@
+package watch
+
+import (
+	"github.com/larder-io/larder/cache"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// filter is what the watchers of a group have in common: a scope, and selectors
+// within it. It is immutable.
+type filter struct {
+	namespace, name string // "" is any
+	label           labels.Selector
+	field           fields.Selector
+
+	// open: both selectors select everything.
+	open bool
+}
+
+// identity is what makes two filters the same filter.
+type identity struct {
+	namespace, name string
+	label, field    string
+	// A selector of nothing has the same text as a selector of everything.
+	noLabel, noField bool
+}
+
+// newFilter gives the filter that the options ask for.
+func newFilter(options Options) (filter, identity) {
+	label, field := options.Label, options.Field
+	if label == nil {
+		label = labels.Everything()
+	}
+	if field == nil {
+		field = fields.Everything()
+	}
+	namespace := narrow(options.Namespace, field, "metadata.namespace")
+	name := narrow(options.Name, field, "metadata.name")
+	f := filter{namespace: namespace, name: name, label: label, field: field}
+	f.open = label.Empty() && field.Empty()
+	id := identity{namespace: namespace, name: name, label: label.String(), field: field.String()}
+	id.noLabel = id.label == "" && !label.Empty()
+	id.noField = id.field == "" && !field.Empty()
+	return f, id
+}
+
+// narrow gives the one value that field allows for what the scope leaves open.
+func narrow(scope string, field fields.Selector, path string) string {
+	if scope != "" {
+		return scope
+	}
+	value, _ := field.RequiresExactMatch(path)
+	return value
+}
+
+// covers reports whether o is in the scope.
+func (f *filter) covers(o *cache.Object) bool {
+	return (f.namespace == "" || f.namespace == o.Namespace()) && (f.name == "" || f.name == o.Name())
+}
+
+// selects reports whether the selectors match o, which is in the scope or nil.
+func (f *filter) selects(o *cache.Object) bool {
+	switch {
+	case o == nil:
+		return false
+	case f.open:
+		return true
+	case o.Err() != nil:
+		return false
+	}
+	return (f.label.Empty() || f.label.Matches(o.Labels())) && (f.field.Empty() || f.field.Matches(o.Fields()))
+}
+
+// transition gives what the filter makes of e, and whether that is anything.
+func (f *filter) transition(e *cache.Event) (Delivery, bool) {
+	some := e.Object
+	if some == nil {
+		some = e.Prev
+	}
+	if !f.covers(some) {
+		return Delivery{}, false
+	}
+	before, now := f.selects(e.Prev), f.selects(e.Object)
+	d := Delivery{Object: e.Object, Revision: e.Revision, event: e}
+	switch {
+	case !before && !now:
+		return Delivery{}, false
+	case now && before:
+		d.Type = Modified
+	case now:
+		d.Type = Added
+	default:
+		d.Type, d.Object = Deleted, e.Prev
+	}
+	// An object that cannot be read may still be selected: nobody can say that it left.
+	if some.Err() != nil {
+		d.Type, d.Object = unreadable, some
+	}
+	return d, true
+}

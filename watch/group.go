@@ -1,0 +1,150 @@
+package watch
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/larder-io/larder/cache"
+)
+
+// group is the watchers of one filter, and the chain from which they read.
+type group struct {
+	filter
+	id identity
+
+	// slot is the group's index among those that wait at its place. Hub.mu guards it.
+	slot int
+
+	// open is the node at the chain's end. The Hub alone moves it.
+	//
+	// Invariant: open.next is nil until the Hub has moved open on.
+	open atomic.Pointer[node]
+
+	// length is the number of nodes since the chain's beginning. Hub.mu guards it.
+	length int
+
+	// touched: open holds deliveries that are not published. Hub.mu guards it.
+	touched bool
+
+	// over: the epoch has ended, or the Hub.
+	over atomic.Bool
+
+	mu       sync.Mutex
+	watchers []*Watcher // Invariant: watchers[i].slot == i
+}
+
+// node is a link of a group's chain: what the filter makes of one revision.
+type node struct {
+	// next publishes first and rest, which are not read before it is set. It stays
+	// nil in a node that is cut.
+	next atomic.Pointer[node]
+
+	// start is the position from which on the chain holds everything that the
+	// filter selects.
+	//
+	// Invariant: it lies between two revisions.
+	start cache.Position
+
+	// cut: the chain ends here; its successor begins at start or later, and a
+	// watcher gets there by way of the Log.
+	cut bool
+
+	first Delivery // of type 0 in a node that tells nothing
+	rest  []Delivery
+}
+
+// newGroup makes a group whose chain begins at start.
+func newGroup(f filter, id identity, start cache.Position) *group {
+	g := &group{filter: f, id: id}
+	g.open.Store(&node{start: start})
+	return g
+}
+
+// offer puts what the filter makes of e into the open node. It reports whether that is
+// the first in there. The caller holds Hub.mu.
+func (g *group) offer(e *cache.Event) bool {
+	d, selected := g.transition(e)
+	if !selected {
+		return false
+	}
+	n := g.open.Load()
+	if g.touched {
+		n.rest = append(n.rest, d)
+		return false
+	}
+	n.first, g.touched = d, true
+	return true
+}
+
+// publish lets the watchers see the open node; end is the position after it. The
+// caller holds Hub.mu.
+func (g *group) publish(end cache.Position, backlog int) {
+	full := g.open.Load()
+	g.touched = false
+	g.length++
+	if g.length >= backlog {
+		g.cut(end)
+		return
+	}
+	next := &node{start: end}
+	g.open.Store(next)
+	full.next.Store(next)
+}
+
+// cut publishes the open node and begins a new chain at start. The caller holds
+// Hub.mu.
+func (g *group) cut(start cache.Position) {
+	last := g.open.Load()
+	// Whoever comes to the cut must find the new chain.
+	g.open.Store(&node{start: start})
+	g.length = 0
+	last.next.Store(&node{start: start, cut: true})
+}
+
+// attach makes w one of the group's watchers.
+func (g *group) attach(w *Watcher) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	w.slot = len(g.watchers)
+	g.watchers = append(g.watchers, w)
+}
+
+// detach takes w out and reports whether it was the last. w is attached.
+func (g *group) detach(w *Watcher) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	last := len(g.watchers) - 1
+	g.watchers[w.slot] = g.watchers[last]
+	g.watchers[w.slot].slot = w.slot
+	g.watchers[last] = nil
+	g.watchers = g.watchers[:last]
+	return last == 0
+}
+
+// wakeStretch is how many watchers are woken before others get a chance to attach
+// and detach.
+const wakeStretch = 256
+
+// wake signals the watchers that wait; all of them if all is true. It goes from the
+// last to the first: whom detach moves meanwhile has had his turn, and who attaches
+// meanwhile finds what was published before.
+func (g *group) wake(all bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for i := len(g.watchers) - 1; i >= 0; i-- {
+		if w := g.watchers[i]; w.armed.Load() && w.armed.CompareAndSwap(true, false) || all {
+			w.signal()
+		}
+		if i%wakeStretch == 0 && i > 0 {
+			g.mu.Unlock()
+			g.mu.Lock()
+			i = min(i, len(g.watchers))
+		}
+	}
+}
+
+// end ends the group and all its watchers.
+func (g *group) end() {
+	g.over.Store(true)
+	g.wake(true)
+}

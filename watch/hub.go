@@ -1,0 +1,334 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/invariants"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// ErrClosed says that the Hub's Run has ended.
+var ErrClosed = errors.New("watch: the hub is closed")
+
+const (
+	// defaultBacklog is far more than a watcher that reads at all falls behind.
+	defaultBacklog = 1024
+	// readLimit bounds how long the Hub holds its lock at a time.
+	readLimit = 64
+)
+
+// Config is what a Hub needs.
+type Config struct {
+	// Cache is the resource that is watched. Its OnAppend must call [Hub.Notify].
+	Cache *cache.Cache
+
+	// Triggers are the fields that tell objects apart best, the best first. Of
+	// several fields that a filter requires to have one value, the first in
+	// Triggers decides which events are looked at.
+	Triggers []string
+
+	// Backlog is how many revisions a chain holds for a watcher that does not read.
+	// 0 means a default.
+	Backlog int
+}
+
+// Hub reads one resource's Log and tells the groups of watchers what it means to
+// them.
+type Hub struct {
+	cache    *cache.Cache
+	log      *cache.Log
+	backlog  int
+	triggers []string
+	notify   chan struct{} // holds a token while the Log may have more
+	counts   counters
+
+	// How far the chains are: everything before donePosition, and everything at or
+	// below doneRevision, is published.
+	donePosition atomic.Uint64
+	doneRevision atomic.Int64
+
+	mu     sync.Mutex
+	epoch  uint64         // of the groups
+	next   cache.Position // of the next event to publish; between two revisions
+	groups map[identity]*group
+	router *router
+	closed bool
+
+	// touched are the groups with deliveries in their open nodes, concerned those
+	// to wake. Run's alone, and empty between its steps.
+	touched, concerned []*group
+}
+
+// counters back [Stats].
+type counters struct {
+	watchers, groups atomic.Int64
+	events, lapped   atomic.Uint64
+}
+
+// Stats counts what a Hub has done since it was made.
+type Stats struct {
+	// Watchers and Groups are those that exist now.
+	Watchers, Groups int
+	// Events are those that the Hub has read.
+	Events uint64
+	// Lapped are the watchers that ended because the Log had forgotten what they
+	// were to read.
+	Lapped uint64
+}
+
+// Options say what a Watcher is to be told.
+type Options struct {
+	// Namespace and Name narrow the scope where they are not empty.
+	Namespace, Name string
+	// Label and Field select in the scope. Nil selects everything.
+	Label labels.Selector
+	Field fields.Selector
+
+	// Initial is the Snapshot to begin with: its objects are delivered as Added,
+	// then what changed since. After is not used then.
+	Initial *cache.Snapshot
+	// After is the revision after which to begin. It may lie in the future: nothing
+	// at or below it is delivered.
+	After int64
+
+	// Bookmarks asks for InitialEnd after the initial objects, and lets
+	// [Watcher.Bookmark] give bookmarks.
+	Bookmarks bool
+}
+
+// New makes a Hub. It does nothing before Run.
+func New(config Config) (*Hub, error) {
+	if config.Cache == nil {
+		return nil, errors.New("watch: Config.Cache is nil")
+	}
+	h := &Hub{
+		cache:    config.Cache,
+		log:      config.Cache.Log(),
+		backlog:  config.Backlog,
+		triggers: config.Triggers,
+		notify:   make(chan struct{}, 1),
+		groups:   make(map[identity]*group),
+		router:   newRouter(config.Triggers),
+	}
+	if h.backlog <= 0 {
+		h.backlog = defaultBacklog
+	}
+	return h, nil
+}
+
+// Notify says that the Log has more, or was restarted. It never blocks.
+func (h *Hub) Notify() {
+	select {
+	case h.notify <- struct{}{}:
+	default:
+	}
+}
+
+// Stats gives the counters.
+func (h *Hub) Stats() Stats {
+	return Stats{
+		Watchers: int(h.counts.watchers.Load()),
+		Groups:   int(h.counts.groups.Load()),
+		Events:   h.counts.events.Load(),
+		Lapped:   h.counts.lapped.Load(),
+	}
+}
+
+// Run tells the watchers what happens until ctx is done, then ends them all. It
+// returns ctx's error. It is called once.
+func (h *Hub) Run(ctx context.Context) error {
+	defer h.close()
+	events := make([]*cache.Event, 0, readLimit)
+	for {
+		if h.step(events) && ctx.Err() == nil {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-h.notify:
+		}
+	}
+}
+
+// step publishes what the next read of the Log gives, and reports whether there
+// may be more.
+func (h *Hub) step(events []*cache.Event) bool {
+	h.mu.Lock()
+	h.enterEpochLocked()
+	events, next, err := h.log.Read(h.next, events[:0])
+	switch {
+	case errors.Is(err, cache.ErrReset):
+		// The Log was restarted and the Cache is about to say so.
+	case err != nil:
+		h.skipLocked()
+		h.Notify()
+	default:
+		h.publishLocked(events, next)
+	}
+	if invariants.Enabled {
+		h.checkLocked()
+	}
+	h.mu.Unlock()
+
+	for _, g := range h.concerned {
+		g.wake(false)
+	}
+	clear(h.concerned)
+	h.concerned = h.concerned[:0]
+	more := len(events) > 0
+	clear(events)
+	return more
+}
+
+// publishLocked adds events, whole revisions up to next, to the chains they concern.
+func (h *Hub) publishLocked(events []*cache.Event, next cache.Position) {
+	for _, e := range events {
+		h.router.concerned(e, func(g *group) {
+			if g.offer(e) {
+				h.touched = append(h.touched, g)
+			}
+		})
+		if !e.Last() {
+			continue
+		}
+		for _, g := range h.touched {
+			g.publish(e.Pos+1, h.backlog)
+		}
+		h.concerned = append(h.concerned, h.touched...)
+		clear(h.touched)
+		h.touched = h.touched[:0]
+		h.doneRevision.Store(e.Revision)
+		h.donePosition.Store(uint64(e.Pos + 1))
+	}
+	h.next = next
+	h.counts.events.Add(uint64(len(events)))
+}
+
+// skipLocked gives up what the Log has forgotten before it could be published. The
+// chains are cut, which leads every watcher to the Log, and there to ErrTooOld.
+func (h *Hub) skipLocked() {
+	oldest := h.log.Oldest()
+	next, err := h.log.After(oldest)
+	if err != nil || next <= h.next {
+		return // the Log moved on; so will the next step
+	}
+	h.next = next
+	for _, g := range h.groups {
+		g.cut(next)
+		h.concerned = append(h.concerned, g)
+	}
+	h.doneRevision.Store(oldest)
+	h.donePosition.Store(uint64(next))
+}
+
+// enterEpochLocked ends what belongs to an epoch that is over.
+func (h *Hub) enterEpochLocked() {
+	s := h.cache.Snapshot()
+	if s.Epoch() == h.epoch {
+		return
+	}
+	h.endLocked()
+	// A Snapshot may be ahead of the Log, which the chains must not be: who catches
+	// up with them reads the Log.
+	h.epoch, h.next = s.Epoch(), min(s.Position(), h.log.Next())
+	h.doneRevision.Store(0)
+	h.donePosition.Store(uint64(h.next))
+}
+
+// endLocked ends all groups and forgets them.
+func (h *Hub) endLocked() {
+	for _, g := range h.groups {
+		g.end()
+	}
+	h.counts.groups.Add(int64(-len(h.groups)))
+	h.groups = make(map[identity]*group)
+	h.router = newRouter(h.triggers)
+}
+
+// close ends everything. Run calls it last.
+func (h *Hub) close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	h.endLocked()
+}
+
+// checkLocked asserts what holds between steps. It walks everything.
+func (h *Hub) checkLocked() {
+	for id, g := range h.groups {
+		n := g.open.Load()
+		invariants.Assertf(g.id == id, "watch: group %v filed under %v", g.id, id)
+		invariants.Assertf(!g.touched && n.next.Load() == nil && !n.cut, "watch: group %v has no open node", id)
+		invariants.Assertf(n.start <= h.next, "watch: chain of %v begins at %d, the hub is at %d", id, n.start, h.next)
+		g.mu.Lock()
+		invariants.Assertf(len(g.watchers) > 0, "watch: group %v without watchers", id)
+		for i, w := range g.watchers {
+			invariants.Assertf(w.slot == i && w.group == g, "watch: watcher %d of %v thinks it is %d", i, id, w.slot)
+		}
+		g.mu.Unlock()
+	}
+}
+
+// Watch makes a Watcher. The error is ErrTooOld when the Log does not reach back to
+// Options.After, cache.ErrNotReady before the Cache is loaded, and ErrClosed when Run
+// has ended. A Watcher may be made, and read its initial objects, before Run is
+// called.
+func (h *Hub) Watch(options Options) (*Watcher, error) {
+	f, id := newFilter(options)
+	w := newWatcher(h, options)
+
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return nil, ErrClosed
+	}
+	h.enterEpochLocked()
+	if h.epoch == 0 {
+		return nil, cache.ErrNotReady
+	}
+	if options.Initial != nil && options.Initial.Epoch() != h.epoch {
+		w.state, w.err = closed, io.EOF // its epoch is over already
+		return w, nil
+	}
+	if options.Initial == nil {
+		var err error
+		if w.next, err = h.log.After(options.After); err != nil {
+			return nil, err
+		}
+	}
+	g := h.groups[id]
+	if g == nil {
+		g = newGroup(f, id, h.next)
+		h.groups[id] = g
+		h.router.add(g)
+		h.counts.groups.Add(1)
+	}
+	w.group = g
+	g.attach(w)
+	h.counts.watchers.Add(1)
+	return w, nil
+}
+
+// release takes w out of its group, and the group out of the Hub if w was its last.
+func (h *Hub) release(w *Watcher) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	g := w.group
+	if g == nil {
+		return
+	}
+	h.counts.watchers.Add(-1)
+	if !g.detach(w) || h.groups[g.id] != g {
+		return
+	}
+	delete(h.groups, g.id)
+	h.router.remove(g)
+	h.counts.groups.Add(-1)
+}

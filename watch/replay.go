@@ -1,0 +1,69 @@
+package watch
+
+import "github.com/larder-io/larder/cache"
+
+// replay is the way through a Snapshot: a cursor, no copy of what is to come.
+type replay struct {
+	snapshot cache.Snapshot
+	query    cache.Query // the rest
+	key      string      // of the only object, "" when there may be more
+	page     []*cache.Object
+	done     bool
+}
+
+// newReplay begins with the objects that the options ask for.
+func newReplay(options Options) *replay {
+	f, _ := newFilter(options)
+	r := &replay{snapshot: *options.Initial}
+	r.query = cache.Query{Label: f.label, Field: f.field, Uncounted: true}
+	if f.namespace != "" {
+		r.query.Prefix = f.namespace + "/"
+	}
+	if f.name != "" {
+		// Where objects have no namespace a name is a key as well.
+		if key := r.query.Prefix + f.name; f.namespace != "" || r.snapshot.Get(key) != nil {
+			r.key = key
+		}
+	}
+	return r
+}
+
+// poll appends objects in key order until dst is full or a page has ended.
+func (r *replay) poll(f *filter, dst []Delivery, full int) ([]Delivery, error) {
+	if r.key != "" {
+		r.done = true
+		return r.pollOne(f, dst)
+	}
+	r.query.Limit = full - len(dst)
+	page, err := r.snapshot.List(r.query, r.page[:0])
+	if err != nil {
+		return dst, err
+	}
+	r.page = page.Objects
+	r.query.From, r.done = page.Next, page.Next == ""
+	for _, o := range page.Objects {
+		if f.covers(o) {
+			dst = append(dst, added(o))
+		}
+	}
+	return dst, nil
+}
+
+// pollOne appends the only object, if it is selected.
+func (r *replay) pollOne(f *filter, dst []Delivery) ([]Delivery, error) {
+	o := r.snapshot.Get(r.key)
+	switch {
+	case o == nil:
+		return dst, nil
+	case o.Err() != nil:
+		return dst, &cache.PoisonError{Object: o}
+	case !f.selects(o):
+		return dst, nil
+	}
+	return append(dst, added(o)), nil
+}
+
+// added tells of an initial object.
+func added(o *cache.Object) Delivery {
+	return Delivery{Type: Added, Object: o, Revision: o.Revision()}
+}

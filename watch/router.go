@@ -1,0 +1,162 @@
+package watch
+
+import "github.com/larder-io/larder/cache"
+
+// router finds the groups that an event can concern. Each group waits at one place.
+// A router has no lock: the Hub's guards it.
+type router struct {
+	prefer []string // fields to route by before others: those that tell objects apart best
+
+	all        []*group
+	namespaces map[string][]*group
+	names      map[string][]*group
+	objects    map[objectName][]*group
+	triggers   map[trigger]map[string][]*group
+}
+
+type objectName struct{ namespace, name string }
+
+// trigger is a property of objects by whose values groups wait.
+type trigger struct {
+	kind triggerKind
+	name string
+}
+
+type triggerKind uint8
+
+const (
+	byField triggerKind = iota + 1
+	byLabel
+)
+
+// value gives o's value for t, and whether a group that waits for values of t can
+// be concerned by o at all.
+func (t trigger) value(o *cache.Object) (string, bool) {
+	switch {
+	case o == nil || o.Err() != nil:
+		return "", false
+	case t.kind == byField:
+		return o.Fields().Get(t.name), true
+	default:
+		return o.Labels().Lookup(t.name)
+	}
+}
+
+func newRouter(prefer []string) *router {
+	return &router{
+		prefer:     prefer,
+		namespaces: make(map[string][]*group),
+		names:      make(map[string][]*group),
+		objects:    make(map[objectName][]*group),
+		triggers:   make(map[trigger]map[string][]*group),
+	}
+}
+
+// place gives the trigger and value at which f can wait, if it requires any.
+func (r *router) place(f *filter) (t trigger, value string, found bool) {
+	for _, name := range r.prefer {
+		if value, found = f.field.RequiresExactMatch(name); found {
+			return trigger{byField, name}, value, true
+		}
+	}
+	for _, req := range f.field.Requirements() {
+		if value, found = f.field.RequiresExactMatch(req.Field); found {
+			return trigger{byField, req.Field}, value, true
+		}
+	}
+	reqs, _ := f.label.Requirements()
+	for i := range reqs {
+		if value, found = f.label.RequiresExactMatch(reqs[i].Key()); found {
+			return trigger{byLabel, reqs[i].Key()}, value, true
+		}
+	}
+	return trigger{}, "", false
+}
+
+// add lets g wait at its place.
+func (r *router) add(g *group) {
+	r.edit(g, func(at []*group) []*group {
+		g.slot = len(at)
+		return append(at, g)
+	})
+}
+
+// remove takes g from its place.
+func (r *router) remove(g *group) {
+	r.edit(g, func(at []*group) []*group {
+		last := len(at) - 1
+		at[g.slot] = at[last]
+		at[g.slot].slot = g.slot
+		at[last] = nil
+		return at[:last]
+	})
+}
+
+// edit applies change to the place of g.
+func (r *router) edit(g *group, change func([]*group) []*group) {
+	if g.namespace != "" && g.name != "" {
+		editMap(r.objects, objectName{g.namespace, g.name}, change)
+		return
+	}
+	if t, value, found := r.place(&g.filter); found {
+		values := r.triggers[t]
+		if values == nil {
+			values = make(map[string][]*group)
+			r.triggers[t] = values
+		}
+		editMap(values, value, change)
+		if len(values) == 0 {
+			delete(r.triggers, t)
+		}
+		return
+	}
+	switch {
+	case g.name != "":
+		editMap(r.names, g.name, change)
+	case g.namespace != "":
+		editMap(r.namespaces, g.namespace, change)
+	default:
+		r.all = change(r.all)
+	}
+}
+
+// editMap applies change to the groups under k, and drops k when none is left.
+func editMap[K comparable](m map[K][]*group, k K, change func([]*group) []*group) {
+	at := change(m[k])
+	if len(at) == 0 {
+		delete(m, k)
+		return
+	}
+	m[k] = at
+}
+
+// concerned calls visit for each group that e can concern, once.
+func (r *router) concerned(e *cache.Event, visit func(*group)) {
+	some := e.Object
+	if some == nil {
+		some = e.Prev
+	}
+	each(r.all, visit)
+	each(r.namespaces[some.Namespace()], visit)
+	if len(r.names) > 0 {
+		each(r.names[some.Name()], visit)
+	}
+	if len(r.objects) > 0 {
+		each(r.objects[objectName{some.Namespace(), some.Name()}], visit)
+	}
+	for t, values := range r.triggers {
+		now, isNow := t.value(e.Object)
+		if isNow {
+			each(values[now], visit)
+		}
+		if before, was := t.value(e.Prev); was && !(isNow && before == now) {
+			each(values[before], visit)
+		}
+	}
+}
+
+func each(groups []*group, visit func(*group)) {
+	for _, g := range groups {
+		visit(g)
+	}
+}
