@@ -1,0 +1,438 @@
+package kvtest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/btree"
+
+	"github.com/larder-io/larder/kv"
+)
+
+// Memory is a kv.Store that remembers in memory. It works from the start; Run
+// only makes leases expire.
+type Memory struct {
+	closing chan struct{} // closed by Close
+	once    sync.Once
+	rerun   chan struct{} // has an element when the next expiry may have changed
+	running sync.WaitGroup
+	watches sync.WaitGroup
+
+	mu        sync.Mutex
+	hook      func(op, key string) error
+	held      bool // watches deliver nothing
+	mute      bool // requests for progress are lost
+	revision  int64
+	compacted int64
+	reads     int // by Revision
+	keys      *btree.BTreeG[*history]
+	log       []kv.Batch // every revision > compacted or equal to it, in order
+	leases    map[int64]time.Time
+	nextLease int64
+	watchers  map[*watcher]struct{}
+}
+
+// history is all versions of one key, oldest first. A version without
+// CreateRevision is a deletion.
+type history struct {
+	key      string
+	versions []kv.Item
+}
+
+// at returns the version that was present at a revision.
+func (h *history) at(revision int64) (kv.Item, bool) {
+	for _, version := range slices.Backward(h.versions) {
+		if version.Revision <= revision {
+			return version, version.CreateRevision != 0
+		}
+	}
+	return kv.Item{}, false
+}
+
+var _ kv.Store = (*Memory)(nil)
+
+// NewMemory returns an empty store, at revision 1 as etcd's first.
+func NewMemory() *Memory {
+	return &Memory{
+		closing:  make(chan struct{}),
+		rerun:    make(chan struct{}, 1),
+		revision: 1,
+		keys:     btree.NewG(16, func(a, b *history) bool { return a.key < b.key }),
+		leases:   make(map[int64]time.Time),
+		watchers: make(map[*watcher]struct{}),
+	}
+}
+
+// SetHook has fn called before every operation, outside of all locks, with the
+// names "get", "list", "put", "delete", "watch", "progress", "revision" and
+// "health". An error fails the operation before it did anything.
+func (m *Memory) SetHook(fn func(op, key string) error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.hook = fn
+}
+
+// Hold stops the delivery to watches until Release, as a stalled connection does.
+func (m *Memory) Hold() { m.setHeld(true) }
+
+// Release ends Hold.
+func (m *Memory) Release() { m.setHeld(false) }
+
+func (m *Memory) setHeld(held bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.held = held
+	m.wakeLocked()
+}
+
+// Mute makes requests for progress go unanswered, or answered again.
+func (m *Memory) Mute(mute bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mute = mute
+}
+
+// EndWatches ends all open watches with an error.
+func (m *Memory) EndWatches(err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for w := range m.watchers {
+		w.err = err
+	}
+	m.wakeLocked()
+}
+
+// Compact forgets what was overwritten up to a revision.
+func (m *Memory) Compact(revision int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if revision <= m.compacted {
+		return m.failure("compact", "", kv.ErrCompacted)
+	}
+	if revision > m.revision {
+		return m.failure("compact", "", kv.ErrFutureRevision)
+	}
+	m.compacted = revision
+	m.log = slices.DeleteFunc(m.log, func(b kv.Batch) bool { return b.Revision < revision })
+	m.wakeLocked()
+	return nil
+}
+
+// Restore makes the store come back as it was at a revision, its later history
+// undone. Watches learn of it only if announce is set, as when the client sees
+// another cluster; without it they wait for revisions to come.
+func (m *Memory) Restore(revision int64, announce bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var gone []*history
+	m.keys.Ascend(func(h *history) bool {
+		h.versions = slices.DeleteFunc(h.versions, func(v kv.Item) bool { return v.Revision > revision })
+		if len(h.versions) == 0 {
+			gone = append(gone, h)
+		}
+		return true
+	})
+	for _, h := range gone {
+		m.keys.Delete(h)
+	}
+	m.log = slices.DeleteFunc(m.log, func(b kv.Batch) bool { return b.Revision > revision })
+	m.revision = revision
+	for w := range m.watchers {
+		if announce {
+			w.err = kv.ErrReplaced
+		}
+	}
+	m.wakeLocked()
+}
+
+// RevisionReads returns how often Revision was called.
+func (m *Memory) RevisionReads() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.reads
+}
+
+// Watches returns how many watches are open.
+func (m *Memory) Watches() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.watchers)
+}
+
+// begin runs the hook and reports why the operation may not go on.
+func (m *Memory) begin(ctx context.Context, op, key string) error {
+	m.mu.Lock()
+	hook := m.hook
+	m.mu.Unlock()
+	var err error
+	if hook != nil {
+		err = hook(op, key)
+	}
+	select {
+	case <-m.closing:
+		err = kv.ErrClosed
+	default:
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		return m.failure(op, key, err)
+	}
+	return nil
+}
+
+func (m *Memory) failure(op, key string, err error) error {
+	return &kv.Error{Op: op, Key: key, Err: err}
+}
+
+// Get returns the item of one key and the store's revision.
+func (m *Memory) Get(ctx context.Context, key string) (kv.Item, bool, int64, error) {
+	if err := m.begin(ctx, "get", key); err != nil {
+		return kv.Item{}, false, 0, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	item, found := m.currentLocked(key)
+	return item, found, m.revision, nil
+}
+
+func (m *Memory) currentLocked(key string) (kv.Item, bool) {
+	h, ok := m.keys.Get(&history{key: key})
+	if !ok {
+		return kv.Item{}, false
+	}
+	item, found := h.at(m.revision)
+	if !found {
+		return kv.Item{}, false
+	}
+	return item, true
+}
+
+// Range returns one page of the keys under a prefix.
+func (m *Memory) Range(ctx context.Context, opts kv.RangeOptions) (kv.Page, error) {
+	if err := m.begin(ctx, "list", opts.Prefix); err != nil {
+		return kv.Page{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	revision := opts.Revision
+	switch {
+	case revision == 0:
+		revision = m.revision
+	case revision < m.compacted:
+		return kv.Page{}, m.failure("list", opts.Prefix, kv.ErrCompacted)
+	case revision > m.revision:
+		return kv.Page{}, m.failure("list", opts.Prefix, kv.ErrFutureRevision)
+	}
+	page := kv.Page{Revision: revision}
+	m.keys.AscendGreaterOrEqual(&history{key: max(opts.Start, opts.Prefix)}, func(h *history) bool {
+		if !strings.HasPrefix(h.key, opts.Prefix) {
+			return false
+		}
+		item, found := h.at(revision)
+		if !found {
+			return true
+		}
+		page.Count++
+		switch {
+		case opts.CountOnly:
+		case opts.Limit > 0 && int64(len(page.Items)) == opts.Limit:
+			page.More = true
+		default:
+			if opts.KeysOnly {
+				item.Value = nil
+			}
+			page.Items = append(page.Items, item)
+		}
+		return true
+	})
+	return page, nil
+}
+
+// Put writes one key if its last revision is the expected one.
+func (m *Memory) Put(ctx context.Context, key string, value []byte, opts kv.PutOptions) (kv.Result, error) {
+	if err := m.begin(ctx, "put", key); err != nil {
+		return kv.Result{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	current, found := m.currentLocked(key)
+	if current.Revision != opts.IfRevision {
+		return kv.Result{Revision: m.revision, Current: current, Found: found}, nil
+	}
+	var lease int64
+	if ttl := opts.TTL.Truncate(time.Second); ttl > 0 {
+		m.nextLease++
+		lease = m.nextLease
+		m.leases[lease] = time.Now().Add(ttl)
+		select {
+		case m.rerun <- struct{}{}:
+		default:
+		}
+	}
+	m.commitLocked([]write{{key: key, value: slices.Clone(value), lease: lease}})
+	return kv.Result{Committed: true, Revision: m.revision}, nil
+}
+
+// Delete removes one key if its last revision is the expected one.
+func (m *Memory) Delete(ctx context.Context, key string, ifRevision int64) (kv.Result, error) {
+	if err := m.begin(ctx, "delete", key); err != nil {
+		return kv.Result{}, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	current, found := m.currentLocked(key)
+	if !found || current.Revision != ifRevision {
+		return kv.Result{Revision: m.revision, Current: current, Found: found}, nil
+	}
+	m.commitLocked([]write{{key: key, remove: true}})
+	return kv.Result{Committed: true, Revision: m.revision, Current: current, Found: true}, nil
+}
+
+// PutAll writes several keys in one revision, unconditionally, as a foreign
+// writer's transaction does. A nil value deletes.
+func (m *Memory) PutAll(values map[string][]byte) int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var writes []write
+	for key, value := range values {
+		_, found := m.currentLocked(key)
+		if value != nil || found {
+			writes = append(writes, write{key: key, value: value, remove: value == nil})
+		}
+	}
+	slices.SortFunc(writes, func(a, b write) int { return strings.Compare(a.key, b.key) })
+	m.commitLocked(writes)
+	return m.revision
+}
+
+// write is one key's part of a transaction.
+type write struct {
+	key    string
+	value  []byte
+	lease  int64
+	remove bool
+}
+
+// commitLocked gives writes the next revision.
+func (m *Memory) commitLocked(writes []write) {
+	if len(writes) == 0 {
+		return
+	}
+	m.revision++
+	batch := kv.Batch{Revision: m.revision}
+	for _, w := range writes {
+		h, ok := m.keys.Get(&history{key: w.key})
+		if !ok {
+			h = &history{key: w.key}
+			m.keys.ReplaceOrInsert(h)
+		}
+		event := kv.Event{Key: w.key, Revision: m.revision, Kind: kv.Delete}
+		version := kv.Item{Key: w.key, Revision: m.revision}
+		if !w.remove {
+			event.Kind, event.Value = kv.Create, w.value
+			version.Value, version.Lease, version.CreateRevision = w.value, w.lease, m.revision
+			if old, found := h.at(m.revision); found {
+				event.Kind, version.CreateRevision = kv.Update, old.CreateRevision
+			}
+		}
+		h.versions = append(h.versions, version)
+		batch.Events = append(batch.Events, event)
+	}
+	m.log = append(m.log, batch)
+	m.wakeLocked()
+}
+
+// Revision returns the store's revision.
+func (m *Memory) Revision(ctx context.Context) (int64, error) {
+	if err := m.begin(ctx, "revision", ""); err != nil {
+		return 0, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.reads++
+	return m.revision, nil
+}
+
+// Health returns the hook's error.
+func (m *Memory) Health(ctx context.Context) error { return m.begin(ctx, "health", "") }
+
+// Compaction returns the last compacted revision.
+func (m *Memory) Compaction() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.compacted
+}
+
+// Run makes leases expire until ctx ends or Close is called.
+func (m *Memory) Run(ctx context.Context) error {
+	m.mu.Lock()
+	select {
+	case <-m.closing:
+		m.mu.Unlock()
+		return errors.New("kvtest: Run after Close")
+	default:
+	}
+	m.running.Add(1)
+	m.mu.Unlock()
+	defer m.running.Done()
+	for {
+		var due <-chan time.Time // an abandoned timer is collected with its channel
+		if next, ok := m.expire(time.Now()); ok {
+			due = time.After(time.Until(next))
+		}
+		select {
+		case <-due:
+		case <-m.rerun:
+		case <-m.closing:
+			return nil
+		case <-ctx.Done():
+			m.shut()
+			return nil
+		}
+	}
+}
+
+// expire deletes the keys of expired leases and returns when the next expires.
+func (m *Memory) expire(now time.Time) (time.Time, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var writes []write
+	m.keys.Ascend(func(h *history) bool {
+		if item, found := h.at(m.revision); found && item.Lease != 0 && !m.leases[item.Lease].After(now) {
+			writes = append(writes, write{key: h.key, remove: true})
+		}
+		return true
+	})
+	m.commitLocked(writes)
+	var next time.Time
+	for lease, at := range m.leases {
+		switch {
+		case !at.After(now):
+			delete(m.leases, lease)
+		case next.IsZero() || at.Before(next):
+			next = at
+		}
+	}
+	return next, !next.IsZero()
+}
+
+// Close ends all watches and Run.
+func (m *Memory) Close() {
+	m.shut()
+	m.running.Wait()
+	m.watches.Wait()
+}
+
+func (m *Memory) shut() {
+	m.once.Do(func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		close(m.closing)
+	})
+}

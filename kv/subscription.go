@@ -1,0 +1,324 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/larder-io/larder/internal/invariants"
+)
+
+// ErrLost says that a subscription has missed events: the store compacted them,
+// or was replaced, or the owner left too much unread. The owner must load the
+// present state again and call Loaded.
+var ErrLost = errors.New("kv: subscription lost its place")
+
+// unknown stands for a place in the history that is not known yet.
+const unknown = -1
+
+// Subscription is one owner's part of a Tail. The owner loads the present state
+// by a Range that began after Subscribe (or after ErrLost), calls Loaded with its
+// revision, and then applies what Next returns, calling Applied after each part.
+// Fresh and Wait may be called by anyone.
+type Subscription struct {
+	tail   *Tail
+	prefix string
+
+	// generation counts the changes of the following; it is odd while the owner
+	// must load.
+	generation atomic.Uint64
+	loaded     atomic.Int64 // revision of the owner's last load
+	// Invariant: while loaded, applied <= queued, and their difference is the
+	// number of batches in queue or handed out and not yet applied.
+	queued  atomic.Uint64
+	applied atomic.Uint64
+
+	staged []Event // of the batch being routed; guarded by Tail.mu
+
+	mu    sync.Mutex
+	queue []Batch
+	spare []Batch // handed out by the last Next
+	bytes int64   // in queue
+	// since is the revision after which nothing is missing from the queue.
+	since    int64
+	lost     bool // Next has to say so
+	closed   bool
+	wake     chan struct{} // has an element when Next has something to look at
+	loading  chan struct{} // closed by Loaded and Close
+	waiters  []applyWaiter // in the order of their targets
+	overflow int64         // queues given up
+}
+
+// applyWaiter waits until applied reaches target.
+type applyWaiter struct {
+	target uint64
+	done   chan struct{}
+}
+
+func newSubscription(tail *Tail, prefix string) *Subscription {
+	s := &Subscription{
+		tail:    tail,
+		prefix:  prefix,
+		since:   unknown,
+		wake:    make(chan struct{}, 1),
+		loading: make(chan struct{}),
+	}
+	s.generation.Store(1)
+	return s
+}
+
+// Next returns the batches that came since the last call, in revision order, and
+// blocks while there are none or the owner has not loaded. The slice is valid
+// until the next call. It returns ErrLost once for each loss.
+func (s *Subscription) Next(ctx context.Context) ([]Batch, error) {
+	for {
+		batches, err := s.take()
+		if batches != nil || err != nil {
+			return batches, err
+		}
+		select {
+		case <-s.wake:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (s *Subscription) take() ([]Batch, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
+		return nil, fmt.Errorf("kv: subscription to %s: %w", s.prefix, ErrClosed)
+	case s.lost && s.since != unknown:
+		s.lost = false
+		return nil, ErrLost
+	case s.lost || !s.isLoaded() || len(s.queue) == 0:
+		return nil, nil
+	}
+	clear(s.spare)
+	s.queue, s.spare = s.spare[:0], s.queue
+	s.bytes = 0
+	return s.spare, nil
+}
+
+// Loaded says that the owner holds the state of a revision, read after Subscribe
+// or ErrLost. Batches up to it are dropped.
+func (s *Subscription) Loaded(revision int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.isLoaded() {
+		return
+	}
+	if s.lost || revision < s.since {
+		// What was loaded is of a time before the loss.
+		s.lost = true
+		s.wakeLocked()
+		return
+	}
+	keep := s.queue[:0]
+	for _, batch := range s.queue {
+		if batch.Revision > revision {
+			keep = append(keep, batch)
+		}
+	}
+	clear(s.queue[len(keep):])
+	s.queue = keep
+	s.applied.Store(s.queued.Load() - uint64(len(keep)))
+	s.loaded.Store(revision)
+	s.generation.Add(1)
+	close(s.loading)
+	s.wakeLocked()
+}
+
+// Applied says that the owner has applied n more of the batches Next returned.
+func (s *Subscription) Applied(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.isLoaded() { // they belong to what was lost
+		return
+	}
+	applied := s.applied.Add(uint64(n))
+	if invariants.Enabled {
+		invariants.Assertf(applied <= s.queued.Load(), "applied %d of %d batches", applied, s.queued.Load())
+	}
+	for len(s.waiters) > 0 && s.waiters[0].target <= applied {
+		close(s.waiters[0].done)
+		s.waiters = s.waiters[1:]
+	}
+}
+
+// Fresh returns a revision up to which the owner has applied everything, or 0
+// when it is not known to be up to date.
+func (s *Subscription) Fresh() int64 {
+	generation := s.generation.Load()
+	if generation&1 == 1 {
+		return 0
+	}
+	seen := s.tail.seen.Load()
+	queued := s.queued.Load() // after seen: counts all batches up to it
+	if s.applied.Load() < queued {
+		return 0
+	}
+	fresh := max(seen, s.loaded.Load())
+	if s.generation.Load() != generation {
+		return 0
+	}
+	return fresh
+}
+
+// Wait blocks until the owner has applied everything up to revision. A loss does
+// not fail it; the reload is waited for.
+func (s *Subscription) Wait(ctx context.Context, revision int64) error {
+	for s.Fresh() < revision {
+		generation, err := s.awaitLoaded(ctx)
+		if err != nil {
+			return err
+		}
+		if s.Fresh() >= revision {
+			return nil
+		}
+		if err := s.tail.Wait(ctx, revision); err != nil {
+			return err
+		}
+		if ok, err := s.awaitApplied(ctx, generation); ok || err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitLoaded blocks until the owner has loaded and returns the generation.
+func (s *Subscription) awaitLoaded(ctx context.Context) (uint64, error) {
+	for {
+		s.mu.Lock()
+		generation, loading, closed := s.generation.Load(), s.loading, s.closed
+		s.mu.Unlock()
+		if closed {
+			return 0, fmt.Errorf("kv: subscription to %s: %w", s.prefix, ErrClosed)
+		}
+		if generation&1 == 0 {
+			return generation, nil
+		}
+		select {
+		case <-loading:
+		case <-ctx.Done():
+			return 0, fmt.Errorf("kv: wait for %s to load: %w", s.prefix, ctx.Err())
+		}
+	}
+}
+
+// awaitApplied blocks until everything queued by now is applied, and reports
+// whether it was in the given generation.
+func (s *Subscription) awaitApplied(ctx context.Context, generation uint64) (bool, error) {
+	s.mu.Lock()
+	target := s.queued.Load()
+	if s.generation.Load() != generation || s.applied.Load() >= target {
+		defer s.mu.Unlock()
+		return s.generation.Load() == generation, nil
+	}
+	done := make(chan struct{})
+	s.waiters = append(s.waiters, applyWaiter{target: target, done: done})
+	s.mu.Unlock()
+	select {
+	case <-done:
+		return s.generation.Load() == generation, nil
+	case <-ctx.Done():
+		s.forgetWaiter(done)
+		return false, fmt.Errorf("kv: wait for %s to apply: %w", s.prefix, ctx.Err())
+	}
+}
+
+func (s *Subscription) forgetWaiter(done chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, w := range s.waiters {
+		if w.done == done {
+			s.waiters = append(s.waiters[:i:i], s.waiters[i+1:]...)
+			return
+		}
+	}
+}
+
+// Close ends the subscription: Next and Wait return ErrClosed.
+func (s *Subscription) Close() {
+	s.tail.unsubscribe(s)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.unloadLocked()
+	s.closed = true
+	close(s.loading)
+	s.wakeLocked()
+}
+
+// push queues a batch, unless it is part of what the owner loaded, or gives the
+// queue up if that is too long.
+func (s *Subscription) push(batch Batch, limit int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.since == unknown || s.isLoaded() && batch.Revision <= s.loaded.Load() {
+		return
+	}
+	for i := range batch.Events {
+		s.bytes += int64(len(batch.Events[i].Key) + len(batch.Events[i].Value) + 64)
+	}
+	if s.bytes > limit {
+		s.overflow++
+		s.unloadLocked()
+		s.lost, s.since = true, batch.Revision
+		s.wakeLocked()
+		return
+	}
+	s.queue = append(s.queue, batch)
+	s.queued.Add(1)
+	s.wakeLocked()
+}
+
+// lose gives up what is queued because the tail lost its history.
+func (s *Subscription) lose() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unloadLocked()
+	s.lost, s.since = true, unknown
+}
+
+// restart says from where on nothing will be missing.
+func (s *Subscription) restart(revision int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.isLoaded() && s.loaded.Load() < revision { // loaded before the tail began
+		s.unloadLocked()
+		s.lost = true
+	}
+	s.since = revision
+	s.wakeLocked()
+}
+
+// unloadLocked empties the queue and makes the generation odd, or another odd one.
+func (s *Subscription) unloadLocked() {
+	if s.isLoaded() {
+		s.generation.Add(1)
+		s.loading = make(chan struct{})
+	} else {
+		s.generation.Add(2)
+	}
+	s.queue, s.bytes = nil, 0
+	for _, w := range s.waiters {
+		close(w.done)
+	}
+	s.waiters = nil
+}
+
+func (s *Subscription) isLoaded() bool { return s.generation.Load()&1 == 0 }
+
+func (s *Subscription) wakeLocked() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,484 @@
+package kv
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// Progress is asked for this long after somebody began to wait in vain, then
+	// at growing intervals up to kube-apiserver's
+	// (apiserver pkg/storage/cacher/progress/watch_progress.go). Usually an event
+	// arrives before the first.
+	progressFirst = time.Millisecond
+	progressMax   = 100 * time.Millisecond
+	// progressTimeout bounds one request; it blocks while the stream reconnects.
+	progressTimeout = time.Second
+
+	// A watch that was silent for heartbeatInterval is compared with the store; one
+	// that does not catch up within heartbeatTimeout is opened again.
+	heartbeatInterval = time.Second
+	heartbeatTimeout  = 3 * time.Second
+
+	// Pauses between attempts to reach the store.
+	retryFirst = 10 * time.Millisecond
+	retryMax   = time.Second
+
+	// defaultQueueBytes bounds what one subscription may leave unread.
+	defaultQueueBytes = 256 << 20
+)
+
+// errStalled ends a watch that stays behind the store.
+var errStalled = errors.New("kv: watch stalled")
+
+// TailConfig configures a Tail.
+type TailConfig struct {
+	Store  Store
+	Prefix string // of everything to follow; a "/" is added if it has none at its end
+	// QueueBytes is how much a subscription may leave unread before it loses its
+	// place; 0 is 256 MiB.
+	QueueBytes int64
+	Logger     *slog.Logger // nil discards
+}
+
+// Tail follows everything under one prefix through one watch and hands each
+// Subscription its part.
+type Tail struct {
+	store      Store
+	prefix     string
+	queueBytes int64
+	logger     *slog.Logger
+
+	// seen is raised after everything up to it was queued to its subscriptions. It
+	// is 0 before the start and while the history is lost.
+	seen  atomic.Int64
+	kick  chan struct{} // has an element when somebody began to wait
+	stats tailCounters
+
+	mu      sync.Mutex
+	started bool // the watch's place in the store's history is known
+	subs    map[string][]*Subscription
+	waiters waiterHeap
+	cancel  context.CancelCauseFunc // ends the present watch; nil between watches
+	touched []*Subscription         // scratch of routeLocked
+}
+
+// TailStats counts what a Tail has received.
+type TailStats struct {
+	Batches, Events int64 // delivered by the watch
+	Progress        int64 // responses without events
+	Watches         int64 // opened
+	Losses          int64 // of the history: all subscriptions had to reload
+}
+
+type tailCounters struct{ batches, events, progress, watches, losses atomic.Int64 }
+
+// NewTail returns a Tail. Run makes it follow the store.
+func NewTail(cfg TailConfig) *Tail {
+	t := &Tail{
+		store:      cfg.Store,
+		prefix:     strings.TrimSuffix(cfg.Prefix, "/") + "/",
+		queueBytes: cfg.QueueBytes,
+		logger:     cfg.Logger,
+		kick:       make(chan struct{}, 1),
+		subs:       make(map[string][]*Subscription),
+	}
+	if t.queueBytes == 0 {
+		t.queueBytes = defaultQueueBytes
+	}
+	if t.logger == nil {
+		t.logger = slog.New(slog.DiscardHandler)
+	}
+	return t
+}
+
+// Run follows the store until ctx ends; then it returns nil.
+func (t *Tail) Run(ctx context.Context) error {
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error { return t.runWatch(groupCtx) })
+	group.Go(func() error { return t.runProgress(groupCtx) })
+	group.Go(func() error { return t.runHeartbeat(groupCtx) })
+	if err := group.Wait(); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// Seen returns the revision up to which every event has been queued to its
+// subscription, 0 while that is not known.
+func (t *Tail) Seen() int64 { return t.seen.Load() }
+
+// Stats returns the counters.
+func (t *Tail) Stats() TailStats {
+	return TailStats{
+		Batches:  t.stats.batches.Load(),
+		Events:   t.stats.events.Load(),
+		Progress: t.stats.progress.Load(),
+		Watches:  t.stats.watches.Load(),
+		Losses:   t.stats.losses.Load(),
+	}
+}
+
+// Wait blocks until Seen is at least revision. While no event comes it has the
+// store asked for progress.
+func (t *Tail) Wait(ctx context.Context, revision int64) error {
+	if t.seen.Load() >= revision {
+		return nil
+	}
+	w := t.enlist(revision)
+	if w == nil {
+		return nil
+	}
+	select {
+	case t.kick <- struct{}{}:
+	default:
+	}
+	select {
+	case <-w.done:
+		return nil
+	case <-ctx.Done():
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if w.index >= 0 {
+			heap.Remove(&t.waiters, w.index)
+		}
+		return fmt.Errorf("kv: wait for revision %d: %w", revision, ctx.Err())
+	}
+}
+
+func (t *Tail) enlist(revision int64) *waiter {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.seen.Load() >= revision {
+		return nil
+	}
+	w := &waiter{revision: revision, done: make(chan struct{})}
+	heap.Push(&t.waiters, w)
+	return w
+}
+
+// Subscribe returns a subscription to the keys under a prefix that ends in "/".
+// Its owner must load the present state before it gets any batches.
+func (t *Tail) Subscribe(prefix string) *Subscription {
+	if !strings.HasPrefix(prefix, t.prefix) || !strings.HasSuffix(prefix, "/") {
+		panic(fmt.Sprintf("kv: subscription to %q of a tail of %q", prefix, t.prefix))
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := newSubscription(t, prefix)
+	if t.started {
+		s.since = t.seen.Load()
+	}
+	t.subs[prefix] = append(t.subs[prefix], s)
+	return s
+}
+
+func (t *Tail) unsubscribe(s *Subscription) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var rest []*Subscription
+	for _, other := range t.subs[s.prefix] {
+		if other != s {
+			rest = append(rest, other)
+		}
+	}
+	if len(rest) == 0 {
+		delete(t.subs, s.prefix)
+		return
+	}
+	t.subs[s.prefix] = rest
+}
+
+// runWatch finds a place in the store's history and follows it, resuming without
+// a gap after each failure, until the history is lost; then it begins again.
+func (t *Tail) runWatch(ctx context.Context) error {
+	for {
+		revision, err := t.currentRevision(ctx)
+		if err != nil {
+			return err
+		}
+		t.restart(revision)
+		for delay := retryFirst; ; delay = min(2*delay, retryMax) {
+			before := t.seen.Load()
+			err := t.watch(ctx, before)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			if errors.Is(err, ErrClosed) {
+				return err
+			}
+			if errors.Is(err, ErrCompacted) || errors.Is(err, ErrReplaced) {
+				t.logger.Warn("watch lost its place, reloading", "revision", t.seen.Load(), "error", err)
+				t.lose()
+				break
+			}
+			t.logger.Info("watch ended, resuming", "revision", t.seen.Load(), "error", err)
+			if t.seen.Load() > before {
+				delay = retryFirst
+			}
+			if err := sleep(ctx, delay); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// currentRevision asks the store until it answers.
+func (t *Tail) currentRevision(ctx context.Context) (int64, error) {
+	for delay := retryFirst; ; delay = min(2*delay, retryMax) {
+		revision, err := t.store.Revision(ctx)
+		if err == nil {
+			return revision, nil
+		}
+		if ctx.Err() != nil {
+			return 0, ctx.Err()
+		}
+		if errors.Is(err, ErrClosed) {
+			return 0, err
+		}
+		t.logger.Warn("store does not answer", "error", err)
+		if err := sleep(ctx, delay); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// watch dispatches one watch's responses until it ends and returns why.
+func (t *Tail) watch(ctx context.Context, after int64) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	t.setCancel(cancel)
+	defer t.setCancel(nil)
+	t.stats.watches.Add(1)
+	for response := range t.store.Watch(ctx, t.prefix, after) {
+		if response.Err != nil {
+			return response.Err
+		}
+		t.dispatch(response)
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return errWatchEnded
+}
+
+func (t *Tail) setCancel(cancel context.CancelCauseFunc) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.cancel = cancel
+}
+
+func (t *Tail) endWatch(cause error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.cancel != nil {
+		t.cancel(cause)
+	}
+}
+
+// restart begins a history at a revision: every event after it will be queued.
+func (t *Tail) restart(revision int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.started = true
+	for _, subs := range t.subs {
+		for _, s := range subs {
+			s.restart(revision)
+		}
+	}
+	t.raiseLocked(revision)
+}
+
+// lose gives up the history. The subscriptions go first: none may take a Seen of
+// one history for that of another.
+func (t *Tail) lose() {
+	t.stats.losses.Add(1)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.started = false
+	for _, subs := range t.subs {
+		for _, s := range subs {
+			s.lose()
+		}
+	}
+	t.seen.Store(0)
+}
+
+// dispatch queues a response's batches and raises Seen afterwards.
+func (t *Tail) dispatch(response WatchResponse) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, batch := range response.Batches {
+		t.stats.events.Add(int64(len(batch.Events)))
+		t.routeLocked(batch)
+	}
+	if len(response.Batches) == 0 {
+		t.stats.progress.Add(1)
+	}
+	t.stats.batches.Add(int64(len(response.Batches)))
+	if response.Progress > t.seen.Load() {
+		t.raiseLocked(response.Progress)
+	}
+}
+
+// routeLocked queues each event to the subscriptions whose prefix its key has.
+func (t *Tail) routeLocked(batch Batch) {
+	if len(batch.Events) == 1 {
+		key := batch.Events[0].Key
+		for i := len(t.prefix) - 1; i < len(key); i++ {
+			if key[i] == '/' {
+				for _, s := range t.subs[key[:i+1]] {
+					s.push(batch, t.queueBytes)
+				}
+			}
+		}
+		return
+	}
+	for _, event := range batch.Events {
+		for i := len(t.prefix) - 1; i < len(event.Key); i++ {
+			if event.Key[i] == '/' {
+				for _, s := range t.subs[event.Key[:i+1]] {
+					if len(s.staged) == 0 {
+						t.touched = append(t.touched, s)
+					}
+					s.staged = append(s.staged, event)
+				}
+			}
+		}
+	}
+	for i, s := range t.touched {
+		s.push(Batch{Revision: batch.Revision, Events: s.staged}, t.queueBytes)
+		s.staged = nil
+		t.touched[i] = nil
+	}
+	t.touched = t.touched[:0]
+}
+
+// raiseLocked sets seen and wakes who waited for it.
+func (t *Tail) raiseLocked(revision int64) {
+	t.seen.Store(revision)
+	for len(t.waiters) > 0 && t.waiters[0].revision <= revision {
+		close(heap.Pop(&t.waiters).(*waiter).done)
+	}
+}
+
+func (t *Tail) waiting() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.waiters) > 0
+}
+
+// runProgress asks for progress while somebody waits and nothing arrives.
+func (t *Tail) runProgress(ctx context.Context) error {
+	for {
+		select {
+		case <-t.kick:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		for delay := progressFirst; t.waiting(); {
+			before := t.seen.Load()
+			if err := sleep(ctx, delay); err != nil {
+				return err
+			}
+			if t.seen.Load() != before {
+				delay = progressFirst
+				continue
+			}
+			delay = min(2*delay, progressMax)
+			if t.waiting() {
+				t.requestProgress(ctx)
+			}
+		}
+	}
+}
+
+func (t *Tail) requestProgress(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, progressTimeout)
+	defer cancel()
+	if err := t.store.RequestProgress(ctx); err != nil && ctx.Err() == nil {
+		t.logger.Debug("request for progress failed", "error", err)
+	}
+}
+
+// runHeartbeat compares a silent watch with the store. A store that has gone back
+// was replaced; a watch that does not reach the store's revision is stalled.
+func (t *Tail) runHeartbeat(ctx context.Context) error {
+	ticker := time.NewTicker(heartbeatInterval)
+	defer ticker.Stop()
+	var last int64
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		responses := t.stats.batches.Load() + t.stats.progress.Load()
+		if responses == last {
+			t.heartbeat(ctx)
+			responses = t.stats.batches.Load() + t.stats.progress.Load()
+		}
+		last = responses
+	}
+}
+
+func (t *Tail) heartbeat(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
+	defer cancel()
+	seen := t.seen.Load() // before the read, which must not return less
+	if seen == 0 {
+		return
+	}
+	revision, err := t.store.Revision(ctx)
+	switch {
+	case err != nil:
+		return
+	case revision < seen:
+		t.endWatch(ErrReplaced)
+	case t.Wait(ctx, revision) != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		t.endWatch(errStalled)
+	}
+}
+
+// waiter waits for Seen to reach a revision.
+type waiter struct {
+	revision int64
+	done     chan struct{}
+	index    int // in the heap, -1 outside
+}
+
+// waiterHeap is a heap.Interface ordered by revision.
+type waiterHeap []*waiter
+
+func (h waiterHeap) Len() int           { return len(h) }
+func (h waiterHeap) Less(i, j int) bool { return h[i].revision < h[j].revision }
+func (h waiterHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+// Push appends a *waiter.
+func (h *waiterHeap) Push(x any) {
+	w := x.(*waiter)
+	w.index = len(*h)
+	*h = append(*h, w)
+}
+
+// Pop removes the last *waiter.
+func (h *waiterHeap) Pop() any {
+	last := len(*h) - 1
+	w := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	w.index = -1
+	return w
+}

@@ -1,0 +1,377 @@
+package kv_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+// startTail runs a tail of /registry in a synctest bubble until the test ends.
+func startTail(t *testing.T, store kv.Store) *kv.Tail {
+	t.Helper()
+	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
+	runUntilEnd(t, tail.Run)
+	synctest.Wait()
+	return tail
+}
+
+// runUntilEnd runs fn until the test ends and fails the test if it failed.
+func runUntilEnd(t *testing.T, fn func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- fn(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+func put(t *testing.T, store kv.Store, key, value string) int64 {
+	t.Helper()
+	item, _, _, err := store.Get(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := store.Put(t.Context(), key, []byte(value), kv.PutOptions{IfRevision: item.Revision})
+	if err != nil || !result.Committed {
+		t.Fatalf("put %s: %+v, %v", key, result, err)
+	}
+	return result.Revision
+}
+
+// load loads a subscription from a Range of its prefix.
+func load(t *testing.T, store kv.Store, sub *kv.Subscription, prefix string) int64 {
+	t.Helper()
+	page, err := store.Range(t.Context(), kv.RangeOptions{Prefix: prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sub.Loaded(page.Revision)
+	return page.Revision
+}
+
+// next returns the keys of the next batches without applying them.
+func next(t *testing.T, sub *kv.Subscription) (keys []string, batches int) {
+	t.Helper()
+	got, err := sub.Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, batch := range got {
+		for _, event := range batch.Events {
+			keys = append(keys, fmt.Sprintf("%d:%s", batch.Revision, event.Key))
+		}
+	}
+	return keys, len(got)
+}
+
+func TestTailRoutesBatches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		tail := startTail(t, store)
+		pods, specs, all := tail.Subscribe("/registry/pods/"), tail.Subscribe("/registry/services/specs/"), tail.Subscribe("/registry/")
+		for _, sub := range []*kv.Subscription{pods, specs, all} {
+			sub.Loaded(1)
+		}
+		put(t, store, "/registry/pods/a/x", "1")
+		put(t, store, "/registry/podsy/a", "1")
+		put(t, store, "/elsewhere/a", "1")
+		store.PutAll(map[string][]byte{
+			"/registry/pods/a/y": []byte("1"), "/registry/pods/b/z": []byte("1"),
+			"/registry/services/specs/a/s": []byte("1"), "/other": []byte("1"),
+		})
+		synctest.Wait()
+		for _, c := range []struct {
+			sub     *kv.Subscription
+			want    []string
+			batches int
+		}{
+			{pods, []string{"2:/registry/pods/a/x", "5:/registry/pods/a/y", "5:/registry/pods/b/z"}, 2},
+			{specs, []string{"5:/registry/services/specs/a/s"}, 1},
+			{all, []string{"2:/registry/pods/a/x", "3:/registry/podsy/a", "5:/registry/pods/a/y", "5:/registry/pods/b/z", "5:/registry/services/specs/a/s"}, 3},
+		} {
+			keys, batches := next(t, c.sub)
+			if !slices.Equal(keys, c.want) || batches != c.batches {
+				t.Errorf("got %q in %d batches, want %q in %d", keys, batches, c.want, c.batches)
+			}
+		}
+	})
+}
+
+func TestTailWaitAsksForProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		tail := startTail(t, store)
+		revision := put(t, store, "/elsewhere", "1")
+		start := time.Now()
+		if err := tail.Wait(t.Context(), revision); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took > 2*time.Millisecond {
+			t.Errorf("progress took %v", took)
+		}
+		// When the first request is lost, others follow.
+		store.Mute(true)
+		revision = put(t, store, "/elsewhere", "2")
+		go func() { time.Sleep(30 * time.Millisecond); store.Mute(false) }()
+		start = time.Now()
+		if err := tail.Wait(t.Context(), revision); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took > 130*time.Millisecond {
+			t.Errorf("progress took %v after 30ms of silence", took)
+		}
+		// A revision of the future is waited for until the caller gives up.
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := tail.Wait(ctx, revision+1); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Wait for the future: %v", err)
+		}
+	})
+}
+
+func TestSubscriptionFresh(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		tail := startTail(t, store)
+		sub := tail.Subscribe("/registry/pods/")
+		expect := func(when string, want int64) {
+			t.Helper()
+			synctest.Wait()
+			if got := sub.Fresh(); got != want {
+				t.Errorf("%s: Fresh = %d, want %d", when, got, want)
+			}
+		}
+		expect("before the load", 0)
+		put(t, store, "/registry/pods/a/x", "1")
+		loaded := load(t, store, sub, "/registry/pods/")
+		expect("loaded", loaded)
+		other := put(t, store, "/registry/nodes/n", "1")
+		expect("another part changed", other)
+		mine := put(t, store, "/registry/pods/a/x", "2")
+		expect("own change queued", 0)
+		_, n := next(t, sub)
+		expect("own change handed out", 0)
+		sub.Applied(n)
+		expect("own change applied", mine)
+	})
+}
+
+func TestSubscriptionWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		tail := startTail(t, store)
+		sub := tail.Subscribe("/registry/pods/")
+		load(t, store, sub, "/registry/pods/")
+		revision := put(t, store, "/registry/pods/a/x", "1")
+		done := make(chan error, 1)
+		go func() { done <- sub.Wait(t.Context(), revision) }()
+		_, n := next(t, sub)
+		time.Sleep(time.Second)
+		select {
+		case err := <-done:
+			t.Fatalf("Wait returned %v before Applied", err)
+		default:
+		}
+		put(t, store, "/registry/pods/a/x", "2") // queued later, not waited for
+		synctest.Wait()
+		sub.Applied(n)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func TestSubscriptionLoss(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		lose func(store *kvtest.Memory)
+		want int64 // revision of the reload
+	}{
+		{"compacted", func(store *kvtest.Memory) {
+			store.Hold()
+			store.EndWatches(errors.New("broken"))
+			for range 10 {
+				store.PutAll(map[string][]byte{"/registry/pods/a/x": []byte("2")})
+			}
+			if err := store.Compact(10); err != nil {
+				panic(err)
+			}
+			store.Release()
+		}, 14},
+		{"replaced", func(store *kvtest.Memory) { store.Restore(2, true) }, 2},
+		{"replaced in silence", func(store *kvtest.Memory) { store.Restore(2, false) }, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := kvtest.NewMemory()
+				tail := startTail(t, store)
+				sub, late := tail.Subscribe("/registry/pods/"), tail.Subscribe("/registry/nodes/")
+				for i := range 3 {
+					put(t, store, "/registry/pods/a/x", fmt.Sprint(i))
+				}
+				load(t, store, sub, "/registry/pods/")
+				load(t, store, late, "/registry/nodes/")
+				synctest.Wait()
+				if got := sub.Fresh(); got != 4 {
+					t.Fatalf("Fresh = %d before the loss", got)
+				}
+				c.lose(store)
+				if _, err := sub.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
+					t.Fatalf("Next: %v, want ErrLost", err)
+				}
+				if got := sub.Fresh(); got != 0 {
+					t.Errorf("Fresh = %d after the loss", got)
+				}
+				waited := make(chan error, 1)
+				go func() { waited <- sub.Wait(t.Context(), c.want) }()
+				if got := load(t, store, sub, "/registry/pods/"); got != c.want {
+					t.Errorf("reloaded at %d, want %d", got, c.want)
+				}
+				if err := <-waited; err != nil {
+					t.Error(err)
+				}
+				if got := sub.Fresh(); got != c.want {
+					t.Errorf("Fresh = %d after the reload, want %d", got, c.want)
+				}
+				// What was loaded before the loss is refused until ErrLost was seen.
+				late.Loaded(100)
+				if got := late.Fresh(); got != 0 {
+					t.Errorf("Fresh = %d from a load of before the loss", got)
+				}
+				if _, err := late.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
+					t.Errorf("Next: %v, want ErrLost", err)
+				}
+				revision := put(t, store, "/registry/pods/a/x", "new")
+				if keys, _ := next(t, sub); !slices.Equal(keys, []string{fmt.Sprintf("%d:/registry/pods/a/x", revision)}) {
+					t.Errorf("after the reload came %q", keys)
+				}
+			})
+		})
+	}
+}
+
+func TestTailResumesWithoutGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		tail := startTail(t, store)
+		sub := tail.Subscribe("/registry/pods/")
+		load(t, store, sub, "/registry/pods/")
+		var want, got []string
+		for i := range 20 {
+			store.EndWatches(errors.New("connection lost"))
+			key := fmt.Sprintf("/registry/pods/a/%d", i)
+			want = append(want, fmt.Sprintf("%d:%s", put(t, store, key, "1"), key))
+			if i%3 == 0 {
+				time.Sleep(time.Minute)
+			}
+		}
+		for len(got) < len(want) {
+			keys, n := next(t, sub)
+			got = append(got, keys...)
+			sub.Applied(n)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		if losses := tail.Stats().Losses; losses != 0 {
+			t.Errorf("%d losses", losses)
+		}
+	})
+}
+
+func TestTailReopensStalledWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		tail := startTail(t, store)
+		sub := tail.Subscribe("/registry/pods/")
+		load(t, store, sub, "/registry/pods/")
+		store.Hold()
+		revision := put(t, store, "/registry/pods/a/x", "1")
+		time.Sleep(10 * time.Second)
+		if watches := tail.Stats().Watches; watches < 2 {
+			t.Errorf("%d watches opened", watches)
+		}
+		store.Release()
+		if err := tail.Wait(t.Context(), revision); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestSubscriptionOverflow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry/", QueueBytes: 1000})
+		runUntilEnd(t, tail.Run)
+		synctest.Wait()
+		slow, other := tail.Subscribe("/registry/pods/"), tail.Subscribe("/registry/nodes/")
+		slow.Loaded(1)
+		other.Loaded(1)
+		for range 20 {
+			put(t, store, "/registry/pods/a/x", "1")
+		}
+		synctest.Wait()
+		if _, err := slow.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
+			t.Errorf("Next: %v, want ErrLost", err)
+		}
+		if got := other.Fresh(); got != 21 {
+			t.Errorf("the other subscription's Fresh = %d", got)
+		}
+		if got, want := load(t, store, slow, "/registry/pods/"), int64(21); got != want || slow.Fresh() != want {
+			t.Errorf("loaded at %d, Fresh = %d, want %d", got, slow.Fresh(), want)
+		}
+	})
+}
+
+func TestSubscriptionClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		tail := startTail(t, store)
+		sub := tail.Subscribe("/registry/pods/")
+		results := make(chan error, 2)
+		go func() { _, err := sub.Next(t.Context()); results <- err }()
+		go func() { results <- sub.Wait(t.Context(), 5) }()
+		synctest.Wait()
+		sub.Close()
+		sub.Close()
+		for range 2 {
+			if err := <-results; !errors.Is(err, kv.ErrClosed) {
+				t.Errorf("got %v, want ErrClosed", err)
+			}
+		}
+		put(t, store, "/registry/pods/a/x", "1") // reaches nobody
+		synctest.Wait()
+	})
+}
+
+func TestTailWaitsForStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		store.SetHook(func(op, key string) error { return errors.New("down") })
+		tail := startTail(t, store)
+		sub := tail.Subscribe("/registry/pods/")
+		time.Sleep(time.Minute)
+		if got := tail.Seen(); got != 0 {
+			t.Errorf("Seen = %d while the store is down", got)
+		}
+		store.SetHook(nil)
+		store.PutAll(map[string][]byte{"/registry/pods/a/x": []byte("1")})
+		if err := tail.Wait(t.Context(), 2); err != nil {
+			t.Fatal(err)
+		}
+		if got := load(t, store, sub, "/registry/pods/"); sub.Fresh() != got {
+			t.Errorf("Fresh = %d, want %d", sub.Fresh(), got)
+		}
+	})
+}
