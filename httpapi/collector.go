@@ -1,0 +1,101 @@
+package httpapi
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// collector reports what the caches hold and do, read when it is asked for. Where
+// upstream's cacher has a metric of the same meaning (apiserver
+// pkg/storage/cacher/metrics, pkg/storage/etcd3/metrics), it has its name.
+//
+// It is immutable.
+type collector struct {
+	registry *registry.Registry
+
+	storageObjects, objects, version    *prometheus.Desc
+	received, terminated, initialised   *prometheus.Desc
+	bytes, history, watchers, watchSets *prometheus.Desc
+	decodes, ingested, offered          *prometheus.Desc
+}
+
+// Secondary encodings are numbered; 0 is the canonical one.
+const maxEncodings = 256
+
+func newCollector(r *registry.Registry) *collector {
+	desc := func(name, help string, more ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, append([]string{"group", "resource"}, more...), nil)
+	}
+	return &collector{
+		registry:       r,
+		storageObjects: prometheus.NewDesc("apiserver_storage_objects", "Number of stored objects split by kind.", []string{"resource"}, nil),
+		objects:        desc("apiserver_resource_objects", "Number of stored objects split by kind."),
+		version:        desc("apiserver_watch_cache_resource_version", "Current resource version of watch cache broken by resource type. This is truncated to the 15 least significant digits."),
+		received:       desc("apiserver_watch_cache_events_received_total", "Counter of events received in watch cache broken by resource type."),
+		terminated:     desc("apiserver_terminated_watchers_total", "Counter of watchers closed due to unresponsiveness broken by resource type."),
+		initialised:    desc("apiserver_watch_cache_initializations_total", "Counter of watch cache initializations broken by resource type."),
+		bytes:          desc("larder_cache_bytes", "Bytes that the cache holds, by what they are: canonical encodings, encodings made on demand, frames of events, or objects that only the event history still needs.", "of"),
+		history:        desc("larder_cache_history_events", "Number of past events that watches can still start from."),
+		watchers:       desc("larder_watchers", "Number of open watches."),
+		watchSets:      desc("larder_watcher_groups", "Number of different selections among open watches. Each is evaluated once per event."),
+		decodes:        desc("larder_cache_decodes_total", "Counter of cached objects that were decoded to serve a read."),
+		ingested:       desc("larder_cache_ingested_total", "Counter of stored values that were decoded to enter the cache."),
+		offered:        desc("larder_cache_offered_total", "Counter of objects that entered the cache as this server had written them, without decoding."),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		c.storageObjects, c.objects, c.version, c.received, c.terminated, c.initialised,
+		c.bytes, c.history, c.watchers, c.watchSets, c.decodes, c.ingested, c.offered,
+	} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	for _, r := range c.registry.Resources() {
+		if r.Cache != nil {
+			c.collect(ch, r)
+		}
+	}
+}
+
+func (c *collector) collect(ch chan<- prometheus.Metric, r *registry.Resource) {
+	gr := r.GroupResource
+	emit := func(desc *prometheus.Desc, kind prometheus.ValueType, value float64, more ...string) {
+		labels := append([]string{gr.Group, gr.Resource}, more...)
+		ch <- prometheus.MustNewConstMetric(desc, kind, value, labels...)
+	}
+	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
+
+	feed, hub := r.Feed.Stats(), r.Hub.Stats()
+	emit(c.received, counter, float64(hub.Events))
+	emit(c.terminated, counter, float64(hub.Lapped))
+	emit(c.initialised, counter, float64(feed.Loads))
+	emit(c.watchers, gauge, float64(hub.Watchers))
+	emit(c.watchSets, gauge, float64(hub.Groups))
+	emit(c.decodes, counter, float64(r.Decodes()))
+	emit(c.ingested, counter, float64(feed.Ingested))
+	emit(c.offered, counter, float64(feed.Offered))
+	if !r.Cache.Ready() {
+		return
+	}
+	schema, log, now := r.Cache.Schema(), r.Cache.Log(), r.Cache.Snapshot()
+	ch <- prometheus.MustNewConstMetric(c.storageObjects, gauge, float64(now.Len()), gr.String())
+	emit(c.objects, gauge, float64(now.Len()))
+	emit(c.version, gauge, float64(now.Revision()%1e15))
+	emit(c.history, gauge, float64(log.Len()))
+	var encodings int64
+	for id := 1; id < maxEncodings; id++ {
+		encodings += schema.EncodingBytes(cache.EncodingID(id))
+	}
+	emit(c.bytes, gauge, float64(now.Bytes()), "canonical")
+	emit(c.bytes, gauge, float64(encodings), "encodings")
+	emit(c.bytes, gauge, float64(schema.FrameBytes()), "frames")
+	emit(c.bytes, gauge, float64(log.Bytes()), "history")
+}

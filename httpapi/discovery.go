@@ -1,0 +1,208 @@
+package httpapi
+
+import (
+	"cmp"
+	"net"
+	"net/http"
+	"slices"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/apiserver/pkg/endpoints"
+	"k8s.io/apiserver/pkg/endpoints/discovery"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/server/routes"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// groupPriority orders the groups under /apis, greatest first and equals by name:
+// kubernetes cmd/kube-apiserver/app/aggregator.go, apiVersionPriorities. It is not
+// the order in which groups are installed. Groups that are not listed come last.
+var groupPriority = map[string]int{
+	"apiregistration.k8s.io":       20000,
+	"apps":                         17800,
+	"events.k8s.io":                17750,
+	"authentication.k8s.io":        17700,
+	"authorization.k8s.io":         17600,
+	"autoscaling":                  17500,
+	"batch":                        17400,
+	"certificates.k8s.io":          17300,
+	"networking.k8s.io":            17200,
+	"policy":                       17100,
+	"rbac.authorization.k8s.io":    17000,
+	"storage.k8s.io":               16800,
+	"admissionregistration.k8s.io": 16700,
+	"apiextensions.k8s.io":         16700,
+	"scheduling.k8s.io":            16600,
+	"coordination.k8s.io":          16500,
+	"node.k8s.io":                  16300,
+	"discovery.k8s.io":             16200,
+	"resource.k8s.io":              16200,
+	"flowcontrol.apiserver.k8s.io": 16100,
+	"internal.apiserver.k8s.io":    16000,
+	"storagemigration.k8s.io":      15800,
+}
+
+// discoverer answers what is served: /api, /apis and what lies below them down to
+// the versions. The documents are made from the registry when a table is built.
+type discoverer struct {
+	groups []*registry.Group // without the core group, in the order of /apis
+	core   *registry.Group   // nil if it is not served
+
+	address string // host and port that clients reach this server by
+}
+
+func newDiscoverer(groups []*registry.Group, address string) *discoverer {
+	d := &discoverer{address: address}
+	for _, g := range groups {
+		if g.Name == "" {
+			d.core = g
+			continue
+		}
+		d.groups = append(d.groups, g)
+	}
+	slices.SortStableFunc(d.groups, func(a, b *registry.Group) int {
+		return cmp.Or(groupPriority[b.Name]-groupPriority[a.Name], cmp.Compare(a.Name, b.Name))
+	})
+	return d
+}
+
+// serve adds the documents to t.
+func (d *discoverer) serve(t *table) error {
+	everything := aggregated.NewResourceManager("apis")
+	for i, g := range d.groups {
+		if err := d.serveGroup(t, g, everything, len(d.groups)-i); err != nil {
+			return err
+		}
+	}
+	apis := aggregated.WrapAggregatedDiscoveryToHandler(http.HandlerFunc(d.serveGroups), everything, everything)
+	t.handle("/apis", apis)
+	t.handle("/apis/", apis)
+	if d.core == nil {
+		return nil
+	}
+	legacy := aggregated.NewResourceManager("api")
+	for _, v := range d.core.Versions {
+		if err := serveVersion(t, d.core, v, "/api/"+v.Version, legacy); err != nil {
+			return err
+		}
+	}
+	root := discovery.NewLegacyRootAPIHandler(d, d.core.Info.NegotiatedSerializer, "/api")
+	api := aggregated.WrapAggregatedDiscoveryToHandler(root, legacy, legacy)
+	serveDocument(t, "/api", api)
+	return nil
+}
+
+// serveGroup adds /apis/g and the documents of its versions.
+func (d *discoverer) serveGroup(t *table, g *registry.Group, everything aggregated.ResourceManager, priority int) error {
+	document := apiGroup(g)
+	serve := func(w http.ResponseWriter, req *http.Request) { writeUnversioned(w, req, &document) }
+	t.handle("/apis/"+g.Name, http.HandlerFunc(serve))
+	t.handle("/apis/"+g.Name+"/", http.HandlerFunc(serve))
+	for i, v := range g.Versions {
+		gv := metav1.GroupVersion{Group: g.Name, Version: v.Version}
+		everything.SetGroupVersionPriority(gv, priority, len(g.Versions)-i)
+		if err := serveVersion(t, g, v, "/apis/"+gv.String(), everything); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// serveVersion adds the list of one version's resources, alone and to everything.
+func serveVersion(t *table, g *registry.Group, v registry.GroupVersion, path string, everything aggregated.ResourceManager) error {
+	list := make([]metav1.APIResource, 0, len(v.Endpoints))
+	for _, e := range v.Endpoints {
+		list = append(list, e.Discovery())
+	}
+	resources, err := endpoints.ConvertGroupVersionIntoToDiscovery(list)
+	if err != nil {
+		return err
+	}
+	everything.AddGroupVersion(g.Name, apidiscoveryv2.APIVersionDiscovery{
+		Freshness: apidiscoveryv2.DiscoveryFreshnessCurrent,
+		Version:   v.Version,
+		Resources: resources,
+	})
+	lister := discovery.APIResourceListerFunc(func() []metav1.APIResource { return list })
+	serveDocument(t, path, discovery.NewAPIVersionHandler(g.Info.NegotiatedSerializer, v.GroupVersion, lister))
+	return nil
+}
+
+// serveDocument serves one document by GET, with and without a slash at the end.
+func serveDocument(t *table, path string, document http.Handler) {
+	media, _ := negotiation.MediaTypesForSerializer(legacyscheme.Codecs)
+	h := onlyMethods(producing(media, document), http.MethodGet)
+	t.handle(path, h)
+	t.handle(path+"/", h)
+}
+
+// serveGroups answers /apis. Upstream's comes from its aggregator (kube-aggregator
+// pkg/apiserver/handler_apis.go): versioned, and without server addresses.
+func (d *discoverer) serveGroups(w http.ResponseWriter, req *http.Request) {
+	list := &metav1.APIGroupList{Groups: make([]metav1.APIGroup, 0, len(d.groups))}
+	for _, g := range d.groups {
+		list.Groups = append(list.Groups, apiGroup(g))
+	}
+	writeUnversioned(w, req, list)
+}
+
+func apiGroup(g *registry.Group) metav1.APIGroup {
+	document := metav1.APIGroup{Name: g.Name}
+	for _, v := range g.Versions {
+		entry := metav1.GroupVersionForDiscovery{GroupVersion: v.String(), Version: v.Version}
+		document.Versions = append(document.Versions, entry)
+	}
+	document.PreferredVersion = document.Versions[0]
+	return document
+}
+
+func writeUnversioned(w http.ResponseWriter, req *http.Request, document runtime.Object) {
+	responsewriters.WriteObjectNegotiated(legacyscheme.Codecs, negotiation.DefaultEndpointRestrictions,
+		schema.GroupVersion{}, w, req, http.StatusOK, document, false)
+}
+
+// ServerAddressByClientCIDRs implements discovery.Addresses: every client reaches
+// this server by the same address.
+func (d *discoverer) ServerAddressByClientCIDRs(net.IP) []metav1.ServerAddressByClientCIDR {
+	return []metav1.ServerAddressByClientCIDR{{ClientCIDR: "0.0.0.0/0", ServerAddress: d.address}}
+}
+
+// serveVersionInfo adds /version.
+func serveVersionInfo(t *table, info *version.Info) {
+	serve := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		responsewriters.WriteRawJSON(http.StatusOK, *info, w)
+	})
+	h := onlyMethods(producing([]string{runtime.ContentTypeJSON}, serve), http.MethodGet)
+	t.handle("/version", h)
+	t.handle("/version/", h)
+}
+
+// serveIndex adds / and /index.html, which list the paths of t. Everything else
+// must have been added before.
+func serveIndex(t *table) {
+	listed := pathList{}
+	for path := range t.exact {
+		// The forms with a slash at the end are not listed, but for this one.
+		if path == "/apis/" || path[len(path)-1] != '/' {
+			listed = append(listed, path)
+		}
+	}
+	slices.Sort(listed)
+	index := routes.IndexLister{StatusCode: http.StatusOK, PathProvider: listed}
+	t.handle("/", index)
+	t.handle("/index.html", index)
+}
+
+// pathList implements routes.ListedPathProvider.
+type pathList []string
+
+// ListedPaths returns the list.
+func (l pathList) ListedPaths() []string { return l }

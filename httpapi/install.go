@@ -1,0 +1,317 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/http"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/deprecation"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/server/healthz"
+
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// patchTypes are the content types that PATCH takes. CBOR is off, as upstream has
+// it by default.
+var patchTypes = []string{
+	string(types.JSONPatchType),
+	string(types.MergePatchType),
+	string(types.StrategicMergePatchType),
+	string(types.ApplyYAMLPatchType),
+}
+
+// installer turns the registry's endpoints into what requests are routed to. What
+// it fills in, and from where, follows apiserver pkg/endpoints/installer.go.
+type installer struct {
+	admit      admission.Interface
+	authorizer authorizer.Authorizer
+	version    *version.Info
+
+	maxBodyBytes int64
+
+	// minWatch is the least time that a watch without timeoutSeconds lasts.
+	minWatch time.Duration
+
+	models *models
+}
+
+// install builds the table of everything that the server answers and publishes it.
+func (s *Server) install() error {
+	config := &s.config
+	groups := config.Registry.Groups()
+	in := &installer{
+		admit:        config.Admission,
+		authorizer:   config.Authorizer,
+		version:      config.Version,
+		maxBodyBytes: config.MaxRequestBodyBytes,
+		minWatch:     config.MinRequestTimeout,
+		models:       newModels(),
+	}
+	t := newTable()
+	if err := in.install(t, groups); err != nil {
+		return err
+	}
+	if err := newDiscoverer(groups, config.Listener.Addr().String()).serve(t); err != nil {
+		return err
+	}
+	if err := (&describer{models: in.models, groups: groups, version: config.Version}).serve(t); err != nil {
+		return err
+	}
+	if err := serveMetrics(t, newCollector(config.Registry)); err != nil {
+		return err
+	}
+	serveVersionInfo(t, config.Version)
+	serveHealth(t, config.HealthChecks, config.LiveChecks, s.readyChecks())
+	serveProfiling(t)
+	serveIndex(t)
+	s.publish(t)
+	return nil
+}
+
+// readyChecks are those of the configuration, and that shutdown has not begun.
+func (s *Server) readyChecks() []healthz.HealthChecker {
+	return append(s.config.ReadyChecks[:len(s.config.ReadyChecks):len(s.config.ReadyChecks)], healthz.NewShutdownHealthz(s.draining))
+}
+
+// install adds every endpoint of groups to t.
+func (in *installer) install(t *table, groups []*registry.Group) error {
+	kinds := runtime.NewEquivalentResourceRegistry()
+	for _, g := range groups {
+		converter := in.models.converter(g)
+		for _, v := range g.Versions {
+			for _, e := range v.Endpoints {
+				i, err := in.endpoint(g, e, converter, kinds)
+				if err != nil {
+					return fmt.Errorf("httpapi: %s %s: %w", v.GroupVersion, e.Name(), err)
+				}
+				kinds.RegisterKindFor(e.GVR, e.Subresource, e.GVK)
+				t.add(e.GVR, e.Subresource, i)
+			}
+		}
+	}
+	return nil
+}
+
+// endpoint builds what serves e.
+func (in *installer) endpoint(g *registry.Group, e *registry.Endpoint, converter managedfields.TypeConverter, kinds runtime.EquivalentResourceMapper) (*installed, error) {
+	scope, err := in.scope(g, e, converter, kinds)
+	if err != nil {
+		return nil, err
+	}
+	life, err := in.lifecycle(g, e)
+	if err != nil {
+		return nil, err
+	}
+	b := &handlerBuilder{installer: in, endpoint: e, scope: scope, life: life}
+	i := &installed{
+		endpoint: e,
+		scope:    scope,
+		view:     e.View,
+		http:     b.handlers(),
+		connect:  b.connects(),
+		subpath:  b.subpath(),
+		warnings: life.warnings,
+	}
+	return i, nil
+}
+
+// scope is what upstream's handlers know of an endpoint.
+func (in *installer) scope(g *registry.Group, e *registry.Endpoint, converter managedfields.TypeConverter, kinds runtime.EquivalentResourceMapper) (*handlers.RequestScope, error) {
+	scheme := g.Info.Scheme
+	scope := &handlers.RequestScope{
+		Namer: handlers.ContextBasedNaming{
+			Namer:         runtime.Namer(meta.NewAccessor()),
+			ClusterScoped: !e.Namespaced,
+		},
+		Serializer:               g.Info.NegotiatedSerializer,
+		ParameterCodec:           g.Info.ParameterCodec,
+		Creater:                  scheme,
+		Convertor:                scheme,
+		Defaulter:                scheme,
+		Typer:                    scheme,
+		UnsafeConvertor:          runtime.UnsafeObjectConvertor(scheme),
+		Authorizer:               in.authorizer,
+		EquivalentResourceMapper: kinds,
+		Resource:                 e.GVR,
+		Kind:                     e.GVK,
+		Subresource:              e.Subresource,
+		MetaGroupVersion:         metav1.SchemeGroupVersion,
+		HubGroupVersion:          schema.GroupVersion{Group: e.GVK.Group, Version: runtime.APIVersionInternal},
+		MaxRequestBodyBytes:      in.maxBodyBytes,
+	}
+	if g.Info.MetaGroupVersion != nil {
+		scope.MetaGroupVersion = *g.Info.MetaGroupVersion
+	}
+	// An interface holding a nil pointer is not nil: assign only what is there.
+	if tables, ok := e.Storage.(rest.TableConvertor); ok {
+		scope.TableConvertor = tables
+	}
+	if accepts, ok := e.Storage.(rest.GroupVersionAcceptor); ok {
+		scope.AcceptsGroupVersionDelegate = accepts
+	}
+	reset, err := resetFields(e.Storage)
+	if err != nil {
+		return nil, err
+	}
+	scope.FieldManager, err = managedfields.NewDefaultFieldManager(converter, scope.UnsafeConvertor,
+		scope.Defaulter, scope.Creater, e.GVK, scope.HubGroupVersion, e.Subresource, reset)
+	return scope, err
+}
+
+// lifecycle is what clients of a deprecated kind are told.
+type lifecycle struct {
+	deprecated bool
+	removed    string // the release without it, "" if that is not decided
+	warnings   []string
+}
+
+func (in *installer) lifecycle(g *registry.Group, e *registry.Endpoint) (lifecycle, error) {
+	obj, err := g.Info.Scheme.New(e.GVK)
+	if err != nil {
+		return lifecycle{}, err
+	}
+	obj.GetObjectKind().SetGroupVersionKind(e.GVK)
+	major, minor, err := deprecation.MajorMinor(*in.version)
+	if err != nil {
+		return lifecycle{}, fmt.Errorf("version %q: %w", in.version, err)
+	}
+	if !deprecation.IsDeprecated(obj, major, minor) {
+		return lifecycle{}, nil
+	}
+	return lifecycle{
+		deprecated: true,
+		removed:    deprecation.RemovedRelease(obj),
+		warnings:   []string{deprecation.WarningMessage(obj)},
+	}, nil
+}
+
+// handlerBuilder makes the handlers of one endpoint out of what its storage can do.
+type handlerBuilder struct {
+	*installer
+	endpoint *registry.Endpoint
+	scope    *handlers.RequestScope
+	life     lifecycle
+}
+
+// handlers returns the handlers by verb.
+func (b *handlerBuilder) handlers() map[string]http.Handler {
+	h := make(map[string]http.Handler)
+	b.readers(h)
+	storage := b.endpoint.Storage
+	if s, ok := storage.(rest.NamedCreater); ok {
+		h["create"] = b.finish(apirequest.MethodPost, handlers.CreateNamedResource(s, b.scope, b.admit))
+	} else if s, ok := storage.(rest.Creater); ok {
+		h["create"] = b.finish(apirequest.MethodPost, handlers.CreateResource(s, b.scope, b.admit))
+	}
+	if s, ok := storage.(rest.Updater); ok {
+		h["update"] = b.finish(apirequest.MethodPut, handlers.UpdateResource(s, b.scope, b.admit))
+	}
+	if s, ok := storage.(rest.Patcher); ok {
+		patch := handlers.PatchResource(s, b.scope, b.admit, patchTypes)
+		h["patch"] = b.finish(apirequest.MethodPatch, consuming(patchTypes, patch))
+	}
+	if s, ok := storage.(rest.GracefulDeleter); ok {
+		h["delete"] = b.finish(apirequest.MethodDelete, handlers.DeleteResource(s, true, b.scope, b.admit))
+	}
+	if s, ok := storage.(rest.CollectionDeleter); ok {
+		h["deletecollection"] = b.finish(apirequest.MethodDeleteCollection, handlers.DeleteCollection(s, true, b.scope, b.admit))
+	}
+	return h
+}
+
+// readers adds the handlers of get, list and watch.
+func (b *handlerBuilder) readers(h map[string]http.Handler) {
+	storage := b.endpoint.Storage
+	verb := apirequest.MethodGet
+	if s, ok := storage.(storageMetricsOverride); ok {
+		verb = s.OverrideMetricsVerb(verb)
+	}
+	if s, ok := storage.(rest.GetterWithOptions); ok {
+		get := handlers.GetResourceWithOptions(s, b.scope, b.endpoint.Subresource != "")
+		h["get"] = b.finishAs(apirequest.MethodGet, verb, get)
+	} else if s, ok := storage.(rest.Getter); ok {
+		h["get"] = b.finishAs(apirequest.MethodGet, verb, handlers.GetResource(s, b.scope))
+	}
+	lister, ok := storage.(rest.Lister)
+	if !ok {
+		return
+	}
+	// A watcher that is nil makes the handler answer that watches are not supported.
+	watcher, _ := storage.(rest.Watcher)
+	h["list"] = b.finish(apirequest.MethodList, handlers.ListResource(lister, watcher, b.scope, false, b.minWatch))
+	// A request for a watch that came by ?watch=1 is treated alike by either value
+	// of forceWatch; one that came by the deprecated path needs it.
+	h["watch"] = b.finishAs(apirequest.MethodList, apirequest.MethodWatch,
+		handlers.ListResource(lister, watcher, b.scope, true, b.minWatch))
+}
+
+// storageMetricsOverride is endpoints.StorageMetricsOverride of apiserver.
+type storageMetricsOverride interface {
+	OverrideMetricsVerb(oldVerb string) (newVerb string)
+}
+
+// connects returns the handlers of CONNECT by HTTP method, nil if the storage takes
+// over no connections.
+func (b *handlerBuilder) connects() map[string]http.Handler {
+	s, ok := b.endpoint.Storage.(rest.Connecter)
+	if !ok {
+		return nil
+	}
+	connect := handlers.ConnectResource(s, b.scope, b.admit, b.endpoint.Name(), b.endpoint.Subresource != "")
+	h := make(map[string]http.Handler)
+	for _, method := range s.ConnectMethods() {
+		h[method] = recordingWarnings(b.instrument(apirequest.MethodConnect, connect))
+	}
+	return h
+}
+
+// subpath reports whether the storage takes path segments behind its own.
+func (b *handlerBuilder) subpath() bool {
+	if s, ok := b.endpoint.Storage.(rest.GetterWithOptions); ok {
+		_, sub, _ := s.NewGetOptions()
+		return sub
+	}
+	if s, ok := b.endpoint.Storage.(rest.Connecter); ok {
+		_, sub, _ := s.NewConnectOptions()
+		return sub
+	}
+	return false
+}
+
+// finish wraps the handler of an action: what it can produce is checked first, as
+// go-restful does for upstream, then it is measured.
+func (b *handlerBuilder) finish(action string, h http.HandlerFunc) http.Handler {
+	return b.finishAs(action, action, h)
+}
+
+// finishAs is finish for an action that metrics know by another verb.
+func (b *handlerBuilder) finishAs(action, verb string, h http.HandlerFunc) http.Handler {
+	return producing(b.produces(action), recordingWarnings(b.instrument(verb, h)))
+}
+
+// produces lists the media types that an action answers with.
+func (b *handlerBuilder) produces(action string) []string {
+	var list []string
+	if s, ok := b.endpoint.Storage.(rest.StorageMetadata); ok {
+		list = append(list, s.ProducesMIMETypes(action)...)
+	}
+	media, streams := negotiation.MediaTypesForSerializer(b.scope.Serializer)
+	list = append(list, media...)
+	if action == apirequest.MethodList {
+		list = append(list, streams...)
+	}
+	return list
+}

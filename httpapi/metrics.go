@@ -1,0 +1,115 @@
+package httpapi
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/component-base/metrics/prometheus/slis"
+
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// instrument reports what h does under upstream's metrics, by verb, and warns
+// clients of deprecated kinds.
+func (b *handlerBuilder) instrument(verb string, h http.HandlerFunc) http.Handler {
+	e, life := b.endpoint, b.life
+	served := func(w http.ResponseWriter, req *http.Request) {
+		for _, text := range life.warnings {
+			warning.AddWarning(req.Context(), "", text)
+		}
+		h(w, req)
+	}
+	measure := func(scope string) http.HandlerFunc {
+		return metrics.InstrumentHandlerFunc(verb, e.GVR.Group, e.GVR.Version, e.GVR.Resource, e.Subresource,
+			scope, metrics.APIServerComponent, life.deprecated, life.removed, served)
+	}
+	item, namespace, cluster := measure("resource"), measure("namespace"), measure("cluster")
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		switch info, _ := apirequest.RequestInfoFrom(req.Context()); {
+		case info == nil || len(info.Parts) > 1 || verb == apirequest.MethodPost:
+			item(w, req)
+		case info.Namespace != "" && e.Namespaced:
+			namespace(w, req)
+		default:
+			cluster(w, req)
+		}
+	})
+}
+
+// monitor reports requests of one shape that never were a net/http request. It
+// holds a stand-in for upstream's metrics to read the constant labels from.
+type monitor struct {
+	endpoint *registry.Endpoint
+	verb     string
+	scope    string
+	request  *http.Request
+}
+
+// newMonitor reports requests for e by verb (GET, LIST, WATCH) in scope (resource,
+// namespace, cluster).
+func newMonitor(e *registry.Endpoint, verb, scope string) (*monitor, error) {
+	req, err := http.NewRequest(http.MethodGet, "/", nil)
+	if err != nil {
+		return nil, err
+	}
+	if verb == apirequest.MethodWatch {
+		req.URL.RawQuery = "watch=1"
+	}
+	ctx := apirequest.WithRequestInfo(req.Context(), &apirequest.RequestInfo{
+		IsResourceRequest: true,
+		APIGroup:          e.GVR.Group,
+		APIVersion:        e.GVR.Version,
+		Resource:          e.GVR.Resource,
+		Subresource:       e.Subresource,
+	})
+	// Latencies that serve service level indicators are reported only for requests
+	// that tell time spent in webhooks apart.
+	ctx = apirequest.WithLatencyTrackers(ctx)
+	return &monitor{endpoint: e, verb: verb, scope: scope, request: req.WithContext(ctx)}, nil
+}
+
+// observe reports one request that was answered with code and size bytes.
+func (m *monitor) observe(code, size int, elapsed time.Duration) {
+	e := m.endpoint
+	metrics.MonitorRequest(m.request, m.verb, e.GVR.Group, e.GVR.Version, e.GVR.Resource, e.Subresource,
+		m.scope, metrics.APIServerComponent, false, "", code, size, elapsed)
+}
+
+// serveMetrics adds /metrics and /metrics/slis. Upstream's registry belongs to the
+// process; collectors belong to this server and are merged into its answers alone.
+func serveMetrics(t *table, collectors ...prometheus.Collector) error {
+	metrics.Register()
+	own := prometheus.NewRegistry()
+	for _, c := range collectors {
+		if err := own.Register(c); err != nil {
+			return err
+		}
+	}
+	all := prometheus.Gatherers{legacyregistry.DefaultGatherer, own}
+	serve := promhttp.HandlerFor(all, promhttp.HandlerOpts{ProcessStartTime: legacyregistry.GetProcessStart()})
+	t.handle("/metrics", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.Method == http.MethodDelete {
+			legacyregistry.Reset()
+			w.Write([]byte("metrics reset\n"))
+			return
+		}
+		serve.ServeHTTP(w, req)
+	}))
+	slis.SLIMetricsWithReset{}.Install(paths{t})
+	return nil
+}
+
+// paths makes a table what upstream's installers register paths on.
+type paths struct{ t *table }
+
+// Handle serves path by h.
+func (p paths) Handle(path string, h http.Handler) { p.t.handle(path, h) }
+
+// HandlePrefix serves every path below path, which ends in "/", by h.
+func (p paths) HandlePrefix(path string, h http.Handler) { p.t.handlePrefix(path, h) }

@@ -1,0 +1,250 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/http"
+	"path"
+	"strings"
+	"sync"
+
+	restful "github.com/emicklei/go-restful/v3"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/apiserver/pkg/endpoints"
+	"k8s.io/apiserver/pkg/endpoints/discovery"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/server/routes"
+	"k8s.io/kube-openapi/pkg/builder"
+	"k8s.io/kube-openapi/pkg/builder3"
+	"k8s.io/kube-openapi/pkg/common"
+	"k8s.io/kube-openapi/pkg/common/restfuladapter"
+	"k8s.io/kube-openapi/pkg/handler"
+	"k8s.io/kube-openapi/pkg/handler3"
+	"k8s.io/kube-openapi/pkg/spec3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// describer writes the OpenAPI documents: upstream's installer describes the
+// routes of the same storages to a container that nobody serves from, and
+// upstream's builders make documents of it. Nothing of it happens before a
+// document is asked for, and of each document only its bytes are kept.
+type describer struct {
+	models  *models
+	groups  []*registry.Group
+	version *version.Info
+
+	// building serialises the builders, which write to the definitions.
+	building sync.Mutex
+}
+
+// serve adds /openapi/v2 and /openapi/v3 to t.
+func (d *describer) serve(t *table) error {
+	v2 := handler.NewOpenAPIServiceLazy(&document[spec.Swagger]{build: d.v2})
+	v2.RegisterOpenAPIVersionedService("/openapi/v2", paths{t})
+	v3 := handler3.NewOpenAPIService()
+	for _, s := range d.services() {
+		v3.UpdateGroupVersionLazy(s.name, &document[spec3.OpenAPI]{build: func() (*spec3.OpenAPI, error) { return d.v3(s) }})
+	}
+	return v3.RegisterOpenAPIV3VersionedService("/openapi/v3", paths{t})
+}
+
+// document is a cached.Value of kube-openapi that is built once.
+type document[T any] struct {
+	build func() (*T, error)
+
+	mu    sync.Mutex
+	built *T
+}
+
+// Get implements cached.Value. Kube-openapi asks for the value each time, to learn
+// whether the tag is still the one whose encoding it has, and holds on to the
+// first answer. A second call, then, comes after the encoding and empties the
+// value, which would otherwise stay with tens of megabytes.
+func (d *document[T]) Get() (*T, string, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.built != nil {
+		var none T
+		*d.built = none
+		return d.built, "1", nil
+	}
+	built, err := d.build()
+	if err != nil {
+		return nil, "", err
+	}
+	d.built = built
+	return built, "1", nil
+}
+
+// service is one web service of the container that upstream would serve from. A
+// document of OpenAPI v3 describes one of them.
+type service struct {
+	name    string // its path, without a slash in front
+	group   *registry.Group
+	version *registry.GroupVersion // nil if the service is not one of resources
+	install func(*restful.Container) error
+}
+
+// services lists all of them.
+func (d *describer) services() []service {
+	list := []service{{name: "version", install: func(c *restful.Container) error {
+		routes.Version{Version: d.version}.Install(c)
+		return nil
+	}}}
+	roots := map[bool]any{true: metav1.APIVersions{}, false: metav1.APIGroupList{}}
+	for core, sample := range roots {
+		name := rootOf(core)
+		list = append(list, service{name: name, install: func(c *restful.Container) error {
+			c.Add(aggregated.WrapAggregatedDiscoveryToHandler(nil, nil, nil).GenerateWebService("/"+name, sample))
+			return nil
+		}})
+	}
+	for _, g := range d.groups {
+		if g.Name != "" {
+			list = append(list, service{name: "apis/" + g.Name, group: g, install: func(c *restful.Container) error {
+				c.Add(discovery.NewAPIGroupHandler(g.Info.NegotiatedSerializer, metav1.APIGroup{Name: g.Name}).WebService())
+				return nil
+			}})
+		}
+		for _, v := range g.Versions {
+			list = append(list, service{
+				name:    path.Join(rootOf(g.Name == ""), g.Name, v.Version),
+				group:   g,
+				version: &v,
+				install: func(c *restful.Container) error { return d.describe(g, v, c) },
+			})
+		}
+	}
+	return list
+}
+
+func rootOf(core bool) string {
+	if core {
+		return "api"
+	}
+	return "apis"
+}
+
+// describe adds the routes of one version to c.
+func (d *describer) describe(g *registry.Group, v registry.GroupVersion, c *restful.Container) error {
+	storages := make(map[string]rest.Storage, len(v.Endpoints))
+	for _, e := range v.Endpoints {
+		storages[e.Name()] = e.Storage
+	}
+	scheme := g.Info.Scheme
+	described := &endpoints.APIGroupVersion{
+		Storage:                    storages,
+		Root:                       "/" + rootOf(g.Name == ""),
+		GroupVersion:               v.GroupVersion,
+		OptionsExternalVersion:     g.Info.OptionsExternalVersion,
+		MetaGroupVersion:           g.Info.MetaGroupVersion,
+		Serializer:                 g.Info.NegotiatedSerializer,
+		ParameterCodec:             g.Info.ParameterCodec,
+		Typer:                      scheme,
+		Creater:                    scheme,
+		Convertor:                  scheme,
+		ConvertabilityChecker:      scheme,
+		Defaulter:                  scheme,
+		UnsafeConvertor:            runtime.UnsafeObjectConvertor(scheme),
+		Namer:                      runtime.Namer(meta.NewAccessor()),
+		TypeConverter:              d.models.converter(g),
+		EquivalentResourceRegistry: runtime.NewEquivalentResourceRegistry(),
+	}
+	_, _, err := described.InstallREST(c)
+	return err
+}
+
+// v2 builds the one document that describes all services.
+func (d *describer) v2() (*spec.Swagger, error) {
+	d.building.Lock()
+	defer d.building.Unlock()
+	c := restful.NewContainer()
+	for _, s := range d.services() {
+		if err := s.install(c); err != nil {
+			return nil, fmt.Errorf("httpapi: describing %s: %w", s.name, err)
+		}
+	}
+	config := &common.Config{
+		ProtocolList:          []string{"https"},
+		Info:                  d.info(),
+		DefaultResponse:       &spec.Response{ResponseProps: spec.ResponseProps{Description: "Default Response."}},
+		CommonResponses:       map[int]spec.Response{http.StatusUnauthorized: {ResponseProps: spec.ResponseProps{Description: "Unauthorized"}}},
+		GetOperationIDAndTags: openapinamer.GetOperationIDAndTags,
+		GetDefinitionName:     d.models.namer().GetDefinitionName,
+		GetDefinitions:        d.models.generate,
+		DefaultSecurity:       []map[string][]string{{"BearerToken": {}}},
+		SecurityDefinitions: &spec.SecurityDefinitions{"BearerToken": {SecuritySchemeProps: spec.SecuritySchemeProps{
+			Type: "apiKey", Name: "authorization", In: "header", Description: "Bearer Token authentication",
+		}}},
+	}
+	document, err := builder.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices(c.RegisteredWebServices()), config)
+	if err != nil {
+		return nil, fmt.Errorf("httpapi: openapi v2: %w", err)
+	}
+	document.Definitions = handler.PruneDefaults(document.Definitions)
+	return document, nil
+}
+
+// v3 builds the document that describes one service.
+func (d *describer) v3(s service) (*spec3.OpenAPI, error) {
+	d.building.Lock()
+	defer d.building.Unlock()
+	c := restful.NewContainer()
+	if err := s.install(c); err != nil {
+		return nil, fmt.Errorf("httpapi: describing %s: %w", s.name, err)
+	}
+	config := d.models.v3()
+	config.Info = d.info()
+	config.DefaultResponse = &spec3.Response{ResponseProps: spec3.ResponseProps{Description: "Default Response."}}
+	config.CommonResponses = map[int]*spec3.Response{http.StatusUnauthorized: {ResponseProps: spec3.ResponseProps{Description: "Unauthorized"}}}
+	config.DefaultSecurity = []map[string][]string{{"BearerToken": {}}}
+	config.SecuritySchemes = spec3.SecuritySchemes{"BearerToken": {SecuritySchemeProps: spec3.SecuritySchemeProps{
+		Type: "apiKey", Name: "authorization", In: "header", Description: "Bearer Token authentication",
+	}}}
+	document, err := builder3.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices(c.RegisteredWebServices()), config)
+	if err != nil {
+		return nil, fmt.Errorf("httpapi: openapi v3 of %s: %w", s.name, err)
+	}
+	if s.version != nil {
+		narrow(document, s.version.Group, s.version.Version)
+	}
+	return document, nil
+}
+
+func (d *describer) info() *spec.Info {
+	release, _, _ := strings.Cut(d.version.GitVersion, "-")
+	return &spec.Info{InfoProps: spec.InfoProps{Title: "Kubernetes", Version: release}}
+}
+
+// narrow takes the kinds of other versions off the types that every version has
+// (WatchEvent, DeleteOptions), but for those of core v1: apiserver
+// pkg/server/routes/openapi.go, filterScopedGVKs.
+func narrow(document *spec3.OpenAPI, group, version string) {
+	const key = "x-kubernetes-group-version-kind"
+	for _, schema := range document.Components.Schemas {
+		kinds, _ := schema.Extensions[key].([]any)
+		if len(kinds) < 2 || !everywhere(kinds[0]) {
+			continue
+		}
+		var kept []any
+		for _, kind := range kinds {
+			m, _ := kind.(map[string]any)
+			if (m["group"] == group && m["version"] == version) || (m["group"] == "" && m["version"] == "v1") {
+				kept = append(kept, kind)
+			}
+		}
+		schema.Extensions[key] = kept
+	}
+}
+
+// everywhere reports whether kind is registered in every version.
+func everywhere(kind any) bool {
+	m, _ := kind.(map[string]any)
+	return m["kind"] == "WatchEvent" || m["kind"] == "DeleteOptions"
+}

@@ -1,0 +1,87 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+)
+
+// What follows is refused by go-restful before upstream's handlers see a request,
+// with texts of its own: go-restful jsr311.go, detectRoute, and apiserver
+// pkg/server/handler.go, serviceErrorHandler.
+
+// producing refuses requests that accept none of media.
+func producing(media []string, h http.Handler) http.Handler {
+	text := "406: Not Acceptable\n\nAvailable representations: " + strings.Join(media, ", ")
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if !accepts(req.Header.Get("Accept"), media) {
+			refuse(w, req, http.StatusNotAcceptable, text)
+			return
+		}
+		h.ServeHTTP(w, req)
+	})
+}
+
+// accepts reports whether an Accept header names one of media. Parameters are
+// ignored; of the wildcards only */* counts.
+func accepts(header string, media []string) bool {
+	if header == "" {
+		return true
+	}
+	for clause := range strings.SplitSeq(header, ",") {
+		name := mediaName(clause)
+		if name == "*/*" || slices.Contains(media, name) {
+			return true
+		}
+	}
+	return false
+}
+
+// consuming refuses bodies of a type that is not among media.
+func consuming(media []string, h http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		for clause := range strings.SplitSeq(req.Header.Get("Content-Type"), ",") {
+			if slices.Contains(media, mediaName(clause)) {
+				h(w, req)
+				return
+			}
+		}
+		refuse(w, req, http.StatusUnsupportedMediaType, "415: Unsupported Media Type")
+	}
+}
+
+// mediaName is a media type without its parameters.
+func mediaName(clause string) string {
+	name, _, _ := strings.Cut(clause, ";")
+	return strings.Trim(name, " ")
+}
+
+// onlyMethods answers other methods than those given with 405.
+func onlyMethods(h http.Handler, methods ...string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if !slices.Contains(methods, req.Method) {
+			w.Header().Set("Allow", strings.Join(methods, ", "))
+			refuse(w, req, http.StatusMethodNotAllowed, "405: Method Not Allowed")
+			return
+		}
+		h.ServeHTTP(w, req)
+	})
+}
+
+// refuse answers with the Status that upstream makes of a router's error.
+func refuse(w http.ResponseWriter, req *http.Request, code int, message string) {
+	err := apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", message, 0, false)
+	responsewriters.ErrorNegotiated(err, legacyscheme.Codecs, schema.GroupVersion{}, w, req)
+}
+
+// failed answers a request whose handler cannot work, which is a fault of ours.
+func failed(w http.ResponseWriter, req *http.Request, err error) {
+	err = apierrors.NewInternalError(fmt.Errorf("httpapi: %w", err))
+	responsewriters.ErrorNegotiated(err, legacyscheme.Codecs, schema.GroupVersion{}, w, req)
+}
