@@ -3,7 +3,6 @@ package cache
 import (
 	"encoding/binary"
 	"hash/maphash"
-	"maps"
 	"slices"
 	"sync/atomic"
 
@@ -19,7 +18,12 @@ import (
 
 // packLabels encodes a label set, appending to dst.
 func packLabels(dst []byte, set map[string]string) []byte {
-	for _, key := range slices.Sorted(maps.Keys(set)) {
+	keys := make([]string, 0, 16)
+	for key := range set {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
 		dst = appendText(dst, key)
 		dst = appendText(dst, set[key])
 	}

@@ -20,6 +20,8 @@ type cells struct {
 	// retired is set when the owner left the cache: from then on bytes are still
 	// made for those who hold it, but no longer kept.
 	retired atomic.Bool
+	// extra is for the owner: room that would be padding otherwise.
+	extra uint32
 }
 
 type cell struct {

@@ -60,6 +60,10 @@ func (h *history) list() []*state {
 
 func (h *history) reset() {
 	h.checkpoints.Store(nil)
+	h.recentReset()
+}
+
+func (h *history) recentReset() {
 	for i := range h.recent {
 		h.recent[i].Store(nil)
 	}

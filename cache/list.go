@@ -95,11 +95,11 @@ func (l *lister) run() {
 
 // visit looks at one object and reports whether to go on.
 func (l *lister) visit(o *Object) bool {
-	if !strings.HasPrefix(o.key, l.query.Prefix) {
+	if !strings.HasPrefix(o.Key(), l.query.Prefix) {
 		return false
 	}
 	if l.last != nil {
-		l.page.Next = l.last.key + "\x00"
+		l.page.Next = l.last.Key() + "\x00"
 		return false
 	}
 	l.page.Scanned++
@@ -178,7 +178,7 @@ func (l *lister) checkPoison(start string) {
 		return
 	}
 	o := l.state.poisoned[at]
-	if !strings.HasPrefix(o.key, l.query.Prefix) || l.page.Next != "" && o.key >= l.page.Next {
+	if !strings.HasPrefix(o.Key(), l.query.Prefix) || l.page.Next != "" && o.Key() >= l.page.Next {
 		return
 	}
 	l.poisoned = o
@@ -194,7 +194,7 @@ func (s *state) count(prefix, from, start string, seen int) int64 {
 	pivot := s.pivots.get(from)
 	defer s.pivots.put(pivot)
 	s.objects.AscendGreaterOrEqual(pivot, func(o *Object) bool {
-		if !strings.HasPrefix(o.key, prefix) {
+		if !strings.HasPrefix(o.Key(), prefix) {
 			return false
 		}
 		n++

@@ -40,7 +40,7 @@ func (e *Event) Frame(key FrameKey, build func() ([]byte, error)) ([]byte, error
 }
 
 // Key is the key of the object that changed.
-func (e *Event) Key() string { return e.subject().key }
+func (e *Event) Key() string { return e.subject().Key() }
 
 // Last reports whether the event is the final one of its revision.
 func (e *Event) Last() bool { return e.last }
@@ -66,7 +66,7 @@ func (e *Event) cost() int64 {
 	if e.Prev == nil {
 		return eventOverhead
 	}
-	return eventOverhead + int64(len(e.Prev.body)+len(e.Prev.key)+len(e.Prev.fields))
+	return eventOverhead + int64(len(e.Prev.body)+len(e.Prev.meta))
 }
 
 // LogConfig says how far back a Log reaches. Zero values give the defaults.
@@ -81,7 +81,7 @@ type LogConfig struct {
 	MaxEvents int
 	MaxBytes  int64
 	// CheckpointEvery is the number of events between kept snapshots, from which
-	// Cache.At reconstructs past states (default 512).
+	// Cache.At reconstructs past states (default 256).
 	CheckpointEvery int
 }
 
@@ -90,7 +90,7 @@ func (c LogConfig) withDefaults() LogConfig {
 	setDefault(&c.MinEvents, 128)
 	setDefault(&c.MaxEvents, 102400)
 	setDefault(&c.MaxBytes, 256<<20)
-	setDefault(&c.CheckpointEvery, 512)
+	setDefault(&c.CheckpointEvery, 256)
 	return c
 }
 

@@ -20,17 +20,16 @@ type EncodingID uint8
 // Implementation: an object costs one allocation for the struct, one that holds
 // both key and field values, and its body. Label sets are shared among objects.
 type Object struct {
-	body     []byte
-	key      string // the head of meta; namespace and name are parts of it
-	fields   string // the tail of meta: values packed by packFields
+	body []byte
+	// meta is the key, cells.extra bytes long, then the values of fields as
+	// packFields packs them.
+	// Invariant: cells.extra <= len(meta)
+	meta     string
 	labels   string // packed by packLabels, interned
 	schema   *Schema
 	poison   *poison
-	cells    cells
 	revision int64
-	// nameAt is where the name starts in key: 0, or one past the slash.
-	// Invariant: nameAt == 0 || key[nameAt-1] == '/'
-	nameAt int32
+	cells    cells
 }
 
 // poison says why an object could not be understood. It is apart from Object
@@ -55,27 +54,21 @@ type ObjectConfig struct {
 
 // NewObject makes an Object of the schema's resource.
 func NewObject(config ObjectConfig, schema *Schema) *Object {
-	o := &Object{
-		key:      config.Key,
-		schema:   schema,
-		revision: config.Revision,
-		nameAt:   int32(strings.LastIndexByte(config.Key, '/') + 1),
+	o := &Object{schema: schema, revision: config.Revision}
+	o.setKey(config.Key)
+	if invariants.Enabled {
+		invariants.Assertf(config.Key != "", "cache: object without a key")
 	}
 	if config.Err != nil {
-		o.key = strings.Clone(config.Key)
+		o.setKey(strings.Clone(config.Key))
 		o.poison = &poison{config.Err}
 		return o
 	}
 	o.body = trim(config.Body)
 	var space [512]byte
 	meta := append(space[:0], config.Key...)
-	meta = packFields(meta, config.Fields, o)
-	shared := string(meta)
-	o.key, o.fields = shared[:len(config.Key)], shared[len(config.Key):]
+	o.meta = string(packFields(meta, config.Fields, o))
 	o.labels = schema.sets.intern(packLabels(space[:0], config.Labels))
-	if invariants.Enabled {
-		invariants.Assertf(config.Key != "", "cache: object without a key")
-	}
 	return o
 }
 
@@ -88,19 +81,22 @@ func trim(body []byte) []byte {
 	return body[:len(body):len(body)]
 }
 
+func (o *Object) setKey(key string) { o.meta, o.cells.extra = key, uint32(len(key)) }
+
 // Key is the object's key relative to its resource.
-func (o *Object) Key() string { return o.key }
+func (o *Object) Key() string { return o.meta[:o.cells.extra] }
 
 // Namespace is the part of the key before the last slash, or "".
 func (o *Object) Namespace() string {
-	if o.nameAt == 0 {
-		return ""
-	}
-	return o.key[:o.nameAt-1]
+	key := o.Key()
+	return key[:max(strings.LastIndexByte(key, '/'), 0)]
 }
 
 // Name is the part of the key after the last slash.
-func (o *Object) Name() string { return o.key[o.nameAt:] }
+func (o *Object) Name() string {
+	key := o.Key()
+	return key[strings.LastIndexByte(key, '/')+1:]
+}
 
 // Revision is the store's revision of the write that made this state.
 func (o *Object) Revision() int64 { return o.revision }
@@ -149,7 +145,7 @@ func (o *Object) label(key string) (string, bool) { return lookupLabel(o.labels,
 
 func (o *Object) lookupField(name string) (string, bool) {
 	if i := o.schema.fieldIndex(name); i >= 0 {
-		if v, ok := lookupField(o.fields, i); ok {
+		if v, ok := lookupField(o.meta[o.cells.extra:], i); ok {
 			return v, true
 		}
 	}

@@ -22,12 +22,12 @@ func (p *pivots) get(key string) *Object {
 	if !ok {
 		o = new(Object)
 	}
-	o.key = key
+	o.setKey(key)
 	return o
 }
 
 func (p *pivots) put(o *Object) {
-	o.key = ""
+	o.setKey("")
 	p.pool.Put(o)
 }
 
@@ -37,13 +37,13 @@ type entry struct {
 	object *Object
 }
 
-func lessObject(a, b *Object) bool { return a.key < b.key }
+func lessObject(a, b *Object) bool { return a.Key() < b.Key() }
 
 func lessEntry(a, b entry) bool {
 	if a.value != b.value {
 		return a.value < b.value
 	}
-	return a.object.key < b.object.key
+	return a.object.Key() < b.object.Key()
 }
 
 // state is the resource at one revision: what a Snapshot shows. Once published
@@ -108,7 +108,7 @@ func (s *state) put(o *Object) *Object {
 		}
 	}
 	if o.poison != nil {
-		at, _ := s.findPoisoned(o.key)
+		at, _ := s.findPoisoned(o.Key())
 		s.poisoned = slices.Insert(slices.Clone(s.poisoned), at, o)
 	}
 	s.bytes += int64(len(o.body))
@@ -145,7 +145,7 @@ func (s *state) unfile(prev, next *Object) {
 		s.indexes[i].Delete(entry{old, prev})
 	}
 	if prev.poison != nil {
-		if at, found := s.findPoisoned(prev.key); found {
+		if at, found := s.findPoisoned(prev.Key()); found {
 			s.poisoned = slices.Delete(slices.Clone(s.poisoned), at, at+1)
 		}
 	}
@@ -154,7 +154,7 @@ func (s *state) unfile(prev, next *Object) {
 
 func (s *state) findPoisoned(key string) (int, bool) {
 	return slices.BinarySearchFunc(s.poisoned, key, func(o *Object, key string) int {
-		return strings.Compare(o.key, key)
+		return strings.Compare(o.Key(), key)
 	})
 }
 
@@ -166,7 +166,7 @@ func (s *state) apply(batch Batch) *state {
 		var prev *Object
 		if o := change.Object; o != nil {
 			if invariants.Enabled {
-				invariants.Assertf(o.key == change.Key, "cache: object %q under key %q", o.key, change.Key)
+				invariants.Assertf(o.Key() == change.Key, "cache: object %q under key %q", o.Key(), change.Key)
 			}
 			prev = next.put(o)
 		} else if prev = next.remove(change.Key); prev == nil {
@@ -194,7 +194,7 @@ func (s *state) undo(events []*Event) {
 		if e.Prev != nil {
 			s.put(e.Prev)
 		} else {
-			s.remove(e.Object.key)
+			s.remove(e.Object.Key())
 		}
 		s.position--
 	}
@@ -210,7 +210,7 @@ func (s *state) check() {
 	var bytes int64
 	var poisoned int
 	s.objects.Ascend(func(o *Object) bool {
-		invariants.Assertf(last == nil || last.key < o.key, "cache: %q out of order", o.key)
+		invariants.Assertf(last == nil || last.Key() < o.Key(), "cache: %q out of order", o.Key())
 		if o.poison != nil {
 			poisoned++
 		}
@@ -224,8 +224,8 @@ func (s *state) check() {
 		filed := 0
 		s.indexes[i].Ascend(func(e entry) bool {
 			value, ok := ix.value(e.object)
-			invariants.Assertf(ok && value == e.value, "cache: %q filed under %q, has %q", e.object.key, e.value, value)
-			invariants.Assertf(s.get(e.object.key) == e.object, "cache: index %q holds an old %q", ix.Name(), e.object.key)
+			invariants.Assertf(ok && value == e.value, "cache: %q filed under %q, has %q", e.object.Key(), e.value, value)
+			invariants.Assertf(s.get(e.object.Key()) == e.object, "cache: index %q holds an old %q", ix.Name(), e.object.Key())
 			filed++
 			return true
 		})
