@@ -1,0 +1,187 @@
+// Package registrytest runs a Registry behind upstream's own installer and
+// handlers, for tests.
+//
+// The handlers are those of k8s.io/apiserver/pkg/endpoints over the very storages
+// of the Registry under test. What they answer is therefore the reference for what
+// discovery and reads must look like, and a client that talks to them exercises
+// the storages as kube-apiserver would.
+package registrytest
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+
+	restful "github.com/emicklei/go-restful/v3"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/apiserver/pkg/endpoints"
+	"k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/client-go/applyconfigurations"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+// Server is a Registry that a client can talk to.
+type Server struct {
+	Registry     *registry.Registry
+	Store        *kvtest.Memory
+	ClientConfig *restclient.Config
+	Client       kubernetes.Interface
+	Informers    informers.SharedInformerFactory
+
+	handler http.Handler
+	ready   atomic.Bool
+	serving chan struct{} // closed when handler is set
+}
+
+// New builds a server over store, which it does not run. A nil store means a new
+// one. Requests wait until Start.
+func New(t testing.TB, store *kvtest.Memory, change ...func(*registry.Config)) *Server {
+	t.Helper()
+	s := &Server{Store: store, serving: make(chan struct{})}
+	if s.Store == nil {
+		s.Store = kvtest.NewMemory()
+	}
+	front := httptest.NewServer(http.HandlerFunc(s.serve))
+	t.Cleanup(func() {
+		front.CloseClientConnections()
+		front.Close()
+	})
+	s.ClientConfig = &restclient.Config{Host: front.URL, QPS: -1}
+	var err error
+	if s.Client, err = kubernetes.NewForConfig(s.ClientConfig); err != nil {
+		t.Fatal(err)
+	}
+	s.Informers = informers.NewSharedInformerFactory(s.Client, 0)
+	config := registry.Config{
+		Store:        s.Store,
+		Tail:         kv.NewTail(kv.TailConfig{Store: s.Store, Prefix: "/registry"}),
+		ClientConfig: s.ClientConfig,
+		Informers:    s.Informers,
+		Authorizer:   authorizerfactory.NewAlwaysAllowAuthorizer(),
+	}
+	for _, fn := range change {
+		fn(&config)
+	}
+	if s.Registry, err = registry.New(config); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Start runs the registry and its informers until the test ends. Ask for further
+// informers before.
+func (s *Server) Start(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Registry.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("registry: %v", err)
+		}
+		s.Informers.Shutdown()
+	})
+	if err := s.Registry.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+	container, _, err := Install(s.Registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.handler = withContext(container)
+	close(s.serving)
+	s.ready.Store(true)
+	s.Informers.Start(ctx.Done())
+}
+
+// SetReady says what /readyz answers; it answers 200 after Start.
+func (s *Server) SetReady(ready bool) { s.ready.Store(ready) }
+
+func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
+	if req.URL.Path == "/readyz" {
+		if !s.ready.Load() {
+			w.WriteHeader(http.StatusInternalServerError)
+		}
+		return
+	}
+	select {
+	case <-s.serving:
+		s.handler.ServeHTTP(w, req)
+	case <-req.Context().Done():
+	}
+}
+
+// withContext adds what upstream's handlers expect of the filters before them.
+func withContext(next http.Handler) http.Handler {
+	withUser := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		admin := &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}
+		next.ServeHTTP(w, req.WithContext(request.WithUser(req.Context(), admin)))
+	})
+	return filters.WithRequestInfo(withUser, &request.RequestInfoFactory{
+		APIPrefixes:          sets.NewString("api", "apis"),
+		GrouplessAPIPrefixes: sets.NewString("api"),
+	})
+}
+
+// Install puts every group version of r into a container of its own and returns
+// it with the versions in the order of r.
+func Install(r *registry.Registry) (*restful.Container, []schema.GroupVersion, error) {
+	container := restful.NewContainer()
+	container.Router(restful.CurlyRouter{})
+	equivalents := runtime.NewEquivalentResourceRegistry()
+	var versions []schema.GroupVersion
+	for _, group := range r.Groups() {
+		for _, version := range group.Versions {
+			if _, _, err := groupVersion(group, version.GroupVersion, equivalents).InstallREST(container); err != nil {
+				return nil, nil, err
+			}
+			versions = append(versions, version.GroupVersion)
+		}
+	}
+	return container, versions, nil
+}
+
+// groupVersion is what apiserver pkg/server/genericapiserver.go, newAPIGroupVersion,
+// makes.
+func groupVersion(group *registry.Group, gv schema.GroupVersion, equivalents runtime.EquivalentResourceRegistry) *endpoints.APIGroupVersion {
+	info := group.Info
+	root := "/apis"
+	if group.Name == "" {
+		root = "/api"
+	}
+	return &endpoints.APIGroupVersion{
+		Root:                       root,
+		Storage:                    info.VersionedResourcesStorageMap[gv.Version],
+		GroupVersion:               gv,
+		OptionsExternalVersion:     info.OptionsExternalVersion,
+		MetaGroupVersion:           info.MetaGroupVersion,
+		ParameterCodec:             info.ParameterCodec,
+		Serializer:                 info.NegotiatedSerializer,
+		Creater:                    info.Scheme,
+		Convertor:                  info.Scheme,
+		ConvertabilityChecker:      info.Scheme,
+		UnsafeConvertor:            runtime.UnsafeObjectConvertor(info.Scheme),
+		Defaulter:                  info.Scheme,
+		Typer:                      info.Scheme,
+		Namer:                      runtime.Namer(meta.NewAccessor()),
+		EquivalentResourceRegistry: equivalents,
+		TypeConverter:              applyconfigurations.NewTypeConverter(legacyscheme.Scheme),
+		Authorizer:                 authorizerfactory.NewAlwaysAllowAuthorizer(),
+	}
+}
