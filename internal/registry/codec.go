@@ -1,0 +1,223 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/value"
+
+	"github.com/larder-io/larder/cache"
+)
+
+// codec turns what one resource has in the store into what the cache holds, and
+// that back into objects.
+//
+// A stored value is decrypted, decoded with the storage codec (which applies
+// defaults), given its resourceVersion, decorated as a read would decorate it,
+// converted to the canonical version and encoded once. The canonical form is the
+// bare protobuf message of the storage version. Stored bytes are never served:
+// they may lack defaults or hold what a read drops.
+type codec struct {
+	storage     runtime.Codec
+	versioner   storage.Versioner
+	transformer value.Transformer
+	scheme      *runtime.Scheme
+	convertor   runtime.ObjectConvertor // shares memory between in and out
+	canonical   schema.GroupVersionKind
+	newFunc     func() runtime.Object
+	newListFunc func() runtime.Object
+	attrs       storage.AttrFunc
+
+	// decorate is what the REST storage does to every object that it reads, nil
+	// for nearly all. It is set before the first use. Storages that read through
+	// storage.Interface do it again: it is idempotent.
+	decorate func(runtime.Object)
+
+	// decodes counts decodings of cached bytes: none happen when the form that is
+	// asked for was made before.
+	decodes atomic.Uint64
+}
+
+// marshaler and unmarshaler are what generated protobuf types have.
+type marshaler interface{ Marshal() ([]byte, error) }
+
+type unmarshaler interface {
+	Reset()
+	Unmarshal([]byte) error
+}
+
+// errNotProtobuf says that a kind has no protobuf form.
+var errNotProtobuf = errors.New("registry: kind has no protobuf form")
+
+// authenticatedKey binds an encrypted value to the key that it is stored under.
+type authenticatedKey string
+
+func (k authenticatedKey) AuthenticatedData() []byte { return []byte(k) }
+
+// decrypt undoes encryption at rest. stale says that the value should be written
+// anew although it does not change.
+func (c *codec) decrypt(ctx context.Context, key string, value []byte) (data []byte, stale bool, err error) {
+	data, stale, err = c.transformer.TransformFromStorage(ctx, value, authenticatedKey(key))
+	if err != nil {
+		return nil, false, storage.NewInternalError(err)
+	}
+	return data, stale, nil
+}
+
+// decodeStored decodes plain stored data into an object of revision.
+func (c *codec) decodeStored(data []byte, into runtime.Object, revision int64) error {
+	if _, _, err := c.storage.Decode(data, nil, into); err != nil {
+		return err
+	}
+	return c.setRevision(into, revision)
+}
+
+func (c *codec) setRevision(obj runtime.Object, revision int64) error {
+	if err := c.versioner.UpdateObject(obj, uint64(revision)); err != nil {
+		return fmt.Errorf("registry: set resourceVersion: %w", err)
+	}
+	return nil
+}
+
+// ingest makes the cache's object of a stored value. key is the full key, rest
+// what identifies the object within the resource. A value that cannot be read
+// becomes an object that says why.
+func (c *codec) ingest(schema *cache.Schema, key, rest string, value []byte, revision int64) *cache.Object {
+	data, _, err := c.decrypt(context.Background(), key, value)
+	if err != nil {
+		err = storage.NewInternalError(fmt.Errorf("unable to transform key %q: %w", key, errors.Unwrap(err)))
+		return poisoned(schema, rest, revision, err)
+	}
+	obj := c.newFunc()
+	if err := c.decodeStored(data, obj, revision); err != nil {
+		return poisoned(schema, rest, revision, err)
+	}
+	return c.object(schema, rest, obj, revision)
+}
+
+// object makes the cache's object of a decoded one, which it may decorate.
+// Selectable fields are those of the object before decoration, as upstream's
+// watch cache has them.
+func (c *codec) object(schema *cache.Schema, rest string, obj runtime.Object, revision int64) *cache.Object {
+	config, err := c.describe(rest, obj, revision)
+	if err != nil {
+		return poisoned(schema, rest, revision, err)
+	}
+	if c.decorate != nil {
+		c.decorate(obj)
+	}
+	if config.Body, err = c.encode(obj); err != nil {
+		return poisoned(schema, rest, revision, err)
+	}
+	return cache.NewObject(config, schema)
+}
+
+// describe fills in all but the body.
+func (c *codec) describe(rest string, obj runtime.Object, revision int64) (cache.ObjectConfig, error) {
+	config := cache.ObjectConfig{Key: rest, Revision: revision}
+	labels, fields, err := c.attrs(obj)
+	config.Labels, config.Fields = labels, fields
+	return config, err
+}
+
+// poisoned makes an entry that fails the reads which cover it and no others.
+func poisoned(schema *cache.Schema, rest string, revision int64, err error) *cache.Object {
+	return cache.NewObject(cache.ObjectConfig{Key: rest, Revision: revision, Err: err}, schema)
+}
+
+// encode returns the canonical bytes of obj. obj is not kept.
+func (c *codec) encode(obj runtime.Object) ([]byte, error) {
+	converted, err := c.convertor.ConvertToVersion(obj, c.canonical.GroupVersion())
+	if err != nil {
+		return nil, fmt.Errorf("registry: convert to %s: %w", c.canonical, err)
+	}
+	return marshal(converted)
+}
+
+func marshal(obj runtime.Object) ([]byte, error) {
+	m, ok := obj.(marshaler)
+	if !ok {
+		return nil, fmt.Errorf("%w: %T", errNotProtobuf, obj)
+	}
+	return m.Marshal()
+}
+
+// versioned decodes canonical bytes into a fresh object of the canonical version.
+func (c *codec) versioned(body []byte) (runtime.Object, error) {
+	obj, err := c.scheme.New(c.canonical)
+	if err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	m, ok := obj.(unmarshaler)
+	if !ok {
+		return nil, fmt.Errorf("%w: %T", errNotProtobuf, obj)
+	}
+	c.decodes.Add(1)
+	if err := m.Unmarshal(body); err != nil {
+		return nil, fmt.Errorf("registry: decode %s: %w", c.canonical, err)
+	}
+	return obj, nil
+}
+
+// decode decodes canonical bytes into an object of the type that handlers and
+// strategies work with.
+func (c *codec) decode(body []byte, into runtime.Object) error {
+	obj, err := c.versioned(body)
+	if err != nil {
+		return err
+	}
+	if from, to := reflect.ValueOf(obj), reflect.ValueOf(into); from.Type() == to.Type() {
+		to.Elem().Set(from.Elem())
+		return nil
+	}
+	// obj is ours alone, so that into may share its memory.
+	if err := c.scheme.Convert(obj, into, nil); err != nil {
+		return fmt.Errorf("registry: convert from %s: %w", c.canonical, err)
+	}
+	return nil
+}
+
+// internal decodes a cached object. revision, if not 0, replaces its own.
+func (c *codec) internal(o *cache.Object, revision int64) (runtime.Object, error) {
+	if o.Err() != nil {
+		return nil, o.Err()
+	}
+	obj := c.newFunc()
+	if err := c.decode(o.Body(), obj); err != nil {
+		return nil, err
+	}
+	if revision != 0 && revision != o.Revision() {
+		if err := c.setRevision(obj, revision); err != nil {
+			return nil, err
+		}
+	}
+	return obj, nil
+}
+
+// as decodes a cached object into version, without kind and apiVersion.
+func (c *codec) as(body []byte, gv schema.GroupVersion) (runtime.Object, error) {
+	if gv == c.canonical.GroupVersion() {
+		return c.versioned(body)
+	}
+	obj := c.newFunc()
+	if err := c.decode(body, obj); err != nil {
+		return nil, err
+	}
+	return c.toVersion(obj, gv)
+}
+
+// toVersion converts obj, which the result may share memory with.
+func (c *codec) toVersion(obj runtime.Object, gv schema.GroupVersion) (runtime.Object, error) {
+	out, err := c.convertor.ConvertToVersion(obj, gv)
+	if err != nil {
+		return nil, fmt.Errorf("registry: convert to %s: %w", gv, err)
+	}
+	out.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	return out, nil
+}

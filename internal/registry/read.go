@@ -1,0 +1,537 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry/wire"
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/watch"
+)
+
+// freshness is how long a read waits for the cache to reach a revision, as in
+// apiserver pkg/storage/cacher/watch_cache.go.
+const freshness = 3 * time.Second
+
+// Scope is where a read looks: in one namespace or, if that is empty, in all of
+// the resource; at one object if Name is not empty.
+type Scope struct {
+	Namespace, Name string
+}
+
+// key is the object's key within the resource.
+func (s Scope) key() string {
+	if s.Namespace == "" {
+		return s.Name
+	}
+	return s.Namespace + "/" + s.Name
+}
+
+// prefix is what the keys of the scope's objects begin with.
+func (s Scope) prefix() string {
+	if s.Namespace == "" {
+		return ""
+	}
+	return s.Namespace + "/"
+}
+
+// Get returns the object that scope names, not older than resourceVersion: ""
+// asks for the newest there is, "0" for whatever is at hand. Errors are those of
+// storage.Interface; an object that cannot be read is one.
+func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string) (*cache.Object, error) {
+	revision, err := r.codec.versioner.ParseResourceVersion(resourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	if r.Cache == nil || !r.Cache.Ready() {
+		return r.getStored(ctx, scope.key(), int64(revision))
+	}
+	if resourceVersion == "" {
+		err = r.awaitNow(ctx)
+	} else {
+		err = r.await(ctx, int64(revision))
+	}
+	if err != nil {
+		return nil, err
+	}
+	o := r.Cache.Snapshot().Get(scope.key())
+	switch {
+	case o == nil:
+		return nil, storage.NewKeyNotFoundError(r.layout.root+scope.key(), 0)
+	case o.Err() != nil:
+		// The store may hold something readable by now, and has the exact error.
+		return r.getStored(ctx, scope.key(), 0)
+	}
+	return o, nil
+}
+
+// getStored reads one object from the store.
+func (r *Resource) getStored(ctx context.Context, rest string, atLeast int64) (*cache.Object, error) {
+	full := r.layout.root + rest
+	item, found, revision, err := r.store.Get(ctx, full)
+	switch {
+	case err != nil:
+		return nil, etcdError(err)
+	case atLeast > revision:
+		return nil, storage.NewTooLargeResourceVersionError(uint64(atLeast), uint64(revision), 0)
+	case !found:
+		return nil, storage.NewKeyNotFoundError(full, 0)
+	}
+	o := r.codec.ingest(r.schema, full, rest, item.Value, item.Revision)
+	return o, o.Err()
+}
+
+// awaitNow waits until the cache has seen everything that was written before the
+// call. A cache that cannot keep up makes its readers wait and never sends them to
+// the store, which would then have to serve them all.
+func (r *Resource) awaitNow(ctx context.Context) error {
+	revision, err := r.store.Revision(ctx)
+	if err != nil {
+		return etcdError(err)
+	}
+	err = r.await(ctx, revision)
+	if storage.IsTooLargeResourceVersion(err) {
+		return apierrors.NewTooManyRequests("the watch cache has not caught up with the store, please try again later", 1)
+	}
+	return err
+}
+
+// await waits until the cache has seen everything up to revision.
+func (r *Resource) await(ctx context.Context, revision int64) error {
+	if revision <= 0 || r.Cache.Snapshot().Revision() >= revision {
+		return nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, freshness)
+	defer cancel()
+	err := r.Cache.Wait(bounded, revision)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return storage.NewTimeoutError(r.layout.resource, "request did not complete within requested timeout")
+	case errors.Is(err, context.DeadlineExceeded):
+		return storage.NewTooLargeResourceVersionError(uint64(revision), uint64(r.Cache.Snapshot().Revision()), 1)
+	default:
+		return err
+	}
+}
+
+// ListRequest asks for the objects of a scope.
+type ListRequest struct {
+	Scope
+	ResourceVersion string
+	Match           metav1.ResourceVersionMatch
+	Label           labels.Selector
+	Field           fields.Selector
+	Limit           int64
+	Continue        string
+}
+
+// Listing is the answer to a ListRequest.
+type Listing struct {
+	Objects []*cache.Object
+	Meta    wire.ListMeta
+
+	Index   string // that narrowed the search, "" if none
+	Scanned int    // objects looked at
+}
+
+// options is what upstream's rules work with.
+func (q ListRequest) options() storage.ListOptions {
+	return storage.ListOptions{
+		ResourceVersion:      q.ResourceVersion,
+		ResourceVersionMatch: q.Match,
+		Predicate:            storage.SelectionPredicate{Label: q.Label, Field: q.Field, Limit: q.Limit, Continue: q.Continue},
+		Recursive:            q.Name == "",
+	}
+}
+
+// List returns the objects that q asks for, appended to dst. Errors are those of
+// storage.Interface.
+func (r *Resource) List(ctx context.Context, q ListRequest, dst []*cache.Object) (Listing, error) {
+	if q.Label == nil {
+		q.Label = labels.Everything()
+	}
+	if q.Field == nil {
+		q.Field = fields.Everything()
+	}
+	prefix := r.layout.root + q.prefix()
+	exact, from, err := storage.ValidateListOptions(prefix, r.codec.versioner, q.options())
+	if err != nil {
+		return Listing{}, err
+	}
+	read := listing{q: q, exact: exact, from: from, prefix: prefix}
+	if r.Cache == nil || !r.Cache.Ready() {
+		if r.Cache != nil && (q.Limit <= 0 || !q.Label.Empty() || !q.Field.Empty()) {
+			return Listing{}, apierrors.NewTooManyRequests("storage is (re)initializing", 1)
+		}
+		return r.listStored(ctx, read, dst)
+	}
+	if q.ResourceVersion == "0" {
+		read.q.Limit = 0
+	}
+	snapshot, err := r.snapshot(ctx, read)
+	switch {
+	case err == nil:
+		return r.listCached(read, snapshot, dst)
+	case errors.Is(err, errNotKept):
+		return r.listStored(ctx, read, dst)
+	default:
+		return Listing{}, err
+	}
+}
+
+// listing is a request after upstream's rules were applied to it.
+type listing struct {
+	q      ListRequest
+	prefix string // of full keys
+	exact  int64  // revision to read at; 0 is a newest one
+	from   string // full key to begin at, "" for the first
+}
+
+// errNotKept says that a past revision is not in memory any more.
+var errNotKept = errors.New("registry: revision is not kept")
+
+// snapshot finds the state that a request asks for: apiserver
+// pkg/storage/cacher/delegator/interface.go has the same rules.
+func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, error) {
+	switch {
+	case read.exact > 0:
+		if err := r.await(ctx, read.exact); err != nil {
+			return cache.Snapshot{}, err
+		}
+		snapshot, err := r.Cache.At(read.exact)
+		if err != nil {
+			return snapshot, fmt.Errorf("%w: %w", errNotKept, err)
+		}
+		return snapshot, nil
+	case read.q.ResourceVersion == "" || read.q.Continue != "":
+		if err := r.awaitNow(ctx); err != nil {
+			return cache.Snapshot{}, err
+		}
+	default:
+		revision, err := r.codec.versioner.ParseResourceVersion(read.q.ResourceVersion)
+		if err != nil {
+			return cache.Snapshot{}, err
+		}
+		if err := r.await(ctx, int64(revision)); err != nil {
+			return cache.Snapshot{}, err
+		}
+	}
+	return r.Cache.Snapshot(), nil
+}
+
+// listCached answers from a snapshot.
+func (r *Resource) listCached(read listing, snapshot cache.Snapshot, dst []*cache.Object) (Listing, error) {
+	q := read.q
+	revision := read.exact
+	if revision == 0 {
+		revision = snapshot.Revision()
+	}
+	if q.Name != "" {
+		return r.listOne(q, revision, snapshot.Get(q.key()), dst)
+	}
+	page, err := snapshot.List(cache.Query{
+		Prefix: q.prefix(),
+		From:   r.layout.rest(read.from),
+		Label:  q.Label,
+		Field:  q.Field,
+		Limit:  int(q.Limit),
+	}, dst)
+	if err != nil {
+		return Listing{}, listError(err)
+	}
+	out := Listing{Objects: page.Objects, Index: page.Index, Scanned: page.Scanned}
+	out.Meta.Revision = revision
+	if page.Next == "" {
+		return out, nil
+	}
+	return out, r.setContinue(&out, read, r.layout.root+page.Next, page.Remaining)
+}
+
+// listOne answers a request for a single object.
+func (r *Resource) listOne(q ListRequest, revision int64, o *cache.Object, dst []*cache.Object) (Listing, error) {
+	out := Listing{Objects: dst, Meta: wire.ListMeta{Revision: revision}}
+	if o == nil {
+		return out, nil
+	}
+	out.Scanned = 1
+	if o.Err() != nil {
+		return Listing{}, o.Err()
+	}
+	if q.Label.Matches(o.Labels()) && q.Field.Matches(o.Fields()) {
+		out.Objects = append(out.Objects, o)
+	}
+	return out, nil
+}
+
+// setContinue puts the token for the next page into out. next is the full key to
+// go on at; remaining counts the objects from there on.
+func (r *Resource) setContinue(out *Listing, read listing, next string, remaining int64) error {
+	token, err := storage.EncodeContinue(next, read.prefix, out.Meta.Revision)
+	if err != nil {
+		return err
+	}
+	out.Meta.Continue = token
+	if read.q.Label.Empty() && read.q.Field.Empty() {
+		out.Meta.Remaining = &remaining
+	}
+	return nil
+}
+
+// listError is the error of the object that a list stumbled over.
+func listError(err error) error {
+	var poison *cache.PoisonError
+	if errors.As(err, &poison) {
+		return poison.Object.Err()
+	}
+	return err
+}
+
+// maxPage bounds how far a filtered read of the store widens its pages.
+const maxPage = 10000
+
+// listStored answers from the store, for revisions that are not kept and caches
+// that have not loaded.
+func (r *Resource) listStored(ctx context.Context, read listing, dst []*cache.Object) (Listing, error) {
+	q := read.q
+	opts := kv.RangeOptions{Prefix: read.prefix, Start: read.from, Limit: max(q.Limit, 0), Revision: read.exact}
+	if q.Name != "" {
+		return r.listStoredOne(ctx, read, dst)
+	}
+	out := Listing{Objects: dst}
+	for {
+		page, err := r.store.Range(ctx, opts)
+		if err != nil {
+			return Listing{}, r.rangeError(ctx, err, read)
+		}
+		if err := r.atLeast(q.ResourceVersion, page.Revision); err != nil {
+			return Listing{}, err
+		}
+		opts.Revision = page.Revision
+		out.Meta.Revision = page.Revision
+		full, err := r.take(&out, q, len(dst), page.Items)
+		if err != nil {
+			return Listing{}, err
+		}
+		if full >= 0 || !page.More || len(page.Items) == 0 {
+			last := len(page.Items) - 1
+			if full >= 0 {
+				last = full
+			}
+			if last >= 0 && (page.More || last < len(page.Items)-1) {
+				next := page.Items[last].Key + "\x00"
+				return out, r.setContinue(&out, read, next, page.Count-int64(last)-1)
+			}
+			return out, nil
+		}
+		opts.Start = page.Items[len(page.Items)-1].Key + "\x00"
+		opts.Limit = min(opts.Limit*2, max(maxPage, q.Limit))
+	}
+}
+
+// take appends what q selects of items and returns the index of the item that
+// filled the page, -1 if none did.
+func (r *Resource) take(out *Listing, q ListRequest, before int, items []kv.Item) (int, error) {
+	for i, item := range items {
+		rest := r.layout.rest(item.Key)
+		o := r.codec.ingest(r.schema, item.Key, rest, item.Value, item.Revision)
+		if o.Err() != nil {
+			return -1, o.Err()
+		}
+		out.Scanned++
+		if q.Label.Matches(o.Labels()) && q.Field.Matches(o.Fields()) {
+			out.Objects = append(out.Objects, o)
+		}
+		if q.Limit > 0 && int64(len(out.Objects)-before) >= q.Limit {
+			return i, nil
+		}
+	}
+	return -1, nil
+}
+
+// listStoredOne reads one key at an exact revision, or now.
+func (r *Resource) listStoredOne(ctx context.Context, read listing, dst []*cache.Object) (Listing, error) {
+	full := r.layout.root + read.q.key()
+	page, err := r.store.Range(ctx, kv.RangeOptions{Prefix: full, Limit: 1, Revision: read.exact})
+	if err != nil {
+		return Listing{}, r.rangeError(ctx, err, read)
+	}
+	if err := r.atLeast(read.q.ResourceVersion, page.Revision); err != nil {
+		return Listing{}, err
+	}
+	var o *cache.Object
+	if len(page.Items) == 1 && page.Items[0].Key == full {
+		item := page.Items[0]
+		o = r.codec.ingest(r.schema, full, read.q.key(), item.Value, item.Revision)
+	}
+	return r.listOne(read.q, page.Revision, o, dst)
+}
+
+// atLeast fails if the store is behind what the request asked for.
+func (r *Resource) atLeast(resourceVersion string, current int64) error {
+	wanted, err := r.codec.versioner.ParseResourceVersion(resourceVersion)
+	if err != nil {
+		return apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err))
+	}
+	if wanted > uint64(current) {
+		return storage.NewTooLargeResourceVersionError(wanted, uint64(current), 0)
+	}
+	return nil
+}
+
+// Messages of apiserver pkg/storage/etcd3/errors.go, which clients know.
+const (
+	expiredList     = "The resourceVersion for the provided list is too old."
+	expiredContinue = "The provided continue parameter is too old " +
+		"to display a consistent list result. You can start a new list without " +
+		"the continue parameter, or use the continue token in this response to " +
+		"retrieve the remainder of the results. Continuing with the provided " +
+		"token results in an inconsistent list - objects that were created, " +
+		"modified, or deleted between the time the first chunk was returned " +
+		"and now may show up in the list."
+)
+
+// rangeError says why the store did not answer. A token that is too old comes back
+// with another one for the same place, at whatever the newest revision is then.
+func (r *Resource) rangeError(ctx context.Context, err error, read listing) error {
+	switch {
+	case errors.Is(err, kv.ErrFutureRevision):
+		current, rerr := r.store.Revision(ctx)
+		if rerr != nil {
+			current = 0
+		}
+		return storage.NewTooLargeResourceVersionError(uint64(read.exact), uint64(current), 0)
+	case !errors.Is(err, kv.ErrCompacted):
+		return etcdError(err)
+	case read.q.Continue == "":
+		return apierrors.NewResourceExpired(expiredList)
+	}
+	token, terr := storage.EncodeContinue(read.from, read.prefix, -1)
+	if terr != nil {
+		return apierrors.NewResourceExpired(expiredList)
+	}
+	expired := apierrors.NewResourceExpired(expiredContinue)
+	expired.ErrStatus.ListMeta.Continue = token
+	return expired
+}
+
+// etcdError returns etcd's own error, whose text clients see.
+func etcdError(err error) error {
+	var e *kv.Error
+	if errors.As(err, &e) {
+		return e.Err
+	}
+	return err
+}
+
+// WatchRequest asks for what happens in a scope.
+type WatchRequest struct {
+	Scope
+	ResourceVersion   string
+	SendInitialEvents *bool
+	Bookmarks         bool
+	Label             labels.Selector
+	Field             fields.Selector
+}
+
+// StreamError is why a watch could not start, to be told in the stream: the
+// request itself was in order.
+type StreamError struct{ Err error }
+
+// Error implements error.
+func (e *StreamError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the reason.
+func (e *StreamError) Unwrap() error { return e.Err }
+
+// Watch opens a watcher. A [StreamError] is to be sent as an ERROR event, any
+// other error as a response. The rules are those of apiserver
+// pkg/storage/cacher/cacher.go, Watch.
+func (r *Resource) Watch(ctx context.Context, q WatchRequest) (*watch.Watcher, error) {
+	revision, err := r.codec.versioner.ParseResourceVersion(q.ResourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	if r.Cache == nil {
+		return nil, apierrors.NewMethodNotSupported(r.GroupResource, "watch")
+	}
+	if !r.Cache.Ready() {
+		return nil, apierrors.NewTooManyRequests("storage is (re)initializing", 1)
+	}
+	options := watch.Options{Namespace: q.Namespace, Name: q.Name, Label: q.Label, Field: q.Field, Bookmarks: q.Bookmarks}
+	if err := r.watchStart(ctx, q, int64(revision), &options); err != nil {
+		return nil, &StreamError{err}
+	}
+	w, err := r.Hub.Watch(options)
+	if err != nil {
+		return nil, &StreamError{watchError(err)}
+	}
+	return w, nil
+}
+
+// watchStart decides where a watch begins: with the present objects or after a
+// revision.
+func (r *Resource) watchStart(ctx context.Context, q WatchRequest, revision int64, options *watch.Options) error {
+	initial := q.SendInitialEvents != nil && *q.SendInitialEvents
+	if q.ResourceVersion == "" && q.SendInitialEvents != nil {
+		now, err := r.store.Revision(ctx)
+		if err != nil {
+			return etcdError(err)
+		}
+		revision = now
+	}
+	if initial {
+		if err := r.await(ctx, revision); err != nil {
+			return err
+		}
+	}
+	snapshot := r.Cache.Snapshot()
+	switch {
+	case initial:
+		options.Initial = &snapshot
+	case revision > 0:
+		options.After = revision
+	case q.SendInitialEvents == nil: // the old way to ask for both
+		options.Initial, options.Bookmarks = &snapshot, q.Bookmarks
+	default:
+		options.After = snapshot.Revision()
+	}
+	return nil
+}
+
+// watchError turns the end of a watch into the error that clients know.
+func watchError(err error) error {
+	var old watch.ErrTooOld
+	if errors.As(err, &old) {
+		return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", old.Requested, old.Oldest))
+	}
+	return listError(err)
+}
+
+// WatchStatus is what an ERROR event says of err, which a [StreamError] holds or
+// [watch.Watcher] ended with.
+func WatchStatus(err error) *metav1.Status {
+	err = watchError(err)
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		s := status.Status()
+		return &s
+	}
+	return &metav1.Status{
+		Status:  metav1.StatusFailure,
+		Message: err.Error(),
+		Reason:  metav1.StatusReasonInternalError,
+		Code:    http.StatusInternalServerError,
+	}
+}

@@ -1,0 +1,272 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
+	clientcache "k8s.io/client-go/tools/cache"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/watch"
+)
+
+// defaultEncodingBudget bounds what one resource keeps in forms other than the
+// canonical one.
+const defaultEncodingBudget = 256 << 20
+
+// Resource is one stored resource: its cache, what keeps it current and who
+// watches it. Every served version of it is a [View].
+//
+// Invariant: Cache, Hub and Feed are nil together, in a resource that is read
+// from the store (a record that is no API object).
+type Resource struct {
+	GroupResource schema.GroupResource
+
+	Cache *cache.Cache
+	Hub   *watch.Hub
+	Feed  *cache.Feed
+
+	store  kv.Store
+	codec  *codec
+	schema *cache.Schema
+	layout layout
+	views  int // versions served; New alone adds to it
+}
+
+// resourceConfig is what a Resource is made of. All but the last group is what
+// upstream gives a generic.StorageDecorator.
+type resourceConfig struct {
+	GroupResource schema.GroupResource
+	Config        *storagebackend.ConfigForResource
+	Prefix        string
+	KeyFunc       func(runtime.Object) (string, error)
+	NewFunc       func() runtime.Object
+	NewListFunc   func() runtime.Object
+	GetAttrs      storage.AttrFunc
+	Triggers      storage.IndexerFuncs
+	Indexers      *clientcache.Indexers
+
+	// Uncached reads from the store, for records that are no API objects.
+	Uncached bool
+	// Registry says where the store is.
+	Registry *Registry
+	// Scheme is the built-in one if nil.
+	Scheme *runtime.Scheme
+	// Canonical is the kind that objects are kept as; empty means the one that
+	// they are stored as.
+	Canonical schema.GroupVersionKind
+}
+
+// layout says where a resource lies in the store.
+//
+// Invariant: root ends in "/" and starts with base.
+type layout struct {
+	base     string // start of every key: "/registry/"
+	resource string // start of the keys of storage.Interface: "/pods"
+	root     string // start of this resource's keys: "/registry/pods/"
+}
+
+// newLayout joins as apiserver pkg/storage/etcd3/store.go does.
+func newLayout(prefix, resource string) (layout, error) {
+	if !strings.HasPrefix(resource, "/") || resource == "/" {
+		return layout{}, fmt.Errorf("registry: bad resource prefix %q", resource)
+	}
+	base := path.Join("/", prefix)
+	if !strings.HasSuffix(base, "/") {
+		base += "/"
+	}
+	root := base + strings.Trim(resource, "/") + "/"
+	return layout{base: base, resource: resource, root: root}, nil
+}
+
+// full returns the store's key for a key of storage.Interface.
+func (l layout) full(key string, recursive bool) (string, error) {
+	key, err := storage.PrepareKey(l.resource, key, recursive)
+	if err != nil {
+		return "", err
+	}
+	return l.base + strings.TrimPrefix(key, "/"), nil
+}
+
+// rest returns what identifies an object, or a namespace, within the resource.
+func (l layout) rest(full string) string { return strings.TrimPrefix(full, l.root) }
+
+// splitKey is the inverse of joining namespace and name.
+func splitKey(rest string) (namespace, name string) {
+	i := strings.LastIndexByte(rest, '/')
+	if i < 0 {
+		return "", rest
+	}
+	return rest[:i], rest[i+1:]
+}
+
+func newResource(config resourceConfig) (*Resource, error) {
+	r := &Resource{GroupResource: config.GroupResource, store: config.Registry.config.Store}
+	var err error
+	if r.layout, err = newLayout(config.Registry.config.Prefix, config.Prefix); err != nil {
+		return nil, err
+	}
+	if r.codec, err = newCodec(config); err != nil {
+		return nil, err
+	}
+	if config.Uncached {
+		return r, nil
+	}
+	return r, r.addCache(config)
+}
+
+func newCodec(config resourceConfig) (*codec, error) {
+	c := &codec{
+		storage:     config.Config.Codec,
+		versioner:   storage.APIObjectVersioner{},
+		transformer: config.Config.Transformer,
+		scheme:      config.Scheme,
+		canonical:   config.Canonical,
+		newFunc:     config.NewFunc,
+		newListFunc: config.NewListFunc,
+		attrs:       config.GetAttrs,
+	}
+	if c.transformer == nil {
+		c.transformer = identity.NewEncryptCheckTransformer()
+	}
+	if c.scheme == nil {
+		c.scheme = legacyscheme.Scheme
+	}
+	c.convertor = runtime.UnsafeObjectConvertor(c.scheme)
+	if config.Uncached || !c.canonical.Empty() {
+		return c, nil
+	}
+	kinds, _, err := c.scheme.ObjectKinds(c.newFunc())
+	if err != nil {
+		return nil, fmt.Errorf("registry: %s: %w", config.GroupResource, err)
+	}
+	gvk, ok := config.Config.EncodeVersioner.KindForGroupVersionKinds(kinds)
+	if !ok {
+		return nil, fmt.Errorf("registry: %s: no storage version for %v", config.GroupResource, kinds)
+	}
+	c.canonical = gvk
+	return c, nil
+}
+
+func (r *Resource) addCache(config resourceConfig) error {
+	indexes := indexesOf(config.Triggers, config.Indexers)
+	r.schema = cache.NewSchema(r.GroupResource.String(), cache.NewBudget(defaultEncodingBudget), indexes...)
+	sub := config.Registry.config.Tail.Subscribe(r.layout.root)
+	var err error
+	r.Cache, err = cache.New(cache.Config{
+		Schema: r.schema,
+		Ingest: func(rest string, value []byte, revision int64) *cache.Object {
+			return r.codec.ingest(r.schema, r.layout.root+rest, rest, value, revision)
+		},
+		Source:   sub,
+		OnAppend: func() { r.Hub.Notify() },
+	})
+	if err != nil {
+		return err
+	}
+	if r.Hub, err = watch.New(watch.Config{Cache: r.Cache}); err != nil {
+		return err
+	}
+	r.Feed, err = cache.NewFeed(cache.FeedConfig{
+		Store:  r.store,
+		Sub:    sub,
+		Cache:  r.Cache,
+		Prefix: r.layout.root,
+	})
+	return err
+}
+
+// indexesOf turns the triggers and indexers that upstream declares into indexes.
+// Upstream's indexers are named "f:" and "l:" for fields and labels (apiserver
+// pkg/storage/selection_predicate.go). Namespaces are ranges of keys and need none.
+func indexesOf(triggers storage.IndexerFuncs, indexers *clientcache.Indexers) []cache.Index {
+	set := make(map[cache.Index]bool)
+	for field := range triggers {
+		set[cache.Index{Field: field}] = true
+	}
+	if indexers != nil {
+		for name := range *indexers {
+			if field, ok := strings.CutPrefix(name, "f:"); ok {
+				set[cache.Index{Field: field}] = true
+			} else if label, ok := strings.CutPrefix(name, "l:"); ok {
+				set[cache.Index{Label: label}] = true
+			}
+		}
+	}
+	delete(set, cache.Index{Field: "metadata.namespace"})
+	delete(set, cache.Index{Field: "metadata.name"})
+	return slices.SortedFunc(maps.Keys(set), func(a, b cache.Index) int {
+		return strings.Compare(a.Name(), b.Name())
+	})
+}
+
+// SetDecorator sets what a REST storage does to every object that it reads. It is
+// done once, when an object enters the cache. It is set before Run, and must be
+// idempotent: storages that read through [Resource.Storage] do it again.
+func (r *Resource) SetDecorator(decorate func(runtime.Object)) { r.codec.decorate = decorate }
+
+// Storage returns the resource as upstream's REST storages use it.
+func (r *Resource) Storage() storage.Interface { return &store{Resource: r} }
+
+// Run keeps the cache current and tells watchers, until ctx ends.
+func (r *Resource) Run(ctx context.Context) error {
+	if r.Cache == nil {
+		<-ctx.Done()
+		return nil
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return r.Feed.Run(ctx) })
+	group.Go(func() error { return r.Hub.Run(ctx) })
+	if err := group.Wait(); !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("registry: %s: %w", r.GroupResource, err)
+	}
+	return nil
+}
+
+// Ready reports whether the cache has loaded.
+func (r *Resource) Ready() bool { return r.Cache == nil || r.Cache.Ready() }
+
+// WaitReady blocks until the cache has loaded.
+func (r *Resource) WaitReady(ctx context.Context) error {
+	if r.Cache == nil {
+		return nil
+	}
+	return r.Cache.WaitReady(ctx)
+}
+
+// Mirrored counts the objects that were loaded from the store so far.
+func (r *Resource) Mirrored() int64 {
+	if r.Feed == nil {
+		return 0
+	}
+	return r.Feed.Stats().Loaded
+}
+
+// Decodes counts the decodings of cached bytes so far. Reads of a form that was
+// asked for before do not add to it.
+func (r *Resource) Decodes() uint64 { return r.codec.decodes.Load() }
+
+// Canonical is the kind whose encoding is the canonical one.
+func (r *Resource) Canonical() schema.GroupVersionKind { return r.codec.canonical }
+
+// Decodes counts the decodings of cached bytes over all resources.
+func (r *Registry) Decodes() uint64 {
+	var n uint64
+	for _, res := range r.Resources() {
+		n += res.Decodes()
+	}
+	return n
+}

@@ -1,0 +1,172 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
+
+	"github.com/larder-io/larder/watch"
+)
+
+const (
+	// bookmarkEvery and beforeDeadline are when upstream's watch cache sends
+	// bookmarks (apiserver pkg/storage/cacher/cacher.go).
+	bookmarkEvery  = time.Minute
+	beforeDeadline = 2 * time.Second
+
+	storeWatchBuffer = 100
+)
+
+// storeWatch is a watch.Watcher as upstream's handlers and informers use one: with
+// decoded objects of their own. It ends when its context does, when it is stopped
+// or when the Watcher ends, and closes the channel then.
+type storeWatch struct {
+	resource  *Resource
+	watcher   *watch.Watcher
+	bookmarks bool
+	result    chan apiwatch.Event
+	cancel    context.CancelFunc
+}
+
+func newStoreWatch(ctx context.Context, r *Resource, w *watch.Watcher, bookmarks bool) *storeWatch {
+	ctx, cancel := context.WithCancel(ctx)
+	s := &storeWatch{
+		resource:  r,
+		watcher:   w,
+		bookmarks: bookmarks,
+		result:    make(chan apiwatch.Event, storeWatchBuffer),
+		cancel:    cancel,
+	}
+	go s.run(ctx)
+	return s
+}
+
+// ResultChan implements watch.Interface of apimachinery.
+func (s *storeWatch) ResultChan() <-chan apiwatch.Event { return s.result }
+
+// Stop implements watch.Interface of apimachinery.
+func (s *storeWatch) Stop() { s.cancel() }
+
+func (s *storeWatch) run(ctx context.Context) {
+	defer close(s.result)
+	defer s.watcher.Close()
+	utilflowcontrol.WatchInitialized(ctx)
+	due, stop := s.bookmarkTimers(ctx)
+	defer stop()
+	deliveries := make([]watch.Delivery, 0, storeWatchBuffer)
+	for {
+		var err error
+		deliveries, err = s.watcher.Poll(deliveries[:0])
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				s.send(ctx, apiwatch.Event{Type: apiwatch.Error, Object: WatchStatus(err)})
+			}
+			return
+		}
+		for _, d := range deliveries {
+			if !s.deliver(ctx, d) {
+				return
+			}
+		}
+		if len(deliveries) > 0 {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.watcher.Ready():
+		case <-due:
+			if d, ok := s.watcher.Bookmark(); ok && !s.deliver(ctx, d) {
+				return
+			}
+		}
+	}
+}
+
+// bookmarkTimers says when bookmarks are due: every minute, and shortly before the
+// watch will be ended.
+func (s *storeWatch) bookmarkTimers(ctx context.Context) (due <-chan struct{}, stop func()) {
+	if !s.bookmarks {
+		return nil, func() {}
+	}
+	signal := make(chan struct{}, 1)
+	raise := func() {
+		select {
+		case signal <- struct{}{}:
+		default:
+		}
+	}
+	var periodic *time.Timer
+	periodic = time.AfterFunc(bookmarkEvery, func() {
+		raise()
+		periodic.Reset(bookmarkEvery)
+	})
+	stops := []*time.Timer{periodic}
+	if deadline, ok := ctx.Deadline(); ok {
+		stops = append(stops, time.AfterFunc(max(0, time.Until(deadline)-beforeDeadline), raise))
+	}
+	return signal, func() {
+		for _, t := range stops {
+			t.Stop()
+		}
+	}
+}
+
+// deliver sends d and reports whether to go on.
+func (s *storeWatch) deliver(ctx context.Context, d watch.Delivery) bool {
+	event, err := s.event(d)
+	if err != nil {
+		s.send(ctx, apiwatch.Event{Type: apiwatch.Error, Object: WatchStatus(err)})
+		return false
+	}
+	return s.send(ctx, event)
+}
+
+func (s *storeWatch) event(d watch.Delivery) (apiwatch.Event, error) {
+	var (
+		obj runtime.Object
+		err error
+	)
+	c := s.resource.codec
+	switch d.Type {
+	case watch.Bookmark, watch.InitialEnd:
+		obj, err = c.bookmark(d.Revision, d.Type == watch.InitialEnd)
+		return apiwatch.Event{Type: apiwatch.Bookmark, Object: obj}, err
+	case watch.Deleted:
+		obj, err = c.internal(d.Object, d.Revision)
+	default:
+		obj, err = c.internal(d.Object, 0)
+	}
+	return apiwatch.Event{Type: apiwatch.EventType(d.Type.String()), Object: obj}, err
+}
+
+func (s *storeWatch) send(ctx context.Context, event apiwatch.Event) bool {
+	select {
+	case s.result <- event:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// failed is a watch that could not start and says why.
+type failed chan apiwatch.Event
+
+// failedWatch tells err as the only event.
+func failedWatch(err error) apiwatch.Interface {
+	f := make(failed, 1)
+	f <- apiwatch.Event{Type: apiwatch.Error, Object: WatchStatus(err)}
+	close(f)
+	return f
+}
+
+// ResultChan implements watch.Interface of apimachinery.
+func (f failed) ResultChan() <-chan apiwatch.Event { return f }
+
+// Stop implements watch.Interface of apimachinery.
+func (f failed) Stop() {}

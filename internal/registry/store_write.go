@@ -1,0 +1,387 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"reflect"
+	"time"
+
+	"k8s.io/apimachinery/pkg/conversion"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry/wire"
+	"github.com/larder-io/larder/kv"
+)
+
+// present is an object as a write found it.
+type present struct {
+	obj   runtime.Object // nil if it was to be deleted unread
+	rev   int64          // 0 if there is none
+	data  []byte         // plain stored bytes; nil if it came from the cache
+	stale bool           // to be written even if nothing changes
+	from  *cache.Object  // the cache's object that obj was decoded from
+	fresh bool           // read from the store by this write
+}
+
+// Create implements storage.Interface.
+func (s *store) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+	full, err := s.layout.full(key, false)
+	if err != nil {
+		return err
+	}
+	if version, err := s.codec.versioner.ObjectResourceVersion(obj); err == nil && version != 0 {
+		return storage.ErrResourceVersionSetOnCreate
+	}
+	if err := s.codec.versioner.PrepareObjectForStorage(obj); err != nil {
+		return fmt.Errorf("PrepareObjectForStorage failed: %w", err)
+	}
+	data, err := runtime.Encode(s.codec.storage, obj)
+	if err != nil {
+		return err
+	}
+	result, err := s.put(ctx, full, data, 0, ttl)
+	if err != nil {
+		return err
+	}
+	if !result.Committed {
+		return storage.NewKeyExistsError(full, 0)
+	}
+	if out == nil {
+		return nil
+	}
+	return s.written(full, data, out, result.Revision)
+}
+
+// put encrypts data and writes it if the key is at revision.
+func (s *store) put(ctx context.Context, full string, data []byte, revision int64, ttl uint64) (kv.Result, error) {
+	value, err := s.codec.transformer.TransformToStorage(ctx, data, authenticatedKey(full))
+	if err != nil {
+		return kv.Result{}, storage.NewInternalError(err)
+	}
+	result, err := s.store.Put(ctx, full, value, kv.PutOptions{IfRevision: revision, TTL: time.Duration(ttl) * time.Second})
+	return result, etcdError(err)
+}
+
+// written decodes what was stored into out and hands its canonical form to the
+// cache, which then need not decode it again.
+func (s *store) written(full string, data []byte, out runtime.Object, revision int64) error {
+	if err := s.codec.decodeStored(data, out, revision); err != nil {
+		return err
+	}
+	if s.Cache == nil {
+		return nil
+	}
+	obj := out
+	if s.codec.decorate != nil {
+		obj = out.DeepCopyObject()
+	}
+	rest := s.layout.rest(full)
+	s.Cache.Offer(rest, revision, s.codec.object(s.schema, rest, obj, revision))
+	return nil
+}
+
+// read gets the present object from the store.
+func (s *store) read(ctx context.Context, full string, like runtime.Object, ignoreNotFound, unread bool) (*present, error) {
+	item, found, _, err := s.store.Get(ctx, full)
+	if err != nil {
+		return nil, etcdError(err)
+	}
+	return s.presentOf(ctx, full, item, found, like, ignoreNotFound, unread)
+}
+
+// presentOf decodes an item of the store. unread leaves it undecoded, for objects
+// that cannot be read and are to be deleted.
+func (s *store) presentOf(ctx context.Context, full string, item kv.Item, found bool, like runtime.Object, ignoreNotFound, unread bool) (*present, error) {
+	p := &present{fresh: true}
+	if !found {
+		if !ignoreNotFound {
+			return nil, storage.NewKeyNotFoundError(full, 0)
+		}
+		p.obj = newLike(like)
+		return p, runtime.SetZeroValue(p.obj)
+	}
+	p.rev = item.Revision
+	if unread {
+		p.stale = true
+		return p, nil
+	}
+	var err error
+	if p.data, p.stale, err = s.codec.decrypt(ctx, full, item.Value); err != nil {
+		return nil, err
+	}
+	p.obj = newLike(like)
+	return p, s.codec.decodeStored(p.data, p.obj, p.rev)
+}
+
+// newLike makes an empty object of the type that obj has.
+func newLike(obj runtime.Object) runtime.Object {
+	if u, ok := obj.(runtime.Unstructured); ok {
+		return u.NewEmptyInstance()
+	}
+	return reflect.New(reflect.TypeOf(obj).Elem()).Interface().(runtime.Object)
+}
+
+// suggestion guesses the present object without asking the store: from the cache
+// or, if there is none, from what the caller has. nil means there is no guess.
+//
+// Decorated objects are not what is stored and are never guessed from the cache.
+func (s *store) suggestion(full string, like, given runtime.Object) (*present, error) {
+	if s.Cache != nil && s.Cache.Ready() && s.codec.decorate == nil {
+		o := s.Cache.Snapshot().Get(s.layout.rest(full))
+		if o == nil || o.Err() != nil {
+			return nil, nil
+		}
+		p := &present{obj: newLike(like), rev: o.Revision(), from: o}
+		return p, s.codec.decode(o.Body(), p.obj)
+	}
+	if given == nil {
+		return nil, nil
+	}
+	revision, err := s.codec.versioner.ObjectResourceVersion(given)
+	if err != nil {
+		return nil, fmt.Errorf("couldn't get resource version: %w", err)
+	}
+	p := &present{obj: given, rev: int64(revision)}
+	if p.data, err = s.stored(given); err != nil {
+		return nil, err
+	}
+	return p, s.codec.setRevision(given, p.rev)
+}
+
+// stored encodes obj for the store, and clears what is not stored.
+func (s *store) stored(obj runtime.Object) ([]byte, error) {
+	if err := s.codec.versioner.PrepareObjectForStorage(obj); err != nil {
+		return nil, fmt.Errorf("PrepareObjectForStorage failed: %w", err)
+	}
+	return runtime.Encode(s.codec.storage, obj)
+}
+
+// unchanged reports whether data, about to be stored, is what p was stored as, as
+// far as p knows.
+func (s *store) unchanged(p *present, data []byte) bool {
+	if p.stale || p.rev == 0 {
+		return false
+	}
+	if p.from == nil {
+		return bytes.Equal(data, p.data)
+	}
+	raw, apiVersion, kind, ok := wire.Unenvelope(data)
+	if ok && apiVersion == s.codec.canonical.GroupVersion().String() && kind == s.codec.canonical.Kind {
+		body := p.from.Body()
+		plain, err := wire.AppendRevisionProtobuf(make([]byte, 0, len(body)), body, 0)
+		return err == nil && bytes.Equal(raw, plain)
+	}
+	obj := s.codec.newFunc()
+	if err := s.codec.decode(p.from.Body(), obj); err != nil {
+		return false
+	}
+	before, err := s.stored(obj)
+	return err == nil && bytes.Equal(data, before)
+}
+
+// GuaranteedUpdate implements storage.Interface.
+func (s *store) GuaranteedUpdate(ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, given runtime.Object) error {
+	full, err := s.layout.full(key, false)
+	if err != nil {
+		return err
+	}
+	if _, err := conversion.EnforcePtr(destination); err != nil {
+		return fmt.Errorf("unable to convert output object to pointer: %w", err)
+	}
+	u := &update{
+		write:  write{store: s, full: full, like: destination, ignoreNotFound: ignoreNotFound, preconditions: preconditions},
+		change: tryUpdate,
+	}
+	if err := u.begin(ctx, given); err != nil {
+		return err
+	}
+	for {
+		done, err := u.try(ctx, destination)
+		if done || err != nil {
+			return err
+		}
+	}
+}
+
+// write is a write of one key under way: it is tried against what is believed to
+// be present until the belief was right.
+type write struct {
+	*store
+	full           string
+	like           runtime.Object
+	ignoreNotFound bool
+	unread         bool
+	preconditions  *storage.Preconditions
+	now            *present
+}
+
+// begin guesses what is present, or reads it.
+func (w *write) begin(ctx context.Context, given runtime.Object) error {
+	var err error
+	if !w.unread {
+		w.now, err = w.suggestion(w.full, w.like, given)
+	}
+	if err == nil && w.now == nil {
+		err = w.refresh(ctx)
+	}
+	return err
+}
+
+func (w *write) refresh(ctx context.Context) error {
+	var err error
+	w.now, err = w.read(ctx, w.full, w.like, w.ignoreNotFound, w.unread)
+	return err
+}
+
+// refused decides what becomes of a refusal: one by an object that is not present
+// any more does not count.
+func (w *write) refused(ctx context.Context, refusal error) error {
+	if w.now.fresh {
+		return refusal
+	}
+	before := w.now.rev
+	if err := w.refresh(ctx); err != nil {
+		return err
+	}
+	if w.now.rev == before {
+		return refusal
+	}
+	return nil
+}
+
+// lost takes over what a conflicting write left.
+func (w *write) lost(ctx context.Context, result kv.Result) error {
+	var err error
+	w.now, err = w.presentOf(ctx, w.full, result.Current, result.Found, w.like, w.ignoreNotFound, w.unread)
+	return err
+}
+
+// update is a GuaranteedUpdate under way.
+type update struct {
+	write
+	change storage.UpdateFunc
+}
+
+// try updates what is believed to be present. It is not done if that was wrong.
+func (u *update) try(ctx context.Context, destination runtime.Object) (done bool, err error) {
+	if err := u.preconditions.Check(u.full, u.now.obj); err != nil {
+		if u.now.fresh {
+			return false, err
+		}
+		return false, u.refresh(ctx)
+	}
+	ret, ttl, err := u.change(u.now.obj, storage.ResponseMeta{ResourceVersion: uint64(u.now.rev)})
+	if err != nil {
+		return false, u.refused(ctx, err)
+	}
+	data, err := u.stored(ret)
+	if err != nil {
+		return false, err
+	}
+	if u.unchanged(u.now, data) {
+		if done, err := u.confirm(ctx, data, destination); done || err != nil {
+			return done, err
+		}
+		if !bytes.Equal(data, u.now.data) {
+			return false, nil // something else is there: try again with that
+		}
+	}
+	var seconds uint64
+	if ttl != nil {
+		seconds = *ttl
+	}
+	result, err := u.put(ctx, u.full, data, u.now.rev, seconds)
+	if err != nil {
+		return false, err
+	}
+	if !result.Committed {
+		return false, u.lost(ctx, result)
+	}
+	return true, u.written(u.full, data, destination, result.Revision)
+}
+
+// confirm spares a write that would change nothing, if the store itself says so:
+// the cache holds defaults that stored bytes may lack, and the caller may be here
+// to have them written in the present version or with the present key.
+func (u *update) confirm(ctx context.Context, data []byte, destination runtime.Object) (done bool, err error) {
+	if !u.now.fresh {
+		if err := u.refresh(ctx); err != nil {
+			return false, err
+		}
+	}
+	if u.now.stale || !bytes.Equal(data, u.now.data) {
+		return false, nil
+	}
+	return true, u.codec.decodeStored(u.now.data, destination, u.now.rev)
+}
+
+// Delete implements storage.Interface.
+func (s *store) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions, validate storage.ValidateObjectFunc, given runtime.Object, opts storage.DeleteOptions) error {
+	full, err := s.layout.full(key, false)
+	if err != nil {
+		return err
+	}
+	if _, err := conversion.EnforcePtr(out); err != nil {
+		return fmt.Errorf("unable to convert output object to pointer: %w", err)
+	}
+	d := &deletion{
+		write:    write{store: s, full: full, like: out, preconditions: preconditions},
+		validate: validate,
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion) {
+		d.unread = opts.IgnoreStoreReadError
+	}
+	if err := d.begin(ctx, given); err != nil {
+		return err
+	}
+	for {
+		done, err := d.try(ctx, out)
+		if done || err != nil {
+			return err
+		}
+	}
+}
+
+// deletion is a Delete under way.
+type deletion struct {
+	write
+	validate storage.ValidateObjectFunc
+}
+
+// try deletes what is believed to be present. It is not done if that was wrong.
+func (d *deletion) try(ctx context.Context, out runtime.Object) (done bool, err error) {
+	if err := d.check(ctx); err != nil {
+		return false, d.refused(ctx, err)
+	}
+	result, err := d.store.store.Delete(ctx, d.full, d.now.rev)
+	if err != nil {
+		return false, etcdError(err)
+	}
+	if !result.Committed {
+		return false, d.lost(ctx, result)
+	}
+	if d.unread {
+		return true, nil
+	}
+	if d.now.from != nil {
+		if err := d.codec.decode(d.now.from.Body(), out); err != nil {
+			return false, err
+		}
+		return true, d.codec.setRevision(out, result.Revision)
+	}
+	return true, d.codec.decodeStored(d.now.data, out, result.Revision)
+}
+
+func (d *deletion) check(ctx context.Context) error {
+	if d.preconditions != nil {
+		if err := d.preconditions.Check(d.full, d.now.obj); err != nil {
+			return err
+		}
+	}
+	return d.validate(ctx, d.now.obj)
+}
