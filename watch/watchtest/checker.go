@@ -1,0 +1,313 @@
+package watchtest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Type is what a report tells, by its name on the wire. InitialEnd is the bookmark
+// with the annotation that ends the initial objects.
+type Type string
+
+// The types of reports.
+const (
+	Added      Type = "ADDED"
+	Modified   Type = "MODIFIED"
+	Deleted    Type = "DELETED"
+	Bookmark   Type = "BOOKMARK"
+	InitialEnd Type = "INITIAL-END"
+)
+
+// Report is one thing that a watcher was told.
+type Report struct {
+	Type Type
+	// Key is the object's, "" for bookmarks.
+	Key string
+	// Revision is the resource version that the client saw.
+	Revision int64
+	// Digest stands for the content of the object, "" if it was not looked at.
+	Digest string
+}
+
+func (r Report) String() string {
+	return fmt.Sprintf("%s %s@%d %s", r.Type, r.Key, r.Revision, r.Digest)
+}
+
+// Request is what the watcher asked for.
+type Request struct {
+	// Selects is the filter.
+	Selects func(*State) bool
+	// Initial: the watcher is told of the existing objects first. After is not used
+	// then.
+	Initial bool
+	// At is the revision at which the initial objects were taken. 0 means that the
+	// InitialEnd says it; without one they cannot be verified.
+	At int64
+	// After is the revision after which to begin.
+	After int64
+	// Resumed: After comes from an earlier watch, so that what is missing breaks
+	// Resumable.
+	Resumed bool
+}
+
+// Violation is a broken guarantee.
+type Violation struct {
+	// Guarantee is its number and name, such as "W2 Unique".
+	Guarantee string
+	// Text says what happened.
+	Text string
+}
+
+// Error implements error.
+func (v *Violation) Error() string { return v.Guarantee + ": " + v.Text }
+
+func violation(guarantee, format string, args ...any) error {
+	return &Violation{guarantee, fmt.Sprintf(format, args...)}
+}
+
+// The guarantees.
+const (
+	Ordered      = "W1 Ordered"
+	Unique       = "W2 Unique"
+	Reliable     = "W3 Reliable"
+	Atomic       = "W4 Atomic"
+	Resumable    = "W5 Resumable"
+	Bookmarkable = "W6 Bookmarkable"
+	Filtered     = "W7 Filtered"
+)
+
+// Checker takes down what one watcher was told.
+type Checker struct {
+	request Request
+	initial []Report // objects that exist
+	live    []Report // everything else but InitialEnd
+	at      int64    // where the initial objects were taken, 0 if unknown
+	begun   bool     // the live part has
+	newest  int64    // revision of the live part, or what it started after
+	marked  int64    // the newest bookmark's revision
+	last    int64    // revision of the last event of the batch before
+	broken  []error
+}
+
+// NewChecker begins to check one watcher.
+func NewChecker(request Request) *Checker {
+	c := &Checker{request: request}
+	switch {
+	case request.Initial:
+		c.at, c.newest = request.At, request.At
+	default:
+		c.begun, c.newest = true, request.After
+	}
+	return c
+}
+
+// Observe takes down a batch: reports that came together, or one. It gives the
+// guarantees that are already seen to be broken by now.
+func (c *Checker) Observe(batch ...Report) error {
+	for i, r := range batch {
+		switch {
+		case r.Type == InitialEnd:
+			c.endInitial(r)
+		case r.Type == Bookmark:
+			c.bookmark(r)
+		case !c.begun && r.Type == Added && (c.at == 0 || r.Revision <= c.at):
+			c.initialObject(r)
+		default:
+			c.event(r, i == 0)
+		}
+	}
+	c.last = c.newest
+	return errors.Join(c.broken...)
+}
+
+func (c *Checker) fail(guarantee, format string, args ...any) {
+	c.broken = append(c.broken, violation(guarantee, format, args...))
+}
+
+func (c *Checker) initialObject(r Report) {
+	if n := len(c.initial); n > 0 {
+		switch before := c.initial[n-1].Key; {
+		case before == r.Key:
+			c.fail(Unique, "initial object %v came twice", r)
+		case before > r.Key:
+			c.fail(Ordered, "initial object %v came after %s", r, before)
+		}
+	}
+	c.initial = append(c.initial, r)
+}
+
+func (c *Checker) endInitial(r Report) {
+	if c.begun {
+		c.fail(Bookmarkable, "%v is not at the end of the initial objects", r)
+		return
+	}
+	if c.at != 0 && c.at != r.Revision {
+		c.fail(Bookmarkable, "%v, and the initial objects are of %d", r, c.at)
+	}
+	for _, object := range c.initial {
+		if object.Revision > r.Revision {
+			c.fail(Bookmarkable, "%v follows initial object %v", r, object)
+		}
+	}
+	c.begun, c.at, c.newest, c.marked = true, r.Revision, r.Revision, r.Revision
+}
+
+func (c *Checker) bookmark(r Report) {
+	if !c.begun && c.at == 0 {
+		c.fail(Bookmarkable, "%v among the initial objects", r)
+	}
+	c.begun = true
+	if r.Revision < c.newest || r.Revision < c.marked {
+		c.fail(Ordered, "%v came after revision %d", r, max(c.newest, c.marked))
+	}
+	c.marked = max(c.marked, r.Revision)
+	c.live = append(c.live, r)
+}
+
+func (c *Checker) event(r Report, first bool) {
+	c.begun = true
+	switch {
+	case r.Revision <= c.marked:
+		c.fail(Bookmarkable, "%v came after a bookmark of %d", r, c.marked)
+	case r.Revision <= c.request.After && !c.request.Initial || c.request.Initial && r.Revision <= c.at:
+		c.fail(Unique, "%v, and the watch began after %d", r, max(c.request.After, c.at))
+	case r.Revision < c.newest:
+		c.fail(Ordered, "%v came after revision %d", r, c.newest)
+	case first && r.Revision == c.last && len(c.live) > 0:
+		c.fail(Atomic, "%v begins a batch, and revision %d ended one", r, c.last)
+	}
+	for i := len(c.live) - 1; i >= 0 && c.live[i].Revision == r.Revision; i-- {
+		if c.live[i].Key == r.Key {
+			c.fail(Unique, "%v came after %v", r, c.live[i])
+		}
+	}
+	c.newest = max(c.newest, r.Revision)
+	c.live = append(c.live, r)
+}
+
+// Resume gives the revision after which a successor of this watcher can start.
+func (c *Checker) Resume() int64 { return max(c.newest, c.marked) }
+
+// Verify compares what the watcher was told with the history, given that it had
+// time to be told everything up to a revision; 0 asks only that what it was told has
+// no gaps. It gives everything that was broken.
+func (c *Checker) Verify(h *History, upTo int64) error {
+	start := c.request.After
+	if c.request.Initial {
+		start = c.at
+		if c.at == 0 {
+			return errors.Join(c.broken...)
+		}
+	}
+	broken := slices.Clone(c.broken)
+	if c.request.Initial && (c.begun || upTo != 0) {
+		broken = append(broken, c.verifyInitial(h)...)
+	}
+	broken = append(broken, c.verifyLive(h, start, max(upTo, c.newest, c.marked))...)
+	return errors.Join(broken...)
+}
+
+func (c *Checker) verifyInitial(h *History) (broken []error) {
+	told := make(map[string]Report)
+	for _, r := range c.initial {
+		told[r.Key] = r
+	}
+	for _, s := range h.At(c.at) {
+		if !c.request.Selects(s) {
+			continue
+		}
+		r, found := told[s.Key]
+		if !found {
+			broken = append(broken, violation(Reliable, "initial object %s@%d is missing", s.Key, s.Revision))
+			continue
+		}
+		delete(told, s.Key)
+		if want := report(Added, s, s.Revision); !want.agrees(r) {
+			broken = append(broken, violation(Filtered, "initial object %v should be %v", r, want))
+		}
+	}
+	for _, r := range told {
+		broken = append(broken, violation(Filtered, "initial object %v is not selected", r))
+	}
+	return broken
+}
+
+// verifyLive compares the live part with the transitions in (start, upTo].
+func (c *Checker) verifyLive(h *History, start, upTo int64) (broken []error) {
+	type id struct {
+		revision int64
+		key      string
+	}
+	place := make(map[id]int, len(c.live))
+	var bookmarks []int
+	for i, r := range c.live {
+		if r.Type == Bookmark {
+			bookmarks = append(bookmarks, i)
+			continue
+		}
+		place[id{r.Revision, r.Key}] = i
+	}
+	h.Replay(upTo, func(number int64, before *State, change Change) {
+		want, selected := transition(c.request.Selects, number, before, change.State)
+		if number <= start || !selected {
+			return
+		}
+		at, found := place[id{number, change.Key}]
+		if !found {
+			broken = append(broken, c.missing(want))
+			return
+		}
+		delete(place, id{number, change.Key})
+		if r := c.live[at]; !want.agrees(r) {
+			broken = append(broken, violation(Filtered, "%v should be %v", r, want))
+		}
+		for _, b := range bookmarks {
+			if b < at && c.live[b].Revision >= number {
+				broken = append(broken, violation(Bookmarkable, "%v came before %v", c.live[b], want))
+			}
+		}
+	})
+	for _, at := range place {
+		broken = append(broken, violation(Filtered, "%v did not happen to what is selected", c.live[at]))
+	}
+	return broken
+}
+
+// missing names the guarantee that is broken when a report is missing.
+func (c *Checker) missing(want Report) error {
+	switch {
+	case want.Revision <= c.marked:
+		return violation(Bookmarkable, "%v is missing before a bookmark of %d", want, c.marked)
+	case c.request.Resumed:
+		return violation(Resumable, "%v is missing after %d", want, c.request.After)
+	default:
+		return violation(Reliable, "%v is missing", want)
+	}
+}
+
+// transition gives what a watcher is to be told of a change.
+func transition(selects func(*State) bool, number int64, before, now *State) (Report, bool) {
+	was, is := before != nil && selects(before), now != nil && selects(now)
+	switch {
+	case was && is:
+		return report(Modified, now, number), true
+	case is:
+		return report(Added, now, number), true
+	case was:
+		return report(Deleted, before, number), true
+	}
+	return Report{}, false
+}
+
+func report(t Type, s *State, number int64) Report {
+	return Report{Type: t, Key: s.Key, Revision: number, Digest: s.Digest}
+}
+
+// agrees reports whether got is r, as far as got was looked at.
+func (r Report) agrees(got Report) bool {
+	if got.Digest == "" {
+		got.Digest = r.Digest
+	}
+	return r == got
+}
