@@ -84,7 +84,12 @@ func newEtcd(name, prefix string, logger *slog.Logger, observer Observer, interv
 // Run opens the store and blocks until ctx ends, Close is called or etcd fails.
 func (e *Etcd) Run(ctx context.Context) error {
 	if !e.running.CompareAndSwap(false, true) {
-		return fmt.Errorf("kv: %s etcd: Run called twice or after Close", e.name)
+		select {
+		case <-e.stop:
+			return nil
+		default:
+			return fmt.Errorf("kv: %s etcd: Run called twice", e.name)
+		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

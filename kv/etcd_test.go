@@ -1,40 +1,28 @@
 package kv_test
 
 import (
-	"context"
 	"testing"
-	"time"
 
 	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
 )
 
-func TestSmoke(t *testing.T) {
-	start := time.Now()
-	e, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: t.TempDir(), Prefix: "/registry"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx := context.Background()
-	done := make(chan error, 1)
-	go func() { done <- e.Run(ctx) }()
-	select {
-	case <-e.Ready():
-	case err := <-done:
-		t.Fatal(err)
-	}
-	t.Log("ready", time.Since(start))
-	w := e.Watch(ctx, "/registry/", 1)
-	r, err := e.Put(ctx, "/registry/a", []byte("x"), kv.PutOptions{TTL: 100 * time.Second})
-	t.Log(r, err)
-	t.Log(<-w)
-	t.Log(e.RequestProgress(ctx))
-	t.Log(<-w)
-	t.Log(e.Revision(ctx))
-	t.Log(e.Get(ctx, "/registry/a"))
-	t.Log(e.Range(ctx, kv.RangeOptions{Prefix: "/registry/"}))
-	t.Log(e.Delete(ctx, "/registry/a", r.Revision))
-	t.Log(e.Size(ctx))
-	start = time.Now()
-	e.Close()
-	t.Log("close", time.Since(start), <-done)
+func TestEmbedded(t *testing.T) {
+	kvtest.Conformance(t, func(t *testing.T) kvtest.Subject {
+		return subject(openEmbedded(t, kv.EmbeddedConfig{}))
+	})
+}
+
+func TestExternal(t *testing.T) {
+	members := startCluster(t, 1, nil)
+	kvtest.Conformance(t, func(t *testing.T) kvtest.Subject {
+		return subject(openExternal(t, kv.ExternalConfig{Endpoints: endpoints(members)}))
+	})
+}
+
+func TestCluster(t *testing.T) {
+	members := startCluster(t, 3, nil)
+	kvtest.Conformance(t, func(t *testing.T) kvtest.Subject {
+		return subject(openExternal(t, kv.ExternalConfig{Endpoints: endpoints(members)}))
+	})
 }

@@ -2,7 +2,6 @@ package kvtest
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -375,7 +374,7 @@ func (m *Memory) Run(ctx context.Context) error {
 	select {
 	case <-m.closing:
 		m.mu.Unlock()
-		return errors.New("kvtest: Run after Close")
+		return nil
 	default:
 	}
 	m.running.Add(1)

@@ -1,0 +1,3 @@
+package kv_test
+
+func playWriter() {}

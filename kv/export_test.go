@@ -1,0 +1,63 @@
+package kv
+
+import (
+	"context"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// CompactAt compacts the store.
+func (e *Etcd) CompactAt(ctx context.Context, revision int64) error {
+	client, err := e.client(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = client.KV.Compact(ctx, revision)
+	return err
+}
+
+// PutAll writes several keys in one transaction.
+func (e *Etcd) PutAll(ctx context.Context, values map[string][]byte) (int64, error) {
+	client, err := e.client(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var ops []clientv3.Op
+	for key, value := range values {
+		if value == nil {
+			ops = append(ops, clientv3.OpDelete(key))
+		} else {
+			ops = append(ops, clientv3.OpPut(key, string(value)))
+		}
+	}
+	resp, err := client.KV.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return 0, err
+	}
+	return resp.Header.Revision, nil
+}
+
+// CompactOnce makes one move of the compaction protocol.
+func (e *Etcd) CompactOnce(ctx context.Context) error {
+	client, err := e.client(ctx)
+	if err != nil {
+		return err
+	}
+	return e.compact(ctx, client)
+}
+
+// ForgeHistory makes the store believe that it has seen a revision.
+func (e *Etcd) ForgeHistory(revision int64) { raise(&e.history.revision, revision) }
+
+// ForgeCluster makes the store believe that it has seen another cluster.
+func (e *Etcd) ForgeCluster() { e.history.clusterID.Add(1) }
+
+// RevokeLease ends a lease as its expiry does.
+func (e *Etcd) RevokeLease(ctx context.Context, lease int64) error {
+	client, err := e.client(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = client.Lease.Revoke(ctx, clientv3.LeaseID(lease))
+	return err
+}

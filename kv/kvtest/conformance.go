@@ -1,0 +1,671 @@
+package kvtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-io/larder/kv"
+)
+
+// Subject is an open store under test and what the suite does to it behind its
+// back.
+type Subject struct {
+	kv.Store
+	// Compact forgets what was overwritten up to a revision.
+	Compact func(ctx context.Context, revision int64) error
+	// PutAll writes several keys in one revision, which it returns. A nil value
+	// deletes.
+	PutAll func(ctx context.Context, values map[string][]byte) (int64, error)
+}
+
+// limit bounds how long a test waits for what must happen.
+const limit = 30 * time.Second
+
+// Conformance tests that a store keeps the guarantees of package kv. The store
+// that open returns must be running and is left open; keys outside "/conformance/"
+// are not touched. The test of Close opens another one.
+func Conformance(t *testing.T, open func(t *testing.T) Subject) {
+	store := open(t)
+	for _, c := range []struct {
+		name string
+		test func(*suite)
+	}{
+		{"Get", (*suite).testGet},
+		{"Put", (*suite).testPut},
+		{"Delete", (*suite).testDelete},
+		{"Range", (*suite).testRange},
+		{"RangePages", (*suite).testRangePages},
+		{"RangePast", (*suite).testRangePast},
+		{"Watch", (*suite).testWatch},
+		{"WatchWholeRevisions", (*suite).testWatchWholeRevisions},
+		{"WatchFuture", (*suite).testWatchFuture},
+		{"WatchCancel", (*suite).testWatchCancel},
+		{"Progress", (*suite).testProgress},
+		{"Revision", (*suite).testRevision},
+		{"Counter", (*suite).testCounter},
+		{"Cancelled", (*suite).testCancelled},
+		{"Expiry", (*suite).testExpiry},
+		{"Tail", (*suite).testTail},
+		{"Compacted", (*suite).testCompacted},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			c.test(&suite{T: t, Subject: store, ctx: ctx, prefix: "/conformance/" + c.name + "/"})
+		})
+	}
+	t.Run("Close", func(t *testing.T) { testClose(t, open(t).Store) })
+}
+
+// suite is one test over one store.
+type suite struct {
+	*testing.T
+	Subject
+	ctx    context.Context
+	prefix string
+}
+
+// put writes a key whatever its revision and returns the new one.
+func (s *suite) put(key, value string) int64 {
+	s.Helper()
+	item, _, _, err := s.Get(s.ctx, s.prefix+key)
+	s.must(err)
+	result, err := s.Put(s.ctx, s.prefix+key, []byte(value), kv.PutOptions{IfRevision: item.Revision})
+	s.must(err)
+	if !result.Committed || result.Revision <= item.Revision {
+		s.Fatalf("put %s over revision %d: %+v", key, item.Revision, result)
+	}
+	return result.Revision
+}
+
+func (s *suite) delete(key string) int64 {
+	s.Helper()
+	item, _, _, err := s.Get(s.ctx, s.prefix+key)
+	s.must(err)
+	result, err := s.Delete(s.ctx, s.prefix+key, item.Revision)
+	s.must(err)
+	if !result.Committed || string(result.Current.Value) != string(item.Value) {
+		s.Fatalf("delete %s: %+v", key, result)
+	}
+	return result.Revision
+}
+
+func (s *suite) must(err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatal(err)
+	}
+}
+
+func (s *suite) expectItem(got kv.Item, key, value string, revision, created int64) {
+	s.Helper()
+	if got.Key != s.prefix+key || string(got.Value) != value || got.Revision != revision || got.CreateRevision != created {
+		s.Errorf("got %s=%q at %d, created at %d; want %s=%q at %d, created at %d", got.Key, got.Value, got.Revision,
+			got.CreateRevision, s.prefix+key, value, revision, created)
+	}
+}
+
+func (s *suite) testGet() {
+	_, found, before, err := s.Get(s.ctx, s.prefix+"a")
+	s.must(err)
+	if found || before < 1 {
+		s.Errorf("missing key: found %v at revision %d", found, before)
+	}
+	created := s.put("a", "1")
+	updated := s.put("a", "2")
+	item, found, revision, err := s.Get(s.ctx, s.prefix+"a")
+	s.must(err)
+	if !found || revision < updated || updated <= created || created <= before {
+		s.Errorf("found %v at %d; created at %d, updated at %d", found, revision, created, updated)
+	}
+	s.expectItem(item, "a", "2", updated, created)
+	s.delete("a")
+	if _, found, _, err = s.Get(s.ctx, s.prefix+"a"); found || err != nil {
+		s.Errorf("deleted key: found %v, %v", found, err)
+	}
+}
+
+func (s *suite) testPut() {
+	key := s.prefix + "a"
+	put := func(value string, revision int64) kv.Result {
+		s.Helper()
+		result, err := s.Put(s.ctx, key, []byte(value), kv.PutOptions{IfRevision: revision})
+		s.must(err)
+		return result
+	}
+	if got := put("0", 12345678); got.Committed || got.Found {
+		s.Errorf("update of a missing key: %+v", got)
+	}
+	created := put("1", 0)
+	if !created.Committed {
+		s.Fatalf("create: %+v", created)
+	}
+	got := put("2", 0)
+	if got.Committed || !got.Found {
+		s.Errorf("create of an existing key: %+v", got)
+	}
+	s.expectItem(got.Current, "a", "1", created.Revision, created.Revision)
+	updated := put("3", created.Revision)
+	if !updated.Committed || updated.Revision <= created.Revision {
+		s.Errorf("update: %+v", updated)
+	}
+	got = put("4", created.Revision)
+	if got.Committed || !got.Found {
+		s.Errorf("update of an old revision: %+v", got)
+	}
+	s.expectItem(got.Current, "a", "3", updated.Revision, created.Revision)
+	if again := put("3", updated.Revision); !again.Committed || again.Revision <= updated.Revision {
+		s.Errorf("the same value again: %+v", again)
+	}
+}
+
+func (s *suite) testDelete() {
+	key := s.prefix + "a"
+	for _, revision := range []int64{0, 7} {
+		got, err := s.Delete(s.ctx, key, revision)
+		s.must(err)
+		if got.Committed || got.Found {
+			s.Errorf("delete of a missing key at %d: %+v", revision, got)
+		}
+	}
+	created := s.put("a", "1")
+	got, err := s.Delete(s.ctx, key, created-1)
+	s.must(err)
+	if got.Committed || !got.Found {
+		s.Errorf("delete of an old revision: %+v", got)
+	}
+	s.expectItem(got.Current, "a", "1", created, created)
+	got, err = s.Delete(s.ctx, key, created)
+	s.must(err)
+	if !got.Committed || !got.Found || got.Revision <= created {
+		s.Errorf("delete: %+v", got)
+	}
+	s.expectItem(got.Current, "a", "1", created, created)
+	if again := s.put("a", "2"); again <= got.Revision {
+		s.Errorf("created again at %d, deleted at %d", again, got.Revision)
+	}
+}
+
+// keys returns a page's keys without the suite's prefix.
+func (s *suite) keys(page kv.Page) []string {
+	keys := make([]string, len(page.Items))
+	for i, item := range page.Items {
+		keys[i] = strings.TrimPrefix(item.Key, s.prefix)
+	}
+	return keys
+}
+
+func (s *suite) testRange() {
+	for _, key := range []string{"b/2", "a-b/1", "a/2", "a/1", "b/1", "a/3", "\xff/1"} {
+		s.put(key, "value of "+key)
+	}
+	for _, c := range []struct {
+		options     kv.RangeOptions
+		want        []string
+		count       int64
+		more, empty bool
+	}{
+		{options: kv.RangeOptions{}, want: []string{"a-b/1", "a/1", "a/2", "a/3", "b/1", "b/2", "\xff/1"}, count: 7},
+		{options: kv.RangeOptions{Prefix: "a/"}, want: []string{"a/1", "a/2", "a/3"}, count: 3},
+		{options: kv.RangeOptions{Prefix: "a"}, want: []string{"a-b/1", "a/1", "a/2", "a/3"}, count: 4},
+		{options: kv.RangeOptions{Prefix: "\xff"}, want: []string{"\xff/1"}, count: 1},
+		{options: kv.RangeOptions{Prefix: "a/", Limit: 2}, want: []string{"a/1", "a/2"}, count: 3, more: true},
+		{options: kv.RangeOptions{Prefix: "a/", Limit: 3}, want: []string{"a/1", "a/2", "a/3"}, count: 3},
+		{options: kv.RangeOptions{Prefix: "a/", Start: "a/2"}, want: []string{"a/2", "a/3"}, count: 2},
+		{options: kv.RangeOptions{Prefix: "a/", Start: "a/2\x00", Limit: 1}, want: []string{"a/3"}, count: 1},
+		{options: kv.RangeOptions{Prefix: "a/", Start: "a/4"}, want: nil},
+		{options: kv.RangeOptions{Prefix: "c/"}, want: nil},
+		{options: kv.RangeOptions{Prefix: "a/", KeysOnly: true}, want: []string{"a/1", "a/2", "a/3"}, count: 3, empty: true},
+		{options: kv.RangeOptions{Prefix: "a/", CountOnly: true}, want: nil, count: 3},
+	} {
+		options := c.options
+		options.Prefix = s.prefix + options.Prefix
+		if options.Start != "" {
+			options.Start = s.prefix + options.Start
+		}
+		page, err := s.Subject.Range(s.ctx, options)
+		s.must(err)
+		if got := s.keys(page); !slices.Equal(got, c.want) || page.Count != c.count || page.More != c.more {
+			s.Errorf("%+v: %q of %d, more %v; want %q of %d, more %v", c.options, got, page.Count, page.More, c.want, c.count, c.more)
+		}
+		for _, item := range page.Items {
+			want := "value of " + strings.TrimPrefix(item.Key, s.prefix)
+			if c.empty {
+				want = ""
+			}
+			if string(item.Value) != want {
+				s.Errorf("%+v: %s has value %q, want %q", c.options, item.Key, item.Value, want)
+			}
+		}
+	}
+}
+
+func (s *suite) testRangePages() {
+	var want []string
+	for i := range 25 {
+		key := fmt.Sprintf("%02d", i)
+		s.put(key, "1")
+		want = append(want, key)
+	}
+	for _, size := range []int64{0, 1, 7, 25, 100} {
+		var got []string
+		var revisions []int64
+		revision, err := kv.RangeAll(s.ctx, s.Store, s.prefix, size, func(page kv.Page) error {
+			got = append(got, s.keys(page)...)
+			revisions = append(revisions, page.Revision)
+			// What happens between two pages is in neither.
+			s.put("99", strconv.Itoa(len(got)))
+			s.delete("99")
+			return nil
+		})
+		s.must(err)
+		if !slices.Equal(got, want) || slices.Min(revisions) != revision || slices.Max(revisions) != revision {
+			s.Errorf("pages of %d: %q at revisions %d", size, got, revisions)
+		}
+	}
+	failure := errors.New("enough")
+	if _, err := kv.RangeAll(s.ctx, s.Store, s.prefix, 7, func(kv.Page) error { return failure }); !errors.Is(err, failure) {
+		s.Errorf("failing callback: %v", err)
+	}
+}
+
+func (s *suite) testRangePast() {
+	var revisions []int64
+	for i := range 5 {
+		revisions = append(revisions, s.put("a", strconv.Itoa(i)))
+	}
+	deleted := s.delete("a")
+	for i, revision := range revisions {
+		page, err := s.Subject.Range(s.ctx, kv.RangeOptions{Prefix: s.prefix, Revision: revision})
+		s.must(err)
+		if len(page.Items) != 1 || page.Revision != revision {
+			s.Fatalf("at %d: %+v", revision, page)
+		}
+		s.expectItem(page.Items[0], "a", strconv.Itoa(i), revision, revisions[0])
+	}
+	page, err := s.Subject.Range(s.ctx, kv.RangeOptions{Prefix: s.prefix, Revision: deleted})
+	s.must(err)
+	if len(page.Items) != 0 {
+		s.Errorf("after the deletion: %+v", page)
+	}
+	_, err = s.Subject.Range(s.ctx, kv.RangeOptions{Prefix: s.prefix, Revision: deleted + 1_000_000})
+	var failed *kv.Error
+	if !errors.Is(err, kv.ErrFutureRevision) || !errors.As(err, &failed) {
+		s.Errorf("range of the future: %v", err)
+	}
+}
+
+// follow returns the watch's responses until there were as many events as asked
+// for, and checks their form.
+func (s *suite) follow(watch <-chan kv.WatchResponse, events int) []kv.Batch {
+	s.Helper()
+	var batches []kv.Batch
+	var last int64
+	for n := 0; n < events; {
+		response, ok := s.receive(watch)
+		if !ok || response.Err != nil {
+			s.Fatalf("watch ended after %d of %d events: %v", n, events, response.Err)
+		}
+		for _, batch := range response.Batches {
+			if batch.Revision <= last || len(batch.Events) == 0 {
+				s.Fatalf("batch %+v after revision %d", batch, last)
+			}
+			last = batch.Revision
+			for _, event := range batch.Events {
+				if event.Revision != batch.Revision || !strings.HasPrefix(event.Key, s.prefix) {
+					s.Fatalf("event %+v in batch of revision %d", event, batch.Revision)
+				}
+				n++
+			}
+		}
+		if response.Progress < last {
+			s.Fatalf("progress %d after revision %d", response.Progress, last)
+		}
+		batches = append(batches, response.Batches...)
+	}
+	return batches
+}
+
+func (s *suite) receive(watch <-chan kv.WatchResponse) (kv.WatchResponse, bool) {
+	s.Helper()
+	select {
+	case response, ok := <-watch:
+		return response, ok
+	case <-s.ctx.Done():
+		s.Fatal("watch delivered nothing")
+		return kv.WatchResponse{}, false
+	}
+}
+
+func (s *suite) testWatch() {
+	before := s.put("a", "0")
+	var want []string
+	change := func(revision int64, format string, args ...any) {
+		want = append(want, fmt.Sprintf("%d ", revision)+fmt.Sprintf(format, args...))
+	}
+	change(s.put("a", "1"), "update a=1")
+	change(s.put("b", "1"), "create b=1")
+	watch := s.Watch(s.ctx, s.prefix, before)
+	change(s.put("b", "2"), "update b=2")
+	change(s.delete("b"), "delete b=")
+	change(s.put("b", "3"), "create b=3")
+	var got []string
+	for _, batch := range s.follow(watch, len(want)) {
+		for _, event := range batch.Events {
+			got = append(got, fmt.Sprintf("%d %v %s=%s", event.Revision, event.Kind, strings.TrimPrefix(event.Key, s.prefix), event.Value))
+		}
+	}
+	if !slices.Equal(got, want) {
+		s.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func (s *suite) testWatchWholeRevisions() {
+	start, err := s.Revision(s.ctx)
+	s.must(err)
+	early := s.Watch(s.ctx, s.prefix, start)
+	sizes := make(map[int64]int)
+	total := 0
+	for i := range 20 {
+		values := make(map[string][]byte)
+		for j := range 1 + i%7 {
+			values[fmt.Sprintf("%s%d", s.prefix, j)] = []byte(strconv.Itoa(i))
+		}
+		values["/conformance/elsewhere"] = []byte(strconv.Itoa(i))
+		revision, err := s.PutAll(s.ctx, values)
+		s.must(err)
+		sizes[revision] = len(values) - 1
+		total += len(values) - 1
+	}
+	for name, watch := range map[string]<-chan kv.WatchResponse{"live": early, "late": s.Watch(s.ctx, s.prefix, start)} {
+		got := make(map[int64]int)
+		for _, batch := range s.follow(watch, total) {
+			got[batch.Revision] = len(batch.Events)
+		}
+		for revision, size := range sizes {
+			if got[revision] != size {
+				s.Errorf("%s: batch of revision %d has %d events, want %d", name, revision, got[revision], size)
+			}
+		}
+	}
+}
+
+func (s *suite) testWatchFuture() {
+	revision := s.put("a", "1")
+	watch := s.Watch(s.ctx, s.prefix, revision+3)
+	for i := 2; ; i++ {
+		if got := s.put("a", strconv.Itoa(i)); got > revision+3 {
+			if batches := s.follow(watch, 1); batches[0].Revision != got {
+				s.Errorf("first batch %+v, want revision %d", batches[0], got)
+			}
+			return
+		}
+	}
+}
+
+func (s *suite) testWatchCancel() {
+	ctx, cancel := context.WithCancel(s.ctx)
+	revision := s.put("a", "1")
+	other, watch := s.Watch(s.ctx, s.prefix, revision), s.Watch(ctx, s.prefix, revision)
+	s.put("a", "2")
+	s.follow(watch, 1)
+	cancel()
+	for response := range watch {
+		if response.Err != nil {
+			s.Errorf("cancelled watch ended with %v", response.Err)
+		}
+	}
+	s.put("a", "3")
+	s.follow(other, 2)
+}
+
+func (s *suite) testProgress() {
+	revision := s.put("a", "1")
+	watch := s.Watch(s.ctx, s.prefix, revision)
+	latest, err := s.PutAll(s.ctx, map[string][]byte{"/conformance/elsewhere": []byte("progress")})
+	s.must(err)
+	for delay := time.Millisecond; ; delay *= 2 { // requests may be lost
+		s.must(s.RequestProgress(s.ctx))
+		select {
+		case response := <-watch:
+			if response.Err != nil || len(response.Batches) > 0 {
+				s.Fatalf("got %+v", response)
+			}
+			if response.Progress >= latest {
+				return
+			}
+		case <-time.After(delay):
+		case <-s.ctx.Done():
+			s.Fatal("no progress")
+		}
+	}
+}
+
+func (s *suite) testRevision() {
+	for i := range 10 {
+		written := s.put("a", strconv.Itoa(i))
+		group, ctx := errgroup.WithContext(s.ctx)
+		for range 8 {
+			group.Go(func() error {
+				revision, err := s.Revision(ctx)
+				if err == nil && revision < written {
+					err = fmt.Errorf("revision %d after a write of %d", revision, written)
+				}
+				return err
+			})
+		}
+		s.must(group.Wait())
+	}
+	s.must(s.Health(s.ctx))
+}
+
+// testCounter has several writers count in one key: each increment must be
+// committed once, and the watch must see every one.
+func (s *suite) testCounter() {
+	const writers, each = 4, 15
+	start := s.put("n", "0")
+	watch := s.Watch(s.ctx, s.prefix, start)
+	group, ctx := errgroup.WithContext(s.ctx)
+	for range writers {
+		group.Go(func() error {
+			for done := 0; done < each; {
+				item, _, _, err := s.Get(ctx, s.prefix+"n")
+				if err != nil {
+					return err
+				}
+				n, _ := strconv.Atoi(string(item.Value))
+				result, err := s.Put(ctx, s.prefix+"n", []byte(strconv.Itoa(n+1)), kv.PutOptions{IfRevision: item.Revision})
+				if err != nil {
+					return err
+				}
+				if result.Committed {
+					done++
+				}
+			}
+			return nil
+		})
+	}
+	s.must(group.Wait())
+	n := 0
+	for _, batch := range s.follow(watch, writers*each) {
+		n++
+		if got := string(batch.Events[0].Value); got != strconv.Itoa(n) {
+			s.Fatalf("event %d has value %s", n, got)
+		}
+	}
+}
+
+func (s *suite) testCancelled() {
+	ctx, cancel := context.WithCancel(s.ctx)
+	cancel()
+	_, _, _, get := s.Get(ctx, s.prefix+"a")
+	_, list := s.Subject.Range(ctx, kv.RangeOptions{Prefix: s.prefix})
+	_, put := s.Put(ctx, s.prefix+"a", nil, kv.PutOptions{})
+	_, revision := s.Revision(ctx)
+	for name, err := range map[string]error{"Get": get, "Range": list, "Put": put, "Revision": revision} {
+		if !errors.Is(err, context.Canceled) {
+			s.Errorf("%s with a cancelled context: %v", name, err)
+		}
+	}
+	for response := range s.Watch(ctx, s.prefix, 1) {
+		s.Errorf("watch with a cancelled context delivered %+v", response)
+	}
+}
+
+func (s *suite) testExpiry() {
+	start, err := s.Revision(s.ctx)
+	s.must(err)
+	watch := s.Watch(s.ctx, s.prefix, start)
+	var results []kv.Result
+	for _, key := range []string{"a", "b", "kept"} {
+		result, err := s.Put(s.ctx, s.prefix+key, []byte("1"), kv.PutOptions{TTL: 1500 * time.Millisecond})
+		s.must(err)
+		results = append(results, result)
+	}
+	for _, key := range []string{"a", "b", "kept"} {
+		if item, _, _, err := s.Get(s.ctx, s.prefix+key); err != nil || item.Lease == 0 {
+			s.Errorf("%s has lease %d, %v", key, item.Lease, err)
+		}
+	}
+	// A write without TTL takes the key off its lease.
+	if result, err := s.Put(s.ctx, s.prefix+"kept", []byte("2"), kv.PutOptions{IfRevision: results[2].Revision}); err != nil || !result.Committed {
+		s.Fatalf("%+v, %v", result, err)
+	}
+	if item, _, _, err := s.Get(s.ctx, s.prefix+"kept"); err != nil || item.Lease != 0 {
+		s.Errorf("kept has lease %d, %v", item.Lease, err)
+	}
+	s.follow(watch, 4)
+	var expired []string
+	for _, batch := range s.follow(watch, 2) {
+		for _, event := range batch.Events {
+			expired = append(expired, event.Kind.String()+" "+strings.TrimPrefix(event.Key, s.prefix))
+		}
+	}
+	slices.Sort(expired)
+	if want := []string{"delete a", "delete b"}; !slices.Equal(expired, want) {
+		s.Errorf("expired %q, want %q", expired, want)
+	}
+	if _, found, _, err := s.Get(s.ctx, s.prefix+"kept"); !found || err != nil {
+		s.Errorf("kept: found %v, %v", found, err)
+	}
+}
+
+// testTail follows the store through a Tail: what a subscription's owner applies
+// is what a Range returns, and Wait waits for it.
+func (s *suite) testTail() {
+	tail := kv.NewTail(kv.TailConfig{Store: s.Store, Prefix: "/conformance"})
+	ctx, cancel := context.WithCancel(s.ctx)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return tail.Run(ctx) })
+	s.must(tail.Wait(s.ctx, 1))
+	sub := tail.Subscribe(s.prefix)
+	first, err := s.Subject.Range(s.ctx, kv.RangeOptions{Prefix: s.prefix})
+	s.must(err)
+	sub.Loaded(first.Revision)
+	applied := make(map[string]string)
+	group.Go(func() error {
+		for {
+			batches, err := sub.Next(ctx)
+			if err != nil {
+				if ctx.Err() != nil {
+					return nil
+				}
+				return err
+			}
+			for _, batch := range batches {
+				for _, event := range batch.Events {
+					applied[event.Key] = string(event.Value)
+				}
+			}
+			sub.Applied(len(batches))
+		}
+	})
+	for i := range 50 {
+		s.put(fmt.Sprintf("%d", i%5), strconv.Itoa(i))
+		if i%10 == 0 {
+			_, err := s.PutAll(s.ctx, map[string][]byte{"/conformance-elsewhere": []byte(strconv.Itoa(i))})
+			s.must(err)
+		}
+		revision, err := s.Revision(s.ctx)
+		s.must(err)
+		s.must(sub.Wait(s.ctx, revision))
+		if fresh := sub.Fresh(); fresh < revision {
+			s.Fatalf("Fresh = %d after Wait for %d", fresh, revision)
+		}
+	}
+	cancel()
+	if err := group.Wait(); err != nil {
+		s.Error(err)
+	}
+	for i := range 5 {
+		if got, want := applied[fmt.Sprintf("%s%d", s.prefix, i)], strconv.Itoa(45+i); got != want {
+			s.Errorf("applied %d=%q, want %q", i, got, want)
+		}
+	}
+}
+
+func (s *suite) testCompacted() {
+	old := s.put("a", "1")
+	for i := range 5 {
+		s.put("a", strconv.Itoa(i))
+	}
+	gone := s.put("b", "1")
+	compacted := s.delete("b")
+	s.put("a", "last")
+	s.must(s.Compact(s.ctx, compacted))
+	for _, revision := range []int64{old, gone} {
+		if _, err := s.Subject.Range(s.ctx, kv.RangeOptions{Prefix: s.prefix, Revision: revision}); !errors.Is(err, kv.ErrCompacted) {
+			s.Errorf("range at %d, compacted at %d: %v", revision, compacted, err)
+		}
+	}
+	if _, err := s.Subject.Range(s.ctx, kv.RangeOptions{Prefix: s.prefix, Revision: compacted}); err != nil {
+		s.Errorf("range at the compacted revision: %v", err)
+	}
+	watch := s.Watch(s.ctx, s.prefix, old)
+	response, _ := s.receive(watch)
+	if !errors.Is(response.Err, kv.ErrCompacted) {
+		s.Errorf("watch after %d, compacted at %d: %+v", old, compacted, response)
+	}
+	if response, ok := s.receive(watch); ok {
+		s.Errorf("after its error the watch delivered %+v", response)
+	}
+	// The deletion at the compacted revision itself is not lost.
+	if batches := s.follow(s.Watch(s.ctx, s.prefix, compacted-1), 2); batches[0].Events[0].Kind != kv.Delete {
+		s.Errorf("first event after %d: %+v", compacted-1, batches[0])
+	}
+	if got := s.Compaction(); got < compacted {
+		s.Errorf("Compaction = %d, want at least %d", got, compacted)
+	}
+}
+
+func testClose(t *testing.T, store kv.Store) {
+	revision, err := store.Revision(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch := store.Watch(t.Context(), "/conformance/", revision)
+	store.Close()
+	store.Close()
+	for response := range watch {
+		if response.Err != nil && !errors.Is(response.Err, kv.ErrClosed) {
+			t.Errorf("watch ended with %v", response.Err)
+		}
+	}
+	_, _, _, get := store.Get(t.Context(), "/conformance/a")
+	_, put := store.Put(t.Context(), "/conformance/a", nil, kv.PutOptions{})
+	_, read := store.Revision(t.Context())
+	response := <-store.Watch(t.Context(), "/conformance/", 1)
+	for name, err := range map[string]error{"Get": get, "Put": put, "Revision": read, "Watch": response.Err} {
+		if !errors.Is(err, kv.ErrClosed) {
+			t.Errorf("%s after Close: %v", name, err)
+		}
+	}
+}
