@@ -2,12 +2,14 @@ package registry
 
 import (
 	"fmt"
+	"net/http"
 	"sort"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints"
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/registry/rest"
@@ -39,7 +41,7 @@ type Endpoint struct {
 	ShortNames   []string
 	Categories   []string
 
-	// Verbs are those of discovery, sorted. CONNECT is not among them.
+	// Verbs are those of discovery, sorted.
 	Verbs []string
 
 	// Connect says whether the storage takes over the connection (exec, proxy).
@@ -158,11 +160,22 @@ func (e *Endpoint) deriveKind(scheme *runtime.Scheme) error {
 	return nil
 }
 
+// connectVerbs are the verbs that discovery lists for the methods with which a
+// connecter is called.
+var connectVerbs = map[string]string{
+	http.MethodDelete: "delete",
+	http.MethodGet:    "get",
+	http.MethodPatch:  "patch",
+	http.MethodPost:   "create",
+	http.MethodPut:    "update",
+}
+
 func (e *Endpoint) deriveVerbs() {
 	s := e.Storage
+	verbs := make(sets.Set[string])
 	add := func(verb string, can bool) {
 		if can {
-			e.Verbs = append(e.Verbs, verb)
+			verbs.Insert(verb)
 		}
 	}
 	add("create", is[rest.Creater](s) || is[rest.NamedCreater](s))
@@ -173,10 +186,14 @@ func (e *Endpoint) deriveVerbs() {
 	add("patch", is[rest.Patcher](s))
 	add("update", is[rest.Updater](s))
 	add("watch", is[rest.Watcher](s))
-	e.Connect = is[rest.Connecter](s)
-	if e.Verbs == nil {
-		e.Verbs = []string{} // clients get [] for what only connects, never null
+	if c, ok := s.(rest.Connecter); ok {
+		e.Connect = true
+		for _, method := range c.ConnectMethods() {
+			verb, known := connectVerbs[method]
+			add(verb, known)
+		}
 	}
+	e.Verbs = sets.List(verbs)
 }
 
 func is[T any](s rest.Storage) bool {
