@@ -1,0 +1,483 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"pgregory.net/rapid"
+)
+
+// The reference model keeps every state that ever was as a map, and filters
+// slices. Caches of very different configurations are driven by the same random
+// operations and must all agree with it.
+
+var errCorrupt = errors.New("corrupt")
+
+// thing is an object of the model.
+type thing struct {
+	revision int64
+	node     string
+	labels   labels.Set
+	poisoned bool
+}
+
+func (x thing) object(s *Schema, key string) *Object {
+	config := ObjectConfig{Key: key, Revision: x.revision}
+	if x.poisoned {
+		config.Err = errCorrupt
+	} else {
+		config.Body = fmt.Appendf(nil, "%s@%d", key, x.revision)
+		config.Labels = x.labels
+		config.Fields = fields.Set{"spec.nodeName": x.node, "metadata.name": key[strings.LastIndex(key, "/")+1:]}
+	}
+	return NewObject(config, s)
+}
+
+type world map[string]thing
+
+// modelState is the model at a revision; events are those that led to it.
+type modelState struct {
+	revision int64
+	time     time.Time
+	objects  world
+	events   int
+}
+
+type model struct {
+	epoch  int
+	states []modelState // of the present epoch, oldest first
+	fresh  int64
+}
+
+func (m *model) now() *modelState { return &m.states[len(m.states)-1] }
+
+// at is the state at a revision of the present epoch.
+func (m *model) at(revision int64) *modelState {
+	for i := len(m.states) - 1; i >= 0; i-- {
+		if m.states[i].revision <= revision {
+			return &m.states[i]
+		}
+	}
+	return nil
+}
+
+// eventsAfter counts events later than a revision.
+func (m *model) eventsAfter(revision int64) (n int) {
+	for _, s := range m.states {
+		if s.revision > revision {
+			n += s.events
+		}
+	}
+	return n
+}
+
+// list is the obvious implementation of Snapshot.List. The result's next is the
+// key of the object that filled the page, "" on the last page.
+func (w world) list(q Query) (found []string, next string, remaining int64, poisoned bool) {
+	var keys []string
+	for _, key := range slices.Sorted(maps.Keys(w)) {
+		if strings.HasPrefix(key, q.Prefix) && key >= q.From {
+			keys = append(keys, key)
+		}
+	}
+	for i, key := range keys {
+		x := w[key]
+		if x.poisoned {
+			return nil, "", 0, true
+		}
+		name := key[strings.LastIndex(key, "/")+1:]
+		if q.Label != nil && !q.Label.Matches(x.labels) ||
+			q.Field != nil && !q.Field.Matches(fields.Set{"spec.nodeName": x.node, "metadata.name": name}) {
+			continue
+		}
+		found = append(found, key)
+		if len(found) == q.Limit && i+1 < len(keys) {
+			return found, key, int64(len(keys) - i - 1), false
+		}
+	}
+	return found, "", 0, false
+}
+
+// fakeSource is a Source that the test moves.
+type fakeSource struct{ fresh int64 }
+
+func (s *fakeSource) Fresh() int64                      { return s.fresh }
+func (s *fakeSource) Wait(context.Context, int64) error { return nil }
+
+// subject is one cache under test, with a follower of its log.
+type subject struct {
+	name   string
+	cache  *Cache
+	config LogConfig
+	source fakeSource
+
+	mirror   map[string]*Object
+	position Position
+	buffer   int
+}
+
+func newSubjects(t *rapid.T) []*subject {
+	indexes := map[string][]Index{
+		"plain":   nil,
+		"indexed": {{Field: "spec.nodeName"}, {Label: "app"}},
+		"names":   {{Label: "tier"}, {Field: "metadata.name"}},
+	}
+	logs := map[string]LogConfig{
+		"default": {},
+		"short":   {KeepFor: 30 * time.Second, MinEvents: 1, CheckpointEvery: 1},
+		"few":     {MinEvents: 2, MaxEvents: 5, CheckpointEvery: 3},
+		"small":   {MinEvents: 1, MaxBytes: 900, CheckpointEvery: 2},
+	}
+	var all []*subject
+	for _, i := range slices.Sorted(maps.Keys(indexes)) {
+		for n, l := range slices.Sorted(maps.Keys(logs)) {
+			s := &subject{name: i + "," + l, config: logs[l].withDefaults(), buffer: n}
+			c, err := New(Config{Schema: NewSchema("things", nil, indexes[i]...), Log: logs[l], Source: &s.source})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.cache = c
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+func drawKey(t *rapid.T) string {
+	return rapid.SampledFrom([]string{"a/", "a-b/", "b/", ""}).Draw(t, "namespace") +
+		rapid.SampledFrom([]string{"v", "w", "x", "y", "z"}).Draw(t, "name")
+}
+
+func drawThing(t *rapid.T, revision int64) thing {
+	return thing{
+		revision: revision,
+		node:     rapid.SampledFrom([]string{"", "n1", "n2"}).Draw(t, "node"),
+		labels: rapid.SampledFrom([]labels.Set{
+			nil, {"app": "p"}, {"app": "q", "tier": "t"}, {"tier": "t"}, {"app": ""},
+		}).Draw(t, "labels"),
+		poisoned: rapid.IntRange(0, 19).Draw(t, "poisoned") == 0,
+	}
+}
+
+func drawQuery(t *rapid.T) Query {
+	q := Query{
+		Prefix: rapid.SampledFrom([]string{"", "a/", "a-b/", "c/"}).Draw(t, "prefix"),
+		From:   rapid.SampledFrom([]string{"", "a/x", "a/x\x00", "b/"}).Draw(t, "from"),
+		Limit:  rapid.IntRange(0, 4).Draw(t, "limit"),
+	}
+	if text := rapid.SampledFrom([]string{"", "app=p", "app in (p,q)", "!app", "tier=t,app=q", "app="}).Draw(t, "label"); text != "" {
+		q.Label, _ = labels.Parse(text)
+	}
+	if text := rapid.SampledFrom([]string{"", "spec.nodeName=n1", "spec.nodeName!=n1", "spec.nodeName=", "metadata.name=x,spec.nodeName=n2"}).Draw(t, "field"); text != "" {
+		q.Field = fields.ParseSelectorOrDie(text)
+	}
+	return q
+}
+
+// machine is one run of the model and its subjects.
+type machine struct {
+	model    model
+	subjects []*subject
+	clock    time.Time
+}
+
+func (m *machine) reset(t *rapid.T) {
+	revision := rapid.Int64Range(1, 50).Draw(t, "revision")
+	objects := world{}
+	for range rapid.IntRange(0, 8).Draw(t, "objects") {
+		objects[drawKey(t)] = drawThing(t, rapid.Int64Range(1, revision).Draw(t, "modified"))
+	}
+	m.model.epoch++
+	m.model.fresh = 0
+	m.model.states = []modelState{{revision: revision, objects: objects, time: m.clock}}
+	for _, s := range m.subjects {
+		s.source.fresh = 0
+		var all []*Object
+		for key, x := range objects {
+			all = append(all, x.object(s.cache.schema, key))
+		}
+		s.cache.Reset(all, revision)
+		if m.model.epoch == 1 {
+			s.start()
+		}
+	}
+}
+
+func (m *machine) apply(t *rapid.T) {
+	now := m.model.now()
+	revision := max(now.revision, m.model.fresh) + rapid.Int64Range(1, 3).Draw(t, "step")
+	m.clock = m.clock.Add(time.Duration(rapid.IntRange(0, 40).Draw(t, "seconds")) * time.Second)
+	next := modelState{revision: revision, objects: maps.Clone(now.objects), time: m.clock}
+	type change struct {
+		key   string
+		thing *thing
+	}
+	var changes []change
+	seen := map[string]bool{}
+	for range rapid.IntRange(1, 4).Draw(t, "changes") {
+		key := drawKey(t)
+		if seen[key] {
+			continue
+		}
+		seen[key] = true
+		if rapid.IntRange(0, 2).Draw(t, "delete") == 0 {
+			if _, exists := next.objects[key]; exists {
+				next.events++
+			}
+			delete(next.objects, key)
+			changes = append(changes, change{key: key})
+			continue
+		}
+		x := drawThing(t, revision)
+		next.objects[key] = x
+		next.events++
+		changes = append(changes, change{key, &x})
+	}
+	m.model.states = append(m.model.states, next)
+	for _, s := range m.subjects {
+		batch := Batch{Revision: revision, Time: m.clock}
+		for _, c := range changes {
+			change := Change{Key: c.key}
+			if c.thing != nil {
+				change.Object = c.thing.object(s.cache.schema, c.key)
+			}
+			batch.Changes = append(batch.Changes, change)
+		}
+		s.cache.Apply(batch)
+	}
+}
+
+// stale applies a batch that the cache already knows.
+func (m *machine) stale(t *rapid.T) {
+	revision := m.model.now().revision - rapid.Int64Range(0, 2).Draw(t, "back")
+	for _, s := range m.subjects {
+		s.cache.Apply(Batch{Revision: revision, Time: m.clock, Changes: []Change{{Key: "a/x"}}})
+	}
+}
+
+// progress moves the store on without a change of this resource.
+func (m *machine) progress(t *rapid.T) {
+	m.model.fresh = max(m.model.now().revision, m.model.fresh) + rapid.Int64Range(0, 3).Draw(t, "progress")
+	for _, s := range m.subjects {
+		s.source.fresh = m.model.fresh
+	}
+}
+
+func (m *machine) forget(t *rapid.T) {
+	m.clock = m.clock.Add(time.Duration(rapid.IntRange(0, 100).Draw(t, "idle")) * time.Second)
+	for _, s := range m.subjects {
+		s.cache.Forget(m.clock)
+	}
+}
+
+func (m *machine) list(t *rapid.T) {
+	q := drawQuery(t)
+	revision := max(m.model.now().revision, m.model.fresh) - rapid.Int64Range(0, 12).Draw(t, "age")
+	for _, s := range m.subjects {
+		snapshot, err := s.cache.At(revision)
+		if revision < s.cache.Log().Oldest() {
+			if !errors.As(err, new(ErrTooOld)) {
+				t.Fatalf("%s: At(%d) with oldest %d: %v", s.name, revision, s.cache.Log().Oldest(), err)
+			}
+			continue
+		}
+		if err != nil || snapshot.Revision() != revision {
+			t.Fatalf("%s: At(%d): revision %d, %v", s.name, revision, snapshot.Revision(), err)
+		}
+		s.compareList(t, snapshot, q, m.model.at(revision).objects)
+	}
+}
+
+func (m *machine) follow(t *rapid.T) {
+	for _, s := range m.subjects {
+		s.follow(t)
+		s.compare(t, s.mirror, m.model.now().objects)
+	}
+}
+
+// check runs after every action.
+func (m *machine) check(t *rapid.T) {
+	if m.model.epoch == 0 {
+		return
+	}
+	now, label := m.model.now(), max(m.model.now().revision, m.model.fresh)
+	for _, s := range m.subjects {
+		snapshot := s.cache.Snapshot()
+		if snapshot.Revision() != label || snapshot.Len() != len(now.objects) || snapshot.Epoch() != uint64(m.model.epoch) {
+			t.Fatalf("%s: revision %d of %d, %d objects of %d, epoch %d of %d", s.name,
+				snapshot.Revision(), label, snapshot.Len(), len(now.objects), snapshot.Epoch(), m.model.epoch)
+		}
+		if _, err := s.cache.At(label + 1); !errors.As(err, new(ErrFuture)) {
+			t.Fatalf("%s: At the future: %v", s.name, err)
+		}
+		snapshot.state.check()
+		s.checkLog(t, &m.model, m.clock)
+	}
+}
+
+// checkLog holds the log against its promises: what it must keep and must not.
+func (s *subject) checkLog(t *rapid.T, m *model, now time.Time) {
+	log, last := s.cache.Log(), m.now()
+	if log.Len() > max(s.config.MaxEvents, last.events) {
+		t.Fatalf("%s: %d events kept, %d allowed", s.name, log.Len(), s.config.MaxEvents)
+	}
+	if log.Bytes() > s.config.MaxBytes && log.Len() > last.events {
+		t.Fatalf("%s: %d bytes kept, %d allowed", s.name, log.Bytes(), s.config.MaxBytes)
+	}
+	if log.Len() != m.eventsAfter(log.Oldest()) {
+		t.Fatalf("%s: %d events kept since %d, should be %d", s.name, log.Len(), log.Oldest(), m.eventsAfter(log.Oldest()))
+	}
+	// The newest state that was forgotten must have been too old or too much.
+	forgotten := m.at(log.Oldest())
+	if forgotten.revision == m.states[0].revision {
+		return
+	}
+	kept := m.eventsAfter(log.Oldest())
+	young := now.Sub(forgotten.time) <= s.config.KeepFor || kept+forgotten.events <= s.config.MinEvents
+	fits := kept+forgotten.events <= s.config.MaxEvents && log.Bytes()+int64(forgotten.events)*(eventOverhead+64) <= s.config.MaxBytes
+	if young && fits && forgotten.revision == log.Oldest() {
+		t.Fatalf("%s: revision %d of %s was forgotten at %s with %d events kept", s.name, log.Oldest(), forgotten.time, now, kept)
+	}
+}
+
+// start makes the follower's copy from a snapshot.
+func (s *subject) start() {
+	snapshot := s.cache.Snapshot()
+	s.position, s.mirror = snapshot.Position(), map[string]*Object{}
+	snapshot.state.objects.Ascend(func(o *Object) bool {
+		s.mirror[o.Key()] = o
+		return true
+	})
+}
+
+// follow brings the follower's copy up to date by the log alone, if it can.
+func (s *subject) follow(t *rapid.T) {
+	for {
+		events, next, err := s.cache.Log().Read(s.position, make([]*Event, 0, s.buffer))
+		if errors.Is(err, ErrReset) || errors.As(err, new(ErrTooOld)) {
+			s.start()
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(events) == 0 {
+			return
+		}
+		if !events[len(events)-1].Last() {
+			t.Fatalf("%s: revision %d was split", s.name, events[len(events)-1].Revision)
+		}
+		for i, e := range events {
+			if e.Pos != s.position+Position(i) || e.Prev != s.mirror[e.Key()] {
+				t.Fatalf("%s: event %d at %d replaces the wrong object", s.name, e.Pos, s.position+Position(i))
+			}
+			if e.Object == nil {
+				delete(s.mirror, e.Key())
+			} else {
+				s.mirror[e.Key()] = e.Object
+			}
+		}
+		s.position = next
+	}
+}
+
+func (s *subject) compare(t *rapid.T, got map[string]*Object, want world) {
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d objects, want %d", s.name, len(got), len(want))
+	}
+	for key, x := range want {
+		o := got[key]
+		if o == nil || o.Revision() != x.revision || (o.Err() != nil) != x.poisoned {
+			t.Fatalf("%s: %s is %+v, want %+v", s.name, key, o, x)
+		}
+	}
+}
+
+// compareList pages through a query on both sides.
+func (s *subject) compareList(t *rapid.T, snapshot Snapshot, q Query, w world) {
+	for {
+		found, next, remaining, poisoned := w.list(q)
+		page, err := snapshot.List(q, nil)
+		if poisoned {
+			if !errors.Is(err, errCorrupt) {
+				t.Fatalf("%s: %+v covers poison: %v", s.name, q, err)
+			}
+			return
+		}
+		if errors.Is(err, errCorrupt) && page.Index != "" {
+			// Where an index knows that nothing more can match, it covers the whole
+			// range and so the poison that a scan would meet on a later page.
+			if _, _, _, poisoned := w.list(Query{Prefix: q.Prefix, From: q.From}); poisoned {
+				return
+			}
+		}
+		if err != nil {
+			t.Fatalf("%s: %+v: %v", s.name, q, err)
+		}
+		var keys []string
+		for _, o := range page.Objects {
+			keys = append(keys, o.Key())
+			if snapshot.Get(o.Key()) != o {
+				t.Fatalf("%s: Get(%q) differs from List", s.name, o.Key())
+			}
+		}
+		if !slices.Equal(keys, found) {
+			t.Fatalf("%s: %+v gives %q, want %q", s.name, q, keys, found)
+		}
+		if page.Index == "" {
+			wantNext := ""
+			if next != "" {
+				wantNext = next + "\x00"
+			}
+			if q.Label != nil || q.Field != nil {
+				remaining = 0
+			}
+			if page.Next != wantNext || page.Remaining != remaining {
+				t.Fatalf("%s: %+v: next %q remaining %d, want %q and %d", s.name, q, page.Next, page.Remaining, wantNext, remaining)
+			}
+		} else if page.Next == "" && next != "" {
+			// An index knows better when nothing more can match.
+			rest, _, _, _ := w.list(Query{Prefix: q.Prefix, From: next + "\x00", Label: q.Label, Field: q.Field})
+			if len(rest) > 0 {
+				t.Fatalf("%s: %+v: index ended before %q", s.name, q, rest)
+			}
+			return
+		}
+		if page.Next == "" {
+			return
+		}
+		q.From = page.Next
+	}
+}
+
+func TestModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := &machine{subjects: newSubjects(t), clock: time.Unix(1000, 0)}
+		m.reset(t)
+		t.Repeat(map[string]func(*rapid.T){
+			"apply":    m.apply,
+			"apply2":   m.apply,
+			"apply3":   m.apply,
+			"stale":    m.stale,
+			"progress": m.progress,
+			"forget":   m.forget,
+			"list":     m.list,
+			"list2":    m.list,
+			"follow":   m.follow,
+			"reset": func(t *rapid.T) {
+				if rapid.IntRange(0, 9).Draw(t, "really") == 0 {
+					m.reset(t)
+				}
+			},
+			"": m.check,
+		})
+	})
+}
