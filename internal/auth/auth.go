@@ -39,9 +39,6 @@ type Config struct {
 	// Audiences are the identifiers a token must be meant for; by default the
 	// service-account issuers.
 	Audiences []string
-	// LoopbackToken, when set, is the credential of this process itself: the
-	// user system:apiserver in the group system:masters.
-	LoopbackToken string
 
 	ServiceAccounts ServiceAccounts
 

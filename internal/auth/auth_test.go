@@ -36,10 +36,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const (
-	issuer   = "https://issuer.test"
-	loopback = "loopback-token"
-)
+const issuer = "https://issuer.test"
 
 // authority signs client certificates.
 type authority struct {
@@ -115,10 +112,9 @@ func config(t *testing.T, ca *authority) auth.Config {
 	key := write(t, "sa.key", string(keyPEM))
 	client := fake.NewClientset(robot(), pod())
 	return auth.Config{
-		TokenFile:     write(t, "tokens.csv", "s3cret,alice,u1,\"dev,ops\"\n"),
-		ClientCAFile:  write(t, "ca.crt", certPEM(ca.cert)),
-		Anonymous:     true,
-		LoopbackToken: loopback,
+		TokenFile:    write(t, "tokens.csv", "s3cret,alice,u1,\"dev,ops\"\n"),
+		ClientCAFile: write(t, "ca.crt", certPEM(ca.cert)),
+		Anonymous:    true,
 		ServiceAccounts: auth.ServiceAccounts{
 			KeyFiles: []string{key}, SigningKeyFile: key, Issuers: []string{issuer}, Lookup: true,
 		},
@@ -191,7 +187,6 @@ func TestAuthenticate(t *testing.T) {
 		{"token file users are authenticated", "s3cret", nil, "alice", user.AllAuthenticated},
 		{"unknown token", "guess", nil, "", ""},
 		{"unknown token beside a good certificate", "guess", ca.client(t, "carol"), "carol", user.AllAuthenticated},
-		{"loopback", loopback, nil, user.APIServerUser, user.SystemPrivilegedGroup},
 		{"client certificate", "", ca.client(t, "bob", "crew"), "bob", "crew"},
 		{"client certificate of a stranger", "", stranger.client(t, "mallory", user.SystemPrivilegedGroup), "", ""},
 		{"service account", token(t, a, "", issuer, 600), nil, "system:serviceaccount:default:robot", "system:serviceaccounts:default"},

@@ -6,12 +6,8 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/google/uuid"
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
-	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
-	"k8s.io/apiserver/pkg/authentication/request/union"
-	"k8s.io/apiserver/pkg/authentication/user"
 	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
 )
 
@@ -49,23 +45,8 @@ func (a *Auth) loadAuthenticator(ctx context.Context, c Config) error {
 	if request == nil {
 		a.Authenticator = authenticator.RequestFunc(nobody)
 	}
-	if c.LoopbackToken != "" {
-		a.Authenticator = union.New(loopback(c.LoopbackToken, a.Audiences), a.Authenticator)
-	}
 	return nil
 }
 
 // nobody is the authenticator of a server that accepts no credential.
 func nobody(*http.Request) (*authenticator.Response, bool, error) { return nil, false, nil }
-
-// loopback knows this process by a token nobody else has: apiserver
-// pkg/server/config.go, AuthorizeClientBearerToken.
-func loopback(token string, audiences authenticator.Audiences) authenticator.Request {
-	return authenticatorfactory.NewFromTokens(map[string]*user.DefaultInfo{
-		token: {
-			Name:   user.APIServerUser,
-			UID:    uuid.NewString(),
-			Groups: []string{user.AllAuthenticated, user.SystemPrivilegedGroup},
-		},
-	}, audiences)
-}

@@ -2,13 +2,35 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"k8s.io/client-go/informers"
+
+	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/bootstrap"
+	"github.com/larder-io/larder/kv"
 )
 
-// Server is a Larder process. Its methods are not to be called concurrently.
+// Server is a Larder process. Run it once.
 type Server struct {
 	config   Config
 	progress *progress
+	layers   *layers
+	ready    readiness
+
+	// Set while Run starts, in this order.
+	dir      *dataDir
+	id       *identity
+	listener net.Listener
+	store    *kv.Etcd
+	parts    *parts
 }
 
 // New checks config and returns a Server that is not running.
@@ -16,10 +38,201 @@ func New(config Config) (*Server, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	return &Server{config: config, progress: newProgress(config.Progress, config.Terminal)}, nil
+	return &Server{config: config, layers: newLayers()}, nil
 }
 
-// Run serves until ctx ends.
+// Run serves until ctx ends, then drains. It returns nil if that is all that
+// happened.
 func (s *Server) Run(ctx context.Context) error {
-	return fmt.Errorf("server: not yet")
+	s.progress = newProgress(s.config.Progress, s.config.Terminal)
+	err := s.start(ctx)
+	if err == nil {
+		err = s.await(ctx)
+	}
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		err = nil
+	}
+	if stopErr := s.stop(); err == nil {
+		err = stopErr
+	}
+	if err == nil {
+		s.progress.printf("stopped")
+	}
+	return err
+}
+
+// start brings every layer up, in the order in which they need each other.
+func (s *Server) start(ctx context.Context) error {
+	if err := s.prepare(ctx); err != nil {
+		return err
+	}
+	if err := s.openStore(ctx); err != nil {
+		return err
+	}
+	// The store opens while the rest is built.
+	if err := s.build(ctx); err != nil {
+		return err
+	}
+	if err := s.layers.wait(ctx, s.awaitStore); err != nil {
+		return err
+	}
+	s.startLayers(ctx)
+	return s.layers.wait(ctx, s.awaitReady)
+}
+
+// prepare takes the data directory and the port.
+func (s *Server) prepare(ctx context.Context) (err error) {
+	if s.dir, err = openDataDir(s.config.DataDir); err != nil {
+		return err
+	}
+	s.config.DataDir = s.dir.path
+	if s.id, err = establish(&s.config, s.dir); err != nil {
+		return err
+	}
+	serving := &s.config.Serving
+	address := net.JoinHostPort(serving.BindAddress.String(), strconv.Itoa(serving.Port))
+	var listen net.ListenConfig
+	if s.listener, err = listen.Listen(ctx, "tcp", address); err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	return nil
+}
+
+// openStore starts the store; awaitStore waits for it.
+func (s *Server) openStore(ctx context.Context) (err error) {
+	c := &s.config.Store
+	if len(c.Servers) > 0 {
+		s.store, err = kv.NewExternal(kv.ExternalConfig{
+			Endpoints: c.Servers, Prefix: c.Prefix, CompactionInterval: c.CompactionInterval, Logger: newLogger(),
+			CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile,
+		})
+	} else {
+		s.store, err = kv.NewEmbedded(kv.EmbeddedConfig{
+			Dir: filepath.Join(s.dir.path, "etcd"), Prefix: c.Prefix,
+			CompactionInterval: c.CompactionInterval, UnsafeNoFsync: c.UnsafeNoFsync, Logger: newLogger(),
+		})
+	}
+	if err != nil {
+		return err
+	}
+	s.layers.start(ctx, "store", s.store.Run)
+	return nil
+}
+
+// parts are what stands on the store.
+type parts struct {
+	auth         *auth.Auth
+	certificates *certificates
+	informers    informers.SharedInformerFactory
+	following    chan struct{} // closed once the informers were started
+	registry     *registry.Registry
+	bootstrap    *bootstrap.Bootstrap
+	door         *httpapi.Server
+}
+
+// startLayers runs the parts. Informers and bootstrap come last, and so end
+// before the door they call through.
+func (s *Server) startLayers(ctx context.Context) {
+	p := s.parts
+	s.layers.start(ctx, "registry", p.registry.Run)
+	s.layers.start(ctx, "serving", p.door.Run)
+	s.listener = nil // the door's from here on
+	s.layers.start(ctx, "informers", func(ctx context.Context) error {
+		p.informers.Start(ctx.Done())
+		close(p.following)
+		<-ctx.Done()
+		p.informers.Shutdown()
+		return nil
+	})
+	s.layers.start(ctx, "bootstrap", p.bootstrap.Run)
+}
+
+// awaitStore blocks until the store is open and says so.
+func (s *Server) awaitStore(ctx context.Context) error {
+	c := &s.config.Store
+	what := "etcd embedded in " + filepath.Join(s.dir.path, "etcd")
+	if len(c.Servers) > 0 {
+		what = fmt.Sprintf("etcd at %s", c.Servers)
+	}
+	revision, err := s.store.Revision(ctx)
+	if err != nil {
+		return fmt.Errorf("server: %s: %w", what, err)
+	}
+	s.progress.printf("store: %s, revision %d", what, revision)
+	return nil
+}
+
+// awaitReady blocks until everything is there that /readyz answers for.
+func (s *Server) awaitReady(ctx context.Context) error {
+	p := s.parts
+	if err := s.awaitLoaded(ctx); err != nil {
+		return err
+	}
+	s.ready.loaded.Store(true)
+	<-p.following
+	for kind, ok := range p.informers.WaitForCacheSync(ctx.Done()) {
+		if !ok {
+			return fmt.Errorf("server: informer of %v: %w", kind, context.Cause(ctx))
+		}
+	}
+	s.ready.synced.Store(true)
+	if err := p.bootstrap.WaitReady(ctx); err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	s.progress.printf("serving: %s, ready after %v", s.id.url, s.progress.elapsed())
+	if s.id.kubeconfig != "" {
+		s.progress.printf("\n  export KUBECONFIG=%s\n", s.id.kubeconfig)
+	}
+	return nil
+}
+
+// awaitLoaded blocks until every cache mirrors the store.
+func (s *Server) awaitLoaded(ctx context.Context) error {
+	loaded, told := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(told)
+		s.progress.follow(ctx, loaded, func() string {
+			now := s.parts.registry.Progress()
+			return fmt.Sprintf("mirrored: %d objects, %d of %d resources", now.Objects, now.Ready, now.Resources)
+		})
+	}()
+	err := s.parts.registry.WaitReady(ctx)
+	if err == nil {
+		close(loaded)
+		<-told
+	}
+	return err
+}
+
+// await blocks until ctx ends, and then for as long as requests are to be served
+// while /readyz is red; or until a layer fails.
+func (s *Server) await(ctx context.Context) error {
+	select {
+	case failed := <-s.layers.ended:
+		return failed.unexpected()
+	case <-ctx.Done():
+	}
+	s.progress.printf("stopping: no longer ready, requests in flight finish")
+	s.ready.withdraw()
+	s.parts.bootstrap.Stop()
+	delay := time.NewTimer(s.config.Serving.ShutdownDelay)
+	defer delay.Stop()
+	select {
+	case failed := <-s.layers.ended:
+		return failed.unexpected()
+	case <-delay.C:
+		return nil
+	}
+}
+
+// stop ends whatever start has begun.
+func (s *Server) stop() error {
+	err := s.layers.stop()
+	if s.listener != nil {
+		err = errors.Join(err, s.listener.Close())
+	}
+	if s.dir != nil {
+		err = errors.Join(err, s.dir.close())
+	}
+	return err
 }

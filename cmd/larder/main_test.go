@@ -1,0 +1,44 @@
+package main_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// against names the kubeconfig of another server to run the scenarios against:
+// with -rewrite they record what that server answers.
+var against = flag.String("against", "", "kubeconfig of the server to run the kubectl scenarios against")
+
+// binaries are what the tests drive, built once per run.
+var binaries struct{ larder, kubectl string }
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "larder-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	binaries.larder, binaries.kubectl = filepath.Join(dir, "larder"), filepath.Join(dir, "kubectl")
+	const stamp = "-X k8s.io/client-go/pkg/version.gitVersion=v1.36.3 -X k8s.io/component-base/version.gitVersion=v1.36.3"
+	builds := [][]string{{"build", "-ldflags", stamp, "-o", binaries.kubectl, "k8s.io/kubernetes/cmd/kubectl"}}
+	if *against == "" {
+		builds = append(builds, []string{"build", "-o", binaries.larder, "."})
+	}
+	for _, args := range builds {
+		if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "go %v: %v\n%s", args, err, out)
+			return 1
+		}
+	}
+	return m.Run()
+}

@@ -1,0 +1,117 @@
+package server
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/bootstrap"
+	"github.com/larder-io/larder/kv"
+)
+
+// newLogger hands what the store has to say to the process's log.
+func newLogger() *slog.Logger { return slog.New(logr.ToSlogHandler(klog.Background())) }
+
+// build makes the parts. Nothing runs yet, but for the reloading of certificates.
+func (s *Server) build(ctx context.Context) error {
+	transport := newLateTransport()
+	loopback := loopbackConfig(transport)
+	client, factory, err := newClients(loopback)
+	if err != nil {
+		return err
+	}
+	p := &parts{informers: factory, following: make(chan struct{})}
+	if err := s.buildAuth(ctx, p, client); err != nil {
+		return err
+	}
+	if p.registry, err = s.newRegistry(p, loopback); err != nil {
+		return err
+	}
+	if p.bootstrap, err = bootstrap.New(bootstrap.Config{
+		Registry: p.registry, Client: client, Informers: factory,
+		PublicAddress: s.id.advertise, PublicPort: s.config.Serving.Port,
+	}); err != nil {
+		return err
+	}
+	if p.door, err = s.newDoor(p, client); err != nil {
+		return err
+	}
+	transport.attach(p.door.RoundTripper())
+	s.parts = p
+	return nil
+}
+
+// buildAuth also starts the layers that reload certificates: upstream's reloaders
+// have goroutines from their construction on.
+func (s *Server) buildAuth(ctx context.Context, p *parts, client kubernetes.Interface) (err error) {
+	c := &s.config.Authentication
+	p.auth, err = auth.Load(ctx, auth.Config{
+		TokenFile: c.TokenFile, ClientCAFile: s.id.clientCAFile,
+		Anonymous: c.Anonymous, Audiences: c.Audiences, ServiceAccounts: s.config.serviceAccounts(),
+		Modes: s.config.AuthorizationModes, Client: client, Informers: p.informers,
+	})
+	if err != nil {
+		return err
+	}
+	s.layers.start(ctx, "authentication", p.auth.Run)
+	p.certificates, err = loadCertificates(s.id.certFile, s.id.keyFile, p.auth.ClientCA)
+	if err != nil {
+		return err
+	}
+	s.layers.start(ctx, "certificates", p.certificates.run)
+	return nil
+}
+
+func (s *Server) newRegistry(p *parts, loopback *rest.Config) (*registry.Registry, error) {
+	accounts, services := s.config.serviceAccounts(), &s.config.Services
+	config := registry.Config{
+		Store:         s.store,
+		Tail:          kv.NewTail(kv.TailConfig{Store: s.store, Prefix: s.config.Store.Prefix, Logger: newLogger()}),
+		Prefix:        s.config.Store.Prefix,
+		ClientConfig:  loopback,
+		Informers:     p.informers,
+		Authenticator: p.auth.Authenticator,
+		Authorizer:    p.auth.Authorizer,
+		RuleResolver:  p.auth.RuleResolver,
+		APIAudiences:  p.auth.Audiences,
+		EventTTL:      s.config.EventTTL,
+		ServiceAccounts: registry.ServiceAccounts{
+			Issuer: p.auth.Tokens, MaxExpiration: accounts.MaxExpiration,
+			ExtendExpiration: accounts.ExtendExpiration, MaxExtendedExpiration: serviceaccount.ExpirationExtensionSeconds * time.Second,
+		},
+		Services: registry.Services{ClusterIPRange: *services.ClusterIPRanges[0], NodePortRange: services.NodePorts},
+	}
+	if len(services.ClusterIPRanges) > 1 {
+		config.Services.SecondaryClusterIPRange = *services.ClusterIPRanges[1]
+	}
+	return registry.New(config)
+}
+
+func (s *Server) newDoor(p *parts, client kubernetes.Interface) (*httpapi.Server, error) {
+	admission, err := newAdmission(client, p.informers)
+	if err != nil {
+		return nil, err
+	}
+	version := Version()
+	hooks := hookChecks(p.bootstrap)
+	health := append([]healthz.HealthChecker{storeCheck("etcd", s.store.Health)}, hooks...)
+	ready := append([]healthz.HealthChecker{storeCheck("etcd-readiness", s.store.Health)}, s.ready.checks()...)
+	return httpapi.New(httpapi.Config{
+		Registry: p.registry, Listener: s.listener, TLS: p.certificates.config,
+		Authenticator: p.auth.Authenticator, Audiences: p.auth.Audiences, Authorizer: p.auth.Authorizer,
+		Admission: admission, Version: &version,
+		HealthChecks: health, LiveChecks: health, ReadyChecks: append(health[:len(health):len(health)], ready...),
+		RequestTimeout: s.config.Serving.RequestTimeout, MinRequestTimeout: s.config.Serving.MinRequestTimeout,
+	})
+}
