@@ -39,13 +39,13 @@ type node struct {
 	// nil in a node that is cut.
 	next atomic.Pointer[node]
 
-	// start is the position from which on the chain holds everything that the
-	// filter selects.
+	// start is the position up to which the nodes before hold everything that the
+	// filter selects, and from which on this one and the next do.
 	//
 	// Invariant: it lies between two revisions.
 	start cache.Position
 
-	// cut: the chain ends here; its successor begins at start or later, and a
+	// cut: the chain ends here. Its successor begins at start or later, and a
 	// watcher gets there by way of the Log.
 	cut bool
 
@@ -83,7 +83,7 @@ func (g *group) publish(end cache.Position, backlog int) {
 	g.touched = false
 	g.length++
 	if g.length >= backlog {
-		g.cut(end)
+		g.cut(end, end)
 		return
 	}
 	next := &node{start: end}
@@ -91,14 +91,14 @@ func (g *group) publish(end cache.Position, backlog int) {
 	full.next.Store(next)
 }
 
-// cut publishes the open node and begins a new chain at start. The caller holds
-// Hub.mu.
-func (g *group) cut(start cache.Position) {
+// cut publishes the open node and ends the chain, which holds everything before
+// end. A new chain begins at start. The caller holds Hub.mu.
+func (g *group) cut(end, start cache.Position) {
 	last := g.open.Load()
 	// Whoever comes to the cut must find the new chain.
 	g.open.Store(&node{start: start})
 	g.length = 0
-	last.next.Store(&node{start: start, cut: true})
+	last.next.Store(&node{start: end, cut: true})
 }
 
 // attach makes w one of the group's watchers.

@@ -163,12 +163,13 @@ func (h *Hub) step(events []*cache.Event) bool {
 	h.mu.Lock()
 	h.enterEpochLocked()
 	events, next, err := h.log.Read(h.next, events[:0])
+	more := len(events) > 0
 	switch {
 	case errors.Is(err, cache.ErrReset):
 		// The Log was restarted and the Cache is about to say so.
 	case err != nil:
 		h.skipLocked()
-		h.Notify()
+		more = true
 	default:
 		h.publishLocked(events, next)
 	}
@@ -182,7 +183,6 @@ func (h *Hub) step(events []*cache.Event) bool {
 	}
 	clear(h.concerned)
 	h.concerned = h.concerned[:0]
-	more := len(events) > 0
 	clear(events)
 	return more
 }
@@ -219,11 +219,11 @@ func (h *Hub) skipLocked() {
 	if err != nil || next <= h.next {
 		return // the Log moved on; so will the next step
 	}
-	h.next = next
 	for _, g := range h.groups {
-		g.cut(next)
+		g.cut(h.next, next)
 		h.concerned = append(h.concerned, g)
 	}
+	h.next = next
 	h.doneRevision.Store(oldest)
 	h.donePosition.Store(uint64(next))
 }

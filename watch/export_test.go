@@ -1,0 +1,14 @@
+package watch
+
+import "github.com/larder-io/larder/cache"
+
+// Step lets the Hub publish one read of the Log, in place of Run.
+func (h *Hub) Step() bool { return h.step(make([]*cache.Event, 0, readLimit)) }
+
+// Stop ends the Hub as the end of Run does.
+func (h *Hub) Stop() { h.close() }
+
+// State names where the Watcher reads.
+func (w *Watcher) State() string {
+	return [...]string{"", "replaying", "catching up", "live", "closed"}[w.state]
+}

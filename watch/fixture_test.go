@@ -1,0 +1,194 @@
+package watch_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/watch"
+	"github.com/larder-io/larder/watch/watchtest"
+	"go.uber.org/goleak"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is a resource with a history of its own: the Cache and the Hub under test,
+// and what they are to be judged by.
+type world struct {
+	cache   *cache.Cache
+	hub     *watch.Hub
+	history *watchtest.History
+	objects map[string]*watchtest.State
+	last    int64 // newest revision
+	fresh   atomic.Int64
+}
+
+// Fresh and Wait make a world the Source of its Cache.
+func (w *world) Fresh() int64                      { return w.fresh.Load() }
+func (w *world) Wait(context.Context, int64) error { return errors.ErrUnsupported }
+
+// config is what tests vary.
+type config struct {
+	backlog, events int
+}
+
+func newWorld(t interface{ Fatal(...any) }, c config) *world {
+	w := &world{}
+	var err error
+	w.cache, err = cache.New(cache.Config{
+		Schema:   cache.NewSchema("pods", nil, cache.Index{Field: "spec.nodeName"}),
+		Source:   w,
+		Log:      cache.LogConfig{MinEvents: 1, MaxEvents: c.events},
+		OnAppend: func() { w.hub.Notify() },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.hub, err = watch.New(watch.Config{Cache: w.cache, Triggers: []string{"spec.nodeName"}, Backlog: c.backlog})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// reset begins a new epoch with the objects that there are.
+func (w *world) reset() {
+	w.last++
+	states, changes := w.objects, []watchtest.Change(nil)
+	w.objects, w.history = make(map[string]*watchtest.State), new(watchtest.History)
+	var objects []*cache.Object
+	for key, s := range states {
+		s = &watchtest.State{Key: key, Revision: w.last, Labels: s.Labels, Fields: s.Fields, Digest: digest(key, w.last)}
+		w.objects[key] = s
+		objects = append(objects, w.object(s))
+		changes = append(changes, watchtest.Change{Key: key, State: s})
+	}
+	w.history.Add(w.last, changes...)
+	w.cache.Reset(objects, w.last)
+}
+
+func digest(key string, revision int64) string { return fmt.Sprintf("%s@%d", key, revision) }
+
+func (w *world) object(s *watchtest.State) *cache.Object {
+	return cache.NewObject(cache.ObjectConfig{
+		Key: s.Key, Revision: s.Revision, Body: []byte(s.Digest), Labels: s.Labels, Fields: s.Fields,
+	}, w.cache.Schema())
+}
+
+// change is a new state of a key. Attributes are "k=v,..."; deleted if gone is true.
+type change struct {
+	key            string
+	labels, fields string
+	gone           bool
+}
+
+// apply lets one revision happen.
+func (w *world) apply(changes ...change) {
+	w.last++
+	batch := cache.Batch{Revision: w.last, Time: time.Unix(w.last, 0)}
+	var truth []watchtest.Change
+	for _, c := range changes {
+		next := cache.Change{Key: c.key}
+		told := watchtest.Change{Key: c.key}
+		if c.gone {
+			delete(w.objects, c.key)
+		} else {
+			told.State = &watchtest.State{
+				Key: c.key, Revision: w.last, Digest: digest(c.key, w.last),
+				Labels: attributes(c.labels), Fields: attributes(c.fields),
+			}
+			w.objects[c.key] = told.State
+			next.Object = w.object(told.State)
+		}
+		truth = append(truth, told)
+		batch.Changes = append(batch.Changes, next)
+	}
+	w.history.Add(w.last, truth...)
+	w.cache.Apply(batch)
+}
+
+func attributes(text string) map[string]string {
+	set := make(map[string]string)
+	for pair := range strings.SplitSeq(text, ",") {
+		if key, value, found := strings.Cut(pair, "="); found {
+			set[key] = value
+		}
+	}
+	return set
+}
+
+// filter is a filter in words.
+type filter struct{ namespace, name, label, field string }
+
+func (f filter) options() watch.Options {
+	o := watch.Options{Namespace: f.namespace, Name: f.name, Bookmarks: true}
+	if f.label != "" {
+		o.Label = mustSelect(labels.Parse(f.label))
+	}
+	if f.field != "" {
+		o.Field = mustSelect(fields.ParseSelector(f.field))
+	}
+	return o
+}
+
+func mustSelect[S any](selector S, err error) S {
+	if err != nil {
+		panic(err)
+	}
+	return selector
+}
+
+// selects is the filter as the checker sees it, made without the code under test.
+func (f filter) selects(s *watchtest.State) bool {
+	o := f.options()
+	namespace, name, found := strings.Cut(s.Key, "/")
+	if !found {
+		namespace, name = "", s.Key
+	}
+	all := fields.Set{"metadata.name": name, "metadata.namespace": namespace}
+	maps.Copy(all, s.Fields)
+	return (f.namespace == "" || f.namespace == namespace) && (f.name == "" || f.name == name) &&
+		(o.Label == nil || o.Label.Matches(labels.Set(s.Labels))) && (o.Field == nil || o.Field.Matches(all))
+}
+
+// told is a delivery as its client sees it.
+func told(d watch.Delivery) watchtest.Report {
+	r := watchtest.Report{Type: watchtest.Type(d.Type.String()), Revision: d.Revision}
+	if d.Object != nil {
+		r.Key, r.Digest = d.Object.Key(), string(d.Object.Body())
+	}
+	return r
+}
+
+func reports(ds []watch.Delivery) (rs []watchtest.Report) {
+	for _, d := range ds {
+		rs = append(rs, told(d))
+	}
+	return rs
+}
+
+// settle lets the hub publish everything.
+func (w *world) settle() {
+	for w.hub.Step() {
+	}
+}
+
+// must gives a watcher, which the test closes at its end.
+func (w *world) must(t testing.TB, o watch.Options) *watch.Watcher {
+	t.Helper()
+	watcher, err := w.hub.Watch(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(watcher.Close)
+	return watcher
+}

@@ -1,0 +1,234 @@
+package watch_test
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"testing"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/watch"
+	"github.com/larder-io/larder/watch/watchtest"
+	"pgregory.net/rapid"
+)
+
+// model runs random histories through a Hub that is stepped by hand, so that every
+// interleaving of writer, hub and watchers can be drawn and every failure shrunk.
+type model struct {
+	*world
+	watchers []*client
+	ended    int
+}
+
+// client is a watcher and what checks it.
+type client struct {
+	*watch.Watcher
+	filter  filter
+	checker *watchtest.Checker
+	epoch   uint64
+}
+
+var (
+	someKeys = []string{"a/p", "a/q", "a/r", "a-b/p", "a-b/q", "b/p", "b/s", "p", "t"}
+	filters  = []filter{
+		{},
+		{namespace: "a"},
+		{namespace: "a-b"},
+		{namespace: "a", name: "p"},
+		{name: "p"},
+		{name: "t"},
+		{field: "metadata.name=q"},
+		{field: "metadata.namespace=a"},
+		{namespace: "b", field: "metadata.namespace=a"},
+		{label: "app=x"},
+		{label: "app!=x"},
+		{label: "app in (x,y),tier"},
+		{label: "!app"},
+		{namespace: "a", label: "app=y"},
+		{field: "spec.nodeName=n1"},
+		{field: "spec.nodeName=n2"},
+		{field: "spec.nodeName="},
+		{field: "spec.nodeName!=n1"},
+		{field: "phase=up"},
+		{field: "phase=up,spec.nodeName=n1"},
+		{namespace: "a", field: "phase=up", label: "app=x"},
+	}
+)
+
+func drawChanges(t *rapid.T) []change {
+	keys := rapid.SliceOfNDistinct(rapid.SampledFrom(someKeys), 1, 3, rapid.ID[string]).Draw(t, "keys")
+	var changes []change
+	for _, key := range keys {
+		changes = append(changes, change{
+			key:    key,
+			gone:   rapid.IntRange(0, 3).Draw(t, "gone") == 0,
+			labels: rapid.SampledFrom([]string{"", "app=x", "app=y", "app=x,tier=t", "tier=t"}).Draw(t, "labels"),
+			fields: rapid.SampledFrom([]string{"", "spec.nodeName=n1", "spec.nodeName=n2", "spec.nodeName=n1,phase=up", "phase=up", "phase=down"}).Draw(t, "fields"),
+		})
+	}
+	return changes
+}
+
+// open adds a watcher; one that is resumed carries on after another.
+func (m *model) open(t *rapid.T, f filter, resumed bool, after int64) {
+	o := f.options()
+	request := watchtest.Request{Selects: f.selects, After: after, Resumed: resumed}
+	if after < 0 {
+		s := m.cache.Snapshot()
+		o.Initial = &s
+		request.Initial, request.At, request.After = true, s.Revision(), 0
+	} else {
+		o.After = after
+	}
+	w, err := m.hub.Watch(o)
+	if tooOld := (watch.ErrTooOld{}); errors.As(err, &tooOld) {
+		if after >= m.cache.Log().Oldest() || tooOld.Requested != after || tooOld.Oldest <= after {
+			t.Fatalf("watch after %d, oldest %d: %v", after, m.cache.Log().Oldest(), err)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.watchers = append(m.watchers, &client{w, f, watchtest.NewChecker(request), m.cache.Snapshot().Epoch()})
+}
+
+func (m *model) draw(t *rapid.T) *client {
+	if len(m.watchers) == 0 {
+		t.Skip("no watcher")
+	}
+	return rapid.SampledFrom(m.watchers).Draw(t, "watcher")
+}
+
+// poll reads once and reports whether there was anything.
+func (m *model) poll(t *rapid.T, c *client, room int) bool {
+	ds, err := c.Poll(make([]watch.Delivery, 0, room))
+	if broken := c.checker.Observe(reports(ds)...); broken != nil {
+		t.Fatalf("%+v: %v", c.filter, broken)
+	}
+	if err == nil {
+		return len(ds) > 0
+	}
+	if len(ds) > 0 {
+		t.Fatalf("%d deliveries with %v", len(ds), err)
+	}
+	m.end(t, c, err)
+	return false
+}
+
+// end judges why a watcher ended.
+func (m *model) end(t *rapid.T, c *client, err error) {
+	tooOld := watch.ErrTooOld{}
+	switch epoch := m.cache.Snapshot().Epoch(); {
+	case err == io.EOF && c.epoch == epoch:
+		t.Fatalf("%+v ended within its epoch", c.filter)
+	case err == io.EOF:
+	case !errors.As(err, &tooOld):
+		t.Fatalf("%+v: %v", c.filter, err)
+	case tooOld.Requested >= tooOld.Oldest:
+		t.Fatalf("%+v: not too old: %v", c.filter, err)
+	}
+	if c.epoch == m.cache.Snapshot().Epoch() {
+		m.verify(t, c, 0)
+	}
+	m.remove(c)
+}
+
+func (m *model) remove(c *client) {
+	c.Close()
+	m.watchers = slices.DeleteFunc(m.watchers, func(other *client) bool { return other == c })
+	m.ended++
+}
+
+func (m *model) verify(t *rapid.T, c *client, upTo int64) {
+	if broken := c.checker.Verify(m.history, upTo); broken != nil {
+		t.Fatalf("%+v: %v", c.filter, broken)
+	}
+}
+
+func (m *model) bookmark(t *rapid.T, c *client) {
+	d, ok := c.Bookmark()
+	if !ok {
+		return
+	}
+	if d.Revision > m.cache.Snapshot().Revision() && d.Revision > c.checker.Resume() {
+		t.Fatalf("bookmark of %d, the cache is at %d", d.Revision, m.cache.Snapshot().Revision())
+	}
+	if broken := c.checker.Observe(told(d)); broken != nil {
+		t.Fatalf("%+v: %v", c.filter, broken)
+	}
+}
+
+func (m *model) actions() map[string]func(*rapid.T) {
+	return map[string]func(*rapid.T){
+		"apply":  func(t *rapid.T) { m.apply(drawChanges(t)...) },
+		"apply2": func(t *rapid.T) { m.apply(drawChanges(t)...) },
+		"burst": func(t *rapid.T) {
+			for range rapid.IntRange(1, 12).Draw(t, "n") {
+				m.apply(drawChanges(t)...)
+			}
+		},
+		"fresh": func(t *rapid.T) {
+			m.last += rapid.Int64Range(0, 3).Draw(t, "idle")
+			m.fresh.Store(m.last)
+		},
+		"step": func(t *rapid.T) { m.hub.Step() },
+		"initial": func(t *rapid.T) {
+			m.open(t, rapid.SampledFrom(filters).Draw(t, "filter"), false, -1)
+		},
+		"after": func(t *rapid.T) {
+			after := m.last + rapid.Int64Range(-12, 3).Draw(t, "after")
+			m.open(t, rapid.SampledFrom(filters).Draw(t, "filter"), false, max(after, 0))
+		},
+		"poll":  func(t *rapid.T) { m.poll(t, m.draw(t), rapid.IntRange(1, 8).Draw(t, "room")) },
+		"poll2": func(t *rapid.T) { m.poll(t, m.draw(t), rapid.IntRange(1, 8).Draw(t, "room")) },
+		"bookmark": func(t *rapid.T) {
+			m.bookmark(t, m.draw(t))
+		},
+		"resume": func(t *rapid.T) {
+			c := m.draw(t)
+			if c.epoch == m.cache.Snapshot().Epoch() {
+				m.verify(t, c, 0)
+				m.open(t, c.filter, true, c.checker.Resume())
+			}
+			m.remove(c)
+		},
+		"reset": func(t *rapid.T) {
+			if rapid.IntRange(0, 9).Draw(t, "reset") == 0 {
+				m.reset()
+			}
+		},
+	}
+}
+
+// finish lets every watcher be told everything, and judges all.
+func (m *model) finish(t *rapid.T) {
+	m.settle()
+	for _, c := range slices.Clone(m.watchers) {
+		for m.poll(t, c, 4) {
+		}
+		if !slices.Contains(m.watchers, c) {
+			continue
+		}
+		m.bookmark(t, c)
+		m.verify(t, c, m.last)
+		m.remove(c)
+	}
+	if s := m.hub.Stats(); s.Watchers != 0 || s.Groups != 0 {
+		t.Fatalf("left behind: %+v", s)
+	}
+}
+
+func TestModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := &model{world: newWorld(t, config{
+			backlog: rapid.SampledFrom([]int{1, 2, 5, 1000}).Draw(t, "backlog"),
+			events:  rapid.SampledFrom([]int{4, 16, 1000}).Draw(t, "events"),
+		})}
+		m.reset()
+		t.Repeat(m.actions())
+		m.finish(t)
+	})
+}
+
+var _ cache.Source = (*world)(nil)
