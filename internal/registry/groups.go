@@ -124,6 +124,9 @@ func (r *Registry) buildGroup(p provider, expiration genericapiserver.ResourceEx
 		return nil, err
 	}
 	storages := info.VersionedResourcesStorageMap
+	if len(storages) == 0 {
+		return nil, nil
+	}
 	if err := expiration.RemoveUnavailableKinds(p.GroupName(), info.Scheme, storages, r.config.APIResources); err != nil {
 		return nil, err
 	}

@@ -24,8 +24,8 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// Config says what a Registry is built from. Store, Tail, ClientConfig and
-// Informers are required; every other field has kube-apiserver's default.
+// Config says what a Registry is built from. Store, Tail, ClientConfig, Informers
+// and Authorizer are required; other fields have kube-apiserver's defaults.
 type Config struct {
 	// Store holds the objects. Tail follows everything under Prefix in it.
 	Store kv.Store
@@ -43,6 +43,9 @@ type Config struct {
 	// whoever owns them starts them.
 	Informers informers.SharedInformerFactory
 
+	// Authenticator answers token reviews. Authorizer answers access reviews, and
+	// the storages for whose writes the right to write is not enough; RuleResolver
+	// lists what a user may do.
 	Authenticator authenticator.Request
 	Authorizer    authorizer.Authorizer
 	RuleResolver  authorizer.RuleResolver
@@ -145,6 +148,8 @@ func (c *Config) check() error {
 		return errors.New("registry: Config.ClientConfig is missing")
 	case c.Informers == nil:
 		return errors.New("registry: Config.Informers is missing")
+	case c.Authorizer == nil:
+		return errors.New("registry: Config.Authorizer is missing")
 	}
 	return nil
 }
