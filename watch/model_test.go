@@ -16,8 +16,8 @@ import (
 // interleaving of writer, hub and watchers can be drawn and every failure shrunk.
 type model struct {
 	*world
+	keys     []string
 	watchers []*client
-	ended    int
 }
 
 // client is a watcher and what checks it.
@@ -29,8 +29,10 @@ type client struct {
 }
 
 var (
-	someKeys = []string{"a/p", "a/q", "a/r", "a-b/p", "a-b/q", "b/p", "b/s", "p", "t"}
-	filters  = []filter{
+	namespacedKeys = []string{"a/p", "a/q", "a/r", "a-b/p", "a-b/q", "b/p", "b/s"}
+	clusterKeys    = []string{"p", "q", "r", "s", "t"}
+
+	filters = []filter{
 		{},
 		{namespace: "a"},
 		{namespace: "a-b"},
@@ -55,8 +57,8 @@ var (
 	}
 )
 
-func drawChanges(t *rapid.T) []change {
-	keys := rapid.SliceOfNDistinct(rapid.SampledFrom(someKeys), 1, 3, rapid.ID[string]).Draw(t, "keys")
+func (m *model) drawChanges(t *rapid.T) []change {
+	keys := rapid.SliceOfNDistinct(rapid.SampledFrom(m.keys), 1, 3, rapid.ID[string]).Draw(t, "keys")
 	var changes []change
 	for _, key := range keys {
 		changes = append(changes, change{
@@ -137,7 +139,6 @@ func (m *model) end(t *rapid.T, c *client, err error) {
 func (m *model) remove(c *client) {
 	c.Close()
 	m.watchers = slices.DeleteFunc(m.watchers, func(other *client) bool { return other == c })
-	m.ended++
 }
 
 func (m *model) verify(t *rapid.T, c *client, upTo int64) {
@@ -161,11 +162,11 @@ func (m *model) bookmark(t *rapid.T, c *client) {
 
 func (m *model) actions() map[string]func(*rapid.T) {
 	return map[string]func(*rapid.T){
-		"apply":  func(t *rapid.T) { m.apply(drawChanges(t)...) },
-		"apply2": func(t *rapid.T) { m.apply(drawChanges(t)...) },
+		"apply":  func(t *rapid.T) { m.apply(m.drawChanges(t)...) },
+		"apply2": func(t *rapid.T) { m.apply(m.drawChanges(t)...) },
 		"burst": func(t *rapid.T) {
 			for range rapid.IntRange(1, 12).Draw(t, "n") {
-				m.apply(drawChanges(t)...)
+				m.apply(m.drawChanges(t)...)
 			}
 		},
 		"fresh": func(t *rapid.T) {
@@ -225,6 +226,7 @@ func TestModel(t *testing.T) {
 			backlog: rapid.SampledFrom([]int{1, 2, 5, 1000}).Draw(t, "backlog"),
 			events:  rapid.SampledFrom([]int{4, 16, 1000}).Draw(t, "events"),
 		})}
+		m.keys = rapid.SampledFrom([][]string{namespacedKeys, clusterKeys}).Draw(t, "keys")
 		m.reset()
 		t.Repeat(m.actions())
 		m.finish(t)

@@ -195,7 +195,10 @@ func (w *Watcher) pollLog(dst []Delivery, full int) []Delivery {
 		case errors.Is(err, cache.ErrReset):
 			w.end(io.EOF)
 		case err != nil:
-			w.end(w.lapped())
+			// What is at or below the label is not missed.
+			if w.next, err = w.hub.log.After(w.label); err != nil {
+				w.end(w.lapped())
+			}
 		default:
 			dst = w.takeEvents(dst, full, join.start, events)
 		}
