@@ -4,9 +4,12 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -37,6 +40,32 @@ type installed struct {
 
 	// warnings are sent with every response, as for a deprecated version.
 	warnings []string
+
+	// monitors report what the fast path serves, by verb and scope. add makes them.
+	monitors map[monitorKey]*monitor
+}
+
+type monitorKey struct{ verb, scope string }
+
+// monitor prepares the reports of what the fast path serves.
+func (i *installed) monitor() {
+	i.monitors = make(map[monitorKey]*monitor)
+	for _, key := range []monitorKey{
+		{"get", "resource"},
+		{"list", "resource"}, {"list", "namespace"}, {"list", "cluster"},
+		{"watch", "resource"}, {"watch", "namespace"}, {"watch", "cluster"},
+	} {
+		if m, err := newMonitor(i.endpoint, strings.ToUpper(key.verb), key.scope); err == nil {
+			i.monitors[key] = m
+		}
+	}
+}
+
+// observe reports a request that the fast path served.
+func (i *installed) observe(verb, scope string, code, size int, elapsed time.Duration) {
+	if m := i.monitors[monitorKey{verb, scope}]; m != nil {
+		m.observe(code, size, elapsed)
+	}
 }
 
 // resourceKey names an endpoint.
@@ -49,6 +78,7 @@ type resourceKey struct {
 // requests are served.
 type table struct {
 	resources map[resourceKey]*installed
+	versions  map[groupVersion]bool // those that resources stand in
 
 	// exact and prefixes hold the paths that are no resource requests (discovery,
 	// openapi, health, metrics, version, pprof). An exact path wins, then the
@@ -62,13 +92,23 @@ type prefixRoute struct {
 	handler http.Handler
 }
 
+type groupVersion struct{ group, version string }
+
 func newTable() *table {
-	return &table{resources: make(map[resourceKey]*installed), exact: make(map[string]http.Handler)}
+	return &table{
+		resources: make(map[resourceKey]*installed),
+		versions:  make(map[groupVersion]bool),
+		exact:     make(map[string]http.Handler),
+	}
 }
 
 // add puts i under its endpoint's names.
 func (t *table) add(gvr schema.GroupVersionResource, subresource string, i *installed) {
+	if i.view != nil {
+		i.monitor()
+	}
 	t.resources[resourceKey{gvr.Group, gvr.Version, gvr.Resource, subresource}] = i
+	t.versions[groupVersion{gvr.Group, gvr.Version}] = true
 }
 
 // handle serves path, and nothing below it, by h.
@@ -103,6 +143,15 @@ func (s *Server) publish(t *table) { s.table.Store(t) }
 func (s *Server) lookup(r *Request) (*installed, bool) {
 	i, ok := s.table.Load().resources[resourceKey{r.Group, r.Version, r.Resource, r.Subresource}]
 	return i, ok && i.covers(r)
+}
+
+// longRunning returns a function that counts a watch while it runs another.
+func (i *installed) longRunning(scope string, info *request.RequestInfo) func(func()) {
+	m := i.monitors[monitorKey{"watch", scope}]
+	if m == nil {
+		return func(run func()) { run() }
+	}
+	return func(run func()) { metrics.RecordLongRunning(m.request, info, metrics.APIServerComponent, run) }
 }
 
 // covers reports whether r's path has a shape that i serves by some method: an

@@ -1,0 +1,284 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+)
+
+// maxBuffered is the size up to which an answer of a net/http handler is held back,
+// so that it leaves with its length known. What is longer leaves in chunks.
+const maxBuffered = 4 << 20
+
+// serveHTTP serves the request by a net/http handler. The handler runs on its own
+// goroutine with copies of everything, so that it may outlive its deadline and even
+// the connection: shutdown waits for it.
+func (x *exchange) serveHTTP(h http.Handler) {
+	if x.longRunning() {
+		x.serveStream(h)
+		return
+	}
+	ctx, cancel := context.WithDeadline(x.s.base, x.deadline)
+	req := x.http().WithContext(handlerContext(ctx, x.RequestInfo(), x.user, x.received))
+	w := newBuffered(cancel)
+	x.s.work.Go(func() {
+		defer cancel()
+		w.finish(x.logged(), h, req)
+	})
+	select {
+	case <-w.done:
+		x.sendBuffered(w)
+	case <-w.overflowed:
+		x.copyHeader(w.sent)
+		x.sendReader(w.status, w.pipe)
+	case <-ctx.Done():
+		if x.finished(w) {
+			return
+		}
+		x.reset()
+		x.fail(apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0))
+	}
+}
+
+// finished answers with what w holds if its handler ended just in time.
+func (x *exchange) finished(w *buffered) bool {
+	if w.abandon() {
+		return false
+	}
+	select {
+	case <-w.done:
+		x.sendBuffered(w)
+	case <-w.overflowed:
+		x.copyHeader(w.sent)
+		x.sendReader(w.status, w.pipe)
+	}
+	return true
+}
+
+// logged is what a log line about the request says of it, for code that outlives
+// the exchange.
+func (x *exchange) logged() []any {
+	return []any{"method", x.Method, "path", x.Path, "auditID", x.auditID}
+}
+
+// sendBuffered answers with what a handler that has ended wrote.
+func (x *exchange) sendBuffered(w *buffered) {
+	if w.panicked != nil {
+		panic(http.ErrAbortHandler)
+	}
+	if w.crashed {
+		x.panicked()
+		return
+	}
+	x.sendRecorded(&w.recorder)
+}
+
+// sendRecorded answers with what w recorded.
+func (x *exchange) sendRecorded(w *recorder) {
+	w.WriteHeader(http.StatusOK)
+	if w.sent.Get("Content-Type") == "" && w.body.Len() > 0 {
+		w.sent.Set("Content-Type", http.DetectContentType(w.body.Bytes()))
+	}
+	x.copyHeader(w.sent)
+	x.send(w.status, "", w.body.Bytes())
+}
+
+func (x *exchange) copyHeader(header http.Header) {
+	for name, values := range header {
+		if name == "Content-Length" || name == "Transfer-Encoding" {
+			continue // set by what frames the body
+		}
+		for i, value := range values {
+			if i == 0 {
+				x.set(name, value)
+			} else {
+				x.add(name, value)
+			}
+		}
+	}
+}
+
+// recorder is a http.ResponseWriter that keeps what it is given.
+type recorder struct {
+	header http.Header
+	sent   http.Header // header as it was when the status was written
+	status int
+	body   bytes.Buffer
+}
+
+func newRecorder() *recorder { return &recorder{header: make(http.Header)} }
+
+// Header implements http.ResponseWriter.
+func (w *recorder) Header() http.Header { return w.header }
+
+// WriteHeader implements http.ResponseWriter. The first call counts.
+func (w *recorder) WriteHeader(status int) {
+	if w.status == 0 && status >= 200 {
+		w.status = status
+		w.sent = w.header.Clone()
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (w *recorder) Write(p []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	return w.body.Write(p)
+}
+
+// buffered records up to maxBuffered bytes. Beyond them it turns into a pipe whose
+// reading end the connection gets.
+type buffered struct {
+	cancel     context.CancelFunc
+	done       chan struct{} // closed when the handler has ended
+	overflowed chan struct{} // closed when pipe is to be read
+
+	mu        sync.Mutex
+	abandoned bool // guarded by mu: nobody reads the answer
+	recorder       // guarded by mu until done or overflowed
+	out       *io.PipeWriter
+	pipe      *pipeBody
+	panicked  any  // the handler asked to cut the connection
+	crashed   bool // the handler panicked
+}
+
+// pipeBody is the reading end of an answer that did not fit.
+type pipeBody struct {
+	io.Reader
+	end    *io.PipeReader
+	cancel context.CancelFunc
+}
+
+// Close tells the handler that nobody reads any more.
+func (b *pipeBody) Close() error {
+	b.cancel()
+	return b.end.Close()
+}
+
+func newBuffered(cancel context.CancelFunc) *buffered {
+	return &buffered{
+		cancel:     cancel,
+		done:       make(chan struct{}),
+		overflowed: make(chan struct{}),
+		recorder:   recorder{header: make(http.Header)},
+	}
+}
+
+// finish runs h to its end.
+func (w *buffered) finish(log []any, h http.Handler, req *http.Request) {
+	defer func() {
+		if p := recover(); p != nil {
+			w.recovered(p, log)
+		}
+		w.mu.Lock()
+		out := w.out
+		w.mu.Unlock()
+		if out != nil {
+			out.CloseWithError(w.ending())
+		}
+		close(w.done)
+	}()
+	h.ServeHTTP(w, req)
+}
+
+// recovered takes note of a panic.
+func (w *buffered) recovered(p any, log []any) {
+	if isAbort(p) {
+		w.panicked = p
+		return
+	}
+	w.crashed = true
+	klog.ErrorS(nil, "Request panicked", append(log, "panic", p, "stack", stack())...)
+}
+
+// ending is what ends the pipe: an error cuts the connection.
+func (w *buffered) ending() error {
+	if w.crashed || w.panicked != nil {
+		return http.ErrAbortHandler
+	}
+	return nil
+}
+
+// abandon makes further writes fail and reports whether that came before the
+// handler ended or overflowed.
+func (w *buffered) abandon() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	select {
+	case <-w.done:
+		return false
+	default:
+	}
+	if w.out != nil {
+		return false
+	}
+	w.abandoned = true
+	return true
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *buffered) WriteHeader(status int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.recorder.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (w *buffered) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	switch {
+	case w.abandoned:
+		w.mu.Unlock()
+		return 0, http.ErrHandlerTimeout
+	case w.out == nil && w.body.Len()+len(p) <= maxBuffered:
+		defer w.mu.Unlock()
+		return w.recorder.Write(p)
+	case w.out == nil:
+		w.recorder.WriteHeader(http.StatusOK)
+		end, out := io.Pipe()
+		w.out = out
+		w.pipe = &pipeBody{Reader: io.MultiReader(&w.body, end), end: end, cancel: w.cancel}
+		close(w.overflowed)
+	}
+	out := w.out
+	w.mu.Unlock()
+	return out.Write(p)
+}
+
+// Flush implements http.Flusher: what is held back leaves when the handler ends.
+func (w *buffered) Flush() {}
+
+// serveStream serves a request that may take long and wants to be heard at once,
+// or takes the connection over, by a net/http handler on the bare connection.
+func (x *exchange) serveStream(h http.Handler) {
+	req := x.http()
+	info, who, received, log := x.RequestInfo(), x.user, x.received, x.logged()
+	header := make(http.Header)
+	for name, value := range x.fast.Response.Header.All() {
+		if string(name) != "Content-Type" {
+			header.Add(string(name), string(value))
+		}
+	}
+	x.take(func(ctx context.Context, st *stream) {
+		w := newStreamWriter(st, req, header)
+		defer func() {
+			if p := recover(); p != nil {
+				w.recovered(p, log)
+			}
+		}()
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		stop := context.AfterFunc(ctx, func() { _ = st.SetWriteDeadline(time.Unix(1, 0)) })
+		defer stop()
+		h.ServeHTTP(w, req.WithContext(handlerContext(ctx, info, who, received)))
+		if err := w.finish(); err != nil {
+			klog.V(4).InfoS("Stream ended early", append(log, "err", fmt.Sprint(err))...)
+		}
+	})
+}

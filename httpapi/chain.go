@@ -1,0 +1,324 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/valyala/fasthttp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+)
+
+// handle serves one request that fasthttp has read. A panic goes no further.
+func (s *Server) handle(fast *fasthttp.RequestCtx) {
+	x := &exchange{s: s, fast: fast, received: time.Now(), Request: &Request{}}
+	defer x.fence()
+	if x.parse() {
+		x.serve()
+	}
+}
+
+// fence answers for a handler that panicked.
+func (x *exchange) fence() {
+	p := recover()
+	if p == nil {
+		return
+	}
+	x.abort()
+	if isAbort(p) {
+		x.fast.Response.Reset()
+		x.fast.HijackSetNoResponse(true)
+		x.fast.Hijack(closeConn)
+		return
+	}
+	klog.ErrorS(nil, "Request panicked", "method", x.Method, "path", x.Path, "auditID", x.auditID, "panic", p, "stack", stack())
+	x.panicked()
+	x.abort()
+}
+
+func closeConn(c net.Conn) { c.Close() }
+
+// isAbort reports whether p asks to cut the connection without a word.
+func isAbort(p any) bool {
+	err, ok := p.(error)
+	return ok && errors.Is(err, http.ErrAbortHandler)
+}
+
+func stack() string { return string(debug.Stack()) }
+
+// parse reads the request and answers it if that is not possible.
+func (x *exchange) parse() bool {
+	x.auditID = string(x.peek("Audit-Id"))
+	if x.auditID == "" {
+		x.auditID = newAuditID()
+	}
+	x.commonHeaders()
+	facts := inspect(x.fast.Request.Header.RawHeaders())
+	if facts.malformed != "" {
+		x.text(http.StatusBadRequest, "400 Bad Request: "+facts.malformed)
+		x.abort()
+		return false
+	}
+	x.impersonates = facts.impersonates
+	r, err := ParseRequest(methodString(x.fast.Method()), string(x.fast.Request.Header.RequestURI()))
+	if r == nil {
+		x.text(http.StatusBadRequest, "400 Bad Request")
+		x.abort()
+		return false
+	}
+	x.Request = r
+	if err != nil {
+		x.internalError(fmt.Errorf("failed to create RequestInfo: %w", err))
+		return false
+	}
+	return true
+}
+
+// methodString copies a method, the usual ones without allocating.
+func methodString(b []byte) string {
+	for _, m := range [...]string{"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"} {
+		if string(b) == m {
+			return m
+		}
+	}
+	return string(b)
+}
+
+// serve takes a parsed request through the chain. Audit, between authentication
+// and impersonation, and flow control, between impersonation and authorization,
+// have their places here.
+func (x *exchange) serve() {
+	if x.setDeadline() && x.authenticate() && x.impersonate() && x.authorize() {
+		x.route()
+	}
+}
+
+// longRunning reports whether the request has no deadline (apiserver
+// pkg/server/filters/longrunning.go, with kube-apiserver's verbs and subresources).
+func (r *Request) longRunning() bool {
+	if r.Verb == "watch" || r.Verb == "proxy" {
+		return true
+	}
+	if !r.IsResourceRequest {
+		return strings.HasPrefix(r.Path, "/debug/pprof/")
+	}
+	switch r.Subresource {
+	case "attach", "exec", "proxy", "log", "portforward":
+		return true
+	}
+	return false
+}
+
+// setDeadline bounds the request by the server's timeout, or the client's if that
+// is shorter.
+func (x *exchange) setDeadline() bool {
+	if x.longRunning() {
+		return true
+	}
+	timeout := x.s.config.RequestTimeout
+	if asked := x.Query.Get("timeout"); asked != "" {
+		d, err := time.ParseDuration(asked)
+		if err != nil {
+			x.fail(apierrors.NewBadRequest("invalid timeout specified in the request URL - " + err.Error()))
+			return false
+		}
+		if d > 0 && d < timeout {
+			timeout = d
+		}
+	}
+	x.deadline = x.received.Add(timeout)
+	return true
+}
+
+// processUser is who the process itself is.
+var processUser = &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}}
+
+// authenticate finds out who asks. A credential that is not accepted is never
+// taken for none.
+func (x *exchange) authenticate() bool {
+	auth := x.s.config.Authenticator
+	if auth == nil || x.internal() {
+		x.user = processUser
+		return true
+	}
+	req := x.http()
+	ctx := req.Context()
+	if len(x.s.config.Audiences) > 0 {
+		ctx = authenticator.WithAudiences(ctx, x.s.config.Audiences)
+	}
+	resp, ok, err := auth.AuthenticateRequest(req.WithContext(ctx))
+	if err != nil || !ok || !acceptable(x.s.config.Audiences, resp.Audiences) {
+		if err != nil {
+			klog.ErrorS(err, "Unable to authenticate the request", "auditID", x.auditID)
+		}
+		x.fail(apierrors.NewUnauthorized("Unauthorized"))
+		return false
+	}
+	x.user = resp.User
+	// Nothing behind this point may see or forward the credential.
+	req.Header.Del("Authorization")
+	headerrequest.ClearAuthenticationHeaders(req.Header, frontProxyUser, frontProxyUID, frontProxyGroup, frontProxyExtra)
+	return true
+}
+
+// The headers by which a front proxy names the user.
+var (
+	frontProxyUser  = headerrequest.StaticStringSlice{"X-Remote-User"}
+	frontProxyUID   = headerrequest.StaticStringSlice{"X-Remote-Uid"}
+	frontProxyGroup = headerrequest.StaticStringSlice{"X-Remote-Group"}
+	frontProxyExtra = headerrequest.StaticStringSlice{"X-Remote-Extra-"}
+)
+
+func acceptable(want, have authenticator.Audiences) bool {
+	return len(want) == 0 || len(have) == 0 || len(want.Intersect(have)) > 0
+}
+
+// impersonate lets who may act as another do so, by upstream's filter. A request
+// to act as another is never served as its sender's.
+func (x *exchange) impersonate() bool {
+	if !x.impersonates || x.internal() {
+		return true
+	}
+	if x.s.config.Authorizer == nil {
+		x.deny(apierrors.NewForbidden(schema.GroupResource{Group: x.Group, Resource: x.Resource}, x.Name, errors.New("nobody can say who may impersonate")))
+		return false
+	}
+	w := newRecorder()
+	ctx := handlerContext(x.s.base, x.RequestInfo(), x.user, x.received)
+	x.s.impersonation.ServeHTTP(w, x.http().WithContext(context.WithValue(ctx, exchangeKey{}, x)))
+	if x.impersonates {
+		x.sendRecorded(w)
+		return false
+	}
+	return true
+}
+
+type exchangeKey struct{}
+
+// newImpersonation returns upstream's filter, which calls back for those it lets
+// through.
+func newImpersonation(a authorizer.Authorizer) http.Handler {
+	allowed := func(_ http.ResponseWriter, req *http.Request) {
+		x := req.Context().Value(exchangeKey{}).(*exchange)
+		x.user, _ = apirequest.UserFrom(req.Context())
+		x.impersonates = false
+		x.detached = req.WithContext(x.s.base)
+	}
+	return impersonation.WithConstrainedImpersonation(http.HandlerFunc(allowed), a, legacyscheme.Codecs)
+}
+
+// authorize asks whether the user may do what the Request says, which is what
+// routing acts on too.
+func (x *exchange) authorize() bool {
+	if x.s.config.Authorizer == nil || x.internal() {
+		return true
+	}
+	attributes := x.attributes()
+	ctx := context.Context(x.s.base)
+	if !x.deadline.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, x.deadline)
+		defer cancel()
+	}
+	decision, reason, err := x.s.config.Authorizer.Authorize(ctx, attributes)
+	switch {
+	case decision == authorizer.DecisionAllow:
+		return true
+	case err != nil:
+		x.internalError(err)
+	default:
+		klog.V(4).InfoS("Forbidden", "path", x.Path, "reason", reason, "auditID", x.auditID)
+		x.deny(responsewriters.ForbiddenStatusError(attributes, reason))
+	}
+	return false
+}
+
+// attributes are those of apiserver pkg/endpoints/filters/authorization.go.
+func (x *exchange) attributes() *authorizer.AttributesRecord {
+	a := &authorizer.AttributesRecord{
+		User:            x.user,
+		Verb:            x.Verb,
+		Namespace:       x.Namespace,
+		APIGroup:        x.Group,
+		APIVersion:      x.Version,
+		Resource:        x.Resource,
+		Subresource:     x.Subresource,
+		Name:            x.Name,
+		ResourceRequest: x.IsResourceRequest,
+		Path:            x.Path,
+	}
+	if x.FieldSelector != "" {
+		selector, err := fields.ParseSelector(x.FieldSelector)
+		if err != nil {
+			a.FieldSelectorParsingErr = err
+		} else if requirements := selector.Requirements(); len(requirements) > 0 {
+			a.FieldSelectorRequirements = requirements
+		}
+	}
+	if x.LabelSelector != "" {
+		selector, err := labels.Parse(x.LabelSelector)
+		if err != nil {
+			a.LabelSelectorParsingErr = err
+		} else if requirements, _ := selector.Requirements(); len(requirements) > 0 {
+			a.LabelSelectorRequirements = requirements
+		}
+	}
+	return a
+}
+
+// route hands the request to what serves it.
+func (x *exchange) route() {
+	if !x.IsResourceRequest {
+		if h, ok := x.s.table.Load().nonResource(x.Path); ok {
+			x.serveHTTP(h)
+			return
+		}
+		x.unknown()
+		return
+	}
+	i, ok := x.s.lookup(x.Request)
+	switch {
+	case !ok:
+		x.unknown()
+	case !i.permits(x.Request):
+		x.noRoute(http.StatusMethodNotAllowed, i.allow(x.Request), "405: Method Not Allowed")
+	case i.view != nil && x.read(i):
+	default:
+		h, ok := i.handler(x.Request)
+		if !ok {
+			x.noRoute(http.StatusMethodNotAllowed, i.allow(x.Request), "405: Method Not Allowed")
+			return
+		}
+		x.serveHTTP(h)
+	}
+}
+
+// unknown answers for a path that nothing is installed at: inside a version that
+// is served as upstream's router does, elsewhere as the end of its delegation chain.
+func (x *exchange) unknown() {
+	switch {
+	case x.IsResourceRequest && x.s.table.Load().versions[groupVersion{x.Group, x.Version}]:
+		x.noRoute(http.StatusNotFound, "", "404: Page Not Found")
+	case x.s.config.Delegate != nil:
+		x.serveHTTP(x.s.config.Delegate)
+	default:
+		x.text(http.StatusNotFound, "404 page not found")
+	}
+}

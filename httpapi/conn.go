@@ -1,0 +1,235 @@
+package httpapi
+
+import (
+	"crypto/tls"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// listener puts TLS on accepted connections and knows those that are open, so
+// that shutdown can close what does not end by itself.
+type listener struct {
+	net.Listener
+	config *tls.Config
+	perIP  int // most connections from one address
+
+	mu    sync.Mutex
+	open  map[*conn]struct{} // guarded by mu
+	peers map[string]int     // guarded by mu: open connections by address
+	shut  bool               // guarded by mu
+}
+
+// newListener speaks TLS as config says, HTTP/1.1 only: what is not offered here
+// nobody can be led to speak.
+func newListener(l net.Listener, config *tls.Config, perIP int) *listener {
+	config = config.Clone()
+	config.NextProtos = []string{"http/1.1"}
+	if config.MinVersion == 0 {
+		config.MinVersion = tls.VersionTLS12
+	}
+	config.DynamicRecordSizingDisabled = true // bodies are large and known beforehand
+	return &listener{Listener: l, config: config, perIP: perIP, open: make(map[*conn]struct{}), peers: make(map[string]int)}
+}
+
+// Accept implements net.Listener. Connections beyond what one address may have
+// are closed at once: before the handshake there is no way to say why.
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		raw, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if c := l.admit(raw); c != nil {
+			setSocketOptions(raw)
+			return c, nil
+		}
+		raw.Close()
+	}
+}
+
+func (l *listener) admit(raw net.Conn) *conn {
+	c := &conn{Conn: tls.Server(raw, l.config), from: l, peer: host(raw.RemoteAddr())}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.shut || l.peers[c.peer] >= l.perIP {
+		return nil
+	}
+	l.open[c] = struct{}{}
+	l.peers[c.peer]++
+	return c
+}
+
+// host is the address of a peer without its port.
+func host(addr net.Addr) string {
+	if tcp, ok := addr.(*net.TCPAddr); ok {
+		return string(tcp.IP.To16())
+	}
+	return addr.String()
+}
+
+func (l *listener) forget(c *conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, ok := l.open[c]; !ok {
+		return
+	}
+	delete(l.open, c)
+	if l.peers[c.peer]--; l.peers[c.peer] == 0 {
+		delete(l.peers, c.peer)
+	}
+}
+
+// closeAll closes every connection, with no regard for what happens on it.
+func (l *listener) closeAll() {
+	l.mu.Lock()
+	l.shut = true
+	open := make([]*conn, 0, len(l.open))
+	for c := range l.open {
+		open = append(open, c)
+	}
+	l.mu.Unlock()
+	for _, c := range open {
+		c.NetConn().Close()
+	}
+}
+
+// userTimeout is how long written data may stay unacknowledged, which finds a
+// peer that vanished while a stream is being written to.
+const userTimeout = 45 * time.Second
+
+// setSocketOptions makes the kernel give up on peers that vanished.
+func setSocketOptions(c net.Conn) {
+	t, ok := c.(*net.TCPConn)
+	if !ok {
+		return
+	}
+	_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: keepalivePeriod, Interval: keepalivePeriod, Count: 3})
+	if raw, err := t.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds()))
+		})
+	}
+}
+
+// conn is a TLS connection whose handshake must be over in time, whoever first
+// asks for it.
+type conn struct {
+	*tls.Conn
+	from   *listener
+	peer   string
+	shaken atomic.Bool
+}
+
+// Handshake completes the handshake within handshakeTimeout.
+func (c *conn) Handshake() error {
+	if c.shaken.Load() {
+		return nil
+	}
+	if err := c.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
+		return err
+	}
+	if err := c.Conn.Handshake(); err != nil {
+		return err
+	}
+	c.shaken.Store(true)
+	return c.SetDeadline(time.Now().Add(readTimeout))
+}
+
+// Read reads decrypted bytes.
+func (c *conn) Read(p []byte) (int, error) {
+	if !c.shaken.Load() {
+		if err := c.Handshake(); err != nil {
+			return 0, err
+		}
+	}
+	return c.Conn.Read(p)
+}
+
+// Close ends the connection.
+func (c *conn) Close() error {
+	c.from.forget(c)
+	return c.Conn.Close()
+}
+
+// alive reports whether c's peer is still there, without blocking. drain says
+// that nobody else reads from c: what the peer sent is then thrown away, which
+// shows the end behind a TLS farewell.
+func alive(c net.Conn, drain bool) bool {
+	raw, ok := socket(c)
+	if !ok {
+		return true // no socket to look at: a write will tell
+	}
+	switch peek(raw) {
+	case peekGone:
+		return false
+	case peekNothing:
+		return true
+	}
+	if !drain {
+		return true
+	}
+	return readAway(c)
+}
+
+// socket returns the socket below c.
+func socket(c net.Conn) (syscall.RawConn, bool) {
+	for {
+		switch t := c.(type) {
+		case interface{ NetConn() net.Conn }:
+			c = t.NetConn()
+		case syscall.Conn:
+			raw, err := t.SyscallConn()
+			return raw, err == nil
+		default:
+			return nil, false
+		}
+	}
+}
+
+type peekResult int
+
+const (
+	peekNothing peekResult = iota
+	peekData
+	peekGone
+)
+
+// peek looks at what the kernel has received, leaving it there.
+func peek(raw syscall.RawConn) peekResult {
+	result := peekGone
+	err := raw.Control(func(fd uintptr) {
+		var b [1]byte
+		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		switch {
+		case err == unix.EAGAIN || err == unix.EINTR:
+			result = peekNothing
+		case err == nil && n > 0:
+			result = peekData
+		}
+	})
+	if err != nil {
+		return peekGone
+	}
+	return result
+}
+
+// readAway discards what is readable at once and reports whether the connection
+// is still open.
+func readAway(c net.Conn) bool {
+	if err := c.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
+		return false
+	}
+	defer c.SetReadDeadline(time.Time{})
+	var b [512]byte
+	for {
+		if _, err := c.Read(b[:]); err != nil {
+			timeout, ok := err.(net.Error)
+			return ok && timeout.Timeout()
+		}
+	}
+}

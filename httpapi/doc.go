@@ -1,0 +1,54 @@
+// Package httpapi speaks Kubernetes over HTTP: it reads requests, decides what each
+// is and whether it may be, and answers it, from encoded bytes where it can.
+//
+// # Life of a request
+//
+//  1. A connection is accepted ([Server.Run]), TLS is spoken on it, within ten
+//     seconds and for HTTP/1.1 only. fasthttp reads a header and a body, each
+//     bounded in size and time; what it cannot read is answered 400, 408, 413 or 431.
+//  2. The header block is inspected, and refused if two readers could read it in
+//     two ways. Method and target become a [Request], by one parser. Routing and
+//     authorization read nothing else.
+//  3. From here to the answer a panic goes no further than the request.
+//  4. What is not long-running gets a deadline: the server's or, if it is shorter,
+//     that of ?timeout=.
+//  5. The user is authenticated, and replaced by another if one is impersonated. A
+//     credential that is not accepted is never taken for none.
+//  6. What the Request says is authorized, before anything is looked up.
+//  7. The Request is routed. GET, LIST and WATCH of a stored resource are answered
+//     here: the media type is negotiated, options are validated, the registry gives
+//     objects at the revision that was asked for, and their shared bytes are written
+//     with a header and a footer of the request's own. A WATCH takes the connection
+//     and gives the rest of the request back.
+//  8. Everything else goes to a net/http handler, upstream's mostly, on a goroutine
+//     of its own, with copies of all that it may keep. Its answer is held back until it
+//     is whole or too large; a handler that streams gets the connection.
+//
+// # Guarantees
+//
+// What a client can observe is what kube-apiserver answers, to the text of errors.
+// An answer to GET, LIST or WATCH of a cached resource decodes no object, but for
+// tables, which are printed. A response's length is known before its first byte, or
+// its end is marked: a client can tell a whole answer from one cut short. Shared
+// bytes hold nothing that depends on who asks.
+//
+// Not yet here: audit and flow control, which stand between authentication and
+// authorization.
+//
+// # Goroutines
+//
+// [Server.Run] owns all of them and returns after the last: fasthttp's for
+// connections, one per stream (a watch, an upgraded connection), one per request of a
+// net/http handler, one that looks for clients that left. A handler may outlive its
+// request's deadline, and then keeps nothing but itself alive.
+//
+// # Locks
+//
+// All are leaves: none is held while another is taken or while anything is written.
+// What requests are routed by is an immutable table behind an atomic pointer.
+//
+// # Bytes
+//
+// What fasthttp read is copied before anything keeps it; an exchange ends with its
+// handler. What the cache and the registry give is shared by all and only read.
+package httpapi

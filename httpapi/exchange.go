@@ -1,0 +1,194 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/valyala/fasthttp"
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+// exchange is one request on its way through the chain and its answer on the way
+// back. It is the seam to the HTTP library: nothing outside this file and server.go
+// reads a request from fasthttp or writes a response to it.
+//
+// It belongs to the goroutine that serves it and ends with the handler. What it
+// hands out are copies; what it is given to send is shared and not changed.
+type exchange struct {
+	*Request
+
+	s        *Server
+	fast     *fasthttp.RequestCtx
+	received time.Time
+	deadline time.Time // zero for long-running requests
+	auditID  string
+	user     user.Info
+	detached *http.Request
+
+	impersonates bool // the request asks to act as somebody else
+}
+
+// peek returns a request header without copying it. The bytes end with the
+// exchange.
+func (x *exchange) peek(name string) []byte { return x.fast.Request.Header.Peek(name) }
+
+// internal reports whether the request comes from this process.
+func (x *exchange) internal() bool {
+	_, ok := x.fast.Conn().(*memoryConn)
+	return ok
+}
+
+// set sets a header of the response.
+func (x *exchange) set(name, value string) { x.fast.Response.Header.Set(name, value) }
+
+// add adds a header to the response.
+func (x *exchange) add(name, value string) { x.fast.Response.Header.Add(name, value) }
+
+// send completes the response with body.
+func (x *exchange) send(status int, contentType string, body []byte) {
+	x.head(status, contentType)
+	x.fast.Response.SetBodyRaw(body)
+}
+
+// head sets what precedes the body.
+func (x *exchange) head(status int, contentType string) {
+	x.fast.Response.SetStatusCode(status)
+	if contentType != "" {
+		x.fast.Response.Header.SetContentType(contentType)
+	}
+}
+
+// sendFrom completes the response with the size bytes that body writes. body is
+// closed when they are written or the client is gone.
+func (x *exchange) sendFrom(status int, contentType string, size int, body writerToCloser) {
+	x.head(status, contentType)
+	x.fast.Response.SetBodyStream(&bodyWriter{body}, size)
+}
+
+// sendReader completes the response with what body yields, whose size is not known.
+func (x *exchange) sendReader(status int, body io.ReadCloser) {
+	x.head(status, "")
+	x.fast.Response.SetBodyStream(body, -1)
+}
+
+// reset forgets what was set of the response.
+func (x *exchange) reset() {
+	x.fast.Response.Reset()
+	x.fast.Response.Header.SetNoDefaultContentType(true)
+	x.commonHeaders()
+}
+
+// abort makes the connection end after the response, which a broken request must.
+func (x *exchange) abort() { x.fast.SetConnectionClose() }
+
+// take hands the connection to serve, which runs on a goroutine of the server's
+// and writes the whole response. The connection is closed after it. serve must not
+// use the exchange, which ends before it begins.
+func (x *exchange) take(serve func(ctx context.Context, st *stream)) {
+	s := x.s
+	x.fast.HijackSetNoResponse(true)
+	x.fast.Hijack(func(c net.Conn) { s.streams.start(s.base, c, serve) })
+}
+
+type writerToCloser interface {
+	io.WriterTo
+	io.Closer
+}
+
+// bodyWriter makes a reader of what fasthttp shall only ever write from.
+type bodyWriter struct{ writerToCloser }
+
+func (*bodyWriter) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+// commonHeaders sets what every response carries.
+func (x *exchange) commonHeaders() {
+	x.set("Cache-Control", "no-cache, private")
+	if x.auditID != "" {
+		x.set("Audit-Id", x.auditID)
+	}
+}
+
+// newAuditID returns a random UUID. It names requests in logs and guards nothing.
+func newAuditID() string {
+	const digits = "0123456789abcdef"
+	var id [36]byte
+	hi, lo := rand.Uint64(), rand.Uint64()
+	hi = hi&^0xf000 | 0x4000 // version 4
+	lo = lo&^(3<<62) | 1<<63 // variant 10
+	for i := len(id) - 1; i >= 0; i-- {
+		switch i {
+		case 8, 13, 18, 23:
+			id[i] = '-'
+			continue
+		}
+		word := &hi
+		if i > 18 {
+			word = &lo
+		}
+		id[i] = digits[*word&0xf]
+		*word >>= 4
+	}
+	return string(id[:])
+}
+
+// http returns the request for net/http code, made once. Nothing in it belongs to
+// fasthttp, and its context does not end with the exchange.
+func (x *exchange) http() *http.Request {
+	if x.detached == nil {
+		x.detached = x.copyRequest()
+	}
+	return x.detached
+}
+
+func (x *exchange) copyRequest() *http.Request {
+	in := &x.fast.Request
+	header := make(http.Header, in.Header.Len())
+	for k, v := range in.Header.All() {
+		switch key := string(k); key {
+		case "Host", "Transfer-Encoding":
+		default:
+			header[key] = append(header[key], string(v))
+		}
+	}
+	body := bytes.Clone(in.Body())
+	req := &http.Request{
+		Method:        x.Method,
+		URL:           x.url(),
+		Proto:         "HTTP/1.1",
+		ProtoMajor:    1,
+		ProtoMinor:    1,
+		Header:        header,
+		Body:          http.NoBody,
+		ContentLength: int64(len(body)),
+		Host:          string(in.Header.Host()),
+		RemoteAddr:    x.fast.RemoteAddr().String(),
+		RequestURI:    x.Target,
+		TLS:           x.fast.TLSConnectionState(),
+	}
+	if len(body) > 0 {
+		req.Body = io.NopCloser(bytes.NewReader(body))
+	}
+	return req.WithContext(x.s.base)
+}
+
+// url returns the request's URL as net/http's server has it.
+func (x *exchange) url() *url.URL {
+	if plainTarget(x.Target) {
+		return &url.URL{Path: x.Path, RawQuery: x.RawQuery}
+	}
+	target := x.Target
+	if x.Method == http.MethodConnect && target[0] != '/' {
+		target = "http://" + target
+	}
+	u, err := url.ParseRequestURI(target)
+	if err != nil {
+		return &url.URL{Path: x.Path, RawQuery: x.RawQuery} // ParseRequest took it
+	}
+	return u
+}

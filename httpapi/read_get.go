@@ -1,0 +1,115 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	"k8s.io/apiserver/pkg/storage"
+	storeerrors "k8s.io/apiserver/pkg/storage/errors"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// get answers a GET of one object: apiserver pkg/endpoints/handlers/get.go,
+// GetResource, and pkg/registry/generic/registry/store.go, Get.
+func (x *exchange) get(i *installed) {
+	f, ok := x.negotiate(i)
+	if !ok {
+		return
+	}
+	x.warn(i)
+	o, err := x.getObject(i)
+	if err != nil {
+		x.fail(err)
+		x.observe(i, "resource", 0)
+		return
+	}
+	size, err := x.sendObject(i, f, o)
+	if err != nil {
+		x.fail(err)
+	}
+	x.observe(i, "resource", size)
+}
+
+// getObject finds the object that the request names.
+func (x *exchange) getObject(i *installed) (*cache.Object, error) {
+	if value, ok := x.Query.Lookup("export"); ok && truthy(value) {
+		return nil, apierrors.NewBadRequest("the export parameter, deprecated since v1.14, is no longer supported")
+	}
+	scope := registry.Scope{Name: x.Name}
+	if i.endpoint.Namespaced {
+		if scope.Namespace = x.Namespace; scope.Namespace == "" {
+			return nil, apierrors.NewBadRequest("Namespace parameter required.")
+		}
+	}
+	if err := checkName(x.Name); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithDeadline(x.s.base, x.deadline)
+	defer cancel()
+	o, err := i.view.Resource.Get(ctx, scope, x.Query.Get("resourceVersion"))
+	if err != nil {
+		return nil, x.readError(storeerrors.InterpretGetError(err, x.groupResource(), x.Name))
+	}
+	return o, nil
+}
+
+// checkName refuses names that would be another key.
+func checkName(name string) error {
+	if name == "" {
+		return apierrors.NewBadRequest("name must be provided")
+	}
+	if reasons := content.IsPathSegmentName(name); len(reasons) > 0 {
+		message := reasons[0]
+		for _, more := range reasons[1:] {
+			message += ";" + more
+		}
+		return apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", name, message))
+	}
+	return nil
+}
+
+// readError is err as the client sees it: a wait that the request's own deadline
+// cut short is the request's timeout.
+func (x *exchange) readError(err error) error {
+	if storage.IsRequestTimeout(err) {
+		return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
+	}
+	return err
+}
+
+// sendObject answers with o and returns the size of the body before compression.
+func (x *exchange) sendObject(i *installed, f format, o *cache.Object) (int, error) {
+	if f.isTable() {
+		options, err := x.tableOptions(f)
+		if err != nil {
+			return 0, err
+		}
+		table, err := i.view.TableOf(x.s.base, o, 0, options, f.convert.GroupVersion())
+		if err != nil {
+			return 0, err
+		}
+		x.sendTable(f, table)
+		return len(x.fast.Response.Body()), nil
+	}
+	if f.convert != nil && f.convert.Kind == "PartialObjectMetadataList" {
+		return 0, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", i.endpoint.Storage.New()))
+	}
+	form := i.view.Form(f.media(), f.shape())
+	item, err := form.Item(o)
+	if err != nil {
+		return 0, err
+	}
+	size := form.ObjectSize(item)
+	body := form.AppendObject(make([]byte, 0, size), item)
+	if f.rewritten() {
+		x.sendJSON(f, body)
+	} else {
+		x.sendCompressed(http.StatusOK, f.mediaType, body)
+	}
+	return size, nil
+}

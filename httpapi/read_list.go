@@ -1,0 +1,242 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/rest"
+	storeerrors "k8s.io/apiserver/pkg/storage/errors"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/wire"
+)
+
+// list answers a LIST: apiserver pkg/endpoints/handlers/get.go, ListResource.
+func (x *exchange) list(i *installed) {
+	f, ok := x.negotiate(i)
+	if !ok {
+		return
+	}
+	x.warn(i)
+	scope := "cluster"
+	o, err := x.listOptions(i)
+	size := 0
+	if err == nil {
+		scope = listScope(x.scopeOf(i, o))
+		size, err = x.sendListing(i, f, o)
+	}
+	if err != nil {
+		x.fail(err)
+	}
+	x.observe(i, scope, size)
+}
+
+// listScope is the scope of a list in metrics.
+func listScope(scope registry.Scope) string {
+	switch {
+	case scope.Name != "":
+		return "resource"
+	case scope.Namespace != "":
+		return "namespace"
+	default:
+		return "cluster"
+	}
+}
+
+// sendListing answers with what o selects and returns the size of the body before
+// compression. Nothing was sent if there is an error.
+func (x *exchange) sendListing(i *installed, f format, o *internalversion.ListOptions) (int, error) {
+	ctx, cancel := context.WithDeadline(x.s.base, x.deadline)
+	defer cancel()
+	room := lists.Get().(*listBody)
+	listing, err := i.view.Resource.List(ctx, registry.ListRequest{
+		Scope:           x.scopeOf(i, o),
+		ResourceVersion: o.ResourceVersion,
+		Match:           o.ResourceVersionMatch,
+		Label:           o.LabelSelector,
+		Field:           o.FieldSelector,
+		Limit:           o.Limit,
+		Continue:        o.Continue,
+	}, room.objects[:0])
+	if err != nil {
+		room.Close()
+		group := schema.GroupResource{Group: x.Group, Resource: x.Resource}
+		return 0, x.readError(storeerrors.InterpretListError(err, group))
+	}
+	room.objects = listing.Objects
+	size, sent, err := x.sendList(ctx, i, f, listing, room)
+	if !sent {
+		room.Close()
+	}
+	return size, err
+}
+
+// sendList answers with a listing. sent says that room belongs to the response.
+func (x *exchange) sendList(ctx context.Context, i *installed, f format, listing registry.Listing, room *listBody) (size int, sent bool, err error) {
+	if f.isTable() {
+		options, err := x.tableOptions(f)
+		if err != nil {
+			return 0, false, err
+		}
+		table, err := i.view.Table(ctx, listing.Objects, listing.Meta, options, f.convert.GroupVersion())
+		if err != nil {
+			return 0, false, err
+		}
+		x.sendTable(f, table)
+		return len(x.fast.Response.Body()), false, nil
+	}
+	if f.convert != nil && f.convert.Kind == "PartialObjectMetadata" {
+		return 0, false, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", newList(i)))
+	}
+	if err := room.fill(i.view.Form(f.media(), f.shape()), listing.Meta); err != nil {
+		return 0, false, err
+	}
+	switch {
+	case f.rewritten():
+		body := bytes.NewBuffer(make([]byte, 0, room.size))
+		if _, err := room.WriteTo(body); err != nil {
+			return 0, false, err
+		}
+		x.sendJSON(f, body.Bytes())
+		return room.size, false, nil
+	case x.compresses(room.size):
+		out := bytes.NewBuffer(make([]byte, 0, room.size/8))
+		z := getGzip(out)
+		_, err := room.WriteTo(z)
+		x.sendGzip(http.StatusOK, f.mediaType, out, z, err)
+		return room.size, false, nil
+	}
+	size = room.size
+	x.sendFrom(http.StatusOK, f.mediaType, size, room)
+	return size, true, nil
+}
+
+func newList(i *installed) any {
+	if l, ok := i.endpoint.Storage.(rest.Lister); ok {
+		return l.NewList()
+	}
+	return nil
+}
+
+// listBody writes a list from the shared bytes of its items. It comes from lists
+// and returns there when closed; what it points at stays shared.
+type listBody struct {
+	form    *registry.Form
+	meta    wire.ListMeta
+	objects []*cache.Object
+	items   [][]byte
+	sum     int // of the items' sizes
+	size    int // of the body
+}
+
+var lists = sync.Pool{New: func() any { return new(listBody) }}
+
+// keepItems bounds what a listBody that waits for its next use holds on to.
+const keepItems = 1 << 15
+
+// fill gets the items of the objects and learns the body's size. All that can
+// fail does so here, before the first byte is sent.
+func (b *listBody) fill(form *registry.Form, meta wire.ListMeta) error {
+	b.form, b.meta, b.items, b.sum = form, meta, b.items[:0], 0
+	for _, o := range b.objects {
+		item, err := form.Item(o)
+		if err != nil {
+			return err
+		}
+		b.items = append(b.items, item)
+		b.sum += form.ItemSize(item)
+	}
+	b.size = form.ListSize(meta, len(b.items), b.sum)
+	return nil
+}
+
+// WriteTo implements io.WriterTo.
+func (b *listBody) WriteTo(w io.Writer) (int64, error) {
+	out := newChunkWriter(w)
+	defer out.release()
+	out.buf = b.form.AppendListHeader(out.buf, b.meta, len(b.items), b.sum)
+	for i, item := range b.items {
+		out.buf = b.form.AppendItemHeader(out.buf, i, item)
+		out.write(item)
+	}
+	out.buf = b.form.AppendListFooter(out.buf, len(b.items))
+	out.flush()
+	return out.written, out.err
+}
+
+// Close gives b back.
+func (b *listBody) Close() error {
+	clear(b.objects[:cap(b.objects)])
+	clear(b.items[:cap(b.items)])
+	if cap(b.objects) > keepItems || cap(b.items) > keepItems {
+		b.objects, b.items = nil, nil
+	}
+	*b = listBody{objects: b.objects[:0], items: b.items[:0]}
+	lists.Put(b)
+	return nil
+}
+
+// chunkSize is how much a chunkWriter gathers: a few TLS records, small enough to
+// stay in the processor's cache.
+const chunkSize = 64 << 10
+
+// chunkWriter gathers small pieces into large writes. After an error it takes
+// everything and writes nothing.
+type chunkWriter struct {
+	w       io.Writer
+	buf     []byte
+	pooled  *[]byte
+	written int64
+	err     error
+}
+
+var chunks = sync.Pool{New: func() any { b := make([]byte, 0, chunkSize+chunkSize/4); return &b }}
+
+func newChunkWriter(w io.Writer) *chunkWriter {
+	pooled := chunks.Get().(*[]byte)
+	return &chunkWriter{w: w, buf: (*pooled)[:0], pooled: pooled}
+}
+
+// write adds p.
+func (c *chunkWriter) write(p []byte) {
+	if len(p) >= chunkSize {
+		c.flush()
+		c.send(p)
+		return
+	}
+	if len(c.buf)+len(p) > cap(c.buf) {
+		// Fill up, so that writes have one size.
+		n := max(0, chunkSize-len(c.buf))
+		n = min(n, len(p))
+		c.buf = append(c.buf, p[:n]...)
+		p = p[n:]
+		c.flush()
+	}
+	c.buf = append(c.buf, p...)
+}
+
+func (c *chunkWriter) flush() {
+	c.send(c.buf)
+	c.buf = c.buf[:0]
+}
+
+func (c *chunkWriter) send(p []byte) {
+	if c.err != nil || len(p) == 0 {
+		return
+	}
+	var n int
+	n, c.err = c.w.Write(p)
+	c.written += int64(n)
+}
+
+func (c *chunkWriter) release() {
+	*c.pooled = c.buf[:0]
+	chunks.Put(c.pooled)
+}

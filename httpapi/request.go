@@ -1,0 +1,329 @@
+package httpapi
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/validate/content"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	internalscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/endpoints/request"
+)
+
+// Request is what a client asks for: method, path and query read once, by the
+// one parser that routing and authorization share. It holds no bytes of the
+// connection's buffers and is not changed after [ParseRequest], but for the
+// options that are decoded on first use by the goroutine that serves it.
+//
+// Its fields have the values of upstream's RequestInfo for the same request
+// (apiserver pkg/endpoints/request/requestinfo.go).
+type Request struct {
+	Method   string
+	Target   string // the request target as it was sent
+	Path     string // percent-decoded, not cleaned: "//" and ".." stay
+	RawQuery string
+	Query    Query
+
+	// IsResourceRequest says that the path names an API resource; Verb is then
+	// the Kubernetes verb, else the method in lower case.
+	IsResourceRequest bool
+	Verb              string
+
+	APIPrefix, Group, Version        string
+	Namespace, Resource, Subresource string
+
+	// Name is the name in the path or, for a list or watch, the one name that
+	// the field selector admits.
+	Name string
+
+	// Parts are the path segments from the resource on.
+	Parts []string
+
+	// FieldSelector and LabelSelector are as sent, for the verbs on which the
+	// server honours them.
+	FieldSelector, LabelSelector string
+
+	viaPath bool // the verb is a path segment: /api/v1/watch/...
+	scoped  bool // the resource stands below namespaces/{name}/
+
+	options    *internalversion.ListOptions
+	optionsErr error
+}
+
+// errTarget is the cause of a request target that is no URL.
+var errTarget = errors.New("httpapi: malformed request target")
+
+// ParseRequest reads a request line's method and target. The error is errTarget,
+// or upstream's for a path that ends where a resource is missing; in the latter
+// case the Request holds what is known.
+func ParseRequest(method, target string) (*Request, error) {
+	r := &Request{Method: method, Target: target}
+	if err := r.parseTarget(); err != nil {
+		return nil, err
+	}
+	r.Query = parseQuery(r.RawQuery)
+	r.Verb = strings.ToLower(method)
+	return r, r.parsePath()
+}
+
+// parseTarget splits the target as net/http's server does.
+func (r *Request) parseTarget() error {
+	if plainTarget(r.Target) {
+		r.Path, r.RawQuery, _ = strings.Cut(r.Target, "?")
+		return nil
+	}
+	target := r.Target
+	authority := r.Method == http.MethodConnect && !strings.HasPrefix(target, "/")
+	if authority {
+		target = "http://" + target
+	}
+	u, err := url.ParseRequestURI(target)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errTarget, err)
+	}
+	r.Path, r.RawQuery = u.Path, u.RawQuery
+	return nil
+}
+
+// plainTarget reports whether target is a path without anything to decode.
+func plainTarget(target string) bool {
+	if target == "" || target[0] != '/' {
+		return false
+	}
+	inPath := true
+	for i := range len(target) {
+		switch c := target[i]; {
+		case c < ' ' || c == 0x7f:
+			return false
+		case c == '?':
+			inPath = false
+		case c == '%' && inPath:
+			return false
+		}
+	}
+	return true
+}
+
+// parsePath derives everything but Method, Target and the query from Path.
+func (r *Request) parsePath() error {
+	parts := splitPath(r.Path)
+	if len(parts) < 3 || (parts[0] != "api" && parts[0] != "apis") {
+		return nil
+	}
+	if r.APIPrefix = parts[0]; r.APIPrefix == "apis" {
+		if len(parts) < 4 {
+			return nil
+		}
+		r.Group = parts[1]
+		parts = parts[1:]
+	}
+	r.IsResourceRequest = true
+	r.Version = parts[1]
+	parts = parts[2:]
+
+	if parts[0] == "proxy" || parts[0] == "watch" {
+		if len(parts) < 2 {
+			return fmt.Errorf("unable to determine kind and namespace from url, %s", r.Target)
+		}
+		r.Verb, r.viaPath = parts[0], true
+		parts = parts[1:]
+	} else {
+		r.Verb = verbOf(r.Method)
+	}
+	r.parseResource(parts)
+	r.refineVerb()
+	return nil
+}
+
+// parseResource reads the segments from the resource or its namespace on.
+func (r *Request) parseResource(parts []string) {
+	if parts[0] == "namespaces" && len(parts) > 1 {
+		r.Namespace = parts[1]
+		// These two are subresources of a namespace; all else lies inside it.
+		if len(parts) > 2 && parts[2] != "status" && parts[2] != "finalize" {
+			parts = parts[2:]
+			r.scoped = true
+		}
+	}
+	r.Parts = parts
+	r.Resource = parts[0]
+	if len(parts) > 1 {
+		r.Name = parts[1]
+	}
+	if len(parts) > 2 && r.Verb != "proxy" {
+		r.Subresource = parts[2]
+	}
+}
+
+// refineVerb tells items from collections and takes the selectors over.
+func (r *Request) refineVerb() {
+	if r.Name == "" && r.Verb == "get" {
+		r.refineGet()
+	}
+	if r.Name == "" && r.Verb == "delete" {
+		r.Verb = "deletecollection"
+	}
+	// What was asked for by path has single-object forms without selectors, so
+	// selectors grant nothing there.
+	if !r.viaPath && (r.Verb == "list" || r.Verb == "watch" || r.Verb == "deletecollection") {
+		r.FieldSelector = r.Query.Get("fieldSelector")
+		r.LabelSelector = r.Query.Get("labelSelector")
+	}
+}
+
+// refineGet makes a GET without a name a list or a watch.
+func (r *Request) refineGet() {
+	r.Verb = "list"
+	options, err := r.ListOptions()
+	if err != nil {
+		// A query that does not decode still says whether to watch.
+		if v, ok := r.Query.Lookup("watch"); ok && truthy(v) {
+			r.Verb = "watch"
+		}
+		return
+	}
+	if options.Watch {
+		r.Verb = "watch"
+	}
+	if options.FieldSelector == nil {
+		return
+	}
+	if name, ok := options.FieldSelector.RequiresExactMatch("metadata.name"); ok && len(content.IsPathSegmentName(name)) == 0 {
+		r.Name = name
+	}
+}
+
+// named reports whether the path itself names an item.
+func (r *Request) named() bool { return len(r.Parts) > 1 && r.Parts[1] != "" }
+
+// RequestInfo returns r as upstream's code wants it in a context.
+func (r *Request) RequestInfo() *request.RequestInfo {
+	return &request.RequestInfo{
+		IsResourceRequest: r.IsResourceRequest,
+		Path:              r.Path,
+		Verb:              r.Verb,
+		APIPrefix:         r.APIPrefix,
+		APIGroup:          r.Group,
+		APIVersion:        r.Version,
+		Namespace:         r.Namespace,
+		Resource:          r.Resource,
+		Subresource:       r.Subresource,
+		Name:              r.Name,
+		Parts:             r.Parts,
+		FieldSelector:     r.FieldSelector,
+		LabelSelector:     r.LabelSelector,
+	}
+}
+
+// ListOptions decodes the query as upstream decodes that of a list or watch,
+// once. The result belongs to r.
+func (r *Request) ListOptions() (*internalversion.ListOptions, error) {
+	if r.options == nil && r.optionsErr == nil {
+		r.options, r.optionsErr = decodeListOptions(r.Query)
+	}
+	return r.options, r.optionsErr
+}
+
+// decodeListOptions reads well-formed options itself. Whatever it cannot read
+// goes to upstream's decoder, whose errors are the ones that clients know.
+func decodeListOptions(query Query) (*internalversion.ListOptions, error) {
+	o := &internalversion.ListOptions{LabelSelector: labels.Everything(), FieldSelector: fields.Everything()}
+	for i, p := range query {
+		if first(query, i) && !setListOption(o, p.Key, p.Value) {
+			o = &internalversion.ListOptions{}
+			err := internalscheme.ParameterCodec.DecodeParameters(query.Values(), metav1.SchemeGroupVersion, o)
+			if err != nil {
+				return nil, err
+			}
+			return o, nil
+		}
+	}
+	return o, nil
+}
+
+// first reports whether no parameter before query[i] has its key: of repeated
+// options, the first counts.
+func first(query Query, i int) bool {
+	for _, p := range query[:i] {
+		if p.Key == query[i].Key {
+			return false
+		}
+	}
+	return true
+}
+
+// setListOption sets one option and reports whether value was well-formed.
+func setListOption(o *internalversion.ListOptions, key, value string) bool {
+	var err error
+	switch key {
+	case "labelSelector":
+		if value != "" {
+			o.LabelSelector, err = labels.Parse(value)
+		}
+	case "fieldSelector":
+		if value != "" {
+			o.FieldSelector, err = fields.ParseSelector(value)
+		}
+	case "watch":
+		o.Watch = truthy(value)
+	case "allowWatchBookmarks":
+		o.AllowWatchBookmarks = truthy(value)
+	case "resourceVersion":
+		o.ResourceVersion = value
+	case "resourceVersionMatch":
+		o.ResourceVersionMatch = metav1.ResourceVersionMatch(value)
+	case "continue":
+		o.Continue = value
+	case "shardSelector":
+		o.ShardSelector = value
+	case "limit":
+		o.Limit, err = strconv.ParseInt(value, 10, 64)
+	case "timeoutSeconds":
+		var seconds int64
+		seconds, err = strconv.ParseInt(value, 10, 64)
+		o.TimeoutSeconds = &seconds
+	case "sendInitialEvents":
+		send := truthy(value)
+		o.SendInitialEvents = &send
+	}
+	return err == nil
+}
+
+// truthy is upstream's reading of a boolean parameter: present means true
+// (apimachinery pkg/runtime/conversion.go).
+func truthy(value string) bool {
+	return value != "0" && !strings.EqualFold(value, "false")
+}
+
+// verbOf returns the verb of a method on an item.
+func verbOf(method string) string {
+	switch method {
+	case http.MethodPost:
+		return "create"
+	case http.MethodGet, http.MethodHead:
+		return "get"
+	case http.MethodPut:
+		return "update"
+	case http.MethodPatch:
+		return "patch"
+	case http.MethodDelete:
+		return "delete"
+	default:
+		return ""
+	}
+}
+
+func splitPath(path string) []string {
+	path = strings.Trim(path, "/")
+	if path == "" {
+		return nil
+	}
+	return strings.Split(path, "/")
+}

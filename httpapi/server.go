@@ -1,0 +1,243 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/server/healthz"
+
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// Config says what a [Server] serves and to whom. Registry, Listener, TLS and
+// Version are required.
+type Config struct {
+	Registry *registry.Registry
+
+	// Listener accepts TCP connections; TLS is put on top of it. The server owns
+	// it from Run on.
+	Listener net.Listener
+	TLS      *tls.Config
+
+	// Authenticator finds out who asks; nil makes everybody the super-user, which
+	// is for tests. Audiences are what tokens may be meant for.
+	Authenticator authenticator.Request
+	Audiences     authenticator.Audiences
+	// Authorizer decides what they may do; nil allows everything.
+	Authorizer authorizer.Authorizer
+	// Admission may be nil.
+	Admission admission.Interface
+
+	Version *version.Info
+
+	// HealthChecks, LiveChecks and ReadyChecks answer /healthz, /livez and /readyz.
+	HealthChecks, LiveChecks, ReadyChecks []healthz.HealthChecker
+
+	// Delegate answers what no endpoint knows; nil answers 404.
+	Delegate http.Handler
+
+	// RequestTimeout bounds every request that is not long-running; 0 means 60 s.
+	RequestTimeout time.Duration
+	// MinRequestTimeout is the least time that a watch without timeoutSeconds
+	// lasts; it ends within twice that. 0 means 1800 s.
+	MinRequestTimeout time.Duration
+	// ShutdownDelay is how long requests are still accepted after readiness was
+	// withdrawn, ShutdownGrace how long the last ones may take; 0 means none, and 60 s.
+	ShutdownDelay, ShutdownGrace time.Duration
+
+	// MaxRequestBodyBytes bounds a request's body; 0 means 3 MiB.
+	MaxRequestBodyBytes int64
+	// MaxHeaderBytes bounds a request's header, and is what a connection that
+	// reads one holds; 0 means 16 KiB.
+	MaxHeaderBytes int
+	// MaxConns and MaxConnsPerIP bound open connections; 0 means 65536 and 16384.
+	MaxConns, MaxConnsPerIP int
+}
+
+func (c *Config) check() error {
+	switch {
+	case c.Registry == nil:
+		return errors.New("httpapi: Config.Registry is missing")
+	case c.Listener == nil:
+		return errors.New("httpapi: Config.Listener is missing")
+	case c.TLS == nil:
+		return errors.New("httpapi: Config.TLS is missing")
+	case c.Version == nil:
+		return errors.New("httpapi: Config.Version is missing")
+	}
+	return nil
+}
+
+func (c *Config) setDefaults() {
+	setDefault(&c.RequestTimeout, time.Minute)
+	setDefault(&c.MinRequestTimeout, 30*time.Minute)
+	setDefault(&c.ShutdownGrace, time.Minute)
+	setDefault(&c.MaxRequestBodyBytes, 3<<20)
+	setDefault(&c.MaxHeaderBytes, 16<<10)
+	setDefault(&c.MaxConns, 1<<16)
+	setDefault(&c.MaxConnsPerIP, 1<<14)
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+const (
+	readTimeout      = 32 * time.Second
+	idleTimeout      = 90 * time.Second
+	handshakeTimeout = 10 * time.Second
+	keepalivePeriod  = 15 * time.Second
+	writeTimeout     = time.Minute // of one response, or of one batch of a stream
+)
+
+// Server is the front door. Build one with [New] and serve with [Server.Run].
+type Server struct {
+	config Config
+	fast   *fasthttp.Server // what the network reaches
+	inner  *fasthttp.Server // what this process reaches, without network
+	memory *memoryListener
+	client http.RoundTripper
+	table  atomic.Pointer[table]
+
+	impersonation http.Handler
+
+	streams  streams
+	work     sync.WaitGroup // handlers that run on goroutines of their own
+	base     context.Context
+	cancel   context.CancelFunc
+	draining chan struct{} // closed when shutdown begins
+	drain    sync.Once
+}
+
+// New builds a server from config and installs everything that it serves. It does
+// no I/O and starts nothing.
+func New(config Config) (*Server, error) {
+	if err := config.check(); err != nil {
+		return nil, err
+	}
+	s := newServer(config)
+	if err := s.install(); err != nil {
+		return nil, fmt.Errorf("httpapi: install: %w", err)
+	}
+	return s, nil
+}
+
+// newServer returns a server that routes nothing yet.
+func newServer(config Config) *Server {
+	config.setDefaults()
+	s := &Server{config: config, memory: newMemoryListener(), draining: make(chan struct{})}
+	s.base, s.cancel = context.WithCancel(context.Background())
+	s.streams.init()
+	s.fast = s.settings()
+	s.inner = s.settings()
+	s.client = s.memory.client()
+	s.impersonation = newImpersonation(config.Authorizer)
+	s.publish(newTable())
+	return s
+}
+
+// settings returns a fasthttp server as safe as net/http's: fasthttp itself
+// recovers from no panic, has no timeouts, splits bodies by content type, and says
+// its name and its clients' headers wherever it can. Keepalive and the bound on
+// connections of one address are the listener's: fasthttp sees neither through TLS.
+func (s *Server) settings() *fasthttp.Server {
+	return &fasthttp.Server{
+		Handler:                      s.handle,
+		ErrorHandler:                 s.handleError,
+		ReadTimeout:                  readTimeout,
+		WriteTimeout:                 writeTimeout,
+		IdleTimeout:                  idleTimeout,
+		ReadBufferSize:               s.config.MaxHeaderBytes,
+		MaxRequestBodySize:           int(s.config.MaxRequestBodyBytes),
+		Concurrency:                  s.config.MaxConns,
+		DisablePreParseMultipartForm: true,
+		StreamRequestBody:            false, // an unread body would be parsed as the next request
+		SecureErrorLogMessage:        true,
+		NoDefaultServerHeader:        true,
+		NoDefaultContentType:         true,
+		CloseOnShutdown:              true,
+		KeepHijackedConns:            true, // a stream keeps no buffer of fasthttp's
+		Logger:                       frontLogger{},
+	}
+}
+
+// RoundTripper reaches the server's handlers from within the process, as the
+// super-user, without network. It works while Run does.
+func (s *Server) RoundTripper() http.RoundTripper { return s.client }
+
+// Draining is closed when shutdown begins, before anything is refused.
+func (s *Server) Draining() <-chan struct{} { return s.draining }
+
+// Run serves until ctx ends, then drains: readiness is withdrawn, after
+// ShutdownDelay no connection is accepted, streams end cleanly, requests in
+// flight finish. It returns when everything that it started has ended.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.cancel()
+	door := newListener(s.config.Listener, s.config.TLS, s.config.MaxConnsPerIP)
+	group, groupCtx := errgroup.WithContext(ctx)
+	group.Go(func() error { return serveOn(s.fast, door, "network") })
+	group.Go(func() error { return serveOn(s.inner, s.memory, "in-process") })
+	sweep, stopSweep := context.WithCancel(context.Background())
+	defer stopSweep()
+	group.Go(func() error { s.streams.sweep(sweep, sweepInterval); return nil })
+	group.Go(func() error {
+		<-groupCtx.Done()
+		defer stopSweep()
+		return s.shutdown(door)
+	})
+	return group.Wait()
+}
+
+func serveOn(f *fasthttp.Server, l net.Listener, name string) error {
+	if err := f.Serve(l); err != nil {
+		return fmt.Errorf("httpapi: serve %s: %w", name, err)
+	}
+	return nil
+}
+
+// beginDrain withdraws readiness.
+func (s *Server) beginDrain() { s.drain.Do(func() { close(s.draining) }) }
+
+// shutdown ends what Run started, in order. What does not end within the grace
+// is cut off.
+func (s *Server) shutdown(door *listener) error {
+	s.beginDrain()
+	if s.config.ShutdownDelay > 0 {
+		time.Sleep(s.config.ShutdownDelay)
+	}
+	grace, cancel := context.WithTimeout(context.Background(), s.config.ShutdownGrace)
+	defer cancel()
+	s.streams.end()
+	err := s.fast.ShutdownWithContext(grace)
+	s.streams.wait(grace)
+	s.cancel()
+	s.client.(*http.Transport).CloseIdleConnections()
+	if innerErr := s.inner.ShutdownWithContext(grace); err == nil {
+		err = innerErr
+	}
+	door.closeAll()
+	s.memory.closeAll()
+	s.streams.abort()
+	s.streams.wait(context.Background())
+	s.work.Wait()
+	if err != nil && grace.Err() == nil {
+		return fmt.Errorf("httpapi: shutdown: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+package httpapi
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+// sweepInterval is how often idle streams are looked at for a client that left.
+const sweepInterval = 5 * time.Second
+
+// streams counts the connections that left fasthttp's care: watches, upgraded
+// connections, answers that never end. Shutdown ends and awaits them.
+type streams struct {
+	ending chan struct{} // closed when streams shall end by themselves
+
+	mu      sync.Mutex
+	open    map[*stream]struct{} // guarded by mu
+	closed  bool                 // guarded by mu: no stream may start
+	drained chan struct{}        // guarded by mu: closed when closed and open is empty
+}
+
+// stream is one such connection. serve has it for itself but for the sweeper,
+// which looks whether the client is there.
+type stream struct {
+	net.Conn
+
+	// ahead reads what fasthttp had read from the connection before it let go, and
+	// then the connection. It holds fasthttp's buffer: drop it if nothing is read.
+	ahead io.Reader
+
+	ending <-chan struct{}
+	cancel context.CancelFunc
+
+	mu    sync.Mutex
+	owned bool // guarded by mu: a handler reads from the connection itself
+}
+
+func (ss *streams) init() {
+	ss.ending = make(chan struct{})
+	ss.open = make(map[*stream]struct{})
+	ss.drained = make(chan struct{})
+}
+
+// start runs serve on a goroutine that shutdown waits for, with a context that
+// ends when the client leaves, and closes the connection after it.
+func (ss *streams) start(parent context.Context, c net.Conn, serve func(context.Context, *stream)) {
+	ctx, cancel := context.WithCancel(parent)
+	st := &stream{Conn: c, ahead: c, ending: ss.ending, cancel: cancel}
+	if h, ok := c.(interface{ UnsafeConn() net.Conn }); ok {
+		st.Conn = h.UnsafeConn()
+	}
+	if !ss.add(st) {
+		cancel()
+		st.Conn.Close()
+		return
+	}
+	go func() {
+		defer ss.remove(st)
+		defer st.Conn.Close()
+		defer cancel()
+		defer st.fence()
+		serve(ctx, st)
+	}()
+}
+
+// fence keeps a panic to its stream.
+func (st *stream) fence() {
+	if p := recover(); p != nil && !isAbort(p) {
+		klog.ErrorS(nil, "Stream panicked", "panic", p, "stack", stack())
+	}
+}
+
+func (ss *streams) add(st *stream) bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if ss.closed {
+		return false
+	}
+	ss.open[st] = struct{}{}
+	return true
+}
+
+func (ss *streams) remove(st *stream) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	delete(ss.open, st)
+	if ss.closed && len(ss.open) == 0 {
+		close(ss.drained)
+	}
+}
+
+// count returns how many streams are open.
+func (ss *streams) count() int {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	return len(ss.open)
+}
+
+// end asks all streams to end and lets none start.
+func (ss *streams) end() {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if ss.closed {
+		return
+	}
+	ss.closed = true
+	close(ss.ending)
+	if len(ss.open) == 0 {
+		close(ss.drained)
+	}
+}
+
+// wait blocks until every stream has ended after end, or ctx has.
+func (ss *streams) wait(ctx context.Context) {
+	select {
+	case <-ss.drained:
+	case <-ctx.Done():
+	}
+}
+
+// abort closes the connections of all streams.
+func (ss *streams) abort() {
+	for _, st := range ss.list() {
+		st.cancel()
+		st.Conn.Close()
+	}
+}
+
+func (ss *streams) list() []*stream {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	list := make([]*stream, 0, len(ss.open))
+	for st := range ss.open {
+		list = append(list, st)
+	}
+	return list
+}
+
+// sweep cancels the streams whose clients have left, until ctx ends. Looking at
+// sockets is cheaper than a goroutine per stream that waits for the end of file.
+func (ss *streams) sweep(ctx context.Context, interval time.Duration) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			for _, st := range ss.list() {
+				st.probe()
+			}
+		}
+	}
+}
+
+// probe cancels st if its client has left.
+func (st *stream) probe() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if !st.owned && !alive(st.Conn, true) {
+		st.cancel()
+	}
+}
+
+// own leaves the connection to a handler that reads from it.
+func (st *stream) own() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.owned = true
+}

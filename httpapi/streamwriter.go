@@ -1,0 +1,249 @@
+package httpapi
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+// streamWriter is the http.ResponseWriter of a handler that has a connection to
+// itself. It frames the body as HTTP/1.1 does: by Content-Length if the handler sets
+// one or ends early, in chunks otherwise.
+//
+// It implements http.Flusher and http.Hijacker.
+type streamWriter struct {
+	st     *stream
+	req    *http.Request
+	header http.Header
+	out    *bufio.Writer
+
+	status   int
+	started  bool // the head is written
+	chunked  bool
+	bodyless bool
+	left     int64  // of Content-Length; -1 if there is none
+	held     []byte // body written before the head
+	taken    bool   // hijacked
+}
+
+// maxHeld is how much of a body waits for the handler's end or a flush.
+const maxHeld = 4 << 10
+
+var errHijacked = errors.New("httpapi: the connection was taken over")
+
+func newStreamWriter(st *stream, req *http.Request, header http.Header) *streamWriter {
+	return &streamWriter{st: st, req: req, header: header, out: bufio.NewWriterSize(deadlineWriter{st}, 4<<10), left: -1}
+}
+
+// deadlineWriter gives each write to a stream its own deadline.
+type deadlineWriter struct{ st *stream }
+
+// Write implements io.Writer.
+func (w deadlineWriter) Write(p []byte) (int, error) {
+	if err := w.st.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return 0, err
+	}
+	return w.st.Conn.Write(p)
+}
+
+// Header implements http.ResponseWriter.
+func (w *streamWriter) Header() http.Header { return w.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *streamWriter) WriteHeader(status int) {
+	if w.taken || w.status != 0 {
+		return
+	}
+	if status >= 100 && status < 200 && status != http.StatusSwitchingProtocols {
+		return // nobody here waits for them
+	}
+	w.status = status
+	if status == http.StatusSwitchingProtocols {
+		w.started, w.bodyless = true, true
+		w.writeHead()
+		_ = w.out.Flush()
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (w *streamWriter) Write(p []byte) (int, error) {
+	if w.taken {
+		return 0, http.ErrHijacked
+	}
+	w.WriteHeader(http.StatusOK)
+	if !w.started {
+		if len(w.held)+len(p) <= maxHeld {
+			w.held = append(w.held, p...)
+			return len(p), nil
+		}
+		if err := w.start(); err != nil {
+			return 0, err
+		}
+	}
+	return len(p), w.writeBody(p)
+}
+
+// start writes the head and what was held back.
+func (w *streamWriter) start() error {
+	w.started = true
+	w.bodyless = w.req.Method == http.MethodHead || w.status == http.StatusNoContent || w.status == http.StatusNotModified
+	if length := w.header.Get("Content-Length"); length != "" {
+		n, err := strconv.ParseInt(length, 10, 64)
+		if err != nil || n < 0 {
+			w.header.Del("Content-Length")
+		} else {
+			w.left = n
+		}
+	}
+	w.header.Del("Transfer-Encoding")
+	if w.left < 0 && !w.bodyless {
+		w.chunked = true
+		w.header.Set("Transfer-Encoding", "chunked")
+	}
+	w.header.Set("Connection", "close")
+	if w.header.Get("Content-Type") == "" && len(w.held) > 0 {
+		w.header.Set("Content-Type", http.DetectContentType(w.held))
+	}
+	w.writeHead()
+	held := w.held
+	w.held = nil
+	return w.writeBody(held)
+}
+
+// writeHead writes status line and header.
+func (w *streamWriter) writeHead() {
+	if w.header.Get("Date") == "" {
+		w.header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
+	}
+	text := http.StatusText(w.status)
+	if text == "" {
+		text = "status code " + strconv.Itoa(w.status)
+	}
+	fmt.Fprintf(w.out, "HTTP/1.1 %03d %s\r\n", w.status, text)
+	_ = w.header.WriteSubset(w.out, nil)
+	_, _ = w.out.WriteString("\r\n") // an error stays with out and shows at the next flush
+}
+
+func (w *streamWriter) writeBody(p []byte) error {
+	switch {
+	case len(p) == 0 || w.bodyless:
+		return nil
+	case w.chunked:
+		if _, err := fmt.Fprintf(w.out, "%x\r\n", len(p)); err != nil {
+			return err
+		}
+		if _, err := w.out.Write(p); err != nil {
+			return err
+		}
+		_, err := w.out.WriteString("\r\n")
+		return err
+	case int64(len(p)) > w.left:
+		return http.ErrContentLength
+	}
+	w.left -= int64(len(p))
+	_, err := w.out.Write(p)
+	return err
+}
+
+// Flush implements http.Flusher.
+func (w *streamWriter) Flush() { _ = w.FlushError() }
+
+// FlushError is Flush for http.ResponseController.
+func (w *streamWriter) FlushError() error {
+	if w.taken {
+		return http.ErrHijacked
+	}
+	w.WriteHeader(http.StatusOK)
+	if !w.started {
+		if err := w.start(); err != nil {
+			return err
+		}
+	}
+	return w.out.Flush()
+}
+
+// SetReadDeadline serves http.ResponseController.
+func (w *streamWriter) SetReadDeadline(t time.Time) error { return w.st.SetReadDeadline(t) }
+
+// SetWriteDeadline serves http.ResponseController.
+func (w *streamWriter) SetWriteDeadline(t time.Time) error { return w.st.SetWriteDeadline(t) }
+
+// Hijack implements http.Hijacker. Whoever takes the connection reads from it
+// first what had been read ahead.
+func (w *streamWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	if w.taken {
+		return nil, nil, http.ErrHijacked
+	}
+	if w.started && w.status != http.StatusSwitchingProtocols {
+		return nil, nil, errors.New("httpapi: the response has begun")
+	}
+	w.taken = true
+	w.st.own()
+	if err := w.st.SetDeadline(time.Time{}); err != nil {
+		return nil, nil, err
+	}
+	c := &takenConn{Conn: w.st.Conn, st: w.st}
+	return c, bufio.NewReadWriter(bufio.NewReader(c), bufio.NewWriter(c)), nil
+}
+
+// takenConn is a connection whose first bytes were read before it was taken over.
+type takenConn struct {
+	net.Conn
+	st *stream
+}
+
+// Read implements net.Conn.
+func (c *takenConn) Read(p []byte) (int, error) { return c.st.ahead.Read(p) }
+
+// NetConn returns the connection below, for code that asks for it.
+func (c *takenConn) NetConn() net.Conn { return c.Conn }
+
+// finish ends the response after the handler has.
+func (w *streamWriter) finish() error {
+	if w.taken || w.status == http.StatusSwitchingProtocols {
+		return nil
+	}
+	w.WriteHeader(http.StatusOK)
+	if !w.started {
+		if w.header.Get("Content-Length") == "" {
+			w.header.Set("Content-Length", strconv.Itoa(len(w.held)))
+		}
+		if err := w.start(); err != nil {
+			return err
+		}
+	}
+	if w.chunked {
+		if _, err := w.out.WriteString("0\r\n\r\n"); err != nil {
+			return err
+		}
+	}
+	return w.out.Flush()
+}
+
+// recovered ends the response after the handler panicked. If the head is out, the
+// client sees a body cut short.
+func (w *streamWriter) recovered(p any, log []any) {
+	if isAbort(p) {
+		return
+	}
+	klog.ErrorS(nil, "Request panicked", append(log, "panic", p, "stack", stack())...)
+	if w.taken || w.started {
+		return
+	}
+	w.held = []byte("This request caused apiserver to panic. Look in the logs for details.\n")
+	w.status = http.StatusInternalServerError
+	w.header = http.Header{"Content-Type": {"text/plain; charset=utf-8"}, "Cache-Control": {"no-cache, private"}}
+	_ = w.finish()
+}
+
+// isUpgrade reports whether the client asks for another protocol.
+func isUpgrade(connection, upgrade string) bool {
+	return upgrade != "" && strings.Contains(strings.ToLower(connection), "upgrade")
+}
