@@ -122,13 +122,14 @@ func (b *Budget) Used() int64 { return b.used.Load() }
 // Limit is the number of bytes allowed, 0 or less for no limit.
 func (b *Budget) Limit() int64 { return b.limit }
 
-// add publishes s in its cell, then drops the oldest until the rest fits.
+// add publishes s in its cell, then drops the oldest until the rest fits. What is
+// larger than the budget is not kept: it would drop everything else for nothing.
 func (b *Budget) add(owner *cells, s *stored) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	// retire sets the flag before it looks for bytes to drop, so either this
 	// sees the flag or retire sees the bytes.
-	if owner.retired.Load() {
+	if owner.retired.Load() || b.limit > 0 && s.cost() > b.limit {
 		return
 	}
 	s.older = b.newest

@@ -1,0 +1,126 @@
+package cache
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"pgregory.net/rapid"
+)
+
+// TestObjectAttributes holds the packed labels and fields against the maps that
+// they were made of.
+func TestObjectAttributes(t *testing.T) {
+	schema := NewSchema("things", nil) // shared: names are learned over all rounds
+	rapid.Check(t, func(t *rapid.T) {
+		text := rapid.OneOf(rapid.StringN(0, 5, 20), rapid.StringN(120, 140, 400))
+		labelSet := rapid.MapOfN(rapid.StringN(0, 3, 9), text, 0, 20).Draw(t, "labels")
+		fieldSet := rapid.MapOfN(rapid.SampledFrom([]string{"a", "b", "c", "d", "metadata.name", "metadata.namespace"}), text, 0, 6).Draw(t, "fields")
+		key := rapid.SampledFrom([]string{"ns/name", "name", "a/b/c"}).Draw(t, "key")
+		o := NewObject(ObjectConfig{Key: key, Labels: labelSet, Fields: fieldSet}, schema)
+		if o.Namespace()+"/"+o.Name() != key && o.Name() != key || o.Key() != key {
+			t.Fatalf("key %q is namespace %q, name %q", key, o.Namespace(), o.Name())
+		}
+		for name := range labelSet {
+			compareLabels(t, o, labelSet, name)
+			compareLabels(t, o, labelSet, name+"x")
+		}
+		want := map[string]string{"metadata.name": o.Name(), "metadata.namespace": o.Namespace()}
+		maps.Copy(want, fieldSet)
+		for _, name := range []string{"a", "b", "c", "d", "e", "metadata.name", "metadata.namespace"} {
+			_, has := want[name]
+			if o.Fields().Get(name) != want[name] || o.Fields().Has(name) != has {
+				t.Fatalf("field %s is %q, want %q", name, o.Fields().Get(name), want[name])
+			}
+		}
+	})
+}
+
+func compareLabels(t *rapid.T, o *Object, set labels.Set, name string) {
+	want, has := set[name]
+	if got, ok := o.Labels().Lookup(name); got != want || ok != has || o.Labels().Has(name) != has || o.Labels().Get(name) != want {
+		t.Fatalf("label %q is %q %t, want %q %t", name, got, ok, want, has)
+	}
+}
+
+func TestObjectBody(t *testing.T) {
+	grown := make([]byte, 100, 1000)
+	o := NewObject(ObjectConfig{Key: "a", Body: grown}, NewSchema("things", nil))
+	if !bytes.Equal(o.Body(), grown) || cap(o.Body()) > 150 {
+		t.Errorf("body of %d bytes keeps %d", len(o.Body()), cap(o.Body()))
+	}
+	tight := make([]byte, 100, 108)
+	o = NewObject(ObjectConfig{Key: "a", Body: tight}, NewSchema("things", nil))
+	if &o.Body()[0] != &tight[0] || cap(o.Body()) != 100 {
+		t.Error("a body without waste was copied, or can be appended to")
+	}
+}
+
+// TestLabelsAreShared: objects of one workload hold the same label string.
+func TestLabelsAreShared(t *testing.T) {
+	schema := NewSchema("things", nil)
+	make1 := func(i, workload int) *Object {
+		return NewObject(ObjectConfig{Key: fmt.Sprint(i), Labels: labels.Set{"app": strings.Repeat("x", workload)}}, schema)
+	}
+	forgotten := 0
+	for i := range 10_000 {
+		workload := i / 10 % 1000
+		a, b := make1(i, workload), make1(i, workload)
+		if workload > 0 && unsafe.StringData(a.labels) != unsafe.StringData(b.labels) {
+			forgotten++
+		}
+	}
+	if forgotten > 3 { // it forgets when it grows, from 64 to 4096 slots
+		t.Errorf("the labels of %d neighbours are two strings", forgotten)
+	}
+	if n := len(schema.sets.table.Load().slots); n > internerLast {
+		t.Errorf("interner grew to %d", n)
+	}
+}
+
+func TestFieldSelectorsSeeAbsentFieldsAsEmpty(t *testing.T) {
+	schema := NewSchema("things", nil)
+	old := NewObject(ObjectConfig{Key: "a"}, schema)
+	NewObject(ObjectConfig{Key: "b", Fields: fields.Set{"spec.late": "x"}}, schema)
+	if !fields.ParseSelectorOrDie("spec.late=").Matches(old.Fields()) || old.Fields().Has("spec.late") {
+		t.Error("a field that was learned after the object must be absent from it")
+	}
+}
+
+// FuzzPacked feeds arbitrary strings to the readers of packed attributes: they
+// must neither panic nor return what is not part of the input.
+func FuzzPacked(f *testing.F) {
+	f.Add(string(packLabels(nil, map[string]string{"app": "web", "long": strings.Repeat("v", 200)})), "app", 1)
+	f.Add("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "", 0)
+	f.Add("\x00\x02x\x00", "x", 1)
+	f.Fuzz(func(t *testing.T, packed, key string, i int) {
+		if v, ok := lookupLabel(packed, key); ok && !strings.Contains(packed, v) {
+			t.Errorf("label %q is not in the input", v)
+		}
+		if v, ok := lookupField(packed, i&0xff); ok && !strings.Contains(packed, v) {
+			t.Errorf("field %q is not in the input", v)
+		}
+		if text, rest, ok := cutText(packed); ok && len(text)+len(rest) >= len(packed) {
+			t.Errorf("%q was cut into %q and %q", packed, text, rest)
+		}
+	})
+}
+
+// FuzzLabels packs arbitrary pairs and finds them again.
+func FuzzLabels(f *testing.F) {
+	f.Add("app", "web", "tier", "")
+	f.Fuzz(func(t *testing.T, k1, v1, k2, v2 string) {
+		set := map[string]string{k1: v1, k2: v2}
+		packed := string(packLabels(nil, set))
+		for key, want := range set {
+			if got, ok := lookupLabel(packed, key); !ok || got != want {
+				t.Errorf("label %q is %q, want %q", key, got, want)
+			}
+		}
+	})
+}

@@ -1,0 +1,125 @@
+package cache
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// TestRingModel drives rings of several bounds and a slice with the same
+// operations.
+func TestRingModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		smallest := rapid.IntRange(1, 4).Draw(t, "smallest")
+		largest := rapid.SampledFrom([]int{0, 1, 4, 16}).Draw(t, "largest")
+		r := NewRing[int](smallest, largest)
+		var all []int // every entry ever, by position
+		first := 0
+		t.Repeat(map[string]func(*rapid.T){
+			"append": func(t *rapid.T) {
+				n := rapid.IntRange(0, 9).Draw(t, "entries")
+				entries := make([]*int, n)
+				for i := range entries {
+					all = append(all, len(all))
+					entries[i] = &all[len(all)-1]
+				}
+				r.Append(entries...)
+				if r.largest > 0 {
+					first = max(first, len(all)-r.largest)
+				}
+			},
+			"forget": func(t *rapid.T) {
+				to := rapid.IntRange(0, len(all)+2).Draw(t, "before")
+				r.Forget(Position(to))
+				first = max(first, min(to, len(all)))
+			},
+			"skip": func(*rapid.T) {
+				r.Skip()
+				all = append(all, -1)
+				first = len(all)
+			},
+			"read": func(t *rapid.T) {
+				from := rapid.IntRange(0, len(all)+2).Draw(t, "from")
+				limit := rapid.IntRange(0, 12).Draw(t, "limit")
+				prefix := []*int{nil}
+				got, next, lapped := r.Read(Position(from), prefix, limit)
+				if lapped != (from < first) {
+					t.Fatalf("Read(%d) lapped %t, first is %d", from, lapped, first)
+				}
+				want := 0
+				if !lapped {
+					want = min(limit, max(len(all)-from, 0))
+				}
+				if len(got) != 1+want || next != Position(from+want) {
+					t.Fatalf("Read(%d, %d) gave %d entries and %d, want %d", from, limit, len(got)-1, next, want)
+				}
+				for i, e := range got[1:] {
+					if *e != from+i {
+						t.Fatalf("entry %d is %d", from+i, *e)
+					}
+				}
+			},
+			"": func(t *rapid.T) {
+				if r.First() != Position(first) || r.Next() != Position(len(all)) {
+					t.Fatalf("ring holds %d to %d, want %d to %d", r.First(), r.Next(), first, len(all))
+				}
+				if size := len(*r.slots.Load()); size < r.smallest || r.largest > 0 && size > r.largest {
+					t.Fatalf("%d slots, bounds are %d and %d", size, r.smallest, r.largest)
+				}
+			},
+		})
+	})
+}
+
+// TestRingReaders reads while the ring is written, overwritten, grown, shrunk and
+// trimmed: a reader sees consecutive entries or learns that it was lapped.
+func TestRingReaders(t *testing.T) {
+	for name, largest := range map[string]int{"overwriting": 64, "growing": 0} {
+		t.Run(name, func(t *testing.T) {
+			r := NewRing[uint64](2, largest)
+			var done atomic.Bool
+			var readers sync.WaitGroup
+			for range 3 {
+				readers.Go(func() {
+					var at Position
+					var dst []*uint64
+					for !done.Load() || at < r.Next() {
+						got, next, lapped := r.Read(at, dst[:0], 50)
+						if lapped {
+							at = r.First()
+							continue
+						}
+						for i, e := range got {
+							if e == nil || Position(*e) != at+Position(i) {
+								t.Errorf("at %d: wrong entry %v", at+Position(i), e)
+								return
+							}
+						}
+						dst, at = got, next
+					}
+				})
+			}
+			for next := uint64(0); next < 100_000; {
+				batch := make([]*uint64, next%7)
+				for i := range batch {
+					v := next + uint64(i)
+					batch[i] = &v
+				}
+				r.Append(batch...)
+				next += uint64(len(batch))
+				if len(batch) == 0 {
+					v := next
+					r.Append(&v)
+					next++
+				}
+				if keep := next % 1000; largest == 0 && next > keep {
+					r.Forget(Position(next - keep))
+				}
+			}
+			done.Store(true)
+			readers.Wait()
+		})
+	}
+}
