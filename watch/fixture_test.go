@@ -84,12 +84,14 @@ func (w *world) object(s *watchtest.State) *cache.Object {
 	}, w.cache.Schema())
 }
 
-// change is a new state of a key. Attributes are "k=v,..."; deleted if gone is true.
+// change is a new state of a key. Attributes are "k=v,...".
 type change struct {
 	key            string
 	labels, fields string
-	gone           bool
+	gone, bad      bool // deleted; unreadable
 }
+
+var errBad = errors.New("the value does not decode")
 
 // apply lets one revision happen.
 func (w *world) apply(changes ...change) {
@@ -108,6 +110,9 @@ func (w *world) apply(changes ...change) {
 			}
 			w.objects[c.key] = told.State
 			next.Object = w.object(told.State)
+		}
+		if c.bad {
+			next.Object = cache.NewObject(cache.ObjectConfig{Key: c.key, Revision: w.last, Err: errBad}, w.cache.Schema())
 		}
 		truth = append(truth, told)
 		batch.Changes = append(batch.Changes, next)
@@ -192,3 +197,5 @@ func (w *world) must(t testing.TB, o watch.Options) *watch.Watcher {
 	t.Cleanup(watcher.Close)
 	return watcher
 }
+
+func nothingLabel() labels.Selector { return labels.Nothing() }

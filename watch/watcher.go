@@ -304,6 +304,9 @@ func (w *Watcher) Bookmark() (Delivery, bool) {
 	if w.node.cut || w.node.next.Load() != nil || w.group.over.Load() {
 		return Delivery{}, false
 	}
+	if label < w.after && w.label == w.after {
+		return Delivery{}, false // the revision asked for is yet to come
+	}
 	w.label = max(w.label, label)
 	return Delivery{Type: Bookmark, Revision: w.label}, true
 }

@@ -1,0 +1,399 @@
+package watch_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"weak"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/watch"
+	"github.com/larder-io/larder/watch/watchtest"
+)
+
+// running gives a world whose Hub runs until the test's end, or until stop.
+func running(t *testing.T, c config) (w *world, stop func()) {
+	t.Helper()
+	w = newWorld(t, c)
+	w.reset()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.hub.Run(ctx) }()
+	stop = func() {
+		cancel()
+		if err, ran := <-ended; ran && err != context.Canceled {
+			t.Errorf("Run: %v", err)
+		}
+		close(ended)
+	}
+	return w, stop
+}
+
+// drain reads what there is, so that the watcher waits.
+func drain(t *testing.T, w *watch.Watcher) {
+	t.Helper()
+	for {
+		ds, err := w.Poll(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(ds) == 0 {
+			break
+		}
+	}
+	select {
+	case <-w.Ready():
+	default:
+	}
+}
+
+func TestNextWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, stop := running(t, config{events: 100})
+		defer stop()
+		watcher := w.must(t, watch.Options{After: w.last})
+		got := make(chan []watchtest.Report)
+		go func() {
+			ds, err := watcher.Next(t.Context(), nil)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- reports(ds)
+		}()
+		synctest.Wait()
+		w.apply(change{key: "a/p"}, change{key: "a/q"})
+		if rs := <-got; len(rs) != 2 || rs[1].Key != "a/q" {
+			t.Errorf("got %v", rs)
+		}
+	})
+}
+
+func TestNextGivesUpWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, stop := running(t, config{events: 100})
+		defer stop()
+		watcher := w.must(t, watch.Options{After: w.last})
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			synctest.Wait()
+			cancel()
+		}()
+		if ds, err := watcher.Next(ctx, nil); len(ds) != 0 || err != context.Canceled {
+			t.Errorf("cancelled: %v, %v", ds, err)
+		}
+		w.apply(change{key: "a/p"})
+		if ds, err := watcher.Next(t.Context(), nil); len(ds) != 1 || err != nil {
+			t.Errorf("afterwards: %v, %v", ds, err)
+		}
+	})
+}
+
+func TestCloseEndsNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, stop := running(t, config{events: 100})
+		defer stop()
+		watcher := w.must(t, watch.Options{After: w.last})
+		go func() {
+			synctest.Wait()
+			watcher.Close()
+		}()
+		for range 2 {
+			if _, err := watcher.Next(t.Context(), nil); err != io.EOF {
+				t.Errorf("closed: %v", err)
+			}
+		}
+	})
+}
+
+func TestEndOfRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, stop := running(t, config{events: 100})
+		ended := make(chan error)
+		for _, f := range filters {
+			o := f.options()
+			o.After = w.last
+			watcher := w.must(t, o)
+			go func() {
+				_, err := watcher.Next(t.Context(), nil)
+				ended <- err
+			}()
+		}
+		synctest.Wait()
+		stop()
+		for range filters {
+			if err := <-ended; err != io.EOF {
+				t.Errorf("watcher ended with %v", err)
+			}
+		}
+		if _, err := w.hub.Watch(watch.Options{After: w.last}); err != watch.ErrClosed {
+			t.Errorf("Watch afterwards: %v", err)
+		}
+		if s := w.hub.Stats(); s.Watchers != 0 || s.Groups != 0 {
+			t.Errorf("left behind: %+v", s)
+		}
+	})
+}
+
+func TestEndOfEpochWakesAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, stop := running(t, config{events: 100})
+		defer stop()
+		watcher := w.must(t, watch.Options{After: w.last, Name: "p"})
+		drain(t, watcher)
+		w.reset()
+		if _, err := watcher.Next(t.Context(), nil); err != io.EOF {
+			t.Errorf("ended with %v", err)
+		}
+	})
+}
+
+// TestWakesTheConcerned has a watcher of every filter wait, and tells which of them
+// a change wakes.
+func TestWakesTheConcerned(t *testing.T) {
+	waiting := []filter{
+		{namespace: "a"}, {namespace: "b"}, {name: "p"}, {namespace: "a", name: "p"}, {namespace: "b", name: "p"},
+		{field: "spec.nodeName=n1"}, {field: "spec.nodeName=n2"}, {field: "spec.nodeName=n3"}, {label: "app=x"}, {label: "app=y"},
+	}
+	tests := []struct {
+		name   string
+		change change
+		want   string
+	}{
+		{"creation", change{key: "a/p", fields: "spec.nodeName=n1", labels: "app=x"}, "{a } {p} {a p} {spec.nodeName=n1} {app=x}"},
+		{"other values", change{key: "a/p", fields: "spec.nodeName=n2", labels: "app=y"}, "{a } {p} {a p} {spec.nodeName=n1} {spec.nodeName=n2} {app=x} {app=y}"},
+		{"same values", change{key: "a/p", fields: "spec.nodeName=n2", labels: "app=y"}, "{a } {p} {a p} {spec.nodeName=n2} {app=y}"},
+		{"other object", change{key: "b/q"}, "{b }"},
+		{"deletion", change{key: "a/p", gone: true}, "{a } {p} {a p} {spec.nodeName=n2} {app=y}"},
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w, stop := running(t, config{events: 100})
+		defer stop()
+		var watchers []*watch.Watcher
+		for _, f := range waiting {
+			o := f.options()
+			o.After = w.last
+			watchers = append(watchers, w.must(t, o))
+		}
+		for _, test := range tests {
+			for _, watcher := range watchers {
+				drain(t, watcher)
+			}
+			w.apply(test.change)
+			synctest.Wait()
+			var woken []string
+			for i, watcher := range watchers {
+				select {
+				case <-watcher.Ready():
+					f := waiting[i]
+					words := slices.DeleteFunc([]string{f.namespace + " " + f.name, f.label, f.field}, func(s string) bool { return s == "" || s == " " })
+					woken = append(woken, "{"+strings.TrimLeft(strings.Join(words, ""), " ")+"}")
+				default:
+				}
+			}
+			if got := strings.Join(woken, " "); got != test.want {
+				t.Errorf("%s woke %s, want %s", test.name, got, test.want)
+			}
+		}
+	})
+}
+
+func TestStaleSnapshot(t *testing.T) {
+	w := newWorld(t, config{events: 100})
+	if _, err := w.hub.Watch(watch.Options{}); !errors.Is(err, cache.ErrNotReady) {
+		t.Errorf("before the first load: %v", err)
+	}
+	w.reset()
+	old := w.cache.Snapshot()
+	w.reset()
+	watcher := w.must(t, watch.Options{Initial: &old, Bookmarks: true})
+	if ds, err := watcher.Poll(nil); len(ds) != 0 || err != io.EOF {
+		t.Errorf("from the epoch before: %v, %v", ds, err)
+	}
+	if _, ok := watcher.Bookmark(); ok {
+		t.Error("a bookmark from the epoch before")
+	}
+}
+
+// TestNothingSelected tells the selectors of nothing from those of everything,
+// which have the same text.
+func TestNothingSelected(t *testing.T) {
+	w := newWorld(t, config{events: 100})
+	w.reset()
+	nothing := filter{label: "app=x,app=y"}.options()
+	nothing.Label = nothingLabel()
+	nothing.After = w.last
+	all := w.must(t, watch.Options{After: w.last})
+	none := w.must(t, nothing)
+	w.apply(change{key: "a/p"})
+	w.settle()
+	if ds, err := all.Poll(nil); len(ds) != 1 || err != nil {
+		t.Errorf("everything: %v, %v", ds, err)
+	}
+	if ds, err := none.Poll(nil); len(ds) != 0 || err != nil {
+		t.Errorf("nothing: %v, %v", ds, err)
+	}
+}
+
+// TestReadEventsAreGarbage lets the Log forget what two watchers of a group have
+// read, and one of another group has not been concerned by: nothing may hold it.
+func TestReadEventsAreGarbage(t *testing.T) {
+	w := newWorld(t, config{events: 2})
+	w.reset()
+	one, two := w.must(t, watch.Options{After: w.last}), w.must(t, watch.Options{After: w.last})
+	other := w.must(t, watch.Options{After: w.last, Namespace: "b"})
+	var objects []weak.Pointer[cache.Object]
+	for i := range 20 {
+		w.apply(change{key: fmt.Sprintf("a/p%d", i)}, change{key: fmt.Sprintf("a/p%d", i-1), gone: true})
+		w.settle()
+		for _, watcher := range []*watch.Watcher{one, two, other} {
+			ds, err := watcher.Poll(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range ds {
+				objects = append(objects, weak.Make(d.Object))
+			}
+		}
+	}
+	runtime.GC()
+	kept := 0
+	for _, o := range objects {
+		if o.Value() != nil {
+			kept++
+		}
+	}
+	// The Log's two events with their objects, seen twice each, are all there is.
+	if kept > 8 {
+		t.Errorf("%d of %d objects delivered are still held", kept, len(objects))
+	}
+	runtime.KeepAlive(one)
+	runtime.KeepAlive(two)
+	runtime.KeepAlive(other)
+}
+
+// TestStuckWatcher has one watcher never read: what it holds has a bound.
+func TestStuckWatcher(t *testing.T) {
+	w := newWorld(t, config{events: 2, backlog: 4})
+	w.reset()
+	stuck, quick := w.must(t, watch.Options{After: w.last}), w.must(t, watch.Options{After: w.last})
+	drain(t, stuck)
+	var objects []weak.Pointer[cache.Object]
+	for range 50 {
+		w.apply(change{key: "a/p"})
+		w.settle()
+		ds, err := quick.Poll(nil)
+		if err != nil || len(ds) != 1 {
+			t.Fatal(ds, err)
+		}
+		objects = append(objects, weak.Make(ds[0].Object))
+	}
+	runtime.GC()
+	kept := 0
+	for _, o := range objects {
+		if o.Value() != nil {
+			kept++
+		}
+	}
+	if limit := 4 + 2 + 1; kept > limit {
+		t.Errorf("%d objects are held, want at most the backlog's 4, the Log's 2 and what one replaced", kept)
+	}
+	ds, err := stuck.Poll(nil)
+	if err != nil || len(ds) != 4 {
+		t.Errorf("the stuck watcher reads %v, %v", reports(ds), err)
+	}
+	if _, err := stuck.Poll(nil); !errors.As(err, new(watch.ErrTooOld)) {
+		t.Errorf("the stuck watcher ends with %v", err)
+	}
+	if s := w.hub.Stats(); s.Lapped != 1 {
+		t.Errorf("%d lapped", s.Lapped)
+	}
+	runtime.KeepAlive(w)
+}
+
+func TestFrames(t *testing.T) {
+	w := newWorld(t, config{events: 100})
+	w.apply2(t)
+	s := w.cache.Snapshot()
+	initial := w.must(t, watch.Options{Initial: &s, Bookmarks: true})
+	one, two := w.must(t, watch.Options{After: w.last}), w.must(t, watch.Options{After: w.last, Namespace: "a"})
+	yes, no := w.must(t, filterAfter("app=x", w.last)), w.must(t, filterAfter("app!=x", w.last))
+	w.apply(change{key: "a/p"})
+	w.settle()
+
+	builds := 0
+	frame := func(watcher *watch.Watcher, enc uint8) string {
+		t.Helper()
+		ds, err := watcher.Poll(make([]watch.Delivery, 0, 1))
+		if err != nil || len(ds) != 1 {
+			t.Fatal(ds, err)
+		}
+		var frames [2][]byte
+		for i := range frames {
+			frames[i], err = ds[0].Frame(enc, func(d watch.Delivery) ([]byte, error) {
+				builds++
+				return fmt.Appendf(nil, "%d %v", enc, told(d)), nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if string(frames[0]) != string(frames[1]) {
+			t.Errorf("frames %q and %q", frames[0], frames[1])
+		}
+		return string(frames[0])
+	}
+	for _, test := range []struct {
+		name    string
+		watcher *watch.Watcher
+		enc     uint8
+		want    string
+		builds  int
+	}{
+		{"an event", one, 1, "1 MODIFIED a/p@3 a/p@3", 1},
+		{"another group", two, 1, "1 MODIFIED a/p@3 a/p@3", 0},
+		{"another type", yes, 1, "1 DELETED a/p@3 a/p@2", 1},
+		{"another encoding and type", no, 2, "2 ADDED a/p@3 a/p@3", 1},
+		{"an initial object", initial, 1, "1 ADDED a/p@2 a/p@2", 2},
+		{"a bookmark", initial, 1, "1 INITIAL-END @2 ", 2},
+		{"an event in the Log", initial, 1, "1 MODIFIED a/p@3 a/p@3", 0},
+	} {
+		builds = 0
+		if got := frame(test.watcher, test.enc); got != test.want || builds != test.builds {
+			t.Errorf("%s: %q built %d times, want %q built %d times", test.name, got, builds, test.want, test.builds)
+		}
+	}
+	if _, err := (watch.Delivery{}).Frame(0, func(watch.Delivery) ([]byte, error) { return nil, errBad }); err != errBad {
+		t.Errorf("the error of build: %v", err)
+	}
+}
+
+// apply2 loads the world with one object, a/p of app=x at revision 2.
+func (w *world) apply2(t *testing.T) {
+	t.Helper()
+	w.reset()
+	w.apply(change{key: "a/p", labels: "app=x"})
+}
+
+func filterAfter(label string, after int64) watch.Options {
+	o := filter{label: label}.options()
+	o.After = after
+	return o
+}
+
+func TestNewNeedsACache(t *testing.T) {
+	if _, err := watch.New(watch.Config{}); err == nil {
+		t.Error("made a Hub of nothing")
+	}
+}
+
+func TestTypeNames(t *testing.T) {
+	if got := watch.EventType(77).String(); got != "EventType(77)" {
+		t.Error(got)
+	}
+}

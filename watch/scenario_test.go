@@ -1,0 +1,166 @@
+package watch_test
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/watch"
+)
+
+// TestScenarios runs the stories in testdata. Nothing happens on its own in them:
+// the hub works at the command hub, a watcher at poll. Rewrite the expectations
+// with -rewrite, and commit only what you understand.
+//
+//	new [backlog=N] [events=N]   a loaded cache at revision 1, a hub
+//	apply                        one revision; lines: KEY [labels=a=b,..] [fields=a=b,..] [gone] [bad]
+//	fresh revision=N             the store is known to have no more changes up to N
+//	reset                        a new epoch
+//	hub                          the hub publishes what there is
+//	stop                         the hub ends
+//	watch NAME [namespace=] [name=] [label=()] [field=()] [initial | after=N] [silent]
+//	poll NAME [room=N]
+//	bookmark NAME
+//	close NAME
+func TestScenarios(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		s := &scenario{t: t}
+		datadriven.RunTest(t, path, s.run)
+	})
+}
+
+type scenario struct {
+	*world
+	t        *testing.T
+	pending  []change
+	watchers map[string]*watch.Watcher
+}
+
+func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
+	switch d.Cmd {
+	case "new":
+		c := config{backlog: s.number(d, "backlog", 100), events: s.number(d, "events", 100)}
+		s.world, s.watchers = newWorld(t, c), make(map[string]*watch.Watcher)
+		s.reset()
+		return s.now()
+	case "apply":
+		for line := range strings.Lines(d.Input) {
+			s.line(strings.Fields(line))
+		}
+		s.world.apply(s.pending...)
+		s.pending = nil
+		return s.now()
+	case "fresh":
+		s.fresh.Store(int64(s.number(d, "revision", 0)))
+		return s.now()
+	case "reset":
+		s.reset()
+		return s.now()
+	case "hub":
+		before := s.hub.Stats().Events
+		s.settle()
+		return fmt.Sprintf("%d events", s.hub.Stats().Events-before)
+	case "stop":
+		s.hub.Stop()
+		return "ok"
+	case "watch":
+		return s.watch(d)
+	}
+	w := s.watchers[d.CmdArgs[0].Key]
+	switch d.Cmd {
+	case "poll":
+		return s.poll(d, w)
+	case "bookmark":
+		if b, ok := w.Bookmark(); ok {
+			return told(b).String()
+		}
+		return "none"
+	case "close":
+		w.Close()
+		return fmt.Sprintf("%d watchers, %d groups", s.hub.Stats().Watchers, s.hub.Stats().Groups)
+	}
+	d.Fatalf(t, "unknown command %s", d.Cmd)
+	return ""
+}
+
+func (s *scenario) now() string {
+	return "revision " + strconv.FormatInt(s.cache.Snapshot().Revision(), 10)
+}
+
+// line reads one change.
+func (s *scenario) line(words []string) {
+	c := change{key: words[0]}
+	for _, word := range words[1:] {
+		name, value, _ := strings.Cut(word, "=")
+		switch name {
+		case "labels":
+			c.labels = value
+		case "fields":
+			c.fields = value
+		case "gone":
+			c.gone = true
+		case "bad":
+			c.bad = true
+		default:
+			s.t.Fatalf("unknown word %q", word)
+		}
+	}
+	s.pending = append(s.pending, c)
+}
+
+// text gives an argument, "" if there is none.
+func text(d *datadriven.TestData, name string) string {
+	for _, arg := range d.CmdArgs {
+		if arg.Key == name {
+			return strings.Join(arg.Vals, ",")
+		}
+	}
+	return ""
+}
+
+func (s *scenario) number(d *datadriven.TestData, name string, otherwise int) int {
+	if !d.HasArg(name) {
+		return otherwise
+	}
+	n, err := strconv.Atoi(text(d, name))
+	if err != nil {
+		d.Fatalf(s.t, "%s: %v", name, err)
+	}
+	return n
+}
+
+func (s *scenario) watch(d *datadriven.TestData) string {
+	f := filter{text(d, "namespace"), text(d, "name"), text(d, "label"), text(d, "field")}
+	o := f.options()
+	o.After, o.Bookmarks = int64(s.number(d, "after", 0)), !d.HasArg("silent")
+	if d.HasArg("initial") {
+		snapshot := s.cache.Snapshot()
+		o.Initial = &snapshot
+	}
+	w, err := s.hub.Watch(o)
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	s.watchers[d.CmdArgs[0].Key] = w
+	return "ok"
+}
+
+func (s *scenario) poll(d *datadriven.TestData, w *watch.Watcher) string {
+	ds, err := w.Poll(make([]watch.Delivery, 0, s.number(d, "room", 100)))
+	var out strings.Builder
+	for _, r := range reports(ds) {
+		fmt.Fprintln(&out, strings.TrimSpace(r.String()))
+	}
+	if err != nil {
+		fmt.Fprintln(&out, "error:", err)
+	}
+	if poison := (*cache.PoisonError)(nil); errors.As(err, &poison) {
+		fmt.Fprintln(&out, "unreadable:", poison.Object.Key())
+	}
+	fmt.Fprintf(&out, "(%s)\n", w.State())
+	return out.String()
+}
