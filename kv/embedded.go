@@ -10,8 +10,10 @@ import (
 	"path/filepath"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.uber.org/zap/zapcore"
 )
 
 const (
@@ -55,24 +57,21 @@ func NewEmbedded(cfg EmbeddedConfig) (*Etcd, error) {
 	return e, nil
 }
 
-// openEmbedded starts the server and waits until it can serve.
+// openEmbedded locks the directory, starts the server and waits until it can serve.
 func openEmbedded(ctx context.Context, cfg EmbeddedConfig, logger *slog.Logger) (*session, error) {
 	config, err := embeddedConfig(cfg, logger)
 	if err != nil {
 		return nil, err
 	}
-	server, err := embed.StartEtcd(config)
+	// etcd would wait for another process to let go of the database.
+	lock, err := fileutil.TryLockFile(filepath.Join(config.Dir, "lock"), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s is in use: %w", config.Dir, err)
 	}
-	select {
-	case <-server.Server.ReadyNotify():
-	case err := <-server.Err():
-		server.Close()
+	server, err := startEmbedded(ctx, config)
+	if err != nil {
+		lock.Close()
 		return nil, err
-	case <-ctx.Done():
-		server.Close()
-		return nil, ctx.Err()
 	}
 	client := v3client.New(server.Server)
 	return &session{
@@ -82,8 +81,25 @@ func openEmbedded(ctx context.Context, cfg EmbeddedConfig, logger *slog.Logger) 
 		close: func() {
 			client.Close()
 			server.Close()
+			lock.Close()
 		},
 	}, nil
+}
+
+func startEmbedded(ctx context.Context, config *embed.Config) (*embed.Etcd, error) {
+	server, err := embed.StartEtcd(config)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-server.Server.ReadyNotify():
+		return server, nil
+	case err = <-server.Err():
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	server.Close()
+	return nil, err
 }
 
 func embeddedConfig(cfg EmbeddedConfig, logger *slog.Logger) (*embed.Config, error) {
@@ -111,7 +127,7 @@ func embeddedConfig(cfg EmbeddedConfig, logger *slog.Logger) (*embed.Config, err
 	}
 	config.UnsafeNoFsync = cfg.UnsafeNoFsync
 	config.BootstrapDefragThresholdMegabytes = defragThreshold
-	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(logger))
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(logger, zapcore.WarnLevel))
 	return config, listenOnSocket(config, logger)
 }
 

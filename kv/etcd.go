@@ -154,18 +154,26 @@ func (e *Etcd) Ready() <-chan struct{} { return e.ready }
 // client waits until the store is open and returns its client.
 func (e *Etcd) client(ctx context.Context) (*clientv3.Client, error) {
 	select {
-	case <-e.ready:
-		return e.session.client, nil
+	case <-e.done:
+		return nil, e.endedBy()
 	default:
 	}
 	select {
 	case <-e.ready:
 		return e.session.client, nil
 	case <-e.done:
-		return nil, e.failure
+		return nil, e.endedBy()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// endedBy returns why the store is not open any more.
+func (e *Etcd) endedBy() error {
+	if e.failure != nil {
+		return e.failure
+	}
+	return ErrClosed
 }
 
 // Get returns the item of one key, linearizably, and the store's revision.

@@ -1,7 +1,19 @@
 package kv_test
 
 import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/kvtest"
@@ -26,3 +38,303 @@ func TestCluster(t *testing.T) {
 		return subject(openExternal(t, kv.ExternalConfig{Endpoints: endpoints(members)}))
 	})
 }
+
+func TestEmbeddedListensOnPrivateSocket(t *testing.T) {
+	dir, err := os.MkdirTemp("", "kv") // short enough for a socket's address
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	store := openEmbedded(t, kv.EmbeddedConfig{Dir: dir})
+	revision := put(t, store, "/registry/a", "1")
+	info, err := os.Stat(filepath.Join(dir, "sock"))
+	if err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("socket directory: %v, %v", info, err)
+	}
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + filepath.Join(dir, "sock", "etcd")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	resp, err := client.Get(t.Context(), "/registry/a")
+	if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].ModRevision != revision {
+		t.Errorf("through the socket: %v, %v", resp, err)
+	}
+}
+
+func TestEmbeddedWithoutSocket(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), strings.Repeat("long/", 30))
+	put(t, openEmbedded(t, kv.EmbeddedConfig{Dir: dir}), "/registry/a", "1")
+}
+
+func TestEmbeddedDirInUse(t *testing.T) {
+	dir := t.TempDir()
+	openEmbedded(t, kv.EmbeddedConfig{Dir: dir})
+	second, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+func TestEmbeddedDirUnusable(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	store, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: filepath.Join(file, "data")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "open embedded etcd") {
+		t.Errorf("Run: %v", err)
+	}
+	if _, _, _, err := store.Get(t.Context(), "/registry/a"); err == nil {
+		t.Error("Get from a store that did not open")
+	}
+	store.Close()
+}
+
+func TestEmbeddedReopens(t *testing.T) {
+	dir := t.TempDir()
+	first := openEmbedded(t, kv.EmbeddedConfig{Dir: dir})
+	revision := put(t, first, "/registry/a", "1")
+	cluster := first.ClusterID()
+	first.Close()
+	again := openEmbedded(t, kv.EmbeddedConfig{Dir: dir})
+	item, found, _, err := again.Get(t.Context(), "/registry/a")
+	if err != nil || !found || item.Revision != revision || again.ClusterID() != cluster {
+		t.Errorf("found %v at %d in cluster %x, %v; want %d in %x", found, item.Revision, again.ClusterID(), err, revision, cluster)
+	}
+	if size, err := again.Size(t.Context()); err != nil || size <= 0 {
+		t.Errorf("Size = %d, %v", size, err)
+	}
+}
+
+func TestEmbeddedQuota(t *testing.T) {
+	store := openEmbedded(t, kv.EmbeddedConfig{QuotaBytes: 2 << 20})
+	var err error
+	for i := 0; err == nil && i < 1000; i++ {
+		_, err = store.Put(t.Context(), "/registry/"+string(rune('a'+i)), make([]byte, 100<<10), kv.PutOptions{})
+	}
+	var failed *kv.Error
+	if !errors.As(err, &failed) || failed.Err.Error() != "etcdserver: mvcc: database space exceeded" {
+		t.Errorf("Put into a full store: %v", err)
+	}
+	if _, err := store.Range(t.Context(), kv.RangeOptions{Prefix: "/registry/"}); err != nil {
+		t.Errorf("Range of a full store: %v", err)
+	}
+}
+
+func TestUnopenedStoreWaits(t *testing.T) {
+	store, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, _, _, err := store.Get(ctx, "/registry/a"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Get: %v", err)
+	}
+	store.Close()
+	if _, _, _, err := store.Get(t.Context(), "/registry/a"); !errors.Is(err, kv.ErrClosed) {
+		t.Errorf("Get after Close: %v", err)
+	}
+	if err := store.Run(t.Context()); err != nil {
+		t.Errorf("Run after Close: %v", err)
+	}
+}
+
+func TestReplacedStoreEndsWatches(t *testing.T) {
+	store := openEmbedded(t, kv.EmbeddedConfig{})
+	for name, forge := range map[string]func(){
+		"revision": func() { store.ForgeHistory(1 << 40) },
+		"cluster":  store.ForgeCluster,
+	} {
+		t.Run(name, func(t *testing.T) {
+			tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
+			runUntilEnd(t, tail.Run)
+			if err := tail.Wait(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+			sub := tail.Subscribe("/registry/pods/")
+			load(t, store, sub, "/registry/pods/")
+			revision, err := store.Revision(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			watch := store.Watch(t.Context(), "/registry/", revision)
+			forge()
+			if _, err := store.Revision(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if response := <-watch; !errors.Is(response.Err, kv.ErrReplaced) {
+				t.Errorf("watch: %+v, want ErrReplaced", response)
+			}
+			if _, err := sub.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
+				t.Errorf("Next: %v, want ErrLost", err)
+			}
+			load(t, store, sub, "/registry/pods/")
+			put(t, store, "/registry/pods/"+name, "1")
+			if keys, _ := next(t, sub); len(keys) != 1 {
+				t.Errorf("after the reload came %q", keys)
+			}
+		})
+	}
+}
+
+// TestCompactionProtocol has two stores on one etcd take turns.
+func TestCompactionProtocol(t *testing.T) {
+	members := startCluster(t, 1, nil)
+	open := func() *kv.Etcd {
+		return openExternal(t, kv.ExternalConfig{Endpoints: endpoints(members), CompactionInterval: time.Hour})
+	}
+	a, b := open(), open()
+	move := func(store *kv.Etcd) {
+		t.Helper()
+		if err := store.CompactOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// readable reports whether the revision has not been compacted.
+	readable := func(revision int64) bool {
+		t.Helper()
+		_, err := a.Range(t.Context(), kv.RangeOptions{Prefix: "/registry/", Revision: revision})
+		if err != nil && !errors.Is(err, kv.ErrCompacted) {
+			t.Fatal(err)
+		}
+		return err == nil
+	}
+	first := put(t, a, "/registry/a", "1")
+	move(a) // raises the clock, knows of no revision to compact at
+	move(b) // sees that the clock was raised
+	second := put(t, a, "/registry/a", "2")
+	if !readable(first) {
+		t.Fatal("compacted before an interval had passed")
+	}
+	move(a) // compacts at what it noted before the second write
+	move(b) // loses again
+	third := put(t, a, "/registry/a", "3")
+	if readable(first) || !readable(second) {
+		t.Errorf("after the second round revision %d readable: %v, %d readable: %v", first, readable(first), second, readable(second))
+	}
+	move(b) // a is gone; b takes over with what it noted before the third write
+	if readable(second-1) || !readable(third) {
+		t.Errorf("after the takeover revision %d readable: %v, %d readable: %v", second-1, readable(second-1), third, readable(third))
+	}
+	item, _, _, err := a.Get(t.Context(), "compact_rev_key")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, store := range map[string]*kv.Etcd{"a": a, "b": b} { // a learns of it by its watch
+		for store.Compaction() == 0 || string(item.Value) != itoa(store.Compaction()) {
+			time.Sleep(time.Millisecond)
+			if t.Context().Err() != nil {
+				t.Fatalf("%s observed %d, want %s", name, store.Compaction(), item.Value)
+			}
+		}
+	}
+}
+
+func TestRevokedLeaseIsReplaced(t *testing.T) {
+	store := openEmbedded(t, kv.EmbeddedConfig{})
+	lease := func(key string) int64 {
+		t.Helper()
+		result, err := store.Put(t.Context(), key, nil, kv.PutOptions{TTL: time.Hour})
+		if err != nil || !result.Committed {
+			t.Fatalf("%+v, %v", result, err)
+		}
+		item, _, _, err := store.Get(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return item.Lease
+	}
+	first := lease("/registry/a")
+	if second := lease("/registry/b"); second != first {
+		t.Errorf("leases %d and %d", first, second)
+	}
+	if err := store.RevokeLease(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	if third := lease("/registry/c"); third == first {
+		t.Error("a revoked lease was handed out")
+	}
+}
+
+// TestRevisionIsShared has many callers ask at once while writers write.
+func TestRevisionIsShared(t *testing.T) {
+	store := openEmbedded(t, kv.EmbeddedConfig{})
+	before := store.RevisionReads()
+	const callers, each = 32, 20
+	group, ctx := errgroup.WithContext(t.Context())
+	for caller := range callers {
+		group.Go(func() error {
+			for i := range each {
+				var written int64
+				if i%5 == 0 {
+					result, err := store.Put(ctx, "/registry/"+itoa(int64(caller*each+i)), nil, kv.PutOptions{})
+					if err != nil {
+						return err
+					}
+					written = result.Revision
+				}
+				revision, err := store.Revision(ctx)
+				if err != nil {
+					return err
+				}
+				if revision < written {
+					return errors.New("revision " + itoa(revision) + " after a write of " + itoa(written))
+				}
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if reads := store.RevisionReads() - before; reads == 0 || reads > callers*each {
+		t.Errorf("%d reads for %d calls", reads, callers*each)
+	}
+}
+
+func TestObserver(t *testing.T) {
+	var mu sync.Mutex
+	var ops []string
+	store := openEmbedded(t, kv.EmbeddedConfig{Prefix: "/registry", Observer: kv.Observer{
+		Request: func(op, key string, _ time.Duration, err error) {
+			if !strings.HasPrefix(key, "/registry") {
+				return
+			}
+			if err != nil {
+				op += " failed"
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			ops = append(ops, op+" "+key)
+		},
+	}})
+	ctx := t.Context()
+	created, err := store.Put(ctx, "/registry/a", nil, kv.PutOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Put(ctx, "/registry/a", nil, kv.PutOptions{IfRevision: created.Revision}); err != nil {
+		t.Fatal(err)
+	}
+	store.Get(ctx, "/registry/a")
+	store.Range(ctx, kv.RangeOptions{Prefix: "/registry/", Revision: 1 << 40})
+	store.Delete(ctx, "/registry/a", created.Revision)
+	store.Health(ctx)
+	want := []string{"create /registry/a", "update /registry/a", "get /registry/a", "list failed /registry/",
+		"delete /registry/a", "get /registry/health"}
+	mu.Lock()
+	defer mu.Unlock()
+	if !slices.Equal(ops, want) {
+		t.Errorf("observed %q, want %q", ops, want)
+	}
+}
+
+func itoa(n int64) string { return strconv.FormatInt(n, 10) }

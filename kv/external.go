@@ -9,12 +9,15 @@ import (
 
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap/zapcore"
+	"google.golang.org/grpc"
 )
 
 // Timeouts of the connection to a cluster
 // (apiserver pkg/storage/storagebackend/factory/etcd3.go).
 const (
 	dialTimeout      = 20 * time.Second
+	attemptTimeout   = 3 * time.Second // of the first answer; tried again and again
 	keepaliveTime    = 30 * time.Second
 	keepaliveTimeout = 10 * time.Second
 )
@@ -50,12 +53,14 @@ func NewExternal(cfg ExternalConfig) (*Etcd, error) {
 
 // openExternal dials the cluster and waits until it answers.
 func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*session, error) {
+	var attempts attemptErrors
 	config := clientv3.Config{
 		Endpoints:            cfg.Endpoints,
 		DialTimeout:          dialTimeout,
 		DialKeepAliveTime:    keepaliveTime,
 		DialKeepAliveTimeout: keepaliveTimeout,
-		Logger:               zapLogger(e.logger),
+		DialOptions:          []grpc.DialOption{grpc.WithChainUnaryInterceptor(attempts.intercept)},
+		Logger:               zapLogger(e.logger, zapcore.ErrorLevel), // it warns of each attempt
 	}
 	if cfg.CAFile != "" || cfg.CertFile != "" {
 		info := transport.TLSInfo{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, TrustedCAFile: cfg.CAFile}
@@ -69,7 +74,7 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*session, e
 	if err != nil {
 		return nil, err
 	}
-	if err := e.awaitCluster(ctx, client); err != nil {
+	if err := e.awaitCluster(ctx, client, &attempts); err != nil {
 		client.Close()
 		return nil, err
 	}
@@ -87,9 +92,9 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*session, e
 
 // awaitCluster reads until the cluster answers. A cluster that is down when this
 // process starts is waited for, so that both may be started in any order.
-func (e *Etcd) awaitCluster(ctx context.Context, client *clientv3.Client) error {
+func (e *Etcd) awaitCluster(ctx context.Context, client *clientv3.Client, attempts *attemptErrors) error {
 	for delay := 100 * time.Millisecond; ; delay = min(2*delay, 5*time.Second) {
-		attempt, cancel := context.WithTimeout(ctx, dialTimeout)
+		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
 		_, err := client.Get(attempt, e.healthKey, clientv3.WithCountOnly())
 		cancel()
 		if err == nil {
@@ -98,9 +103,28 @@ func (e *Etcd) awaitCluster(ctx context.Context, client *clientv3.Client) error 
 		if ctx.Err() != nil {
 			return err
 		}
-		e.logger.Warn("etcd does not answer yet", "endpoints", client.Endpoints(), "error", err)
+		e.logger.Warn("etcd does not answer yet", "endpoints", client.Endpoints(), "error", attempts.explain(err))
 		if err := sleep(ctx, delay); err != nil {
 			return err
 		}
 	}
+}
+
+// attemptErrors remembers the last error of an attempt. The client makes many
+// attempts until the context ends, and then tells that the context ended.
+type attemptErrors struct{ last atomic.Pointer[error] }
+
+func (a *attemptErrors) intercept(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	err := invoke(ctx, method, req, reply, conn, opts...)
+	if err != nil {
+		a.last.Store(&err)
+	}
+	return err
+}
+
+func (a *attemptErrors) explain(err error) error {
+	if last := a.last.Load(); last != nil && errors.Is(err, context.DeadlineExceeded) {
+		return *last
+	}
+	return err
 }

@@ -9,21 +9,21 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// zapLogger returns a logger for etcd that passes its warnings and errors on. A
-// fatal entry still ends the process, which is how etcd refuses to acknowledge a
+// zapLogger returns a logger for etcd that passes on entries of a level and above.
+// A fatal entry still ends the process, which is how etcd refuses to acknowledge a
 // write that it could not store.
-func zapLogger(logger *slog.Logger) *zap.Logger {
-	return zap.New(slogCore{logger: logger})
+func zapLogger(logger *slog.Logger, level zapcore.Level) *zap.Logger {
+	return zap.New(slogCore{Level: level, logger: logger})
 }
 
 // slogCore is a zapcore.Core over a slog.Logger.
-type slogCore struct{ logger *slog.Logger }
-
-// Enabled leaves out what etcd tells about its normal work.
-func (slogCore) Enabled(level zapcore.Level) bool { return level >= zapcore.WarnLevel }
+type slogCore struct {
+	zapcore.Level // passed on from here up
+	logger        *slog.Logger
+}
 
 func (c slogCore) With(fields []zapcore.Field) zapcore.Core {
-	return slogCore{logger: c.logger.With(attributes(fields)...)}
+	return slogCore{Level: c.Level, logger: c.logger.With(attributes(fields)...)}
 }
 
 func (c slogCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {

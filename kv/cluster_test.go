@@ -1,0 +1,181 @@
+package kv_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-io/larder/kv"
+)
+
+// leader returns the member that leads the cluster.
+func leader(t *testing.T, members []*member) *member {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints(members)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for _, m := range members {
+		status, err := client.Status(t.Context(), m.config.Client)
+		if err == nil && status.Leader == status.Header.MemberId {
+			return m
+		}
+	}
+	t.Fatal("no member leads")
+	return nil
+}
+
+// recorder applies a subscription's batches and remembers their keys in order.
+type recorder struct {
+	keys      []string
+	revisions []int64
+}
+
+func (r *recorder) run(ctx context.Context, sub *kv.Subscription) error {
+	for {
+		batches, err := sub.Next(ctx)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		for _, batch := range batches {
+			for _, event := range batch.Events {
+				r.keys = append(r.keys, event.Key)
+				r.revisions = append(r.revisions, event.Revision)
+			}
+		}
+		sub.Applied(len(batches))
+	}
+}
+
+// TestClusterLeaderKilled writes while the leader is killed and comes back: what
+// was acknowledged is there, the Tail saw each of it once and in order, and never
+// lost its place.
+func TestClusterLeaderKilled(t *testing.T) {
+	members := startCluster(t, 3, nil)
+	store := openExternal(t, kv.ExternalConfig{Endpoints: endpoints(members)})
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
+	runUntilEnd(t, tail.Run)
+	if err := tail.Wait(ctx, 1); err != nil {
+		t.Fatal(err)
+	}
+	sub := tail.Subscribe("/registry/pods/")
+	load(t, store, sub, "/registry/pods/")
+	following, stop := context.WithCancel(ctx)
+	var group errgroup.Group
+	var seen recorder
+	group.Go(func() error { return seen.run(following, sub) })
+
+	acknowledged := make(map[string]int64)
+	attempt := 0
+	write := func(count int) {
+		for done := 0; done < count; attempt++ {
+			key := fmt.Sprintf("/registry/pods/%05d", attempt)
+			once, cancel := context.WithTimeout(ctx, time.Second)
+			result, err := store.Put(once, key, []byte("1"), kv.PutOptions{})
+			cancel()
+			if ctx.Err() != nil {
+				t.Fatalf("no write is acknowledged any more: %v", err)
+			}
+			if err == nil && result.Committed {
+				acknowledged[key] = result.Revision
+				done++
+			}
+		}
+	}
+	write(50)
+	killed := leader(t, members)
+	kill(killed.cmd)
+	start := time.Now()
+	write(1)
+	t.Logf("first write after %v", time.Since(start))
+	write(50)
+	killed.start(t)()
+	write(50)
+
+	var revision int64
+	for err := errors.New("not yet"); err != nil && ctx.Err() == nil; { // the member that came back may still be failing reads
+		revision, err = store.Revision(ctx)
+	}
+	if err := sub.Wait(ctx, revision); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	at := make(map[string]int64)
+	for i, key := range seen.keys {
+		if at[key] != 0 {
+			t.Errorf("%s was seen twice", key)
+		}
+		at[key] = seen.revisions[i]
+	}
+	if !slices.IsSorted(seen.revisions) {
+		t.Errorf("revisions out of order: %d", seen.revisions)
+	}
+	for key, revision := range acknowledged {
+		if at[key] != revision {
+			t.Errorf("%s was acknowledged at %d, seen at %d", key, revision, at[key])
+		}
+	}
+	if stats := tail.Stats(); stats.Losses != 0 {
+		t.Errorf("the tail lost its place: %+v", stats)
+	}
+}
+
+// TestExternalReplaced gives a running store an etcd that has lost its data: the
+// same cluster id, lower revisions.
+func TestExternalReplaced(t *testing.T) {
+	members := startCluster(t, 1, nil)
+	store := openExternal(t, kv.ExternalConfig{Endpoints: endpoints(members)})
+	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
+	runUntilEnd(t, tail.Run)
+	if err := tail.Wait(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	sub := tail.Subscribe("/registry/pods/")
+	load(t, store, sub, "/registry/pods/")
+	var last int64
+	for i := range 20 {
+		last = put(t, store, fmt.Sprintf("/registry/pods/%d", i), "old")
+	}
+	if err := tail.Wait(t.Context(), last); err != nil {
+		t.Fatal(err)
+	}
+	kill(members[0].cmd)
+	if err := os.RemoveAll(members[0].config.Dir); err != nil {
+		t.Fatal(err)
+	}
+	members[0].start(t)()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var err error
+	for err == nil { // what came before the loss
+		_, err = sub.Next(ctx)
+	}
+	if !errors.Is(err, kv.ErrLost) {
+		t.Fatalf("Next: %v, want ErrLost", err)
+	}
+	page, err := store.Range(ctx, kv.RangeOptions{Prefix: "/registry/pods/"})
+	if err != nil || page.Count != 0 || page.Revision >= last {
+		t.Fatalf("after the loss: %+v, %v", page, err)
+	}
+	sub.Loaded(page.Revision)
+	put(t, store, "/registry/pods/new", "1")
+	if keys, _ := next(t, sub); len(keys) != 1 {
+		t.Errorf("after the reload came %q", keys)
+	}
+}

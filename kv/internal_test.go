@@ -1,0 +1,218 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"pgregory.net/rapid"
+)
+
+// TestPrefixEnd: a key has the prefix exactly if it lies in the range.
+func TestPrefixEnd(t *testing.T) {
+	alphabet := rapid.StringOfN(rapid.RuneFrom([]rune{'/', '0', 'a'}), 0, 3, -1)
+	tail := rapid.SampledFrom([]string{"", "\x00", "\xff", "\xff\xff", "a\xff"})
+	rapid.Check(t, func(t *rapid.T) {
+		prefix := alphabet.Draw(t, "prefix") + tail.Draw(t, "prefix end")
+		key := alphabet.Draw(t, "key") + tail.Draw(t, "key end") + alphabet.Draw(t, "key rest")
+		end := prefixEnd(prefix)
+		in := key >= prefix && (end == "\x00" || key < end)
+		if has := strings.HasPrefix(key, prefix); in != has {
+			t.Errorf("%q in [%q, %q) is %v, has prefix is %v", key, prefix, end, in, has)
+		}
+	})
+}
+
+// TestBatchesOf: the batches hold exactly the new events, in order, whole
+// revisions each.
+func TestBatchesOf(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var events []*mvccpb.Event
+		revision := int64(10)
+		for range rapid.IntRange(0, 8).Draw(t, "events") {
+			revision += rapid.Int64Range(0, 2).Draw(t, "step")
+			event := &mvccpb.Event{Kv: &mvccpb.KeyValue{Key: []byte("k"), Value: []byte("v"), ModRevision: revision, CreateRevision: revision}}
+			switch rapid.IntRange(0, 2).Draw(t, "kind") {
+			case 1:
+				event.Kv.CreateRevision = 5
+			case 2:
+				event.Type, event.Kv.CreateRevision, event.Kv.Value = mvccpb.Event_DELETE, 0, nil
+			}
+			events = append(events, event)
+		}
+		after := rapid.Int64Range(8, 16).Draw(t, "after")
+		var got []Event
+		last := after
+		for _, batch := range batchesOf(events, after) {
+			if batch.Revision <= last || len(batch.Events) == 0 || cap(batch.Events) != len(batch.Events) {
+				t.Fatalf("batch %+v after %d", batch, last)
+			}
+			last = batch.Revision
+			for _, event := range batch.Events {
+				if event.Revision != batch.Revision {
+					t.Fatalf("event %+v in batch of %d", event, batch.Revision)
+				}
+			}
+			got = append(got, batch.Events...)
+		}
+		var want []Event
+		for _, event := range events {
+			if event.Kv.ModRevision > after {
+				want = append(want, eventOf(event))
+			}
+		}
+		same := func(a, b Event) bool {
+			return a.Key == b.Key && a.Revision == b.Revision && a.Kind == b.Kind && string(a.Value) == string(b.Value)
+		}
+		if !slices.EqualFunc(got, want, same) {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+	})
+}
+
+func TestHistory(t *testing.T) {
+	answer := func(cluster uint64, revision int64, term uint64) *etcdserverpb.ResponseHeader {
+		return &etcdserverpb.ResponseHeader{ClusterId: cluster, Revision: revision, RaftTerm: term}
+	}
+	for _, c := range []struct {
+		name     string
+		header   *etcdserverpb.ResponseHeader
+		replaced bool
+	}{
+		{"the same", answer(1, 100, 5), false},
+		{"later", answer(1, 101, 6), false},
+		{"revision went back", answer(1, 99, 5), true},
+		{"term went back", answer(1, 200, 4), true},
+		{"another cluster", answer(2, 200, 6), true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var h history
+			early := h.mark()
+			if h.observe(h.mark(), answer(1, 100, 5)) {
+				t.Fatal("the first answer replaced the history")
+			}
+			if h.observe(early, answer(1, 50, 4)) {
+				t.Error("the answer to an earlier request replaced the history")
+			}
+			first, second := h.mark(), h.mark()
+			if got := h.observe(first, c.header); got != c.replaced {
+				t.Errorf("replaced: %v, want %v", got, c.replaced)
+			}
+			if h.observe(second, c.header) {
+				t.Error("one replacement was reported twice")
+			}
+			if h.observe(h.mark(), c.header) {
+				t.Error("the new history was replaced by itself")
+			}
+		})
+	}
+}
+
+func TestRevisionReaderJoins(t *testing.T) {
+	r := revisionReader{kick: make(chan struct{}, 1)}
+	first := r.join()
+	if r.join() != first {
+		t.Error("two callers that wait at once do not share a read")
+	}
+	if r.take() != first || len(r.kick) != 1 {
+		t.Error("the read is not the one that was joined")
+	}
+	if r.join() == first {
+		t.Error("a caller joined a read that had begun")
+	}
+}
+
+// grants is a clientv3.Lease that counts.
+type grants struct {
+	clientv3.Lease
+	ttls []int64
+	err  error
+}
+
+func (g *grants) Grant(_ context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
+	if g.err != nil {
+		return nil, g.err
+	}
+	g.ttls = append(g.ttls, ttl)
+	return &clientv3.LeaseGrantResponse{ID: clientv3.LeaseID(len(g.ttls)), TTL: ttl}, nil
+}
+
+func TestLeaseReuse(t *testing.T) {
+	var retired []int64
+	var g grants
+	l := leaseManager{retired: func(n int64) { retired = append(retired, n) }}
+	take := func(ttl int64) clientv3.LeaseID {
+		t.Helper()
+		lease, err := l.lease(t.Context(), &g, ttl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return lease
+	}
+	for i := range leaseMaxObjects {
+		if got := take(3600); got != 1 {
+			t.Fatalf("key %d got lease %d", i, got)
+		}
+	}
+	if got := take(3600); got != 2 {
+		t.Errorf("key %d got lease %d", leaseMaxObjects, got)
+	}
+	if got := take(100); got != 3 {
+		t.Errorf("a shorter TTL got lease %d", got)
+	}
+	if got := take(102); got != 3 {
+		t.Errorf("a TTL within the window got lease %d", got)
+	}
+	l.forget(3)
+	if got := take(100); got != 4 {
+		t.Errorf("after its lease was forgotten a key got lease %d", got)
+	}
+	g.err = errors.New("no quorum")
+	if _, err := l.lease(t.Context(), &g, 15); !errors.Is(err, g.err) {
+		t.Errorf("got %v", err)
+	}
+	// 5 percent, but no more than a minute.
+	if want := []int64{3660, 3660, 105, 105}; !slices.Equal(g.ttls, want) {
+		t.Errorf("granted %d, want %d", g.ttls, want)
+	}
+	if want := []int64{1000, 1, 2}; !slices.Equal(retired, want) {
+		t.Errorf("retired with %d keys, want %d", retired, want)
+	}
+}
+
+func TestErrorShowsEtcdsText(t *testing.T) {
+	err := error(&Error{Op: "list", Key: "/registry/pods/", Err: rpctypes.ErrCompacted})
+	if !errors.Is(err, ErrCompacted) || errors.Is(err, ErrFutureRevision) || !errors.Is(err, rpctypes.ErrCompacted) {
+		t.Errorf("%v is not told apart", err)
+	}
+	var failed *Error
+	if !errors.As(err, &failed) || failed.Err.Error() != "etcdserver: mvcc: required revision has been compacted" {
+		t.Errorf("etcd's text is lost in %v", err)
+	}
+	if want := "kv: list /registry/pods/: etcdserver: mvcc: required revision has been compacted"; err.Error() != want {
+		t.Errorf("got %q, want %q", err, want)
+	}
+	if got := (&Error{Op: "revision", Err: context.Canceled}).Error(); got != "kv: revision: context canceled" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestConfigsAreChecked(t *testing.T) {
+	for name, err := range map[string]error{
+		"no directory":            second(NewEmbedded(EmbeddedConfig{})),
+		"no endpoint":             second(NewExternal(ExternalConfig{CAFile: "ca"})),
+		"certificate without key": second(NewExternal(ExternalConfig{Endpoints: []string{"http://127.0.0.1:1"}, CertFile: "c"})),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+func second(_ *Etcd, err error) error { return err }
