@@ -3,6 +3,8 @@ package cache
 import (
 	"slices"
 	"sync/atomic"
+
+	"github.com/larder-io/larder/internal/invariants"
 )
 
 // recentStates is how many reconstructed states are remembered: clients that
@@ -135,6 +137,10 @@ func (c *Cache) past(current *state, revision int64) (*state, error) {
 	s := base.clone()
 	s.undo(events)
 	s.undo(before)
+	if invariants.Enabled {
+		invariants.Assertf(s.position == at, "cache: undone to %d, want %d", s.position, at)
+		s.check()
+	}
 	s.revision = revision
 	c.history.remember(s)
 	return s, nil

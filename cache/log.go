@@ -260,24 +260,24 @@ func (l *Log) forget(now int64, adding int, cost int64) {
 	}
 }
 
+// forgetRevision drops the events of the oldest revision and gives the position
+// after them.
 func (l *Log) forgetRevision(first Position) Position {
-	for {
-		e := l.ring.at(first)
-		first++
-		if e.last {
-			// Oldest first, so that After never allows what Read will refuse for long.
-			l.oldest.Store(e.Revision)
-		}
+	var e *Event
+	for e == nil || !e.last {
+		e = l.ring.at(first)
 		l.bytes.Add(-e.cost())
-		l.ring.Forget(first)
 		l.retire(e)
-		if e.last {
-			return first
-		}
+		first++
 	}
+	// Oldest moves before the ring, and the ring in one step: After must not find
+	// the second half of a revision and take it for the whole.
+	l.oldest.Store(e.Revision)
+	l.ring.Forget(first)
+	return first
 }
 
-// retire gives up the bytes derived from an event that nobody will read again.
+// retire gives up the bytes derived from an event that is about to be forgotten.
 func (l *Log) retire(e *Event) {
 	budget := e.schema().budget
 	e.frames.retire(budget)
