@@ -27,11 +27,21 @@ const freshness = 3 * time.Second
 // the resource; at one object if Name is not empty.
 type Scope struct {
 	Namespace, Name string
+
+	// one says that rest is the key, even if namespace and name do not make it up.
+	one  bool
+	rest string
 }
+
+// single reports whether the scope is one key.
+func (s Scope) single() bool { return s.one || s.Name != "" }
 
 // key is the object's key within the resource.
 func (s Scope) key() string {
-	if s.Namespace == "" {
+	switch {
+	case s.one:
+		return s.rest
+	case s.Namespace == "":
 		return s.Name
 	}
 	return s.Namespace + "/" + s.Name
@@ -53,7 +63,7 @@ func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string)
 	if err != nil {
 		return nil, err
 	}
-	if r.Cache == nil || !r.Cache.Ready() {
+	if r.Cache == nil || !r.Cache.Ready() || scope.key() == "" { // the root is nobody's key
 		return r.getStored(ctx, scope.key(), int64(revision))
 	}
 	if resourceVersion == "" {
@@ -152,7 +162,7 @@ func (q ListRequest) options() storage.ListOptions {
 		ResourceVersion:      q.ResourceVersion,
 		ResourceVersionMatch: q.Match,
 		Predicate:            storage.SelectionPredicate{Label: q.Label, Field: q.Field, Limit: q.Limit, Continue: q.Continue},
-		Recursive:            q.Name == "",
+		Recursive:            !q.single(),
 	}
 }
 
@@ -207,6 +217,9 @@ var errNotKept = errors.New("registry: revision is not kept")
 func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, error) {
 	switch {
 	case read.exact > 0:
+		if read.exact < r.store.Compaction() {
+			return cache.Snapshot{}, errNotKept // the store says it best
+		}
 		if err := r.await(ctx, read.exact); err != nil {
 			return cache.Snapshot{}, err
 		}
@@ -238,7 +251,7 @@ func (r *Resource) listCached(read listing, snapshot cache.Snapshot, dst []*cach
 	if revision == 0 {
 		revision = snapshot.Revision()
 	}
-	if q.Name != "" {
+	if q.single() {
 		return r.listOne(q, revision, snapshot.Get(q.key()), dst)
 	}
 	page, err := snapshot.List(cache.Query{
@@ -306,7 +319,7 @@ const maxPage = 10000
 func (r *Resource) listStored(ctx context.Context, read listing, dst []*cache.Object) (Listing, error) {
 	q := read.q
 	opts := kv.RangeOptions{Prefix: read.prefix, Start: read.from, Limit: max(q.Limit, 0), Revision: read.exact}
-	if q.Name != "" {
+	if q.single() {
 		return r.listStoredOne(ctx, read, dst)
 	}
 	out := Listing{Objects: dst}

@@ -31,7 +31,7 @@ const defaultEncodingBudget = 256 << 20
 // watches it. Every served version of it is a [View].
 //
 // Invariant: Cache, Hub and Feed are nil together, in a resource that is read
-// from the store (a record that is no API object).
+// from the store.
 type Resource struct {
 	GroupResource schema.GroupResource
 
@@ -59,7 +59,8 @@ type resourceConfig struct {
 	Triggers      storage.IndexerFuncs
 	Indexers      *clientcache.Indexers
 
-	// Uncached reads from the store, for records that are no API objects.
+	// Uncached reads from the store. Without NewFunc the records are no API objects
+	// and stay as they are stored.
 	Uncached bool
 	// Registry says where the store is.
 	Registry *Registry
@@ -122,11 +123,16 @@ func newResource(config resourceConfig) (*Resource, error) {
 	if r.codec, err = newCodec(config); err != nil {
 		return nil, err
 	}
+	indexes := indexesOf(config.Triggers, config.Indexers)
+	r.schema = cache.NewSchema(r.GroupResource.String(), cache.NewBudget(defaultEncodingBudget), indexes...)
 	if config.Uncached {
 		return r, nil
 	}
 	return r, r.addCache(config)
 }
+
+// plain reports whether objects have no canonical form.
+func (r *Resource) plain() bool { return r.codec.newFunc == nil }
 
 func newCodec(config resourceConfig) (*codec, error) {
 	c := &codec{
@@ -146,7 +152,7 @@ func newCodec(config resourceConfig) (*codec, error) {
 		c.scheme = legacyscheme.Scheme
 	}
 	c.convertor = runtime.UnsafeObjectConvertor(c.scheme)
-	if config.Uncached || !c.canonical.Empty() {
+	if c.newFunc == nil || !c.canonical.Empty() {
 		return c, nil
 	}
 	kinds, _, err := c.scheme.ObjectKinds(c.newFunc())
@@ -162,8 +168,6 @@ func newCodec(config resourceConfig) (*codec, error) {
 }
 
 func (r *Resource) addCache(config resourceConfig) error {
-	indexes := indexesOf(config.Triggers, config.Indexers)
-	r.schema = cache.NewSchema(r.GroupResource.String(), cache.NewBudget(defaultEncodingBudget), indexes...)
 	sub := config.Registry.config.Tail.Subscribe(r.layout.root)
 	var err error
 	r.Cache, err = cache.New(cache.Config{

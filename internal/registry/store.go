@@ -44,13 +44,14 @@ func (s *store) scope(key string, recursive bool) (Scope, error) {
 		}
 		return Scope{Namespace: rest[:len(rest)-1]}, nil
 	}
-	namespace, name := splitKey(s.layout.rest(full))
-	return Scope{Namespace: namespace, Name: name}, nil
+	rest := s.layout.rest(full)
+	namespace, name := splitKey(rest)
+	return Scope{Namespace: namespace, Name: name, one: true, rest: rest}, nil
 }
 
 // Get implements storage.Interface.
 func (s *store) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
-	if s.Cache == nil {
+	if s.plain() {
 		return s.getPlain(ctx, key, opts, out)
 	}
 	scope, err := s.scope(key, false)
@@ -103,7 +104,7 @@ func (s *store) GetList(ctx context.Context, key string, opts storage.ListOption
 	if err != nil {
 		return err
 	}
-	if s.Cache == nil {
+	if s.plain() {
 		return s.getListPlain(ctx, key, opts, list, items)
 	}
 	listing, err := s.Resource.List(ctx, ListRequest{
