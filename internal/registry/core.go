@@ -3,8 +3,6 @@ package registry
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
-	"net"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apiserver/pkg/registry/generic"
@@ -27,7 +25,6 @@ import (
 	controllerstore "k8s.io/kubernetes/pkg/registry/core/replicationcontroller/storage"
 	corerest "k8s.io/kubernetes/pkg/registry/core/rest"
 	"k8s.io/kubernetes/pkg/registry/core/service/allocator"
-	"k8s.io/kubernetes/pkg/registry/core/service/ipallocator"
 	"k8s.io/kubernetes/pkg/registry/core/service/portallocator"
 	servicestore "k8s.io/kubernetes/pkg/registry/core/service/storage"
 	serviceaccountstore "k8s.io/kubernetes/pkg/registry/core/serviceaccount/storage"
@@ -40,17 +37,17 @@ const nodePortRanges = "/ranges"
 
 // coreProvider makes the core group. It does what kubernetes
 // pkg/registry/core/rest/storage_core.go does, except that nothing in it dials etcd
-// and nothing starts before run: the allocators are ours around upstream's.
+// and nothing starts before Run.
 type coreProvider struct {
 	generic    *corerest.GenericConfig // makes what needs no pods and nodes
 	config     *Config
 	nodePorts  *portallocator.PortAllocator
 	nodeRange  *rangeAllocator
-	serviceIPs []*serviceIPs // the primary family first
+	serviceIPs *serviceIPs
 }
 
 func newCoreProvider(config *Config, options *options) (*coreProvider, error) {
-	p := &coreProvider{config: config}
+	p := &coreProvider{config: config, serviceIPs: newServiceIPs(config)}
 	p.generic = &corerest.GenericConfig{
 		StorageFactory:              options.factory,
 		EventTTL:                    config.EventTTL,
@@ -64,11 +61,6 @@ func newCoreProvider(config *Config, options *options) (*coreProvider, error) {
 	}
 	if err := p.buildNodePorts(options); err != nil {
 		return nil, err
-	}
-	for _, ipRange := range []net.IPNet{config.Services.ClusterIPRange, config.Services.SecondaryClusterIPRange} {
-		if ipRange.IP != nil {
-			p.serviceIPs = append(p.serviceIPs, newServiceIPs(config, ipRange))
-		}
 	}
 	return p, nil
 }
@@ -92,18 +84,6 @@ func (p *coreProvider) buildNodePorts(options *options) error {
 		return err
 	}
 	p.nodePorts.EnableMetrics()
-	return nil
-}
-
-// run serves service addresses until ctx ends.
-func (p *coreProvider) run(ctx context.Context) error {
-	for _, ips := range p.serviceIPs {
-		if err := ips.start(); err != nil {
-			return fmt.Errorf("registry: service addresses: %w", err)
-		}
-		defer ips.stop()
-	}
-	<-ctx.Done()
 	return nil
 }
 
@@ -206,15 +186,13 @@ func (b *coreBuilder) buildPods(nodes *nodestore.NodeStorage) (*podstore.PodStor
 }
 
 func (b *coreBuilder) buildServices(endpoints *endpointsstore.REST, pods *podstore.PodStorage) error {
-	families := make(map[api.IPFamily]ipallocator.Interface, len(b.serviceIPs))
-	for _, ips := range b.serviceIPs {
-		families[ips.family] = ips
-	}
+	gated := gatedOptions{RESTOptionsGetter: b.getter, ips: b.serviceIPs}
 	services, status, proxy, err := servicestore.NewREST(
-		b.getter, b.serviceIPs[0].family, families, b.nodePorts, endpoints, pods.Pod, b.config.ProxyTransport)
+		gated, b.serviceIPs.primary, b.serviceIPs.allocators, b.nodePorts, endpoints, pods.Pod, b.config.ProxyTransport)
 	if err != nil {
 		return err
 	}
+	b.serviceIPs.gate(services.Store)
 	b.add("services", map[string]rest.Storage{"": services, "/proxy": proxy, "/status": status})
 	return nil
 }

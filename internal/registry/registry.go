@@ -185,7 +185,7 @@ func (c *Config) setDefaults() {
 func (r *Registry) Run(ctx context.Context) error {
 	group, inner := errgroup.WithContext(ctx)
 	group.Go(func() error { return r.config.Tail.Run(inner) })
-	group.Go(func() error { return r.core.run(inner) })
+	group.Go(func() error { return r.core.serviceIPs.run(inner) })
 	for _, res := range r.options.resources {
 		group.Go(func() error { return res.Run(inner) })
 	}

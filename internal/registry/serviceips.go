@@ -1,32 +1,55 @@
 package registry
 
 import (
+	"context"
 	"net"
-	"sync/atomic"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	genericregistry "k8s.io/apiserver/pkg/registry/generic/registry"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	networkinginformers "k8s.io/client-go/informers/networking/v1"
 	networkingclient "k8s.io/client-go/kubernetes/typed/networking/v1"
+	"k8s.io/client-go/tools/cache"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/registry/core/service/ipallocator"
 	netutils "k8s.io/utils/net"
 )
 
-// serviceIPs gives out the service addresses of one family. It is upstream's
-// allocator over ServiceCIDR and IPAddress objects, which starts a goroutine when
-// it is made and so is made by start. Before that nothing can be allocated.
+// serviceIPs gives out the addresses of services: upstream's allocators over
+// ServiceCIDR and IPAddress objects, one for each family.
+//
+// Upstream's storage of services must be given the allocators when it is built and
+// looks at their type, but making one starts a goroutine. So it is given a map that
+// start fills, and what reads the map waits for that: a service can be neither
+// created, updated nor deleted before the Registry runs.
 type serviceIPs struct {
-	family    api.IPFamily
 	config    *Config
 	informers networkinginformers.Interface
-	allocator atomic.Pointer[ipallocator.MetaAllocator]
+	primary   api.IPFamily
+
+	// Invariant: every family is a key from the beginning; its value is set by
+	// start before started is closed, and read after.
+	allocators map[api.IPFamily]ipallocator.Interface
+	started    chan struct{}
 }
 
-var _ ipallocator.Interface = (*serviceIPs)(nil)
-
-func newServiceIPs(config *Config, ipRange net.IPNet) *serviceIPs {
-	s := &serviceIPs{family: api.IPv4Protocol, config: config, informers: config.Informers.Networking().V1()}
-	if netutils.IsIPv6CIDR(&ipRange) {
-		s.family = api.IPv6Protocol
+func newServiceIPs(config *Config) *serviceIPs {
+	s := &serviceIPs{
+		config:     config,
+		informers:  config.Informers.Networking().V1(),
+		primary:    familyOf(config.Services.ClusterIPRange),
+		allocators: make(map[api.IPFamily]ipallocator.Interface),
+		started:    make(chan struct{}),
+	}
+	s.allocators[s.primary] = nil
+	if second := config.Services.SecondaryClusterIPRange; second.IP != nil {
+		s.allocators[familyOf(second)] = nil
 	}
 	// Ask for the informers now: their owner starts those it was asked for.
 	s.informers.ServiceCIDRs().Informer()
@@ -34,80 +57,103 @@ func newServiceIPs(config *Config, ipRange net.IPNet) *serviceIPs {
 	return s
 }
 
-func (s *serviceIPs) start() error {
+func familyOf(ipRange net.IPNet) api.IPFamily {
+	if netutils.IsIPv6CIDR(&ipRange) {
+		return api.IPv6Protocol
+	}
+	return api.IPv4Protocol
+}
+
+// run makes the allocators and serves them until ctx ends. It may be called once.
+func (s *serviceIPs) run(ctx context.Context) error {
 	client, err := networkingclient.NewForConfig(s.config.ClientConfig)
 	if err != nil {
 		return err
 	}
-	allocator, err := ipallocator.NewMetaAllocator(
-		client, s.informers.ServiceCIDRs(), s.informers.IPAddresses(), s.family == api.IPv6Protocol, nil)
-	if err != nil {
-		return err
+	for family := range s.allocators {
+		allocator, err := ipallocator.NewMetaAllocator(
+			client, s.informers.ServiceCIDRs(), s.informers.IPAddresses(), family == api.IPv6Protocol, nil)
+		if err != nil {
+			return err
+		}
+		defer allocator.Destroy()
+		allocator.EnableMetrics()
+		s.allocators[family] = allocator
 	}
-	allocator.EnableMetrics()
-	s.allocator.Store(allocator)
+	close(s.started)
+	<-ctx.Done()
 	return nil
 }
 
-func (s *serviceIPs) stop() {
-	if a := s.allocator.Load(); a != nil {
-		a.Destroy()
+func (s *serviceIPs) wait(ctx context.Context) error {
+	select {
+	case <-s.started:
+		return nil
+	case <-ctx.Done():
+		return apierrors.NewServiceUnavailable("service addresses cannot be allocated yet")
 	}
 }
 
-// Allocate takes one address.
-func (s *serviceIPs) Allocate(ip net.IP) error {
-	if a := s.allocator.Load(); a != nil {
-		return a.Allocate(ip)
-	}
-	return ipallocator.ErrNotReady
-}
-
-// AllocateNext takes any free address.
-func (s *serviceIPs) AllocateNext() (net.IP, error) {
-	if a := s.allocator.Load(); a != nil {
-		return a.AllocateNext()
-	}
-	return nil, ipallocator.ErrNotReady
-}
-
-// Release gives an address back.
-func (s *serviceIPs) Release(ip net.IP) error {
-	if a := s.allocator.Load(); a != nil {
-		return a.Release(ip)
-	}
-	return ipallocator.ErrNotReady
-}
-
-// ForEach calls fn for every address taken.
-func (s *serviceIPs) ForEach(fn func(net.IP)) {
-	if a := s.allocator.Load(); a != nil {
-		a.ForEach(fn)
+// gate makes the writes of a storage wait until the allocators are there.
+func (s *serviceIPs) gate(store *genericregistry.Store) {
+	begin := store.BeginCreate
+	store.BeginCreate = func(ctx context.Context, obj runtime.Object, options *metav1.CreateOptions) (genericregistry.FinishFunc, error) {
+		if err := s.wait(ctx); err != nil {
+			return nil, err
+		}
+		return begin(ctx, obj, options)
 	}
 }
 
-// CIDR is the zero range: the ranges are ServiceCIDR objects.
-func (s *serviceIPs) CIDR() net.IPNet { return net.IPNet{} }
-
-// IPFamily is the family of the addresses.
-func (s *serviceIPs) IPFamily() api.IPFamily { return s.family }
-
-// Has reports whether an address is taken.
-func (s *serviceIPs) Has(ip net.IP) bool {
-	a := s.allocator.Load()
-	return a != nil && a.Has(ip)
+// gatedOptions gates what a storage does to stored objects, before the storage's
+// own hooks see them: updates and deletions. Its creations are gated by gate.
+type gatedOptions struct {
+	generic.RESTOptionsGetter
+	ips *serviceIPs
 }
 
-// DryRun returns an allocator that writes nothing.
-func (s *serviceIPs) DryRun() ipallocator.Interface {
-	if a := s.allocator.Load(); a != nil {
-		return a.DryRun()
+// GetRESTOptions implements generic.RESTOptionsGetter.
+func (g gatedOptions) GetRESTOptions(gr schema.GroupResource, example runtime.Object) (generic.RESTOptions, error) {
+	opts, err := g.RESTOptionsGetter.GetRESTOptions(gr, example)
+	decorate := opts.Decorator
+	opts.Decorator = func(
+		config *storagebackend.ConfigForResource,
+		prefix string,
+		keyFunc func(runtime.Object) (string, error),
+		newFunc, newListFunc func() runtime.Object,
+		getAttrs storage.AttrFunc,
+		triggers storage.IndexerFuncs,
+		indexers *cache.Indexers,
+	) (storage.Interface, factory.DestroyFunc, error) {
+		inner, destroy, err := decorate(config, prefix, keyFunc, newFunc, newListFunc, getAttrs, triggers, indexers)
+		return gatedStorage{inner, g.ips}, destroy, err
 	}
-	return s
+	return opts, err
 }
 
-// EnableMetrics does nothing: start enables them.
-func (s *serviceIPs) EnableMetrics() {}
+type gatedStorage struct {
+	storage.Interface
+	ips *serviceIPs
+}
 
-// Destroy does nothing: the registry's Run ends the allocator.
-func (s *serviceIPs) Destroy() {}
+// GuaranteedUpdate implements storage.Interface.
+func (g gatedStorage) GuaranteedUpdate(
+	ctx context.Context, key string, out runtime.Object, ignoreNotFound bool,
+	preconditions *storage.Preconditions, update storage.UpdateFunc, cached runtime.Object,
+) error {
+	if err := g.ips.wait(ctx); err != nil {
+		return err
+	}
+	return g.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions, update, cached)
+}
+
+// Delete implements storage.Interface.
+func (g gatedStorage) Delete(
+	ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions,
+	validate storage.ValidateObjectFunc, cached runtime.Object, opts storage.DeleteOptions,
+) error {
+	if err := g.ips.wait(ctx); err != nil {
+		return err
+	}
+	return g.Interface.Delete(ctx, key, out, preconditions, validate, cached, opts)
+}

@@ -133,7 +133,7 @@ func withContext(next http.Handler) http.Handler {
 		admin := &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}
 		next.ServeHTTP(w, req.WithContext(request.WithUser(req.Context(), admin)))
 	})
-	return filters.WithRequestInfo(withUser, &request.RequestInfoFactory{
+	return filters.WithRequestInfo(filters.WithAuditInit(withUser), &request.RequestInfoFactory{
 		APIPrefixes:          sets.NewString("api", "apis"),
 		GrouplessAPIPrefixes: sets.NewString("api"),
 	})

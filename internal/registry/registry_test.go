@@ -1,0 +1,81 @@
+package registry_test
+
+import (
+	"net/http"
+	"testing"
+
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
+
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+// offline is a transport that a Registry under construction must not use.
+type offline struct{ t testing.TB }
+
+func (o offline) RoundTrip(req *http.Request) (*http.Response, error) {
+	o.t.Errorf("request to %s", req.URL)
+	return nil, http.ErrServerClosed
+}
+
+func newConfig(t testing.TB) registry.Config {
+	client := &restclient.Config{Host: "http://in.process", Transport: offline{t}}
+	clients, err := kubernetes.NewForConfig(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := kvtest.NewMemory()
+	store.SetHook(func(op, key string) error {
+		t.Errorf("New touches the store: %s %s", op, key)
+		return nil
+	})
+	return registry.Config{
+		Store:        store,
+		Tail:         kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"}),
+		ClientConfig: client,
+		Informers:    informers.NewSharedInformerFactory(clients, 0),
+		Authorizer:   authorizerfactory.NewAlwaysAllowAuthorizer(),
+	}
+}
+
+// TestNewDoesNoIO builds a Registry over a store and a client that fail the test
+// when they are used; that no goroutine is left is seen at the end of all tests.
+func TestNewDoesNoIO(t *testing.T) {
+	config := newConfig(t)
+	before := *config.ClientConfig
+	if _, err := registry.New(config); err != nil {
+		t.Fatal(err)
+	}
+	if config.ClientConfig.QPS != before.QPS || config.ClientConfig.ContentType != before.ContentType {
+		t.Error("New has changed the caller's client config")
+	}
+}
+
+func TestNewNeeds(t *testing.T) {
+	for field, drop := range map[string]func(*registry.Config){
+		"Store":        func(c *registry.Config) { c.Store = nil },
+		"Tail":         func(c *registry.Config) { c.Tail = nil },
+		"ClientConfig": func(c *registry.Config) { c.ClientConfig = nil },
+		"Informers":    func(c *registry.Config) { c.Informers = nil },
+		"Authorizer":   func(c *registry.Config) { c.Authorizer = nil },
+	} {
+		config := newConfig(t)
+		drop(&config)
+		if _, err := registry.New(config); err == nil {
+			t.Errorf("New without %s succeeds", field)
+		}
+	}
+}
+
+func BenchmarkNew(b *testing.B) {
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := registry.New(newConfig(b)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
