@@ -14,7 +14,7 @@ import (
 // newAdmission returns what every write passes: objects are made only in
 // namespaces that exist and are not ending, and the system namespaces stay.
 func newAdmission(client kubernetes.Interface, factory informers.SharedInformerFactory) (admission.Interface, error) {
-	immortal := sets.NewString(metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic)
+	immortal := sets.New(metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic)
 	plugin, err := lifecycle.NewLifecycle(immortal)
 	if err != nil {
 		return nil, fmt.Errorf("server: admission: %w", err)

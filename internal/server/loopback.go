@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"net/http"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 )
 
 // lateTransport is the transport of the process's own clients. They are built
@@ -62,6 +62,12 @@ func newClients(config *rest.Config) (kubernetes.Interface, informers.SharedInfo
 	if err != nil {
 		return nil, nil, fmt.Errorf("server: in-process client: %w", err)
 	}
-	trim := informers.WithTransform(cache.TransformStripManagedFields())
-	return client, informers.NewSharedInformerFactoryWithOptions(client, 0, trim), nil
+	return client, informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(trim)), nil
+}
+
+func trim(object any) (any, error) {
+	if m, err := meta.Accessor(object); err == nil {
+		m.SetManagedFields(nil)
+	}
+	return object, nil
 }

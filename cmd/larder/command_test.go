@@ -1,0 +1,85 @@
+package main_test
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+)
+
+// larder runs one command that ends by itself and returns its output, what it
+// said on stderr marked, and its exit code unless that is 0.
+func larder(t *testing.T, args ...string) string {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd := exec.Command(binaries.larder, args...)
+	cmd.Dir = t.TempDir()
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	timeout := time.AfterFunc(patience, func() { cmd.Process.Kill() })
+	defer timeout.Stop()
+	err := cmd.Wait()
+	out := stdout.String()
+	for line := range strings.Lines(stderr.String()) {
+		out += "! " + line
+	}
+	if err != nil {
+		out += fmt.Sprintf("(%v)\n", err)
+	}
+	return out
+}
+
+// TestCommand compares help texts and errors with testdata/command.
+func TestCommand(t *testing.T) {
+	datadriven.Walk(t, "testdata/command", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			if d.Cmd != "larder" {
+				d.Fatalf(t, "unknown command %q", d.Cmd)
+			}
+			return larder(t, split(d.Input)...)
+		})
+	})
+}
+
+// TestUnusable: whatever a server cannot start with is named in one line.
+func TestUnusable(t *testing.T) {
+	held := serve(t, "--unsafe-no-fsync")
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	port := strconv.Itoa(taken.Addr().(*net.TCPAddr).Port)
+	dir := t.TempDir()
+	for _, test := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"data directory in use", []string{"--data-dir", held.dir}, "in use by another process"},
+		{"data directory below a file", []string{"--data-dir", filepath.Join(held.kubeconfig(), "x")}, "not a directory"},
+		{"port in use", []string{"--data-dir", dir, "--bind-address", "127.0.0.1", "--secure-port", port}, "address already in use"},
+		{"token file missing", []string{"--data-dir", dir, "--token-auth-file", "missing.csv"}, "missing.csv"},
+		{"client CA missing", []string{"--data-dir", dir, "--client-ca-file", "missing.crt"}, "missing.crt"},
+		{"certificate missing", []string{"--data-dir", dir, "--tls-cert-file", "missing.crt", "--tls-private-key-file", "missing.key"}, "missing.crt"},
+		{"signing key missing", []string{"--data-dir", dir, "--service-account-signing-key-file", "missing.key"}, "missing.key"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			args := append([]string{"serve", "--quiet", "--secure-port", strconv.Itoa(freePort(t))}, test.args...)
+			out := larder(t, args...)
+			lines := strings.Split(strings.TrimSpace(out), "\n")
+			if len(lines) != 2 || lines[1] != "(exit status 1)" || !strings.Contains(lines[0], test.want) {
+				t.Errorf("want one line with %q and exit 1, got:\n%s", test.want, out)
+			}
+		})
+	}
+}

@@ -1,0 +1,126 @@
+package main_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+)
+
+// TestDrain: after SIGTERM the server says that it is not ready but serves on for
+// the delay; then a request in flight finishes, a watch ends as a response ends,
+// and the process exits with 0.
+func TestDrain(t *testing.T) {
+	p := serve(t, "--unsafe-no-fsync", "--shutdown-delay-duration=2s", "--authorization-mode=RBAC")
+	transport, err := rest.TransportFor(p.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	watched := make(chan error, 1)
+	go func() { watched <- readAll(transport, p.url()+"/api/v1/namespaces?watch=1") }()
+	body, finish := io.Pipe()
+	created := make(chan error, 1)
+	go func() { created <- post(transport, p.url()+"/api/v1/namespaces/default/configmaps", body) }()
+	if _, err := io.WriteString(finish, `{"metadata":`); err != nil {
+		t.Fatal(err)
+	}
+
+	p.signal(syscall.SIGTERM)
+	eventually(t, "/readyz fails", func() error {
+		if code, err := p.status("/readyz", ""); code != http.StatusInternalServerError {
+			return fmt.Errorf("%d %v", code, err)
+		}
+		return nil
+	})
+	if code, err := p.status("/livez", ""); code != http.StatusOK {
+		t.Errorf("/livez while draining: %d %v", code, err)
+	}
+	select {
+	case err := <-watched:
+		t.Errorf("the watch ended within the delay: %v", err)
+	default:
+	}
+	eventually(t, "connections are refused", func() error {
+		_, err := p.status("/livez", "")
+		if errors.Is(err, syscall.ECONNREFUSED) {
+			return nil
+		}
+		return fmt.Errorf("got %v", err)
+	})
+	if _, err := io.WriteString(finish, `{"name":"in-flight"}}`); err != nil {
+		t.Error(err)
+	}
+	finish.Close()
+	if err := <-created; err != nil {
+		t.Errorf("the request in flight: %v", err)
+	}
+	if err := <-watched; err != nil {
+		t.Errorf("the watch: %v", err)
+	}
+	if err := p.awaitExit(); err != nil {
+		t.Errorf("exit: %v\n%s", err, p.output)
+	}
+	if !strings.HasSuffix(p.output.String(), "stopped\n") {
+		t.Errorf("output:\n%s", p.output)
+	}
+	p.start()
+	p.awaitReady()
+	k := newKubectl(t, p.kubeconfig(), "default")
+	k.must(t, "", "get", "configmap", "in-flight")
+}
+
+// readAll reads a response to its clean end.
+func readAll(transport http.RoundTripper, url string) error {
+	resp, err := (&http.Client{Transport: transport}).Get(url)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return errors.New(resp.Status)
+	}
+	_, err = io.Copy(io.Discard, resp.Body)
+	return err
+}
+
+func post(transport http.RoundTripper, url string, body io.Reader) error {
+	resp, err := (&http.Client{Transport: transport}).Post(url, "application/json", body)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusCreated {
+		return fmt.Errorf("%s: %s", resp.Status, text)
+	}
+	return nil
+}
+
+// TestSecondSignal: who does not want to wait need not.
+func TestSecondSignal(t *testing.T) {
+	p := serve(t, "--unsafe-no-fsync", "--shutdown-delay-duration=1h")
+	p.signal(syscall.SIGTERM)
+	eventually(t, "the server is stopping", func() error {
+		if !strings.Contains(p.output.String(), "stopping") {
+			return errors.New(p.output.String())
+		}
+		return nil
+	})
+	begun := time.Now()
+	p.signal(syscall.SIGTERM)
+	if err := p.awaitExit(); err == nil {
+		t.Error("exit 0 although the drain was cut short")
+	}
+	if took := time.Since(begun); took > patience/2 {
+		t.Errorf("took %v", took)
+	}
+}
