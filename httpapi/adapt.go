@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"sync"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
@@ -265,17 +264,13 @@ func (x *exchange) serveStream(h http.Handler) {
 			header.Add(string(name), string(value))
 		}
 	}
-	x.take(func(ctx context.Context, st *stream) {
+	x.take(false, func(ctx context.Context, st *stream) {
 		w := newStreamWriter(st, req, header)
 		defer func() {
 			if p := recover(); p != nil {
 				w.recovered(p, log)
 			}
 		}()
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		stop := context.AfterFunc(ctx, func() { _ = st.SetWriteDeadline(time.Unix(1, 0)) })
-		defer stop()
 		h.ServeHTTP(w, req.WithContext(handlerContext(ctx, info, who, received)))
 		if err := w.finish(); err != nil {
 			klog.V(4).InfoS("Stream ended early", append(log, "err", fmt.Sprint(err))...)

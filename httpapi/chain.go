@@ -70,6 +70,11 @@ func (x *exchange) parse() bool {
 		x.auditID = newAuditID()
 	}
 	x.commonHeaders()
+	if proto := x.fast.Request.Header.Protocol(); string(proto) != "HTTP/1.1" && string(proto) != "HTTP/1.0" {
+		x.text(http.StatusHTTPVersionNotSupported, "505 HTTP Version Not Supported")
+		x.abort()
+		return false
+	}
 	facts := inspect(x.fast.Request.Header.RawHeaders())
 	if facts.malformed != "" {
 		x.text(http.StatusBadRequest, "400 Bad Request: "+facts.malformed)
@@ -298,24 +303,40 @@ func (x *exchange) route() {
 	case !ok:
 		x.unknown()
 	case !i.permits(x.Request):
-		x.noRoute(http.StatusMethodNotAllowed, i.allow(x.Request), "405: Method Not Allowed")
+		x.noMethod(i)
 	case i.view != nil && x.read(i):
 	default:
 		h, ok := i.handler(x.Request)
 		if !ok {
-			x.noRoute(http.StatusMethodNotAllowed, i.allow(x.Request), "405: Method Not Allowed")
+			x.noMethod(i)
 			return
 		}
 		x.serveHTTP(h)
 	}
 }
 
+// noMethod answers for a method that i does not know at the request's path. A path
+// at which it knows none is no path of its.
+func (x *exchange) noMethod(i *installed) {
+	allow := i.allow(x.Request)
+	if allow == "" {
+		x.unknown()
+		return
+	}
+	x.noRoute(http.StatusMethodNotAllowed, allow, "405: Method Not Allowed")
+}
+
 // unknown answers for a path that nothing is installed at: inside a version that
 // is served as upstream's router does, elsewhere as the end of its delegation chain.
 func (x *exchange) unknown() {
+	t := x.s.table.Load()
+	// A version that is not served still lies below the document of its group.
+	below, ok := t.nonResource(x.Path)
 	switch {
-	case x.IsResourceRequest && x.s.table.Load().versions[groupVersion{x.Group, x.Version}]:
+	case x.IsResourceRequest && t.versions[groupVersion{x.Group, x.Version}]:
 		x.noRoute(http.StatusNotFound, "", "404: Page Not Found")
+	case ok:
+		x.serveHTTP(below)
 	case x.s.config.Delegate != nil:
 		x.serveHTTP(x.s.config.Delegate)
 	default:

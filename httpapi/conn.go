@@ -156,22 +156,16 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// alive reports whether c's peer is still there, without blocking. drain says
-// that nobody else reads from c: what the peer sent is then thrown away, which
-// shows the end behind a TLS farewell.
-func alive(c net.Conn, drain bool) bool {
-	raw, ok := socket(c)
-	if !ok {
-		return true // no socket to look at: a write will tell
-	}
-	switch peek(raw) {
-	case peekGone:
-		return false
-	case peekNothing:
-		return true
-	}
-	if !drain {
-		return true
+// alive reports whether c's peer is still there, hardly blocking. Nobody else reads
+// from c: what the peer sent is thrown away, to see the end behind a TLS farewell.
+func alive(c net.Conn) bool {
+	if raw, ok := socket(c); ok {
+		switch peek(raw) {
+		case peekGone:
+			return false
+		case peekNothing:
+			return true
+		}
 	}
 	return readAway(c)
 }

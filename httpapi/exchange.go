@@ -89,11 +89,12 @@ func (x *exchange) abort() { x.fast.SetConnectionClose() }
 
 // take hands the connection to serve, which runs on a goroutine of the server's
 // and writes the whole response. The connection is closed after it. serve must not
-// use the exchange, which ends before it begins.
-func (x *exchange) take(serve func(ctx context.Context, st *stream)) {
+// use the exchange, which ends before it begins. heeds says that serve ends by itself
+// when the stream's ending is closed.
+func (x *exchange) take(heeds bool, serve func(ctx context.Context, st *stream)) {
 	s := x.s
 	x.fast.HijackSetNoResponse(true)
-	x.fast.Hijack(func(c net.Conn) { s.streams.start(s.base, c, serve) })
+	x.fast.Hijack(func(c net.Conn) { s.streams.start(s.base, c, heeds, serve) })
 }
 
 type writerToCloser interface {

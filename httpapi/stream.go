@@ -42,7 +42,7 @@ func (x *exchange) watch(i *installed) {
 		x.observe(i, "cluster", 0)
 		return
 	}
-	x.take(ws.run)
+	x.take(true, ws.run)
 }
 
 // openWatch makes everything that a watch needs once its request is gone.

@@ -33,11 +33,12 @@ type stream struct {
 	// then the connection. It holds fasthttp's buffer: drop it if nothing is read.
 	ahead io.Reader
 
-	ending <-chan struct{}
+	ending <-chan struct{} // closed when the stream shall end by itself
+	heeds  bool            // serve looks at ending; others are cancelled then
 	cancel context.CancelFunc
 
 	mu    sync.Mutex
-	owned bool // guarded by mu: a handler reads from the connection itself
+	owned bool // guarded by mu: a handler has the connection to itself
 }
 
 func (ss *streams) init() {
@@ -48,9 +49,9 @@ func (ss *streams) init() {
 
 // start runs serve on a goroutine that shutdown waits for, with a context that
 // ends when the client leaves, and closes the connection after it.
-func (ss *streams) start(parent context.Context, c net.Conn, serve func(context.Context, *stream)) {
+func (ss *streams) start(parent context.Context, c net.Conn, heeds bool, serve func(context.Context, *stream)) {
 	ctx, cancel := context.WithCancel(parent)
-	st := &stream{Conn: c, ahead: c, ending: ss.ending, cancel: cancel}
+	st := &stream{Conn: c, ahead: c, ending: ss.ending, heeds: heeds, cancel: cancel}
 	if h, ok := c.(interface{ UnsafeConn() net.Conn }); ok {
 		st.Conn = h.UnsafeConn()
 	}
@@ -59,8 +60,10 @@ func (ss *streams) start(parent context.Context, c net.Conn, serve func(context.
 		st.Conn.Close()
 		return
 	}
+	stop := context.AfterFunc(ctx, st.cut)
 	go func() {
 		defer ss.remove(st)
+		defer stop()
 		defer st.Conn.Close()
 		defer cancel()
 		defer st.fence()
@@ -110,6 +113,11 @@ func (ss *streams) end() {
 	}
 	ss.closed = true
 	close(ss.ending)
+	for st := range ss.open {
+		if !st.heeds {
+			st.cancel()
+		}
+	}
 	if len(ss.open) == 0 {
 		close(ss.drained)
 	}
@@ -162,8 +170,18 @@ func (ss *streams) sweep(ctx context.Context, interval time.Duration) {
 func (st *stream) probe() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if !st.owned && !alive(st.Conn, true) {
+	if !st.owned && !alive(st.Conn) {
 		st.cancel()
+	}
+}
+
+// cut closes the connection under a handler that has it to itself and need not look
+// at its context.
+func (st *stream) cut() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.owned {
+		st.Conn.Close()
 	}
 }
 

@@ -1,0 +1,477 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	utilcert "k8s.io/client-go/util/cert"
+)
+
+// front is a Server without a registry, behind TLS on loopback.
+type front struct {
+	*Server
+	addr string
+	pool *x509.CertPool
+	stop func() error
+}
+
+// testTLS returns a self-signed certificate for loopback and who trusts it.
+func testTLS(t testing.TB) (*tls.Config, *x509.CertPool) {
+	t.Helper()
+	certPEM, keyPEM, err := utilcert.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(certPEM)
+	return &tls.Config{Certificates: []tls.Certificate{pair}}, pool
+}
+
+// newFront serves the handlers that fill installs.
+func newFront(t testing.TB, config Config, fill func(*table)) *front {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pool *x509.CertPool
+	config.Listener = l
+	config.TLS, pool = testTLS(t)
+	s := newServer(config)
+	routes := newTable()
+	fill(routes)
+	s.publish(routes)
+	return runFront(t, s, l.Addr().String(), pool)
+}
+
+// runFront runs s until the test ends or stop is called.
+func runFront(t testing.TB, s *Server, addr string, pool *x509.CertPool) *front {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	f := &front{Server: s, addr: addr, pool: pool}
+	var stopped atomic.Bool
+	f.stop = func() error {
+		cancel()
+		if stopped.Swap(true) {
+			return nil
+		}
+		return <-ended
+	}
+	t.Cleanup(func() {
+		if err := f.stop(); err != nil {
+			t.Errorf("server: %v", err)
+		}
+	})
+	return f
+}
+
+func (f *front) client(t testing.TB) *http.Client {
+	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: f.pool}, DisableCompression: true}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr}
+}
+
+func (f *front) dial(t testing.TB) *tls.Conn {
+	t.Helper()
+	c, err := tls.Dial("tcp", f.addr, &tls.Config{RootCAs: f.pool})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	if err := c.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// raw sends bytes and returns all that comes back until the connection ends.
+func (f *front) raw(t testing.TB, request string) string {
+	t.Helper()
+	c := f.dial(t)
+	if _, err := io.WriteString(c, request); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.CloseWrite(); err != nil && !errors.Is(err, net.ErrClosed) {
+		t.Fatal(err)
+	}
+	out, _ := io.ReadAll(c) // a reset ends it too
+	return string(out)
+}
+
+func echo(w http.ResponseWriter, req *http.Request) {
+	body, _ := io.ReadAll(req.Body)
+	fmt.Fprintf(w, "%s %s %d", req.Method, req.URL.Path, len(body))
+}
+
+func TestSettings(t *testing.T) {
+	s := newServer(Config{})
+	f := s.fast
+	for name, ok := range map[string]bool{
+		"multipart bodies are not parsed":              f.DisablePreParseMultipartForm,
+		"bodies are read before the handler":           !f.StreamRequestBody,
+		"bodies are bounded as upstream's":             f.MaxRequestBodySize == 3<<20,
+		"headers are bounded":                          f.ReadBufferSize == 16<<10,
+		"reading a request takes bounded time":         f.ReadTimeout == 32*time.Second,
+		"idle connections end":                         f.IdleTimeout == 90*time.Second,
+		"writing a response takes bounded time":        f.WriteTimeout > 0,
+		"connections are bounded":                      f.Concurrency == 1<<16,
+		"the server does not say its name":             f.NoDefaultServerHeader,
+		"logs hold no header":                          f.SecureErrorLogMessage,
+		"connections close on shutdown":                f.CloseOnShutdown,
+		"streams keep none of fasthttp's buffers":      f.KeepHijackedConns,
+		"no content type is made up":                   f.NoDefaultContentType,
+		"errors are answered by the server's own hand": f.ErrorHandler != nil,
+		"connections of one address are bounded":       s.config.MaxConnsPerIP == 1<<14,
+	} {
+		if !ok {
+			t.Errorf("not so: %s", name)
+		}
+	}
+	config := newListener(nil, &tls.Config{NextProtos: []string{"h2"}}, 1).config
+	if len(config.NextProtos) != 1 || config.NextProtos[0] != "http/1.1" {
+		t.Errorf("ALPN offers %q", config.NextProtos)
+	}
+	if config.MinVersion < tls.VersionTLS12 || !config.DynamicRecordSizingDisabled {
+		t.Errorf("TLS from version %x, dynamic records %v", config.MinVersion, !config.DynamicRecordSizingDisabled)
+	}
+}
+
+// TestRequestsAreReadOnce sends what two HTTP readers could read in two ways. No
+// message may reach the handler twice, or what follows it as another.
+func TestRequestsAreReadOnce(t *testing.T) {
+	var served atomic.Int64
+	f := newFront(t, Config{}, func(routes *table) {
+		routes.handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			served.Add(1)
+			echo(w, req)
+		}))
+		routes.handle("/smuggled", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("smuggled request served") }))
+	})
+	const smuggled = "GET /smuggled HTTP/1.1\r\nHost: h\r\n\r\n"
+	for _, c := range []struct {
+		name, request string
+		status        string // of the first answer; "" if there may be none
+		served        int64
+	}{
+		{"plain", "GET /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", "200", 1},
+		{"pipelined", "GET /x HTTP/1.1\r\nHost: h\r\n\r\nGET /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", "200", 2},
+		{"http/1.0", "GET /x HTTP/1.0\r\n\r\n", "200", 1},
+		{"no host", "GET /x HTTP/1.1\r\n\r\n", "400", 0},
+		{"two hosts", "GET /x HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "400", 0},
+		{"two authorizations", "GET /x HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer a\r\nauthorization: Bearer b\r\n\r\n", "400", 0},
+		{"two content types", "POST /x HTTP/1.1\r\nHost: a\r\nContent-Type: a/b\r\nContent-Type: c/d\r\nContent-Length: 0\r\n\r\n", "400", 0},
+		{"space in a name", "GET /x HTTP/1.1\r\nHost: a\r\nX Remote-User: root\r\n\r\n", "400", 0},
+		{"space after a name", "GET /x HTTP/1.1\r\nHost: a\r\nX-Remote-User : root\r\n\r\n", "400", 0},
+		{"folded header", "GET /x HTTP/1.1\r\nHost: a\r\nA: b\r\n c\r\n\r\n", "400", 0},
+		{"empty name", "GET /x HTTP/1.1\r\nHost: a\r\n: b\r\n\r\n", "400", 0},
+		{"two lengths", "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nContent-Length: 38\r\n\r\n" + smuggled, "400", 0},
+		{"signed length", "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: +0\r\n\r\n" + smuggled, "400", 0},
+		{"huge length", "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 21000000000000000000\r\n\r\n" + smuggled, "400", 0},
+		{"length and chunks", "POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled, "200", 1},
+		{"chunks twice", "POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled, "400", 0},
+		{"odd coding", "POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" + smuggled, "400", 0},
+		{"chunks in 1.0", "POST /x HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled, "400", 0},
+		{"broken chunk", "POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n" + smuggled, "400", 0},
+		{"multipart", "POST /x HTTP/1.1\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: 9\r\nConnection: close\r\n\r\n--b--\r\n\r\n", "200", 1},
+		{"bad version", "GET /x HTTP/3.7\r\nHost: a\r\n\r\n", "505", 0},
+		{"no target", "GET  HTTP/1.1\r\nHost: a\r\n\r\n", "400", 0},
+		{"relative target", "GET x HTTP/1.1\r\nHost: a\r\n\r\n", "400", 0},
+		{"absolute target", "GET https://h/x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "200", 1},
+		{"bad escape", "GET /x%zz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "400", 0},
+		{"dots stay", "GET /a/../x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "404", 0},
+		{"slashes stay", "GET //x HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "404", 0},
+		{"escapes are decoded once", "GET /%2578 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "404", 0},
+		{"escaped path", "GET /%78 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", "200", 1},
+		{"garbage", "\x16\x03\x01\x00\r\n\r\n", "400", 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			before := served.Load()
+			out := f.raw(t, c.request)
+			if got := served.Load() - before; got != c.served {
+				t.Errorf("served %d times, want %d\n%s", got, c.served, out)
+			}
+			if !strings.HasPrefix(out, "HTTP/1.1 "+c.status) {
+				t.Errorf("answer %.60q, want %s", out, c.status)
+			}
+		})
+	}
+}
+
+func TestLimits(t *testing.T) {
+	f := newFront(t, Config{MaxConnsPerIP: 4}, func(routes *table) { routes.handle("/x", http.HandlerFunc(echo)) })
+	t.Run("header", func(t *testing.T) {
+		out := f.raw(t, "GET /x HTTP/1.1\r\nHost: h\r\nA: "+strings.Repeat("a", 17<<10)+"\r\n\r\n")
+		if !strings.HasPrefix(out, "HTTP/1.1 431 ") {
+			t.Errorf("answer %.80q", out)
+		}
+	})
+	t.Run("body", func(t *testing.T) {
+		c := f.client(t)
+		for size, want := range map[int64]int{3 << 20: 200, 3<<20 + 1: 413} {
+			resp, err := c.Post("https://"+f.addr+"/x", "application/json", io.LimitReader(zeros{}, size))
+			if err != nil {
+				t.Fatalf("%d bytes: %v", size, err)
+			}
+			body, _ := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if resp.StatusCode != want {
+				t.Errorf("%d bytes: %d %s, want %d", size, resp.StatusCode, body, want)
+			}
+			if want == 413 && !strings.Contains(string(body), `"message":"Request entity too large: limit is 3145728","reason":"RequestEntityTooLarge"`) {
+				t.Errorf("413 without its Status: %s", body)
+			}
+		}
+	})
+	t.Run("connections of one address", func(t *testing.T) {
+		var open []net.Conn
+		defer func() {
+			for _, c := range open {
+				c.Close()
+			}
+		}()
+		refused := false
+		for range 6 {
+			c, err := tls.Dial("tcp", f.addr, &tls.Config{RootCAs: f.pool})
+			if err != nil {
+				refused = true
+				break
+			}
+			open = append(open, c)
+		}
+		if !refused {
+			t.Errorf("%d connections were accepted of 4", len(open))
+		}
+	})
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+func TestPanicsStayWithTheirRequest(t *testing.T) {
+	f := newFront(t, Config{}, func(routes *table) {
+		routes.handle("/x", http.HandlerFunc(echo))
+		routes.handle("/panic", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("boom") }))
+		routes.handle("/late", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Write(make([]byte, maxBuffered+1))
+			panic("boom")
+		}))
+		routes.handle("/abort", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+		routes.handle("/debug/pprof/stream", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("boom") }))
+	})
+	c := f.client(t)
+	for _, path := range []string{"/panic", "/debug/pprof/stream"} {
+		resp, err := c.Get("https://" + f.addr + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != 500 || string(body) != "This request caused apiserver to panic. Look in the logs for details.\n" {
+			t.Errorf("%s: %d %q", path, resp.StatusCode, body)
+		}
+	}
+	if resp, err := c.Get("https://" + f.addr + "/abort"); err == nil {
+		t.Errorf("/abort: %d, want a cut connection", resp.StatusCode)
+	}
+	resp, err := c.Get("https://" + f.addr + "/late")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadAll(resp.Body); err == nil {
+		t.Error("/late: a body cut short looked whole")
+	}
+	resp.Body.Close()
+	if resp, err = c.Get("https://" + f.addr + "/x"); err != nil || resp.StatusCode != 200 {
+		t.Fatalf("afterwards: %v %v", resp, err)
+	}
+	resp.Body.Close()
+}
+
+func TestDeadline(t *testing.T) {
+	released := make(chan struct{})
+	f := newFront(t, Config{RequestTimeout: time.Hour}, func(routes *table) {
+		routes.handle("/slow", http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+			<-req.Context().Done()
+			close(released)
+		}))
+		routes.handle("/x", http.HandlerFunc(echo))
+	})
+	c := f.client(t)
+	for _, test := range []struct {
+		path, body string
+		code       int
+	}{
+		{"/slow?timeout=20ms", `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"Timeout: request did not complete within the allotted timeout","reason":"Timeout","details":{},"code":504}` + "\n", 504},
+		{"/x?timeout=soon", `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"invalid timeout specified in the request URL - time: invalid duration \"soon\"","reason":"BadRequest","code":400}` + "\n", 400},
+		{"/x?timeout=0s", "GET /x 0", 200},
+	} {
+		resp, err := c.Get("https://" + f.addr + test.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != test.code || string(body) != test.body {
+			t.Errorf("%s: %d %s\nwant %d %s", test.path, resp.StatusCode, body, test.code, test.body)
+		}
+	}
+	<-released
+}
+
+func TestChainAnswersBeforeRouting(t *testing.T) {
+	who := func(req *http.Request) (*authenticator.Response, bool, error) {
+		switch req.Header.Get("Authorization") {
+		case "Bearer good":
+			return &authenticator.Response{User: &user.DefaultInfo{Name: "alice"}}, true, nil
+		case "":
+			return nil, false, nil
+		}
+		return nil, false, errors.New("bad token")
+	}
+	may := func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		switch {
+		case a.GetUser().GetName() != "alice":
+			return authorizer.DecisionNoOpinion, "", nil
+		case a.GetPath() == "/broken":
+			return authorizer.DecisionNoOpinion, "", errors.New("no <rules>")
+		case a.GetPath() == "/x":
+			return authorizer.DecisionAllow, "", nil
+		}
+		return authorizer.DecisionDeny, "because", nil
+	}
+	f := newFront(t, Config{Authenticator: authenticator.RequestFunc(who), Authorizer: authorizer.AuthorizerFunc(may)}, func(routes *table) {
+		routes.handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			fmt.Fprintf(w, "%q %q", req.Header.Get("Authorization"), req.Header.Get("X-Remote-User"))
+		}))
+	})
+	for _, test := range []struct {
+		path, token, as string
+		code            int
+		body            string
+	}{
+		{"/x", "", "", 401, `"message":"Unauthorized","reason":"Unauthorized","code":401}`},
+		{"/x", "bad", "", 401, `"reason":"Unauthorized"`},
+		{"/x", "good", "", 200, `"" ""`},
+		{"/y", "good", "", 403, `"message":"forbidden: User \"alice\" cannot get path \"/y\": because","reason":"Forbidden","details":{},"code":403}`},
+		{"/api/v1/namespaces/n/pods/p/log", "good", "", 403, `"message":"pods \"p\" is forbidden: User \"alice\" cannot get resource \"pods/log\" in API group \"\" in the namespace \"n\": because","reason":"Forbidden","details":{"name":"p","kind":"pods"},"code":403}`},
+		{"/broken", "good", "", 500, "Internal Server Error: \"/broken\": no &lt;rules&gt;\n"},
+		{"/x", "good", "root", 403, `cannot impersonate:user-info resource \"users\"`},
+		{"/api/v1/watch", "good", "", 500, "Internal Server Error: \"/api/v1/watch\": failed to create RequestInfo: unable to determine kind and namespace from url, /api/v1/watch\n"},
+	} {
+		req, _ := http.NewRequest("GET", "https://"+f.addr+test.path, nil)
+		if test.token != "" {
+			req.Header.Set("Authorization", "Bearer "+test.token)
+		}
+		if test.as != "" {
+			req.Header.Set("Impersonate-User", test.as)
+		}
+		req.Header.Set("X-Remote-User", "root")
+		req.Header.Set("Audit-Id", "the-id")
+		resp, err := f.client(t).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != test.code || !strings.Contains(string(body), test.body) {
+			t.Errorf("%s as %q: %d %s\nwant %d %s", test.path, test.token+test.as, resp.StatusCode, body, test.code, test.body)
+		}
+		if resp.Header.Get("Cache-Control") != "no-cache, private" || resp.Header.Get("Audit-Id") != "the-id" || resp.Header.Get("Date") == "" || resp.Header.Get("Server") != "" {
+			t.Errorf("%s: header %v", test.path, resp.Header)
+		}
+	}
+}
+
+func TestUnknownPathsAndMethods(t *testing.T) {
+	f := newFront(t, Config{}, func(routes *table) { routes.handle("/x", http.HandlerFunc(echo)) })
+	out := f.raw(t, "GET /nowhere HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+	if !strings.HasPrefix(out, "HTTP/1.1 404 ") || !strings.HasSuffix(out, "\r\n\r\n404 page not found\n") {
+		t.Errorf("answer %q", out)
+	}
+}
+
+// TestSilentConnectionsEnd checks that whoever never speaks is not waited for.
+func TestSilentConnectionsEnd(t *testing.T) {
+	var c conn
+	client, server := net.Pipe()
+	defer client.Close()
+	config, _ := testTLS(t)
+	c.Conn = tls.Server(&hastyConn{Conn: server}, config)
+	if err := c.Handshake(); !errors.Is(err, errHasty) {
+		t.Errorf("handshake: %v", err)
+	}
+}
+
+var errHasty = errors.New("deadline set")
+
+// hastyConn fails its reads if they have the handshake's deadline.
+type hastyConn struct {
+	net.Conn
+	bounded bool
+}
+
+func (c *hastyConn) SetDeadline(d time.Time) error {
+	c.bounded = time.Until(d) <= handshakeTimeout
+	return nil
+}
+
+func (c *hastyConn) Read([]byte) (int, error) {
+	if c.bounded {
+		return 0, errHasty
+	}
+	return 0, io.EOF
+}
+
+func TestShutdownFinishesWhatBegan(t *testing.T) {
+	began, finish := make(chan struct{}), make(chan struct{})
+	f := newFront(t, Config{}, func(routes *table) {
+		routes.handle("/slow", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			close(began)
+			<-finish
+			io.WriteString(w, "done")
+		}))
+	})
+	c := f.dial(t)
+	io.WriteString(c, "GET /slow HTTP/1.1\r\nHost: h\r\n\r\n")
+	<-began
+	stopped := make(chan error, 1)
+	go func() { stopped <- f.stop() }()
+	<-f.Draining()
+	close(finish)
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body, _ := io.ReadAll(resp.Body); string(body) != "done" {
+		t.Errorf("body %q", body)
+	}
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+	if _, err := net.DialTimeout("tcp", f.addr, time.Second); err == nil {
+		t.Error("a connection was accepted after shutdown")
+	}
+}
