@@ -12,3 +12,6 @@ func (h *Hub) Stop() { h.close() }
 func (w *Watcher) State() string {
 	return [...]string{"", "replaying", "catching up", "live", "closed"}[w.state]
 }
+
+// Published is the position up to which the Hub has published.
+func (h *Hub) Published() cache.Position { return cache.Position(h.donePosition.Load()) }

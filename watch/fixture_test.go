@@ -47,7 +47,7 @@ func newWorld(t interface{ Fatal(...any) }, c config) *world {
 	w.cache, err = cache.New(cache.Config{
 		Schema:   cache.NewSchema("pods", nil, cache.Index{Field: "spec.nodeName"}),
 		Source:   w,
-		Log:      cache.LogConfig{MinEvents: 1, MaxEvents: c.events},
+		Log:      cache.LogConfig{KeepFor: 24 * time.Hour, MinEvents: 1, MaxEvents: c.events},
 		OnAppend: func() { w.hub.Notify() },
 	})
 	if err != nil {
