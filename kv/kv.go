@@ -102,6 +102,15 @@ type Batch struct {
 	Events   []Event
 }
 
+// bytes returns about how much memory the batch keeps.
+func (b Batch) bytes() int64 {
+	n := 0
+	for i := range b.Events {
+		n += len(b.Events[i].Key) + len(b.Events[i].Value) + 64
+	}
+	return int64(n)
+}
+
 // RangeOptions says which keys a Range returns: those with the Prefix, from Start
 // (inclusive; "" is the first) on, at most Limit (0 is all), as they were at
 // Revision (0 is now, linearizable). KeysOnly leaves the values out, CountOnly

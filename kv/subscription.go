@@ -40,15 +40,15 @@ type Subscription struct {
 	mu    sync.Mutex
 	queue []Batch
 	spare []Batch // handed out by the last Next
-	bytes int64   // in queue
+	// Invariant: bytes is the sum over queue.
+	bytes int64
 	// since is the revision after which nothing is missing from the queue.
-	since    int64
-	lost     bool // Next has to say so
-	closed   bool
-	wake     chan struct{} // has an element when Next has something to look at
-	loading  chan struct{} // closed by Loaded and Close
-	waiters  []applyWaiter // in the order of their targets
-	overflow int64         // queues given up
+	since   int64
+	lost    bool // Next has to say so
+	closed  bool
+	wake    chan struct{} // has an element when Next has something to look at
+	loading chan struct{} // closed by Loaded and Close
+	waiters []applyWaiter // in the order of their targets
 }
 
 // applyWaiter waits until applied reaches target.
@@ -122,6 +122,8 @@ func (s *Subscription) Loaded(revision int64) {
 	for _, batch := range s.queue {
 		if batch.Revision > revision {
 			keep = append(keep, batch)
+		} else {
+			s.bytes -= batch.bytes()
 		}
 	}
 	clear(s.queue[len(keep):])
@@ -142,6 +144,11 @@ func (s *Subscription) Applied(n int) {
 	}
 	applied := s.applied.Add(uint64(n))
 	if invariants.Enabled {
+		var bytes int64
+		for _, batch := range s.queue {
+			bytes += batch.bytes()
+		}
+		invariants.Assertf(bytes == s.bytes, "queue of %d bytes counted as %d", bytes, s.bytes)
 		invariants.Assertf(applied <= s.queued.Load(), "applied %d of %d batches", applied, s.queued.Load())
 	}
 	for len(s.waiters) > 0 && s.waiters[0].target <= applied {
@@ -264,11 +271,8 @@ func (s *Subscription) push(batch Batch, limit int64) {
 	if s.closed || s.since == unknown || s.isLoaded() && batch.Revision <= s.loaded.Load() {
 		return
 	}
-	for i := range batch.Events {
-		s.bytes += int64(len(batch.Events[i].Key) + len(batch.Events[i].Value) + 64)
-	}
+	s.bytes += batch.bytes()
 	if s.bytes > limit {
-		s.overflow++
 		s.unloadLocked()
 		s.lost, s.since = true, batch.Revision
 		s.wakeLocked()

@@ -434,19 +434,38 @@ func (t *Tail) runHeartbeat(ctx context.Context) error {
 func (t *Tail) heartbeat(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
 	defer cancel()
-	seen := t.seen.Load() // before the read, which must not return less
-	if seen == 0 {
+	known := t.known() // before the read, which must not return less
+	if known == 0 {
 		return
 	}
 	revision, err := t.store.Revision(ctx)
 	switch {
 	case err != nil:
 		return
-	case revision < seen:
+	case revision < known:
 		t.endWatch(ErrReplaced)
 	case t.Wait(ctx, revision) != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
 		t.endWatch(errStalled)
 	}
+}
+
+// known returns the highest revision that the store has shown, 0 while the
+// history is lost.
+func (t *Tail) known() int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.started {
+		return 0
+	}
+	known := t.seen.Load()
+	for _, subs := range t.subs {
+		for _, s := range subs {
+			if s.isLoaded() {
+				known = max(known, s.loaded.Load())
+			}
+		}
+	}
+	return known
 }
 
 // waiter waits for Seen to reach a revision.

@@ -141,6 +141,7 @@ func (m *Memory) Restore(revision int64, announce bool) {
 	m.log = slices.DeleteFunc(m.log, func(b kv.Batch) bool { return b.Revision > revision })
 	m.revision = revision
 	for w := range m.watchers {
+		w.position = w.delivered // as a client that connects again asks for what it lacks
 		if announce {
 			w.err = kv.ErrReplaced
 		}

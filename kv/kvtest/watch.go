@@ -12,9 +12,11 @@ type watcher struct {
 	prefix   string
 	after    int64 // as asked for
 	position int64 // revision up to which the log was read
-	progress bool  // was asked for
-	err      error // to end with
-	wake     chan struct{}
+	// delivered is the last progress handed out.
+	delivered int64
+	progress  bool  // was asked for
+	err       error // to end with
+	wake      chan struct{}
 }
 
 // Watch delivers every event under the prefix with a revision > after.
@@ -35,7 +37,7 @@ func (m *Memory) Watch(ctx context.Context, prefix string, after int64) <-chan k
 		close(out)
 		return out
 	}
-	w := &watcher{prefix: prefix, after: after, position: after, wake: make(chan struct{}, 1)}
+	w := &watcher{prefix: prefix, after: after, position: after, delivered: after, wake: make(chan struct{}, 1)}
 	m.watchers[w] = struct{}{}
 	m.watches.Add(1)
 	go func() {
@@ -112,11 +114,12 @@ func (m *Memory) next(w *watcher) (kv.WatchResponse, bool) {
 	}
 	w.position = max(w.position, m.revision)
 	if len(response.Batches) > 0 {
+		w.delivered = response.Progress
 		return response, true
 	}
-	if w.progress && m.revision > w.after {
+	if w.progress && m.revision > w.after && m.revision >= w.delivered {
 		w.progress = false
-		response.Progress = m.revision
+		w.delivered, response.Progress = m.revision, m.revision
 		return response, true
 	}
 	w.progress = false

@@ -1,0 +1,319 @@
+package kv_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"pgregory.net/rapid"
+
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+// action is one step of a scenario; n chooses among whatever it acts upon.
+type action struct {
+	name string
+	n    int
+}
+
+var actions = []string{
+	"put", "put", "put", "delete", "txn", "elsewhere", "apply", "apply", "apply", "take", "load", "load",
+	"hold", "release", "end watches", "mute", "unmute", "compact", "restore", "restore in silence",
+	"wait a little", "wait long", "resubscribe",
+}
+
+// owner does what the owner of a subscription must and remembers what it holds.
+type owner struct {
+	prefix   string
+	sub      *kv.Subscription
+	state    map[string]string
+	revision int64 // of the last batch applied, or of the load
+	held     []kv.Batch
+	losses   int
+}
+
+// world is a store, a tail and some owners.
+type world struct {
+	t      *testing.T
+	store  *kvtest.Memory
+	tail   *kv.Tail
+	owners []*owner
+	writes int
+}
+
+// TestTailModel runs random scenarios. After every step, what an owner holds is
+// what the store held at the revision the owner would give as its label.
+func TestTailModel(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		var scenario []action
+		for range rapid.IntRange(1, 60).Draw(r, "steps") {
+			scenario = append(scenario, action{rapid.SampledFrom(actions).Draw(r, "action"), rapid.IntRange(0, 1000).Draw(r, "n")})
+		}
+		var failure error
+		synctest.Test(t, func(t *testing.T) { failure = runScenario(t, scenario) })
+		if failure != nil {
+			r.Fatal(failure)
+		}
+	})
+}
+
+func runScenario(t *testing.T, scenario []action) error {
+	w := &world{t: t, store: kvtest.NewMemory()}
+	w.tail = kv.NewTail(kv.TailConfig{Store: w.store, Prefix: "/registry", QueueBytes: 2000})
+	runUntilEnd(t, w.tail.Run)
+	for _, prefix := range []string{"/registry/pods/", "/registry/nodes/", "/registry/", "/registry/pods/a/"} {
+		w.owners = append(w.owners, &owner{prefix: prefix, sub: w.tail.Subscribe(prefix)})
+	}
+	for i, step := range scenario {
+		w.do(step)
+		synctest.Wait()
+		if err := w.check(); err != nil {
+			return fmt.Errorf("step %d, %s %d: %w", i, step.name, step.n, err)
+		}
+	}
+	return w.settle()
+}
+
+func (w *world) key(n int) string {
+	return []string{"/registry/pods/a/x", "/registry/pods/a/y", "/registry/pods/b/x", "/registry/nodes/n", "/registry/nodes/m"}[n%5]
+}
+
+func (w *world) value() []byte {
+	w.writes++
+	return []byte(strconv.Itoa(w.writes))
+}
+
+func (w *world) do(step action) {
+	o := w.owners[step.n%len(w.owners)]
+	switch step.name {
+	case "put":
+		w.store.PutAll(map[string][]byte{w.key(step.n): w.value()})
+	case "delete":
+		w.store.PutAll(map[string][]byte{w.key(step.n): nil})
+	case "txn":
+		values := map[string][]byte{"/elsewhere": w.value()}
+		for i := range 1 + step.n%5 {
+			values[w.key(step.n+i)] = w.value()
+		}
+		w.store.PutAll(values)
+	case "elsewhere":
+		w.store.PutAll(map[string][]byte{"/elsewhere": w.value()})
+	case "apply":
+		o.take()
+		o.apply(len(o.held))
+	case "take":
+		o.take()
+		o.apply(min(len(o.held), 1))
+	case "load":
+		o.load(w)
+	case "hold":
+		w.store.Hold()
+	case "release":
+		w.store.Release()
+	case "end watches":
+		w.store.EndWatches(errors.New("ended"))
+	case "mute", "unmute":
+		w.store.Mute(step.name == "mute")
+	case "compact":
+		revision, _ := w.store.Revision(w.t.Context())
+		w.store.Compact(revision - int64(step.n%5)) // fails if it was done before
+	case "restore", "restore in silence":
+		revision, _ := w.store.Revision(w.t.Context())
+		w.store.Restore(max(1, w.store.Compaction(), revision-int64(step.n%8)), step.name == "restore")
+		time.Sleep(10 * time.Second) // a heartbeat finds out
+	case "wait a little":
+		time.Sleep(time.Duration(step.n) * time.Millisecond)
+	case "wait long":
+		time.Sleep(time.Duration(step.n) * time.Second)
+	case "resubscribe":
+		o.sub.Close()
+		*o = owner{prefix: o.prefix, sub: w.tail.Subscribe(o.prefix)}
+	}
+}
+
+// take gets what there is without waiting.
+func (o *owner) take() {
+	if len(o.held) > 0 {
+		return
+	}
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	batches, err := o.sub.Next(now)
+	if errors.Is(err, kv.ErrLost) {
+		o.losses++
+		o.state = nil
+	}
+	o.held = batches
+}
+
+// apply applies n of the batches taken.
+func (o *owner) apply(n int) {
+	for _, batch := range o.held[:n] {
+		for _, event := range batch.Events {
+			if event.Kind == kv.Delete {
+				delete(o.state, event.Key)
+			} else {
+				o.state[event.Key] = string(event.Value)
+			}
+		}
+		o.revision = batch.Revision
+	}
+	o.held = o.held[n:]
+	o.sub.Applied(n)
+}
+
+// load loads an owner that has nothing, or was told that it lost its place.
+func (o *owner) load(w *world) {
+	if o.state != nil {
+		return
+	}
+	o.state, o.held = make(map[string]string), nil
+	revision, err := kv.RangeAll(w.t.Context(), w.store, o.prefix, 2, func(page kv.Page) error {
+		for _, item := range page.Items {
+			o.state[item.Key] = string(item.Value)
+		}
+		return nil
+	})
+	if err != nil {
+		panic(err)
+	}
+	o.revision = revision
+	o.sub.Loaded(revision)
+}
+
+// check compares each owner that knows how fresh it is with the store's past.
+func (w *world) check() error {
+	for _, o := range w.owners {
+		fresh := o.sub.Fresh()
+		if fresh == 0 || fresh < w.store.Compaction() {
+			continue
+		}
+		want := make(map[string]string)
+		page, err := w.store.Range(w.t.Context(), kv.RangeOptions{Prefix: o.prefix, Revision: max(fresh, o.revision)})
+		if err != nil {
+			return fmt.Errorf("%s is fresh at %d: %w", o.prefix, fresh, err)
+		}
+		for _, item := range page.Items {
+			want[item.Key] = string(item.Value)
+		}
+		if !maps.Equal(o.state, want) {
+			return fmt.Errorf("%s holds %v, but at %d there was %v", o.prefix, o.state, fresh, want)
+		}
+	}
+	return nil
+}
+
+// settle lets the store work again: every owner catches up, and stays so.
+func (w *world) settle() error {
+	w.store.Release()
+	w.store.Mute(false)
+	time.Sleep(10 * time.Second)
+	for _, o := range w.owners {
+		for range 3 { // a loss may be waiting behind what was taken
+			o.load(w)
+			o.apply(len(o.held))
+			o.take()
+			o.apply(len(o.held))
+			o.load(w)
+		}
+	}
+	w.store.PutAll(map[string][]byte{"/registry/pods/a/x": w.value(), "/registry/nodes/n": w.value()})
+	synctest.Wait()
+	revision, _ := w.store.Revision(w.t.Context())
+	for _, o := range w.owners {
+		o.take()
+		o.apply(len(o.held))
+		ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+		err := o.sub.Wait(ctx, revision)
+		cancel()
+		if err != nil || o.sub.Fresh() < revision {
+			return fmt.Errorf("%s does not settle at %d: fresh at %d, %w", o.prefix, revision, o.sub.Fresh(), err)
+		}
+	}
+	return w.check()
+}
+
+// TestFreshUnderRace has readers take labels while an owner applies: no label is
+// ahead of what the owner had published when it was taken.
+func TestFreshUnderRace(t *testing.T) {
+	const writes = 3000
+	store := kvtest.NewMemory()
+	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
+	runUntilEnd(t, tail.Run)
+	if err := tail.Wait(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	sub := tail.Subscribe("/registry/pods/")
+	load(t, store, sub, "/registry/pods/")
+	var published atomic.Int64 // events applied
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var group errgroup.Group
+	group.Go(func() error {
+		for {
+			batches, err := sub.Next(ctx)
+			if err != nil {
+				return nil
+			}
+			for range batches {
+				published.Add(1)
+				sub.Applied(1)
+			}
+		}
+	})
+	type label struct{ fresh, published int64 }
+	var mu sync.Mutex
+	labels := make(map[label]bool)
+	for reader := range 3 {
+		group.Go(func() error {
+			for i := 0; ctx.Err() == nil; i++ {
+				l := label{sub.Fresh(), published.Load()}
+				if i%100 == reader {
+					revision, err := store.Revision(ctx)
+					if err != nil || sub.Wait(ctx, revision) != nil {
+						continue
+					}
+					l = label{revision, published.Load()}
+				}
+				mu.Lock()
+				labels[l] = true
+				mu.Unlock()
+			}
+			return nil
+		})
+	}
+	mine := make(map[int64]int64) // events of the subscription up to a revision
+	events := int64(0)
+	for i := range writes {
+		key := "/registry/nodes/n"
+		if i%3 == 0 {
+			key = "/registry/pods/p"
+			events++
+		}
+		mine[store.PutAll(map[string][]byte{key: {1}})] = events
+	}
+	if err := sub.Wait(t.Context(), writes+1); err != nil {
+		t.Error(err)
+	}
+	if sub.Fresh() != writes+1 || published.Load() != events {
+		t.Errorf("at the end Fresh = %d with %d of %d events", sub.Fresh(), published.Load(), events)
+	}
+	cancel()
+	if err := group.Wait(); err != nil {
+		t.Error(err)
+	}
+	for l := range labels {
+		if l.published < mine[l.fresh] {
+			t.Errorf("label %d with %d events applied, want %d", l.fresh, l.published, mine[l.fresh])
+		}
+	}
+}
