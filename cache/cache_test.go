@@ -1,39 +1,247 @@
 package cache
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
-
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 )
 
-func testObject(s *Schema, key string, revision int64, l labels.Set, f fields.Set) *Object {
-	return NewObject(ObjectConfig{Key: key, Revision: revision, Body: []byte(key), Labels: l, Fields: f}, s)
-}
-
-func TestSmoke(t *testing.T) {
-	schema := NewSchema("pods", nil, Index{Field: "spec.nodeName"})
-	c, err := New(Config{Schema: schema})
+func newTestCache(t *testing.T, config Config) *Cache {
+	t.Helper()
+	if config.Schema == nil {
+		config.Schema = NewSchema("things", nil)
+	}
+	c, err := New(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Reset([]*Object{testObject(schema, "a/x", 3, nil, fields.Set{"spec.nodeName": "n1"})}, 5)
-	c.Apply(Batch{Revision: 6, Time: time.Unix(1, 0), Changes: []Change{{"a/y", testObject(schema, "a/y", 6, nil, fields.Set{"spec.nodeName": "n1"})}}})
-	c.Apply(Batch{Revision: 7, Time: time.Unix(2, 0), Changes: []Change{{"a/x", nil}}})
-	page, err := c.Snapshot().List(Query{Prefix: "a/", Field: fields.OneTermEqualSelector("spec.nodeName", "n1")}, nil)
-	if err != nil || len(page.Objects) != 1 || page.Index != "spec.nodeName" {
-		t.Fatal(page, err)
+	return c
+}
+
+func TestNewRefuses(t *testing.T) {
+	for name, config := range map[string]Config{
+		"no schema":       {},
+		"empty index":     {Schema: NewSchema("things", nil, Index{})},
+		"two-sided index": {Schema: NewSchema("things", nil, Index{Field: "a", Label: "b"})},
+	} {
+		if _, err := New(config); err == nil || !strings.HasPrefix(err.Error(), "cache: ") {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
-	past, err := c.At(5)
-	if err != nil || past.Get("a/x") == nil || past.Get("a/y") != nil {
-		t.Fatal(past, err)
+}
+
+func TestApplyBeforeReset(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Error("a batch without a state to apply it to was accepted")
+		}
+	}()
+	newTestCache(t, Config{}).Apply(Batch{Revision: 1})
+}
+
+func TestWaitReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCache(t, Config{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := c.WaitReady(ctx); !errors.Is(err, ErrNotReady) || !errors.Is(err, context.DeadlineExceeded) || c.Ready() {
+			t.Errorf("not loaded: %v, ready %t", err, c.Ready())
+		}
+		if err := c.Wait(ctx, 0); !errors.Is(err, ErrNotReady) {
+			t.Errorf("waiting for a revision: %v", err)
+		}
+		done := make(chan error)
+		go func() { done <- c.WaitReady(t.Context()) }()
+		synctest.Wait()
+		c.Reset(nil, 1)
+		if err := <-done; err != nil || !c.Ready() {
+			t.Errorf("loaded: %v, ready %t", err, c.Ready())
+		}
+		c.Reset(nil, 2)
+		if !c.Ready() {
+			t.Error("loading anew made the cache not ready")
+		}
+	})
+}
+
+// TestWaitWithoutSource: waiters return once their revision is applied, each in
+// its turn, and when their context ends.
+func TestWaitWithoutSource(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newTestCache(t, Config{})
+		c.Reset(nil, 1)
+		done := make([]chan error, 5)
+		for i := range done {
+			done[i] = make(chan error, 1)
+			go func() { done[i] <- c.Wait(t.Context(), int64(i)) }()
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		impatient := make(chan error, 1)
+		go func() { impatient <- c.Wait(ctx, 4) }()
+		for revision := int64(2); revision <= 4; revision++ {
+			synctest.Wait()
+			for i := range done {
+				if returned := len(done[i]) == 1; returned != (int64(i) < revision) {
+					t.Errorf("before revision %d: the waiter for %d has returned: %t", revision, i, returned)
+				}
+			}
+			if revision == 3 {
+				cancel()
+				synctest.Wait()
+				if err := <-impatient; !errors.Is(err, context.Canceled) {
+					t.Errorf("cancelled: %v", err)
+				}
+			}
+			c.Apply(Batch{Revision: revision})
+		}
+		for i := range done {
+			if err := <-done[i]; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// stubSource answers as it is told.
+type stubSource struct {
+	onFresh func() int64
+	err     error
+}
+
+func (s *stubSource) Fresh() int64                      { return s.onFresh() }
+func (s *stubSource) Wait(context.Context, int64) error { return s.err }
+
+func TestWaitAsksSource(t *testing.T) {
+	failure := errors.New("too late")
+	c := newTestCache(t, Config{Source: &stubSource{err: failure}})
+	c.Reset(nil, 10)
+	if err := c.Wait(t.Context(), 5); !errors.Is(err, failure) {
+		t.Errorf("a revision that the cache has passed: %v", err)
 	}
-	if _, err := c.At(4); !errors.As(err, new(ErrTooOld)) {
+}
+
+// TestSnapshotLabelOrder: a change between reading the source and reading the
+// state must end up in the snapshot, never be counted without being there.
+func TestSnapshotLabelOrder(t *testing.T) {
+	source := new(stubSource)
+	c := newTestCache(t, Config{Source: source})
+	c.Reset(nil, 1)
+	source.onFresh = func() int64 {
+		c.Apply(Batch{Revision: 5, Changes: []Change{{"a", newTestObject(c.schema, "a")}}})
+		return 4
+	}
+	if s := c.Snapshot(); s.Revision() != 5 || s.Get("a") == nil {
+		t.Errorf("revision %d, a is %v", s.Revision(), s.Get("a"))
+	}
+	// The store was replaced by an older one and loaded meanwhile: what the source
+	// said before is of another history.
+	source.onFresh = func() int64 {
+		c.Reset(nil, 3)
+		return 5
+	}
+	if s := c.Snapshot(); s.Revision() != 3 {
+		t.Errorf("revision %d of the new epoch", s.Revision())
+	}
+}
+
+// TestChanged: the channel is closed by whatever makes a Read give something new.
+func TestChanged(t *testing.T) {
+	appended := 0
+	c := newTestCache(t, Config{OnAppend: func() { appended++ }})
+	c.Reset(nil, 1)
+	for revision := int64(2); revision < 5; revision++ {
+		changed, same := c.Log().Changed(), c.Log().Changed()
+		select {
+		case <-changed:
+			t.Fatal("changed before anything happened")
+		default:
+		}
+		if revision == 4 {
+			c.Reset(nil, 4)
+		} else {
+			c.Apply(Batch{Revision: revision, Changes: []Change{{"a", newTestObject(c.schema, "a")}}})
+		}
+		<-changed
+		<-same
+	}
+	if appended != 4 {
+		t.Errorf("OnAppend was called %d times", appended)
+	}
+}
+
+// TestOffersBounded: offers that nobody takes do not pile up.
+func TestOffersBounded(t *testing.T) {
+	c := newTestCache(t, Config{})
+	c.Reset(nil, 1)
+	offer := func(key string, revision int64, size int) {
+		c.Offer(key, revision, NewObject(ObjectConfig{Key: key, Revision: revision, Body: make([]byte, size)}, c.schema))
+	}
+	check := func(what string) {
+		t.Helper()
+		bytes := 0
+		for _, o := range c.offers.objects {
+			bytes += len(o.body)
+		}
+		if len(c.offers.objects) > maxOffers || bytes > maxOfferBytes || bytes != c.offers.bytes || len(c.offers.order) > 2*maxOffers {
+			t.Errorf("%s: %d offers of %d bytes, %d counted, %d in order", what, len(c.offers.objects), bytes, c.offers.bytes, len(c.offers.order))
+		}
+	}
+	offer("late", 1, 10)
+	if len(c.offers.objects) != 0 {
+		t.Error("an offer of what was applied already is kept")
+	}
+	for i := range 3 * maxOffers {
+		offer(fmt.Sprint(i), int64(i+2), 10)
+	}
+	check("many")
+	if c.offers.take(fmt.Sprint(3*maxOffers-1), 3*maxOffers+1) == nil {
+		t.Error("the newest offer was dropped")
+	}
+	if c.offers.take("0", 2) != nil {
+		t.Error("the oldest offer was kept")
+	}
+	for i := range 40 {
+		offer("large", int64(10_000+i), 1<<20)
+	}
+	check("large")
+	for i := range 3 * maxOffers { // offered and taken: nothing stays
+		revision := int64(20_000 + i)
+		offer("taken", revision, 10)
+		if c.offers.take("taken", revision) == nil || c.offers.take("taken", revision) != nil {
+			t.Fatal("an offer is to be taken once")
+		}
+	}
+	check("taken")
+	c.Apply(Batch{Revision: 1 << 20})
+	offer("next", 1<<20+1, 10)
+	if len(c.offers.objects) != 1 {
+		t.Errorf("%d offers are left of the past", len(c.offers.objects))
+	}
+}
+
+// TestReadersDoNotAllocate holds the reads that serve requests to their promise.
+func TestReadersDoNotAllocate(t *testing.T) {
+	c := benchCache(t, 1000, 10, Index{Field: "spec.nodeName"})
+	o := c.Snapshot().Get("namespace-0/workload-0-7d4b9c6f5-00000")
+	if _, err := o.Encoding(1, encodeTest(1)); err != nil {
 		t.Fatal(err)
 	}
-	if events, next, err := c.Log().Read(past.Position(), nil); err != nil || len(events) != 2 || next != events[1].Pos+1 {
-		t.Fatal(events, next, err)
+	encode := encodeTest(1)
+	dst := make([]*Object, 0, 1000)
+	for name, read := range map[string]func(){
+		"get":      func() { c.Snapshot().Get(o.Key()) },
+		"list":     func() { _, _ = c.Snapshot().List(Query{}, dst) },
+		"encoding": func() { _, _ = o.Encoding(1, encode) },
+		"labels":   func() { o.Labels().Lookup("tier") },
+		"fields":   func() { o.Fields().Get("status.phase") },
+	} {
+		if n := testing.AllocsPerRun(100, read); n > 0 {
+			t.Errorf("%s allocates %v times", name, n)
+		}
 	}
 }

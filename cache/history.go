@@ -90,12 +90,11 @@ func (h *history) remember(s *state) {
 // Revision. The error is ErrTooOld when the log does not reach it, ErrFuture when
 // the cache has not come so far, ErrNotReady before the first load.
 func (c *Cache) At(revision int64) (Snapshot, error) {
-	fresh := c.fresh() // before the state: see Snapshot
-	current := c.current.Load()
+	current, newest := c.present()
 	if current.epoch == 0 {
 		return Snapshot{}, ErrNotReady
 	}
-	if newest := max(fresh, current.revision); revision > newest {
+	if revision > newest {
 		return Snapshot{}, ErrFuture{Requested: revision, Current: newest}
 	}
 	if revision >= current.revision {

@@ -9,19 +9,27 @@ type Snapshot struct {
 
 // Snapshot gives the present state. It takes no lock and never waits.
 func (c *Cache) Snapshot() Snapshot {
+	s, label := c.present()
+	return Snapshot{state: s, revision: label}
+}
+
+// present gives the present state and the newest revision it is exact for.
+func (c *Cache) present() (*state, int64) {
+	if c.source == nil {
+		s := c.current.Load()
+		return s, s.revision
+	}
 	// The order matters: everything up to fresh was applied before it was read, so
 	// the state loaded afterwards holds it. The other way round, the state could
 	// miss a change that fresh already counts.
-	fresh := c.fresh()
+	epoch := c.current.Load().epoch
+	fresh := c.source.Fresh()
 	s := c.current.Load()
-	return Snapshot{state: s, revision: max(s.revision, fresh)}
-}
-
-func (c *Cache) fresh() int64 {
-	if c.source == nil {
-		return 0
+	if s.epoch != epoch {
+		// Fresh may be of the epoch before, and that of a store since replaced.
+		return s, s.revision
 	}
-	return c.source.Fresh()
+	return s, max(s.revision, fresh)
 }
 
 // Revision is the newest revision for which the snapshot is known to be exact.

@@ -1,0 +1,470 @@
+package cache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+const feedPrefix = "/registry/things/"
+
+// mirror is a store, its tail, and a cache that a Feed keeps equal to a prefix.
+type mirror struct {
+	store *kvtest.Memory
+	tail  *kv.Tail
+	sub   *kv.Subscription
+	cache *Cache
+	feed  *Feed
+}
+
+// ingestTest makes objects of anything but "corrupt" and "panic".
+func ingestTest(schema *Schema) func(string, []byte, int64) *Object {
+	return func(key string, value []byte, revision int64) *Object {
+		config := ObjectConfig{Key: key, Revision: revision, Body: value}
+		switch string(value) {
+		case "corrupt":
+			config.Err = errCorrupt
+		case "panic":
+			panic("cannot cope")
+		}
+		return NewObject(config, schema)
+	}
+}
+
+func newMirror(t *testing.T) *mirror {
+	t.Helper()
+	m := &mirror{store: kvtest.NewMemory()}
+	m.tail = kv.NewTail(kv.TailConfig{Store: m.store, Prefix: "/registry"})
+	m.sub = m.tail.Subscribe(feedPrefix)
+	schema := NewSchema("things", nil)
+	var err error
+	if m.cache, err = New(Config{Schema: schema, Ingest: ingestTest(schema), Source: m.sub}); err != nil {
+		t.Fatal(err)
+	}
+	m.feed, err = NewFeed(FeedConfig{Store: m.store, Sub: m.sub, Cache: m.cache, Prefix: feedPrefix, Workers: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// start runs the tail and the feed until the test ends.
+func (m *mirror) start(t *testing.T) {
+	t.Helper()
+	for _, run := range []func(context.Context) error{m.tail.Run, m.feed.Run} {
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- run(ctx) }()
+		t.Cleanup(func() {
+			cancel()
+			if err := <-done; err != nil {
+				t.Errorf("Run: %v", err)
+			}
+		})
+		// A feed that loads before the tail has begun may have to load again.
+		if err := m.tail.Wait(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (m *mirror) put(t *testing.T, key, value string) int64 {
+	t.Helper()
+	return m.store.PutAll(map[string][]byte{key: []byte(value)})
+}
+
+func (m *mirror) remove(t *testing.T, key string) int64 {
+	t.Helper()
+	item, _, _, err := m.store.Get(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := m.store.Delete(t.Context(), key, item.Revision)
+	if err != nil || !result.Committed {
+		t.Fatalf("delete %s: %+v, %v", key, result, err)
+	}
+	return result.Revision
+}
+
+// settle waits until the cache is as new as the store, then compares them.
+func (m *mirror) settle(t *testing.T) Snapshot {
+	t.Helper()
+	revision, err := m.store.Revision(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.cache.Wait(t.Context(), revision); err != nil {
+		t.Fatal(err)
+	}
+	s := m.cache.Snapshot()
+	if s.Revision() < revision {
+		t.Fatalf("snapshot of %d after waiting for %d", s.Revision(), revision)
+	}
+	page, err := m.store.Range(t.Context(), kv.RangeOptions{Prefix: feedPrefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{}
+	for _, item := range page.Items {
+		want[strings.TrimPrefix(item.Key, feedPrefix)] = fmt.Sprintf("%d %s", item.Revision, item.Value)
+	}
+	got := map[string]string{}
+	s.state.objects.Ascend(func(o *Object) bool {
+		got[o.Key()] = fmt.Sprintf("%d %s", o.Revision(), o.Body())
+		if errors.Is(o.Err(), errCorrupt) {
+			got[o.Key()] = fmt.Sprintf("%d corrupt", o.Revision())
+		}
+		return true
+	})
+	if !maps.Equal(got, want) {
+		t.Fatalf("cache holds %v, store %v", got, want)
+	}
+	return s
+}
+
+func TestFeedMirrorsStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMirror(t)
+		many := map[string][]byte{}
+		for i := range 2500 { // several pages
+			many[fmt.Sprintf("%sns/%04d", feedPrefix, i)] = fmt.Append(nil, i)
+		}
+		many["/registry/things"] = []byte("no object")
+		many[feedPrefix] = []byte("no object either")
+		m.store.PutAll(many)
+		m.remove(t, feedPrefix)
+		m.start(t)
+		m.settle(t)
+		if stats := m.feed.Stats(); stats.Loaded != 2500 || stats.Total != 2500 || stats.Loads == 0 {
+			t.Errorf("after the load: %+v", stats)
+		}
+		position := m.cache.Snapshot().Position()
+		var events []string
+		for i := range 300 {
+			key := fmt.Sprintf("%sns/%04d", feedPrefix, 2400+i)
+			events = append(events, fmt.Sprint(m.put(t, key, "new")))
+		}
+		m.put(t, "/registry/others/x", "of another resource")
+		for i := range 50 {
+			events = append(events, fmt.Sprint(m.remove(t, fmt.Sprintf("%sns/%04d", feedPrefix, i))))
+		}
+		m.settle(t)
+		logged, _, err := m.cache.Log().Read(position, make([]*Event, 0, 1000))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var revisions []string
+		for _, e := range logged {
+			revisions = append(revisions, fmt.Sprint(e.Revision))
+		}
+		if !slices.Equal(revisions, events) {
+			t.Errorf("logged %v, want %v", revisions, events)
+		}
+	})
+}
+
+// TestFeedFollowsOtherResources: writes elsewhere move the label of an idle cache.
+func TestFeedFollowsOtherResources(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMirror(t)
+		m.put(t, feedPrefix+"a", "1")
+		m.start(t)
+		m.settle(t)
+		revision := m.put(t, "/registry/others/x", "1")
+		if got := m.settle(t).Revision(); got < revision {
+			t.Errorf("label %d, want %d", got, revision)
+		}
+	})
+}
+
+func TestFeedPoison(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMirror(t)
+		m.put(t, feedPrefix+"a/corrupt", "corrupt")
+		m.put(t, feedPrefix+"b/sound", "1")
+		m.start(t)
+		m.settle(t)
+		revision := m.put(t, feedPrefix+"a/panics", "panic")
+		if err := m.cache.Wait(t.Context(), revision); err != nil {
+			t.Fatal(err)
+		}
+		s := m.cache.Snapshot()
+		if err := s.Get("a/panics").Err(); err == nil || !strings.Contains(err.Error(), "cannot cope") {
+			t.Errorf("a decoder's panic gives %v", err)
+		}
+		var poison *PoisonError
+		if _, err := s.List(Query{Prefix: "a/"}, nil); !errors.As(err, &poison) || !errors.Is(err, errCorrupt) || poison.Object.Key() != "a/corrupt" {
+			t.Errorf("list of poison: %v", err)
+		}
+		if page, err := s.List(Query{Prefix: "b/"}, nil); err != nil || len(page.Objects) != 1 {
+			t.Errorf("list beside poison: %v", err)
+		}
+		m.remove(t, feedPrefix+"a/panics")
+		m.put(t, feedPrefix+"a/corrupt", "repaired")
+		m.settle(t)
+	})
+}
+
+// TestFeedReloads: whatever the store does to the watch, the cache ends up equal
+// to it, in a new epoch if there was a gap.
+func TestFeedReloads(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		epochs uint64
+		fault  func(t *testing.T, m *mirror)
+	}{
+		{"connection lost", 0, func(t *testing.T, m *mirror) {
+			m.store.EndWatches(errors.New("connection lost"))
+			m.put(t, feedPrefix+"a", "2")
+		}},
+		{"compacted while disconnected", 1, func(t *testing.T, m *mirror) {
+			m.store.EndWatches(errors.New("connection lost"))
+			m.store.Hold()
+			var revision int64
+			for i := range 5 {
+				revision = m.put(t, feedPrefix+"a", fmt.Sprint(i))
+			}
+			m.remove(t, feedPrefix+"b")
+			if err := m.store.Compact(revision); err != nil {
+				t.Fatal(err)
+			}
+			m.store.Release()
+		}},
+		{"store restored", 1, func(t *testing.T, m *mirror) {
+			m.store.Restore(3, true)
+			m.put(t, feedPrefix+"c", "other history")
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMirror(t)
+				for _, key := range []string{"a", "b", "c", "d"} {
+					m.put(t, feedPrefix+key, "1")
+				}
+				m.start(t)
+				before := m.settle(t)
+				c.fault(t, m)
+				time.Sleep(10 * time.Second) // the tail may have to notice first
+				after := m.settle(t)
+				if got := after.Epoch() - before.Epoch(); got != c.epochs {
+					t.Errorf("%d new epochs, want %d", got, c.epochs)
+				}
+				_, _, err := m.cache.Log().Read(before.Position(), nil)
+				if errors.Is(err, ErrReset) != (c.epochs > 0) {
+					t.Errorf("following on from before: %v", err)
+				}
+			})
+		})
+	}
+}
+
+// TestFeedRepeatsLoad: a load that fails, at any page, is repeated.
+func TestFeedRepeatsLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMirror(t)
+		many := map[string][]byte{}
+		for i := range 2500 {
+			many[fmt.Sprintf("%s%04d", feedPrefix, i)] = []byte("x")
+		}
+		m.store.PutAll(many)
+		var mu sync.Mutex
+		lists := 0
+		m.store.SetHook(func(op, key string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if op != "list" || !strings.HasPrefix(key, feedPrefix) {
+				return nil
+			}
+			if lists++; lists == 1 || lists == 3 || lists == 6 {
+				return errors.New("unavailable")
+			}
+			return nil
+		})
+		m.start(t)
+		m.settle(t)
+		if stats := m.feed.Stats(); stats.Loads != 1 || stats.Loaded != 2500 {
+			t.Errorf("%+v", stats)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if lists <= 6 {
+			t.Errorf("%d pages were read", lists)
+		}
+	})
+}
+
+// TestFeedCompactedBetweenPages: the revision of a load may be compacted under it.
+func TestFeedCompactedBetweenPages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMirror(t)
+		many := map[string][]byte{}
+		for i := range 2500 {
+			many[fmt.Sprintf("%s%04d", feedPrefix, i)] = []byte("x")
+		}
+		m.store.PutAll(many)
+		lists := 0 // by one goroutine
+		m.store.SetHook(func(op, key string) error {
+			if op != "list" || !strings.HasPrefix(key, feedPrefix) {
+				return nil
+			}
+			if lists++; lists == 2 {
+				revision := m.store.PutAll(map[string][]byte{feedPrefix + "9999": []byte("y")})
+				return m.store.Compact(revision)
+			}
+			return nil
+		})
+		m.start(t)
+		m.settle(t)
+	})
+}
+
+func TestFeedTakesOffers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMirror(t)
+		m.start(t)
+		m.settle(t)
+		before := m.feed.Stats()
+		m.store.Hold() // so that the offer comes before the event
+		revision := m.put(t, feedPrefix+"a", "stored")
+		o := NewObject(ObjectConfig{Key: "a", Revision: revision, Body: []byte("handed over")}, m.cache.Schema())
+		m.cache.Offer("a", revision, o)
+		m.store.Release()
+		if err := m.cache.Wait(t.Context(), revision); err != nil {
+			t.Fatal(err)
+		}
+		if got := m.cache.Snapshot().Get("a"); got != o {
+			t.Errorf("the cache holds %q", got.Body())
+		}
+		// An offer of another revision is not for this event.
+		m.cache.Offer("a", revision+5, o)
+		m.put(t, feedPrefix+"a", "stored again")
+		m.settle(t)
+		after := m.feed.Stats()
+		if after.Offered-before.Offered != 1 || after.Ingested-before.Ingested != 1 {
+			t.Errorf("before %+v, after %+v", before, after)
+		}
+	})
+}
+
+func TestFeedEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMirror(t)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- m.feed.Run(ctx) }()
+		if err := m.cache.WaitReady(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("cancelled: %v", err)
+		}
+		go func() { done <- m.feed.Run(t.Context()) }()
+		synctest.Wait()
+		m.sub.Close()
+		if err := <-done; !errors.Is(err, kv.ErrClosed) {
+			t.Errorf("subscription closed: %v", err)
+		}
+		m.store.Close()
+		go func() { done <- m.feed.Run(t.Context()) }()
+		if err := <-done; !errors.Is(err, kv.ErrClosed) {
+			t.Errorf("store closed: %v", err)
+		}
+	})
+}
+
+// TestFeedForgetsWhenIdle: the log of a quiet cache ages.
+func TestFeedForgetsWhenIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMirror(t)
+		m.start(t)
+		m.settle(t)
+		for i := range 500 {
+			m.put(t, feedPrefix+"a", fmt.Sprint(i))
+		}
+		m.settle(t)
+		if n := m.cache.Log().Len(); n != 500 {
+			t.Fatalf("%d events", n)
+		}
+		time.Sleep(75 * time.Second)
+		if n := m.cache.Log().Len(); n != 500 {
+			t.Errorf("%d events after 75 s", n)
+		}
+		time.Sleep(60 * time.Second)
+		if n := m.cache.Log().Len(); n != 128 {
+			t.Errorf("%d events after 135 s", n)
+		}
+	})
+}
+
+func TestNewFeedRefuses(t *testing.T) {
+	m := newMirror(t)
+	bare, err := New(Config{Schema: NewSchema("things", nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, config := range map[string]FeedConfig{
+		"nothing":   {},
+		"no ingest": {Store: m.store, Sub: m.sub, Cache: bare, Prefix: feedPrefix},
+		"no slash":  {Store: m.store, Sub: m.sub, Cache: m.cache, Prefix: "/registry/things"},
+	} {
+		if _, err := NewFeed(config); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+// TestFeedStorm writes, disconnects, compacts and reads at once, outside of any
+// bubble; reads that waited for a revision must see it.
+func TestFeedStorm(t *testing.T) {
+	m := newMirror(t)
+	m.start(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var workers sync.WaitGroup
+	for w := range 3 {
+		workers.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(w), 1))
+			for i := range 400 {
+				key := fmt.Sprintf("ns-%d/%d", random.IntN(3), random.IntN(30))
+				value := fmt.Sprintf("%d of %d", i, w)
+				revision := m.store.PutAll(map[string][]byte{feedPrefix + key: []byte(value)})
+				if i%3 == 0 {
+					m.cache.Offer(key, revision, NewObject(ObjectConfig{Key: key, Revision: revision, Body: []byte(value)}, m.cache.Schema()))
+				}
+				if i%97 == 0 {
+					m.store.EndWatches(errors.New("connection lost"))
+				}
+				if i%5 != 0 {
+					continue
+				}
+				if err := m.cache.Wait(ctx, revision); err != nil {
+					t.Error(err)
+					return
+				}
+				o := m.cache.Snapshot().Get(key)
+				if o == nil || o.Revision() < revision {
+					t.Errorf("%s is not at %d after waiting for it", key, revision)
+					return
+				}
+				if o.Revision() == revision && string(o.Body()) != value {
+					t.Errorf("%s@%d is %q, want %q", key, revision, o.Body(), value)
+					return
+				}
+			}
+		})
+	}
+	workers.Wait()
+	m.settle(t)
+}
