@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"time"
 
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -12,7 +14,6 @@ import (
 
 // handlerContext adds to ctx what apiserver's handlers, registries and admission
 // plugins read from a request's context. Handlers add the namespace themselves.
-// There is no audit context: a blank one would make them record every object.
 func handlerContext(ctx context.Context, info *apirequest.RequestInfo, u user.Info, received time.Time) context.Context {
 	ctx = apirequest.WithReceivedTimestamp(ctx, received)
 	ctx = apirequest.WithRequestInfo(ctx, info)
@@ -20,6 +21,19 @@ func handlerContext(ctx context.Context, info *apirequest.RequestInfo, u user.In
 	if u != nil {
 		ctx = apirequest.WithUser(ctx, u)
 	}
+	return unaudited(ctx)
+}
+
+// unaudited says in ctx that nothing is to be recorded of the request, unless
+// there is an audit context already. Upstream's patch handler needs one, and a
+// blank one would make all handlers encode every object for the record.
+func unaudited(ctx context.Context) context.Context {
+	if audit.AuditContextFrom(ctx) != nil {
+		return ctx
+	}
+	ctx = audit.WithAuditContext(ctx)
+	// The only error is that of a second Init.
+	_ = audit.AuditContextFrom(ctx).Init(audit.RequestAuditConfig{Level: auditapi.LevelNone}, nil)
 	return ctx
 }
 

@@ -97,6 +97,7 @@ func (d *discoverer) serve(t *table) error {
 	root := discovery.NewLegacyRootAPIHandler(d, d.core.Info.NegotiatedSerializer, "/api")
 	api := aggregated.WrapAggregatedDiscoveryToHandler(root, legacy, legacy)
 	serveDocument(t, "/api", api)
+	t.handlePrefix("/api/", http.HandlerFunc(nothingBelow))
 	return nil
 }
 
@@ -106,6 +107,7 @@ func (d *discoverer) serveGroup(t *table, g *registry.Group, everything aggregat
 	serve := func(w http.ResponseWriter, req *http.Request) { writeUnversioned(w, req, &document) }
 	t.handle("/apis/"+g.Name, http.HandlerFunc(serve))
 	t.handle("/apis/"+g.Name+"/", http.HandlerFunc(serve))
+	t.handlePrefix("/apis/"+g.Name+"/", http.HandlerFunc(nothingBelow))
 	for i, v := range g.Versions {
 		gv := metav1.GroupVersion{Group: g.Name, Version: v.Version}
 		everything.SetGroupVersionPriority(gv, priority, len(g.Versions)-i)
@@ -183,6 +185,7 @@ func serveVersionInfo(t *table, info *version.Info) {
 	h := onlyMethods(producing([]string{runtime.ContentTypeJSON}, serve), http.MethodGet)
 	t.handle("/version", h)
 	t.handle("/version/", h)
+	t.handlePrefix("/version/", http.HandlerFunc(nothingBelow))
 }
 
 // serveIndex adds / and /index.html, which list the paths of t. Everything else

@@ -1,10 +1,11 @@
 package httpapi
 
 import (
-	"fmt"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -62,6 +63,30 @@ func mediaName(clause string) string {
 	return strings.Trim(name, " ")
 }
 
+// The bounds on what is read of a body that is refused.
+const (
+	drainBytes = 64 << 20
+	drainTotal = 5 * time.Second
+	drainPause = 100 * time.Millisecond
+)
+
+// drain reads what a client still sends of a body that is too large. A connection
+// that is closed with bytes unread is reset, which can take the answer with it.
+func drain(c net.Conn) {
+	end := time.Now().Add(drainTotal)
+	buffer := make([]byte, 32<<10)
+	for n := 0; n < drainBytes && time.Now().Before(end); {
+		if err := c.SetReadDeadline(time.Now().Add(drainPause)); err != nil {
+			return
+		}
+		read, err := c.Read(buffer)
+		if err != nil {
+			return
+		}
+		n += read
+	}
+}
+
 // onlyMethods answers other methods than those given with 405.
 func onlyMethods(h http.Handler, methods ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -74,14 +99,13 @@ func onlyMethods(h http.Handler, methods ...string) http.Handler {
 	})
 }
 
+// nothingBelow answers for a path below a document of upstream's router.
+func nothingBelow(w http.ResponseWriter, req *http.Request) {
+	refuse(w, req, http.StatusNotFound, "404: Page Not Found")
+}
+
 // refuse answers with the Status that upstream makes of a router's error.
 func refuse(w http.ResponseWriter, req *http.Request, code int, message string) {
 	err := apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", message, 0, false)
-	responsewriters.ErrorNegotiated(err, legacyscheme.Codecs, schema.GroupVersion{}, w, req)
-}
-
-// failed answers a request whose handler cannot work, which is a fault of ours.
-func failed(w http.ResponseWriter, req *http.Request, err error) {
-	err = apierrors.NewInternalError(fmt.Errorf("httpapi: %w", err))
 	responsewriters.ErrorNegotiated(err, legacyscheme.Codecs, schema.GroupVersion{}, w, req)
 }

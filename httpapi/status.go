@@ -108,6 +108,7 @@ func (s *Server) handleError(ctx *fasthttp.RequestCtx, err error) {
 	case errors.As(err, &small):
 		x.text(http.StatusRequestHeaderFieldsTooLarge, "431 Request Header Fields Too Large")
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
+		drain(ctx.Conn())
 		x.fail(apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", s.config.MaxRequestBodyBytes)))
 	case errors.As(err, &timeout) && timeout.Timeout():
 		x.text(http.StatusRequestTimeout, "408 Request Timeout")

@@ -1,0 +1,205 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+const aggregatedV2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+
+// TestVersionDocuments compares every list of resources with what upstream's
+// installer computes from the same storages.
+func TestVersionDocuments(t *testing.T) {
+	ours, _ := newLarder(t)
+	theirs := newUpstream(t)
+	for _, g := range ours.registry.Groups() {
+		for _, v := range g.Versions {
+			p := path.Join("/", rootOf(g.Name == ""), g.Name, v.Version)
+			for _, accept := range []string{"application/json", "application/yaml", "application/vnd.kubernetes.protobuf", "text/plain"} {
+				c := call{method: "GET", path: p, header: map[string]string{"Accept": accept}}
+				t.Run(strings.TrimPrefix(p, "/")+" "+accept, func(t *testing.T) {
+					compare(t, ours.call(t, c), theirs.call(t, c))
+				})
+			}
+		}
+	}
+}
+
+func TestGroupDocuments(t *testing.T) {
+	s, _ := newLarder(t)
+	var list metav1.APIGroupList
+	decode(t, s.must(t, call{method: "GET", path: "/apis"}).body, &list)
+	if list.Kind != "APIGroupList" || list.APIVersion != "v1" {
+		t.Errorf("type: %+v", list.TypeMeta)
+	}
+	var names []string
+	for _, g := range list.Groups {
+		names = append(names, g.Name)
+		if len(g.ServerAddressByClientCIDRs) > 0 {
+			t.Errorf("%s: addresses: %v", g.Name, g.ServerAddressByClientCIDRs)
+		}
+		var alone metav1.APIGroup
+		decode(t, s.must(t, call{method: "GET", path: "/apis/" + g.Name}).body, &alone)
+		if alone.Kind != "APIGroup" || alone.PreferredVersion != g.PreferredVersion || !slices.Equal(alone.Versions, g.Versions) {
+			t.Errorf("%s: alone %+v, in list %+v", g.Name, alone, g)
+		}
+	}
+	// As a default kube-apiserver lists them, without apiregistration and apiextensions.
+	want := []string{
+		"apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "autoscaling", "batch",
+		"certificates.k8s.io", "networking.k8s.io", "policy", "rbac.authorization.k8s.io", "storage.k8s.io",
+		"admissionregistration.k8s.io", "scheduling.k8s.io", "coordination.k8s.io", "node.k8s.io",
+		"discovery.k8s.io", "resource.k8s.io", "flowcontrol.apiserver.k8s.io",
+	}
+	if !slices.Equal(names, want) {
+		t.Errorf("groups:\ngot  %q\nwant %q", names, want)
+	}
+	var legacy metav1.APIVersions
+	decode(t, s.must(t, call{method: "GET", path: "/api"}).body, &legacy)
+	if !slices.Equal(legacy.Versions, []string{"v1"}) || len(legacy.ServerAddressByClientCIDRs) != 1 || legacy.APIVersion != "" {
+		t.Errorf("/api: %+v", legacy)
+	}
+}
+
+func TestAggregatedDiscovery(t *testing.T) {
+	s, _ := newLarder(t)
+	for _, p := range []string{"/api", "/apis"} {
+		a := s.must(t, call{method: "GET", path: p, header: map[string]string{"Accept": aggregatedV2 + ",application/json"}})
+		if got := a.header.Get("Content-Type"); got != aggregatedV2 {
+			t.Errorf("%s: Content-Type %q", p, got)
+		}
+		var list apidiscoveryv2.APIGroupDiscoveryList
+		decode(t, a.body, &list)
+		checkAggregated(t, s, p, &list)
+
+		tag := a.header.Get("ETag")
+		again := s.call(t, call{method: "GET", path: p, header: map[string]string{"Accept": aggregatedV2, "If-None-Match": tag}})
+		if tag == "" || again.code != http.StatusNotModified || len(again.body) > 0 {
+			t.Errorf("%s: with ETag %q: %d %s", p, tag, again.code, again.body)
+		}
+	}
+}
+
+// checkAggregated holds a document against the plain ones.
+func checkAggregated(t *testing.T, s *side, p string, list *apidiscoveryv2.APIGroupDiscoveryList) {
+	t.Helper()
+	if p == "/apis" {
+		var plain metav1.APIGroupList
+		decode(t, s.must(t, call{method: "GET", path: p}).body, &plain)
+		var want, got []string
+		for _, g := range plain.Groups {
+			for _, v := range g.Versions {
+				want = append(want, v.GroupVersion)
+			}
+		}
+		for _, g := range list.Items {
+			for _, v := range g.Versions {
+				got = append(got, g.Name+"/"+v.Version)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("order:\ngot  %q\nwant %q", got, want)
+		}
+	}
+	for _, g := range list.Items {
+		for _, v := range g.Versions {
+			var plain metav1.APIResourceList
+			decode(t, s.must(t, call{method: "GET", path: path.Join(p, g.Name, v.Version)}).body, &plain)
+			n := 0
+			for _, r := range v.Resources {
+				n += 1 + len(r.Subresources)
+			}
+			// A subresource without a resource brings that along.
+			if n < len(plain.APIResources) {
+				t.Errorf("%s/%s: %d entries, plain %d", g.Name, v.Version, n, len(plain.APIResources))
+			}
+		}
+	}
+}
+
+func TestVersionAndIndex(t *testing.T) {
+	s, _ := newLarder(t)
+	a := s.must(t, call{method: "GET", path: "/version"})
+	var info map[string]string
+	decode(t, a.body, &info)
+	if info["gitVersion"] != "v1.36.3" || info["major"] != "1" || info["minor"] != "36" || a.header.Get("Content-Type") != "application/json" {
+		t.Errorf("/version: %s", a.body)
+	}
+	var index metav1.RootPaths
+	decode(t, s.must(t, call{method: "GET", path: "/"}).body, &index)
+	for _, want := range []string{"/api", "/api/v1", "/apis", "/apis/", "/apis/apps", "/apis/apps/v1", "/healthz", "/healthz/ping", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"} {
+		if !slices.Contains(index.Paths, want) {
+			t.Errorf("index lacks %s", want)
+		}
+	}
+	if !slices.IsSorted(index.Paths) {
+		t.Errorf("index is not sorted: %q", index.Paths)
+	}
+}
+
+func TestHealth(t *testing.T) {
+	s, _ := newLarder(t)
+	tests := []struct {
+		path string
+		code int
+		body string
+	}{
+		{"/healthz", 200, "ok"},
+		{"/livez", 200, "ok"},
+		{"/readyz", 200, "ok"},
+		{"/readyz/ping", 200, "ok"},
+		{"/livez?verbose", 200, "[+]ping ok\n[+]log ok\nlivez check passed\n"},
+		{"/livez?verbose&exclude=log", 200, "[+]ping ok\n[+]log excluded: ok\nlivez check passed\n"},
+		{"/livez?verbose&exclude=nothing", 200, "[+]ping ok\n[+]log ok\nwarn: some health checks cannot be excluded: no matches for \"nothing\"\nlivez check passed\n"},
+		{"/readyz?verbose", 200, "[+]ping ok\n[+]log ok\n[+]shutdown ok\nreadyz check passed\n"},
+		{"/readyz/nothing", 404, "404 page not found\n"},
+	}
+	for _, tt := range tests {
+		if a := s.call(t, call{method: "GET", path: tt.path}); a.code != tt.code || string(a.body) != tt.body {
+			t.Errorf("%s: %d %q, want %d %q", tt.path, a.code, a.body, tt.code, tt.body)
+		}
+	}
+}
+
+func TestMetricsNameWhatHappened(t *testing.T) {
+	s, _ := newLarder(t)
+	s.must(t, call{method: "POST", path: "/api/v1/namespaces/default/configmaps", body: `{"metadata":{"name":"a"}}`})
+	s.must(t, call{method: "DELETE", path: "/api/v1/namespaces/default/configmaps"})
+	text := string(s.must(t, call{method: "GET", path: "/metrics"}).body)
+	for _, want := range []string{
+		`apiserver_request_total{code="201",component="apiserver",dry_run="",group="",resource="configmaps",scope="resource",subresource="",verb="POST",version="v1"}`,
+		`apiserver_request_total{code="200",component="apiserver",dry_run="",group="",resource="configmaps",scope="namespace",subresource="",verb="DELETE",version="v1"}`,
+		`apiserver_request_duration_seconds_bucket{`,
+		`apiserver_request_sli_duration_seconds_bucket{`,
+		`apiserver_storage_objects{resource="configmaps"}`,
+		`larder_cache_bytes{group="",of="canonical",resource="configmaps"}`,
+		`larder_watchers{group="apps",resource="deployments"} 0`,
+		`process_resident_memory_bytes`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s", want)
+		}
+	}
+}
+
+func TestProfiling(t *testing.T) {
+	s, _ := newLarder(t)
+	a := s.must(t, call{method: "GET", path: "/debug/pprof/goroutine?debug=1"})
+	if !strings.HasPrefix(string(a.body), "goroutine profile:") {
+		t.Errorf("goroutine profile: %.80s", a.body)
+	}
+}
+
+func decode(t testing.TB, body []byte, into any) {
+	t.Helper()
+	if err := json.Unmarshal(body, into); err != nil {
+		t.Fatalf("%v in %.200s", err, body)
+	}
+}

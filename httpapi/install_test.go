@@ -1,0 +1,280 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/apiserver/pkg/endpoints"
+	"k8s.io/apiserver/pkg/endpoints/discovery"
+	"k8s.io/apiserver/pkg/endpoints/filters"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/routes"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+)
+
+func testVersion() *version.Info {
+	return &version.Info{Major: "1", Minor: "36", GitVersion: "v1.36.3", GitTreeState: "clean", Platform: "linux/amd64"}
+}
+
+// side is a server that answers API requests: Larder, or upstream's handlers over
+// storages of the same making.
+type side struct {
+	name     string
+	registry *registry.Registry
+	do       func(*http.Request) *http.Response
+}
+
+// newLarder runs a server that is reached from within the process.
+func newLarder(t testing.TB) (*side, *Server) {
+	t.Helper()
+	back := registrytest.New(t, nil)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(Config{
+		Registry:   back.Registry,
+		Listener:   listener,
+		TLS:        &tls.Config{},
+		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
+		Version:    testVersion(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("server: %v", err)
+		}
+	})
+	back.Start(t)
+	return &side{name: "larder", registry: back.Registry, do: func(req *http.Request) *http.Response {
+		resp, err := s.RoundTripper().RoundTrip(req)
+		if err != nil {
+			t.Fatalf("%s %s: %v", req.Method, req.URL, err)
+		}
+		return resp
+	}}, s
+}
+
+// newUpstream installs the same storages by upstream's installer, behind upstream's
+// router.
+func newUpstream(t testing.TB) *side {
+	t.Helper()
+	back := registrytest.New(t, nil)
+	back.Start(t)
+	h, err := upstreamHandler(back.Registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &side{name: "upstream", registry: back.Registry, do: func(req *http.Request) *http.Response {
+		w := httptest.NewRecorder()
+		req.RequestURI = req.URL.RequestURI()
+		h.ServeHTTP(w, req)
+		return w.Result()
+	}}
+}
+
+func upstreamHandler(r *registry.Registry) (http.Handler, error) {
+	chain := func(h http.Handler) http.Handler { return h }
+	api := genericapiserver.NewAPIServerHandler("upstream", legacyscheme.Codecs, chain, nil)
+	routes.Version{Version: testVersion()}.Install(api.GoRestfulContainer)
+	legacy := discovery.NewLegacyRootAPIHandler(discovery.DefaultAddresses{}, legacyscheme.Codecs, "/api")
+	api.GoRestfulContainer.Add(legacy.WebService())
+	models := newModels()
+	kinds := runtime.NewEquivalentResourceRegistry()
+	for _, g := range r.Groups() {
+		converter := models.converter(g)
+		if g.Name != "" {
+			group := discovery.NewAPIGroupHandler(g.Info.NegotiatedSerializer, apiGroup(g))
+			api.GoRestfulContainer.Add(group.WebService())
+		}
+		for _, v := range g.Versions {
+			scheme := g.Info.Scheme
+			gv := &endpoints.APIGroupVersion{
+				Storage:                    g.Info.VersionedResourcesStorageMap[v.Version],
+				Root:                       "/" + rootOf(g.Name == ""),
+				GroupVersion:               v.GroupVersion,
+				OptionsExternalVersion:     g.Info.OptionsExternalVersion,
+				Serializer:                 g.Info.NegotiatedSerializer,
+				ParameterCodec:             g.Info.ParameterCodec,
+				Typer:                      scheme,
+				Creater:                    scheme,
+				Convertor:                  scheme,
+				ConvertabilityChecker:      scheme,
+				Defaulter:                  scheme,
+				UnsafeConvertor:            runtime.UnsafeObjectConvertor(scheme),
+				Namer:                      runtime.Namer(meta.NewAccessor()),
+				TypeConverter:              converter,
+				EquivalentResourceRegistry: kinds,
+				Authorizer:                 authorizerfactory.NewAlwaysAllowAuthorizer(),
+				MaxRequestBodyBytes:        3 << 20,
+			}
+			if _, _, err := gv.InstallREST(api.GoRestfulContainer); err != nil {
+				return nil, err
+			}
+		}
+	}
+	withUser := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		api.Director.ServeHTTP(w, req.WithContext(apirequest.WithUser(req.Context(), processUser)))
+	})
+	return filters.WithRequestInfo(filters.WithAuditInit(filters.WithWarningRecorder(withUser)), &apirequest.RequestInfoFactory{
+		APIPrefixes:          sets.NewString("api", "apis"),
+		GrouplessAPIPrefixes: sets.NewString("api"),
+	}), nil
+}
+
+// call is one request to either side.
+type call struct {
+	method, path string
+	header       map[string]string
+	body         string
+}
+
+// answer is what a test looks at of a response.
+type answer struct {
+	code   int
+	header http.Header
+	body   []byte
+}
+
+func (s *side) call(t testing.TB, c call) answer {
+	t.Helper()
+	req, err := http.NewRequest(c.method, "http://larder.test"+c.path, strings.NewReader(c.body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	req.Header.Set("User-Agent", "tester/1.0")
+	for name, value := range c.header {
+		req.Header.Set(name, value)
+	}
+	resp := s.do(req)
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatalf("%s: %s %s: %v", s.name, c.method, c.path, err)
+	}
+	return answer{code: resp.StatusCode, header: resp.Header, body: body}
+}
+
+// must is call for requests that prepare a test.
+func (s *side) must(t testing.TB, c call) answer {
+	t.Helper()
+	a := s.call(t, c)
+	if a.code >= 300 {
+		t.Fatalf("%s: %s %s: %d %s", s.name, c.method, c.path, a.code, a.body)
+	}
+	return a
+}
+
+// sameHeaders are compared between the two sides, as far as handlers set them.
+var sameHeaders = []string{"Content-Type", "Warning", "Retry-After"}
+
+// compare reports where two answers differ, apart from what each server makes up
+// for itself: identities, times and revisions.
+func compare(t testing.TB, ours, theirs answer) {
+	t.Helper()
+	if ours.code != theirs.code {
+		t.Errorf("code: got %d, upstream %d", ours.code, theirs.code)
+	}
+	for _, name := range sameHeaders {
+		if got, want := ours.header[name], theirs.header[name]; !slices.Equal(got, want) {
+			t.Errorf("%s: got %q, upstream %q", name, got, want)
+		}
+	}
+	if got, want := scrub(ours.body), scrub(theirs.body); !bytes.Equal(got, want) {
+		t.Errorf("body:\ngot      %s\nupstream %s", got, want)
+	}
+}
+
+// scrub blanks what differs between two servers in a JSON body. Other bodies, and
+// the order of keys, stay as they are.
+func scrub(body []byte) []byte {
+	body = uuid.ReplaceAll(body, []byte("*"))
+	var v any
+	if json.Unmarshal(body, &v) != nil {
+		return body
+	}
+	blank(v)
+	out, err := json.Marshal(v)
+	if err != nil {
+		return body
+	}
+	return out
+}
+
+var uuid = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+
+func blank(v any) {
+	switch v := v.(type) {
+	case []any:
+		for _, e := range v {
+			blank(e)
+		}
+	case map[string]any:
+		for _, name := range slices.Collect(maps.Keys(v)) {
+			switch name {
+			case "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp", "time", "firstTimestamp":
+				v[name] = "*"
+			default:
+				blank(v[name])
+			}
+			// Entries are ordered by time, which a second hand may come between.
+			if entries, ok := v[name].([]any); ok && name == "managedFields" {
+				slices.SortFunc(entries, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+			}
+		}
+	}
+}
+
+func TestEveryEndpointIsInstalled(t *testing.T) {
+	_, s := newLarder(t)
+	table := s.table.Load()
+	for _, g := range s.config.Registry.Groups() {
+		for _, v := range g.Versions {
+			for _, e := range v.Endpoints {
+				i := table.resources[resourceKey{e.GVR.Group, e.GVR.Version, e.GVR.Resource, e.Subresource}]
+				if i == nil {
+					t.Errorf("%s %s is not installed", v, e.Name())
+					continue
+				}
+				for _, verb := range e.Verbs {
+					if i.http[verb] == nil && i.connect[methodOf(verb)] == nil {
+						t.Errorf("%s %s: no handler for %s", v, e.Name(), verb)
+					}
+				}
+				if e.Connect != (len(i.connect) > 0) {
+					t.Errorf("%s %s: connects by %v, handlers for %d methods", v, e.Name(), e.Connect, len(i.connect))
+				}
+			}
+		}
+	}
+}
