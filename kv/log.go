@@ -27,10 +27,23 @@ func (c slogCore) With(fields []zapcore.Field) zapcore.Core {
 }
 
 func (c slogCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if c.Enabled(entry.Level) {
+	if c.Enabled(entry.Level) && !ordinary[entry.Message] {
 		return checked.AddCore(entry, c)
 	}
 	return checked
+}
+
+// ordinary lists what etcd warns of and what is as it should be here: its one
+// socket admits this user alone, its first start has no storage version to find
+// yet, and its listeners are closed when it is stopped.
+var ordinary = map[string]bool{
+	"Running http and grpc server on single port. This is not recommended for production.": true,
+	"simple token is not cryptographically signed":                                         true,
+	"Failed to detect schema version":                                                      true,
+	"failed to update storage version":                                                     true,
+	"setting up serving from embedded etcd failed.":                                        true,
+	"stopping insecure grpc server due to error":                                           true,
+	"stopped insecure grpc server due to error":                                            true,
 }
 
 func (c slogCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
