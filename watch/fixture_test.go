@@ -152,9 +152,13 @@ func mustSelect[S any](selector S, err error) S {
 	return selector
 }
 
-// selects is the filter as the checker sees it, made without the code under test.
-func (f filter) selects(s *watchtest.State) bool {
+// predicate is the filter as the checker sees it, made without the code under test.
+func (f filter) predicate() func(*watchtest.State) bool {
 	o := f.options()
+	return func(s *watchtest.State) bool { return f.selects(o, s) }
+}
+
+func (f filter) selects(o watch.Options, s *watchtest.State) bool {
 	namespace, name, found := strings.Cut(s.Key, "/")
 	if !found {
 		namespace, name = "", s.Key

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/larder-io/larder/cache"
@@ -74,7 +75,7 @@ func (m *model) drawChanges(t *rapid.T) []change {
 // open adds a watcher; one that is resumed carries on after another.
 func (m *model) open(t *rapid.T, f filter, resumed bool, after int64) {
 	o := f.options()
-	request := watchtest.Request{Selects: f.selects, After: after, Resumed: resumed}
+	request := watchtest.Request{Selects: f.predicate(), After: after, Resumed: resumed}
 	if after < 0 {
 		s := m.cache.Snapshot()
 		o.Initial = &s
@@ -220,17 +221,23 @@ func (m *model) finish(t *rapid.T) {
 	}
 }
 
+// TestModel runs many short lives; -rapid.checks and -rapid.steps make them more
+// and longer.
 func TestModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		m := &model{world: newWorld(t, config{
-			backlog: rapid.SampledFrom([]int{1, 2, 5, 1000}).Draw(t, "backlog"),
-			events:  rapid.SampledFrom([]int{4, 16, 1000}).Draw(t, "events"),
-		})}
-		m.keys = rapid.SampledFrom([][]string{namespacedKeys, clusterKeys}).Draw(t, "keys")
-		m.reset()
-		t.Repeat(m.actions())
-		m.finish(t)
-	})
+	for i := range 10 {
+		t.Run(strconv.Itoa(i), rapid.MakeCheck(live))
+	}
+}
+
+func live(t *rapid.T) {
+	m := &model{world: newWorld(t, config{
+		backlog: rapid.SampledFrom([]int{1, 2, 5, 1000}).Draw(t, "backlog"),
+		events:  rapid.SampledFrom([]int{4, 16, 1000}).Draw(t, "events"),
+	})}
+	m.keys = rapid.SampledFrom([][]string{namespacedKeys, clusterKeys}).Draw(t, "keys")
+	m.reset()
+	t.Repeat(m.actions())
+	m.finish(t)
 }
 
 var _ cache.Source = (*world)(nil)

@@ -152,11 +152,11 @@ func (s *stress) client(f filter, rnd *rand.Rand) {
 // open begins a watch, of the initial objects when after is negative.
 func (s *stress) open(f filter, after int64) (stream, *watch.Watcher, error) {
 	o := f.options()
-	request := watchtest.Request{Selects: f.selects, After: after, Resumed: true}
+	request := watchtest.Request{Selects: f.predicate(), After: after, Resumed: true}
 	snapshot := s.cache.Snapshot()
 	if o.After = after; after < 0 {
 		o.Initial = &snapshot
-		request = watchtest.Request{Selects: f.selects, Initial: true, At: snapshot.Revision()}
+		request = watchtest.Request{Selects: f.predicate(), Initial: true, At: snapshot.Revision()}
 	}
 	w, err := s.hub.Watch(o)
 	if err != nil {

@@ -1,0 +1,222 @@
+package watch_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/watch"
+)
+
+// crowd is watchers that are read, each by a goroutine of its own.
+type crowd struct {
+	*world
+	told sync.WaitGroup // deliveries that are still to come
+	stop func()
+}
+
+func newCrowd(b *testing.B, options []watch.Options) *crowd {
+	c := &crowd{world: newWorld(b, config{events: 100_000})}
+	c.reset()
+	ctx, cancel := context.WithCancel(b.Context())
+	var all sync.WaitGroup
+	all.Go(func() { _ = c.hub.Run(ctx) })
+	for _, o := range options {
+		o.After = c.last
+		w := c.must(b, o)
+		all.Go(func() {
+			buffer := make([]watch.Delivery, 0, 16)
+			for {
+				ds, err := w.Next(ctx, buffer)
+				if err != nil {
+					return
+				}
+				for _, d := range ds {
+					_, _ = d.Frame(1, func(d watch.Delivery) ([]byte, error) { return d.Object.Body(), nil })
+				}
+				c.told.Add(-len(ds))
+			}
+		})
+	}
+	c.stop = func() {
+		cancel()
+		all.Wait()
+	}
+	return c
+}
+
+// write applies one update, of an object without a place in the test's history.
+func (c *crowd) write(key, node string) {
+	c.last++
+	o := cache.NewObject(cache.ObjectConfig{
+		Key: key, Revision: c.last, Body: make([]byte, 4800),
+		Fields: map[string]string{"spec.nodeName": node},
+	}, c.cache.Schema())
+	c.cache.Apply(cache.Batch{Revision: c.last, Time: time.Unix(c.last, 0), Changes: []cache.Change{{Key: key, Object: o}}})
+}
+
+// BenchmarkFanOut tells 200 watchers of one group of each event, one event at a time.
+func BenchmarkFanOut(b *testing.B) {
+	const watchers = 200
+	c := newCrowd(b, make([]watch.Options, watchers))
+	defer c.stop()
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		c.told.Add(watchers)
+		c.write(fmt.Sprintf("default/p%d", i%100), "n")
+		c.told.Wait()
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/watchers, "ns/delivery")
+}
+
+// BenchmarkNodes has 1,000 watchers, each of one node's objects.
+func BenchmarkNodes(b *testing.B) {
+	const nodes = 1000
+	options := make([]watch.Options, nodes)
+	for i := range options {
+		options[i] = filter{field: fmt.Sprintf("spec.nodeName=n%d", i)}.options()
+	}
+	c := newCrowd(b, options)
+	defer c.stop()
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		c.told.Add(1)
+		c.write(fmt.Sprintf("default/p%d", i%nodes), fmt.Sprintf("n%d", i%nodes))
+		c.told.Wait()
+	}
+}
+
+// BenchmarkSelectors has 1,000 watchers whose selectors give the Hub no value to
+// look them up by: each is evaluated at each event.
+func BenchmarkSelectors(b *testing.B) {
+	options := make([]watch.Options, 1000)
+	for i := range options {
+		options[i] = filter{field: fmt.Sprintf("spec.nodeName!=n,phase!=p%d", i)}.options()
+	}
+	c := newCrowd(b, options)
+	defer c.stop()
+	b.ReportAllocs()
+	before := c.hub.Stats().Events
+	for i := 0; b.Loop(); i++ {
+		c.write(fmt.Sprintf("default/p%d", i%100), "n")
+		for c.hub.Stats().Events == before {
+			runtime.Gosched()
+		}
+		before = c.hub.Stats().Events
+	}
+}
+
+// BenchmarkInitial delivers 10,000 initial objects.
+func BenchmarkInitial(b *testing.B) {
+	w := newWorld(b, config{events: 100})
+	w.reset()
+	for i := range 10_000 {
+		w.apply(change{key: fmt.Sprintf("default/p%d", i)})
+	}
+	buffer := make([]watch.Delivery, 0, 128)
+	b.ReportAllocs()
+	for b.Loop() {
+		s := w.cache.Snapshot()
+		watcher, err := w.hub.Watch(watch.Options{Initial: &s, Bookmarks: true})
+		if err != nil {
+			b.Fatal(err)
+		}
+		for n := 0; n <= 10_000; {
+			ds, err := watcher.Next(b.Context(), buffer)
+			if err != nil {
+				b.Fatal(err)
+			}
+			n += len(ds)
+		}
+		watcher.Close()
+	}
+}
+
+// BenchmarkOpen opens and closes a watch while many are open.
+func BenchmarkOpen(b *testing.B) {
+	w := newWorld(b, config{events: 100})
+	w.reset()
+	for i := range 10_000 {
+		o := ownGroup(i)
+		o.After = w.last
+		w.must(b, o)
+	}
+	o := filter{field: "spec.nodeName=n77"}.options()
+	o.After = w.last
+	b.ReportAllocs()
+	for b.Loop() {
+		watcher, err := w.hub.Watch(o)
+		if err != nil {
+			b.Fatal(err)
+		}
+		watcher.Close()
+	}
+}
+
+// idleBytes gives the memory of one of 10,000 caught-up watchers of the options.
+func idleBytes(t testing.TB, options func(i int) watch.Options) float64 {
+	const n = 10_000
+	w := newWorld(t, config{events: 100})
+	w.reset()
+	all := make([]watch.Options, n) // selectors belong to those who ask
+	for i := range all {
+		all[i] = options(i)
+		all[i].After = w.last
+	}
+	watchers := make([]*watch.Watcher, n)
+	before := heap()
+	for i := range watchers {
+		var err error
+		if watchers[i], err = w.hub.Watch(all[i]); err != nil {
+			t.Fatal(err)
+		}
+		if ds, err := watchers[i].Poll(nil); len(ds) > 0 || err != nil {
+			t.Fatal(ds, err)
+		}
+	}
+	after := heap()
+	for _, watcher := range watchers {
+		watcher.Close()
+	}
+	runtime.KeepAlive(all)
+	return float64(after-before) / n
+}
+
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+func oneGroup(int) watch.Options { return watch.Options{} }
+
+func ownGroup(i int) watch.Options {
+	return filter{field: fmt.Sprintf("spec.nodeName=n%d", i)}.options()
+}
+
+func BenchmarkIdle(b *testing.B) {
+	b.Run("one group", func(b *testing.B) {
+		for b.Loop() {
+			b.ReportMetric(idleBytes(b, oneGroup), "B/watch")
+		}
+	})
+	b.Run("own groups", func(b *testing.B) {
+		for b.Loop() {
+			b.ReportMetric(idleBytes(b, ownGroup), "B/watch")
+		}
+	})
+}
+
+func TestIdleWatchesAreSmall(t *testing.T) {
+	if size := idleBytes(t, oneGroup); size > 512 {
+		t.Errorf("%.0f B for an idle watch in a group of many", size)
+	}
+	if size := idleBytes(t, ownGroup); size > 1024 {
+		t.Errorf("%.0f B for an idle watch in a group of its own", size)
+	}
+}
