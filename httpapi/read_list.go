@@ -166,7 +166,7 @@ func (b *listBody) WriteTo(w io.Writer) (int64, error) {
 		out.buf = b.form.AppendItemHeader(out.buf, i, item)
 		out.write(item)
 	}
-	out.buf = b.form.AppendListFooter(out.buf, len(b.items))
+	out.buf = b.form.AppendListFooter(out.buf, b.meta, len(b.items))
 	out.flush()
 	return out.written, out.err
 }

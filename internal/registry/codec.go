@@ -39,9 +39,21 @@ type codec struct {
 	// storage.Interface do it again: it is idempotent.
 	decorate func(runtime.Object)
 
+	// splitMetadata says that conversion moves annotations to fields and back, so
+	// that PartialObjectMetadata, which upstream takes from the internal object,
+	// is no part of the canonical bytes.
+	splitMetadata bool
+
 	// decodes counts decodings of cached bytes: none happen when the form that is
 	// asked for was made before.
 	decodes atomic.Uint64
+}
+
+// splitMetadata lists the resources whose canonical metadata differs from that of
+// their internal objects (kubernetes pkg/apis/apps/v1/conversion.go).
+var splitMetadata = map[schema.GroupResource]bool{
+	{Group: "apps", Resource: "daemonsets"}:  true,
+	{Group: "apps", Resource: "deployments"}: true,
 }
 
 // marshaler and unmarshaler are what generated protobuf types have.

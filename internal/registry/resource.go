@@ -144,6 +144,8 @@ func newCodec(config resourceConfig) (*codec, error) {
 		newFunc:     config.NewFunc,
 		newListFunc: config.NewListFunc,
 		attrs:       config.GetAttrs,
+
+		splitMetadata: splitMetadata[config.GroupResource],
 	}
 	if c.transformer == nil {
 		c.transformer = identity.NewEncryptCheckTransformer()

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -153,14 +154,17 @@ func (v *View) newForm(media MediaType, shape Shape, base int) *Form {
 // a nil slice, so that an empty one has null for its items, and gives each item
 // its kind (apiserver pkg/endpoints/handlers/response.go).
 func partialKind(shape Shape) wire.Kind {
-	gv := metav1.SchemeGroupVersion
+	kind := wire.Kind{
+		APIVersion: metav1.SchemeGroupVersion.String(),
+		Kind:       "PartialObjectMetadata",
+		ListKind:   "PartialObjectMetadataList",
+		Typed:      true,
+		NullItems:  true,
+	}
 	if shape == PartialV1beta1 {
-		gv = metav1beta1.SchemeGroupVersion
+		kind.APIVersion, kind.ItemsFirst = metav1beta1.SchemeGroupVersion.String(), true
 	}
-	return wire.Kind{
-		APIVersion: gv.String(), Kind: "PartialObjectMetadata", ListKind: "PartialObjectMetadataList",
-		Typed: true, NullItems: true,
-	}
+	return kind
 }
 
 // ID tells f apart from the other forms of its Resource, for frames that are
@@ -177,9 +181,9 @@ func (f *Form) Item(o *cache.Object) ([]byte, error) {
 	}
 	if f.media == Protobuf {
 		switch {
-		case f.shape != Full:
+		case f.shape != Full && !f.view.Resource.codec.splitMetadata:
 			return wire.PartialProtobuf(o.Body())
-		case f.canonical():
+		case f.shape == Full && f.canonical():
 			return o.Body(), nil
 		}
 	}
@@ -203,15 +207,23 @@ func (f *Form) canonical() bool {
 // encode makes the item of o in this form from its canonical bytes.
 func (f *Form) encode(o *cache.Object) ([]byte, error) {
 	c := f.view.Resource.codec
-	if f.shape != Full {
+	switch {
+	case f.shape == Full:
+		obj, err := c.as(o.Body(), f.view.GVK.GroupVersion())
+		if err != nil {
+			return nil, err
+		}
+		return f.marshal(obj)
+	case c.splitMetadata:
+		obj := c.newFunc()
+		if err := c.decode(o.Body(), obj); err != nil {
+			return nil, err
+		}
+		return f.partialOf(obj)
+	default:
 		c.decodes.Add(1)
-		return f.encodePartial(o.Body())
+		return f.partial(o.Body())
 	}
-	obj, err := c.as(o.Body(), f.view.GVK.GroupVersion())
-	if err != nil {
-		return nil, err
-	}
-	return f.marshal(obj)
 }
 
 func (f *Form) marshal(obj runtime.Object) ([]byte, error) {
@@ -221,19 +233,28 @@ func (f *Form) marshal(obj runtime.Object) ([]byte, error) {
 	return marshalJSON(obj)
 }
 
-// encodePartial makes the JSON item of PartialObjectMetadata; only ObjectMeta is
-// decoded. Protobuf items are a part of the canonical bytes and never made.
-func (f *Form) encodePartial(body []byte) ([]byte, error) {
+// partial makes the JSON item of PartialObjectMetadata; only ObjectMeta is decoded.
+func (f *Form) partial(body []byte) ([]byte, error) {
 	raw, err := wire.ObjectMetaProtobuf(body)
 	if err != nil {
 		return nil, err
 	}
-	partial := partialKind(f.shape)
-	obj := metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{Kind: partial.Kind, APIVersion: partial.APIVersion}}
-	if err := obj.ObjectMeta.Unmarshal(raw); err != nil {
+	var m metav1.ObjectMeta
+	if err := m.Unmarshal(raw); err != nil {
 		return nil, fmt.Errorf("registry: decode metadata: %w", err)
 	}
-	return marshalJSON(&obj)
+	return f.partialOf(&m)
+}
+
+// partialOf makes the item of PartialObjectMetadata of something with metadata.
+func (f *Form) partialOf(obj any) ([]byte, error) {
+	accessor, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	partial, kind := meta.AsPartialObjectMetadata(accessor), partialKind(f.shape)
+	partial.Kind, partial.APIVersion = kind.Kind, kind.APIVersion
+	return f.marshal(partial)
 }
 
 // marshalJSON writes obj as encoding/json does.
@@ -283,14 +304,7 @@ func (f *Form) makeBookmark(initialEnd bool) ([]byte, error) {
 		return nil, err
 	}
 	if f.shape != Full {
-		body, err := c.encode(obj)
-		if err != nil {
-			return nil, err
-		}
-		if f.media == Protobuf {
-			return wire.PartialProtobuf(body)
-		}
-		return f.encodePartial(body)
+		return f.partialOf(obj)
 	}
 	out, err := c.toVersion(obj, f.view.GVK.GroupVersion())
 	if err != nil {

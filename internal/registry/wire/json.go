@@ -105,7 +105,7 @@ func (w *jsonWriter) AppendItemHeader(dst []byte, i int, _ []byte) []byte {
 	return dst
 }
 
-func (w *jsonWriter) AppendListFooter(dst []byte, items int) []byte {
+func (w *jsonWriter) AppendListFooter(dst []byte, _ ListMeta, items int) []byte {
 	if items == 0 && w.null {
 		return append(dst, nullClose...)
 	}

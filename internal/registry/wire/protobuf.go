@@ -12,8 +12,9 @@ const (
 	wireLen    = 2
 	wire32     = 5
 
-	tagMetadata        = 1<<3 | wireLen // of any object and of any list
-	tagItem            = 2<<3 | wireLen // of any list
+	tagMetadata        = 1<<3 | wireLen // of any object
+	tagFirst           = 1<<3 | wireLen // of a list: metadata, then items
+	tagSecond          = 2<<3 | wireLen
 	tagResourceVersion = 6<<3 | wireLen // of ObjectMeta
 	numResourceVersion = 6
 	tagListSelfLink    = 1<<3 | wireLen // of ListMeta
@@ -35,15 +36,17 @@ const envelopeTail = "\x1a\x00\x22\x00"
 
 // protobufWriter writes one kind in application/vnd.kubernetes.protobuf.
 type protobufWriter struct {
-	object []byte // magic number and type of an object, up to the tag of raw
-	list   []byte // the same of a list
+	object     []byte // magic number and type of an object, up to the tag of raw
+	list       []byte // the same of a list
+	itemsFirst bool
 }
 
 // Protobuf returns the Writer of a kind in protobuf. Items are bare messages.
 func Protobuf(k Kind) Writer {
 	return &protobufWriter{
-		object: envelope(k.APIVersion, k.Kind),
-		list:   envelope(k.APIVersion, k.ListKind),
+		object:     envelope(k.APIVersion, k.Kind),
+		list:       envelope(k.APIVersion, k.ListKind),
+		itemsFirst: k.ItemsFirst,
 	}
 }
 
@@ -78,24 +81,30 @@ func (w *protobufWriter) ListSize(meta ListMeta, _, size int) int {
 }
 
 func (w *protobufWriter) AppendListHeader(dst []byte, meta ListMeta, _, size int) []byte {
-	n := listMetaSize(meta)
 	dst = append(dst, w.list...)
-	dst = binary.AppendUvarint(dst, uint64(sizeField(n)+size))
-	dst = append(dst, tagMetadata)
-	dst = binary.AppendUvarint(dst, uint64(n))
-	return appendListMeta(dst, meta)
+	dst = binary.AppendUvarint(dst, uint64(sizeField(listMetaSize(meta))+size))
+	if w.itemsFirst {
+		return dst
+	}
+	return appendListMeta(append(dst, tagFirst), meta)
 }
 
 func (w *protobufWriter) AppendItemHeader(dst []byte, _ int, item []byte) []byte {
-	dst = append(dst, tagItem)
-	return binary.AppendUvarint(dst, uint64(len(item)))
+	tag := byte(tagSecond)
+	if w.itemsFirst {
+		tag = tagFirst
+	}
+	return binary.AppendUvarint(append(dst, tag), uint64(len(item)))
 }
 
-func (w *protobufWriter) AppendListFooter(dst []byte, _ int) []byte {
+func (w *protobufWriter) AppendListFooter(dst []byte, meta ListMeta, _ int) []byte {
+	if w.itemsFirst {
+		dst = appendListMeta(append(dst, tagSecond), meta)
+	}
 	return append(dst, envelopeTail...)
 }
 
-// listMetaSize is the length of what appendListMeta appends.
+// listMetaSize is the length of an encoded ListMeta.
 func listMetaSize(meta ListMeta) int {
 	n := sizeField(0) + sizeField(revisionLen(meta.Revision)) + sizeField(len(meta.Continue))
 	if meta.Remaining != nil {
@@ -104,8 +113,10 @@ func listMetaSize(meta ListMeta) int {
 	return n
 }
 
-// appendListMeta writes ListMeta as gogo does: empty strings are written.
+// appendListMeta writes ListMeta and its length before it as gogo does: empty
+// strings are written.
 func appendListMeta(dst []byte, meta ListMeta) []byte {
+	dst = binary.AppendUvarint(dst, uint64(listMetaSize(meta)))
 	dst = append(dst, tagListSelfLink, 0)
 	dst = append(dst, tagListRevision, byte(revisionLen(meta.Revision)))
 	dst = appendRevisionString(dst, meta.Revision)

@@ -22,6 +22,9 @@ type Kind struct {
 	Typed bool
 	// NullItems says that an empty JSON list has null for its items.
 	NullItems bool
+	// ItemsFirst says that the protobuf list has items in field 1 and metadata in
+	// field 2, as that of meta.k8s.io/v1beta1 alone has.
+	ItemsFirst bool
 }
 
 // ListMeta is the metadata of a list.
@@ -49,7 +52,7 @@ type Writer interface {
 	// AppendItemHeader appends what stands between item i and what precedes it.
 	AppendItemHeader(dst []byte, i int, item []byte) []byte
 	// AppendListFooter appends what follows the last item.
-	AppendListFooter(dst []byte, items int) []byte
+	AppendListFooter(dst []byte, meta ListMeta, items int) []byte
 
 	// FrameSize is the length of what AppendFrame appends.
 	FrameSize(event string, item []byte) int
@@ -72,7 +75,7 @@ func AppendList(dst []byte, w Writer, meta ListMeta, items [][]byte) []byte {
 		dst = w.AppendItemHeader(dst, i, item)
 		dst = append(dst, item...)
 	}
-	return w.AppendListFooter(dst, len(items))
+	return w.AppendListFooter(dst, meta, len(items))
 }
 
 // digits is the length of a positive number in decimal.

@@ -1,0 +1,41 @@
+package registry
+
+import (
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/larder-io/larder/cache"
+)
+
+// Stored encodes obj as it would be stored.
+func (r *Resource) Stored(obj runtime.Object) ([]byte, error) {
+	return (&store{Resource: r}).stored(obj)
+}
+
+// Read decodes a stored value as upstream's storages give it to a reader.
+func (r *Resource) Read(value []byte, revision int64) (runtime.Object, error) {
+	obj := r.codec.newFunc()
+	if err := r.codec.decodeStored(value, obj, revision); err != nil {
+		return nil, err
+	}
+	if r.codec.decorate != nil {
+		r.codec.decorate(obj)
+	}
+	return obj, nil
+}
+
+// Ingest makes the cache's object of a stored value.
+func (r *Resource) Ingest(rest string, value []byte, revision int64) *cache.Object {
+	return r.codec.ingest(r.schema, r.layout.root+rest, rest, value, revision)
+}
+
+// Decode decodes a cached object for a caller of its own.
+func (r *Resource) Decode(o *cache.Object) (runtime.Object, error) { return r.codec.internal(o, 0) }
+
+// NewObject and NewList make empty objects of the resource.
+func (r *Resource) NewObject() runtime.Object { return r.codec.newFunc() }
+func (r *Resource) NewList() runtime.Object   { return r.codec.newListFunc() }
+
+// BookmarkObject is the object of a bookmark.
+func (r *Resource) BookmarkObject(revision int64, initialEnd bool) (runtime.Object, error) {
+	return r.codec.bookmark(revision, initialEnd)
+}

@@ -1,0 +1,310 @@
+package registry_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/util/apihelpers"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	apitesting "k8s.io/kubernetes/pkg/api/testing"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/internal/registry/wire"
+)
+
+// upstream encodes objects of one view, media type and shape with upstream's own
+// serializers, as apiserver pkg/endpoints/handlers puts them together.
+type upstream struct {
+	codecs runtime.NegotiatedSerializer
+	gv     schema.GroupVersion // of what is written
+	kind   schema.GroupVersion // of the view
+	shape  registry.Shape
+	media  string
+}
+
+func newUpstream(v *registry.View, media registry.MediaType, shape registry.Shape) upstream {
+	u := upstream{gv: v.GVK.GroupVersion(), kind: v.GVK.GroupVersion(), shape: shape, media: runtime.ContentTypeJSON}
+	if media == registry.Protobuf {
+		u.media = runtime.ContentTypeProtobuf
+	}
+	switch shape {
+	case registry.Partial:
+		u.gv, u.codecs = metav1.SchemeGroupVersion, apihelpers.GetMetaInternalVersionCodecs()
+	case registry.PartialV1beta1:
+		u.gv, u.codecs = metav1beta1.SchemeGroupVersion, apihelpers.GetMetaInternalVersionCodecs()
+	default:
+		u.codecs = serializer.NewCodecFactory(legacyscheme.Scheme,
+			serializer.WithStreamingCollectionEncodingToJSON(), serializer.WithStreamingCollectionEncodingToProtobuf())
+	}
+	return u
+}
+
+func (u upstream) info(t *testing.T) runtime.SerializerInfo {
+	t.Helper()
+	info, ok := runtime.SerializerInfoForMediaType(u.codecs.SupportedMediaTypes(), u.media)
+	if !ok {
+		t.Fatalf("no serializer for %s", u.media)
+	}
+	return info
+}
+
+// shaped converts obj to what was asked for.
+func (u upstream) shaped(t *testing.T, obj runtime.Object) runtime.Object {
+	t.Helper()
+	if u.shape == registry.Full {
+		return obj
+	}
+	if !meta.IsListType(obj) {
+		return u.partial(t, obj)
+	}
+	list, err := meta.ListAccessor(obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	items, err := meta.ExtractList(obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var partials []metav1.PartialObjectMetadata
+	for _, item := range items {
+		partials = append(partials, *u.partial(t, item))
+	}
+	listMeta := metav1.ListMeta{ResourceVersion: list.GetResourceVersion(), Continue: list.GetContinue(), RemainingItemCount: list.GetRemainingItemCount()}
+	if u.shape == registry.PartialV1beta1 {
+		return &metav1beta1.PartialObjectMetadataList{ListMeta: listMeta, Items: partials}
+	}
+	return &metav1.PartialObjectMetadataList{ListMeta: listMeta, Items: partials}
+}
+
+func (u upstream) partial(t *testing.T, obj runtime.Object) *metav1.PartialObjectMetadata {
+	t.Helper()
+	accessor, err := meta.Accessor(obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	partial := meta.AsPartialObjectMetadata(accessor)
+	partial.SetGroupVersionKind(u.gv.WithKind("PartialObjectMetadata"))
+	return partial
+}
+
+// body is a response with obj in it.
+func (u upstream) body(t *testing.T, obj runtime.Object) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	if err := u.codecs.EncoderForVersion(u.info(t).Serializer, u.gv).Encode(u.shaped(t, obj), &out); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// frame is an event in a watch stream.
+func (u upstream) frame(t *testing.T, event string, obj runtime.Object) []byte {
+	t.Helper()
+	stream := u.info(t).StreamSerializer
+	var out bytes.Buffer
+	var encoded bytes.Buffer
+	outer := metav1.WatchEvent{Type: event, Object: runtime.RawExtension{Raw: u.body(t, obj)}}
+	if err := legacyscheme.Codecs.EncoderForVersion(stream.Serializer, u.kind).Encode(&outer, &encoded); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Framer.NewFrameWriter(&out).Write(encoded.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// sample is a fuzzed object in all its states.
+type sample struct {
+	object   *cache.Object
+	value    []byte
+	revision int64
+}
+
+func fuzzed(t *testing.T, r *registry.Resource, seed int64) sample {
+	t.Helper()
+	obj := r.NewObject()
+	fuzzer.FuzzerFor(apitesting.FuzzerFuncs, rand.NewSource(seed), legacyscheme.Codecs).Fill(obj)
+	value, err := r.Stored(obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	revision := 1 + seed*1_000_003
+	s := sample{value: value, revision: revision}
+	s.object = r.Ingest(fmt.Sprintf("ns/object-%d", seed), value, revision)
+	if err := s.object.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// read is the object as upstream reads it.
+func (s sample) read(t *testing.T, r *registry.Resource, revision int64) runtime.Object {
+	t.Helper()
+	obj, err := r.Read(s.value, revision)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return obj
+}
+
+// TestForms holds every form of every served kind against upstream's encoders.
+func TestForms(t *testing.T) {
+	server := registrytest.New(t, nil)
+	seen := 0
+	for _, group := range server.Registry.Groups() {
+		for _, version := range group.Versions {
+			for _, e := range version.Endpoints {
+				if e.View == nil {
+					continue
+				}
+				seen++
+				t.Run(e.GVR.GroupVersion().String()+"/"+e.GVR.Resource, func(t *testing.T) { testView(t, e.View) })
+			}
+		}
+	}
+	if seen < 50 {
+		t.Errorf("only %d views", seen)
+	}
+}
+
+func testView(t *testing.T, v *registry.View) {
+	var samples []sample
+	for seed := range int64(3) {
+		samples = append(samples, fuzzed(t, v.Resource, seed))
+	}
+	for _, media := range []registry.MediaType{registry.JSON, registry.Protobuf} {
+		for _, shape := range []registry.Shape{registry.Full, registry.Partial, registry.PartialV1beta1} {
+			t.Run(fmt.Sprintf("media=%d/shape=%d", media, shape), func(t *testing.T) {
+				f, u := v.Form(media, shape), newUpstream(v, media, shape)
+				for _, s := range samples {
+					testObject(t, v, f, u, s)
+				}
+				testLists(t, v, f, u, samples)
+				testBookmarks(t, v, f, u)
+			})
+		}
+	}
+	testDecoded(t, v, samples)
+}
+
+func testObject(t *testing.T, v *registry.View, f *registry.Form, u upstream, s sample) {
+	t.Helper()
+	item, err := f.Item(s.object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "object", f.AppendObject(nil, item), u.body(t, s.read(t, v.Resource, s.revision)), f.ObjectSize(item))
+	equal(t, "added", f.AppendFrame(nil, "ADDED", item), u.frame(t, "ADDED", s.read(t, v.Resource, s.revision)), f.FrameSize("ADDED", item))
+	for _, revision := range []int64{7, s.revision * 1000} {
+		item, err := f.ItemAt(s.object, revision)
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "deleted", f.AppendFrame(nil, "DELETED", item), u.frame(t, "DELETED", s.read(t, v.Resource, revision)), f.FrameSize("DELETED", item))
+	}
+	decodes := v.Resource.Decodes()
+	if again, err := f.Item(s.object); err != nil || !bytes.Equal(again, item) {
+		t.Errorf("item changed: %v", err)
+	}
+	if v.Resource.Decodes() != decodes {
+		t.Error("decoded twice for the same form")
+	}
+}
+
+func testLists(t *testing.T, v *registry.View, f *registry.Form, u upstream, samples []sample) {
+	t.Helper()
+	remaining := int64(12345)
+	for n := 0; n <= len(samples); n++ {
+		for _, listMeta := range []wire.ListMeta{{Revision: 99}, {Revision: 1 << 40, Continue: "eyJ2IjoibWV0YS5rOHMuaW8vdjEifQ"}, {Revision: 5, Continue: "x", Remaining: &remaining}} {
+			var objects []runtime.Object
+			var items [][]byte
+			size := 0
+			for _, s := range samples[:n] {
+				item, err := f.Item(s.object)
+				if err != nil {
+					t.Fatal(err)
+				}
+				objects = append(objects, s.read(t, v.Resource, s.revision))
+				items = append(items, item)
+				size += f.ItemSize(item)
+			}
+			if objects == nil {
+				objects = []runtime.Object{}
+			}
+			list := v.Resource.NewList()
+			if err := meta.SetList(list, objects); err != nil {
+				t.Fatal(err)
+			}
+			if err := (storage.APIObjectVersioner{}).UpdateList(list, uint64(listMeta.Revision), listMeta.Continue, listMeta.Remaining); err != nil {
+				t.Fatal(err)
+			}
+			equal(t, fmt.Sprintf("list of %d", n), wire.AppendList(nil, f, listMeta, items), u.body(t, list), f.ListSize(listMeta, n, size))
+		}
+	}
+}
+
+func testBookmarks(t *testing.T, v *registry.View, f *registry.Form, u upstream) {
+	t.Helper()
+	for _, end := range []bool{false, true} {
+		for _, revision := range []int64{1, 987654321} {
+			obj, err := v.Resource.BookmarkObject(revision, end)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := f.AppendBookmark(nil, revision, end)
+			if err != nil {
+				t.Fatal(err)
+			}
+			equal(t, "bookmark", got, u.frame(t, "BOOKMARK", obj), len(got))
+		}
+	}
+}
+
+// testDecoded checks that what is decoded from the cache encodes to what it was
+// decoded from.
+func testDecoded(t *testing.T, v *registry.View, samples []sample) {
+	t.Helper()
+	for _, s := range samples {
+		obj, err := v.Resource.Decode(s.object)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := v.Resource.Stored(obj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := v.Resource.Stored(s.read(t, v.Resource, s.revision))
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "decoded", got, want, len(got))
+	}
+}
+
+func equal(t *testing.T, what string, got, want []byte, size int) {
+	t.Helper()
+	if size != len(got) {
+		t.Errorf("%s: size %d, announced %d", what, len(got), size)
+	}
+	if bytes.Equal(got, want) {
+		return
+	}
+	at := 0
+	for at < len(got) && at < len(want) && got[at] == want[at] {
+		at++
+	}
+	from := max(0, at-80)
+	t.Errorf("%s: differs at byte %d\n got %q\nwant %q", what, at, got[from:min(len(got), at+120)], want[from:min(len(want), at+120)])
+}
