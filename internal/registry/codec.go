@@ -212,11 +212,10 @@ func (c *codec) internal(o *cache.Object, revision int64) (runtime.Object, error
 	return obj, nil
 }
 
-// as decodes a cached object into version, without kind and apiVersion.
+// as decodes canonical bytes into version gv, without kind and apiVersion. It goes
+// by way of the internal version even to the canonical one: conversion adds what
+// protobuf does not carry (kind and apiVersion of volume claim templates).
 func (c *codec) as(body []byte, gv schema.GroupVersion) (runtime.Object, error) {
-	if gv == c.canonical.GroupVersion() {
-		return c.versioned(body)
-	}
 	obj := c.newFunc()
 	if err := c.decode(body, obj); err != nil {
 		return nil, err
