@@ -3,6 +3,7 @@ package httpapi
 import (
 	"fmt"
 	"sync"
+	"weak"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
@@ -23,10 +24,13 @@ import (
 // models names and makes the OpenAPI definitions of the built-in kinds.
 //
 // All of them together take 10 ms and 6 MB to make and most processes need few,
-// so nothing is kept: each call makes them anew, and the callers keep what they
-// derive. Upstream holds two full sets for the life of the process.
+// so they are kept no longer than the garbage collector lets them be; the callers
+// keep what they derive. Upstream holds two full sets for the life of the process.
 type models struct {
 	namer func() *openapinamer.DefinitionNamer
+
+	mu   sync.Mutex // held by who builds from definitions: upstream's builders write to them
+	last weak.Pointer[common.OpenAPIV3Config]
 }
 
 func newModels() *models {
@@ -41,9 +45,12 @@ func (m *models) generate(ref common.ReferenceCallback) map[string]common.OpenAP
 	return openapienablement.GetOpenAPIDefinitionsWithoutDisabledFeatures(generatedopenapi.GetOpenAPIDefinitions)(ref)
 }
 
-// v3 is the configuration for OpenAPI v3, its definitions made once for all uses
-// of the returned value.
-func (m *models) v3() *common.OpenAPIV3Config {
+// v3Locked is the configuration for OpenAPI v3, with the definitions. The caller
+// changes neither and holds mu as long as it uses them.
+func (m *models) v3Locked() *common.OpenAPIV3Config {
+	if config := m.last.Value(); config != nil {
+		return config
+	}
 	name := m.namer().GetDefinitionName
 	config := &common.OpenAPIV3Config{
 		Info:                  &spec.Info{InfoProps: spec.InfoProps{Title: "Kubernetes"}},
@@ -54,6 +61,7 @@ func (m *models) v3() *common.OpenAPIV3Config {
 		defined, _ := name(path)
 		return spec.MustCreateRef("#/components/schemas/" + common.EscapeJsonPointer(defined))
 	})
+	m.last = weak.Make(config)
 	return config
 }
 
@@ -71,7 +79,10 @@ func (m *models) buildConverter(g *registry.Group) (managedfields.TypeConverter,
 	if err != nil {
 		return nil, fmt.Errorf("httpapi: schemas of group %q: %w", g.Name, err)
 	}
-	schemas, err := builder3.BuildOpenAPIDefinitionsForResources(m.v3(), names...)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	config := *m.v3Locked()
+	schemas, err := builder3.BuildOpenAPIDefinitionsForResources(&config, names...)
 	if err != nil {
 		return nil, fmt.Errorf("httpapi: schemas of group %q: %w", g.Name, err)
 	}

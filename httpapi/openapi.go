@@ -38,9 +38,6 @@ type describer struct {
 	models  *models
 	groups  []*registry.Group
 	version *version.Info
-
-	// building serialises the builders, which write to the definitions.
-	building sync.Mutex
 }
 
 // serve adds /openapi/v2 and /openapi/v3 to t.
@@ -162,8 +159,6 @@ func (d *describer) describe(g *registry.Group, v registry.GroupVersion, c *rest
 
 // v2 builds the one document that describes all services.
 func (d *describer) v2() (*spec.Swagger, error) {
-	d.building.Lock()
-	defer d.building.Unlock()
 	c := restful.NewContainer()
 	for _, s := range d.services() {
 		if err := s.install(c); err != nil {
@@ -193,13 +188,13 @@ func (d *describer) v2() (*spec.Swagger, error) {
 
 // v3 builds the document that describes one service.
 func (d *describer) v3(s service) (*spec3.OpenAPI, error) {
-	d.building.Lock()
-	defer d.building.Unlock()
 	c := restful.NewContainer()
 	if err := s.install(c); err != nil {
 		return nil, fmt.Errorf("httpapi: describing %s: %w", s.name, err)
 	}
-	config := d.models.v3()
+	d.models.mu.Lock()
+	defer d.models.mu.Unlock()
+	config := *d.models.v3Locked()
 	config.Info = d.info()
 	config.DefaultResponse = &spec3.Response{ResponseProps: spec3.ResponseProps{Description: "Default Response."}}
 	config.CommonResponses = map[int]*spec3.Response{http.StatusUnauthorized: {ResponseProps: spec3.ResponseProps{Description: "Unauthorized"}}}
@@ -207,7 +202,7 @@ func (d *describer) v3(s service) (*spec3.OpenAPI, error) {
 	config.SecuritySchemes = spec3.SecuritySchemes{"BearerToken": {SecuritySchemeProps: spec3.SecuritySchemeProps{
 		Type: "apiKey", Name: "authorization", In: "header", Description: "Bearer Token authentication",
 	}}}
-	document, err := builder3.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices(c.RegisteredWebServices()), config)
+	document, err := builder3.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices(c.RegisteredWebServices()), &config)
 	if err != nil {
 		return nil, fmt.Errorf("httpapi: openapi v3 of %s: %w", s.name, err)
 	}
