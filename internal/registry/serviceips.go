@@ -26,15 +26,16 @@ import (
 //
 // Upstream's storage of services must be given the allocators when it is built and
 // looks at their type, but making one starts a goroutine. So it is given a map that
-// start fills, and what reads the map waits for that: a service can be neither
-// created, updated nor deleted before the Registry runs.
+// run fills, and what reads the map waits for that: a service can be neither
+// created, updated nor deleted before the Registry runs and its informers have
+// loaded what is allocated.
 type serviceIPs struct {
 	config    *Config
 	informers networkinginformers.Interface
 	primary   api.IPFamily
 
 	// Invariant: every family is a key from the beginning; its value is set by
-	// start before started is closed, and read after.
+	// run before started is closed, and read after.
 	allocators map[api.IPFamily]ipallocator.Interface
 	started    chan struct{}
 }
@@ -69,6 +70,11 @@ func (s *serviceIPs) run(ctx context.Context) error {
 	client, err := networkingclient.NewForConfig(s.config.ClientConfig)
 	if err != nil {
 		return err
+	}
+	// Upstream's allocator would look every 100 ms whether they have synced.
+	cidrs, addresses := s.informers.ServiceCIDRs().Informer(), s.informers.IPAddresses().Informer()
+	if !cache.WaitFor(ctx, "", cidrs.HasSyncedChecker(), addresses.HasSyncedChecker()) {
+		return nil
 	}
 	for family := range s.allocators {
 		allocator, err := ipallocator.NewMetaAllocator(

@@ -123,13 +123,13 @@ func New(config Config) (*Bootstrap, error) {
 	b := &Bootstrap{config: config}
 	namespaces := b.add("start-system-namespaces-controller", b.keepNamespaces)
 	cidr := b.add("start-kubernetes-service-cidr-controller", b.keepServiceCIDR)
-	service, err := newKubernetesService(&b.config, namespaces.ready, cidr.ready)
+	repair := b.add("start-service-ip-repair-controllers", b.newRepair(cidr.ready))
+	service, err := newKubernetesService(&b.config, namespaces.ready, repair.ready)
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap: %w", err)
 	}
 	b.service = service
 	b.add("bootstrap-controller", service.run)
-	b.add("start-service-ip-repair-controllers", b.newRepair())
 	b.add(rbacrest.PostStartHookName, once(b.ensureRBAC))
 	b.add(schedulingrest.PostStartHookName, once(b.ensurePriorityClasses))
 	b.add(flowcontrolrest.PostStartHookName, b.keepFlowControl)

@@ -7,6 +7,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apiserver/pkg/storage"
 	clientcache "k8s.io/client-go/tools/cache"
@@ -24,33 +27,65 @@ const (
 	portName    = "https"
 )
 
-// keepServiceCIDR runs upstream's controller of the default ServiceCIDR, whose
-// goroutines end with ctx.
+// keepServiceCIDR makes the default ServiceCIDR and leaves it to upstream's
+// controller, whose goroutines end with ctx. The controller would make it too, but
+// not within 100 ms.
 func (b *Bootstrap) keepServiceCIDR(ctx context.Context, ready func()) error {
-	services := b.config.Registry.Services()
-	controller := defaultservicecidr.NewController(services.ClusterIPRange, services.SecondaryClusterIPRange, b.config.Client)
-	controller.Start(ctx) // blocks until the object exists
-	if err := ctx.Err(); err != nil {
+	if err := retry(ctx, patience, b.ensureServiceCIDR); err != nil {
 		return err
 	}
 	ready()
+	services := b.config.Registry.Services()
+	controller := defaultservicecidr.NewController(services.ClusterIPRange, services.SecondaryClusterIPRange, b.config.Client)
+	controller.Start(ctx)
 	<-ctx.Done()
 	return nil
+}
+
+func (b *Bootstrap) ensureServiceCIDR(ctx context.Context) error {
+	client := b.config.Client.NetworkingV1().ServiceCIDRs()
+	_, err := client.Get(ctx, defaultservicecidr.DefaultServiceCIDRName, metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		return err
+	}
+	services := b.config.Registry.Services()
+	cidr := &networkingv1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: defaultservicecidr.DefaultServiceCIDRName},
+		Spec:       networkingv1.ServiceCIDRSpec{CIDRs: []string{services.ClusterIPRange.String()}},
+	}
+	if second := services.SecondaryClusterIPRange; second.IP != nil {
+		cidr.Spec.CIDRs = append(cidr.Spec.CIDRs, second.String())
+	}
+	_, err = client.Create(ctx, cidr, metav1.CreateOptions{})
+	return ignoreExists(err)
 }
 
 // newRepair runs upstream's loops that compare service addresses and node ports
 // with the services. Its error, like upstream's, ends the server: one that cannot
 // read what is allocated would allocate it twice.
-func (b *Bootstrap) newRepair() func(context.Context, func()) error {
+func (b *Bootstrap) newRepair(cidr <-chan struct{}) func(context.Context, func()) error {
 	c := &b.config
 	core, networking := c.Informers.Core().V1(), c.Informers.Networking().V1()
+	cidrs := networking.ServiceCIDRs().Informer()
+	synced := []clientcache.DoneChecker{
+		cidrs.HasSyncedChecker(), networking.IPAddresses().Informer().HasSyncedChecker(), core.Services().Informer().HasSyncedChecker()}
 	addresses := ipallocatorcontroller.NewRepairIPAddress(
 		c.RepairInterval, c.Client, core.Services(), networking.ServiceCIDRs(), networking.IPAddresses())
 	ports := portallocatorcontroller.NewRepair(
 		c.RepairInterval, c.Client.CoreV1(), c.Client.EventsV1(), c.Registry.Services().NodePortRange, c.Registry.NodePorts())
 	return func(ctx context.Context, ready func()) error {
+		// Once the loops have all that they wait for they need not look again
+		// every 100 ms.
+		if !await(ctx, cidr) || !clientcache.WaitFor(ctx, "", synced...) {
+			return ctx.Err()
+		}
+		if err := retry(ctx, patience, seen(cidrs, defaultservicecidr.DefaultServiceCIDRName)); err != nil {
+			return err
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
 		stop := make(chan struct{})
-		defer context.AfterFunc(ctx, func() { close(stop) })()
+		context.AfterFunc(ctx, func() { close(stop) })
 		var group errgroup.Group
 		first := make(chan struct{}, 2)
 		done := func() { first <- struct{}{} }
@@ -58,9 +93,33 @@ func (b *Bootstrap) newRepair() func(context.Context, func()) error {
 		group.Go(func() error { ports.RunUntil(done, stop); return nil })
 		err := awaitRepair(ctx, first, ready)
 		if err != nil {
-			return err
+			cancel()
 		}
-		return group.Wait()
+		return errors.Join(err, group.Wait())
+	}
+}
+
+// await blocks until c is closed; it returns false if ctx ends before.
+func await(ctx context.Context, c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// errNotSeen says that an informer lags behind what was written.
+var errNotSeen = errors.New("object is not in the informer yet")
+
+// seen returns work that fails until informer has an object with key.
+func seen(informer clientcache.SharedIndexInformer, key string) func(context.Context) error {
+	return func(context.Context) error {
+		_, found, err := informer.GetStore().GetByKey(key)
+		if err == nil && !found {
+			err = errNotSeen
+		}
+		return err
 	}
 }
 
@@ -132,9 +191,7 @@ func newReconciler(config *Config) (reconcilers.EndpointReconciler, error) {
 
 func (s *kubernetesService) run(ctx context.Context, ready func()) error {
 	for _, c := range s.after {
-		select {
-		case <-c:
-		case <-ctx.Done():
+		if !await(ctx, c) {
 			return ctx.Err()
 		}
 	}
@@ -146,6 +203,10 @@ func (s *kubernetesService) run(ctx context.Context, ready func()) error {
 		return err
 	}
 	ready()
+	// The controller makes the service if the informer does not know it.
+	if err := retry(ctx, patience, seen(s.informer, metav1.NamespaceDefault+"/"+serviceName)); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(s.stopped, cancel)()

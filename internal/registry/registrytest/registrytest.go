@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	restful "github.com/emicklei/go-restful/v3"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -133,10 +134,11 @@ func withContext(next http.Handler) http.Handler {
 		admin := &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}}
 		next.ServeHTTP(w, req.WithContext(request.WithUser(req.Context(), admin)))
 	})
-	return filters.WithRequestInfo(filters.WithAuditInit(withUser), &request.RequestInfoFactory{
+	handler := filters.WithRequestInfo(filters.WithAuditInit(withUser), &request.RequestInfoFactory{
 		APIPrefixes:          sets.NewString("api", "apis"),
 		GrouplessAPIPrefixes: sets.NewString("api"),
 	})
+	return filters.WithRequestReceivedTimestamp(handler)
 }
 
 // Install puts every group version of r into a container of its own and returns
@@ -183,5 +185,6 @@ func groupVersion(group *registry.Group, gv schema.GroupVersion, equivalents run
 		EquivalentResourceRegistry: equivalents,
 		TypeConverter:              applyconfigurations.NewTypeConverter(legacyscheme.Scheme),
 		Authorizer:                 authorizerfactory.NewAlwaysAllowAuthorizer(),
+		MinRequestTimeout:          30 * time.Minute,
 	}
 }
