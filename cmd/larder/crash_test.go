@@ -72,8 +72,8 @@ func TestCrash(t *testing.T) {
 	const crashes = 3
 	p := serve(t)
 	followers := []*follower{
-		follow(t, p, "default", runtime.ContentTypeJSON),
-		follow(t, p, "default", runtime.ContentTypeProtobuf),
+		follow(t, p, "default", runtime.ContentTypeJSON, true),
+		follow(t, p, "default", runtime.ContentTypeProtobuf, true),
 	}
 	counters := make([]*counter, 4)
 	for i := range counters {

@@ -7,8 +7,6 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apiserver/pkg/server/healthz"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
@@ -22,43 +20,20 @@ import (
 // newLogger hands what the store has to say to the process's log.
 func newLogger() *slog.Logger { return slog.New(logr.ToSlogHandler(klog.Background())) }
 
-// build makes the parts. Nothing runs yet, but for the reloading of certificates.
-func (s *Server) build(ctx context.Context) error {
-	transport := newLateTransport()
-	loopback := loopbackConfig(transport)
-	client, factory, err := newClients(loopback)
-	if err != nil {
+// buildAuth makes the in-process client, reads every file that Config names, and
+// starts the layers that read them again: upstream's reloaders have goroutines
+// from their construction on.
+func (s *Server) buildAuth(ctx context.Context) (err error) {
+	p, c := &s.parts, &s.config.Authentication
+	p.transport, p.following = newLateTransport(), make(chan struct{})
+	p.loopback = loopbackConfig(p.transport)
+	if p.client, p.informers, err = newClients(p.loopback); err != nil {
 		return err
 	}
-	p := &parts{informers: factory, following: make(chan struct{})}
-	if err := s.buildAuth(ctx, p, client); err != nil {
-		return err
-	}
-	if p.registry, err = s.newRegistry(p, loopback); err != nil {
-		return err
-	}
-	if p.bootstrap, err = bootstrap.New(bootstrap.Config{
-		Registry: p.registry, Client: client, Informers: factory,
-		PublicAddress: s.id.advertise, PublicPort: s.config.Serving.Port,
-	}); err != nil {
-		return err
-	}
-	if p.door, err = s.newDoor(p, client); err != nil {
-		return err
-	}
-	transport.attach(p.door.RoundTripper())
-	s.parts = p
-	return nil
-}
-
-// buildAuth also starts the layers that reload certificates: upstream's reloaders
-// have goroutines from their construction on.
-func (s *Server) buildAuth(ctx context.Context, p *parts, client kubernetes.Interface) (err error) {
-	c := &s.config.Authentication
 	p.auth, err = auth.Load(ctx, auth.Config{
 		TokenFile: c.TokenFile, ClientCAFile: s.id.clientCAFile,
 		Anonymous: c.Anonymous, Audiences: c.Audiences, ServiceAccounts: s.config.serviceAccounts(),
-		Modes: s.config.AuthorizationModes, Client: client, Informers: p.informers,
+		Modes: s.config.AuthorizationModes, Client: p.client, Informers: p.informers,
 	})
 	if err != nil {
 		return err
@@ -72,13 +47,33 @@ func (s *Server) buildAuth(ctx context.Context, p *parts, client kubernetes.Inte
 	return nil
 }
 
-func (s *Server) newRegistry(p *parts, loopback *rest.Config) (*registry.Registry, error) {
-	accounts, services := s.config.serviceAccounts(), &s.config.Services
+// build makes the parts that stand on the store. None of them runs yet.
+func (s *Server) build() (err error) {
+	p := &s.parts
+	if p.registry, err = s.newRegistry(); err != nil {
+		return err
+	}
+	p.bootstrap, err = bootstrap.New(bootstrap.Config{
+		Registry: p.registry, Client: p.client, Informers: p.informers,
+		PublicAddress: s.id.advertise, PublicPort: s.config.Serving.Port,
+	})
+	if err != nil {
+		return err
+	}
+	if p.door, err = s.newDoor(); err != nil {
+		return err
+	}
+	p.transport.attach(p.door.RoundTripper())
+	return nil
+}
+
+func (s *Server) newRegistry() (*registry.Registry, error) {
+	p, accounts, services := &s.parts, s.config.serviceAccounts(), &s.config.Services
 	config := registry.Config{
 		Store:         s.store,
 		Tail:          kv.NewTail(kv.TailConfig{Store: s.store, Prefix: s.config.Store.Prefix, Logger: newLogger()}),
 		Prefix:        s.config.Store.Prefix,
-		ClientConfig:  loopback,
+		ClientConfig:  p.loopback,
 		Informers:     p.informers,
 		Authenticator: p.auth.Authenticator,
 		Authorizer:    p.auth.Authorizer,
@@ -97,8 +92,9 @@ func (s *Server) newRegistry(p *parts, loopback *rest.Config) (*registry.Registr
 	return registry.New(config)
 }
 
-func (s *Server) newDoor(p *parts, client kubernetes.Interface) (*httpapi.Server, error) {
-	admission, err := newAdmission(client, p.informers)
+func (s *Server) newDoor() (*httpapi.Server, error) {
+	p := &s.parts
+	admission, err := newAdmission(p.client, p.informers)
 	if err != nil {
 		return nil, err
 	}

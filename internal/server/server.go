@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/larder-io/larder/httpapi"
 	"github.com/larder-io/larder/internal/auth"
@@ -30,7 +32,7 @@ type Server struct {
 	id       *identity
 	listener net.Listener
 	store    *kv.Etcd
-	parts    *parts
+	parts    parts
 }
 
 // New checks config and returns a Server that is not running.
@@ -66,11 +68,15 @@ func (s *Server) start(ctx context.Context) error {
 	if err := s.prepare(ctx); err != nil {
 		return err
 	}
+	// The files that Config names must be readable before the store is touched, which then
+	// opens while the rest is built.
+	if err := s.buildAuth(ctx); err != nil {
+		return err
+	}
 	if err := s.openStore(ctx); err != nil {
 		return err
 	}
-	// The store opens while the rest is built.
-	if err := s.build(ctx); err != nil {
+	if err := s.build(); err != nil {
 		return err
 	}
 	if err := s.layers.wait(ctx, s.awaitStore); err != nil {
@@ -121,6 +127,9 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 
 // parts are what stands on the store.
 type parts struct {
+	transport    *lateTransport
+	loopback     *rest.Config // reaches this server by transport
+	client       kubernetes.Interface
 	auth         *auth.Auth
 	certificates *certificates
 	informers    informers.SharedInformerFactory
@@ -133,7 +142,7 @@ type parts struct {
 // startLayers runs the parts. Informers and bootstrap come last, and so end
 // before the door they call through.
 func (s *Server) startLayers(ctx context.Context) {
-	p := s.parts
+	p := &s.parts
 	s.layers.start(ctx, "registry", p.registry.Run)
 	s.layers.start(ctx, "serving", p.door.Run)
 	s.listener = nil // the door's from here on
@@ -164,7 +173,7 @@ func (s *Server) awaitStore(ctx context.Context) error {
 
 // awaitReady blocks until everything is there that /readyz answers for.
 func (s *Server) awaitReady(ctx context.Context) error {
-	p := s.parts
+	p := &s.parts
 	if err := s.awaitLoaded(ctx); err != nil {
 		return err
 	}
