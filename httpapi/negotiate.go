@@ -25,18 +25,21 @@ type format struct {
 	convert *schema.GroupVersionKind
 }
 
-// negotiate finds the format for a request that i serves. produces is what its
-// route says that it writes: upstream's router refuses by that before its handlers
-// look at parameters.
+// negotiate finds the format for a request that i serves. Upstream's router refuses
+// what it cannot produce before its handlers warn or look at parameters.
 func (x *exchange) negotiate(i *installed) (format, bool) {
 	accept := x.peek("Accept")
 	f, known := usualFormat(accept)
-	if !known || (f.mediaType == runtime.ContentTypeProtobuf && len(i.scope.StandardSerializers) > 0) {
-		header := string(accept)
+	known = known && (f.mediaType == runtime.ContentTypeJSON || len(i.scope.StandardSerializers) == 0)
+	header := string(accept)
+	if !known {
 		if media := produced(i, x.Verb); !accepts(header, media) {
 			x.noRoute(http.StatusNotAcceptable, "", "406: Not Acceptable\n\nAvailable representations: "+strings.Join(media, ", "))
 			return format{}, false
 		}
+	}
+	x.warn(i)
+	if !known {
 		var ok bool
 		if f, ok = acceptedFormat(header, i.scope.Serializer.SupportedMediaTypes(), i.scope); !ok {
 			media, _ := negotiation.MediaTypesForSerializer(i.scope.Serializer)

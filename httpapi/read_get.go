@@ -21,7 +21,6 @@ func (x *exchange) get(i *installed) {
 	if !ok {
 		return
 	}
-	x.warn(i)
 	o, err := x.getObject(i)
 	if err != nil {
 		x.fail(err)

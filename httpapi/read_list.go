@@ -24,7 +24,6 @@ func (x *exchange) list(i *installed) {
 	if !ok {
 		return
 	}
-	x.warn(i)
 	scope := "cluster"
 	o, err := x.listOptions(i)
 	size := 0

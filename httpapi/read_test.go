@@ -1,0 +1,303 @@
+package httpapi
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"pgregory.net/rapid"
+
+	"github.com/larder-io/larder/internal/registry/registrytest"
+)
+
+// pair is a Larder server over TLS, and upstream's handlers over the same registry:
+// both must answer the same, to the byte.
+type pair struct {
+	*front
+	ours, theirs *side
+}
+
+func newPair(t testing.TB) *pair {
+	t.Helper()
+	back := registrytest.New(t, nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, pool := testTLS(t)
+	s, err := New(Config{
+		Registry: back.Registry, Listener: l, TLS: config, Version: testVersion(),
+		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &pair{front: runFront(t, s, l.Addr().String(), pool)}
+	back.Start(t)
+	client := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableCompression: true}
+	t.Cleanup(client.CloseIdleConnections)
+	p.ours = &side{name: "larder", registry: back.Registry, do: func(req *http.Request) *http.Response {
+		req.URL.Scheme, req.URL.Host = "https", p.addr
+		resp, err := client.RoundTrip(req)
+		if err != nil {
+			t.Fatalf("%s %s: %v", req.Method, req.URL, err)
+		}
+		return resp
+	}}
+	h, err := upstreamHandler(back.Registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reference := httptest.NewServer(h)
+	t.Cleanup(reference.Close)
+	p.theirs = &side{name: "upstream", registry: back.Registry, do: func(req *http.Request) *http.Response {
+		req.URL.Scheme, req.URL.Host = "http", reference.Listener.Addr().String()
+		resp, err := client.RoundTrip(req)
+		if err != nil {
+			t.Fatalf("%s %s: %v", req.Method, req.URL, err)
+		}
+		return resp
+	}}
+	return p
+}
+
+// seed creates a little of everything that reads differ in.
+func (p *pair) seed(t testing.TB) {
+	t.Helper()
+	for _, ns := range []string{"a", "a-b", "b"} {
+		p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"`+ns+`"}}`))
+		for i := range 3 {
+			p.ours.must(t, post("/api/v1/namespaces/"+ns+"/configmaps",
+				fmt.Sprintf(`{"metadata":{"name":"c%d","labels":{"odd":"%t"},"annotations":{"note":"<x>"}},"data":{"k":"<&>\u2028"}}`, i, i%2 == 1)))
+		}
+		p.ours.must(t, post("/api/v1/namespaces/"+ns+"/serviceaccounts", `{"metadata":{"name":"default"}}`))
+		p.ours.must(t, post("/api/v1/namespaces/"+ns+"/pods",
+			`{"metadata":{"name":"p","labels":{"app":"x"}},"spec":{"nodeName":"n1","containers":[{"name":"c","image":"i"}]}}`))
+		p.ours.must(t, post("/apis/autoscaling/v2/namespaces/"+ns+"/horizontalpodautoscalers",
+			`{"metadata":{"name":"h"},"spec":{"maxReplicas":3,"scaleTargetRef":{"apiVersion":"apps/v1","kind":"Deployment","name":"d"},"metrics":[{"type":"Resource","resource":{"name":"cpu","target":{"type":"Utilization","averageUtilization":60}}}]}}`))
+	}
+	p.ours.must(t, post("/api/v1/nodes", `{"metadata":{"name":"n1"}}`))
+}
+
+func (p *pair) same(t *testing.T, c call) (ours answer) {
+	t.Helper()
+	ours, theirs := p.ours.call(t, c), p.theirs.call(t, c)
+	if ours.code != theirs.code || ours.header.Get("Content-Type") != theirs.header.Get("Content-Type") ||
+		ours.header.Get("Retry-After") != theirs.header.Get("Retry-After") || ours.header.Get("Vary") != theirs.header.Get("Vary") ||
+		ours.header.Get("Content-Encoding") != theirs.header.Get("Content-Encoding") ||
+		!slices.Equal(ours.header["Warning"], theirs.header["Warning"]) {
+		t.Errorf("%s %s %v:\ngot  %d %v\nwant %d %v\n%.300s", c.method, c.path, c.header, ours.code, ours.header, theirs.code, theirs.header, theirs.body)
+	}
+	if !bytes.Equal(plain(t, ours), plain(t, theirs)) {
+		t.Errorf("%s %s %v:\ngot  %.2000q\nwant %.2000q", c.method, c.path, c.header, ours.body, theirs.body)
+	}
+	return ours
+}
+
+// plain is the body without its compression.
+func plain(t *testing.T, a answer) []byte {
+	if a.header.Get("Content-Encoding") != "gzip" {
+		return a.body
+	}
+	z, err := gzip.NewReader(bytes.NewReader(a.body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return body
+}
+
+var readAccepts = []string{
+	"", "*/*", "application/json", "application/yaml", "application/vnd.kubernetes.protobuf", "application/json;pretty=1",
+	"application/json;as=Table;v=v1;g=meta.k8s.io", "application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", "application/yaml;as=Table;v=v1;g=meta.k8s.io",
+	"application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io", "application/json;as=Table;v=v9;g=meta.k8s.io,application/yaml",
+	"application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
+	"application/json;as=PartialObjectMetadataList;v=v1beta1;g=meta.k8s.io", "application/yaml;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
+	"application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
+	"text/html", "application/*", "application/json;stream=watch", "application/cbor", "application/json;q=0.1,application/yaml;q=0.9", "application/json;sv=v1", "application/json;as=Nothing;v=v1;g=meta.k8s.io", ";;;", "text/html,*/*",
+}
+
+var readPaths = []string{
+	"/api/v1/configmaps", "/api/v1/namespaces/a/configmaps", "/api/v1/namespaces/none/configmaps", "/api/v1/namespaces/a/configmaps/c1", "/api/v1/namespaces/a/configmaps/none",
+	"/api/v1/pods", "/api/v1/namespaces/a-b/pods/p", "/api/v1/nodes", "/api/v1/nodes/n1", "/api/v1/namespaces", "/api/v1/namespaces/a", "/api/v1/namespaces/a/",
+	"/apis/autoscaling/v1/namespaces/a/horizontalpodautoscalers/h", "/apis/autoscaling/v2/horizontalpodautoscalers", "/apis/autoscaling/v1/horizontalpodautoscalers",
+	"/api/v1/services", "/api/v1/endpoints", "/api/v1/secrets", "/api/v1/namespaces/a/pods/p/status",
+}
+
+func TestReadsAnswerAsUpstream(t *testing.T) {
+	p := newPair(t)
+	p.seed(t)
+	for _, path := range readPaths {
+		for _, accept := range readAccepts {
+			p.same(t, call{method: "GET", path: path, header: map[string]string{"Accept": accept}})
+		}
+	}
+	for _, query := range []string{
+		"pretty=true", "pretty=0", "pretty=x", "export=1", "export=0", "limit=2", "limit=-1", "limit=x", "limit=0", "watch=0", "watch=false", "timeoutSeconds=x", "timeoutSeconds=1",
+		"labelSelector=odd%3Dtrue", "labelSelector=((", "labelSelector=odd+in+(true,false),!x", "fieldSelector=metadata.name%3Dc1", "fieldSelector=metadata.namespace%3Da", "fieldSelector=metadata.name%3Dc1,metadata.namespace%3Da",
+		"fieldSelector=metadata.name!%3Dc1", "fieldSelector=foo%3Dbar", "fieldSelector=metadata.name", "fieldSelector=spec.nodeName%3Dn1", "fieldSelector=spec.host%3Dn1",
+		"resourceVersion=0", "resourceVersion=1", "resourceVersion=x", "resourceVersion=-1", "resourceVersionMatch=Exact", "resourceVersionMatch=NotOlderThan", "resourceVersion=0&resourceVersionMatch=Exact", "resourceVersion=1&resourceVersionMatch=Foo",
+		"resourceVersion=1&resourceVersionMatch=NotOlderThan&continue=x", "sendInitialEvents=true", "continue=x", "continue=e30", "resourceVersion=1&continue=x", "limit=1&resourceVersion=0", "includeObject=Object", "includeObject=None", "includeObject=x", "unknown=1", "%zz=1&limit=1", "dryRun=All",
+	} {
+		for _, path := range []string{"/api/v1/configmaps", "/api/v1/namespaces/a/configmaps", "/api/v1/pods", "/api/v1/nodes", "/api/v1/namespaces/a/configmaps/c1"} {
+			for _, accept := range []string{"", "application/json;as=Table;v=v1;g=meta.k8s.io", "application/yaml"} {
+				p.same(t, call{method: "GET", path: path + "?" + query, header: map[string]string{"Accept": accept}})
+			}
+		}
+	}
+	for _, agent := range []string{"curl/8", "Wget/1", "Mozilla/5.0 x", "kubectl"} {
+		p.same(t, call{method: "GET", path: "/api/v1/namespaces/a/configmaps", header: map[string]string{"User-Agent": agent}})
+		p.same(t, call{method: "GET", path: "/api/v1/namespaces/a/configmaps/none", header: map[string]string{"User-Agent": agent}})
+	}
+}
+
+func TestRoutesAnswerAsUpstream(t *testing.T) {
+	p := newPair(t)
+	p.seed(t)
+	for _, path := range []string{
+		"/api/v1/nothing", "/api/v1/pods/p", "/api/v1/namespaces/a/nodes", "/api/v1/namespaces/a/nodes/n1", "/api/v1/namespaces/a/namespaces", "/api/v1/namespaces/a/pods/p/nothing",
+		"/api/v1/namespaces/a/pods/p/status/more", "/api/v1/namespaces/a/configmaps/c1", "/api/v1/configmaps", "/api/v1/nodes", "/api/v1/nodes/n1", "/api/v1/namespaces/a/configmaps",
+		"/api/v1/proxy/namespaces/a/services/s", "/apis/autoscaling/v1/nothing", "/api/v1/namespaces/a/pods/p/binding", "/api/v1/namespaces/a/bindings", "/api/v1/watch/configmaps/x", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+		"/apis/authorization.k8s.io/v1/localsubjectaccessreviews", "/api/v1/namespaces/a/pods/p/exec/more", "/api/v1/watch/namespaces/a/pods/p/status",
+	} {
+		for _, method := range []string{"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE", "BREW"} {
+			exists := path == "/api/v1/nodes/n1" || strings.HasSuffix(path, "configmaps") || strings.HasSuffix(path, "/c1") || path == "/api/v1/nodes"
+			if method == "DELETE" && exists {
+				continue // would change what is compared
+			}
+			if c := (call{method: method, path: path}); method != "HEAD" {
+				ours, theirs := p.ours.call(t, c), p.theirs.call(t, c)
+				if ours.code != theirs.code || !bytes.Equal(ours.body, theirs.body) {
+					t.Errorf("%s %s:\ngot  %d %.400q\nwant %d %.400q", method, path, ours.code, ours.body, theirs.code, theirs.body)
+				}
+				if allow := ours.header.Get("Allow"); ours.code == 405 && (allow == "" || strings.Contains(allow, method)) {
+					t.Errorf("%s %s: 405, but Allow %q", method, path, allow)
+				}
+			}
+		}
+	}
+}
+
+// TestReadsDecodeNothing is the reason for all this.
+func TestReadsDecodeNothing(t *testing.T) {
+	p := newPair(t)
+	p.seed(t)
+	reads := []call{}
+	for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf", "application/yaml", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"} {
+		for _, path := range []string{"/api/v1/pods", "/api/v1/namespaces/a/configmaps", "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1", "/apis/autoscaling/v1/horizontalpodautoscalers", "/api/v1/namespaces/a/pods/p"} {
+			if strings.HasSuffix(path, "/p") {
+				accept = strings.ReplaceAll(accept, "MetadataList", "Metadata")
+			}
+			reads = append(reads, call{method: "GET", path: path, header: map[string]string{"Accept": accept}})
+		}
+		reads = append(reads, call{method: "GET", path: "/api/v1/pods?watch=1&timeoutSeconds=1&allowWatchBookmarks=1", header: map[string]string{"Accept": strings.Replace(accept, "yaml", "json", 1)}})
+	}
+	all := func() {
+		for _, c := range reads {
+			p.ours.must(t, c)
+		}
+	}
+	p.ours.must(t, reads[0])
+	canonical := p.ours.registry.Decodes()
+	p.ours.must(t, call{method: "GET", path: "/api/v1/pods", header: map[string]string{"Accept": "application/vnd.kubernetes.protobuf"}})
+	if n := p.ours.registry.Decodes() - canonical; n != 0 {
+		t.Errorf("a list in the form that objects are kept in decoded %d objects", n)
+	}
+	all() // makes the other forms, once
+	before := p.ours.registry.Decodes()
+	all()
+	if n := p.ours.registry.Decodes() - before; n != 0 {
+		t.Errorf("%d reads decoded %d objects", len(reads), n)
+	}
+}
+
+func TestLargeListsAreCompressed(t *testing.T) {
+	p := newPair(t)
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	value := strings.Repeat("0123456789", 9000)
+	for i := range 3 {
+		p.ours.must(t, post("/api/v1/namespaces/a/configmaps", fmt.Sprintf(`{"metadata":{"name":"c%d"},"data":{"k":"%s"}}`, i, value)))
+	}
+	for _, encoding := range []string{"", "gzip", "gzip;q=1", "deflate, gzip", "identity"} {
+		for _, path := range []string{"/api/v1/configmaps", "/api/v1/namespaces/a/configmaps?limit=1", "/api/v1/namespaces/a/configmaps/c0", "/api/v1/configmaps?pretty=1"} {
+			for _, accept := range []string{"application/json", "application/yaml", "application/vnd.kubernetes.protobuf"} {
+				a := p.same(t, call{method: "GET", path: path, header: map[string]string{"Accept": accept, "Accept-Encoding": encoding}})
+				if a.header.Get("Content-Length") == "" {
+					t.Errorf("%s in %s: no length", path, encoding)
+				}
+			}
+		}
+	}
+}
+
+func TestPagesAnswerAsUpstream(t *testing.T) {
+	p := newPair(t)
+	p.seed(t)
+	for _, base := range []string{"/api/v1/configmaps?limit=2", "/api/v1/namespaces/a/configmaps?limit=1", "/api/v1/configmaps?limit=2&labelSelector=odd%3Dtrue"} {
+		path := base
+		for page := 0; path != ""; page++ {
+			if page > 10 {
+				t.Fatalf("%s does not end", base)
+			}
+			a := p.same(t, call{method: "GET", path: path})
+			path = ""
+			if _, rest, ok := strings.Cut(string(a.body), `"continue":"`); ok {
+				token, _, _ := strings.Cut(rest, `"`)
+				path = base + "&continue=" + url.QueryEscape(token)
+			}
+		}
+	}
+}
+
+func checkNegotiation(t interface {
+	Fatalf(string, ...any)
+}, accept string) {
+	supported := legacyscheme.Codecs.SupportedMediaTypes()
+	want, ok := acceptedFormat(accept, supported, negotiation.DefaultEndpointRestrictions)
+	got, known := usualFormat([]byte(accept))
+	if known && (!ok || got.mediaType != want.mediaType || got.streams != want.streams || got.pretty != want.pretty || want.convert != nil) {
+		t.Fatalf("%q: %+v, upstream's %+v %v", accept, got, want, ok)
+	}
+	req := &http.Request{Header: http.Header{"Accept": {accept}}, URL: &url.URL{}}
+	_, info, err := negotiation.NegotiateOutputMediaType(req, legacyscheme.Codecs, negotiation.DefaultEndpointRestrictions)
+	if (err == nil) != ok || ok && info.MediaType != want.mediaType {
+		t.Fatalf("%q: %+v %v, upstream's %v %v", accept, want, ok, info.MediaType, err)
+	}
+}
+
+func TestUsualFormatsAreUpstreams(t *testing.T) {
+	clause := rapid.SampledFrom([]string{"application/json", "*/*", "application/vnd.kubernetes.protobuf", "application/yaml", "text/html", "application/*", "application/json;q=0.5", "application/json;stream=watch"})
+	rapid.Check(t, func(t *rapid.T) {
+		checkNegotiation(t, strings.Join(rapid.SliceOfN(clause, 0, 3).Draw(t, "clauses"), rapid.SampledFrom([]string{",", ", "}).Draw(t, "comma")))
+	})
+}
+
+func FuzzNegotiation(f *testing.F) {
+	for _, accept := range readAccepts {
+		f.Add(accept)
+	}
+	f.Fuzz(func(t *testing.T, accept string) { checkNegotiation(t, accept) })
+}
+
+func TestGzipIsAskedForByName(t *testing.T) {
+	for header, want := range map[string]bool{"": false, "gzip": true, " gzip ": true, "deflate,gzip": true, "gzip;q=1": false, "x-gzip": false, "GZIP": false, "br, gzip, x": true} {
+		if acceptsGzip([]byte(header)) != want {
+			t.Errorf("%q: want %v", header, want)
+		}
+	}
+}

@@ -1,0 +1,240 @@
+package httpapi
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// event is one event of a JSON watch.
+type event struct {
+	Type   string
+	Object struct {
+		Kind, APIVersion string
+		Metadata         struct {
+			Name, Namespace, ResourceVersion string
+			Annotations                      map[string]string
+		}
+		Reason, Message string
+		Code            int
+		Rows            []any
+		Columns         []any `json:"columnDefinitions"`
+	}
+}
+
+func (e event) String() string {
+	name := e.Object.Metadata.Name
+	if e.Object.Metadata.Annotations[metav1.InitialEventsAnnotationKey] == "true" {
+		name = "end"
+	}
+	return e.Type + " " + name
+}
+
+// openWatch starts a watch and returns its events as they come. The channel is
+// closed at the proper end of the stream.
+func (p *pair) openWatch(t testing.TB, path, accept string) (*http.Response, *bufio.Reader) {
+	t.Helper()
+	req, _ := http.NewRequest("GET", "https://"+p.addr+path, nil)
+	req.Header.Set("Accept", accept)
+	resp, err := p.client(t).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { resp.Body.Close() })
+	if resp.StatusCode != 200 {
+		body, _ := io.ReadAll(resp.Body)
+		t.Fatalf("%s: %d %s", path, resp.StatusCode, body)
+	}
+	return resp, bufio.NewReader(resp.Body)
+}
+
+func nextEvent(t testing.TB, in *bufio.Reader) (e event, raw string) {
+	t.Helper()
+	line, err := in.ReadString('\n')
+	if err != nil {
+		t.Fatalf("%q %v", line, err)
+	}
+	if err := json.Unmarshal([]byte(line), &e); err != nil {
+		t.Fatalf("%q: %v", line, err)
+	}
+	return e, line
+}
+
+func expect(t testing.TB, in *bufio.Reader, want ...string) {
+	t.Helper()
+	for _, w := range want {
+		if e, raw := nextEvent(t, in); e.String() != w {
+			t.Fatalf("got %s, want %s\n%s", e, w, raw)
+		}
+	}
+}
+
+const configmaps = "/api/v1/namespaces/a/configmaps"
+
+func configmap(name, labels, value string) string {
+	return fmt.Sprintf(`{"metadata":{"name":"%s","labels":{%s}},"data":{"k":"%s"}}`, name, labels, value)
+}
+
+func TestWatchTellsWhatChanges(t *testing.T) {
+	p := newPair(t)
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	p.ours.must(t, post(configmaps, configmap("one", `"x":"1"`, "")))
+	resp, all := p.openWatch(t, configmaps+"?watch=1&allowWatchBookmarks=1", "application/json")
+	if got := resp.Header.Get("Content-Type"); got != "application/json" || len(resp.TransferEncoding) != 1 || resp.Header.Get("Cache-Control") == "" || resp.Header.Get("Audit-Id") == "" {
+		t.Errorf("header %v %v", resp.Header, resp.TransferEncoding)
+	}
+	expect(t, all, "ADDED one", "BOOKMARK end")
+	_, selected := p.openWatch(t, configmaps+"?watch=1&labelSelector=x%3D1", "application/json")
+	expect(t, selected, "ADDED one")
+	_, named := p.openWatch(t, "/api/v1/watch/namespaces/a/configmaps/two", "application/json")
+	_, path := p.openWatch(t, "/api/v1/watch/configmaps", "application/json")
+	expect(t, path, "ADDED one")
+
+	p.ours.must(t, post(configmaps, configmap("two", `"x":"1"`, "<")))
+	p.ours.must(t, put(configmaps+"/two", configmap("two", `"x":"2"`, "")))
+	p.ours.must(t, del(configmaps+"/two"))
+	expect(t, all, "ADDED two", "MODIFIED two", "DELETED two")
+	expect(t, selected, "ADDED two")
+	last, raw := nextEvent(t, selected)
+	if last.String() != "DELETED two" || !strings.Contains(raw, `"x":"1"`) {
+		t.Errorf("what is no longer selected is told as it was: %s", raw)
+	}
+	expect(t, named, "ADDED two", "MODIFIED two", "DELETED two")
+	expect(t, path, "ADDED two", "MODIFIED two", "DELETED two")
+
+	// A watch may go on from where another was.
+	_, resumed := p.openWatch(t, configmaps+"?watch=1&resourceVersion="+last.Object.Metadata.ResourceVersion, "application/json")
+	expect(t, resumed, "DELETED two")
+	p.ours.must(t, del(configmaps+"/one"))
+	expect(t, resumed, "DELETED one")
+}
+
+// TestWatchFramesAreUpstreams compares the whole stream with that of upstream's
+// handlers, to the byte.
+func TestWatchFramesAreUpstreams(t *testing.T) {
+	p := newPair(t)
+	p.seed(t)
+	var all sync.WaitGroup // most of it is waiting
+	for _, accept := range []string{
+		"application/json", "application/vnd.kubernetes.protobuf", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
+		"application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1;g=meta.k8s.io", "application/json;as=PartialObjectMetadata;v=v1beta1;g=meta.k8s.io",
+		"application/json;as=Table;v=v1;g=meta.k8s.io", "application/json;stream=watch", "application/yaml", "text/html",
+	} {
+		for _, path := range []string{
+			"/api/v1/configmaps?watch=1&allowWatchBookmarks=1&timeoutSeconds=1", "/api/v1/pods?watch=1&timeoutSeconds=1&fieldSelector=spec.nodeName%3Dn1", "/api/v1/nodes?watch=true&timeoutSeconds=1&allowWatchBookmarks=true",
+			"/apis/autoscaling/v1/horizontalpodautoscalers?watch=1&timeoutSeconds=1&allowWatchBookmarks=1", "/api/v1/namespaces?watch=1&timeoutSeconds=1&resourceVersion=0", "/api/v1/pods?watch=1&timeoutSeconds=1&includeObject=None&allowWatchBookmarks=1",
+			"/api/v1/configmaps?watch=1&timeoutSeconds=1&resourceVersion=1", "/api/v1/configmaps?watch=1&resourceVersion=x", "/api/v1/configmaps?watch=1&sendInitialEvents=true", "/api/v1/configmaps?watch=1&resourceVersionMatch=Exact&resourceVersion=1",
+			"/api/v1/configmaps?watch=1&labelSelector=((", "/api/v1/configmaps?watch=1&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=999999",
+		} {
+			if !strings.Contains(accept, "json") && strings.Contains(path, "999999") {
+				continue // waits three seconds
+			}
+			all.Go(func() { p.same(t, call{method: "GET", path: path, header: map[string]string{"Accept": accept}}) })
+		}
+	}
+	all.Wait()
+}
+
+func TestWatchFramesInProtobuf(t *testing.T) {
+	p := newPair(t)
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	resp, in := p.openWatch(t, configmaps+"?watch=1", "application/vnd.kubernetes.protobuf")
+	if got := resp.Header.Get("Content-Type"); got != "application/vnd.kubernetes.protobuf;stream=watch" {
+		t.Errorf("content type %q", got)
+	}
+	p.ours.must(t, post(configmaps, configmap("one", "", "")))
+	var size [4]byte
+	if _, err := io.ReadFull(in, size[:]); err != nil {
+		t.Fatal(err)
+	}
+	frame := make([]byte, binary.BigEndian.Uint32(size[:]))
+	if _, err := io.ReadFull(in, frame); err != nil {
+		t.Fatal(err)
+	}
+	var e metav1.WatchEvent
+	if err := e.Unmarshal(frame); err != nil || e.Type != "ADDED" || !bytes.HasPrefix(e.Object.Raw, []byte("k8s\x00")) {
+		t.Errorf("%v %q", err, frame)
+	}
+}
+
+// TestWatchersShareFrames checks that what one user gets holds nothing of another.
+func TestWatchersShareFrames(t *testing.T) {
+	p := newPair(t)
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	var streams []*bufio.Reader
+	for range 5 {
+		_, in := p.openWatch(t, configmaps+"?watch=1&resourceVersion=1", "application/json")
+		streams = append(streams, in)
+	}
+	p.ours.must(t, post(configmaps, configmap("one", "", strings.Repeat("x", 100_000))))
+	_, want := nextEvent(t, streams[0])
+	for _, in := range streams[1:] {
+		if _, got := nextEvent(t, in); got != want {
+			t.Error("frames differ")
+		}
+	}
+}
+
+func TestWatchEnds(t *testing.T) {
+	p := newPair(t)
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	t.Run("in time", func(t *testing.T) {
+		start := time.Now()
+		_, in := p.openWatch(t, configmaps+"?watch=1&timeoutSeconds=1", "application/json")
+		if rest, err := io.ReadAll(in); err != nil || len(rest) > 0 {
+			t.Errorf("%q %v", rest, err)
+		}
+		if took := time.Since(start); took < time.Second {
+			t.Errorf("ended after %v", took)
+		}
+	})
+	t.Run("with its client", func(t *testing.T) {
+		resp, _ := p.openWatch(t, configmaps+"?watch=1", "application/json")
+		before := p.streams.count()
+		resp.Body.Close()
+		for p.streams.count() >= before {
+			for _, st := range p.streams.list() {
+				st.probe()
+			}
+			time.Sleep(time.Millisecond)
+		}
+	})
+	t.Run("with the server", func(t *testing.T) {
+		_, in := p.openWatch(t, configmaps+"?watch=1", "application/json")
+		go p.stop()
+		if rest, err := io.ReadAll(in); err != nil {
+			t.Errorf("%q %v", rest, err)
+		}
+	})
+}
+
+func TestWatchOverWebsocket(t *testing.T) {
+	p := newPair(t)
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	p.ours.must(t, post(configmaps, configmap("one", "", "")))
+	c := p.dial(t)
+	fmt.Fprintf(c, "GET %s?watch=1 HTTP/1.1\r\nHost: h\r\nOrigin: https://h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n", configmaps)
+	in := bufio.NewReader(c)
+	resp, err := http.ReadResponse(in, nil)
+	if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("%v %v", resp, err)
+	}
+	head := make([]byte, 4)
+	if _, err := io.ReadFull(in, head); err != nil {
+		t.Fatal(err)
+	}
+	payload := make([]byte, binary.BigEndian.Uint16(head[2:]))
+	if _, err := io.ReadFull(in, payload); err != nil || head[0] != 0x81 || !bytes.HasPrefix(payload, []byte(`{"type":"ADDED","object":{"kind":"ConfigMap"`)) {
+		t.Errorf("%x %q %v", head, payload, err)
+	}
+}
