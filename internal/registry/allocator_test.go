@@ -1,0 +1,156 @@
+package registry
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	restclient "k8s.io/client-go/rest"
+	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/registry/core/service/allocator"
+
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+// newPlain builds a Registry that is not run, for what needs no cache.
+func newPlain(t *testing.T, store *kvtest.Memory) *Registry {
+	t.Helper()
+	r, err := New(Config{
+		Store:        store,
+		Tail:         kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"}),
+		ClientConfig: &restclient.Config{Host: "http://in.process"},
+		Informers:    informers.NewSharedInformerFactory(fake.NewClientset(), 0),
+		Authorizer:   authorizerfactory.NewAlwaysAllowAuthorizer(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// newRange returns an allocator of 4 numbers whose record lies in store.
+func newRange(t *testing.T, store *kvtest.Memory) *rangeAllocator {
+	t.Helper()
+	r := newPlain(t, store)
+	gr := api.Resource("servicenodeportallocations")
+	plain, err := r.options.plain(gr, api.Resource("services"), &api.Service{}, nodePortRanges)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &rangeAllocator{
+		storage:  plain,
+		key:      nodePortRanges + "/servicenodeports",
+		resource: gr,
+		bitmap:   allocator.NewAllocationMap(4, "30000-30003"),
+	}
+}
+
+// initialise writes the empty record, as the repair loop does.
+func initialise(t *testing.T, a *rangeAllocator) {
+	t.Helper()
+	record, err := a.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	record.Range = "30000-30003"
+	if err := a.CreateOrUpdate(record); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRangeNeedsItsRecord(t *testing.T) {
+	a := newRange(t, kvtest.NewMemory())
+	if ok, err := a.Allocate(1); ok || err == nil {
+		t.Errorf("Allocate without a record: %v, %v", ok, err)
+	}
+	initialise(t, a)
+	if ok, err := a.Allocate(1); !ok || err != nil {
+		t.Errorf("Allocate: %v, %v", ok, err)
+	}
+}
+
+// TestRangeIsShared gives each number once, whichever of two servers asks.
+func TestRangeIsShared(t *testing.T) {
+	store := kvtest.NewMemory()
+	a, b := newRange(t, store), newRange(t, store)
+	initialise(t, a)
+	taken := make(map[int]bool)
+	for i := range 4 {
+		from := []*rangeAllocator{a, b}[i%2]
+		n, ok, err := from.AllocateNext()
+		if !ok || err != nil || taken[n] {
+			t.Fatalf("AllocateNext = %d, %v, %v; taken %v", n, ok, err, taken)
+		}
+		taken[n] = true
+	}
+	if _, ok, err := b.AllocateNext(); ok || err != nil {
+		t.Errorf("AllocateNext of a full range: %v, %v", ok, err)
+	}
+	if err := a.Release(2); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := b.Allocate(2); !ok || err != nil {
+		t.Errorf("Allocate of a number that another server gave back: %v, %v", ok, err)
+	}
+	if ok, err := a.Allocate(2); ok || err != nil {
+		t.Errorf("Allocate of a number that another server has: %v, %v", ok, err)
+	}
+	if !b.Has(2) || b.Free() != 0 {
+		t.Errorf("Has(2) = %v, Free() = %d", b.Has(2), b.Free())
+	}
+}
+
+// TestRangeAfterFailedWrite leaves a number free whose allocation was not written.
+func TestRangeAfterFailedWrite(t *testing.T) {
+	store := kvtest.NewMemory()
+	a := newRange(t, store)
+	initialise(t, a)
+	var failing atomic.Bool
+	broken := errors.New("broken")
+	store.SetHook(func(op, key string) error {
+		if failing.Load() && op == "put" {
+			return broken
+		}
+		return nil
+	})
+	if ok, err := a.Allocate(0); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	failing.Store(true)
+	if ok, err := a.Allocate(1); ok || err == nil {
+		t.Fatalf("Allocate while writes fail: %v, %v", ok, err)
+	}
+	failing.Store(false)
+	if ok, err := a.Allocate(1); !ok || err != nil {
+		t.Errorf("Allocate after a failed write: %v, %v", ok, err)
+	}
+}
+
+// TestRangeRepairConflict refuses to replace a record that has changed since.
+func TestRangeRepairConflict(t *testing.T) {
+	store := kvtest.NewMemory()
+	a, b := newRange(t, store), newRange(t, store)
+	initialise(t, a)
+	old, err := b.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := a.Allocate(3); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if err := b.CreateOrUpdate(old); !apierrors.IsConflict(err) {
+		t.Errorf("CreateOrUpdate of an old record: %v", err)
+	}
+	if err := b.CreateOrUpdate(&api.RangeAllocation{Range: "30000-30003"}); !apierrors.IsConflict(err) {
+		t.Errorf("CreateOrUpdate as if there were none: %v", err)
+	}
+	if ok, err := b.Allocate(3); ok || err != nil {
+		t.Errorf("Allocate of a number that is taken: %v, %v", ok, err)
+	}
+}
