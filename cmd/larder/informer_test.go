@@ -25,7 +25,7 @@ type follower struct {
 
 	mu      sync.Mutex
 	last    map[string]int64 // by name, or all together under ""
-	seen    map[string]bool // by name and resource version
+	seen    map[string]bool  // by name and resource version
 	deleted int
 	faults  []string
 }
