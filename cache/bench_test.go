@@ -160,6 +160,50 @@ func BenchmarkApply(b *testing.B) {
 	})
 }
 
+func BenchmarkReset(b *testing.B) {
+	eachSize(b, func(b *testing.B, c *Cache, n int) {
+		page, _ := c.Snapshot().List(Query{}, nil)
+		for b.Loop() {
+			c.Reset(page.Objects, int64(n))
+		}
+	})
+}
+
+// BenchmarkEncoding is the hit: what every object of every LIST in another
+// encoding costs.
+func BenchmarkEncoding(b *testing.B) {
+	o := newTestObject(NewSchema("things", nil), "a")
+	encode := encodeTest(2)
+	for id := EncodingID(1); id < 4; id++ {
+		if _, err := o.Encoding(id, encode); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := o.Encoding(1, encode); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkLogRead(b *testing.B) {
+	c := benchCache(b, 100, 64)
+	start := c.Snapshot().Position()
+	for i := range 1000 {
+		o := podLike(c.schema, i%100, int64(i)+101, 64)
+		c.Apply(Batch{Revision: o.Revision(), Changes: []Change{{o.Key(), o}}})
+	}
+	dst := make([]*Event, 0, 1000)
+	b.ReportAllocs()
+	for b.Loop() {
+		events, _, err := c.Log().Read(start, dst)
+		if err != nil || len(events) != 1000 {
+			b.Fatal(len(events), err)
+		}
+	}
+}
+
 // BenchmarkAt reconstructs a state as far from a checkpoint as it gets.
 func BenchmarkAt(b *testing.B) {
 	eachSize(b, func(b *testing.B, c *Cache, n int) {

@@ -26,8 +26,10 @@ type Config struct {
 	Schema *Schema
 	// Ingest makes the Object of a stored value. It is called by a Feed, from
 	// several goroutines at once, and never fails: a value that cannot be
-	// understood becomes an Object with Err. The value is immutable and may be
-	// kept. Required with a Feed.
+	// understood becomes an Object with Err. While something transient keeps it
+	// from understanding (a key service that is down) it may block: the cache then
+	// stays at the revision before. The value is immutable and may be kept.
+	// Required with a Feed.
 	Ingest func(key string, value []byte, revision int64) *Object
 	// Source is how far the store was followed; nil means no further than what
 	// was applied.

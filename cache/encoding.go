@@ -82,7 +82,8 @@ func (cs *cells) fill(number uint32, budget *Budget, count *atomic.Int64, build 
 	if err != nil {
 		return nil, err
 	}
-	budget.add(cs, &stored{bytes: trim(b), cell: c, count: count})
+	b = trim(b)
+	budget.add(cs, &stored{bytes: b, cell: c, count: count})
 	return b, nil
 }
 

@@ -430,8 +430,6 @@ func TestNewFeedRefuses(t *testing.T) {
 func TestFeedStorm(t *testing.T) {
 	m := newMirror(t)
 	m.start(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
 	var workers sync.WaitGroup
 	for w := range 3 {
 		workers.Go(func() {
@@ -449,7 +447,7 @@ func TestFeedStorm(t *testing.T) {
 				if i%5 != 0 {
 					continue
 				}
-				if err := m.cache.Wait(ctx, revision); err != nil {
+				if err := m.cache.Wait(t.Context(), revision); err != nil {
 					t.Error(err)
 					return
 				}

@@ -163,15 +163,12 @@ func (ix Index) pinned(label labels.Selector, field fields.Selector) (string, bo
 
 func (l *lister) scanIndex(tree *btree.BTreeG[entry], from entry) {
 	tree.AscendGreaterOrEqual(from, func(e entry) bool {
-		// Poison is looked for apart: it is filed under no value that it had.
-		if e.value != from.value {
-			return false
-		}
-		return e.object.poison != nil || l.visit(e.object)
+		return e.value == from.value && l.visit(e.object)
 	})
 }
 
-// checkPoison finds the poison that a scan of the same range would have met.
+// checkPoison finds the poison that a scan of the same range would have met. An
+// index cannot: poison has lost the value that it was filed under.
 func (l *lister) checkPoison(start string) {
 	at, _ := l.state.findPoisoned(start)
 	if at == len(l.state.poisoned) {
