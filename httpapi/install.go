@@ -212,24 +212,32 @@ func (b *handlerBuilder) handlers() map[string]http.Handler {
 	b.readers(h)
 	storage := b.endpoint.Storage
 	if s, ok := storage.(rest.NamedCreater); ok {
-		h["create"] = b.finish(apirequest.MethodPost, handlers.CreateNamedResource(s, b.scope, b.admit))
+		h["create"] = b.finish(apirequest.MethodPost, perRequest(func() http.HandlerFunc { return handlers.CreateNamedResource(s, b.scope, b.admit) }))
 	} else if s, ok := storage.(rest.Creater); ok {
-		h["create"] = b.finish(apirequest.MethodPost, handlers.CreateResource(s, b.scope, b.admit))
+		h["create"] = b.finish(apirequest.MethodPost, perRequest(func() http.HandlerFunc { return handlers.CreateResource(s, b.scope, b.admit) }))
 	}
 	if s, ok := storage.(rest.Updater); ok {
-		h["update"] = b.finish(apirequest.MethodPut, handlers.UpdateResource(s, b.scope, b.admit))
+		h["update"] = b.finish(apirequest.MethodPut, perRequest(func() http.HandlerFunc { return handlers.UpdateResource(s, b.scope, b.admit) }))
 	}
 	if s, ok := storage.(rest.Patcher); ok {
-		patch := handlers.PatchResource(s, b.scope, b.admit, patchTypes)
+		patch := perRequest(func() http.HandlerFunc { return handlers.PatchResource(s, b.scope, b.admit, patchTypes) })
 		h["patch"] = b.finish(apirequest.MethodPatch, consuming(patchTypes, patch))
 	}
 	if s, ok := storage.(rest.GracefulDeleter); ok {
-		h["delete"] = b.finish(apirequest.MethodDelete, handlers.DeleteResource(s, true, b.scope, b.admit))
+		h["delete"] = b.finish(apirequest.MethodDelete, perRequest(func() http.HandlerFunc { return handlers.DeleteResource(s, true, b.scope, b.admit) }))
 	}
 	if s, ok := storage.(rest.CollectionDeleter); ok {
-		h["deletecollection"] = b.finish(apirequest.MethodDeleteCollection, handlers.DeleteCollection(s, true, b.scope, b.admit))
+		h["deletecollection"] = b.finish(apirequest.MethodDeleteCollection, perRequest(func() http.HandlerFunc { return handlers.DeleteCollection(s, true, b.scope, b.admit) }))
 	}
 	return h
+}
+
+// perRequest makes the handler of each request anew. Upstream's handlers of writes
+// wrap the admission chain that they captured once more in every request that they
+// serve; upstream builds them per request, too (apiserver
+// pkg/endpoints/installer.go).
+func perRequest(build func() http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) { build()(w, req) }
 }
 
 // readers adds the handlers of get, list and watch.
@@ -270,7 +278,7 @@ func (b *handlerBuilder) connects() map[string]http.Handler {
 	if !ok {
 		return nil
 	}
-	connect := handlers.ConnectResource(s, b.scope, b.admit, b.endpoint.Name(), b.endpoint.Subresource != "")
+	connect := perRequest(func() http.HandlerFunc { return handlers.ConnectResource(s, b.scope, b.admit, b.endpoint.Name(), b.endpoint.Subresource != "") })
 	h := make(map[string]http.Handler)
 	for _, method := range s.ConnectMethods() {
 		h[method] = recordingWarnings(b.instrument(apirequest.MethodConnect, connect))
