@@ -3,7 +3,6 @@ package httpapi
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -53,10 +52,11 @@ func newLarder(t testing.TB) (*side, *Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	config, _ := testTLS(t)
 	s, err := New(Config{
 		Registry:   back.Registry,
 		Listener:   listener,
-		TLS:        &tls.Config{},
+		TLS:        config,
 		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
 		Version:    testVersion(),
 	})
