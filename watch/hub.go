@@ -19,7 +19,8 @@ var ErrClosed = errors.New("watch: the hub is closed")
 const (
 	// defaultBacklog is far more than a watcher that reads at all falls behind.
 	defaultBacklog = 1024
-	// readLimit bounds how long the Hub holds its lock at a time.
+	// readLimit is how many events are read from the Log at a time. Watchers are
+	// woken once for all of them.
 	readLimit = 64
 )
 
@@ -160,24 +161,18 @@ func (h *Hub) Run(ctx context.Context) error {
 // step publishes what the next read of the Log gives, and reports whether there
 // may be more.
 func (h *Hub) step(events []*cache.Event) bool {
-	h.mu.Lock()
-	h.enterEpochLocked()
-	events, next, err := h.log.Read(h.next, events[:0])
+	from := h.position()
+	events, _, err := h.log.Read(from, events[:0])
 	more := len(events) > 0
 	switch {
 	case errors.Is(err, cache.ErrReset):
 		// The Log was restarted and the Cache is about to say so.
 	case err != nil:
-		h.skipLocked()
+		h.skip(from)
 		more = true
 	default:
-		h.publishLocked(events, next)
+		h.publish(events)
 	}
-	if invariants.Enabled {
-		h.checkLocked()
-	}
-	h.mu.Unlock()
-
 	for _, g := range h.concerned {
 		g.wake(false)
 	}
@@ -187,40 +182,73 @@ func (h *Hub) step(events []*cache.Event) bool {
 	return more
 }
 
-// publishLocked adds events, whole revisions up to next, to the chains they concern.
-func (h *Hub) publishLocked(events []*cache.Event, next cache.Position) {
+// position gives the position of the next event to publish.
+func (h *Hub) position() cache.Position {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.enterEpochLocked()
+	return h.next
+}
+
+// publish adds events, whole revisions, to the chains they concern. It holds the lock
+// for one revision at a time.
+func (h *Hub) publish(events []*cache.Event) {
+	for len(events) > 0 {
+		n := 1
+		for !events[n-1].Last() {
+			n++
+		}
+		if !h.publishRevision(events[:n]) {
+			return
+		}
+		events = events[n:]
+	}
+}
+
+// publishRevision adds the events of one revision to the chains they concern. It
+// reports false when the Hub has come to another epoch meanwhile.
+func (h *Hub) publishRevision(events []*cache.Event) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if events[0].Pos != h.next {
+		return false
+	}
 	for _, e := range events {
 		h.router.concerned(e, func(g *group) {
 			if g.offer(e) {
 				h.touched = append(h.touched, g)
 			}
 		})
-		if !e.Last() {
-			continue
-		}
-		for _, g := range h.touched {
-			g.publish(e.Pos+1, h.backlog)
-		}
-		h.concerned = append(h.concerned, h.touched...)
-		clear(h.touched)
-		h.touched = h.touched[:0]
-		h.doneRevision.Store(e.Revision)
-		h.donePosition.Store(uint64(e.Pos + 1))
 	}
-	h.next = next
+	last := events[len(events)-1]
+	h.next = last.Pos + 1
+	for _, g := range h.touched {
+		g.publish(h.next, h.backlog)
+	}
+	h.concerned = append(h.concerned, h.touched...)
+	clear(h.touched)
+	h.touched = h.touched[:0]
+	h.doneRevision.Store(last.Revision)
+	h.donePosition.Store(uint64(h.next))
 	h.counts.events.Add(uint64(len(events)))
+	if invariants.Enabled {
+		h.checkLocked()
+	}
+	return true
 }
 
-// skipLocked gives up what the Log has forgotten before it could be published. The
-// chains are cut, which leads every watcher to the Log, and there to ErrTooOld.
-func (h *Hub) skipLocked() {
+// skip gives up what the Log has forgotten from a position on. The chains are cut,
+// which leads every watcher to the Log, and there to ErrTooOld.
+func (h *Hub) skip(from cache.Position) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	oldest := h.log.Oldest()
 	next, err := h.log.After(oldest)
-	if err != nil || next <= h.next {
-		return // the Log moved on; so will the next step
+	if err != nil || h.next != from || next <= from {
+		return // the Log or the Hub has moved on; so will the next step
 	}
 	for _, g := range h.groups {
-		g.cut(h.next, next)
+		g.cut(from, next)
 		h.concerned = append(h.concerned, g)
 	}
 	h.next = next

@@ -74,6 +74,26 @@ func TestNextWaits(t *testing.T) {
 	})
 }
 
+// TestReadyAfterPart has the room for less than there is: Ready must not wait for
+// the next event.
+func TestReadyAfterPart(t *testing.T) {
+	w := newWorld(t, config{events: 100})
+	w.reset()
+	watcher := w.must(t, watch.Options{After: w.last})
+	for range 3 {
+		drain(t, watcher)
+		w.apply(change{key: "a/p"})
+		w.apply(change{key: "a/p"})
+		w.settle()
+		for range 2 {
+			<-watcher.Ready()
+			if ds, err := watcher.Poll(make([]watch.Delivery, 0, 1)); len(ds) != 1 || err != nil {
+				t.Fatal(ds, err)
+			}
+		}
+	}
+}
+
 func TestNextGivesUpWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, stop := running(t, config{events: 100})

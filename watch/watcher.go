@@ -209,7 +209,11 @@ func (w *Watcher) pollLog(dst []Delivery, full int) []Delivery {
 // lapped gives the error for a watcher that the Log has overtaken.
 func (w *Watcher) lapped() error {
 	w.hub.counts.lapped.Add(1)
-	return ErrTooOld{Requested: w.label, Oldest: w.hub.log.Oldest()}
+	requested := w.label
+	if w.replay != nil {
+		requested = w.replay.snapshot.Revision()
+	}
+	return ErrTooOld{Requested: requested, Oldest: w.hub.log.Oldest()}
 }
 
 // takeEvents delivers what the filter selects of events, whole revisions, until dst
