@@ -52,15 +52,17 @@
 // # Locks
 //
 // Readers of Snapshot, List, Get, the Log and encodings already made take no
-// lock. The locks that exist are leaves, except that Cache.mu is held while the
-// others are taken:
+// lock. What is indented is taken while what stands above it is held:
 //
 //	Cache.mu          the writer: Apply, Reset, Forget
-//		offers.mu     objects handed over by the write path
-//		Budget.mu     the order of secondary encodings
-//	cell.mu           one encoding while it is made
 //		Budget.mu
-//	Schema.mu         names of fields, learned at ingest
+//	cell.mu           one encoding while it is made
+//		cell.mu       of another encoding that its encoder asks for
+//		Schema.mu     names of fields, learned at ingest
+//		Budget.mu     the order of what is kept
+//	offers.mu         objects handed over by the write path
+//
+// Encoders may ask for other encodings of their object, but not in a circle.
 //
 // # Goroutines
 //

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -82,92 +83,95 @@ func TestEncodingNested(t *testing.T) {
 	}
 }
 
-// TestBudgetModel compares the budget with a queue.
-func TestBudgetModel(t *testing.T) {
-	type item struct {
-		object int
-		id     EncodingID
-		cost   int64
+// budgetModel is what a Budget should hold: a queue.
+type budgetModel struct {
+	limit   int64
+	budget  *Budget
+	schemas []*Schema
+	objects []*Object // of the two schemas in turn
+	retired []bool
+	queue   []budgetItem // oldest first
+}
+
+type budgetItem struct {
+	object int
+	id     EncodingID
+	cost   int64
+}
+
+func newBudgetModel(limit int64) *budgetModel {
+	m := &budgetModel{limit: limit, budget: NewBudget(limit), objects: make([]*Object, 6)}
+	m.schemas = []*Schema{NewSchema("one", m.budget), NewSchema("two", m.budget)}
+	for i := range m.objects {
+		m.objects[i] = newTestObject(m.schemas[i%2], fmt.Sprint(i))
 	}
+	m.retired = make([]bool, len(m.objects))
+	return m
+}
+
+func (m *budgetModel) used() (sum int64) {
+	for _, x := range m.queue {
+		sum += x.cost
+	}
+	return sum
+}
+
+func (m *budgetModel) encode(t *rapid.T) {
+	at, id := rapid.IntRange(0, len(m.objects)-1).Draw(t, "object"), EncodingID(rapid.IntRange(1, 30).Draw(t, "id"))
+	made := false
+	got, err := m.objects[at].Encoding(id, func(o *Object) ([]byte, error) { made = true; return encodeTest(id)(o) })
+	want, _ := encodeTest(id)(m.objects[at])
+	if err != nil || !bytes.Equal(got, want) {
+		t.Fatalf("wrong answer %q, %v", got, err)
+	}
+	known := slices.ContainsFunc(m.queue, func(x budgetItem) bool { return x.object == at && x.id == id })
+	if made == known {
+		t.Fatalf("made %t although kept %t", made, known)
+	}
+	kept, ok := m.objects[at].cells.find(uint32(id))
+	if !ok {
+		if cost := int64(len(want)) + storedOverhead; !m.retired[at] && cost+64 <= m.limit {
+			t.Fatalf("%d of %d was not kept", cost, m.limit)
+		}
+		return
+	}
+	if made {
+		m.queue = append(m.queue, budgetItem{at, id, int64(cap(kept)) + storedOverhead})
+		for m.used() > m.limit {
+			m.queue = m.queue[1:]
+		}
+	}
+}
+
+func (m *budgetModel) retire(t *rapid.T) {
+	at := rapid.IntRange(0, len(m.objects)-1).Draw(t, "object")
+	m.objects[at].cells.retire(m.budget)
+	m.retired[at] = true
+	m.queue = slices.DeleteFunc(m.queue, func(x budgetItem) bool { return x.object == at })
+}
+
+func (m *budgetModel) check(t *rapid.T) {
+	if m.budget.Used() != m.used() || m.budget.Used() > m.limit {
+		t.Fatalf("used %d, want %d of %d", m.budget.Used(), m.used(), m.limit)
+	}
+	for id := EncodingID(1); id <= 30; id++ {
+		var want [2]int64
+		for _, x := range m.queue {
+			if x.id == id {
+				b, _ := m.objects[x.object].cells.find(uint32(id))
+				want[x.object%2] += int64(len(b))
+			}
+		}
+		if m.schemas[0].EncodingBytes(id) != want[0] || m.schemas[1].EncodingBytes(id) != want[1] {
+			t.Fatalf("encoding %d counts %d and %d, want %d", id, m.schemas[0].EncodingBytes(id), m.schemas[1].EncodingBytes(id), want)
+		}
+	}
+}
+
+func TestBudgetModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		limit := rapid.Int64Range(300, 2000).Draw(t, "limit")
-		budget := NewBudget(limit)
-		schemas := []*Schema{NewSchema("one", budget), NewSchema("two", budget)}
-		objects := make([]*Object, 6)
-		for i := range objects {
-			objects[i] = newTestObject(schemas[i%2], fmt.Sprint(i))
-		}
-		retired := make([]bool, len(objects))
-		var queue []item
-		drop := func(where func(item) bool) {
-			kept := queue[:0]
-			for _, x := range queue {
-				if !where(x) {
-					kept = append(kept, x)
-				}
-			}
-			queue = kept
-		}
-		used := func() (sum int64) {
-			for _, x := range queue {
-				sum += x.cost
-			}
-			return sum
-		}
-		t.Repeat(map[string]func(*rapid.T){
-			"encode": func(t *rapid.T) {
-				at, id := rapid.IntRange(0, len(objects)-1).Draw(t, "object"), EncodingID(rapid.IntRange(1, 30).Draw(t, "id"))
-				made := false
-				got, err := objects[at].Encoding(id, func(o *Object) ([]byte, error) { made = true; return encodeTest(id)(o) })
-				want, _ := encodeTest(id)(objects[at])
-				if err != nil || !bytes.Equal(got, want) {
-					t.Fatalf("wrong answer %q, %v", got, err)
-				}
-				known := false
-				for _, x := range queue {
-					known = known || x.object == at && x.id == id
-				}
-				if made == known {
-					t.Fatalf("made %t although kept %t", made, known)
-				}
-				s, kept := objects[at].cells.find(uint32(id))
-				if !kept {
-					if cost := int64(cap(trim(want))) + storedOverhead; !retired[at] && cost <= limit {
-						t.Fatalf("%d of %d was not kept", cost, limit)
-					}
-					return
-				}
-				if made {
-					queue = append(queue, item{at, id, int64(cap(s)) + storedOverhead})
-					for used() > limit {
-						queue = queue[1:]
-					}
-				}
-			},
-			"retire": func(t *rapid.T) {
-				at := rapid.IntRange(0, len(objects)-1).Draw(t, "object")
-				objects[at].cells.retire(budget)
-				retired[at] = true
-				drop(func(x item) bool { return x.object == at })
-			},
-			"": func(t *rapid.T) {
-				if budget.Used() != used() || budget.Used() > limit {
-					t.Fatalf("used %d, want %d of %d", budget.Used(), used(), limit)
-				}
-				for id := EncodingID(1); id <= 30; id++ {
-					var want [2]int64
-					for _, x := range queue {
-						if x.id == id {
-							b, _ := objects[x.object].cells.find(uint32(id))
-							want[x.object%2] += int64(len(b))
-						}
-					}
-					if schemas[0].EncodingBytes(id) != want[0] || schemas[1].EncodingBytes(id) != want[1] {
-						t.Fatalf("encoding %d counts %d and %d, want %d", id, schemas[0].EncodingBytes(id), schemas[1].EncodingBytes(id), want)
-					}
-				}
-			},
-		})
+		m := newBudgetModel(rapid.Int64Range(300, 2000).Draw(t, "limit"))
+		t.Repeat(map[string]func(*rapid.T){"encode": m.encode, "retire": m.retire, "": m.check})
 	})
 }
 

@@ -126,7 +126,8 @@ func (o *Object) Fields() fields.Fields { return (*objectFields)(o) }
 // Encoding gives a secondary encoding, made by encode when it is not at hand.
 // Callers that arrive while it is being made wait for it. The bytes are shared
 // and must not be written to. An error is returned to the caller whose encode
-// failed and is not kept. Encode may ask for other encodings of the object.
+// failed and is not kept. Encode may ask for other encodings of the object, though
+// not in a circle.
 func (o *Object) Encoding(id EncodingID, encode func(*Object) ([]byte, error)) ([]byte, error) {
 	if b, ok := o.cells.find(uint32(id)); ok {
 		return b, nil
