@@ -67,6 +67,7 @@ func Seed(ctx context.Context, t *Target, c SeedConfig) (*Result, error) {
 func clientAs(config *rest.Config, manager string) (kubernetes.Interface, error) {
 	config = rest.CopyConfig(config)
 	config.UserAgent = manager
+	config.WarningHandler = rest.NoWarnings{}
 	config.ContentType = runtime.ContentTypeProtobuf
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -118,7 +119,7 @@ func seededPod(i int, c SeedConfig) *corev1.Pod {
 			ServiceAccountName:           "default",
 			AutomountServiceAccountToken: &no,
 			SecurityContext:              &corev1.PodSecurityContext{RunAsUser: &root, RunAsNonRoot: &yes, FSGroup: &root},
-			Containers:                   []corev1.Container{webContainer(app, 8080), webContainer("proxy", 15001)},
+			Containers:                   []corev1.Container{webContainer("web", 8080), webContainer("proxy", 15001)},
 			Volumes: []corev1.Volume{
 				{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: app + "-config"}}}},
 				{Name: "tmp", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
@@ -136,7 +137,7 @@ func seconds(n int64) *int64 { return &n }
 func webContainer(name string, port int32) corev1.Container {
 	probe := func(path string) *corev1.Probe {
 		return &corev1.Probe{
-			ProbeHandler:   corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString("http")}},
+			ProbeHandler:   corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.FromString(name)}},
 			TimeoutSeconds: 1, PeriodSeconds: 10, FailureThreshold: 3, SuccessThreshold: 1,
 		}
 	}
@@ -147,7 +148,7 @@ func webContainer(name string, port int32) corev1.Container {
 		Name:  name,
 		Image: "registry.example/shop/" + name + "@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
 		Args:  []string{"--listen=:8080", "--log-format=json", "--shutdown-grace=20s"},
-		Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: port, Protocol: corev1.ProtocolTCP}, {Name: "metrics", ContainerPort: port + 1, Protocol: corev1.ProtocolTCP}},
+		Ports: []corev1.ContainerPort{{Name: name, ContainerPort: port, Protocol: corev1.ProtocolTCP}, {Name: name + "-metrics", ContainerPort: port + 1, Protocol: corev1.ProtocolTCP}},
 		Env: []corev1.EnvVar{
 			field("POD_NAME", "metadata.name"), field("POD_NAMESPACE", "metadata.namespace"), field("NODE_NAME", "spec.nodeName"),
 			{Name: "DATABASE_HOST", Value: "postgres.data.svc.cluster.local"}, {Name: "CACHE_HOST", Value: "redis.data.svc.cluster.local"},
