@@ -64,7 +64,7 @@ func (s *Server) install() error {
 	if err := in.install(t, groups); err != nil {
 		return err
 	}
-	if err := newDiscoverer(groups, config.Listener.Addr().String()).serve(t); err != nil {
+	if err := newDiscoverer(groups, config.externalAddress()).serve(t); err != nil {
 		return err
 	}
 	if err := (&describer{models: in.models, groups: groups, version: config.Version}).serve(t); err != nil {
@@ -212,22 +212,33 @@ func (b *handlerBuilder) handlers() map[string]http.Handler {
 	b.readers(h)
 	storage := b.endpoint.Storage
 	if s, ok := storage.(rest.NamedCreater); ok {
-		h["create"] = b.finish(apirequest.MethodPost, perRequest(func() http.HandlerFunc { return handlers.CreateNamedResource(s, b.scope, b.admit) }))
+		h["create"] = b.finish(apirequest.MethodPost, perRequest(func() http.HandlerFunc {
+			return handlers.CreateNamedResource(s, b.scope, b.admit)
+		}))
 	} else if s, ok := storage.(rest.Creater); ok {
-		h["create"] = b.finish(apirequest.MethodPost, perRequest(func() http.HandlerFunc { return handlers.CreateResource(s, b.scope, b.admit) }))
+		h["create"] = b.finish(apirequest.MethodPost, perRequest(func() http.HandlerFunc {
+			return handlers.CreateResource(s, b.scope, b.admit)
+		}))
 	}
 	if s, ok := storage.(rest.Updater); ok {
-		h["update"] = b.finish(apirequest.MethodPut, perRequest(func() http.HandlerFunc { return handlers.UpdateResource(s, b.scope, b.admit) }))
+		h["update"] = b.finish(apirequest.MethodPut, perRequest(func() http.HandlerFunc {
+			return handlers.UpdateResource(s, b.scope, b.admit)
+		}))
 	}
 	if s, ok := storage.(rest.Patcher); ok {
-		patch := perRequest(func() http.HandlerFunc { return handlers.PatchResource(s, b.scope, b.admit, patchTypes) })
-		h["patch"] = b.finish(apirequest.MethodPatch, consuming(patchTypes, patch))
+		h["patch"] = b.finish(apirequest.MethodPatch, consuming(patchTypes, perRequest(func() http.HandlerFunc {
+			return handlers.PatchResource(s, b.scope, b.admit, patchTypes)
+		})))
 	}
 	if s, ok := storage.(rest.GracefulDeleter); ok {
-		h["delete"] = b.finish(apirequest.MethodDelete, perRequest(func() http.HandlerFunc { return handlers.DeleteResource(s, true, b.scope, b.admit) }))
+		h["delete"] = b.finish(apirequest.MethodDelete, perRequest(func() http.HandlerFunc {
+			return handlers.DeleteResource(s, true, b.scope, b.admit)
+		}))
 	}
 	if s, ok := storage.(rest.CollectionDeleter); ok {
-		h["deletecollection"] = b.finish(apirequest.MethodDeleteCollection, perRequest(func() http.HandlerFunc { return handlers.DeleteCollection(s, true, b.scope, b.admit) }))
+		h["deletecollection"] = b.finish(apirequest.MethodDeleteCollection, perRequest(func() http.HandlerFunc {
+			return handlers.DeleteCollection(s, true, b.scope, b.admit)
+		}))
 	}
 	return h
 }
@@ -278,7 +289,9 @@ func (b *handlerBuilder) connects() map[string]http.Handler {
 	if !ok {
 		return nil
 	}
-	connect := perRequest(func() http.HandlerFunc { return handlers.ConnectResource(s, b.scope, b.admit, b.endpoint.Name(), b.endpoint.Subresource != "") })
+	connect := perRequest(func() http.HandlerFunc {
+		return handlers.ConnectResource(s, b.scope, b.admit, b.endpoint.Name(), b.endpoint.Subresource != "")
+	})
 	h := make(map[string]http.Handler)
 	for _, method := range s.ConnectMethods() {
 		h[method] = recordingWarnings(b.instrument(apirequest.MethodConnect, connect))
