@@ -45,36 +45,25 @@ func (x *exchange) watch(i *installed) {
 	x.take(true, ws.run)
 }
 
-// openWatch makes everything that a watch needs once its request is gone.
+// openWatch makes everything that a watch needs once its request is gone. Like
+// upstream it opens the watch before it looks at how to write it.
 func (x *exchange) openWatch(i *installed, f format) (*watchStream, error) {
 	o, err := x.listOptions(i)
 	if err != nil {
 		return nil, err
 	}
 	scope := x.scopeOf(i, o)
-	table, err := x.tableOptions(f)
-	if err != nil {
-		return nil, err
-	}
-	if !f.streams {
-		_, media := negotiation.MediaTypesForSerializer(i.scope.Serializer)
-		return nil, negotiation.NewNotAcceptableError(media)
-	}
 	ws := &watchStream{
-		form:    i.view.Form(f.media(), f.shape()),
-		legacy:  o.SendInitialEvents == nil,
-		ends:    x.received.Add(x.watchTimeout(o)),
-		chunked: x.fast.Request.Header.IsHTTP11(),
+		form:      i.view.Form(f.media(), f.shape()),
+		legacy:    o.SendInitialEvents == nil,
+		bookmarks: o.AllowWatchBookmarks,
+		chunked:   x.fast.Request.Header.IsHTTP11(),
+		began:     x.received,
+		ends:      x.received.Add(x.watchTimeout(o)),
+		record:    i.longRunning(listScope(scope), x.RequestInfo()),
 		report: func(size int, elapsed time.Duration) {
 			i.observe("watch", listScope(scope), http.StatusOK, size, elapsed)
 		},
-	}
-	ws.record = i.longRunning(listScope(scope), x.RequestInfo())
-	if table != nil {
-		ws.table = &tableStream{view: i.view, options: table, version: f.convert.GroupVersion()}
-	}
-	if f.convert != nil && f.convert.Kind == "PartialObjectMetadataList" {
-		ws.form = i.view.Form(f.media(), registry.Full) // what fails to convert is sent as it is
 	}
 	ctx, cancel := context.WithTimeout(x.s.base, x.s.config.RequestTimeout)
 	defer cancel()
@@ -87,16 +76,38 @@ func (x *exchange) openWatch(i *installed, f format) (*watchStream, error) {
 		Field:             o.FieldSelector,
 	})
 	var inStream *registry.StreamError
-	if err != nil && !errors.As(err, &inStream) {
+	if errors.As(err, &inStream) {
+		ws.refused = inStream.Err
+	} else if err != nil {
 		return nil, x.readError(err)
 	}
-	if err != nil {
-		ws.refused = inStream.Err
+	if err := ws.choose(x, i, f); err != nil {
+		if ws.watcher != nil {
+			ws.watcher.Close()
+		}
+		return nil, err
 	}
-	ws.bookmarks = o.AllowWatchBookmarks
-	ws.head = x.watchHead(i, f)
-	ws.began = x.received
 	return ws, nil
+}
+
+// choose decides how events are written.
+func (ws *watchStream) choose(x *exchange, i *installed, f format) error {
+	options, err := x.tableOptions(f)
+	if err != nil {
+		return err
+	}
+	if !f.streams {
+		_, media := negotiation.MediaTypesForSerializer(i.scope.Serializer)
+		return negotiation.NewNotAcceptableError(media)
+	}
+	if options != nil {
+		ws.table = &tableStream{view: i.view, options: options, version: f.convert.GroupVersion()}
+	}
+	if f.convert != nil && f.convert.Kind == "PartialObjectMetadataList" {
+		ws.form = i.view.Form(f.media(), registry.Full) // what fails to convert is sent as it is
+	}
+	ws.head = x.watchHead(i, f)
+	return nil
 }
 
 // watchTimeout is how long the watch lasts.

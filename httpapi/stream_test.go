@@ -131,10 +131,10 @@ func TestWatchFramesAreUpstreams(t *testing.T) {
 		"application/json;as=Table;v=v1;g=meta.k8s.io", "application/json;stream=watch", "application/yaml", "text/html",
 	} {
 		for _, path := range []string{
-			"/api/v1/configmaps?watch=1&allowWatchBookmarks=1&timeoutSeconds=1", "/api/v1/pods?watch=1&timeoutSeconds=1&fieldSelector=spec.nodeName%3Dn1", "/api/v1/nodes?watch=true&timeoutSeconds=1&allowWatchBookmarks=true",
-			"/apis/autoscaling/v1/horizontalpodautoscalers?watch=1&timeoutSeconds=1&allowWatchBookmarks=1", "/api/v1/namespaces?watch=1&timeoutSeconds=1&resourceVersion=0", "/api/v1/pods?watch=1&timeoutSeconds=1&includeObject=None&allowWatchBookmarks=1",
+			"/api/v1/configmaps?watch=1&allowWatchBookmarks=1&timeoutSeconds=3", "/api/v1/pods?watch=1&timeoutSeconds=1&fieldSelector=spec.nodeName%3Dn1", "/api/v1/nodes?watch=true&timeoutSeconds=3&allowWatchBookmarks=true",
+			"/apis/autoscaling/v1/horizontalpodautoscalers?watch=1&timeoutSeconds=3&allowWatchBookmarks=1", "/api/v1/namespaces?watch=1&timeoutSeconds=1&resourceVersion=0", "/api/v1/pods?watch=1&timeoutSeconds=3&includeObject=None&allowWatchBookmarks=1",
 			"/api/v1/configmaps?watch=1&timeoutSeconds=1&resourceVersion=1", "/api/v1/configmaps?watch=1&resourceVersion=x", "/api/v1/configmaps?watch=1&sendInitialEvents=true", "/api/v1/configmaps?watch=1&resourceVersionMatch=Exact&resourceVersion=1",
-			"/api/v1/configmaps?watch=1&labelSelector=((", "/api/v1/configmaps?watch=1&timeoutSeconds=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=999999",
+			"/api/v1/configmaps?watch=1&labelSelector=((", "/api/v1/configmaps?watch=1&timeoutSeconds=5&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&resourceVersion=999999",
 		} {
 			if !strings.Contains(accept, "json") && strings.Contains(path, "999999") {
 				continue // waits three seconds

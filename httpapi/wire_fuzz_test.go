@@ -1,0 +1,104 @@
+package httpapi
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+)
+
+// scriptConn is a connection on which everything that a client sends is known
+// beforehand.
+type scriptConn struct {
+	in     *bytes.Reader
+	out    bytes.Buffer
+	closed sync.Once
+	done   chan struct{}
+}
+
+func newScriptConn(script []byte) *scriptConn {
+	return &scriptConn{in: bytes.NewReader(script), done: make(chan struct{})}
+}
+
+func (c *scriptConn) Read(p []byte) (int, error)       { return c.in.Read(p) }
+func (c *scriptConn) Write(p []byte) (int, error)      { return c.out.Write(p) }
+func (c *scriptConn) Close() error                     { c.closed.Do(func() { close(c.done) }); return nil }
+func (c *scriptConn) LocalAddr() net.Addr              { return &net.TCPAddr{} }
+func (c *scriptConn) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
+func (c *scriptConn) SetDeadline(time.Time) error      { return nil }
+func (c *scriptConn) SetReadDeadline(time.Time) error  { return nil }
+func (c *scriptConn) SetWriteDeadline(time.Time) error { return nil }
+
+// oneConn is a listener that accepts one connection.
+type oneConn struct {
+	c    *scriptConn
+	once sync.Once
+}
+
+func (l *oneConn) Accept() (c net.Conn, err error) {
+	l.once.Do(func() { c = l.c })
+	if c == nil {
+		<-l.c.done
+		return nil, io.EOF
+	}
+	return c, nil
+}
+
+func (l *oneConn) Close() error   { return nil }
+func (l *oneConn) Addr() net.Addr { return &net.TCPAddr{} }
+
+// heard is a request as a handler saw it.
+type heard struct{ method, target, body string }
+
+func listen(into *[]heard) http.Handler {
+	return http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		body, err := io.ReadAll(req.Body)
+		if err != nil {
+			return // upstream's handlers answer, and act on nothing
+		}
+		*into = append(*into, heard{req.Method, req.RequestURI, string(body)})
+	})
+}
+
+// FuzzFrontDoor sends a client's bytes to the server and to net/http's. Whatever
+// the server takes for a request net/http must take for the same one, in the same
+// place: it may refuse more and never read more, or otherwise.
+func FuzzFrontDoor(f *testing.F) {
+	for _, script := range []string{
+		"GET /x HTTP/1.1\r\nHost: h\r\n\r\n", "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabcGET /y HTTP/1.1\r\nHost: h\r\n\r\n",
+		"POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3;a=b\r\nabc\r\n0\r\nT: v\r\n\r\nGET /y HTTP/1.1\r\nHost: h\r\n\r\n",
+		"GET /x HTTP/1.0\r\n\r\n", "GET /x HTTP/1.1\nHost: h\n\n", "\r\n\r\nGET /x HTTP/1.1\r\nHost: h\r\n\r\n",
+		"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 3,3\r\n\r\nabc",
+		"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 0x3\r\n\r\nabc", "GET /x HTTP/1.1\r\nHost: h\r\nA: b\r\n c\r\n\r\n", "GET /x HTTP/1.1\r\nHost: h\r\nA\x00: b\r\n\r\n",
+		"POST /x HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\na", "HEAD /x HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello",
+		"POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n", "POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n10000000000000000\r\n", "GET http://h/x HTTP/1.1\r\nHost: g\r\n\r\n",
+	} {
+		f.Add([]byte(script))
+	}
+	f.Fuzz(func(t *testing.T, script []byte) {
+		if len(script) > 1<<14 {
+			return
+		}
+		var ours, theirs []heard
+		s := newServer(Config{RequestTimeout: time.Minute})
+		defer s.cancel()
+		routes := newTable()
+		routes.handlePrefix("/", listen(&ours))
+		s.publish(routes)
+		c := newScriptConn(script)
+		_ = s.fast.ServeConn(c) // a broken script is an error
+		s.work.Wait()
+
+		c = newScriptConn(script)
+		server := &http.Server{Handler: listen(&theirs)}
+		_ = server.Serve(&oneConn{c: c})
+		for i, h := range ours {
+			if i >= len(theirs) || h != theirs[i] {
+				t.Fatalf("request %d of %q\n got %q\nwant %q", i, script, ours, theirs)
+			}
+		}
+	})
+}
