@@ -156,9 +156,17 @@ func once(work func(context.Context) error) func(context.Context, func()) error 
 // Hooks lists the parts of the work.
 func (b *Bootstrap) Hooks() []*Hook { return b.hooks }
 
-// Run does the work of all hooks until ctx ends or one of them cannot do its own,
-// without which the server is of no use. It may be called once.
+// Run waits until the registry has loaded and then does the work of all hooks until
+// ctx ends, which is no error, or one of them cannot do its own, without which the
+// server is of no use. It may be called once.
 func (b *Bootstrap) Run(ctx context.Context) error {
+	// Hooks give up after a while, and loading a large store may take longer.
+	if err := b.config.Registry.WaitReady(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("bootstrap: %w", err)
+	}
 	group, inner := errgroup.WithContext(ctx)
 	for _, h := range b.hooks {
 		group.Go(func() error {
