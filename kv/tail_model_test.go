@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -242,10 +241,9 @@ func (w *world) settle() error {
 	return w.check()
 }
 
-// TestFreshUnderRace has readers take labels while an owner applies: no label is
-// ahead of what the owner had published when it was taken.
+// TestFreshUnderRace has readers take labels without pause while batches are
+// queued and, only when allowed, applied: no label is ahead of what was allowed.
 func TestFreshUnderRace(t *testing.T) {
-	const writes = 3000
 	store := kvtest.NewMemory()
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
 	runUntilEnd(t, tail.Run)
@@ -254,66 +252,45 @@ func TestFreshUnderRace(t *testing.T) {
 	}
 	sub := tail.Subscribe("/registry/pods/")
 	load(t, store, sub, "/registry/pods/")
-	var published atomic.Int64 // events applied
+	var allowed atomic.Int64 // raised before the owner applies
+	allowed.Store(1)
 	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var group errgroup.Group
-	group.Go(func() error {
-		for {
-			batches, err := sub.Next(ctx)
-			if err != nil {
-				return nil
-			}
-			for range batches {
-				published.Add(1)
-				sub.Applied(1)
+	var readers errgroup.Group
+	readers.Go(func() error {
+		for ctx.Err() == nil {
+			if fresh := sub.Fresh(); fresh > allowed.Load() {
+				return fmt.Errorf("label %d while %d was allowed", fresh, allowed.Load())
 			}
 		}
+		return nil
 	})
-	type label struct{ fresh, published int64 }
-	var mu sync.Mutex
-	labels := make(map[label]bool)
-	for reader := range 3 {
-		group.Go(func() error {
-			for i := 0; ctx.Err() == nil; i++ {
-				l := label{sub.Fresh(), published.Load()}
-				if i%100 == reader {
-					revision, err := store.Revision(ctx)
-					if err != nil || sub.Wait(ctx, revision) != nil {
-						continue
-					}
-					l = label{revision, published.Load()}
-				}
-				mu.Lock()
-				labels[l] = true
-				mu.Unlock()
-			}
-			return nil
-		})
-	}
-	mine := make(map[int64]int64) // events of the subscription up to a revision
-	events := int64(0)
-	for i := range writes {
-		key := "/registry/nodes/n"
-		if i%3 == 0 {
-			key = "/registry/pods/p"
-			events++
+	for revision := int64(2); revision < 2000; revision++ {
+		if revision%3 == 0 {
+			allowed.Store(revision)
+			store.PutAll(map[string][]byte{"/registry/nodes/n": {1}})
+			continue
 		}
-		mine[store.PutAll(map[string][]byte{key: {1}})] = events
-	}
-	if err := sub.Wait(t.Context(), writes+1); err != nil {
-		t.Error(err)
-	}
-	if sub.Fresh() != writes+1 || published.Load() != events {
-		t.Errorf("at the end Fresh = %d with %d of %d events", sub.Fresh(), published.Load(), events)
+		store.PutAll(map[string][]byte{"/registry/pods/p": {1}})
+		if revision%16 == 1 { // let some gather
+			continue
+		}
+		if err := tail.Wait(ctx, revision); err != nil {
+			t.Fatal(err)
+		}
+		waited := make(chan error, 1)
+		go func() { waited <- sub.Wait(ctx, revision) }()
+		batches, err := sub.Next(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		allowed.Store(revision)
+		sub.Applied(len(batches))
+		if err := <-waited; err != nil {
+			t.Fatal(err)
+		}
 	}
 	cancel()
-	if err := group.Wait(); err != nil {
+	if err := readers.Wait(); err != nil {
 		t.Error(err)
-	}
-	for l := range labels {
-		if l.published < mine[l.fresh] {
-			t.Errorf("label %d with %d events applied, want %d", l.fresh, l.published, mine[l.fresh])
-		}
 	}
 }

@@ -375,3 +375,44 @@ func TestTailWaitsForStore(t *testing.T) {
 		}
 	})
 }
+
+// TestSubscriptionLoadedTooEarly loads before the tail has found its place: what
+// was written in between would be missing.
+func TestSubscriptionLoadedTooEarly(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		down := func(op, _ string) error {
+			if op == "revision" {
+				return errors.New("down")
+			}
+			return nil
+		}
+		store.SetHook(down)
+		tail := startTail(t, store)
+		before, between := tail.Subscribe("/registry/pods/"), tail.Subscribe("/registry/nodes/")
+		load(t, store, before, "/registry/pods/")
+		store.PutAll(map[string][]byte{"/registry/pods/p": {1}, "/registry/nodes/n": {1}})
+		store.SetHook(nil)
+		if err := tail.Wait(t.Context(), 2); err != nil {
+			t.Fatal(err)
+		}
+		between.Loaded(1)
+		for _, sub := range []*kv.Subscription{before, between} {
+			if got := sub.Fresh(); got != 0 {
+				t.Errorf("Fresh = %d", got)
+			}
+			if _, err := sub.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
+				t.Errorf("Next: %v, want ErrLost", err)
+			}
+		}
+		// While its place is lost the tail has seen nothing.
+		store.SetHook(down)
+		store.EndWatches(kv.ErrReplaced)
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := tail.Wait(ctx, 1); err == nil || tail.Seen() != 0 {
+			t.Errorf("Wait: %v, Seen = %d", err, tail.Seen())
+		}
+	})
+}
