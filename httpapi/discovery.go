@@ -74,6 +74,13 @@ func newDiscoverer(groups []*registry.Group, address string) *discoverer {
 	return d
 }
 
+func (c *Config) externalAddress() string {
+	if c.ExternalAddress != "" {
+		return c.ExternalAddress
+	}
+	return c.Listener.Addr().String()
+}
+
 // serve adds the documents to t.
 func (d *discoverer) serve(t *table) error {
 	everything := aggregated.NewResourceManager("apis")

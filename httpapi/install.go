@@ -76,6 +76,9 @@ func (s *Server) install() error {
 	serveVersionInfo(t, config.Version)
 	serveHealth(t, config.HealthChecks, config.LiveChecks, s.readyChecks())
 	serveProfiling(t)
+	for path, h := range config.Handlers {
+		t.handle(path, h)
+	}
 	serveIndex(t)
 	s.publish(t)
 	return nil

@@ -43,8 +43,15 @@ type Config struct {
 
 	Version *version.Info
 
+	// ExternalAddress is the host and port by which clients reach the server, which
+	// discovery tells them; "" means what Listener is bound to.
+	ExternalAddress string
+
 	// HealthChecks, LiveChecks and ReadyChecks answer /healthz, /livez and /readyz.
 	HealthChecks, LiveChecks, ReadyChecks []healthz.HealthChecker
+
+	// Handlers answer further paths, which match exactly.
+	Handlers map[string]http.Handler
 
 	// Delegate answers what no endpoint knows; nil answers 404.
 	Delegate http.Handler

@@ -18,7 +18,7 @@ import (
 // follower is an informer on the config maps of one namespace that checks what it
 // is told: no version twice, none after a later one. While the server lives that
 // holds for all objects together, over its restarts for each alone: an informer
-// that had to list anew learns of what it missed in any order.
+// that had to list anew learns of what it missed in any order, and of the rest again.
 type follower struct {
 	informer cache.SharedIndexInformer
 	restarts bool // of the server may happen
@@ -97,7 +97,7 @@ func (f *follower) note(c *corev1.ConfigMap, ordered bool) {
 	last := f.last[scope]
 	f.last[scope] = max(last, version)
 	f.mu.Unlock()
-	if ordered && version <= last {
+	if ordered && (version < last || version == last && !f.restarts) {
 		f.fault("%s at %d came after %d", c.Name, version, last)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
@@ -45,6 +46,10 @@ type Config struct {
 	// Modes are the authorizers asked, in order.
 	Modes []string
 
+	// ExternalAddress is the host and port at which others find this server's
+	// service-account keys.
+	ExternalAddress string
+
 	// Client reaches this very server, in process. It is used when requests
 	// arrive, not before.
 	Client kubernetes.Interface
@@ -75,6 +80,9 @@ type Auth struct {
 	RuleResolver  authorizer.RuleResolver
 	// Tokens is nil when no signing key was given.
 	Tokens serviceaccount.TokenGenerator
+	// OpenID answers OpenIDPaths: who issues the tokens, and the keys that verify
+	// them. It is nil when the issuer's name cannot be told so.
+	OpenID http.Handler
 	// Audiences that this server's tokens are meant for.
 	Audiences authenticator.Audiences
 	// ClientCA is nil when client certificates are not accepted.
@@ -120,6 +128,9 @@ func (a *Auth) load(ctx context.Context, c Config) error {
 		return err
 	}
 	if err := a.loadAuthorizer(ctx, c); err != nil {
+		return err
+	}
+	if err := a.loadOpenID(c); err != nil {
 		return err
 	}
 	if c.ServiceAccounts.SigningKeyFile == "" {

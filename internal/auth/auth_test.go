@@ -357,6 +357,30 @@ func TestRefusedConfigs(t *testing.T) {
 	}
 }
 
+// TestOpenID: others can verify the tokens that are issued here.
+func TestOpenID(t *testing.T) {
+	c := config(t, newAuthority(t))
+	c.ExternalAddress = "192.0.2.1:6443"
+	a := load(t, c)
+	for path, want := range map[string]string{
+		"/.well-known/openid-configuration": `"jwks_uri":"https://192.0.2.1:6443/openid/v1/jwks"`,
+		"/openid/v1/jwks":                   `"kty":"EC"`,
+	} {
+		if !slices.Contains(auth.OpenIDPaths(), path) {
+			t.Errorf("%s is not among the paths", path)
+		}
+		w := httptest.NewRecorder()
+		a.OpenID.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
+			t.Errorf("%s: %d %s", path, w.Code, w.Body)
+		}
+	}
+	c.ServiceAccounts.Issuers = []string{"plain-name"}
+	if a := load(t, c); a.OpenID != nil {
+		t.Error("an issuer that is no URL has metadata")
+	}
+}
+
 // TestClientCAReload: a certificate of the new authority is accepted once the
 // file holds it, and one of the old no longer.
 func TestClientCAReload(t *testing.T) {

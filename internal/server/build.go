@@ -2,12 +2,12 @@ package server
 
 import (
 	"context"
-	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
 	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/apiserver/pkg/server/healthz"
-	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	"github.com/larder-io/larder/httpapi"
@@ -17,8 +17,10 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// newLogger hands what the store has to say to the process's log.
-func newLogger() *slog.Logger { return slog.New(logr.ToSlogHandler(klog.Background())) }
+// externalAddress is where other members of the cluster reach this server.
+func (s *Server) externalAddress() string {
+	return net.JoinHostPort(s.id.advertise.String(), strconv.Itoa(s.config.Serving.Port))
+}
 
 // buildAuth makes the in-process client, reads every file that Config names, and
 // starts the layers that read them again: upstream's reloaders have goroutines
@@ -34,6 +36,7 @@ func (s *Server) buildAuth(ctx context.Context) (err error) {
 		TokenFile: c.TokenFile, ClientCAFile: s.id.clientCAFile,
 		Anonymous: c.Anonymous, Audiences: c.Audiences, ServiceAccounts: s.config.serviceAccounts(),
 		Modes: s.config.AuthorizationModes, Client: p.client, Informers: p.informers,
+		ExternalAddress: s.externalAddress(),
 	})
 	if err != nil {
 		return err
@@ -102,7 +105,14 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 	hooks := hookChecks(p.bootstrap)
 	health := append([]healthz.HealthChecker{storeCheck("etcd", s.store.Health)}, hooks...)
 	ready := append([]healthz.HealthChecker{storeCheck("etcd-readiness", s.store.Health)}, s.ready.checks()...)
+	handlers := make(map[string]http.Handler)
+	for _, path := range auth.OpenIDPaths() {
+		if p.auth.OpenID != nil {
+			handlers[path] = p.auth.OpenID
+		}
+	}
 	return httpapi.New(httpapi.Config{
+		ExternalAddress: s.externalAddress(), Handlers: handlers,
 		Registry: p.registry, Listener: s.listener, TLS: p.certificates.config,
 		Authenticator: p.auth.Authenticator, Audiences: p.auth.Audiences, Authorizer: p.auth.Authorizer,
 		Admission: admission, Version: &version,

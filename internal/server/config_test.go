@@ -65,6 +65,9 @@ func TestValidate(t *testing.T) {
 // TestVersion: clients compare it with their own and warn when it is far off.
 func TestVersion(t *testing.T) {
 	v := Version()
+	if v.EmulationMinor != "36" || v.MinCompatibilityMinor != "35" {
+		t.Errorf("compatible with %+v", v)
+	}
 	if v.Major != "1" || v.Minor != "36" || !strings.HasPrefix(v.GitVersion, "v1.36.") {
 		t.Errorf("version %+v", v)
 	}

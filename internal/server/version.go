@@ -3,6 +3,7 @@ package server
 import (
 	"runtime"
 	"runtime/debug"
+	"strconv"
 	"strings"
 
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
@@ -13,20 +14,36 @@ import (
 // the module it was built with, unless the linker was told another.
 func Version() apimachineryversion.Info {
 	info := version.Get()
-	info.GoVersion, info.Platform = runtime.Version(), runtime.GOOS+"/"+runtime.GOARCH
-	if !strings.HasPrefix(info.GitVersion, "v0.0.0") {
-		return info
-	}
-	info.GitVersion = "v" + version.DefaultKubeBinaryVersion + ".0"
-	if build, ok := debug.ReadBuildInfo(); ok {
-		for _, module := range build.Deps {
-			if module.Path == "k8s.io/kubernetes" {
-				info.GitVersion = module.Version
-			}
+	info.GoVersion, info.Compiler, info.Platform = runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH
+	if strings.HasPrefix(info.GitVersion, "v0.0.0") {
+		info.GitVersion, info.GitCommit = "v"+version.DefaultKubeBinaryVersion+".0", "unknown"
+		if build, ok := debug.ReadBuildInfo(); ok {
+			fromBuild(&info, build)
 		}
+		info.GitTreeState = "clean"
 	}
 	numbers := strings.SplitN(strings.TrimPrefix(info.GitVersion, "v"), ".", 3)
 	info.Major, info.Minor = numbers[0], numbers[1]
-	info.GitTreeState = "clean"
+	info.EmulationMajor, info.EmulationMinor = info.Major, info.Minor
+	// As apiserver pkg/util/compatibility: one version back.
+	if minor, err := strconv.Atoi(info.Minor); err == nil {
+		info.MinCompatibilityMajor, info.MinCompatibilityMinor = info.Major, strconv.Itoa(minor-1)
+	}
 	return info
+}
+
+func fromBuild(info *apimachineryversion.Info, build *debug.BuildInfo) {
+	for _, module := range build.Deps {
+		if module.Path == "k8s.io/kubernetes" {
+			info.GitVersion = module.Version
+		}
+	}
+	for _, setting := range build.Settings {
+		switch setting.Key {
+		case "vcs.revision":
+			info.GitCommit = setting.Value
+		case "vcs.time":
+			info.BuildDate = setting.Value
+		}
+	}
 }

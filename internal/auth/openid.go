@@ -1,0 +1,35 @@
+package auth
+
+import (
+	"github.com/emicklei/go-restful/v3"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/routes"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+)
+
+// OpenIDPaths lists what Auth.OpenID answers.
+func OpenIDPaths() []string {
+	return []string{serviceaccount.OpenIDConfigPath, serviceaccount.JWKSPath}
+}
+
+// loadOpenID prepares the OpenID provider's metadata. An issuer that is no https
+// URL has none: kubernetes pkg/controlplane/apiserver/server.go.
+func (a *Auth) loadOpenID(c Config) error {
+	accounts := &c.ServiceAccounts
+	if len(accounts.KeyFiles) == 0 || len(accounts.Issuers) == 0 {
+		return nil
+	}
+	keys, err := accounts.publicKeys()
+	if err != nil {
+		return err
+	}
+	metadata, err := serviceaccount.NewOpenIDMetadataProvider(accounts.Issuers[0], "", c.ExternalAddress, keys)
+	if err != nil {
+		klog.InfoS("Not serving OpenID metadata of service-account tokens", "reason", err)
+		return nil
+	}
+	container := restful.NewContainer()
+	routes.NewOpenIDMetadataServer(metadata).Install(container)
+	a.OpenID = container
+	return nil
+}
