@@ -416,3 +416,22 @@ func TestSubscriptionLoadedTooEarly(t *testing.T) {
 		}
 	})
 }
+
+// TestLabelsDoNotAllocate: every consistent read pays for these.
+func TestLabelsDoNotAllocate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		tail := startTail(t, store)
+		sub := tail.Subscribe("/registry/pods/")
+		load(t, store, sub, "/registry/pods/")
+		ctx := t.Context()
+		allocs := testing.AllocsPerRun(100, func() {
+			if sub.Fresh() != 1 || sub.Wait(ctx, 1) != nil || tail.Wait(ctx, 1) != nil {
+				t.Error("not fresh")
+			}
+		})
+		if allocs != 0 {
+			t.Errorf("%v allocations", allocs)
+		}
+	})
+}

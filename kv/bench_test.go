@@ -1,0 +1,206 @@
+package kv_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"testing"
+
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+// openBench opens an embedded store for a benchmark.
+func openBench(b *testing.B) *kv.Etcd {
+	b.Helper()
+	store, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: b.TempDir(), UnsafeNoFsync: true})
+	if err != nil {
+		b.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- store.Run(context.Background()) }()
+	b.Cleanup(func() { store.Close(); <-done })
+	<-store.Ready()
+	return store
+}
+
+func must[T any](b *testing.B) func(T, error) T {
+	return func(v T, err error) T {
+		if err != nil {
+			b.Fatal(err)
+		}
+		return v
+	}
+}
+
+func BenchmarkEmbeddedGet(b *testing.B) {
+	store := openBench(b)
+	must[kv.Result](b)(store.Put(b.Context(), "/registry/a", make([]byte, 5000), kv.PutOptions{}))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, _, _, err := store.Get(b.Context(), "/registry/a"); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkEmbeddedRevision(b *testing.B) {
+	for _, callers := range []int{1, 16} {
+		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
+			store := openBench(b)
+			b.SetParallelism(callers)
+			b.ReportAllocs()
+			before := store.RevisionReads()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					if _, err := store.Revision(b.Context()); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+			b.ReportMetric(float64(store.RevisionReads()-before)/float64(b.N), "reads/op")
+		})
+	}
+}
+
+func BenchmarkEmbeddedPut(b *testing.B) {
+	store := openBench(b)
+	value := make([]byte, 5000)
+	var revision int64
+	b.ReportAllocs()
+	for b.Loop() {
+		result := must[kv.Result](b)(store.Put(b.Context(), "/registry/a", value, kv.PutOptions{IfRevision: revision}))
+		revision = result.Revision
+	}
+}
+
+func BenchmarkEmbeddedRangeAll(b *testing.B) {
+	const items = 10_000
+	store := openBench(b)
+	for i := range items {
+		must[kv.Result](b)(store.Put(b.Context(), fmt.Sprintf("/registry/pods/ns/%05d", i), make([]byte, 500), kv.PutOptions{}))
+	}
+	for _, size := range []int64{500, 10_000} {
+		b.Run(fmt.Sprintf("page=%d", size), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				n := 0
+				must[int64](b)(kv.RangeAll(b.Context(), store, "/registry/pods/", size, func(page kv.Page) error {
+					n += len(page.Items)
+					return nil
+				}))
+				if n != items {
+					b.Fatalf("%d items", n)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkWriteToApplied is a write and a consistent read behind it: put, learn
+// the revision, wait until the owner has applied it.
+func BenchmarkWriteToApplied(b *testing.B) {
+	store := openBench(b)
+	sub := benchSubscription(b, store)
+	value := make([]byte, 5000)
+	var revision int64
+	b.ReportAllocs()
+	for b.Loop() {
+		result := must[kv.Result](b)(store.Put(b.Context(), "/registry/pods/a", value, kv.PutOptions{IfRevision: revision}))
+		revision = result.Revision
+		if err := sub.Wait(b.Context(), must[int64](b)(store.Revision(b.Context()))); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// benchSubscription returns a subscription whose owner applies all at once.
+func benchSubscription(b *testing.B, store kv.Store) *kv.Subscription {
+	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 2)
+	b.Cleanup(func() { cancel(); <-done; <-done })
+	go func() { done <- tail.Run(ctx) }()
+	if err := tail.Wait(ctx, 1); err != nil {
+		b.Fatal(err)
+	}
+	sub := tail.Subscribe("/registry/pods/")
+	page := must[kv.Page](b)(store.Range(ctx, kv.RangeOptions{Prefix: "/registry/pods/"}))
+	sub.Loaded(page.Revision)
+	go func() {
+		for {
+			batches, err := sub.Next(ctx)
+			if err != nil {
+				done <- nil
+				return
+			}
+			sub.Applied(len(batches))
+		}
+	}()
+	return sub
+}
+
+func BenchmarkFresh(b *testing.B) {
+	sub := benchSubscription(b, kvtest.NewMemory())
+	var sum atomic.Int64
+	b.ReportAllocs()
+	for b.Loop() {
+		sum.Add(sub.Fresh())
+	}
+}
+
+func BenchmarkWaitSatisfied(b *testing.B) {
+	sub := benchSubscription(b, kvtest.NewMemory())
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := sub.Wait(b.Context(), 1); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// script is a Store whose watch delivers responses that were made beforehand.
+type script struct {
+	kv.Store
+	responses chan kv.WatchResponse
+}
+
+func (s *script) Watch(context.Context, string, int64) <-chan kv.WatchResponse { return s.responses }
+
+// BenchmarkTailDispatch is what one event costs from the watch to the owner, with
+// 60 subscriptions.
+func BenchmarkTailDispatch(b *testing.B) {
+	store := &script{Store: kvtest.NewMemory(), responses: make(chan kv.WatchResponse, 64)}
+	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- tail.Run(ctx) }()
+	defer func() { cancel(); close(store.responses); <-done }()
+	if err := tail.Wait(ctx, 1); err != nil {
+		b.Fatal(err)
+	}
+	for i := range 59 {
+		tail.Subscribe("/registry/kind" + strconv.Itoa(i) + "/").Loaded(1)
+	}
+	sub := tail.Subscribe("/registry/pods/")
+	sub.Loaded(1)
+	batch := kv.Batch{Events: []kv.Event{{Key: "/registry/pods/namespace/name", Value: make([]byte, 10), Kind: kv.Update}}}
+	go func() {
+		for revision := int64(2); revision < int64(b.N)+2; revision++ {
+			batch.Revision = revision
+			store.responses <- kv.WatchResponse{Batches: []kv.Batch{batch}, Progress: revision}
+		}
+	}()
+	b.ReportAllocs()
+	b.ResetTimer()
+	for n := 0; n < b.N; {
+		batches, err := sub.Next(ctx)
+		if err != nil {
+			b.Fatal(err)
+		}
+		sub.Applied(len(batches))
+		n += len(batches)
+	}
+}
