@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"sync"
 	"testing"
 	"unsafe"
 
@@ -89,6 +90,29 @@ func TestFieldSelectorsSeeAbsentFieldsAsEmpty(t *testing.T) {
 	NewObject(ObjectConfig{Key: "b", Fields: fields.Set{"spec.late": "x"}}, schema)
 	if !fields.ParseSelectorOrDie("spec.late=").Matches(old.Fields()) || old.Fields().Has("spec.late") {
 		t.Error("a field that was learned after the object must be absent from it")
+	}
+}
+
+// TestParallelIngest makes objects on several goroutines while field names are
+// still being learned.
+func TestParallelIngest(t *testing.T) {
+	schema := NewSchema("things", nil)
+	var workers sync.WaitGroup
+	for range 4 {
+		workers.Go(func() {
+			for i := range 2000 {
+				name, value := fmt.Sprint("field", i/100), fmt.Sprint(i)
+				o := NewObject(ObjectConfig{Key: value, Fields: fields.Set{name: value}, Labels: labels.Set{"l": value}}, schema)
+				if o.Fields().Get(name) != value || o.Labels().Get("l") != value {
+					t.Errorf("%s is %q, label %q, want %s", name, o.Fields().Get(name), o.Labels().Get("l"), value)
+					return
+				}
+			}
+		})
+	}
+	workers.Wait()
+	if names := *schema.fields.Load(); len(names) != 20 {
+		t.Errorf("learned %q", names)
 	}
 }
 

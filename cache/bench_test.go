@@ -270,6 +270,24 @@ func BenchmarkOverhead(b *testing.B) {
 	}
 }
 
+// BenchmarkEventOverhead reports what an event costs in memory beyond the object
+// it replaced, kept snapshots included.
+func BenchmarkEventOverhead(b *testing.B) {
+	for b.Loop() {
+		const n = 50_000
+		c := benchCache(b, n, 64, Index{Field: "spec.nodeName"})
+		before := heap()
+		for i := range n {
+			o := podLike(c.schema, i*7919%n, int64(n+i+1), 64)
+			c.Apply(Batch{Revision: o.Revision(), Time: time.Unix(0, 0), Changes: []Change{{o.Key(), o}}})
+		}
+		after := heap()
+		object := float64(before.HeapAlloc) / n // a little too much
+		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/n-object, "overhead-B/event")
+		runtime.KeepAlive(c)
+	}
+}
+
 func heap() (m runtime.MemStats) {
 	runtime.GC()
 	runtime.GC()

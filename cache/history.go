@@ -16,7 +16,9 @@ const recentStates = 8
 // what they replaced and can be undone.
 //
 // Keeping every state was rejected: each holds a copied path of every tree,
-// several KiB, which at a thousand changes a second is hundreds of MiB.
+// several KiB, which at a thousand changes a second is hundreds of MiB. So
+// checkpoints are dense only near the present, where continue tokens point, and
+// come without indexes: lists of the past scan.
 type history struct {
 	// checkpoints are in order of position. The slice is never changed in place.
 	// Invariant: all of the present epoch, none behind the log's first event
@@ -28,16 +30,35 @@ type history struct {
 // keep considers prev, which next is about to replace, as a checkpoint.
 func (h *history) keep(prev, next *state, log *Log) {
 	list := h.list()
-	last := Position(0)
+	last, every := Position(0), Position(log.config.CheckpointEvery)
 	if len(list) > 0 {
 		last = list[len(list)-1].position
 	}
-	if next.position < last+Position(log.config.CheckpointEvery) {
+	if next.position < last+every {
 		return
 	}
 	h.trim(log)
-	list = append(slices.Clone(h.list()), prev)
+	list = append(thin(h.list(), next.position, every), prev.plain())
 	h.checkpoints.Store(&list)
+}
+
+// thin copies the list without the checkpoints that are closer to their elder
+// than their age asks for.
+func thin(list []*state, now, every Position) []*state {
+	thinned := make([]*state, 0, len(list)+1)
+	for _, s := range list {
+		apart := every
+		switch age := now - s.position; {
+		case age > 64*every:
+			apart = 32 * every
+		case age > 8*every:
+			apart = 4 * every
+		}
+		if n := len(thinned); n == 0 || s.position >= thinned[n-1].position+apart {
+			thinned = append(thinned, s)
+		}
+	}
+	return thinned
 }
 
 // trim drops checkpoints that are older than the log.
@@ -87,7 +108,7 @@ func (h *history) remember(s *state) {
 }
 
 // At gives the state exactly as it was at a revision, with that revision as its
-// Revision. The error is ErrTooOld when the log does not reach it, ErrFuture when
+// Revision. Lists of a past state use no index. The error is ErrTooOld when the log does not reach it, ErrFuture when
 // the cache has not come so far, ErrNotReady before the first load.
 func (c *Cache) At(revision int64) (Snapshot, error) {
 	current, newest := c.present()
@@ -133,7 +154,7 @@ func (c *Cache) past(current *state, revision int64) (*state, error) {
 	if lapped || uint64(at) < c.log.epoch.Load() {
 		return nil, ErrTooOld{Requested: revision, Oldest: c.log.Oldest()}
 	}
-	s := base.clone()
+	s := base.plain().clone()
 	s.undo(events)
 	s.undo(before)
 	if invariants.Enabled {

@@ -125,10 +125,11 @@ func (l *lister) chooseIndex() (*btree.BTreeG[entry], string, bool) {
 	if l.label == nil && l.field == nil {
 		return nil, "", false
 	}
-	for i, ix := range l.state.schema.indexes {
+	for i, tree := range l.state.indexes {
+		ix := l.state.schema.indexes[i]
 		if value, ok := ix.pinned(l.label, l.field); ok {
 			l.page.Index = ix.Name()
-			return l.state.indexes[i], value, true
+			return tree, value, true
 		}
 	}
 	return nil, "", false

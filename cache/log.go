@@ -57,8 +57,9 @@ func (e *Event) subject() *Object {
 
 func (e *Event) schema() *Schema { return e.subject().schema }
 
-// eventOverhead is what an event costs beside the object it replaced.
-const eventOverhead = 128
+// eventOverhead is what an event costs beside the bytes of the object it
+// replaced: itself, that object's struct, and its share of kept snapshots.
+const eventOverhead = 192
 
 // cost is the memory that forgetting the event gives back: the present state of
 // an object lives in the tree, so only its past counts.
@@ -81,7 +82,7 @@ type LogConfig struct {
 	MaxEvents int
 	MaxBytes  int64
 	// CheckpointEvery is the number of events between kept snapshots, from which
-	// Cache.At reconstructs past states (default 256).
+	// Cache.At reconstructs past states (default 256). They get sparser with age.
 	CheckpointEvery int
 }
 
