@@ -11,14 +11,17 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	runtimelib "runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/apiserver/pkg/endpoints"
 	"k8s.io/apiserver/pkg/endpoints/discovery"
@@ -45,21 +48,24 @@ type side struct {
 }
 
 // newLarder runs a server that is reached from within the process.
-func newLarder(t testing.TB) (*side, *Server) {
+func newLarder(t testing.TB, change ...func(*Config)) (*side, *Server) {
 	t.Helper()
 	back := registrytest.New(t, nil)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, _ := testTLS(t)
-	s, err := New(Config{
+	config := Config{
 		Registry:   back.Registry,
 		Listener:   listener,
-		TLS:        config,
 		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
 		Version:    testVersion(),
-	})
+	}
+	config.TLS, _ = testTLS(t)
+	for _, fn := range change {
+		fn(&config)
+	}
+	s, err := New(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -275,6 +281,67 @@ func TestEveryEndpointIsInstalled(t *testing.T) {
 					t.Errorf("%s %s: connects by %v, handlers for %d methods", v, e.Name(), e.Connect, len(i.connect))
 				}
 			}
+		}
+	}
+}
+
+// observedAdmission notes how deep in calls each request is admitted.
+type observedAdmission struct {
+	mu     sync.Mutex
+	depths []int    // guarded by mu
+	kinds  []string // guarded by mu
+}
+
+// take returns what was noted since it was last called.
+func (o *observedAdmission) take() (depths []int, kinds []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	depths, kinds = o.depths, o.kinds
+	o.depths, o.kinds = nil, nil
+	return depths, kinds
+}
+
+func (*observedAdmission) Handles(admission.Operation) bool { return true }
+
+func (o *observedAdmission) Admit(_ context.Context, a admission.Attributes, _ admission.ObjectInterfaces) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.depths = append(o.depths, runtimelib.Callers(0, make([]uintptr, 1<<12)))
+	o.kinds = append(o.kinds, string(a.GetOperation())+" "+a.GetKind().Kind+" "+a.GetName()+" "+a.GetUserInfo().GetName())
+	return nil
+}
+
+func (o *observedAdmission) Validate(context.Context, admission.Attributes, admission.ObjectInterfaces) error {
+	return nil
+}
+
+// TestAdmissionDoesNotDeepen holds that requests do not add to the chain that later
+// ones pass.
+func TestAdmissionDoesNotDeepen(t *testing.T) {
+	seen := &observedAdmission{}
+	s, _ := newLarder(t, func(c *Config) { c.Admission = seen })
+	s.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"default"}}`))
+	round := func() (deepest int) {
+		seen.take()
+		s.must(t, post(maps_, `{"metadata":{"name":"a"}}`))
+		s.must(t, patch("merge-patch+json", maps_+"/a", `{"data":{"k":"v"}}`))
+		s.must(t, put(maps_+"/a", `{"metadata":{"name":"a"}}`))
+		s.must(t, del(maps_+"/a"))
+		depths, kinds := seen.take()
+		// A write that finds newer data than the cache's is admitted again.
+		want := []string{"CREATE", "UPDATE", "DELETE"}
+		for i := range want {
+			want[i] += " ConfigMap a " + processUser.Name
+		}
+		if got := slices.Compact(kinds); !slices.Equal(got, want) {
+			t.Errorf("admitted %q, want %q", got, want)
+		}
+		return slices.Max(depths)
+	}
+	first := round()
+	for i := range 20 {
+		if deepest := round(); deepest != first {
+			t.Fatalf("after %d rounds: %d calls deep, at first %d", i+1, deepest, first)
 		}
 	}
 }
