@@ -9,26 +9,18 @@ import (
 	restclient "k8s.io/client-go/rest"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/registry/core/service/allocator"
+	"pgregory.net/rapid"
 
-	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes/fake"
-
-	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// newPlain builds a Registry that is not run, for what needs no cache.
+// newPlain builds as much of a Registry as what needs no cache uses.
 func newPlain(t *testing.T, store *kvtest.Memory) *Registry {
 	t.Helper()
-	r, err := New(Config{
-		Store:        store,
-		Tail:         kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"}),
-		ClientConfig: &restclient.Config{Host: "http://in.process"},
-		Informers:    informers.NewSharedInformerFactory(fake.NewClientset(), 0),
-		Authorizer:   authorizerfactory.NewAlwaysAllowAuthorizer(),
-	})
-	if err != nil {
+	r := &Registry{config: Config{Store: store, ClientConfig: &restclient.Config{}}}
+	r.config.setDefaults()
+	var err error
+	if r.options, err = newOptions(r); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -153,4 +145,53 @@ func TestRangeRepairConflict(t *testing.T) {
 	if ok, err := b.Allocate(3); ok || err != nil {
 		t.Errorf("Allocate of a number that is taken: %v, %v", ok, err)
 	}
+}
+
+// TestRangeModel runs random operations of three servers, some of whose writes
+// fail, against a set of numbers.
+func TestRangeModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		store := kvtest.NewMemory()
+		servers := []*rangeAllocator{newRange(t, store), newRange(t, store), newRange(t, store)}
+		initialise(t, servers[0])
+		failing := false
+		store.SetHook(func(op, key string) error {
+			if failing && op == "put" {
+				return errors.New("broken")
+			}
+			return nil
+		})
+		taken := make(map[int]bool)
+		rt.Repeat(map[string]func(*rapid.T){
+			"allocate": func(rt *rapid.T) {
+				server, n := rapid.SampledFrom(servers).Draw(rt, "server"), rapid.IntRange(0, 3).Draw(rt, "number")
+				failing = rapid.Bool().Draw(rt, "failing")
+				ok, err := server.Allocate(n)
+				if written := !failing && !taken[n]; ok != written {
+					rt.Fatalf("Allocate(%d) = %v, %v; taken %v, failing %v", n, ok, err, taken, failing)
+				} else if written {
+					taken[n] = true
+				}
+			},
+			"next": func(rt *rapid.T) {
+				failing = false
+				n, ok, err := rapid.SampledFrom(servers).Draw(rt, "server").AllocateNext()
+				if full := len(taken) == 4; err != nil || ok == full || ok && taken[n] {
+					rt.Fatalf("AllocateNext() = %d, %v, %v; taken %v", n, ok, err, taken)
+				}
+				if ok {
+					taken[n] = true
+				}
+			},
+			"release": func(rt *rapid.T) {
+				server, n := rapid.SampledFrom(servers).Draw(rt, "server"), rapid.IntRange(0, 3).Draw(rt, "number")
+				failing = rapid.Bool().Draw(rt, "failing")
+				if err := server.Release(n); err == nil {
+					delete(taken, n)
+				} else if !failing {
+					rt.Fatalf("Release(%d): %v", n, err)
+				}
+			},
+		})
+	})
 }

@@ -111,9 +111,10 @@ func (o *options) decorate(
 }
 
 // plain builds a storage.Interface without a cache under prefix, for records that
-// are no API objects of their own. They are encoded like gr.
+// are no API objects of their own. They are encoded like as, and never encrypted,
+// since upstream makes their storage from the factory alone.
 func (o *options) plain(gr, as schema.GroupResource, example runtime.Object, prefix string) (storage.Interface, error) {
-	config, err := o.storageConfig(as, example)
+	config, err := o.factory.NewConfig(as, example)
 	if err != nil {
 		return nil, err
 	}
