@@ -6,7 +6,6 @@ import (
 	"github.com/google/btree"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/selection"
 )
 
 // Query selects objects of a Snapshot. The zero Query selects all.
@@ -146,20 +145,7 @@ func (ix Index) pinned(label labels.Selector, field fields.Selector) (string, bo
 	if label == nil {
 		return "", false
 	}
-	requirements, _ := label.Requirements()
-	for i := range requirements {
-		r := &requirements[i]
-		if r.Key() != ix.Label {
-			continue
-		}
-		switch r.Operator() {
-		case selection.Equals, selection.DoubleEquals, selection.In:
-			if values := r.ValuesUnsorted(); len(values) == 1 {
-				return values[0], true
-			}
-		}
-	}
-	return "", false
+	return label.RequiresExactMatch(ix.Label)
 }
 
 func (l *lister) scanIndex(tree *btree.BTreeG[entry], from entry) {
