@@ -15,3 +15,6 @@ func (w *Watcher) State() string {
 
 // Published is the position up to which the Hub has published.
 func (h *Hub) Published() cache.Position { return cache.Position(h.donePosition.Load()) }
+
+// Publish publishes events that were read from the Log, as Step does.
+func (h *Hub) Publish(events []*cache.Event) { h.publish(events) }

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 	"weak"
 
 	"github.com/larder-io/larder/cache"
@@ -221,6 +223,67 @@ func TestWakesTheConcerned(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestNoWakeIsLost has watchers fall asleep at about the time at which they are to be
+// woken: one that misses its wake-up would wait for ever.
+func TestNoWakeIsLost(t *testing.T) {
+	const watchers, rounds = 3, 5000
+	w, stop := running(t, config{events: 100})
+	defer stop()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	told := make(chan int64, watchers)
+	for range watchers {
+		watcher := w.must(t, watch.Options{After: w.last})
+		go func() {
+			for range rounds {
+				ds, err := watcher.Next(ctx, nil)
+				if err != nil || len(ds) != 1 {
+					told <- -1
+					return
+				}
+				told <- ds[0].Revision
+				for range rand.IntN(20_000) { // some microseconds
+				}
+			}
+		}()
+	}
+	for range rounds {
+		w.apply(change{key: "a/p"})
+		for range watchers {
+			if revision := <-told; revision != w.last {
+				t.Fatalf("told of revision %d, want %d", revision, w.last)
+			}
+		}
+	}
+}
+
+// TestEventsOfAnOlderEpoch publishes what was read before a watcher came to the next
+// epoch.
+func TestEventsOfAnOlderEpoch(t *testing.T) {
+	w := newWorld(t, config{events: 100})
+	w.reset()
+	old := w.must(t, watch.Options{After: w.last})
+	from := w.cache.Log().Next()
+	w.apply(change{key: "a/p"})
+	w.apply(change{key: "a/q"})
+	events, _, err := w.cache.Log().Read(from, nil)
+	if err != nil || len(events) != 2 {
+		t.Fatal(events, err)
+	}
+	w.reset()
+	watcher := w.must(t, watch.Options{After: w.last, Bookmarks: true})
+	w.hub.Publish(events)
+	if ds, err := watcher.Poll(nil); len(ds) != 0 || err != nil {
+		t.Errorf("told of the epoch before: %v, %v", reports(ds), err)
+	}
+	if b, ok := watcher.Bookmark(); !ok || b.Revision != w.last {
+		t.Errorf("bookmark %v, want %d", told(b), w.last)
+	}
+	if ds, err := old.Poll(nil); len(ds) != 0 || err != io.EOF {
+		t.Errorf("the watcher of the epoch before: %v, %v", reports(ds), err)
+	}
 }
 
 func TestStaleSnapshot(t *testing.T) {
