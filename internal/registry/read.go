@@ -97,6 +97,9 @@ func (r *Resource) getStored(ctx context.Context, rest string, atLeast int64) (*
 	case !found:
 		return nil, storage.NewKeyNotFoundError(full, 0)
 	}
+	if _, _, err := r.codec.decrypt(ctx, full, item.Value); err != nil {
+		return nil, err // a list says it in other words
+	}
 	o := r.codec.ingest(r.schema, full, rest, item.Value, item.Revision)
 	return o, o.Err()
 }
@@ -468,7 +471,8 @@ func (e *StreamError) Error() string { return e.Err.Error() }
 // Unwrap gives the reason.
 func (e *StreamError) Unwrap() error { return e.Err }
 
-// Watch opens a watcher. A [StreamError] is to be sent as an ERROR event, any
+// Watch opens a watcher. Without SendInitialEvents nobody asked for the bookmark
+// that ends the initial events: whoever serves the watch leaves it out. A [StreamError] is to be sent as an ERROR event, any
 // other error as a response. The rules are those of apiserver
 // pkg/storage/cacher/cacher.go, Watch.
 func (r *Resource) Watch(ctx context.Context, q WatchRequest) (*watch.Watcher, error) {
@@ -516,7 +520,7 @@ func (r *Resource) watchStart(ctx context.Context, q WatchRequest, revision int6
 	case revision > 0:
 		options.After = revision
 	case q.SendInitialEvents == nil: // the old way to ask for both
-		options.Initial, options.Bookmarks = &snapshot, q.Bookmarks
+		options.Initial = &snapshot
 	default:
 		options.After = snapshot.Revision()
 	}

@@ -219,11 +219,6 @@ func indexesOf(triggers storage.IndexerFuncs, indexers *clientcache.Indexers) []
 	})
 }
 
-// SetDecorator sets what a REST storage does to every object that it reads. It is
-// done once, when an object enters the cache. It is set before Run, and must be
-// idempotent: storages that read through [Resource.Storage] do it again.
-func (r *Resource) SetDecorator(decorate func(runtime.Object)) { r.codec.decorate = decorate }
-
 // Storage returns the resource as upstream's REST storages use it.
 func (r *Resource) Storage() storage.Interface { return &store{Resource: r} }
 

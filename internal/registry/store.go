@@ -277,5 +277,5 @@ func (s *store) Watch(ctx context.Context, key string, opts storage.ListOptions)
 	if err != nil {
 		return nil, err
 	}
-	return newStoreWatch(ctx, s.Resource, w, opts.Predicate.AllowWatchBookmarks), nil
+	return newStoreWatch(ctx, s.Resource, w, opts), nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 
 	"github.com/larder-io/larder/watch"
@@ -29,16 +30,18 @@ type storeWatch struct {
 	resource  *Resource
 	watcher   *watch.Watcher
 	bookmarks bool
+	legacy    bool // the end of the initial events is not told
 	result    chan apiwatch.Event
 	cancel    context.CancelFunc
 }
 
-func newStoreWatch(ctx context.Context, r *Resource, w *watch.Watcher, bookmarks bool) *storeWatch {
+func newStoreWatch(ctx context.Context, r *Resource, w *watch.Watcher, opts storage.ListOptions) *storeWatch {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &storeWatch{
 		resource:  r,
 		watcher:   w,
-		bookmarks: bookmarks,
+		bookmarks: opts.Predicate.AllowWatchBookmarks,
+		legacy:    opts.SendInitialEvents == nil,
 		result:    make(chan apiwatch.Event, storeWatchBuffer),
 		cancel:    cancel,
 	}
@@ -119,6 +122,9 @@ func (s *storeWatch) bookmarkTimers(ctx context.Context) (due <-chan struct{}, s
 
 // deliver sends d and reports whether to go on.
 func (s *storeWatch) deliver(ctx context.Context, d watch.Delivery) bool {
+	if d.Type == watch.InitialEnd && s.legacy {
+		return true
+	}
 	event, err := s.event(d)
 	if err != nil {
 		s.send(ctx, apiwatch.Event{Type: apiwatch.Error, Object: WatchStatus(err)})

@@ -44,17 +44,20 @@ func (s *store) Create(ctx context.Context, key string, obj, out runtime.Object,
 	if err != nil {
 		return err
 	}
+	var next *outcome
+	if out != nil {
+		next = s.foresee(full, data, out)
+	}
 	result, err := s.put(ctx, full, data, 0, ttl)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if !result.Committed {
+	case !result.Committed:
 		return storage.NewKeyExistsError(full, 0)
-	}
-	if out == nil {
+	case out == nil:
 		return nil
 	}
-	return s.written(full, data, out, result.Revision)
+	return s.committed(next, out, result.Revision)
 }
 
 // put encrypts data and writes it if the key is at revision.
@@ -67,23 +70,57 @@ func (s *store) put(ctx context.Context, full string, data []byte, revision int6
 	return result, etcdError(err)
 }
 
-// written decodes what was stored into out and hands its canonical form to the
-// cache, which then need not decode it again.
-func (s *store) written(full string, data []byte, out runtime.Object, revision int64) error {
-	if err := s.codec.decodeStored(data, out, revision); err != nil {
-		return err
-	}
-	if s.Cache == nil {
-		return nil
-	}
-	obj := out
-	if s.codec.decorate != nil {
-		obj = out.DeepCopyObject()
-	}
-	rest := s.layout.rest(full)
-	s.Cache.Offer(rest, revision, s.codec.object(s.schema, rest, obj, revision))
-	return nil
+// outcome is what a write will have made of an object, but for the revision.
+//
+// It is made before the write: the store tells the feed of a write as soon as it
+// tells the writer, and whichever is first decodes the object for the cache.
+type outcome struct {
+	obj   runtime.Object
+	cache cache.ObjectConfig // Body is nil if there is nothing to hand over
+	err   error              // data does not decode; the write takes place even so
 }
+
+// foresee makes the outcome of storing data, in an object like out.
+func (s *store) foresee(full string, data []byte, out runtime.Object) *outcome {
+	next := &outcome{obj: newLike(out)}
+	if next.err = s.codec.decodeStored(data, next.obj, 0); next.err != nil || s.Cache == nil {
+		return next
+	}
+	config, err := s.codec.describe(s.layout.rest(full), next.obj, 0)
+	if err != nil {
+		return next // the feed will find out
+	}
+	obj := next.obj
+	if s.codec.decorate != nil {
+		obj = obj.DeepCopyObject()
+		s.codec.decorate(obj)
+	}
+	if config.Body, err = s.codec.encode(obj); err == nil {
+		next.cache = config
+	}
+	return next
+}
+
+// committed gives out what was stored at revision, and its canonical form to the
+// cache.
+func (s *store) committed(next *outcome, out runtime.Object, revision int64) error {
+	if next.cache.Body != nil {
+		config := next.cache
+		body, err := wire.AppendRevisionProtobuf(make([]byte, 0, len(config.Body)+maxRevision), config.Body, revision)
+		if err == nil {
+			config.Body, config.Revision = body, revision
+			s.Cache.Offer(config.Key, revision, cache.NewObject(config, s.schema))
+		}
+	}
+	if next.err != nil {
+		return next.err
+	}
+	reflect.ValueOf(out).Elem().Set(reflect.ValueOf(next.obj).Elem())
+	return s.codec.setRevision(out, revision)
+}
+
+// maxRevision is how many bytes a revision needs at most, with the lengths around.
+const maxRevision = 24
 
 // read gets the present object from the store.
 func (s *store) read(ctx context.Context, full string, like runtime.Object, ignoreNotFound, unread bool) (*present, error) {
@@ -295,6 +332,7 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 	if ttl != nil {
 		seconds = *ttl
 	}
+	next := u.foresee(u.full, data, destination)
 	result, err := u.put(ctx, u.full, data, u.now.rev, seconds)
 	if err != nil {
 		return false, err
@@ -302,7 +340,7 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 	if !result.Committed {
 		return false, u.lost(ctx, result)
 	}
-	return true, u.written(u.full, data, destination, result.Revision)
+	return true, u.committed(next, destination, result.Revision)
 }
 
 // confirm spares a write that would change nothing, if the store itself says so:

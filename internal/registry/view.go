@@ -47,7 +47,6 @@ const (
 // View is one served version of a Resource. It is immutable.
 type View struct {
 	Resource *Resource
-	GVR      schema.GroupVersionResource
 	GVK      schema.GroupVersionKind
 	ListKind string
 
@@ -55,19 +54,15 @@ type View struct {
 	forms [mediaTypes][shapes]*Form
 }
 
-// newView adds a version to those that r is served in. table prints its objects.
+// addView adds a version to those that r is served in. table prints its objects.
 // Views are added before the Resource runs.
-func newView(r *Resource, gvr schema.GroupVersionResource, gvk schema.GroupVersionKind, table rest.TableConvertor) (*View, error) {
+func (r *Resource) addView(gvk schema.GroupVersionKind, table rest.TableConvertor) (*View, error) {
 	base := firstViewForm + r.views*mediaTypes
 	if base+mediaTypes > maxForms {
 		return nil, fmt.Errorf("%s is served in too many versions", r.GroupResource)
 	}
-	kinds, _, err := r.codec.scheme.ObjectKinds(r.codec.newListFunc())
-	if err != nil {
-		return nil, err
-	}
 	r.views++
-	v := &View{Resource: r, GVR: gvr, GVK: gvk, ListKind: kinds[0].Kind, table: table}
+	v := &View{Resource: r, GVK: gvk, ListKind: gvk.Kind + "List", table: table}
 	for media := range MediaType(mediaTypes) {
 		for shape := range Shape(shapes) {
 			v.forms[media][shape] = v.newForm(media, shape, base)
@@ -77,16 +72,17 @@ func newView(r *Resource, gvr schema.GroupVersionResource, gvk schema.GroupVersi
 }
 
 // newView adds a version that storage serves: its printer makes the tables, and
-// what it does to objects that it reads becomes r's decorator.
+// what it does to every object that it reads is done once, when an object enters
+// the cache.
 func (r *Resource) newView(gvk schema.GroupVersionKind, storage rest.Storage) (*View, error) {
 	table, ok := storage.(rest.TableConvertor)
 	if !ok {
 		return nil, fmt.Errorf("storage %T of %s makes no tables", storage, r.GroupResource)
 	}
 	if decorate := decoratorOf(storage); decorate != nil {
-		r.SetDecorator(decorate)
+		r.codec.decorate = decorate
 	}
-	return newView(r, gvk.GroupVersion().WithResource(r.GroupResource.Resource), gvk, table)
+	return r.addView(gvk, table)
 }
 
 // decoratorOf finds the function by which a storage completes what it read, nil for
