@@ -108,6 +108,7 @@ func (e *Etcd) Run(ctx context.Context) error {
 	if err != nil {
 		e.failure = fmt.Errorf("kv: open %s etcd: %w", e.name, err)
 		close(e.done)
+		e.watches.close()
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -125,7 +126,10 @@ func (e *Etcd) Run(ctx context.Context) error {
 	group.Go(func() error { return e.followCompaction(groupCtx) })
 	group.Go(func() error {
 		select {
-		case err := <-s.failed:
+		case err, ok := <-s.failed:
+			if !ok {
+				err = errors.New("server stopped")
+			}
 			return fmt.Errorf("kv: %s etcd failed: %w", e.name, err)
 		case <-groupCtx.Done():
 			return groupCtx.Err()
@@ -144,6 +148,7 @@ func (e *Etcd) Close() {
 	if e.running.CompareAndSwap(false, true) {
 		e.failure = ErrClosed
 		close(e.done)
+		e.watches.close()
 	}
 	<-e.done
 }
@@ -249,10 +254,10 @@ func (e *Etcd) Put(ctx context.Context, key string, value []byte, opts PutOption
 	put := func(lease clientv3.LeaseID) (Result, error) {
 		return e.commit(ctx, client, op, key, opts.IfRevision, clientv3.OpPut(key, string(value), clientv3.WithLease(lease)))
 	}
-	ttl := int64(opts.TTL / time.Second)
-	if ttl <= 0 {
+	if opts.TTL <= 0 {
 		return put(clientv3.NoLease)
 	}
+	ttl := int64((opts.TTL + time.Second - 1) / time.Second)
 	for attempt := 1; ; attempt++ {
 		lease, err := e.leases.lease(ctx, client, ttl)
 		if err != nil {

@@ -128,6 +128,15 @@ func TestEmbeddedQuota(t *testing.T) {
 	}
 }
 
+func TestEmbeddedRequestTooLarge(t *testing.T) {
+	store := openEmbedded(t, kv.EmbeddedConfig{})
+	_, err := store.Put(t.Context(), "/registry/a", make([]byte, 2<<20), kv.PutOptions{})
+	var failed *kv.Error
+	if !errors.As(err, &failed) || failed.Err.Error() != "etcdserver: request is too large" {
+		t.Errorf("Put of 2 MiB: %v", err)
+	}
+}
+
 func TestUnopenedStoreWaits(t *testing.T) {
 	store, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: t.TempDir()})
 	if err != nil {
@@ -138,7 +147,11 @@ func TestUnopenedStoreWaits(t *testing.T) {
 	if _, _, _, err := store.Get(ctx, "/registry/a"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Get: %v", err)
 	}
+	watch := store.Watch(t.Context(), "/registry/", 1)
 	store.Close()
+	if response := <-watch; !errors.Is(response.Err, kv.ErrClosed) {
+		t.Errorf("watch after Close: %+v", response)
+	}
 	if _, _, _, err := store.Get(t.Context(), "/registry/a"); !errors.Is(err, kv.ErrClosed) {
 		t.Errorf("Get after Close: %v", err)
 	}

@@ -135,7 +135,7 @@ type Page struct {
 }
 
 // PutOptions holds the condition of a Put: the key's last revision must be
-// IfRevision, 0 meaning that the key must not exist. A TTL, rounded down to
+// IfRevision, 0 meaning that the key must not exist. A TTL, rounded up to
 // seconds, attaches the key to a lease; without one the key does not expire.
 type PutOptions struct {
 	IfRevision int64

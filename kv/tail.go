@@ -387,7 +387,7 @@ func (t *Tail) runProgress(ctx context.Context) error {
 		}
 		for delay := progressFirst; t.waiting(); {
 			before := t.seen.Load()
-			if err := sleep(ctx, delay); err != nil {
+			if err := t.pause(ctx, delay); err != nil {
 				return err
 			}
 			if t.seen.Load() != before {
@@ -398,6 +398,26 @@ func (t *Tail) runProgress(ctx context.Context) error {
 			if t.waiting() {
 				t.requestProgress(ctx)
 			}
+		}
+	}
+}
+
+// pause waits for delay, but no longer than progressFirst after somebody has begun
+// to wait: one who waits for the far future must not slow down the others.
+func (t *Tail) pause(ctx context.Context, delay time.Duration) error {
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			return nil
+		case <-t.kick:
+			if delay > progressFirst {
+				delay = progressFirst
+				timer.Reset(delay)
+			}
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }

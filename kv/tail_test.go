@@ -131,10 +131,22 @@ func TestTailWaitAsksForProgress(t *testing.T) {
 		if took := time.Since(start); took > 130*time.Millisecond {
 			t.Errorf("progress took %v after 30ms of silence", took)
 		}
-		// A revision of the future is waited for until the caller gives up.
+		// A revision of the future is waited for until the caller gives up, and
+		// nobody else is slower for it.
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if err := tail.Wait(ctx, revision+1); !errors.Is(err, context.DeadlineExceeded) {
+		future := make(chan error, 1)
+		go func() { future <- tail.Wait(ctx, 1000) }()
+		time.Sleep(30 * time.Second)
+		revision = put(t, store, "/elsewhere", "3")
+		start = time.Now()
+		if err := tail.Wait(t.Context(), revision); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took > 2*time.Millisecond {
+			t.Errorf("progress took %v beside a waiter for the future", took)
+		}
+		if err := <-future; !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Wait for the future: %v", err)
 		}
 	})

@@ -266,7 +266,8 @@ func (m *Memory) Put(ctx context.Context, key string, value []byte, opts kv.PutO
 		return kv.Result{Revision: m.revision, Current: current, Found: found}, nil
 	}
 	var lease int64
-	if ttl := opts.TTL.Truncate(time.Second); ttl > 0 {
+	if opts.TTL > 0 {
+		ttl := (opts.TTL + time.Second - 1).Truncate(time.Second)
 		m.nextLease++
 		lease = m.nextLease
 		m.leases[lease] = time.Now().Add(ttl)
