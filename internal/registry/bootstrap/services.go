@@ -215,11 +215,12 @@ func (s *kubernetesService) run(ctx context.Context, ready func()) error {
 }
 
 // withdrawStale removes the endpoint that a former life of this server has left:
-// until it is ready nobody should turn to it.
+// until it is ready nobody should turn to it. Upstream's reconciler refuses to
+// remove the last endpoint there is, which is no fault: it is this server's.
 func (s *kubernetesService) withdrawStale() {
 	ports := []corev1.EndpointPort{{Name: portName, Protocol: corev1.ProtocolTCP, Port: int32(s.config.PublicPort)}}
 	if err := s.reconciler.RemoveEndpoints(serviceName, s.config.PublicAddress, ports); err != nil && !storage.IsNotFound(err) {
-		klog.ErrorS(err, "Cannot remove this server's old endpoints from the kubernetes service")
+		klog.V(2).InfoS("This server's old endpoints stay in the kubernetes service until it is ready", "reason", err)
 	}
 }
 
