@@ -122,3 +122,45 @@ func mask(out string) string {
 	}
 	return out
 }
+
+// TestKubectlWatch: -w prints what is there, then a line for each change as it
+// happens, in tables too.
+func TestKubectlWatch(t *testing.T) {
+	p := serve(t, "--unsafe-no-fsync")
+	k := newKubectl(t, p.kubeconfig(), "default")
+	k.must(t, "", "create", "configmap", "first")
+	var out syncBuffer
+	watch := k.command("get", "configmaps", "-w", "--output-watch-events", "--field-selector", "metadata.name!=kube-root-ca.crt")
+	watch.Stdout, watch.Stderr = &out, &out
+	if err := watch.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- watch.Wait() }()
+	printed := func(lines string) func() error {
+		return func() error {
+			if got := mask(out.String()); got != lines {
+				return fmt.Errorf("printed %q, want %q", got, lines)
+			}
+			return nil
+		}
+	}
+	want := "EVENT  NAME  DATA  AGE\nADDED  first  0  <age>\n"
+	eventually(t, "the watch began", printed(want))
+	for _, step := range []struct {
+		args []string
+		line string
+	}{
+		{[]string{"create", "configmap", "second", "--from-literal=a=b"}, "ADDED  second  1  <age>\n"},
+		{[]string{"patch", "configmap", "first", "--type=merge", `--patch={"data":{"a":"b","c":"d"}}`}, "MODIFIED  first  2  <age>\n"},
+		{[]string{"delete", "configmap", "second"}, "DELETED  second  1  <age>\n"},
+	} {
+		k.must(t, "", step.args...)
+		want += step.line
+		eventually(t, "the change is printed", printed(want))
+	}
+	if err := watch.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	<-ended
+}
