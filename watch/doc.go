@@ -34,6 +34,8 @@
 //	      +-------------------> | closed | <+
 //	                            +--------+
 //
+// Close, the end of an epoch and an unreadable object lead from every state to closed.
+//
 // An event reaches only the groups that it can concern. Each group waits at one
 // place: the object's key, a field or label that its selectors require to have one
 // exact value, the name, the namespace, or none of these. The Hub looks an event up

@@ -60,9 +60,9 @@ func newGroup(f filter, id identity, start cache.Position) *group {
 	return g
 }
 
-// offer puts what the filter makes of e into the open node. It reports whether that is
-// the first in there. The caller holds Hub.mu.
-func (g *group) offer(e *cache.Event) bool {
+// offerLocked puts what the filter makes of e into the open node. It reports whether that is
+// the first in there. Hub.mu is held.
+func (g *group) offerLocked(e *cache.Event) bool {
 	d, selected := g.transition(e)
 	if !selected {
 		return false
@@ -76,14 +76,14 @@ func (g *group) offer(e *cache.Event) bool {
 	return true
 }
 
-// publish lets the watchers see the open node; end is the position after it. The
-// caller holds Hub.mu.
-func (g *group) publish(end cache.Position, backlog int) {
+// publishLocked lets the watchers see the open node; end is the position after it. Hub.mu
+// is held.
+func (g *group) publishLocked(end cache.Position, backlog int) {
 	full := g.open.Load()
 	g.touched = false
 	g.length++
 	if g.length >= backlog {
-		g.cut(end, end)
+		g.cutLocked(end, end)
 		return
 	}
 	next := &node{start: end}
@@ -91,9 +91,9 @@ func (g *group) publish(end cache.Position, backlog int) {
 	full.next.Store(next)
 }
 
-// cut publishes the open node and ends the chain, which holds everything before
-// end. A new chain begins at start. The caller holds Hub.mu.
-func (g *group) cut(end, start cache.Position) {
+// cutLocked publishes the open node and ends the chain, which holds everything before
+// end. A new chain begins at start. Hub.mu is held.
+func (g *group) cutLocked(end, start cache.Position) {
 	last := g.open.Load()
 	// Whoever comes to the cut must find the new chain.
 	g.open.Store(&node{start: start})

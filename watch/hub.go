@@ -87,7 +87,8 @@ type Stats struct {
 type Options struct {
 	// Namespace and Name narrow the scope where they are not empty.
 	Namespace, Name string
-	// Label and Field select in the scope. Nil selects everything.
+	// Label and Field select in the scope, and belong to the Hub from now on. Nil
+	// selects everything.
 	Label labels.Selector
 	Field fields.Selector
 
@@ -215,7 +216,7 @@ func (h *Hub) publishRevision(events []*cache.Event) bool {
 	}
 	for _, e := range events {
 		h.router.concerned(e, func(g *group) {
-			if g.offer(e) {
+			if g.offerLocked(e) {
 				h.touched = append(h.touched, g)
 			}
 		})
@@ -223,7 +224,7 @@ func (h *Hub) publishRevision(events []*cache.Event) bool {
 	last := events[len(events)-1]
 	h.next = last.Pos + 1
 	for _, g := range h.touched {
-		g.publish(h.next, h.backlog)
+		g.publishLocked(h.next, h.backlog)
 	}
 	h.concerned = append(h.concerned, h.touched...)
 	clear(h.touched)
@@ -248,7 +249,7 @@ func (h *Hub) skip(from cache.Position) {
 		return // the Log or the Hub has moved on; so will the next step
 	}
 	for _, g := range h.groups {
-		g.cut(from, next)
+		g.cutLocked(from, next)
 		h.concerned = append(h.concerned, g)
 	}
 	h.next = next

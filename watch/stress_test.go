@@ -31,7 +31,7 @@ func TestStress(t *testing.T) {
 }
 
 const (
-	stressRevisions = 900
+	stressRevisions = 1800
 	stressEpochs    = 3
 	clientsPerKind  = 2
 )
