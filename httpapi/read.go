@@ -219,17 +219,17 @@ func (x *exchange) sendGzip(status int, contentType string, out *bytes.Buffer, z
 }
 
 // gzips holds writers, which are large.
-var gzips sync.Pool
-
-func getGzip(out *bytes.Buffer) *gzip.Writer {
-	if z, ok := gzips.Get().(*gzip.Writer); ok {
-		z.Reset(out)
-		return z
-	}
-	z, err := gzip.NewWriterLevel(out, gzip.BestSpeed)
+var gzips = sync.Pool{New: func() any {
+	z, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
 	if err != nil {
 		panic(err) // the level is a constant
 	}
+	return z
+}}
+
+func getGzip(out *bytes.Buffer) *gzip.Writer {
+	z := gzips.Get().(*gzip.Writer)
+	z.Reset(out)
 	return z
 }
 

@@ -13,6 +13,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
@@ -221,9 +222,11 @@ func TestReadsDecodeNothing(t *testing.T) {
 		reads = append(reads, call{method: "GET", path: "/api/v1/pods?watch=1&timeoutSeconds=1&allowWatchBookmarks=1", header: map[string]string{"Accept": strings.Replace(accept, "yaml", "json", 1)}})
 	}
 	all := func() {
+		var some sync.WaitGroup // watches wait for their end
 		for _, c := range reads {
-			p.ours.must(t, c)
+			some.Go(func() { p.ours.call(t, c) })
 		}
+		some.Wait()
 	}
 	p.ours.must(t, reads[0])
 	canonical := p.ours.registry.Decodes()
