@@ -55,6 +55,14 @@
 // stream, and each watch has a stream of its own, so that no other watch can
 // hold back its progress.
 //
+// # Cluster
+//
+// A cluster that cannot be reached makes operations wait until their context
+// ends, as etcd's client does: give them deadlines. A read or a watch moves to
+// another member by itself; a write that fails is not tried again, because it may
+// have been committed. Watches ask etcd to end them while there is no leader, and
+// the Tail opens them again where they ended.
+//
 // # Compaction
 //
 // Every interval a store competes for the key "compact_rev_key" exactly as

@@ -35,10 +35,7 @@ func TestMain(m *testing.M) {
 	case "writer":
 		playWriter()
 	default:
-		goleak.VerifyTestMain(m,
-			// etcd's lessor and its rate limited loggers end a little after Close.
-			goleak.IgnoreTopFunction("go.etcd.io/etcd/server/v3/lease.(*lessor).runLoop"),
-		)
+		goleak.VerifyTestMain(m)
 	}
 }
 
@@ -76,7 +73,6 @@ type memberConfig struct {
 	Client, Peer        string // URLs
 	Cluster             string
 	CA, Cert, Key       string // of the client listener
-	Snapshot            uint64
 	HeartbeatMs, VoteMs uint
 }
 
