@@ -20,9 +20,25 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// run bootstraps a new server over store and waits until it is done. The server
-// ends with the test, or when stop is called.
+// run bootstraps a server and waits until it is done. Bootstrap ends with the test,
+// or when stop is called.
 func run(t *testing.T, s *registrytest.Server, change func(*bootstrap.Config)) (b *bootstrap.Bootstrap, stop func()) {
+	t.Helper()
+	b, stop = start(t, s, change)
+	wait(t, b)
+	return b, stop
+}
+
+func wait(t *testing.T, b *bootstrap.Bootstrap) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := b.WaitReady(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func start(t *testing.T, s *registrytest.Server, change func(*bootstrap.Config)) (b *bootstrap.Bootstrap, stop func()) {
 	t.Helper()
 	config := bootstrap.Config{
 		Registry: s.Registry, Client: s.Client, Informers: s.Informers,
@@ -52,11 +68,6 @@ func run(t *testing.T, s *registrytest.Server, change func(*bootstrap.Config)) (
 		}
 	}
 	t.Cleanup(stop)
-	wait, cancelWait := context.WithTimeout(ctx, time.Minute)
-	defer cancelWait()
-	if err := b.WaitReady(wait); err != nil {
-		t.Fatal(err)
-	}
 	return b, stop
 }
 
@@ -127,6 +138,15 @@ func TestAgainChangesNothing(t *testing.T) {
 	if diff := cmp.Diff(before, dump(t, store)); diff != "" {
 		t.Errorf("a second bootstrap changes revisions:\n%s", diff)
 	}
+}
+
+// TestTogether bootstraps two servers on one empty store at the same time.
+func TestTogether(t *testing.T) {
+	store := kvtest.NewMemory()
+	first, _ := start(t, registrytest.New(t, store), func(c *bootstrap.Config) { c.PublicAddress = net.IPv4(192, 0, 2, 1) })
+	second, _ := start(t, registrytest.New(t, store), func(c *bootstrap.Config) { c.PublicAddress = net.IPv4(192, 0, 2, 2) })
+	wait(t, first)
+	wait(t, second)
 }
 
 // TestChangesAreUndone deletes and damages what bootstrap keeps: a later server
