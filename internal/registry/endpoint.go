@@ -62,12 +62,6 @@ func (e *Endpoint) Name() string {
 	return e.GVR.Resource + "/" + e.Subresource
 }
 
-// Can reports whether verb is among Verbs.
-func (e *Endpoint) Can(verb string) bool {
-	i := sort.SearchStrings(e.Verbs, verb)
-	return i < len(e.Verbs) && e.Verbs[i] == verb
-}
-
 // Discovery is the endpoint's entry in its version's APIResourceList.
 func (e *Endpoint) Discovery() metav1.APIResource {
 	r := metav1.APIResource{

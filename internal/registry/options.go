@@ -87,6 +87,9 @@ func (o *options) decorate(
 	indexers *cache.Indexers,
 ) (storage.Interface, factory.DestroyFunc, error) {
 	res, ok := o.byPrefix[prefix]
+	if ok && res.GroupResource.Resource != config.GroupResource.Resource {
+		return nil, nil, fmt.Errorf("%s and %s share the keys under %s", res.GroupResource, config.GroupResource, prefix)
+	}
 	if !ok {
 		var err error
 		res, err = newResource(resourceConfig{
