@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 
@@ -165,6 +166,9 @@ func (s *Subscription) Fresh() int64 {
 		return 0
 	}
 	seen := s.tail.seen.Load()
+	if invariants.Enabled {
+		runtime.Gosched() // widens the window in which a wrong order shows
+	}
 	queued := s.queued.Load() // after seen: counts all batches up to it
 	if s.applied.Load() < queued {
 		return 0
