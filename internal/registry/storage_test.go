@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/client/v3/kubernetes"
 	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -63,21 +62,17 @@ type recordingStore struct {
 }
 
 func (s recordingStore) Range(ctx context.Context, opts kv.RangeOptions) (kv.Page, error) {
-	list := kubernetes.ListOptions{Revision: opts.Revision, Limit: opts.Limit}
-	if opts.Start != "" {
-		list.Continue = opts.Start
-	}
-	if _, err := s.recorder.List(ctx, opts.Prefix, list); err != nil {
-		return kv.Page{}, err
-	}
+	s.record(ctx, opts)
 	return s.Memory.Range(ctx, opts)
 }
 
-// nowhere answers the recorder, which passes on what it records.
-type nowhere struct{ kubernetes.Interface }
-
-func (nowhere) List(context.Context, string, kubernetes.ListOptions) (kubernetes.ListResponse, error) {
-	return kubernetes.ListResponse{}, nil
+// record tells the recorder, which then fails to pass the call on: there is no
+// client behind it.
+func (s recordingStore) record(ctx context.Context, opts kv.RangeOptions) {
+	defer func() { _ = recover() }()
+	list := storagetesting.RecordedList{}.ListOptions
+	list.Revision, list.Limit, list.Continue = opts.Revision, opts.Limit, opts.Start
+	_, _ = s.recorder.List(ctx, opts.Prefix, list)
 }
 
 func exampleScheme(t *testing.T) (*runtime.Scheme, serializer.CodecFactory) {
@@ -100,7 +95,7 @@ func newFixture(t *testing.T, media string, change ...func(*resourceConfig)) *fi
 	scheme, codecs := exampleScheme(t)
 	f := &fixture{t: t, memory: kvtest.NewMemory(), transformer: &swapTransformer{}}
 	f.transformer.set(storagetesting.NewPrefixTransformer([]byte(testPrefix), false))
-	f.recorder = storagetesting.NewKubernetesRecorder(nowhere{})
+	f.recorder = storagetesting.NewKubernetesRecorder(nil)
 	f.codec = codecs.LegacyCodec(examplev1.SchemeGroupVersion)
 	if media == runtime.ContentTypeProtobuf {
 		f.codec = codecs.CodecForVersions(protobuf.NewSerializer(scheme, scheme), codecs.UniversalDeserializer(), examplev1.SchemeGroupVersion, runtime.InternalGroupVersioner)
@@ -128,7 +123,12 @@ func newFixture(t *testing.T, media string, change ...func(*resourceConfig)) *fi
 		t.Fatal(err)
 	}
 	f.Interface = f.resource.Storage()
-	run(t, f.memory.Run, r.config.Tail.Run, f.resource.Run)
+	run(t, f.memory.Run, r.config.Tail.Run)
+	// What is loaded before the tail has its place is loaded again if it has changed.
+	if err := r.config.Tail.Wait(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	run(t, f.resource.Run)
 	if err := f.resource.WaitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -182,8 +182,12 @@ func (f *fixture) UpdatePrefixTransformer(modify storagetesting.PrefixTransforme
 func (f *fixture) reload() {
 	f.t.Helper()
 	before := f.resource.Feed.Stats().Loads
+	tries := 0
 	f.until("reload", func() bool {
-		f.memory.EndWatches(kv.ErrReplaced)
+		if tries%400 == 0 { // again if there was no watch to end
+			f.memory.EndWatches(kv.ErrReplaced)
+		}
+		tries++
 		return f.resource.Feed.Stats().Loads > before
 	})
 }
