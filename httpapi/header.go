@@ -26,7 +26,7 @@ func inspect(block []byte) headerFacts {
 		if len(line) == 0 {
 			continue
 		}
-		name, _, ok := bytes.Cut(line, []byte{':'})
+		name, value, ok := bytes.Cut(line, []byte{':'})
 		if !ok || !isToken(name) {
 			facts.malformed = "malformed header name"
 			return facts
@@ -38,6 +38,10 @@ func inspect(block []byte) headerFacts {
 			facts.once(&contentType, "Content-Type")
 		case foldEqual(name, "host"):
 			facts.once(&host, "Host")
+		case foldEqual(name, "transfer-encoding"):
+			if !foldEqual(bytes.Trim(value, " \t"), "chunked") {
+				facts.malformed = "unsupported transfer encoding"
+			}
 		case len(name) > len(impersonatePrefix) && foldEqual(name[:len(impersonatePrefix)], impersonatePrefix):
 			facts.impersonates = true
 		}

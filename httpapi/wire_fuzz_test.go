@@ -6,8 +6,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 )
 
 // scriptConn is a connection on which everything that a client sends is known
@@ -70,36 +73,62 @@ func reference(script []byte) (list []heard) {
 // Whatever the server takes for a request net/http must take for the same one, in the
 // same place: it may refuse more and never read more, or otherwise.
 func FuzzFrontDoor(f *testing.F) {
-	for _, script := range []string{
-		"GET /x HTTP/1.1\r\nHost: h\r\n\r\n", "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabcGET /y HTTP/1.1\r\nHost: h\r\n\r\n",
-		"POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3;a=b\r\nabc\r\n0\r\nT: v\r\n\r\nGET /y HTTP/1.1\r\nHost: h\r\n\r\n",
-		"GET /x HTTP/1.0\r\n\r\n", "GET /x HTTP/1.1\nHost: h\n\n", "\r\n\r\nGET /x HTTP/1.1\r\nHost: h\r\n\r\n",
-		"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 3,3\r\n\r\nabc",
-		"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 0x3\r\n\r\nabc", "GET /x HTTP/1.1\r\nHost: h\r\nA: b\r\n c\r\n\r\n", "GET /x HTTP/1.1\r\nHost: h\r\nA\x00: b\r\n\r\n",
-		"POST /x HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\na", "HEAD /x HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello",
-		"POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n", "POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n10000000000000000\r\n", "GET http://h/x HTTP/1.1\r\nHost: g\r\n\r\n",
-	} {
+	for _, script := range wireScripts {
 		f.Add([]byte(script))
 	}
 	f.Fuzz(func(t *testing.T, script []byte) {
-		if len(script) > 1<<14 {
-			return
-		}
-		var ours []heard
-		s := newServer(Config{RequestTimeout: time.Minute})
-		defer s.cancel()
-		routes := newTable()
-		routes.handlePrefix("/", listen(&ours))
-		s.publish(routes)
-		c := &scriptConn{in: bytes.NewReader(script)}
-		_ = s.fast.ServeConn(c) // a broken script is an error
-		s.work.Wait()
-
-		theirs := reference(script)
-		for i, h := range ours {
-			if i >= len(theirs) || h != theirs[i] {
-				t.Fatalf("request %d of %q\n got %q\nwant %q", i, script, ours, theirs)
-			}
+		if len(script) <= 1<<14 {
+			checkScript(t, script)
 		}
 	})
+}
+
+var wireScripts = []string{
+	"GET /x HTTP/1.1\r\nHost: h\r\n\r\n", "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nabcGET /y HTTP/1.1\r\nHost: h\r\n\r\n",
+	"POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n3;a=b\r\nabc\r\n0\r\nT: v\r\n\r\nGET /y HTTP/1.1\r\nHost: h\r\n\r\n",
+	"GET /x HTTP/1.0\r\n\r\n", "GET /x HTTP/1.1\nHost: h\n\n", "\r\n\r\nGET /x HTTP/1.1\r\nHost: h\r\n\r\n",
+	"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 3,3\r\n\r\nabc",
+	"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 0x3\r\n\r\nabc", "GET /x HTTP/1.1\r\nHost: h\r\nA: b\r\n c\r\n\r\n", "GET /x HTTP/1.1\r\nHost: h\r\nA\x00: b\r\n\r\n",
+	"POST /x HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 1\r\n\r\na", "HEAD /x HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello",
+	"POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n", "POST /x HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n10000000000000000\r\n", "GET http://h/x HTTP/1.1\r\nHost: g\r\n\r\n",
+}
+
+// TestFrontDoorReadsMangledRequestsOnce does without a fuzzer what FuzzFrontDoor does.
+func TestFrontDoorReadsMangledRequestsOnce(t *testing.T) {
+	piece := rapid.SampledFrom([]string{
+		"\r\n", "\n", "\r", " ", "\t", ":", ",", ";", "\x00", "0", "1", "3", "-", "+", "0x", "GET /y HTTP/1.1\r\nHost: h\r\n\r\n", "Content-Length: 3\r\n",
+		"Content-Length: 0\r\n", "Transfer-Encoding: chunked\r\n", "transfer-encoding: identity\r\n", "Host: g\r\n", "Connection: close\r\n", "0\r\n\r\n", "3\r\nabc\r\n", "abc", "Trailer: T\r\n", "HTTP/1.0", "%0d%0a", "\x80",
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		script := []byte(rapid.SampledFrom(wireScripts).Draw(t, "script"))
+		for range rapid.IntRange(1, 4).Draw(t, "changes") {
+			at := rapid.IntRange(0, len(script)).Draw(t, "at")
+			to := at
+			if rapid.Bool().Draw(t, "cut") {
+				to = min(len(script), at+rapid.IntRange(1, 12).Draw(t, "length"))
+			}
+			script = slices.Concat(script[:at], []byte(piece.Draw(t, "piece")), script[to:])
+		}
+		checkScript(t, script)
+	})
+}
+
+// checkScript compares what handlers of the server hear with the reference.
+func checkScript(t interface {
+	Fatalf(string, ...any)
+}, script []byte) {
+	var ours []heard
+	s := newServer(Config{RequestTimeout: time.Minute})
+	defer s.cancel()
+	routes := newTable()
+	routes.handlePrefix("/", listen(&ours))
+	s.publish(routes)
+	_ = s.fast.ServeConn(&scriptConn{in: bytes.NewReader(script)}) // a broken script is an error
+	s.work.Wait()
+	theirs := reference(script)
+	for i, h := range ours {
+		if i >= len(theirs) || h != theirs[i] {
+			t.Fatalf("request %d of %q\n got %q\nwant %q", i, script, ours, theirs)
+		}
+	}
 }
