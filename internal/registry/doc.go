@@ -26,14 +26,28 @@
 // in Config is first used after Run was called. Config is not changed and may be
 // reused.
 //
+// A stored value is decoded, completed and encoded once, when it enters a cache
+// (codec.go). What a Form gives out is byte for byte what upstream's encoders write
+// for the same object, and is made once per object and form; [Registry.Decodes]
+// counts how often that takes a decoding. A value that does not decode fails the
+// reads that cover it and no others. An update that changes nothing is recognised
+// in bytes read from the store, never in the cache's.
+//
+// # Bytes
+//
+// Items and bodies belong to the cache and are shared by all responses; nobody
+// writes to them. Objects that storage.Interface gives out are the caller's own.
+//
 // # Goroutines
 //
 // Run starts the tail of the store, a feed and a hub per Resource and the
-// allocators of service addresses, and returns when all of them have ended.
+// allocators of service addresses, and returns when all of them have ended. A watch
+// opened through a storage has a goroutine of its own, which ends when the watch is
+// stopped or its context ends.
 //
 // # Locks
 //
 // A Registry is written by New alone and read without locks afterwards. The node
 // port allocator has a mutex which it holds across a write to the store, as
-// upstream's does.
+// upstream's does. Form.mu is a leaf.
 package registry

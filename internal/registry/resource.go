@@ -40,6 +40,7 @@ type Resource struct {
 	Feed  *cache.Feed
 
 	store  kv.Store
+	tail   *kv.Tail
 	codec  *codec
 	schema *cache.Schema
 	layout layout
@@ -115,7 +116,11 @@ func splitKey(rest string) (namespace, name string) {
 }
 
 func newResource(config resourceConfig) (*Resource, error) {
-	r := &Resource{GroupResource: config.GroupResource, store: config.Registry.config.Store}
+	r := &Resource{
+		GroupResource: config.GroupResource,
+		store:         config.Registry.config.Store,
+		tail:          config.Registry.config.Tail,
+	}
 	var err error
 	if r.layout, err = newLayout(config.Registry.config.Prefix, config.Prefix); err != nil {
 		return nil, err
@@ -170,7 +175,7 @@ func newCodec(config resourceConfig) (*codec, error) {
 }
 
 func (r *Resource) addCache(config resourceConfig) error {
-	sub := config.Registry.config.Tail.Subscribe(r.layout.root)
+	sub := r.tail.Subscribe(r.layout.root)
 	var err error
 	r.Cache, err = cache.New(cache.Config{
 		Schema: r.schema,
@@ -228,13 +233,23 @@ func (r *Resource) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
+	// What is loaded before the tail has its place is loaded again if it changes
+	// in between, and that ends watches.
+	if err := r.tail.Wait(ctx, 1); err != nil {
+		return r.runError(ctx, err)
+	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return r.Feed.Run(ctx) })
 	group.Go(func() error { return r.Hub.Run(ctx) })
-	if err := group.Wait(); !errors.Is(err, context.Canceled) {
-		return fmt.Errorf("registry: %s: %w", r.GroupResource, err)
+	return r.runError(ctx, group.Wait())
+}
+
+// runError is err, unless Run was told to end.
+func (r *Resource) runError(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("registry: %s: %w", r.GroupResource, err)
 }
 
 // Ready reports whether the cache has loaded.

@@ -123,12 +123,7 @@ func newFixture(t *testing.T, media string, change ...func(*resourceConfig)) *fi
 		t.Fatal(err)
 	}
 	f.Interface = f.resource.Storage()
-	run(t, f.memory.Run, r.config.Tail.Run)
-	// What is loaded before the tail has its place is loaded again if it has changed.
-	if err := r.config.Tail.Wait(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
-	run(t, f.resource.Run)
+	run(t, f.memory.Run, r.config.Tail.Run, f.resource.Run)
 	if err := f.resource.WaitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
