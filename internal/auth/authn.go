@@ -6,8 +6,10 @@ import (
 	"net/http"
 	"time"
 
-	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/request/anonymous"
+	"k8s.io/apiserver/pkg/authentication/request/union"
+	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
 )
 
@@ -17,16 +19,11 @@ const tokenSuccessTTL = 10 * time.Second
 
 func (a *Auth) loadAuthenticator(ctx context.Context, c Config) error {
 	config := kubeauthenticator.Config{
-		Anonymous:             apiserver.AnonymousAuthConfig{Enabled: c.anonymous()},
 		TokenAuthFile:         c.TokenFile,
 		APIAudiences:          a.Audiences,
 		TokenSuccessCacheTTL:  tokenSuccessTTL,
 		ServiceAccountLookup:  c.ServiceAccounts.Lookup,
 		ServiceAccountIssuers: c.ServiceAccounts.Issuers,
-	}
-	// A nil *DynamicFileCAContent must not become a non-nil interface.
-	if a.clientCA != nil {
-		config.ClientCAContentProvider = a.clientCA
 	}
 	if len(c.ServiceAccounts.KeyFiles) > 0 {
 		keys, err := c.ServiceAccounts.publicKeys()
@@ -41,11 +38,28 @@ func (a *Auth) loadAuthenticator(ctx context.Context, c Config) error {
 	if err != nil {
 		return fmt.Errorf("auth: authentication: %w", err)
 	}
-	a.Authenticator = request
-	if request == nil {
-		a.Authenticator = authenticator.RequestFunc(nobody)
-	}
+	a.Authenticator = c.compose(request, a.clientCA)
 	return nil
+}
+
+// compose puts certificates before tokens and anonymous last, as upstream does: a
+// bad certificate may be made good by a token, but not by being nobody.
+func (c *Config) compose(tokens authenticator.Request, ca *dynamiccertificates.DynamicFileCAContent) authenticator.Request {
+	var credentials []authenticator.Request
+	if ca != nil {
+		credentials = append(credentials, newCertificates(ca))
+	}
+	if tokens != nil {
+		credentials = append(credentials, tokens)
+	}
+	all := authenticator.Request(authenticator.RequestFunc(nobody))
+	if len(credentials) > 0 {
+		all = union.New(credentials...)
+	}
+	if c.anonymous() {
+		all = union.NewFailOnError(all, anonymous.NewAuthenticator(nil))
+	}
+	return all
 }
 
 // nobody is the authenticator of a server that accepts no credential.

@@ -13,7 +13,7 @@
 //   - Tokens: signs service-account tokens for TokenRequest.
 //
 // Accepted tokens are remembered for ten seconds, keyed by an HMAC under a key of
-// this process. The objects a service-account token is bound to are looked up in
+// this process; so are accepted client certificates, each for its connection. The objects a service-account token is bound to are looked up in
 // process, from the caches, when the token is not remembered.
 //
 // # Goroutines
