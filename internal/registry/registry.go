@@ -21,6 +21,7 @@ import (
 	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
+	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/kv"
 )
 
@@ -60,6 +61,10 @@ type Config struct {
 
 	// Transformers encrypt at rest; nil stores plain text.
 	Transformers value.ResourceTransformers
+
+	// EncodingBytes bounds what all caches together keep in forms other than the
+	// canonical one: 0 means 256 MiB, less than 0 no bound.
+	EncodingBytes int64
 
 	// DeleteCollectionWorkers is how many deletions of one collection run at once;
 	// 0 means 1.
@@ -108,6 +113,7 @@ type Registry struct {
 	endpoints map[endpointKey]*Endpoint
 	options   *options
 	core      *coreProvider
+	budget    *cache.Budget // shared by all Resources; nil is no bound
 }
 
 type endpointKey struct {
@@ -124,6 +130,7 @@ func New(config Config) (*Registry, error) {
 	r := &Registry{
 		config:    config,
 		endpoints: make(map[endpointKey]*Endpoint),
+		budget:    cache.NewBudget(config.EncodingBytes),
 	}
 	var err error
 	if r.options, err = newOptions(r); err != nil {
@@ -164,6 +171,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.StorageMediaType == "" {
 		c.StorageMediaType = defaultMediaType
+	}
+	if c.EncodingBytes == 0 {
+		c.EncodingBytes = 256 << 20
 	}
 	if c.DeleteCollectionWorkers == 0 {
 		c.DeleteCollectionWorkers = 1

@@ -23,10 +23,6 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// defaultEncodingBudget bounds what one resource keeps in forms other than the
-// canonical one.
-const defaultEncodingBudget = 256 << 20
-
 // Resource is one stored resource: its cache, what keeps it current and who
 // watches it. Every served version of it is a [View].
 //
@@ -129,7 +125,7 @@ func newResource(config resourceConfig) (*Resource, error) {
 		return nil, err
 	}
 	indexes := indexesOf(config.Triggers, config.Indexers)
-	r.schema = cache.NewSchema(r.GroupResource.String(), cache.NewBudget(defaultEncodingBudget), indexes...)
+	r.schema = cache.NewSchema(r.GroupResource.String(), config.Registry.budget, indexes...)
 	if config.Uncached {
 		return r, nil
 	}
