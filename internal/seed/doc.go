@@ -1,2 +1,0 @@
-// Package seed pins modules until their importers exist.
-package seed
