@@ -17,6 +17,7 @@ type listener struct {
 	net.Listener
 	config *tls.Config
 	perIP  int // most connections from one address
+	close  func() error
 
 	mu    sync.Mutex
 	open  map[*conn]struct{} // guarded by mu
@@ -33,8 +34,18 @@ func newListener(l net.Listener, config *tls.Config, perIP int) *listener {
 		config.MinVersion = tls.VersionTLS12
 	}
 	config.DynamicRecordSizingDisabled = true // bodies are large and known beforehand
-	return &listener{Listener: l, config: config, perIP: perIP, open: make(map[*conn]struct{}), peers: make(map[string]int)}
+	return &listener{
+		Listener: l,
+		config:   config,
+		perIP:    perIP,
+		close:    sync.OnceValue(func() error { return l.Close() }),
+		open:     make(map[*conn]struct{}),
+		peers:    make(map[string]int),
+	}
 }
+
+// Close ends accepting. It may be called more than once.
+func (l *listener) Close() error { return l.close() }
 
 // Accept implements net.Listener. Connections beyond what one address may have
 // are closed at once: before the handshake there is no way to say why.

@@ -3,11 +3,15 @@ package httpapi
 import (
 	"bufio"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"net"
 	"net/http"
 	"strings"
@@ -18,7 +22,6 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	utilcert "k8s.io/client-go/util/cert"
 )
 
 // front is a Server without a registry, behind TLS on loopback.
@@ -32,17 +35,25 @@ type front struct {
 // testTLS returns a self-signed certificate for loopback and who trusts it.
 func testTLS(t testing.TB) (*tls.Config, *x509.CertPool) {
 	t.Helper()
-	certPEM, keyPEM, err := utilcert.GenerateSelfSignedCertKey("127.0.0.1", []net.IP{net.IPv4(127, 0, 0, 1)}, nil)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
 	if err != nil {
 		t.Fatal(err)
 	}
 	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(certPEM)
-	return &tls.Config{Certificates: []tls.Certificate{pair}}, pool
+	pool.AddCert(cert)
+	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, pool
 }
 
 // newFront serves the handlers that fill installs.
@@ -473,5 +484,21 @@ func TestShutdownFinishesWhatBegan(t *testing.T) {
 	}
 	if _, err := net.DialTimeout("tcp", f.addr, time.Second); err == nil {
 		t.Error("a connection was accepted after shutdown")
+	}
+}
+
+func TestRunEndsThatNeverBegan(t *testing.T) {
+	for range 20 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		config, _ := testTLS(t)
+		s := newServer(Config{Listener: l, TLS: config})
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		if err := s.Run(ctx); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -225,9 +225,7 @@ func (s *Server) beginDrain() { s.drain.Do(func() { close(s.draining) }) }
 // is cut off.
 func (s *Server) shutdown(door *listener) error {
 	s.beginDrain()
-	if s.config.ShutdownDelay > 0 {
-		time.Sleep(s.config.ShutdownDelay)
-	}
+	<-time.After(s.config.ShutdownDelay)
 	grace, cancel := context.WithTimeout(context.Background(), s.config.ShutdownGrace)
 	defer cancel()
 	s.streams.end()
@@ -238,6 +236,8 @@ func (s *Server) shutdown(door *listener) error {
 	if innerErr := s.inner.ShutdownWithContext(grace); err == nil {
 		err = innerErr
 	}
+	door.Close() // Serve may not have begun when it was told to end
+	s.memory.Close()
 	door.closeAll()
 	s.memory.closeAll()
 	s.streams.abort()

@@ -14,6 +14,7 @@ import (
 // identity of the process.
 type memoryListener struct {
 	*fasthttputil.InmemoryListener
+	close func() error
 
 	mu   sync.Mutex
 	open map[*memoryConn]struct{} // guarded by mu
@@ -26,11 +27,16 @@ type memoryConn struct {
 }
 
 func newMemoryListener() *memoryListener {
+	l := fasthttputil.NewInmemoryListener()
 	return &memoryListener{
-		InmemoryListener: fasthttputil.NewInmemoryListener(),
+		InmemoryListener: l,
+		close:            sync.OnceValue(l.Close),
 		open:             make(map[*memoryConn]struct{}),
 	}
 }
+
+// Close ends accepting. It may be called more than once.
+func (l *memoryListener) Close() error { return l.close() }
 
 // Accept implements net.Listener.
 func (l *memoryListener) Accept() (net.Conn, error) {
