@@ -238,3 +238,47 @@ func TestWatchOverWebsocket(t *testing.T) {
 		t.Errorf("%x %q %v", head, payload, err)
 	}
 }
+
+// TestReadsAreCounted checks that what never was a net/http request is in upstream's
+// metrics all the same.
+func TestReadsAreCounted(t *testing.T) {
+	p := newPair(t)
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	p.ours.must(t, post(configmaps, configmap("one", "", "")))
+	count := func(sample string) (n float64) {
+		for line := range strings.SplitSeq(string(p.ours.must(t, get("/metrics")).body), "\n") {
+			if rest, ok := strings.CutPrefix(line, sample+" "); ok {
+				if _, err := fmt.Sscan(rest, &n); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		return n
+	}
+	const labels = `component="apiserver",dry_run="",group="",resource="configmaps",scope="%s",subresource="",verb="%s",version="v1"}`
+	total := func(code, scope, verb string) string {
+		return fmt.Sprintf(`apiserver_request_total{code="`+code+`",`+labels, scope, verb)
+	}
+	samples := []string{
+		total("200", "resource", "GET"), total("404", "resource", "GET"), total("200", "namespace", "LIST"),
+		total("200", "cluster", "LIST"), total("400", "cluster", "LIST"), total("200", "namespace", "WATCH"),
+	}
+	var before []float64
+	for _, s := range samples {
+		before = append(before, count(s))
+	}
+	for _, path := range []string{configmaps + "/one", configmaps + "/none", configmaps, "/api/v1/configmaps", "/api/v1/configmaps?limit=x", configmaps + "?watch=1&timeoutSeconds=1"} {
+		p.ours.call(t, get(path))
+	}
+	for i, s := range samples {
+		if n := count(s) - before[i]; n != 1 {
+			t.Errorf("%s grew by %v", s, n)
+		}
+	}
+	const open = `apiserver_longrunning_requests{component="apiserver",group="",resource="configmaps",scope="namespace",subresource="",verb="WATCH",version="v1"}`
+	_, in := p.openWatch(t, configmaps+"?watch=1", "application/json")
+	expect(t, in, "ADDED one")
+	if n := count(open); n != 1 {
+		t.Errorf("%v open watches are counted", n)
+	}
+}
