@@ -1,0 +1,149 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// shake connects once and returns what the server showed.
+func shake(t *testing.T, address string, roots *x509.CertPool, cache tls.ClientSessionCache) (tls.ConnectionState, error) {
+	t.Helper()
+	conn, err := tls.Dial("tcp", address, &tls.Config{RootCAs: roots, ServerName: "host", ClientSessionCache: cache})
+	if err != nil {
+		return tls.ConnectionState{}, err
+	}
+	defer conn.Close()
+	// The server's first byte comes after its session tickets.
+	if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
+		return tls.ConnectionState{}, err
+	}
+	return conn.ConnectionState(), nil
+}
+
+// listenTLS greets every connection with a byte until the test ends.
+func listenTLS(t *testing.T, config *tls.Config) string {
+	t.Helper()
+	l, err := tls.Listen("tcp", "127.0.0.1:0", config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Write([]byte("!"))
+			conn.Close()
+		}
+	}()
+	t.Cleanup(func() { l.Close(); <-done })
+	return l.Addr().String()
+}
+
+func poolOf(t *testing.T, a *authority) *x509.CertPool {
+	t.Helper()
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(a.bundle) {
+		t.Fatal("no certificate")
+	}
+	return pool
+}
+
+// TestCertificates: sessions are resumed, and a pair that replaces another is
+// shown to new connections.
+func TestCertificates(t *testing.T) {
+	before, err := loadAuthority(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := loadAuthority(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	certFile, keyFile := filepath.Join(dir, "a.crt"), filepath.Join(dir, "a.key")
+	if err := before.serving(certFile, keyFile, []string{"host"}); err != nil {
+		t.Fatal(err)
+	}
+	c, err := loadCertificates(certFile, keyFile, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	address, cache := listenTLS(t, c.config), tls.NewLRUClientSessionCache(1)
+	for i := range 2 {
+		state, err := shake(t, address, poolOf(t, before), cache)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if state.NegotiatedProtocol != "" || state.Version != tls.VersionTLS13 || state.DidResume != (i == 1) {
+			t.Errorf("connection %d: %+v", i, state)
+		}
+	}
+	certPEM, keyPEM, err := after.issue(&x509.Certificate{DNSNames: []string{"host"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := writePair(certFile, certPEM, keyFile, keyPEM); err != nil {
+		t.Fatal(err)
+	}
+	deadline := time.Now().Add(time.Minute)
+	for {
+		if _, err = shake(t, address, poolOf(t, after), nil); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the new certificate is not shown: %v", err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func TestCertificatesBroken(t *testing.T) {
+	if _, err := loadCertificates("missing.crt", "missing.key", nil); err == nil || !strings.Contains(err.Error(), "missing.crt") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// roundTripper is a function.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestLateTransport: a request that comes too early waits, for as long as it will.
+func TestLateTransport(t *testing.T) {
+	transport := newLateTransport()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://x/", strings.NewReader("body"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := transport.RoundTrip(req); !errors.Is(err, context.Canceled) {
+		t.Errorf("answered %v, %v", resp, err)
+	}
+	answered := make(chan error, 1)
+	go func() {
+		_, err := transport.RoundTrip(req.WithContext(t.Context()))
+		answered <- err
+	}()
+	transport.attach(roundTripper(func(*http.Request) (*http.Response, error) { return nil, net.ErrClosed }))
+	if err := <-answered; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("not answered by what was attached: %v", err)
+	}
+}
