@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/version"
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry"
@@ -44,6 +45,25 @@ func newCollector(r *registry.Registry) *collector {
 		ingested:       desc("larder_cache_ingested_total", "Counter of stored values that were decoded to enter the cache."),
 		offered:        desc("larder_cache_offered_total", "Counter of objects that entered the cache as this server had written them, without decoding."),
 	}
+}
+
+// newBuildInfo reports which release a server is, under upstream's name.
+func newBuildInfo(info *version.Info) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "kubernetes_build_info",
+		Help: "A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
+		ConstLabels: prometheus.Labels{
+			"major":          info.Major,
+			"minor":          info.Minor,
+			"git_version":    info.GitVersion,
+			"git_commit":     info.GitCommit,
+			"git_tree_state": info.GitTreeState,
+			"build_date":     info.BuildDate,
+			"go_version":     info.GoVersion,
+			"compiler":       info.Compiler,
+			"platform":       info.Platform,
+		},
+	}, func() float64 { return 1 })
 }
 
 // Describe implements prometheus.Collector.
