@@ -30,7 +30,7 @@ type Report struct {
 	Digest string
 }
 
-// String says which guarantee was broken, where and how.
+// String gives the report in one line.
 func (r Report) String() string {
 	return fmt.Sprintf("%s %s@%d %s", r.Type, r.Key, r.Revision, r.Digest)
 }
