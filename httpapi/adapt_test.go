@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -252,4 +253,23 @@ func TestTransport(t *testing.T) {
 		t.Errorf("%q %v", buf, err)
 	}
 	cancel()
+}
+
+func TestClientsThatKeepSendingKeepNobody(t *testing.T) {
+	client, server := net.Pipe()
+	defer client.Close()
+	go func() {
+		for {
+			if _, err := client.Write(make([]byte, 512)); err != nil {
+				return
+			}
+		}
+	}()
+	if !alive(server) {
+		t.Error("a client that sends is taken for gone")
+	}
+	server.Close()
+	if alive(server) {
+		t.Error("a closed connection is taken for alive")
+	}
 }

@@ -223,18 +223,19 @@ func peek(raw syscall.RawConn) peekResult {
 	return result
 }
 
-// readAway discards what is readable at once and reports whether the connection
-// is still open.
+// readAway discards a little of what is readable at once and reports whether the
+// connection is still open. A client that keeps sending is there, and keeps nobody.
 func readAway(c net.Conn) bool {
 	if err := c.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
 		return false
 	}
 	defer c.SetReadDeadline(time.Time{})
 	var b [512]byte
-	for {
+	for range 8 {
 		if _, err := c.Read(b[:]); err != nil {
 			timeout, ok := err.(net.Error)
 			return ok && timeout.Timeout()
 		}
 	}
+	return true
 }
