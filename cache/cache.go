@@ -67,7 +67,7 @@ type Cache struct {
 	history  history
 
 	current atomic.Pointer[state]
-	ready   chan struct{} // closed by the first Reset
+	ready   chan struct{} // closed by the first Reset, or once a Feed has replayed the past
 
 	mu sync.Mutex // held by the writer; guards the order of all stores to current, log and history
 }
@@ -100,7 +100,8 @@ func (c *Cache) Schema() *Schema { return c.schema }
 // Log is the recent past.
 func (c *Cache) Log() *Log { return c.log }
 
-// Ready reports whether the cache was ever loaded.
+// Ready reports whether the cache was ever loaded. While a Feed replays the past
+// it is not: what it shows is older than what was read before the start.
 func (c *Cache) Ready() bool {
 	select {
 	case <-c.ready:
@@ -151,6 +152,21 @@ func (c *Cache) Wait(ctx context.Context, revision int64) error {
 // Reset replaces everything by the objects of a revision and starts a new epoch.
 // The objects are in any order, made for this call, and unique by key.
 func (c *Cache) Reset(objects []*Object, revision int64) {
+	c.reset(objects, revision)
+	c.becomeReady()
+}
+
+// becomeReady lets readers in.
+func (c *Cache) becomeReady() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.Ready() {
+		close(c.ready)
+	}
+}
+
+// reset is Reset that leaves open whether the cache is ready.
+func (c *Cache) reset(objects []*Object, revision int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	old := c.current.Load()
@@ -163,9 +179,6 @@ func (c *Cache) Reset(objects []*Object, revision int64) {
 	c.history.reset()
 	next.revision, next.position, next.epoch = revision, c.log.Next(), old.epoch+1
 	c.publish(next)
-	if old.epoch == 0 {
-		close(c.ready)
-	}
 	old.objects.Ascend(func(o *Object) bool {
 		o.cells.retire(c.schema.budget)
 		return true

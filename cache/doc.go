@@ -16,6 +16,9 @@
 //	...
 //	events, next, err := c.Log().Read(s.Position(), nil)
 //
+// A Feed may begin in the past, so that the Log reaches back to before the start of
+// the process. The Cache is ready when it has come to the present of the start.
+//
 // An Object is one stored value, encoded and ready to serve: its key, its
 // revision, its labels and selectable fields in a compact form, and one
 // canonical encoding. Other encodings are made when first asked for, shared by

@@ -50,6 +50,11 @@ type FeedConfig struct {
 // Feed keeps a Cache equal to a prefix of a store: it loads all objects, then
 // applies what its subscription delivers, and loads again whenever the
 // subscription has lost its place. It is the sole caller of Apply and Reset.
+//
+// Where the subscription begins in the past, it loads the objects of then and
+// replays what happened since, so that the Log reaches back to before the start;
+// the Cache is ready once it has come to what was the present at the start.
+// Replayed events count as having happened when they are applied.
 type Feed struct {
 	store   kv.Store
 	sub     *kv.Subscription
@@ -61,6 +66,8 @@ type Feed struct {
 	loaded, total     atomic.Int64
 	ingested, offered atomic.Int64
 	loads             atomic.Int64
+
+	replaying chan int64 // holds the revision at which the replay is over
 }
 
 // NewFeed makes a Feed. Run does the work.
@@ -80,6 +87,8 @@ func NewFeed(config FeedConfig) (*Feed, error) {
 		prefix:  config.Prefix,
 		workers: config.Workers,
 		logger:  config.Logger,
+
+		replaying: make(chan int64, 1),
 	}
 	if f.workers <= 0 {
 		f.workers = runtime.GOMAXPROCS(0)
@@ -118,11 +127,27 @@ func (f *Feed) Stats() FeedStats {
 func (f *Feed) Run(ctx context.Context) error {
 	group, ctx2 := errgroup.WithContext(ctx)
 	group.Go(func() error { return f.follow(ctx2) })
+	group.Go(func() error { return f.announce(ctx2) })
 	group.Go(func() error { return f.forget(ctx2) })
 	if err := group.Wait(); ctx.Err() == nil {
 		return err
 	}
 	return nil
+}
+
+// announce makes the cache ready once what was loaded of the past was brought to
+// the present.
+func (f *Feed) announce(ctx context.Context) error {
+	select {
+	case present := <-f.replaying:
+		if err := f.sub.Wait(ctx, present); err != nil {
+			return err
+		}
+		f.cache.becomeReady()
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // forget ages the log of a cache that nothing happens to.
@@ -171,15 +196,43 @@ func (f *Feed) loadUntilDone(ctx context.Context) error {
 	}
 }
 
-// load reads all objects of one revision and resets the cache to them. Pages are
-// fetched while earlier ones are decoded.
+// load reads all objects of one revision and resets the cache to them.
 func (f *Feed) load(ctx context.Context) error {
+	past, present, err := f.sub.Begin(ctx)
+	if err != nil {
+		return fmt.Errorf("cache: load %s: %w", f.prefix, err)
+	}
+	objects, revision, err := f.read(ctx, past)
+	if past > 0 && errors.Is(err, kv.ErrCompacted) {
+		past = 0 // since Begin; the newest state can always be read
+		objects, revision, err = f.read(ctx, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("cache: load %s: %w", f.prefix, err)
+	}
+	f.cache.reset(objects, revision)
+	f.sub.Loaded(revision)
+	f.loads.Add(1)
+	if past == 0 {
+		f.cache.becomeReady()
+		return nil
+	}
+	select {
+	case f.replaying <- present:
+	default: // a replay that was begun before is waited for
+	}
+	return nil
+}
+
+// read gives all objects of a revision, 0 being the newest, and which one that is.
+// Pages are fetched while earlier ones are decoded.
+func (f *Feed) read(ctx context.Context, at int64) ([]*Object, int64, error) {
 	f.loaded.Store(0)
 	f.total.Store(0)
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(f.workers)
 	var chunks [][]*Object
-	revision, err := kv.RangeAll(ctx, f.store, f.prefix, loadPage, func(page kv.Page) error {
+	revision, err := kv.RangeAllAt(ctx, f.store, f.prefix, at, loadPage, func(page kv.Page) error {
 		if f.total.Load() == 0 {
 			f.total.Store(page.Count)
 		}
@@ -199,7 +252,7 @@ func (f *Feed) load(ctx context.Context) error {
 		err = workersErr
 	}
 	if err != nil {
-		return fmt.Errorf("cache: load %s: %w", f.prefix, err)
+		return nil, 0, err
 	}
 	all := make([]*Object, 0, f.loaded.Load())
 	for _, objects := range chunks {
@@ -209,10 +262,7 @@ func (f *Feed) load(ctx context.Context) error {
 			}
 		}
 	}
-	f.cache.Reset(all, revision)
-	f.sub.Loaded(revision)
-	f.loads.Add(1)
-	return nil
+	return all, revision, nil
 }
 
 // ingestItems fills objects from items, leaving nil what is not an object.

@@ -112,7 +112,7 @@ func (h *history) remember(s *state) {
 // the cache has not come so far, ErrNotReady before the first load.
 func (c *Cache) At(revision int64) (Snapshot, error) {
 	current, newest := c.present()
-	if current.epoch == 0 {
+	if !c.Ready() {
 		return Snapshot{}, ErrNotReady
 	}
 	if revision > newest {

@@ -204,3 +204,48 @@ func BenchmarkTailDispatch(b *testing.B) {
 		n += len(batches)
 	}
 }
+
+// BenchmarkReplay is what beginning in the past costs a start: until all revisions
+// that are replayed were handed out.
+func BenchmarkReplay(b *testing.B) {
+	for _, revisions := range []int64{1_000, 10_000, 50_000} {
+		b.Run(fmt.Sprintf("revisions=%d", revisions), func(b *testing.B) {
+			store := openBench(b)
+			value := make([]byte, 2000)
+			for i := range revisions {
+				key := fmt.Sprintf("/registry/pods/ns/%d", i%1000)
+				values := map[string][]byte{key: value}
+				must[int64](b)(store.PutAll(b.Context(), values))
+			}
+			for b.Loop() {
+				replay(b, store, revisions)
+			}
+		})
+	}
+}
+
+// replay begins in the past and hands all of it out.
+func replay(b *testing.B, store kv.Store, revisions int64) {
+	ctx, cancel := context.WithCancel(b.Context())
+	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: revisions})
+	sub := tail.Subscribe("/registry/pods/")
+	done := make(chan error, 1)
+	go func() { done <- tail.Run(ctx) }()
+	past, present, err := sub.Begin(ctx)
+	if err != nil || past != present-revisions {
+		b.Fatal(past, present, err)
+	}
+	sub.Loaded(past)
+	for n := revisions; n > 0; {
+		batches, err := sub.Next(ctx)
+		if err != nil {
+			b.Fatal(err)
+		}
+		n -= int64(len(batches))
+		sub.Applied(len(batches))
+	}
+	cancel()
+	if err := <-done; err != nil {
+		b.Fatal(err)
+	}
+}

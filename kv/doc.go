@@ -45,6 +45,14 @@
 // snapshot before and after Fresh and start again if the owner reloaded between;
 // Fresh then belongs to the snapshot.
 //
+// A Tail may begin in the past ([TailConfig.Replay]), as far back as the store can
+// still be read: the owners load the state of then, and what has happened since is
+// delivered like anything else. So a restart need not cost what the process before
+// it remembered. A history that was lost later is begun anew at the present. What
+// cannot be noticed is that the store was restored from a backup while nobody
+// watched: restore with a raised revision and the older ones marked as compacted,
+// as etcd recommends.
+//
 // # Embedded server
 //
 // The embedded server is called in process, without gRPC; it listens on nothing

@@ -198,7 +198,12 @@ type Store interface {
 // of the same revision, which it returns. The first page is linearizable. A
 // pageSize of 0 asks for everything at once.
 func RangeAll(ctx context.Context, store Store, prefix string, pageSize int64, fn func(Page) error) (int64, error) {
-	opts := RangeOptions{Prefix: prefix, Limit: pageSize}
+	return RangeAllAt(ctx, store, prefix, 0, pageSize, fn)
+}
+
+// RangeAllAt is RangeAll at a revision of the past; 0 is now.
+func RangeAllAt(ctx context.Context, store Store, prefix string, revision, pageSize int64, fn func(Page) error) (int64, error) {
+	opts := RangeOptions{Prefix: prefix, Limit: pageSize, Revision: revision}
 	for {
 		page, err := store.Range(ctx, opts)
 		if err != nil {

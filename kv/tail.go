@@ -47,7 +47,10 @@ type TailConfig struct {
 	// QueueBytes is how much a subscription may leave unread before it loses its
 	// place; 0 is 256 MiB.
 	QueueBytes int64
-	Logger     *slog.Logger // nil discards
+	// Replay is how many revisions before the present one Run begins at most, as
+	// far as the store still has them; 0 begins at the present.
+	Replay int64
+	Logger *slog.Logger // nil discards
 }
 
 // Tail follows everything under one prefix through one watch and hands each
@@ -56,20 +59,25 @@ type Tail struct {
 	store      Store
 	prefix     string
 	queueBytes int64
+	replay     int64
 	logger     *slog.Logger
 
 	// seen is raised after everything up to it was queued to its subscriptions. It
 	// is 0 before the start and while the history is lost.
 	seen  atomic.Int64
 	kick  chan struct{} // has an element when somebody began to wait
+	begun chan struct{} // closed when the place of the first watch is known
 	stats tailCounters
 
 	mu      sync.Mutex
 	started bool // the watch's place in the store's history is known
-	subs    map[string][]*Subscription
-	waiters waiterHeap
-	cancel  context.CancelCauseFunc // ends the present watch; nil between watches
-	touched []*Subscription         // scratch of routeLocked
+	// past is where the history began if it was before the store's revision, which
+	// was present then; else both are 0.
+	past, present int64
+	subs          map[string][]*Subscription
+	waiters       waiterHeap
+	cancel        context.CancelCauseFunc // ends the present watch; nil between watches
+	touched       []*Subscription         // scratch of routeLocked
 }
 
 // TailStats counts what a Tail has received.
@@ -88,8 +96,10 @@ func NewTail(cfg TailConfig) *Tail {
 		store:      cfg.Store,
 		prefix:     strings.TrimSuffix(cfg.Prefix, "/") + "/",
 		queueBytes: cfg.QueueBytes,
+		replay:     cfg.Replay,
 		logger:     cfg.Logger,
 		kick:       make(chan struct{}, 1),
+		begun:      make(chan struct{}),
 		subs:       make(map[string][]*Subscription),
 	}
 	if t.queueBytes == 0 {
@@ -199,14 +209,15 @@ func (t *Tail) unsubscribe(s *Subscription) {
 }
 
 // runWatch finds a place in the store's history and follows it, resuming without
-// a gap after each failure, until the history is lost; then it begins again.
+// a gap after each failure, until the history is lost; then it begins again, at the
+// present: the past that was lost may be that of another store.
 func (t *Tail) runWatch(ctx context.Context) error {
-	for {
-		revision, err := t.currentRevision(ctx)
+	for reach := t.replay; ; reach = 0 {
+		present, err := t.currentRevision(ctx)
 		if err != nil {
 			return err
 		}
-		t.restart(revision)
+		t.restart(t.begin(ctx, present, reach), present)
 		for delay := retryFirst; ; delay = min(2*delay, retryMax) {
 			before := t.seen.Load()
 			err := t.watch(ctx, before)
@@ -286,16 +297,24 @@ func (t *Tail) endWatch(cause error) {
 }
 
 // restart begins a history at a revision: every event after it will be queued.
-func (t *Tail) restart(revision int64) {
+func (t *Tail) restart(revision, present int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.started = true
+	if revision < present {
+		t.past, t.present = revision, present
+	}
 	for _, subs := range t.subs {
 		for _, s := range subs {
 			s.restart(revision)
 		}
 	}
 	t.raiseLocked(revision)
+	select {
+	case <-t.begun:
+	default:
+		close(t.begun)
+	}
 }
 
 // lose gives up the history. The subscriptions go first: none may take a Seen of
@@ -304,7 +323,7 @@ func (t *Tail) lose() {
 	t.stats.losses.Add(1)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.started = false
+	t.started, t.past, t.present = false, 0, 0
 	for _, subs := range t.subs {
 		for _, s := range subs {
 			s.lose()

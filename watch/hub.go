@@ -319,7 +319,7 @@ func (h *Hub) Watch(options Options) (*Watcher, error) {
 		return nil, ErrClosed
 	}
 	h.enterEpochLocked()
-	if h.epoch == 0 {
+	if h.epoch == 0 || !h.cache.Ready() {
 		return nil, cache.ErrNotReady
 	}
 	if options.Initial != nil && options.Initial.Epoch() != h.epoch {

@@ -72,9 +72,12 @@ func (s *Server) build() (err error) {
 
 func (s *Server) newRegistry() (*registry.Registry, error) {
 	p, accounts, services := &s.parts, s.config.serviceAccounts(), &s.config.Services
+	tail := kv.NewTail(kv.TailConfig{
+		Store: s.store, Prefix: s.config.Store.Prefix, Replay: s.config.Store.ReplayRevisions, Logger: newLogger(),
+	})
 	config := registry.Config{
 		Store:         s.store,
-		Tail:          kv.NewTail(kv.TailConfig{Store: s.store, Prefix: s.config.Store.Prefix, Logger: newLogger()}),
+		Tail:          tail,
 		Prefix:        s.config.Store.Prefix,
 		ClientConfig:  p.loopback,
 		Informers:     p.informers,

@@ -69,6 +69,10 @@ type Store struct {
 	Prefix string
 	// CompactionInterval is how often old revisions are given up; 0 never does.
 	CompactionInterval time.Duration
+	// ReplayRevisions is how many revisions that the store still has are replayed
+	// at the start, at most, so that clients can go on watching where they were;
+	// 0 replays none.
+	ReplayRevisions int64
 	// UnsafeNoFsync lets the embedded etcd lose what the operating system had
 	// not written when the machine stops.
 	UnsafeNoFsync bool
@@ -105,7 +109,7 @@ func Default() Config {
 			RequestTimeout:    time.Minute,
 			MinRequestTimeout: 30 * time.Minute,
 		},
-		Store: Store{Prefix: "/registry", CompactionInterval: 5 * time.Minute},
+		Store: Store{Prefix: "/registry", CompactionInterval: 5 * time.Minute, ReplayRevisions: 10_000},
 		Authentication: Authentication{
 			Anonymous:       true,
 			ServiceAccounts: auth.ServiceAccounts{Lookup: true, ExtendExpiration: true},
@@ -157,6 +161,8 @@ func (s *Store) validate() error {
 	switch {
 	case s.CompactionInterval < 0:
 		return fmt.Errorf("--etcd-compaction-interval must not be negative, is %v", s.CompactionInterval)
+	case s.ReplayRevisions < 0:
+		return fmt.Errorf("--replay-revisions must not be negative, is %d", s.ReplayRevisions)
 	case (s.CertFile == "") != (s.KeyFile == ""):
 		return errors.New("--etcd-certfile and --etcd-keyfile must be given together")
 	case len(s.Servers) == 0 && s.CAFile+s.CertFile != "":

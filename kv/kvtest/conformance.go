@@ -54,6 +54,7 @@ func Conformance(t *testing.T, open func(t *testing.T) Subject) {
 		{"Cancelled", (*suite).testCancelled},
 		{"Expiry", (*suite).testExpiry},
 		{"Tail", (*suite).testTail},
+		{"Replay", (*suite).testReplay},
 		{"Compacted", (*suite).testCompacted},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -1,0 +1,216 @@
+package cache
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+// replayed gives a mirror of a store that has a past.
+func replayed(t *testing.T, store *kvtest.Memory, tail kv.TailConfig) *mirror {
+	t.Helper()
+	m := &mirror{store: store}
+	tail.Store, tail.Prefix = store, "/registry"
+	m.tail = kv.NewTail(tail)
+	m.sub = m.tail.Subscribe(feedPrefix)
+	schema := NewSchema("things", nil)
+	var err error
+	if m.cache, err = New(Config{Schema: schema, Ingest: ingestTest(schema), Source: m.sub}); err != nil {
+		t.Fatal(err)
+	}
+	m.feed, err = NewFeed(FeedConfig{Store: store, Sub: m.sub, Cache: m.cache, Prefix: feedPrefix, Workers: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// TestFeedReplays: after a start a cache shows the present, and the past as far as
+// it was to be had; before it has come to the present it shows nothing.
+func TestFeedReplays(t *testing.T) {
+	const writes = 50 // revisions 2 to 51
+	compact := func(store *kvtest.Memory, revision int64) error { return store.Compact(revision) }
+	for _, c := range []struct {
+		name   string
+		tail   kv.TailConfig
+		before func(store *kvtest.Memory) error            // the start
+		list   func(store *kvtest.Memory, pages int) error // before a page is read
+		oldest int64
+	}{
+		{name: "no replay", oldest: writes + 1},
+		{name: "all", tail: kv.TailConfig{Replay: 1000}, oldest: 1},
+		{name: "bounded", tail: kv.TailConfig{Replay: 20}, oldest: writes + 1 - 20},
+		{
+			name: "compacted", tail: kv.TailConfig{Replay: 1000}, oldest: 30,
+			before: func(store *kvtest.Memory) error { return compact(store, 30) },
+		},
+		{
+			name: "compacted before the load", tail: kv.TailConfig{Replay: 1000}, oldest: writes + 1,
+			list: func(store *kvtest.Memory, pages int) error {
+				if pages == 1 {
+					return compact(store, 40)
+				}
+				return nil
+			},
+		},
+		{
+			name: "load repeated", tail: kv.TailConfig{Replay: 1000}, oldest: 1,
+			list: func(_ *kvtest.Memory, pages int) error {
+				if pages < 3 {
+					return errors.New("unavailable")
+				}
+				return nil
+			},
+		},
+		{
+			name: "too much for the queue", tail: kv.TailConfig{Replay: 1000, QueueBytes: 1000}, oldest: writes + 1,
+			list: func(*kvtest.Memory, int) error {
+				time.Sleep(time.Second)
+				return nil
+			},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := kvtest.NewMemory()
+				for i := range writes {
+					store.PutAll(map[string][]byte{fmt.Sprintf("%s%d", feedPrefix, i%7): fmt.Append(nil, i)})
+				}
+				if c.before != nil {
+					if err := c.before(store); err != nil {
+						t.Fatal(err)
+					}
+				}
+				pages := 0
+				store.SetHook(func(op, key string) error {
+					if op != "list" || !strings.HasPrefix(key, feedPrefix) || c.list == nil {
+						return nil
+					}
+					pages++
+					return c.list(store, pages)
+				})
+				m := replayed(t, store, c.tail)
+				m.start(t)
+				if err := m.cache.WaitReady(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if got := m.cache.Snapshot().Revision(); got < writes+1 {
+					t.Errorf("ready at revision %d", got)
+				}
+				c.list = nil
+				m.settle(t)
+				if got := m.cache.Log().Oldest(); got != c.oldest {
+					t.Errorf("the log reaches back to %d, want %d", got, c.oldest)
+				}
+				m.checkPast(t, c.oldest, writes+1)
+			})
+		})
+	}
+}
+
+// checkPast compares states of the past with the store's.
+func (m *mirror) checkPast(t *testing.T, from, to int64) {
+	t.Helper()
+	for revision := from; revision <= to; revision++ {
+		s, err := m.cache.At(revision)
+		if err != nil {
+			t.Fatalf("at %d: %v", revision, err)
+		}
+		page, err := m.store.Range(t.Context(), kv.RangeOptions{Prefix: feedPrefix, Revision: revision})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, item := range page.Items {
+			o := s.Get(strings.TrimPrefix(item.Key, feedPrefix))
+			if o == nil || o.Revision() != item.Revision || string(o.Body()) != string(item.Value) {
+				t.Errorf("at %d, %s is not as in the store", revision, item.Key)
+			}
+		}
+		if s.Len() != len(page.Items) {
+			t.Errorf("at %d: %d objects, want %d", revision, s.Len(), len(page.Items))
+		}
+	}
+	if _, err := m.cache.At(from - 1); !errors.As(err, new(ErrTooOld)) {
+		t.Errorf("at %d: %v", from-1, err)
+	}
+}
+
+// TestFeedIsReadyAtThePresent: while the watch has yet to deliver the past, nobody
+// may read the cache; writes made meanwhile do not put that off.
+func TestFeedIsReadyAtThePresent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		for i := range 10 {
+			store.PutAll(map[string][]byte{feedPrefix + "a": fmt.Append(nil, i)})
+		}
+		store.PutAll(map[string][]byte{"/registry/others/x": nil, "/registry/others/y": []byte("1")})
+		store.Hold()
+		m := replayed(t, store, kv.TailConfig{Replay: 5})
+		m.start(t)
+		time.Sleep(time.Second)
+		if s := m.cache.Snapshot(); m.cache.Ready() || s.Epoch() != 1 || s.Revision() != 7 {
+			t.Errorf("ready %v at revision %d of epoch %d", m.cache.Ready(), s.Revision(), s.Epoch())
+		}
+		if _, err := m.cache.At(7); !errors.Is(err, ErrNotReady) {
+			t.Errorf("a past state: %v", err)
+		}
+		store.Release()
+		if err := m.cache.WaitReady(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := m.cache.Snapshot().Revision(); got < 12 {
+			t.Errorf("ready at revision %d", got)
+		}
+		m.settle(t)
+	})
+}
+
+// TestFeedReplaysOfReplacedStore: a store that is replaced under the replay must
+// not keep the cache waiting for a revision that may never come.
+func TestFeedReplaysOfReplacedStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		for i := range 10 {
+			store.PutAll(map[string][]byte{feedPrefix + "a": fmt.Append(nil, i)})
+		}
+		store.Hold()
+		m := replayed(t, store, kv.TailConfig{Replay: 8})
+		m.start(t)
+		synctest.Wait()
+		store.Restore(5, true)
+		store.Release()
+		if err := m.cache.WaitReady(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		m.settle(t)
+	})
+}
+
+// TestReplayedEventsAge: nobody knows when a replayed event happened, so it is kept
+// as long as one that happened at the start.
+func TestReplayedEventsAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		for i := range 500 {
+			store.PutAll(map[string][]byte{feedPrefix + "a": fmt.Append(nil, i)})
+		}
+		time.Sleep(time.Hour)
+		m := replayed(t, store, kv.TailConfig{Replay: 1000})
+		m.start(t)
+		m.settle(t)
+		time.Sleep(75 * time.Second)
+		if n := m.cache.Log().Len(); n != 500 {
+			t.Errorf("%d events 75 s after the start", n)
+		}
+		time.Sleep(time.Minute)
+		if n := m.cache.Log().Len(); n != 128 {
+			t.Errorf("%d events 135 s after the start", n)
+		}
+	})
+}

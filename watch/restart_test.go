@@ -1,0 +1,230 @@
+package watch_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
+	"github.com/larder-io/larder/watch"
+	"github.com/larder-io/larder/watch/watchtest"
+	"golang.org/x/sync/errgroup"
+)
+
+const restartPrefix = "/registry/pods/"
+
+// process is what one server has in memory: it is gone after a restart.
+type process struct {
+	cache *cache.Cache
+	hub   *watch.Hub
+	stop  func()
+}
+
+// boot starts a process over a store and waits until it serves.
+func boot(t *testing.T, store kv.Store) *process {
+	t.Helper()
+	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 10_000})
+	sub := tail.Subscribe(restartPrefix)
+	schema := cache.NewSchema("pods", nil)
+	p := &process{}
+	var err error
+	p.cache, err = cache.New(cache.Config{
+		Schema: schema,
+		Source: sub,
+		Ingest: func(key string, value []byte, revision int64) *cache.Object {
+			return cache.NewObject(cache.ObjectConfig{Key: key, Revision: revision, Body: value, Labels: restartLabels(value)}, schema)
+		},
+		OnAppend: func() { p.hub.Notify() },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.hub, err = watch.New(watch.Config{Cache: p.cache}); err != nil {
+		t.Fatal(err)
+	}
+	feed, err := cache.NewFeed(cache.FeedConfig{Store: store, Sub: sub, Cache: p.cache, Prefix: restartPrefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	group, ctx := errgroup.WithContext(ctx)
+	for _, run := range []func(context.Context) error{tail.Run, feed.Run, p.hub.Run} {
+		group.Go(func() error { return run(ctx) })
+	}
+	p.stop = func() {
+		cancel()
+		if err := group.Wait(); err != nil && ctx.Err() == nil {
+			t.Errorf("process: %v", err)
+		}
+	}
+	t.Cleanup(p.stop)
+	if err := p.cache.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// restartLabels says what a value's object is labelled with.
+func restartLabels(value []byte) map[string]string {
+	return map[string]string{"app": string(value[:1])}
+}
+
+// writer changes pods at random and takes down what happened.
+type writer struct {
+	store   kv.Store
+	random  *rand.Rand
+	history watchtest.History
+	exists  map[string]int64 // revisions
+}
+
+func (w *writer) write(t *testing.T, times int) {
+	t.Helper()
+	for i := range times {
+		key := fmt.Sprintf("ns-%d/%d", w.random.IntN(2), w.random.IntN(20))
+		change := watchtest.Change{Key: key}
+		var (
+			result kv.Result
+			err    error
+		)
+		if w.exists[key] != 0 && w.random.IntN(4) == 0 {
+			result, err = w.store.Delete(t.Context(), restartPrefix+key, w.exists[key])
+			delete(w.exists, key)
+		} else {
+			value := fmt.Appendf(nil, "%c%d", 'a'+rune(w.random.IntN(3)), i)
+			result, err = w.store.Put(t.Context(), restartPrefix+key, value, kv.PutOptions{IfRevision: w.exists[key]})
+			w.exists[key] = result.Revision
+			change.State = &watchtest.State{Key: key, Revision: result.Revision, Labels: restartLabels(value), Digest: string(value)}
+		}
+		if err != nil || !result.Committed {
+			t.Fatalf("%s: %+v, %v", key, result, err)
+		}
+		w.history.Add(result.Revision, change)
+	}
+}
+
+// TestWatchesGoOnAfterRestart: watchers whose server ended resume at its successor,
+// each where it was, however long ago that is, and are told everything once.
+func TestWatchesGoOnAfterRestart(t *testing.T) {
+	for name, open := range map[string]func(t *testing.T) (store kv.Store, reopen func() kv.Store){
+		"memory": func(*testing.T) (kv.Store, func() kv.Store) {
+			store := kvtest.NewMemory()
+			return store, func() kv.Store { return store }
+		},
+		"embedded": func(t *testing.T) (kv.Store, func() kv.Store) {
+			dir := t.TempDir()
+			store := openEtcd(t, dir)
+			return store, func() kv.Store {
+				store.Close()
+				return openEtcd(t, dir)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store, reopen := open(t)
+			w := &writer{store: store, random: rand.New(rand.NewPCG(1, 2)), exists: make(map[string]int64)}
+			w.write(t, 100)
+			p := boot(t, store)
+			var readers []*reader
+			for _, f := range []filter{{}, {label: "app=a"}, {namespace: "ns-1"}, {namespace: "ns-0", label: "app in (a,b)"}} {
+				w.write(t, 40)
+				readers = append(readers, startReader(t, p, f, &w.history))
+			}
+			w.write(t, 200)
+			p.stop()
+			w.store = reopen()
+			w.write(t, 50)
+			p = boot(t, w.store)
+			w.write(t, 50)
+			for _, r := range readers {
+				r.resume(t, p, &w.history)
+			}
+		})
+	}
+}
+
+func openEtcd(t *testing.T, dir string) *kv.Etcd {
+	t.Helper()
+	store, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: dir, UnsafeNoFsync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- store.Run(context.Background()) }()
+	t.Cleanup(func() {
+		store.Close()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return store
+}
+
+// reader is a client that was told something, and then its server ended.
+type reader struct {
+	filter filter
+	after  int64 // resumes here
+}
+
+// startReader watches from the last write on, long enough to be told a little.
+func startReader(t *testing.T, p *process, f filter, h *watchtest.History) *reader {
+	t.Helper()
+	r := &reader{filter: f, after: h.Last() - 40}
+	r.follow(t, p, h, false)
+	return r
+}
+
+// resume watches on where the reader was.
+func (r *reader) resume(t *testing.T, p *process, h *watchtest.History) {
+	t.Helper()
+	r.follow(t, p, h, true)
+}
+
+// follow reads until everything up to the last write was told, and verifies it.
+func (r *reader) follow(t *testing.T, p *process, h *watchtest.History, resumed bool) {
+	t.Helper()
+	options := r.filter.options()
+	options.After = r.after
+	watcher, err := p.hub.Watch(options)
+	if err != nil {
+		t.Fatalf("%+v after %d, the log reaches back to %d: %v", r.filter, r.after, p.cache.Log().Oldest(), err)
+	}
+	defer watcher.Close()
+	checker := watchtest.NewChecker(watchtest.Request{Selects: r.filter.predicate(), After: r.after, Resumed: resumed})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := p.cache.Wait(ctx, h.Last()); err != nil {
+		t.Fatal(err)
+	}
+	for checker.Resume() < h.Last() {
+		ds, err := watcher.Poll(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(ds) > 0 {
+			if err := checker.Observe(reports(ds)...); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if d, ok := watcher.Bookmark(); ok && d.Revision >= h.Last() {
+			if err := checker.Observe(told(d)); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		select { // the hub may be behind the cache
+		case <-watcher.Ready():
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+			t.Fatal("the watcher was not told everything")
+		}
+	}
+	if err := checker.Verify(h, h.Last()); err != nil {
+		t.Error(err)
+	}
+	r.after = checker.Resume()
+}
