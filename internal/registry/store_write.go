@@ -86,9 +86,10 @@ func (s *store) foresee(full string, data []byte, out runtime.Object) *outcome {
 	if next.err = s.codec.decodeStored(data, next.obj, 0); next.err != nil || s.Cache == nil {
 		return next
 	}
-	config, err := s.codec.describe(s.layout.rest(full), next.obj, 0)
-	if err != nil {
-		return next // the feed will find out
+	rest := s.layout.rest(full)
+	config, err := s.codec.describe(rest, next.obj, 0)
+	if err != nil || rest == "" {
+		return next // for the feed to find out
 	}
 	obj := next.obj
 	if s.codec.decorate != nil {
