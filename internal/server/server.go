@@ -83,6 +83,10 @@ func (s *Server) start(ctx context.Context) error {
 		return err
 	}
 	s.startLayers(ctx)
+	if err := s.layers.wait(ctx, s.awaitLoaded); err != nil {
+		return err
+	}
+	s.startClients(ctx)
 	return s.layers.wait(ctx, s.awaitReady)
 }
 
@@ -139,13 +143,17 @@ type parts struct {
 	door         *httpapi.Server
 }
 
-// startLayers runs the parts. Informers and bootstrap come last, and so end
-// before the door they call through.
+// startLayers runs what serves. Requests wait until the caches have loaded.
 func (s *Server) startLayers(ctx context.Context) {
-	p := &s.parts
-	s.layers.start(ctx, "registry", p.registry.Run)
-	s.layers.start(ctx, "serving", p.door.Run)
+	s.layers.start(ctx, "registry", s.parts.registry.Run)
+	s.layers.start(ctx, "serving", s.parts.door.Run)
 	s.listener = nil // the door's from here on
+}
+
+// startClients runs what asks this very server, once it can answer: told to try
+// again later, an informer waits a second. They end before the door does.
+func (s *Server) startClients(ctx context.Context) {
+	p := &s.parts
 	s.layers.start(ctx, "informers", func(ctx context.Context) error {
 		p.informers.Start(ctx.Done())
 		close(p.following)
@@ -174,10 +182,6 @@ func (s *Server) awaitStore(ctx context.Context) error {
 // awaitReady blocks until everything is there that /readyz answers for.
 func (s *Server) awaitReady(ctx context.Context) error {
 	p := &s.parts
-	if err := s.awaitLoaded(ctx); err != nil {
-		return err
-	}
-	s.ready.loaded.Store(true)
 	<-p.following
 	for kind, ok := range p.informers.WaitForCacheSync(ctx.Done()) {
 		if !ok {
@@ -197,20 +201,23 @@ func (s *Server) awaitReady(ctx context.Context) error {
 
 // awaitLoaded blocks until every cache mirrors the store.
 func (s *Server) awaitLoaded(ctx context.Context) error {
+	following, stop := context.WithCancel(ctx)
 	loaded, told := make(chan struct{}), make(chan struct{})
+	defer func() { stop(); <-told }()
 	go func() {
 		defer close(told)
-		s.progress.follow(ctx, loaded, func() string {
+		s.progress.follow(following, loaded, func() string {
 			now := s.parts.registry.Progress()
 			return fmt.Sprintf("mirrored: %d objects, %d of %d resources", now.Objects, now.Ready, now.Resources)
 		})
 	}()
-	err := s.parts.registry.WaitReady(ctx)
-	if err == nil {
-		close(loaded)
-		<-told
+	if err := s.parts.registry.WaitReady(ctx); err != nil {
+		return err
 	}
-	return err
+	close(loaded)
+	<-told // its last word comes before the next line
+	s.ready.loaded.Store(true)
+	return nil
 }
 
 // await blocks until ctx ends, and then for as long as requests are to be served
