@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"path"
 	"strings"
@@ -205,6 +206,11 @@ func (d *describer) v3(s service) (*spec3.OpenAPI, error) {
 	document, err := builder3.BuildOpenAPISpecFromRoutes(restfuladapter.AdaptWebServices(c.RegisteredWebServices()), &config)
 	if err != nil {
 		return nil, fmt.Errorf("httpapi: openapi v3 of %s: %w", s.name, err)
+	}
+	// The builder hands out maps of the definitions and writes to them again when it
+	// builds the next document, while this one is being encoded.
+	for _, schema := range document.Components.Schemas {
+		schema.Extensions = maps.Clone(schema.Extensions)
 	}
 	if s.version != nil {
 		narrow(document, s.version.Group, s.version.Version)

@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -11,6 +13,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"k8s.io/kube-openapi/pkg/handler3"
@@ -63,6 +66,33 @@ func TestOpenAPIV3IsWhatKubernetesPublishes(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestOpenAPIDocumentsAtOnce holds that documents which are built and encoded at the
+// same time do not show in each other.
+func TestOpenAPIDocumentsAtOnce(t *testing.T) {
+	one, _ := newLarder(t)
+	want := make(map[string][]byte)
+	services := (&describer{models: newModels(), groups: one.registry.Groups()}).services()
+	for _, service := range services {
+		want[service.name] = one.must(t, get("/openapi/v3/"+service.name)).body
+	}
+	other, _ := newLarder(t)
+	var group sync.WaitGroup
+	for _, service := range services {
+		group.Go(func() {
+			a := other.call(t, get("/openapi/v3/"+service.name))
+			var got, document map[string]any
+			if err := errors.Join(json.Unmarshal(a.body, &got), json.Unmarshal(want[service.name], &document)); err != nil {
+				t.Errorf("%s: %v", service.name, err)
+				return
+			}
+			for _, d := range differences(service.name, got, document) {
+				t.Error(d)
+			}
+		})
+	}
+	group.Wait()
 }
 
 func TestOpenAPIV2IsWhatKubernetesPublishes(t *testing.T) {
