@@ -1,0 +1,75 @@
+// Stock builds an unmodified kube-apiserver, against which Larder is compared.
+//
+// It is a module of its own, because its dependencies have the versions that
+// the release of Kubernetes has, and Larder's need not. The server is the
+// published module k8s.io/kubernetes in the version that go.mod names, stamped as
+// the release that it is.
+//
+//	cd bench/stock && go run . -o DIR
+//
+// writes DIR/kube-apiserver and prints its path. The first build takes minutes.
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+const server = "k8s.io/kubernetes/cmd/kube-apiserver"
+
+func main() {
+	dir := flag.String("o", ".", "directory to write kube-apiserver to")
+	flag.Parse()
+	if err := run(*dir, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func run(dir string, out io.Writer) error {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return err
+	}
+	version, err := command("list", "-m", "-f", "{{.Version}}", "k8s.io/kubernetes")
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(dir, filepath.Base(server))
+	if _, err := command("build", "-ldflags", stamp(version), "-o", file, server); err != nil {
+		return err
+	}
+	fmt.Fprintln(out, file)
+	return nil
+}
+
+// stamp sets what the release's own build sets (kubernetes hack/lib/version.sh),
+// but for the commit and date, which the module does not tell.
+func stamp(version string) string {
+	numbers := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
+	var flags []string
+	for _, set := range [][2]string{
+		{"gitVersion", version}, {"gitMajor", numbers[0]}, {"gitMinor", numbers[1]},
+		{"gitTreeState", "clean"}, {"gitCommit", "unknown"}, {"buildDate", "1970-01-01T00:00:00Z"},
+	} {
+		flags = append(flags, "-X k8s.io/component-base/version."+set[0]+"="+set[1])
+	}
+	return strings.Join(flags, " ")
+}
+
+// command runs the go command and returns what it printed.
+func command(args ...string) (string, error) {
+	var out, problem bytes.Buffer
+	cmd := exec.Command("go", args...)
+	cmd.Stdout, cmd.Stderr = &out, &problem
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("go %s: %w\n%s", args[0], err, problem.String())
+	}
+	return strings.TrimSpace(out.String()), nil
+}
