@@ -95,6 +95,32 @@ func TestOpenAPIDocumentsAtOnce(t *testing.T) {
 	group.Wait()
 }
 
+// TestOpenAPIDocumentsShareNoMaps holds that a document which is being encoded is not
+// what the builder of the next writes to.
+func TestOpenAPIDocumentsShareNoMaps(t *testing.T) {
+	s, _ := newLarder(t)
+	d := &describer{models: newModels(), groups: s.registry.Groups(), version: testVersion()}
+	d.models.mu.Lock()
+	definitions := d.models.v3Locked() // kept, so that all documents are made of it
+	d.models.mu.Unlock()
+	for _, service := range d.services() {
+		document, err := d.v3(service)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, schema := range document.Components.Schemas {
+			if schema.Extensions != nil {
+				schema.Extensions["x-written-by"] = service.name
+			}
+		}
+	}
+	for name, definition := range definitions.Definitions {
+		if by, ok := definition.Schema.Extensions["x-written-by"]; ok {
+			t.Errorf("%s is shared by the document of %v", name, by)
+		}
+	}
+}
+
 func TestOpenAPIV2IsWhatKubernetesPublishes(t *testing.T) {
 	s, _ := newLarder(t)
 	var got map[string]any
