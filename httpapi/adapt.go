@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -33,50 +34,49 @@ func (x *exchange) serveHTTP(h http.Handler) {
 	})
 	select {
 	case <-w.done:
-		x.sendBuffered(w)
 	case <-w.overflowed:
-		x.copyHeader(w.sent)
-		x.sendReader(w.status, w.pipe)
 	case <-ctx.Done():
-		if x.finished(w) {
+		if w.abandon() {
+			x.timedOut()
 			return
 		}
-		x.reset()
-		x.fail(apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0))
 	}
+	x.answer(ctx, w)
 }
 
-// finished answers with what w holds if its handler ended just in time.
-func (x *exchange) finished(w *buffered) bool {
-	if w.abandon() {
-		return false
-	}
+// timedOut answers for a handler that took too long.
+func (x *exchange) timedOut() {
+	x.reset()
+	x.fail(apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0))
+}
+
+// answer sends what a handler wrote that has ended or written too much to hold. One
+// that gave up at the deadline without a word has not answered.
+func (x *exchange) answer(ctx context.Context, w *buffered) {
 	select {
-	case <-w.done:
-		x.sendBuffered(w)
 	case <-w.overflowed:
 		x.copyHeader(w.sent)
 		x.sendReader(w.status, w.pipe)
+		return
+	default:
+		<-w.done
 	}
-	return true
+	switch {
+	case w.panicked != nil:
+		panic(http.ErrAbortHandler)
+	case w.crashed:
+		x.panicked()
+	case w.status == 0 && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		x.timedOut()
+	default:
+		x.sendRecorded(&w.recorder)
+	}
 }
 
 // logged is what a log line about the request says of it, for code that outlives
 // the exchange.
 func (x *exchange) logged() []any {
 	return []any{"method", x.Method, "path", x.Path, "auditID", x.auditID}
-}
-
-// sendBuffered answers with what a handler that has ended wrote.
-func (x *exchange) sendBuffered(w *buffered) {
-	if w.panicked != nil {
-		panic(http.ErrAbortHandler)
-	}
-	if w.crashed {
-		x.panicked()
-		return
-	}
-	x.sendRecorded(&w.recorder)
 }
 
 // sendRecorded answers with what w recorded.
