@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"time"
 
@@ -104,6 +105,13 @@ func (r *Resource) getStored(ctx context.Context, rest string, atLeast int64) (*
 	return o, o.Err()
 }
 
+// notReady sends readers away for the longer, the longer it takes to load
+// (apiserver pkg/storage/cacher/util.go).
+func (r *Resource) notReady() error {
+	seconds := math.Exp(0.06 * time.Since(r.made).Seconds())
+	return apierrors.NewTooManyRequests("storage is (re)initializing", int(min(max(seconds, 1), 30)))
+}
+
 // awaitNow waits until the cache has seen everything that was written before the
 // call. A cache that cannot keep up makes its readers wait and never sends them to
 // the store, which would then have to serve them all.
@@ -186,7 +194,7 @@ func (r *Resource) List(ctx context.Context, q ListRequest, dst []*cache.Object)
 	read := listing{q: q, exact: exact, from: from, prefix: prefix}
 	if r.Cache == nil || !r.Cache.Ready() {
 		if r.Cache != nil && (q.Limit <= 0 || !q.Label.Empty() || !q.Field.Empty()) {
-			return Listing{}, apierrors.NewTooManyRequests("storage is (re)initializing", 1)
+			return Listing{}, r.notReady()
 		}
 		return r.listStored(ctx, read, dst)
 	}
@@ -484,7 +492,7 @@ func (r *Resource) Watch(ctx context.Context, q WatchRequest) (*watch.Watcher, e
 		return nil, apierrors.NewMethodNotSupported(r.GroupResource, "watch")
 	}
 	if !r.Cache.Ready() {
-		return nil, apierrors.NewTooManyRequests("storage is (re)initializing", 1)
+		return nil, r.notReady()
 	}
 	options := watch.Options{Namespace: q.Namespace, Name: q.Name, Label: q.Label, Field: q.Field, Bookmarks: q.Bookmarks}
 	if err := r.watchStart(ctx, q, int64(revision), &options); err != nil {

@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -40,6 +41,7 @@ type Resource struct {
 	codec  *codec
 	schema *cache.Schema
 	layout layout
+	made   time.Time
 	views  int // versions served; New alone adds to it
 }
 
@@ -116,6 +118,7 @@ func newResource(config resourceConfig) (*Resource, error) {
 		GroupResource: config.GroupResource,
 		store:         config.Registry.config.Store,
 		tail:          config.Registry.config.Tail,
+		made:          time.Now(),
 	}
 	var err error
 	if r.layout, err = newLayout(config.Registry.config.Prefix, config.Prefix); err != nil {

@@ -1,0 +1,86 @@
+package registry_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/util/apihelpers"
+
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+)
+
+// TestTables holds tables against those that upstream's handlers make of the same
+// objects.
+func TestTables(t *testing.T) {
+	s := registrytest.New(t, nil)
+	s.Start(t)
+	ctx := t.Context()
+	for _, name := range []string{"one", "two"} {
+		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}, Data: map[string]string{"k": name}}
+		if _, err := s.Client.CoreV1().ConfigMaps("default").Create(ctx, config, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v := s.Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "").View
+	scope := registry.Scope{Namespace: "default"}
+	listing, err := v.Resource.List(ctx, registry.ListRequest{Scope: scope}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	one, err := v.Resource.Get(ctx, registry.Scope{Namespace: "default", Name: "one"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const path = "/api/v1/namespaces/default/configmaps"
+	for _, version := range []string{"v1", "v1beta1"} {
+		for _, include := range []string{"", "None", "Metadata", "Object"} {
+			t.Run(version+"/"+include, func(t *testing.T) {
+				gv := schema.GroupVersion{Group: "meta.k8s.io", Version: version}
+				options := &metav1.TableOptions{IncludeObject: metav1.IncludeObjectPolicy(include)}
+				get := func(path string, params ...string) []byte {
+					req := s.Client.CoreV1().RESTClient().Get().AbsPath(path).Param("includeObject", include)
+					for i := 0; i < len(params); i += 2 {
+						req.Param(params[i], params[i+1])
+					}
+					body, err := req.SetHeader("Accept", fmt.Sprintf("application/json;as=Table;v=%s;g=meta.k8s.io", version)).DoRaw(ctx)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return body
+				}
+				table, err := v.Table(ctx, listing.Objects, listing.Meta, options, gv)
+				if err != nil {
+					t.Fatal(err)
+				}
+				sameTable(t, table, gv, get(path, "resourceVersion", fmt.Sprint(listing.Meta.Revision), "resourceVersionMatch", "Exact"))
+				if table, err = v.TableOf(ctx, one, 0, options, gv); err != nil {
+					t.Fatal(err)
+				}
+				sameTable(t, table, gv, get(path+"/one"))
+			})
+		}
+	}
+	if _, err := v.Table(ctx, listing.Objects, listing.Meta, &metav1.TableOptions{IncludeObject: "All"}, metav1.SchemeGroupVersion); err == nil {
+		t.Error("an unknown policy was taken")
+	}
+}
+
+func sameTable(t *testing.T, table *metav1.Table, gv schema.GroupVersion, want []byte) {
+	t.Helper()
+	codecs := apihelpers.GetMetaInternalVersionCodecs()
+	info, _ := runtime.SerializerInfoForMediaType(codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
+	var got bytes.Buffer
+	if err := codecs.EncoderForVersion(info.Serializer, gv).Encode(table, &got); err != nil {
+		t.Fatal(err)
+	}
+	if !json.Valid(want) || !bytes.Equal(got.Bytes(), want) {
+		t.Errorf("table\n got %s\nwant %s", got.Bytes(), want)
+	}
+}
