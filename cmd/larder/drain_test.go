@@ -75,6 +75,42 @@ func TestDrain(t *testing.T) {
 	k.must(t, "", "get", "configmap", "in-flight")
 }
 
+// TestDrainUnderLoad: of readers that go on until they are refused none is cut off,
+// and none is told anything but the truth.
+func TestDrainUnderLoad(t *testing.T) {
+	p := serve(t, "--unsafe-no-fsync")
+	config := p.config()
+	ended := make(chan error)
+	const readers = 8
+	for range readers {
+		transport, err := rest.TransportFor(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			var err error
+			for err == nil {
+				err = readAll(transport, p.url()+"/apis/rbac.authorization.k8s.io/v1/clusterroles")
+			}
+			ended <- err
+		}()
+	}
+	select {
+	case err := <-ended:
+		t.Fatalf("before the drain: %v", err)
+	case <-time.After(time.Second):
+	}
+	p.signal(syscall.SIGTERM)
+	for range readers {
+		if err := <-ended; !errors.Is(err, syscall.ECONNREFUSED) {
+			t.Errorf("a reader ended with %v", err)
+		}
+	}
+	if err := p.awaitExit(); err != nil {
+		t.Errorf("exit: %v\n%s", err, p.output)
+	}
+}
+
 // readAll reads a response to its clean end.
 func readAll(transport http.RoundTripper, url string) error {
 	resp, err := (&http.Client{Transport: transport}).Get(url)
