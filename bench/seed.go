@@ -92,8 +92,7 @@ func seedPod(ctx context.Context, controller, kubelet kubernetes.Interface, pod 
 	return nil
 }
 
-// seededPod is the i-th pod: a web server with a proxy beside it, as a
-// Deployment makes them.
+// seededPod is the i-th pod: a web server, as a Deployment makes them.
 func seededPod(i int, c SeedConfig) *corev1.Pod {
 	app := fmt.Sprintf("app-%d", i%100)
 	yes, no, root := true, false, int64(65532)
@@ -119,7 +118,7 @@ func seededPod(i int, c SeedConfig) *corev1.Pod {
 			ServiceAccountName:           "default",
 			AutomountServiceAccountToken: &no,
 			SecurityContext:              &corev1.PodSecurityContext{RunAsUser: &root, RunAsNonRoot: &yes, FSGroup: &root},
-			Containers:                   []corev1.Container{webContainer("web", 8080), webContainer("proxy", 15001)},
+			Containers:                   []corev1.Container{webContainer("web", 8080)},
 			Volumes: []corev1.Volume{
 				{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: app + "-config"}}}},
 				{Name: "tmp", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
