@@ -141,6 +141,24 @@ func post(transport http.RoundTripper, url string, body io.Reader) error {
 	return nil
 }
 
+// TestSignalWhileStarting: a start that is called off ends well, and the next one
+// finds everything as it should be.
+func TestSignalWhileStarting(t *testing.T) {
+	p := newProcess(t, "--unsafe-no-fsync")
+	for _, stage := range []string{"store:", "mirrored:", "serving:"} {
+		p.start()
+		eventually(t, stage, func() error {
+			if !strings.Contains(p.output.String(), stage) {
+				return errors.New(p.output.String())
+			}
+			return nil
+		})
+		if err := p.terminate(); err != nil || !strings.HasSuffix(p.output.String(), "stopped\n") {
+			t.Errorf("called off at %q: %v\n%s", stage, err, p.output)
+		}
+	}
+}
+
 // TestSecondSignal: who does not want to wait need not.
 func TestSecondSignal(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--shutdown-delay-duration=1h")
