@@ -91,6 +91,7 @@ func (x *exchange) parse() bool {
 	x.Request = r
 	if err != nil {
 		x.internalError(fmt.Errorf("failed to create RequestInfo: %w", err))
+		x.fast.Response.Header.Del("Cache-Control") // upstream fails before it would set it
 		return false
 	}
 	return true
@@ -300,6 +301,8 @@ func (x *exchange) route() {
 	}
 	i, ok := x.s.lookup(x.Request)
 	switch {
+	case !strings.HasPrefix(x.Path, "/"+x.APIPrefix+"/"): // "//api/...": authorized as a resource, but not routed as one
+		x.text(http.StatusNotFound, "404 page not found")
 	case !ok:
 		x.unknown()
 	case !i.permits(x.Request):
@@ -318,12 +321,11 @@ func (x *exchange) route() {
 // noMethod answers for a method that i does not know at the request's path. A path
 // at which it knows none is no path of its.
 func (x *exchange) noMethod(i *installed) {
-	allow := i.allow(x.Request)
-	if allow == "" {
+	if !i.knows(x.Request) {
 		x.unknown()
 		return
 	}
-	x.noRoute(http.StatusMethodNotAllowed, allow, "405: Method Not Allowed")
+	x.noRoute(http.StatusMethodNotAllowed, "405: Method Not Allowed")
 }
 
 // unknown answers for a path that nothing is installed at: inside a version that
@@ -334,7 +336,7 @@ func (x *exchange) unknown() {
 	below, ok := t.nonResource(x.Path)
 	switch {
 	case x.IsResourceRequest && t.versions[groupVersion{x.Group, x.Version}]:
-		x.noRoute(http.StatusNotFound, "", "404: Page Not Found")
+		x.noRoute(http.StatusNotFound, "404: Page Not Found")
 	case ok:
 		x.serveHTTP(below)
 	case x.s.config.Delegate != nil:

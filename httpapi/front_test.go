@@ -410,7 +410,11 @@ func TestChainAnswersBeforeRouting(t *testing.T) {
 		if resp.StatusCode != test.code || !strings.Contains(string(body), test.body) {
 			t.Errorf("%s as %q: %d %s\nwant %d %s", test.path, test.token+test.as, resp.StatusCode, body, test.code, test.body)
 		}
-		if resp.Header.Get("Cache-Control") != "no-cache, private" || resp.Header.Get("Audit-Id") != "the-id" || resp.Header.Get("Date") == "" || resp.Header.Get("Server") != "" {
+		cacheControl := "no-cache, private"
+		if strings.HasSuffix(test.body, "from url, /api/v1/watch\n") {
+			cacheControl = "" // upstream fails before it would set it
+		}
+		if resp.Header.Get("Cache-Control") != cacheControl || resp.Header.Get("Audit-Id") != "the-id" || resp.Header.Get("Date") == "" || resp.Header.Get("Server") != "" {
 			t.Errorf("%s: header %v", test.path, resp.Header)
 		}
 	}

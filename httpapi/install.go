@@ -229,9 +229,9 @@ func (b *handlerBuilder) handlers() map[string]http.Handler {
 		}))
 	}
 	if s, ok := storage.(rest.Patcher); ok {
-		h["patch"] = b.finish(apirequest.MethodPatch, consuming(patchTypes, perRequest(func() http.HandlerFunc {
+		h["patch"] = consuming(patchTypes, b.finish(apirequest.MethodPatch, perRequest(func() http.HandlerFunc {
 			return handlers.PatchResource(s, b.scope, b.admit, patchTypes)
-		})))
+		})).ServeHTTP)
 	}
 	if s, ok := storage.(rest.GracefulDeleter); ok {
 		h["delete"] = b.finish(apirequest.MethodDelete, perRequest(func() http.HandlerFunc {

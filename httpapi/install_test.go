@@ -345,3 +345,19 @@ func TestAdmissionDoesNotDeepen(t *testing.T) {
 		}
 	}
 }
+
+// methodOf returns the HTTP method that asks for verb.
+func methodOf(verb string) string {
+	switch verb {
+	case "create":
+		return http.MethodPost
+	case "update":
+		return http.MethodPut
+	case "patch":
+		return http.MethodPatch
+	case "delete", "deletecollection":
+		return http.MethodDelete
+	default:
+		return http.MethodGet
+	}
+}

@@ -34,7 +34,7 @@ func (x *exchange) negotiate(i *installed) (format, bool) {
 	header := string(accept)
 	if !known {
 		if media := produced(i, x.Verb); !accepts(header, media) {
-			x.noRoute(http.StatusNotAcceptable, "", "406: Not Acceptable\n\nAvailable representations: "+strings.Join(media, ", "))
+			x.noRoute(http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: "+strings.Join(media, ", "))
 			return format{}, false
 		}
 	}

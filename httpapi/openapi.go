@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/http"
 	"path"
-	"strings"
 	"sync"
 
 	restful "github.com/emicklei/go-restful/v3"
@@ -219,8 +218,8 @@ func (d *describer) v3(s service) (*spec3.OpenAPI, error) {
 }
 
 func (d *describer) info() *spec.Info {
-	release, _, _ := strings.Cut(d.version.GitVersion, "-")
-	return &spec.Info{InfoProps: spec.InfoProps{Title: "Kubernetes", Version: release}}
+	// As kubernetes pkg/controlplane/apiserver/config.go: no patch release.
+	return &spec.Info{InfoProps: spec.InfoProps{Title: "Kubernetes", Version: d.version.Major + "." + d.version.Minor}}
 }
 
 // narrow takes the kinds of other versions off the types that every version has

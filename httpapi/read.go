@@ -91,7 +91,8 @@ func (x *exchange) scopeOf(i *installed, o *internalversion.ListOptions) registr
 	if namespaced {
 		scope.Namespace = x.Namespace
 	}
-	if o.FieldSelector == nil || o.FieldSelector.Empty() {
+	// A continue token is relative to what the path names.
+	if o.Continue != "" || o.FieldSelector == nil || o.FieldSelector.Empty() {
 		return scope
 	}
 	if namespaced && scope.Namespace == "" {
@@ -99,7 +100,7 @@ func (x *exchange) scopeOf(i *installed, o *internalversion.ListOptions) registr
 			scope.Namespace = ns
 		}
 	}
-	if o.Continue != "" || namespaced && scope.Namespace == "" {
+	if namespaced && scope.Namespace == "" {
 		return scope
 	}
 	if name, ok := o.FieldSelector.RequiresExactMatch("metadata.name"); ok && name != "" && len(content.IsPathSegmentName(name)) == 0 {

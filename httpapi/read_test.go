@@ -200,8 +200,8 @@ func TestRoutesAnswerAsUpstream(t *testing.T) {
 				if ours.code != theirs.code || !bytes.Equal(ours.body, theirs.body) {
 					t.Errorf("%s %s:\ngot  %d %.400q\nwant %d %.400q", method, path, ours.code, ours.body, theirs.code, theirs.body)
 				}
-				if allow := ours.header.Get("Allow"); ours.code == 405 && (allow == "" || strings.Contains(allow, method)) {
-					t.Errorf("%s %s: 405, but Allow %q", method, path, allow)
+				if allow := ours.header.Get("Allow"); allow != "" {
+					t.Errorf("%s %s: Allow %q, which upstream does not send", method, path, allow)
 				}
 			}
 		}

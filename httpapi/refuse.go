@@ -91,7 +91,6 @@ func drain(c net.Conn) {
 func onlyMethods(h http.Handler, methods ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if !slices.Contains(methods, req.Method) {
-			w.Header().Set("Allow", strings.Join(methods, ", "))
 			refuse(w, req, http.StatusMethodNotAllowed, "405: Method Not Allowed")
 			return
 		}

@@ -209,46 +209,20 @@ func (i *installed) handler(r *Request) (http.Handler, bool) {
 	return h, ok
 }
 
-// allow lists the methods that i permits at r's path, for the Allow header.
-func (i *installed) allow(r *Request) string {
-	item := []string{"get", "update", "patch", "delete"}
-	if i.endpoint.Subresource != "" {
-		item = append(item, "create")
-	}
-	verbs := item
+// knows reports whether i answers any method at r's path.
+func (i *installed) knows(r *Request) bool {
+	verbs := []string{"get", "update", "patch", "delete"}
 	switch {
+	case len(i.connect) > 0:
+		return true
 	case r.viaPath:
 		verbs = []string{"watch"}
 	case !r.named() && i.endpoint.Namespaced && !r.scoped:
 		verbs = []string{"list", "watch"}
 	case !r.named():
 		verbs = []string{"list", "watch", "create", "deletecollection"}
+	case i.endpoint.Subresource != "":
+		verbs = append(verbs, "create")
 	}
-	var methods []string
-	for _, verb := range verbs {
-		if m := methodOf(verb); i.serves(verb) && !slices.Contains(methods, m) {
-			methods = append(methods, m)
-		}
-	}
-	for m := range i.connect {
-		methods = append(methods, m)
-	}
-	slices.Sort(methods)
-	return strings.Join(methods, ", ")
-}
-
-// methodOf returns the HTTP method that asks for verb.
-func methodOf(verb string) string {
-	switch verb {
-	case "create":
-		return http.MethodPost
-	case "update":
-		return http.MethodPut
-	case "patch":
-		return http.MethodPatch
-	case "delete", "deletecollection":
-		return http.MethodDelete
-	default:
-		return http.MethodGet
-	}
+	return slices.ContainsFunc(verbs, i.serves)
 }

@@ -85,10 +85,7 @@ var htmlEscaper = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
 // noRoute answers for what upstream's router does not know inside a group that it
 // serves, or knows by other methods.
-func (x *exchange) noRoute(code int, allow, message string) {
-	if allow != "" {
-		x.set("Allow", allow)
-	}
+func (x *exchange) noRoute(code int, message string) {
 	x.fail(apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", message, 0, false))
 }
 

@@ -104,7 +104,7 @@ func (ws *watchStream) choose(x *exchange, i *installed, f format) error {
 		ws.table = &tableStream{view: i.view, options: options, version: f.convert.GroupVersion()}
 	}
 	if f.convert != nil && f.convert.Kind == "PartialObjectMetadataList" {
-		ws.form = i.view.Form(f.media(), registry.Full) // what fails to convert is sent as it is
+		ws.mute = true
 	}
 	ws.head = x.watchHead(i, f)
 	return nil
@@ -153,6 +153,7 @@ type watchStream struct {
 
 	bookmarks bool
 	legacy    bool // the client did not ask to be told where the initial objects end
+	mute      bool // events cannot be written as asked: the first one ends the watch
 	chunked   bool // false: an HTTP/1.0 client, the body ends with the connection
 	began     time.Time
 	ends      time.Time
@@ -282,6 +283,9 @@ func (ws *watchStream) drain(ctx context.Context, st *stream) (more bool, err er
 		}
 		if len(b.deliveries) == 0 {
 			return true, nil
+		}
+		if ws.mute {
+			return false, nil
 		}
 		for _, d := range b.deliveries {
 			if err := ws.append(b, d); err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	apiserverapi "k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/path"
 	"k8s.io/apiserver/pkg/authorization/union"
 	kubeauthorizer "k8s.io/kubernetes/pkg/kubeapiserver/authorizer"
@@ -34,6 +35,17 @@ func (a *Auth) loadAuthorizer(ctx context.Context, c Config) error {
 	if err != nil {
 		return fmt.Errorf("auth: authorization: %w", err)
 	}
-	a.Authorizer, a.RuleResolver = union.New(health, modes), rules
+	a.Authorizer, a.RuleResolver = union.New(readers{health}, modes), rules
 	return nil
+}
+
+// readers lets another authorizer allow nothing but to read.
+type readers struct{ authorizer.Authorizer }
+
+// Authorize implements authorizer.Authorizer.
+func (r readers) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if a.GetVerb() != "get" {
+		return authorizer.DecisionNoOpinion, "", nil
+	}
+	return r.Authorizer.Authorize(ctx, a)
 }

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"net/http"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,7 +17,6 @@ import (
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry/wire"
 	"github.com/larder-io/larder/kv"
-	"github.com/larder-io/larder/watch"
 )
 
 // freshness is how long a read waits for the cache to reach a revision, as in
@@ -60,17 +59,23 @@ func (s Scope) prefix() string {
 // asks for the newest there is, "0" for whatever is at hand. Errors are those of
 // storage.Interface; an object that cannot be read is one.
 func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string) (*cache.Object, error) {
+	if err := r.check(scope); err != nil {
+		return nil, err
+	}
 	revision, err := r.codec.versioner.ParseResourceVersion(resourceVersion)
-	if err != nil {
+	switch {
+	case err != nil && r.uncached():
+		return nil, badRevision(err)
+	case err != nil:
 		return nil, err
 	}
 	if r.Cache == nil || !r.Cache.Ready() || scope.key() == "" { // the root is nobody's key
-		return r.getStored(ctx, scope.key(), int64(revision))
+		return r.getStored(ctx, scope.key(), revision)
 	}
 	if resourceVersion == "" {
 		err = r.awaitNow(ctx)
 	} else {
-		err = r.await(ctx, int64(revision))
+		err = r.await(ctx, revision)
 	}
 	if err != nil {
 		return nil, err
@@ -87,14 +92,14 @@ func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string)
 }
 
 // getStored reads one object from the store.
-func (r *Resource) getStored(ctx context.Context, rest string, atLeast int64) (*cache.Object, error) {
+func (r *Resource) getStored(ctx context.Context, rest string, atLeast uint64) (*cache.Object, error) {
 	full := r.layout.root + rest
 	item, found, revision, err := r.store.Get(ctx, full)
 	switch {
 	case err != nil:
 		return nil, etcdError(err)
-	case atLeast > revision:
-		return nil, storage.NewTooLargeResourceVersionError(uint64(atLeast), uint64(revision), 0)
+	case atLeast > uint64(revision):
+		return nil, storage.NewTooLargeResourceVersionError(atLeast, uint64(revision), 0)
 	case !found:
 		return nil, storage.NewKeyNotFoundError(full, 0)
 	}
@@ -120,7 +125,7 @@ func (r *Resource) awaitNow(ctx context.Context) error {
 	if err != nil {
 		return etcdError(err)
 	}
-	err = r.await(ctx, revision)
+	err = r.await(ctx, uint64(revision))
 	if storage.IsTooLargeResourceVersion(err) {
 		return apierrors.NewTooManyRequests("the watch cache has not caught up with the store, please try again later", 1)
 	}
@@ -128,23 +133,64 @@ func (r *Resource) awaitNow(ctx context.Context) error {
 }
 
 // await waits until the cache has seen everything up to revision.
-func (r *Resource) await(ctx context.Context, revision int64) error {
-	if revision <= 0 || r.Cache.Snapshot().Revision() >= revision {
+func (r *Resource) await(ctx context.Context, revision uint64) error {
+	if uint64(r.Cache.Snapshot().Revision()) >= revision {
 		return nil
+	}
+	if r.uncached() {
+		if err := r.refuseFuture(ctx, revision, 0); err != nil {
+			return err
+		}
 	}
 	bounded, cancel := context.WithTimeout(ctx, freshness)
 	defer cancel()
-	err := r.Cache.Wait(bounded, revision)
+	err := r.Cache.Wait(bounded, int64(min(revision, math.MaxInt64)))
 	switch {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
 		return storage.NewTimeoutError(r.layout.resource, "request did not complete within requested timeout")
 	case errors.Is(err, context.DeadlineExceeded):
-		return storage.NewTooLargeResourceVersionError(uint64(revision), uint64(r.Cache.Snapshot().Revision()), 1)
+		return storage.NewTooLargeResourceVersionError(revision, uint64(r.Cache.Snapshot().Revision()), 1)
 	default:
 		return err
 	}
+}
+
+// uncached reports whether upstream keeps no cache of the resource (kubernetes
+// pkg/kubeapiserver/default_storage_factory_builder.go): what clients see of that is
+// kept, as the words of errors and not waiting for the future.
+func (r *Resource) uncached() bool { return r.layout.resource == "/events" }
+
+// refuseFuture fails if the store has not reached revision, with a hint after how
+// many seconds to try again.
+func (r *Resource) refuseFuture(ctx context.Context, revision uint64, retry int) error {
+	current, err := r.store.Revision(ctx)
+	switch {
+	case err != nil:
+		return etcdError(err)
+	case revision > uint64(current):
+		return storage.NewTooLargeResourceVersionError(revision, uint64(current), retry)
+	}
+	return nil
+}
+
+// check refuses a namespace that is no step down the path of a key (apiserver
+// pkg/storage/interfaces.go, PrepareKey).
+func (r *Resource) check(s Scope) error {
+	if s.Namespace != "." && s.Namespace != ".." {
+		return nil
+	}
+	key := r.layout.resource + "/" + s.Namespace
+	if s.Name != "" {
+		key += "/" + s.Name
+	}
+	return fmt.Errorf("invalid key: %q", key)
+}
+
+// badRevision is the error of a resourceVersion that is none.
+func badRevision(err error) error {
+	return apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err))
 }
 
 // ListRequest asks for the objects of a scope.
@@ -185,6 +231,9 @@ func (r *Resource) List(ctx context.Context, q ListRequest, dst []*cache.Object)
 	}
 	if q.Field == nil {
 		q.Field = fields.Everything()
+	}
+	if err := r.check(q.Scope); err != nil {
+		return Listing{}, err
 	}
 	prefix := r.layout.root + q.prefix()
 	exact, from, err := storage.ValidateListOptions(prefix, r.codec.versioner, q.options())
@@ -231,7 +280,10 @@ func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, 
 		if read.exact < r.store.Compaction() {
 			return cache.Snapshot{}, errNotKept // the store says it best
 		}
-		if err := r.await(ctx, read.exact); err != nil {
+		if read.q.single() {
+			return cache.Snapshot{}, errNotKept // upstream reads it from the store
+		}
+		if err := r.await(ctx, uint64(read.exact)); err != nil {
 			return cache.Snapshot{}, err
 		}
 		snapshot, err := r.Cache.At(read.exact)
@@ -248,7 +300,7 @@ func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, 
 		if err != nil {
 			return cache.Snapshot{}, err
 		}
-		if err := r.await(ctx, int64(revision)); err != nil {
+		if err := r.await(ctx, revision); err != nil {
 			return cache.Snapshot{}, err
 		}
 	}
@@ -279,6 +331,9 @@ func (r *Resource) listCached(read listing, snapshot cache.Snapshot, dst []*cach
 	out.Meta.Revision = revision
 	if page.Next == "" {
 		return out, nil
+	}
+	if !r.uncached() {
+		read.prefix = strings.TrimSuffix(read.prefix, "/") // as upstream's cache has it; both ways are understood
 	}
 	return out, r.setContinue(&out, read, r.layout.root+page.Next, page.Remaining)
 }
@@ -406,7 +461,7 @@ func (r *Resource) listStoredOne(ctx context.Context, read listing, dst []*cache
 func (r *Resource) atLeast(resourceVersion string, current int64) error {
 	wanted, err := r.codec.versioner.ParseResourceVersion(resourceVersion)
 	if err != nil {
-		return apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err))
+		return badRevision(err)
 	}
 	if wanted > uint64(current) {
 		return storage.NewTooLargeResourceVersionError(wanted, uint64(current), 0)
@@ -457,106 +512,4 @@ func etcdError(err error) error {
 		return e.Err
 	}
 	return err
-}
-
-// WatchRequest asks for what happens in a scope.
-type WatchRequest struct {
-	Scope
-	ResourceVersion   string
-	SendInitialEvents *bool
-	Bookmarks         bool
-	Label             labels.Selector
-	Field             fields.Selector
-}
-
-// StreamError is why a watch could not start, to be told in the stream: the
-// request itself was in order.
-type StreamError struct{ Err error }
-
-// Error implements error.
-func (e *StreamError) Error() string { return e.Err.Error() }
-
-// Unwrap gives the reason.
-func (e *StreamError) Unwrap() error { return e.Err }
-
-// Watch opens a watcher. Without SendInitialEvents nobody asked for the bookmark
-// that ends the initial events: whoever serves the watch leaves it out. A [StreamError] is to be sent as an ERROR event, any
-// other error as a response. The rules are those of apiserver
-// pkg/storage/cacher/cacher.go, Watch.
-func (r *Resource) Watch(ctx context.Context, q WatchRequest) (*watch.Watcher, error) {
-	revision, err := r.codec.versioner.ParseResourceVersion(q.ResourceVersion)
-	if err != nil {
-		return nil, err
-	}
-	if r.Cache == nil {
-		return nil, apierrors.NewMethodNotSupported(r.GroupResource, "watch")
-	}
-	if !r.Cache.Ready() {
-		return nil, r.notReady()
-	}
-	options := watch.Options{Namespace: q.Namespace, Name: q.Name, Label: q.Label, Field: q.Field, Bookmarks: q.Bookmarks}
-	if err := r.watchStart(ctx, q, int64(revision), &options); err != nil {
-		return nil, &StreamError{err}
-	}
-	w, err := r.Hub.Watch(options)
-	if err != nil {
-		return nil, &StreamError{watchError(err)}
-	}
-	return w, nil
-}
-
-// watchStart decides where a watch begins: with the present objects or after a
-// revision.
-func (r *Resource) watchStart(ctx context.Context, q WatchRequest, revision int64, options *watch.Options) error {
-	initial := q.SendInitialEvents != nil && *q.SendInitialEvents
-	if q.ResourceVersion == "" && q.SendInitialEvents != nil {
-		now, err := r.store.Revision(ctx)
-		if err != nil {
-			return etcdError(err)
-		}
-		revision = now
-	}
-	if initial {
-		if err := r.await(ctx, revision); err != nil {
-			return err
-		}
-	}
-	snapshot := r.Cache.Snapshot()
-	switch {
-	case initial:
-		options.Initial = &snapshot
-	case revision > 0:
-		options.After = revision
-	case q.SendInitialEvents == nil: // the old way to ask for both
-		options.Initial = &snapshot
-	default:
-		options.After = snapshot.Revision()
-	}
-	return nil
-}
-
-// watchError turns the end of a watch into the error that clients know.
-func watchError(err error) error {
-	var old watch.ErrTooOld
-	if errors.As(err, &old) {
-		return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", old.Requested, old.Oldest))
-	}
-	return listError(err)
-}
-
-// WatchStatus is what an ERROR event says of err, which a [StreamError] holds or
-// [watch.Watcher] ended with.
-func WatchStatus(err error) *metav1.Status {
-	err = watchError(err)
-	var status apierrors.APIStatus
-	if errors.As(err, &status) {
-		s := status.Status()
-		return &s
-	}
-	return &metav1.Status{
-		Status:  metav1.StatusFailure,
-		Message: err.Error(),
-		Reason:  metav1.StatusReasonInternalError,
-		Code:    http.StatusInternalServerError,
-	}
 }
