@@ -102,6 +102,33 @@ func BenchmarkListLabelScan(b *testing.B) {
 	})
 }
 
+// BenchmarkListLabel finds the pods of a workload: one in a hundred.
+func BenchmarkListLabel(b *testing.B) {
+	for name, indexes := range map[string][]Index{"scan": nil, "index": {{Label: "app.kubernetes.io/name"}}} {
+		b.Run(name, func(b *testing.B) {
+			c := benchCache(b, 10_000, 64, indexes...)
+			c.learner.config.MaxIndexes = -1
+			selector, err := labels.Parse("app.kubernetes.io/name=workload-7")
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			benchList(b, c, Query{Label: selector}, 100)
+		})
+	}
+}
+
+// BenchmarkLearn makes an index of a label.
+func BenchmarkLearn(b *testing.B) {
+	eachSize(b, func(b *testing.B, c *Cache, n int) {
+		for b.Loop() {
+			if _, ok := c.current.Load().buildIndex("app.kubernetes.io/name"); !ok {
+				b.Fatal("not selective")
+			}
+		}
+	})
+}
+
 func BenchmarkListFieldScan(b *testing.B) {
 	eachSize(b, func(b *testing.B, c *Cache, n int) {
 		benchList(b, c, Query{Field: fields.ParseSelectorOrDie("status.phase!=Running")}, 0)

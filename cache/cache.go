@@ -36,6 +36,9 @@ type Config struct {
 	Source Source
 	// Log says how far back the log reaches.
 	Log LogConfig
+	// Learn bounds the label indexes that the cache makes because its queries would
+	// profit. Without a Feed it makes none.
+	Learn LearnConfig
 	// OnAppend, if set, is called by the writer after every Apply and Reset. It
 	// must not block.
 	OnAppend func()
@@ -65,6 +68,7 @@ type Cache struct {
 	log      *Log
 	offers   offers
 	history  history
+	learner  *learner
 
 	current atomic.Pointer[state]
 	ready   chan struct{} // closed by the first Reset, or once a Feed has replayed the past
@@ -88,6 +92,7 @@ func New(config Config) (*Cache, error) {
 		source:   config.Source,
 		onAppend: config.OnAppend,
 		log:      newLog(config.Log),
+		learner:  newLearner(config.Learn),
 		ready:    make(chan struct{}),
 	}
 	c.current.Store(newState(c.schema))
@@ -171,7 +176,12 @@ func (c *Cache) reset(objects []*Object, revision int64) {
 	defer c.mu.Unlock()
 	old := c.current.Load()
 	next := newState(c.schema)
-	next.pivots = old.pivots
+	next.pivots, next.learner = old.pivots, c.learner
+	for _, ix := range old.indexes {
+		if ix.learnt != nil {
+			next.addIndex(ix.Index, ix.learnt)
+		}
+	}
 	for _, o := range objects {
 		next.put(o)
 	}

@@ -24,6 +24,12 @@
 // canonical encoding. Other encodings are made when first asked for, shared by
 // all who ask, and dropped oldest first when a [Budget] is exceeded.
 //
+// A List that pins the value of an indexed field or label looks only at what has that
+// value. Indexes are declared in the [Schema], or learnt: a Cache observes which
+// labels would have spared its queries from looking at much to find little, and makes
+// an index of those (see [LearnConfig]). An index belongs to the states that it was
+// published with, so it never shows anything that a scan would not.
+//
 // # Guarantees
 //
 //   - A Snapshot is exact: it holds every change up to its Revision and nothing
@@ -63,18 +69,20 @@
 //		cell.mu       of another encoding that its encoder asks for
 //		Schema.mu     names of fields, learned at ingest
 //		Budget.mu     the order of what is kept
+//	learner.mu        what queries cost; readers only try it
 //	offers.mu         objects handed over by the write path
 //
 // Encoders may ask for other encodings of their object, but not in a circle.
 //
 // # Goroutines
 //
-// A Cache starts none. [Feed.Run] starts workers that decode, and waits for them.
+// A Cache starts none. [Feed.Run] starts workers that decode and one that makes
+// indexes, and waits for them.
 //
 // # Reading the source
 //
 // Start with object.go and cache.go; then state.go (what a batch does to the
 // trees), ring.go and log.go (the past), history.go (exact old revisions),
-// list.go (queries), encoding.go (shared bytes and their budget), feed.go (the
+// list.go (queries), learn.go (indexes that nobody declared), encoding.go (shared bytes and their budget), feed.go (the
 // way in).
 package cache

@@ -128,6 +128,7 @@ func (f *Feed) Run(ctx context.Context) error {
 	group, ctx2 := errgroup.WithContext(ctx)
 	group.Go(func() error { return f.follow(ctx2) })
 	group.Go(func() error { return f.announce(ctx2) })
+	group.Go(func() error { return f.learn(ctx2) })
 	group.Go(func() error { return f.forget(ctx2) })
 	if err := group.Wait(); ctx.Err() == nil {
 		return err
@@ -160,6 +161,19 @@ func (f *Feed) forget(ctx context.Context) error {
 			return ctx.Err()
 		case now := <-tick.C:
 			f.cache.Forget(now)
+			f.cache.review()
+		}
+	}
+}
+
+// learn makes the indexes that the cache's queries deserve.
+func (f *Feed) learn(ctx context.Context) error {
+	for {
+		select {
+		case <-f.cache.learner.wanted:
+			f.cache.learn()
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }

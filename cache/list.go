@@ -57,6 +57,10 @@ func (s Snapshot) List(q Query, dst []*Object) (Page, error) {
 	if l.poisoned != nil {
 		return l.page, &PoisonError{Object: l.poisoned}
 	}
+	// Of a declared index nothing is learnt: it comes before any other.
+	if l.label != nil && s.state.learner != nil && (l.page.Index == "" || l.learnt != nil) {
+		s.state.learner.observe(s.state, l.label, l.page.Scanned, l.found)
+	}
 	return l.page, nil
 }
 
@@ -69,6 +73,7 @@ type lister struct {
 
 	page     Page
 	found    int
+	learnt   *learnt // of the index that is used
 	last     *Object // the object that reached the limit
 	poisoned *Object
 }
@@ -124,11 +129,14 @@ func (l *lister) chooseIndex() (*btree.BTreeG[entry], string, bool) {
 	if l.label == nil && l.field == nil {
 		return nil, "", false
 	}
-	for i, tree := range l.state.indexes {
-		ix := l.state.schema.indexes[i]
+	for i := range l.state.indexes {
+		ix := &l.state.indexes[i]
 		if value, ok := ix.pinned(l.label, l.field); ok {
-			l.page.Index = ix.Name()
-			return tree, value, true
+			l.page.Index, l.learnt = ix.Name(), ix.learnt
+			if l.learnt != nil {
+				l.learnt.uses.Add(1)
+			}
+			return ix.tree, value, true
 		}
 	}
 	return nil, "", false

@@ -37,6 +37,42 @@ type entry struct {
 	object *Object
 }
 
+// index is a tree of objects by the value of one label or field.
+type index struct {
+	Index
+	tree   *btree.BTreeG[entry]
+	learnt *learnt // nil if the schema declares it
+}
+
+// move files next, the successor of prev, in its place. Either may be nil. An entry
+// of prev that next's overwrites is left where it is.
+func (ix *index) move(prev, next *Object) {
+	var (
+		value string
+		filed bool
+	)
+	if next != nil {
+		value, filed = ix.value(next)
+	}
+	if prev != nil {
+		if old, was := ix.value(prev); was && !(filed && value == old) {
+			ix.tree.Delete(entry{old, prev})
+		}
+	}
+	if filed {
+		ix.tree.ReplaceOrInsert(entry{value, next})
+	}
+}
+
+// perValue is about how many objects have the same value; that of a declared index
+// is not known, and it is taken for a good one.
+func (ix *index) perValue() int {
+	if ix.learnt == nil {
+		return 0
+	}
+	return ix.learnt.perValue
+}
+
 func lessObject(a, b *Object) bool { return a.Key() < b.Key() }
 
 func lessEntry(a, b entry) bool {
@@ -52,7 +88,8 @@ type state struct {
 	schema  *Schema
 	pivots  *pivots
 	objects *btree.BTreeG[*Object]
-	indexes []*btree.BTreeG[entry] // parallel to schema.indexes, or nil: see plain
+	indexes []index  // none in past states: see plain
+	learner *learner // of the present state's queries, else nil
 	// poisoned are the objects with an error, in key order. Almost always empty.
 	poisoned []*Object
 	bytes    int64 // of all bodies
@@ -65,10 +102,20 @@ type state struct {
 
 func newState(schema *Schema) *state {
 	s := &state{schema: schema, pivots: new(pivots), objects: btree.NewG(degree, lessObject)}
-	for range schema.indexes {
-		s.indexes = append(s.indexes, btree.NewG(degree, lessEntry))
+	for _, ix := range schema.indexes {
+		s.addIndex(ix, nil)
 	}
 	return s
+}
+
+// addIndex adds an empty index.
+func (s *state) addIndex(ix Index, learnt *learnt) {
+	s.indexes = append(s.indexes, index{Index: ix, tree: btree.NewG(degree, lessEntry), learnt: learnt})
+}
+
+// labelIndex is the place of the index of a label, or -1.
+func (s *state) labelIndex(key string) int {
+	return slices.IndexFunc(s.indexes, func(ix index) bool { return ix.Label == key })
 }
 
 // clone gives a state that may be changed while this one is read, and cloned,
@@ -77,9 +124,9 @@ func (s *state) clone() *state {
 	next := *s
 	next.events = nil
 	next.objects = cloneTree(s.objects)
-	next.indexes = make([]*btree.BTreeG[entry], len(s.indexes))
-	for i, ix := range s.indexes {
-		next.indexes[i] = cloneTree(ix)
+	next.indexes = slices.Clone(s.indexes)
+	for i := range next.indexes {
+		next.indexes[i].tree = cloneTree(s.indexes[i].tree)
 	}
 	return &next
 }
@@ -88,7 +135,7 @@ func (s *state) clone() *state {
 // asked, for a third of the memory.
 func (s *state) plain() *state {
 	p := *s
-	p.indexes, p.events = nil, nil
+	p.indexes, p.events, p.learner = nil, nil, nil
 	return &p
 }
 
@@ -109,12 +156,7 @@ func (s *state) get(key string) *Object {
 // put inserts or replaces an object and gives the one it replaced.
 func (s *state) put(o *Object) *Object {
 	prev, _ := s.objects.ReplaceOrInsert(o)
-	s.unfile(prev, o)
-	for i, tree := range s.indexes {
-		if value, ok := s.schema.indexes[i].value(o); ok {
-			tree.ReplaceOrInsert(entry{value, o})
-		}
-	}
+	s.file(prev, o)
 	if o.poison != nil {
 		at, _ := s.findPoisoned(o.Key())
 		s.poisoned = slices.Insert(slices.Clone(s.poisoned), at, o)
@@ -130,28 +172,18 @@ func (s *state) remove(key string) *Object {
 		return nil
 	}
 	s.objects.Delete(o)
-	s.unfile(o, nil)
+	s.file(o, nil)
 	return o
 }
 
-// unfile takes prev out of all but the main tree. Entries that next, its
-// successor, will overwrite are left where they are.
-func (s *state) unfile(prev, next *Object) {
+// file puts next, the successor of prev, into the indexes, and takes prev out of all
+// but the main tree.
+func (s *state) file(prev, next *Object) {
+	for i := range s.indexes {
+		s.indexes[i].move(prev, next)
+	}
 	if prev == nil {
 		return
-	}
-	for i, tree := range s.indexes {
-		ix := s.schema.indexes[i]
-		old, ok := ix.value(prev)
-		if !ok {
-			continue
-		}
-		if next != nil {
-			if value, ok := ix.value(next); ok && value == old {
-				continue
-			}
-		}
-		tree.Delete(entry{old, prev})
 	}
 	if prev.poison != nil {
 		if at, found := s.findPoisoned(prev.Key()); found {
@@ -229,15 +261,30 @@ func (s *state) check() {
 	})
 	invariants.Assertf(bytes == s.bytes, "cache: %d bytes counted, %d kept", bytes, s.bytes)
 	invariants.Assertf(poisoned == len(s.poisoned), "cache: %d poisoned, %d listed", poisoned, len(s.poisoned))
-	for i, tree := range s.indexes {
-		ix, filed := s.schema.indexes[i], 0
-		tree.Ascend(func(e entry) bool {
+	for _, ix := range s.indexes {
+		filed := 0
+		ix.tree.Ascend(func(e entry) bool {
 			value, ok := ix.value(e.object)
 			invariants.Assertf(ok && value == e.value, "cache: %q filed under %q, has %q", e.object.Key(), e.value, value)
 			invariants.Assertf(s.get(e.object.Key()) == e.object, "cache: index %q holds an old %q", ix.Name(), e.object.Key())
 			filed++
 			return true
 		})
-		invariants.Assertf(ix.Field == "" || filed == s.objects.Len(), "cache: %d of %d objects in index %q", filed, s.objects.Len(), ix.Name())
+		want := s.objects.Len()
+		if ix.Label != "" {
+			want = s.labelled(ix.Label)
+		}
+		invariants.Assertf(filed == want, "cache: %d of %d objects in index %q", filed, want, ix.Name())
 	}
+}
+
+// labelled counts the objects with a label.
+func (s *state) labelled(key string) (n int) {
+	s.objects.Ascend(func(o *Object) bool {
+		if _, ok := o.label(key); ok {
+			n++
+		}
+		return true
+	})
+	return n
 }

@@ -131,6 +131,8 @@ func (o *options) services(fs *pflag.FlagSet) {
 func (o *options) larder(fs *pflag.FlagSet) {
 	fs.StringVar(&o.config.DataDir, "data-dir", o.config.DataDir,
 		"The directory of what this server keeps: the embedded etcd, and the certificates, keys and administrator's kubeconfig it made.")
+	fs.Var(&indexLabels{labels: &o.config.IndexLabels}, "index-labels",
+		"Labels to index, as resource[.group]=key,... May be repeated. Requests that ask for one value of such a label need not search; indexes for other labels are made when they are asked for often.")
 	fs.Int64Var(&o.config.Store.ReplayRevisions, "replay-revisions", o.config.Store.ReplayRevisions,
 		"How many revisions that etcd still has are replayed at the start, at most, so that clients can go on watching where they were before a restart. A thousand take about a tenth of a second. 0 replays none.")
 	fs.BoolVar(&o.config.Store.UnsafeNoFsync, "unsafe-no-fsync", o.config.Store.UnsafeNoFsync,

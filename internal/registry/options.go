@@ -102,6 +102,7 @@ func (o *options) decorate(
 			GetAttrs:      getAttrs,
 			Triggers:      triggers,
 			Indexers:      indexers,
+			Labels:        o.indexLabels(prefix),
 			Registry:      o.registry,
 		})
 		if err != nil {
@@ -111,6 +112,17 @@ func (o *options) decorate(
 		o.resources = append(o.resources, res)
 	}
 	return res.Storage(), func() {}, nil
+}
+
+// indexLabels are the labels to index under prefix, whichever of its resources they
+// were configured for.
+func (o *options) indexLabels(prefix string) (keys []string) {
+	for gr, labels := range o.registry.config.IndexLabels {
+		if "/"+o.factory.ResourcePrefix(gr) == prefix {
+			keys = append(keys, labels...)
+		}
+	}
+	return keys
 }
 
 // plain builds a storage.Interface without a cache under prefix, for records that

@@ -74,6 +74,10 @@ type Config struct {
 	// of the controller manager needs.
 	DisableGarbageCollection bool
 
+	// IndexLabels are label keys by whose values objects of a resource are found
+	// without a search. Others are learnt from what clients ask for.
+	IndexLabels map[schema.GroupResource][]string
+
 	// EventTTL is how long events are kept; 0 means one hour.
 	EventTTL time.Duration
 
@@ -142,7 +146,24 @@ func New(config Config) (*Registry, error) {
 	if err := r.buildGroups(); err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
+	if err := r.checkIndexLabels(); err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
 	return r, nil
+}
+
+// checkIndexLabels refuses labels of resources that are not served.
+func (r *Registry) checkIndexLabels() error {
+	served := make(map[schema.GroupResource]bool)
+	for key := range r.endpoints {
+		served[key.GroupResource()] = true
+	}
+	for gr := range r.config.IndexLabels {
+		if !served[gr] {
+			return fmt.Errorf("labels to index of %q, which is not served", gr)
+		}
+	}
+	return nil
 }
 
 func (c *Config) check() error {

@@ -2,13 +2,18 @@ package registry_test
 
 import (
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
 
+	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/kvtest"
@@ -68,6 +73,42 @@ func TestNewNeeds(t *testing.T) {
 		if _, err := registry.New(config); err == nil {
 			t.Errorf("New without %s succeeds", field)
 		}
+	}
+}
+
+// TestIndexLabels: what is configured is indexed, also for a resource that shares its
+// storage with another group's.
+func TestIndexLabels(t *testing.T) {
+	config := newConfig(t)
+	config.IndexLabels = map[schema.GroupResource][]string{
+		{Resource: "pods"}:                           {"app", "job-name"},
+		{Group: "events.k8s.io", Resource: "events"}: {"app"},
+	}
+	r, err := registry.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ resource, label, index string }{
+		{"pods", "app=a", "app"},
+		{"pods", "job-name=a", "job-name"},
+		{"pods", "tier=a", ""},
+		{"events", "app=a", "app"},
+		{"secrets", "app=a", ""},
+	} {
+		selector, err := labels.Parse(c.label)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := slices.IndexFunc(r.Resources(), func(r *registry.Resource) bool { return r.GroupResource.Resource == c.resource })
+		page, err := r.Resources()[at].Cache.Snapshot().List(cache.Query{Label: selector}, nil)
+		if err != nil || page.Index != c.index {
+			t.Errorf("%s with %s: index %q, %v; want %q", c.resource, c.label, page.Index, err, c.index)
+		}
+	}
+	config = newConfig(t)
+	config.IndexLabels = map[schema.GroupResource][]string{{Group: "apps", Resource: "pods"}: {"app"}}
+	if _, err := registry.New(config); err == nil || !strings.Contains(err.Error(), "pods.apps") {
+		t.Errorf("an index of nothing: %v", err)
 	}
 }
 

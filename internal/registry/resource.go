@@ -57,6 +57,7 @@ type resourceConfig struct {
 	GetAttrs      storage.AttrFunc
 	Triggers      storage.IndexerFuncs
 	Indexers      *clientcache.Indexers
+	Labels        []string // to index, beside those in Indexers
 
 	// Uncached reads from the store. Without NewFunc the records are no API objects
 	// and stay as they are stored.
@@ -127,7 +128,7 @@ func newResource(config resourceConfig) (*Resource, error) {
 	if r.codec, err = newCodec(config); err != nil {
 		return nil, err
 	}
-	indexes := indexesOf(config.Triggers, config.Indexers)
+	indexes := indexesOf(config.Triggers, config.Indexers, config.Labels)
 	r.schema = cache.NewSchema(r.GroupResource.String(), config.Registry.budget, indexes...)
 	if config.Uncached {
 		return r, nil
@@ -202,7 +203,7 @@ func (r *Resource) addCache(config resourceConfig) error {
 // indexesOf turns the triggers and indexers that upstream declares into indexes.
 // Upstream's indexers are named "f:" and "l:" for fields and labels (apiserver
 // pkg/storage/selection_predicate.go). Namespaces are ranges of keys and need none.
-func indexesOf(triggers storage.IndexerFuncs, indexers *clientcache.Indexers) []cache.Index {
+func indexesOf(triggers storage.IndexerFuncs, indexers *clientcache.Indexers, labels []string) []cache.Index {
 	set := make(map[cache.Index]bool)
 	for field := range triggers {
 		set[cache.Index{Field: field}] = true
@@ -215,6 +216,9 @@ func indexesOf(triggers storage.IndexerFuncs, indexers *clientcache.Indexers) []
 				set[cache.Index{Label: label}] = true
 			}
 		}
+	}
+	for _, label := range labels {
+		set[cache.Index{Label: label}] = true
 	}
 	delete(set, cache.Index{Field: "metadata.namespace"})
 	delete(set, cache.Index{Field: "metadata.name"})

@@ -86,6 +86,7 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 		RuleResolver:  p.auth.RuleResolver,
 		APIAudiences:  p.auth.Audiences,
 		EventTTL:      s.config.EventTTL,
+		IndexLabels:   s.config.IndexLabels,
 		ServiceAccounts: registry.ServiceAccounts{
 			Issuer: p.auth.Tokens, MaxExpiration: accounts.MaxExpiration,
 			ExtendExpiration: accounts.ExtendExpiration, MaxExtendedExpiration: serviceaccount.ExpirationExtensionSeconds * time.Second,

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/larder-io/larder/internal/auth"
@@ -29,6 +30,10 @@ type Config struct {
 
 	// EventTTL is how long events are kept.
 	EventTTL time.Duration
+
+	// IndexLabels are label keys of resources by whose values objects are found
+	// without a search, beside those that are learnt.
+	IndexLabels map[schema.GroupResource][]string
 
 	// Progress receives a few lines about the start and the end; nil discards them.
 	Progress io.Writer

@@ -1,0 +1,275 @@
+package cache
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/google/btree"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/larder-io/larder/internal/invariants"
+)
+
+const (
+	// worthwhile is how many times the whole resource must have been looked at in
+	// vain before an index is made: about what making it costs.
+	worthwhile = 4
+	// selective is how many times fewer objects than there are an index must lead
+	// to, and a query must have found, for an index to be of use.
+	selective = 8
+	// patience is how many reviews an index may remain unused.
+	patience = 20
+	// maxCandidates bounds the label keys that are observed at once.
+	maxCandidates = 64
+)
+
+// LearnConfig bounds the indexes that a Cache makes by itself. Zero values give
+// the defaults.
+type LearnConfig struct {
+	// MaxIndexes is how many there may be (default 4); a negative number forbids
+	// them.
+	MaxIndexes int
+	// MaxEntries bounds the objects in all of them together (default 500,000, each
+	// about 40 bytes).
+	MaxEntries int
+	// MinScan is how many objects a query must have looked at to count (default 500).
+	MinScan int
+}
+
+func (c LearnConfig) withDefaults() LearnConfig {
+	setDefault(&c.MaxIndexes, 4)
+	setDefault(&c.MaxEntries, 500_000)
+	setDefault(&c.MinScan, 500)
+	return c
+}
+
+// learner watches what queries look at in vain, and says which labels deserve an
+// index. Scores fade, so that a query that is asked now and then does not count.
+type learner struct {
+	config LearnConfig
+	wanted chan struct{} // has an element when a candidate deserves an index
+
+	mu sync.Mutex // a leaf; readers only try it
+	// candidates are the objects looked at in vain, by the label key that would have
+	// spared them. A negative score says that no index can be made of it for now.
+	candidates map[string]int64
+}
+
+// learnt is what an index has that was not declared.
+type learnt struct {
+	perValue int          // objects under one value, when it was made
+	uses     atomic.Int64 // fades
+	idle     int          // reviews without a use; guarded by Cache.mu
+}
+
+func newLearner(config LearnConfig) *learner {
+	return &learner{
+		config:     config.withDefaults(),
+		wanted:     make(chan struct{}, 1),
+		candidates: make(map[string]int64),
+	}
+}
+
+// observe takes in what a query cost. It never waits: an observation that another
+// one is in the way of is dropped.
+func (l *learner) observe(s *state, label labels.Selector, scanned, found int) {
+	if l.config.MaxIndexes < 0 || scanned < l.config.MinScan || found*selective > scanned || !l.mu.TryLock() {
+		return
+	}
+	defer l.mu.Unlock()
+	requirements, _ := label.Requirements()
+	for i := range requirements {
+		key := requirements[i].Key()
+		if _, exact := label.RequiresExactMatch(key); !exact || s.labelIndex(key) >= 0 {
+			continue
+		}
+		score, known := l.candidates[key]
+		if score < 0 || !known && len(l.candidates) >= maxCandidates {
+			continue
+		}
+		score += int64(scanned - found)
+		l.candidates[key] = score
+		if score >= l.threshold(s) {
+			select {
+			case l.wanted <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+func (l *learner) threshold(s *state) int64 { return worthwhile * int64(s.objects.Len()) }
+
+// take gives the keys that deserve an index, the most wanted first, and forgets
+// their scores.
+func (l *learner) take(s *state) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var keys []string
+	for key, score := range l.candidates {
+		if score >= l.threshold(s) {
+			keys = append(keys, key)
+		}
+	}
+	slices.SortFunc(keys, func(a, b string) int { return cmp.Compare(l.candidates[b], l.candidates[a]) })
+	for _, key := range keys {
+		delete(l.candidates, key)
+	}
+	return keys
+}
+
+// refuse keeps a key from being tried again for a while.
+func (l *learner) refuse(key string, s *state) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.candidates[key] = -worthwhile * l.threshold(s)
+}
+
+// fade halves all scores.
+func (l *learner) fade() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for key, score := range l.candidates {
+		if score /= 2; score == 0 {
+			delete(l.candidates, key)
+		} else {
+			l.candidates[key] = score
+		}
+	}
+}
+
+// learn makes the indexes that deserve it. The trees are built from a published
+// state, beside the writer, and then brought to the present one in its place. It is
+// called by one goroutine at a time.
+func (c *Cache) learn() {
+	for _, key := range c.learner.take(c.current.Load()) {
+		base := c.current.Load()
+		if base.epoch == 0 || base.labelIndex(key) >= 0 {
+			continue
+		}
+		ix, ok := base.buildIndex(key)
+		if !ok || !c.adopt(base, ix) {
+			c.learner.refuse(key, base)
+		}
+	}
+}
+
+// buildIndex makes an index of a label over the state's objects; ok is false when
+// its values do not tell objects apart.
+func (s *state) buildIndex(key string) (ix index, ok bool) {
+	var entries []entry
+	s.objects.Ascend(func(o *Object) bool {
+		if value, found := o.label(key); found {
+			entries = append(entries, entry{value, o})
+		}
+		return true
+	})
+	slices.SortFunc(entries, func(a, b entry) int {
+		switch {
+		case lessEntry(a, b):
+			return -1
+		case lessEntry(b, a):
+			return 1
+		}
+		return 0
+	})
+	tree, values := btree.NewG(degree, lessEntry), 0
+	for i, e := range entries {
+		if i == 0 || e.value != entries[i-1].value {
+			values++
+		}
+		tree.ReplaceOrInsert(e)
+	}
+	perValue := len(entries) / max(values, 1)
+	ix = index{Index: Index{Label: key}, tree: tree, learnt: &learnt{perValue: perValue}}
+	return ix, perValue*selective <= s.objects.Len()
+}
+
+// adopt brings an index of base to the present and publishes it. It is false when
+// that cannot be done, or the index has no room.
+func (c *Cache) adopt(base *state, ix index) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.current.Load()
+	if now.epoch != base.epoch {
+		return false
+	}
+	if missed := int(now.position - base.position); missed > 0 {
+		events, next, err := c.log.Read(base.position, make([]*Event, 0, missed))
+		if err != nil || next != now.position {
+			return false
+		}
+		for _, e := range events {
+			ix.move(e.Prev, e.Object)
+		}
+	}
+	indexes, ok := c.makeRoom(now.indexes, ix)
+	if !ok {
+		return false
+	}
+	c.publishIndexes(now, indexes)
+	return true
+}
+
+// makeRoom gives the indexes with one more. The least used of those learnt give way
+// to it, unless they are used as well.
+func (c *Cache) makeRoom(indexes []index, more index) ([]index, bool) {
+	indexes = append(slices.Clone(indexes), more)
+	for {
+		count, entries, least := 0, 0, -1
+		for i, ix := range indexes {
+			if ix.learnt == nil {
+				continue
+			}
+			count, entries = count+1, entries+ix.tree.Len()
+			if ix.learnt != more.learnt && (least < 0 || ix.learnt.uses.Load() < indexes[least].learnt.uses.Load()) {
+				least = i
+			}
+		}
+		if count <= c.learner.config.MaxIndexes && entries <= c.learner.config.MaxEntries {
+			break
+		}
+		if least < 0 || indexes[least].learnt.uses.Load() > worthwhile {
+			return nil, false
+		}
+		indexes = slices.Delete(indexes, least, least+1)
+	}
+	// Those that were declared come first, then those that lead to the fewest objects.
+	slices.SortStableFunc(indexes, func(a, b index) int { return cmp.Compare(a.perValue(), b.perValue()) })
+	return indexes, true
+}
+
+// publishIndexes shows the same state with other indexes.
+func (c *Cache) publishIndexes(now *state, indexes []index) {
+	next := *now
+	next.indexes = indexes
+	if invariants.Enabled {
+		next.check()
+	}
+	c.current.Store(&next)
+}
+
+// review forgets a little of what queries have asked, and drops the learnt indexes
+// that have not been used for long.
+func (c *Cache) review() {
+	c.learner.fade()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.current.Load()
+	kept := slices.DeleteFunc(slices.Clone(now.indexes), func(ix index) bool {
+		if ix.learnt == nil {
+			return false
+		}
+		uses := ix.learnt.uses.Load()
+		ix.learnt.uses.Add(-(uses + 1) / 2)
+		if ix.learnt.idle++; uses > 0 {
+			ix.learnt.idle = 0
+		}
+		return ix.learnt.idle >= patience
+	})
+	if len(kept) < len(now.indexes) {
+		c.publishIndexes(now, kept)
+	}
+}

@@ -1,0 +1,394 @@
+package cache
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"pgregory.net/rapid"
+
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+func selector(tb testing.TB, text string) labels.Selector {
+	tb.Helper()
+	s, err := labels.Parse(text)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s
+}
+
+// deserve makes a label deserve an index.
+func (c *Cache) deserve(key string) {
+	c.learner.mu.Lock()
+	defer c.learner.mu.Unlock()
+	c.learner.candidates[key] = 1 << 40
+}
+
+// learntIndexes names the indexes that were learnt, in the order in which they are
+// tried.
+func (c *Cache) learntIndexes() (names []string) {
+	for _, ix := range c.current.Load().indexes {
+		if ix.learnt != nil {
+			names = append(names, ix.Label)
+		}
+	}
+	return names
+}
+
+// TestLearntIndexesEqualScans: while indexes come and go, and are built of states
+// that are no longer the present ones, every list of every state gives what a scan
+// gives, page by page.
+func TestLearntIndexesEqualScans(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		schema := NewSchema("things", nil, Index{Label: "zone"})
+		c, err := New(Config{Schema: schema, Learn: LearnConfig{MinScan: 1, MaxIndexes: 2}, Log: LogConfig{MaxEvents: 12, MinEvents: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects, revision, epochs := map[string]labels.Set{}, int64(1), 0
+		c.Reset(nil, revision)
+		type past struct {
+			snapshot Snapshot
+			objects  map[string]labels.Set
+		}
+		var pasts []past
+		var building []func()
+		object := func(key string) *Object {
+			return NewObject(ObjectConfig{Key: key, Revision: revision, Labels: objects[key]}, schema)
+		}
+		keys := rapid.SampledFrom([]string{"app", "tier", "zone", "nobody"})
+		t.Repeat(map[string]func(*rapid.T){
+			"apply": func(t *rapid.T) {
+				revision++
+				batch := Batch{Revision: revision}
+				for range rapid.IntRange(1, 3).Draw(t, "changes") {
+					key := fmt.Sprintf("ns/%d", rapid.IntRange(0, 30).Draw(t, "key"))
+					if slices.ContainsFunc(batch.Changes, func(change Change) bool { return change.Key == key }) {
+						continue
+					}
+					if rapid.IntRange(0, 3).Draw(t, "delete") == 0 {
+						delete(objects, key)
+						batch.Changes = append(batch.Changes, Change{Key: key})
+						continue
+					}
+					set := labels.Set{}
+					for _, label := range []string{"app", "tier", "zone"} {
+						if value := rapid.SampledFrom([]string{"-", "", "a", "b", "c", "d"}).Draw(t, label); value != "-" {
+							set[label] = value
+						}
+					}
+					objects[key] = set
+					batch.Changes = append(batch.Changes, Change{Key: key, Object: object(key)})
+				}
+				c.Apply(batch)
+			},
+			"reset": func(t *rapid.T) {
+				if epochs++; epochs%5 != 0 {
+					return
+				}
+				revision++
+				var all []*Object
+				for key := range objects {
+					all = append(all, object(key))
+				}
+				c.Reset(all, revision)
+			},
+			"learn": func(t *rapid.T) {
+				c.deserve(keys.Draw(t, "label"))
+				c.learn()
+			},
+			"begin to build": func(t *rapid.T) {
+				base, key := c.current.Load(), keys.Draw(t, "label")
+				ix, _ := base.buildIndex(key)
+				building = append(building, func() {
+					if c.current.Load().labelIndex(key) < 0 {
+						c.adopt(base, ix)
+					}
+				})
+			},
+			"finish building": func(t *rapid.T) {
+				if len(building) > 0 {
+					building[0]()
+					building = building[1:]
+				}
+			},
+			"forget": func(*rapid.T) {
+				for range patience / 4 {
+					c.review()
+				}
+			},
+			"keep": func(*rapid.T) {
+				pasts = append(pasts[max(0, len(pasts)-3):], past{c.Snapshot(), maps.Clone(objects)})
+			},
+			"": func(t *rapid.T) {
+				if names := c.learntIndexes(); len(names) > 2 {
+					t.Fatalf("indexes %q", names)
+				}
+				c.current.Load().check()
+				text := rapid.SampledFrom([]string{"app=a", "app=", "tier in (b)", "tier=a,app=b", "zone=a,tier=c", "app in (a,b)", "!app", "app=a,app!=a", "nobody=x", "tier!=a"}).Draw(t, "selector")
+				limit := rapid.IntRange(0, 3).Draw(t, "limit")
+				for _, p := range append(pasts, past{c.Snapshot(), objects}) {
+					comparePages(t, p.snapshot, p.objects, text, limit)
+				}
+			},
+		})
+	})
+}
+
+// comparePages lists page by page and compares the whole with a filtered map.
+func comparePages(t *rapid.T, s Snapshot, objects map[string]labels.Set, text string, limit int) {
+	q := Query{Label: labels.SelectorFromSet(nil), Limit: limit}
+	var err error
+	if q.Label, err = labels.Parse(text); err != nil {
+		t.Fatal(err)
+	}
+	var want, got, used []string
+	for _, key := range slices.Sorted(maps.Keys(objects)) {
+		if q.Label.Matches(objects[key]) {
+			want = append(want, key)
+		}
+	}
+	for {
+		page, err := s.List(q, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range page.Objects {
+			got = append(got, o.Key())
+		}
+		used = append(used, page.Index)
+		if q.From = page.Next; q.From == "" {
+			break
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Fatalf("%s gives %q by index %q, want %q", text, got, used, want)
+	}
+}
+
+// learnFrom fills a cache with objects whose labels differ in how well they tell
+// them apart.
+func learnFrom(t testing.TB, n int, config LearnConfig) *Cache {
+	t.Helper()
+	schema := NewSchema("things", nil)
+	c, err := New(Config{Schema: schema, Learn: config})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make([]*Object, n)
+	for i := range all {
+		all[i] = NewObject(ObjectConfig{Key: fmt.Sprintf("ns/%05d", i), Revision: 1, Labels: labels.Set{
+			"app": fmt.Sprint(i % 100), "pod": fmt.Sprint(i), "tier": "backend",
+			"a": fmt.Sprint(i % 50), "b": fmt.Sprint(i % 51), "c": fmt.Sprint(i % 52), "d": fmt.Sprint(i % 53),
+		}}, schema)
+	}
+	c.Reset(all, 1)
+	return c
+}
+
+// ask lists and tells which index was used.
+func ask(t *testing.T, c *Cache, text string, times int) (index string) {
+	t.Helper()
+	for range times {
+		page, err := c.Snapshot().List(Query{Label: selector(t, text)}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		index = page.Index
+	}
+	return index
+}
+
+// TestWhatIsLearnt: which queries lead to which indexes.
+func TestWhatIsLearnt(t *testing.T) {
+	for _, c := range []struct {
+		query  string
+		times  int
+		config LearnConfig
+		want   []string
+	}{
+		{query: "app=7", times: 4, want: nil}, // what it found does not count
+		{query: "app=7", times: 5, want: []string{"app"}},
+		{query: "app in (7)", times: 5, want: []string{"app"}},
+		{query: "app in (7,8)", times: 50, want: nil},
+		{query: "app!=7", times: 50, want: nil},
+		{query: "tier=backend", times: 50, want: nil},
+		{query: "tier=frontend", times: 50, want: nil}, // but for one value it tells nothing apart
+		{query: "nobody=x", times: 5, want: []string{"nobody"}},
+		{query: "tier=backend,app=7", times: 5, want: []string{"app"}},
+		{query: "app=7,pod=7", times: 5, want: []string{"pod", "app"}},
+		{query: "app=7", times: 50, config: LearnConfig{MaxIndexes: -1}, want: nil},
+		{query: "app=7", times: 50, config: LearnConfig{MaxEntries: 500}, want: nil},
+		{query: "app=7", times: 50, config: LearnConfig{MinScan: 1001}, want: nil},
+	} {
+		cache := learnFrom(t, 1000, c.config)
+		ask(t, cache, c.query, c.times)
+		cache.learn()
+		if got := cache.learntIndexes(); !slices.Equal(got, c.want) {
+			t.Errorf("%d times %s: indexes %q, want %q", c.times, c.query, got, c.want)
+		}
+		index := ""
+		if len(c.want) > 0 {
+			index = c.want[0]
+		}
+		if got := ask(t, cache, c.query, 1); got != index {
+			t.Errorf("%s is answered by index %q, want %q", c.query, got, index)
+		}
+	}
+}
+
+// TestLearntIndexesAreBounded: a new index takes the place of the least used one, if
+// that is hardly used at all.
+func TestLearntIndexesAreBounded(t *testing.T) {
+	cache := learnFrom(t, 1000, LearnConfig{MaxIndexes: 3})
+	for i, label := range []string{"a", "b", "c"} {
+		ask(t, cache, label+"=1", 5)
+		cache.learn()
+		ask(t, cache, label+"=1", 3-i)
+	}
+	ask(t, cache, "d=1", 5)
+	cache.learn()
+	if got, want := cache.learntIndexes(), []string{"d", "b", "a"}; !slices.Equal(got, want) {
+		t.Errorf("indexes %q, want %q", got, want)
+	}
+	for _, label := range []string{"a", "b", "d"} {
+		ask(t, cache, label+"=1", 50)
+	}
+	ask(t, cache, "app=1", 5)
+	cache.learn()
+	if got, want := cache.learntIndexes(), []string{"d", "b", "a"}; !slices.Equal(got, want) {
+		t.Errorf("indexes %q, want %q", got, want)
+	}
+	for range 2 * patience {
+		ask(t, cache, "b=1", 1)
+		cache.review()
+	}
+	if got, want := cache.learntIndexes(), []string{"b"}; !slices.Equal(got, want) {
+		t.Errorf("indexes %q after a while, want %q", got, want)
+	}
+}
+
+// TestRareQueriesAreNotLearnt: what a query costs now and then is not worth an index.
+func TestRareQueriesAreNotLearnt(t *testing.T) {
+	cache := learnFrom(t, 1000, LearnConfig{})
+	for range 100 {
+		ask(t, cache, "app=7", 1)
+		cache.review()
+		cache.learn()
+	}
+	if got := cache.learntIndexes(); got != nil {
+		t.Errorf("indexes %q", got)
+	}
+}
+
+// TestFeedLearns: a running cache makes and drops indexes by itself, and keeps them
+// over a reload.
+func TestFeedLearns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &mirror{store: kvtest.NewMemory()}
+		m.tail = kv.NewTail(kv.TailConfig{Store: m.store, Prefix: "/registry"})
+		m.sub = m.tail.Subscribe(feedPrefix)
+		schema := NewSchema("things", nil)
+		var err error
+		m.cache, err = New(Config{Schema: schema, Source: m.sub, Ingest: func(key string, value []byte, revision int64) *Object {
+			return NewObject(ObjectConfig{Key: key, Revision: revision, Body: value, Labels: labels.Set{"app": string(value)}}, schema)
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.feed, err = NewFeed(FeedConfig{Store: m.store, Sub: m.sub, Cache: m.cache, Prefix: feedPrefix}); err != nil {
+			t.Fatal(err)
+		}
+		many := map[string][]byte{}
+		for i := range 1000 {
+			many[fmt.Sprintf("%sns/%04d", feedPrefix, i)] = fmt.Append(nil, i%100)
+		}
+		m.store.PutAll(many)
+		m.start(t)
+		m.settle(t)
+		ask(t, m.cache, "app=7", 5)
+		synctest.Wait()
+		if got := ask(t, m.cache, "app=7", 1); got != "app" {
+			t.Errorf("index %q is used", got)
+		}
+		m.store.Restore(2, true)
+		time.Sleep(time.Second)
+		m.settle(t)
+		m.put(t, feedPrefix+"ns/0000", "7")
+		s := m.settle(t)
+		page, err := s.List(Query{Label: selector(t, "app=7")}, nil)
+		if err != nil || s.Epoch() != 2 || page.Index != "app" || len(page.Objects) != 11 {
+			t.Errorf("after a reload: %d objects by index %q, %v", len(page.Objects), page.Index, err)
+		}
+		time.Sleep(time.Hour)
+		if got := m.cache.learntIndexes(); got != nil {
+			t.Errorf("indexes %q after an hour", got)
+		}
+	})
+}
+
+// TestLearnWhileReading lists, writes, and lets indexes come and go at once: each
+// list must equal a scan of the snapshot it is of.
+func TestLearnWhileReading(t *testing.T) {
+	c := learnFrom(t, 1000, LearnConfig{MaxIndexes: 2})
+	stop := make(chan struct{})
+	var workers sync.WaitGroup
+	background := func(step func(i int)) {
+		workers.Go(func() {
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+					step(i)
+				}
+			}
+		})
+	}
+	background(func(i int) {
+		o := NewObject(ObjectConfig{Key: fmt.Sprintf("ns/%05d", i*7919%1000), Revision: int64(i + 2), Labels: labels.Set{
+			"app": fmt.Sprint(i % 90), "a": fmt.Sprint(i % 40),
+		}}, c.schema)
+		c.Apply(Batch{Revision: int64(i + 2), Time: time.Now(), Changes: []Change{{o.Key(), o}}})
+	})
+	background(func(i int) {
+		c.deserve([]string{"app", "a", "b"}[i%3])
+		c.learn()
+		for range patience / 8 {
+			c.review()
+		}
+	})
+	for i := range 3000 {
+		s := c.Snapshot()
+		text := fmt.Sprintf("%s=%d", []string{"app", "a", "b"}[i%3], i%40)
+		page, err := s.List(Query{Label: selector(t, text)}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want []string
+		s.state.objects.Ascend(func(o *Object) bool {
+			if key, value, _ := strings.Cut(text, "="); o.Labels().Has(key) && o.Labels().Get(key) == value {
+				want = append(want, o.Key())
+			}
+			return true
+		})
+		got := make([]string, len(page.Objects))
+		for i, o := range page.Objects {
+			got[i] = o.Key()
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("%s by index %q: %q, want %q", text, page.Index, got, want)
+		}
+	}
+	close(stop)
+	workers.Wait()
+}
