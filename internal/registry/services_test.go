@@ -43,15 +43,16 @@ func TestServiceAddresses(t *testing.T) {
 		seen[svc.Spec.ClusterIP] = svc.Name
 	}
 	want := service("wanted", corev1.ServiceTypeClusterIP)
-	want.Spec.ClusterIP = "10.0.0.200"
+	// In the band that is handed out last, so that no service before has got it.
+	want.Spec.ClusterIP = "10.0.0.9"
 	if _, err := services.Create(ctx, want, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	address, err := s.Client.NetworkingV1().IPAddresses().Get(ctx, "10.0.0.200", metav1.GetOptions{})
+	address, err := s.Client.NetworkingV1().IPAddresses().Get(ctx, "10.0.0.9", metav1.GetOptions{})
 	if err != nil || address.Spec.ParentRef.Name != "wanted" {
 		t.Errorf("address of the service: %+v, %v", address, err)
 	}
-	for ip, reason := range map[string]string{"10.0.0.200": "already allocated", "10.1.0.1": "does not match the current range"} {
+	for ip, reason := range map[string]string{"10.0.0.9": "already allocated", "10.1.0.1": "does not match the current range"} {
 		refused := service("refused", corev1.ServiceTypeClusterIP)
 		refused.Spec.ClusterIP = ip
 		if _, err := services.Create(ctx, refused, metav1.CreateOptions{}); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), reason) {
@@ -62,7 +63,7 @@ func TestServiceAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	again := service("again", corev1.ServiceTypeClusterIP)
-	again.Spec.ClusterIP = "10.0.0.200"
+	again.Spec.ClusterIP = "10.0.0.9"
 	if _, err := services.Create(ctx, again, metav1.CreateOptions{}); err != nil {
 		t.Errorf("address of a deleted service: %v", err)
 	}
@@ -74,7 +75,7 @@ func TestDryRunAllocatesNothing(t *testing.T) {
 	s := startServer(t)
 	services, ctx := s.Client.CoreV1().Services("default"), t.Context()
 	svc := service("tried", corev1.ServiceTypeNodePort, corev1.ServicePort{Port: 80, NodePort: 30080})
-	svc.Spec.ClusterIP = "10.0.0.77"
+	svc.Spec.ClusterIP = "10.0.0.8"
 	for range 2 {
 		if _, err := services.Create(ctx, svc, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
 			t.Fatal(err)
