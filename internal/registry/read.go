@@ -202,6 +202,8 @@ type ListRequest struct {
 	Field           fields.Selector
 	Limit           int64
 	Continue        string
+
+	ended bool // the storage key that was asked for ends in "/"
 }
 
 // Listing is the answer to a ListRequest.
@@ -332,8 +334,10 @@ func (r *Resource) listCached(read listing, snapshot cache.Snapshot, dst []*cach
 	if page.Next == "" {
 		return out, nil
 	}
-	if !r.uncached() {
-		read.prefix = strings.TrimSuffix(read.prefix, "/") // as upstream's cache has it; both ways are understood
+	// Upstream's cache leaves to the token what follows the key that it was asked for:
+	// a slash first, as REST storages ask. Either way is understood.
+	if !q.ended && !r.uncached() {
+		read.prefix = strings.TrimSuffix(read.prefix, "/")
 	}
 	return out, r.setContinue(&out, read, r.layout.root+page.Next, page.Remaining)
 }

@@ -310,7 +310,7 @@ func TestContinueTokensOfSiblings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := fmt.Sprintf(`{"v":"meta.k8s.io/v1","rv":%d,"start":"a/one\u0000"}`, first.Meta.Revision)
+	want := fmt.Sprintf(`{"v":"meta.k8s.io/v1","rv":%d,"start":"/a/one\u0000"}`, first.Meta.Revision)
 	if string(token) != want {
 		t.Errorf("token %s, want %s", token, want)
 	}

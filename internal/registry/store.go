@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -115,6 +116,7 @@ func (s *store) GetList(ctx context.Context, key string, opts storage.ListOption
 		Field:           opts.Predicate.Field,
 		Limit:           opts.Predicate.Limit,
 		Continue:        opts.Predicate.Continue,
+		ended:           strings.HasSuffix(key, "/"),
 	}, nil)
 	if err != nil {
 		return err
