@@ -1,0 +1,243 @@
+package difftest
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/tls"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// request is what both servers are asked. In Path, {NAME} stands for a revision that
+// only the running world knows, and {life} for the seconds that a watch lasts.
+type request struct {
+	Method, Path string
+	Accept       string `json:",omitempty"`
+	Type         string `json:",omitempty"` // of Body
+	Body         string `json:",omitempty"`
+	User         string `json:",omitempty"` // whose token to send: "" is the administrator, "-" is nobody
+	Encoding     string `json:",omitempty"` // accepted
+	Agent        string `json:",omitempty"`
+}
+
+func (r request) String() string {
+	s := r.Method + " " + r.Path
+	for _, part := range [][2]string{
+		{"accept", r.Accept}, {"type", r.Type}, {"body", shorten(r.Body)}, {"user", r.User}, {"encoding", r.Encoding}, {"agent", r.Agent},
+	} {
+		if part[1] != "" {
+			s += " " + part[0] + "=" + fmt.Sprintf("%q", part[1])
+		}
+	}
+	return s
+}
+
+func shorten(s string) string {
+	const most = 200
+	if len(s) > most {
+		return s[:most] + "..."
+	}
+	return s
+}
+
+func (r request) reads() bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
+
+// answer is what a server said.
+type answer struct {
+	code int
+	head http.Header // only what clients read
+	body []byte
+	err  error
+}
+
+// heads are the headers that are compared.
+var heads = []string{
+	"Content-Type", "Cache-Control", "Retry-After", "Warning", "Vary", "Content-Encoding",
+	"Allow", "Www-Authenticate", "X-Content-Type-Options", "Location", "Transfer-Encoding",
+}
+
+// client keeps to HTTP/1.1, compresses nothing unasked and follows nothing.
+var client = &http.Client{
+	Timeout:       time.Minute,
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableCompression: true, MaxIdleConnsPerHost: watchers,
+		TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
+	},
+}
+
+// send asks and returns a response whose body is not read yet.
+func (p *process) send(r request) (*http.Response, error) {
+	var body io.Reader
+	if r.Body != "" {
+		body = strings.NewReader(r.Body)
+	}
+	q, err := http.NewRequest(r.Method, p.url+r.Path, body)
+	if err != nil {
+		return nil, err
+	}
+	set := func(name, value string) {
+		if value != "" {
+			q.Header.Set(name, value)
+		}
+	}
+	switch r.User {
+	case "":
+		set("Authorization", "Bearer admin")
+	case "-":
+	default:
+		set("Authorization", "Bearer "+r.User)
+	}
+	set("Accept", r.Accept)
+	set("Content-Type", r.Type)
+	set("Accept-Encoding", r.Encoding)
+	set("User-Agent", r.Agent)
+	return client.Do(q)
+}
+
+func (p *process) ask(r request) answer {
+	response, err := p.send(r)
+	if err != nil {
+		return answer{err: err}
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	a := answer{code: response.StatusCode, head: make(http.Header), body: body, err: err}
+	for _, name := range heads {
+		if values := response.Header.Values(name); len(values) > 0 {
+			a.head[name] = values
+		}
+	}
+	if len(response.TransferEncoding) > 0 && watchPath.MatchString(r.Path) {
+		a.head["Transfer-Encoding"] = response.TransferEncoding
+	}
+	if a.head.Get("Content-Encoding") == "gzip" {
+		a.body, a.err = gunzip(body)
+	}
+	if watchPath.MatchString(r.Path) {
+		a.body = withoutPeriodicBookmarks(a.head.Get("Content-Type"), a.body)
+	}
+	for _, port := range p.ports {
+		a.body = bytes.ReplaceAll(a.body, []byte(port), []byte(":PORT"))
+	}
+	return a
+}
+
+func gunzip(packed []byte) ([]byte, error) {
+	r, err := gzip.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(r)
+}
+
+// watchPath matches the paths of watches. Only a stream's framing is compared:
+// whether a list is sent in chunks or with its length is the server's affair.
+var watchPath = regexp.MustCompile(`/watch/|[?&]watch(=|=1|=true|=yes)?(&|$)`)
+
+const endOfInitial = "k8s.io/initial-events-end"
+
+// withoutPeriodicBookmarks drops the bookmarks that a server sends when it likes
+// (apiserver pkg/storage/cacher/cache_watcher.go): they are best effort.
+func withoutPeriodicBookmarks(mediaType string, body []byte) []byte {
+	frames := splitLines
+	if strings.Contains(mediaType, "protobuf") {
+		frames = splitFrames
+	}
+	var kept []byte
+	for _, frame := range frames(body) {
+		if bytes.Contains(frame[:min(len(frame), 40)], []byte("BOOKMARK")) && !bytes.Contains(frame, []byte(endOfInitial)) {
+			continue
+		}
+		kept = append(kept, frame...)
+	}
+	return kept
+}
+
+func splitLines(body []byte) [][]byte { return bytes.SplitAfter(body, []byte("\n")) }
+
+// splitFrames cuts a stream into frames that begin with their length in four bytes.
+func splitFrames(body []byte) [][]byte {
+	var frames [][]byte
+	for len(body) >= 4 {
+		n := 4 + int(body[0])<<24 + int(body[1])<<16 + int(body[2])<<8 + int(body[3])
+		n = min(max(n, 4), len(body))
+		frames = append(frames, body[:n])
+		body = body[n:]
+	}
+	return append(frames, body)
+}
+
+// agePattern finds the ages in the cells of tables.
+var agePattern = regexp.MustCompile(`"(<unknown>|(\d+[smhd])+)"`)
+
+func ageless(body []byte) []byte { return agePattern.ReplaceAll(body, []byte(`"AGE"`)) }
+
+// volatile is what each write makes anew, and what stands for it.
+var volatile = []struct {
+	pattern *regexp.Regexp
+	to      string
+}{
+	{regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`), `UID`},
+	{regexp.MustCompile(`(resourceVersion\\*": ?\\*")\d+(\\*")`), `${1}REV${2}`},
+	{regexp.MustCompile(`(resourceVersion: ")\d+(")`), `${1}REV${2}`},
+	{regexp.MustCompile(`20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`), `TIME`},
+	{regexp.MustCompile(`current: \d+`), `current: REV`},
+	{regexp.MustCompile(`(too old resource version: \d+) \(\d+\)`), `$1 (REV)`},
+	{regexp.MustCompile(`\d+\.\d+\.\d+\.\d+:PORT`), `ADDRESS`},
+	{agePattern, `"AGE"`},
+	{regexp.MustCompile(`in record \(\d+\)`), `in record (REV)`},
+	{regexp.MustCompile(`"(kid|x|y)":"[\w-]{43}"`), `"$1":"KEY"`},
+	{regexp.MustCompile(`kube-api-access-[a-z0-9]{5}`), `kube-api-access-RANDOM`},
+}
+
+var tokenPattern = regexp.MustCompile(`("?continue"?: ?"?)([A-Za-z0-9_-]{20,})`)
+
+var tokenRevision = regexp.MustCompile(`"rv":[1-9]\d*`)
+
+// steady returns body with what is volatile replaced. Continue tokens are opened.
+func steady(body []byte) []byte {
+	body = tokenPattern.ReplaceAllFunc(body, func(match []byte) []byte {
+		parts := tokenPattern.FindSubmatch(match)
+		token, err := base64.RawURLEncoding.DecodeString(string(parts[2]))
+		if err != nil {
+			return match
+		}
+		return slices.Concat(parts[1], tokenRevision.ReplaceAll(token, []byte(`"rv":REV`)))
+	})
+	for _, v := range volatile {
+		body = v.pattern.ReplaceAll(body, []byte(v.to))
+	}
+	return body
+}
+
+// compare tells how two answers differ, "" if they do not.
+func compare(stock, larder answer) string {
+	var out []string
+	if stock.err != nil || larder.err != nil {
+		out = append(out, fmt.Sprintf("error: stock %v, larder %v", stock.err, larder.err))
+	}
+	if stock.code != larder.code {
+		out = append(out, fmt.Sprintf("status: stock %d, larder %d", stock.code, larder.code))
+	}
+	for _, name := range heads {
+		if a, b := stock.head[name], larder.head[name]; !slices.Equal(a, b) {
+			out = append(out, fmt.Sprintf("%s: stock %q, larder %q", name, a, b))
+		}
+	}
+	if a, b := stock.body, larder.body; !bytes.Equal(a, b) {
+		at := 0
+		for at < len(a) && at < len(b) && a[at] == b[at] {
+			at++
+		}
+		cut := func(s []byte) []byte { return s[min(max(0, at-80), len(s)):min(len(s), at+160)] }
+		out = append(out, fmt.Sprintf("body: at byte %d of %d and %d\n    stock  %q\n    larder %q", at, len(a), len(b), cut(a), cut(b)))
+	}
+	return strings.Join(out, "\n  ")
+}

@@ -1,0 +1,40 @@
+package difftest
+
+import "regexp"
+
+// differences are those between Larder and kube-apiserver that are known: which
+// requests, what about them, and why. docs/differences.md tells users.
+var differences = []struct {
+	request, difference *regexp.Regexp
+	random              bool // it may also not occur
+	reason              string
+}{
+	{
+		regexp.MustCompile(`^[A-Z]+ (/openapi/v3)?/apis/(apiregistration|apiextensions)\.k8s\.io/`), regexp.MustCompile(`.`), false,
+		"custom resources and aggregated servers are not there yet",
+	},
+	{
+		regexp.MustCompile(`^[A-Z]+ (/apis/?|/|/openapi/v2|/openapi/v3)( |$)`), regexp.MustCompile(`(?m)^ *(body|Content-Type):`), false,
+		"documents about the whole server do not tell of these two groups, nor of audit, flow control and logs; stock's aggregator sends the index of OpenAPI v3 without a type",
+	},
+	{
+		regexp.MustCompile(`^(flow \d+\.\d+ )?[A-Z]+ /api/v1/(namespaces/diff/pods|nodes)(\?dryRun=All |/\{who\}| )`), regexp.MustCompile(`kube-api-access|not-ready|spec: Forbidden`), false,
+		"of the admission plugins only NamespaceLifecycle is there yet: ServiceAccount mounts tokens, TaintNodesByCondition taints new nodes",
+	},
+	{
+		regexp.MustCompile(`^GET (/version|/version/)( |$)`), regexp.MustCompile(`gitVersion`), false,
+		"each program tells its own build",
+	},
+	{
+		regexp.MustCompile(`resourceVersion=1\b`), regexp.MustCompile(`too old resource version: 1 \(\d+\)`), false,
+		"Larder remembers events from before its start, so the oldest revision that it names is older",
+	},
+	{
+		regexp.MustCompile(`/events\?.*sendInitialEvents=true.*resourceVersion=99999999`), regexp.MustCompile(`retryAfterSeconds`), true,
+		"stock draws the seconds after which to try again by lot",
+	},
+	{
+		regexp.MustCompile(`^GET (/\.well-known/openid-configuration|/openid/v1/jwks) accept=`), regexp.MustCompile(`406: Not Acceptable`), false,
+		"the refusal of a media type is plain text",
+	},
+}

@@ -1,0 +1,192 @@
+package difftest
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// goldenFile holds stock's answers, compressed. Requests with the same answer stand together:
+//
+//	> a request, as JSON
+//	> another
+//	< the status and header of their answer
+//	= the body, if it is text that ends with a newline, or
+//	" the body, quoted, or
+//	# the digest of a body that is long, or
+//	- for a body that cannot be compared, because it holds times in a binary form
+var goldenFile = filepath.Join("testdata", "stock.golden.gz")
+
+// goldenLimit is the length of a body up to which it is recorded whole.
+const goldenLimit = 3000
+
+// recordable are the requests with recorded answers.
+func recordable() []request {
+	all := slices.Concat(fixedReads(), writes())
+	return slices.DeleteFunc(all, func(r request) bool {
+		return len(r.Body) > goldenLimit || !utf8.ValidString(r.Body)
+	})
+}
+
+// outcome writes an answer as goldenFile does.
+func outcome(a answer) string {
+	if a.err != nil {
+		return "! " + a.err.Error() + "\n"
+	}
+	head, err := json.Marshal(a.head)
+	if err != nil {
+		return "! " + err.Error() + "\n"
+	}
+	return fmt.Sprintf("< %d %s\n%s\n", a.code, head, outcomeBody(a))
+}
+
+func outcomeBody(a answer) string {
+	if bytes.HasPrefix(a.body, []byte("k8s\x00")) && a.code < http.StatusMultipleChoices {
+		return "-"
+	}
+	body := string(steady(a.body))
+	text, ended := strings.CutSuffix(body, "\n")
+	switch {
+	case len(body) > goldenLimit:
+		return fmt.Sprintf("# %d bytes, SHA-256 %x", len(body), sha256.Sum256([]byte(body)))
+	case ended && strconv.CanBackquote(text):
+		return "= " + text
+	default:
+		return `" ` + strconv.Quote(body)
+	}
+}
+
+// record writes goldenFile from the stock server's answers, but for those that
+// Larder has not the same, which are listed differences or failures already.
+func (w *world) record(t *testing.T) {
+	t.Helper()
+	all := selected(recordable())
+	outcomes, larder := w.outcomes(w.stock, all), w.outcomes(w.larder, all)
+	var order []string
+	groups := make(map[string][]request)
+	for i, r := range all {
+		if outcomes[i] != larder[i] {
+			continue
+		}
+		if groups[outcomes[i]] == nil {
+			order = append(order, outcomes[i])
+		}
+		groups[outcomes[i]] = append(groups[outcomes[i]], r)
+	}
+	var out bytes.Buffer
+	for _, o := range order {
+		for _, r := range groups[o] {
+			raw, err := marshalPlain(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&out, "> %s\n", raw)
+		}
+		out.WriteString(o + "\n")
+	}
+	var packed bytes.Buffer
+	z, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := z.Write(out.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(goldenFile, packed.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	count := 0
+	for _, group := range groups {
+		count += len(group)
+	}
+	t.Logf("recorded %d of %d answers, %d different, %d bytes", count, len(all), len(order), packed.Len())
+}
+
+func marshalPlain(r request) ([]byte, error) {
+	var out bytes.Buffer
+	e := json.NewEncoder(&out)
+	e.SetEscapeHTML(false)
+	err := e.Encode(r)
+	return bytes.TrimSpace(out.Bytes()), err
+}
+
+// outcomes asks p and returns each answer as goldenFile writes it.
+func (w *world) outcomes(p *process, all []request) []string {
+	outcomes := make([]string, len(all))
+	var g errgroup.Group
+	g.SetLimit(workers)
+	for i, r := range all {
+		g.Go(func() error {
+			outcomes[i] = outcome(p.ask(w.concrete(r, 0)))
+			return nil
+		})
+	}
+	g.Wait()
+	return outcomes
+}
+
+// replay compares Larder's answers with the recorded ones.
+func (w *world) replay(t *testing.T) {
+	t.Helper()
+	all, want := readGolden(t)
+	got := w.outcomes(w.larder, all)
+	unlike := 0
+	for i, r := range all {
+		if got[i] == want[i] {
+			continue
+		}
+		if unlike++; unlike <= 40 {
+			t.Errorf("%s\nstock:\n%slarder:\n%s", r, want[i], got[i])
+		}
+	}
+	t.Logf("%d recorded answers, %d differ", len(all), unlike)
+	if unlike > 40 {
+		t.Errorf("%d more differ", unlike-40)
+	}
+}
+
+// readGolden returns the recorded requests and, for each, the outcome.
+func readGolden(t *testing.T) (all []request, want []string) {
+	t.Helper()
+	packed, err := os.ReadFile(goldenFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := gunzip(packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for group := range strings.SplitSeq(strings.TrimSuffix(string(raw), "\n\n"), "\n\n") {
+		rest := group
+		for strings.HasPrefix(rest, "> ") {
+			line, after, _ := strings.Cut(rest, "\n")
+			var r request
+			if err := json.Unmarshal([]byte(line[2:]), &r); err != nil {
+				t.Fatalf("%s: %q: %v", goldenFile, line, err)
+			}
+			all, rest = append(all, r), after
+		}
+		for len(want) < len(all) {
+			want = append(want, rest+"\n")
+		}
+	}
+	if len(all) == 0 {
+		t.Fatalf("%s is empty", goldenFile)
+	}
+	return all, want
+}

@@ -1,0 +1,227 @@
+package difftest
+
+import (
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	workers  = 48  // requests at once
+	watchers = 256 // watches at once: most of them wait for their end
+	tries    = 5   // how often a read is asked before a difference counts
+)
+
+// TestSameAsStock is what the package is for.
+func TestSameAsStock(t *testing.T) {
+	defer client.CloseIdleConnections()
+	w := newWorld(t)
+	if w.stock == nil {
+		if *rewrite {
+			t.Fatal("-rewrite needs -stock")
+		}
+		w.replay(t)
+		return
+	}
+	c := &comparison{t: t, w: w, unseen: make(map[int]bool)}
+	for i, d := range differences {
+		c.unseen[i] = !d.random
+	}
+	c.compareAll("reads", slices.Concat(fixedReads(), w.everyResource(t), lists()), workers, c.read)
+	if *rewrite {
+		w.record(t)
+	}
+	c.compareAll("watches and waits", slices.Concat(watches(), waits()), watchers, c.read)
+	c.pages()
+	c.live()
+	c.compareAll("writes", writes(), workers, c.write)
+	c.lives()
+	c.report()
+}
+
+// comparison asks both servers and collects what differs.
+type comparison struct {
+	t *testing.T
+	w *world
+
+	mu     sync.Mutex
+	asked  int
+	listed int
+	unseen map[int]bool // listed differences that did not occur
+}
+
+func (c *comparison) compareAll(what string, all []request, atOnce int, ask func(request) string) {
+	c.t.Helper()
+	began := time.Now()
+	all = selected(all)
+	var g errgroup.Group
+	g.SetLimit(atOnce)
+	for _, r := range all {
+		g.Go(func() error {
+			c.judge(r.String(), ask(r))
+			return nil
+		})
+	}
+	g.Wait()
+	c.t.Logf("%s: %d requests in %v", what, len(all), time.Since(began).Round(time.Millisecond))
+}
+
+// selected drops duplicates and what -only does not want.
+func selected(all []request) []request {
+	want := regexp.MustCompile(*only)
+	seen := make(map[request]bool)
+	return slices.DeleteFunc(all, func(r request) bool {
+		twice := seen[r]
+		seen[r] = true
+		return twice || !want.MatchString(r.String())
+	})
+}
+
+// judge reports a difference unless it is listed.
+func (c *comparison) judge(name, difference string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked++
+	if difference == "" {
+		return
+	}
+	for i, d := range differences {
+		if d.request.MatchString(name) && d.difference.MatchString(difference) {
+			c.unseen[i] = false
+			c.listed++
+			return
+		}
+	}
+	c.t.Errorf("%s\n  %s", name, difference)
+}
+
+func (c *comparison) report() {
+	c.t.Logf("%d comparisons, %d listed differences", c.asked, c.listed)
+	if *only != "" {
+		return
+	}
+	for i, d := range differences {
+		if !c.unseen[i] {
+			continue
+		}
+		c.t.Errorf("no longer differs: requests %q, difference %q (%s): remove it from the list", d.request, d.difference, d.reason)
+	}
+}
+
+// both asks the two servers at once.
+func (w *world) both(r request) (stock, larder answer) {
+	var wg sync.WaitGroup
+	wg.Go(func() { stock = w.stock.ask(r) })
+	larder = w.larder.ask(r)
+	wg.Wait()
+	return stock, larder
+}
+
+// read compares a request that changes nothing: byte for byte. What differs is asked
+// again after both servers have caught up, because revisions move.
+func (c *comparison) read(r request) (difference string) {
+	for try := range tries {
+		difference = compare(c.w.both(c.w.concrete(r, try)))
+		if difference == "" {
+			return ""
+		}
+		c.catchUp(r)
+	}
+	return difference
+}
+
+// concrete fills in what only the running world knows. A watch lasts longer with each
+// try.
+func (w *world) concrete(r request, try int) request {
+	for name, value := range w.revisions {
+		r.Path = strings.ReplaceAll(r.Path, name, value)
+	}
+	r.Path = strings.ReplaceAll(r.Path, "{life}", fmt.Sprint(1+try))
+	r.Path = fillTokens(r.Path)
+	return r
+}
+
+// catchUp makes both servers' caches of the requested collection follow etcd to
+// its newest revision, as a consistent list does.
+func (c *comparison) catchUp(r request) {
+	path, _, _ := strings.Cut(r.Path, "?")
+	path = strings.Replace(path, "/watch/", "/", 1)
+	c.w.both(request{Method: http.MethodGet, Path: path + "?limit=1"})
+}
+
+// write compares a request that may change something, without what each write makes
+// anew. {who} in it is a name of the server's own.
+func (c *comparison) write(r request) string {
+	var answers [2]answer
+	for i, p := range []*process{c.w.stock, c.w.larder} {
+		answers[i] = p.write(r)
+	}
+	return compare(answers[0], answers[1])
+}
+
+// write asks with {who} filled in and returns the answer without it.
+func (p *process) write(r request) answer {
+	r.Path = strings.ReplaceAll(r.Path, "{who}", p.name)
+	r.Body = strings.ReplaceAll(r.Body, "{who}", p.name)
+	a := p.ask(r)
+	a.body = []byte(strings.ReplaceAll(string(steady(a.body)), p.name, "{who}"))
+	return a
+}
+
+// lives compares the flows, each of which is one object's life.
+func (c *comparison) lives() {
+	var g errgroup.Group
+	for i, flow := range flows() {
+		g.Go(func() error {
+			for step, r := range flow {
+				if len(selected([]request{r})) > 0 {
+					c.judge(fmt.Sprintf("flow %d.%d %s", i, step, r), c.write(r))
+				}
+			}
+			return nil
+		})
+	}
+	g.Wait()
+}
+
+// pages walks lists in small pages, with each continue token used at the other
+// server, and compares every page.
+func (c *comparison) pages() {
+	for _, path := range []string{"/api/v1/configmaps", "/api/v1/namespaces/many/configmaps", "/apis/rbac.authorization.k8s.io/v1/clusterroles", "/api/v1/namespaces/diff/events", "/api/v1/configmaps?labelSelector=third%3D1"} {
+		for _, accept := range []string{js, table, partials} {
+			c.walk(get(with(path, "limit=17"), accept))
+		}
+	}
+}
+
+var tokenText = regexp.MustCompile(`"continue":"([^"]+)"`)
+
+func (c *comparison) walk(r request) {
+	if len(selected([]request{r})) == 0 {
+		return
+	}
+	const most = 50
+	page := r
+	for n := range most {
+		stock, larder := c.w.both(page)
+		for try := 0; try < tries && compare(stock, larder) != ""; try++ {
+			c.catchUp(page)
+			stock, larder = c.w.both(page)
+		}
+		c.judge(fmt.Sprintf("page %d of %s", n, r), compare(stock, larder))
+		giver := [2]answer{stock, larder}[n%2]
+		token := tokenText.FindSubmatch(giver.body)
+		if token == nil {
+			return
+		}
+		page.Path = r.Path + "&continue=" + string(token[1])
+	}
+	c.t.Errorf("%s: no end after %d pages", r, most)
+}
