@@ -103,7 +103,7 @@ func TestFeedReplays(t *testing.T) {
 				if got := m.cache.Snapshot().Revision(); got < writes+1 {
 					t.Errorf("ready at revision %d", got)
 				}
-				c.list = nil
+				store.SetHook(nil)
 				m.settle(t)
 				if got := m.cache.Log().Oldest(); got != c.oldest {
 					t.Errorf("the log reaches back to %d, want %d", got, c.oldest)

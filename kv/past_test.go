@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -169,5 +170,68 @@ func TestEmbeddedReplay(t *testing.T) {
 			next++
 		}
 		sub.Applied(len(batches))
+	}
+}
+
+// TestCatchUp replays a past that is read in parts, some of them empty, while the
+// store fails in different ways: what is handed out has no gap and nothing twice.
+func TestCatchUp(t *testing.T) {
+	for name, c := range map[string]struct {
+		fault func(store *kvtest.Memory)
+		lost  bool
+	}{
+		"nothing happens": {fault: func(*kvtest.Memory) {}},
+		"watches end":     {fault: func(store *kvtest.Memory) { store.EndWatches(errors.New("connection lost")) }},
+		"compacted":       {fault: func(store *kvtest.Memory) { store.EndWatches(kv.ErrCompacted) }, lost: true},
+		"replaced":        {fault: func(store *kvtest.Memory) { store.Restore(500, true) }, lost: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := kvtest.NewMemory()
+				var want []int64
+				for i := range 20_000 {
+					key := "/elsewhere"
+					if i < 9_000 || i == 15_500 || i > 19_000 && i < 19_500 {
+						key = "/registry/pods/a"
+					}
+					revision := store.PutAll(map[string][]byte{key: []byte("x")})
+					if key != "/elsewhere" {
+						want = append(want, revision)
+					}
+				}
+				store.Hold()
+				tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 1_000_000})
+				sub := tail.Subscribe("/registry/pods/")
+				runUntilEnd(t, tail.Run)
+				past, _, err := sub.Begin(t.Context())
+				if past != 1 || err != nil {
+					t.Fatalf("from %d, %v", past, err)
+				}
+				sub.Loaded(past)
+				synctest.Wait()
+				c.fault(store)
+				store.Release()
+				var got []int64
+				for len(got) < len(want) {
+					batches, err := sub.Next(t.Context())
+					if errors.Is(err, kv.ErrLost) && c.lost {
+						return
+					}
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, batch := range batches {
+						got = append(got, batch.Revision)
+					}
+					sub.Applied(len(batches))
+				}
+				if c.lost || !slices.Equal(got, want) {
+					t.Errorf("got %d revisions, want lost %v or %d", len(got), c.lost, len(want))
+				}
+				if err := sub.Wait(t.Context(), 20_001); err != nil || sub.Fresh() < 20_001 {
+					t.Errorf("fresh up to %d, %v", sub.Fresh(), err)
+				}
+			})
+		})
 	}
 }

@@ -269,6 +269,10 @@ func (t *Tail) watch(ctx context.Context, after int64) error {
 	defer cancel(nil)
 	t.setCancel(cancel)
 	defer t.setCancel(nil)
+	after, err := t.catchUp(ctx, after)
+	if err != nil {
+		return err
+	}
 	t.stats.watches.Add(1)
 	for response := range t.store.Watch(ctx, t.prefix, after) {
 		if response.Err != nil {

@@ -114,7 +114,7 @@ func Default() Config {
 			RequestTimeout:    time.Minute,
 			MinRequestTimeout: 30 * time.Minute,
 		},
-		Store: Store{Prefix: "/registry", CompactionInterval: 5 * time.Minute, ReplayRevisions: 10_000},
+		Store: Store{Prefix: "/registry", CompactionInterval: 5 * time.Minute, ReplayRevisions: 50_000},
 		Authentication: Authentication{
 			Anonymous:       true,
 			ServiceAccounts: auth.ServiceAccounts{Lookup: true, ExtendExpiration: true},
