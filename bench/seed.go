@@ -43,9 +43,8 @@ func Seed(ctx context.Context, t *Target, c SeedConfig) (*Result, error) {
 		return nil, err
 	}
 	for i := range c.Namespaces {
-		ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf(namespaceFormat, i)}}
-		if _, err := controller.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-			return nil, fmt.Errorf("bench: %w", err)
+		if err := seedNamespace(ctx, controller, fmt.Sprintf(namespaceFormat, i)); err != nil {
+			return nil, err
 		}
 	}
 	return measure(t, "seed pods", func(rec *recorder) error {
@@ -74,6 +73,20 @@ func clientAs(config *rest.Config, manager string) (kubernetes.Interface, error)
 		return nil, fmt.Errorf("bench: %w", err)
 	}
 	return client, nil
+}
+
+// seedNamespace creates a namespace and the service account that its pods run as,
+// which a controller would make.
+func seedNamespace(ctx context.Context, client kubernetes.Interface, name string) error {
+	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if _, err := client.CoreV1().Namespaces().Create(ctx, ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("bench: %w", err)
+	}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "default"}}
+	if _, err := client.CoreV1().ServiceAccounts(name).Create(ctx, account, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("bench: %w", err)
+	}
+	return nil
 }
 
 func seedPod(ctx context.Context, controller, kubelet kubernetes.Interface, pod *corev1.Pod) error {
