@@ -143,7 +143,7 @@ func flows() [][]request {
 		named("/apis/discovery.k8s.io/v1/namespaces/diff/endpointslices", `,"addressType":"IPv4","endpoints":[{"addresses":["10.2.0.1"]}]`, `{"endpoints":[]}`),
 		{
 			do(http.MethodPut, "/api/v1/namespaces/diff/events/{who}", js, `{"apiVersion":"v1","kind":"Event","metadata":{"name":"{who}","namespace":"diff"},"involvedObject":{"namespace":"diff"}}`),
-			do(http.MethodPut, configmaps+"/{who}", js, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"{who}"}}`),
+			do(http.MethodPut, configmaps+"/{who}-put", js, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"{who}-put"}}`),
 			do(http.MethodPatch, configmaps+"/{who}-applied?fieldManager=m", applyPatch, "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: \"{who}-applied\"\n"),
 			do(http.MethodDelete, configmaps+"?labelSelector=flow%3D{who}", js, ""),
 		},
