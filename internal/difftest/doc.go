@@ -9,9 +9,9 @@
 // starts the kube-apiserver at PATH (see bench/stock) on the same etcd and asks both
 // the same: status, the headers that clients read, and bodies must be equal, byte for
 // byte when the request reads. Both read one store that others write to (leases,
-// mostly), so what differs is asked again before it counts. Requests that write are refused, dry, or to
-// names of their own, and are compared without what each write makes anew:
-// uids, times and revisions.
+// mostly), so what differs is asked again before it counts. Requests that write are
+// refused, dry, or to names of their own, and are compared without what each write
+// makes anew: uids, times and revisions.
 //
 // Without -stock the answers to a fixed part of the requests are compared with
 // testdata/stock.golden.gz, which -stock PATH -rewrite records.
