@@ -66,6 +66,22 @@ func newBuildInfo(info *version.Info) prometheus.Collector {
 	}, func() float64 { return 1 })
 }
 
+// newStitcherBytes reports what is kept of compressed lists.
+func newStitcherBytes(s *stitcher) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "larder_compressed_list_bytes",
+		Help: "Bytes of compressed pieces of lists, kept to be sent again.",
+	}, func() float64 { return float64(s.bytes()) })
+}
+
+// newStitcherMade reports how much of compressed lists could not be sent again.
+func newStitcherMade(s *stitcher) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "larder_compressed_list_pieces_total",
+		Help: "Counter of pieces of lists that were compressed.",
+	}, func() float64 { return float64(s.made.Load()) })
+}
+
 // Describe implements prometheus.Collector.
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{

@@ -51,4 +51,9 @@
 //
 // What fasthttp read is copied before anything keeps it; an exchange ends with its
 // handler. What the cache and the registry give is shared by all and only read.
+//
+// A compressed list of a whole resource or namespace is one gzip member, put together
+// from pieces that are compressed once and kept, within a bound, while the objects in
+// them stay as they are. A piece holds no object in memory and nothing that depends
+// on who asks.
 package httpapi

@@ -70,6 +70,12 @@ func (x *exchange) sendListing(i *installed, f format, o *internalversion.ListOp
 		return 0, x.readError(storeerrors.InterpretListError(err, group))
 	}
 	room.objects = listing.Objects
+	if x.stitches(f, o, listing) {
+		if size, err := x.sendStitched(i, f, listing); size > 0 || err != nil {
+			room.Close()
+			return size, err
+		}
+	}
 	size, sent, err := x.sendList(ctx, i, f, listing, room)
 	if !sent {
 		room.Close()
@@ -115,6 +121,28 @@ func (x *exchange) sendList(ctx context.Context, i *installed, f format, listing
 	size = room.size
 	x.sendFrom(http.StatusOK, f.mediaType, size, room)
 	return size, true, nil
+}
+
+// stitches reports whether a listing is one whose compressed pieces are worth
+// keeping: all of a resource or namespace, in a form that is kept.
+func (x *exchange) stitches(f format, o *internalversion.ListOptions, listing registry.Listing) bool {
+	whole := x.Name == "" && o.Continue == "" && listing.Meta.Continue == "" &&
+		(o.LabelSelector == nil || o.LabelSelector.Empty()) && (o.FieldSelector == nil || o.FieldSelector.Empty())
+	list := f.convert == nil || f.convert.Kind == "PartialObjectMetadataList"
+	return whole && list && !f.rewritten() && acceptsGzip(x.peek("Accept-Encoding"))
+}
+
+// sendStitched answers with a listing that is stitched from compressed pieces, and
+// returns its size before compression; 0 if it is too small to be compressed.
+func (x *exchange) sendStitched(i *installed, f format, listing registry.Listing) (int, error) {
+	body, err := x.s.stitcher.stitch(i.view.Form(f.media(), f.shape()), listing.Meta, listing.Objects)
+	if err != nil || body == nil || body.size <= compressFrom {
+		return 0, err
+	}
+	x.set("Content-Encoding", "gzip")
+	x.add("Vary", "Accept-Encoding")
+	x.sendFrom(http.StatusOK, f.mediaType, body.length, body)
+	return body.size, nil
 }
 
 func newList(i *installed) any {

@@ -70,6 +70,8 @@ type Config struct {
 	// MaxHeaderBytes bounds a request's header, and is what a connection that
 	// reads one holds; 0 means 16 KiB.
 	MaxHeaderBytes int
+	// CompressedListBytes bounds what is kept of compressed lists; 0 means 64 MiB.
+	CompressedListBytes int64
 	// MaxConns and MaxConnsPerIP bound open connections; 0 means 65536 and 16384.
 	MaxConns, MaxConnsPerIP int
 }
@@ -94,6 +96,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.ShutdownGrace, time.Minute)
 	setDefault(&c.MaxRequestBodyBytes, 3<<20)
 	setDefault(&c.MaxHeaderBytes, 16<<10)
+	setDefault(&c.CompressedListBytes, 64<<20)
 	setDefault(&c.MaxConns, 1<<16)
 	setDefault(&c.MaxConnsPerIP, 1<<14)
 }
@@ -123,6 +126,7 @@ type Server struct {
 	table  atomic.Pointer[table]
 
 	impersonation http.Handler
+	stitcher      *stitcher
 
 	streams  streams
 	work     sync.WaitGroup // handlers that run on goroutines of their own
@@ -155,6 +159,7 @@ func newServer(config Config) *Server {
 	s.inner = s.settings()
 	s.client = s.memory.client()
 	s.impersonation = newImpersonation(config.Authorizer)
+	s.stitcher = newStitcher(config.CompressedListBytes)
 	s.publish(newTable())
 	return s
 }

@@ -1,0 +1,348 @@
+package httpapi
+
+import (
+	"bytes"
+	"container/list"
+	"encoding/binary"
+	"hash/crc32"
+	"hash/maphash"
+	"io"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"weak"
+
+	"github.com/klauspost/compress/flate"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/invariants"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/wire"
+)
+
+// stitcher compresses lists piece by piece and keeps the pieces, so that listing
+// again costs only the compression of what changed in between.
+//
+// A list is cut into runs of items before objects whose key's hash says so: an
+// object that comes, goes or changes disturbs the run that it is in and no other. A
+// run is compressed by itself and flushed, so that it ends on a byte and refers to
+// nothing before it; runs with uncompressed blocks between them are one stream.
+//
+// Pieces are found by the objects they were made of, not by what these look like,
+// and do not keep them in memory. Those used least recently make room for others.
+type stitcher struct {
+	limit int64
+	seed  maphash.Seed
+	made  atomic.Int64
+
+	mu   sync.Mutex // a leaf; nothing is compressed under it
+	kept map[pieceKey]*list.Element
+	used int64
+	// order holds *keptPiece, those used last first.
+	// Invariant: it has the elements of kept, and used is the sum of their costs.
+	order list.List
+}
+
+// pieceKey finds a piece by its first object. A run that the end of a list cut short
+// is apart: a namespace may end where the whole resource goes on.
+type pieceKey struct {
+	form  weak.Pointer[registry.Form]
+	first weak.Pointer[cache.Object]
+	short bool
+}
+
+type keptPiece struct {
+	key   pieceKey
+	piece *piece
+}
+
+// piece is a run of items, compressed. It is immutable.
+type piece struct {
+	objects []weak.Pointer[cache.Object]
+	runs    int    // objects in a run on average when it was cut
+	data    []byte // deflate blocks, none of them the last
+	raw     int    // bytes that data stands for
+	sum     int    // of wire.Writer.ItemSize
+	crc     uint32 // of the raw bytes
+	power   uint32 // crcPower(raw)
+}
+
+const (
+	// runBytes is how much a run holds before compression, about: enough that
+	// beginning anew costs little, little enough to compress again for one change.
+	runBytes = 256 << 10
+	// longRun bounds runs where no object wants to begin one, in average runs.
+	longRun = 4
+	// stitchFrom is the size of canonical encodings from which lists are stitched.
+	stitchFrom = 2 * compressFrom
+	// pieceOverhead and weakOverhead are what a kept piece costs beside its bytes,
+	// and each object in it: a pointer and what the runtime keeps for it.
+	pieceOverhead = 300
+	weakOverhead  = 48
+)
+
+func newStitcher(limit int64) *stitcher {
+	return &stitcher{limit: limit, seed: maphash.MakeSeed(), kept: map[pieceKey]*list.Element{}}
+}
+
+// bytes is what the kept pieces cost.
+func (s *stitcher) bytes() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.used
+}
+
+// meanBody estimates the size of the objects' canonical encodings from a few.
+func meanBody(objects []*cache.Object) int {
+	const samples = 64
+	sum, n, step := 0, 0, max(1, len(objects)/samples)
+	for i := 0; i < len(objects); i += step {
+		sum += len(objects[i].Body())
+		n++
+	}
+	return sum / max(1, n)
+}
+
+// stitch compresses a list, or returns nil for one that is too small to gain by it.
+// All that can fail does so here.
+func (s *stitcher) stitch(form *registry.Form, meta wire.ListMeta, objects []*cache.Object) (*stitchedList, error) {
+	mean := meanBody(objects)
+	if mean*len(objects) < stitchFrom {
+		return nil, nil
+	}
+	runs := max(1, 1<<bits.Len(uint(runBytes/max(1, mean)))>>1)
+	l := &stitchedList{separator: separator(form)}
+	owner, sum := weak.Make(form), 0
+	for rest := objects; len(rest) > 0; {
+		p, err := s.piece(form, owner, rest, runs)
+		if err != nil {
+			return nil, err
+		}
+		l.pieces = append(l.pieces, p)
+		sum += p.sum
+		rest = rest[len(p.objects):]
+	}
+	l.header = form.AppendListHeader(nil, meta, len(objects), sum)
+	l.footer = form.AppendListFooter(nil, meta, len(objects))
+	l.size = form.ListSize(meta, len(objects), sum)
+	l.sum()
+	return l, nil
+}
+
+// separator is what stands between two items, whatever they are.
+func separator(w wire.Writer) []byte {
+	item := []byte("{}")
+	between := w.AppendItemHeader(nil, 1, item)
+	return between[:len(between)-len(w.AppendItemHeader(nil, 0, item))]
+}
+
+// piece returns the piece that rest begins with.
+func (s *stitcher) piece(form *registry.Form, owner weak.Pointer[registry.Form], rest []*cache.Object, runs int) (*piece, error) {
+	key := pieceKey{form: owner, first: weak.Make(rest[0])}
+	if p := s.find(key); p != nil && s.fits(p, rest) {
+		return p, nil
+	}
+	short := key
+	short.short = true
+	if p := s.find(short); p != nil && len(p.objects) == len(rest) && s.fits(p, rest) {
+		return p, nil
+	}
+	n := 1
+	for n < len(rest) && n < longRun*runs && !s.begins(rest[n], runs) {
+		n++
+	}
+	p, err := newPiece(form, rest[:n], runs)
+	if err != nil {
+		return nil, err
+	}
+	s.made.Add(1)
+	if n == len(rest) {
+		key = short
+	}
+	s.keep(key, p)
+	return p, nil
+}
+
+// begins reports whether a run begins with o. Every run of twice the length begins
+// where one of the single length does.
+func (s *stitcher) begins(o *cache.Object, runs int) bool {
+	return maphash.String(s.seed, o.Key())&uint64(runs-1) == 0
+}
+
+// fits reports whether p is made of what rest begins with and ends where a run does.
+func (s *stitcher) fits(p *piece, rest []*cache.Object) bool {
+	n := len(p.objects)
+	if n > len(rest) {
+		return false
+	}
+	for i, o := range p.objects {
+		if o.Value() != rest[i] {
+			return false
+		}
+	}
+	return n == len(rest) || n == longRun*p.runs || s.begins(rest[n], p.runs)
+}
+
+func (s *stitcher) find(key pieceKey) *piece {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, ok := s.kept[key]
+	if !ok {
+		return nil
+	}
+	s.order.MoveToFront(e)
+	return e.Value.(*keptPiece).piece
+}
+
+// keep puts p in the place of another with its key, and drops others until the
+// limit holds. A piece that is larger than the limit is not kept.
+func (s *stitcher) keep(key pieceKey, p *piece) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e, ok := s.kept[key]; ok {
+		s.dropLocked(e)
+	}
+	if p.cost() > s.limit {
+		return
+	}
+	s.kept[key] = s.order.PushFront(&keptPiece{key, p})
+	s.used += p.cost()
+	for s.used > s.limit {
+		s.dropLocked(s.order.Back())
+	}
+	if invariants.Enabled {
+		invariants.Assertf(len(s.kept) == s.order.Len() && s.used >= 0, "httpapi: %d pieces in the order of %d, %d bytes", s.order.Len(), len(s.kept), s.used)
+	}
+}
+
+func (s *stitcher) dropLocked(e *list.Element) {
+	k := s.order.Remove(e).(*keptPiece)
+	delete(s.kept, k.key)
+	s.used -= k.piece.cost()
+}
+
+func (p *piece) cost() int64 {
+	return int64(len(p.data)) + pieceOverhead + weakOverhead*int64(len(p.objects))
+}
+
+// deflater compresses pieces.
+type deflater struct {
+	out  bytes.Buffer
+	z    *flate.Writer
+	head []byte
+}
+
+var deflaters = sync.Pool{New: func() any {
+	d := new(deflater)
+	z, err := flate.NewWriter(&d.out, flate.BestSpeed)
+	if err != nil {
+		panic(err) // the level is a constant
+	}
+	d.z = z
+	return d
+}}
+
+// newPiece compresses the items of objects with what stands between them.
+func newPiece(form *registry.Form, objects []*cache.Object, runs int) (*piece, error) {
+	d := deflaters.Get().(*deflater)
+	defer deflaters.Put(d)
+	d.out.Reset()
+	d.z.Reset(&d.out)
+	p := &piece{runs: runs, objects: make([]weak.Pointer[cache.Object], 0, len(objects))}
+	for i, o := range objects {
+		item, err := form.Item(o)
+		if err != nil {
+			return nil, err
+		}
+		p.objects = append(p.objects, weak.Make(o))
+		p.sum += form.ItemSize(item)
+		d.head = form.AppendItemHeader(d.head[:0], i, item)
+		for _, b := range [2][]byte{d.head, item} {
+			p.raw += len(b)
+			p.crc = crc32.Update(p.crc, crc32.IEEETable, b)
+			if _, err := d.z.Write(b); err != nil {
+				return nil, err // of a buffer: cannot be
+			}
+		}
+	}
+	if err := d.z.Flush(); err != nil {
+		return nil, err
+	}
+	p.data, p.power = bytes.Clone(d.out.Bytes()), crcPower(p.raw)
+	return p, nil
+}
+
+// stitchedList is a list as one gzip member.
+type stitchedList struct {
+	header, separator, footer []byte
+	pieces                    []*piece
+
+	size   int    // of the list
+	length int    // of the member
+	crc    uint32 // of the list
+}
+
+// gzipHeader says deflate, no name, no time, fastest, unknown system: RFC 1952.
+const gzipHeader = "\x1f\x8b\x08\x00\x00\x00\x00\x00\x04\xff"
+
+const (
+	gzipFooter  = 8 // CRC and size
+	storedBlock = 5 // before the bytes of a block that is not compressed
+)
+
+// sum works out what is known only of the whole list.
+func (l *stitchedList) sum() {
+	l.crc = crc32.ChecksumIEEE(l.header)
+	l.length = len(gzipHeader) + storedBlock + len(l.header)
+	raw := len(l.header) + len(l.footer)
+	for i, p := range l.pieces {
+		if i > 0 && len(l.separator) > 0 {
+			l.crc = crc32.Update(l.crc, crc32.IEEETable, l.separator)
+			l.length += storedBlock + len(l.separator)
+			raw += len(l.separator)
+		}
+		l.crc = crcJoin(l.crc, p.crc, p.power)
+		l.length += len(p.data)
+		raw += p.raw
+	}
+	l.crc = crc32.Update(l.crc, crc32.IEEETable, l.footer)
+	l.length += storedBlock + len(l.footer) + gzipFooter
+	if invariants.Enabled {
+		invariants.Assertf(raw == l.size, "httpapi: pieces of %d bytes for a list of %d", raw, l.size)
+	}
+}
+
+// WriteTo implements io.WriterTo.
+func (l *stitchedList) WriteTo(w io.Writer) (int64, error) {
+	out := newChunkWriter(w)
+	defer out.release()
+	out.buf = append(out.buf, gzipHeader...)
+	out.buf = appendStored(out.buf, l.header, false)
+	for i, p := range l.pieces {
+		if i > 0 && len(l.separator) > 0 {
+			out.buf = appendStored(out.buf, l.separator, false)
+		}
+		out.write(p.data)
+	}
+	out.buf = appendStored(out.buf, l.footer, true)
+	out.buf = binary.LittleEndian.AppendUint32(out.buf, l.crc)
+	out.buf = binary.LittleEndian.AppendUint32(out.buf, uint32(l.size))
+	out.flush()
+	return out.written, out.err
+}
+
+// Close implements io.Closer.
+func (l *stitchedList) Close() error { return nil }
+
+// appendStored appends a block that is not compressed: RFC 1951, 3.2.4. What
+// precedes it ends on a byte. p is shorter than 64 KiB.
+func appendStored(dst, p []byte, last bool) []byte {
+	first := byte(0)
+	if last {
+		first = 1
+	}
+	dst = append(dst, first)
+	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(p)))
+	dst = binary.LittleEndian.AppendUint16(dst, ^uint16(len(p)))
+	return append(dst, p...)
+}

@@ -1,0 +1,247 @@
+package httpapi
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/internal/registry/wire"
+)
+
+// configMapView returns the view of ConfigMaps of a registry.
+func configMapView(t testing.TB) *registry.View {
+	t.Helper()
+	for _, g := range registrytest.New(t, nil).Registry.Groups() {
+		for _, v := range g.Versions {
+			for _, e := range v.Endpoints {
+				if e.GVR.Group == "" && e.GVR.Resource == "configmaps" && e.Subresource == "" {
+					return e.View
+				}
+			}
+		}
+	}
+	t.Fatal("there are no configmaps")
+	return nil
+}
+
+// configMap makes the object of a key at a revision.
+func configMap(t interface{ Fatal(...any) }, v *registry.View, key string, revision int64, size int) *cache.Object {
+	ns, name, _ := strings.Cut(key, "/")
+	m := corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name, ResourceVersion: fmt.Sprint(revision)},
+		Data:       map[string]string{"k": strings.Repeat(fmt.Sprintf("%s at %d. ", key, revision), size/20+1)},
+	}
+	body, err := m.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cache.NewObject(cache.ObjectConfig{Key: key, Revision: revision, Body: body}, v.Resource.Cache.Schema())
+}
+
+// everyForm lists the forms of v.
+func everyForm(v *registry.View) []*registry.Form {
+	var all []*registry.Form
+	for _, media := range []registry.MediaType{registry.JSON, registry.Protobuf} {
+		for _, shape := range []registry.Shape{registry.Full, registry.Partial, registry.PartialV1beta1} {
+			all = append(all, v.Form(media, shape))
+		}
+	}
+	return all
+}
+
+// inflate reads one gzip member and nothing else.
+func inflate(t interface{ Fatalf(string, ...any) }, data []byte) []byte {
+	in := bytes.NewReader(data)
+	z, err := gzip.NewReader(in)
+	if err != nil {
+		t.Fatalf("header: %v", err)
+	}
+	z.Multistream(false)
+	out, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatalf("body: %v", err)
+	}
+	if in.Len() > 0 {
+		t.Fatalf("%d bytes follow the member", in.Len())
+	}
+	return out
+}
+
+// stitchBoth stitches a list and compares it with the plain one.
+func stitchBoth(t *rapid.T, s *stitcher, f *registry.Form, meta wire.ListMeta, objects []*cache.Object) {
+	l, err := s.stitch(f, meta, objects)
+	if err != nil {
+		t.Fatalf("stitch: %v", err)
+	}
+	if l == nil {
+		t.Fatalf("%d objects are not stitched", len(objects))
+	}
+	var got bytes.Buffer
+	if n, err := l.WriteTo(&got); err != nil || n != int64(got.Len()) || got.Len() != l.length {
+		t.Fatalf("wrote %d bytes, %d arrived, announced %d: %v", n, got.Len(), l.length, err)
+	}
+	items := make([][]byte, len(objects))
+	for i, o := range objects {
+		if items[i], err = f.Item(o); err != nil {
+			t.Fatalf("item: %v", err)
+		}
+	}
+	want := wire.AppendList(nil, f, meta, items)
+	if plain := inflate(t, got.Bytes()); !bytes.Equal(plain, want) {
+		t.Fatalf("%d objects: inflated to %d bytes, want %d", len(objects), len(plain), len(want))
+	}
+	if l.size != len(want) {
+		t.Fatalf("size %d, want %d", l.size, len(want))
+	}
+}
+
+// TestStitchedLists lists with objects coming, going and changing in between.
+func TestStitchedLists(t *testing.T) {
+	v := configMapView(t)
+	forms, stitched := everyForm(v), 0
+	rapid.Check(t, func(t *rapid.T) {
+		s := newStitcher(rapid.SampledFrom([]int64{0, 20 << 10, 1 << 30}).Draw(t, "limit"))
+		byKey, revision := map[string]*cache.Object{}, int64(0)
+		put := func(n int) {
+			revision++
+			key := fmt.Sprintf("ns%d/c%04d", n%3, n)
+			byKey[key] = configMap(t, v, key, revision, rapid.SampledFrom([]int{10, 2000, 20000}).Draw(t, "size"))
+		}
+		for n := range 60 {
+			put(n * 3)
+		}
+		for range rapid.IntRange(1, 6).Draw(t, "lists") {
+			for range rapid.IntRange(0, 4).Draw(t, "changes") {
+				n := rapid.IntRange(0, 200).Draw(t, "object")
+				if rapid.Bool().Draw(t, "delete") {
+					delete(byKey, fmt.Sprintf("ns%d/c%04d", n%3, n))
+				} else {
+					put(n)
+				}
+			}
+			ns := rapid.SampledFrom([]string{"", "ns1/"}).Draw(t, "namespace")
+			var objects []*cache.Object
+			for key, o := range byKey {
+				if strings.HasPrefix(key, ns) {
+					objects = append(objects, o)
+				}
+			}
+			slices.SortFunc(objects, func(a, b *cache.Object) int { return strings.Compare(a.Key(), b.Key()) })
+			if meanBody(objects)*len(objects) < stitchFrom {
+				continue
+			}
+			stitched++
+			f := rapid.SampledFrom(forms).Draw(t, "form")
+			stitchBoth(t, s, f, wire.ListMeta{Revision: revision}, objects)
+			if s.bytes() > s.limit {
+				t.Fatalf("%d bytes are kept, %d allowed", s.bytes(), s.limit)
+			}
+		}
+	})
+	if stitched == 0 {
+		t.Error("no list was large enough")
+	}
+	t.Logf("%d lists", stitched)
+}
+
+// TestStitchedListsReuse counts the pieces that a change costs.
+func TestStitchedListsReuse(t *testing.T) {
+	v := configMapView(t)
+	f, meta := v.Form(registry.JSON, registry.Full), wire.ListMeta{Revision: 1}
+	original := make([]*cache.Object, 400)
+	for n := range original {
+		original[n] = configMap(t, v, fmt.Sprintf("ns/c%04d", n), int64(n+1), 20000)
+	}
+	for round := range 5 {
+		s := newStitcher(1 << 30)
+		made := func(objects []*cache.Object) int64 {
+			before := s.made.Load()
+			if l, err := s.stitch(f, meta, objects); err != nil || l == nil {
+				t.Fatalf("stitch: %v, %v", l, err)
+			}
+			return s.made.Load() - before
+		}
+		all := made(original)
+		if again := made(original); all < 8 || again != 0 {
+			t.Fatalf("%d pieces at first, %d of the same again", all, again)
+		}
+		at := 1 + round*97
+		updated := slices.Clone(original)
+		updated[at] = configMap(t, v, original[at].Key(), 1000, 20000)
+		if n := made(updated); n != 1 {
+			t.Errorf("an update cost %d of %d pieces", n, all)
+		}
+		// One after the other at one place: runs must not fall to pieces.
+		grown := updated
+		for n := range 60 {
+			key := fmt.Sprintf("%s~%02d", original[at].Key(), n)
+			grown = slices.Insert(slices.Clone(grown), at+1+n, configMap(t, v, key, int64(2000+n), 20000))
+			made(grown)
+		}
+		l, err := s.stitch(f, meta, grown)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pieces := len(l.pieces)
+		again := newStitcher(1 << 30)
+		again.seed = s.seed
+		if l, err = again.stitch(f, meta, grown); err != nil || pieces > len(l.pieces)+1 {
+			t.Errorf("%d pieces, %d when cut at once: %v", pieces, len(l.pieces), err)
+		}
+	}
+}
+
+// TestCompressedList compares compressed lists with plain ones over the network.
+func TestCompressedList(t *testing.T) {
+	p := newPair(t)
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	create := func(n int) {
+		p.ours.must(t, post(configmaps, fmt.Sprintf(`{"metadata":{"name":"c%d"},"data":{"k":"%s"}}`, n, strings.Repeat("0123456789", 2000))))
+	}
+	for n := range 40 {
+		create(n)
+	}
+	for n := range 3 {
+		for _, path := range []string{configmaps, "/api/v1/configmaps", configmaps + "?labelSelector=!x", configmaps + "?limit=10"} {
+			for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
+				a := p.same(t, call{method: "GET", path: path, header: map[string]string{"Accept": accept, "Accept-Encoding": "gzip"}})
+				if a.header.Get("Content-Encoding") != "gzip" || a.header.Get("Vary") != "Accept-Encoding" ||
+					a.header.Get("Content-Length") != fmt.Sprint(len(a.body)) {
+					t.Errorf("%s %s: %d bytes with %v", path, accept, len(a.body), a.header)
+				}
+			}
+		}
+		create(100 + n)
+		p.ours.must(t, call{method: "DELETE", path: fmt.Sprintf("%s/c%d", configmaps, n)})
+	}
+	metrics := string(p.ours.call(t, call{method: "GET", path: "/metrics"}).body)
+	for _, name := range []string{"larder_compressed_list_bytes ", "larder_compressed_list_pieces_total "} {
+		if _, after, ok := strings.Cut(metrics, "\n"+name); !ok || strings.HasPrefix(after, "0\n") {
+			t.Errorf("%s is missing or 0", name)
+		}
+	}
+}
+
+// TestCRC checks that joined checksums are those of the joined bytes.
+func TestCRC(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := rapid.SliceOf(rapid.Byte()).Draw(t, "a"), rapid.SliceOf(rapid.Byte()).Draw(t, "b")
+		b = bytes.Repeat(b, rapid.IntRange(1, 3000).Draw(t, "times"))
+		got := crcJoin(crc32.ChecksumIEEE(a), crc32.ChecksumIEEE(b), crcPower(len(b)))
+		if want := crc32.ChecksumIEEE(append(slices.Clone(a), b...)); got != want {
+			t.Fatalf("%x, want %x", got, want)
+		}
+	})
+}
