@@ -1,4 +1,4 @@
-// Stock builds an unmodified kube-apiserver, against which Larder is compared.
+// Command stock builds an unmodified kube-apiserver, against which Larder is compared.
 //
 // It is a module of its own, because its dependencies have the versions that
 // the release of Kubernetes has, and Larder's need not. The server is the
