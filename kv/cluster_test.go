@@ -9,28 +9,20 @@ import (
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
 )
 
 // leader returns the member that leads the cluster.
 func leader(t *testing.T, members []*member) *member {
 	t.Helper()
-	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints(members)})
+	url, err := kvtest.Leader(t.Context(), endpoints(members))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close()
-	for _, m := range members {
-		status, err := client.Status(t.Context(), m.config.Client)
-		if err == nil && status.Leader == status.Header.MemberId {
-			return m
-		}
-	}
-	t.Fatal("no member leads")
-	return nil
+	return members[slices.Index(endpoints(members), url)]
 }
 
 // recorder applies a subscription's batches and remembers their keys in order.

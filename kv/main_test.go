@@ -4,10 +4,8 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"fmt"
 	"log"
 	"net"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,9 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/goleak"
-	"go.uber.org/zap"
 
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/kvtest"
@@ -31,7 +27,7 @@ const roleVariable = "LARDER_KV_TEST_ROLE"
 func TestMain(m *testing.M) {
 	switch os.Getenv(roleVariable) {
 	case "member":
-		playMember()
+		log.Fatal(kvtest.RunMember(os.Getenv(memberVariable)))
 	case "writer":
 		playWriter()
 	default:
@@ -67,51 +63,7 @@ func kill(cmd *exec.Cmd) {
 	cmd.Wait()
 }
 
-// memberConfig is what a member process reads from its environment.
-type memberConfig struct {
-	Name, Dir           string
-	Client, Peer        string // URLs
-	Cluster             string
-	CA, Cert, Key       string // of the client listener
-	HeartbeatMs, VoteMs uint
-}
-
 const memberVariable = "LARDER_KV_TEST_MEMBER"
-
-// playMember runs an etcd server until it is killed.
-func playMember() {
-	var cfg memberConfig
-	if err := json.Unmarshal([]byte(os.Getenv(memberVariable)), &cfg); err != nil {
-		log.Fatal(err)
-	}
-	parse := func(raw string) []url.URL {
-		u, err := url.Parse(raw)
-		if err != nil {
-			log.Fatal(err)
-		}
-		return []url.URL{*u}
-	}
-	config := embed.NewConfig()
-	config.Name, config.Dir = cfg.Name, cfg.Dir
-	config.ListenClientUrls, config.AdvertiseClientUrls = parse(cfg.Client), parse(cfg.Client)
-	config.ListenPeerUrls, config.AdvertisePeerUrls = parse(cfg.Peer), parse(cfg.Peer)
-	config.InitialCluster = cfg.Cluster
-	config.TickMs, config.ElectionMs = cfg.HeartbeatMs, cfg.VoteMs
-	config.UnsafeNoFsync = true // the machine does not die in these tests
-	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	if cfg.CA != "" {
-		config.ClientTLSInfo.TrustedCAFile = cfg.CA
-		config.ClientTLSInfo.CertFile, config.ClientTLSInfo.KeyFile = cfg.Cert, cfg.Key
-		config.ClientTLSInfo.ClientCertAuth = true
-	}
-	server, err := embed.StartEtcd(config)
-	if err != nil {
-		log.Fatal(err)
-	}
-	<-server.Server.ReadyNotify()
-	fmt.Println("ready")
-	log.Fatal(<-server.Err())
-}
 
 // freePorts returns loopback addresses that nobody listened on just now.
 func freePorts(t *testing.T, n int) []string {
@@ -131,7 +83,7 @@ func freePorts(t *testing.T, n int) []string {
 // member is a process of a cluster.
 type member struct {
 	cmd    *exec.Cmd
-	config memberConfig
+	config kvtest.MemberConfig
 }
 
 // start starts the process, for the first time or again.
@@ -152,7 +104,7 @@ func (m *member) start(t *testing.T) (ready func()) {
 }
 
 // startCluster starts a cluster of real members.
-func startCluster(t *testing.T, size int, adjust func(*memberConfig)) []*member {
+func startCluster(t *testing.T, size int, adjust func(*kvtest.MemberConfig)) []*member {
 	t.Helper()
 	ports := freePorts(t, 2*size)
 	members := make([]*member, size)
@@ -161,7 +113,7 @@ func startCluster(t *testing.T, size int, adjust func(*memberConfig)) []*member 
 		name := "m" + strconv.Itoa(i)
 		peer := "http://" + ports[2*i]
 		cluster = append(cluster, name+"="+peer)
-		members[i] = &member{config: memberConfig{
+		members[i] = &member{config: kvtest.MemberConfig{
 			Name: name, Dir: filepath.Join(t.TempDir(), name), Peer: peer, Client: "http://" + ports[2*i+1],
 			HeartbeatMs: 50, VoteMs: 500,
 		}}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
 )
 
 // authority issues certificates into a directory.
@@ -81,7 +82,7 @@ func TestExternalTLS(t *testing.T) {
 	client := &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 	clientCert, clientKey := ca.issue(t, "client", client)
 	strangerCert, strangerKey := stranger.issue(t, "client", client)
-	members := startCluster(t, 1, func(cfg *memberConfig) {
+	members := startCluster(t, 1, func(cfg *kvtest.MemberConfig) {
 		cfg.CA, cfg.Cert, cfg.Key = ca.file, serverCert, serverKey
 		cfg.Client = strings.Replace(cfg.Client, "http:", "https:", 1)
 	})
