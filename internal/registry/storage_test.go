@@ -123,6 +123,10 @@ func newFixture(t *testing.T, media string, change ...func(*resourceConfig)) *fi
 		t.Fatal(err)
 	}
 	f.Interface = f.resource.Storage()
+	if config.Registry != r { // the test's own store, which it runs
+		run(t, f.resource.Run)
+		return f
+	}
 	run(t, f.memory.Run, r.config.Tail.Run, f.resource.Run)
 	if err := f.resource.WaitReady(t.Context()); err != nil {
 		t.Fatal(err)

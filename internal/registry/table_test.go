@@ -16,9 +16,9 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// TestTables holds tables against those that upstream's handlers make of the same
+// TestD13Tables holds tables against those that upstream's handlers make of the same
 // objects.
-func TestTables(t *testing.T) {
+func TestD13Tables(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)
 	ctx := t.Context()

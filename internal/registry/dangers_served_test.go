@@ -1,0 +1,420 @@
+package registry_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+)
+
+// What could go wrong because bytes are kept in the cache has a test of its own
+// here, in dangers_test.go or where it lives: D1 to D18.
+
+// gvr is a resource of the built-in groups.
+func gvr(group, version, resource string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: group, Version: version, Resource: resource}
+}
+
+// planted puts an object into the store as some other program would have and returns
+// the cache's object of it.
+func planted(t *testing.T, s *registrytest.Server, v *registry.View, key, value string) *cache.Object {
+	t.Helper()
+	revision := s.Store.PutAll(map[string][]byte{key: []byte(value)})
+	if err := v.Resource.Cache.Wait(t.Context(), revision); err != nil {
+		t.Fatal(err)
+	}
+	rest := key[strings.Index(key, "default/"):]
+	o := v.Resource.Cache.Snapshot().Get(rest)
+	if o == nil || o.Err() != nil || o.Revision() != revision {
+		t.Fatalf("%s at %d: cached %+v", key, revision, o)
+	}
+	return o
+}
+
+// jsonItem gives o as an item of a list in JSON.
+func jsonItem(t *testing.T, v *registry.View, o *cache.Object) string {
+	t.Helper()
+	item, err := v.Form(registry.JSON, registry.Full).Item(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(item)
+}
+
+func contains(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("no %s in %s", part, text)
+		}
+	}
+}
+
+func lacks(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if strings.Contains(text, part) {
+			t.Errorf("%s in %s", part, text)
+		}
+	}
+}
+
+const oldPod = `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"old","namespace":"default"},"spec":{"containers":[{"name":"c","image":"i"}]}}`
+
+// An object that was stored before a field had a default has the default in
+// every read.
+func TestD1DefaultingOnRead(t *testing.T) {
+	s := registrytest.New(t, nil)
+	s.Start(t)
+	v := s.Registry.Endpoint(gvr("", "v1", "pods"), "").View
+	events, err := s.Client.CoreV1().Pods("default").Watch(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Stop()
+	o := planted(t, s, v, "/registry/pods/default/old", oldPod)
+	contains(t, jsonItem(t, v, o), `"restartPolicy":"Always"`, `"dnsPolicy":"ClusterFirst"`, `"terminationGracePeriodSeconds":30`, `"imagePullPolicy":"Always"`)
+	got, err := s.Client.CoreV1().Pods("default").Get(t.Context(), "old", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := s.Client.CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{})
+	if err != nil || len(list.Items) != 1 {
+		t.Fatalf("%v, %v", list, err)
+	}
+	event, _ := (<-events.ResultChan()).Object.(*corev1.Pod)
+	for how, pod := range map[string]*corev1.Pod{"get": got, "list": &list.Items[0], "watch": event} {
+		if pod == nil || pod.Spec.RestartPolicy != corev1.RestartPolicyAlways || pod.Spec.SchedulerName != "default-scheduler" {
+			t.Errorf("%s: %+v", how, pod)
+		}
+	}
+}
+
+// What reading changes beside defaults is changed in what is served: fields that
+// fill each other in, values that are corrected, fields of newer servers.
+func TestD2ConversionOnRead(t *testing.T) {
+	s := registrytest.New(t, nil)
+	s.Start(t)
+	v := s.Registry.Endpoint(gvr("", "v1", "pods"), "").View
+	o := planted(t, s, v, "/registry/pods/default/old", `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"old","namespace":"default",`+
+		`"annotations":{"pod.beta.kubernetes.io/init-containers":"[]","kept":"x"}},"spec":{"terminationGracePeriodSeconds":-5,"containers":[]},"status":{"podIP":"10.0.0.1"}}`)
+	item := jsonItem(t, v, o)
+	contains(t, item, `"podIPs":[{"ip":"10.0.0.1"}]`, `"terminationGracePeriodSeconds":1,`, `"annotations":{"kept":"x"}`)
+
+	value, err := v.Resource.Stored(podOf(t, v, oldPod))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var envelope runtime.Unknown
+	if err := envelope.Unmarshal(value[4:]); err != nil {
+		t.Fatal(err)
+	}
+	envelope.Raw = append(envelope.Raw, 0xc2, 0x3e, 6, 's', 'e', 'c', 'r', 'e', 't') // field 1000
+	newer, err := envelope.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	clean := v.Resource.Ingest("default/old", value, 9)
+	dirty := v.Resource.Ingest("default/old", append([]byte("k8s\x00"), newer...), 9)
+	if clean.Err() != nil || dirty.Err() != nil || !bytes.Equal(clean.Body(), dirty.Body()) {
+		t.Errorf("an unknown field is served: %q, %v", dirty.Body(), dirty.Err())
+	}
+}
+
+func podOf(t *testing.T, v *registry.View, value string) runtime.Object {
+	t.Helper()
+	obj, err := v.Resource.Read([]byte(value), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return obj
+}
+
+// What a storage does to every object that it reads is done to what the cache
+// serves, in live events as well.
+func TestD3Decorators(t *testing.T) {
+	s := startServer(t)
+	services := s.Registry.Endpoint(gvr("", "v1", "services"), "").View
+	events, err := s.Client.CoreV1().Services("default").Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=old"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer events.Stop()
+	o := planted(t, s, services, "/registry/services/specs/default/old", `{"kind":"Service","apiVersion":"v1","metadata":{"name":"old","namespace":"default"},`+
+		`"spec":{"clusterIP":"10.0.0.77","type":"ClusterIP","ports":[{"port":80}]}}`)
+	contains(t, jsonItem(t, services, o), `"clusterIPs":["10.0.0.77"]`, `"ipFamilies":["IPv4"]`, `"ipFamilyPolicy":"SingleStack"`)
+	event, _ := (<-events.ResultChan()).Object.(*corev1.Service)
+	if event == nil || len(event.Spec.ClusterIPs) != 1 {
+		t.Errorf("live event %+v", event)
+	}
+	o = planted(t, s, services, "/registry/services/specs/default/out", `{"kind":"Service","apiVersion":"v1","metadata":{"name":"out","namespace":"default"},`+
+		`"spec":{"type":"ExternalName","externalName":"x.example","internalTrafficPolicy":"Cluster"}}`)
+	lacks(t, jsonItem(t, services, o), "internalTrafficPolicy")
+	claims := s.Registry.Endpoint(gvr("", "v1", "persistentvolumeclaims"), "").View
+	o = planted(t, s, claims, "/registry/persistentvolumeclaims/default/old", `{"kind":"PersistentVolumeClaim","apiVersion":"v1","metadata":{"name":"old","namespace":"default"},`+
+		`"spec":{"dataSource":{"kind":"PersistentVolumeClaim","name":"from"}}}`)
+	contains(t, jsonItem(t, claims, o), `"dataSourceRef":{"apiGroup":null,"kind":"PersistentVolumeClaim","name":"from"}`)
+}
+
+// Versions of one stored object are made by conversion, each from the same bytes.
+func TestD4SeveralServedVersions(t *testing.T) {
+	s := registrytest.New(t, nil)
+	for _, pair := range [][2]schema.GroupVersionResource{
+		{gvr("autoscaling", "v1", "horizontalpodautoscalers"), gvr("autoscaling", "v2", "horizontalpodautoscalers")},
+		{gvr("", "v1", "events"), gvr("events.k8s.io", "v1", "events")},
+	} {
+		one, two := s.Registry.Endpoint(pair[0], "").View, s.Registry.Endpoint(pair[1], "").View
+		if one.Resource != two.Resource {
+			t.Errorf("%s and %s are stored apart", pair[0], pair[1])
+		}
+		sameAsUpstream(t, one, 12)
+		sameAsUpstream(t, two, 12)
+	}
+	s.Start(t)
+	v1 := s.Registry.Endpoint(gvr("autoscaling", "v1", "horizontalpodautoscalers"), "").View
+	v2 := s.Registry.Endpoint(gvr("autoscaling", "v2", "horizontalpodautoscalers"), "").View
+	o := planted(t, s, v1, "/registry/horizontalpodautoscalers/default/h", `{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v1",`+
+		`"metadata":{"name":"h","namespace":"default"},"spec":{"scaleTargetRef":{"kind":"Deployment","name":"d"},"maxReplicas":3,"targetCPUUtilizationPercentage":70}}`)
+	contains(t, jsonItem(t, v1, o), `"targetCPUUtilizationPercentage":70`)
+	contains(t, jsonItem(t, v2, o), `"metrics":[{"type":"Resource","resource":{"name":"cpu","target":{"type":"Utilization","averageUtilization":70}}}]`)
+	lacks(t, jsonItem(t, v2, o), "targetCPUUtilizationPercentage")
+}
+
+// sameAsUpstream holds random objects of a view against upstream's encoders, in
+// all media types and shapes.
+func sameAsUpstream(t *testing.T, v *registry.View, seeds int64, shapes ...registry.Shape) {
+	t.Helper()
+	if shapes == nil {
+		shapes = []registry.Shape{registry.Full}
+	}
+	for seed := range seeds {
+		s := fuzzed(t, v.Resource, 100+seed)
+		for _, media := range []registry.MediaType{registry.JSON, registry.Protobuf} {
+			for _, shape := range shapes {
+				testObject(t, v, v.Form(media, shape), newUpstream(v, media, shape), s)
+			}
+		}
+	}
+}
+
+// Storage migration writes objects as they were read. That rewrites what is stored
+// in an older encoding, and nothing else.
+func TestD6StorageMigration(t *testing.T) {
+	s := registrytest.New(t, nil)
+	s.Start(t)
+	v := s.Registry.Endpoint(gvr("autoscaling", "v2", "horizontalpodautoscalers"), "").View
+	const key = "/registry/horizontalpodautoscalers/default/h"
+	o := planted(t, s, v, key, `{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v1","metadata":{"name":"h","namespace":"default","uid":"u"},`+
+		`"spec":{"scaleTargetRef":{"kind":"Deployment","name":"d"},"minReplicas":1,"maxReplicas":3,"targetCPUUtilizationPercentage":70}}`)
+	client := s.Client.AutoscalingV2().HorizontalPodAutoscalers("default")
+	put := func() string {
+		t.Helper()
+		h, err := client.Get(t.Context(), "h", metav1.GetOptions{})
+		if err == nil {
+			h, err = client.Update(t.Context(), h, metav1.UpdateOptions{})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h.ResourceVersion
+	}
+	migrated := put()
+	if migrated == fmt.Sprint(o.Revision()) {
+		t.Error("the old encoding is still stored")
+	}
+	item, _, _, err := s.Store.Get(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkValue(t, item.Value, schema.GroupVersionKind{Group: "autoscaling", Version: "v2", Kind: "HorizontalPodAutoscaler"})
+	if again := put(); again != migrated {
+		t.Errorf("written at %s although nothing changed since %s", again, migrated)
+	}
+}
+
+// A deleted object is told with the revision of its deletion: of that alone, although
+// templates within it have metadata as well.
+func TestD9RevisionSplice(t *testing.T) {
+	s := registrytest.New(t, nil)
+	for _, r := range []schema.GroupVersionResource{
+		gvr("apps", "v1", "statefulsets"), gvr("apps", "v1", "deployments"), gvr("batch", "v1", "cronjobs"),
+		gvr("", "v1", "podtemplates"), gvr("", "v1", "pods"), gvr("", "v1", "replicationcontrollers"),
+	} {
+		sameAsUpstream(t, s.Registry.Endpoint(r, "").View, 12)
+	}
+	v := s.Registry.Endpoint(gvr("", "v1", "podtemplates"), "").View
+	o := v.Resource.Ingest("default/x", []byte(`{"kind":"PodTemplate","apiVersion":"v1","metadata":{"name":"x","namespace":"default","uid":"u","generation":4},`+
+		`"template":{"metadata":{"uid":"v","resourceVersion":"41"}}}`), 42)
+	for _, media := range []registry.MediaType{registry.JSON, registry.Protobuf} {
+		item, err := v.Form(media, registry.Full).ItemAt(o, 43)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for revision, want := range map[string]int{"41": 1, "42": 0, "43": 1} {
+			if n := bytes.Count(item, []byte(revision)); n != want {
+				t.Errorf("media type %d: %q is there %d times, want %d: %q", media, revision, n, want, item)
+			}
+		}
+	}
+}
+
+// Items have no kind and apiVersion, objects on their own have.
+func TestD11ItemsAndObjects(t *testing.T) {
+	s := registrytest.New(t, nil)
+	v := s.Registry.Endpoint(gvr("", "v1", "configmaps"), "").View
+	o := v.Resource.Ingest("default/x", []byte(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"x","namespace":"default"}}`), 7)
+	f := v.Form(registry.JSON, registry.Full)
+	lacks(t, jsonItem(t, v, o), "kind", "apiVersion")
+	contains(t, string(f.AppendObject(nil, []byte(jsonItem(t, v, o)))), `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"x"`)
+	contains(t, string(f.AppendFrame(nil, "ADDED", []byte(jsonItem(t, v, o)))), `{"type":"ADDED","object":{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"x"`)
+	f = v.Form(registry.Protobuf, registry.Full)
+	item, err := f.Item(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var envelope runtime.Unknown
+	if err := envelope.Unmarshal(f.AppendObject(nil, item)[4:]); err != nil {
+		t.Fatal(err)
+	}
+	if envelope.Kind != "ConfigMap" || envelope.APIVersion != "v1" || !bytes.Equal(envelope.Raw, item) {
+		t.Errorf("envelope %+v around %q", envelope, item)
+	}
+	sameAsUpstream(t, v, 12)
+}
+
+// JSON is written by encoding/json from Go's types: these kinds have what a
+// transcoder of protobuf would get wrong.
+func TestD12AwkwardJSON(t *testing.T) {
+	s := registrytest.New(t, nil)
+	for _, r := range []schema.GroupVersionResource{
+		gvr("", "v1", "pods"), gvr("", "v1", "secrets"), gvr("", "v1", "events"), gvr("coordination.k8s.io", "v1", "leases"),
+		gvr("policy", "v1", "poddisruptionbudgets"), gvr("", "v1", "resourcequotas"), gvr("apps", "v1", "controllerrevisions"),
+	} {
+		sameAsUpstream(t, s.Registry.Endpoint(r, "").View, 12)
+	}
+	v := s.Registry.Endpoint(gvr("", "v1", "pods"), "").View
+	o := v.Resource.Ingest("default/x", []byte(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"x","namespace":"default","annotations":{"z":"<a&b>","a":"\u2028"}},`+
+		`"spec":{"containers":null,"overhead":{"memory":"0.5Gi","cpu":"1500m"}}}`), 7)
+	contains(t, jsonItem(t, v, o), `"annotations":{"a":"\u2028","z":"\u003ca\u0026b\u003e"}`, `"containers":null`, `"overhead":{"cpu":"1500m","memory":"512Mi"}`)
+
+}
+
+// Metadata on its own is what upstream cuts out of the internal object, which for
+// some kinds differs from what the stored version says.
+func TestD13PartialObjectMetadata(t *testing.T) {
+	s := registrytest.New(t, nil)
+	for _, resource := range []string{"deployments", "daemonsets", "statefulsets", "replicasets"} {
+		sameAsUpstream(t, s.Registry.Endpoint(gvr("apps", "v1", resource), "").View, 12, registry.Partial, registry.PartialV1beta1)
+	}
+}
+
+// Who set which field is told in every read.
+func TestD14ManagedFields(t *testing.T) {
+	s := startServer(t)
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m", Namespace: "default"}, Data: map[string]string{"k": "v"}}
+	if _, err := s.Client.CoreV1().ConfigMaps("default").Create(t.Context(), config, metav1.CreateOptions{FieldManager: "somebody"}); err != nil {
+		t.Fatal(err)
+	}
+	v := s.Registry.Endpoint(gvr("", "v1", "configmaps"), "").View
+	o, err := v.Resource.Get(t.Context(), registry.Scope{Namespace: "default", Name: "m"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, media := range []registry.MediaType{registry.JSON, registry.Protobuf} {
+		for _, shape := range []registry.Shape{registry.Full, registry.Partial, registry.PartialV1beta1} {
+			item, err := v.Form(media, shape).Item(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			contains(t, string(item), "somebody", `"f:data":{".":{},"f:k":{}}`)
+		}
+	}
+}
+
+// Objects that a client is given are its own; what it does to them nobody sees.
+func TestD15ClientsMayMutate(t *testing.T) {
+	s := registrytest.New(t, nil)
+	s.Start(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	e := s.Registry.Endpoint(gvr("apps", "v1", "deployments"), "")
+	value := fuzzed(t, e.View.Resource, 5).value
+	revision := s.Store.PutAll(map[string][]byte{"/registry/deployments/default/d": value})
+	if err := e.View.Resource.Cache.Wait(ctx, revision); err != nil {
+		t.Fatal(err)
+	}
+	o := e.View.Resource.Cache.Snapshot().Get("default/d")
+	before := bytes.Clone(o.Body())
+	want := jsonItem(t, e.View, o)
+	store := e.View.Resource.Storage()
+	for range 3 {
+		list := e.View.Resource.NewList()
+		if err := store.GetList(ctx, "/deployments/", storage.ListOptions{Predicate: storage.Everything, Recursive: true}, list); err != nil {
+			t.Fatal(err)
+		}
+		scribble(reflect.ValueOf(list))
+		obj := e.View.Resource.NewObject()
+		if err := store.Get(ctx, "/deployments/default/d", storage.GetOptions{}, obj); err != nil {
+			t.Fatal(err)
+		}
+		scribble(reflect.ValueOf(obj))
+		served, err := s.Client.AppsV1().Deployments("default").List(ctx, metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		served.Items[0].Spec = appsv1.DeploymentSpec{}
+		if !bytes.Equal(o.Body(), before) || jsonItem(t, e.View, o) != want {
+			t.Fatal("the cache was written to")
+		}
+	}
+	again := e.View.Resource.Ingest("default/d", value, revision)
+	if !bytes.Equal(again.Body(), before) {
+		t.Error("the cache holds something else than the store")
+	}
+}
+
+// scribble writes to every byte slice, map, pointer and string that v reaches.
+func scribble(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		if !v.IsNil() {
+			scribble(v.Elem())
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				scribble(v.Field(i))
+			}
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			scribble(v.Index(i))
+		}
+	case reflect.Map:
+		for _, key := range v.MapKeys() {
+			v.SetMapIndex(key, reflect.Zero(v.Type().Elem()))
+		}
+	case reflect.String:
+		if v.CanSet() {
+			v.SetString("scribbled")
+		}
+	case reflect.Uint8:
+		if v.CanSet() {
+			v.SetUint(v.Uint() ^ 0xff)
+		}
+	}
+}
