@@ -239,9 +239,9 @@ func TestWatchOverWebsocket(t *testing.T) {
 	}
 }
 
-// TestReadsAreCounted checks that what never was a net/http request is in upstream's
+// TestD18ReadsAreCounted checks that what never was a net/http request is in upstream's
 // metrics all the same.
-func TestReadsAreCounted(t *testing.T) {
+func TestD18ReadsAreCounted(t *testing.T) {
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
 	p.ours.must(t, post(configmaps, configmap("one", "", "")))
@@ -280,5 +280,22 @@ func TestReadsAreCounted(t *testing.T) {
 	expect(t, in, "ADDED one")
 	if n := count(open); n != 1 {
 		t.Errorf("%v open watches are counted", n)
+	}
+}
+
+// TestD18ReadsWarn checks that clients of a deprecated kind are told so by reads that
+// no handler of upstream's ever saw.
+func TestD18ReadsWarn(t *testing.T) {
+	p := newPair(t)
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	p.ours.must(t, post("/api/v1/namespaces/a/endpoints", `{"metadata":{"name":"e"}}`))
+	const path = "/api/v1/namespaces/a/endpoints"
+	for _, path := range []string{path, path + "/e", path + "?watch=1&timeoutSeconds=1"} {
+		if a := p.ours.must(t, get(path)); len(a.header.Values("Warning")) != 1 {
+			t.Errorf("%s: %v", path, a.header)
+		}
+	}
+	if a := p.ours.must(t, get(configmaps)); len(a.header.Values("Warning")) != 0 {
+		t.Errorf("configmaps: %v", a.header)
 	}
 }
