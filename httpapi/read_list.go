@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/rest"
 	storeerrors "k8s.io/apiserver/pkg/storage/errors"
@@ -89,6 +90,16 @@ func (x *exchange) sendList(ctx context.Context, i *installed, f format, listing
 		options, err := x.tableOptions(f)
 		if err != nil {
 			return 0, false, err
+		}
+		if f.mediaType == runtime.ContentTypeJSON {
+			body, ok, err := i.view.AppendTable(ctx, nil, listing.Objects, listing.Meta, options, f.convert.GroupVersion())
+			if err != nil {
+				return 0, false, err
+			}
+			if ok {
+				x.sendJSON(f, body)
+				return len(body), false, nil
+			}
 		}
 		table, err := i.view.Table(ctx, listing.Objects, listing.Meta, options, f.convert.GroupVersion())
 		if err != nil {
