@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -55,7 +56,7 @@ func RunMember(raw string) error {
 		return fmt.Errorf("kvtest: member: %w", err)
 	}
 	<-server.Server.ReadyNotify()
-	fmt.Println("ready")
+	fmt.Fprintln(os.Stdout, "ready") // this process is the member
 	return fmt.Errorf("kvtest: member: %w", <-server.Err())
 }
 
