@@ -1,0 +1,238 @@
+package consistency
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// outcome is what a writer knows of its write.
+type outcome int
+
+const (
+	unknown outcome = iota // there was no answer, or one that tells nothing
+	refused
+	acknowledged
+)
+
+// write is one attempt to change an object.
+type write struct {
+	payload  payload // id 0 for a deletion
+	key      string
+	deletes  int64 // precondition of a deletion: what it deletes
+	revision int64 // of an acknowledged write; 0 when the answer did not tell it
+	outcome  outcome
+	note     string // of the answer
+}
+
+func (w write) String() string {
+	return fmt.Sprintf("write %v of %s (deletes %d) acknowledged at %d: %s", w.payload, w.key, w.deletes, w.revision, w.note)
+}
+
+// filter says what a list or a watch asked for; "" does not restrict.
+type filter struct{ group, name string }
+
+func (f filter) selects(group, name string) bool {
+	return (f.group == "" || f.group == group) && (f.name == "" || f.name == name)
+}
+
+func (f filter) query() string {
+	switch {
+	case f.group != "":
+		return "&labelSelector=g%3D" + f.group
+	case f.name != "":
+		return "&fieldSelector=metadata.name%3D" + f.name
+	}
+	return ""
+}
+
+// found is an object in an answer.
+type found struct {
+	name     string
+	revision int64
+	payload  payload
+}
+
+// read is one answer, or all pages of one list.
+type read struct {
+	what       string
+	client     int
+	name       string // of the object, "" for a list
+	filter     filter
+	consistent bool
+	known      int64 // the newest revision acknowledged to anyone before it began
+	least      int64 // the revision must not be older
+	exact      int64 // the revision must be this one, unless 0
+	revision   int64 // of a list, or of the object, 0 if there is none
+	objects    []found
+	remaining  []int // per page, what it said about the objects after it; -1 nothing
+	sizes      []int // of the pages
+}
+
+func (r *read) String() string {
+	return fmt.Sprintf("client %d: %s%s%s at %d (known %d, least %d, exact %d)", r.client, r.what, r.name, r.filter.query(), r.revision, r.known, r.least, r.exact)
+}
+
+// checkLists replays the log once and compares each list with the state at its
+// revision: R.
+func checkLists(p *past, reads []*read) (broken []error) {
+	lists := slices.DeleteFunc(slices.Clone(reads), func(r *read) bool { return r.name != "" })
+	slices.SortStableFunc(lists, func(a, b *read) int { return cmp.Compare(a.revision, b.revision) })
+	state, at := make(map[string]found), 0
+	for _, r := range lists {
+		for ; at < len(p.entries) && p.entries[at].revision <= r.revision; at++ {
+			e := p.entries[at]
+			if e.payload.id == 0 {
+				delete(state, e.key)
+			} else {
+				state[e.key] = found{e.key, e.revision, e.payload}
+			}
+		}
+		var want []found
+		for _, name := range slices.Sorted(maps.Keys(state)) {
+			if s := state[name]; r.filter.selects(s.payload.group, name) {
+				want = append(want, s)
+			}
+		}
+		if !slices.Equal(want, r.objects) {
+			broken = append(broken, fmt.Errorf("R: %v\n got %v\nwant %v", r, r.objects, want))
+		}
+		seen := 0
+		for i, size := range r.sizes {
+			seen += size
+			if left := r.remaining[i]; left >= 0 && left != len(want)-seen {
+				broken = append(broken, fmt.Errorf("R: %v: page %d says that %d objects remain, not %d", r, i, left, len(want)-seen))
+			}
+		}
+	}
+	return broken
+}
+
+// checkFresh finds reads older than they had to be: F, and what was asked for.
+func checkFresh(p *past, reads []*read) (broken []error) {
+	for _, r := range reads {
+		if r.name != "" {
+			broken = append(broken, checkGet(p, r)...)
+			continue
+		}
+		if r.consistent && r.revision < r.known {
+			broken = append(broken, fmt.Errorf("F: %v is stale", r))
+		}
+		if r.revision < r.least || r.exact != 0 && r.revision != r.exact {
+			broken = append(broken, fmt.Errorf("R: %v is not what was asked for", r))
+		}
+	}
+	return broken
+}
+
+// checkGet holds one object against its key's versions: it must be one of them, and
+// a consistent read's must not have been replaced by what was known before.
+func checkGet(p *past, r *read) []error {
+	versions := p.byKey[r.name]
+	at := -1 // of the version that was read; -1 is that nothing was there yet
+	if len(r.objects) > 0 {
+		o := r.objects[0]
+		at = slices.IndexFunc(versions, func(e entry) bool { return e.revision == o.revision && e.payload == o.payload })
+		if at < 0 {
+			return []error{fmt.Errorf("R: %v gave %v, which never was", r, o)}
+		}
+	} else if r.consistent { // the newest deletion that may have been meant
+		for i, e := range versions {
+			if e.payload.id == 0 {
+				at = i
+			}
+		}
+	} else {
+		return nil
+	}
+	if at+1 < len(versions) && r.consistent && versions[at+1].revision <= r.known {
+		return []error{fmt.Errorf("F: %v gave %v, replaced at %d", r, r.objects, versions[at+1].revision)}
+	}
+	return nil
+}
+
+// checkMonotonic follows each client's consistent lists: M. reads are in the order in
+// which each client did them.
+func checkMonotonic(reads []*read) (broken []error) {
+	newest := make(map[int]*read)
+	for _, r := range reads {
+		if !r.consistent || r.name != "" {
+			continue
+		}
+		if before := newest[r.client]; before != nil && r.revision < before.revision {
+			broken = append(broken, fmt.Errorf("M: %v came after %v", r, before))
+		}
+		newest[r.client] = r
+	}
+	return broken
+}
+
+// checkWrites compares writes with the log: X.
+func checkWrites(p *past, writes []write) (broken []error) {
+	type deletion struct {
+		key      string
+		replaced int64
+	}
+	put, deleted := make(map[int64][]entry), make(map[deletion]entry)
+	for _, e := range p.entries {
+		if e.payload.id != 0 {
+			put[e.payload.id] = append(put[e.payload.id], e)
+		} else {
+			deleted[deletion{e.key, e.replaced}] = e
+		}
+	}
+	acked := make(map[deletion]int)
+	possible := make(map[deletion]bool)
+	tried := make(map[int64]bool)
+	for _, w := range writes {
+		if w.payload.id == 0 {
+			d := deletion{w.key, w.deletes}
+			possible[d] = possible[d] || w.outcome != refused
+			if w.outcome == acknowledged {
+				acked[d]++
+			}
+			continue
+		}
+		tried[w.payload.id] = true
+		at := put[w.payload.id]
+		switch {
+		case len(at) > 1:
+			broken = append(broken, fmt.Errorf("X: %v happened %d times", w, len(at)))
+		case w.outcome == refused && len(at) != 0:
+			broken = append(broken, fmt.Errorf("X: %v was refused and happened at %d", w, at[0].revision))
+		case w.outcome == acknowledged && (len(at) == 0 || at[0].revision != w.revision || at[0].key != w.key):
+			broken = append(broken, fmt.Errorf("X: %v is in the log as %v", w, at))
+		}
+	}
+	for id, at := range put {
+		if !tried[id] {
+			broken = append(broken, fmt.Errorf("X: nobody wrote %v", at))
+		}
+	}
+	for d, times := range acked {
+		if _, happened := deleted[d]; times > 1 || !happened {
+			broken = append(broken, fmt.Errorf("X: the deletion of %v was acknowledged %d times; it happened: %v", d, times, happened))
+		}
+	}
+	for d := range deleted {
+		if !possible[d] {
+			broken = append(broken, fmt.Errorf("X: %v was deleted by nobody", d))
+		}
+	}
+	return broken
+}
+
+// first describes what is broken by its first counter-example and its number.
+func first(broken []error) string {
+	if len(broken) == 0 {
+		return "nothing"
+	}
+	kinds := make(map[string]int)
+	for _, err := range broken {
+		kind, _, _ := strings.Cut(err.Error(), ":")
+		kinds[kind]++
+	}
+	return fmt.Sprintf("%d counter-examples %v, the first:\n%v", len(broken), kinds, broken[0])
+}

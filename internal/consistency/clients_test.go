@@ -1,0 +1,215 @@
+package consistency
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+var groups = []string{"a", "b", "c"}
+
+// names is how many objects there are at most.
+const names = 40
+
+// load is what the clients share and leave behind.
+type load struct {
+	cluster   *cluster
+	next      atomic.Int64 // payload
+	known     atomic.Int64 // the newest revision acknowledged to anyone
+	compacted *atomic.Int64
+
+	mu     sync.Mutex
+	writes []write
+	reads  []*read
+	broken []error // what was wrong at once
+}
+
+func raise(to *atomic.Int64, revision int64) {
+	for old := to.Load(); old < revision && !to.CompareAndSwap(old, revision); old = to.Load() {
+	}
+}
+
+func (l *load) fail(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.broken = append(l.broken, fmt.Errorf(format, args...))
+}
+
+// client is one goroutine's.
+type client struct {
+	*load
+	id     int
+	random *rand.Rand
+}
+
+func (c *client) replica() *replica {
+	return c.cluster.replicas[c.random.IntN(len(c.cluster.replicas))]
+}
+
+func (c *client) name() string { return fmt.Sprintf("o%02d", c.random.IntN(names)) }
+
+func (c *client) payload() payload {
+	return payload{c.next.Add(1), groups[c.random.IntN(len(groups))]}
+}
+
+// write changes one object, on the ground of what may be an old state of it.
+func (c *client) write() {
+	w := write{key: c.name()}
+	before, _ := decode[object](c.replica().ask(request{method: http.MethodGet, path: collection + "/" + w.key + "?resourceVersion=0"}).body)
+	q := request{method: http.MethodPut, path: collection + "/" + w.key}
+	switch dice := c.random.IntN(100); {
+	case before.Kind != "ConfigMap":
+		w.payload = c.payload()
+		q.method, q.path, q.body = http.MethodPost, collection, w.payload.json(w.key, "")
+	case dice < 20:
+		w.deletes = before.Metadata.revision()
+		q.method = http.MethodDelete
+		q.body = fmt.Sprintf(`{"kind":"DeleteOptions","apiVersion":"v1","preconditions":{"resourceVersion":"%d"}}`, w.deletes)
+	case dice < 60: // the server reads, merges and tries again
+		w.payload = c.payload()
+		q.method, q.kind, q.body = http.MethodPatch, "application/merge-patch+json", fmt.Sprintf(`{"metadata":{"labels":{"g":%q}},"data":{"p":%q}}`, w.payload.group, w.payload)
+	default:
+		w.payload = c.payload()
+		q.body = w.payload.json(w.key, before.Metadata.ResourceVersion)
+	}
+	c.send(w, q)
+}
+
+// send does a write and takes down what became of it.
+func (c *client) send(w write, q request) int64 {
+	a := c.replica().ask(q)
+	w.note = fmt.Sprintf("%s %s: %d %v %.300s", q.method, q.path, a.code, a.err, a.body)
+	switch a.code {
+	case http.StatusOK, http.StatusCreated:
+		w.outcome = acknowledged
+		if after, err := decode[object](a.body); err == nil && w.payload.id != 0 {
+			w.revision = after.Metadata.revision()
+			raise(&c.known, w.revision)
+		}
+	case http.StatusBadRequest, http.StatusForbidden, http.StatusNotFound, http.StatusConflict, http.StatusUnprocessableEntity:
+		w.outcome = refused
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writes = append(c.writes, w)
+	return w.revision
+}
+
+// read does one read of some kind.
+func (c *client) read() {
+	r := &read{client: c.id, known: c.known.Load()}
+	if c.random.IntN(3) == 0 {
+		r.filter.group = groups[c.random.IntN(len(groups))]
+	} else if c.random.IntN(6) == 0 {
+		r.filter.name = c.name()
+	}
+	query := "?"
+	switch c.random.IntN(8) {
+	case 0, 1:
+		r.filter = filter{}
+		c.get(r)
+		return
+	case 2, 3:
+		r.what, r.consistent = "list", true
+	case 4:
+		r.what, query = "list RV=0", "?resourceVersion=0"
+	case 5:
+		r.least = r.known
+		r.what, query = "list RV=N", fmt.Sprintf("?resourceVersion=%d", r.known)
+	case 6:
+		r.exact = max(1, r.known-c.random.Int64N(60))
+		r.what, query = "list exact", fmt.Sprintf("?resourceVersion=%d&resourceVersionMatch=Exact", r.exact)
+		if c.random.IntN(2) == 0 {
+			query += fmt.Sprintf("&limit=%d", 3+c.random.IntN(9))
+		}
+	case 7:
+		r.what, r.consistent = "list pages", true
+		query = fmt.Sprintf("?limit=%d", 3+c.random.IntN(9))
+	}
+	c.list(r, query+r.filter.query())
+}
+
+func (c *client) get(r *read) {
+	r.name, r.what, r.consistent = c.name(), "get ", c.random.IntN(4) != 0
+	q := request{method: http.MethodGet, path: collection + "/" + r.name}
+	if !r.consistent {
+		q.path += "?resourceVersion=0"
+	}
+	a := c.replica().ask(q)
+	if a.code == http.StatusOK {
+		o, err := decode[object](a.body)
+		if err != nil {
+			c.fail("R: %v: %v", r, err)
+			return
+		}
+		r.revision = o.Metadata.revision()
+		c.take(r, o)
+	} else if a.code != http.StatusNotFound {
+		return
+	}
+	c.keep(r)
+}
+
+func (c *client) keep(r *read) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.reads = append(c.reads, r)
+}
+
+// take adds an object of an answer.
+func (c *client) take(r *read, o object) {
+	p, ok := readPayload(o.Data["p"])
+	if !ok || o.Metadata.Labels["g"] != p.group {
+		c.fail("R: %v holds %+v", r, o)
+	}
+	r.objects = append(r.objects, found{o.Metadata.Name, o.Metadata.revision(), p})
+}
+
+// list reads all pages, each from any replica.
+func (c *client) list(r *read, query string) {
+	for next := ""; ; {
+		q := request{method: http.MethodGet, path: collection + query}
+		if next != "" {
+			q.path = fmt.Sprintf("%s?limit=%d&continue=%s%s", collection, 3+c.random.IntN(9), next, r.filter.query())
+		}
+		a := c.replica().ask(q)
+		if a.code == http.StatusGone && max(r.revision, r.exact) >= c.compacted.Load() {
+			c.fail("R: %v: too old, and nothing from %d on was compacted: %s", r, c.compacted.Load(), a.body)
+		}
+		if a.code != http.StatusOK {
+			return
+		}
+		page, err := decode[list](a.body)
+		if err != nil {
+			c.fail("R: %v: %v", r, err)
+			return
+		}
+		if next != "" && page.Metadata.revision() != r.revision {
+			c.fail("R: %v goes on at %d", r, page.Metadata.revision())
+		}
+		r.revision = page.Metadata.revision()
+		for _, o := range page.Items {
+			c.take(r, o)
+		}
+		remaining := -1
+		if page.Metadata.Remaining != nil {
+			remaining = *page.Metadata.Remaining
+		}
+		r.sizes, r.remaining = append(r.sizes, len(page.Items)), append(r.remaining, remaining)
+		if next = page.Metadata.Continue; next == "" {
+			c.keep(r)
+			return
+		}
+	}
+}
+
+// run does one thing after the other until the context ends.
+func (c *client) run(ctx context.Context, do func(*client), every time.Duration) {
+	for pause(ctx, every) {
+		do(c)
+	}
+}
