@@ -45,6 +45,8 @@ func (e ErrFuture) Error() string {
 type PoisonError struct {
 	// Object is the poisoned object; its Err is not nil.
 	Object *Object
+	// Deleted says that the object was met in the event of its deletion.
+	Deleted bool
 }
 
 // Error names the key and the reason.

@@ -78,5 +78,5 @@ type ErrTooOld = cache.ErrTooOld
 // unreadableError is how a watcher ends that would have to be told d, of an
 // object that cannot be read.
 func unreadableError(d Delivery) error {
-	return fmt.Errorf("watch: event at revision %d: %w", d.Revision, &cache.PoisonError{Object: d.Object})
+	return fmt.Errorf("watch: event at revision %d: %w", d.Revision, &cache.PoisonError{Object: d.Object, Deleted: d.event != nil && d.event.Object == nil})
 }

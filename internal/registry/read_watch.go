@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/watch"
 )
 
@@ -110,6 +111,15 @@ func watchError(err error) error {
 // WatchStatus is what an ERROR event says of err, which a [StreamError] holds or
 // [watch.Watcher] ended with.
 func WatchStatus(err error) *metav1.Status {
+	var poison *cache.PoisonError
+	if errors.As(err, &poison) && poison.Deleted { // apiserver pkg/storage/etcd3/watcher.go
+		return &metav1.Status{
+			Status:  metav1.StatusFailure,
+			Message: fmt.Sprintf("saw a DELETED event, but object data is corrupt - %v", poison.Object.Err()),
+			Reason:  metav1.StatusReasonStoreReadError,
+			Code:    http.StatusInternalServerError,
+		}
+	}
 	err = watchError(err)
 	var status apierrors.APIStatus
 	if errors.As(err, &status) {

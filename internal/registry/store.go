@@ -268,7 +268,7 @@ func (s *store) Watch(ctx context.Context, key string, opts storage.ListOptions)
 		Scope:             scope,
 		ResourceVersion:   opts.ResourceVersion,
 		SendInitialEvents: opts.SendInitialEvents,
-		Bookmarks:         opts.Predicate.AllowWatchBookmarks,
+		Bookmarks:         opts.Predicate.AllowWatchBookmarks || opts.ProgressNotify,
 		Label:             opts.Predicate.Label,
 		Field:             opts.Predicate.Field,
 	})

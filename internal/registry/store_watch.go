@@ -20,6 +20,9 @@ const (
 	bookmarkEvery  = time.Minute
 	beforeDeadline = 2 * time.Second
 
+	// progressEvery is how often kube-apiserver has etcd tell of its progress.
+	progressEvery = 5 * time.Second
+
 	storeWatchBuffer = 100
 )
 
@@ -27,23 +30,28 @@ const (
 // decoded objects of their own. It ends when its context does, when it is stopped
 // or when the Watcher ends, and closes the channel then.
 type storeWatch struct {
-	resource  *Resource
-	watcher   *watch.Watcher
-	bookmarks bool
-	legacy    bool // the end of the initial events is not told
-	result    chan apiwatch.Event
-	cancel    context.CancelFunc
+	resource *Resource
+	watcher  *watch.Watcher
+	every    time.Duration // between bookmarks; 0 is none
+	legacy   bool          // the end of the initial events is not told
+	result   chan apiwatch.Event
+	cancel   context.CancelFunc
 }
 
 func newStoreWatch(ctx context.Context, r *Resource, w *watch.Watcher, opts storage.ListOptions) *storeWatch {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &storeWatch{
-		resource:  r,
-		watcher:   w,
-		bookmarks: opts.Predicate.AllowWatchBookmarks,
-		legacy:    opts.SendInitialEvents == nil,
-		result:    make(chan apiwatch.Event, storeWatchBuffer),
-		cancel:    cancel,
+		resource: r,
+		watcher:  w,
+		legacy:   opts.SendInitialEvents == nil,
+		result:   make(chan apiwatch.Event, storeWatchBuffer),
+		cancel:   cancel,
+	}
+	switch {
+	case opts.ProgressNotify:
+		s.every = progressEvery
+	case opts.Predicate.AllowWatchBookmarks:
+		s.every = bookmarkEvery
 	}
 	go s.run(ctx)
 	return s
@@ -91,10 +99,10 @@ func (s *storeWatch) run(ctx context.Context) {
 	}
 }
 
-// bookmarkTimers says when bookmarks are due: every minute, and shortly before the
+// bookmarkTimers says when bookmarks are due: every so often, and shortly before the
 // watch will be ended.
 func (s *storeWatch) bookmarkTimers(ctx context.Context) (due <-chan struct{}, stop func()) {
-	if !s.bookmarks {
+	if s.every == 0 {
 		return nil, func() {}
 	}
 	signal := make(chan struct{}, 1)
@@ -105,9 +113,9 @@ func (s *storeWatch) bookmarkTimers(ctx context.Context) (due <-chan struct{}, s
 		}
 	}
 	var periodic *time.Timer
-	periodic = time.AfterFunc(bookmarkEvery, func() {
+	periodic = time.AfterFunc(s.every, func() {
 		raise()
-		periodic.Reset(bookmarkEvery)
+		periodic.Reset(s.every)
 	})
 	stops := []*time.Timer{periodic}
 	if deadline, ok := ctx.Deadline(); ok {
