@@ -47,7 +47,9 @@
 //     [ErrReset].
 //   - A stored value that cannot be understood becomes an Object with an error
 //     (it is poisoned). A List that covers it fails, a Get of it shows the error,
-//     all other keys are served, and its deletion is an event like any other.
+//     all other keys are served, and its deletion is an event like any other. A
+//     Feed tries again every few seconds; a value that can be understood by then
+//     takes the poison's place without an event.
 //
 // Apply and Reset are deterministic: they start no goroutine, read no clock (the
 // batch carries the time) and do no I/O.

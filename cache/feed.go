@@ -130,6 +130,7 @@ func (f *Feed) Run(ctx context.Context) error {
 	group.Go(func() error { return f.announce(ctx2) })
 	group.Go(func() error { return f.learn(ctx2) })
 	group.Go(func() error { return f.forget(ctx2) })
+	group.Go(func() error { return f.retry(ctx2) })
 	if err := group.Wait(); ctx.Err() == nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/apimachinery/pkg/fields"
@@ -222,4 +223,39 @@ func tornPair(f *fixture, pods int) string {
 		}
 	}
 	return ""
+}
+
+// A key service that fails for a while makes what was stored meanwhile unreadable for
+// that while: nothing is skipped, and nothing has to be written again.
+func TestD7KeyServiceFailsForAWhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, runtime.ContentTypeProtobuf)
+		f.create(examplePod("a", "before"))
+		sound := *f.transformer.now.Load()
+		item := f.stored("/pods/a/before")
+		f.transformer.set(corrupt{sound})
+		f.plant("/pods/b/during", string(bytes.ReplaceAll(item.Value, []byte("before"), []byte("during"))))
+		if _, err := f.list(ListRequest{}); !storage.IsInternalError(err) {
+			t.Errorf("list while keys are missing: %v", err)
+		}
+		if listing, err := f.list(ListRequest{Scope: Scope{Namespace: "a"}}); err != nil || len(listing.Objects) != 1 {
+			t.Errorf("list of what was read before: %+v, %v", listing, err)
+		}
+		time.Sleep(time.Minute)
+		if _, err := f.list(ListRequest{}); !storage.IsInternalError(err) {
+			t.Errorf("list after a minute: %v", err)
+		}
+		f.transformer.set(sound)
+		if _, err := f.resource.Get(t.Context(), Scope{Namespace: "b", Name: "during"}, ""); err != nil {
+			t.Errorf("get once keys are there: %v", err)
+		}
+		time.Sleep(time.Minute)
+		listing, err := f.list(ListRequest{})
+		if err != nil || len(listing.Objects) != 2 || listing.Objects[1].Name() != "during" {
+			t.Errorf("list once keys are there: %+v, %v", listing, err)
+		}
+		if out := f.touch("/pods/b/during"); out.ResourceVersion != fmt.Sprint(listing.Objects[1].Revision()) {
+			t.Errorf("written at %s", out.ResourceVersion)
+		}
+	})
 }
