@@ -87,7 +87,7 @@ func openEmbedded(ctx context.Context, cfg EmbeddedConfig, logger *slog.Logger) 
 }
 
 func startEmbedded(ctx context.Context, config *embed.Config) (*embed.Etcd, error) {
-	server, err := embed.StartEtcd(config)
+	server, err := startEtcd(config)
 	if err != nil {
 		return nil, err
 	}
@@ -100,6 +100,17 @@ func startEmbedded(ctx context.Context, config *embed.Config) (*embed.Etcd, erro
 	}
 	server.Close()
 	return nil, err
+}
+
+// startEtcd starts the server. etcd panics where it cannot make or read its files:
+// on a full disk, or when a snapshot is damaged.
+func startEtcd(config *embed.Config) (server *embed.Etcd, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("etcd cannot use %s: %v", config.Dir, p)
+		}
+	}()
+	return embed.StartEtcd(config)
 }
 
 func embeddedConfig(cfg EmbeddedConfig, logger *slog.Logger) (*embed.Config, error) {

@@ -3,6 +3,7 @@ package kv_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -95,6 +96,27 @@ func TestEmbeddedDirUnusable(t *testing.T) {
 		t.Error("Get from a store that did not open")
 	}
 	store.Close()
+}
+
+// TestEmbeddedDataDamaged: a database that is older than the snapshot, here an empty
+// one, is an error of Run, not a panic of the process.
+func TestEmbeddedDataDamaged(t *testing.T) {
+	dir := t.TempDir()
+	first := openEmbedded(t, kv.EmbeddedConfig{Dir: dir, SnapshotCount: 10})
+	for i := range 50 {
+		put(t, first, fmt.Sprintf("/registry/%d", i), "1")
+	}
+	first.Close()
+	if err := os.Truncate(filepath.Join(dir, "member", "snap", "db"), 0); err != nil {
+		t.Fatal(err)
+	}
+	store, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: dir, SnapshotCount: 10, UnsafeNoFsync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "etcd cannot use "+dir) {
+		t.Errorf("Run: %v", err)
+	}
 }
 
 func TestEmbeddedReopens(t *testing.T) {
