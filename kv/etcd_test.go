@@ -196,6 +196,11 @@ func TestReplacedStoreEndsWatches(t *testing.T) {
 			}
 			sub := tail.Subscribe("/registry/pods/")
 			load(t, store, sub, "/registry/pods/")
+			// The tail's own watch is open once an event came through it.
+			put(t, store, "/registry/pods/before-"+name, "1")
+			if keys, _ := next(t, sub); len(keys) != 1 {
+				t.Fatalf("before the forgery came %q", keys)
+			}
 			revision, err := store.Revision(t.Context())
 			if err != nil {
 				t.Fatal(err)
