@@ -110,8 +110,10 @@ func (d *discoverer) serve(t *table) error {
 
 // serveGroup adds /apis/g and the documents of its versions.
 func (d *discoverer) serveGroup(t *table, g *registry.Group, everything aggregated.ResourceManager, priority int) error {
-	document := apiGroup(g)
-	serve := func(w http.ResponseWriter, req *http.Request) { writeUnversioned(w, req, &document) }
+	serve := func(w http.ResponseWriter, req *http.Request) {
+		document := apiGroup(g) // of this request alone: encoding sets its kind for a while
+		writeUnversioned(w, req, &document)
+	}
 	t.handle("/apis/"+g.Name, http.HandlerFunc(serve))
 	t.handle("/apis/"+g.Name+"/", http.HandlerFunc(serve))
 	t.handlePrefix("/apis/"+g.Name+"/", http.HandlerFunc(nothingBelow))
