@@ -1,127 +1,48 @@
 package difftest
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/server"
+	"github.com/larder-io/larder/internal/server/servertest"
 )
-
-// patience bounds whatever a test waits for; nothing takes nearly as long.
-const patience = 90 * time.Second
 
 // process is a server that a test started.
 type process struct {
+	*proctest.Process
 	name, url string
 	ports     []string // of all servers, as in an address: they stand in answers
-	cmd       *exec.Cmd
-	output    lockedBuffer
-	exited    chan struct{} // closed when the process has ended
 }
 
-// lockedBuffer is a bytes.Buffer that a process writes while a test reads.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-// tail returns the last bytes written.
-func (b *lockedBuffer) tail() []byte {
-	const most = 4000
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	all := b.buf.Bytes()
-	return bytes.Clone(all[max(0, len(all)-most):])
-}
-
-func start(t *testing.T, name string, port int, cmd *exec.Cmd) *process {
+func start(t *testing.T, name string, port int, command func() *exec.Cmd) *process {
 	t.Helper()
-	p := &process{name: name, url: fmt.Sprintf("https://127.0.0.1:%d", port), ports: []string{fmt.Sprintf(":%d", port)}, cmd: cmd, exited: make(chan struct{})}
-	cmd.Stdout, cmd.Stderr = &p.output, &p.output
-	if err := cmd.Start(); err != nil {
+	p := &process{
+		Process: proctest.New(t, name, command), name: name,
+		url: fmt.Sprintf("https://127.0.0.1:%d", port), ports: []string{fmt.Sprintf(":%d", port)},
+	}
+	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
-	go func() {
-		cmd.Wait()
-		close(p.exited)
-	}()
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		<-p.exited
-	})
 	return p
 }
 
 // awaitReady waits until the server says so itself.
 func (p *process) awaitReady(t *testing.T) {
 	t.Helper()
-	eventually(t, p.name+" is ready", func() error {
-		select {
-		case <-p.exited:
-			t.Fatalf("%s ended: %s", p.name, p.output.tail())
-		default:
-		}
+	p.Eventually(t, "is ready", func() error {
 		a := p.ask(request{Method: http.MethodGet, Path: "/readyz"})
 		if a.err != nil || a.code != http.StatusOK {
-			return fmt.Errorf("%d %v: %s\n%s", a.code, a.err, a.body, p.output.tail())
+			return fmt.Errorf("%d %v: %s\n%s", a.code, a.err, a.body, p.Output())
 		}
 		return nil
 	})
-}
-
-// stop asks the server to end and waits until it has.
-func (p *process) stop(t *testing.T) {
-	t.Helper()
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-p.exited:
-	case <-time.After(patience):
-		t.Fatalf("%s does not end: %s", p.name, p.output.tail())
-	}
-}
-
-// eventually calls check until it returns nil.
-func eventually(t *testing.T, what string, check func() error) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: never: %v", what, err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // world is one etcd, the Larder whose it is and, maybe, a stock server beside it.
@@ -144,7 +65,9 @@ func newWorld(t *testing.T) *world {
 	w.startLarder(t, 200*time.Millisecond)
 	w.larder.awaitReady(t)
 	w.seed(t)
-	w.larder.stop(t)
+	if err := w.larder.Terminate(t); err != nil {
+		t.Fatalf("%v\n%s", err, w.larder.Output())
+	}
 	w.startLarder(t, 0)
 	w.larder.awaitReady(t)
 	if *stockBinary != "" {
@@ -159,18 +82,10 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) startLarder(t *testing.T, compaction time.Duration) {
 	t.Helper()
-	port := freePort(t)
-	raw, err := json.Marshal(larderConfig{Dir: w.dir, Tokens: w.tokens, Port: port, Compaction: compaction})
-	if err != nil {
-		t.Fatal(err)
-	}
-	executable, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command(executable)
-	cmd.Env = append(os.Environ(), roleVariable+"="+string(raw))
-	w.larder = start(t, "larder", port, cmd)
+	port := proctest.Port(t)
+	w.larder = start(t, "larder", port, proctest.Role(t, roleVariable, servertest.Config{
+		Dir: w.dir, Tokens: w.tokens, Port: port, Compaction: compaction, Modes: []string{"RBAC"},
+	}))
 }
 
 // startStock starts kube-apiserver on Larder's etcd. Two servers at one address
@@ -178,13 +93,14 @@ func (w *world) startLarder(t *testing.T, compaction time.Duration) {
 // alone publishes its own.
 func (w *world) startStock(t *testing.T) {
 	t.Helper()
-	port := freePort(t)
+	port := proctest.Port(t)
 	key := filepath.Join(w.dir, "pki", "sa.key")
-	w.stock = start(t, "stock", port, exec.Command(*stockBinary,
-		"--etcd-servers=unix://"+filepath.Join(w.dir, "etcd", "sock", "etcd"),
-		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port), "--cert-dir="+filepath.Join(w.dir, "stock"),
-		"--token-auth-file="+w.tokens, "--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24",
-		"--service-account-issuer="+server.DefaultIssuer, "--service-account-signing-key-file="+key, "--service-account-key-file="+key,
+	args := []string{
+		"--etcd-servers=unix://" + filepath.Join(w.dir, "etcd", "sock", "etcd"),
+		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port), "--cert-dir=" + filepath.Join(w.dir, "stock"),
+		"--token-auth-file=" + w.tokens, "--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24",
+		"--service-account-issuer=" + server.DefaultIssuer, "--service-account-signing-key-file=" + key, "--service-account-key-file=" + key,
 		"--endpoint-reconciler-type=none", "--etcd-compaction-interval=0",
-	))
+	}
+	w.stock = start(t, "stock", port, func() *exec.Cmd { return exec.Command(*stockBinary, args...) })
 }

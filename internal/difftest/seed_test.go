@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 const js = "application/json"
@@ -74,7 +76,7 @@ func (w *world) seed(t *testing.T) {
 		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c%03d","labels":{"third":"%d"}},"data":{"k":%q}}`, i, i%3, strings.Repeat("0123456789", 200))
 		w.must(t, w.larder, request{Method: http.MethodPost, Path: "/api/v1/namespaces/many/configmaps", Type: js, Body: body})
 	}
-	eventually(t, "history is compacted", func() error {
+	proctest.Eventually(t, "history is compacted", func() error {
 		a := w.larder.ask(request{Method: http.MethodGet, Path: "/apis/coordination.k8s.io/v1/namespaces/diff/leases?limit=1&resourceVersion=1&resourceVersionMatch=Exact"})
 		if a.code != http.StatusGone {
 			return fmt.Errorf("%d %s", a.code, a.body)

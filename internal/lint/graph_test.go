@@ -10,7 +10,7 @@ import (
 // import each other. A package stands for its whole subtree unless the subtree
 // has an entry of its own. Do not change this table to make a build pass.
 const graph = `
-internal/invariants
+internal/invariants, internal/proctest
 < kv
 < kv/kvtest
 < cache

@@ -1,0 +1,60 @@
+package proctest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"testing"
+)
+
+// Ports are chosen below those that systems give to outgoing connections, so that
+// none of these takes a port while the server that it was chosen for does not run.
+const (
+	firstPort = 15000
+	lastPort  = 32000
+)
+
+// Port returns a loopback TCP port that nobody listens on and that no other test is
+// given until this one ends.
+func Port(t testing.TB) int {
+	t.Helper()
+	const tries = 1000
+	for range tries {
+		port := firstPort + rand.IntN(lastPort-firstPort)
+		if reserve(t, port) {
+			return port
+		}
+	}
+	t.Fatalf("no free port in %d tries", tries)
+	return 0
+}
+
+// Ports returns n different ports as Port does.
+func Ports(t testing.TB, n int) []int {
+	t.Helper()
+	ports := make([]int, n)
+	for i := range ports {
+		ports[i] = Port(t)
+	}
+	return ports
+}
+
+// reserve takes the UDP port of the number as a sign to other tests, and reports
+// whether the TCP port is free.
+func reserve(t testing.TB, port int) bool {
+	address := fmt.Sprintf("127.0.0.1:%d", port)
+	sign, err := net.ListenPacket("udp4", address)
+	if err != nil {
+		return false
+	}
+	for _, on := range []string{address, fmt.Sprintf("0.0.0.0:%d", port)} {
+		l, err := net.Listen("tcp4", on)
+		if err != nil {
+			sign.Close()
+			return false
+		}
+		l.Close()
+	}
+	t.Cleanup(func() { sign.Close() })
+	return true
+}

@@ -1,0 +1,54 @@
+// Package servertest makes a test binary be a Larder server, so that tests have
+// servers that they can kill.
+package servertest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/larder-io/larder/internal/server"
+)
+
+// Config says how a process serves. It travels to the process as JSON.
+type Config struct {
+	Dir    string   // of the server's files
+	Tokens string   // file with the clients' tokens
+	Port   int      // on the loopback address
+	Stores []string // of an etcd cluster; none embeds one
+	Modes  []string // of authorization; none allows everything
+	// Compaction is how much history to keep; 0 keeps all.
+	Compaction time.Duration
+}
+
+// Run serves as raw, a Config as JSON, says until the process is told to end. A test
+// binary that was started again by its own test calls it in TestMain.
+func Run(raw string) error {
+	var told Config
+	if err := json.Unmarshal([]byte(raw), &told); err != nil {
+		return fmt.Errorf("servertest: %w", err)
+	}
+	config := server.Default()
+	config.DataDir = told.Dir
+	config.Serving.BindAddress, config.Serving.Port = net.IPv4(127, 0, 0, 1), told.Port
+	config.Store.Servers = told.Stores
+	config.Store.CompactionInterval = told.Compaction
+	config.Store.UnsafeNoFsync = true // the machine does not die in these tests
+	config.Authentication.TokenFile = told.Tokens
+	if len(told.Modes) > 0 {
+		config.AuthorizationModes = told.Modes
+	}
+	config.Progress = os.Stdout
+	s, err := server.New(config)
+	if err != nil {
+		return fmt.Errorf("servertest: %w", err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	return s.Run(ctx)
+}
