@@ -3,6 +3,7 @@ package cache
 import (
 	"encoding/binary"
 	"hash/maphash"
+	"math"
 	"slices"
 	"sync/atomic"
 
@@ -130,6 +131,17 @@ func lookupField(packed string, i int) (value string, found bool) {
 		packed = packed[size:]
 	}
 	return "", false
+}
+
+// packSize encodes the size of a stored value, appending to dst. What is larger
+// than a store takes is as good as the largest.
+func packSize(dst []byte, size int) []byte {
+	return binary.LittleEndian.AppendUint32(dst, uint32(min(max(size, 0), math.MaxUint32)))
+}
+
+// unpackSize is the inverse of packSize.
+func unpackSize(packed string) int64 {
+	return int64(uint32(packed[0]) | uint32(packed[1])<<8 | uint32(packed[2])<<16 | uint32(packed[3])<<24)
 }
 
 // objectLabels and objectFields are an Object seen as its labels and fields:

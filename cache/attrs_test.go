@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
+	"math"
 	"strings"
 	"sync"
 	"testing"
@@ -23,7 +24,11 @@ func TestObjectAttributes(t *testing.T) {
 		labelSet := rapid.MapOfN(rapid.StringN(0, 3, 9), text, 0, 20).Draw(t, "labels")
 		fieldSet := rapid.MapOfN(rapid.SampledFrom([]string{"a", "b", "c", "d", "metadata.name", "metadata.namespace"}), text, 0, 6).Draw(t, "fields")
 		key := rapid.SampledFrom([]string{"ns/name", "name", "a/b/c"}).Draw(t, "key")
-		o := NewObject(ObjectConfig{Key: key, Labels: labelSet, Fields: fieldSet}, schema)
+		size := rapid.OneOf(rapid.IntRange(0, 300), rapid.IntRange(0, math.MaxUint32)).Draw(t, "size")
+		o := NewObject(ObjectConfig{Key: key, Labels: labelSet, Fields: fieldSet, Stored: size}, schema)
+		if o.Stored() != int64(size) {
+			t.Fatalf("stored as %d bytes, want %d", o.Stored(), size)
+		}
 		if o.Namespace()+"/"+o.Name() != key && o.Name() != key || o.Key() != key {
 			t.Fatalf("key %q is namespace %q, name %q", key, o.Namespace(), o.Name())
 		}

@@ -297,7 +297,7 @@ func (f *Feed) ingest(key string, value []byte, revision int64) (o *Object) {
 		if cause := recover(); cause != nil {
 			err := fmt.Errorf("cache: panic while decoding %s%s: %v", f.prefix, key, cause)
 			f.logger.Error("decoder panicked", "error", err)
-			o = NewObject(ObjectConfig{Key: key, Revision: revision, Err: err}, f.cache.schema)
+			o = NewObject(ObjectConfig{Key: key, Revision: revision, Err: err, Stored: len(value)}, f.cache.schema)
 		}
 	}()
 	f.ingested.Add(1)

@@ -22,8 +22,8 @@ type EncodingID uint8
 type Object struct {
 	body []byte
 	// meta is the key, cells.extra bytes long, then the values of fields as
-	// packFields packs them.
-	// Invariant: cells.extra <= len(meta)
+	// packFields packs them, then the size of the stored value.
+	// Invariant: cells.extra + sizeWidth <= len(meta)
 	meta     string
 	labels   string // packed by packLabels, interned
 	schema   *Schema
@@ -31,6 +31,9 @@ type Object struct {
 	revision int64
 	cells    cells
 }
+
+// sizeWidth is how many bytes the size of a stored value takes.
+const sizeWidth = 4
 
 // poison says why an object could not be understood. It is apart from Object
 // because hardly any object has one.
@@ -48,6 +51,8 @@ type ObjectConfig struct {
 	// Labels and Fields are what selectors see. They are copied.
 	Labels map[string]string
 	Fields fields.Set
+	// Stored is how many bytes the store keeps as the value.
+	Stored int
 	// Err marks the object as poisoned: the stored value cannot be understood.
 	Err error
 }
@@ -59,15 +64,15 @@ func NewObject(config ObjectConfig, schema *Schema) *Object {
 	if invariants.Enabled {
 		invariants.Assertf(config.Key != "", "cache: object without a key")
 	}
+	var space [512]byte
+	meta := append(space[:0], config.Key...)
 	if config.Err != nil {
-		o.setKey(strings.Clone(config.Key))
+		o.meta = string(packSize(meta, config.Stored))
 		o.poison = &poison{config.Err}
 		return o
 	}
 	o.body = trim(config.Body)
-	var space [512]byte
-	meta := append(space[:0], config.Key...)
-	o.meta = string(packFields(meta, config.Fields, o))
+	o.meta = string(packSize(packFields(meta, config.Fields, o), config.Stored))
 	o.labels = schema.sets.intern(packLabels(space[:0], config.Labels))
 	return o
 }
@@ -113,6 +118,9 @@ func (o *Object) Err() error {
 	return o.poison.err
 }
 
+// Stored is how many bytes the store keeps as the object's value.
+func (o *Object) Stored() int64 { return unpackSize(o.meta[len(o.meta)-sizeWidth:]) }
+
 // Schema is the schema the object was made with.
 func (o *Object) Schema() *Schema { return o.schema }
 
@@ -146,7 +154,7 @@ func (o *Object) label(key string) (string, bool) { return lookupLabel(o.labels,
 
 func (o *Object) lookupField(name string) (string, bool) {
 	if i := o.schema.fieldIndex(name); i >= 0 {
-		if v, ok := lookupField(o.meta[o.cells.extra:], i); ok {
+		if v, ok := lookupField(o.meta[o.cells.extra:len(o.meta)-sizeWidth], i); ok {
 			return v, true
 		}
 	}

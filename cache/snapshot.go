@@ -47,5 +47,8 @@ func (s Snapshot) Len() int { return s.state.objects.Len() }
 // Bytes is the size of all bodies together.
 func (s Snapshot) Bytes() int64 { return s.state.bytes }
 
+// Stored is the size of all values together as the store keeps them.
+func (s Snapshot) Stored() int64 { return s.state.stored }
+
 // Get gives the object with a key, or nil. It may be poisoned: see Object.Err.
 func (s Snapshot) Get(key string) *Object { return s.state.get(key) }

@@ -93,6 +93,7 @@ type state struct {
 	// poisoned are the objects with an error, in key order. Almost always empty.
 	poisoned []*Object
 	bytes    int64 // of all bodies
+	stored   int64 // bytes of all values in the store
 	revision int64
 	position Position // after the events of this revision
 	epoch    uint64
@@ -162,6 +163,7 @@ func (s *state) put(o *Object) *Object {
 		s.poisoned = slices.Insert(slices.Clone(s.poisoned), at, o)
 	}
 	s.bytes += int64(len(o.body))
+	s.stored += o.Stored()
 	return prev
 }
 
@@ -191,6 +193,7 @@ func (s *state) file(prev, next *Object) {
 		}
 	}
 	s.bytes -= int64(len(prev.body))
+	s.stored -= prev.Stored()
 }
 
 func (s *state) findPoisoned(key string) (int, bool) {
@@ -248,7 +251,7 @@ func (s *state) check() {
 		return
 	}
 	var last *Object
-	var bytes int64
+	var bytes, stored int64
 	var poisoned int
 	s.objects.Ascend(func(o *Object) bool {
 		invariants.Assertf(last == nil || last.Key() < o.Key(), "cache: %q out of order", o.Key())
@@ -256,10 +259,12 @@ func (s *state) check() {
 			poisoned++
 		}
 		bytes += int64(len(o.body))
+		stored += o.Stored()
 		last = o
 		return true
 	})
 	invariants.Assertf(bytes == s.bytes, "cache: %d bytes counted, %d kept", bytes, s.bytes)
+	invariants.Assertf(stored == s.stored, "cache: %d stored bytes counted, %d kept", stored, s.stored)
 	invariants.Assertf(poisoned == len(s.poisoned), "cache: %d poisoned, %d listed", poisoned, len(s.poisoned))
 	for _, ix := range s.indexes {
 		filed := 0

@@ -107,29 +107,31 @@ func (c *codec) ingest(schema *cache.Schema, key, rest string, value []byte, rev
 	data, _, err := c.decrypt(context.Background(), key, value)
 	if err != nil {
 		err = storage.NewInternalError(fmt.Errorf("unable to transform key %q: %w", key, errors.Unwrap(err)))
-		return poisoned(schema, rest, revision, err)
+		return poisoned(schema, rest, revision, len(value), err)
 	}
 	obj := c.newFunc()
 	if err := c.decodeStored(data, obj, revision); err != nil {
-		return poisoned(schema, rest, revision, err)
+		return poisoned(schema, rest, revision, len(value), err)
 	}
-	return c.object(schema, rest, obj, revision)
+	return c.object(schema, rest, obj, revision, len(value))
 }
 
-// object makes the cache's object of a decoded one, which it may decorate.
+// object makes the cache's object of a decoded one, which it may decorate and which
+// is stored as so many bytes.
 // Selectable fields are those of the object before decoration, as upstream's
 // watch cache has them.
-func (c *codec) object(schema *cache.Schema, rest string, obj runtime.Object, revision int64) *cache.Object {
+func (c *codec) object(schema *cache.Schema, rest string, obj runtime.Object, revision int64, stored int) *cache.Object {
 	config, err := c.describe(rest, obj, revision)
 	if err != nil {
-		return poisoned(schema, rest, revision, err)
+		return poisoned(schema, rest, revision, stored, err)
 	}
 	if c.decorate != nil {
 		c.decorate(obj)
 	}
 	if config.Body, err = c.encode(obj); err != nil {
-		return poisoned(schema, rest, revision, err)
+		return poisoned(schema, rest, revision, stored, err)
 	}
+	config.Stored = stored
 	return cache.NewObject(config, schema)
 }
 
@@ -142,8 +144,8 @@ func (c *codec) describe(rest string, obj runtime.Object, revision int64) (cache
 }
 
 // poisoned makes an entry that fails the reads which cover it and no others.
-func poisoned(schema *cache.Schema, rest string, revision int64, err error) *cache.Object {
-	return cache.NewObject(cache.ObjectConfig{Key: rest, Revision: revision, Err: err}, schema)
+func poisoned(schema *cache.Schema, rest string, revision int64, stored int, err error) *cache.Object {
+	return cache.NewObject(cache.ObjectConfig{Key: rest, Revision: revision, Stored: stored, Err: err}, schema)
 }
 
 // encode returns the canonical bytes of obj. obj is not kept.

@@ -332,6 +332,9 @@ func TestStorage(t *testing.T) {
 		"GuaranteedUpdateChecksStoredData": func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestGuaranteedUpdateChecksStoredData(ctx, t, f)
 		},
+		"Stats": func(ctx context.Context, t *testing.T, f *fixture) {
+			storagetesting.RunTestStats(ctx, t, f, f.codec, f.transformer, true)
+		},
 		"TransformationFailure": func(ctx context.Context, t *testing.T, f *fixture) {
 			storagetesting.RunTestTransformationFailure(ctx, t, f)
 		},

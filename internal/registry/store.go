@@ -216,7 +216,7 @@ func (s *store) Stats(ctx context.Context) (storage.Stats, error) {
 	snapshot := s.Cache.Snapshot()
 	stats := storage.Stats{ObjectCount: int64(snapshot.Len())}
 	if stats.ObjectCount > 0 {
-		stats.EstimatedAverageObjectSizeBytes = snapshot.Bytes() / stats.ObjectCount
+		stats.EstimatedAverageObjectSizeBytes = snapshot.Stored() / stats.ObjectCount
 	}
 	return stats, nil
 }

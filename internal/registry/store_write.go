@@ -48,7 +48,7 @@ func (s *store) Create(ctx context.Context, key string, obj, out runtime.Object,
 	if out != nil {
 		next = s.foresee(full, data, out)
 	}
-	result, err := s.put(ctx, full, data, 0, ttl)
+	result, err := s.put(ctx, full, data, 0, ttl, next)
 	switch {
 	case err != nil:
 		return err
@@ -60,11 +60,15 @@ func (s *store) Create(ctx context.Context, key string, obj, out runtime.Object,
 	return s.committed(next, out, result.Revision)
 }
 
-// put encrypts data and writes it if the key is at revision.
-func (s *store) put(ctx context.Context, full string, data []byte, revision int64, ttl uint64) (kv.Result, error) {
+// put encrypts data and writes it if the key is at revision. next, if not nil, is
+// told how large it is then.
+func (s *store) put(ctx context.Context, full string, data []byte, revision int64, ttl uint64, next *outcome) (kv.Result, error) {
 	value, err := s.codec.transformer.TransformToStorage(ctx, data, authenticatedKey(full))
 	if err != nil {
 		return kv.Result{}, storage.NewInternalError(err)
+	}
+	if next != nil {
+		next.cache.Stored = len(value)
 	}
 	result, err := s.store.Put(ctx, full, value, kv.PutOptions{IfRevision: revision, TTL: time.Duration(ttl) * time.Second})
 	return result, etcdError(err)
@@ -334,7 +338,7 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 		seconds = *ttl
 	}
 	next := u.foresee(u.full, data, destination)
-	result, err := u.put(ctx, u.full, data, u.now.rev, seconds)
+	result, err := u.put(ctx, u.full, data, u.now.rev, seconds, next)
 	if err != nil {
 		return false, err
 	}
