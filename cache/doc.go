@@ -25,10 +25,11 @@
 // all who ask, and dropped oldest first when a [Budget] is exceeded.
 //
 // A List that pins the value of an indexed field or label looks only at what has that
-// value. Indexes are declared in the [Schema], or learnt: a Cache observes which
-// labels would have spared its queries from looking at much to find little, and makes
-// an index of those (see [LearnConfig]). An index belongs to the states that it was
-// published with, so it never shows anything that a scan would not.
+// value; of several indexes it takes the one that leads to the fewest objects. Indexes
+// are declared in the [Schema], or learnt: a Cache observes which labels would have
+// spared its queries from looking at much to find little, and makes an index of those
+// (see [LearnConfig]). An index belongs to the states that it was published with, so it
+// never shows anything that a scan would not.
 //
 // # Guarantees
 //

@@ -59,9 +59,8 @@ type learner struct {
 
 // learnt is what an index has that was not declared.
 type learnt struct {
-	perValue int          // objects under one value, when it was made
-	uses     atomic.Int64 // fades
-	idle     int          // reviews without a use; guarded by Cache.mu
+	uses atomic.Int64 // fades
+	idle int          // reviews without a use; guarded by Cache.mu
 }
 
 func newLearner(config LearnConfig) *learner {
@@ -183,8 +182,7 @@ func (s *state) buildIndex(key string) (ix index, ok bool) {
 		tree.ReplaceOrInsert(e)
 	}
 	perValue := len(entries) / max(values, 1)
-	ix = index{Index: Index{Label: key}, tree: tree, learnt: &learnt{perValue: perValue}}
-	return ix, perValue*selective <= s.objects.Len()
+	return index{Index: Index{Label: key}, tree: tree, learnt: new(learnt)}, perValue*selective <= s.objects.Len()
 }
 
 // adopt brings an index of base to the present and publishes it. It is false when
@@ -229,16 +227,13 @@ func (c *Cache) makeRoom(indexes []index, more index) ([]index, bool) {
 			}
 		}
 		if count <= c.learner.config.MaxIndexes && entries <= c.learner.config.MaxEntries {
-			break
+			return indexes, true
 		}
 		if least < 0 || indexes[least].learnt.uses.Load() > worthwhile {
 			return nil, false
 		}
 		indexes = slices.Delete(indexes, least, least+1)
 	}
-	// Those that were declared come first, then those that lead to the fewest objects.
-	slices.SortStableFunc(indexes, func(a, b index) int { return cmp.Compare(a.perValue(), b.perValue()) })
-	return indexes, true
 }
 
 // publishIndexes shows the same state with other indexes.

@@ -57,8 +57,7 @@ func (s Snapshot) List(q Query, dst []*Object) (Page, error) {
 	if l.poisoned != nil {
 		return l.page, &PoisonError{Object: l.poisoned}
 	}
-	// Of a declared index nothing is learnt: it comes before any other.
-	if l.label != nil && s.state.learner != nil && (l.page.Index == "" || l.learnt != nil) {
+	if l.label != nil && s.state.learner != nil {
 		s.state.learner.observe(s.state, l.label, l.page.Scanned, l.found)
 	}
 	return l.page, nil
@@ -73,7 +72,6 @@ type lister struct {
 
 	page     Page
 	found    int
-	learnt   *learnt // of the index that is used
 	last     *Object // the object that reached the limit
 	poisoned *Object
 }
@@ -82,8 +80,8 @@ func (l *lister) run() {
 	start := max(l.query.Prefix, l.query.From)
 	pivot := l.state.pivots.get(start)
 	defer l.state.pivots.put(pivot)
-	if tree, value, ok := l.chooseIndex(); ok {
-		l.scanIndex(tree, entry{value, pivot})
+	if ix, value := l.chooseIndex(pivot); ix != nil {
+		l.scanIndex(ix.tree, entry{value, pivot})
 		l.checkPoison(start)
 		return
 	}
@@ -124,22 +122,66 @@ func (l *lister) visit(o *Object) bool {
 	return true
 }
 
-// chooseIndex picks the first index that a selector pins to one value.
-func (l *lister) chooseIndex() (*btree.BTreeG[entry], string, bool) {
+// chooseIndex picks, of the indexes that a selector pins to one value, the one with
+// the fewest objects under it; nil if there is none.
+func (l *lister) chooseIndex(start *Object) (*index, string) {
 	if l.label == nil && l.field == nil {
-		return nil, "", false
+		return nil, ""
 	}
+	var space [4]pinnedIndex
+	pinned := space[:0]
 	for i := range l.state.indexes {
 		ix := &l.state.indexes[i]
 		if value, ok := ix.pinned(l.label, l.field); ok {
-			l.page.Index, l.learnt = ix.Name(), ix.learnt
-			if l.learnt != nil {
-				l.learnt.uses.Add(1)
-			}
-			return ix.tree, value, true
+			pinned = append(pinned, pinnedIndex{ix, value})
 		}
 	}
-	return nil, "", false
+	if len(pinned) == 0 {
+		return nil, ""
+	}
+	best := pinned[0]
+	if len(pinned) > 1 {
+		best = smallest(pinned, start, l.query.Prefix)
+	}
+	l.page.Index = best.index.Name()
+	if best.index.learnt != nil {
+		best.index.learnt.uses.Add(1)
+	}
+	return best.index, best.value
+}
+
+// pinnedIndex is an index and the one value of it that matters.
+type pinnedIndex struct {
+	index *index
+	value string
+}
+
+// smallest gives the index with the fewest objects in range. It looks at little more
+// than those, times the number of indexes: all are counted a few objects at a time.
+func smallest(pinned []pinnedIndex, start *Object, prefix string) pinnedIndex {
+	for few := 16; ; few *= 4 {
+		best, least := 0, few
+		for i, p := range pinned {
+			if n := p.count(start, prefix, least); n < least {
+				best, least = i, n
+			}
+		}
+		if least < few {
+			return pinned[best]
+		}
+	}
+}
+
+// count counts the objects in range, up to most.
+func (p pinnedIndex) count(start *Object, prefix string, most int) (n int) {
+	p.index.tree.AscendGreaterOrEqual(entry{p.value, start}, func(e entry) bool {
+		if e.value != p.value || !strings.HasPrefix(e.object.Key(), prefix) {
+			return false
+		}
+		n++
+		return n < most
+	})
+	return n
 }
 
 // pinned gives the one value that the selectors allow for the index's subject.

@@ -64,15 +64,6 @@ func (ix *index) move(prev, next *Object) {
 	}
 }
 
-// perValue is about how many objects have the same value; that of a declared index
-// is not known, and it is taken for a good one.
-func (ix *index) perValue() int {
-	if ix.learnt == nil {
-		return 0
-	}
-	return ix.learnt.perValue
-}
-
 func lessObject(a, b *Object) bool { return a.Key() < b.Key() }
 
 func lessEntry(a, b entry) bool {
