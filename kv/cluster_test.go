@@ -11,18 +11,19 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
 // leader returns the member that leads the cluster.
-func leader(t *testing.T, members []*member) *member {
+func leader(t *testing.T, members []*kvtest.Member) *kvtest.Member {
 	t.Helper()
-	url, err := kvtest.Leader(t.Context(), endpoints(members))
+	url, err := kvtest.Leader(t.Context(), kvtest.URLs(members))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return members[slices.Index(endpoints(members), url)]
+	return members[slices.Index(kvtest.URLs(members), url)]
 }
 
 // recorder applies a subscription's batches and remembers their keys in order.
@@ -55,8 +56,8 @@ func (r *recorder) run(ctx context.Context, sub *kv.Subscription) error {
 // lost its place.
 func TestClusterLeaderKilled(t *testing.T) {
 	members := startCluster(t, 3, nil)
-	store := openExternal(t, kv.ExternalConfig{Endpoints: endpoints(members)})
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
+	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
 	runUntilEnd(t, tail.Run)
@@ -89,12 +90,15 @@ func TestClusterLeaderKilled(t *testing.T) {
 	}
 	write(50)
 	killed := leader(t, members)
-	kill(killed.cmd)
+	killed.Kill()
 	start := time.Now()
 	write(1)
 	t.Logf("first write after %v", time.Since(start))
 	write(50)
-	killed.start(t)()
+	if err := killed.Start(); err != nil {
+		t.Fatal(err)
+	}
+	killed.AwaitReady(t)
 	write(50)
 
 	var revision int64
@@ -132,7 +136,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 // same cluster id, lower revisions.
 func TestExternalReplaced(t *testing.T) {
 	members := startCluster(t, 1, nil)
-	store := openExternal(t, kv.ExternalConfig{Endpoints: endpoints(members)})
+	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
 	runUntilEnd(t, tail.Run)
 	if err := tail.Wait(t.Context(), 1); err != nil {
@@ -147,12 +151,15 @@ func TestExternalReplaced(t *testing.T) {
 	if err := tail.Wait(t.Context(), last); err != nil {
 		t.Fatal(err)
 	}
-	kill(members[0].cmd)
-	if err := os.RemoveAll(members[0].config.Dir); err != nil {
+	members[0].Kill()
+	if err := os.RemoveAll(members[0].Config.Dir); err != nil {
 		t.Fatal(err)
 	}
-	members[0].start(t)()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	if err := members[0].Start(); err != nil {
+		t.Fatal(err)
+	}
+	members[0].AwaitReady(t)
+	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
 	var err error
 	for err == nil { // what came before the loss

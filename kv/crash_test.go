@@ -2,22 +2,25 @@ package kv_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log"
-	"os"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv"
 )
 
-const dirVariable = "LARDER_KV_TEST_DIR"
-
 // playWriter writes keys into its embedded etcd and prints each one that was
-// acknowledged, until it is killed.
-func playWriter() {
-	store, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: os.Getenv(dirVariable), SnapshotCount: 100})
+// acknowledged, until it is killed. raw is the directory, as JSON.
+func playWriter(raw string) {
+	var dir string
+	if err := json.Unmarshal([]byte(raw), &dir); err != nil {
+		log.Fatal(err)
+	}
+	store, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: dir, SnapshotCount: 100})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -49,21 +52,27 @@ func playWriter() {
 // times over, and finds all that it had been told was written.
 func TestEmbeddedSurvivesKill(t *testing.T) {
 	dir := t.TempDir()
+	writer := proctest.New(t, "writer", proctest.Role(t, writerVariable, dir))
 	acknowledged := make(map[string]int64)
 	for _, writes := range []int{1, 60, 250} {
-		cmd, lines := spawn(t, "writer", dirVariable+"="+dir)
-		for n := 0; lines.Scan(); n++ {
+		if err := writer.Start(); err != nil {
+			t.Fatal(err)
+		}
+		writer.Eventually(t, "writes", func() error {
+			if done := strings.Count(writer.Output(), "\n"); done < writes {
+				return fmt.Errorf("%d lines of %d", done, writes)
+			}
+			return nil
+		})
+		writer.Kill()
+		for line := range strings.Lines(writer.Output()) {
 			var key string
 			var revision int64
-			if _, err := fmt.Sscan(lines.Text(), &key, &revision); err != nil {
+			if _, err := fmt.Sscanf(line, "%s %d\n", &key, &revision); err != nil {
 				break // cut off by the kill
 			}
 			acknowledged[key] = revision
-			if n == writes {
-				cmd.Process.Kill()
-			}
 		}
-		kill(cmd)
 	}
 	if len(acknowledged) < 300 {
 		t.Fatalf("only %d writes were acknowledged", len(acknowledged))

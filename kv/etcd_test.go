@@ -29,14 +29,14 @@ func TestEmbedded(t *testing.T) {
 func TestExternal(t *testing.T) {
 	members := startCluster(t, 1, nil)
 	kvtest.Conformance(t, func(t *testing.T) kvtest.Subject {
-		return subject(openExternal(t, kv.ExternalConfig{Endpoints: endpoints(members)}))
+		return subject(openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)}))
 	})
 }
 
 func TestCluster(t *testing.T) {
 	members := startCluster(t, 3, nil)
 	kvtest.Conformance(t, func(t *testing.T) kvtest.Subject {
-		return subject(openExternal(t, kv.ExternalConfig{Endpoints: endpoints(members)}))
+		return subject(openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)}))
 	})
 }
 
@@ -229,7 +229,7 @@ func TestReplacedStoreEndsWatches(t *testing.T) {
 func TestCompactionProtocol(t *testing.T) {
 	members := startCluster(t, 1, nil)
 	open := func() *kv.Etcd {
-		return openExternal(t, kv.ExternalConfig{Endpoints: endpoints(members), CompactionInterval: time.Hour})
+		return openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members), CompactionInterval: time.Hour})
 	}
 	a, b := open(), open()
 	move := func(store *kv.Etcd) {

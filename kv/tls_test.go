@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/kvtest"
 )
@@ -82,12 +83,13 @@ func TestExternalTLS(t *testing.T) {
 	client := &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
 	clientCert, clientKey := ca.issue(t, "client", client)
 	strangerCert, strangerKey := stranger.issue(t, "client", client)
-	members := startCluster(t, 1, func(cfg *kvtest.MemberConfig) {
+	members := startCluster(t, 1, func(configs []kvtest.MemberConfig) {
+		cfg := &configs[0]
 		cfg.CA, cfg.Cert, cfg.Key = ca.file, serverCert, serverKey
 		cfg.Client = strings.Replace(cfg.Client, "http:", "https:", 1)
 	})
 	t.Run("trusted", func(t *testing.T) {
-		store := openExternal(t, kv.ExternalConfig{Endpoints: endpoints(members), CAFile: ca.file, CertFile: clientCert, KeyFile: clientKey})
+		store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members), CAFile: ca.file, CertFile: clientCert, KeyFile: clientKey})
 		put(t, store, "/registry/a", "1")
 	})
 	// How the server's refusal reaches the client depends on which side was faster.
@@ -105,7 +107,7 @@ func TestExternalTLS(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg.Endpoints = endpoints(members)
+			cfg.Endpoints = kvtest.URLs(members)
 			refused := make(chan string, 100)
 			cfg.Logger = slog.New(chanHandler{refused})
 			store, err := kv.NewExternal(cfg)
@@ -120,13 +122,13 @@ func TestExternalTLS(t *testing.T) {
 				if !strings.Contains(message, want[name]) {
 					t.Errorf("logged %q, want %q", message, want[name])
 				}
-			case <-time.After(30 * time.Second):
+			case <-time.After(proctest.Patience):
 				t.Error("the store does not say why it does not open")
 			}
 		})
 	}
 	t.Run("missing file", func(t *testing.T) {
-		store, err := kv.NewExternal(kv.ExternalConfig{Endpoints: endpoints(members), CAFile: filepath.Join(t.TempDir(), "none")})
+		store, err := kv.NewExternal(kv.ExternalConfig{Endpoints: kvtest.URLs(members), CAFile: filepath.Join(t.TempDir(), "none")})
 		if err != nil {
 			t.Fatal(err)
 		}

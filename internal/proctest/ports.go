@@ -10,8 +10,8 @@ import (
 // Ports are chosen below those that systems give to outgoing connections, so that
 // none of these takes a port while the server that it was chosen for does not run.
 const (
-	firstPort = 15000
-	lastPort  = 32000
+	firstPort = 17000
+	lastPort  = 30000
 )
 
 // Port returns a loopback TCP port that nobody listens on and that no other test is

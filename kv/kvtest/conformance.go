@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv"
 )
 
@@ -27,7 +28,7 @@ type Subject struct {
 }
 
 // limit bounds how long a test waits for what must happen.
-const limit = 30 * time.Second
+const limit = proctest.Patience
 
 // Conformance tests that a store keeps the guarantees of package kv. The store
 // that open returns must be running and is left open; keys outside "/conformance/"

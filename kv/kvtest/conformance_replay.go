@@ -44,6 +44,7 @@ func (s *suite) testReplay() {
 func (s *suite) replay(reach, wantPast, present int64) {
 	s.Helper()
 	tail := kv.NewTail(kv.TailConfig{Store: s.Store, Prefix: "/conformance", Replay: reach})
+	sub := tail.Subscribe(s.prefix) // before the Tail runs: it misses nothing of the past
 	ctx, cancel := context.WithCancel(s.ctx)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return tail.Run(ctx) })
@@ -51,7 +52,6 @@ func (s *suite) replay(reach, wantPast, present int64) {
 		cancel()
 		s.must(group.Wait())
 	}()
-	sub := tail.Subscribe(s.prefix)
 	past, until, err := sub.Begin(s.ctx)
 	s.must(err)
 	if past != wantPast || past > 0 && until != present {
