@@ -77,7 +77,10 @@ type ServiceAccounts struct {
 type Auth struct {
 	Authenticator authenticator.Request
 	Authorizer    authorizer.Authorizer
-	RuleResolver  authorizer.RuleResolver
+	// Gate decides as Authorizer does and remembers what RBAC decided. Of several
+	// rules that allow the same, its reason may name another one.
+	Gate         authorizer.Authorizer
+	RuleResolver authorizer.RuleResolver
 	// Tokens is nil when no signing key was given.
 	Tokens serviceaccount.TokenGenerator
 	// OpenID answers OpenIDPaths: who issues the tokens, and the keys that verify

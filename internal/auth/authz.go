@@ -36,8 +36,20 @@ func (a *Auth) loadAuthorizer(ctx context.Context, c Config) error {
 		return fmt.Errorf("auth: authorization: %w", err)
 	}
 	a.Authorizer, a.RuleResolver = union.New(readers{health}, modes), rules
+	a.Gate = a.Authorizer
+	if c.remembers() {
+		remembered, err := newDecisions(modes, c.Informers)
+		if err != nil {
+			return err
+		}
+		a.Gate = union.New(readers{health}, remembered)
+	}
 	return nil
 }
+
+// remembers reports whether all that decides is RBAC, whose decisions depend on
+// nothing but its objects.
+func (c *Config) remembers() bool { return len(c.Modes) == 1 && c.Modes[0] == ModeRBAC }
 
 // readers lets another authorizer allow nothing but to read.
 type readers struct{ authorizer.Authorizer }

@@ -9,6 +9,8 @@
 //     error (401), never anonymous.
 //   - Authorizer: the paths of health checks, then system:masters, then the modes
 //     in the order given. The first that decides wins; no opinion at all is a refusal.
+//   - Gate: the same for the front door, which asks for every request. A decision of
+//     RBAC is remembered until the first change of an RBAC object.
 //   - RuleResolver: what a subject may do, for SelfSubjectRulesReview.
 //   - Tokens: signs service-account tokens for TokenRequest.
 //

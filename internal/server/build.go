@@ -118,7 +118,7 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 	return httpapi.New(httpapi.Config{
 		ExternalAddress: s.externalAddress(), Handlers: handlers,
 		Registry: p.registry, Listener: s.listener, TLS: p.certificates.config,
-		Authenticator: p.auth.Authenticator, Audiences: p.auth.Audiences, Authorizer: p.auth.Authorizer,
+		Authenticator: p.auth.Authenticator, Audiences: p.auth.Audiences, Authorizer: p.auth.Gate,
 		Admission: admission, Version: &version,
 		HealthChecks: health, LiveChecks: health, ReadyChecks: append(health[:len(health):len(health)], ready...),
 		RequestTimeout: s.config.Serving.RequestTimeout, MinRequestTimeout: s.config.Serving.MinRequestTimeout,
