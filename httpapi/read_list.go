@@ -92,13 +92,13 @@ func (x *exchange) sendList(ctx context.Context, i *installed, f format, listing
 			return 0, false, err
 		}
 		if f.mediaType == runtime.ContentTypeJSON {
-			body, ok, err := i.view.AppendTable(ctx, nil, listing.Objects, listing.Meta, options, f.convert.GroupVersion())
+			rows, err := i.view.Rows(ctx, listing.Objects, listing.Meta, options, f.convert.GroupVersion())
 			if err != nil {
 				return 0, false, err
 			}
-			if ok {
-				x.sendJSON(f, body)
-				return len(body), false, nil
+			if rows != nil {
+				x.sendWhole(f, rows.Size(), &tableBody{rows})
+				return rows.Size(), false, nil
 			}
 		}
 		table, err := i.view.Table(ctx, listing.Objects, listing.Meta, options, f.convert.GroupVersion())
@@ -114,25 +114,48 @@ func (x *exchange) sendList(ctx context.Context, i *installed, f format, listing
 	if err := room.fill(i.view.Form(f.media(), f.shape()), listing.Meta); err != nil {
 		return 0, false, err
 	}
+	size = room.size
+	sent = x.sendWhole(f, size, room)
+	return size, sent, nil
+}
+
+// sendWhole answers with the size bytes that body writes, in the way that f and the
+// client ask for. It reports whether body belongs to the response.
+func (x *exchange) sendWhole(f format, size int, body writerToCloser) bool {
 	switch {
 	case f.rewritten():
-		body := bytes.NewBuffer(make([]byte, 0, room.size))
-		if _, err := room.WriteTo(body); err != nil {
-			return 0, false, err
+		whole := bytes.NewBuffer(make([]byte, 0, size))
+		if _, err := body.WriteTo(whole); err != nil {
+			x.fail(err) // of a buffer: cannot be
+			return false
 		}
-		x.sendJSON(f, body.Bytes())
-		return room.size, false, nil
-	case x.compresses(room.size):
-		out := bytes.NewBuffer(make([]byte, 0, room.size/8))
+		x.sendJSON(f, whole.Bytes())
+		return false
+	case x.compresses(size):
+		out := bytes.NewBuffer(make([]byte, 0, size/8))
 		z := getGzip(out)
-		_, err := room.WriteTo(z)
+		_, err := body.WriteTo(z)
 		x.sendGzip(http.StatusOK, f.mediaType, out, z, err)
-		return room.size, false, nil
+		return false
 	}
-	size = room.size
-	x.sendFrom(http.StatusOK, f.mediaType, size, room)
-	return size, true, nil
+	x.sendFrom(http.StatusOK, f.mediaType, size, body)
+	return true
 }
+
+// tableBody writes a table.
+type tableBody struct{ rows *registry.Rows }
+
+// WriteTo implements io.WriterTo.
+func (b *tableBody) WriteTo(w io.Writer) (int64, error) {
+	out := newChunkWriter(w)
+	defer out.release()
+	b.rows.Write(out.write)
+	out.flush()
+	return out.written, out.err
+}
+
+// Close implements io.Closer.
+func (b *tableBody) Close() error { return nil }
 
 // stitches reports whether a listing is one whose compressed pieces are worth
 // keeping: all of a resource or namespace, in a form that is kept.

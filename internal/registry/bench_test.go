@@ -1,6 +1,7 @@
 package registry_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -148,4 +149,54 @@ func BenchmarkDeletedFrame(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkTable writes a table of 1,000 pods: rows that are made, rows that were,
+// and rows that cannot be kept.
+func BenchmarkTable(b *testing.B) {
+	v, values := benchView(b)
+	var objects []*cache.Object
+	ingest := func() {
+		objects = objects[:0]
+		for i, value := range values {
+			objects = append(objects, v.Resource.Ingest(fmt.Sprintf("default/web-%06d", i), value, int64(i+5)))
+		}
+	}
+	var dst []byte
+	table := func(b *testing.B) {
+		rows, err := v.Rows(b.Context(), objects, wire.ListMeta{Revision: 99}, &metav1.TableOptions{}, metav1.SchemeGroupVersion)
+		if err != nil {
+			b.Fatal(err)
+		}
+		dst = dst[:0]
+		rows.Write(func(p []byte) { dst = append(dst, p...) })
+		b.SetBytes(int64(len(dst)))
+	}
+	b.Run("first", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			ingest()
+			table(b)
+		}
+	})
+	b.Run("again", func(b *testing.B) {
+		ingest()
+		b.ReportAllocs()
+		for b.Loop() {
+			table(b)
+		}
+	})
+	b.Run("printed", func(b *testing.B) {
+		ingest()
+		b.ReportAllocs()
+		for b.Loop() {
+			table, err := v.Table(b.Context(), objects, wire.ListMeta{Revision: 99}, &metav1.TableOptions{}, metav1.SchemeGroupVersion)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if dst, err = json.Marshal(table); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }

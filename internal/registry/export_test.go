@@ -1,6 +1,9 @@
 package registry
 
 import (
+	"reflect"
+	"time"
+
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/larder-io/larder/cache"
@@ -38,4 +41,15 @@ func (r *Resource) NewList() runtime.Object   { return r.codec.newListFunc() }
 // BookmarkObject is the object of a bookmark.
 func (r *Resource) BookmarkObject(revision int64, initialEnd bool) (runtime.Object, error) {
 	return r.codec.bookmark(revision, initialEnd)
+}
+
+// Times finds the times in obj, and says whether these are all.
+func Times(obj any) ([]*time.Time, bool) {
+	return newTimeFinder(obj).find(reflect.ValueOf(obj), nil)
+}
+
+// RowKept reports whether the row of o can be kept.
+func (v *View) RowKept(o *cache.Object) (bool, error) {
+	row, err := v.row(o)
+	return err == nil && row[0]&rowVolatile == 0, err
 }

@@ -3,9 +3,9 @@ package registry
 import (
 	"bytes"
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -50,78 +50,126 @@ func (v *View) printList(ctx context.Context, objects []*cache.Object, list wire
 	return v.table.ConvertToTable(ctx, out, options)
 }
 
-// tableChunk is how many objects a long table has decoded at a time.
-const tableChunk = 256
-
-// AppendTable appends to dst what Table returns, encoded in JSON, without holding
-// all objects decoded at once. The metadata in the rows are the bytes that
-// PartialObjectMetadata is served from. It does nothing and returns false where
-// rows hold something else, or are not one for each object.
-func (v *View) AppendTable(ctx context.Context, dst []byte, objects []*cache.Object, list wire.ListMeta, options *metav1.TableOptions, gv schema.GroupVersion) ([]byte, bool, error) {
-	if len(objects) == 0 || options.IncludeObject != "" && options.IncludeObject != metav1.IncludeMetadata {
-		return dst, false, nil
-	}
-	shape := Partial
-	if gv == metav1beta1.SchemeGroupVersion {
-		shape = PartialV1beta1
-	}
-	begin := len(dst)
-	for chunk := range slices.Chunk(objects, tableChunk) {
-		table, err := v.printList(ctx, chunk, list, options)
-		if err != nil {
-			return dst[:begin], true, err
-		}
-		if len(table.Rows) != len(chunk) {
-			return dst[:begin], false, nil
-		}
-		if len(dst) > begin {
-			dst = append(dst, ',')
-		} else if dst, err = appendTableHead(dst, *table, gv); err != nil {
-			return dst[:begin], true, err
-		}
-		if dst, err = appendRows(dst, table.Rows, chunk, v.Form(JSON, shape)); err != nil {
-			return dst[:begin], true, err
-		}
-	}
-	return append(dst, "]}\n"...), true, nil
+// Rows is a table that is written from rows and metadata that are kept. It may be
+// written more than once; its ages are those of when it was made.
+type Rows struct {
+	head  []byte   // up to the first row
+	rows  [][]byte // kept rows, shared
+	items [][]byte // metadata, shared; nil for none
+	now   time.Time
+	size  int
+	room  []byte
 }
 
-// appendTableHead appends a table up to its first row.
-func appendTableHead(dst []byte, table metav1.Table, gv schema.GroupVersion) ([]byte, error) {
+const (
+	noObject = "null"
+	rowEnd   = "}"
+	rowsEnd  = "]}\n"
+)
+
+// Rows returns what [View.Table] returns, encoded in JSON. Objects whose rows are
+// kept are not decoded, others one at a time. It returns nil where rows hold whole
+// objects, or are not one for each object in its place.
+func (v *View) Rows(ctx context.Context, objects []*cache.Object, list wire.ListMeta, options *metav1.TableOptions, gv schema.GroupVersion) (*Rows, error) {
+	switch options.IncludeObject {
+	case "", metav1.IncludeMetadata, metav1.IncludeNone:
+	default:
+		return nil, nil
+	}
+	if len(objects) == 0 || sortedTables[v.Resource.GroupResource] {
+		return nil, nil
+	}
+	empty, err := v.printList(ctx, nil, list, options)
+	if err != nil {
+		return nil, err
+	}
+	t := &Rows{now: time.Now(), rows: make([][]byte, 0, len(objects)), items: make([][]byte, 0, len(objects))}
+	if t.head, err = tableHead(*empty, gv); err != nil {
+		return nil, err
+	}
+	form := v.Form(JSON, partialShape(gv))
+	for _, o := range objects {
+		err := t.add(v, form, o, options.IncludeObject)
+		switch {
+		case errors.Is(err, errRows):
+			return nil, nil
+		case err != nil:
+			return nil, err
+		}
+	}
+	t.size += len(t.head) + len(objects) - 1 + len(rowsEnd)
+	return t, nil
+}
+
+// sortedTables lists the resources whose printers put the rows of a list in an order
+// of their own (kubernetes pkg/printers/internalversion/printers.go).
+var sortedTables = map[schema.GroupResource]bool{
+	{Group: "flowcontrol.apiserver.k8s.io", Resource: "flowschemas"}: true,
+}
+
+// partialShape is the shape of the metadata in rows of a version of meta.k8s.io.
+func partialShape(gv schema.GroupVersion) Shape {
+	if gv == metav1beta1.SchemeGroupVersion {
+		return PartialV1beta1
+	}
+	return Partial
+}
+
+// tableHead is a table without rows up to where they belong.
+func tableHead(table metav1.Table, gv schema.GroupVersion) ([]byte, error) {
 	table.SetGroupVersionKind(gv.WithKind("Table"))
 	table.Rows = []metav1.TableRow{}
-	head, err := json.Marshal(table)
-	if err != nil {
-		return dst, fmt.Errorf("registry: table: %w", err)
-	}
-	return append(dst, bytes.TrimSuffix(head, []byte("]}"))...), nil
+	head, err := marshalJSON(table)
+	return bytes.TrimSuffix(head, []byte("]}")), err
 }
 
-// appendRows appends rows, the i-th with the metadata of the i-th object.
-func appendRows(dst []byte, rows []metav1.TableRow, objects []*cache.Object, form *Form) ([]byte, error) {
-	for i := range rows {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		cells, err := json.Marshal(rows[i].Cells)
-		if err != nil {
-			return dst, fmt.Errorf("registry: table: %w", err)
-		}
-		dst = append(append(dst, `{"cells":`...), cells...)
-		if len(rows[i].Conditions) > 0 {
-			conditions, err := json.Marshal(rows[i].Conditions)
-			if err != nil {
-				return dst, fmt.Errorf("registry: table: %w", err)
-			}
-			dst = append(append(dst, `,"conditions":`...), conditions...)
-		}
-		item, err := form.Item(objects[i])
-		if err != nil {
-			return dst, err
-		}
-		dst = append(append(append(dst, `,"object":`...), item...), '}')
+// add adds the row of o.
+func (t *Rows) add(v *View, form *Form, o *cache.Object, include metav1.IncludeObjectPolicy) error {
+	row, err := v.row(o)
+	if err != nil {
+		return err
 	}
-	return dst, nil
+	if row[0]&rowVolatile != 0 {
+		if row, err = v.printedRow(o, row[0]); err != nil {
+			return err
+		}
+	}
+	var item []byte
+	size := len(noObject)
+	if include != metav1.IncludeNone || row[0]&rowMetadata != 0 {
+		if item, err = form.Item(o); err != nil {
+			return err
+		}
+		size = len(item)
+	}
+	t.room = appendRow(t.room[:0], row, t.now)
+	t.rows, t.items = append(t.rows, row), append(t.items, item)
+	t.size += len(t.room) + size + len(rowEnd)
+	return nil
+}
+
+// Size is the number of bytes that the table has.
+func (t *Rows) Size() int { return t.size }
+
+// Write writes the table piece by piece; small pieces come in room, which is used
+// again for the next.
+func (t *Rows) Write(write func(p []byte)) {
+	write(t.head)
+	for i, row := range t.rows {
+		t.room = t.room[:0]
+		if i > 0 {
+			t.room = append(t.room, ',')
+		}
+		t.room = appendRow(t.room, row, t.now)
+		item := t.items[i]
+		if item == nil {
+			item = []byte(noObject)
+		}
+		write(t.room)
+		write(item)
+		write([]byte(rowEnd))
+	}
+	write([]byte(rowsEnd))
 }
 
 // TableOf prints one object, at revision if that is not 0.

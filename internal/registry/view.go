@@ -32,7 +32,7 @@ const (
 // Shape is how much of an object a reader asked for.
 type Shape uint8
 
-// The shapes that forms have. Tables are made by [View.Table].
+// The shapes that forms have. Tables are made by [View.Rows] and [View.Table].
 const (
 	Full           Shape = iota
 	Partial              // PartialObjectMetadata of meta.k8s.io/v1
@@ -52,17 +52,20 @@ type View struct {
 
 	table rest.TableConvertor
 	forms [mediaTypes][shapes]*Form
+	rowID FormID
+	times func() *timeFinder // of its items
 }
 
 // addView adds a version to those that r is served in. table prints its objects.
 // Views are added before the Resource runs.
 func (r *Resource) addView(gvk schema.GroupVersionKind, table rest.TableConvertor) (*View, error) {
-	base := firstViewForm + r.views*mediaTypes
-	if base+mediaTypes > maxForms {
+	base := firstViewForm + r.views*viewForms
+	if base+viewForms > maxForms {
 		return nil, fmt.Errorf("%s is served in too many versions", r.GroupResource)
 	}
 	r.views++
-	v := &View{Resource: r, GVK: gvk, ListKind: gvk.Kind + "List", table: table}
+	v := &View{Resource: r, GVK: gvk, ListKind: gvk.Kind + "List", table: table, rowID: FormID(base + mediaTypes)}
+	v.times = sync.OnceValue(func() *timeFinder { return newTimeFinder(r.codec.newListFunc()) })
 	for media := range MediaType(mediaTypes) {
 		for shape := range Shape(shapes) {
 			v.forms[media][shape] = v.newForm(media, shape, base)
@@ -113,6 +116,7 @@ const (
 	canonicalForm = 0
 	partialForms  = 1 // media and shape of PartialObjectMetadata follow
 	firstViewForm = partialForms + mediaTypes*(shapes-1)
+	viewForms     = mediaTypes + 1 // and the rows of tables
 	maxForms      = 1 << 8
 )
 
