@@ -17,7 +17,7 @@ const (
 
 // catchUp dispatches most of what happened after a revision up to the present of the
 // start, and returns up to where; a watch delivers the rest.
-func (t *Tail) catchUp(ctx context.Context, after int64) (int64, error) {
+func (t *Tail) catchUp(ctx context.Context, after int64, replacements uint64) (int64, error) {
 	t.mu.Lock()
 	present := t.present
 	t.mu.Unlock()
@@ -33,6 +33,9 @@ func (t *Tail) catchUp(ctx context.Context, after int64) (int64, error) {
 		}
 		if err := group.Wait(); err != nil {
 			return after, err
+		}
+		if t.store.Replacements() != replacements {
+			return after, ErrReplaced
 		}
 		for _, batches := range parts {
 			after += partLength

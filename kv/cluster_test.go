@@ -19,7 +19,7 @@ import (
 // leader returns the member that leads the cluster.
 func leader(t *testing.T, members []*kvtest.Member) *kvtest.Member {
 	t.Helper()
-	url, err := kvtest.Leader(t.Context(), kvtest.URLs(members))
+	url, err := kvtest.NewOutsider(t, kvtest.URLs(members)).Leader(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

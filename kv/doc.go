@@ -26,7 +26,8 @@
 //     was acknowledged before the call.
 //   - K6, one history: when the store behind the client turns out to be another
 //     one (cluster id changed) or an older one (revision or raft term went back),
-//     every watch ends with [ErrReplaced]. Revisions learnt before mean nothing.
+//     every watch ends with [ErrReplaced]. Revisions learnt before mean nothing;
+//     Replacements tells those who hold one without a watch.
 //
 // # Tail
 //

@@ -10,8 +10,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.uber.org/zap/zapcore"
 )
@@ -53,13 +56,13 @@ func NewEmbedded(cfg EmbeddedConfig) (*Etcd, error) {
 		return nil, errors.New("kv: embedded etcd needs a directory")
 	}
 	e := newEtcd("embedded", cfg.Prefix, cfg.Logger, cfg.Observer, cfg.CompactionInterval)
-	e.open = func(ctx context.Context) (*session, error) { return openEmbedded(ctx, cfg, e.logger) }
+	e.open = func(ctx context.Context) (*session, error) { return openEmbedded(ctx, cfg, e) }
 	return e, nil
 }
 
 // openEmbedded locks the directory, starts the server and waits until it can serve.
-func openEmbedded(ctx context.Context, cfg EmbeddedConfig, logger *slog.Logger) (*session, error) {
-	config, err := embeddedConfig(cfg, logger)
+func openEmbedded(ctx context.Context, cfg EmbeddedConfig, e *Etcd) (*session, error) {
+	config, err := embeddedConfig(cfg, e.logger)
 	if err != nil {
 		return nil, err
 	}
@@ -74,6 +77,7 @@ func openEmbedded(ctx context.Context, cfg EmbeddedConfig, logger *slog.Logger) 
 		return nil, err
 	}
 	client := v3client.New(server.Server)
+	e.revisions.alone = func(header *etcdserverpb.ResponseHeader) bool { return alone(server.Server, header) }
 	return &session{
 		client: client,
 		size:   func(context.Context) (int64, error) { return server.Server.Backend().Size(), nil },
@@ -84,6 +88,20 @@ func openEmbedded(ctx context.Context, cfg EmbeddedConfig, logger *slog.Logger) 
 			lock.Close()
 		},
 	}, nil
+}
+
+// alone fills in what a linearizable read would say now, if server is the only
+// member. Its term and revision are those of what it has applied, and it
+// acknowledges nothing before. Members can only be added by what it applies.
+func alone(server *etcdserver.EtcdServer, header *etcdserverpb.ResponseHeader) bool {
+	voters, ok := server.Cluster().(interface{ VotingMemberIDs() []types.ID })
+	if !ok || len(voters.VotingMemberIDs()) != 1 || server.Leader() != server.MemberID() {
+		return false
+	}
+	header.ClusterId = uint64(server.Cluster().ID())
+	header.RaftTerm = server.Term()
+	header.Revision = server.KV().Rev()
+	return true
 }
 
 func startEmbedded(ctx context.Context, config *embed.Config) (*embed.Etcd, error) {

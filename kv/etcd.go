@@ -329,6 +329,9 @@ func (e *Etcd) Size(ctx context.Context) (int64, error) {
 // ClusterID returns the id of the etcd cluster, 0 before the first answer.
 func (e *Etcd) ClusterID() uint64 { return e.history.clusterID.Load() }
 
+// Replacements counts how often the store turned out to be another one.
+func (e *Etcd) Replacements() uint64 { return e.history.generation.Load() }
+
 func (e *Etcd) observe(op, key string, start time.Time, err error) {
 	if e.observer.Request != nil {
 		e.observer.Request(op, key, time.Since(start), err)

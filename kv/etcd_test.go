@@ -206,9 +206,13 @@ func TestReplacedStoreEndsWatches(t *testing.T) {
 				t.Fatal(err)
 			}
 			watch := store.Watch(t.Context(), "/registry/", revision)
+			before := store.Replacements()
 			forge()
 			if _, err := store.Revision(t.Context()); err != nil {
 				t.Fatal(err)
+			}
+			if got := store.Replacements(); got != before+1 {
+				t.Errorf("%d replacements, want %d", got, before+1)
 			}
 			if response := <-watch; !errors.Is(response.Err, kv.ErrReplaced) {
 				t.Errorf("watch: %+v, want ErrReplaced", response)
@@ -304,9 +308,25 @@ func TestRevokedLeaseIsReplaced(t *testing.T) {
 	}
 }
 
-// TestRevisionIsShared has many callers ask at once while writers write.
+// TestRevisionIsShared has many callers ask at once while writers write. A server
+// that is alone asks nobody.
 func TestRevisionIsShared(t *testing.T) {
-	store := openEmbedded(t, kv.EmbeddedConfig{})
+	t.Run("cluster", func(t *testing.T) {
+		members := startCluster(t, 1, nil)
+		store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
+		if reads, calls := shareRevisions(t, store); reads == 0 || reads > calls {
+			t.Errorf("%d reads for %d calls", reads, calls)
+		}
+	})
+	t.Run("alone", func(t *testing.T) {
+		if reads, calls := shareRevisions(t, openEmbedded(t, kv.EmbeddedConfig{})); reads != 0 {
+			t.Errorf("%d reads for %d calls", reads, calls)
+		}
+	})
+}
+
+// shareRevisions checks the revisions and counts the reads behind them.
+func shareRevisions(t *testing.T, store *kv.Etcd) (reads, calls uint64) {
 	before := store.RevisionReads()
 	const callers, each = 32, 20
 	group, ctx := errgroup.WithContext(t.Context())
@@ -335,9 +355,7 @@ func TestRevisionIsShared(t *testing.T) {
 	if err := group.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if reads := store.RevisionReads() - before; reads == 0 || reads > callers*each {
-		t.Errorf("%d reads for %d calls", reads, callers*each)
-	}
+	return store.RevisionReads() - before, callers * each
 }
 
 func TestObserver(t *testing.T) {

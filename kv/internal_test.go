@@ -116,15 +116,30 @@ func TestHistory(t *testing.T) {
 
 func TestRevisionReaderJoins(t *testing.T) {
 	r := revisionReader{kick: make(chan struct{}, 1)}
+	if r.join() != nil {
+		t.Fatal("the first caller is not to read by itself")
+	}
 	first := r.join()
-	if r.join() != first {
+	if first == nil || r.join() != first {
 		t.Error("two callers that wait at once do not share a read")
 	}
-	if r.take() != first || len(r.kick) != 1 {
+	if len(r.kick) != 0 {
+		t.Error("two reads at once")
+	}
+	r.end()
+	if len(r.kick) != 1 || r.take() != first {
 		t.Error("the read is not the one that was joined")
 	}
-	if r.join() == first {
+	second := r.join()
+	if second == nil || second == first {
 		t.Error("a caller joined a read that had begun")
+	}
+	if r.take() != second || r.take() != nil || r.join() != nil {
+		t.Error("when nobody waits any more, the next caller is not to read by itself")
+	}
+	r.end()
+	if len(r.kick) != 1 || r.busy { // the kick is of before
+		t.Error("still busy")
 	}
 }
 

@@ -182,6 +182,10 @@ type Store interface {
 	// Revision returns the store's current revision by a linearizable read that
 	// is shared by all callers that were waiting when it began.
 	Revision(ctx context.Context) (int64, error)
+	// Replacements counts how often the store turned out to be another one (K6). A
+	// watch that was opened at one count ends with ErrReplaced at the next: who
+	// learnt a revision before must compare the count once the watch is open.
+	Replacements() uint64
 	// Health reads from the store and returns what went wrong.
 	Health(ctx context.Context) error
 	// Compaction returns the last compacted revision that was observed.

@@ -213,14 +213,14 @@ func (t *Tail) unsubscribe(s *Subscription) {
 // present: the past that was lost may be that of another store.
 func (t *Tail) runWatch(ctx context.Context) error {
 	for reach := t.replay; ; reach = 0 {
-		present, err := t.currentRevision(ctx)
+		present, replacements, err := t.currentRevision(ctx)
 		if err != nil {
 			return err
 		}
 		t.restart(t.begin(ctx, present, reach), present)
 		for delay := retryFirst; ; delay = min(2*delay, retryMax) {
 			before := t.seen.Load()
-			err := t.watch(ctx, before)
+			err := t.watch(ctx, before, replacements)
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
@@ -243,38 +243,46 @@ func (t *Tail) runWatch(ctx context.Context) error {
 	}
 }
 
-// currentRevision asks the store until it answers.
-func (t *Tail) currentRevision(ctx context.Context) (int64, error) {
+// currentRevision asks the store until it answers. The revision belongs to the
+// history that the count of replacements names.
+func (t *Tail) currentRevision(ctx context.Context) (revision int64, replacements uint64, err error) {
 	for delay := retryFirst; ; delay = min(2*delay, retryMax) {
-		revision, err := t.store.Revision(ctx)
-		if err == nil {
-			return revision, nil
-		}
-		if ctx.Err() != nil {
-			return 0, ctx.Err()
-		}
-		if errors.Is(err, ErrClosed) {
-			return 0, err
+		replacements = t.store.Replacements()
+		revision, err = t.store.Revision(ctx)
+		switch {
+		case err == nil && t.store.Replacements() == replacements:
+			return revision, replacements, nil
+		case err == nil:
+			continue
+		case ctx.Err() != nil:
+			return 0, 0, ctx.Err()
+		case errors.Is(err, ErrClosed):
+			return 0, 0, err
 		}
 		t.logger.Warn("store does not answer", "error", err)
 		if err := sleep(ctx, delay); err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 	}
 }
 
-// watch dispatches one watch's responses until it ends and returns why.
-func (t *Tail) watch(ctx context.Context, after int64) error {
+// watch dispatches one watch's responses until it ends and returns why. after is a
+// revision of the history that replacements names.
+func (t *Tail) watch(ctx context.Context, after int64, replacements uint64) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	t.setCancel(cancel)
 	defer t.setCancel(nil)
-	after, err := t.catchUp(ctx, after)
+	after, err := t.catchUp(ctx, after, replacements)
 	if err != nil {
 		return err
 	}
 	t.stats.watches.Add(1)
-	for response := range t.store.Watch(ctx, t.prefix, after) {
+	responses := t.store.Watch(ctx, t.prefix, after)
+	if t.store.Replacements() != replacements {
+		return ErrReplaced // while no watch was open to be ended by it
+	}
+	for response := range responses {
 		if response.Err != nil {
 			return response.Err
 		}

@@ -273,6 +273,56 @@ func TestSubscriptionLoss(t *testing.T) {
 	}
 }
 
+// TestReplacedWhileNobodyWatches replaces the store by another one, which soon is at
+// a higher revision than the first was, while the tail has no watch to be ended by
+// it: before its first, and before it opens one again.
+func TestReplacedWhileNobodyWatches(t *testing.T) {
+	for _, opened := range []int{0, 1} {
+		t.Run(fmt.Sprint(opened), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := kvtest.NewMemory()
+				for i := range 3 {
+					put(t, store, "/registry/pods/a/old", fmt.Sprint(i))
+				}
+				watches, gate := 0, make(chan struct{})
+				store.SetHook(func(op, key string) error {
+					if op == "watch" {
+						if watches++; watches == opened+1 {
+							<-gate
+						}
+					}
+					return nil
+				})
+				tail := startTail(t, store)
+				sub := tail.Subscribe("/registry/pods/")
+				load(t, store, sub, "/registry/pods/")
+				synctest.Wait()
+				store.EndWatches(errors.New("connection lost"))
+				time.Sleep(time.Second)
+				if got := sub.Fresh(); got != 4 || watches != opened+1 {
+					t.Fatalf("Fresh = %d, %d watches", got, watches)
+				}
+				store.Restore(1, true)
+				for i := range 10 {
+					put(t, store, fmt.Sprintf("/registry/pods/a/new%d", i), "1")
+				}
+				close(gate)
+				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+				defer cancel()
+				if batches, err := sub.Next(ctx); !errors.Is(err, kv.ErrLost) {
+					t.Fatalf("Next: %v, %v, want ErrLost", batches, err)
+				}
+				if got := load(t, store, sub, "/registry/pods/"); got != 11 {
+					t.Errorf("reloaded at %d", got)
+				}
+				if err := sub.Wait(ctx, 11); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
 func TestTailResumesWithoutGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()

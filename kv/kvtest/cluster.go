@@ -71,17 +71,29 @@ func URLs(members []*Member) []string {
 	return urls
 }
 
-// Leader returns the client URL, one of urls, of the member that leads. Members that
-// do not answer are passed over.
-func Leader(ctx context.Context, urls []string) (string, error) {
+// Outsider is a client of a cluster that goes past the servers under test.
+type Outsider struct {
+	client *clientv3.Client
+	urls   []string
+}
+
+// NewOutsider returns a client of a cluster, which the test's end closes.
+func NewOutsider(t testing.TB, urls []string) *Outsider {
+	t.Helper()
 	client, err := clientv3.New(clientv3.Config{Endpoints: urls, Logger: zap.NewNop()})
 	if err != nil {
-		return "", fmt.Errorf("kvtest: leader: %w", err)
+		t.Fatal(err)
 	}
-	defer client.Close()
-	for _, member := range urls {
+	t.Cleanup(func() { client.Close() })
+	return &Outsider{client: client, urls: urls}
+}
+
+// Leader returns the client URL of the member that leads. Members that do not answer
+// are passed over.
+func (o *Outsider) Leader(ctx context.Context) (string, error) {
+	for _, member := range o.urls {
 		once, cancel := context.WithTimeout(ctx, time.Second)
-		status, err := client.Status(once, member)
+		status, err := o.client.Status(once, member)
 		cancel()
 		if err == nil && status.Leader == status.Header.MemberId {
 			return member, nil
@@ -90,15 +102,50 @@ func Leader(ctx context.Context, urls []string) (string, error) {
 	return "", errors.New("kvtest: no member leads")
 }
 
-// Compact gives up all history of a cluster before a revision.
-func Compact(ctx context.Context, urls []string, revision int64) error {
-	client, err := clientv3.New(clientv3.Config{Endpoints: urls, Logger: zap.NewNop()})
+// IDs returns the members' ids by their names.
+func (o *Outsider) IDs(ctx context.Context) (map[string]uint64, error) {
+	list, err := o.client.MemberList(ctx)
 	if err != nil {
-		return fmt.Errorf("kvtest: compact: %w", err)
+		return nil, fmt.Errorf("kvtest: members: %w", err)
 	}
-	defer client.Close()
-	if _, err := client.Compact(ctx, revision); err != nil {
+	ids := make(map[string]uint64)
+	for _, member := range list.Members {
+		ids[member.Name] = member.ID
+	}
+	return ids, nil
+}
+
+// Compact gives up all history before a revision.
+func (o *Outsider) Compact(ctx context.Context, revision int64) error {
+	if _, err := o.client.Compact(ctx, revision); err != nil {
 		return fmt.Errorf("kvtest: compact: %w", err)
 	}
 	return nil
+}
+
+// Change is a part of a transaction.
+type Change struct {
+	Key        string
+	IfRevision int64  // the key's last revision
+	Value      []byte // nil deletes
+}
+
+// Transact makes all changes in one revision, which it returns, or none if one of the
+// keys has another revision. After an error nobody knows.
+func (o *Outsider) Transact(ctx context.Context, changes []Change) (revision int64, committed bool, err error) {
+	var conditions []clientv3.Cmp
+	var ops []clientv3.Op
+	for _, change := range changes {
+		conditions = append(conditions, clientv3.Compare(clientv3.ModRevision(change.Key), "=", change.IfRevision))
+		if change.Value == nil {
+			ops = append(ops, clientv3.OpDelete(change.Key))
+		} else {
+			ops = append(ops, clientv3.OpPut(change.Key, string(change.Value)))
+		}
+	}
+	answer, err := o.client.Txn(ctx).If(conditions...).Then(ops...).Commit()
+	if err != nil {
+		return 0, false, fmt.Errorf("kvtest: transact: %w", err)
+	}
+	return answer.Header.Revision, answer.Succeeded, nil
 }

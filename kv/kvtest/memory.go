@@ -2,6 +2,7 @@ package kvtest
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -28,6 +29,7 @@ type Memory struct {
 	revision  int64
 	compacted int64
 	reads     int // by Revision
+	replaced  uint64
 	keys      *btree.BTreeG[*history]
 	log       []kv.Batch // every revision > compacted or equal to it, in order
 	leases    map[int64]time.Time
@@ -99,6 +101,9 @@ func (m *Memory) Mute(mute bool) {
 func (m *Memory) EndWatches(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if errors.Is(err, kv.ErrReplaced) {
+		m.replaced++
+	}
 	for w := range m.watchers {
 		w.err = err
 	}
@@ -140,6 +145,9 @@ func (m *Memory) Restore(revision int64, announce bool) {
 	}
 	m.log = slices.DeleteFunc(m.log, func(b kv.Batch) bool { return b.Revision > revision })
 	m.revision = revision
+	if announce {
+		m.replaced++
+	}
 	for w := range m.watchers {
 		w.position = w.delivered // as a client that connects again asks for what it lacks
 		if announce {
@@ -358,6 +366,13 @@ func (m *Memory) Revision(ctx context.Context) (int64, error) {
 	defer m.mu.Unlock()
 	m.reads++
 	return m.revision, nil
+}
+
+// Replacements counts the announced calls of Restore.
+func (m *Memory) Replacements() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.replaced
 }
 
 // Health returns the hook's error.
