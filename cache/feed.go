@@ -122,6 +122,9 @@ func (f *Feed) Stats() FeedStats {
 	}
 }
 
+// Reload makes the cache load again, as after a loss. It does not wait for that.
+func (f *Feed) Reload() { f.sub.Reload() }
+
 // Run feeds the cache until ctx ends; then it returns nil. Any other end is an
 // error: the store or the subscription was closed.
 func (f *Feed) Run(ctx context.Context) error {

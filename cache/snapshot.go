@@ -1,5 +1,7 @@
 package cache
 
+import "iter"
+
 // Snapshot is the resource at one revision. It is a small value, immutable and
 // safe for concurrent use; holding one holds its objects in memory.
 type Snapshot struct {
@@ -49,6 +51,11 @@ func (s Snapshot) Bytes() int64 { return s.state.bytes }
 
 // Stored is the size of all values together as the store keeps them.
 func (s Snapshot) Stored() int64 { return s.state.stored }
+
+// All gives every object in key order, poisoned ones too.
+func (s Snapshot) All() iter.Seq[*Object] {
+	return func(yield func(*Object) bool) { s.state.objects.Ascend(yield) }
+}
 
 // Get gives the object with a key, or nil. It may be poisoned: see Object.Err.
 func (s Snapshot) Get(key string) *Object { return s.state.get(key) }

@@ -295,6 +295,24 @@ func (s *Subscription) lose() {
 	s.lost, s.since = true, unknown
 }
 
+// Reload gives up the subscription's place, for owners that do not trust what they
+// hold: Next returns ErrLost, and readers wait for what is loaded then.
+func (s *Subscription) Reload() {
+	s.tail.mu.Lock()
+	defer s.tail.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || !s.isLoaded() {
+		return // is loaded anyway
+	}
+	s.unloadLocked()
+	s.lost = true
+	if s.since != unknown {
+		s.since = s.tail.seen.Load() // everything up to it was queued, and is gone
+	}
+	s.wakeLocked()
+}
+
 // restart says from where on nothing will be missing.
 func (s *Subscription) restart(revision int64) {
 	s.mu.Lock()

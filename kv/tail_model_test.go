@@ -27,7 +27,7 @@ type action struct {
 var actions = []string{
 	"put", "put", "put", "delete", "txn", "elsewhere", "apply", "apply", "apply", "take", "load", "load",
 	"hold", "release", "end watches", "mute", "unmute", "compact", "restore", "restore in silence",
-	"wait a little", "wait long", "resubscribe",
+	"wait a little", "wait long", "resubscribe", "reload",
 }
 
 // owner does what the owner of a subscription must and remembers what it holds.
@@ -133,6 +133,8 @@ func (w *world) do(step action) {
 		time.Sleep(time.Duration(step.n) * time.Millisecond)
 	case "wait long":
 		time.Sleep(time.Duration(step.n) * time.Second)
+	case "reload":
+		o.sub.Reload()
 	case "resubscribe":
 		o.sub.Close()
 		*o = owner{prefix: o.prefix, sub: w.tail.Subscribe(o.prefix)}

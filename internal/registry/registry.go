@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"time"
@@ -77,6 +78,12 @@ type Config struct {
 	// IndexLabels are label keys by whose values objects of a resource are found
 	// without a search. Others are learnt from what clients ask for.
 	IndexLabels map[schema.GroupResource][]string
+
+	// AuditInterval is how often each cache is compared with the store; 0 is never.
+	AuditInterval time.Duration
+
+	// Logger tells of what the caches meet; nil discards.
+	Logger *slog.Logger
 
 	// EventTTL is how long events are kept; 0 means one hour.
 	EventTTL time.Duration
@@ -199,6 +206,9 @@ func (c *Config) setDefaults() {
 	if c.DeleteCollectionWorkers == 0 {
 		c.DeleteCollectionWorkers = 1
 	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
 	if c.EventTTL == 0 {
 		c.EventTTL = time.Hour
 	}
@@ -220,6 +230,8 @@ func (r *Registry) Run(ctx context.Context) error {
 	for _, res := range r.options.resources {
 		group.Go(func() error { return res.Run(inner) })
 	}
+	audits := auditor{resources: r.options.resources, interval: r.config.AuditInterval, logger: r.config.Logger}
+	group.Go(func() error { return audits.run(inner) })
 	if err := group.Wait(); ctx.Err() == nil {
 		return err
 	}

@@ -43,6 +43,7 @@ type Resource struct {
 	layout layout
 	made   time.Time
 	views  int // versions served; New alone adds to it
+	audits auditCounters
 }
 
 // resourceConfig is what a Resource is made of. All but the last group is what
@@ -196,6 +197,7 @@ func (r *Resource) addCache(config resourceConfig) error {
 		Sub:    sub,
 		Cache:  r.Cache,
 		Prefix: r.layout.root,
+		Logger: config.Registry.config.Logger,
 	})
 	return err
 }
