@@ -244,12 +244,16 @@ func (b *listBody) Close() error {
 	return nil
 }
 
-// chunkSize is how much a chunkWriter gathers: a few TLS records, small enough to
-// stay in the processor's cache.
-const chunkSize = 64 << 10
+const (
+	// chunkSize is how much a chunkWriter gathers: whole TLS records, small enough
+	// to stay in the processor's cache.
+	chunkSize  = 4 * recordSize
+	recordSize = 16 << 10
+	chunkRoom  = 4 << 10 // for what is appended before it is known to fit
+)
 
-// chunkWriter gathers small pieces into large writes. After an error it takes
-// everything and writes nothing.
+// chunkWriter gathers small pieces into writes of whole TLS records. After an error
+// it takes everything and writes nothing.
 type chunkWriter struct {
 	w       io.Writer
 	buf     []byte
@@ -258,7 +262,7 @@ type chunkWriter struct {
 	err     error
 }
 
-var chunks = sync.Pool{New: func() any { b := make([]byte, 0, chunkSize+chunkSize/4); return &b }}
+var chunks = sync.Pool{New: func() any { b := make([]byte, 0, chunkSize+chunkRoom); return &b }}
 
 func newChunkWriter(w io.Writer) *chunkWriter {
 	pooled := chunks.Get().(*[]byte)
@@ -267,22 +271,23 @@ func newChunkWriter(w io.Writer) *chunkWriter {
 
 // write adds p.
 func (c *chunkWriter) write(p []byte) {
-	if len(p) >= chunkSize {
-		c.flush()
-		c.send(p)
-		return
-	}
-	if len(c.buf)+len(p) > cap(c.buf) {
-		// Fill up, so that writes have one size.
-		n := max(0, chunkSize-len(c.buf))
-		n = min(n, len(p))
+	for len(c.buf)+len(p) >= chunkSize {
+		if len(c.buf) == 0 {
+			whole := len(p) / recordSize * recordSize
+			c.send(p[:whole])
+			p = p[whole:]
+			break
+		}
+		n := min(max(0, chunkSize-len(c.buf)), len(p))
 		c.buf = append(c.buf, p[:n]...)
 		p = p[n:]
-		c.flush()
+		c.send(c.buf[:chunkSize])
+		c.buf = append(c.buf[:0], c.buf[chunkSize:]...)
 	}
 	c.buf = append(c.buf, p...)
 }
 
+// flush sends what is left.
 func (c *chunkWriter) flush() {
 	c.send(c.buf)
 	c.buf = c.buf[:0]
