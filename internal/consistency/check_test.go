@@ -23,8 +23,10 @@ type write struct {
 	key      string
 	deletes  int64 // precondition of a deletion: what it deletes
 	revision int64 // of an acknowledged write; 0 when the answer did not tell it
-	outcome  outcome
-	note     string // of the answer
+
+	transaction int64 // that it is part of, 0 if it is one by itself
+	outcome     outcome
+	note        string // of the answer
 }
 
 func (w write) String() string {
@@ -219,6 +221,36 @@ func checkWrites(p *past, writes []write) (broken []error) {
 	for d := range deleted {
 		if !possible[d] {
 			broken = append(broken, fmt.Errorf("X: %v was deleted by nobody", d))
+		}
+	}
+	return broken
+}
+
+// checkTransactions finds transactions of which only a part happened, or not at once: A.
+func checkTransactions(p *past, writes []write) (broken []error) {
+	type change struct {
+		key      string
+		id       int64 // of a payload, or
+		replaced int64 // by a deletion
+	}
+	at := make(map[change]int64)
+	for _, e := range p.entries {
+		if e.payload.id != 0 {
+			at[change{key: e.key, id: e.payload.id}] = e.revision
+		} else {
+			at[change{key: e.key, replaced: e.replaced}] = e.revision
+		}
+	}
+	revisions := make(map[int64][]int64)
+	for _, w := range writes {
+		// Others may have deleted what an unacknowledged one was to delete.
+		if w.transaction != 0 && (w.outcome == acknowledged || w.payload.id != 0) {
+			revisions[w.transaction] = append(revisions[w.transaction], at[change{w.key, w.payload.id, w.deletes}])
+		}
+	}
+	for number, all := range revisions {
+		if slices.Min(all) != slices.Max(all) {
+			broken = append(broken, fmt.Errorf("A: transaction %d is in the log at %d", number, all))
 		}
 	}
 	return broken

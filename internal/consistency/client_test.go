@@ -92,13 +92,14 @@ func decode[T any](body []byte) (T, error) {
 }
 
 // payload is the text that one write, and no other, puts into an object. It holds
-// the group too, which is the object's label, so that the stored bytes say it.
+// the group too, which is the object's label, so that the stored bytes say it. All
+// payloads are of one length.
 type payload struct {
 	id    int64
 	group string
 }
 
-func (p payload) String() string { return fmt.Sprintf("<%d:%s>", p.id, p.group) }
+func (p payload) String() string { return fmt.Sprintf("<%08d:%s>", p.id, p.group) }
 
 // json is the object with the payload; revision "" sets no precondition.
 func (p payload) json(name, revision string) string {

@@ -17,10 +17,12 @@ const names = 40
 
 // load is what the clients share and leave behind.
 type load struct {
-	cluster   *cluster
-	next      atomic.Int64 // payload
-	known     atomic.Int64 // the newest revision acknowledged to anyone
-	compacted *atomic.Int64
+	cluster      *cluster
+	truth        *truth
+	next         atomic.Int64 // payload
+	transactions atomic.Int64
+	known        atomic.Int64 // the newest revision acknowledged to anyone
+	compacted    *atomic.Int64
 
 	mu     sync.Mutex
 	writes []write

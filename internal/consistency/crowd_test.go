@@ -15,6 +15,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 var rangesHandled = regexp.MustCompile(`(?m)^grpc_server_handled_total\{[^}]*grpc_code="OK"[^}]*grpc_method="Range"[^}]*\} (\S+)$`)
@@ -125,7 +127,7 @@ func TestStuckWatchers(t *testing.T) {
 		watch(&http.Client{Transport: bearer{transport}})
 	}
 	healthy := watch(r.client)
-	before := resident(t, r.cmd.Process.Pid)
+	before := resident(t, r.PID())
 	var got sync.WaitGroup
 	events := 0
 	got.Go(func() { events = countEvents(healthy.Body, writes) })
@@ -138,9 +140,9 @@ func TestStuckWatchers(t *testing.T) {
 			t.Fatalf("write %d: %d %v %s", i, a.code, a.err, a.body)
 		}
 	}
-	time.AfterFunc(patience/2, cancel)
+	time.AfterFunc(proctest.Patience, cancel)
 	got.Wait()
-	each := (resident(t, r.cmd.Process.Pid) - before) / stuck
+	each := (resident(t, r.PID()) - before) / stuck
 	t.Logf("%d events in %v; a stuck watcher costs %d KiB", events, time.Since(begun), each>>10)
 	if events != writes {
 		t.Errorf("the healthy watcher got %d of %d events", events, writes)

@@ -1,11 +1,13 @@
 // Package consistency proves what replicas of Larder promise together while etcd's
 // members and they themselves fail. It has no code but tests.
 //
-// Three etcd members and two Larders run as processes of their own. Writers, readers
-// and watchers use both Larders at once while a nemesis kills the leader, stops a
-// member, kills a Larder and compacts the history, as its seed says. Everything that
-// was asked and answered is kept, and compared afterwards with the truth: what an
-// independent watch on etcd saw from the first revision on.
+// Three etcd members and two Larders run as processes of their own; what they say to
+// each other passes through a network that can be cut. Writers, readers and watchers
+// use both Larders at once, others change several objects in one transaction of etcd,
+// while a nemesis kills, stops and isolates members and Larders, the leader first of
+// all, and compacts the history, as its seed says. Watchers resume where they were or
+// long before. Everything that was asked and answered is kept, and compared afterwards
+// with the truth: what an independent watch on etcd saw from the first revision on.
 //
 //   - R, replay: every list equals the state at the revision that it names, all pages
 //     of a list together included.
@@ -13,12 +15,14 @@
 //     acknowledged, to anyone, before the read began.
 //   - X, exactly once: a write that was acknowledged happened once, where it was said
 //     to; one that was refused did not happen; one of unknown outcome at most once.
+//   - A, atomicity: of a transaction everything happened at one revision, or nothing.
 //   - M, monotony: the revisions of one client's consistent reads do not go back,
 //     whichever replica answers.
-//   - W, watches: the guarantees of package watch, over resumes at the other replica.
+//   - W, watches: the guarantees of package watch, over resumes at the other replica. A
+//     response that ends well does not end within a revision.
 //
-// A run in which too little was written, or in which no fault hit, proves nothing and
-// fails as invalid.
+// TestMutants shows for each oracle which mistakes of a server it finds. A run in which
+// too little was written, or in which no fault hit, proves nothing and fails as invalid.
 //
 //	go test ./internal/consistency -run TestHistory -duration 10m -seed 7
 //

@@ -1,20 +1,15 @@
 package consistency
 
 import (
-	"context"
-	"encoding/json"
 	"flag"
 	"fmt"
-	"net"
 	"os"
-	"os/signal"
-	"syscall"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
-	"github.com/larder-io/larder/internal/server"
+	"github.com/larder-io/larder/internal/server/servertest"
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
@@ -34,7 +29,7 @@ func TestMain(m *testing.M) {
 	if raw := os.Getenv(memberVariable); raw != "" {
 		err = kvtest.RunMember(raw)
 	} else if raw := os.Getenv(larderVariable); raw != "" {
-		err = playLarder(raw)
+		err = servertest.Run(raw)
 	} else {
 		goleak.VerifyTestMain(m)
 	}
@@ -42,35 +37,4 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-}
-
-// larderConfig is what a Larder process is told.
-type larderConfig struct {
-	Dir     string
-	Tokens  string // file with the clients' token
-	Port    int
-	Servers []string
-}
-
-// playLarder serves until it is told to end.
-func playLarder(raw string) error {
-	var told larderConfig
-	if err := json.Unmarshal([]byte(raw), &told); err != nil {
-		return err
-	}
-	config := server.Default()
-	config.DataDir = told.Dir
-	config.Serving.BindAddress, config.Serving.Port = net.IPv4(127, 0, 0, 1), told.Port
-	config.Store.Servers = told.Servers
-	config.Store.UnsafeNoFsync = true   // the machine does not die in these tests
-	config.Store.CompactionInterval = 0 // the nemesis compacts
-	config.Progress = os.Stdout
-	config.Authentication.TokenFile = told.Tokens
-	s, err := server.New(config)
-	if err != nil {
-		return err
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer stop()
-	return s.Run(ctx)
 }

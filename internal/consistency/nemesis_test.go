@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"syscall"
+	"testing"
 	"time"
 
 	"github.com/larder-io/larder/kv/kvtest"
@@ -14,29 +15,44 @@ import (
 
 // nemesis makes things fail, one at a time, and heals each before the next.
 type nemesis struct {
+	t         *testing.T
 	cluster   *cluster
 	truth     *truth
 	random    *rand.Rand
 	compacted *atomic.Int64 // no history is promised before it
 	hits      map[string]int
-	log       func(format string, args ...any)
+}
+
+// fault is something that fails and is whole again when it returns.
+type fault struct {
+	name string
+	act  func(context.Context) error
+}
+
+func (n *nemesis) faults() []fault {
+	return []fault{
+		{"compact", n.compact},
+		{"cut larder", n.cutLarder},
+		{"cut members", n.cutMembers},
+		{"isolate leader", n.isolateLeader},
+		{"kill larder", n.killLarder},
+		{"kill leader", n.killLeader},
+		{"stop larder", n.stopLarder},
+		{"stop member", n.stopMember},
+	}
 }
 
 // run acts until the context ends; what it broke is whole then.
 func (n *nemesis) run(ctx context.Context) error {
-	faults := map[string]func(context.Context) error{
-		"kill leader": n.killLeader, "stop member": n.stopMember, "kill larder": n.killLarder, "compact": n.compact,
-	}
-	order := []string{"compact", "kill larder", "kill leader", "stop member"}
-	for round := 0; ; round++ {
-		n.random.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
-		for _, name := range order {
-			if !pause(ctx, time.Duration(500+n.random.IntN(800))*time.Millisecond) {
+	for faults := n.faults(); ; {
+		n.random.Shuffle(len(faults), func(i, j int) { faults[i], faults[j] = faults[j], faults[i] })
+		for _, f := range faults {
+			if !pause(ctx, time.Duration(300+n.random.IntN(700))*time.Millisecond) {
 				return nil
 			}
-			n.log("nemesis: %s at revision %d", name, n.truth.newest())
-			if err := faults[name](ctx); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
+			n.t.Logf("nemesis: %s at revision %d", f.name, n.truth.newest())
+			if err := f.act(ctx); err != nil {
+				return fmt.Errorf("%s: %w", f.name, err)
 			}
 		}
 	}
@@ -52,41 +68,134 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
+// while gives a fault time to be felt, most often a second or two.
+func (n *nemesis) while(ctx context.Context) {
+	d := time.Duration(700+n.random.IntN(1800)) * time.Millisecond
+	if n.random.IntN(12) == 0 {
+		d += 8 * time.Second
+	}
+	pause(ctx, d)
+}
+
+// leader returns the member that leads, nil if none does.
+func (n *nemesis) leader(ctx context.Context) *kvtest.Member {
+	url, err := n.cluster.outsider.Leader(ctx)
+	if err != nil {
+		return nil
+	}
+	return n.cluster.members[slices.Index(n.cluster.urls, url)]
+}
+
 // killLeader leaves the cluster to elect another leader before the killed one returns.
 func (n *nemesis) killLeader(ctx context.Context) error {
-	url, err := kvtest.Leader(ctx, n.cluster.urls)
-	if err != nil {
-		return nil // none leads: a hit is not counted
+	leader := n.leader(ctx)
+	if leader == nil {
+		return nil // a hit is not counted
 	}
-	member := n.cluster.members[slices.Index(n.cluster.urls, url)]
-	member.kill()
-	pause(ctx, time.Duration(1000+n.random.IntN(1500))*time.Millisecond)
-	if next, err := kvtest.Leader(context.WithoutCancel(ctx), n.cluster.urls); err == nil && next != url {
+	leader.Kill()
+	n.while(ctx)
+	if next := n.leader(context.WithoutCancel(ctx)); next != nil && next != leader {
 		n.hits["kill leader"]++
 	}
-	return member.start()
+	return leader.Start()
 }
 
 // stopMember makes a member, maybe the leader, stand still and come back with what it
 // knew then.
 func (n *nemesis) stopMember(ctx context.Context) error {
-	member := n.cluster.members[n.random.IntN(len(n.cluster.members))]
-	if err := member.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	n.hits["stop member"]++
+	return n.stop(ctx, n.member().Signal)
+}
+
+// stopLarder does so to a Larder.
+func (n *nemesis) stopLarder(ctx context.Context) error {
+	n.hits["stop larder"]++
+	return n.stop(ctx, n.replica().Signal)
+}
+
+func (n *nemesis) stop(ctx context.Context, signal func(syscall.Signal) error) error {
+	if err := signal(syscall.SIGSTOP); err != nil {
 		return err
 	}
-	pause(ctx, time.Duration(1500+n.random.IntN(1500))*time.Millisecond)
-	n.hits["stop member"]++
-	return member.cmd.Process.Signal(syscall.SIGCONT)
+	n.while(ctx)
+	return signal(syscall.SIGCONT)
+}
+
+func (n *nemesis) member() *kvtest.Member {
+	return n.cluster.members[n.random.IntN(len(n.cluster.members))]
+}
+
+func (n *nemesis) replica() *replica {
+	return n.cluster.replicas[n.random.IntN(len(n.cluster.replicas))]
 }
 
 func (n *nemesis) killLarder(context.Context) error {
-	replica := n.cluster.replicas[n.random.IntN(len(n.cluster.replicas))]
-	replica.kill()
+	replica := n.replica()
+	replica.Kill()
 	n.hits["kill larder"]++
-	if err := replica.start(); err != nil {
+	if err := replica.Start(); err != nil {
 		return err
 	}
-	return replica.awaitReady()
+	replica.awaitReady(n.t)
+	return nil
+}
+
+// between is the links of two members, in both directions.
+func (n *nemesis) between(one, other *kvtest.Member) []link {
+	return []link{
+		{n.cluster.ids[one.Config.Name], other.Config.Name},
+		{n.cluster.ids[other.Config.Name], one.Config.Name},
+	}
+}
+
+// cut severs links for a while, silently or not.
+func (n *nemesis) cut(ctx context.Context, links ...link) {
+	n.cluster.network.sever(n.random.IntN(2) == 0, links...)
+	n.while(ctx)
+	n.cluster.network.heal()
+}
+
+// isolateLeader keeps the leader from the other members, but not from Larders, who
+// must not be served what the others have changed since.
+func (n *nemesis) isolateLeader(ctx context.Context) error {
+	leader := n.leader(ctx)
+	if leader == nil {
+		return nil
+	}
+	var links []link
+	for _, m := range n.cluster.members {
+		if m != leader {
+			links = append(links, n.between(leader, m)...)
+		}
+	}
+	n.cut(ctx, links...)
+	if next := n.leader(context.WithoutCancel(ctx)); next != nil && next != leader {
+		n.hits["isolate leader"]++
+	}
+	return nil
+}
+
+// cutMembers keeps two members from each other, who both reach the third.
+func (n *nemesis) cutMembers(ctx context.Context) error {
+	one := n.random.IntN(len(n.cluster.members))
+	other := (one + 1) % len(n.cluster.members)
+	n.hits["cut members"]++
+	n.cut(ctx, n.between(n.cluster.members[one], n.cluster.members[other])...)
+	return nil
+}
+
+// cutLarder keeps a Larder from one member, or from all.
+func (n *nemesis) cutLarder(ctx context.Context) error {
+	replica, all := n.replica(), n.random.IntN(2) == 0
+	var links []link
+	for _, m := range n.cluster.members {
+		if all || len(links) == 0 && n.random.IntN(2) == 0 {
+			links = append(links, link{replica.name, m.Config.Name})
+		}
+	}
+	n.hits["cut larder"]++
+	n.cut(ctx, links...)
+	return nil
 }
 
 // compact gives up all history but the newest revisions.
@@ -98,7 +207,7 @@ func (n *nemesis) compact(ctx context.Context) error {
 	n.compacted.Store(to) // before it is, so that no answer is blamed for it
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	if err := kvtest.Compact(bounded, n.cluster.urls, to); err == nil {
+	if err := n.cluster.outsider.Compact(bounded, to); err == nil {
 		n.hits["compact"]++
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/watch/watchtest"
 )
@@ -19,6 +20,7 @@ type truth struct {
 
 	mu      sync.Mutex
 	batches []kv.Batch
+	present map[string]kv.Event // the last one, by key
 	last    int64
 	err     error // the log has a gap
 }
@@ -30,7 +32,7 @@ func follow(t *testing.T, urls []string) *truth {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr := &truth{store: store}
+	tr := &truth{store: store, present: make(map[string]kv.Event)}
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	group.Go(func() { store.Run(ctx) })
@@ -71,7 +73,22 @@ func (tr *truth) take(response kv.WatchResponse) {
 			tr.err = fmt.Errorf("etcd's own watch went back from %d to %d", tr.last, batch.Revision)
 		}
 		tr.batches, tr.last = append(tr.batches, batch), batch.Revision
+		for _, event := range batch.Events {
+			tr.present[event.Key] = event
+		}
 	}
+}
+
+// latest is the present item of a key, as far as is known yet: without a Value and with
+// revision 0 if there is none.
+func (tr *truth) latest(key string) kv.Event {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	event := tr.present[prefix+key]
+	if event.Kind == kv.Delete {
+		return kv.Event{}
+	}
+	return event
 }
 
 func (tr *truth) newest() int64 {
@@ -83,7 +100,7 @@ func (tr *truth) newest() int64 {
 // await returns once everything up to a revision of an object is known.
 func (tr *truth) await(t *testing.T, revision int64) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); tr.newest() < revision; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(proctest.Patience); tr.newest() < revision; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("invalid: the truth stands at %d, not %d", tr.newest(), revision)
 		}

@@ -40,29 +40,39 @@ func (w *watcher) run(ctx context.Context) {
 		asked := watchtest.Request{Selects: w.selects, Initial: initial}
 		query := "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
 		if !initial {
-			asked.After, asked.Resumed = w.parts[len(w.parts)-1].Resume(), true
+			asked.After, asked.Resumed = w.resume(), true
 			query = fmt.Sprintf("&resourceVersion=%d", asked.After)
 		}
-		part := watchtest.NewChecker(asked)
-		before := w.deliveries
-		again := w.stream(ctx, part, query)
+		part := &part{Checker: watchtest.NewChecker(asked)}
+		expired := w.stream(ctx, part, query)
 		switch {
-		case again && (initial || asked.After >= w.compacted.Load()):
+		case expired && (initial || asked.After >= w.compacted.Load()):
 			w.fail("W5 Resumable: %v after %d: too old, and nothing from %d on was compacted", w, asked.After, w.compacted.Load())
 			initial = true
-		case again:
+		case expired:
 			w.expired++
 			initial = true
-		case w.deliveries > before:
-			w.parts = append(w.parts, part)
+		case part.told > 0:
+			w.parts = append(w.parts, part.Checker)
+			w.deliveries += part.told
 			initial = initial && part.Resume() == 0
 		}
 		pause(ctx, 50*time.Millisecond)
 	}
 }
 
-// stream reads one watch to its end and reports whether it ended for being too old.
-func (w *watcher) stream(ctx context.Context, part *watchtest.Checker, query string) (expired bool) {
+// resume is where to go on: where the watcher was, or now and then long before, as one
+// does that was away.
+func (w *watcher) resume() int64 {
+	at := w.parts[len(w.parts)-1].Resume()
+	if w.random.IntN(4) == 0 {
+		at = max(1, at-w.random.Int64N(300))
+	}
+	return at
+}
+
+// stream does one watch and reports whether it ended for being too old.
+func (w *watcher) stream(ctx context.Context, part *part, query string) (expired bool) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	url := fmt.Sprintf("%s%s?watch=1&allowWatchBookmarks=true&timeoutSeconds=%d%s%s", w.replica().url, collection, 2+w.random.IntN(4), query, w.filter.query())
@@ -78,36 +88,82 @@ func (w *watcher) stream(ctx context.Context, part *watchtest.Checker, query str
 	if resp.StatusCode != http.StatusOK {
 		return resp.StatusCode == http.StatusGone
 	}
-	for frames := json.NewDecoder(resp.Body); ; {
+	expired, err = part.read(resp.Body, w.goal.Load)
+	if err != nil {
+		w.fail("%v: %w", w, err)
+	}
+	return expired
+}
+
+// part is one watch, whose events come one by one and are checked by the revision.
+type part struct {
+	*watchtest.Checker
+	told    int
+	pending []watchtest.Report // of one revision, to which more may come
+}
+
+// read takes down frames until their end, or until it has seen goal. A stream that ends
+// as a response ends must not end within a revision. What broke off may: the client
+// forgets the part that came.
+func (p *part) read(from io.Reader, goal func() int64) (expired bool, err error) {
+	for frames := json.NewDecoder(from); ; {
 		var frame struct {
 			Type   watchtest.Type
 			Object object
 		}
-		if err := frames.Decode(&frame); err != nil {
-			if syntax := new(json.SyntaxError); expired && !errors.Is(err, io.EOF) || errors.As(err, &syntax) {
-				w.fail("W3 Reliable: %v: %v", w, err)
+		if err := frames.Decode(&frame); err == io.EOF {
+			return expired, p.flush()
+		} else if err != nil {
+			if syntax := new(json.SyntaxError); expired || errors.As(err, &syntax) {
+				return expired, fmt.Errorf("W3 Reliable: %w", err)
 			}
-			return expired
+			return false, nil
 		}
 		if expired {
-			w.fail("W3 Reliable: %v: %v came after an error", w, frame)
+			return true, fmt.Errorf("W3 Reliable: %v came after an error", frame)
 		}
 		if frame.Type == "ERROR" {
 			expired = frame.Object.Code == http.StatusGone
 			continue
 		}
-		if err := part.Observe(w.report(frame.Type, frame.Object)); err != nil {
-			w.fail("%v: %w", w, err)
-			return false
+		if err := p.observe(reportOf(frame.Type, frame.Object)); err != nil {
+			return false, err
 		}
-		w.deliveries++
-		if w.reached() {
-			return false
+		if end := goal(); end != 0 && p.newest() >= end {
+			return false, p.flush()
 		}
 	}
 }
 
-func (w *watcher) report(kind watchtest.Type, o object) watchtest.Report {
+// newest is the revision of the last report.
+func (p *part) newest() int64 {
+	if n := len(p.pending); n > 0 {
+		return p.pending[n-1].Revision
+	}
+	return p.Resume()
+}
+
+func (p *part) observe(r watchtest.Report) error {
+	p.told++
+	mark := r.Type == watchtest.Bookmark || r.Type == watchtest.InitialEnd
+	var err error
+	if mark || len(p.pending) > 0 && p.pending[0].Revision != r.Revision {
+		err = p.flush()
+	}
+	p.pending = append(p.pending, r)
+	if mark {
+		err = p.flush()
+	}
+	return err
+}
+
+func (p *part) flush() error {
+	err := p.Observe(p.pending...)
+	p.pending = nil
+	return err
+}
+
+func reportOf(kind watchtest.Type, o object) watchtest.Report {
 	r := watchtest.Report{Type: kind, Key: o.Metadata.Name, Revision: o.Metadata.revision()}
 	if kind != watchtest.Bookmark {
 		p, _ := readPayload(o.Data["p"])

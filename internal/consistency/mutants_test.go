@@ -1,0 +1,189 @@
+package consistency
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/watch/watchtest"
+)
+
+// story is a small history and what correct servers told of it; a mutant changes one
+// thing in it, as a server with a certain mistake would.
+type story struct {
+	writes []write
+	reads  []*read
+	frames []string // of a watch of everything after revision 9
+	torn   bool     // the watch breaks off
+}
+
+// batches are the truth: a is created at 10, b at 11, a moves from group a to b at 12,
+// a transaction changes b and creates c at 13, c is deleted at 14, a moves back at 15.
+func batches() []kv.Batch {
+	put := func(revision int64, key string, p payload) kv.Event {
+		return kv.Event{Key: prefix + key, Revision: revision, Value: p.stored(key)}
+	}
+	one := func(e kv.Event) kv.Batch { return kv.Batch{Revision: e.Revision, Events: []kv.Event{e}} }
+	return []kv.Batch{
+		one(put(10, "a", payload{1, "a"})),
+		one(put(11, "b", payload{2, "b"})),
+		one(put(12, "a", payload{3, "b"})),
+		{Revision: 13, Events: []kv.Event{put(13, "b", payload{4, "b"}), put(13, "c", payload{5, "a"})}},
+		one(kv.Event{Key: prefix + "c", Revision: 14, Kind: kv.Delete}),
+		one(put(15, "a", payload{6, "a"})),
+	}
+}
+
+func frame(kind, name string, revision int64, p payload) string {
+	return fmt.Sprintf(`{"type":%q,"object":{"kind":"ConfigMap","metadata":{"name":%q,"resourceVersion":"%d"},"data":{"p":%q}}}`, kind, name, revision, p)
+}
+
+func bookmark(revision int64) string { return frame("BOOKMARK", "", revision, payload{}) }
+
+// truthful is the story without a mistake.
+func truthful() *story {
+	put := func(id int64, group, key string, at int64) write {
+		return write{payload: payload{id, group}, key: key, revision: at, outcome: acknowledged}
+	}
+	part := func(w write) write {
+		w.transaction = 1
+		return w
+	}
+	a12, b13, c13 := found{"a", 12, payload{3, "b"}}, found{"b", 13, payload{4, "b"}}, found{"c", 13, payload{5, "a"}}
+	a15 := found{"a", 15, payload{6, "a"}}
+	return &story{
+		writes: []write{
+			put(1, "a", "a", 10), put(2, "b", "b", 11), put(3, "b", "a", 12), part(put(4, "b", "b", 13)), part(put(5, "a", "c", 13)),
+			{key: "c", deletes: 13, outcome: acknowledged}, put(6, "a", "a", 15),
+			{payload: payload{7, "a"}, key: "b", outcome: refused}, {payload: payload{8, "a"}, key: "b", outcome: unknown},
+			{payload: payload{9, "a"}, key: "b", outcome: refused, transaction: 2}, {payload: payload{10, "a"}, key: "a", outcome: refused, transaction: 2},
+		},
+		reads: []*read{
+			{what: "list", client: 1, consistent: true, known: 13, revision: 13, objects: []found{a12, b13, c13}, sizes: []int{2, 1}, remaining: []int{1, -1}},
+			{what: "group", client: 1, filter: filter{group: "b"}, revision: 14, least: 14, objects: []found{a12, b13}, sizes: []int{2}, remaining: []int{-1}},
+			{what: "last", client: 1, consistent: true, known: 14, revision: 15, objects: []found{a15, b13}, sizes: []int{2}, remaining: []int{-1}},
+			{what: "exact", client: 2, exact: 13, revision: 13, filter: filter{name: "c"}, objects: []found{c13}, sizes: []int{1}, remaining: []int{-1}},
+			{what: "get", client: 2, name: "a", consistent: true, known: 14, revision: 12, objects: []found{a12}},
+			{what: "gone", client: 2, name: "c", consistent: true, known: 14},
+		},
+		frames: []string{
+			frame("ADDED", "a", 10, payload{1, "a"}), frame("ADDED", "b", 11, payload{2, "b"}), frame("MODIFIED", "a", 12, payload{3, "b"}),
+			frame("MODIFIED", "b", 13, payload{4, "b"}), frame("ADDED", "c", 13, payload{5, "a"}), bookmark(13),
+			frame("DELETED", "c", 14, payload{5, "a"}), frame("MODIFIED", "a", 15, payload{6, "a"}),
+		},
+	}
+}
+
+// judge lets every oracle look at the story.
+func (s *story) judge(t *testing.T) (broken []error) {
+	tr := &truth{present: make(map[string]kv.Event)}
+	tr.take(kv.WatchResponse{Batches: batches()})
+	p := tr.past(t)
+	broken = slices.Concat(checkWrites(p, s.writes), checkTransactions(p, s.writes), checkLists(p, s.reads), checkFresh(p, s.reads), checkMonotonic(s.reads))
+	watch := &part{Checker: watchtest.NewChecker(watchtest.Request{After: 9, Selects: func(*watchtest.State) bool { return true }})}
+	var body io.Reader = strings.NewReader(strings.Join(s.frames, "\n"))
+	if s.torn {
+		body = io.MultiReader(body, tornReader{})
+	}
+	expired, err := watch.read(body, func() int64 { return 0 })
+	if expired {
+		err = errors.Join(err, errors.New("W5 Resumable: too old"))
+	}
+	return append(broken, err, watch.Verify(&p.history, 0))
+}
+
+// tornReader is a connection that breaks.
+type tornReader struct{}
+
+func (tornReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+var oracle = regexp.MustCompile(`(?m)^([AFMRX]|W\d \w+):`)
+
+// TestMutants holds the oracles against servers' possible mistakes: each is found, by
+// the oracle that is there for it, and nothing is found where there is no mistake.
+func TestMutants(t *testing.T) {
+	drop := func(at, n int) func(*story) {
+		return func(s *story) { s.frames = slices.Delete(s.frames, at, at+n) }
+	}
+	frameOf := func(at int, f string) func(*story) { return func(s *story) { s.frames[at] = f } }
+	for _, test := range []struct {
+		name   string
+		mutate func(*story)
+		want   string
+	}{
+		{"none", func(*story) {}, ""},
+		{"broken off within a revision", func(s *story) { s.frames, s.torn = s.frames[:4], true }, ""},
+
+		{"stale list", func(s *story) { s.reads[0].known = 14 }, "F"},
+		{"stale get", func(s *story) { s.reads[4].known = 15 }, "F"},
+		{"stale nothing", func(s *story) { s.reads[5] = &read{name: "b", consistent: true, known: 11} }, "F"},
+		{"older than asked for", func(s *story) { s.reads[1].least = 15 }, "R"},
+		{"not the exact revision", func(s *story) { s.reads[3].exact = 14 }, "R"},
+		{"revision goes back", func(s *story) { s.reads[0], s.reads[2] = s.reads[2], s.reads[0] }, "M"},
+		{"state of another revision", func(s *story) { s.reads[0].revision = 14 }, "R"},
+		{"half a transaction listed", func(s *story) { s.reads[0].objects[1] = found{"b", 11, payload{2, "b"}} }, "R"},
+		{"object missing", func(s *story) { s.reads[2].objects = s.reads[2].objects[:1] }, "R"},
+		{"object not selected", func(s *story) { s.reads[1].objects = append(s.reads[1].objects, found{"c", 13, payload{5, "a"}}) }, "R"},
+		{"deleted object listed", func(s *story) { s.reads[2].objects = append(s.reads[2].objects, found{"c", 13, payload{5, "a"}}) }, "R"},
+		{"object's revision wrong", func(s *story) { s.reads[2].objects[0].revision = 12 }, "R"},
+		{"out of order", func(s *story) { slices.Reverse(s.reads[1].objects) }, "R"},
+		{"wrong remaining count", func(s *story) { s.reads[0].remaining[0] = 2 }, "R"},
+		{"got what never was", func(s *story) { s.reads[4].objects[0].payload.id = 99 }, "R"},
+
+		{"acknowledged write lost", func(s *story) { s.writes[6].payload.id = 7 }, "X"},
+		{"written at another revision", func(s *story) { s.writes[2].revision = 11 }, "X"},
+		{"refused write happened", func(s *story) { s.writes[2].outcome = refused }, "X"},
+		{"nobody's write", func(s *story) { s.writes = slices.Delete(s.writes, 6, 7) }, "X"},
+		{"acknowledged deletion did not happen", func(s *story) { s.writes[5].deletes = 12 }, "X"},
+		{"deletion acknowledged twice", func(s *story) { s.writes = append(s.writes, s.writes[5]) }, "X"},
+		{"refused deletion happened", func(s *story) { s.writes[5].outcome = refused }, "X"},
+		{"half a transaction", func(s *story) { s.writes[7].transaction, s.writes[7].outcome = 1, acknowledged }, "A X"},
+		{"transaction in two revisions", func(s *story) { s.writes[6].transaction = 1 }, "A"},
+
+		{"event dropped", drop(2, 1), "W6"},
+		{"event dropped after the last bookmark", drop(6, 1), "W3"},
+		{"stream ended within a revision", func(s *story) { s.frames = s.frames[:4] }, "W3"},
+		{"revision split by a bookmark", func(s *story) { s.frames[4], s.frames[5] = s.frames[5], s.frames[4] }, "W6"},
+		{"bookmark too early", frameOf(5, bookmark(14)), "W6"},
+		{"bookmark in the future", func(s *story) { s.frames = append(s.frames[:5], bookmark(15)) }, "W6"},
+		{"bookmark goes back", frameOf(5, bookmark(12)), "W1"},
+		{"event twice", func(s *story) { s.frames = slices.Insert(s.frames, 3, s.frames[2]) }, "W2"},
+		{"events out of order", func(s *story) { s.frames[1], s.frames[2] = s.frames[2], s.frames[1] }, "W1"},
+		{"deletion shows another state", frameOf(6, frame("DELETED", "c", 14, payload{6, "a"})), "W7"},
+		{"deletion has the object's revision", frameOf(6, frame("DELETED", "c", 13, payload{5, "a"})), "W2 W7"},
+		{"wrong type", frameOf(2, frame("ADDED", "a", 12, payload{3, "b"})), "W7"},
+		{"old content", frameOf(2, frame("MODIFIED", "a", 12, payload{1, "a"})), "W7"},
+		{"too old without need", func(s *story) { s.frames = []string{`{"type":"ERROR","object":{"code":410}}`} }, "W5"},
+		{"event after the error", func(s *story) {
+			s.frames = slices.Insert(s.frames, 5, `{"type":"ERROR","object":{"code":410}}`)
+		}, "W3"},
+		{"frame spoilt", frameOf(2, "}"), "W3"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := truthful()
+			test.mutate(s)
+			err := errors.Join(s.judge(t)...)
+			kinds := make(map[string]bool)
+			if err != nil {
+				for _, found := range oracle.FindAllStringSubmatch(err.Error(), -1) {
+					kind, _, _ := strings.Cut(found[1], " ")
+					kinds[kind] = true
+				}
+			}
+			for want := range strings.FieldsSeq(test.want) {
+				if !kinds[want] {
+					t.Errorf("%s did not find it, but %v: %v", want, slices.Sorted(maps.Keys(kinds)), err)
+				}
+			}
+			if test.want == "" && err != nil {
+				t.Errorf("found where nothing is wrong: %v", err)
+			}
+		})
+	}
+}
