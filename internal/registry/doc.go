@@ -30,8 +30,10 @@
 // (codec.go). What a Form gives out is byte for byte what upstream's encoders write
 // for the same object, and is made once per object and form; [Registry.Decodes]
 // counts how often that takes a decoding. A value that does not decode fails the
-// reads that cover it and no others. An update that changes nothing is recognised
-// in bytes read from the store, never in the cache's.
+// reads that cover it and no others; a cache that holds other objects than the store
+// is found by comparing keys and revisions now and then, and loads again. An update
+// that changes nothing is recognised in bytes read from the store, never in the
+// cache's.
 //
 // # Bytes
 //
@@ -40,8 +42,9 @@
 //
 // # Goroutines
 //
-// Run starts the tail of the store, a feed and a hub per Resource and the
-// allocators of service addresses, and returns when all of them have ended. A watch
+// Run starts the tail of the store, a feed and a hub per Resource, the allocators of
+// service addresses and one goroutine that compares the caches with the store
+// (audit.go), and returns when all of them have ended. A watch
 // opened through a storage has a goroutine of its own, which ends when the watch is
 // stopped or its context ends.
 //
