@@ -15,6 +15,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // tokens is a token file of two users.
@@ -107,7 +109,7 @@ func TestRBAC(t *testing.T) {
 	if _, err := admin.RbacV1().RoleBindings("default").Create(ctx, binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the role lets alice read", read)
+	proctest.Eventually(t, "the role lets alice read", read)
 	if _, err := alice.CoreV1().ConfigMaps("kube-system").List(ctx, metav1.ListOptions{}); !apierrors.IsForbidden(err) {
 		t.Errorf("in another namespace: %v", err)
 	}
@@ -122,7 +124,7 @@ func TestRBAC(t *testing.T) {
 	if err := admin.RbacV1().RoleBindings("default").Delete(ctx, "reader", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "without the binding alice may not read", func() error {
+	proctest.Eventually(t, "without the binding alice may not read", func() error {
 		if err := read(); !apierrors.IsForbidden(err) {
 			return fmt.Errorf("got %v", err)
 		}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // larder runs one command that ends by itself and returns its output, what it
@@ -25,7 +27,7 @@ func larder(t *testing.T, args ...string) string {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	timeout := time.AfterFunc(patience, func() { cmd.Process.Kill() })
+	timeout := time.AfterFunc(proctest.Patience, func() { cmd.Process.Kill() })
 	defer timeout.Stop()
 	err := cmd.Wait()
 	out := stdout.String()
@@ -74,7 +76,7 @@ func TestUnusable(t *testing.T) {
 		{"signing key missing", []string{"--data-dir", dir, "--service-account-signing-key-file", "missing.key"}, "missing.key"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			args := append([]string{"serve", "--quiet", "--secure-port", strconv.Itoa(freePort(t))}, test.args...)
+			args := append([]string{"serve", "--quiet", "--secure-port", strconv.Itoa(proctest.Port(t))}, test.args...)
 			out := larder(t, args...)
 			lines := strings.Split(strings.TrimSpace(out), "\n")
 			if len(lines) != 2 || lines[1] != "(exit status 1)" || !strings.Contains(lines[0], test.want) {

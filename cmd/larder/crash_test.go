@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // counter is an object whose one writer raises a number in it. What was
@@ -87,14 +89,14 @@ func TestCrash(t *testing.T) {
 			writers.Go(func() { c.count(ctx, client) })
 		}
 		before := "configmap/" + counters[0].name
-		eventually(t, "the writers are at work", func() error {
+		proctest.Eventually(t, "the writers are at work", func() error {
 			got := k.run("", "get", before, "-o", "name")
 			if !strings.HasPrefix(got, before) {
 				return fmt.Errorf("%s", got)
 			}
 			return nil
 		})
-		p.kill()
+		p.Kill()
 		stop()
 		writers.Wait()
 		p.start()
@@ -124,7 +126,7 @@ func awaitSame(t *testing.T, client kubernetes.Interface, f *follower) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the informer caught up", func() error {
+	proctest.Eventually(t, "the informer caught up", func() error {
 		if got := len(f.informer.GetStore().ListKeys()); got != len(list.Items) {
 			return fmt.Errorf("it has %d objects of %d", got, len(list.Items))
 		}

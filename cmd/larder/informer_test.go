@@ -13,6 +13,8 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // follower is an informer on the config maps of one namespace that checks what it
@@ -53,7 +55,7 @@ func follow(t *testing.T, p *process, namespace, mediaType string, restarts bool
 			t.Errorf("%s: %s", mediaType, fault)
 		}
 	})
-	eventually(t, "the informer syncs", func() error {
+	proctest.Eventually(t, "the informer syncs", func() error {
 		if !f.informer.HasSynced() {
 			return fmt.Errorf("not synced")
 		}
@@ -111,7 +113,7 @@ func (f *follower) fault(format string, args ...any) {
 // await waits until the follower has seen all versions and that many deletions.
 func (f *follower) await(t *testing.T, versions []string, deletions int) {
 	t.Helper()
-	eventually(t, "the informer has seen everything", func() error {
+	proctest.Eventually(t, "the informer has seen everything", func() error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		for _, v := range versions {

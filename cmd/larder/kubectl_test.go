@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // kubectl runs commands against one server, in one namespace.
@@ -129,24 +131,22 @@ func TestKubectlWatch(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	k := newKubectl(t, p.kubeconfig(), "default")
 	k.must(t, "", "create", "configmap", "first")
-	var out syncBuffer
-	watch := k.command("get", "configmaps", "-w", "--output-watch-events", "--field-selector", "metadata.name!=kube-root-ca.crt")
-	watch.Stdout, watch.Stderr = &out, &out
+	watch := proctest.New(t, "kubectl", func() *exec.Cmd {
+		return k.command("get", "configmaps", "-w", "--output-watch-events", "--field-selector", "metadata.name!=kube-root-ca.crt")
+	})
 	if err := watch.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- watch.Wait() }()
 	printed := func(lines string) func() error {
 		return func() error {
-			if got := mask(out.String()); got != lines {
+			if got := mask(watch.Output()); got != lines {
 				return fmt.Errorf("printed %q, want %q", got, lines)
 			}
 			return nil
 		}
 	}
 	want := "EVENT  NAME  DATA  AGE\nADDED  first  0  <age>\n"
-	eventually(t, "the watch began", printed(want))
+	watch.Eventually(t, "began", printed(want))
 	for _, step := range []struct {
 		args []string
 		line string
@@ -157,10 +157,6 @@ func TestKubectlWatch(t *testing.T) {
 	} {
 		k.must(t, "", step.args...)
 		want += step.line
-		eventually(t, "the change is printed", printed(want))
+		watch.Eventually(t, "prints the change", printed(want))
 	}
-	if err := watch.Process.Signal(os.Interrupt); err != nil {
-		t.Fatal(err)
-	}
-	<-ended
 }

@@ -1,60 +1,30 @@
 package main_test
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
-	"net"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
-	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
-)
 
-// patience bounds whatever a test waits for; nothing takes nearly as long.
-const patience = 60 * time.Second
+	"github.com/larder-io/larder/internal/proctest"
+)
 
 // process is a `larder serve` that a test drives.
 type process struct {
+	*proctest.Process
 	t    *testing.T
 	dir  string
 	port int
-	args []string
-
-	cmd    *exec.Cmd
-	exited chan struct{} // closed when the process has ended
-	err    error         // how; read after exited
-	output *syncBuffer
-}
-
-// syncBuffer is a bytes.Buffer that a process writes while a test reads.
-type syncBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
+	args []string // may change between two starts
 }
 
 // serve starts a server on a data directory and port of its own and waits until
@@ -69,73 +39,27 @@ func serve(t *testing.T, args ...string) *process {
 
 func newProcess(t *testing.T, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, dir: filepath.Join(t.TempDir(), "data"), port: freePort(t), args: args}
-	t.Cleanup(func() {
-		if p.cmd != nil {
-			p.kill()
-		}
+	p := &process{t: t, dir: filepath.Join(t.TempDir(), "data"), port: proctest.Port(t), args: args}
+	p.Process = proctest.New(t, "the server", func() *exec.Cmd {
+		return exec.Command(binaries.larder, append([]string{
+			"serve", "--data-dir", p.dir, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(p.port),
+		}, p.args...)...)
 	})
 	return p
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 // start runs the process, again after it has ended.
 func (p *process) start() {
 	p.t.Helper()
-	args := append([]string{
-		"serve", "--data-dir", p.dir, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(p.port),
-	}, p.args...)
-	p.output, p.exited = new(syncBuffer), make(chan struct{})
-	p.cmd = exec.Command(binaries.larder, args...)
-	p.cmd.Stdout, p.cmd.Stderr = p.output, p.output
-	if err := p.cmd.Start(); err != nil {
-		p.t.Fatal(err)
-	}
-	go func(cmd *exec.Cmd, exited chan struct{}) {
-		p.err = cmd.Wait()
-		close(exited)
-	}(p.cmd, p.exited)
-}
-
-// kill ends the process without warning.
-func (p *process) kill() {
-	p.cmd.Process.Kill()
-	<-p.exited
-}
-
-// terminate asks the process to end and returns how it did.
-func (p *process) terminate() error {
-	p.t.Helper()
-	p.signal(syscall.SIGTERM)
-	return p.awaitExit()
-}
-
-func (p *process) signal(s os.Signal) {
-	p.t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
+	if err := p.Start(); err != nil {
 		p.t.Fatal(err)
 	}
 }
 
-func (p *process) awaitExit() error {
+func (p *process) signal(s syscall.Signal) {
 	p.t.Helper()
-	select {
-	case <-p.exited:
-		return p.err
-	case <-time.After(patience):
-		p.signal(syscall.SIGQUIT)
-		<-p.exited
-		p.t.Fatalf("the server does not end:\n%s", p.output)
-		return nil
+	if err := p.Signal(s); err != nil {
+		p.t.Fatal(err)
 	}
 }
 
@@ -146,17 +70,7 @@ func (p *process) kubeconfig() string { return filepath.Join(p.dir, "admin.kubec
 // awaitReady waits for the line that the server prints once it is ready.
 func (p *process) awaitReady() {
 	p.t.Helper()
-	eventually(p.t, "the server is ready", func() error {
-		select {
-		case <-p.exited:
-			p.t.Fatalf("the server ended: %v\n%s", p.err, p.output)
-		default:
-		}
-		if !strings.Contains(p.output.String(), "ready after") {
-			return errors.New(p.output.String())
-		}
-		return nil
-	})
+	p.Await(p.t, "ready after")
 }
 
 // config is the administrator's.
@@ -186,7 +100,7 @@ func clientFor(t *testing.T, config *rest.Config) kubernetes.Interface {
 
 // status asks without a client library, with a bearer token unless it is empty.
 func (p *process) status(path, token string) (int, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), proctest.Patience)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url()+path, nil)
 	if err != nil {
@@ -202,20 +116,4 @@ func (p *process) status(path, token string) (int, error) {
 	}
 	defer resp.Body.Close()
 	return resp.StatusCode, nil
-}
-
-// eventually calls check until it returns nil.
-func eventually(t *testing.T, what string, check func() error) {
-	t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: never: %v", what, err)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
 }

@@ -8,6 +8,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // TestReplicas runs a second server on the first one's store. What the one
@@ -16,7 +18,7 @@ func TestReplicas(t *testing.T) {
 	first := serve(t, "--unsafe-no-fsync")
 	second := serve(t, "--etcd-servers", "unix://"+filepath.Join(first.dir, "etcd", "sock", "etcd"))
 	writer, reader := first.client(), second.client()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
 	events, err := reader.CoreV1().ConfigMaps("default").Watch(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -36,7 +38,7 @@ func TestReplicas(t *testing.T) {
 			t.Fatalf("watch event %v %v", event.Type, event.Object)
 		}
 	}
-	if err := second.terminate(); err != nil {
+	if err := second.Terminate(t); err != nil {
 		t.Errorf("the second server: %v", err)
 	}
 	if err := writer.CoreV1().ConfigMaps("default").Delete(ctx, "shared-0", metav1.DeleteOptions{}); err != nil {

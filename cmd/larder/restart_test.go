@@ -14,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // TestWatchGoesOnAfterRestart kills the server and watches its successor from where
@@ -32,7 +34,7 @@ func TestWatchGoesOnAfterRestart(t *testing.T) {
 			changes = append(changes, fmt.Sprintf("%d@%s", i, version))
 		}
 	}
-	p.kill()
+	p.Kill()
 	p.start()
 	p.awaitReady()
 	client = p.client()
@@ -48,7 +50,7 @@ func TestWatchGoesOnAfterRestart(t *testing.T) {
 	}
 
 	p.args = append(p.args, "--replay-revisions=0")
-	p.kill()
+	p.Kill()
 	p.start()
 	p.awaitReady()
 	if got, err := numbers(t, p.client(), from, 1); !apierrors.IsResourceExpired(err) {
@@ -79,7 +81,7 @@ func writeNumber(t *testing.T, client kubernetes.Interface, n int) string {
 // numbers watches the configmap after a version until count changes came.
 func numbers(t *testing.T, client kubernetes.Interface, after string, count int) (got []string, err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
 	w, err := client.CoreV1().ConfigMaps("default").Watch(ctx, metav1.ListOptions{LabelSelector: "app=number", ResourceVersion: after})
 	if err != nil {
