@@ -52,11 +52,10 @@ func TestReadCountsWhatItDid(t *testing.T) {
 		w.Write(make([]byte, 1000))
 	}))
 	defer server.Close()
-	target, err := bench.NewTarget(kubeconfig(t, server), 2)
+	target, err := bench.NewTarget(kubeconfig(t, server))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer target.Close()
 	target.Process = bench.Process{PID: os.Getpid()}
 
 	result, err := bench.Read(t.Context(), target, bench.ReadConfig{
@@ -68,8 +67,8 @@ func TestReadCountsWhatItDid(t *testing.T) {
 	if hits.Load() != 12 || accepted.Load() != 12 {
 		t.Errorf("server saw %d requests, %d with the right headers; want 12 of 12: 11 and one to warm up", hits.Load(), accepted.Load())
 	}
-	if result.Requests != 11 || result.Errors != 1 || result.Bytes != 10_000 {
-		t.Errorf("got %d requests, %d errors, %d bytes; want 11, 1, 10000", result.Requests, result.Errors, result.Bytes)
+	if result.Ops != 11 || result.Errors != 1 || result.Bytes != 10_000 {
+		t.Errorf("got %d requests, %d errors, %d bytes; want 11, 1, 10000", result.Ops, result.Errors, result.Bytes)
 	}
 	if !strings.Contains(result.FirstError, "418") {
 		t.Errorf("first error %q does not say 418", result.FirstError)
@@ -93,11 +92,10 @@ func TestReadFailsWhenTheServerIsNotThere(t *testing.T) {
 	server := httptest.NewTLSServer(http.NotFoundHandler())
 	path := kubeconfig(t, server)
 	server.Close()
-	target, err := bench.NewTarget(path, 1)
+	target, err := bench.NewTarget(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer target.Close()
 	if _, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: "/", Requests: 1, Clients: 1}); err == nil {
 		t.Fatal("want an error")
 	}

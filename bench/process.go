@@ -15,28 +15,33 @@ const clockTick = 10 * time.Millisecond
 // Process reads what a process of this machine has used. The zero Process
 // stands for a server elsewhere and reports nothing.
 type Process struct {
+	// Name is what reports call it.
+	Name string
 	// PID is the process id, 0 for none.
 	PID int
 }
 
 // Usage is what a process has used since it began.
 type Usage struct {
-	// CPU is user and system time, in steps of 10 ms.
-	CPU time.Duration
-	// RSS is the resident memory now, PeakRSS its maximum, in bytes.
-	RSS, PeakRSS int64
+	// CPU is user and system time of all threads.
+	CPU time.Duration `json:"cpuNanoseconds"`
+	// RSS is the resident memory now, Anonymous the part of it that no file backs,
+	// PeakRSS the maximum of RSS, all in bytes.
+	RSS       int64 `json:"rssBytes"`
+	Anonymous int64 `json:"anonymousBytes"`
+	PeakRSS   int64 `json:"peakRSSBytes"`
+	// Reads and Writes count system calls of these two kinds, sockets included; 0
+	// where the kernel does not tell.
+	Reads  int64 `json:"readCalls"`
+	Writes int64 `json:"writeCalls"`
 }
 
-// Usage reads the process's figures from /proc.
+// Usage reads the process's figures.
 func (p Process) Usage() (Usage, error) {
 	if p.PID == 0 {
 		return Usage{}, nil
 	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID))
-	if err != nil {
-		return Usage{}, fmt.Errorf("bench: %w", err)
-	}
-	cpu, err := cpuTime(stat)
+	cpu, err := p.CPU()
 	if err != nil {
 		return Usage{}, err
 	}
@@ -44,7 +49,26 @@ func (p Process) Usage() (Usage, error) {
 	if err != nil {
 		return Usage{}, fmt.Errorf("bench: %w", err)
 	}
-	return Usage{CPU: cpu, RSS: memory(status, "VmRSS:"), PeakRSS: memory(status, "VmHWM:")}, nil
+	// Only the owner may read it: another user's server reports no calls.
+	calls, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", p.PID))
+	return Usage{
+		CPU: cpu,
+		RSS: number(status, "VmRSS:") << 10, Anonymous: number(status, "RssAnon:") << 10, PeakRSS: number(status, "VmHWM:") << 10,
+		Reads: number(calls, "syscr:"), Writes: number(calls, "syscw:"),
+	}, nil
+}
+
+// CPU returns the user and system time of all threads: to the nanosecond by the
+// process's own clock, or else in steps of 10 ms.
+func (p Process) CPU() (time.Duration, error) {
+	if cpu, ok := processClock(p.PID); ok {
+		return cpu, nil
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID))
+	if err != nil {
+		return 0, fmt.Errorf("bench: %w", err)
+	}
+	return cpuTime(stat)
 }
 
 // cpuTime adds utime and stime, the 14th and 15th fields of /proc/PID/stat.
@@ -65,9 +89,10 @@ func cpuTime(stat []byte) (time.Duration, error) {
 	return time.Duration(ticks) * clockTick, nil
 }
 
-// memory returns the bytes of one line of /proc/PID/status, 0 if absent.
-func memory(status []byte, key string) int64 {
-	_, rest, found := bytes.Cut(status, []byte(key))
+// number returns the figure of the line of a /proc file that key begins, 0 if
+// there is none.
+func number(file []byte, key string) int64 {
+	_, rest, found := bytes.Cut(file, []byte(key))
 	if !found {
 		return 0
 	}
@@ -75,9 +100,9 @@ func memory(status []byte, key string) int64 {
 	if len(fields) == 0 {
 		return 0
 	}
-	kib, err := strconv.ParseInt(string(fields[0]), 10, 64)
+	n, err := strconv.ParseInt(string(fields[0]), 10, 64)
 	if err != nil {
 		return 0
 	}
-	return kib << 10
+	return n
 }

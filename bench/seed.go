@@ -47,7 +47,12 @@ func Seed(ctx context.Context, t *Target, c SeedConfig) (*Result, error) {
 			return nil, err
 		}
 	}
-	return measure(t, "seed pods", func(rec *recorder) error {
+	rec, err := t.newRecorder("seed pods", "pod", c.Pods)
+	if err != nil {
+		return nil, err
+	}
+	defer rec.finish()
+	err = rec.measured(func() error {
 		group, ctx := errgroup.WithContext(ctx)
 		group.SetLimit(c.Clients)
 		for i := range c.Pods {
@@ -60,6 +65,49 @@ func Seed(ctx context.Context, t *Target, c SeedConfig) (*Result, error) {
 		}
 		return group.Wait()
 	})
+	if err != nil {
+		return nil, err
+	}
+	return rec.finish(), nil
+}
+
+// PodPaths are the paths of the first n pods that Seed creates.
+func (c SeedConfig) PodPaths(n int) []string {
+	paths := make([]string, n)
+	for i := range paths {
+		paths[i] = c.PodPath(i)
+	}
+	return paths
+}
+
+// PodPath is the path of the i-th pod.
+func (c SeedConfig) PodPath(i int) string {
+	return fmt.Sprintf("/api/v1/namespaces/%s/pods/%s", fmt.Sprintf(namespaceFormat, i%c.Namespaces), podName(i))
+}
+
+// NodeSelection is the path of all pods of the i-th node.
+func (c SeedConfig) NodeSelection(i int) string {
+	return "/api/v1/pods?fieldSelector=spec.nodeName%3D" + fmt.Sprintf(nodeFormat, i)
+}
+
+// Deliveries is how many events watchers see when each selects one node, the first
+// again after the last, and changes are made to the first objects in turn.
+func (c SeedConfig) Deliveries(watchers, objects, changes int) int {
+	n := 0
+	for i := range changes {
+		node := i % objects % c.Nodes
+		n += (watchers - node + c.Nodes - 1) / c.Nodes
+	}
+	return n
+}
+
+// NodeSelections are the paths of all pods of each of the first n nodes.
+func (c SeedConfig) NodeSelections(n int) []string {
+	paths := make([]string, n)
+	for i := range paths {
+		paths[i] = c.NodeSelection(i)
+	}
+	return paths
 }
 
 // clientAs returns a typed client whose writes name manager as field manager.
@@ -105,13 +153,17 @@ func seedPod(ctx context.Context, controller, kubelet kubernetes.Interface, pod 
 	return nil
 }
 
+func appName(i int) string { return fmt.Sprintf("app-%d", i%100) }
+
+func podName(i int) string { return fmt.Sprintf("%s-7d4b9c6f8-%06d", appName(i), i) }
+
 // seededPod is the i-th pod: a web server, as a Deployment makes them.
 func seededPod(i int, c SeedConfig) *corev1.Pod {
-	app := fmt.Sprintf("app-%d", i%100)
+	app := appName(i)
 	yes, no, root := true, false, int64(65532)
 	return &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
-			Name:      fmt.Sprintf("%s-7d4b9c6f8-%06d", app, i),
+			Name:      podName(i),
 			Namespace: fmt.Sprintf(namespaceFormat, i%c.Namespaces),
 			Labels: map[string]string{
 				"app.kubernetes.io/name": app, "app.kubernetes.io/instance": app + "-prod", "app.kubernetes.io/component": "web",

@@ -3,105 +3,112 @@ package bench
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
-	"io"
+	"net"
 	"net/http"
+	"net/url"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Target is one API server under load. Its methods may be called concurrently.
+// Target is one API server under load. Its methods may be called concurrently;
+// its fields are set before the first call.
 type Target struct {
 	// Process is the server's process, zero when it runs elsewhere.
 	Process Process
+	// Beside are processes that work for the server, its etcd for instance: what
+	// they use is reported apart.
+	Beside []Process
 
 	config *rest.Config
-	client *http.Client
+	tls    *tls.Config // nil for plain HTTP
+	host   string      // host:port
+	base   string      // path that all paths are below, mostly ""
+
+	running atomic.Pointer[recorder] // of the workload under way
 }
 
 // NewTarget returns the server that the current context of a kubeconfig file
-// names. It speaks HTTP/1.1 over at most conns connections and does no I/O
-// beyond reading the file.
-func NewTarget(kubeconfig string, conns int) (*Target, error) {
+// names. It does no I/O beyond reading the file.
+func NewTarget(kubeconfig string) (*Target, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return nil, fmt.Errorf("bench: kubeconfig: %w", err)
 	}
 	config.QPS = -1
-	tlsConfig, err := rest.TLSConfigFor(config)
+	server, err := url.Parse(config.Host)
+	if err != nil {
+		return nil, fmt.Errorf("bench: kubeconfig: server: %w", err)
+	}
+	t := &Target{config: config, host: server.Host, base: server.Path}
+	switch server.Scheme {
+	case "http":
+		return t.withPort("80"), nil
+	case "https":
+	default:
+		return nil, fmt.Errorf("bench: kubeconfig: server %q is not an http or https URL", config.Host)
+	}
+	if t.tls, err = rest.TLSConfigFor(config); err != nil {
+		return nil, fmt.Errorf("bench: kubeconfig: %w", err)
+	}
+	if t.tls == nil {
+		t.tls = &tls.Config{MinVersion: tls.VersionTLS12}
+	}
+	t.tls.NextProtos = nil
+	if t.tls.ServerName == "" {
+		t.tls.ServerName = server.Hostname()
+	}
+	return t.withPort("443"), nil
+}
+
+func (t *Target) withPort(port string) *Target {
+	if _, _, err := net.SplitHostPort(t.host); err != nil {
+		t.host = net.JoinHostPort(t.host, port)
+	}
+	return t
+}
+
+// credentials returns what the kubeconfig's user adds to each request.
+func (t *Target) credentials(ctx context.Context) (http.Header, error) {
+	seen := headerCatcher{}
+	wrapped, err := rest.HTTPWrappersForConfig(t.config, &seen)
 	if err != nil {
 		return nil, fmt.Errorf("bench: kubeconfig: %w", err)
 	}
-	transport := &http.Transport{
-		TLSClientConfig:     tlsConfig,
-		TLSNextProto:        map[string]func(string, *tls.Conn) http.RoundTripper{},
-		MaxConnsPerHost:     conns,
-		MaxIdleConnsPerHost: conns,
-		DisableCompression:  true,
-		ReadBufferSize:      64 << 10,
-	}
-	wrapped, err := rest.HTTPWrappersForConfig(config, transport)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+t.host, nil)
 	if err != nil {
-		return nil, fmt.Errorf("bench: kubeconfig: %w", err)
+		return nil, fmt.Errorf("bench: %w", err)
 	}
-	return &Target{config: config, client: &http.Client{Transport: wrapped}}, nil
+	resp, err := wrapped.RoundTrip(req)
+	if err != nil {
+		return nil, fmt.Errorf("bench: credentials: %w", err)
+	}
+	resp.Body.Close()
+	return seen.header, nil
 }
 
-// Close drops idle connections.
-func (t *Target) Close() { t.client.CloseIdleConnections() }
+// headerCatcher keeps the header of a request instead of sending it.
+type headerCatcher struct{ header http.Header }
 
-// get reads path to its end, discards the body and returns its length.
-func (t *Target) get(ctx context.Context, path, accept, encoding string, buf []byte) (int64, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, t.config.Host+path, nil)
-	if err != nil {
-		return 0, fmt.Errorf("bench: %w", err)
-	}
-	req.Header.Set("Accept", accept)
-	if encoding != "" {
-		req.Header.Set("Accept-Encoding", encoding)
-	}
-	resp, err := t.client.Do(req)
-	if err != nil {
-		return 0, fmt.Errorf("bench: %w", err)
-	}
-	defer resp.Body.Close()
-	n, err := drain(resp.Body, buf)
-	if err != nil {
-		return n, fmt.Errorf("bench: body of %s: %w", path, err)
-	}
-	if resp.StatusCode != http.StatusOK {
-		return n, fmt.Errorf("bench: GET %s: %s", path, resp.Status)
-	}
-	return n, nil
-}
-
-// drain reads r to its end through buf.
-func drain(r io.Reader, buf []byte) (int64, error) {
-	var n int64
-	for {
-		k, err := r.Read(buf)
-		n += int64(k)
-		if errors.Is(err, io.EOF) {
-			return n, nil
-		}
-		if err != nil {
-			return n, err
-		}
-	}
+// RoundTrip implements http.RoundTripper.
+func (c *headerCatcher) RoundTrip(req *http.Request) (*http.Response, error) {
+	c.header = req.Header.Clone()
+	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: req}, nil
 }
 
 // Ready waits until the server's /readyz answers 200, and returns how long
 // that took.
 func (t *Target) Ready(ctx context.Context) (time.Duration, error) {
 	start := time.Now()
-	tick := time.NewTicker(10 * time.Millisecond)
+	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	buf := make([]byte, 4<<10)
+	own := &lane{t: t}
+	defer own.close()
 	for {
-		_, err := t.get(ctx, "/readyz", "*/*", "", buf)
+		_, err := own.do(ctx, call{path: "/readyz", accept: "*/*"})
 		if err == nil {
 			return time.Since(start), nil
 		}
@@ -111,4 +118,35 @@ func (t *Target) Ready(ctx context.Context) (time.Duration, error) {
 		case <-tick.C:
 		}
 	}
+}
+
+// once sends one request over a connection of its own and reads the answer.
+func (t *Target) once(ctx context.Context, c call) error {
+	conn, err := t.dial(ctx, smallBuffer)
+	if err != nil {
+		return err
+	}
+	defer conn.close()
+	_, err = conn.do(c)
+	return err
+}
+
+// Progress is what the workload under way has done so far.
+type Progress struct {
+	// Name is the workload's, with what it is doing; "" when none runs.
+	Name string
+	// Done and Errors count operations, Total is how many there will be, 0 if unknown.
+	Done, Errors, Total int
+	// Elapsed is the time since the workload began.
+	Elapsed time.Duration
+	// P50 and P99 are latencies so far.
+	P50, P99 time.Duration
+}
+
+// Progress may be asked at any time.
+func (t *Target) Progress() Progress {
+	if rec := t.running.Load(); rec != nil {
+		return rec.progress()
+	}
+	return Progress{}
 }

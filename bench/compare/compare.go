@@ -1,0 +1,308 @@
+package compare
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/limit"
+)
+
+// Config says what is compared and how thoroughly.
+type Config struct {
+	// Fleet is what servers are started from. Its Dir is made when it is "" and removed
+	// at the end.
+	Fleet fleet.Config
+	// LimitProgram starts the limit: it is called with the arguments that LimitArgs
+	// returns for a tape's file and a port.
+	LimitProgram string
+	LimitArgs    func(tape, port string) []string
+	// Pods is how many pods the reads and watches meet: with Fleet.EtcdData, how many
+	// are in it. StartPods is how many the starts meet at least.
+	Pods, StartPods int
+	// Rounds is how many turns each server has, Rows which rows are run by id and work,
+	// nil for all. Quick cuts the number of operations to what shows that all works.
+	Rounds int
+	Rows   *regexp.Regexp
+	Quick  bool
+	// Command is what the report says made it.
+	Command string
+	// Say is told what happens, line by line.
+	Say func(string)
+}
+
+// Comparison runs a Config once. Its Progress may be asked at any time.
+type Comparison struct {
+	config  Config
+	fleet   *fleet.Fleet
+	servers [kinds]*fleet.Server
+	seed    bench.SeedConfig
+	table   *Table
+	shown   atomic.Pointer[bench.Target]
+	rounds  int // counts all turns, to tell objects apart
+}
+
+// New returns a comparison that has not begun.
+func New(c Config) (*Comparison, error) {
+	const least = 20
+	if c.Pods < least || c.Rounds < 1 {
+		return nil, fmt.Errorf("compare: want at least %d pods and one round, got %d and %d", least, c.Pods, c.Rounds)
+	}
+	if c.Rows == nil {
+		c.Rows = regexp.MustCompile("")
+	}
+	c.StartPods = max(c.StartPods, c.Pods)
+	seed := bench.SeedConfig{Pods: c.Pods, Namespaces: max(1, c.Pods/200), Nodes: max(1, c.Pods/20), Clients: 16}
+	return &Comparison{config: c, seed: seed, table: &Table{Machine: bench.Machine(), Command: c.Command, Rounds: c.Rounds}}, nil
+}
+
+// Progress is what is under way.
+func (c *Comparison) Progress() bench.Progress {
+	if t := c.shown.Load(); t != nil {
+		return t.Progress()
+	}
+	return bench.Progress{}
+}
+
+// Run starts the servers, runs all rows and stops the servers. What was measured until
+// an error is returned with it.
+func (c *Comparison) Run(ctx context.Context) (t *Table, err error) {
+	c.table.Date = time.Now()
+	dir := c.config.Fleet.Dir
+	if dir == "" {
+		if dir, err = os.MkdirTemp("", "larder-bench-"); err != nil {
+			return nil, fmt.Errorf("compare: %w", err)
+		}
+		defer os.RemoveAll(dir)
+	}
+	c.config.Fleet.Dir = dir
+	if c.fleet, err = fleet.New(c.config.Fleet); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, c.fleet.Close()) }()
+	c.say("starting etcd")
+	if err := c.fleet.StartEtcd(ctx); err != nil {
+		return nil, err
+	}
+	reads, starts := c.selected(c.steps()), c.selected(c.startSteps())
+	if len(reads)+len(starts) == 0 {
+		return nil, fmt.Errorf("compare: no row matches %q", c.config.Rows)
+	}
+	if err := c.prepare(ctx, len(reads) > 0); err != nil {
+		return nil, err
+	}
+	defer c.inOrder()
+	// Watches are opened first, while servers have no memory to spare.
+	slices.SortStableFunc(reads, func(a, b step) int { return cmp.Compare(a.turn, b.turn) })
+	for _, s := range reads {
+		if err := c.step(ctx, s); err != nil {
+			return c.table, err
+		}
+	}
+	if len(starts) > 0 {
+		err = c.starts(ctx, starts)
+	}
+	return c.table, err
+}
+
+func (c *Comparison) say(format string, args ...any) {
+	if c.config.Say != nil {
+		c.config.Say(fmt.Sprintf(format, args...))
+	}
+}
+
+// selected drops what the configuration does not want. A step of several rows is run
+// when one of them is wanted, and shows all.
+func (c *Comparison) selected(steps []step) []step {
+	var wanted []step
+	for _, s := range steps {
+		for _, r := range s.rows {
+			if c.config.Rows.MatchString(r.id + " " + r.work) {
+				wanted = append(wanted, s)
+				break
+			}
+		}
+	}
+	return wanted
+}
+
+// prepare starts Larder, seeds through it, and starts the others when all are needed.
+func (c *Comparison) prepare(ctx context.Context, all bool) (err error) {
+	c.say("starting Larder")
+	if c.servers[Larder], err = c.fleet.StartLarder(); err != nil {
+		return err
+	}
+	if err := c.servers[Larder].Ready(ctx); err != nil {
+		return err
+	}
+	larder := c.servers[Larder].Target
+	if c.config.Fleet.EtcdData == "" {
+		c.say("seeding %d pods", c.seed.Pods)
+		c.shown.Store(larder)
+		if err := seedAll(ctx, larder, c.seed); err != nil {
+			return err
+		}
+	}
+	if !all {
+		return c.describe(ctx)
+	}
+	c.say("starting kube-apiserver")
+	if c.servers[Stock], err = c.fleet.StartStock(); err != nil {
+		return err
+	}
+	if err := c.servers[Stock].Ready(ctx); err != nil {
+		return err
+	}
+	if err := c.startLimit(ctx); err != nil {
+		return err
+	}
+	return c.describe(ctx)
+}
+
+// seedAll seeds, and fails if a pod could not be made.
+func seedAll(ctx context.Context, t *bench.Target, seed bench.SeedConfig) error {
+	result, err := bench.Seed(ctx, t, seed)
+	if err != nil {
+		return err
+	}
+	if result.Errors > 0 {
+		return fmt.Errorf("compare: seeding: %d errors, the first: %s", result.Errors, result.FirstError)
+	}
+	return nil
+}
+
+// describe says what is compared.
+func (c *Comparison) describe(ctx context.Context) error {
+	version, err := c.servers[Larder].Target.Version(ctx)
+	if err != nil {
+		return err
+	}
+	stock := "kube-apiserver"
+	if c.servers[Stock] != nil {
+		v, err := c.servers[Stock].Target.Version(ctx)
+		if err != nil {
+			return err
+		}
+		stock += " " + v
+	}
+	c.table.Servers = fmt.Sprintf("%s and Larder (Kubernetes %s), one after the other over TLS and HTTP/1.1 on one etcd that does not wait for the disk, with %d pods; client, servers and etcd share the machine.", stock, version, c.seed.Pods)
+	return nil
+}
+
+// startLimit records what Larder answers and starts the limit with it.
+func (c *Comparison) startLimit(ctx context.Context) error {
+	c.say("recording Larder's answers")
+	tape, err := c.record(ctx)
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(c.config.Fleet.Dir, "tape")
+	if err := writeTape(file, tape); err != nil {
+		return err
+	}
+	c.servers[Limit], err = c.fleet.StartOther("limit", c.config.LimitProgram, func(_, port string) []string {
+		return c.config.LimitArgs(file, port)
+	})
+	if err != nil {
+		return err
+	}
+	return c.servers[Limit].Ready(ctx)
+}
+
+func writeTape(file string, tape *limit.Tape) error {
+	f, err := os.Create(file)
+	if err != nil {
+		return fmt.Errorf("compare: %w", err)
+	}
+	if err := errors.Join(tape.Write(f), f.Close()); err != nil {
+		return fmt.Errorf("compare: %w", err)
+	}
+	return nil
+}
+
+// record asks Larder for all that steps ask for again and again.
+func (c *Comparison) record(ctx context.Context) (*limit.Tape, error) {
+	larder := c.servers[Larder].Target
+	tape := &limit.Tape{Answers: make(map[string][]byte)}
+	for _, s := range c.selected(c.steps()) {
+		if s.asks.path == "" {
+			continue
+		}
+		body, path, err := []byte(nil), s.asks.path, error(nil)
+		if s.asks.watchList {
+			body, err = larder.CaptureWatchList(ctx, path, s.asks.accept)
+			path = bench.WatchListPath(path)
+		} else {
+			body, err = larder.Capture(ctx, path, s.asks.accept, s.asks.encoding)
+		}
+		if err != nil {
+			return nil, err
+		}
+		tape.Answers[limit.Key(path, s.asks.accept, s.asks.encoding)] = body
+	}
+	var err error
+	tape.Event, err = larder.CaptureChange(ctx, pods, c.seed.PodPath(0), bench.Protobuf)
+	return tape, err
+}
+
+// step runs all rounds of a step and adds its rows.
+func (c *Comparison) step(ctx context.Context, s step) error {
+	rows := make([]*Row, len(s.rows))
+	for i, r := range s.rows {
+		rows[i] = &Row{ID: r.id, Work: r.work, Figures: append([]Figure(nil), r.figures...)}
+		c.table.Rows = append(c.table.Rows, rows[i])
+	}
+	for range c.config.Rounds {
+		for kind := range kinds {
+			if kind == Limit && !s.limit {
+				continue
+			}
+			c.rounds++
+			if err := c.turn(ctx, s, kind, rows); err != nil {
+				return fmt.Errorf("compare: %s, %s: %w", s.rows[0].id, kind, err)
+			}
+		}
+	}
+	for i, r := range rows {
+		s.rows[i].fill(r)
+		c.say("%s", summary(r))
+	}
+	return nil
+}
+
+// turn runs a step once against one server.
+func (c *Comparison) turn(ctx context.Context, s step, kind Kind, rows []*Row) error {
+	if server := c.servers[kind]; server != nil {
+		c.shown.Store(server.Target)
+	}
+	results, err := s.run(ctx, kind)
+	if err != nil {
+		return err
+	}
+	for i, r := range rows {
+		r.Results[kind] = append(r.Results[kind], results[i])
+	}
+	return nil
+}
+
+// summary is a row in one line of plain text.
+func summary(r *Row) string {
+	return fmt.Sprintf("%s %s: kube-apiserver %s; limit %s; Larder %s; ratio %s; goal %s: %s",
+		r.ID, r.Work, dash(r.cell(Stock)), dash(r.cell(Limit)), dash(r.cell(Larder)), dash(r.ratio()), dash(r.goals()), r.verdict())
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,135 @@
+package compare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/fleet"
+)
+
+// starts runs the steps that start servers: the others are stopped before.
+func (c *Comparison) starts(ctx context.Context, steps []step) error {
+	for _, kind := range []Kind{Limit, Stock} {
+		if server := c.servers[kind]; server != nil {
+			if err := server.Stop(); err != nil {
+				return err
+			}
+			c.servers[kind] = nil
+		}
+	}
+	larder := c.servers[Larder]
+	if c.seed.Pods < c.config.StartPods && c.needsPods(steps) {
+		c.say("seeding up to %d pods", c.config.StartPods)
+		c.shown.Store(larder.Target)
+		more := c.seed
+		more.Pods = c.config.StartPods
+		if err := seedAll(ctx, larder.Target, more); err != nil {
+			return err
+		}
+	}
+	if err := larder.Stop(); err != nil {
+		return err
+	}
+	c.servers[Larder] = nil
+	for _, s := range steps {
+		if err := c.step(ctx, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// needsPods reports whether a step starts on the seeded etcd.
+func (c *Comparison) needsPods(steps []step) bool {
+	for _, s := range steps {
+		if s.rows[0].id != emptyStart {
+			return true
+		}
+	}
+	return false
+}
+
+// emptyStart is the row of starts without objects.
+const emptyStart = "B31"
+
+// startSteps are the workloads that start servers.
+func (c *Comparison) startSteps() []step {
+	n := c.config.StartPods
+	started := func(id, work string, seconds, cpu, memory Goal) rowSpec {
+		return rowSpec{
+			id: id, work: work,
+			figures: []Figure{{Unit: Wall, Goal: seconds}, {Name: "CPU", Unit: Seconds, Goal: cpu}, {Name: "RSS", Unit: Memory, Goal: memory}},
+			of:      []func(*bench.Result) float64{wall, cpuPerOp, resident},
+		}
+	}
+	empty := started(emptyStart, "start to /readyz 200, empty; Larder with its own etcd", Goal{Bound: 0.6}, Goal{}, Goal{Bound: 100e6})
+	full := started("B32", fmt.Sprintf("start to /readyz 200 with %d pods", n), c.goal(50000, n, 2), c.goal(50000, n, 3), c.goal(50000, n, 450e6))
+	under := rowSpec{
+		id: "B33", work: fmt.Sprintf("resident with %d pods under LIST load", n),
+		figures: []Figure{{Unit: Memory, Goal: c.goal(50000, n, 600e6)}, {Name: "at most", Unit: Memory}},
+		of:      []func(*bench.Result) float64{resident, func(r *bench.Result) float64 { return float64(r.Server.PeakRSS) }},
+	}
+	return []step{
+		{rows: []rowSpec{empty}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+			if kind == Limit {
+				return nil, errors.New("nothing to start")
+			}
+			return one(bench.Start(ctx, bench.StartConfig{Name: empty.id, Starts: 1, Launch: c.launchEmpty(kind)}))
+		}},
+		{rows: []rowSpec{full, under}, run: c.startFull},
+	}
+}
+
+// launchEmpty starts a server that has an etcd of its own.
+func (c *Comparison) launchEmpty(kind Kind) func(context.Context) (*bench.Target, time.Time, func() error, error) {
+	return func(ctx context.Context) (*bench.Target, time.Time, func() error, error) {
+		if kind == Larder {
+			server, err := c.fleet.StartEmptyLarder()
+			return launched(server, err)
+		}
+		server, etcd, err := c.fleet.StartEmptyStock(ctx)
+		if err != nil {
+			return nil, time.Time{}, nil, err
+		}
+		return server.Target, server.Started, func() error { return errors.Join(server.Stop(), etcd.Stop()) }, nil
+	}
+}
+
+func launched(server *fleet.Server, err error) (*bench.Target, time.Time, func() error, error) {
+	if err != nil {
+		return nil, time.Time{}, nil, err
+	}
+	return server.Target, server.Started, server.Stop, nil
+}
+
+// startFull starts a server on the seeded etcd and then lists all pods from it, again
+// and again by several clients.
+func (c *Comparison) startFull(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	var load *bench.Result
+	started, err := bench.Start(ctx, bench.StartConfig{
+		Name: "B32", Starts: 1,
+		Launch: func(context.Context) (*bench.Target, time.Time, func() error, error) {
+			if kind == Larder {
+				return launched(c.fleet.StartLarder())
+			}
+			return launched(c.fleet.StartStock())
+		},
+		Then: func(ctx context.Context, t *bench.Target) error {
+			c.shown.Store(t)
+			var parts []*bench.Result
+			for _, accept := range []string{bench.Protobuf, bench.JSON} {
+				r, err := bench.Read(ctx, t, bench.ReadConfig{Name: "B33", Path: pods, Accept: accept, Requests: c.ops(kind, 8, 8), Clients: 4})
+				if err != nil {
+					return err
+				}
+				parts = append(parts, r)
+			}
+			load = bench.Merge(parts...)
+			return nil
+		},
+	})
+	return []*bench.Result{started, load}, err
+}

@@ -1,0 +1,265 @@
+package compare
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/larder-io/larder/bench"
+)
+
+// pods is the collection that reads and watches are of.
+const pods = "/api/v1/pods"
+
+// step is one workload, whose results are one or more rows.
+type step struct {
+	rows  []rowSpec
+	limit bool // whether the limit takes part
+	turn  int  // steps of a lower turn are run earlier
+	asks  asks
+	run   func(ctx context.Context, kind Kind) ([]*bench.Result, error)
+}
+
+// asks is the request whose answer the limit must have recorded, zero for none.
+type asks struct {
+	path, accept, encoding string
+	watchList              bool
+}
+
+// rowSpec says how a row is made of results.
+type rowSpec struct {
+	id, work string
+	body     bool // whether the size of the answer says something
+	figures  []Figure
+	of       []func(*bench.Result) float64
+	first    bool // whether the first round counts, instead of the best
+}
+
+// fill computes a row's figures from its results.
+func (s *rowSpec) fill(r *Row) {
+	for i := range r.Figures {
+		for k := range kinds {
+			r.Figures[i].Best[k] = s.best(r.Figures[i].Unit, s.of[i], r.Results[k])
+		}
+	}
+	if larder := r.Results[Larder]; s.body && len(larder) > 0 {
+		r.Body = larder[0].BytesPerOp()
+	}
+}
+
+func (s *rowSpec) best(unit Unit, of func(*bench.Result) float64, results []*bench.Result) float64 {
+	var all []float64
+	for _, r := range results {
+		if r.Ops > r.Errors {
+			all = append(all, of(r))
+		}
+	}
+	switch {
+	case len(all) == 0:
+		return 0
+	case s.first:
+		return max(0, all[0])
+	case unit == PerSecond:
+		return slices.Max(all)
+	}
+	return slices.Min(all)
+}
+
+// What figures are made of.
+func cpuPerOp(r *bench.Result) float64 { return r.CPUPerOp().Seconds() }
+func rate(r *bench.Result) float64     { return r.Rate() }
+func wall(r *bench.Result) float64     { return r.Quantile(0).Seconds() }
+func resident(r *bench.Result) float64 { return float64(r.Server.RSS) }
+
+// row is the spec of a row that tells CPU per operation.
+func (c *Comparison) row(id, work string, bound time.Duration) rowSpec {
+	return rowSpec{
+		id: id, work: work, figures: []Figure{{Unit: Seconds, Goal: c.goal(10000, c.seed.Pods, bound.Seconds())}},
+		of: []func(*bench.Result) float64{cpuPerOp},
+	}
+}
+
+// goal is a bound that was set for so many pods.
+func (c *Comparison) goal(pods, actual int, bound float64) Goal {
+	if pods != actual || c.config.Quick {
+		return Goal{}
+	}
+	return Goal{Bound: bound}
+}
+
+// ops picks how many operations a server does: the fast ones more, to be measured as
+// long.
+func (c *Comparison) ops(kind Kind, stock, fast int) int {
+	n := fast
+	if kind == Stock {
+		n = stock
+	}
+	if c.config.Quick {
+		return max(2, n/20)
+	}
+	return n
+}
+
+// other is the server that changes are made through while kind is measured. The limit
+// makes its own.
+func (c *Comparison) other(kind Kind) *bench.Target {
+	switch kind {
+	case Stock:
+		return c.servers[Larder].Target
+	case Larder:
+		return c.servers[Stock].Target
+	}
+	return c.servers[kind].Target
+}
+
+// steps are all workloads on running servers, in the order of the table.
+func (c *Comparison) steps() []step {
+	all := c.reads()
+	all = append(all, c.watchLists()...)
+	return append(all, c.fanOut(), c.selective(), c.opening(), c.writes())
+}
+
+// reads are GETs and LISTs.
+func (c *Comparison) reads() []step {
+	n := c.seed.Pods
+	gzip := c.read("B3", fmt.Sprintf("LIST %d pods, JSON, gzip, one pod changed between calls", n), asks{path: pods, accept: bench.JSON, encoding: "gzip"}, 6, 40, 10*time.Millisecond)
+	return []step{
+		c.read("B1", fmt.Sprintf("LIST %d pods, protobuf", n), asks{path: pods, accept: bench.Protobuf}, 8, 40, 36*time.Millisecond),
+		c.read("B2", fmt.Sprintf("LIST %d pods, JSON", n), asks{path: pods, accept: bench.JSON}, 6, 30, 60*time.Millisecond),
+		c.changing(gzip),
+		c.read("B4", fmt.Sprintf("LIST %d pods, PartialObjectMetadata, protobuf", n), asks{path: pods, accept: bench.PartialProtobuf}, 15, 60, 16*time.Millisecond),
+		c.read("B5", fmt.Sprintf("LIST %d pods, Table", n), asks{path: pods, accept: bench.Table}, 5, 20, 60*time.Millisecond),
+		c.read("B6", "LIST one node's 20 pods, resourceVersion=0", asks{path: c.seed.NodeSelection(1) + "&resourceVersion=0", accept: bench.Protobuf}, 800, 5000, 120*time.Microsecond),
+		c.read("B7", "the same, consistent", asks{path: c.seed.NodeSelection(1), accept: bench.Protobuf}, 800, 4000, 160*time.Microsecond),
+		c.read("B8", fmt.Sprintf("LIST by label, %d pods of %d", n/100, n), asks{path: pods + "?labelSelector=app.kubernetes.io/name%3Dapp-7", accept: bench.Protobuf}, 100, 1000, 600*time.Microsecond),
+		c.read("B9", fmt.Sprintf("LIST a namespace, %d pods", n/c.seed.Namespaces), asks{path: c.namespace(), accept: bench.Protobuf}, 150, 1000, 800*time.Microsecond),
+		c.read("B10", "GET one pod, consistent", asks{path: c.seed.PodPath(1), accept: bench.Protobuf}, 2000, 8000, 45*time.Microsecond),
+	}
+}
+
+// namespace is the pods of one namespace.
+func (c *Comparison) namespace() string { return "/api/v1/namespaces/bench-0/pods" }
+
+// read is a step of one request that is sent again and again.
+func (c *Comparison) read(id, work string, a asks, stock, fast int, bound time.Duration) step {
+	spec := c.row(id, work, bound)
+	spec.body = true
+	return step{rows: []rowSpec{spec}, limit: true, asks: a, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+		return one(bench.Read(ctx, c.servers[kind].Target, bench.ReadConfig{
+			Name: id, Path: a.path, Accept: a.accept, Encoding: a.encoding, Requests: c.ops(kind, stock, fast), Clients: 1,
+		}))
+	}}
+}
+
+// changing makes a step change a pod before each request, but for the limit, whose
+// bytes stay.
+func (c *Comparison) changing(s step) step {
+	plain := s.run
+	s.run = func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+		if kind == Limit {
+			return plain(ctx, kind)
+		}
+		const stock, fast = 6, 40
+		return one(bench.Read(ctx, c.servers[kind].Target, bench.ReadConfig{
+			Name: s.rows[0].id, Path: s.asks.path, Accept: s.asks.accept, Encoding: s.asks.encoding, Requests: c.ops(kind, stock, fast), Clients: 1,
+			Between: func(ctx context.Context, i int) error {
+				return c.other(kind).Change(ctx, c.seed.PodPath(i%c.seed.Pods))
+			},
+		}))
+	}
+	return s
+}
+
+// one is the only result of a step.
+func one(r *bench.Result, err error) ([]*bench.Result, error) { return []*bench.Result{r}, err }
+
+// watchLists are watches that begin with all objects.
+func (c *Comparison) watchLists() []step {
+	n := c.seed.Pods
+	list := func(id, work, path, accept string, objects, clients, stock, fast int, bound time.Duration) step {
+		spec := c.row(id, work, bound)
+		spec.body = true
+		return step{rows: []rowSpec{spec}, limit: true, asks: asks{path: path, accept: accept, watchList: true}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+			return one(bench.WatchList(ctx, c.servers[kind].Target, bench.WatchListConfig{
+				Name: id, Path: path, Accept: accept, Requests: c.ops(kind, stock, fast), Clients: clients, Objects: objects,
+			}))
+		}}
+	}
+	return []step{
+		list("B20", fmt.Sprintf("WatchList of %d pods, protobuf", n), pods, bench.Protobuf, n, 1, 5, 20, 45*time.Millisecond),
+		list("B21", fmt.Sprintf("WatchList of %d pods, JSON", n), pods, bench.JSON, n, 1, 4, 15, 75*time.Millisecond),
+		list("B22", fmt.Sprintf("WatchList of one namespace, %d pods", n/c.seed.Namespaces), c.namespace(), bench.Protobuf, n/c.seed.Namespaces, 10, 40, 400, 1200*time.Microsecond),
+	}
+}
+
+// fanOut tells many watchers the same.
+func (c *Comparison) fanOut() step {
+	const watchers, rate = 200, 50
+	spec := c.row("B23", fmt.Sprintf("WATCH fan-out to %d watchers, protobuf, %d events/s, per delivery", watchers, rate), 10*time.Microsecond)
+	spec.body = true
+	return step{rows: []rowSpec{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+		return one(bench.Watch(ctx, c.servers[kind].Target, bench.WatchConfig{
+			Name: "B23", Path: pods, Accept: bench.Protobuf, Watchers: watchers, Objects: c.seed.PodPaths(min(50, c.seed.Pods)),
+			Changes: c.ops(kind, 200, 200), Rate: rate, Writers: 4, Through: c.other(kind),
+		}))
+	}}
+}
+
+// selective tells few of many watchers.
+func (c *Comparison) selective() step {
+	const watchers, rate = 1000, 400
+	spec := c.row("B24", fmt.Sprintf("WATCH, %d watchers each of one node, %d events/s, per event", watchers, rate), 60*time.Microsecond)
+	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+		changes := c.ops(kind, 1200, 1200)
+		objects := c.seed.PodPaths(min(c.seed.Pods, changes))
+		return one(bench.Watch(ctx, c.servers[kind].Target, bench.WatchConfig{
+			Name: "B24", Path: pods, Selections: c.seed.NodeSelections(c.seed.Nodes), Accept: bench.Protobuf, Watchers: watchers,
+			Objects: objects, Changes: changes, Rate: rate, Writers: 8, Deliveries: c.seed.Deliveries(watchers, len(objects), changes), PerChange: true, Through: c.other(kind),
+		}))
+	}}
+}
+
+// opening opens watches. Only the first round finds memory that was never used.
+func (c *Comparison) opening() step {
+	cpu := c.row("B25", "opening a watch, TLS handshake included", 600*time.Microsecond)
+	memory := rowSpec{
+		id: "B26", work: "memory of an open watch, resident", first: true,
+		figures: []Figure{{Unit: Memory, Goal: c.goal(10000, c.seed.Pods, 20e3)}},
+		of:      []func(*bench.Result) float64{func(r *bench.Result) float64 { return r.Value(bench.MemoryPerWatch) }},
+	}
+	return step{rows: []rowSpec{cpu, memory}, limit: true, turn: -1, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+		r, err := bench.Hold(ctx, c.servers[kind].Target, bench.HoldConfig{
+			Name: "B25", Path: pods, Accept: bench.Protobuf, Watchers: c.ops(kind, 1000, 1000), Idle: time.Second,
+		})
+		return []*bench.Result{r, r}, err
+	}}
+}
+
+// writes are the life of ConfigMaps.
+func (c *Comparison) writes() step {
+	var specs []rowSpec
+	for i, verb := range bench.Verbs {
+		specs = append(specs, rowSpec{
+			id: fmt.Sprintf("B%d", 27+i), work: string(verb) + " of a ConfigMap, 16 clients", of: []func(*bench.Result) float64{cpuPerOp, rate},
+			figures: []Figure{{Unit: Seconds, Goal: Goal{OfStock: 0.6}}, {Unit: PerSecond, Goal: Goal{OfStock: 1.3}}},
+		})
+	}
+	return step{rows: specs, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+		return bench.Write(ctx, c.servers[kind].Target, bench.WriteConfig{
+			Namespace: "bench-writes", Round: c.rounds, Objects: c.ops(kind, 1000, 1000), Clients: 16,
+		})
+	}}
+}
+
+// inOrder sorts rows as steps stand in the table.
+func (c *Comparison) inOrder() {
+	order := make(map[string]int)
+	for _, s := range append(c.steps(), c.startSteps()...) {
+		for _, r := range s.rows {
+			order[r.id] = len(order)
+		}
+	}
+	slices.SortStableFunc(c.table.Rows, func(a, b *Row) int { return cmp.Compare(order[a.ID], order[b.ID]) })
+}

@@ -1,0 +1,8 @@
+//go:build !linux
+
+package fleet
+
+import "syscall"
+
+// attributes put a process into a group of its own.
+func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

@@ -1,0 +1,275 @@
+package fleet
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/larder-io/larder/bench"
+)
+
+// token is the administrator's at all servers: they listen on loopback alone and live
+// for minutes, but still nobody else on the machine shall write to them.
+func newToken() string { return rand.Text() }
+
+// issuer is that of service-account tokens.
+const issuer = "https://kubernetes.default.svc"
+
+// Config says what to start servers from.
+type Config struct {
+	// Dir is where servers keep their files. It must exist and be empty.
+	Dir string
+	// Stock, Larder and Etcd are the programs.
+	Stock, Larder, Etcd string
+	// EtcdData is a data directory of an etcd that is not running, to be copied; "" for
+	// an empty etcd.
+	EtcdData string
+}
+
+// Fleet is a set of servers. The zero value is not usable: call New.
+type Fleet struct {
+	config Config
+	token  string
+	etcd   *Server
+	url    string // of etcd
+	all    []*Server
+	count  int // of servers started so far, to name their directories
+}
+
+// New returns a Fleet of no servers.
+func New(c Config) (*Fleet, error) {
+	for name, program := range map[string]string{"kube-apiserver": c.Stock, "larder": c.Larder, "etcd": c.Etcd} {
+		if program == "" {
+			return nil, fmt.Errorf("fleet: no program for %s", name)
+		}
+	}
+	if c.Dir == "" {
+		return nil, errors.New("fleet: no directory")
+	}
+	return &Fleet{config: c, token: newToken()}, nil
+}
+
+// Close stops all servers, the first started last.
+func (f *Fleet) Close() error {
+	var all []error
+	for i := len(f.all) - 1; i >= 0; i-- {
+		all = append(all, f.all[i].Stop())
+	}
+	f.all = nil
+	return errors.Join(all...)
+}
+
+// prepare writes what the servers share.
+func (f *Fleet) prepare() error {
+	users := f.token + ",admin,admin,system:masters\n"
+	if err := os.WriteFile(f.tokens(), []byte(users), 0o600); err != nil {
+		return fmt.Errorf("fleet: %w", err)
+	}
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		return fmt.Errorf("fleet: %w", err)
+	}
+	block := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
+	if err := os.WriteFile(f.key(), block, 0o600); err != nil {
+		return fmt.Errorf("fleet: %w", err)
+	}
+	return nil
+}
+
+func (f *Fleet) tokens() string { return filepath.Join(f.config.Dir, "tokens.csv") }
+func (f *Fleet) key() string    { return filepath.Join(f.config.Dir, "sa.key") }
+
+// Etcd is the Fleet's etcd, nil before StartEtcd.
+func (f *Fleet) Etcd() *Server { return f.etcd }
+
+// StartEtcd starts the etcd of all servers, on a copy of the configured data. It does
+// not wait for the disk: how fast the disk is shall not be what is compared.
+func (f *Fleet) StartEtcd(ctx context.Context) error {
+	if err := f.prepare(); err != nil {
+		return err
+	}
+	data := filepath.Join(f.config.Dir, "etcd")
+	if f.config.EtcdData != "" {
+		if err := os.CopyFS(data, os.DirFS(f.config.EtcdData)); err != nil {
+			return fmt.Errorf("fleet: %w", err)
+		}
+		if err := os.Chmod(data, 0o700); err != nil {
+			return fmt.Errorf("fleet: %w", err)
+		}
+	}
+	server, url, err := f.startEtcd(ctx, data)
+	if err != nil {
+		return err
+	}
+	f.etcd, f.url = server, url
+	return nil
+}
+
+// startEtcd starts an etcd over a directory.
+func (f *Fleet) startEtcd(ctx context.Context, data string) (*Server, string, error) {
+	ports, err := freePorts(2)
+	if err != nil {
+		return nil, "", err
+	}
+	client, peer := "http://127.0.0.1:"+ports[0], "http://127.0.0.1:"+ports[1]
+	args := []string{
+		"--data-dir=" + data, "--name=default", "--listen-client-urls=" + client, "--advertise-client-urls=" + client,
+		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=default=" + peer,
+		"--unsafe-no-fsync", "--quota-backend-bytes=8589934592", "--log-level=warn",
+	}
+	if _, err := os.Stat(filepath.Join(data, "member")); err == nil {
+		args = append(args, "--force-new-cluster")
+	}
+	server, err := f.start("etcd", f.config.Etcd, args)
+	if err != nil {
+		return nil, "", err
+	}
+	return server, client, server.awaitHTTP(ctx, client+"/readyz")
+}
+
+// StartStock starts a kube-apiserver on the Fleet's etcd. It is as its release starts,
+// but that it leaves the kubernetes service's endpoints and the compaction of etcd to
+// Larder: two servers at one address would fight over the former.
+func (f *Fleet) StartStock() (*Server, error) { return f.startStock(f.url) }
+
+func (f *Fleet) startStock(etcd string) (*Server, error) {
+	dir, port, err := f.place("kube-apiserver")
+	if err != nil {
+		return nil, err
+	}
+	return f.startAPI("kube-apiserver", f.config.Stock, dir, port, nil, append(f.shared(etcd, port),
+		"--cert-dir="+dir, "--service-account-issuer="+issuer, "--endpoint-reconciler-type=none", "--etcd-compaction-interval=0"))
+}
+
+// StartLarder starts a Larder on the Fleet's etcd.
+func (f *Fleet) StartLarder() (*Server, error) {
+	dir, port, err := f.place("larder")
+	if err != nil {
+		return nil, err
+	}
+	return f.startAPI("larder", f.config.Larder, dir, port, []string{"serve"}, append(f.shared(f.url, port), "--data-dir="+dir, "--service-account-issuer="+issuer))
+}
+
+// shared are the flags that both kinds of server get.
+func (f *Fleet) shared(etcd, port string) []string {
+	return []string{
+		"--etcd-servers=" + etcd, "--bind-address=127.0.0.1", "--secure-port=" + port, "--token-auth-file=" + f.tokens(),
+		"--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24",
+		"--service-account-signing-key-file=" + f.key(), "--service-account-key-file=" + f.key(),
+	}
+}
+
+// StartEmptyStock starts a kube-apiserver on a new, empty etcd of its own, which it
+// returns too.
+func (f *Fleet) StartEmptyStock(ctx context.Context) (server, etcd *Server, err error) {
+	f.count++
+	data := filepath.Join(f.config.Dir, fmt.Sprintf("etcd-%d", f.count))
+	etcd, url, err := f.startEtcd(ctx, data)
+	if err != nil {
+		return nil, nil, err
+	}
+	server, err = f.startStock(url)
+	return server, etcd, err
+}
+
+// StartEmptyLarder starts a Larder with a new, empty etcd in its own process.
+func (f *Fleet) StartEmptyLarder() (*Server, error) {
+	dir, port, err := f.place("larder")
+	if err != nil {
+		return nil, err
+	}
+	return f.startAPI("larder", f.config.Larder, dir, port, []string{"serve"}, []string{
+		"--data-dir=" + dir, "--unsafe-no-fsync", "--bind-address=127.0.0.1", "--secure-port=" + port, "--token-auth-file=" + f.tokens(),
+		"--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24",
+	})
+}
+
+// StartOther starts another program, which serves the API or a part of it at the port
+// that it is told, over TLS. args returns its arguments.
+func (f *Fleet) StartOther(name, program string, args func(dir, port string) []string) (*Server, error) {
+	dir, port, err := f.place(name)
+	if err != nil {
+		return nil, err
+	}
+	return f.startAPI(name, program, dir, port, nil, args(dir, port))
+}
+
+// place returns a directory and a port for one more server.
+func (f *Fleet) place(name string) (dir, port string, err error) {
+	f.count++
+	dir = filepath.Join(f.config.Dir, fmt.Sprintf("%s-%d", name, f.count))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", "", fmt.Errorf("fleet: %w", err)
+	}
+	ports, err := freePorts(1)
+	if err != nil {
+		return "", "", err
+	}
+	return dir, ports[0], nil
+}
+
+// startAPI starts a server that a kubeconfig can name.
+func (f *Fleet) startAPI(name, program, dir, port string, command, flags []string) (*Server, error) {
+	kubeconfig := filepath.Join(dir, "kubeconfig")
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "https://127.0.0.1:%s", insecure-skip-tls-verify: true}}]
+users: [{name: u, user: {token: %q}}]
+`, port, f.token)
+	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+		return nil, fmt.Errorf("fleet: %w", err)
+	}
+	target, err := bench.NewTarget(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	server, err := f.start(name, program, append(command, flags...))
+	if err != nil {
+		return nil, err
+	}
+	target.Process = server.Process
+	if f.etcd != nil {
+		target.Beside = []bench.Process{f.etcd.Process}
+	}
+	server.Target = target
+	return server, nil
+}
+
+// start starts a process and makes it the Fleet's.
+func (f *Fleet) start(name, program string, args []string) (*Server, error) {
+	f.count++
+	server, err := Launch(name, program, args, filepath.Join(f.config.Dir, fmt.Sprintf("%s-%d.log", name, f.count)))
+	if err != nil {
+		return nil, err
+	}
+	f.all = append(f.all, server)
+	return server, nil
+}
+
+// freePorts returns ports that nobody listened on a moment ago.
+func freePorts(n int) ([]string, error) {
+	var ports []string
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("fleet: %w", err)
+		}
+		defer l.Close()
+		ports = append(ports, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+	}
+	return ports, nil
+}
+
+// grace is how long a server may take to end before it is killed.
+const grace = 15 * time.Second

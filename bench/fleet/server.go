@@ -1,0 +1,148 @@
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/larder-io/larder/bench"
+)
+
+// Server is one process of a Fleet.
+type Server struct {
+	// Process is the process, with its name.
+	Process bench.Process
+	// Target asks the server, nil for etcd.
+	Target *bench.Target
+	// Started is when the process was started.
+	Started time.Time
+
+	log    string
+	exited chan struct{} // closed when the process has ended
+}
+
+// Launch starts a program that belongs to no Fleet and writes its output to a file: the
+// caller stops it. A goroutine waits for it, which Stop waits for.
+func Launch(name, program string, args []string, log string) (*Server, error) {
+	out, err := os.Create(log)
+	if err != nil {
+		return nil, fmt.Errorf("fleet: %w", err)
+	}
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = attributes()
+	s := &Server{log: log, exited: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		defer close(s.exited)
+		defer out.Close()
+		// The death of the thread that started a process counts as its parent's death.
+		runtime.LockOSThread()
+		s.Started = time.Now()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
+		<-s.exited
+		return nil, fmt.Errorf("fleet: %s: %w", name, err)
+	}
+	s.Process = bench.Process{Name: name, PID: cmd.Process.Pid}
+	return s, nil
+}
+
+// Stop ends the process and its children, and waits until it has ended. It may be
+// called again.
+func (s *Server) Stop() error {
+	select {
+	case <-s.exited:
+		return nil
+	default:
+	}
+	group := -s.Process.PID
+	if err := syscall.Kill(group, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("fleet: %s: %w", s.Process.Name, err)
+	}
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-s.exited:
+		return nil
+	case <-timer.C:
+	}
+	if err := syscall.Kill(group, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("fleet: %s: %w", s.Process.Name, err)
+	}
+	<-s.exited
+	return nil
+}
+
+// Ready waits until /readyz answers 200, as long as the process lives.
+func (s *Server) Ready(ctx context.Context) error {
+	return s.alive(ctx, func(ctx context.Context) error {
+		_, err := s.Target.Ready(ctx)
+		return err
+	})
+}
+
+// alive calls wait with a context that ends with the process.
+func (s *Server) alive(ctx context.Context, wait func(context.Context) error) error {
+	const longest = 5 * time.Minute
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- wait(ctx) }()
+	select {
+	case err := <-done:
+		return err
+	case <-s.exited:
+		cancel()
+		<-done
+		return fmt.Errorf("fleet: %s has ended:\n%s", s.Process.Name, s.lastWords())
+	}
+}
+
+// awaitHTTP waits until a URL answers 200.
+func (s *Server) awaitHTTP(ctx context.Context, url string) error {
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	return s.alive(ctx, func(ctx context.Context) error {
+		tick := time.NewTicker(20 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+			if err != nil {
+				return fmt.Errorf("fleet: %w", err)
+			}
+			resp, err := client.Do(req)
+			if err == nil {
+				resp.Body.Close()
+				if resp.StatusCode == http.StatusOK {
+					return nil
+				}
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("fleet: %s is not ready: %w", s.Process.Name, ctx.Err())
+			case <-tick.C:
+			}
+		}
+	})
+}
+
+// lastWords is the end of the process's log.
+func (s *Server) lastWords() string {
+	const most = 2000
+	text, err := os.ReadFile(s.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-most):])
+}

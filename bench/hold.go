@@ -1,0 +1,125 @@
+package bench
+
+import (
+	"context"
+	"time"
+)
+
+// MemoryPerWatch names the resident memory that Hold saw each watch add.
+const MemoryPerWatch = "memory per watch"
+
+// HoldConfig is a workload of watches that are opened and then told nothing.
+type HoldConfig struct {
+	// Name heads the result.
+	Name string
+	// Path is the collection watched, Accept the media type of events.
+	Path, Accept string
+	// Watchers is how many are opened.
+	Watchers int
+	// Idle is how long they are held open afterwards: what the server uses meanwhile is
+	// reported as its idle cost.
+	Idle time.Duration
+	// Returns is how often all of them break off and come back where they were.
+	Returns int
+}
+
+// Hold opens watches, TLS handshakes included, and records how long each took, what
+// it cost the server and how much memory the server has more than before.
+func Hold(ctx context.Context, t *Target, c HoldConfig) (*Result, error) {
+	if err := (loop{ops: c.Watchers, clients: 1}).check(); err != nil {
+		return nil, err
+	}
+	rec, err := t.newRecorder(c.Name, "watch", c.Watchers)
+	if err != nil {
+		return nil, err
+	}
+	defer rec.finish()
+	w, err := c.watchers(ctx, t, rec)
+	if err != nil {
+		return nil, err
+	}
+	rec.phase("opening")
+	if err := rec.measured(func() error { return w.open(ctx, c.Watchers, true) }); err != nil {
+		return nil, err
+	}
+	defer w.close()
+	rec.phase("idle")
+	if err := c.idle(ctx, t, rec.result); err != nil {
+		return nil, err
+	}
+	w.close()
+	return rec.finish(), nil
+}
+
+// watchers are those of the workload, none of them open yet.
+func (c *HoldConfig) watchers(ctx context.Context, t *Target, rec *recorder) (*watchers, error) {
+	revision, err := t.revision(ctx, c.Path)
+	if err != nil {
+		return nil, err
+	}
+	watch := watchCall(c.Path, revision, c.Accept)
+	return &watchers{target: t, rec: rec, atOnce: opening, calls: func(int) call { return watch }}, nil
+}
+
+// idle waits and adds what the open watches hold.
+func (c *HoldConfig) idle(ctx context.Context, t *Target, r *Result) error {
+	before, err := t.Process.Usage()
+	if err != nil {
+		return err
+	}
+	timer := time.NewTimer(c.Idle)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+	}
+	after, err := t.Process.Usage()
+	if err != nil {
+		return err
+	}
+	r.Server = after
+	n := float64(c.Watchers)
+	r.add(MemoryPerWatch, float64(after.RSS-r.Before.RSS)/n, "B")
+	r.add("anonymous memory per watch", float64(after.Anonymous-r.Before.Anonymous)/n, "B")
+	if c.Idle > 0 {
+		r.add("idle CPU per second", (after.CPU-before.CPU).Seconds()/c.Idle.Seconds(), "s")
+	}
+	return nil
+}
+
+// Storm opens watches, breaks all of them off at once and lets them come back at the
+// revision where they were, as often as Returns says. It records the time from the
+// break until each is accepted again, and charges the server for what is between.
+func Storm(ctx context.Context, t *Target, c HoldConfig) (*Result, error) {
+	if err := (loop{ops: c.Watchers * c.Returns, clients: 1}).check(); err != nil {
+		return nil, err
+	}
+	rec, err := t.newRecorder(c.Name, "watch", c.Watchers*c.Returns)
+	if err != nil {
+		return nil, err
+	}
+	defer rec.finish()
+	w, err := c.watchers(ctx, t, rec)
+	if err != nil {
+		return nil, err
+	}
+	rec.phase("opening")
+	if err := w.open(ctx, c.Watchers, false); err != nil {
+		return nil, err
+	}
+	for range c.Returns {
+		rec.phase("coming back")
+		err := rec.measured(func() error {
+			w.close()
+			w.closing.Store(false)
+			w.since, w.atOnce = time.Now(), stampede
+			return w.open(ctx, c.Watchers, true)
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	w.close()
+	return rec.finish(), nil
+}

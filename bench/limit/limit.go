@@ -1,0 +1,202 @@
+// Package limit serves recorded answers as cheaply as Go can: fasthttp over TLS that
+// sends bytes from memory. What it costs is the least that any server of the same
+// bytes over the same protocol costs, and so what Larder is held against.
+//
+// A [Tape] holds the bytes. A request that is on it is answered with them; a watch
+// that is not is held open; a PATCH is told to all held watches with one TLS write
+// each, as the recorded event with the mark of the patch. Any other request is
+// answered with a few bytes that suffice for a workload to go on.
+package limit
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/gob"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"runtime"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+
+	"github.com/larder-io/larder/bench"
+)
+
+// Tape is what the server knows.
+type Tape struct {
+	// Answers are bodies by Key.
+	Answers map[string][]byte
+	// Event is a framed event of a watch, as bench.Target.CaptureChange returns it.
+	Event []byte
+}
+
+// Key is the key of the answer to a request.
+func Key(path, accept, encoding string) string { return path + "\n" + accept + "\n" + encoding }
+
+// Write writes the tape so that Read can read it.
+func (t *Tape) Write(w io.Writer) error {
+	if err := gob.NewEncoder(w).Encode(t); err != nil {
+		return fmt.Errorf("limit: %w", err)
+	}
+	return nil
+}
+
+// Read reads a tape.
+func Read(r io.Reader) (*Tape, error) {
+	t := &Tape{}
+	if err := gob.NewDecoder(r).Decode(t); err != nil {
+		return nil, fmt.Errorf("limit: tape: %w", err)
+	}
+	return t, nil
+}
+
+// Server serves a Tape.
+type Server struct {
+	tape Tape
+
+	mu    sync.Mutex
+	event []byte                // of the tape, in a chunk; rewritten for each change
+	held  map[net.Conn]struct{} // open watches
+}
+
+// New returns a server, which keeps the tape's bytes.
+func New(tape Tape) *Server {
+	event := fmt.Appendf(nil, "%x\r\n", len(tape.Event))
+	event = append(append(event, tape.Event...), "\r\n"...)
+	return &Server{tape: tape, event: event, held: make(map[net.Conn]struct{})}
+}
+
+// Run serves a listener until ctx ends.
+func (s *Server) Run(ctx context.Context, l net.Listener) error {
+	certificate, err := selfSigned()
+	if err != nil {
+		return err
+	}
+	server := &fasthttp.Server{
+		Handler: s.handle, NoDefaultServerHeader: true, NoDefaultDate: true, ReadBufferSize: 8 << 10, WriteBufferSize: 16 << 10,
+		TCPKeepalive: true, Logger: quiet{},
+	}
+	secured := tls.NewListener(l, &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate}, DynamicRecordSizingDisabled: true})
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(secured) }()
+	select {
+	case err := <-ended:
+		return fmt.Errorf("limit: %w", err)
+	case <-ctx.Done():
+	}
+	s.dropAll()
+	patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	return errors.Join(server.ShutdownWithContext(patience), <-ended)
+}
+
+// quiet drops what fasthttp logs of connections that clients broke off.
+type quiet struct{}
+
+// Printf implements fasthttp.Logger.
+func (quiet) Printf(string, ...any) {}
+
+func (s *Server) handle(ctx *fasthttp.RequestCtx) {
+	if ctx.IsPatch() {
+		s.publish(ctx)
+		return
+	}
+	header := &ctx.Request.Header
+	key := Key(string(ctx.RequestURI()), string(header.Peek("Accept")), string(header.Peek("Accept-Encoding")))
+	if body, ok := s.tape.Answers[key]; ok {
+		ctx.Response.Header.SetContentTypeBytes(header.Peek("Accept"))
+		ctx.Response.SetBodyRaw(body)
+		return
+	}
+	if string(ctx.QueryArgs().Peek("watch")) == "true" {
+		ctx.HijackSetNoResponse(true)
+		ctx.Hijack(s.hold)
+		return
+	}
+	ctx.SetContentType(bench.JSON)
+	ctx.SetBodyString(`{"metadata":{"resourceVersion":"1"},"gitVersion":"limit"}`)
+}
+
+// hold keeps a watch open until its client goes away.
+func (s *Server) hold(conn net.Conn) {
+	if _, err := io.WriteString(conn, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"); err != nil {
+		return
+	}
+	s.mu.Lock()
+	s.held[conn] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.held, conn)
+		s.mu.Unlock()
+	}()
+	var nothing [1]byte
+	for {
+		if _, err := conn.Read(nothing[:]); err != nil {
+			return
+		}
+	}
+}
+
+// publish tells all watches of a change.
+func (s *Server) publish(ctx *fasthttp.RequestCtx) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !bench.Remark(s.event, ctx.PostBody()) {
+		ctx.Error("no mark in "+strconv.Quote(string(ctx.PostBody())), fasthttp.StatusBadRequest)
+		return
+	}
+	conns := make(chan net.Conn, len(s.held))
+	for conn := range s.held {
+		conns <- conn
+	}
+	close(conns)
+	var writers sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		writers.Go(func() {
+			for conn := range conns {
+				// A client that went away is noticed by hold.
+				_ = conn.SetWriteDeadline(time.Now().Add(10 * time.Second))
+				_, _ = conn.Write(s.event)
+			}
+		})
+	}
+	writers.Wait()
+	ctx.SetBodyString("{}")
+}
+
+// dropAll ends all watches.
+func (s *Server) dropAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for conn := range s.held {
+		conn.Close()
+	}
+}
+
+// selfSigned makes a certificate of the kind that Larder makes.
+func selfSigned() (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("limit: %w", err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "limit"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("limit: %w", err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
+}

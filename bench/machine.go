@@ -1,0 +1,31 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+)
+
+// Machine says in one line what a measurement ran on.
+func Machine() string {
+	parts := []string{fmt.Sprintf("%d CPUs", runtime.NumCPU())}
+	if runtime.NumCPU() == 1 {
+		parts[0] = "1 CPU"
+	}
+	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		if _, rest, found := bytes.Cut(info, []byte("model name")); found {
+			line, _, _ := bytes.Cut(rest, []byte("\n"))
+			parts[0] += " (" + strings.Trim(string(line), " \t:") + ")"
+		}
+	}
+	if info, err := os.ReadFile("/proc/meminfo"); err == nil {
+		parts = append(parts, Bytes(number(info, "MemTotal:")<<10)+" of memory")
+	}
+	system := runtime.GOOS + "/" + runtime.GOARCH
+	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
+		system += " " + strings.TrimSpace(string(release))
+	}
+	return strings.Join(append(parts, system, runtime.Version()), ", ")
+}

@@ -1,0 +1,8 @@
+//go:build !linux
+
+package bench
+
+import "time"
+
+// processClock exists on Linux alone.
+func processClock(int) (time.Duration, bool) { return 0, false }

@@ -1,0 +1,66 @@
+package bench
+
+import (
+	"context"
+	"time"
+)
+
+// Media types that servers answer in.
+const (
+	Protobuf        = "application/vnd.kubernetes.protobuf"
+	JSON            = "application/json"
+	PartialProtobuf = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+	Table           = "application/json;as=Table;v=v1;g=meta.k8s.io"
+)
+
+// ReadConfig is a workload of GET requests for one path, which may be a single
+// object, a collection or a selection.
+type ReadConfig struct {
+	// Name heads the result.
+	Name string
+	// Path is the request's path and query.
+	Path string
+	// Accept is the media type asked for.
+	Accept string
+	// Encoding is the Accept-Encoding header, "" for none.
+	Encoding string
+	// Requests is how many are sent in all, Clients how many at a time.
+	Requests, Clients int
+	// Rate is requests per second, 0 for as many as the clients get answered.
+	Rate float64
+	// Between is called before each request, outside its latency, nil for nothing: it
+	// may change something, so that an answer is not the last one again.
+	Between func(ctx context.Context, request int) error
+}
+
+// Read runs the workload after one unmeasured request, which makes the server
+// build what it builds on first use.
+func Read(ctx context.Context, t *Target, c ReadConfig) (*Result, error) {
+	l := loop{ops: c.Requests, clients: c.Clients, rate: c.Rate}
+	if err := l.check(); err != nil {
+		return nil, err
+	}
+	rec, err := t.newRecorder(c.Name, "request", c.Requests)
+	if err != nil {
+		return nil, err
+	}
+	defer rec.finish()
+	get := call{path: c.Path, accept: c.Accept, encoding: c.Encoding}
+	if err := t.once(ctx, get); err != nil {
+		return nil, err
+	}
+	err = rec.measured(func() error {
+		return l.run(ctx, t, rec, func(ctx context.Context, own *lane, i int, intended time.Time) (int64, error) {
+			if c.Between != nil {
+				if err := c.Between(ctx, i); err != nil {
+					return 0, err
+				}
+			}
+			return own.do(ctx, get)
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return rec.finish(), nil
+}

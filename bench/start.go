@@ -1,0 +1,68 @@
+package bench
+
+import (
+	"context"
+	"time"
+)
+
+// StartConfig is a workload of cold starts.
+type StartConfig struct {
+	// Name heads the result.
+	Name string
+	// Starts is how often the server is started.
+	Starts int
+	// Launch starts the server and returns it, with the moment of its start and what
+	// stops it and waits until it has ended.
+	Launch func(ctx context.Context) (*Target, time.Time, func() error, error)
+	// Then runs once the server is ready, before it is stopped, nil for nothing.
+	Then func(ctx context.Context, t *Target) error
+	// Shown receives the progress: the server under load does not exist before.
+	Shown *Target
+}
+
+// Start records the time from the start of a process until its /readyz answers 200,
+// and what the process has used by then.
+func Start(ctx context.Context, c StartConfig) (*Result, error) {
+	rec := &recorder{target: c.Shown, total: c.Starts, began: time.Now(), name: c.Name, result: &Result{Name: c.Name, Unit: "start", Latency: newHistogram()}}
+	if c.Shown == nil {
+		rec.target = &Target{}
+	}
+	rec.target.running.Store(rec)
+	defer rec.finish()
+	for range c.Starts {
+		if err := c.one(ctx, rec); err != nil {
+			return nil, err
+		}
+	}
+	return rec.finish(), nil
+}
+
+func (c *StartConfig) one(ctx context.Context, rec *recorder) (err error) {
+	t, began, stop, err := c.Launch(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if failed := stop(); err == nil {
+			err = failed
+		}
+	}()
+	if _, err := t.Ready(ctx); err != nil {
+		return err
+	}
+	took := time.Since(began)
+	used, err := t.Process.Usage()
+	if err != nil {
+		return err
+	}
+	rec.record(took, 0, nil)
+	rec.mu.Lock()
+	rec.result.Wall += took
+	rec.result.ServerCPU += used.CPU
+	rec.result.Server = used
+	rec.mu.Unlock()
+	if c.Then == nil {
+		return nil
+	}
+	return c.Then(ctx, t)
+}

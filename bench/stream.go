@@ -1,0 +1,170 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+)
+
+// errStream is a watch that sent what is no event.
+var errStream = errors.New("malformed watch stream")
+
+// longestFrame bounds an event.
+const longestFrame = 64 << 20
+
+// stream reads the events of an open watch.
+type stream struct {
+	conn  *conn
+	body  io.Reader
+	lines *bufio.Reader // of JSON; nil for protobuf, whose frames tell their length
+	buf   []byte
+}
+
+// watch opens a watch on a connection: it returns once the server has accepted it.
+func (c *conn) watch(r call) (*stream, error) {
+	resp, err := c.send(r)
+	if err != nil {
+		return nil, err
+	}
+	s := &stream{conn: c, body: c.body(resp)}
+	if !strings.HasPrefix(r.accept, Protobuf) {
+		s.lines = bufio.NewReaderSize(s.body, smallBuffer)
+	}
+	return s, nil
+}
+
+// next returns the next event as it came, io.EOF at the end of the watch. The bytes
+// are the stream's and change with the next call.
+func (s *stream) next() ([]byte, error) {
+	if s.lines != nil {
+		return s.line()
+	}
+	const prefix = 4
+	if cap(s.buf) < prefix {
+		s.buf = make([]byte, 0, smallBuffer)
+	}
+	if _, err := io.ReadFull(s.body, s.buf[:prefix]); err != nil {
+		return nil, err
+	}
+	n := int(binary.BigEndian.Uint32(s.buf[:prefix]))
+	if n > longestFrame {
+		return nil, fmt.Errorf("bench: %w: a frame of %d bytes", errStream, n)
+	}
+	if cap(s.buf) < n {
+		s.buf = make([]byte, 0, n+n/4)
+	}
+	if _, err := io.ReadFull(s.body, s.buf[:n]); err != nil {
+		return nil, fmt.Errorf("bench: %w: %w", errStream, err)
+	}
+	return s.buf[:n], nil
+}
+
+// line returns the next line of JSON.
+func (s *stream) line() ([]byte, error) {
+	s.buf = s.buf[:0]
+	for {
+		part, err := s.lines.ReadSlice('\n')
+		if err == nil && len(s.buf) == 0 {
+			return part, nil
+		}
+		s.buf = append(s.buf, part...)
+		if err == nil {
+			return s.buf, nil
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return nil, err
+		}
+		if len(s.buf) > longestFrame {
+			return nil, fmt.Errorf("bench: %w: a line of more than %d bytes", errStream, longestFrame)
+		}
+	}
+}
+
+// Kinds of events, as far as workloads tell them apart.
+type eventKind int
+
+const (
+	changed  eventKind = iota // an object was added, modified or deleted
+	bookmark                  // only the revision moved
+	failed                    // the watch ends with a Status
+)
+
+// kindOf looks at the beginning of an event, where both encodings have its type.
+func kindOf(frame []byte) eventKind {
+	head := frame[:min(len(frame), 64)]
+	switch {
+	case bytes.Contains(head, []byte("BOOKMARK")):
+		return bookmark
+	case bytes.Contains(head, []byte("ERROR")):
+		return failed
+	}
+	return changed
+}
+
+// initialEnd is the annotation of the bookmark that ends the initial events.
+const initialEnd = "k8s.io/initial-events-end"
+
+// readInitial reads events up to the bookmark that ends the initial ones, and
+// returns how many objects and bytes came.
+func (s *stream) readInitial() (objects int, size int64, err error) {
+	for {
+		frame, err := s.next()
+		if err != nil {
+			return objects, size, fmt.Errorf("bench: initial events: %w", err)
+		}
+		size += int64(len(frame))
+		switch kindOf(frame) {
+		case bookmark:
+			if bytes.Contains(frame, []byte(initialEnd)) {
+				return objects, size, nil
+			}
+		case failed:
+			return objects, size, fmt.Errorf("bench: initial events: %q", frame[:min(len(frame), 300)])
+		default:
+			objects++
+		}
+	}
+}
+
+// revision asks for the resourceVersion of a collection.
+func (t *Target) revision(ctx context.Context, path string) (string, error) {
+	c, err := t.dial(ctx, smallBuffer)
+	if err != nil {
+		return "", err
+	}
+	defer c.close()
+	resp, err := c.send(call{path: with(path, "limit=1"), accept: JSON})
+	if err != nil {
+		return "", err
+	}
+	body, err := io.ReadAll(c.body(resp))
+	if err != nil {
+		return "", fmt.Errorf("bench: body of %s: %w", path, err)
+	}
+	// The list's own metadata comes first in every server's answer.
+	const key = `"resourceVersion":"`
+	_, rest, found := bytes.Cut(body, []byte(key))
+	text, _, closed := bytes.Cut(rest, []byte(`"`))
+	if !found || !closed {
+		return "", fmt.Errorf("bench: %s has no resourceVersion", path)
+	}
+	if _, err := strconv.ParseUint(string(text), 10, 64); err != nil {
+		return "", fmt.Errorf("bench: %s: resourceVersion: %w", path, err)
+	}
+	return string(text), nil
+}
+
+// with adds a parameter to a path that may have some.
+func with(path string, parameters ...string) string {
+	mark := "?"
+	if strings.Contains(path, "?") {
+		mark = "&"
+	}
+	return path + mark + strings.Join(parameters, "&")
+}

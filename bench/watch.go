@@ -1,0 +1,164 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// patience is how long a workload waits for deliveries when none come.
+const patience = 5 * time.Second
+
+// WatchConfig is a workload of changes that watchers are told of.
+type WatchConfig struct {
+	// Name heads the result.
+	Name string
+	// Path is the collection whose revision the watches begin at.
+	Path string
+	// Selections are the paths to watch, with their queries: watcher i takes number i,
+	// from the first again after the last. Nil means Path.
+	Selections []string
+	// Accept is the media type of the events.
+	Accept string
+	// Watchers is how many read, Stuck how many are open beside them and never read.
+	Watchers, Stuck int
+	// Objects are the paths of objects that are changed in turn. Each change is a merge
+	// patch of an annotation.
+	Objects []string
+	// Changes is how many are made, Rate how many per second, 0 for as many as Writers
+	// clients get done.
+	Changes int
+	Rate    float64
+	Writers int
+	// Deliveries is how many events all watchers together must see; 0 means that each
+	// sees each change.
+	Deliveries int
+	// PerChange divides the cost by changes; otherwise it is divided by deliveries.
+	PerChange bool
+	// Through is the server that the changes are made through, nil for the target itself.
+	// Another server of the same etcd keeps the cost of writing out of the account.
+	Through *Target
+}
+
+func (c *WatchConfig) check() error {
+	if c.Watchers < 1 || len(c.Objects) == 0 {
+		return errors.New("bench: want at least one watcher and one object to change")
+	}
+	return loop{ops: c.Changes, clients: c.Writers, rate: c.Rate}.check()
+}
+
+// Watch opens the watches, then makes the changes, and records the time from when
+// each was to be made until each watcher has read of it. Deliveries that never came
+// are errors. The server is charged from the first change to the last delivery.
+func Watch(ctx context.Context, t *Target, c WatchConfig) (*Result, error) {
+	if c.Deliveries == 0 {
+		c.Deliveries = c.Watchers * c.Changes
+	}
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	through := c.Through
+	if through == nil {
+		through = t
+	}
+	rec, err := t.newRecorder(c.Name, "delivery", c.Deliveries)
+	if err != nil {
+		return nil, err
+	}
+	defer rec.finish()
+	w, err := c.open(ctx, t, rec)
+	if err != nil {
+		return nil, err
+	}
+	defer w.close()
+	w.begin(c.Watchers, c.Changes, int64(c.Deliveries))
+	rec.phase("changing")
+	err = rec.measured(func() error {
+		if err := c.change(ctx, through, rec, w); err != nil {
+			return err
+		}
+		for range w.settle(ctx, patience) {
+			rec.fail(errUndelivered)
+		}
+		return ctx.Err()
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.close()
+	return c.account(rec.finish()), nil
+}
+
+var errUndelivered = errors.New("bench: a change was not delivered")
+
+// open opens the watches where the collection stands now.
+func (c *WatchConfig) open(ctx context.Context, t *Target, rec *recorder) (*watchers, error) {
+	rec.phase("opening watches")
+	revision, err := t.revision(ctx, c.Path)
+	if err != nil {
+		return nil, err
+	}
+	selections := c.Selections
+	if len(selections) == 0 {
+		selections = []string{c.Path}
+	}
+	w := &watchers{target: t, rec: rec, atOnce: opening, calls: func(i int) call {
+		return watchCall(selections[i%len(selections)], revision, c.Accept)
+	}}
+	if err := w.open(ctx, c.Watchers+c.Stuck, false); err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// watchCall asks for what happens after a revision, for an hour at most.
+func watchCall(path, revision, accept string) call {
+	return call{path: with(path, "watch=true", "allowWatchBookmarks=true", "timeoutSeconds=3600", "resourceVersion="+revision), accept: accept}
+}
+
+// change makes the changes.
+func (c *WatchConfig) change(ctx context.Context, through *Target, rec *recorder, w *watchers) error {
+	// The changes are not the operations of the workload: they are counted apart.
+	writes := &recorder{result: &Result{Latency: newHistogram()}}
+	l := loop{ops: c.Changes, clients: c.Writers, rate: c.Rate}
+	err := l.run(ctx, through, writes, func(ctx context.Context, own *lane, i int, intended time.Time) (int64, error) {
+		w.sent[i].Store(intended.UnixNano())
+		return own.do(ctx, markPatch(c.Objects[i%len(c.Objects)], w.run, i))
+	})
+	if err != nil {
+		return err
+	}
+	if r := writes.result; r.Errors > 0 {
+		return fmt.Errorf("bench: %d of %d changes failed: %s", r.Errors, r.Ops, r.FirstError)
+	}
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	rec.result.add("changes", float64(c.Changes), "")
+	rec.result.add("change p50", writes.result.Quantile(50).Seconds(), "s")
+	rec.result.add("change p99", writes.result.Quantile(99).Seconds(), "s")
+	return nil
+}
+
+// markPatch changes an object so that its watchers can tell by which change.
+func markPatch(path string, run int64, i int) call {
+	return call{
+		method: "PATCH", path: path, accept: JSON, kind: "application/merge-patch+json",
+		body: fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, annotation, markText(run, i)),
+	}
+}
+
+// account divides by changes where that is asked, and adds what only watches have.
+func (c *WatchConfig) account(r *Result) *Result {
+	deliveries := r.Ops - r.Errors
+	if r.Wall > 0 {
+		r.add("deliveries per second", float64(deliveries)/r.Wall.Seconds(), "/s")
+	}
+	r.add("changes per second", float64(c.Changes)/r.Wall.Seconds(), "/s")
+	if c.PerChange {
+		r.Unit = "event"
+		r.add("deliveries", float64(deliveries), "")
+		r.Ops = c.Changes + r.Errors
+	}
+	return r
+}

@@ -1,0 +1,192 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// mark begins the text in a changed object that numbers the run and the change in it: a
+// watcher finds it without decoding, and knows when the change was to be made. Without
+// the run, the next run's changes might change nothing.
+const (
+	mark         = "LBSEQ"
+	runDigits    = 14
+	changeDigits = 8
+)
+
+// annotation is where a change leaves its mark.
+const annotation = "larder-bench/change"
+
+// How many watches are opened at a time: in peace, and when all come back at once.
+const (
+	opening  = 16
+	stampede = 256
+)
+
+// watchers are open watches, each read by a goroutine of its own. They are opened by
+// open and read between begin and close.
+type watchers struct {
+	target  *Target
+	rec     *recorder
+	calls   func(i int) call
+	atOnce  int       // how many are opened at a time
+	since   time.Time // from when opening counts; zero: each from its own begin
+	streams []*stream
+	readers sync.WaitGroup
+	done    func() // ends what readers wait for
+
+	run       int64          // of the changes that count
+	sent      []atomic.Int64 // UnixNano at which each change was intended
+	delivered atomic.Int64
+	expected  int64
+	all       chan struct{} // closed when expected changes were delivered
+	closing   atomic.Bool
+}
+
+// open opens n watches. Each counts as an operation when each is to be recorded.
+func (w *watchers) open(ctx context.Context, n int, each bool) error {
+	ctx, cancel := context.WithCancel(ctx)
+	w.done = cancel
+	w.streams = make([]*stream, n)
+	group, opened := errgroup.WithContext(ctx)
+	group.SetLimit(w.atOnce)
+	for i := range n {
+		group.Go(func() error {
+			if opened.Err() != nil {
+				return opened.Err()
+			}
+			start := w.since
+			if start.IsZero() {
+				start = time.Now()
+			}
+			err := w.openOne(ctx, i)
+			if each {
+				w.rec.record(time.Since(start), 0, err)
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		w.close()
+		return err
+	}
+	return nil
+}
+
+func (w *watchers) openOne(ctx context.Context, i int) error {
+	conn, err := w.target.dial(ctx, smallBuffer)
+	if err != nil {
+		return err
+	}
+	s, err := conn.watch(w.calls(i))
+	if err != nil {
+		conn.close()
+		return err
+	}
+	w.streams[i] = s
+	return nil
+}
+
+// begin lets all watchers read, but for those whose number is at least readers.
+func (w *watchers) begin(readers int, changes int, expected int64) {
+	w.sent = make([]atomic.Int64, changes)
+	w.run, w.expected = newRun(), expected
+	w.all = make(chan struct{})
+	for _, s := range w.streams[:readers] {
+		w.readers.Go(func() {
+			if err := w.follow(s); err != nil && !w.closing.Load() {
+				w.rec.fail(err)
+			}
+		})
+	}
+}
+
+// follow reads one watch until it ends.
+func (w *watchers) follow(s *stream) error {
+	for {
+		frame, err := s.next()
+		if err != nil {
+			return fmt.Errorf("bench: a watch ended: %w", err)
+		}
+		now := time.Now()
+		switch kindOf(frame) {
+		case bookmark:
+			continue
+		case failed:
+			return fmt.Errorf("bench: a watch ended: %q", frame[:min(len(frame), 300)])
+		}
+		run, number, ok := marked(frame)
+		if !ok || run != w.run || number >= len(w.sent) {
+			continue // somebody else's change
+		}
+		w.rec.record(now.Sub(time.Unix(0, w.sent[number].Load())), int64(len(frame)), nil)
+		if w.delivered.Add(1) == w.expected {
+			close(w.all)
+		}
+	}
+}
+
+// marked returns the run and the number of the change that a frame tells of.
+func marked(frame []byte) (run int64, number int, ok bool) {
+	at := bytes.Index(frame, []byte(mark))
+	if at < 0 || len(frame) < at+len(mark)+runDigits+changeDigits {
+		return 0, 0, false
+	}
+	digits := frame[at+len(mark):]
+	run, err := strconv.ParseInt(string(digits[:runDigits]), 10, 64)
+	if err != nil {
+		return 0, 0, false
+	}
+	number, err = strconv.Atoi(string(digits[runDigits:][:changeDigits]))
+	return run, number, err == nil
+}
+
+// markText is the text by which marked knows change i of a run.
+func markText(run int64, i int) string {
+	return fmt.Sprintf("%s%0*d%0*d", mark, runDigits, run, changeDigits, i)
+}
+
+// newRun numbers a run.
+func newRun() int64 { return time.Now().UnixMilli() }
+
+// settle waits until everything expected was delivered or nothing more comes, and
+// returns how many deliveries are missing.
+func (w *watchers) settle(ctx context.Context, patience time.Duration) int64 {
+	for last := w.delivered.Load(); ; {
+		timer := time.NewTimer(patience)
+		select {
+		case <-w.all:
+			timer.Stop()
+			return 0
+		case <-ctx.Done():
+			timer.Stop()
+			return w.expected - w.delivered.Load()
+		case <-timer.C:
+		}
+		now := w.delivered.Load()
+		if now == last {
+			return w.expected - now
+		}
+		last = now
+	}
+}
+
+// close ends all watches and waits for their readers.
+func (w *watchers) close() {
+	w.closing.Store(true)
+	w.done()
+	for _, s := range w.streams {
+		if s != nil {
+			s.conn.close()
+		}
+	}
+	w.readers.Wait()
+	w.streams = nil
+}

@@ -1,0 +1,111 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Verb is a kind of write.
+type Verb string
+
+// The writes that clients do.
+const (
+	Create Verb = "create"
+	Patch  Verb = "merge-patch"
+	Apply  Verb = "apply"
+	Delete Verb = "delete"
+)
+
+// Verbs are all of them, in the order of an object's life.
+var Verbs = []Verb{Create, Patch, Apply, Delete}
+
+// WriteConfig is a workload of ConfigMaps of about 1 KB that live through all Verbs.
+type WriteConfig struct {
+	// Name begins the results' names and, with Round, the objects'.
+	Name string
+	// Namespace holds the objects. It is created when it does not exist.
+	Namespace string
+	// Round tells runs apart whose objects must not meet.
+	Round int
+	// Objects is how many live, Clients how many requests are under way at a time.
+	Objects, Clients int
+	// Rate is requests per second, 0 for as many as the clients get answered.
+	Rate float64
+}
+
+// Write creates all objects, then patches all, applies to all and deletes all, and
+// returns one Result for each of Verbs.
+func Write(ctx context.Context, t *Target, c WriteConfig) ([]*Result, error) {
+	l := loop{ops: c.Objects, clients: c.Clients, rate: c.Rate}
+	if err := l.check(); err != nil {
+		return nil, err
+	}
+	if err := ensureNamespace(ctx, t, c.Namespace); err != nil {
+		return nil, err
+	}
+	var results []*Result
+	for _, verb := range Verbs {
+		result, err := c.phase(ctx, t, l, verb)
+		if err != nil {
+			return nil, err
+		}
+		results = append(results, result)
+	}
+	return results, nil
+}
+
+func (c *WriteConfig) phase(ctx context.Context, t *Target, l loop, verb Verb) (*Result, error) {
+	rec, err := t.newRecorder(strings.TrimSpace(c.Name+" "+string(verb)), "request", c.Objects)
+	if err != nil {
+		return nil, err
+	}
+	defer rec.finish()
+	err = rec.measured(func() error {
+		return l.run(ctx, t, rec, func(ctx context.Context, own *lane, i int, _ time.Time) (int64, error) {
+			return own.do(ctx, c.write(verb, i))
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return rec.finish(), nil
+}
+
+// write is the request of one verb for object i.
+func (c *WriteConfig) write(verb Verb, i int) call {
+	name := fmt.Sprintf("bench-%d-%06d", c.Round, i)
+	collection := "/api/v1/namespaces/" + c.Namespace + "/configmaps"
+	r := call{path: collection + "/" + name, accept: JSON, kind: JSON}
+	switch verb {
+	case Create:
+		r.method, r.path, r.body = http.MethodPost, collection, configMap(name, "settings", i)
+	case Patch:
+		r.method, r.kind = http.MethodPatch, "application/merge-patch+json"
+		r.body = fmt.Appendf(nil, `{"data":{"generation":"%d"}}`, i+1)
+	case Apply:
+		r.method, r.kind = http.MethodPatch, "application/apply-patch+yaml" // JSON is YAML
+		r.path += "?fieldManager=larder-bench&force=true"
+		r.body = configMap(name, "applied", i)
+	case Delete:
+		r.method = http.MethodDelete
+	}
+	return r
+}
+
+// configMap is a ConfigMap of about 1 KB as JSON.
+func configMap(name, key string, i int) []byte {
+	text := strings.Repeat("listen=:8080 log.format=json shutdown.grace=20s ", 16)
+	return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"labels":{"app.kubernetes.io/name":"bench","shard":"%d"}},"data":{%q:%q}}`, name, i%10, key, text)
+}
+
+// ensureNamespace creates a namespace that may exist.
+func ensureNamespace(ctx context.Context, t *Target, name string) error {
+	client, err := clientAs(t.config, "larder-bench")
+	if err != nil {
+		return err
+	}
+	return seedNamespace(ctx, client, name)
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sync/atomic"
+
+	"github.com/spf13/cobra"
+
+	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/compare"
+	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/limit"
+	"github.com/larder-io/larder/bench/report"
+)
+
+// comparing are the flags of compare.
+type comparing struct {
+	config   compare.Config
+	rows     string
+	markdown string
+	strict   bool
+}
+
+func compareCommand(o *options) *cobra.Command {
+	c := &comparing{}
+	cmd := &cobra.Command{
+		Use: "compare", GroupID: judging, Short: "Hold Larder against kube-apiserver and against the limit, row by row", Args: cobra.NoArgs,
+		Long: `Start etcd, Larder, a stock kube-apiserver, and a bare TLS server that sends what Larder
+answered, from memory (the limit); seed pods; run every row on each server in turn,
+--rounds times; and print the table. Programs that are not given are built, inside
+Larder's source tree. All servers listen on loopback and are stopped at the end.`,
+		Example: `  larder-bench compare --quick
+  larder-bench compare --rounds 5 --start-pods 50000 --markdown table.md --json table.json --html table.html
+  larder-bench compare --rows 'WatchList|^B1 ' --stock ./kube-apiserver --etcd ./etcd --larder ./larder`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd, o) },
+	}
+	flags, f := cmd.Flags(), &c.config.Fleet
+	flags.StringVar(&f.Stock, "stock", "", "kube-apiserver to start; built from bench/stock if not given")
+	flags.StringVar(&f.Larder, "larder", "", "larder to start; built if not given")
+	flags.StringVar(&f.Etcd, "etcd", "", "etcd to start; built if not given")
+	flags.StringVar(&f.EtcdData, "etcd-data", "", "data directory of an etcd that is not running and has --pods pods by seed: a copy of it is used instead of seeding")
+	flags.IntVar(&c.config.Pods, "pods", 10000, "how many pods reads and watches meet")
+	flags.IntVar(&c.config.StartPods, "start-pods", 0, "how many pods starts meet, if more than --pods; making them takes about 5 ms each")
+	flags.IntVar(&c.config.Rounds, "rounds", 3, "how many turns each server has; the best counts")
+	flags.StringVar(&c.rows, "rows", "", "regular expression of the rows to run, by id and name")
+	flags.BoolVar(&c.config.Quick, "quick", false, "show that everything works: 1,000 pods, one round, few operations, unless these are given")
+	flags.StringVar(&c.markdown, "markdown", "", "file to write the table to, as Markdown")
+	flags.BoolVar(&c.strict, "strict", false, "exit with status 2 when a goal is missed")
+	return cmd
+}
+
+func (c *comparing) run(cmd *cobra.Command, o *options) (err error) {
+	if c.config.Rows, err = regexp.Compile(c.rows); err != nil {
+		return fmt.Errorf("--rows: %w", err)
+	}
+	if c.config.Quick {
+		c.quick(cmd)
+	}
+	if c.config.LimitProgram, err = os.Executable(); err != nil {
+		return err
+	}
+	c.config.LimitArgs = func(tape, port string) []string { return []string{"limit", "--tape", tape, "--port", port} }
+	c.config.Command = invocation()
+	dir, err := os.MkdirTemp("", "larder-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	return c.compare(cmd, o, dir)
+}
+
+// quick makes small what was not asked for.
+func (c *comparing) quick(cmd *cobra.Command) {
+	if !cmd.Flags().Changed("pods") && c.config.Fleet.EtcdData == "" {
+		c.config.Pods = 1000
+	}
+	if !cmd.Flags().Changed("rounds") {
+		c.config.Rounds = 1
+	}
+}
+
+// compare builds and runs with what it needs in dir.
+func (c *comparing) compare(cmd *cobra.Command, o *options, dir string) error {
+	var table *compare.Table
+	var failed error
+	var shown atomic.Pointer[compare.Comparison]
+	progress := func() bench.Progress {
+		if running := shown.Load(); running != nil {
+			return running.Progress()
+		}
+		return bench.Progress{}
+	}
+	err := o.shown(cmd, progress, func(ctx context.Context, say func(string)) (err error) {
+		c.config.Say = say
+		if c.config.Fleet, err = fleet.Build(ctx, c.config.Fleet, dir, say); err != nil {
+			return err
+		}
+		c.config.Fleet.Dir = filepath.Join(dir, "run")
+		if err := os.Mkdir(c.config.Fleet.Dir, 0o700); err != nil {
+			return err
+		}
+		running, err := compare.New(c.config)
+		if err != nil {
+			return err
+		}
+		shown.Store(running)
+		table, failed = running.Run(ctx)
+		return nil
+	})
+	if err == nil {
+		err = failed
+	}
+	if table == nil || len(table.Rows) == 0 {
+		return err
+	}
+	// What was measured before a failure is worth having.
+	err = errors.Join(err, o.report(cmd, &report.Report{Table: table}), toFile(c.markdown, func(w io.Writer) error {
+		_, err := io.WriteString(w, table.Markdown())
+		return err
+	}))
+	if c.strict && err == nil {
+		return table.Missed()
+	}
+	return err
+}
+
+// limitCommand is what compare starts itself as.
+func limitCommand() *cobra.Command {
+	tape, port := "", ""
+	cmd := &cobra.Command{
+		Use: "limit", Hidden: true, Short: "Serve recorded answers as cheaply as can be", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			f, err := os.Open(tape)
+			if err != nil {
+				return err
+			}
+			recorded, err := limit.Read(f)
+			if err := errors.Join(err, f.Close()); err != nil {
+				return err
+			}
+			l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", port))
+			if err != nil {
+				return err
+			}
+			return limit.New(*recorded).Run(cmd.Context(), l)
+		},
+	}
+	cmd.Flags().StringVar(&tape, "tape", "", "file of the answers")
+	cmd.Flags().StringVar(&port, "port", "0", "port to listen on")
+	return cmd
+}

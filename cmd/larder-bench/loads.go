@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/fleet"
+)
+
+// addSeed adds the flags that say which pods there are.
+func addSeed(flags *pflag.FlagSet, c *bench.SeedConfig) {
+	flags.IntVar(&c.Pods, "pods", 10000, "how many pods")
+	flags.IntVar(&c.Namespaces, "namespaces", 50, "over how many namespaces")
+	flags.IntVar(&c.Nodes, "nodes", 500, "over how many nodes")
+}
+
+func seedCommand(o *options) *cobra.Command {
+	c := bench.SeedConfig{}
+	cmd := &cobra.Command{
+		Use: "seed", GroupID: preparing, Short: "Create realistic pods", Args: cobra.NoArgs,
+		Long: "Create realistic pods: a controller creates each, a kubelet reports it running. Those that exist stay as they are.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c.Clients = o.clients
+			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+				return only(bench.Seed(ctx, t, c))
+			})
+		},
+	}
+	addSeed(cmd.Flags(), &c)
+	return cmd
+}
+
+func readCommand(o *options) *cobra.Command {
+	c := bench.ReadConfig{}
+	cmd := &cobra.Command{
+		Use: "read PATH", GroupID: reading, Short: "GET a path again and again: an object, a collection, a selection", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c.Name, c.Path, c.Clients, c.Rate = args[0], args[0], o.clients, o.rate
+			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+				return only(bench.Read(ctx, t, c))
+			})
+		},
+	}
+	cmd.Flags().StringVar(&c.Accept, "accept", bench.Protobuf, "media type asked for")
+	cmd.Flags().StringVar(&c.Encoding, "accept-encoding", "", "Accept-Encoding header, none if empty")
+	cmd.Flags().IntVar(&c.Requests, "requests", 20, "how many requests")
+	return cmd
+}
+
+func watchListCommand(o *options) *cobra.Command {
+	c := bench.WatchListConfig{}
+	cmd := &cobra.Command{
+		Use: "watchlist [PATH]", GroupID: reading, Short: "Open watches that begin with all objects, as informers do", Args: cobra.MaximumNArgs(1),
+		Long: "Open watches with sendInitialEvents and read each until the bookmark that ends the initial events. PATH is /api/v1/pods if not given.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c.Path = pathOr(args, "/api/v1/pods")
+			c.Name, c.Clients = "watchlist "+c.Path, o.clients
+			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+				return only(bench.WatchList(ctx, t, c))
+			})
+		},
+	}
+	cmd.Flags().StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
+	cmd.Flags().IntVar(&c.Requests, "requests", 10, "how many watches in all")
+	cmd.Flags().IntVar(&c.Objects, "objects", 0, "how many objects each must begin with; 0 leaves it unchecked")
+	return cmd
+}
+
+func pathOr(args []string, path string) string {
+	if len(args) > 0 {
+		return args[0]
+	}
+	return path
+}
+
+func informerCommand(o *options) *cobra.Command {
+	c := bench.InformerConfig{}
+	resource := "pods.v1."
+	cmd := &cobra.Command{
+		Use: "informer", GroupID: reading, Short: "Start client-go's informers and wait until they have synced", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			gvr, _ := schema.ParseResourceArg(resource)
+			if gvr == nil {
+				return fmt.Errorf("--resource %q is not resource.version.group", resource)
+			}
+			c.Resource, c.Name = *gvr, "informer of "+gvr.Resource
+			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+				return only(bench.Inform(ctx, t, c))
+			})
+		},
+	}
+	cmd.Flags().StringVar(&resource, "resource", resource, "what to watch, as resource.version.group")
+	cmd.Flags().IntVar(&c.Informers, "informers", 5, "how many, one after the other")
+	return cmd
+}
+
+func writeCommand(o *options) *cobra.Command {
+	c := bench.WriteConfig{}
+	cmd := &cobra.Command{
+		Use: "write", GroupID: writing, Short: "Create, patch, apply and delete ConfigMaps", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c.Clients, c.Rate, c.Round = o.clients, o.rate, int(time.Now().Unix())
+			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) { return bench.Write(ctx, t, c) })
+		},
+	}
+	cmd.Flags().StringVar(&c.Namespace, "namespace", "bench-writes", "where; made if it does not exist")
+	cmd.Flags().IntVar(&c.Objects, "objects", 1000, "how many")
+	return cmd
+}
+
+func mixedCommand(o *options) *cobra.Command {
+	c := bench.MixedConfig{}
+	cmd := &cobra.Command{
+		Use: "mixed", GroupID: whole, Short: "Ask what a cluster asks: mostly small reads, some lists, some writes", Args: cobra.NoArgs,
+		Long: "Ask, of pods that seed has made: 50 % GET of a pod, 20 % LIST of a node, 9 % LIST of a namespace, 1 % LIST of the first 500, 20 % patches.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c.Clients, c.Rate = o.clients, o.rate
+			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) { return bench.Mixed(ctx, t, c) })
+		},
+	}
+	addSeed(cmd.Flags(), &c.Seed)
+	cmd.Flags().IntVar(&c.Requests, "requests", 5000, "how many requests")
+	return cmd
+}
+
+func startCommand(o *options) *cobra.Command {
+	c := bench.StartConfig{}
+	log := ""
+	cmd := &cobra.Command{
+		Use: "start -- PROGRAM [ARGUMENT...]", GroupID: whole, Short: "Start a server again and again and wait until it is ready", Args: cobra.MinimumNArgs(1),
+		Long:    "Start a server, wait until /readyz of the server that --kubeconfig names answers 200, say what it used by then, and stop it.",
+		Example: "  larder-bench start --kubeconfig larder-data/admin.kubeconfig --starts 5 -- ./larder serve",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c.Name = "start of " + filepath.Base(args[0])
+			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+				c.Shown = t
+				c.Launch = func(context.Context) (*bench.Target, time.Time, func() error, error) {
+					server, err := fleet.Launch(filepath.Base(args[0]), args[0], args[1:], log)
+					if err != nil {
+						return nil, time.Time{}, nil, err
+					}
+					t.Process = server.Process
+					return t, server.Started, server.Stop, nil
+				}
+				return only(bench.Start(ctx, c))
+			})
+		},
+	}
+	cmd.Flags().IntVar(&c.Starts, "starts", 3, "how often")
+	cmd.Flags().StringVar(&log, "log", "/dev/null", "file for the server's output; that of the last start stays")
+	return cmd
+}

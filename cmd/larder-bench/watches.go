@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/larder-io/larder/bench"
+)
+
+func watchCommand(o *options) *cobra.Command {
+	c := bench.WatchConfig{Path: "/api/v1/pods"}
+	seed := bench.SeedConfig{}
+	objects, perNode, through := 0, false, ""
+	cmd := &cobra.Command{
+		Use: "watch", GroupID: watching, Short: "Change pods and see how watchers are told", Args: cobra.NoArgs,
+		Long: `Open watches of pods that seed has made, patch pods, and record the time from when each
+patch should have begun until each watcher has read of it. --stuck adds watchers that
+never read. With --per-node each watcher selects one node, and the cost is told by change
+instead of by delivery. With --through the patches are sent to another server of the
+same etcd, which keeps the cost of writing out of the account.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if objects < 1 || objects > seed.Pods {
+				return fmt.Errorf("--objects must be between 1 and --pods, which is %d", seed.Pods)
+			}
+			c.Name = fmt.Sprintf("watch, %d watchers", c.Watchers)
+			c.Rate, c.Writers, c.Objects = o.rate, o.clients, seed.PodPaths(objects)
+			if perNode {
+				c.PerChange, c.Selections, c.Deliveries = true, seed.NodeSelections(seed.Nodes), seed.Deliveries(c.Watchers, objects, c.Changes)
+			}
+			if through != "" {
+				other, err := bench.NewTarget(through)
+				if err != nil {
+					return err
+				}
+				c.Through = other
+			}
+			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+				return only(bench.Watch(ctx, t, c))
+			})
+		},
+	}
+	flags := cmd.Flags()
+	addSeed(flags, &seed)
+	flags.StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
+	flags.IntVar(&c.Watchers, "watchers", 200, "how many watches")
+	flags.IntVar(&c.Stuck, "stuck", 0, "how many more that never read")
+	flags.IntVar(&c.Changes, "changes", 200, "how many patches; --rate says how fast")
+	flags.IntVar(&objects, "objects", 50, "how many pods are patched in turn")
+	flags.BoolVar(&perNode, "per-node", false, "watcher i selects the pods of node i")
+	flags.StringVar(&through, "through", "", "kubeconfig of the server that patches are sent to")
+	return cmd
+}
+
+// addHold adds the flags of workloads of idle watches.
+func addHold(flags *pflag.FlagSet, c *bench.HoldConfig) {
+	flags.StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
+	flags.IntVar(&c.Watchers, "watchers", 1000, "how many watches")
+}
+
+func openCommand(o *options) *cobra.Command {
+	c := bench.HoldConfig{}
+	cmd := &cobra.Command{
+		Use: "open [PATH]", GroupID: watching, Short: "Open watches and hold them idle: their CPU and memory", Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c.Path = pathOr(args, "/api/v1/pods")
+			c.Name = fmt.Sprintf("open %d watches", c.Watchers)
+			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+				return only(bench.Hold(ctx, t, c))
+			})
+		},
+	}
+	addHold(cmd.Flags(), &c)
+	cmd.Flags().DurationVar(&c.Idle, "idle", 5*time.Second, "how long to hold them")
+	return cmd
+}
+
+func stormCommand(o *options) *cobra.Command {
+	c := bench.HoldConfig{}
+	cmd := &cobra.Command{
+		Use: "storm [PATH]", GroupID: watching, Short: "Break off all watches at once and let them come back where they were", Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c.Path = pathOr(args, "/api/v1/pods")
+			c.Name = fmt.Sprintf("storm of %d watches", c.Watchers)
+			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+				return only(bench.Storm(ctx, t, c))
+			})
+		},
+	}
+	addHold(cmd.Flags(), &c)
+	cmd.Flags().IntVar(&c.Returns, "returns", 3, "how often")
+	return cmd
+}
