@@ -20,6 +20,14 @@ type collector struct {
 	received, terminated, initialised   *prometheus.Desc
 	bytes, history, watchers, watchSets *prometheus.Desc
 	decodes, ingested, offered          *prometheus.Desc
+	events, stored, audits              *prometheus.Desc
+}
+
+// collectors report what the server itself has.
+func (s *Server) collectors() []prometheus.Collector {
+	return []prometheus.Collector{
+		newCollector(s.config.Registry), newStitcherBytes(s.stitcher), newStitcherMade(s.stitcher), newBuildInfo(s.config.Version),
+	}
 }
 
 // Secondary encodings are numbered; 0 is the canonical one.
@@ -37,6 +45,9 @@ func newCollector(r *registry.Registry) *collector {
 		received:       desc("apiserver_watch_cache_events_received_total", "Counter of events received in watch cache broken by resource type."),
 		terminated:     desc("apiserver_terminated_watchers_total", "Counter of watchers closed due to unresponsiveness broken by resource type."),
 		initialised:    desc("apiserver_watch_cache_initializations_total", "Counter of watch cache initializations broken by resource type."),
+		events:         desc("apiserver_storage_events_received_total", "Number of etcd events received split by kind."),
+		stored:         desc("apiserver_resource_size_estimate_bytes", "Estimated size of stored objects in database. Estimate is based on sum of last observed sizes of serialized objects."),
+		audits:         desc("apiserver_storage_consistency_checks_total", "Counter for status of consistency checks between etcd and watch cache", "status"),
 		bytes:          desc("larder_cache_bytes", "Bytes that the cache holds, by what they are: canonical encodings, encodings made on demand, frames of events, or objects that only the event history still needs.", "of"),
 		history:        desc("larder_cache_history_events", "Number of past events that watches can still start from."),
 		watchers:       desc("larder_watchers", "Number of open watches."),
@@ -87,6 +98,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.storageObjects, c.objects, c.version, c.received, c.terminated, c.initialised,
 		c.bytes, c.history, c.watchers, c.watchSets, c.decodes, c.ingested, c.offered,
+		c.events, c.stored, c.audits,
 	} {
 		ch <- d
 	}
@@ -111,6 +123,7 @@ func (c *collector) collect(ch chan<- prometheus.Metric, r *registry.Resource) {
 
 	feed, hub := r.Feed.Stats(), r.Hub.Stats()
 	emit(c.received, counter, float64(hub.Events))
+	emit(c.events, counter, float64(hub.Events))
 	emit(c.terminated, counter, float64(hub.Lapped))
 	emit(c.initialised, counter, float64(feed.Loads))
 	emit(c.watchers, gauge, float64(hub.Watchers))
@@ -118,12 +131,17 @@ func (c *collector) collect(ch chan<- prometheus.Metric, r *registry.Resource) {
 	emit(c.decodes, counter, float64(r.Decodes()))
 	emit(c.ingested, counter, float64(feed.Ingested))
 	emit(c.offered, counter, float64(feed.Offered))
+	audits := r.AuditStats()
+	emit(c.audits, counter, float64(audits.Equal), "success")
+	emit(c.audits, counter, float64(audits.Different), "failure")
+	emit(c.audits, counter, float64(audits.Failed), "error")
 	if !r.Cache.Ready() {
 		return
 	}
 	schema, log, now := r.Cache.Schema(), r.Cache.Log(), r.Cache.Snapshot()
 	ch <- prometheus.MustNewConstMetric(c.storageObjects, gauge, float64(now.Len()), gr.String())
 	emit(c.objects, gauge, float64(now.Len()))
+	emit(c.stored, gauge, float64(now.Stored()))
 	emit(c.version, gauge, float64(now.Revision()%1e15))
 	emit(c.history, gauge, float64(log.Len()))
 	var encodings int64

@@ -70,7 +70,7 @@ func (s *Server) install() error {
 	if err := (&describer{models: in.models, groups: groups, version: config.Version}).serve(t); err != nil {
 		return err
 	}
-	if err := serveMetrics(t, newCollector(config.Registry), newStitcherBytes(s.stitcher), newStitcherMade(s.stitcher), newBuildInfo(config.Version)); err != nil {
+	if err := serveMetrics(t, append(s.collectors(), config.Collectors...)...); err != nil {
 		return err
 	}
 	serveVersionInfo(t, config.Version)

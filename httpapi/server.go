@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/valyala/fasthttp"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/version"
@@ -49,6 +50,9 @@ type Config struct {
 
 	// HealthChecks, LiveChecks and ReadyChecks answer /healthz, /livez and /readyz.
 	HealthChecks, LiveChecks, ReadyChecks []healthz.HealthChecker
+
+	// Collectors report further metrics at /metrics.
+	Collectors []prometheus.Collector
 
 	// Handlers answer further paths, which match exactly.
 	Handlers map[string]http.Handler

@@ -24,8 +24,9 @@ const DefaultCompactionInterval = 5 * time.Minute
 // nil ones are not called.
 type Observer struct {
 	// Request is called after each request with kube-apiserver's name of the
-	// operation (get, list, create, update, delete), the key or prefix, how long
-	// it took and etcd's error.
+	// operation (get, list, listOnlyKeys, listWithCount, create, update, delete), the
+	// key or prefix ("" when only the revision was asked for), how long it took and
+	// etcd's error.
 	Request func(op, key string, took time.Duration, err error)
 	// LeaseObjects is called with the number of keys that were attached to a
 	// lease when the lease is no longer reused.
@@ -215,15 +216,16 @@ func (e *Etcd) Range(ctx context.Context, opts RangeOptions) (Page, error) {
 		clientv3.WithLimit(opts.Limit),
 		clientv3.WithRev(opts.Revision),
 	}
+	op := "list"
 	if opts.KeysOnly {
-		ops = append(ops, clientv3.WithKeysOnly())
+		op, ops = "listOnlyKeys", append(ops, clientv3.WithKeysOnly())
 	}
 	if opts.CountOnly {
-		ops = append(ops, clientv3.WithCountOnly())
+		op, ops = "listWithCount", append(ops, clientv3.WithCountOnly())
 	}
 	mark, start := e.history.mark(), time.Now()
 	resp, err := client.KV.Get(ctx, from, ops...)
-	e.observe("list", opts.Prefix, start, err)
+	e.observe(op, opts.Prefix, start, err)
 	if err != nil {
 		return Page{}, e.fail("list", opts.Prefix, err)
 	}

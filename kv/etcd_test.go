@@ -384,9 +384,12 @@ func TestObserver(t *testing.T) {
 	}
 	store.Get(ctx, "/registry/a")
 	store.Range(ctx, kv.RangeOptions{Prefix: "/registry/", Revision: 1 << 40})
+	store.Range(ctx, kv.RangeOptions{Prefix: "/registry/", KeysOnly: true})
+	store.Range(ctx, kv.RangeOptions{Prefix: "/registry/", CountOnly: true})
 	store.Delete(ctx, "/registry/a", created.Revision)
 	store.Health(ctx)
 	want := []string{"create /registry/a", "update /registry/a", "get /registry/a", "list failed /registry/",
+		"listOnlyKeys /registry/", "listWithCount /registry/",
 		"delete /registry/a", "get /registry/health"}
 	mu.Lock()
 	defer mu.Unlock()

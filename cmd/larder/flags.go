@@ -135,6 +135,8 @@ func (o *options) larder(fs *pflag.FlagSet) {
 		"Labels to index, as resource[.group]=key,... May be repeated. Requests that ask for one value of such a label need not search; indexes for other labels are made when they are asked for often.")
 	fs.Int64Var(&o.config.Store.ReplayRevisions, "replay-revisions", o.config.Store.ReplayRevisions,
 		"How many revisions that etcd still has are replayed at the start, at most, so that clients can go on watching where they were before a restart. Ten thousand take about a fifth of a second. 0 replays none.")
+	fs.DurationVar(&o.config.Store.SelfAuditInterval, "self-audit-interval", o.config.Store.SelfAuditInterval,
+		"How often the keys and revisions of each cache are compared with those in etcd. A cache that differs is loaded again. 0 compares none.")
 	fs.BoolVar(&o.config.Store.UnsafeNoFsync, "unsafe-no-fsync", o.config.Store.UnsafeNoFsync,
 		"Do not wait for the disk when writing to the embedded etcd. What was acknowledged last is lost when the machine stops. For tests.")
 	fs.BoolVarP(&o.quiet, "quiet", "q", o.quiet, "Print no progress.")

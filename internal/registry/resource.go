@@ -257,6 +257,9 @@ func (r *Resource) runError(ctx context.Context, err error) error {
 	return fmt.Errorf("registry: %s: %w", r.GroupResource, err)
 }
 
+// Root is what the resource's keys in the store start with; it ends in "/".
+func (r *Resource) Root() string { return r.layout.root }
+
 // Ready reports whether the cache has loaded.
 func (r *Resource) Ready() bool { return r.Cache == nil || r.Cache.Ready() }
 

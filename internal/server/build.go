@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
@@ -56,6 +57,7 @@ func (s *Server) build() (err error) {
 	if p.registry, err = s.newRegistry(); err != nil {
 		return err
 	}
+	s.metrics.attach(s.store, p.registry.Resources())
 	p.bootstrap, err = bootstrap.New(bootstrap.Config{
 		Registry: p.registry, Client: p.client, Informers: p.informers,
 		PublicAddress: s.id.advertise, PublicPort: s.config.Serving.Port,
@@ -87,6 +89,8 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 		APIAudiences:  p.auth.Audiences,
 		EventTTL:      s.config.EventTTL,
 		IndexLabels:   s.config.IndexLabels,
+		AuditInterval: s.config.Store.SelfAuditInterval,
+		Logger:        newLogger(),
 		ServiceAccounts: registry.ServiceAccounts{
 			Issuer: p.auth.Tokens, MaxExpiration: accounts.MaxExpiration,
 			ExtendExpiration: accounts.ExtendExpiration, MaxExtendedExpiration: serviceaccount.ExpirationExtensionSeconds * time.Second,
@@ -116,7 +120,7 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 		}
 	}
 	return httpapi.New(httpapi.Config{
-		ExternalAddress: s.externalAddress(), Handlers: handlers,
+		ExternalAddress: s.externalAddress(), Handlers: handlers, Collectors: []prometheus.Collector{s.metrics},
 		Registry: p.registry, Listener: s.listener, TLS: p.certificates.config,
 		Authenticator: p.auth.Authenticator, Audiences: p.auth.Audiences, Authorizer: p.auth.Gate,
 		Admission: admission, Version: &version,

@@ -78,6 +78,9 @@ type Store struct {
 	// at the start, at most, so that clients can go on watching where they were;
 	// 0 replays none.
 	ReplayRevisions int64
+	// SelfAuditInterval is how often each cache is compared with the store; 0 is
+	// never.
+	SelfAuditInterval time.Duration
 	// UnsafeNoFsync lets the embedded etcd lose what the operating system had
 	// not written when the machine stops.
 	UnsafeNoFsync bool
@@ -114,7 +117,7 @@ func Default() Config {
 			RequestTimeout:    time.Minute,
 			MinRequestTimeout: 30 * time.Minute,
 		},
-		Store: Store{Prefix: "/registry", CompactionInterval: 5 * time.Minute, ReplayRevisions: 50_000},
+		Store: Store{Prefix: "/registry", CompactionInterval: 5 * time.Minute, ReplayRevisions: 50_000, SelfAuditInterval: 10 * time.Minute},
 		Authentication: Authentication{
 			Anonymous:       true,
 			ServiceAccounts: auth.ServiceAccounts{Lookup: true, ExtendExpiration: true},
@@ -168,6 +171,8 @@ func (s *Store) validate() error {
 		return fmt.Errorf("--etcd-compaction-interval must not be negative, is %v", s.CompactionInterval)
 	case s.ReplayRevisions < 0:
 		return fmt.Errorf("--replay-revisions must not be negative, is %d", s.ReplayRevisions)
+	case s.SelfAuditInterval < 0:
+		return fmt.Errorf("--self-audit-interval must not be negative, is %v", s.SelfAuditInterval)
 	case (s.CertFile == "") != (s.KeyFile == ""):
 		return errors.New("--etcd-certfile and --etcd-keyfile must be given together")
 	case len(s.Servers) == 0 && s.CAFile+s.CertFile != "":

@@ -38,6 +38,7 @@ func TestValidate(t *testing.T) {
 		{"etcd key alone", func(c *Config) { c.Store.Servers, c.Store.KeyFile = []string{"x"}, "x" }, "--etcd-certfile"},
 		{"etcd TLS without servers", func(c *Config) { c.Store.CAFile = "x" }, "--etcd-servers"},
 		{"negative compaction", func(c *Config) { c.Store.CompactionInterval = -1 }, "--etcd-compaction-interval"},
+		{"negative audit interval", func(c *Config) { c.Store.SelfAuditInterval = -1 }, "--self-audit-interval"},
 		{"no event life", func(c *Config) { c.EventTTL = 0 }, "--event-ttl"},
 		{"unknown mode", func(c *Config) { c.AuthorizationModes = []string{"Maybe"} }, "Maybe"},
 		{"RBAC", func(c *Config) { c.AuthorizationModes = []string{auth.ModeRBAC} }, ""},

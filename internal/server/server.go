@@ -26,6 +26,7 @@ type Server struct {
 	progress *progress
 	layers   *layers
 	ready    readiness
+	metrics  *storeMetrics
 
 	// Set while Run starts, in this order.
 	dir      *dataDir
@@ -40,7 +41,7 @@ func New(config Config) (*Server, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	return &Server{config: config, layers: newLayers()}, nil
+	return &Server{config: config, layers: newLayers(), metrics: newStoreMetrics()}, nil
 }
 
 // Run serves until ctx ends, then drains. It returns nil if that is all that
@@ -114,12 +115,13 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 	if len(c.Servers) > 0 {
 		s.store, err = kv.NewExternal(kv.ExternalConfig{
 			Endpoints: c.Servers, Prefix: c.Prefix, CompactionInterval: c.CompactionInterval, Logger: newLogger(),
-			CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile,
+			CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, Observer: s.metrics.observer(),
 		})
 	} else {
 		s.store, err = kv.NewEmbedded(kv.EmbeddedConfig{
 			Dir: filepath.Join(s.dir.path, "etcd"), Prefix: c.Prefix,
 			CompactionInterval: c.CompactionInterval, UnsafeNoFsync: c.UnsafeNoFsync, Logger: newLogger(),
+			Observer: s.metrics.observer(),
 		})
 	}
 	if err != nil {

@@ -1,0 +1,130 @@
+package server
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/kv"
+)
+
+// sizeTimeout is how long the size of etcd's database is waited for.
+const sizeTimeout = time.Second
+
+// storeMetrics reports what is asked of etcd, under upstream's names where it has
+// them (apiserver pkg/storage/etcd3/metrics).
+type storeMetrics struct {
+	duration *prometheus.HistogramVec
+	requests *prometheus.CounterVec
+	failures *prometheus.CounterVec
+	leases   prometheus.Histogram
+
+	size, reads *prometheus.Desc
+
+	// store and owners are known after the first requests were made.
+	store  atomic.Pointer[kv.Etcd]
+	owners atomic.Pointer[map[string]schema.GroupResource] // by the start of their keys
+}
+
+func newStoreMetrics() *storeMetrics {
+	labels := []string{"operation", "group", "resource"}
+	return &storeMetrics{
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "etcd_request_duration_seconds",
+			Help: "Etcd request latency in seconds for each operation and object type.",
+			Buckets: []float64{0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3,
+				4, 5, 6, 8, 10, 15, 20, 30, 45, 60},
+		}, labels),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "etcd_requests_total",
+			Help: "Etcd request counts for each operation and object type.",
+		}, labels),
+		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "etcd_request_errors_total",
+			Help: "Etcd failed request counts for each operation and object type.",
+		}, labels),
+		leases: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "etcd_lease_object_counts",
+			Help:    "Number of objects attached to a single etcd lease.",
+			Buckets: []float64{10, 50, 100, 500, 1000, 2500, 5000},
+		}),
+		size: prometheus.NewDesc("apiserver_storage_size_bytes",
+			"Size of the storage database file physically allocated in bytes.", []string{"storage_cluster_id"}, nil),
+		reads: prometheus.NewDesc("larder_revision_reads_total",
+			"Counter of linearizable reads of etcd's revision. Each serves all consistent reads that waited for it.", nil, nil),
+	}
+}
+
+// observer is what the store tells of its requests.
+func (m *storeMetrics) observer() kv.Observer {
+	return kv.Observer{
+		Request: func(op, key string, took time.Duration, err error) {
+			owner := m.owner(key)
+			m.duration.WithLabelValues(op, owner.Group, owner.Resource).Observe(took.Seconds())
+			m.requests.WithLabelValues(op, owner.Group, owner.Resource).Inc()
+			if err != nil {
+				m.failures.WithLabelValues(op, owner.Group, owner.Resource).Inc()
+			}
+		},
+		LeaseObjects: func(count int64) { m.leases.Observe(float64(count)) },
+	}
+}
+
+// attach names the store and the owners of its keys.
+func (m *storeMetrics) attach(store *kv.Etcd, resources []*registry.Resource) {
+	owners := make(map[string]schema.GroupResource, len(resources))
+	for _, r := range resources {
+		owners[r.Root()] = r.GroupResource
+	}
+	m.owners.Store(&owners)
+	m.store.Store(store)
+}
+
+// owner is the resource that a key, or the start of keys, belongs to; empty for what
+// is asked on behalf of none.
+func (m *storeMetrics) owner(key string) schema.GroupResource {
+	owners := m.owners.Load()
+	if owners == nil {
+		return schema.GroupResource{}
+	}
+	for end := len(key); end > 0; end = strings.LastIndexByte(key[:end-1], '/') + 1 {
+		if owner, ok := (*owners)[key[:end]]; ok {
+			return owner
+		}
+	}
+	return schema.GroupResource{}
+}
+
+// Describe implements prometheus.Collector.
+func (m *storeMetrics) Describe(ch chan<- *prometheus.Desc) {
+	m.duration.Describe(ch)
+	m.requests.Describe(ch)
+	m.failures.Describe(ch)
+	m.leases.Describe(ch)
+	ch <- m.size
+	ch <- m.reads
+}
+
+// Collect implements prometheus.Collector. A store that does not say how large it is
+// has no size.
+func (m *storeMetrics) Collect(ch chan<- prometheus.Metric) {
+	m.duration.Collect(ch)
+	m.requests.Collect(ch)
+	m.failures.Collect(ch)
+	m.leases.Collect(ch)
+	store := m.store.Load()
+	if store == nil {
+		return
+	}
+	ch <- prometheus.MustNewConstMetric(m.reads, prometheus.CounterValue, float64(store.RevisionReads()))
+	ctx, cancel := context.WithTimeout(context.Background(), sizeTimeout)
+	defer cancel()
+	if size, err := store.Size(ctx); err == nil {
+		ch <- prometheus.MustNewConstMetric(m.size, prometheus.GaugeValue, float64(size), "etcd-0")
+	}
+}
