@@ -374,6 +374,13 @@ func TestOpenID(t *testing.T) {
 		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
+		r := httptest.NewRequest(http.MethodGet, path, nil)
+		r.Header.Set("Accept", "text/html")
+		w = httptest.NewRecorder()
+		a.OpenID.ServeHTTP(w, r)
+		if w.Code != http.StatusNotAcceptable || !strings.Contains(w.Body.String(), `"kind": "Status"`) {
+			t.Errorf("%s in another type: %d %s", path, w.Code, w.Body)
+		}
 	}
 	c.ServiceAccounts.Issuers = []string{"plain-name"}
 	if a := load(t, c); a.OpenID != nil {

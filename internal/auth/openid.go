@@ -2,7 +2,11 @@ package auth
 
 import (
 	"github.com/emicklei/go-restful/v3"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/routes"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
@@ -29,7 +33,14 @@ func (a *Auth) loadOpenID(c Config) error {
 		return nil
 	}
 	container := restful.NewContainer()
+	container.ServiceErrorHandler(refuse)
 	routes.NewOpenIDMetadataServer(metadata).Install(container)
 	a.OpenID = container
 	return nil
+}
+
+// refuse answers what the router does not route, as apiserver pkg/server/handler.go.
+func refuse(err restful.ServiceError, req *restful.Request, resp *restful.Response) {
+	status := apierrors.NewGenericServerResponse(err.Code, "", schema.GroupResource{}, "", err.Message, 0, false)
+	responsewriters.ErrorNegotiated(status, legacyscheme.Codecs, schema.GroupVersion{}, resp.ResponseWriter, req.Request)
 }

@@ -33,8 +33,4 @@ var differences = []struct {
 		regexp.MustCompile(`/events\?.*sendInitialEvents=true.*resourceVersion=99999999`), regexp.MustCompile(`retryAfterSeconds`), true,
 		"stock draws the seconds after which to try again by lot",
 	},
-	{
-		regexp.MustCompile(`^GET (/\.well-known/openid-configuration|/openid/v1/jwks) accept=`), regexp.MustCompile(`406: Not Acceptable`), false,
-		"the refusal of a media type is plain text",
-	},
 }
