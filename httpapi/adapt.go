@@ -264,7 +264,7 @@ func (x *exchange) serveStream(h http.Handler) {
 			header.Add(string(name), string(value))
 		}
 	}
-	x.take(false, func(ctx context.Context, st *stream) {
+	x.take(func(ctx context.Context, st *stream) {
 		w := newStreamWriter(st, req, header)
 		defer func() {
 			if p := recover(); p != nil {

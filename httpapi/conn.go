@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"crypto/tls"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -64,7 +65,11 @@ func (l *listener) Accept() (net.Conn, error) {
 }
 
 func (l *listener) admit(raw net.Conn) *conn {
-	c := &conn{Conn: tls.Server(raw, l.config), from: l, peer: host(raw.RemoteAddr())}
+	peer := host(raw.RemoteAddr())
+	if tcp, ok := raw.(*net.TCPConn); ok {
+		raw = &tcpSocket{TCPConn: tcp}
+	}
+	c := &conn{Conn: tls.Server(raw, l.config), from: l, peer: peer}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.shut || l.peers[c.peer] >= l.perIP {
@@ -134,6 +139,34 @@ type conn struct {
 	from   *listener
 	peer   string
 	shaken atomic.Bool
+	stolen atomic.Bool
+}
+
+// errStolen is one of the errors that fasthttp does not report.
+var errStolen = fmt.Errorf("httpapi: the connection was taken over: %w", syscall.EPIPE)
+
+// steal leaves c to fasthttp as an empty shell and returns the connection, without
+// deadlines. It is called by the handler of a request: what fasthttp does next fails,
+// so that it lets go of c and keeps its buffers.
+func (c *conn) steal() net.Conn {
+	c.stolen.Store(true)
+	_ = c.Conn.SetDeadline(time.Time{}) // an error will come back from the first write
+	return (*stolenConn)(c)
+}
+
+// stolenConn is a conn in the hands of who stole it.
+type stolenConn conn
+
+// Close ends the connection.
+func (c *stolenConn) Close() error { return (*conn)(c).end() }
+
+// SetWriteDeadline fails when c was stolen, which is the first thing that fasthttp
+// hears of it.
+func (c *conn) SetWriteDeadline(t time.Time) error {
+	if c.stolen.Load() {
+		return errStolen
+	}
+	return c.Conn.SetWriteDeadline(t)
 }
 
 // Handshake completes the handshake within handshakeTimeout.
@@ -161,8 +194,15 @@ func (c *conn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// Close ends the connection.
+// Close ends the connection, unless it was stolen.
 func (c *conn) Close() error {
+	if c.stolen.Load() {
+		return nil
+	}
+	return c.end()
+}
+
+func (c *conn) end() error {
 	c.from.forget(c)
 	return c.Conn.Close()
 }

@@ -38,13 +38,19 @@
 // # Goroutines
 //
 // [Server.Run] owns all of them and returns after the last: fasthttp's for
-// connections, one per stream (a watch, an upgraded connection), one per request of a
-// net/http handler, one that looks for clients that left. A handler may outlive its
-// request's deadline, and then keeps nothing but itself alive.
+// connections, one per upgraded connection, one per request of a net/http handler, one
+// that looks for clients that left. A handler may outlive its request's deadline, and
+// then keeps nothing but itself alive.
+//
+// A watch has a goroutine while it sends its head and its initial objects. Then it is
+// parked: it has none until there is something to tell, and then a turn on one of the
+// few that all watches share. A write that has to wait for its client makes room for
+// another goroutine, so that a slow client costs the others nothing.
 //
 // # Locks
 //
-// All are leaves: none is held while another is taken or while anything is written.
+// All are leaves: none is held while another is taken or while anything is written. A
+// watch is woken under the locks of package watch, which takes the queue's.
 // What requests are routed by is an immutable table behind an atomic pointer.
 //
 // # Bytes

@@ -89,12 +89,18 @@ func (x *exchange) abort() { x.fast.SetConnectionClose() }
 
 // take hands the connection to serve, which runs on a goroutine of the server's
 // and writes the whole response. The connection is closed after it. serve must not
-// use the exchange, which ends before it begins. heeds says that serve ends by itself
-// when the stream's ending is closed.
-func (x *exchange) take(heeds bool, serve func(ctx context.Context, st *stream)) {
+// use the exchange, which ends before it begins.
+func (x *exchange) take(serve func(ctx context.Context, st *stream)) {
 	s := x.s
 	x.fast.HijackSetNoResponse(true)
-	x.fast.Hijack(func(c net.Conn) { s.streams.start(s.base, c, heeds, serve) })
+	x.fast.Hijack(func(c net.Conn) { s.streams.start(s.base, c, serve) })
+}
+
+// steal takes the connection out of fasthttp's hands, for one who writes the whole
+// response and reads nothing more. What fasthttp had read ahead is lost, which take
+// does not lose; but fasthttp gets back its buffers, and spends no goroutine.
+func (x *exchange) steal() net.Conn {
+	return x.fast.Conn().(interface{ steal() net.Conn }).steal()
 }
 
 type writerToCloser interface {

@@ -3,10 +3,13 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
@@ -73,12 +76,14 @@ func (n *notifying) CloseNotify() <-chan bool {
 func (n *notifying) Unwrap() http.ResponseWriter { return n.streamer }
 
 // monitor reports requests of one shape that never were a net/http request. It
-// holds a stand-in for upstream's metrics to read the constant labels from.
+// holds a stand-in for upstream's metrics to read the constant labels from. A nil
+// monitor reports nothing.
 type monitor struct {
 	endpoint *registry.Endpoint
 	verb     string
 	scope    string
 	request  *http.Request
+	open     atomic.Int64 // watches
 }
 
 // newMonitor reports requests for e by verb (GET, LIST, WATCH) in scope (resource,
@@ -104,8 +109,30 @@ func newMonitor(e *registry.Endpoint, verb, scope string) (*monitor, error) {
 	return &monitor{endpoint: e, verb: verb, scope: scope, request: req.WithContext(ctx)}, nil
 }
 
+// enter counts a watch as open. Upstream's gauge can only count what keeps a
+// goroutine; here it merely learns that there is something to count, which
+// countWatches adds.
+func (m *monitor) enter() {
+	if m == nil {
+		return
+	}
+	m.open.Add(1)
+	info, _ := apirequest.RequestInfoFrom(m.request.Context())
+	metrics.RecordLongRunning(m.request, info, metrics.APIServerComponent, func() {})
+}
+
+// leave ends what enter began.
+func (m *monitor) leave() {
+	if m != nil {
+		m.open.Add(-1)
+	}
+}
+
 // observe reports one request that was answered with code and size bytes.
 func (m *monitor) observe(code, size int, elapsed time.Duration) {
+	if m == nil {
+		return
+	}
 	e := m.endpoint
 	metrics.MonitorRequest(m.request, m.verb, e.GVR.Group, e.GVR.Version, e.GVR.Resource, e.Subresource,
 		m.scope, metrics.APIServerComponent, false, "", code, size, elapsed)
@@ -121,7 +148,12 @@ func serveMetrics(t *table, collectors ...prometheus.Collector) error {
 			return err
 		}
 	}
-	all := prometheus.Gatherers{legacyregistry.DefaultGatherer, own}
+	upstream := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+		families, err := legacyregistry.DefaultGatherer.Gather()
+		countWatches(families, t)
+		return families, err
+	})
+	all := prometheus.Gatherers{upstream, own}
 	serve := promhttp.HandlerFor(all, promhttp.HandlerOpts{ProcessStartTime: legacyregistry.GetProcessStart()})
 	t.handle("/metrics", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.Method == http.MethodDelete {
@@ -133,6 +165,30 @@ func serveMetrics(t *table, collectors ...prometheus.Collector) error {
 	}))
 	slis.SLIMetricsWithReset{}.Install(paths{t})
 	return nil
+}
+
+// countWatches adds the open watches of t's resources to upstream's gauge.
+func countWatches(families []*dto.MetricFamily, t *table) {
+	at := slices.IndexFunc(families, func(f *dto.MetricFamily) bool {
+		return f.GetName() == "apiserver_longrunning_requests"
+	})
+	if at < 0 {
+		return
+	}
+	for _, sample := range families[at].GetMetric() {
+		labels := make(map[string]string)
+		for _, l := range sample.GetLabel() {
+			labels[l.GetName()] = l.GetValue()
+		}
+		i := t.resources[resourceKey{labels["group"], labels["version"], labels["resource"], labels["subresource"]}]
+		if i == nil || labels["verb"] != apirequest.MethodWatch {
+			continue
+		}
+		if m := i.monitors[monitorKey{"watch", labels["scope"]}]; m != nil {
+			open := sample.GetGauge().GetValue() + float64(m.open.Load())
+			sample.Gauge.Value = &open
+		}
+	}
 }
 
 // paths makes a table what upstream's installers register paths on.

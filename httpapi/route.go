@@ -8,8 +8,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
-	"k8s.io/apiserver/pkg/endpoints/metrics"
-	"k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -63,9 +61,7 @@ func (i *installed) monitor() {
 
 // observe reports a request that the fast path served.
 func (i *installed) observe(verb, scope string, code, size int, elapsed time.Duration) {
-	if m := i.monitors[monitorKey{verb, scope}]; m != nil {
-		m.observe(code, size, elapsed)
-	}
+	i.monitors[monitorKey{verb, scope}].observe(code, size, elapsed)
 }
 
 // resourceKey names an endpoint.
@@ -143,15 +139,6 @@ func (s *Server) publish(t *table) { s.table.Store(t) }
 func (s *Server) lookup(r *Request) (*installed, bool) {
 	i, ok := s.table.Load().resources[resourceKey{r.Group, r.Version, r.Resource, r.Subresource}]
 	return i, ok && i.covers(r)
-}
-
-// longRunning returns a function that counts a watch while it runs another.
-func (i *installed) longRunning(scope string, info *request.RequestInfo) func(func()) {
-	m := i.monitors[monitorKey{"watch", scope}]
-	if m == nil {
-		return func(run func()) { run() }
-	}
-	return func(run func()) { metrics.RecordLongRunning(m.request, info, metrics.APIServerComponent, run) }
 }
 
 // covers reports whether r's path has a shape that i serves by some method: an

@@ -4,11 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"math/rand/v2"
 	"net/http"
-	"strconv"
-	"sync"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -19,15 +16,6 @@ import (
 
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/watch"
-)
-
-const (
-	// bookmarkEvery and lastBookmark are when bookmarks are sent: about every
-	// minute, and that long before the end (apiserver pkg/storage/cacher/cacher.go).
-	bookmarkEvery = time.Minute
-	lastBookmark  = 2 * time.Second
-	// bookmarkRetry is when a bookmark is tried again that there was no time for.
-	bookmarkRetry = time.Second
 )
 
 // watch answers a WATCH: apiserver pkg/endpoints/handlers/get.go and watch.go.
@@ -42,7 +30,7 @@ func (x *exchange) watch(i *installed) {
 		x.observe(i, "cluster", 0)
 		return
 	}
-	x.take(true, ws.run)
+	x.s.streams.watch(ws, x.steal())
 }
 
 // openWatch makes everything that a watch needs once its request is gone. Like
@@ -55,15 +43,12 @@ func (x *exchange) openWatch(i *installed, f format) (*watchStream, error) {
 	scope := x.scopeOf(i, o)
 	ws := &watchStream{
 		form:      i.view.Form(f.media(), f.shape()),
+		monitor:   i.monitors[monitorKey{"watch", listScope(scope)}],
 		legacy:    o.SendInitialEvents == nil,
 		bookmarks: o.AllowWatchBookmarks,
 		chunked:   x.fast.Request.Header.IsHTTP11(),
 		began:     x.received,
 		ends:      x.received.Add(x.watchTimeout(o)),
-		record:    i.longRunning(listScope(scope), x.RequestInfo()),
-		report: func(size int, elapsed time.Duration) {
-			i.observe("watch", listScope(scope), http.StatusOK, size, elapsed)
-		},
 	}
 	ctx, cancel := context.WithTimeout(x.s.base, x.s.config.RequestTimeout)
 	defer cancel()
@@ -74,6 +59,7 @@ func (x *exchange) openWatch(i *installed, f format) (*watchStream, error) {
 		Bookmarks:         o.AllowWatchBookmarks,
 		Label:             o.LabelSelector,
 		Field:             o.FieldSelector,
+		Wake:              ws.wake,
 	})
 	var inStream *registry.StreamError
 	if errors.As(err, &inStream) {
@@ -142,174 +128,6 @@ func (x *exchange) watchHead(i *installed, f format) []byte {
 	return append(h, "\r\nConnection: close\r\n\r\n"...)
 }
 
-// watchStream writes one watch. While there is nothing to tell it holds no
-// buffers, only the watcher and the connection.
-type watchStream struct {
-	watcher *watch.Watcher
-	refused error // why there is no watcher: to be told in the stream
-	form    *registry.Form
-	table   *tableStream // nil unless rows are sent
-	head    []byte
-
-	bookmarks bool
-	legacy    bool // the client did not ask to be told where the initial objects end
-	mute      bool // events cannot be written as asked: the first one ends the watch
-	chunked   bool // false: an HTTP/1.0 client, the body ends with the connection
-	began     time.Time
-	ends      time.Time
-
-	nextBookmark time.Time
-	lastSent     bool // the bookmark before the end was tried
-
-	record func(func()) // counts the watch while a function runs
-	report func(size int, elapsed time.Duration)
-	size   int
-}
-
-// run writes the response to its end.
-func (ws *watchStream) run(ctx context.Context, st *stream) {
-	st.ahead = nil // whoever watches has nothing more to say
-	ws.record(func() { ws.serve(ctx, st) })
-	ws.report(ws.size, time.Since(ws.began))
-}
-
-func (ws *watchStream) serve(ctx context.Context, st *stream) {
-	if ws.watcher != nil {
-		defer ws.watcher.Close()
-	}
-	err := ws.send(st, ws.head)
-	ws.head = nil
-	if err == nil {
-		err = ws.follow(ctx, st)
-	}
-	if err == nil && ws.chunked {
-		_ = ws.send(st, []byte("0\r\n\r\n"))
-	}
-}
-
-// send writes p within the time that one write may take.
-func (ws *watchStream) send(st *stream, p []byte) error {
-	if err := st.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
-		return err
-	}
-	_, err := st.Conn.Write(p)
-	return err
-}
-
-// follow writes events until the watch ends. An error means that the response
-// cannot be ended properly.
-func (ws *watchStream) follow(ctx context.Context, st *stream) error {
-	if ws.refused != nil {
-		return ws.sendError(st, ws.refused)
-	}
-	ws.nextBookmark = ws.began.Add(bookmarkEvery + time.Duration(rand.Int64N(int64(2*time.Second))) - time.Second)
-	timer := time.NewTimer(ws.untilWake())
-	defer timer.Stop()
-	for {
-		more, err := ws.drain(ctx, st)
-		if !more || err != nil {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-st.ending:
-			return nil
-		case <-ws.watcher.Ready():
-		case <-timer.C:
-			if !time.Now().Before(ws.ends) {
-				return nil
-			}
-			if err := ws.bookmark(st); err != nil {
-				return err
-			}
-			timer.Reset(ws.untilWake())
-		}
-	}
-}
-
-// untilWake is the time until a bookmark is due or the watch ends.
-func (ws *watchStream) untilWake() time.Duration {
-	wake := ws.ends
-	if ws.bookmarks {
-		if last := ws.ends.Add(-lastBookmark); !ws.lastSent && last.After(ws.began) {
-			wake = last
-		}
-		if ws.nextBookmark.Before(wake) {
-			wake = ws.nextBookmark
-		}
-	}
-	return time.Until(wake)
-}
-
-// bookmark sends a bookmark if it is due and everything before it was sent.
-func (ws *watchStream) bookmark(st *stream) error {
-	if !ws.bookmarks {
-		return nil
-	}
-	now := time.Now()
-	last := !ws.lastSent && !now.Before(ws.ends.Add(-lastBookmark))
-	if !last && now.Before(ws.nextBookmark) {
-		return nil
-	}
-	d, ok := ws.watcher.Bookmark()
-	if !ok {
-		ws.nextBookmark = now.Add(bookmarkRetry)
-		ws.lastSent = ws.lastSent || last
-		return nil
-	}
-	ws.nextBookmark = now.Add(bookmarkEvery)
-	ws.lastSent = ws.lastSent || last
-	b := getBatch()
-	defer b.release()
-	if err := ws.append(b, d); err != nil {
-		return ws.sendError(st, err)
-	}
-	return ws.flush(st, b)
-}
-
-// drain sends everything that there is to tell now. more says that the watch goes
-// on.
-func (ws *watchStream) drain(ctx context.Context, st *stream) (more bool, err error) {
-	b := getBatch()
-	defer b.release()
-	for {
-		b.deliveries, err = ws.watcher.Poll(b.deliveries[:0])
-		if errors.Is(err, io.EOF) {
-			return false, nil
-		}
-		if err != nil {
-			return false, ws.sendError(st, err)
-		}
-		if len(b.deliveries) == 0 {
-			return true, nil
-		}
-		if ws.mute {
-			return false, nil
-		}
-		for _, d := range b.deliveries {
-			if err := ws.append(b, d); err != nil {
-				return false, ws.sendError(st, err)
-			}
-			if len(b.buf) >= chunkSize {
-				if err := ws.flush(st, b); err != nil {
-					return false, err
-				}
-			}
-		}
-		if err := ws.flush(st, b); err != nil {
-			return false, err
-		}
-		select {
-		case <-ctx.Done():
-			return false, ctx.Err()
-		case <-st.ending:
-			return false, nil
-		default:
-		}
-	}
-}
-
 // append adds the frame of d.
 func (ws *watchStream) append(b *batch, d watch.Delivery) error {
 	if d.Type == watch.InitialEnd && ws.legacy {
@@ -326,6 +144,13 @@ func (ws *watchStream) append(b *batch, d watch.Delivery) error {
 		b.buf, err = ws.form.AppendBookmark(b.buf, d.Revision, d.Type == watch.InitialEnd)
 		return err
 	}
+	if !d.Shared() {
+		item, err := ws.form.Item(d.Object)
+		if err == nil {
+			b.buf = ws.form.AppendFrame(b.buf, d.Type.String(), item)
+		}
+		return err
+	}
 	frame, err := d.Frame(ws.form.ID(), ws.buildFrame)
 	b.buf = append(b.buf, frame...)
 	return err
@@ -339,66 +164,6 @@ func (ws *watchStream) buildFrame(d watch.Delivery) ([]byte, error) {
 	}
 	event := d.Type.String()
 	return ws.form.AppendFrame(make([]byte, 0, ws.form.FrameSize(event, item)), event, item), nil
-}
-
-// sendError ends the stream with the Status of err.
-func (ws *watchStream) sendError(st *stream, err error) error {
-	b := getBatch()
-	defer b.release()
-	frame, err := ws.form.AppendError(b.buf, registry.WatchStatus(err))
-	if err != nil {
-		return err
-	}
-	b.buf = frame
-	return ws.flush(st, b)
-}
-
-// flush writes what b has gathered, as one chunk.
-func (ws *watchStream) flush(st *stream, b *batch) error {
-	frames := b.buf[chunkHead:]
-	if len(frames) == 0 {
-		return nil
-	}
-	ws.size += len(frames)
-	out := frames
-	if ws.chunked {
-		var room [chunkHead]byte
-		head := append(strconv.AppendInt(room[:0], int64(len(frames)), 16), "\r\n"...)
-		start := chunkHead - len(head) // right before the frames
-		copy(b.buf[start:], head)
-		b.buf = append(b.buf, "\r\n"...)
-		out = b.buf[start:]
-	}
-	err := ws.send(st, out)
-	b.buf = b.buf[:chunkHead]
-	return err
-}
-
-// chunkHead is the room that the head of a chunk takes at most: eight digits and
-// the end of a line.
-const chunkHead = 10
-
-// batch is what a stream needs while it has something to tell. The first chunkHead
-// bytes of buf are room for the head of the chunk.
-type batch struct {
-	deliveries []watch.Delivery
-	buf        []byte
-}
-
-var batches = sync.Pool{New: func() any {
-	return &batch{deliveries: make([]watch.Delivery, 0, 64), buf: make([]byte, chunkHead, 16<<10)}
-}}
-
-func getBatch() *batch { return batches.Get().(*batch) }
-
-// release gives b back.
-func (b *batch) release() {
-	clear(b.deliveries[:cap(b.deliveries)])
-	b.deliveries, b.buf = b.deliveries[:0], b.buf[:chunkHead]
-	if cap(b.buf) > 2*chunkSize {
-		b.buf = make([]byte, chunkHead, 16<<10)
-	}
-	batches.Put(b)
 }
 
 // tableStream makes frames of rows. They are made for each watcher: only the first

@@ -17,6 +17,7 @@ const sweepInterval = 5 * time.Second
 // connections, answers that never end. Shutdown ends and awaits them.
 type streams struct {
 	ending chan struct{} // closed when streams shall end by themselves
+	pump   pump          // gives watches their turns
 
 	mu      sync.Mutex
 	open    map[*stream]struct{} // guarded by mu
@@ -24,18 +25,18 @@ type streams struct {
 	drained chan struct{}        // guarded by mu: closed when closed and open is empty
 }
 
-// stream is one such connection. serve has it for itself but for the sweeper,
-// which looks whether the client is there.
+// stream is one such connection. Who serves it has it for itself but for the
+// sweeper, which looks whether the client is there.
 type stream struct {
 	net.Conn
+
+	watch *watchStream // that it is part of, or nil
 
 	// ahead reads what fasthttp had read from the connection before it let go, and
 	// then the connection. It holds fasthttp's buffer: drop it if nothing is read.
 	ahead io.Reader
 
-	ending <-chan struct{} // closed when the stream shall end by itself
-	heeds  bool            // serve looks at ending; others are cancelled then
-	cancel context.CancelFunc
+	cancel context.CancelFunc // nil for a watch
 
 	mu    sync.Mutex
 	owned bool // guarded by mu: a handler has the connection to itself
@@ -45,13 +46,35 @@ func (ss *streams) init() {
 	ss.ending = make(chan struct{})
 	ss.open = make(map[*stream]struct{})
 	ss.drained = make(chan struct{})
+	ss.pump.init()
+}
+
+// watch serves ws on c, which it closes at the end. Shutdown waits for it.
+func (ss *streams) watch(ws *watchStream, c net.Conn) {
+	ws.stream.Conn, ws.stream.watch, ws.streams = c, ws, ss
+	if !ss.add(&ws.stream) {
+		ws.discard()
+		return
+	}
+	ws.monitor.enter()
+	ss.pump.running.Go(ws.begin)
+}
+
+// isEnding reports whether streams shall end by themselves.
+func (ss *streams) isEnding() bool {
+	select {
+	case <-ss.ending:
+		return true
+	default:
+		return false
+	}
 }
 
 // start runs serve on a goroutine that shutdown waits for, with a context that
 // ends when the client leaves, and closes the connection after it.
-func (ss *streams) start(parent context.Context, c net.Conn, heeds bool, serve func(context.Context, *stream)) {
+func (ss *streams) start(parent context.Context, c net.Conn, serve func(context.Context, *stream)) {
 	ctx, cancel := context.WithCancel(parent)
-	st := &stream{Conn: c, ahead: c, ending: ss.ending, heeds: heeds, cancel: cancel}
+	st := &stream{Conn: c, ahead: c, cancel: cancel}
 	if h, ok := c.(interface{ UnsafeConn() net.Conn }); ok {
 		st.Conn = h.UnsafeConn()
 	}
@@ -106,27 +129,38 @@ func (ss *streams) count() int {
 
 // end asks all streams to end and lets none start.
 func (ss *streams) end() {
-	ss.mu.Lock()
-	defer ss.mu.Unlock()
-	if ss.closed {
+	if !ss.close() {
 		return
 	}
-	ss.closed = true
-	close(ss.ending)
-	for st := range ss.open {
-		if !st.heeds {
+	for _, st := range ss.list() {
+		if st.watch != nil {
+			st.watch.wake() // it sees that all are ending
+		} else {
 			st.cancel()
 		}
 	}
+}
+
+// close lets no more streams start, and reports whether any could before.
+func (ss *streams) close() bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if ss.closed {
+		return false
+	}
+	ss.closed = true
+	close(ss.ending)
 	if len(ss.open) == 0 {
 		close(ss.drained)
 	}
+	return true
 }
 
 // wait blocks until every stream has ended after end, or ctx has.
 func (ss *streams) wait(ctx context.Context) {
 	select {
 	case <-ss.drained:
+		ss.pump.running.Wait()
 	case <-ctx.Done():
 	}
 }
@@ -134,8 +168,17 @@ func (ss *streams) wait(ctx context.Context) {
 // abort closes the connections of all streams.
 func (ss *streams) abort() {
 	for _, st := range ss.list() {
-		st.cancel()
+		st.leave()
 		st.Conn.Close()
+	}
+}
+
+// leave tells who serves st that the client has left.
+func (st *stream) leave() {
+	if st.watch != nil {
+		st.watch.leave()
+	} else {
+		st.cancel()
 	}
 }
 
@@ -149,7 +192,7 @@ func (ss *streams) list() []*stream {
 	return list
 }
 
-// sweep cancels the streams whose clients have left, until ctx ends. Looking at
+// sweep ends the streams whose clients have left, until ctx ends. Looking at
 // sockets is cheaper than a goroutine per stream that waits for the end of file.
 func (ss *streams) sweep(ctx context.Context, interval time.Duration) {
 	ticker := time.NewTicker(interval)
@@ -166,12 +209,12 @@ func (ss *streams) sweep(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// probe cancels st if its client has left.
+// probe ends st if its client has left.
 func (st *stream) probe() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if !st.owned && !alive(st.Conn) {
-		st.cancel()
+		st.leave()
 	}
 }
 

@@ -57,6 +57,10 @@ type Delivery struct {
 	event *cache.Event
 }
 
+// Shared reports whether all who are told the delivery share its [Delivery.Frame].
+// What is not shared is better written where it goes at once.
+func (d Delivery) Shared() bool { return d.event != nil }
+
 // Frame gives the bytes in which the delivery goes out in the encoding enc. The
 // caller numbers encodings; build makes the bytes and may depend on the delivery
 // and on enc alone, for they are shared by every watcher that is told the same in the

@@ -100,9 +100,9 @@
 //	Hub.mu
 //		group.mu
 //
-// Neither is held across a call out of the package, selectors and the Cache's
-// lock-free readers apart. A Watcher has no lock: one goroutine at a time calls its
-// methods, [Watcher.Close] alone may come from any.
+// Neither is held across a call out of the package, apart from selectors, the Cache's
+// lock-free readers and [Options].Wake. A Watcher has no lock: one goroutine at a time
+// calls its methods, [Watcher.Close] alone may come from any.
 //
 // # Goroutines
 //

@@ -102,6 +102,13 @@ type Options struct {
 	// Bookmarks asks for InitialEnd after the initial objects, and lets
 	// [Watcher.Bookmark] give bookmarks.
 	Bookmarks bool
+
+	// Wake, if it is set, takes the place of [Watcher.Ready] and [Watcher.Next]: it is
+	// called when there may be something to read after Poll gave nothing, and by
+	// Close. It is for callers who keep no goroutine waiting. It may be called from any
+	// goroutine and while the package's locks are held: it must neither block nor
+	// call back.
+	Wake func()
 }
 
 // New makes a Hub. It does nothing before Run.

@@ -27,6 +27,15 @@ type client struct {
 	filter  filter
 	checker *watchtest.Checker
 	epoch   uint64
+
+	*alarm
+}
+
+// alarm tells whether a watcher keeps its promise to wake who found nothing.
+type alarm struct {
+	asked bool // Wake was asked for
+	quiet bool // the last Poll gave nothing
+	woken bool
 }
 
 var (
@@ -83,6 +92,10 @@ func (m *model) open(t *rapid.T, f filter, resumed bool, after int64) {
 	} else {
 		o.After = after
 	}
+	a := &alarm{asked: rapid.Bool().Draw(t, "wake")}
+	if a.asked {
+		o.Wake = func() { a.woken = true }
+	}
 	w, err := m.hub.Watch(o)
 	if tooOld := (watch.ErrTooOld{}); errors.As(err, &tooOld) {
 		if after >= m.cache.Log().Oldest() || tooOld.Requested != after || tooOld.Oldest <= after {
@@ -93,7 +106,7 @@ func (m *model) open(t *rapid.T, f filter, resumed bool, after int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.watchers = append(m.watchers, &client{w, f, watchtest.NewChecker(request), m.cache.Snapshot().Epoch()})
+	m.watchers = append(m.watchers, &client{w, f, watchtest.NewChecker(request), m.cache.Snapshot().Epoch(), a})
 }
 
 func (m *model) draw(t *rapid.T) *client {
@@ -105,7 +118,13 @@ func (m *model) draw(t *rapid.T) *client {
 
 // poll reads once and reports whether there was anything.
 func (m *model) poll(t *rapid.T, c *client, room int) bool {
+	asleep := c.asked && c.quiet && !c.woken
+	c.woken = false
 	ds, err := c.Poll(make([]watch.Delivery, 0, room))
+	if asleep && (len(ds) > 0 || err != nil) {
+		t.Fatalf("%+v: %d deliveries and %v, and nobody was woken", c.filter, len(ds), err)
+	}
+	c.quiet = len(ds) == 0 && err == nil
 	if broken := c.checker.Observe(reports(ds)...); broken != nil {
 		t.Fatalf("%+v: %v", c.filter, broken)
 	}

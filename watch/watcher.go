@@ -28,7 +28,8 @@ const (
 type Watcher struct {
 	hub   *Hub
 	group *group        // nil if it never had one
-	ready chan struct{} // holds a token while there may be something to read
+	ready chan struct{} // holds a token while there may be something to read; nil if there is wake
+	wake  func()        // Options.Wake
 
 	state     state
 	bookmarks bool
@@ -57,7 +58,11 @@ type Watcher struct {
 
 // newWatcher makes a watcher that has no group yet.
 func newWatcher(h *Hub, options Options) *Watcher {
-	w := &Watcher{hub: h, ready: make(chan struct{}, 1), bookmarks: options.Bookmarks}
+	w := &Watcher{hub: h, wake: options.Wake, bookmarks: options.Bookmarks}
+	if w.wake == nil {
+		w.ready = make(chan struct{}, 1)
+		w.ready <- struct{}{}
+	}
 	if options.Initial != nil {
 		w.state = replaying
 		w.next = options.Initial.Position()
@@ -66,7 +71,6 @@ func newWatcher(h *Hub, options Options) *Watcher {
 		w.state = catchingUp
 		w.after, w.label = options.After, options.After
 	}
-	w.signal()
 	return w
 }
 
@@ -75,8 +79,12 @@ func newWatcher(h *Hub, options Options) *Watcher {
 // does Ready promise to speak again.
 func (w *Watcher) Ready() <-chan struct{} { return w.ready }
 
-// signal puts a token into ready.
+// signal puts a token into ready, or calls wake.
 func (w *Watcher) signal() {
+	if w.wake != nil {
+		w.wake()
+		return
+	}
 	select {
 	case w.ready <- struct{}{}:
 	default:
@@ -102,7 +110,8 @@ func (w *Watcher) Next(ctx context.Context, dst []Delivery) ([]Delivery, error) 
 
 // Poll appends to dst what there is to be told now, and returns at once. It fills
 // the room that dst has (64 deliveries if there is none) and exceeds it only to
-// finish a revision. Nothing new is no error.
+// finish a revision. Nothing new is no error, and the promise to wake the caller when
+// there is something.
 //
 // An error ends the Watcher, and comes without deliveries: io.EOF after Close, at
 // the end of an epoch and when the Hub's Run has ended; ErrTooOld when the Watcher
@@ -133,7 +142,9 @@ func (w *Watcher) Poll(dst []Delivery) ([]Delivery, error) {
 	if len(dst) == length {
 		return dst, w.err
 	}
-	w.signal() // more, or the error
+	if w.wake == nil {
+		w.signal() // more, or the error
+	}
 	return dst, nil
 }
 

@@ -23,6 +23,9 @@ type WatchRequest struct {
 	Bookmarks         bool
 	Label             labels.Selector
 	Field             fields.Selector
+
+	// Wake is [watch.Options].Wake.
+	Wake func()
 }
 
 // StreamError is why a watch could not start, to be told in the stream: the
@@ -53,7 +56,7 @@ func (r *Resource) Watch(ctx context.Context, q WatchRequest) (*watch.Watcher, e
 	if !r.Cache.Ready() {
 		return nil, r.notReady()
 	}
-	options := watch.Options{Namespace: q.Namespace, Name: q.Name, Label: q.Label, Field: q.Field, Bookmarks: q.Bookmarks}
+	options := watch.Options{Namespace: q.Namespace, Name: q.Name, Label: q.Label, Field: q.Field, Bookmarks: q.Bookmarks, Wake: q.Wake}
 	if err := r.watchStart(ctx, q, int64(revision), &options); err != nil {
 		return nil, &StreamError{err}
 	}

@@ -1,0 +1,450 @@
+package httpapi
+
+import (
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/watch"
+)
+
+const (
+	// bookmarkEvery and lastBookmark are when bookmarks are sent: about every
+	// minute, and that long before the end (apiserver pkg/storage/cacher/cacher.go).
+	bookmarkEvery = time.Minute
+	lastBookmark  = 2 * time.Second
+	// bookmarkRetry is when a bookmark is tried again that there was no time for.
+	bookmarkRetry = time.Second
+)
+
+// watchStream writes one watch. While there is nothing to tell it is parked: it has
+// no goroutine and no buffers, only the watcher, the connection and a timer. What
+// wakes it puts it into the queue of a [pump], whose goroutines give it turns.
+//
+// It belongs to the goroutine that gives it a turn. Others call wake, ring and leave.
+type watchStream struct {
+	stream
+
+	watcher *watch.Watcher
+	refused error // why there is no watcher: to be told in the stream
+	form    *registry.Form
+	table   *tableStream // nil unless rows are sent
+	head    []byte
+	monitor *monitor
+	streams *streams
+
+	bookmarks bool
+	legacy    bool // the client did not ask to be told where the initial objects end
+	mute      bool // events cannot be written as asked: the first one ends the watch
+	chunked   bool // false: an HTTP/1.0 client, the body ends with the connection
+	lastSent  bool // the bookmark before the end was tried
+	pumped    bool // turns come from the pump: it was parked once
+
+	phase atomic.Uint32 // a phase
+	gone  atomic.Bool   // the client left, or time is up
+	rang  atomic.Bool   // the timer has
+
+	began, ends  time.Time
+	nextBookmark time.Time
+	timer        *time.Timer // calls ring; nil before the first rest
+	gate         *tcpSocket  // nil: writes cannot tell when they wait
+	size         int
+}
+
+// phase is who may act on a watchStream.
+const (
+	phaseTurn   uint32 = iota // a goroutine has it
+	phaseWoken                // the same, and there is more to look at
+	phaseParked               // nobody has
+	phaseOver
+)
+
+// verdict is what is to become of a watchStream after a turn.
+type verdict uint8
+
+const (
+	again  verdict = iota // there is more to send, but others have their turn first
+	parked                // it may have its next turn already: hands off
+	over
+)
+
+// wake says that there is something to look at. It never blocks.
+func (ws *watchStream) wake() {
+	for {
+		switch ws.phase.Load() {
+		case phaseTurn:
+			if ws.phase.CompareAndSwap(phaseTurn, phaseWoken) {
+				return
+			}
+		case phaseParked:
+			if ws.phase.CompareAndSwap(phaseParked, phaseTurn) {
+				ws.streams.pump.push(ws)
+				return
+			}
+		default:
+			return
+		}
+	}
+}
+
+// ring is what the timer does.
+func (ws *watchStream) ring() {
+	ws.rang.Store(true)
+	ws.wake()
+}
+
+// leave ends the watch without a word.
+func (ws *watchStream) leave() {
+	ws.gone.Store(true)
+	ws.wake()
+}
+
+// begin sends the head and whatever there is to tell, up to the first rest, on a
+// goroutine of its own: initial objects are many, and slow to be read.
+func (ws *watchStream) begin() {
+	b := getBatch()
+	defer b.release()
+	v := ws.open(b)
+	for v == again {
+		v = ws.turn(b)
+	}
+}
+
+func (ws *watchStream) open(b *batch) (v verdict) {
+	defer ws.fence(b, &v)
+	err := ws.send(ws.head)
+	ws.head = nil
+	if err == nil && ws.refused != nil {
+		err = ws.sendError(b, ws.refused)
+	}
+	if err != nil {
+		return ws.finish(err)
+	}
+	return again
+}
+
+// fence keeps a panic to its stream, and what the stream leaves in b too.
+func (ws *watchStream) fence(b *batch, v *verdict) {
+	b.reset()
+	if p := recover(); p != nil {
+		klog.ErrorS(nil, "Watch panicked", "panic", p, "stack", stack())
+		*v = ws.finish(errLeft)
+	}
+}
+
+// Why a watch ends, if it is no fault of the connection.
+var (
+	errEnd  = errors.New("httpapi: the watch has come to its end")
+	errLeft = errors.New("httpapi: the client has left")
+)
+
+// turn sends what there is to tell, for a while.
+func (ws *watchStream) turn(b *batch) (v verdict) {
+	defer ws.fence(b, &v)
+	for {
+		more, err := ws.step(b)
+		switch {
+		case err != nil:
+			return ws.finish(err)
+		case more:
+			return again
+		case ws.park():
+			return parked
+		}
+	}
+}
+
+// step sends what there is to tell, for a while, and does what is due.
+func (ws *watchStream) step(b *batch) (more bool, err error) {
+	switch {
+	case ws.gone.Load():
+		return false, errLeft
+	case ws.streams.isEnding():
+		return false, errEnd
+	}
+	if more, err = ws.drain(b); err != nil {
+		return false, err
+	}
+	if ws.timer == nil {
+		if !more {
+			ws.setTimer()
+		}
+		return more, nil
+	}
+	if ws.rang.Swap(false) {
+		err = ws.keepTime(b, !more)
+	}
+	return more, err
+}
+
+// park lets go of the stream, unless it was woken meanwhile.
+func (ws *watchStream) park() bool {
+	if !ws.pumped {
+		ws.pumped = true
+		ws.gate = gateOf(ws.Conn, &ws.streams.pump)
+	}
+	if ws.phase.CompareAndSwap(phaseTurn, phaseParked) {
+		return true
+	}
+	ws.phase.Store(phaseTurn)
+	return false
+}
+
+// setTimer begins to keep time: the initial objects have been sent.
+func (ws *watchStream) setTimer() {
+	ws.nextBookmark = ws.began.Add(bookmarkEvery + time.Duration(rand.Int64N(int64(2*time.Second))) - time.Second)
+	ws.timer = time.AfterFunc(ws.untilRing(time.Now()), ws.ring)
+}
+
+// keepTime does what is due when the timer rang. resting says that there is nothing
+// left to tell.
+func (ws *watchStream) keepTime(b *batch, resting bool) error {
+	now := time.Now()
+	if !now.Before(ws.ends) {
+		return errEnd
+	}
+	if err := ws.bookmark(b, now, resting); err != nil {
+		return err
+	}
+	ws.timer.Reset(ws.untilRing(now))
+	return nil
+}
+
+// untilRing is the time until a bookmark is due or the watch ends.
+func (ws *watchStream) untilRing(now time.Time) time.Duration {
+	next := ws.ends
+	if ws.bookmarks {
+		if last := ws.ends.Add(-lastBookmark); !ws.lastSent && last.After(ws.began) {
+			next = last
+		}
+		if ws.nextBookmark.Before(next) {
+			next = ws.nextBookmark
+		}
+	}
+	return next.Sub(now)
+}
+
+// bookmark sends a bookmark if it is due and everything before it was sent.
+func (ws *watchStream) bookmark(b *batch, now time.Time, resting bool) error {
+	if !ws.bookmarks {
+		return nil
+	}
+	last := !ws.lastSent && !now.Before(ws.ends.Add(-lastBookmark))
+	if !last && now.Before(ws.nextBookmark) {
+		return nil
+	}
+	ws.lastSent = ws.lastSent || last
+	d, ok := ws.watcher.Bookmark()
+	if !ok || !resting {
+		ws.nextBookmark = now.Add(bookmarkRetry)
+		return nil
+	}
+	ws.nextBookmark = now.Add(bookmarkEvery)
+	if err := ws.append(b, d); err != nil {
+		return ws.sendError(b, err)
+	}
+	return ws.flush(b)
+}
+
+// turnSize is how much one turn sends before others have theirs.
+const turnSize = 256 << 10
+
+// drain sends what there is to tell now, in as few writes as it takes. more says that
+// something may be left. b is empty before and after.
+func (ws *watchStream) drain(b *batch) (more bool, err error) {
+	before := ws.size
+	for ws.size-before < turnSize {
+		b.deliveries, err = ws.watcher.Poll(b.deliveries[:0])
+		switch {
+		case errors.Is(err, io.EOF):
+			if err := ws.flush(b); err != nil {
+				return false, err
+			}
+			return false, errEnd
+		case err != nil:
+			return false, ws.sendError(b, err)
+		case len(b.deliveries) == 0:
+			return false, ws.flush(b)
+		case ws.mute:
+			return false, errEnd
+		}
+		if err := ws.appendAll(b); err != nil {
+			return false, err
+		}
+	}
+	return true, ws.flush(b)
+}
+
+// appendAll adds the frames of b's deliveries, and sends what is large enough.
+func (ws *watchStream) appendAll(b *batch) error {
+	defer clear(b.deliveries)
+	for _, d := range b.deliveries {
+		if err := ws.append(b, d); err != nil {
+			return ws.sendError(b, err)
+		}
+		if len(b.buf) >= chunkHead+pieceSize {
+			if err := ws.flushPieces(b); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sendError sends what b holds and the Status of err, which ends the watch.
+func (ws *watchStream) sendError(b *batch, err error) error {
+	b.buf, err = ws.form.AppendError(b.buf, registry.WatchStatus(err))
+	if err == nil {
+		err = ws.flush(b)
+	}
+	if err == nil {
+		err = errEnd
+	}
+	return err
+}
+
+// finish ends the stream for the reason err: the client sees that it is whole if it
+// came to its end.
+func (ws *watchStream) finish(err error) verdict {
+	ws.phase.Store(phaseOver)
+	if ws.timer != nil {
+		ws.timer.Stop()
+	}
+	if ws.watcher != nil {
+		ws.watcher.Close()
+	}
+	if ws.pumped {
+		// From here on every write has a deadline of its own, and may wait for it.
+		ws.streams.pump.waits()
+		defer ws.streams.pump.goesOn()
+		ws.gate.open()
+	}
+	if err == errEnd && ws.chunked {
+		_ = ws.sendWithin([]byte("0\r\n\r\n"))
+	}
+	ws.Conn.Close()
+	ws.monitor.leave()
+	ws.monitor.observe(http.StatusOK, ws.size, time.Since(ws.began))
+	ws.streams.remove(&ws.stream)
+	return over
+}
+
+// discard gives up a watch that may not begin.
+func (ws *watchStream) discard() {
+	if ws.watcher != nil {
+		ws.watcher.Close()
+	}
+	ws.Conn.Close()
+}
+
+// send writes p within the time that one write may take.
+func (ws *watchStream) send(p []byte) error {
+	switch {
+	case ws.gate != nil:
+		return ws.gate.send(ws.Conn, p)
+	case ws.pumped:
+		ws.streams.pump.waits()
+		defer ws.streams.pump.goesOn()
+	}
+	return ws.sendWithin(p)
+}
+
+func (ws *watchStream) sendWithin(p []byte) error {
+	if err := ws.Conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return err
+	}
+	_, err := ws.Conn.Write(p)
+	return err
+}
+
+const (
+	// chunkHead is the room that the head of a chunk takes at most: eight digits
+	// and the end of a line.
+	chunkHead = 10
+	// pieceSize is how many bytes of frames leave in one write while there are more:
+	// with the head and the end of its chunk they fill TLS records.
+	pieceSize = chunkSize - 8
+)
+
+// flushPieces writes pieces of what b has gathered until less than one is left. The
+// head of each overwrites what was written before it, its end is put over what
+// comes after it and taken away again.
+func (ws *watchStream) flushPieces(b *batch) error {
+	from := chunkHead
+	for len(b.buf)-from >= pieceSize {
+		to := from + pieceSize
+		rest := b.buf
+		var kept [2]byte
+		copy(kept[:], rest[to:])
+		err := ws.sendChunk(b, from, to)
+		b.buf = rest
+		copy(b.buf[to:], kept[:])
+		if err != nil {
+			b.buf = b.buf[:chunkHead]
+			return err
+		}
+		from = to
+	}
+	b.buf = b.buf[:chunkHead+copy(b.buf[chunkHead:], b.buf[from:])]
+	return nil
+}
+
+// flush writes what b has gathered, as one chunk.
+func (ws *watchStream) flush(b *batch) error {
+	if len(b.buf) == chunkHead {
+		return nil
+	}
+	err := ws.sendChunk(b, chunkHead, len(b.buf))
+	b.buf = b.buf[:chunkHead]
+	return err
+}
+
+// sendChunk writes b.buf[from:to] as a chunk, in place: the bytes around it are
+// overwritten.
+func (ws *watchStream) sendChunk(b *batch, from, to int) error {
+	ws.size += to - from
+	if !ws.chunked {
+		return ws.send(b.buf[from:to])
+	}
+	var room [chunkHead]byte
+	head := append(strconv.AppendInt(room[:0], int64(to-from), 16), "\r\n"...)
+	start := from - len(head)
+	copy(b.buf[start:], head)
+	b.buf = append(b.buf[:to], "\r\n"...)
+	return ws.send(b.buf[start:])
+}
+
+// batch is what a stream needs while it has something to tell. The first chunkHead
+// bytes of buf are room for the head of the chunk.
+type batch struct {
+	deliveries []watch.Delivery
+	buf        []byte
+}
+
+var batches = sync.Pool{New: func() any {
+	return &batch{deliveries: make([]watch.Delivery, 0, 64), buf: make([]byte, chunkHead, 16<<10)}
+}}
+
+func getBatch() *batch { return batches.Get().(*batch) }
+
+// reset empties b.
+func (b *batch) reset() {
+	clear(b.deliveries)
+	b.deliveries, b.buf = b.deliveries[:0], b.buf[:chunkHead]
+}
+
+// release gives b back, empty.
+func (b *batch) release() {
+	if cap(b.buf) > 2*chunkSize {
+		b.buf = make([]byte, chunkHead, 16<<10)
+	}
+	batches.Put(b)
+}
