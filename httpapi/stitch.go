@@ -23,21 +23,26 @@ import (
 // stitcher compresses lists piece by piece and keeps the pieces, so that listing
 // again costs only the compression of what changed in between.
 //
-// A list is cut into runs of items before objects whose key's hash says so: an
-// object that comes, goes or changes disturbs the run that it is in and no other. A
-// run is compressed by itself and flushed, so that it ends on a byte and refers to
+// A list is cut into runs of items before objects whose key's hash says so, though
+// not soon after the last cut: an object that changes disturbs the run that it is in
+// and no other, one that comes or goes hardly more. A run is compressed by itself and flushed, so that it ends on a byte and refers to
 // nothing before it; runs with uncompressed blocks between them are one stream.
 //
 // Pieces are found by the objects they were made of, not by what these look like,
-// and do not keep them in memory. Those used least recently make room for others.
+// and do not keep them in memory. Those used least recently make room for others. One
+// list takes up at most half of the room: what is beyond is compressed each time, and
+// does not drive out what the next such list could use.
+//
+// Lists that need the same piece at the same time wait for the first to make it.
 type stitcher struct {
 	limit int64
 	seed  maphash.Seed
 	made  atomic.Int64
 
-	mu   sync.Mutex // a leaf; nothing is compressed under it
-	kept map[pieceKey]*list.Element
-	used int64
+	mu      sync.Mutex // a leaf; nothing is compressed under it
+	flights map[pieceKey]*flight
+	kept    map[pieceKey]*list.Element
+	used    int64
 	// order holds *keptPiece, those used last first.
 	// Invariant: it has the elements of kept, and used is the sum of their costs.
 	order list.List
@@ -56,6 +61,12 @@ type keptPiece struct {
 	piece *piece
 }
 
+// flight is a piece that is being made.
+type flight struct {
+	landed chan struct{} // closed when piece is set
+	piece  *piece        // nil if it could not be made
+}
+
 // piece is a run of items, compressed. It is immutable.
 type piece struct {
 	objects []weak.Pointer[cache.Object]
@@ -70,9 +81,11 @@ type piece struct {
 const (
 	// runBytes is how much a run holds before compression, about: enough that
 	// beginning anew costs little, little enough to compress again for one change.
-	runBytes = 256 << 10
-	// longRun bounds runs where no object wants to begin one, in average runs.
-	longRun = 4
+	runBytes = 128 << 10
+	// shortRun is what part of an average run is not cut, longRun how many average
+	// runs are cut where no object wants to begin one.
+	shortRun = 2
+	longRun  = 3
 	// stitchFrom is the size of canonical encodings from which lists are stitched.
 	stitchFrom = 2 * compressFrom
 	// pieceOverhead and weakOverhead are what a kept piece costs beside its bytes,
@@ -82,7 +95,7 @@ const (
 )
 
 func newStitcher(limit int64) *stitcher {
-	return &stitcher{limit: limit, seed: maphash.MakeSeed(), kept: map[pieceKey]*list.Element{}}
+	return &stitcher{limit: limit, seed: maphash.MakeSeed(), flights: map[pieceKey]*flight{}, kept: map[pieceKey]*list.Element{}}
 }
 
 // bytes is what the kept pieces cost.
@@ -112,14 +125,15 @@ func (s *stitcher) stitch(form *registry.Form, meta wire.ListMeta, objects []*ca
 	}
 	runs := max(1, 1<<bits.Len(uint(runBytes/max(1, mean)))>>1)
 	l := &stitchedList{separator: separator(form)}
-	owner, sum := weak.Make(form), 0
+	owner, sum, cost := weak.Make(form), 0, int64(0)
 	for rest := objects; len(rest) > 0; {
-		p, err := s.piece(form, owner, rest, runs)
+		p, err := s.piece(form, owner, rest, runs, cost <= s.limit/2)
 		if err != nil {
 			return nil, err
 		}
 		l.pieces = append(l.pieces, p)
 		sum += p.sum
+		cost += p.cost()
 		rest = rest[len(p.objects):]
 	}
 	l.header = form.AppendListHeader(nil, meta, len(objects), sum)
@@ -136,37 +150,78 @@ func separator(w wire.Writer) []byte {
 	return between[:len(between)-len(w.AppendItemHeader(nil, 0, item))]
 }
 
-// piece returns the piece that rest begins with.
-func (s *stitcher) piece(form *registry.Form, owner weak.Pointer[registry.Form], rest []*cache.Object, runs int) (*piece, error) {
+// piece returns the piece that rest begins with. keep says that it is worth keeping.
+func (s *stitcher) piece(form *registry.Form, owner weak.Pointer[registry.Form], rest []*cache.Object, runs int, keep bool) (*piece, error) {
 	key := pieceKey{form: owner, first: weak.Make(rest[0])}
 	if p := s.find(key); p != nil && s.fits(p, rest) {
 		return p, nil
 	}
-	short := key
-	short.short = true
-	if p := s.find(short); p != nil && len(p.objects) == len(rest) && s.fits(p, rest) {
-		return p, nil
-	}
 	n := 1
-	for n < len(rest) && n < longRun*runs && !s.begins(rest[n], runs) {
+	for n < len(rest) && !s.ends(rest, n, runs) {
 		n++
 	}
-	p, err := newPiece(form, rest[:n], runs)
-	if err != nil {
-		return nil, err
-	}
-	s.made.Add(1)
 	if n == len(rest) {
-		key = short
+		key.short = true
+		if p := s.find(key); p != nil && len(p.objects) == n && s.fits(p, rest) {
+			return p, nil
+		}
 	}
-	s.keep(key, p)
-	return p, nil
+	if !keep {
+		return s.make(form, rest[:n], runs)
+	}
+	f, first := s.take(key)
+	if !first {
+		<-f.landed
+		if p := f.piece; p != nil && s.fits(p, rest) {
+			return p, nil
+		}
+		return s.make(form, rest[:n], runs) // the list that was first is another
+	}
+	defer s.land(key, f)
+	if p := s.find(key); p != nil && s.fits(p, rest) {
+		f.piece = p // another flight landed in between
+		return p, nil
+	}
+	p, err := s.make(form, rest[:n], runs)
+	f.piece = p
+	return p, err
 }
 
-// begins reports whether a run begins with o. Every run of twice the length begins
-// where one of the single length does.
-func (s *stitcher) begins(o *cache.Object, runs int) bool {
-	return maphash.String(s.seed, o.Key())&uint64(runs-1) == 0
+func (s *stitcher) make(form *registry.Form, objects []*cache.Object, runs int) (*piece, error) {
+	s.made.Add(1)
+	return newPiece(form, objects, runs)
+}
+
+// take returns the flight of a piece, and whether the caller is to make it.
+func (s *stitcher) take(key pieceKey) (f *flight, first bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f, ok := s.flights[key]; ok {
+		return f, false
+	}
+	f = &flight{landed: make(chan struct{})}
+	s.flights[key] = f
+	return f, true
+}
+
+// land keeps what a flight made and lets go who waits for it.
+func (s *stitcher) land(key pieceKey, f *flight) {
+	if f.piece != nil {
+		s.keep(key, f.piece)
+	}
+	s.mu.Lock()
+	delete(s.flights, key)
+	s.mu.Unlock()
+	close(f.landed)
+}
+
+// ends reports whether a run of about as many objects ends after the n-th of rest.
+func (s *stitcher) ends(rest []*cache.Object, n, runs int) bool {
+	least := runs / shortRun
+	if n < least || n >= longRun*runs {
+		return n >= least
+	}
+	return maphash.String(s.seed, rest[n].Key())&uint64(max(runs-least, 1)-1) == 0
 }
 
 // fits reports whether p is made of what rest begins with and ends where a run does.
@@ -180,7 +235,7 @@ func (s *stitcher) fits(p *piece, rest []*cache.Object) bool {
 			return false
 		}
 	}
-	return n == len(rest) || n == longRun*p.runs || s.begins(rest[n], p.runs)
+	return n == len(rest) || s.ends(rest, n, p.runs)
 }
 
 func (s *stitcher) find(key pieceKey) *piece {

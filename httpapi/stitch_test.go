@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -200,6 +202,132 @@ func TestStitchedListsReuse(t *testing.T) {
 		if l, err = again.stitch(f, meta, grown); err != nil || pieces > len(l.pieces)+1 {
 			t.Errorf("%d pieces, %d when cut at once: %v", pieces, len(l.pieces), err)
 		}
+	}
+}
+
+// TestStitchedListsTogether: lists that come at once make each piece once.
+func TestStitchedListsTogether(t *testing.T) {
+	v := configMapView(t)
+	f, meta := v.Form(registry.JSON, registry.Full), wire.ListMeta{Revision: 1}
+	objects := make([]*cache.Object, 300)
+	for n := range objects {
+		objects[n] = configMap(t, v, fmt.Sprintf("ns/c%04d", n), int64(n+1), 20000)
+	}
+	changed := slices.Clone(objects)
+	changed[150] = configMap(t, v, changed[150].Key(), 1000, 20000)
+	s := newStitcher(1 << 30)
+	results := make([]*stitchedList, 16)
+	var all sync.WaitGroup
+	for i := range results {
+		all.Go(func() {
+			list := objects
+			if i%8 == 7 {
+				list = changed // the flight that it joins makes another piece
+			}
+			var err error
+			if results[i], err = s.stitch(f, meta, list); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if t.Failed() {
+		return
+	}
+	for i, l := range results {
+		var out bytes.Buffer
+		if _, err := l.WriteTo(&out); err != nil {
+			t.Fatal(err)
+		}
+		want := int64(1)
+		if i%8 == 7 {
+			want = 1000
+		}
+		plain := inflate(t, out.Bytes())
+		if !bytes.Contains(plain, fmt.Appendf(nil, "c0150 at %d. ", max(want, 151))) || len(plain) != l.size {
+			t.Errorf("list %d is not its own", i)
+		}
+	}
+	// Those with the change and those without may have made its piece each for itself.
+	if made, pieces := s.made.Load(), int64(len(results[0].pieces)); made < pieces+1 || made > pieces+int64(len(results)) {
+		t.Errorf("%d pieces were made, lists have %d", made, pieces)
+	}
+	if len(s.flights) > 0 {
+		t.Errorf("%d flights are under way", len(s.flights))
+	}
+}
+
+// TestStitchedListsTooLarge: what a list beyond the limit leaves behind serves the
+// next one.
+func TestStitchedListsTooLarge(t *testing.T) {
+	v := configMapView(t)
+	f, meta := v.Form(registry.JSON, registry.Full), wire.ListMeta{Revision: 1}
+	objects := make([]*cache.Object, 400)
+	for n := range objects {
+		objects[n] = configMap(t, v, fmt.Sprintf("ns/c%04d", n), int64(n+1), 20000)
+	}
+	s := newStitcher(1 << 30)
+	list := func(objects []*cache.Object) int64 {
+		before := s.made.Load()
+		if _, err := s.stitch(f, meta, objects); err != nil {
+			t.Fatal(err)
+		}
+		return s.made.Load() - before
+	}
+	all := list(objects)
+	whole := s.bytes()
+	s = newStitcher(whole / 2)
+	small := objects[:40]
+	list(small)
+	for range 3 {
+		list(objects)
+		if s.bytes() > s.limit {
+			t.Fatalf("%d bytes are kept, %d allowed", s.bytes(), s.limit)
+		}
+	}
+	if made := list(objects); made == 0 || made > all*9/10 {
+		t.Errorf("%d of %d pieces were made again", made, all)
+	}
+	if made := list(small); made > 1 { // its last piece is shorter than that of the large list
+		t.Errorf("the large list drove out %d pieces of the small one", made)
+	}
+}
+
+// TestStitchedListsElsewhere reads a stitched list with another gzip than Go's.
+func TestStitchedListsElsewhere(t *testing.T) {
+	v := configMapView(t)
+	f := v.Form(registry.JSON, registry.Full)
+	var objects []*cache.Object
+	var items [][]byte
+	for n := range 100 {
+		objects = append(objects, configMap(t, v, fmt.Sprintf("ns/c%04d", n), int64(n+1), 20000))
+		item, err := f.Item(objects[n])
+		if err != nil {
+			t.Fatal(err)
+		}
+		items = append(items, item)
+	}
+	meta := wire.ListMeta{Revision: 1}
+	l, err := newStitcher(1<<30).stitch(f, meta, objects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if _, err := l.WriteTo(&out); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := exec.LookPath("gzip"); err != nil {
+		t.Logf("there is no gzip here: %v", err)
+		return
+	}
+	unzip := exec.CommandContext(t.Context(), "gzip", "-dc")
+	unzip.Stdin = &out
+	plain, err := unzip.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(plain, wire.AppendList(nil, f, meta, items)) {
+		t.Errorf("gzip read %d bytes, not the list", len(plain))
 	}
 }
 
