@@ -21,8 +21,9 @@ import (
 // A stored value is decrypted, decoded with the storage codec (which applies
 // defaults), given its resourceVersion, decorated as a read would decorate it,
 // converted to the canonical version and encoded once. The canonical form is the
-// bare protobuf message of the storage version. Stored bytes are never served:
-// they may lack defaults or hold what a read drops.
+// bare protobuf message of the storage version. Stored bytes may lack defaults or hold
+// what a read drops; only those that are known to come out of all this as they went
+// in are given their resourceVersion and served (shapes.go).
 type codec struct {
 	storage     runtime.Codec
 	versioner   storage.Versioner
@@ -43,6 +44,10 @@ type codec struct {
 	// that PartialObjectMetadata, which upstream takes from the internal object,
 	// is no part of the canonical bytes.
 	splitMetadata bool
+
+	// shapes tells which stored values are canonical already, nil where that is not
+	// known of any.
+	shapes *knownShapes
 
 	// decodes counts decodings of cached bytes: none happen when the form that is
 	// asked for was made before.
@@ -109,30 +114,53 @@ func (c *codec) ingest(schema *cache.Schema, key, rest string, value []byte, rev
 		err = storage.NewInternalError(fmt.Errorf("unable to transform key %q: %w", key, errors.Unwrap(err)))
 		return poisoned(schema, rest, revision, len(value), err)
 	}
-	obj := c.newFunc()
-	if err := c.decodeStored(data, obj, revision); err != nil {
+	config := cache.ObjectConfig{Key: rest, Revision: revision, Stored: len(value)}
+	if c.shapes == nil {
+		err = c.complete(data, &config)
+	} else {
+		err = c.completeShaped(data, &config)
+	}
+	if err != nil {
 		return poisoned(schema, rest, revision, len(value), err)
 	}
-	return c.object(schema, rest, obj, revision, len(value))
+	return cache.NewObject(config, schema)
 }
 
-// object makes the cache's object of a decoded one, which it may decorate and which
-// is stored as so many bytes.
-// Selectable fields are those of the object before decoration, as upstream's
-// watch cache has them.
-func (c *codec) object(schema *cache.Schema, rest string, obj runtime.Object, revision int64, stored int) *cache.Object {
-	config, err := c.describe(rest, obj, revision)
-	if err != nil {
-		return poisoned(schema, rest, revision, stored, err)
+// completeShaped decodes data only where that may change something.
+func (c *codec) completeShaped(data []byte, config *cache.ObjectConfig) error {
+	v, ok := c.shapes.inspect(data)
+	if !ok {
+		return c.complete(data, config)
 	}
+	defer c.shapes.release(v)
+	if c.shapes.complete(v, config) {
+		return nil
+	}
+	if err := c.complete(data, config); err != nil {
+		return err
+	}
+	c.shapes.learn(v, config)
+	return nil
+}
+
+// complete fills in config, which has a key and a revision, from what data decodes to.
+// Selectable fields are those of the object before decoration, as upstream's watch
+// cache has them.
+func (c *codec) complete(data []byte, config *cache.ObjectConfig) error {
+	obj := c.newFunc()
+	if err := c.decodeStored(data, obj, config.Revision); err != nil {
+		return err
+	}
+	described, err := c.describe(config.Key, obj, config.Revision)
+	if err != nil {
+		return err
+	}
+	config.Labels, config.Fields = described.Labels, described.Fields
 	if c.decorate != nil {
 		c.decorate(obj)
 	}
-	if config.Body, err = c.encode(obj); err != nil {
-		return poisoned(schema, rest, revision, stored, err)
-	}
-	config.Stored = stored
-	return cache.NewObject(config, schema)
+	config.Body, err = c.encode(obj)
+	return err
 }
 
 // describe fills in all but the body.

@@ -27,7 +27,7 @@
 // reused.
 //
 // A stored value is decoded, completed and encoded once, when it enters a cache
-// (codec.go). What a Form gives out is byte for byte what upstream's encoders write
+// (codec.go), or spliced where that is known to give the same bytes (shapes.go). What a Form gives out is byte for byte what upstream's encoders write
 // for the same object, and is made once per object and form; [Registry.Decodes]
 // counts how often that takes a decoding. A value that does not decode fails the
 // reads that cover it and no others; a cache that holds other objects than the store

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry/wire"
 )
 
 // Stored encodes obj as it would be stored.
@@ -52,4 +53,26 @@ func Times(obj any) ([]*time.Time, bool) {
 func (v *View) RowKept(o *cache.Object) (bool, error) {
 	row, err := v.row(o)
 	return err == nil && row[0]&rowVolatile == 0, err
+}
+
+// IngestLong is Ingest that decodes whatever comes.
+func (r *Resource) IngestLong(rest string, value []byte, revision int64) *cache.Object {
+	shapes := r.codec.shapes
+	defer func() { r.codec.shapes = shapes }()
+	r.codec.shapes = nil
+	return r.Ingest(rest, value, revision)
+}
+
+// ShapeLayout is the Layout of the resource's stored values after their magic
+// number, nil if they have no shapes.
+func (r *Resource) ShapeLayout() *wire.Fields {
+	if r.codec.shapes == nil {
+		return nil
+	}
+	return r.codec.shapes.layout
+}
+
+// Shapes counts the values whose shape was known, and those whose was not.
+func (r *Resource) Shapes() (hits, misses uint64) {
+	return r.codec.shapes.hits.Load(), r.codec.shapes.misses.Load()
 }

@@ -152,6 +152,7 @@ func newCodec(config resourceConfig) (*codec, error) {
 		attrs:       config.GetAttrs,
 
 		splitMetadata: splitMetadata[config.GroupResource],
+		shapes:        newShapes(config.GroupResource),
 	}
 	if c.transformer == nil {
 		c.transformer = identity.NewEncryptCheckTransformer()

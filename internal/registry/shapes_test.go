@@ -1,0 +1,213 @@
+package registry_test
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math/rand"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	apitesting "k8s.io/kubernetes/pkg/api/testing"
+	"k8s.io/kubernetes/pkg/apis/core"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/internal/registry/wire"
+)
+
+// TestShapes ingests values of every resource that has shapes, many of the same
+// shape and many that all but have it, and wants what the long way makes of them.
+func TestShapes(t *testing.T) {
+	server := registrytest.New(t, nil)
+	tested := 0
+	for _, r := range server.Registry.Resources() {
+		if r.Cache == nil || r.ShapeLayout() == nil {
+			continue
+		}
+		tested++
+		t.Run(r.GroupResource.String(), func(t *testing.T) { checkShapes(t, r) })
+	}
+	if tested == 0 {
+		t.Error("no resource has shapes")
+	}
+}
+
+func checkShapes(t *testing.T, r *registry.Resource) {
+	const bases, variants = 60, 60
+	random := rand.New(rand.NewSource(5))
+	fill := fuzzer.FuzzerFor(apitesting.FuzzerFuncs, random, legacyscheme.Codecs)
+	for i := range bases {
+		obj := r.NewObject()
+		fill.Fill(obj)
+		if pod, ok := obj.(*core.Pod); ok && i%2 == 0 { // the fuzzer gives it none
+			pod.Status.PodIPs = []core.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}}
+			pod.Status.HostIPs = []core.HostIP{{IP: "10.0.0.2"}}
+			pod.Status.HostIP = "10.0.0.2"
+		}
+		value, err := r.Stored(obj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkIngest(t, r, value, 1)
+		for j := range variants {
+			v := variation{rand: random, careless: j%3 == 2}
+			checkIngest(t, r, v.value(value, r.ShapeLayout()), int64(i*variants+j+1))
+		}
+	}
+	hits, misses := r.Shapes()
+	if hits < bases*variants/4 || misses < bases {
+		t.Errorf("%d values had a known shape, %d had not: too few to tell anything", hits, misses)
+	}
+	t.Logf("%d known, %d not", hits, misses)
+}
+
+// checkIngest ingests a value both ways, and by its shape a second time, when that
+// may have been learnt.
+func checkIngest(t *testing.T, r *registry.Resource, value []byte, revision int64) {
+	t.Helper()
+	want := r.IngestLong("ns/name", bytes.Clone(value), revision)
+	for range 2 {
+		got := r.Ingest("ns/name", bytes.Clone(value), revision)
+		if (got.Err() == nil) != (want.Err() == nil) || got.Err() != nil && got.Err().Error() != want.Err().Error() {
+			t.Fatalf("error %v, the long way %v", got.Err(), want.Err())
+		}
+		if !bytes.Equal(got.Body(), want.Body()) {
+			t.Fatalf("another body:\n%q\nthe long way:\n%q\nof:\n%q", got.Body(), want.Body(), value)
+		}
+		if g, w := described(got), described(want); !maps.Equal(g, w) || got.Stored() != want.Stored() {
+			t.Fatalf("described as %v, the long way %v", g, w)
+		}
+	}
+}
+
+// described is what selectors see of an object.
+func described(o *cache.Object) map[string]string {
+	all := make(map[string]string)
+	for _, name := range []string{
+		"metadata.name", "metadata.namespace", "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
+		"spec.hostNetwork", "status.phase", "status.podIP", "status.nominatedNodeName",
+	} {
+		all[name] = fmt.Sprint(o.Fields().Has(name), o.Fields().Get(name))
+	}
+	var m metav1.ObjectMeta
+	if raw, err := wire.ObjectMetaProtobuf(o.Body()); err == nil && m.Unmarshal(raw) == nil {
+		for key := range m.Labels {
+			value, found := o.Labels().Lookup(key)
+			all["label "+key] = fmt.Sprint(found, value)
+		}
+	}
+	return all
+}
+
+// variation changes a stored value: the contents that its Layout leaves out, and, if
+// careless, anything else as well.
+type variation struct {
+	rand     *rand.Rand
+	careless bool
+	seen     [][]byte
+}
+
+func (v *variation) value(value []byte, layout *wire.Fields) []byte {
+	const magic = "k8s\x00"
+	return append([]byte(magic), v.message(value[len(magic):], layout)...)
+}
+
+func (v *variation) message(msg []byte, fields *wire.Fields) (out []byte) {
+	for len(msg) > 0 {
+		number, kind, n := protowire.ConsumeTag(msg)
+		size := protowire.ConsumeFieldValue(number, kind, msg[n:])
+		if n < 0 || size < 0 {
+			return append(out, msg...)
+		}
+		field, content := msg[:n+size], msg[n:n+size]
+		msg = msg[n+size:]
+		if fields != nil && int(number) < len(fields) && fields[number] != nil && kind == protowire.BytesType {
+			content, _ = protowire.ConsumeBytes(content)
+			out = protowire.AppendTag(out, number, kind)
+			out = protowire.AppendBytes(out, v.content(content, fields[number]))
+			continue
+		}
+		out = v.other(out, field, number)
+	}
+	if v.careless && v.rand.Intn(100) == 0 {
+		out = protowire.AppendTag(out, protowire.Number(1+v.rand.Intn(40)), protowire.VarintType)
+		out = protowire.AppendVarint(out, uint64(v.rand.Intn(3)))
+	}
+	return out
+}
+
+func (v *variation) content(content []byte, layout *wire.Layout) []byte {
+	switch {
+	case layout.Role == wire.Message:
+		return v.message(content, &layout.Fields)
+	case layout.Role == wire.Kept || !v.careless && len(content) == 0 || v.rand.Intn(3) == 0:
+		v.seen = append(v.seen, content)
+		return content
+	case layout.Role == wire.Time:
+		return v.time(content)
+	}
+	return v.word()
+}
+
+// word is a text that means something somewhere, one of the same object, or neither.
+func (v *variation) word() []byte {
+	words := []string{"default", "host", "0.0.0.0", "None", "::1", "kubernetes.io/x", "system:masters", "a/b", "\xff\xfe", "true", "0", "{}"}
+	switch n := v.rand.Intn(8); {
+	case n == 0:
+		return []byte(words[v.rand.Intn(len(words))])
+	case n == 1 && len(v.seen) > 0:
+		return v.seen[v.rand.Intn(len(v.seen))]
+	case n == 2 && v.careless:
+		return nil
+	}
+	return fmt.Appendf(nil, "w%d", v.rand.Int63())
+}
+
+func (v *variation) time(content []byte) []byte {
+	seconds, nanos := uint64(v.rand.Int63n(1<<33)+1), uint64(0)
+	if v.careless {
+		switch v.rand.Intn(8) {
+		case 0:
+			return nil
+		case 1:
+			nanos = uint64(v.rand.Intn(1e9))
+		case 2:
+			seconds = 0
+		case 3:
+			seconds = uint64(v.rand.Int63())
+		case 4:
+			return content
+		}
+	}
+	out := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), seconds)
+	return protowire.AppendVarint(protowire.AppendTag(out, 2, protowire.VarintType), nanos)
+}
+
+// other is for fields that are no part of the Layout.
+func (v *variation) other(out, field []byte, number protowire.Number) []byte {
+	if !v.careless {
+		return append(out, field...)
+	}
+	switch v.rand.Intn(300) {
+	case 0: // left out
+	case 1:
+		out = append(append(out, field...), field...)
+	case 2:
+		out = append(protowire.AppendTag(out, number, protowire.BytesType), 0)
+	case 3:
+		out = append(append([]byte(nil), field...), out...)
+	case 4:
+		at := v.rand.Intn(len(field))
+		field = bytes.Clone(field)
+		field[at] ^= 1 << v.rand.Intn(8)
+		out = append(out, field...)
+	default:
+		out = append(out, field...)
+	}
+	return out
+}

@@ -1,0 +1,145 @@
+package wire_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"pgregory.net/rapid"
+
+	"github.com/larder-io/larder/internal/registry/wire"
+)
+
+// skeletonFields is a message of one field of each role, itself nested in field 5.
+func skeletonFields() *wire.Fields {
+	inner := wire.Fields{1: {Role: wire.Name, Slot: 1}, 2: {Role: wire.Opaque}, 3: {Role: wire.Time}, 4: {Role: wire.Kept, Slot: 2}}
+	outer := inner
+	outer[5] = &wire.Layout{Role: wire.Message, Fields: inner}
+	return &outer
+}
+
+// model is what a Skeleton says, in words.
+func model(msg []byte, fields *wire.Fields, names map[string]int) string {
+	var out bytes.Buffer
+	for len(msg) > 0 {
+		number, kind, n := protowire.ConsumeTag(msg)
+		size := protowire.ConsumeFieldValue(number, kind, msg[n:])
+		value := msg[n : n+size]
+		msg = msg[n+size:]
+		fmt.Fprintf(&out, "%d/%d:", number, kind)
+		if int(number) >= len(fields) || fields[number] == nil {
+			fmt.Fprintf(&out, "%q ", value)
+			continue
+		}
+		content, _ := protowire.ConsumeBytes(value)
+		switch role := fields[number].Role; {
+		case role == wire.Message:
+			fmt.Fprintf(&out, "{%s} ", model(content, &fields[number].Fields, names))
+		case role == wire.Name && len(content) > 0:
+			if _, known := names[string(content)]; !known {
+				names[string(content)] = len(names)
+			}
+			fmt.Fprintf(&out, "name%d ", names[string(content)])
+		case role == wire.Opaque && len(content) > 0:
+			out.WriteString("opaque ")
+		case role == wire.Time && len(content) == 4 && content[1] > 0:
+			out.WriteString("time ")
+		default:
+			fmt.Fprintf(&out, "%q ", content)
+		}
+	}
+	return out.String()
+}
+
+func drawMessage(t *rapid.T, depth int) (msg []byte) {
+	for range rapid.IntRange(0, 3).Draw(t, "fields") {
+		number := protowire.Number(rapid.IntRange(1, 6).Draw(t, "number"))
+		if number == 6 {
+			msg = protowire.AppendVarint(protowire.AppendTag(msg, number, protowire.VarintType), uint64(rapid.IntRange(0, 1).Draw(t, "value")))
+			continue
+		}
+		content := []byte(rapid.SampledFrom([]string{"", "a", "b", "\x00", "\x01a", "\x0a\x01a", "\x08\x01\x10\x00", "\x08\x02\x10\x00", "\x08\x00\x10\x00", "\x08\x01\x10\x01"}).Draw(t, "content"))
+		if number == 5 {
+			content = nil
+			if depth < 1 {
+				content = drawMessage(t, depth+1)
+			}
+		}
+		msg = protowire.AppendBytes(protowire.AppendTag(msg, number, protowire.BytesType), content)
+	}
+	return msg
+}
+
+// Two messages have one skeleton exactly if they say the same but for what is left
+// out.
+func TestSkeletonIsTheMessage(t *testing.T) {
+	skeletons, models := make(map[string]string), make(map[string]string)
+	shared := 0
+	rapid.Check(t, func(t *rapid.T) {
+		msg := drawMessage(t, 0)
+		var s wire.Skeleton
+		if !s.Make(msg, skeletonFields()) {
+			return // bytes in the place of a message may be none
+		}
+		want := model(msg, skeletonFields(), make(map[string]int))
+		got := string(s.Bytes)
+		if known, ok := models[got]; ok && known != want {
+			t.Fatalf("%q is the skeleton of\n%s\nand of\n%s", got, known, want)
+		}
+		if known, ok := skeletons[want]; ok {
+			shared++
+			if known != got {
+				t.Fatalf("%s\nhas the skeletons\n%q\nand\n%q", want, known, got)
+			}
+		}
+		models[got], skeletons[want] = want, got
+	})
+	if shared == 0 {
+		t.Error("no two messages had the same skeleton")
+	}
+}
+
+func TestSkeletonFinds(t *testing.T) {
+	var msg []byte
+	msg = protowire.AppendBytes(protowire.AppendTag(msg, 1, protowire.BytesType), []byte("a"))
+	msg = protowire.AppendBytes(protowire.AppendTag(msg, 4, protowire.BytesType), []byte("b"))
+	msg = protowire.AppendBytes(protowire.AppendTag(nil, 5, protowire.BytesType), msg)
+	var s wire.Skeleton
+	if !s.Make(msg, skeletonFields()) || len(s.Found) != 2 || string(s.Found[0].Content) != "a" || s.Found[1].Slot != 2 || string(s.Found[1].Content) != "b" {
+		t.Errorf("found %+v", s.Found)
+	}
+}
+
+// Lengths longer than they need be are no encoder's, and too many names too much work.
+func TestSkeletonRefuses(t *testing.T) {
+	many := []byte{}
+	for i := range 1000 {
+		many = protowire.AppendBytes(protowire.AppendTag(many, 1, protowire.BytesType), fmt.Append(nil, i))
+	}
+	for name, msg := range map[string][]byte{
+		"cut short":   {1<<3 | 2, 5, 'a'},
+		"long length": {1<<3 | 2, 0x81, 0, 'a'},
+		"long tag":    {1<<3 | 2 | 0x80, 0, 1, 'a'},
+		"other type":  {1 << 3, 1},
+		"group":       {1<<3 | 3},
+		"many names":  many,
+	} {
+		var s wire.Skeleton
+		if s.Make(msg, skeletonFields()) {
+			t.Errorf("%s: skeleton %q", name, s.Bytes)
+		}
+	}
+}
+
+func FuzzSkeleton(f *testing.F) {
+	f.Add([]byte{10, 1, 'a', 42, 3, 10, 1, 'a'})
+	f.Fuzz(func(t *testing.T, msg []byte) {
+		var s, again wire.Skeleton
+		before := bytes.Clone(msg)
+		if ok := s.Make(msg, skeletonFields()); ok != again.Make(msg, skeletonFields()) || ok && !bytes.Equal(s.Bytes, again.Bytes) {
+			t.Error("two skeletons of one message")
+		}
+		same(t, "input", msg, before)
+	})
+}
