@@ -38,6 +38,7 @@ Flags that kube-apiserver has as well mean what they mean there.`,
 
 func serve(cmd *cobra.Command, o *options) error {
 	config := o.complete()
+	config.SteerCollector = os.Getenv("GOGC") == ""
 	if !o.quiet {
 		config.Progress = cmd.ErrOrStderr()
 		config.Terminal = isTerminal(cmd.ErrOrStderr())

@@ -35,6 +35,10 @@ type Config struct {
 	// without a search, beside those that are learnt.
 	IndexLabels map[schema.GroupResource][]string
 
+	// SteerCollector fits the percentage of the garbage collector, which belongs to the
+	// whole program, to the heap while the Server runs.
+	SteerCollector bool
+
 	// Progress receives a few lines about the start and the end; nil discards them.
 	Progress io.Writer
 	// Terminal rewrites the running count on Progress in place.

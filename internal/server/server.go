@@ -66,6 +66,10 @@ func (s *Server) Run(ctx context.Context) error {
 
 // start brings every layer up, in the order in which they need each other.
 func (s *Server) start(ctx context.Context) error {
+	settled := make(chan struct{})
+	if s.config.SteerCollector {
+		s.layers.start(ctx, "collector", func(ctx context.Context) error { return new(governor).run(ctx, settled) })
+	}
 	if err := s.prepare(ctx); err != nil {
 		return err
 	}
@@ -88,7 +92,11 @@ func (s *Server) start(ctx context.Context) error {
 		return err
 	}
 	s.startClients(ctx)
-	return s.layers.wait(ctx, s.awaitReady)
+	if err := s.layers.wait(ctx, s.awaitReady); err != nil {
+		return err
+	}
+	close(settled)
+	return nil
 }
 
 // prepare takes the data directory and the port.

@@ -1,0 +1,108 @@
+package server
+
+import (
+	"context"
+	"math"
+	"runtime"
+	"runtime/debug"
+	"runtime/metrics"
+)
+
+const (
+	// smallHeadroom and headroomShare are what may be allocated between two
+	// collections: the first, and one part in so many of what lives. Nearly all that
+	// lives is encoded objects, which hold no pointers: collecting is cheap, and the
+	// runtime's own habit of letting the heap double would cost as much memory as the
+	// objects themselves.
+	smallHeadroom = 32 << 20
+	headroomShare = 16
+
+	// runtimeMinimum is the heap below which the runtime takes percentages of this.
+	runtimeMinimum = 4 << 20
+	maxPercent     = 800
+)
+
+// collectorPercent is the GOGC that leaves the headroom for a live heap.
+func collectorPercent(live uint64) int {
+	headroom := smallHeadroom + live/headroomShare
+	return int(min(headroom*100/max(live, runtimeMinimum), maxPercent))
+}
+
+// governor keeps the garbage collector's percentage fitting to the heap. A limit set
+// by debug.SetMemoryLimit goes on to count.
+type governor struct {
+	percent int       // last set
+	told    func(int) // what was set, for tests; nil tells nobody
+}
+
+// run governs until ctx ends, then restores the percentage that it found. Once
+// settled is closed, it gives back what the start took.
+func (g *governor) run(ctx context.Context, settled <-chan struct{}) error {
+	before := g.set(collectorPercent(0))
+	defer debug.SetGCPercent(before)
+	collected := make(chan struct{}, 1)
+	watchCollections(ctx, collected)
+	for {
+		select {
+		case <-collected:
+			g.adjust(liveBytes())
+		case <-settled:
+			settled = nil
+			debug.FreeOSMemory()
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// adjust sets the percentage for a live heap. It stops the world for a moment, so
+// small differences are let be.
+func (g *governor) adjust(live uint64) {
+	want := collectorPercent(live)
+	if math.Abs(float64(want-g.percent)) < 0.05*float64(g.percent) {
+		return
+	}
+	g.set(want)
+}
+
+func (g *governor) set(percent int) (before int) {
+	g.percent = percent
+	before = debug.SetGCPercent(percent)
+	if g.told != nil {
+		g.told(percent)
+	}
+	return before
+}
+
+// sentinel is garbage that tells when it is collected. It has room for a pointer,
+// because small objects without may share an allocation that lives on.
+type sentinel struct{ _ *byte }
+
+// watchCollections sends to collected after each collection, until ctx ends.
+func watchCollections(ctx context.Context, collected chan<- struct{}) {
+	runtime.AddCleanup(new(sentinel), func(ctx context.Context) {
+		if ctx.Err() != nil {
+			return
+		}
+		select {
+		case collected <- struct{}{}:
+		default:
+		}
+		watchCollections(ctx, collected)
+	}, ctx)
+}
+
+// liveBytes is what the last collection found alive, with what it scans besides.
+func liveBytes() uint64 {
+	samples := []metrics.Sample{
+		{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}, {Name: "/gc/scan/globals:bytes"},
+	}
+	metrics.Read(samples)
+	var sum uint64
+	for _, s := range samples {
+		if s.Value.Kind() == metrics.KindUint64 {
+			sum += s.Value.Uint64()
+		}
+	}
+	return sum
+}
