@@ -96,15 +96,19 @@ func (l *load) finish(t *testing.T, watchers []*watcher, c *client) int64 {
 		r.awaitReady(t)
 	}
 	var last int64
+	goals := make(map[*watcher]int64) // set at the end: who reaches its goal goes
 	for _, name := range []string{"o00", "o01"} {
 		for _, group := range groups {
 			last = c.force(t, name, group)
 			for _, w := range watchers {
 				if w.filter.selects(group, name) {
-					w.goal.Store(last)
+					goals[w] = last
 				}
 			}
 		}
+	}
+	for w, goal := range goals {
+		w.goal.Store(goal)
 	}
 	before := len(l.reads)
 	for deadline := time.Now().Add(proctest.Patience); len(l.reads) < before+10; {
