@@ -103,11 +103,11 @@ func (r *Resource) getStored(ctx context.Context, rest string, atLeast uint64) (
 	case !found:
 		return nil, storage.NewKeyNotFoundError(full, 0)
 	}
-	if _, _, err := r.codec.decrypt(ctx, full, item.Value); err != nil {
-		return nil, err // a list says it in other words
-	}
 	o := r.codec.ingest(r.schema, full, rest, item.Value, item.Revision)
-	return o, o.Err()
+	if _, _, err := r.codec.decrypt(ctx, full, item.Value); err != nil {
+		return nil, r.unreadable(full, o, err) // a list says it in other words
+	}
+	return o, r.unreadable(full, o, o.Err())
 }
 
 // notReady sends readers away for the longer, the longer it takes to load
@@ -213,6 +213,8 @@ type Listing struct {
 
 	Index   string // that narrowed the search, "" if none
 	Scanned int    // objects looked at
+
+	corrupt corruptList // what a read of the store stumbled over
 }
 
 // options is what upstream's rules work with.
@@ -255,7 +257,12 @@ func (r *Resource) List(ctx context.Context, q ListRequest, dst []*cache.Object)
 	snapshot, err := r.snapshot(ctx, read)
 	switch {
 	case err == nil:
-		return r.listCached(read, snapshot, dst)
+		listing, err := r.listCached(read, snapshot, dst)
+		if err != nil && deletesUnread() { // of all corrupt objects, not the first
+			read.exact = snapshot.Revision()
+			return r.listStored(ctx, read, dst)
+		}
+		return listing, err
 	case errors.Is(err, errNotKept):
 		return r.listStored(ctx, read, dst)
 	default:
@@ -350,6 +357,10 @@ func (r *Resource) listOne(q ListRequest, revision int64, o *cache.Object, dst [
 	}
 	out.Scanned = 1
 	if o.Err() != nil {
+		if deletesUnread() {
+			out.corrupt.add(r.layout.root+q.key(), o)
+			return Listing{}, out.corrupt.status(r)
+		}
 		return Listing{}, o.Err()
 	}
 	if q.Label.Matches(o.Labels()) && q.Field.Matches(o.Fields()) {
@@ -408,6 +419,9 @@ func (r *Resource) listStored(ctx context.Context, read listing, dst []*cache.Ob
 			return Listing{}, err
 		}
 		if full >= 0 || !page.More || len(page.Items) == 0 {
+			if err := out.corrupt.status(r); err != nil {
+				return Listing{}, err
+			}
 			last := len(page.Items) - 1
 			if full >= 0 {
 				last = full
@@ -429,8 +443,14 @@ func (r *Resource) take(out *Listing, q ListRequest, before int, items []kv.Item
 	for i, item := range items {
 		rest := r.layout.rest(item.Key)
 		o := r.codec.ingest(r.schema, item.Key, rest, item.Value, item.Revision)
-		if o.Err() != nil {
+		switch {
+		case o.Err() == nil:
+		case !deletesUnread():
 			return -1, o.Err()
+		case !out.corrupt.add(item.Key, o):
+			return -1, out.corrupt.status(r)
+		default:
+			continue
 		}
 		out.Scanned++
 		if q.Label.Matches(o.Labels()) && q.Field.Matches(o.Fields()) {

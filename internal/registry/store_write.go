@@ -9,9 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry/wire"
@@ -376,9 +374,7 @@ func (s *store) Delete(ctx context.Context, key string, out runtime.Object, prec
 		write:    write{store: s, full: full, like: out, preconditions: preconditions},
 		validate: validate,
 	}
-	if utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion) {
-		d.unread = opts.IgnoreStoreReadError
-	}
+	d.unread = opts.IgnoreStoreReadError && deletesUnread()
 	if err := d.begin(ctx, given); err != nil {
 		return err
 	}
