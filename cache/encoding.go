@@ -53,6 +53,9 @@ func (cs *cells) find(number uint32) ([]byte, bool) {
 	return nil, false
 }
 
+// Kept gives a secondary encoding if it is at hand.
+func (o *Object) Kept(id EncodingID) ([]byte, bool) { return o.cells.find(uint32(id)) }
+
 // cell finds or adds the cell of a number.
 func (cs *cells) cell(number uint32) *cell {
 	for {

@@ -61,6 +61,9 @@ func NewSchema(name string, budget *Budget, indexes ...Index) *Schema {
 // Name is the name given to NewSchema.
 func (s *Schema) Name() string { return s.name }
 
+// Budget is what bounds secondary encodings.
+func (s *Schema) Budget() *Budget { return s.budget }
+
 // EncodingBytes is the number of bytes kept in secondary encodings of this id.
 func (s *Schema) EncodingBytes(id EncodingID) int64 { return s.counts[id].Load() }
 

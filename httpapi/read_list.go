@@ -53,7 +53,7 @@ func listScope(scope registry.Scope) string {
 // sendListing answers with what o selects and returns the size of the body before
 // compression. Nothing was sent if there is an error.
 func (x *exchange) sendListing(i *installed, f format, o *internalversion.ListOptions) (int, error) {
-	ctx, cancel := context.WithDeadline(x.s.base, x.deadline)
+	ctx, cancel := x.bounded()
 	defer cancel()
 	room := lists.Get().(*listBody)
 	listing, err := i.view.Resource.List(ctx, registry.ListRequest{
@@ -97,8 +97,7 @@ func (x *exchange) sendList(ctx context.Context, i *installed, f format, listing
 				return 0, false, err
 			}
 			if rows != nil {
-				x.sendWhole(f, rows.Size(), &tableBody{rows})
-				return rows.Size(), false, nil
+				return rows.Size(), x.sendWhole(f, rows.Size(), &tableBody{rows, room}), nil
 			}
 		}
 		table, err := i.view.Table(ctx, listing.Objects, listing.Meta, options, f.convert.GroupVersion())
@@ -142,20 +141,25 @@ func (x *exchange) sendWhole(f format, size int, body writerToCloser) bool {
 	return true
 }
 
-// tableBody writes a table.
-type tableBody struct{ rows *registry.Rows }
+// tableBody writes a table. It owns room, which holds the objects in it.
+type tableBody struct {
+	rows *registry.Rows
+	room *listBody
+}
 
 // WriteTo implements io.WriterTo.
 func (b *tableBody) WriteTo(w io.Writer) (int64, error) {
 	out := newChunkWriter(w)
 	defer out.release()
-	b.rows.Write(out.write)
+	if err := b.rows.Write(out.write); err != nil {
+		return out.written, err
+	}
 	out.flush()
 	return out.written, out.err
 }
 
 // Close implements io.Closer.
-func (b *tableBody) Close() error { return nil }
+func (b *tableBody) Close() error { return b.room.Close() }
 
 // stitches reports whether a listing is one whose compressed pieces are worth
 // keeping: all of a resource or namespace, in a form that is kept.
@@ -188,11 +192,15 @@ func newList(i *installed) any {
 
 // listBody writes a list from the shared bytes of its items. It comes from lists
 // and returns there when closed; what it points at stays shared.
+//
+// It holds no items that cost memory of their own, lest clients that read slowly hold
+// what the cache has dropped: those are asked for once more when they are written.
 type listBody struct {
 	form    *registry.Form
 	meta    wire.ListMeta
 	objects []*cache.Object
-	items   [][]byte
+	items   [][]byte // of the objects if they are parts of them
+	item    func(*cache.Object) ([]byte, error)
 	sum     int // of the items' sizes
 	size    int // of the body
 }
@@ -206,15 +214,19 @@ const keepItems = 1 << 15
 // fail does so here, before the first byte is sent.
 func (b *listBody) fill(form *registry.Form, meta wire.ListMeta) error {
 	b.form, b.meta, b.items, b.sum = form, meta, b.items[:0], 0
+	b.item = form.Source(registry.BodyBytes(b.objects))
+	sliced := form.Sliced()
 	for _, o := range b.objects {
-		item, err := form.Item(o)
+		item, err := b.item(o)
 		if err != nil {
 			return err
 		}
-		b.items = append(b.items, item)
+		if sliced {
+			b.items = append(b.items, item)
+		}
 		b.sum += form.ItemSize(item)
 	}
-	b.size = form.ListSize(meta, len(b.items), b.sum)
+	b.size = form.ListSize(meta, len(b.objects), b.sum)
 	return nil
 }
 
@@ -222,14 +234,26 @@ func (b *listBody) fill(form *registry.Form, meta wire.ListMeta) error {
 func (b *listBody) WriteTo(w io.Writer) (int64, error) {
 	out := newChunkWriter(w)
 	defer out.release()
-	out.buf = b.form.AppendListHeader(out.buf, b.meta, len(b.items), b.sum)
-	for i, item := range b.items {
+	out.buf = b.form.AppendListHeader(out.buf, b.meta, len(b.objects), b.sum)
+	for i, o := range b.objects {
+		item, err := b.at(i, o)
+		if err != nil {
+			return out.written, err
+		}
 		out.buf = b.form.AppendItemHeader(out.buf, i, item)
 		out.write(item)
 	}
-	out.buf = b.form.AppendListFooter(out.buf, b.meta, len(b.items))
+	out.buf = b.form.AppendListFooter(out.buf, b.meta, len(b.objects))
 	out.flush()
 	return out.written, out.err
+}
+
+// at returns the item of o, the i-th object.
+func (b *listBody) at(i int, o *cache.Object) ([]byte, error) {
+	if i < len(b.items) {
+		return b.items[i], nil
+	}
+	return b.item(o)
 }
 
 // Close gives b back.
@@ -257,16 +281,28 @@ const (
 type chunkWriter struct {
 	w       io.Writer
 	buf     []byte
-	pooled  *[]byte
+	nested  int // users beyond the first
 	written int64
 	err     error
 }
 
-var chunks = sync.Pool{New: func() any { b := make([]byte, 0, chunkSize+chunkRoom); return &b }}
+var chunks = sync.Pool{New: func() any { return &chunkWriter{buf: make([]byte, 0, chunkSize+chunkRoom)} }}
 
+// newChunkWriter returns a chunkWriter to w; w itself, if it is one already.
 func newChunkWriter(w io.Writer) *chunkWriter {
-	pooled := chunks.Get().(*[]byte)
-	return &chunkWriter{w: w, buf: (*pooled)[:0], pooled: pooled}
+	if c, ok := w.(*chunkWriter); ok {
+		c.nested++
+		return c
+	}
+	c := chunks.Get().(*chunkWriter)
+	*c = chunkWriter{w: w, buf: c.buf[:0]}
+	return c
+}
+
+// Write implements io.Writer.
+func (c *chunkWriter) Write(p []byte) (int, error) {
+	c.write(p)
+	return len(p), c.err
 }
 
 // write adds p.
@@ -302,7 +338,12 @@ func (c *chunkWriter) send(p []byte) {
 	c.written += int64(n)
 }
 
+// release gives c back when its last user does.
 func (c *chunkWriter) release() {
-	*c.pooled = c.buf[:0]
-	chunks.Put(c.pooled)
+	if c.nested > 0 {
+		c.nested--
+		return
+	}
+	c.w = nil
+	chunks.Put(c)
 }

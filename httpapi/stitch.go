@@ -105,29 +105,20 @@ func (s *stitcher) bytes() int64 {
 	return s.used
 }
 
-// meanBody estimates the size of the objects' canonical encodings from a few.
-func meanBody(objects []*cache.Object) int {
-	const samples = 64
-	sum, n, step := 0, 0, max(1, len(objects)/samples)
-	for i := 0; i < len(objects); i += step {
-		sum += len(objects[i].Body())
-		n++
-	}
-	return sum / max(1, n)
-}
-
 // stitch compresses a list, or returns nil for one that is too small to gain by it.
 // All that can fail does so here.
 func (s *stitcher) stitch(form *registry.Form, meta wire.ListMeta, objects []*cache.Object) (*stitchedList, error) {
-	mean := meanBody(objects)
-	if mean*len(objects) < stitchFrom {
+	body := registry.BodyBytes(objects)
+	if body < stitchFrom {
 		return nil, nil
 	}
+	mean := body / int64(len(objects))
 	runs := max(1, 1<<bits.Len(uint(runBytes/max(1, mean)))>>1)
+	item := form.Source(body)
 	l := &stitchedList{separator: separator(form)}
 	owner, sum, cost := weak.Make(form), 0, int64(0)
 	for rest := objects; len(rest) > 0; {
-		p, err := s.piece(form, owner, rest, runs, cost <= s.limit/2)
+		p, err := s.piece(pieceSource{form, item}, owner, rest, runs, cost <= s.limit/2)
 		if err != nil {
 			return nil, err
 		}
@@ -151,7 +142,7 @@ func separator(w wire.Writer) []byte {
 }
 
 // piece returns the piece that rest begins with. keep says that it is worth keeping.
-func (s *stitcher) piece(form *registry.Form, owner weak.Pointer[registry.Form], rest []*cache.Object, runs int, keep bool) (*piece, error) {
+func (s *stitcher) piece(from pieceSource, owner weak.Pointer[registry.Form], rest []*cache.Object, runs int, keep bool) (*piece, error) {
 	key := pieceKey{form: owner, first: weak.Make(rest[0])}
 	if p := s.find(key); p != nil && s.fits(p, rest) {
 		return p, nil
@@ -167,7 +158,7 @@ func (s *stitcher) piece(form *registry.Form, owner weak.Pointer[registry.Form],
 		}
 	}
 	if !keep {
-		return s.make(form, rest[:n], runs)
+		return s.make(from, rest[:n], runs)
 	}
 	f, first := s.take(key)
 	if !first {
@@ -175,21 +166,21 @@ func (s *stitcher) piece(form *registry.Form, owner weak.Pointer[registry.Form],
 		if p := f.piece; p != nil && s.fits(p, rest) {
 			return p, nil
 		}
-		return s.make(form, rest[:n], runs) // the list that was first is another
+		return s.make(from, rest[:n], runs) // the list that was first is another
 	}
 	defer s.land(key, f)
 	if p := s.find(key); p != nil && s.fits(p, rest) {
 		f.piece = p // another flight landed in between
 		return p, nil
 	}
-	p, err := s.make(form, rest[:n], runs)
+	p, err := s.make(from, rest[:n], runs)
 	f.piece = p
 	return p, err
 }
 
-func (s *stitcher) make(form *registry.Form, objects []*cache.Object, runs int) (*piece, error) {
+func (s *stitcher) make(from pieceSource, objects []*cache.Object, runs int) (*piece, error) {
 	s.made.Add(1)
-	return newPiece(form, objects, runs)
+	return newPiece(from, objects, runs)
 }
 
 // take returns the flight of a piece, and whether the caller is to make it.
@@ -280,6 +271,12 @@ func (p *piece) cost() int64 {
 	return int64(len(p.data)) + pieceOverhead + weakOverhead*int64(len(p.objects))
 }
 
+// pieceSource gives the items of pieces and what stands between them.
+type pieceSource struct {
+	wire.Writer
+	item func(*cache.Object) ([]byte, error)
+}
+
 // deflater compresses pieces.
 type deflater struct {
 	out  bytes.Buffer
@@ -298,20 +295,20 @@ var deflaters = sync.Pool{New: func() any {
 }}
 
 // newPiece compresses the items of objects with what stands between them.
-func newPiece(form *registry.Form, objects []*cache.Object, runs int) (*piece, error) {
+func newPiece(from pieceSource, objects []*cache.Object, runs int) (*piece, error) {
 	d := deflaters.Get().(*deflater)
 	defer deflaters.Put(d)
 	d.out.Reset()
 	d.z.Reset(&d.out)
 	p := &piece{runs: runs, objects: make([]weak.Pointer[cache.Object], 0, len(objects))}
 	for i, o := range objects {
-		item, err := form.Item(o)
+		item, err := from.item(o)
 		if err != nil {
 			return nil, err
 		}
 		p.objects = append(p.objects, weak.Make(o))
-		p.sum += form.ItemSize(item)
-		d.head = form.AppendItemHeader(d.head[:0], i, item)
+		p.sum += from.ItemSize(item)
+		d.head = from.AppendItemHeader(d.head[:0], i, item)
 		for _, b := range [2][]byte{d.head, item} {
 			p.raw += len(b)
 			p.crc = crc32.Update(p.crc, crc32.IEEETable, b)

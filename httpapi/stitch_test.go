@@ -141,7 +141,7 @@ func TestStitchedLists(t *testing.T) {
 				}
 			}
 			slices.SortFunc(objects, func(a, b *cache.Object) int { return strings.Compare(a.Key(), b.Key()) })
-			if meanBody(objects)*len(objects) < stitchFrom {
+			if registry.BodyBytes(objects) < stitchFrom {
 				continue
 			}
 			stitched++

@@ -169,7 +169,9 @@ func BenchmarkTable(b *testing.B) {
 			b.Fatal(err)
 		}
 		dst = dst[:0]
-		rows.Write(func(p []byte) { dst = append(dst, p...) })
+		if err := rows.Write(func(p []byte) { dst = append(dst, p...) }); err != nil {
+			b.Fatal(err)
+		}
 		b.SetBytes(int64(len(dst)))
 	}
 	b.Run("first", func(b *testing.B) {

@@ -52,13 +52,18 @@ func (v *View) printList(ctx context.Context, objects []*cache.Object, list wire
 
 // Rows is a table that is written from rows and metadata that are kept. It may be
 // written more than once; its ages are those of when it was made.
+//
+// It holds no metadata, which are larger than all else: they are asked for once more
+// when they are written.
 type Rows struct {
-	head  []byte   // up to the first row
-	rows  [][]byte // kept rows, shared
-	items [][]byte // metadata, shared; nil for none
-	now   time.Time
-	size  int
-	room  []byte
+	head    []byte   // up to the first row
+	rows    [][]byte // kept rows, shared
+	objects []*cache.Object
+	none    bool                                // no metadata, but for rows that insist
+	item    func(*cache.Object) ([]byte, error) // gives them
+	now     time.Time
+	size    int
+	room    []byte
 }
 
 const (
@@ -68,7 +73,8 @@ const (
 )
 
 // Rows returns what [View.Table] returns, encoded in JSON. Objects whose rows are
-// kept are not decoded, others one at a time. It returns nil where rows hold whole
+// kept are not decoded, others one at a time. It uses objects until it is written, and
+// returns nil where rows hold whole
 // objects, or are not one for each object in its place.
 func (v *View) Rows(ctx context.Context, objects []*cache.Object, list wire.ListMeta, options *metav1.TableOptions, gv schema.GroupVersion) (*Rows, error) {
 	switch options.IncludeObject {
@@ -83,13 +89,14 @@ func (v *View) Rows(ctx context.Context, objects []*cache.Object, list wire.List
 	if err != nil {
 		return nil, err
 	}
-	t := &Rows{now: time.Now(), rows: make([][]byte, 0, len(objects)), items: make([][]byte, 0, len(objects))}
+	t := &Rows{now: time.Now(), rows: make([][]byte, 0, len(objects)), objects: objects}
+	t.none = options.IncludeObject == metav1.IncludeNone
+	t.item = v.Form(JSON, partialShape(gv)).Source(BodyBytes(objects))
 	if t.head, err = tableHead(*empty, gv); err != nil {
 		return nil, err
 	}
-	form := v.Form(JSON, partialShape(gv))
 	for _, o := range objects {
-		err := t.add(v, form, o, options.IncludeObject)
+		err := t.add(v, o)
 		switch {
 		case errors.Is(err, errRows):
 			return nil, nil
@@ -124,7 +131,7 @@ func tableHead(table metav1.Table, gv schema.GroupVersion) ([]byte, error) {
 }
 
 // add adds the row of o.
-func (t *Rows) add(v *View, form *Form, o *cache.Object, include metav1.IncludeObjectPolicy) error {
+func (t *Rows) add(v *View, o *cache.Object) error {
 	row, err := v.row(o)
 	if err != nil {
 		return err
@@ -134,26 +141,30 @@ func (t *Rows) add(v *View, form *Form, o *cache.Object, include metav1.IncludeO
 			return err
 		}
 	}
-	var item []byte
-	size := len(noObject)
-	if include != metav1.IncludeNone || row[0]&rowMetadata != 0 {
-		if item, err = form.Item(o); err != nil {
-			return err
-		}
-		size = len(item)
+	item, err := t.metadata(row, o)
+	if err != nil {
+		return err
 	}
 	t.room = appendRow(t.room[:0], row, t.now)
-	t.rows, t.items = append(t.rows, row), append(t.items, item)
-	t.size += len(t.room) + size + len(rowEnd)
+	t.rows = append(t.rows, row)
+	t.size += len(t.room) + len(item) + len(rowEnd)
 	return nil
+}
+
+// metadata returns what the row of o has for an object.
+func (t *Rows) metadata(row []byte, o *cache.Object) ([]byte, error) {
+	if t.none && row[0]&rowMetadata == 0 {
+		return []byte(noObject), nil
+	}
+	return t.item(o)
 }
 
 // Size is the number of bytes that the table has.
 func (t *Rows) Size() int { return t.size }
 
-// Write writes the table piece by piece; small pieces come in room, which is used
-// again for the next.
-func (t *Rows) Write(write func(p []byte)) {
+// Write writes the table piece by piece; small pieces come in room that is used again
+// for the next.
+func (t *Rows) Write(write func(p []byte)) error {
 	write(t.head)
 	for i, row := range t.rows {
 		t.room = t.room[:0]
@@ -161,15 +172,16 @@ func (t *Rows) Write(write func(p []byte)) {
 			t.room = append(t.room, ',')
 		}
 		t.room = appendRow(t.room, row, t.now)
-		item := t.items[i]
-		if item == nil {
-			item = []byte(noObject)
+		item, err := t.metadata(row, t.objects[i])
+		if err != nil {
+			return err
 		}
 		write(t.room)
 		write(item)
 		write([]byte(rowEnd))
 	}
 	write([]byte(rowsEnd))
+	return nil
 }
 
 // TableOf prints one object, at revision if that is not 0.

@@ -142,7 +142,9 @@ func rowsOf(t *testing.T, v *registry.View, objects []*cache.Object, list wire.L
 	var body []byte
 	for range 2 { // it may be written again
 		body = body[:0]
-		rows.Write(func(p []byte) { body = append(body, p...) })
+		if err := rows.Write(func(p []byte) { body = append(body, p...) }); err != nil {
+			t.Fatal(err)
+		}
 		if len(body) != rows.Size() {
 			t.Fatalf("wrote %d bytes, announced %d", len(body), rows.Size())
 		}

@@ -179,15 +179,57 @@ func (f *Form) Item(o *cache.Object) ([]byte, error) {
 	if o.Err() != nil {
 		return nil, o.Err()
 	}
-	if f.media == Protobuf {
-		switch {
-		case f.shape != Full && !f.view.Resource.codec.splitMetadata:
-			return wire.PartialProtobuf(o.Body())
-		case f.shape == Full && f.canonical():
-			return o.Body(), nil
-		}
+	if f.Sliced() {
+		return f.slice(o.Body())
 	}
 	return o.Encoding(cache.EncodingID(f.id), f.encode)
+}
+
+// Sliced reports whether items are parts of the canonical bytes: they cost nothing to
+// make and no memory beside the object's.
+func (f *Form) Sliced() bool {
+	if f.shape == Full {
+		return f.media == Protobuf && f.canonical()
+	}
+	return f.media == Protobuf && !f.view.Resource.codec.splitMetadata
+}
+
+func (f *Form) slice(body []byte) ([]byte, error) {
+	if f.shape == Full {
+		return body, nil
+	}
+	return wire.PartialProtobuf(body)
+}
+
+// Source gives items of a list of objects, those that count bytes of canonical
+// encodings together. It is Item, unless keeping them all would drive out most of what
+// else is kept: then those that are not at hand are made for the caller alone.
+func (f *Form) Source(bytes int64) func(*cache.Object) ([]byte, error) {
+	const encoded, canonical = 3, 2 // JSON is about half as large again
+	limit := f.view.Resource.schema.Budget().Limit()
+	if f.Sliced() || limit <= 0 || bytes*encoded/canonical <= limit*3/4 {
+		return f.Item
+	}
+	return f.pass
+}
+
+// pass is Item that keeps nothing.
+func (f *Form) pass(o *cache.Object) ([]byte, error) {
+	if item, ok := o.Kept(cache.EncodingID(f.id)); ok || o.Err() != nil {
+		return item, o.Err()
+	}
+	return f.encode(o)
+}
+
+// BodyBytes estimates the size of the canonical encodings of objects from a few.
+func BodyBytes(objects []*cache.Object) int64 {
+	const samples = 64
+	sum, n, step := 0, 0, max(1, len(objects)/samples)
+	for i := 0; i < len(objects); i += step {
+		sum += len(objects[i].Body())
+		n++
+	}
+	return int64(sum) * int64(len(objects)) / int64(max(1, n))
 }
 
 // ItemAt returns o as an item with revision in place of its own, as a DELETED
