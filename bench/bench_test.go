@@ -1,128 +1,376 @@
 package bench_test
 
 import (
-	"bytes"
-	"encoding/base64"
-	"encoding/pem"
-	"fmt"
+	"context"
+	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/benchtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// kubeconfig writes a kubeconfig for a test server.
-func kubeconfig(t *testing.T, server *httptest.Server) string {
+// target starts a server with pods.
+func target(t *testing.T, pods bench.SeedConfig) (*bench.Target, *benchtest.Server) {
 	t.Helper()
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	text := fmt.Sprintf(`apiVersion: v1
-kind: Config
-current-context: c
-contexts: [{name: c, context: {cluster: c, user: u}}]
-clusters: [{name: c, cluster: {server: %q, certificate-authority-data: %s}}]
-users: [{name: u, user: {token: secret}}]
-`, server.URL, base64.StdEncoding.EncodeToString(ca))
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-func TestReadCountsWhatItDid(t *testing.T) {
-	var hits, accepted atomic.Int64
-	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		n := hits.Add(1)
-		if r.Header.Get("Accept") == bench.JSON && r.Header.Get("Authorization") == "Bearer secret" {
-			accepted.Add(1)
-		}
-		if n == 5 {
-			w.WriteHeader(http.StatusTeapot)
-			return
-		}
-		w.Write(make([]byte, 1000))
-	}))
-	defer server.Close()
-	target, err := bench.NewTarget(kubeconfig(t, server))
+	server, kubeconfig := benchtest.Start(t)
+	target, err := bench.NewTarget(kubeconfig)
 	if err != nil {
 		t.Fatal(err)
 	}
 	target.Process = bench.Process{PID: os.Getpid()}
+	if pods.Pods > 0 {
+		seeded, err := bench.Seed(t.Context(), target, pods)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seeded.Ops != pods.Pods || seeded.Errors != 0 {
+			t.Fatalf("seeding: %d pods, %d errors", seeded.Ops, seeded.Errors)
+		}
+	}
+	return target, server
+}
 
-	result, err := bench.Read(t.Context(), target, bench.ReadConfig{
-		Name: "list", Path: "/api/v1/pods", Accept: bench.JSON, Requests: 11, Clients: 2,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if hits.Load() != 12 || accepted.Load() != 12 {
-		t.Errorf("server saw %d requests, %d with the right headers; want 12 of 12: 11 and one to warm up", hits.Load(), accepted.Load())
-	}
-	if result.Ops != 11 || result.Errors != 1 || result.Bytes != 10_000 {
-		t.Errorf("got %d requests, %d errors, %d bytes; want 11, 1, 10000", result.Ops, result.Errors, result.Bytes)
-	}
-	if !strings.Contains(result.FirstError, "418") {
-		t.Errorf("first error %q does not say 418", result.FirstError)
-	}
-	if n := result.Latency.TotalCount(); n != 10 {
-		t.Errorf("histogram has %d values, want the 10 successes", n)
-	}
-	if result.Server.RSS == 0 || result.Server.PeakRSS < result.Server.RSS {
-		t.Errorf("implausible memory %+v", result.Server)
-	}
-	var out bytes.Buffer
-	if err := bench.WriteText(&out, result); err != nil {
-		t.Fatal(err)
-	}
-	if rows := strings.Split(strings.TrimSpace(out.String()), "\n"); len(rows) != 3 {
-		t.Errorf("want a head, a row and the first error, got:\n%s", out.String())
+func TestReadCountsWhatItDid(t *testing.T) {
+	for _, mode := range []struct {
+		name    string
+		rate    float64
+		chunked bool
+	}{{"closed loop", 0, false}, {"open loop", 10_000, false}, {"chunked", 0, true}} {
+		t.Run(mode.name, func(t *testing.T) {
+			var hits, accepted atomic.Int64
+			server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				n := hits.Add(1)
+				if r.Header.Get("Accept") == bench.JSON && r.Header.Get("Authorization") == "Bearer secret" && r.Header.Get("Accept-Encoding") == "gzip" {
+					accepted.Add(1)
+				}
+				if n == 5 {
+					w.WriteHeader(http.StatusTeapot)
+					return
+				}
+				w.Write(make([]byte, 400))
+				if mode.chunked {
+					w.(http.Flusher).Flush()
+				}
+				w.Write(make([]byte, 600))
+			}))
+			defer server.Close()
+			target, err := bench.NewTarget(benchtest.Kubeconfig(t, server))
+			if err != nil {
+				t.Fatal(err)
+			}
+			target.Process = bench.Process{PID: os.Getpid()}
+			between := atomic.Int64{}
+			result, err := bench.Read(t.Context(), target, bench.ReadConfig{
+				Name: "list", Path: "/api/v1/pods", Accept: bench.JSON, Encoding: "gzip", Requests: 11, Clients: 2, Rate: mode.rate,
+				Between: func(context.Context, int) error { between.Add(1); return nil },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if hits.Load() != 12 || accepted.Load() != 12 || between.Load() != 11 {
+				t.Errorf("server saw %d requests, %d with the right headers, %d times between; want 12, 12 and 11: 11 and one to warm up", hits.Load(), accepted.Load(), between.Load())
+			}
+			if result.Ops != 11 || result.Errors != 1 || result.Bytes != 10_000 || result.BytesPerOp() != 1000 {
+				t.Errorf("got %d requests, %d errors, %d bytes; want 11, 1, 10000", result.Ops, result.Errors, result.Bytes)
+			}
+			if !strings.Contains(result.FirstError, "418") {
+				t.Errorf("first error %q does not say 418", result.FirstError)
+			}
+			if n := result.Latency.TotalCount(); n != 10 {
+				t.Errorf("histogram has %d values, want the 10 successes", n)
+			}
+			if result.Server.RSS == 0 || result.Server.PeakRSS < result.Server.RSS || result.Server.Anonymous == 0 {
+				t.Errorf("implausible memory %+v", result.Server)
+			}
+			if got := target.Progress(); got.Name != "" {
+				t.Errorf("progress after the end: %+v", got)
+			}
+		})
 	}
 }
 
-func TestReadFailsWhenTheServerIsNotThere(t *testing.T) {
+func TestConnectionsAreKept(t *testing.T) {
+	var opened atomic.Int64
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/refused" {
+			http.Error(w, "no", http.StatusForbidden)
+		}
+		if r.URL.Path == "/closes" {
+			w.Header().Set("Connection", "close")
+		}
+	}))
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	server.StartTLS()
+	defer server.Close()
+	target, err := bench.NewTarget(benchtest.Kubeconfig(t, server))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		path string
+		want int64
+	}{{"/", 2}, {"/closes", 11}} { // one more warms up
+		opened.Store(0)
+		if _, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: c.path, Requests: 10, Clients: 1}); err != nil {
+			t.Fatal(err)
+		}
+		if got := opened.Load(); got != c.want {
+			t.Errorf("%s: %d connections, want %d", c.path, got, c.want)
+		}
+	}
+	if _, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: "/refused", Requests: 1, Clients: 1}); err == nil || !strings.Contains(err.Error(), "403 Forbidden: no") {
+		t.Errorf("a refusal before the run gave %v", err)
+	}
+}
+
+func TestReadOverPlainHTTP(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write([]byte("abc")) }))
+	defer server.Close()
+	target, err := bench.NewTarget(benchtest.Kubeconfig(t, server))
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: "/", Requests: 3, Clients: 5})
+	if err != nil || result.Ops != 3 || result.Bytes != 9 {
+		t.Errorf("got %+v, %v", result, err)
+	}
+}
+
+func TestReadFails(t *testing.T) {
 	server := httptest.NewTLSServer(http.NotFoundHandler())
-	path := kubeconfig(t, server)
+	path := benchtest.Kubeconfig(t, server)
 	server.Close()
 	target, err := bench.NewTarget(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: "/", Requests: 1, Clients: 1}); err == nil {
-		t.Fatal("want an error")
+	for name, c := range map[string]bench.ReadConfig{
+		"nobody there": {Path: "/", Requests: 1, Clients: 1},
+		"no requests":  {Path: "/", Clients: 1},
+		"no clients":   {Path: "/", Requests: 1},
+		"bad rate":     {Path: "/", Requests: 1, Clients: 1, Rate: -1},
+	} {
+		if _, err := bench.Read(t.Context(), target, c); err == nil {
+			t.Errorf("%s: want an error", name)
+		}
+	}
+	if _, err := bench.NewTarget("missing"); err == nil {
+		t.Error("want an error for a kubeconfig that is missing")
 	}
 }
 
-func TestUsageOfThisProcess(t *testing.T) {
-	p := bench.Process{PID: os.Getpid()}
-	before, err := p.Usage()
+func TestWatchTellsOfEachDelivery(t *testing.T) {
+	for _, accept := range []string{bench.Protobuf, bench.JSON} {
+		seed := bench.SeedConfig{Pods: 4, Namespaces: 2, Nodes: 2, Clients: 2}
+		target, server := target(t, seed)
+		config := bench.WatchConfig{
+			Name: "watch", Path: "/api/v1/pods", Accept: accept, Watchers: 5, Stuck: 2,
+			Objects: seed.PodPaths(4), Changes: 20, Rate: 1000, Writers: 2,
+		}
+		for run := range 2 { // the second run's changes must not be the first's again
+			result, err := bench.Watch(t.Context(), target, config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if result.Ops != 100 || result.Errors != 0 || result.Latency.TotalCount() != 100 || result.Unit != "delivery" {
+				t.Errorf("%s, run %d: got %d %ss, %d errors (%s); want 100 deliveries", accept, run, result.Ops, result.Unit, result.Errors, result.FirstError)
+			}
+			if result.BytesPerOp() < 1000 {
+				t.Errorf("%s: a delivery has %d bytes, want a whole pod", accept, result.BytesPerOp())
+			}
+		}
+		if got := server.Requests(http.MethodPatch); got != 40 {
+			t.Errorf("%d patches, want 40", got)
+		}
+	}
+}
+
+func TestWatchOfNodes(t *testing.T) {
+	seed := bench.SeedConfig{Pods: 6, Namespaces: 1, Nodes: 3, Clients: 2}
+	target, _ := target(t, seed)
+	const watchers, changes = 4, 10 // node 0 has two watchers, and 4 of the 10 changes
+	want := seed.Deliveries(watchers, seed.Pods, changes)
+	if want != 14 {
+		t.Fatalf("%d deliveries expected, want 14", want)
+	}
+	result, err := bench.Watch(t.Context(), target, bench.WatchConfig{
+		Path: "/api/v1/pods", Selections: seed.NodeSelections(seed.Nodes), Accept: bench.JSON, Watchers: watchers,
+		Objects: seed.PodPaths(seed.Pods), Changes: changes, Writers: 1, Deliveries: want, PerChange: true,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	sum := 0
-	for after := before; after.CPU == before.CPU; {
-		for i := range 1 << 20 {
-			sum += i
+	if result.Ops != changes || result.Errors != 0 || result.Unit != "event" || result.Value("deliveries") != float64(want) {
+		t.Errorf("got %d %ss, %d errors, %g deliveries; want %d events and %d deliveries", result.Ops, result.Unit, result.Errors, result.Value("deliveries"), changes, want)
+	}
+}
+
+func TestWatchCountsWhatIsMissing(t *testing.T) {
+	seed := bench.SeedConfig{Pods: 2, Namespaces: 1, Nodes: 1, Clients: 1}
+	target, server := target(t, seed)
+	first := 0 // the events of seeding come before
+	server.Drop = func(event int) bool {
+		if first == 0 {
+			first = event
 		}
-		if after, err = p.Usage(); err != nil {
-			t.Fatal(err)
-		}
-		if after.CPU < before.CPU {
-			t.Fatalf("CPU time went back from %v to %v", before.CPU, after.CPU)
+		return event == first+3
+	}
+	result, err := bench.Watch(t.Context(), target, bench.WatchConfig{
+		Path: "/api/v1/pods", Accept: bench.JSON, Watchers: 3, Objects: seed.PodPaths(2), Changes: 5, Writers: 1, Patience: 1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result.Errors < 3 || !strings.Contains(result.FirstError, "not delivered") {
+		t.Errorf("%d deliveries are missing (%s), want the 3 of the dropped event at least", result.Errors, result.FirstError)
+	}
+	if _, err := bench.Watch(t.Context(), target, bench.WatchConfig{
+		Path: "/api/v1/pods", Accept: bench.JSON, Watchers: 1, Objects: []string{"/api/v1/namespaces/bench-0/pods/none"}, Changes: 1, Writers: 1,
+	}); err == nil || !strings.Contains(err.Error(), "404") {
+		t.Errorf("changes of what does not exist gave %v", err)
+	}
+}
+
+func TestHoldAndStorm(t *testing.T) {
+	target, server := target(t, bench.SeedConfig{})
+	config := bench.HoldConfig{Name: "hold", Path: "/api/v1/pods", Accept: bench.Protobuf, Watchers: 20, Idle: 1, Returns: 2}
+	before := server.Requests(http.MethodGet)
+	held, err := bench.Hold(t.Context(), target, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if held.Ops != 20 || held.Errors != 0 || held.Latency.TotalCount() != 20 {
+		t.Errorf("held %d watches, %d errors; want 20", held.Ops, held.Errors)
+	}
+	if got := server.Requests(http.MethodGet) - before; got != 21 {
+		t.Errorf("%d requests, want 20 watches and one for the revision", got)
+	}
+	storm, err := bench.Storm(t.Context(), target, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if storm.Ops != 40 || storm.Errors != 0 {
+		t.Errorf("%d watches came back, %d errors; want 40", storm.Ops, storm.Errors)
+	}
+	if got := server.Requests(http.MethodGet) - before; got != 21+61 {
+		t.Errorf("%d requests, want 60 watches more and one for the revision", got-21)
+	}
+}
+
+func TestWatchList(t *testing.T) {
+	seed := bench.SeedConfig{Pods: 10, Namespaces: 2, Nodes: 2, Clients: 2}
+	target, _ := target(t, seed)
+	for _, c := range []struct {
+		path    string
+		objects int
+		errors  int
+	}{{"/api/v1/pods", 10, 0}, {"/api/v1/namespaces/bench-1/pods", 5, 0}, {seed.NodeSelection(1), 5, 0}, {"/api/v1/pods", 11, 7}} {
+		for _, accept := range []string{bench.Protobuf, bench.JSON} {
+			result, err := bench.WatchList(t.Context(), target, bench.WatchListConfig{Path: c.path, Accept: accept, Requests: 7, Clients: 3, Objects: c.objects})
+			if c.errors > 0 {
+				if err == nil {
+					t.Error("the warming request found too few objects: want an error")
+				}
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if result.Ops != 7 || result.Errors != c.errors {
+				t.Errorf("%s as %s: %d requests, %d errors (%s)", c.path, accept, result.Ops, result.Errors, result.FirstError)
+			}
 		}
 	}
-	if _, err := (bench.Process{PID: 1 << 30}).Usage(); err == nil {
-		t.Error("want an error for a process that does not exist")
+}
+
+func TestWritesLiveAndDie(t *testing.T) {
+	target, server := target(t, bench.SeedConfig{})
+	results, err := bench.Write(t.Context(), target, bench.WriteConfig{Namespace: "w", Objects: 9, Clients: 3})
+	if err != nil {
+		t.Fatal(err)
 	}
-	if usage, err := (bench.Process{}).Usage(); err != nil || usage != (bench.Usage{}) {
-		t.Errorf("the zero Process reports %+v, %v; want nothing", usage, err)
+	for i, r := range results {
+		if r.Name != string(bench.Verbs[i]) || r.Ops != 9 || r.Errors != 0 {
+			t.Errorf("%s: %d, %d errors (%s)", r.Name, r.Ops, r.Errors, r.FirstError)
+		}
+	}
+	for _, path := range server.Objects() {
+		if strings.Contains(path, "configmaps") {
+			t.Errorf("%s was left behind", path)
+		}
+	}
+}
+
+func TestMixedKeepsProportions(t *testing.T) {
+	seed := bench.SeedConfig{Pods: 20, Namespaces: 2, Nodes: 4, Clients: 4}
+	target, _ := target(t, seed)
+	results, err := bench.Mixed(t.Context(), target, bench.MixedConfig{Seed: seed, Requests: 200, Clients: 4, Rate: 5000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []int{200, 100, 40, 18, 2, 40}
+	for i, r := range results {
+		if r.Ops != want[i] || r.Errors != 0 {
+			t.Errorf("%s: %d, %d errors (%s); want %d", r.Name, r.Ops, r.Errors, r.FirstError, want[i])
+		}
+	}
+}
+
+func TestInformersSync(t *testing.T) {
+	target, _ := target(t, bench.SeedConfig{Pods: 3, Namespaces: 1, Nodes: 1, Clients: 1})
+	result, err := bench.Inform(t.Context(), target, bench.InformerConfig{Resource: corev1.SchemeGroupVersion.WithResource("pods"), Informers: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result.Ops != 2 || result.Errors != 0 {
+		t.Errorf("%d informers, %d errors (%s)", result.Ops, result.Errors, result.FirstError)
+	}
+}
+
+func TestStartStopsWhatItStarted(t *testing.T) {
+	target, _ := target(t, bench.SeedConfig{})
+	stopped, then := 0, 0
+	config := bench.StartConfig{
+		Name: "start", Starts: 3,
+		Launch: func(context.Context) (*bench.Target, time.Time, func() error, error) {
+			return target, time.Now(), func() error { stopped++; return nil }, nil
+		},
+		Then: func(context.Context, *bench.Target) error { then++; return nil },
+	}
+	result, err := bench.Start(t.Context(), config)
+	if err != nil || result.Ops != 3 || stopped != 3 || then != 3 || result.ServerCPU == 0 {
+		t.Errorf("%+v, %v: stopped %d, then %d; want 3 of each", result, err, stopped, then)
+	}
+	failure := errors.New("failure")
+	config.Then = func(context.Context, *bench.Target) error { return failure }
+	if _, err := bench.Start(t.Context(), config); !errors.Is(err, failure) || stopped != 4 {
+		t.Errorf("a failure gave %v, and %d were stopped", err, stopped)
+	}
+}
+
+func TestWorkloadsEndWithTheirContext(t *testing.T) {
+	seed := bench.SeedConfig{Pods: 1, Namespaces: 1, Nodes: 1, Clients: 1}
+	target, server := target(t, seed)
+	ctx, cancel := context.WithCancel(t.Context())
+	server.Drop = func(int) bool { cancel(); return true }
+	_, err := bench.Watch(ctx, target, bench.WatchConfig{Path: "/api/v1/pods", Accept: bench.JSON, Watchers: 2, Objects: seed.PodPaths(1), Changes: 1000, Rate: 1, Writers: 1})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want the context's error", err)
 	}
 }

@@ -198,7 +198,9 @@ func (c *conn) readHead() (response, error) {
 func (r *response) take(name, value []byte) (err error) {
 	switch {
 	case bytes.EqualFold(name, []byte("Content-Length")):
-		r.length, err = strconv.ParseInt(string(value), 10, 64)
+		var n uint64
+		n, err = strconv.ParseUint(string(value), 10, 63)
+		r.length = int64(n)
 	case bytes.EqualFold(name, []byte("Transfer-Encoding")):
 		r.chunked = bytes.EqualFold(value, []byte("chunked"))
 	case bytes.EqualFold(name, []byte("Connection")):

@@ -4,12 +4,44 @@
 // same machine, through its entry in /proc: nothing of Larder is imported, so
 // the same workload judges Larder, kube-apiserver and any other server that a
 // kubeconfig names. A workload is a Config and a function that runs it and
-// returns a [Result]. The package owns no state: no flags, no globals, no
-// output. Programs and tests decide what to run and how to show it.
+// returns a [Result]:
 //
-// What is reported: requests, errors, bytes of body, wall time, the server's
-// CPU time and resident memory over the run, and the latency of every request
-// in a histogram of three significant digits. Machines are noisy: compare CPU
-// per operation between servers measured in one run, not wall times between
-// runs.
+//   - [Read]: GET of an object, a collection or a selection
+//   - [WatchList], [Inform]: the start of an informer, raw and by client-go
+//   - [Watch]: changes told to many watchers, to few of many, beside stuck ones
+//   - [Hold], [Storm]: watches that are opened, idle, or all come back at once
+//   - [Write], [PatchObjects]: creates, patches, applies, deletes
+//   - [Mixed]: all of it in proportion
+//   - [Start]: from exec to /readyz
+//   - [Seed]: the realistic pods that the others meet
+//
+// The packages below run them: compare holds Larder against kube-apiserver and
+// against the limit, scale plots how costs grow, fleet starts servers, limit is
+// the server that sends bytes from memory, report shows what was found. None
+// owns state: no flags, no globals, no output of its own. Programs and tests
+// decide what to run and how to show it; cmd/larder-bench is one.
+//
+// # What is reported
+//
+// Operations, errors, bytes of body, wall time, the server's CPU time, memory and
+// system calls over the run, what this process and others beside the server used,
+// and the latency of every operation in a histogram of three significant digits.
+// Machines are noisy: compare CPU per operation between servers measured in one
+// run, not wall times between runs.
+//
+// With a Rate a loop is open: every operation has a time at which it should begin,
+// and its latency counts from there, however long it had to wait for the server or
+// for a free client. Without one it is closed and latency counts from the request.
+//
+// # The client
+//
+// Client and server share the machine, so workloads that are hot speak HTTP/1.1 over
+// crypto/tls themselves, drain bodies through buffers that stay, and find the mark of
+// a change in an event without decoding it. The server's figures are its process's
+// own: what the client spends can delay the server but is never charged to it.
+//
+// # Locks and goroutines
+//
+// A workload returns when all goroutines that it started have ended. A [Target] may
+// run one workload at a time; its Progress may be asked by anyone meanwhile.
 package bench

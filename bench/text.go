@@ -15,8 +15,8 @@ func WriteText(w io.Writer, results ...*Result) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "workload\tops\terrors\tbytes/op\tops/s\tserver CPU/op\twrites/op\tp50\tp99\tmax\twall\tRSS\tclient CPU\t")
 	for _, r := range results {
-		fmt.Fprintf(tw, "%s\t%d %ss\t%d\t%s\t%.4g\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n",
-			r.Name, r.Ops, r.Unit, r.Errors, Bytes(r.BytesPerOp()), r.Rate(), known(r.ServerCPU, Duration(r.CPUPerOp())), knownCount(r.Writes, r.WritesPerOp()),
+		fmt.Fprintf(tw, "%s\t%s\t%d\t%s\t%.4g\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n",
+			r.Name, r.Counted(), r.Errors, Bytes(r.BytesPerOp()), r.Rate(), known(r.ServerCPU, Duration(r.CPUPerOp())), knownCount(r.Writes, r.WritesPerOp()),
 			Duration(r.Quantile(50)), Duration(r.Quantile(99)), Duration(r.Quantile(100)), Duration(r.Wall), Bytes(r.Server.RSS), Duration(r.ClientCPU))
 	}
 	if err := tw.Flush(); err != nil {
@@ -31,6 +31,19 @@ func WriteText(w io.Writer, results ...*Result) error {
 		}
 	}
 	return nil
+}
+
+// Counted is the number of operations with their unit.
+func (r *Result) Counted() string {
+	switch {
+	case r.Ops == 1:
+		return "1 " + r.Unit
+	case strings.HasSuffix(r.Unit, "y"):
+		return fmt.Sprintf("%d %sies", r.Ops, strings.TrimSuffix(r.Unit, "y"))
+	case strings.HasSuffix(r.Unit, "ch"):
+		return fmt.Sprintf("%d %ses", r.Ops, r.Unit)
+	}
+	return fmt.Sprintf("%d %ss", r.Ops, r.Unit)
 }
 
 // known shows a figure that exists only where the server's process is known.
@@ -102,7 +115,7 @@ func (t Thresholds) Check(results ...*Result) error {
 			fail(r, "server CPU per %s is %s, at most %s allowed", r.Unit, known(r.ServerCPU, Duration(r.CPUPerOp())), Duration(t.MaxCPUPerOp))
 		}
 		if r.Rate() < t.MinRate {
-			fail(r, "%.4g %ss per second, at least %.4g wanted", r.Rate(), r.Unit, t.MinRate)
+			fail(r, "%.4g per second, at least %.4g wanted", r.Rate(), t.MinRate)
 		}
 		for _, bound := range []struct {
 			name      string

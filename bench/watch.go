@@ -7,9 +7,6 @@ import (
 	"time"
 )
 
-// patience is how long a workload waits for deliveries when none come.
-const patience = 5 * time.Second
-
 // WatchConfig is a workload of changes that watchers are told of.
 type WatchConfig struct {
 	// Name heads the result.
@@ -34,6 +31,8 @@ type WatchConfig struct {
 	// Deliveries is how many events all watchers together must see; 0 means that each
 	// sees each change.
 	Deliveries int
+	// Patience is how long to wait for deliveries when none come; 0 means 5 s.
+	Patience time.Duration
 	// PerChange divides the cost by changes; otherwise it is divided by deliveries.
 	PerChange bool
 	// Through is the server that the changes are made through, nil for the target itself.
@@ -54,6 +53,9 @@ func (c *WatchConfig) check() error {
 func Watch(ctx context.Context, t *Target, c WatchConfig) (*Result, error) {
 	if c.Deliveries == 0 {
 		c.Deliveries = c.Watchers * c.Changes
+	}
+	if c.Patience == 0 {
+		c.Patience = 5 * time.Second
 	}
 	if err := c.check(); err != nil {
 		return nil, err
@@ -78,7 +80,7 @@ func Watch(ctx context.Context, t *Target, c WatchConfig) (*Result, error) {
 		if err := c.change(ctx, through, rec, w); err != nil {
 			return err
 		}
-		for range w.settle(ctx, patience) {
+		for range w.settle(ctx, c.Patience) {
 			rec.fail(errUndelivered)
 		}
 		return ctx.Err()

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -108,4 +109,42 @@ func ensureNamespace(ctx context.Context, t *Target, name string) error {
 		return err
 	}
 	return seedNamespace(ctx, client, name)
+}
+
+// PatchConfig is a workload of merge patches of objects that exist.
+type PatchConfig struct {
+	// Name heads the result.
+	Name string
+	// Objects are the paths of what is patched in turn.
+	Objects []string
+	// Requests is how many patches are sent in all, Clients how many at a time.
+	Requests, Clients int
+	// Rate is requests per second, 0 for as many as the clients get answered.
+	Rate float64
+}
+
+// PatchObjects patches an annotation of each object, so that each patch is a change.
+func PatchObjects(ctx context.Context, t *Target, c PatchConfig) (*Result, error) {
+	l := loop{ops: c.Requests, clients: c.Clients, rate: c.Rate}
+	if err := l.check(); err != nil {
+		return nil, err
+	}
+	if len(c.Objects) == 0 {
+		return nil, errors.New("bench: want at least one object to patch")
+	}
+	rec, err := t.newRecorder(c.Name, "request", c.Requests)
+	if err != nil {
+		return nil, err
+	}
+	defer rec.finish()
+	run := newRun()
+	err = rec.measured(func() error {
+		return l.run(ctx, t, rec, func(ctx context.Context, own *lane, i int, _ time.Time) (int64, error) {
+			return own.do(ctx, markPatch(c.Objects[i%len(c.Objects)], run, i))
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return rec.finish(), nil
 }

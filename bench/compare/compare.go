@@ -1,14 +1,12 @@
 package compare
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -101,8 +99,6 @@ func (c *Comparison) Run(ctx context.Context) (t *Table, err error) {
 		return nil, err
 	}
 	defer c.inOrder()
-	// Watches are opened first, while servers have no memory to spare.
-	slices.SortStableFunc(reads, func(a, b step) int { return cmp.Compare(a.turn, b.turn) })
 	for _, s := range reads {
 		if err := c.step(ctx, s); err != nil {
 			return c.table, err

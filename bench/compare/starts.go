@@ -72,6 +72,11 @@ func (c *Comparison) startSteps() []step {
 		figures: []Figure{{Unit: Memory, Goal: c.goal(50000, n, 600e6)}, {Name: "at most", Unit: Memory}},
 		of:      []func(*bench.Result) float64{resident, func(r *bench.Result) float64 { return float64(r.Server.PeakRSS) }},
 	}
+	open := rowSpec{
+		id: "B26", work: fmt.Sprintf("resident memory of one of %d open watches", c.openWatches()), worst: true,
+		figures: []Figure{{Unit: Memory, Goal: Goal{Bound: 20e3}}},
+		of:      []func(*bench.Result) float64{func(r *bench.Result) float64 { return r.Value(bench.MemoryPerWatch) }},
+	}
 	return []step{
 		{rows: []rowSpec{empty}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 			if kind == Limit {
@@ -79,7 +84,7 @@ func (c *Comparison) startSteps() []step {
 			}
 			return one(bench.Start(ctx, bench.StartConfig{Name: empty.id, Starts: 1, Launch: c.launchEmpty(kind)}))
 		}},
-		{rows: []rowSpec{full, under}, run: c.startFull},
+		{rows: []rowSpec{full, under, open}, run: c.startFull},
 	}
 }
 
@@ -105,10 +110,26 @@ func launched(server *fleet.Server, err error) (*bench.Target, time.Time, func()
 	return server.Target, server.Started, server.Stop, nil
 }
 
-// startFull starts a server on the seeded etcd and then lists all pods from it, again
-// and again by several clients.
+// openWatches is enough that what a server had to spare before does not count, held
+// for as long as a server may take to give memory back.
+func (c *Comparison) openWatches() int {
+	if c.config.Quick {
+		return 50
+	}
+	return 5000
+}
+
+func (c *Comparison) held() time.Duration {
+	if c.config.Quick {
+		return 10 * time.Millisecond
+	}
+	return 2 * time.Second
+}
+
+// startFull starts a server on the seeded etcd, opens watches while it has not yet any
+// memory to spare, and then lists all pods from it, again and again by several clients.
 func (c *Comparison) startFull(ctx context.Context, kind Kind) ([]*bench.Result, error) {
-	var load *bench.Result
+	var load, open *bench.Result
 	started, err := bench.Start(ctx, bench.StartConfig{
 		Name: "B32", Starts: 1,
 		Launch: func(context.Context) (*bench.Target, time.Time, func() error, error) {
@@ -117,19 +138,28 @@ func (c *Comparison) startFull(ctx context.Context, kind Kind) ([]*bench.Result,
 			}
 			return launched(c.fleet.StartStock())
 		},
-		Then: func(ctx context.Context, t *bench.Target) error {
+		Then: func(ctx context.Context, t *bench.Target) (err error) {
 			c.shown.Store(t)
-			var parts []*bench.Result
-			for _, accept := range []string{bench.Protobuf, bench.JSON} {
-				r, err := bench.Read(ctx, t, bench.ReadConfig{Name: "B33", Path: pods, Accept: accept, Requests: c.ops(kind, 8, 8), Clients: 4})
-				if err != nil {
-					return err
-				}
-				parts = append(parts, r)
+			open, err = bench.Hold(ctx, t, bench.HoldConfig{Name: "B26", Path: pods, Accept: bench.Protobuf, Watchers: c.openWatches(), Idle: c.held()})
+			if err != nil {
+				return err
 			}
-			load = bench.Merge(parts...)
-			return nil
+			load, err = c.listLoad(ctx, t)
+			return err
 		},
 	})
-	return []*bench.Result{started, load}, err
+	return []*bench.Result{started, load, open}, err
+}
+
+// listLoad lists all pods with several clients.
+func (c *Comparison) listLoad(ctx context.Context, t *bench.Target) (*bench.Result, error) {
+	var parts []*bench.Result
+	for _, accept := range []string{bench.Protobuf, bench.JSON} {
+		r, err := bench.Read(ctx, t, bench.ReadConfig{Name: "B33", Path: pods, Accept: accept, Requests: c.ops(Larder, 8, 8), Clients: 4})
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, r)
+	}
+	return bench.Merge(parts...), nil
 }

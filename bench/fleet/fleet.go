@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -64,9 +65,11 @@ func (f *Fleet) Close() error {
 	for i := len(f.all) - 1; i >= 0; i-- {
 		all = append(all, f.all[i].Stop())
 	}
-	f.all = nil
 	return errors.Join(all...)
 }
+
+// Servers are all that were started, those included that have ended.
+func (f *Fleet) Servers() []*Server { return slices.Clone(f.all) }
 
 // prepare writes what the servers share.
 func (f *Fleet) prepare() error {

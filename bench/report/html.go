@@ -168,7 +168,7 @@ func without(cells []string, i int) []string {
 
 func resultOf(r *bench.Result) pageResult {
 	p := pageResult{Name: r.Name, More: r.Details(), Cells: []string{
-		fmt.Sprintf("%d %ss", r.Ops, r.Unit), fmt.Sprint(r.Errors), bench.Bytes(r.BytesPerOp()), fmt.Sprintf("%.4g", r.Rate()),
+		r.Counted(), fmt.Sprint(r.Errors), bench.Bytes(r.BytesPerOp()), fmt.Sprintf("%.4g", r.Rate()),
 		bench.Duration(r.CPUPerOp()), fmt.Sprintf("%.3g", r.WritesPerOp()),
 	}}
 	for _, q := range []float64{50, 90, 99, 99.9, 100} {

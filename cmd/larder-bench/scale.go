@@ -1,5 +1,144 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
 
-func scaleCommand(o *options) *cobra.Command { return &cobra.Command{Use: "scale", GroupID: judging} }
+	"github.com/spf13/cobra"
+
+	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/report"
+	"github.com/larder-io/larder/bench/scale"
+)
+
+// scaling are the flags of scale.
+type scaling struct {
+	config  scale.Config
+	fleet   fleet.Config
+	server  string
+	through string
+}
+
+func scaleCommand(o *options) *cobra.Command {
+	s := &scaling{config: scale.Config{Idle: time.Second}}
+	cmd := &cobra.Command{
+		Use: "scale", GroupID: judging, Short: "See how costs grow with objects and watchers", Args: cobra.NoArgs,
+		Long: `Measure the server's CPU time per item of a LIST, per delivery to a watcher and per write
+against the number of pods and of watchers, and plot it. Pods that are missing are made.
+
+Without --kubeconfig, etcd, the server that --server names, and a Larder through which
+changes are made, are started for it and stopped at the end.`,
+		Example: `  larder-bench scale --html scale.html
+  larder-bench scale --sizes 1000,10000,50000,200000 --server kube-apiserver --stock ./kube-apiserver
+  larder-bench scale --kubeconfig admin.kubeconfig --pid $(pidof larder) --watchers 10,100`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return s.run(cmd, o) },
+	}
+	flags := cmd.Flags()
+	flags.IntSliceVar(&s.config.Sizes, "sizes", []int{1000, 10000, 50000}, "numbers of pods")
+	flags.IntSliceVar(&s.config.Watchers, "watchers", []int{10, 100, 1000, 10000}, "numbers of watchers")
+	flags.IntVar(&s.config.Rounds, "rounds", 3, "how often each is measured; the least counts")
+	flags.IntVar(&s.config.Items, "items", 50000, "how many items or deliveries one measurement has, about")
+	flags.StringVar(&s.through, "through", "", "kubeconfig of another server of the same etcd, to make changes through")
+	flags.StringVar(&s.server, "server", "larder", "without --kubeconfig: the server to measure, larder or kube-apiserver")
+	flags.StringVar(&s.fleet.Stock, "stock", "", "kube-apiserver to start; built from bench/stock if not given")
+	flags.StringVar(&s.fleet.Larder, "larder", "", "larder to start; built if not given")
+	flags.StringVar(&s.fleet.Etcd, "etcd", "", "etcd to start; built if not given")
+	return cmd
+}
+
+func (s *scaling) run(cmd *cobra.Command, o *options) error {
+	if s.server != "larder" && s.server != "kube-apiserver" {
+		return fmt.Errorf("--server must be larder or kube-apiserver, not %q", s.server)
+	}
+	var found *scale.Findings
+	progress := &latest{}
+	err := o.shown(cmd, progress.Progress, func(ctx context.Context, say func(string)) (err error) {
+		s.config.Say = say
+		stop := func() error { return nil }
+		if o.kubeconfig == "" {
+			stop, err = s.start(ctx, say)
+		} else {
+			err = s.find(o)
+		}
+		defer func() {
+			if failed := stop(); err == nil {
+				err = failed
+			}
+		}()
+		if err != nil {
+			return err
+		}
+		progress.set(s.config.Target, s.config.Through)
+		found, err = scale.Run(ctx, s.config)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return o.report(cmd, &report.Report{Results: found.Results, Charts: found.Charts})
+}
+
+// find takes the servers that flags name.
+func (s *scaling) find(o *options) (err error) {
+	if s.config.Target, err = o.target(); err != nil || s.through == "" {
+		return err
+	}
+	s.config.Through, err = bench.NewTarget(s.through)
+	return err
+}
+
+// start starts servers and returns what stops them.
+func (s *scaling) start(ctx context.Context, say func(string)) (stop func() error, err error) {
+	dir, err := os.MkdirTemp("", "larder-bench-")
+	if err != nil {
+		return func() error { return nil }, err
+	}
+	stop = func() error { return os.RemoveAll(dir) }
+	if s.server == "larder" && s.fleet.Stock == "" {
+		s.fleet.Stock = os.DevNull // not needed, so not built
+	}
+	if s.fleet, err = fleet.Build(ctx, s.fleet, dir, say); err != nil {
+		return stop, err
+	}
+	s.fleet.Dir = filepath.Join(dir, "run")
+	if err := os.Mkdir(s.fleet.Dir, 0o700); err != nil {
+		return stop, err
+	}
+	servers, err := fleet.New(s.fleet)
+	if err != nil {
+		return stop, err
+	}
+	stop = func() error {
+		if err := servers.Close(); err != nil {
+			return err
+		}
+		return os.RemoveAll(dir)
+	}
+	say("starting servers")
+	if err := servers.StartEtcd(ctx); err != nil {
+		return stop, err
+	}
+	s.config.Through, err = ready(ctx, servers.StartLarder)
+	if err != nil {
+		return stop, err
+	}
+	measured := servers.StartLarder
+	if s.server != "larder" {
+		measured = servers.StartStock
+	}
+	s.config.Target, err = ready(ctx, measured)
+	return stop, err
+}
+
+// ready starts a server and waits until it is ready.
+func ready(ctx context.Context, start func() (*fleet.Server, error)) (*bench.Target, error) {
+	server, err := start()
+	if err != nil {
+		return nil, err
+	}
+	return server.Target, server.Ready(ctx)
+}

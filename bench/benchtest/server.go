@@ -1,0 +1,303 @@
+// Package benchtest is a small API server to test workloads against: a real HTTP
+// server over TLS that keeps objects in memory and tells watches of changes. It knows
+// no versions, validates nothing and forgets everything.
+//
+// A Server may be asked from any goroutine. Its locks are leaves.
+package benchtest
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/client-go/kubernetes/scheme"
+)
+
+// object is anything in JSON.
+type object = map[string]any
+
+// Server answers a part of the API that workloads use.
+type Server struct {
+	*httptest.Server
+
+	// Drop says which events no watch is told of, nil for none. It is set before the
+	// first request.
+	Drop func(event int) bool
+
+	mu       sync.Mutex
+	objects  map[string]object // by path
+	revision int
+	events   int
+	watches  map[*watch]struct{}
+	requests map[string]int // by method
+}
+
+// watch is one open watch.
+type watch struct {
+	covers func(path string, o object) bool
+	events chan []byte
+}
+
+// New starts a server with an administrator's token and no objects. The caller closes
+// it.
+func New() *Server {
+	s := &Server{objects: make(map[string]object), watches: make(map[*watch]struct{}), requests: make(map[string]int), revision: 1}
+	s.Server = httptest.NewUnstartedServer(s)
+	return s
+}
+
+// Requests counts the requests of a method.
+func (s *Server) Requests(method string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.requests[method]
+}
+
+// Watches counts the open watches.
+func (s *Server) Watches() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.watches)
+}
+
+// Objects lists the paths of all objects.
+func (s *Server) Objects() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Sorted(maps.Keys(s.objects))
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	s.requests[r.Method]++
+	s.mu.Unlock()
+	path := strings.TrimSuffix(r.URL.Path, "/status")
+	switch {
+	case path == "/readyz":
+		io.WriteString(w, "ok")
+	case path == "/version":
+		answer(w, http.StatusOK, object{"gitVersion": "v0.0.0-test"})
+	case r.Method == http.MethodGet && r.URL.Query().Get("watch") == "true":
+		s.watch(w, r)
+	case r.Method == http.MethodGet:
+		s.get(w, r)
+	case r.Method == http.MethodDelete:
+		s.remove(w, path)
+	default:
+		s.write(w, r, path)
+	}
+}
+
+func answer(w http.ResponseWriter, code int, body any) {
+	text, err := json.Marshal(body)
+	if err != nil {
+		panic(err) // of maps and strings: cannot be
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	w.Write(text)
+}
+
+func refuse(w http.ResponseWriter, code int, reason string) {
+	answer(w, code, object{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code})
+}
+
+// get answers with an object, or with a collection if there is no object.
+func (s *Server) get(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if o, ok := s.objects[r.URL.Path]; ok {
+		answer(w, http.StatusOK, o)
+		return
+	}
+	items := []object{}
+	covers := selection(r)
+	for _, path := range slices.Sorted(maps.Keys(s.objects)) {
+		if covers(path, s.objects[path]) {
+			items = append(items, s.objects[path])
+		}
+	}
+	answer(w, http.StatusOK, object{"kind": "List", "apiVersion": "v1", "metadata": object{"resourceVersion": fmt.Sprint(s.revision)}, "items": items})
+}
+
+// selection tells which objects a request for a collection covers.
+func selection(r *http.Request) func(path string, o object) bool {
+	resource := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
+	within := ""
+	if _, rest, found := strings.Cut(r.URL.Path, "/namespaces/"); found {
+		within = strings.TrimSuffix(rest, resource)
+	}
+	node := strings.TrimPrefix(r.URL.Query().Get("fieldSelector"), "spec.nodeName=")
+	return func(path string, o object) bool {
+		if !strings.Contains(path, "/"+resource+"/") || !strings.Contains(path, "/namespaces/"+within) {
+			return false
+		}
+		spec, _ := o["spec"].(object)
+		return node == "" || spec["nodeName"] == node
+	}
+}
+
+// write creates or changes an object.
+func (s *Server) write(w http.ResponseWriter, r *http.Request, path string) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	sent, err := decode(body)
+	if err != nil {
+		refuse(w, http.StatusBadRequest, err.Error())
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	kind := "MODIFIED"
+	if r.Method == http.MethodPost {
+		metadata, _ := sent["metadata"].(object)
+		path += "/" + fmt.Sprint(metadata["name"])
+		kind = "ADDED"
+	}
+	before, exists := s.objects[path]
+	switch {
+	case r.Method == http.MethodPost && exists:
+		refuse(w, http.StatusConflict, "AlreadyExists")
+		return
+	case r.Method != http.MethodPost && !exists:
+		refuse(w, http.StatusNotFound, "NotFound")
+		return
+	case r.Method == http.MethodPatch:
+		sent = merge(before, sent)
+	}
+	s.revision++
+	s.objects[path] = merge(sent, object{"metadata": object{"resourceVersion": fmt.Sprint(s.revision)}})
+	s.tellLocked(kind, path)
+	answer(w, http.StatusOK, s.objects[path])
+}
+
+// decode reads JSON or protobuf.
+func decode(body []byte) (object, error) {
+	if len(body) > 0 && body[0] != '{' {
+		typed, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+		if err != nil {
+			return nil, err
+		}
+		if body, err = json.Marshal(typed); err != nil {
+			return nil, err
+		}
+	}
+	var o object
+	err := json.Unmarshal(body, &o)
+	return o, err
+}
+
+// merge returns a with b merged into it, both left as they are.
+func merge(a, b object) object {
+	merged := maps.Clone(a)
+	if merged == nil {
+		merged = object{}
+	}
+	for key, value := range b {
+		inner, ok := value.(object)
+		if !ok {
+			merged[key] = value
+			continue
+		}
+		old, _ := a[key].(object)
+		merged[key] = merge(old, inner)
+	}
+	return merged
+}
+
+func (s *Server) remove(w http.ResponseWriter, path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, exists := s.objects[path]; !exists {
+		refuse(w, http.StatusNotFound, "NotFound")
+		return
+	}
+	s.revision++
+	s.tellLocked("DELETED", path)
+	delete(s.objects, path)
+	answer(w, http.StatusOK, object{"kind": "Status", "status": "Success"})
+}
+
+// tellLocked tells watches of a change.
+func (s *Server) tellLocked(kind, path string) {
+	s.events++
+	if s.Drop != nil && s.Drop(s.events) {
+		return
+	}
+	event := eventOf(kind, s.objects[path])
+	for w := range s.watches {
+		if w.covers(path, s.objects[path]) {
+			w.events <- event
+		}
+	}
+}
+
+func eventOf(kind string, o object) []byte {
+	inner, err := json.Marshal(o)
+	if err != nil {
+		panic(err) // of maps and strings: cannot be
+	}
+	return fmt.Appendf(nil, `{"type":%q,"object":%s}`+"\n", kind, inner)
+}
+
+// watch serves one watch until its client goes away.
+func (s *Server) watch(w http.ResponseWriter, r *http.Request) {
+	const buffer = 10000 // more than a test makes
+	own := &watch{covers: selection(r), events: make(chan []byte, buffer)}
+	binary := strings.HasPrefix(r.Header.Get("Accept"), "application/vnd.kubernetes.protobuf") && !strings.Contains(r.Header.Get("Accept"), ",")
+	w.Header().Set("Content-Type", "application/json")
+	s.mu.Lock()
+	if r.URL.Query().Get("sendInitialEvents") == "true" {
+		for _, path := range slices.Sorted(maps.Keys(s.objects)) {
+			if own.covers(path, s.objects[path]) {
+				own.events <- eventOf("ADDED", s.objects[path])
+			}
+		}
+		own.events <- eventOf("BOOKMARK", object{"kind": "Pod", "apiVersion": "v1", "metadata": object{
+			"resourceVersion": fmt.Sprint(s.revision), "annotations": object{"k8s.io/initial-events-end": "true"},
+		}})
+	}
+	s.watches[own] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.watches, own)
+		s.mu.Unlock()
+	}()
+	w.(http.Flusher).Flush()
+	for {
+		select {
+		case <-r.Context().Done():
+			return
+		case event := <-own.events:
+			if err := send(w, event, binary); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// send writes an event in two pieces, as a server may.
+func send(w http.ResponseWriter, event []byte, framed bool) error {
+	if framed {
+		if _, err := w.Write(binary.BigEndian.AppendUint32(nil, uint32(len(event)))); err != nil {
+			return err
+		}
+		w.(http.Flusher).Flush()
+	}
+	if _, err := w.Write(event); err != nil {
+		return err
+	}
+	w.(http.Flusher).Flush()
+	return nil
+}

@@ -1,0 +1,248 @@
+package compare
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/benchtest"
+	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/limit"
+)
+
+// The test program stands for every server when it is started in this role.
+func TestMain(m *testing.M) {
+	if os.Getenv(benchtest.Role) == benchtest.ServerRole {
+		if err := serve(os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// serve serves a tape, if the first argument is limit, and else what Serve serves.
+func serve(args []string) error {
+	if args[0] != "limit" {
+		return benchtest.Serve()
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	file, err := os.Open(args[1])
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	tape, err := limit.Read(file)
+	if err != nil {
+		return err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:"+args[2])
+	if err != nil {
+		return err
+	}
+	return limit.New(*tape).Run(ctx, l)
+}
+
+func config(t *testing.T) Config {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(benchtest.Role, benchtest.ServerRole)
+	return Config{
+		Fleet:        fleet.Config{Stock: program, Larder: program, Etcd: program},
+		LimitProgram: program,
+		LimitArgs:    func(tape, port string) []string { return []string{"limit", tape, port} },
+		Pods:         20, Rounds: 1, Quick: true,
+	}
+}
+
+// TestComparison runs a few rows between servers that are all the same small one.
+func TestComparison(t *testing.T) {
+	c := config(t)
+	c.Rows = regexp.MustCompile(`^B(1|10|22|23|24|29|31|32) `)
+	var said []string
+	c.Say = func(line string) { said = append(said, line) }
+	comparison, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := comparison.Run(t.Context())
+	if err != nil {
+		t.Fatalf("%v\n%s", err, strings.Join(said, "\n"))
+	}
+	var ids []string
+	for _, r := range table.Rows {
+		ids = append(ids, r.ID)
+		for k := range kinds {
+			if k == Limit && len(r.Results[k]) == 0 {
+				continue
+			}
+			// An open watch may fit into memory that was there before.
+			if len(r.Results[k]) != c.Rounds || (r.ID != "B26" && r.Figures[0].Best[k] <= 0) {
+				t.Errorf("%s: %s has %d results and the figure %g", r.ID, k, len(r.Results[k]), r.Figures[0].Best[k])
+			}
+			if n, first := r.Errors(k); n > 0 {
+				t.Errorf("%s: %s: %s", r.ID, k, first)
+			}
+		}
+	}
+	if got, want := strings.Join(ids, " "), "B1 B10 B22 B23 B24 B27 B28 B29 B30 B31 B32 B33 B26"; got != want {
+		t.Errorf("rows %s, want %s", got, want)
+	}
+	for _, s := range comparison.fleet.Servers() {
+		if err := syscall.Kill(s.Process.PID, 0); !errors.Is(err, syscall.ESRCH) {
+			t.Errorf("%s lives: %v", s.Process.Name, err)
+		}
+	}
+	if comparison.Progress().Name != "" {
+		t.Errorf("at the end: %+v", comparison.Progress())
+	}
+}
+
+// TestFailureKeepsWhatWasMeasured interrupts a comparison.
+func TestFailureKeepsWhatWasMeasured(t *testing.T) {
+	c := config(t)
+	c.Rows = regexp.MustCompile(`^B(1|24) `)
+	ctx, cancel := context.WithCancel(t.Context())
+	c.Say = func(line string) {
+		if strings.HasPrefix(line, "B1 ") {
+			cancel()
+		}
+	}
+	comparison, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := comparison.Run(ctx)
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want the context's error", err)
+	}
+	if table == nil || len(table.Rows) == 0 || table.Rows[0].ID != "B1" || table.Rows[0].Figures[0].Best[Larder] == 0 {
+		t.Errorf("what was measured is lost: %+v", table)
+	}
+}
+
+func TestConfigsThatCannotRun(t *testing.T) {
+	for _, c := range []Config{{}, {Pods: 1000}, {Pods: 5, Rounds: 1}} {
+		if _, err := New(c); err == nil {
+			t.Errorf("%+v was accepted", c)
+		}
+	}
+	c := config(t)
+	c.Rows = regexp.MustCompile("no such row")
+	comparison, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := comparison.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "no such row") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestIDsAreUnique because others cite them.
+func TestIDsAreUnique(t *testing.T) {
+	comparison, err := New(Config{Pods: 10000, StartPods: 50000, Rounds: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := make(map[string]bool)
+	for _, s := range append(comparison.steps(), comparison.startSteps()...) {
+		for _, r := range s.rows {
+			if seen[r.id] {
+				t.Errorf("two rows are %s", r.id)
+			}
+			seen[r.id] = true
+			goals := 0
+			for _, f := range r.figures {
+				if f.Goal != (Goal{}) {
+					goals++
+				}
+			}
+			if goals == 0 {
+				t.Errorf("%s %s has no goal", r.id, r.work)
+			}
+			if len(r.of) != len(r.figures) {
+				t.Errorf("%s has %d figures and says how to make %d", r.id, len(r.figures), len(r.of))
+			}
+		}
+	}
+	if len(seen) != 24 {
+		t.Errorf("%d rows, want 24", len(seen))
+	}
+}
+
+func TestGoals(t *testing.T) {
+	for _, c := range []struct {
+		figure Figure
+		met    bool
+		ratio  float64
+	}{
+		{Figure{Unit: Seconds, Goal: Goal{Bound: 2}, Best: [kinds]float64{8, 1, 2}}, true, 4},
+		{Figure{Unit: Seconds, Goal: Goal{Bound: 2}, Best: [kinds]float64{8, 1, 2.1}}, false, 8 / 2.1},
+		{Figure{Unit: Seconds, Goal: Goal{Bound: 2}}, false, 0},
+		{Figure{Unit: Seconds, Goal: Goal{OfStock: 0.5}, Best: [kinds]float64{8, 0, 4}}, true, 2},
+		{Figure{Unit: Seconds, Goal: Goal{OfStock: 0.5}, Best: [kinds]float64{8, 0, 5}}, false, 1.6},
+		{Figure{Unit: Seconds, Goal: Goal{OfStock: 0.5}, Best: [kinds]float64{0, 0, 5}}, false, 0},
+		{Figure{Unit: PerSecond, Goal: Goal{OfStock: 1.5}, Best: [kinds]float64{8, 0, 12}}, true, 1.5},
+		{Figure{Unit: PerSecond, Goal: Goal{OfStock: 1.5}, Best: [kinds]float64{8, 0, 11}}, false, 11.0 / 8},
+		{Figure{Unit: Memory, Best: [kinds]float64{0, 0, 11}}, true, 0},
+	} {
+		if c.figure.Met() != c.met || c.figure.Ratio() != c.ratio {
+			t.Errorf("%+v: met %v, ratio %g; want %v, %g", c.figure, c.figure.Met(), c.figure.Ratio(), c.met, c.ratio)
+		}
+	}
+}
+
+// TestBest takes the least of costs, the most of rates, and nothing of what failed.
+func TestBest(t *testing.T) {
+	results := func(values ...int) []*bench.Result {
+		var all []*bench.Result
+		for _, v := range values {
+			all = append(all, &bench.Result{Ops: 1, Server: bench.Usage{RSS: int64(v)}})
+		}
+		return append(all, &bench.Result{Ops: 3, Errors: 3, Server: bench.Usage{RSS: 1}})
+	}
+	for _, c := range []struct {
+		spec rowSpec
+		unit Unit
+		of   []*bench.Result
+		want float64
+	}{
+		{rowSpec{}, Memory, results(5, 3, 4), 3},
+		{rowSpec{}, PerSecond, results(5, 3, 6), 6},
+		{rowSpec{worst: true}, Memory, results(5, 3, 4), 5},
+		{rowSpec{}, Memory, results(), 0},
+	} {
+		if got := c.spec.best(c.unit, resident, c.of); got != c.want {
+			t.Errorf("best %g, want %g", got, c.want)
+		}
+	}
+}
+
+// TestMarkdownIsATable checks that each line has all columns.
+func TestMarkdownIsATable(t *testing.T) {
+	table := &Table{Rows: []*Row{{ID: "B1", Work: "w", Figures: []Figure{{Unit: Wall, Best: [kinds]float64{1, 0, 2}}}}, {ID: "B2"}}}
+	for line := range bytes.Lines([]byte(table.Markdown())) {
+		if line[0] == '|' && bytes.Count(line, []byte("|")) != len(Heads())+1 {
+			t.Errorf("%q has not %d columns", line, len(Heads()))
+		}
+	}
+	if Kind(7).String() != "Kind(7)" {
+		t.Error("an unknown server has a name")
+	}
+}

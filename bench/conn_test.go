@@ -1,0 +1,151 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func responding(text string) *conn {
+	return &conn{r: bufio.NewReaderSize(strings.NewReader(text), smallBuffer)}
+}
+
+func TestResponses(t *testing.T) {
+	for _, c := range []struct {
+		text   string
+		status int
+		body   int64
+		fails  bool
+		rest   string // what must be left for the next answer
+	}{
+		{"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcHTTP", 200, 3, false, "HTTP"},
+		{"HTTP/1.1 200\r\ncontent-length: 3\r\n\r\nabc", 200, 3, false, ""},
+		{"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\nHTTP", 200, 5, false, "HTTP"},
+		{"HTTP/1.0 404 Not Found\r\n\r\nuntil the end", 404, 13, false, ""},
+		{"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nabc", 200, 3, true, ""},
+		{"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", 200, 0, true, ""},
+		{"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n", 200, 0, true, ""},
+		{"HTTP/1.1 200 OK\r\nno colon\r\n\r\n", 200, 0, true, ""},
+		{"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nab", 200, 2, true, ""},
+		{"HTTP/2 200 OK\r\n\r\n", 0, 0, true, ""},
+		{"HTTP/1.1 2xx OK\r\n\r\n", 0, 0, true, ""},
+		{"", 0, 0, true, ""},
+	} {
+		conn := responding(c.text)
+		resp, err := conn.readHead()
+		var n int64
+		if err == nil {
+			n, err = conn.drain(resp)
+		}
+		if (err != nil) != c.fails || resp.status != c.status || n != c.body {
+			t.Errorf("%q: status %d, %d bytes, error %v", c.text, resp.status, n, err)
+		}
+		if rest, _ := io.ReadAll(conn.r); err == nil && string(rest) != c.rest {
+			t.Errorf("%q: %q is left, want %q", c.text, rest, c.rest)
+		}
+	}
+}
+
+// FuzzResponse reads what a hostile server may send.
+func FuzzResponse(f *testing.F) {
+	f.Add("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc")
+	f.Add("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
+	f.Add("HTTP/1.1 200 OK\r\nContent-Length: 9223372036854775807\r\n\r\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		c := responding(text)
+		resp, err := c.readHead()
+		if err != nil {
+			return
+		}
+		if n, err := c.drain(resp); err == nil && n > int64(len(text)) {
+			t.Errorf("%d bytes of body in %d bytes", n, len(text))
+		}
+	})
+}
+
+// TestFrames cuts a stream into pieces anywhere: the events come out whole.
+func TestFrames(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		events := rapid.SliceOf(rapid.SliceOfN(rapid.ByteRange(' ', '~'), 1, 9000)).Draw(t, "events")
+		lines := rapid.Bool().Draw(t, "lines")
+		var all []byte
+		for i := range events {
+			if lines {
+				events[i] = append(events[i], '\n')
+				all = appendFrame(all, events[i], JSON)
+				continue
+			}
+			all = appendFrame(all, events[i], Protobuf)
+		}
+		pieces := &piecemeal{rest: all, size: rapid.IntRange(1, 5000).Draw(t, "piece")}
+		s := &stream{body: pieces}
+		if lines {
+			s.lines = bufio.NewReaderSize(pieces, smallBuffer)
+		}
+		for i, want := range events {
+			got, err := s.next()
+			if err != nil || !bytes.Equal(got, want) {
+				t.Fatalf("event %d: %d bytes, %v; want %d bytes", i, len(got), err, len(want))
+			}
+		}
+		if _, err := s.next(); !errors.Is(err, io.EOF) {
+			t.Fatalf("at the end: %v, want EOF", err)
+		}
+	})
+}
+
+// piecemeal is a reader that returns at most size bytes at a time.
+type piecemeal struct {
+	rest []byte
+	size int
+}
+
+func (p *piecemeal) Read(buf []byte) (int, error) {
+	if len(p.rest) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(buf[:min(len(buf), p.size)], p.rest)
+	p.rest = p.rest[n:]
+	return n, nil
+}
+
+func TestFramesThatLie(t *testing.T) {
+	long := binary.BigEndian.AppendUint32(nil, longestFrame+1)
+	for _, text := range []string{string(long), "\x00\x00\x00\x05abc", "\x00\x00"} {
+		s := &stream{body: strings.NewReader(text)}
+		if _, err := s.next(); err == nil || errors.Is(err, io.EOF) && len(text) > 4 && !errors.Is(err, errStream) {
+			t.Errorf("%q: %v, want a malformed stream", text, err)
+		}
+	}
+}
+
+// TestMarks checks that what markText writes is found in the midst of anything.
+func TestMarks(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		run := rapid.Int64Range(0, 99_999_999_999_999).Draw(t, "run")
+		i := rapid.IntRange(0, 99_999_999).Draw(t, "change")
+		frame := rapid.StringMatching(`[a-z"{}:]{0,50}`).Draw(t, "before") + markText(run, i) + rapid.StringMatching(`[a-z"]{0,50}`).Draw(t, "after")
+		gotRun, got, ok := marked([]byte(frame))
+		if !ok || gotRun != run || got != i {
+			t.Fatalf("%q: %d, %d, %v; want %d, %d", frame, gotRun, got, ok, run, i)
+		}
+		event := []byte("x" + markText(1, 2) + "y")
+		if !Remark(event, []byte(frame)) || string(event) != "x"+markText(run, i)+"y" {
+			t.Fatalf("remarked %q", event)
+		}
+	})
+	for _, frame := range []string{"", "LBSEQ", "LBSEQ12", "LBSEQ" + strings.Repeat("x", 22)} {
+		if _, _, ok := marked([]byte(frame)); ok {
+			t.Errorf("%q has no mark", frame)
+		}
+		if Remark([]byte(markText(1, 1)), []byte(frame)) || Remark([]byte(frame), nil) {
+			t.Errorf("%q was remarked", frame)
+		}
+	}
+}

@@ -1,0 +1,162 @@
+package fleet_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/larder-io/larder/bench/benchtest"
+	"github.com/larder-io/larder/bench/fleet"
+)
+
+// The test program stands for every server when it is started by this role.
+func TestMain(m *testing.M) {
+	if os.Getenv(benchtest.Role) == benchtest.ServerRole {
+		if err := benchtest.Serve(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func start(t *testing.T) *fleet.Fleet {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(benchtest.Role, benchtest.ServerRole)
+	f, err := fleet.New(fleet.Config{Dir: t.TempDir(), Stock: program, Larder: program, Etcd: program})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := f.StartEtcd(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// TestFleet starts one of each, asks them and stops them.
+func TestFleet(t *testing.T) {
+	f := start(t)
+	var servers []*fleet.Server
+	add := func(s *fleet.Server, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Ready(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		servers = append(servers, s)
+	}
+	add(f.StartStock())
+	add(f.StartLarder())
+	add(f.StartEmptyLarder())
+	stock, etcd, err := f.StartEmptyStock(t.Context())
+	add(stock, err)
+	servers = append(servers, etcd, f.Etcd())
+	for _, s := range servers {
+		if group, err := syscall.Getpgid(s.Process.PID); err != nil || group != s.Process.PID {
+			t.Errorf("%s is of group %d, %v; want its own", s.Process.Name, group, err)
+		}
+		if s.Target == nil {
+			continue
+		}
+		if version, err := s.Target.Version(t.Context()); err != nil || version == "" {
+			t.Errorf("%s: version %q, %v", s.Process.Name, version, err)
+		}
+		if usage, err := s.Target.Process.Usage(); err != nil || usage.CPU == 0 {
+			t.Errorf("%s: usage %+v, %v", s.Process.Name, usage, err)
+		}
+	}
+	if err := errors.Join(stock.Stop(), stock.Stop(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range servers {
+		if err := syscall.Kill(s.Process.PID, 0); !errors.Is(err, syscall.ESRCH) {
+			t.Errorf("%s lives: %v", s.Process.Name, err)
+		}
+	}
+}
+
+// TestServerThatEnds says what a server said last.
+func TestServerThatEnds(t *testing.T) {
+	f := start(t)
+	server, err := f.StartOther("broken", "/bin/sh", func(string, string) []string { return []string{"-c", "echo last words; exit 3"} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := server.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "last words") {
+		t.Errorf("got %v, want what it said", err)
+	}
+	if _, err := f.StartOther("missing", "/none", func(string, string) []string { return nil }); err == nil {
+		t.Error("a program that does not exist was started")
+	}
+}
+
+func TestReadyEndsWithItsContext(t *testing.T) {
+	f := start(t)
+	server, err := f.StartOther("deaf", "/bin/sleep", func(string, string) []string { return []string{"100"} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := server.Ready(ctx); err == nil {
+		t.Error("a server that does not listen is ready")
+	}
+}
+
+// TestEtcdData starts on a copy and leaves the original.
+func TestEtcdData(t *testing.T) {
+	data := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(data, "member"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(data, "member", "db"), []byte("content"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(benchtest.Role, benchtest.ServerRole)
+	dir := t.TempDir()
+	f, err := fleet.New(fleet.Config{Dir: dir, Stock: program, Larder: program, Etcd: program, EtcdData: data})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(f.StartEtcd(t.Context()), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if copied, err := os.ReadFile(filepath.Join(dir, "etcd", "member", "db")); string(copied) != "content" {
+		t.Errorf("the copy has %q, %v", copied, err)
+	}
+}
+
+func TestConfigs(t *testing.T) {
+	for _, c := range []fleet.Config{{}, {Dir: "x"}, {Dir: "x", Stock: "a", Larder: "b"}, {Stock: "a", Larder: "b", Etcd: "c"}} {
+		if _, err := fleet.New(c); err == nil {
+			t.Errorf("%+v was accepted", c)
+		}
+	}
+	given := fleet.Config{Stock: "a", Larder: "b", Etcd: "c"}
+	if built, err := fleet.Build(t.Context(), given, t.TempDir(), func(string) {}); err != nil || built != given {
+		t.Errorf("nothing to build gave %+v, %v", built, err)
+	}
+}

@@ -1,0 +1,127 @@
+package limit_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/benchtest"
+	"github.com/larder-io/larder/bench/limit"
+)
+
+// fasthttp has two goroutines that nobody can end.
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.updateServerDate.func1"),
+		goleak.IgnoreAnyFunction("github.com/valyala/fasthttp.(*workerPool).Start.func2"),
+	)
+}
+
+// serve serves a tape that went through a file, and returns the server.
+func serve(t *testing.T, tape limit.Tape) *bench.Target {
+	t.Helper()
+	var file bytes.Buffer
+	if err := tape.Write(&file); err != nil {
+		t.Fatal(err)
+	}
+	read, err := limit.Read(&file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- limit.New(*read).Run(ctx, l) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "https://%s", insecure-skip-tls-verify: true}}]
+users: [{name: u, user: {token: t}}]
+`, l.Addr())
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	target, err := bench.NewTarget(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return target
+}
+
+// TestSendsWhatWasRecorded records a server's answers and runs the same workloads
+// against the tape.
+func TestSendsWhatWasRecorded(t *testing.T) {
+	_, kubeconfig := benchtest.Start(t)
+	origin, err := bench.NewTarget(kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seed := bench.SeedConfig{Pods: 8, Namespaces: 2, Nodes: 2, Clients: 2}
+	if _, err := bench.Seed(t.Context(), origin, seed); err != nil {
+		t.Fatal(err)
+	}
+	const path = "/api/v1/pods"
+	list, err := origin.Capture(t.Context(), path, bench.JSON, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	watchList, err := origin.CaptureWatchList(t.Context(), path, bench.Protobuf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	event, err := origin.CaptureChange(t.Context(), path, seed.PodPath(0), bench.Protobuf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := serve(t, limit.Tape{Event: event, Answers: map[string][]byte{
+		limit.Key(path, bench.JSON, ""):                          list,
+		limit.Key(bench.WatchListPath(path), bench.Protobuf, ""): watchList,
+	}})
+	read, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: path, Accept: bench.JSON, Requests: 5, Clients: 2})
+	if err != nil || read.Errors != 0 || read.Bytes != int64(5*len(list)) {
+		t.Errorf("LIST: %+v, %v; want %d bytes five times", read, err, len(list))
+	}
+	listed, err := bench.WatchList(t.Context(), target, bench.WatchListConfig{Path: path, Accept: bench.Protobuf, Requests: 3, Clients: 2, Objects: 8})
+	if err != nil || listed.Ops != 3 || listed.Errors != 0 {
+		t.Errorf("WatchList: %+v, %v", listed, err)
+	}
+	watched, err := bench.Watch(t.Context(), target, bench.WatchConfig{
+		Path: path, Accept: bench.Protobuf, Watchers: 6, Objects: seed.PodPaths(3), Changes: 10, Writers: 2,
+	})
+	if err != nil || watched.Ops != 60 || watched.Errors != 0 || watched.BytesPerOp() != int64(len(event)-4) {
+		t.Errorf("watch: %+v, %v; want 60 deliveries of %d bytes", watched, err, len(event)-4)
+	}
+	if version, err := target.Version(t.Context()); version != "limit" || err != nil {
+		t.Errorf("version %q, %v", version, err)
+	}
+}
+
+func TestRefusesChangesWithoutMark(t *testing.T) {
+	target := serve(t, limit.Tape{})
+	err := target.Change(t.Context(), "/api/v1/namespaces/a/pods/b")
+	if err == nil || !strings.Contains(err.Error(), "400") {
+		t.Errorf("an event that has no mark gave %v", err)
+	}
+	if _, err := limit.Read(strings.NewReader("no tape")); err == nil {
+		t.Error("what is no tape was read")
+	}
+}

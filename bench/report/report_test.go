@@ -1,0 +1,135 @@
+package report_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"go.uber.org/goleak"
+
+	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/compare"
+	"github.com/larder-io/larder/bench/report"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// hostile is a text that must be escaped wherever it stands.
+const hostile = `<script>alert("x" & 'y')</script>`
+
+func result(name string) *bench.Result {
+	r := &bench.Result{Name: name, Unit: "request", Ops: 1000, Wall: time.Second, ServerCPU: time.Second, Latency: hdrhistogram.New(1, 1e8, 3), FirstError: hostile, Errors: 1}
+	for i := range 1000 {
+		r.Latency.RecordValue(int64(100 + i*i))
+	}
+	return r
+}
+
+func full() *report.Report {
+	row := &compare.Row{ID: "B1", Work: "LIST " + hostile, Body: 48e6, Figures: []compare.Figure{
+		{Unit: compare.Seconds, Goal: compare.Goal{Bound: 0.036}, Best: [3]float64{0.444, 0.027, 0.030}},
+	}}
+	missed := &compare.Row{ID: "B27", Work: "create", Figures: []compare.Figure{
+		{Unit: compare.Seconds, Goal: compare.Goal{OfStock: 0.6}, Best: [3]float64{0.001, 0, 0.0009}},
+		{Unit: compare.PerSecond, Goal: compare.Goal{OfStock: 1.3}, Best: [3]float64{100, 0, 200}},
+	}}
+	for _, r := range []*compare.Row{row, missed} {
+		for k := range r.Results {
+			r.Results[k] = append(r.Results[k], result("round"))
+		}
+	}
+	return &report.Report{
+		Title: "title " + hostile, Command: "command " + hostile, Machine: "machine", Date: time.Unix(0, 0).UTC(),
+		Results: []*bench.Result{result("workload " + hostile), {Name: "of nothing", Unit: "watch"}},
+		Table:   &compare.Table{Servers: "servers", Rounds: 3, Rows: []*compare.Row{row, missed}},
+		Charts: []report.Chart{
+			{Title: "chart " + hostile, X: "pods", Y: "time", Seconds: true, Series: []report.Series{
+				{Name: "line " + hostile, Points: []report.Point{{X: 1000, Y: 0.001}, {X: 10, Y: 0.00002}, {X: 0, Y: 5}}},
+				{Name: "other", Points: []report.Point{{X: 100, Y: 0.003}}},
+			}},
+			{Title: "empty", X: "pods", Y: "none"},
+		},
+	}
+}
+
+// TestHTMLIsWellFormed reads the page as XML, which it is too.
+func TestHTMLIsWellFormed(t *testing.T) {
+	for name, r := range map[string]*report.Report{"full": full(), "empty": {}} {
+		var page bytes.Buffer
+		if err := r.HTML(&page); err != nil {
+			t.Fatal(err)
+		}
+		text := page.String()
+		elements := make(map[string]int)
+		decoder := xml.NewDecoder(&page)
+		for {
+			token, err := decoder.Token()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if start, ok := token.(xml.StartElement); ok {
+				elements[start.Name.Local]++
+			}
+		}
+		if elements["script"] > 0 || elements["link"] > 0 || elements["img"] > 0 || regexp.MustCompile(`https?:|url\(|@import|src=`).MatchString(text) {
+			t.Errorf("%s: the page needs more than itself", name)
+		}
+		if name == "full" && (elements["svg"] != 3 || elements["rect"] != 5 || elements["polyline"] != 3 || elements["table"] != 2) {
+			t.Errorf("want three plots, five bars, three lines and two tables; got %v", elements)
+		}
+		if strings.Contains(text, "NaN") || strings.Contains(text, "Inf") {
+			t.Errorf("%s: a place on a plot is no number", name)
+		}
+		if !strings.Contains(text, "prefers-color-scheme: dark") {
+			t.Errorf("%s: the page knows no dark", name)
+		}
+	}
+}
+
+func TestTextAndJSON(t *testing.T) {
+	r := full()
+	var text, raw bytes.Buffer
+	if err := errors.Join(r.Text(&text), r.JSON(&raw)); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"| B1 | LIST " + hostile + " | 48.0 MB | 444 ms | 27.0 ms | 30.0 ms | 14.8 | ≤ 36.0 ms | yes |",
+		"| B27 | create |  | 1.00 ms, 100/s |  | 900 µs, 200/s | 1.11, 2 | ≤ 0.6 of kube-apiserver, ≥ 1.3 of kube-apiserver | **no** |",
+		"1000 requests", "chart " + hostile + " (time)",
+	} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("%q is not in:\n%s", want, text.String())
+		}
+	}
+	var got struct {
+		Title string
+		Table struct {
+			Rows []struct {
+				ID      string
+				Met     bool
+				Results map[string][]struct{ Ops int }
+			}
+		}
+		Charts []report.Chart
+	}
+	if err := json.Unmarshal(raw.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	rows := got.Table.Rows
+	if got.Title != r.Title || len(rows) != 2 || !rows[0].Met || rows[1].Met || rows[0].Results["Larder"][0].Ops != 1000 || len(got.Charts) != 2 {
+		t.Errorf("got %+v", got)
+	}
+	if err := r.Table.Missed(); !errors.Is(err, bench.ErrThreshold) || !strings.Contains(err.Error(), "B27") || strings.Contains(err.Error(), "B1,") {
+		t.Errorf("missed: %v", err)
+	}
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/benchtest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// run runs the command and returns what it printed.
+func run(t *testing.T, args ...string) (out, progress string, err error) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd := command()
+	cmd.SetOut(&stdout)
+	cmd.SetErr(&stderr)
+	cmd.SetArgs(args)
+	err = cmd.ExecuteContext(t.Context())
+	return stdout.String(), stderr.String(), err
+}
+
+// TestWorkloads runs each command once against a small server.
+func TestWorkloads(t *testing.T) {
+	_, kubeconfig := benchtest.Start(t)
+	t.Setenv("KUBECONFIG", kubeconfig)
+	pods := []string{"--pods=10", "--namespaces=2", "--nodes=2"}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{append([]string{"seed", "--clients=4"}, pods...), "10 pods"},
+		{[]string{"read", "/api/v1/pods", "--requests=3"}, "3 requests"},
+		{[]string{"watchlist", "--requests=2", "--objects=10"}, "2 requests"},
+		{[]string{"informer", "--informers=1"}, "1 informer"},
+		{append([]string{"watch", "--watchers=3", "--stuck=1", "--changes=4", "--objects=2", "--rate=1000"}, pods...), "12 deliveries"},
+		{append([]string{"watch", "--watchers=2", "--per-node", "--changes=4", "--objects=10", "--through", kubeconfig}, pods...), "4 events"},
+		{[]string{"open", "--watchers=3", "--idle=1ms"}, "3 watches"},
+		{[]string{"storm", "--watchers=3", "--returns=2"}, "6 watches"},
+		{[]string{"write", "--objects=5", "--clients=2"}, "merge-patch"},
+		{append([]string{"mixed", "--requests=20"}, pods...), "20 requests"},
+	} {
+		out, _, err := run(t, c.args...)
+		if err != nil || !strings.Contains(out, c.want) {
+			t.Errorf("%v: %v; want %q in\n%s", c.args, err, c.want, out)
+		}
+	}
+}
+
+func TestReportsAndThresholds(t *testing.T) {
+	_, kubeconfig := benchtest.Start(t)
+	dir := t.TempDir()
+	page, data := filepath.Join(dir, "report.html"), filepath.Join(dir, "report.json")
+	_, _, err := run(t, "read", "/api/v1/pods", "--kubeconfig", kubeconfig, "--html", page, "--json", data, "--max-p99", "1ns", "--max-cpu-per-op", "1ns")
+	if !errors.Is(err, bench.ErrThreshold) || exitCode(err) != exitCrossed {
+		t.Errorf("got %v and exit %d, want crossed thresholds and exit %d", err, exitCode(err), exitCrossed)
+	}
+	text, err := os.ReadFile(page)
+	if err != nil || !bytes.Contains(text, []byte("<svg")) {
+		t.Errorf("the page has no plot: %v", err)
+	}
+	var got struct{ Results []struct{ Ops int } }
+	raw, err := os.ReadFile(data)
+	if err == nil {
+		err = json.Unmarshal(raw, &got)
+	}
+	if err != nil || len(got.Results) != 1 || got.Results[0].Ops != 20 {
+		t.Errorf("JSON: %v, %s", err, raw)
+	}
+	if _, _, err := run(t, "read", "/api/v1/pods", "--kubeconfig", kubeconfig, "--json", filepath.Join(dir, "none", "x")); err == nil || exitCode(err) != exitFailed {
+		t.Errorf("a report that cannot be written gave %v", err)
+	}
+}
+
+func TestArguments(t *testing.T) {
+	t.Setenv("KUBECONFIG", "")
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"read"}, "arg"},
+		{[]string{"read", "/", "extra"}, "arg"},
+		{[]string{"read", "/"}, "--kubeconfig"},
+		{[]string{"read", "/", "--kubeconfig", "missing"}, "missing"},
+		{[]string{"informer", "--resource", "pods"}, "--resource"},
+		{[]string{"watch", "--objects=0"}, "--objects"},
+		{[]string{"watch", "--pods=5"}, "--objects"},
+		{[]string{"start"}, "arg"},
+		{[]string{"compare", "--rows", "("}, "--rows"},
+		{[]string{"compare", "extra"}, "unknown command"},
+		{[]string{"compare", "--stock=a", "--larder=b", "--etcd=c", "--rounds=0"}, "round"},
+		{[]string{"compare", "--stock=/none", "--larder=/none", "--etcd=/none"}, "/none"},
+		{[]string{"scale", "--server", "other"}, "--server"},
+		{[]string{"limit", "--tape", "missing"}, "missing"},
+		{[]string{"nonsense"}, "unknown command"},
+	} {
+		if _, _, err := run(t, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v, want %q", c.args, err, c.want)
+		}
+	}
+}
+
+func TestHelpNamesEachCommand(t *testing.T) {
+	out, _, err := run(t, "--help")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cmd := range command().Commands() {
+		if strings.Contains(out, "  "+cmd.Name()+" ") == cmd.Hidden {
+			t.Errorf("%s: hidden %v, in help %v", cmd.Name(), cmd.Hidden, !cmd.Hidden)
+		}
+		if cmd.Short == "" {
+			t.Errorf("%s has no help", cmd.Name())
+		}
+		if !cmd.Hidden && cmd.GroupID == "" {
+			t.Errorf("%s is of no group", cmd.Name())
+		}
+	}
+}
+
+// TestDisplay shows progress in place on a terminal.
+func TestDisplay(t *testing.T) {
+	var out bytes.Buffer
+	d := &display{w: &out, terminal: true}
+	d.line("first, long")
+	d.line("second")
+	d.line("second")
+	d.say("stays")
+	d.line(strings.Repeat("x", 500))
+	if got, want := out.String(), "\rfirst, long\rsecond     \r      \rstays\n\r"+strings.Repeat("x", 110); got != want {
+		t.Errorf("shown %q, want %q", got, want)
+	}
+	out.Reset()
+	plain := &display{w: &out}
+	plain.line("not shown")
+	plain.say("shown")
+	if out.String() != "shown\n" {
+		t.Errorf("elsewhere %q", out.String())
+	}
+	if isTerminal(&out) {
+		t.Error("a buffer is a terminal")
+	}
+}
+
+func TestLatest(t *testing.T) {
+	l := &latest{}
+	if l.Progress().Name != "" {
+		t.Error("progress of nothing")
+	}
+	l.set(nil, &bench.Target{})
+	if l.Progress().Name != "" {
+		t.Error("progress of idle targets")
+	}
+}
