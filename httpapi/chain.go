@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"runtime/debug"
 	"strings"
@@ -26,13 +25,15 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
-// handle serves one request that fasthttp has read. A panic goes no further.
-func (s *Server) handle(fast *fasthttp.RequestCtx) {
-	x := &exchange{s: s, fast: fast, received: time.Now(), Request: &Request{}}
+// handle serves one request that fasthttp has read, up to what is to be sent. A panic
+// goes no further.
+func (s *Server) handle(fast *fasthttp.RequestCtx, ss *session, received time.Time) *exchange {
+	x := &exchange{s: s, fast: fast, session: ss, received: received, Request: &Request{}}
 	defer x.fence()
 	if x.parse() {
 		x.serve()
 	}
+	return x
 }
 
 // fence answers for a handler that panicked.
@@ -41,19 +42,14 @@ func (x *exchange) fence() {
 	if p == nil {
 		return
 	}
-	x.abort()
 	if isAbort(p) {
-		x.fast.Response.Reset()
-		x.fast.HijackSetNoResponse(true)
-		x.fast.Hijack(closeConn)
+		x.cut = true
 		return
 	}
 	klog.ErrorS(nil, "Request panicked", "method", x.Method, "path", x.Path, "auditID", x.auditID, "panic", p, "stack", stack())
 	x.panicked()
 	x.abort()
 }
-
-func closeConn(c net.Conn) { c.Close() }
 
 // isAbort reports whether p asks to cut the connection without a word.
 func isAbort(p any) bool {
@@ -81,7 +77,7 @@ func (x *exchange) parse() bool {
 		x.abort()
 		return false
 	}
-	x.impersonates = facts.impersonates
+	x.impersonates, x.foreign = facts.impersonates, facts.foreign
 	r, err := ParseRequest(methodString(x.fast.Method()), string(x.fast.Request.Header.RequestURI()))
 	if r == nil {
 		x.text(http.StatusBadRequest, "400 Bad Request")
@@ -146,7 +142,7 @@ func (x *exchange) setDeadline() bool {
 			return false
 		}
 		if d > 0 && d < timeout {
-			timeout = d
+			timeout, x.hurried = d, true
 		}
 	}
 	x.deadline = x.received.Add(timeout)
@@ -164,6 +160,10 @@ func (x *exchange) authenticate() bool {
 		x.user = processUser
 		return true
 	}
+	if known := x.remembered(); known != nil {
+		x.user = known.User
+		return true
+	}
 	req := x.http()
 	ctx := req.Context()
 	if len(x.s.config.Audiences) > 0 {
@@ -178,6 +178,7 @@ func (x *exchange) authenticate() bool {
 		return false
 	}
 	x.user = resp.User
+	x.remember(resp)
 	// Nothing behind this point may see or forward the credential.
 	req.Header.Del("Authorization")
 	headerrequest.ClearAuthenticationHeaders(req.Header, frontProxyUser, frontProxyUID, frontProxyGroup, frontProxyExtra)
@@ -237,12 +238,8 @@ func (x *exchange) authorize() bool {
 		return true
 	}
 	attributes := x.attributes()
-	ctx := context.Context(x.s.base)
-	if !x.deadline.IsZero() {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, x.deadline)
-		defer cancel()
-	}
+	ctx, cancel := x.bounded()
+	defer cancel()
 	decision, reason, err := x.s.config.Authorizer.Authorize(ctx, attributes)
 	switch {
 	case decision == authorizer.DecisionAllow:
@@ -256,9 +253,16 @@ func (x *exchange) authorize() bool {
 	return false
 }
 
-// attributes are those of apiserver pkg/endpoints/filters/authorization.go.
-func (x *exchange) attributes() *authorizer.AttributesRecord {
-	a := &authorizer.AttributesRecord{
+// attributes are those of apiserver pkg/endpoints/filters/authorization.go. Few
+// authorizers look at selectors, so they are parsed when one does.
+type attributes struct {
+	authorizer.AttributesRecord
+	request *Request
+}
+
+func (x *exchange) attributes() *attributes {
+	x.claims.request = x.Request
+	x.claims.AttributesRecord = authorizer.AttributesRecord{
 		User:            x.user,
 		Verb:            x.Verb,
 		Namespace:       x.Namespace,
@@ -270,23 +274,37 @@ func (x *exchange) attributes() *authorizer.AttributesRecord {
 		ResourceRequest: x.IsResourceRequest,
 		Path:            x.Path,
 	}
-	if x.FieldSelector != "" {
-		selector, err := fields.ParseSelector(x.FieldSelector)
-		if err != nil {
-			a.FieldSelectorParsingErr = err
-		} else if requirements := selector.Requirements(); len(requirements) > 0 {
-			a.FieldSelectorRequirements = requirements
-		}
+	return &x.claims
+}
+
+// GetFieldSelector implements authorizer.Attributes.
+func (a *attributes) GetFieldSelector() (fields.Requirements, error) {
+	if a.request.FieldSelector == "" {
+		return nil, nil
 	}
-	if x.LabelSelector != "" {
-		selector, err := labels.Parse(x.LabelSelector)
-		if err != nil {
-			a.LabelSelectorParsingErr = err
-		} else if requirements, _ := selector.Requirements(); len(requirements) > 0 {
-			a.LabelSelectorRequirements = requirements
-		}
+	selector, err := fields.ParseSelector(a.request.FieldSelector)
+	if err != nil {
+		return nil, err
 	}
-	return a
+	if requirements := selector.Requirements(); len(requirements) > 0 {
+		return requirements, nil
+	}
+	return nil, nil
+}
+
+// GetLabelSelector implements authorizer.Attributes.
+func (a *attributes) GetLabelSelector() (labels.Requirements, error) {
+	if a.request.LabelSelector == "" {
+		return nil, nil
+	}
+	selector, err := labels.Parse(a.request.LabelSelector)
+	if err != nil {
+		return nil, err
+	}
+	if requirements, _ := selector.Requirements(); len(requirements) > 0 {
+		return requirements, nil
+	}
+	return nil, nil
 }
 
 // route hands the request to what serves it.

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"crypto/tls"
-	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -139,34 +138,6 @@ type conn struct {
 	from   *listener
 	peer   string
 	shaken atomic.Bool
-	stolen atomic.Bool
-}
-
-// errStolen is one of the errors that fasthttp does not report.
-var errStolen = fmt.Errorf("httpapi: the connection was taken over: %w", syscall.EPIPE)
-
-// steal leaves c to fasthttp as an empty shell and returns the connection, without
-// deadlines. It is called by the handler of a request: what fasthttp does next fails,
-// so that it lets go of c and keeps its buffers.
-func (c *conn) steal() net.Conn {
-	c.stolen.Store(true)
-	_ = c.Conn.SetDeadline(time.Time{}) // an error will come back from the first write
-	return (*stolenConn)(c)
-}
-
-// stolenConn is a conn in the hands of who stole it.
-type stolenConn conn
-
-// Close ends the connection.
-func (c *stolenConn) Close() error { return (*conn)(c).end() }
-
-// SetWriteDeadline fails when c was stolen, which is the first thing that fasthttp
-// hears of it.
-func (c *conn) SetWriteDeadline(t time.Time) error {
-	if c.stolen.Load() {
-		return errStolen
-	}
-	return c.Conn.SetWriteDeadline(t)
 }
 
 // Handshake completes the handshake within handshakeTimeout.
@@ -181,7 +152,7 @@ func (c *conn) Handshake() error {
 		return err
 	}
 	c.shaken.Store(true)
-	return c.SetDeadline(time.Now().Add(readTimeout))
+	return c.SetDeadline(time.Time{})
 }
 
 // Read reads decrypted bytes.
@@ -194,15 +165,8 @@ func (c *conn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// Close ends the connection, unless it was stolen.
+// Close ends the connection.
 func (c *conn) Close() error {
-	if c.stolen.Load() {
-		return nil
-	}
-	return c.end()
-}
-
-func (c *conn) end() error {
 	c.from.forget(c)
 	return c.Conn.Close()
 }

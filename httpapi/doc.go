@@ -4,8 +4,9 @@
 // # Life of a request
 //
 //  1. A connection is accepted ([Server.Run]), TLS is spoken on it, within ten
-//     seconds and for HTTP/1.1 only. fasthttp reads a header and a body, each
-//     bounded in size and time; what it cannot read is answered 400, 408, 413 or 431.
+//     seconds and for HTTP/1.1 only. fasthttp parses a header and a body, each
+//     bounded in size and time; what cannot be read is answered 400, 408, 413, 431 or
+//  504. The buffers grow with the header and are given back between requests.
 //  2. The header block is inspected, and refused if two readers could read it in
 //     two ways. Method and target become a [Request], by one parser. Routing and
 //     authorization read nothing else.
@@ -37,8 +38,8 @@
 //
 // # Goroutines
 //
-// [Server.Run] owns all of them and returns after the last: fasthttp's for
-// connections, one per upgraded connection, one per request of a net/http handler, one
+// [Server.Run] owns all of them and returns after the last: one per
+// connection, one per upgraded connection, one per request of a net/http handler, one
 // that looks for clients that left. A handler may outlive its request's deadline, and
 // then keeps nothing but itself alive.
 //

@@ -1,13 +1,16 @@
 package httpapi
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
+	"sync"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -16,7 +19,7 @@ import (
 
 // exchange is one request on its way through the chain and its answer on the way
 // back. It is the seam to the HTTP library: nothing outside this file and server.go
-// reads a request from fasthttp or writes a response to it.
+// reads a request from fasthttp or writes a response to it, but for session.go.
 //
 // It belongs to the goroutine that serves it and ends with the handler. What it
 // hands out are copies; what it is given to send is shared and not changed.
@@ -27,11 +30,26 @@ type exchange struct {
 	fast     *fasthttp.RequestCtx
 	received time.Time
 	deadline time.Time // zero for long-running requests
+	hurried  bool      // the client asked for an earlier deadline than the server's
 	auditID  string
 	user     user.Info
 	detached *http.Request
 
 	impersonates bool // the request asks to act as somebody else
+	foreign      bool // it has credentials that are not remembered
+	session      *session
+	claims       attributes
+
+	// The response is what was set of fast, but for a body of known size.
+	body writerToCloser
+	size int
+	// streams says that the size of the body is not known: it leaves as it comes.
+	streams bool
+	// taken takes the connection over, stolen says that somebody has it already, and
+	// cut ends it, all without a response.
+	taken  func(net.Conn)
+	stolen bool
+	cut    bool
 }
 
 // peek returns a request header without copying it. The bytes end with the
@@ -68,17 +86,75 @@ func (x *exchange) head(status int, contentType string) {
 // closed when they are written or the client is gone.
 func (x *exchange) sendFrom(status int, contentType string, size int, body writerToCloser) {
 	x.head(status, contentType)
-	x.fast.Response.SetBodyStream(&bodyWriter{body}, size)
+	x.body, x.size = body, size
+}
+
+// write writes the response to w.
+func (x *exchange) write(w io.Writer) error {
+	out := newChunkWriter(w)
+	defer out.release()
+	if x.body == nil {
+		return x.writeBuffered(out)
+	}
+	resp := &x.fast.Response
+	resp.Header.SetContentLength(x.size)
+	out.buf = resp.Header.AppendBytes(out.buf)
+	want := int64(len(out.buf))
+	if !resp.SkipBody {
+		want += int64(x.size)
+		if _, err := x.body.WriteTo(out); err != nil {
+			return err
+		}
+	}
+	out.flush()
+	if out.err == nil && out.written != want {
+		return fmt.Errorf("httpapi: wrote %d bytes of %d", out.written, want)
+	}
+	return out.err
+}
+
+// writers holds buffers for what fasthttp writes.
+var writers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, 4<<10) }}
+
+// writeBuffered writes a response whose body fasthttp has.
+func (x *exchange) writeBuffered(out *chunkWriter) error {
+	w := writers.Get().(*bufio.Writer)
+	defer writers.Put(w)
+	defer w.Reset(nil)
+	w.Reset(out)
+	if x.streams {
+		w.Reset(out.w) // each piece when it comes
+	}
+	err := x.fast.Response.Write(w)
+	if flushErr := w.Flush(); err == nil {
+		err = flushErr
+	}
+	out.flush()
+	if err == nil {
+		err = out.err
+	}
+	return err
+}
+
+// close ends what the response would have been written from.
+func (x *exchange) close() {
+	if x.body != nil {
+		x.body.Close()
+		x.body = nil
+	}
 }
 
 // sendReader completes the response with what body yields, whose size is not known.
 func (x *exchange) sendReader(status int, body io.ReadCloser) {
 	x.head(status, "")
+	x.streams = true
 	x.fast.Response.SetBodyStream(body, -1)
 }
 
 // reset forgets what was set of the response.
 func (x *exchange) reset() {
+	x.close()
+	x.streams = false
 	x.fast.Response.Reset()
 	x.fast.Response.Header.SetNoDefaultContentType(true)
 	x.commonHeaders()
@@ -92,26 +168,23 @@ func (x *exchange) abort() { x.fast.SetConnectionClose() }
 // use the exchange, which ends before it begins.
 func (x *exchange) take(serve func(ctx context.Context, st *stream)) {
 	s := x.s
-	x.fast.HijackSetNoResponse(true)
-	x.fast.Hijack(func(c net.Conn) { s.streams.start(s.base, c, serve) })
+	x.taken = func(c net.Conn) { s.streams.start(s.base, c, serve) }
 }
 
-// steal takes the connection out of fasthttp's hands, for one who writes the whole
-// response and reads nothing more. What fasthttp had read ahead is lost, which take
-// does not lose; but fasthttp gets back its buffers, and spends no goroutine.
+// steal returns the connection to one who writes the whole response and reads
+// nothing more, and may do so at once. What was read ahead is lost, which take does
+// not lose.
 func (x *exchange) steal() net.Conn {
-	return x.fast.Conn().(interface{ steal() net.Conn }).steal()
+	x.stolen = true
+	c := x.fast.Conn()
+	_ = c.SetDeadline(time.Time{}) // an error will come back from the first write
+	return c
 }
 
 type writerToCloser interface {
 	io.WriterTo
 	io.Closer
 }
-
-// bodyWriter makes a reader of what fasthttp shall only ever write from.
-type bodyWriter struct{ writerToCloser }
-
-func (*bodyWriter) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
 // commonHeaders sets what every response carries.
 func (x *exchange) commonHeaders() {
@@ -157,8 +230,9 @@ func (x *exchange) copyRequest() *http.Request {
 	in := &x.fast.Request
 	header := make(http.Header, in.Header.Len())
 	for k, v := range in.Header.All() {
-		switch key := string(k); key {
-		case "Host", "Transfer-Encoding":
+		switch key := string(k); {
+		case key == "Host" || key == "Transfer-Encoding":
+		case x.user != nil && isCredential(key): // nothing behind may see or forward it
 		default:
 			header[key] = append(header[key], string(v))
 		}

@@ -135,23 +135,15 @@ func echo(w http.ResponseWriter, req *http.Request) {
 
 func TestSettings(t *testing.T) {
 	s := newServer(Config{})
-	f := s.fast
 	for name, ok := range map[string]bool{
-		"multipart bodies are not parsed":              f.DisablePreParseMultipartForm,
-		"bodies are read before the handler":           !f.StreamRequestBody,
-		"bodies are bounded as upstream's":             f.MaxRequestBodySize == 3<<20,
-		"headers are bounded":                          f.ReadBufferSize == 16<<10,
-		"reading a request takes bounded time":         f.ReadTimeout == 32*time.Second,
-		"idle connections end":                         f.IdleTimeout == 90*time.Second,
-		"writing a response takes bounded time":        f.WriteTimeout > 0,
-		"connections are bounded":                      f.Concurrency == 1<<16,
-		"the server does not say its name":             f.NoDefaultServerHeader,
-		"logs hold no header":                          f.SecureErrorLogMessage,
-		"connections close on shutdown":                f.CloseOnShutdown,
-		"streams keep none of fasthttp's buffers":      f.KeepHijackedConns,
-		"no content type is made up":                   f.NoDefaultContentType,
-		"errors are answered by the server's own hand": f.ErrorHandler != nil,
-		"connections of one address are bounded":       s.config.MaxConnsPerIP == 1<<14,
+		"bodies are bounded as upstream's":       s.config.MaxRequestBodyBytes == 3<<20,
+		"headers are bounded as upstream's":      s.config.MaxHeaderBytes == 1<<20,
+		"reading a header takes bounded time":    s.limits.header == 32*time.Second,
+		"reading a body takes bounded time":      s.limits.body == s.config.RequestTimeout && s.config.RequestTimeout == time.Minute,
+		"idle connections end":                   s.limits.idle == 90*time.Second,
+		"writing a response takes bounded time":  s.limits.write > 0,
+		"connections are bounded":                s.outer.most == 1<<16 && s.inner.most == 1<<16,
+		"connections of one address are bounded": s.config.MaxConnsPerIP == 1<<14,
 	} {
 		if !ok {
 			t.Errorf("not so: %s", name)
@@ -230,7 +222,7 @@ func TestRequestsAreReadOnce(t *testing.T) {
 func TestLimits(t *testing.T) {
 	f := newFront(t, Config{MaxConnsPerIP: 4}, func(routes *table) { routes.handle("/x", http.HandlerFunc(echo)) })
 	t.Run("header", func(t *testing.T) {
-		out := f.raw(t, "GET /x HTTP/1.1\r\nHost: h\r\nA: "+strings.Repeat("a", 17<<10)+"\r\n\r\n")
+		out := f.raw(t, "GET /x HTTP/1.1\r\nHost: h\r\nA: "+strings.Repeat("a", 1<<20+8<<10)+"\r\n\r\n")
 		if !strings.HasPrefix(out, "HTTP/1.1 431 ") {
 			t.Errorf("answer %.80q", out)
 		}

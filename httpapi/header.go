@@ -11,6 +11,8 @@ type headerFacts struct {
 	malformed string
 	// impersonates says that the request asks to act as somebody else.
 	impersonates bool
+	// foreign says that it may have credentials beside the Authorization header.
+	foreign bool
 }
 
 // inspect reads a header block as it was sent. fasthttp takes names that are no
@@ -44,12 +46,17 @@ func inspect(block []byte) headerFacts {
 			}
 		case len(name) > len(impersonatePrefix) && foldEqual(name[:len(impersonatePrefix)], impersonatePrefix):
 			facts.impersonates = true
+		case len(name) > len(remotePrefix) && foldEqual(name[:len(remotePrefix)], remotePrefix), foldEqual(name, "sec-websocket-protocol"):
+			facts.foreign = true
 		}
 	}
 	return facts
 }
 
-const impersonatePrefix = "impersonate-"
+const (
+	impersonatePrefix = "impersonate-"
+	remotePrefix      = "x-remote-"
+)
 
 func (f *headerFacts) once(seen *bool, name string) {
 	if *seen {

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 
@@ -48,7 +47,7 @@ func (x *exchange) getObject(i *installed) (*cache.Object, error) {
 	if err := checkName(x.Name); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithDeadline(x.s.base, x.deadline)
+	ctx, cancel := x.bounded()
 	defer cancel()
 	o, err := i.view.Resource.Get(ctx, scope, x.Query.Get("resourceVersion"))
 	if err != nil {

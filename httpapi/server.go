@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/valyala/fasthttp"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/admission"
@@ -34,7 +33,9 @@ type Config struct {
 	TLS      *tls.Config
 
 	// Authenticator finds out who asks; nil makes everybody the super-user, which
-	// is for tests. Audiences are what tokens may be meant for.
+	// is for tests. It looks at the client's certificate and at the headers
+	// Authorization, Sec-WebSocket-Protocol and X-Remote-..., and its word is taken for
+	// a second. Audiences are what tokens may be meant for.
 	Authenticator authenticator.Request
 	Audiences     authenticator.Audiences
 	// Authorizer decides what they may do; nil allows everything.
@@ -71,8 +72,9 @@ type Config struct {
 
 	// MaxRequestBodyBytes bounds a request's body; 0 means 3 MiB.
 	MaxRequestBodyBytes int64
-	// MaxHeaderBytes bounds a request's header, and is what a connection that
-	// reads one holds; 0 means 16 KiB.
+	// MaxHeaderBytes bounds a request's line and header, of which 4 KiB more are
+	// let pass, as net/http does; 0 means 1 MiB. A connection holds a buffer that a
+	// header fits into while it reads a request.
 	MaxHeaderBytes int
 	// CompressedListBytes bounds what is kept of compressed lists; 0 means 64 MiB.
 	CompressedListBytes int64
@@ -99,7 +101,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.MinRequestTimeout, 30*time.Minute)
 	setDefault(&c.ShutdownGrace, time.Minute)
 	setDefault(&c.MaxRequestBodyBytes, 3<<20)
-	setDefault(&c.MaxHeaderBytes, 16<<10)
+	setDefault(&c.MaxHeaderBytes, http.DefaultMaxHeaderBytes)
 	setDefault(&c.CompressedListBytes, 64<<20)
 	setDefault(&c.MaxConns, 1<<16)
 	setDefault(&c.MaxConnsPerIP, 1<<14)
@@ -113,8 +115,6 @@ func setDefault[T comparable](field *T, value T) {
 }
 
 const (
-	readTimeout      = 32 * time.Second
-	idleTimeout      = 90 * time.Second
 	handshakeTimeout = 10 * time.Second
 	keepalivePeriod  = 15 * time.Second
 	writeTimeout     = time.Minute // of one response, or of one batch of a stream
@@ -123,21 +123,24 @@ const (
 // Server is the front door. Build one with [New] and serve with [Server.Run].
 type Server struct {
 	config Config
-	fast   *fasthttp.Server // what the network reaches
-	inner  *fasthttp.Server // what this process reaches, without network
+	limits limits
+	outer  *door // what the network reaches
+	inner  *door // what this process reaches, without network
 	memory *memoryListener
 	client http.RoundTripper
 	table  atomic.Pointer[table]
 
 	impersonation http.Handler
 	stitcher      *stitcher
+	digester      *digester
 
-	streams  streams
-	work     sync.WaitGroup // handlers that run on goroutines of their own
-	base     context.Context
-	cancel   context.CancelFunc
-	draining chan struct{} // closed when shutdown begins
-	drain    sync.Once
+	deadlines deadlines
+	streams   streams
+	work      sync.WaitGroup // handlers that run on goroutines of their own
+	base      context.Context
+	cancel    context.CancelFunc
+	draining  chan struct{} // closed when shutdown begins
+	drain     sync.Once
 }
 
 // New builds a server from config and installs everything that it serves. It does
@@ -159,38 +162,16 @@ func newServer(config Config) *Server {
 	s := &Server{config: config, memory: newMemoryListener(), draining: make(chan struct{})}
 	s.base, s.cancel = context.WithCancel(context.Background())
 	s.streams.init()
-	s.fast = s.settings()
-	s.inner = s.settings()
+	s.limits = limits{header: headerTimeout, idle: idleTimeout, body: config.RequestTimeout, write: writeTimeout}
+	s.outer = s.newDoor(config.MaxConns)
+	s.inner = s.newDoor(config.MaxConns)
+	s.deadlines.init(s.base, config.RequestTimeout)
 	s.client = s.memory.client()
 	s.impersonation = newImpersonation(config.Authorizer)
+	s.digester = newDigester()
 	s.stitcher = newStitcher(config.CompressedListBytes)
 	s.publish(newTable())
 	return s
-}
-
-// settings returns a fasthttp server as safe as net/http's: fasthttp itself
-// recovers from no panic, has no timeouts, splits bodies by content type, and says
-// its name and its clients' headers wherever it can. Keepalive and the bound on
-// connections of one address are the listener's: fasthttp sees neither through TLS.
-func (s *Server) settings() *fasthttp.Server {
-	return &fasthttp.Server{
-		Handler:                      s.handle,
-		ErrorHandler:                 s.handleError,
-		ReadTimeout:                  readTimeout,
-		WriteTimeout:                 writeTimeout,
-		IdleTimeout:                  idleTimeout,
-		ReadBufferSize:               s.config.MaxHeaderBytes,
-		MaxRequestBodySize:           int(s.config.MaxRequestBodyBytes),
-		Concurrency:                  s.config.MaxConns,
-		DisablePreParseMultipartForm: true,
-		StreamRequestBody:            false, // an unread body would be parsed as the next request
-		SecureErrorLogMessage:        true,
-		NoDefaultServerHeader:        true,
-		NoDefaultContentType:         true,
-		CloseOnShutdown:              true,
-		KeepHijackedConns:            true, // a stream keeps no buffer of fasthttp's
-		Logger:                       frontLogger{},
-	}
 }
 
 // RoundTripper reaches the server's handlers from within the process, as the
@@ -207,8 +188,8 @@ func (s *Server) Run(ctx context.Context) error {
 	defer s.cancel()
 	door := newListener(s.config.Listener, s.config.TLS, s.config.MaxConnsPerIP)
 	group, groupCtx := errgroup.WithContext(ctx)
-	group.Go(func() error { return serveOn(s.fast, door, "network") })
-	group.Go(func() error { return serveOn(s.inner, s.memory, "in-process") })
+	group.Go(func() error { return s.outer.serve(door) })
+	group.Go(func() error { return s.inner.serve(s.memory) })
 	sweep, stopSweep := context.WithCancel(context.Background())
 	defer stopSweep()
 	group.Go(func() error { s.streams.sweep(sweep, sweepInterval); return nil })
@@ -218,13 +199,6 @@ func (s *Server) Run(ctx context.Context) error {
 		return s.shutdown(door)
 	})
 	return group.Wait()
-}
-
-func serveOn(f *fasthttp.Server, l net.Listener, name string) error {
-	if err := f.Serve(l); err != nil {
-		return fmt.Errorf("httpapi: serve %s: %w", name, err)
-	}
-	return nil
 }
 
 // beginDrain withdraws readiness.
@@ -238,15 +212,17 @@ func (s *Server) shutdown(door *listener) error {
 	grace, cancel := context.WithTimeout(context.Background(), s.config.ShutdownGrace)
 	defer cancel()
 	s.streams.end()
-	err := s.fast.ShutdownWithContext(grace)
+	s.outer.close()
+	door.Close()
+	err := s.outer.drain(grace)
 	s.streams.wait(grace)
 	s.cancel()
 	s.client.(*http.Transport).CloseIdleConnections()
-	if innerErr := s.inner.ShutdownWithContext(grace); err == nil {
+	s.inner.close()
+	s.memory.Close()
+	if innerErr := s.inner.drain(grace); err == nil {
 		err = innerErr
 	}
-	door.Close() // Serve may not have begun when it was told to end
-	s.memory.Close()
 	door.closeAll()
 	s.memory.closeAll()
 	s.streams.abort()

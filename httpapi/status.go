@@ -95,24 +95,30 @@ func (x *exchange) panicked() {
 	x.text(http.StatusInternalServerError, "This request caused apiserver to panic. Look in the logs for details.")
 }
 
-// handleError answers what fasthttp could not read as a request.
-func (s *Server) handleError(ctx *fasthttp.RequestCtx, err error) {
+// handleError answers what fasthttp could not read as a request. inBody says that its
+// header could be.
+func (s *Server) handleError(ctx *fasthttp.RequestCtx, err error, inBody bool) *exchange {
 	x := &exchange{Request: &Request{}, s: s, fast: ctx}
 	x.reset()
 	var small *fasthttp.ErrSmallBuffer
 	var timeout net.Error
+	late := errors.As(err, &timeout) && timeout.Timeout()
 	switch {
 	case errors.As(err, &small):
+		drain(ctx.Conn())
 		x.text(http.StatusRequestHeaderFieldsTooLarge, "431 Request Header Fields Too Large")
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):
 		drain(ctx.Conn())
 		x.fail(apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", s.config.MaxRequestBodyBytes)))
-	case errors.As(err, &timeout) && timeout.Timeout():
+	case late && inBody:
+		x.timedOut()
+	case late:
 		x.text(http.StatusRequestTimeout, "408 Request Timeout")
 	default:
 		x.text(http.StatusBadRequest, "400 Bad Request")
 	}
 	x.abort()
+	return x
 }
 
 // frontLogger takes what fasthttp has to say of connections, which is of interest

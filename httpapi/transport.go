@@ -5,8 +5,6 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/valyala/fasthttp/fasthttputil"
 )
@@ -25,8 +23,7 @@ type memoryListener struct {
 // memoryConn is the server's end of such a connection.
 type memoryConn struct {
 	net.Conn
-	from   *memoryListener
-	stolen atomic.Bool
+	from *memoryListener
 }
 
 func newMemoryListener() *memoryListener {
@@ -54,35 +51,8 @@ func (l *memoryListener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// SetWriteDeadline fails when c was stolen: see [conn].SetWriteDeadline.
-func (c *memoryConn) SetWriteDeadline(t time.Time) error {
-	if c.stolen.Load() {
-		return errStolen
-	}
-	return c.Conn.SetWriteDeadline(t)
-}
-
-// steal leaves c to fasthttp as an empty shell: see [conn.steal].
-func (c *memoryConn) steal() net.Conn {
-	c.stolen.Store(true)
-	return (*stolenMemoryConn)(c)
-}
-
-// stolenMemoryConn is a memoryConn in the hands of who stole it.
-type stolenMemoryConn memoryConn
-
 // Close ends the connection.
-func (c *stolenMemoryConn) Close() error { return (*memoryConn)(c).end() }
-
-// Close ends the connection, unless it was stolen.
 func (c *memoryConn) Close() error {
-	if c.stolen.Load() {
-		return nil
-	}
-	return c.end()
-}
-
-func (c *memoryConn) end() error {
 	c.from.mu.Lock()
 	delete(c.from.open, c)
 	c.from.mu.Unlock()
@@ -97,7 +67,7 @@ func (l *memoryListener) closeAll() {
 	}
 	l.mu.Unlock()
 	for _, c := range open {
-		c.end()
+		c.Close()
 	}
 }
 

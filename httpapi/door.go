@@ -1,0 +1,156 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// door accepts the connections of a listener and serves each on a goroutine.
+type door struct {
+	s    *Server
+	most int           // open connections
+	stop chan struct{} // closed when no request may follow another
+
+	running sync.WaitGroup // sessions
+
+	mu   sync.Mutex
+	open map[*session]struct{} // guarded by mu
+	shut bool                  // guarded by mu: stop is closed
+}
+
+func (s *Server) newDoor(most int) *door {
+	return &door{s: s, most: most, stop: make(chan struct{}), open: make(map[*session]struct{})}
+}
+
+const (
+	acceptRetry    = 5 * time.Millisecond
+	acceptRetryMax = time.Second
+	// newGrace is how long, after shutdown has begun, a connection may take to send
+	// its first request, idlePoll how often idle connections are looked for then.
+	newGrace = 5 * time.Second
+	idlePoll = 10 * time.Millisecond
+)
+
+// serve accepts connections until l is closed, and waits for the last one to end.
+func (d *door) serve(l net.Listener) error {
+	defer d.running.Wait()
+	for delay := acceptRetry; ; {
+		c, err := l.Accept()
+		switch {
+		case err == nil:
+			delay = acceptRetry
+			d.take(c)
+		case d.stopping():
+			return nil
+		case passes(err):
+			select {
+			case <-d.stop:
+			case <-time.After(delay):
+			}
+			delay = min(2*delay, acceptRetryMax)
+		default:
+			return fmt.Errorf("httpapi: accept: %w", err)
+		}
+	}
+}
+
+// passes reports whether accepting may work again: a client gave up, or there are
+// too many files open.
+func passes(err error) bool {
+	for _, no := range []syscall.Errno{
+		syscall.ECONNABORTED, syscall.EINTR, syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM,
+	} {
+		if errors.Is(err, no) {
+			return true
+		}
+	}
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// take serves c, or closes it if there are too many: before the handshake there is
+// no way to say why.
+func (d *door) take(c net.Conn) {
+	ss := &session{s: d.s, door: d, conn: c, began: time.Now()}
+	if !d.admit(ss) {
+		c.Close()
+		return
+	}
+	d.running.Go(ss.serve)
+}
+
+func (d *door) admit(ss *session) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.shut || len(d.open) >= d.most {
+		return false
+	}
+	d.open[ss] = struct{}{}
+	return true
+}
+
+func (d *door) forget(ss *session) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.open, ss)
+}
+
+// stopping reports whether connections end with the request that they are at.
+func (d *door) stopping() bool {
+	select {
+	case <-d.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// close lets no request follow another from now on.
+func (d *door) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.shut {
+		d.shut = true
+		close(d.stop)
+	}
+}
+
+// drain waits until the requests under way have been answered, or ctx ends.
+func (d *door) drain(ctx context.Context) error {
+	ticker := time.NewTicker(idlePoll)
+	defer ticker.Stop()
+	for d.closeIdle() > 0 {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-ticker.C:
+		}
+	}
+	return nil
+}
+
+// closeIdle closes connections without a request and returns how many are left.
+func (d *door) closeIdle() (left int) {
+	idle, left := d.takeIdle()
+	for _, ss := range idle {
+		ss.conn.Close()
+	}
+	return left
+}
+
+func (d *door) takeIdle() (idle []*session, open int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for ss := range d.open {
+		if ss.state.CompareAndSwap(sessionIdle, sessionClosed) ||
+			time.Since(ss.began) > newGrace && ss.state.CompareAndSwap(sessionNew, sessionClosed) {
+			idle = append(idle, ss)
+		}
+	}
+	return idle, len(d.open)
+}

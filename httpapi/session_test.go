@@ -1,0 +1,196 @@
+package httpapi
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestLongHeaders: a header may be as long as net/http lets it be, whatever stands in
+// it, and what follows it on the connection is the next request.
+func TestLongHeaders(t *testing.T) {
+	f := newFront(t, Config{}, func(routes *table) {
+		routes.handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			body, _ := io.ReadAll(req.Body)
+			fmt.Fprintf(w, "%d %d %d", len(req.URL.Query().Get("labelSelector")), len(req.Header.Get("X-Token")), len(body))
+		}))
+	})
+	const bound = 1<<20 + 4<<10
+	request := func(selector, token, body int) string {
+		return fmt.Sprintf("POST /x?labelSelector=%s HTTP/1.1\r\nHost: h\r\nX-Token: %s\r\nContent-Length: %d\r\n\r\n%s",
+			strings.Repeat("s", selector), strings.Repeat("a", token), body, strings.Repeat("b", body))
+	}
+	rest := len(request(0, 0, 0))
+	for _, c := range []struct {
+		selector, token, body int
+		refused               bool
+	}{
+		{10, 20, 30, false},
+		{headerStart, 1, 1, false},
+		{600 << 10, 1, 1, false},
+		{1, 200 << 10, 2 << 20, false},
+		{headerStart - rest, 0, 0, false}, {headerStart - rest + 1, 0, 0, false}, {headerStart - rest - 1, 0, 0, false},
+		{16<<10 - rest, 0, 0, false}, {16<<10 - rest + 1, 0, 0, false},
+		{bound - rest, 0, 0, false},
+		{bound - rest + 1, 0, 0, true},
+		{2 << 20, 0, 0, true},
+	} {
+		conn := f.dial(t)
+		in := bufio.NewReader(conn)
+		for range 2 { // the second finds what the first has grown
+			text := request(c.selector, c.token, c.body)
+			sent := make(chan error, 1)
+			go func() { _, err := io.WriteString(conn, text+request(1, 2, 3)); sent <- err }()
+			for i, want := range []string{fmt.Sprint(c.selector, c.token, c.body), "1 2 3"} {
+				resp, err := http.ReadResponse(in, nil)
+				if err != nil {
+					t.Fatalf("%+v: request %d: %v", c, i, err)
+				}
+				body, _ := io.ReadAll(resp.Body)
+				if c.refused {
+					if resp.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+						t.Errorf("%+v: %d", c, resp.StatusCode)
+					}
+					break
+				}
+				if resp.StatusCode != http.StatusOK || string(body) != want {
+					t.Errorf("%+v: request %d: %d %s, want %s", c, i, resp.StatusCode, body, want)
+				}
+			}
+			err := <-sent
+			if c.refused {
+				break
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		conn.Close()
+	}
+}
+
+// TestIdleConnectionsHoldNoBuffers: what a long header took is given back.
+func TestIdleConnectionsHoldNoBuffers(t *testing.T) {
+	s := newServer(Config{})
+	defer s.cancel()
+	script := "GET / HTTP/1.1\r\nHost: h\r\nA: " + strings.Repeat("a", 100<<10) + "\r\n\r\n"
+	ss := &session{s: s, door: s.newDoor(1), conn: &scriptConn{in: bytes.NewReader([]byte(script))}}
+	ss.size = headerStart
+	if !ss.await(time.Minute) || ss.in != nil {
+		t.Fatal("a buffer before the first byte")
+	}
+	if _, again := ss.requests(); !again {
+		t.Fatal("the connection ended")
+	}
+	if ss.in != nil || len(ss.ahead) != 0 || ss.size != headerStart {
+		t.Errorf("left: reader %v, %d bytes, next buffer %d", ss.in != nil, len(ss.ahead), ss.size)
+	}
+}
+
+// pace is what a client does: sends a piece, and waits.
+type pace struct {
+	piece string
+	wait  time.Duration
+}
+
+// TestSlowClients: who sends slowly has as long as upstream's server gives, no less
+// and not much more.
+func TestSlowClients(t *testing.T) {
+	const head = "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n"
+	drip := func(first string, piece string, n int, wait time.Duration) []pace {
+		paces := []pace{{first, wait}}
+		for range n {
+			paces = append(paces, pace{piece, wait})
+		}
+		return paces
+	}
+	for _, c := range []struct {
+		name     string
+		paces    []pace
+		status   string        // of the answer; "" if there may be none
+		from, to time.Duration // when it comes
+	}{
+		{"fast", []pace{{head + "\r\n0123456789", 0}}, "200", 0, 0},
+		{"slow upload", append([]pace{{head + "\r\n", time.Second}}, drip("", "0", 10, 5*time.Second)...), "200", 50 * time.Second, 60 * time.Second},
+		{"endless upload", append([]pace{{head + "\r\n", time.Second}}, drip("", "0", 8, 10*time.Second)...), "504", 60 * time.Second, 66 * time.Second},
+		{"endless header", drip("GET /x HTTP/1.1\r\nHost: h\r\n", "A: b\r\n", 100, 2*time.Second), "408", 32 * time.Second, 40 * time.Second},
+		{"endless line", drip("GET /x", "x", 1000, time.Second), "408", 32 * time.Second, 40 * time.Second},
+		{"silence", []pace{{"", time.Hour}}, "", 32 * time.Second, 38 * time.Second},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { checkPace(t, c.paces, c.status, c.from, c.to) })
+		})
+	}
+}
+
+func checkPace(t *testing.T, paces []pace, status string, from, to time.Duration) {
+	s := newServer(Config{})
+	defer s.cancel()
+	routes := newTable()
+	routes.handle("/x", http.HandlerFunc(echo))
+	s.publish(routes)
+	client, server := net.Pipe()
+	start := time.Now()
+	d := s.newDoor(1)
+	d.take(server)
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		for _, p := range paces {
+			if p.piece != "" {
+				if _, err := io.WriteString(client, p.piece); err != nil {
+					return
+				}
+			}
+			time.Sleep(p.wait)
+		}
+	})
+	line, _ := bufio.NewReader(client).ReadString('\n')
+	took := time.Since(start)
+	if got, _, _ := strings.Cut(strings.TrimPrefix(line, "HTTP/1.1 "), " "); got != status || took < from || took > to {
+		t.Errorf("%q after %v, want %s from %v to %v", line, took, status, from, to)
+	}
+	client.Close()
+	sending.Wait()
+	d.running.Wait()
+	s.work.Wait()
+}
+
+// TestIdleConnectionsEnd: a connection without a request ends, but not before clients
+// stop using one that is idle.
+func TestIdleConnectionsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(Config{})
+		defer s.cancel()
+		client, server := net.Pipe()
+		d := s.newDoor(1)
+		d.take(server)
+		in := bufio.NewReader(client)
+		for range 3 {
+			if _, err := io.WriteString(client, "GET /x HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			resp, err := http.ReadResponse(in, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			io.Copy(io.Discard, resp.Body)
+			time.Sleep(89 * time.Second)
+		}
+		start := time.Now()
+		if _, err := in.ReadByte(); err != io.EOF {
+			t.Errorf("read: %v", err)
+		}
+		if took := time.Since(start); took < time.Second || took > 8*time.Second {
+			t.Errorf("ended %v after the last request", 89*time.Second+took)
+		}
+		d.running.Wait()
+	})
+}
