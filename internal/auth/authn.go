@@ -13,9 +13,10 @@ import (
 	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
 )
 
-// tokenSuccessTTL is how long an accepted token is remembered: kubernetes
+// tokenSuccessTTL is how long an accepted token is remembered. The front door takes
+// an answer for a second more, ten in all: kubernetes
 // pkg/kubeapiserver/options/authentication.go.
-const tokenSuccessTTL = 10 * time.Second
+const tokenSuccessTTL = 9 * time.Second
 
 func (a *Auth) loadAuthenticator(ctx context.Context, c Config) error {
 	config := kubeauthenticator.Config{

@@ -14,7 +14,7 @@ import (
 
 const (
 	// certSuccessTTL is how long an accepted client certificate is remembered.
-	certSuccessTTL = 10 * time.Second
+	certSuccessTTL = 9 * time.Second
 	// certsRemembered bounds the memory; a connection uses one entry.
 	certsRemembered = 16 << 10
 )

@@ -14,9 +14,11 @@
 //   - RuleResolver: what a subject may do, for SelfSubjectRulesReview.
 //   - Tokens: signs service-account tokens for TokenRequest.
 //
-// Accepted tokens are remembered for ten seconds, keyed by an HMAC under a key of
-// this process; so are accepted client certificates, each for its connection. The objects a service-account token is bound to are looked up in
-// process, from the caches, when the token is not remembered.
+// Accepted tokens are remembered for nine seconds, keyed by an HMAC under a key of
+// this process, and the front door takes an answer for one second more; so are
+// accepted client certificates, each for its connection. The objects a service-account
+// token is bound to are looked up in process, from the caches, when the token is not
+// remembered.
 //
 // # Goroutines
 //
