@@ -16,6 +16,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/storage/datadir"
 	"go.uber.org/zap/zapcore"
 )
 
@@ -45,8 +46,12 @@ type EmbeddedConfig struct {
 	// UnsafeNoFsync acknowledges writes before they are on disk. They survive the
 	// end of this process, but not of the machine.
 	UnsafeNoFsync bool
-	Logger        *slog.Logger // nil discards
-	Observer      Observer
+	// Die is called, from any goroutine, when the running server cannot store what it
+	// has to: the disk is full, or a file is damaged. It must end the process; nil
+	// panics.
+	Die      func(error)
+	Logger   *slog.Logger // nil discards
+	Observer Observer
 }
 
 // NewEmbedded returns a store kept by an etcd server that Run starts inside this
@@ -105,6 +110,9 @@ func alone(server *etcdserver.EtcdServer, header *etcdserverpb.ResponseHeader) b
 }
 
 func startEmbedded(ctx context.Context, config *embed.Config) (*embed.Etcd, error) {
+	if err := checkDatabase(datadir.ToBackendFileName(config.Dir)); err != nil {
+		return nil, err
+	}
 	server, err := startEtcd(config)
 	if err != nil {
 		return nil, err
@@ -156,7 +164,7 @@ func embeddedConfig(cfg EmbeddedConfig, logger *slog.Logger) (*embed.Config, err
 	}
 	config.UnsafeNoFsync = cfg.UnsafeNoFsync
 	config.BootstrapDefragThresholdMegabytes = defragThreshold
-	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(logger, zapcore.WarnLevel))
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(serverLogger(logger, zapcore.WarnLevel, cfg.Die))
 	return config, listenOnSocket(config, logger)
 }
 

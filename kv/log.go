@@ -2,7 +2,11 @@ package kv
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"runtime"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -10,10 +14,49 @@ import (
 )
 
 // zapLogger returns a logger for etcd that passes on entries of a level and above.
-// A fatal entry still ends the process, which is how etcd refuses to acknowledge a
-// write that it could not store.
-func zapLogger(logger *slog.Logger, level zapcore.Level) *zap.Logger {
-	return zap.New(slogCore{Level: level, logger: logger})
+func zapLogger(logger *slog.Logger, level zapcore.Level, options ...zap.Option) *zap.Logger {
+	return zap.New(slogCore{Level: level, logger: logger}, options...)
+}
+
+// serverLogger is for an embedded server, which logs its last words when it cannot go
+// on: that is how it refuses to acknowledge a write that it could not store. They are
+// not logged but given to die, or panicked with while the server is being started.
+func serverLogger(logger *slog.Logger, level zapcore.Level, die func(error)) *zap.Logger {
+	hook := lastWords{die}
+	return zapLogger(logger, level, zap.WithPanicHook(hook), zap.WithFatalHook(hook))
+}
+
+// lastWords is what a zap logger does after an entry that says that it is the last.
+type lastWords struct{ die func(error) }
+
+// OnWrite does not return.
+func (w lastWords) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
+	err := errors.New(entry.Message)
+	for _, field := range fields {
+		if cause, ok := field.Interface.(error); ok && field.Type == zapcore.ErrorType {
+			err = fmt.Errorf("%s: %w", entry.Message, cause)
+		}
+	}
+	if w.die == nil || starting() {
+		panic(err)
+	}
+	w.die(fmt.Errorf("kv: embedded etcd failed: %w", err))
+}
+
+// starting reports whether the caller's goroutine is the one that starts a server.
+func starting() bool {
+	const most = 200
+	callers := make([]uintptr, most)
+	frames := runtime.CallersFrames(callers[:runtime.Callers(1, callers)])
+	for {
+		frame, more := frames.Next()
+		if strings.HasSuffix(frame.Function, "/kv.startEtcd") {
+			return true
+		}
+		if !more {
+			return false
+		}
+	}
 }
 
 // slogCore is a zapcore.Core over a slog.Logger.
@@ -27,7 +70,7 @@ func (c slogCore) With(fields []zapcore.Field) zapcore.Core {
 }
 
 func (c slogCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if c.Enabled(entry.Level) && !ordinary[entry.Message] {
+	if c.Enabled(entry.Level) && entry.Level < zapcore.DPanicLevel && !ordinary[entry.Message] && !foretells(entry.Message) {
 		return checked.AddCore(entry, c)
 	}
 	return checked
@@ -44,6 +87,12 @@ var ordinary = map[string]bool{
 	"setting up serving from embedded etcd failed.":                                        true,
 	"stopping insecure grpc server due to error":                                           true,
 	"stopped insecure grpc server due to error":                                            true,
+}
+
+// foretells reports whether an entry, one of the database's, is followed by the last.
+func foretells(message string) bool {
+	return strings.HasPrefix(message, "writeAt failed, ") || strings.HasPrefix(message, "writing data failed: ") ||
+		strings.HasPrefix(message, "Committing transaction failed: ")
 }
 
 func (c slogCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {

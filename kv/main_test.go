@@ -15,10 +15,13 @@ import (
 )
 
 // The variables make the test binary play another process, configured by their
-// value: a member of an etcd cluster, or a program that writes into its embedded etcd.
+// value: a member of an etcd cluster, or a program that uses embedded etcd in ways that
+// may end it.
 const (
 	memberVariable = "LARDER_KV_TEST_MEMBER"
 	writerVariable = "LARDER_KV_TEST_WRITER"
+	openerVariable = "LARDER_KV_TEST_OPENER"
+	fillerVariable = "LARDER_KV_TEST_FILLER"
 )
 
 func TestMain(m *testing.M) {
@@ -26,6 +29,10 @@ func TestMain(m *testing.M) {
 		log.Fatal(kvtest.RunMember(raw))
 	} else if raw := os.Getenv(writerVariable); raw != "" {
 		playWriter(raw)
+	} else if raw := os.Getenv(openerVariable); raw != "" {
+		playOpener(raw)
+	} else if raw := os.Getenv(fillerVariable); raw != "" {
+		playFiller(raw)
 	} else {
 		goleak.VerifyTestMain(m)
 	}

@@ -28,10 +28,15 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	if err := root.Execute(); err != nil {
-		fmt.Fprintf(stderr, "larder: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
-		return 1
+		return fail(stderr, err)
 	}
 	return 0
+}
+
+// fail tells in one line why the process ends and returns its exit code.
+func fail(stderr io.Writer, err error) int {
+	fmt.Fprintf(stderr, "larder: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+	return 1
 }
 
 func newRoot() *cobra.Command {

@@ -38,6 +38,7 @@ Flags that kube-apiserver has as well mean what they mean there.`,
 
 func serve(cmd *cobra.Command, o *options) error {
 	config := o.complete()
+	config.Die = func(err error) { os.Exit(fail(cmd.ErrOrStderr(), err)) }
 	config.SteerCollector = os.Getenv("GOGC") == ""
 	if !o.quiet {
 		config.Progress = cmd.ErrOrStderr()
@@ -79,7 +80,7 @@ func setLogging(fs *pflag.FlagSet) error {
 	}
 	klog.SetOutputBySeverity("INFO", io.Discard)
 	for _, severity := range []string{"WARNING", "ERROR", "FATAL"} {
-		klog.SetOutputBySeverity(severity, os.Stderr)
+		klog.SetOutputBySeverity(severity, uncommon{os.Stderr})
 	}
 	return nil
 }

@@ -35,9 +35,17 @@ type Config struct {
 	// without a search, beside those that are learnt.
 	IndexLabels map[schema.GroupResource][]string
 
+	// CacheBytes bounds what the caches keep beside the present objects: see
+	// registry.Config.
+	CacheBytes int64
+
 	// SteerCollector fits the percentage of the garbage collector, which belongs to the
 	// whole program, to the heap while the Server runs.
 	SteerCollector bool
+
+	// Die is called with the reason when the embedded store cannot go on and nothing
+	// more may be acknowledged. It must end the process; nil panics.
+	Die func(error)
 
 	// Progress receives a few lines about the start and the end; nil discards them.
 	Progress io.Writer

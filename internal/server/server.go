@@ -127,7 +127,7 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 		})
 	} else {
 		s.store, err = kv.NewEmbedded(kv.EmbeddedConfig{
-			Dir: filepath.Join(s.dir.path, "etcd"), Prefix: c.Prefix,
+			Dir: filepath.Join(s.dir.path, "etcd"), Prefix: c.Prefix, Die: s.config.Die,
 			CompactionInterval: c.CompactionInterval, UnsafeNoFsync: c.UnsafeNoFsync, Logger: newLogger(),
 			Observer: s.metrics.observer(),
 		})

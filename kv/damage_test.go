@@ -1,0 +1,123 @@
+package kv_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/kv"
+)
+
+// openerConfig is what a process that opens damaged stores is told.
+type openerConfig struct {
+	Dir   string   // of a store that is whole
+	Seeds []uint64 // of the damages
+}
+
+// playOpener opens copies of a store, each with another damage, and prints what came
+// of it. It lives for as long as etcd lets it.
+func playOpener(raw string) {
+	var told openerConfig
+	if err := json.Unmarshal([]byte(raw), &told); err != nil {
+		log.Fatal(err)
+	}
+	const database = "member/snap/db"
+	for _, seed := range told.Seeds {
+		dir := fmt.Sprintf("%s-%d", told.Dir, seed)
+		if err := os.CopyFS(dir, os.DirFS(told.Dir)); err != nil {
+			log.Fatal(err)
+		}
+		content, err := os.ReadFile(filepath.Join(dir, database))
+		if err != nil {
+			log.Fatal(err)
+		}
+		damage(content, rand.New(rand.NewPCG(seed, 0)))
+		if err := os.WriteFile(filepath.Join(dir, database), content, 0o600); err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("seed %d: %v\n", seed, open(dir))
+		os.RemoveAll(dir)
+	}
+}
+
+// damage overwrites a page, or its beginning.
+func damage(content []byte, random *rand.Rand) {
+	const page = 4096
+	used := len(strings.TrimRight(string(content), "\x00"))
+	at := page * (2 + random.IntN(used/page-2)) // behind the two meta pages, of which one is enough
+	for i := range []int{page, 64}[random.IntN(2)] {
+		content[at+i] = byte(random.Uint32())
+	}
+}
+
+// open opens a store and closes it again.
+func open(dir string) error {
+	store, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: dir, UnsafeNoFsync: true})
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- store.Run(context.Background()) }()
+	select {
+	case <-store.Ready():
+		store.Close()
+		return <-ended
+	case err := <-ended:
+		return err
+	}
+}
+
+// fill leaves a store with some keys behind.
+func fill(t *testing.T, dir string) {
+	t.Helper()
+	store, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: dir, UnsafeNoFsync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- store.Run(context.Background()) }()
+	for i := range 300 {
+		put(t, store, fmt.Sprintf("/registry/%d", i), strings.Repeat("x", 1000))
+	}
+	store.Close()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestEmbeddedDamaged: an embedded store whose database is damaged opens or says why
+// not, and does not take the process down.
+func TestEmbeddedDamaged(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "etcd")
+	fill(t, dir)
+	told := openerConfig{Dir: dir}
+	for seed := range uint64(12) {
+		told.Seeds = append(told.Seeds, seed)
+	}
+	opener := proctest.New(t, "opener", proctest.Role(t, openerVariable, told))
+	if err := opener.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := opener.Wait(t); err != nil {
+		t.Fatalf("%v\n%s", err, opener.Output())
+	}
+	refused := 0
+	for line := range strings.Lines(opener.Output()) {
+		if !strings.HasSuffix(line, ": <nil>\n") {
+			refused++
+			if !strings.Contains(line, dir) {
+				t.Errorf("does not say which files: %s", line)
+			}
+		}
+	}
+	if refused == 0 {
+		t.Errorf("no damage was noticed:\n%s", opener.Output())
+	}
+}

@@ -1,0 +1,75 @@
+package kv_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/kv"
+)
+
+// playFiller writes into its embedded etcd until there is no room. raw is the
+// directory, as JSON.
+func playFiller(raw string) {
+	var dir string
+	if err := json.Unmarshal([]byte(raw), &dir); err != nil {
+		log.Fatal(err)
+	}
+	store, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: dir, Die: func(err error) {
+		fmt.Println("dies:", err)
+		os.Exit(7)
+	}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	go func() { log.Fatal(store.Run(context.Background())) }()
+	<-store.Ready()
+	// The database may grow no more, as on a disk that is full. Without the signal that
+	// goes with it, that is an error of the write.
+	signal.Ignore(syscall.SIGXFSZ)
+	const most = 20 << 20
+	if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &syscall.Rlimit{Cur: most, Max: most}); err != nil {
+		log.Fatal(err)
+	}
+	for i := 0; ; i++ {
+		if _, err := store.Put(context.Background(), fmt.Sprintf("/registry/%d", i), []byte(strings.Repeat("x", 1<<20)), kv.PutOptions{}); err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println("wrote", i)
+	}
+}
+
+// TestEmbeddedFull fills the disk: the process is told why it must end, once, and what
+// was acknowledged is there afterwards.
+func TestEmbeddedFull(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "etcd")
+	filler := proctest.New(t, "filler", proctest.Role(t, fillerVariable, dir))
+	if err := filler.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := filler.Wait(t); err == nil || err.Error() != "exit status 7" {
+		t.Errorf("ended with %v", err)
+	}
+	lines := strings.Split(strings.TrimSpace(filler.Output()), "\n")
+	last := lines[len(lines)-1]
+	if !strings.HasPrefix(last, "dies: kv: embedded etcd failed: ") || !strings.HasSuffix(last, "file too large") {
+		t.Errorf("last words %q", last)
+	}
+	store := openEmbedded(t, kv.EmbeddedConfig{Dir: dir})
+	for i, line := range lines[:len(lines)-1] {
+		if line != fmt.Sprintf("wrote %d", i) {
+			t.Fatalf("line %d: %q", i, line)
+		}
+		if _, found, _, err := store.Get(t.Context(), fmt.Sprintf("/registry/%d", i)); err != nil || !found {
+			t.Errorf("write %d was acknowledged: found %v, %v", i, found, err)
+		}
+	}
+}
