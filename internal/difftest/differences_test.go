@@ -30,7 +30,7 @@ var differences = []struct {
 		"Larder remembers events from before its start, so the oldest revision that it names is older",
 	},
 	{
-		regexp.MustCompile(`/events\?.*sendInitialEvents=true.*resourceVersion=99999999`), regexp.MustCompile(`retryAfterSeconds`), true,
+		regexp.MustCompile(`/events\?.*watch=1.*resourceVersion=99999999`), regexp.MustCompile(`retryAfterSeconds`), true,
 		"stock draws the seconds after which to try again by lot",
 	},
 }

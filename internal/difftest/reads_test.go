@@ -178,7 +178,7 @@ func (w *world) versions(t *testing.T) []string {
 // lists is the cross product of what decides which data a LIST returns.
 func lists() []request {
 	var all []request
-	for _, scope := range []string{"/api/v1/namespaces/diff/configmaps", "/api/v1/configmaps", "/api/v1/namespaces/diff/pods"} {
+	for _, scope := range []string{"/api/v1/namespaces/diff/configmaps", "/api/v1/configmaps", "/api/v1/namespaces/diff/pods", "/api/v1/nodes", "/api/v1/namespaces/diff/events"} {
 		for _, version := range []string{"", "0", "1", "{mid}", "{now}", "99999999", "x"} {
 			for _, match := range []string{"", "Exact", "NotOlderThan", "Bad"} {
 				for _, limit := range []string{"", "2", "-1", "500"} {

@@ -41,7 +41,7 @@ func TestSameAsStock(t *testing.T) {
 	c.compareAll("watches and waits", slices.Concat(watches(), waits()), watchers, c.read)
 	c.pages()
 	c.live()
-	c.compareAll("writes", writes(), workers, c.write)
+	c.compareAll("writes", writes(), workers, c.dry)
 	c.lives()
 	c.report()
 }
@@ -125,10 +125,15 @@ func (w *world) both(r request) (stock, larder answer) {
 }
 
 // read compares a request that changes nothing: byte for byte. What differs is asked
-// again after both servers have caught up, because revisions move.
+// again after both servers have caught up, because revisions move; and of tables in
+// the end without ages, which a second that passes between the answers moves.
 func (c *comparison) read(r request) (difference string) {
 	for try := range tries {
-		difference = compare(c.w.both(c.w.concrete(r, try)))
+		stock, larder := c.w.both(c.w.concrete(r, try))
+		if try == tries-1 && strings.Contains(r.Accept, "as=Table") {
+			stock.body, larder.body = ageless(stock.body), ageless(larder.body)
+		}
+		difference = compare(stock, larder)
 		if difference == "" {
 			return ""
 		}
@@ -154,6 +159,17 @@ func (c *comparison) catchUp(r request) {
 	path, _, _ := strings.Cut(r.Path, "?")
 	path = strings.Replace(path, "/watch/", "/", 1)
 	c.w.both(request{Method: http.MethodGet, Path: path + "?limit=1"})
+}
+
+// dry compares a write that changes nothing. What differs is asked again: answers in
+// protobuf tell the revision of the moment.
+func (c *comparison) dry(r request) (difference string) {
+	for range tries {
+		if difference = c.write(r); difference == "" {
+			return ""
+		}
+	}
+	return difference
 }
 
 // write compares a request that may change something, without what each write makes

@@ -12,7 +12,7 @@ import (
 // watches is the cross product of what decides how a WATCH begins.
 func watches() []request {
 	var all []request
-	for _, scope := range []string{"/api/v1/namespaces/diff/configmaps", "/api/v1/pods"} {
+	for _, scope := range []string{"/api/v1/namespaces/diff/configmaps", "/api/v1/pods", "/api/v1/nodes", "/api/v1/namespaces/diff/events"} {
 		for _, version := range []string{"", "0", "1", "{then}", "{mid}", "{now}", "99999999", "x"} {
 			for _, initial := range []string{"", "true", "false"} {
 				for _, match := range []string{"", "NotOlderThan", "Exact"} {
