@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime/debug"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -63,9 +64,11 @@ type Config struct {
 	// Transformers encrypt at rest; nil stores plain text.
 	Transformers value.ResourceTransformers
 
-	// EncodingBytes bounds what all caches together keep in forms other than the
-	// canonical one: 0 means 256 MiB, less than 0 no bound.
-	EncodingBytes int64
+	// CacheBytes bounds what all caches together keep beside the present objects in
+	// their canonical form: other forms, frames of events, and the past. 0 means half
+	// of what those objects take, though at least 128 MiB, and at most three eighths
+	// of the memory limit of the process; less than 0 no bound.
+	CacheBytes int64
 
 	// DeleteCollectionWorkers is how many deletions of one collection run at once;
 	// 0 means 1.
@@ -141,7 +144,7 @@ func New(config Config) (*Registry, error) {
 	r := &Registry{
 		config:    config,
 		endpoints: make(map[endpointKey]*Endpoint),
-		budget:    cache.NewBudget(config.EncodingBytes),
+		budget:    newBudget(config.CacheBytes),
 	}
 	var err error
 	if r.options, err = newOptions(r); err != nil {
@@ -189,6 +192,14 @@ func (c *Config) check() error {
 	return nil
 }
 
+func newBudget(bytes int64) *cache.Budget {
+	const least = 128 << 20
+	if bytes == 0 {
+		return cache.NewGrowingBudget(least, debug.SetMemoryLimit(-1)/8*3) // -1 asks
+	}
+	return cache.NewBudget(bytes)
+}
+
 // setDefaults fills in what kube-apiserver would, on a copy of the caller's.
 func (c *Config) setDefaults() {
 	if c.Prefix == "" {
@@ -199,9 +210,6 @@ func (c *Config) setDefaults() {
 	}
 	if c.StorageMediaType == "" {
 		c.StorageMediaType = defaultMediaType
-	}
-	if c.EncodingBytes == 0 {
-		c.EncodingBytes = 256 << 20
 	}
 	if c.DeleteCollectionWorkers == 0 {
 		c.DeleteCollectionWorkers = 1

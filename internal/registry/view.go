@@ -202,12 +202,12 @@ func (f *Form) slice(body []byte) ([]byte, error) {
 }
 
 // Source gives items of a list of objects, those that count bytes of canonical
-// encodings together. It is Item, unless keeping them all would drive out most of what
-// else is kept: then those that are not at hand are made for the caller alone.
+// encodings together. It is Item, unless there is no room to keep them all: then those
+// that are not at hand are made for the caller alone, and drive out nothing.
 func (f *Form) Source(bytes int64) func(*cache.Object) ([]byte, error) {
 	const encoded, canonical = 3, 2 // JSON is about half as large again
 	limit := f.view.Resource.schema.Budget().Limit()
-	if f.Sliced() || limit <= 0 || bytes*encoded/canonical <= limit*3/4 {
+	if f.Sliced() || limit <= 0 || bytes*encoded/canonical <= limit {
 		return f.Item
 	}
 	return f.pass
