@@ -191,6 +191,9 @@ func TestWatchTellsOfEachDelivery(t *testing.T) {
 			if result.Ops != 100 || result.Errors != 0 || result.Latency.TotalCount() != 100 || result.Unit != "delivery" {
 				t.Errorf("%s, run %d: got %d %ss, %d errors (%s); want 100 deliveries", accept, run, result.Ops, result.Unit, result.Errors, result.FirstError)
 			}
+			if got := result.Value("stuck watches that the server ended"); got != 0 {
+				t.Errorf("%g stuck watches ended, but the server ends none", got)
+			}
 			if result.BytesPerOp() < 1000 {
 				t.Errorf("%s: a delivery has %d bytes, want a whole pod", accept, result.BytesPerOp())
 			}

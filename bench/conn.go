@@ -77,6 +77,17 @@ func (t *Target) dial(ctx context.Context, buffer int) (*conn, error) {
 	return c, nil
 }
 
+// shrink lets the kernel take in little that nobody reads.
+func (c *conn) shrink() {
+	raw := c.Conn
+	if secured, ok := raw.(*tls.Conn); ok {
+		raw = secured.NetConn()
+	}
+	if tcp, ok := raw.(*net.TCPConn); ok {
+		tcp.SetReadBuffer(smallBuffer)
+	}
+}
+
 func (c *conn) close() {
 	c.stop()
 	c.Conn.Close()

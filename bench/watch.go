@@ -88,8 +88,13 @@ func Watch(ctx context.Context, t *Target, c WatchConfig) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	ended := w.ended()
 	w.close()
-	return c.account(rec.finish()), nil
+	result := c.account(rec.finish())
+	if c.Stuck > 0 {
+		result.add("stuck watches that the server ended", float64(ended), "")
+	}
+	return result, nil
 }
 
 var errUndelivered = errors.New("bench: a change was not delivered")
@@ -108,6 +113,9 @@ func (c *WatchConfig) open(ctx context.Context, t *Target, rec *recorder) (*watc
 	w := &watchers{target: t, rec: rec, atOnce: opening, calls: func(i int) call {
 		return watchCall(selections[i%len(selections)], revision, c.Accept)
 	}}
+	if c.Stuck > 0 {
+		w.stuck = c.Watchers
+	}
 	if err := w.open(ctx, c.Watchers+c.Stuck, false); err != nil {
 		return nil, err
 	}

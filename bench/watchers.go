@@ -3,7 +3,9 @@ package bench
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -39,6 +41,7 @@ type watchers struct {
 	atOnce  int       // how many are opened at a time
 	since   time.Time // from when opening counts; zero: each from its own begin
 	streams []*stream
+	stuck   int // from which number on watchers never read; 0: none
 	readers sync.WaitGroup
 	done    func() // ends what readers wait for
 
@@ -84,6 +87,9 @@ func (w *watchers) openOne(ctx context.Context, i int) error {
 	conn, err := w.target.dial(ctx, smallBuffer)
 	if err != nil {
 		return err
+	}
+	if w.stuck > 0 && i >= w.stuck {
+		conn.shrink()
 	}
 	s, err := conn.watch(w.calls(i))
 	if err != nil {
@@ -176,6 +182,32 @@ func (w *watchers) settle(ctx context.Context, patience time.Duration) int64 {
 		}
 		last = now
 	}
+}
+
+// ended counts the stuck watches that the server has ended: it reads each until
+// nothing more comes.
+func (w *watchers) ended() int {
+	if w.stuck == 0 {
+		return 0
+	}
+	const quiet = 200 * time.Millisecond
+	var ended atomic.Int64
+	var readers sync.WaitGroup
+	for _, s := range w.streams[w.stuck:] {
+		readers.Go(func() {
+			for {
+				s.conn.SetReadDeadline(time.Now().Add(quiet))
+				if _, err := s.next(); errors.Is(err, os.ErrDeadlineExceeded) {
+					return
+				} else if err != nil {
+					ended.Add(1)
+					return
+				}
+			}
+		})
+	}
+	readers.Wait()
+	return int(ended.Load())
 }
 
 // close ends all watches and waits for their readers.

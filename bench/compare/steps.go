@@ -115,7 +115,7 @@ func (c *Comparison) other(kind Kind) *bench.Target {
 func (c *Comparison) steps() []step {
 	all := c.reads()
 	all = append(all, c.watchLists()...)
-	return append(all, c.fanOut(), c.selective(), c.opening(), c.writes())
+	return append(all, c.fanOut(), c.selective(), c.opening(), c.writes(), c.storm(), c.stuck(), c.mixed())
 }
 
 // reads are GETs and LISTs.
@@ -249,6 +249,49 @@ func (c *Comparison) writes() step {
 		return bench.Write(ctx, c.servers[kind].Target, bench.WriteConfig{
 			Namespace: "bench-writes", Round: c.rounds, Objects: c.ops(kind, 1000, 1000), Clients: 16,
 		})
+	}}
+}
+
+// withLatency is a row of CPU per operation and of a latency, neither with a goal.
+func withLatency(id, work, name string, quantile float64) rowSpec {
+	return rowSpec{
+		id: id, work: work, figures: []Figure{{Unit: Seconds}, {Name: name, Unit: Wall}},
+		of: []func(*bench.Result) float64{cpuPerOp, func(r *bench.Result) float64 { return r.Quantile(quantile).Seconds() }},
+	}
+}
+
+// storm lets all watches come back at once.
+func (c *Comparison) storm() step {
+	spec := withLatency("B34", "reconnect storm of 1,000 watches, per watch", "until all are back", 100)
+	return step{rows: []rowSpec{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+		return one(bench.Storm(ctx, c.servers[kind].Target, bench.HoldConfig{
+			Name: "B34", Path: pods, Accept: bench.Protobuf, Watchers: c.ops(kind, 1000, 1000), Returns: 1,
+		}))
+	}}
+}
+
+// stuck has watchers that never read beside some that do.
+func (c *Comparison) stuck() step {
+	const watchers, rate = 50, 100
+	spec := withLatency("B35", fmt.Sprintf("WATCH by %d watchers beside %d stuck ones, %d events/s, per delivery", watchers, watchers, rate), "p99", 99)
+	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+		return one(bench.Watch(ctx, c.servers[kind].Target, bench.WatchConfig{
+			Name: "B35", Path: pods, Accept: bench.Protobuf, Watchers: watchers, Stuck: watchers, Objects: c.seed.PodPaths(min(50, c.seed.Pods)),
+			Changes: c.ops(kind, 500, 500), Rate: rate, Writers: 4, Through: c.other(kind),
+		}))
+	}}
+}
+
+// mixed is what a cluster asks, at a rate that both servers can keep up with.
+func (c *Comparison) mixed() step {
+	const rate = 300
+	spec := withLatency("B36", fmt.Sprintf("mixed load, %d requests/s, open loop", rate), "p99", 99)
+	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+		results, err := bench.Mixed(ctx, c.servers[kind].Target, bench.MixedConfig{Seed: c.seed, Rate: rate, Requests: c.ops(kind, 1500, 1500), Clients: 16})
+		if err != nil {
+			return nil, err
+		}
+		return results[:1], nil
 	}}
 }
 
