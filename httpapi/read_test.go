@@ -23,6 +23,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/kv/kvtest"
 )
 
 // pair is a Larder server over TLS, and upstream's handlers over the same registry:
@@ -30,6 +31,7 @@ import (
 type pair struct {
 	*front
 	ours, theirs *side
+	store        *kvtest.Memory
 }
 
 func newPair(t testing.TB) *pair {
@@ -47,7 +49,7 @@ func newPair(t testing.TB) *pair {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &pair{front: runFront(t, s, l.Addr().String(), pool)}
+	p := &pair{front: runFront(t, s, l.Addr().String(), pool), store: back.Store}
 	back.Start(t)
 	client := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableCompression: true}
 	t.Cleanup(client.CloseIdleConnections)
