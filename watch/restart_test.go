@@ -194,7 +194,7 @@ func (r *reader) follow(t *testing.T, p *process, h *watchtest.History, resumed 
 	}
 	defer watcher.Close()
 	checker := watchtest.NewChecker(watchtest.Request{Selects: r.filter.predicate(), After: r.after, Resumed: resumed})
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if err := p.cache.Wait(ctx, h.Last()); err != nil {
 		t.Fatal(err)

@@ -402,7 +402,7 @@ func TestClientCAReload(t *testing.T) {
 		t.Fatal("wrong authority before the change")
 	}
 	replace(t, c.ClientCAFile, certPEM(after.cert))
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for !accepts(after) {
 		if time.Now().After(deadline) {
 			t.Fatal("the new authority is not accepted")
