@@ -112,12 +112,7 @@ func launched(server *fleet.Server, err error) (*bench.Target, time.Time, func()
 
 // openWatches is enough that what a server had to spare before does not count, held
 // for as long as a server may take to give memory back.
-func (c *Comparison) openWatches() int {
-	if c.config.Quick {
-		return 50
-	}
-	return 5000
-}
+func (c *Comparison) openWatches() int { return c.watchers(5000) }
 
 func (c *Comparison) held() time.Duration {
 	if c.config.Quick {

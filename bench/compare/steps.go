@@ -99,6 +99,14 @@ func (c *Comparison) ops(kind Kind, stock, fast int) int {
 	return n
 }
 
+// watchers is how many watches a step opens.
+func (c *Comparison) watchers(n int) int {
+	if c.config.Quick {
+		return max(20, n/50)
+	}
+	return n
+}
+
 // other is the server that changes are made through while kind is measured. The limit
 // makes its own.
 func (c *Comparison) other(kind Kind) *bench.Target {
@@ -194,10 +202,7 @@ func (c *Comparison) watchLists() []step {
 // fanOut tells many watchers the same.
 func (c *Comparison) fanOut() step {
 	const rate = 50
-	watchers := 200
-	if c.config.Quick {
-		watchers = 50
-	}
+	watchers := c.watchers(200)
 	spec := c.row("B23", fmt.Sprintf("WATCH fan-out to %d watchers, protobuf, %d events/s, per delivery", watchers, rate), 10*time.Microsecond)
 	spec.body = true
 	return step{rows: []rowSpec{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
@@ -211,10 +216,7 @@ func (c *Comparison) fanOut() step {
 // selective tells few of many watchers.
 func (c *Comparison) selective() step {
 	const rate = 400
-	watchers := 1000
-	if c.config.Quick {
-		watchers = 50
-	}
+	watchers := c.watchers(1000)
 	spec := c.row("B24", fmt.Sprintf("WATCH, %d watchers each of one node, %d events/s, per event", watchers, rate), 60*time.Microsecond)
 	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		changes := c.ops(kind, 1200, 1200)
@@ -231,7 +233,7 @@ func (c *Comparison) opening() step {
 	spec := c.row("B25", "opening a watch, TLS handshake included", 600*time.Microsecond)
 	return step{rows: []rowSpec{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return one(bench.Hold(ctx, c.servers[kind].Target, bench.HoldConfig{
-			Name: "B25", Path: pods, Accept: bench.Protobuf, Watchers: c.ops(kind, 1000, 1000),
+			Name: "B25", Path: pods, Accept: bench.Protobuf, Watchers: c.watchers(1000),
 		}))
 	}}
 }
@@ -262,17 +264,18 @@ func withLatency(id, work, name string, quantile float64) rowSpec {
 
 // storm lets all watches come back at once.
 func (c *Comparison) storm() step {
-	spec := withLatency("B34", "reconnect storm of 1,000 watches, per watch", "until all are back", 100)
+	spec := withLatency("B34", fmt.Sprintf("reconnect storm of %d watches, per watch", c.watchers(1000)), "until all are back", 100)
 	return step{rows: []rowSpec{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return one(bench.Storm(ctx, c.servers[kind].Target, bench.HoldConfig{
-			Name: "B34", Path: pods, Accept: bench.Protobuf, Watchers: c.ops(kind, 1000, 1000), Returns: 1,
+			Name: "B34", Path: pods, Accept: bench.Protobuf, Watchers: c.watchers(1000), Returns: 1,
 		}))
 	}}
 }
 
 // stuck has watchers that never read beside some that do.
 func (c *Comparison) stuck() step {
-	const watchers, rate = 50, 100
+	const rate = 100
+	watchers := c.watchers(50)
 	spec := withLatency("B35", fmt.Sprintf("WATCH by %d watchers beside %d stuck ones, %d events/s, per delivery", watchers, watchers, rate), "p99", 99)
 	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return one(bench.Watch(ctx, c.servers[kind].Target, bench.WatchConfig{
