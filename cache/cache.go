@@ -218,6 +218,7 @@ func (c *Cache) publish(next *state) {
 	if invariants.Enabled {
 		next.check()
 	}
+	c.schema.budget.bodies.Add(next.bytes - c.current.Load().bytes)
 	c.current.Store(next)
 	c.log.append(next.events)
 	c.log.wake()

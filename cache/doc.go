@@ -22,7 +22,7 @@
 // An Object is one stored value, encoded and ready to serve: its key, its
 // revision, its labels and selectable fields in a compact form, and one
 // canonical encoding. Other encodings are made when first asked for, shared by
-// all who ask, and dropped oldest first when a [Budget] is exceeded.
+// all who ask, and kept as far as a [Budget] allows.
 //
 // A List that pins the value of an indexed field or label looks only at what has that
 // value; of several indexes it takes the one that leads to the fewest objects. Indexes
@@ -86,6 +86,6 @@
 //
 // Start with object.go and cache.go; then state.go (what a batch does to the
 // trees), ring.go and log.go (the past), history.go (exact old revisions),
-// list.go (queries), learn.go (indexes that nobody declared), encoding.go (shared bytes and their budget), feed.go (the
-// way in).
+// list.go (queries), learn.go (indexes that nobody declared), encoding.go (shared bytes),
+// budget.go (how many of them), feed.go (the way in).
 package cache

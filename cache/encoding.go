@@ -3,8 +3,6 @@ package cache
 import (
 	"sync"
 	"sync/atomic"
-
-	"github.com/larder-io/larder/internal/invariants"
 )
 
 // storedOverhead is what a kept encoding costs beside its bytes.
@@ -32,19 +30,29 @@ type cell struct {
 	mu sync.Mutex // held while the bytes are made; guards nothing else
 }
 
+// account says where bytes count.
+type account struct {
+	count *atomic.Int64
+	// urgent bytes are kept even if others must go that are in use: many are about to
+	// ask for them.
+	urgent bool
+}
+
 // stored is one kept byte string and its place in the Budget's order.
 type stored struct {
 	bytes []byte
 	cell  *cell
-	count *atomic.Int64
+	account
+	round atomic.Uint32 // of the budget, when the bytes were last used
 
 	older, newer *stored // guarded by Budget.mu
 }
 
-func (cs *cells) find(number uint32) ([]byte, bool) {
+func (cs *cells) find(number uint32, budget *Budget) ([]byte, bool) {
 	for c := cs.head.Load(); c != nil; c = c.next {
 		if c.number == number {
 			if s := c.kept.Load(); s != nil {
+				budget.used(s)
 				return s.bytes, true
 			}
 			return nil, false
@@ -54,7 +62,7 @@ func (cs *cells) find(number uint32) ([]byte, bool) {
 }
 
 // Kept gives a secondary encoding if it is at hand.
-func (o *Object) Kept(id EncodingID) ([]byte, bool) { return o.cells.find(uint32(id)) }
+func (o *Object) Kept(id EncodingID) ([]byte, bool) { return o.cells.find(uint32(id), o.schema.budget) }
 
 // cell finds or adds the cell of a number.
 func (cs *cells) cell(number uint32) *cell {
@@ -74,7 +82,7 @@ func (cs *cells) cell(number uint32) *cell {
 
 // fill makes the bytes of a number and keeps them if the budget allows. When
 // several callers meet, one makes and the others wait.
-func (cs *cells) fill(number uint32, budget *Budget, count *atomic.Int64, build func() ([]byte, error)) ([]byte, error) {
+func (cs *cells) fill(number uint32, budget *Budget, a account, build func() ([]byte, error)) ([]byte, error) {
 	c := cs.cell(number)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,7 +94,7 @@ func (cs *cells) fill(number uint32, budget *Budget, count *atomic.Int64, build 
 		return nil, err
 	}
 	b = trim(b)
-	budget.add(cs, &stored{bytes: b, cell: c, count: count})
+	budget.add(cs, &stored{bytes: b, cell: c, account: a})
 	return b, nil
 }
 
@@ -105,71 +113,3 @@ func (cs *cells) retire(budget *Budget) {
 		}
 	}
 }
-
-// Budget bounds the bytes kept in secondary encodings and frames, over all
-// caches that share it. What was made first is dropped first; whoever asks for
-// it again has it made again.
-type Budget struct {
-	limit int64
-	used  atomic.Int64
-
-	mu             sync.Mutex // guards the order below and additions to used
-	oldest, newest *stored
-}
-
-// NewBudget allows limit bytes; 0 or less means no limit.
-func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
-
-// Used is the number of bytes kept, with what keeping them costs.
-func (b *Budget) Used() int64 { return b.used.Load() }
-
-// Limit is the number of bytes allowed, 0 or less for no limit.
-func (b *Budget) Limit() int64 { return b.limit }
-
-// add publishes s in its cell, then drops the oldest until the rest fits. What is
-// larger than the budget is not kept: it would drop everything else for nothing.
-func (b *Budget) add(owner *cells, s *stored) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	// retire sets the flag before it looks for bytes to drop, so either this
-	// sees the flag or retire sees the bytes.
-	if owner.retired.Load() || b.limit > 0 && s.cost() > b.limit {
-		return
-	}
-	s.older = b.newest
-	if b.newest != nil {
-		b.newest.newer = s
-	} else {
-		b.oldest = s
-	}
-	b.newest = s
-	s.count.Add(int64(len(s.bytes)))
-	b.used.Add(s.cost())
-	s.cell.kept.Store(s)
-	for b.limit > 0 && b.used.Load() > b.limit {
-		b.dropLocked(b.oldest)
-	}
-}
-
-func (b *Budget) dropLocked(s *stored) {
-	if s.older != nil {
-		s.older.newer = s.newer
-	} else {
-		b.oldest = s.newer
-	}
-	if s.newer != nil {
-		s.newer.older = s.older
-	} else {
-		b.newest = s.older
-	}
-	s.older, s.newer = nil, nil
-	s.count.Add(-int64(len(s.bytes)))
-	used := b.used.Add(-s.cost())
-	if invariants.Enabled {
-		invariants.Assertf(used >= 0, "cache: budget below zero: %d", used)
-		invariants.Assertf(s.cell.kept.Load() == s, "cache: dropped an encoding that is not kept")
-	}
-	s.cell.kept.Store(nil)
-}
-
-func (s *stored) cost() int64 { return int64(cap(s.bytes)) + storedOverhead }

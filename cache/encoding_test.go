@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -83,20 +82,14 @@ func TestEncodingNested(t *testing.T) {
 	}
 }
 
-// budgetModel is what a Budget should hold: a queue.
+// budgetModel knows what was kept, and holds the Budget's account against it.
 type budgetModel struct {
 	limit   int64
 	budget  *Budget
 	schemas []*Schema
 	objects []*Object // of the two schemas in turn
 	retired []bool
-	queue   []budgetItem // oldest first
-}
-
-type budgetItem struct {
-	object int
-	id     EncodingID
-	cost   int64
+	history int64
 }
 
 func newBudgetModel(limit int64) *budgetModel {
@@ -109,37 +102,34 @@ func newBudgetModel(limit int64) *budgetModel {
 	return m
 }
 
-func (m *budgetModel) used() (sum int64) {
-	for _, x := range m.queue {
-		sum += x.cost
+// kept gives what is kept for an object in an encoding.
+func (m *budgetModel) kept(at int, id EncodingID) ([]byte, bool) {
+	for c := m.objects[at].cells.head.Load(); c != nil; c = c.next {
+		if s := c.kept.Load(); s != nil && c.number == uint32(id) {
+			return s.bytes, true
+		}
 	}
-	return sum
+	return nil, false
 }
 
 func (m *budgetModel) encode(t *rapid.T) {
 	at, id := rapid.IntRange(0, len(m.objects)-1).Draw(t, "object"), EncodingID(rapid.IntRange(1, 30).Draw(t, "id"))
-	made := false
+	_, known := m.kept(at, id)
+	before, made := m.budget.Used(), false
 	got, err := m.objects[at].Encoding(id, func(o *Object) ([]byte, error) { made = true; return encodeTest(id)(o) })
 	want, _ := encodeTest(id)(m.objects[at])
 	if err != nil || !bytes.Equal(got, want) {
 		t.Fatalf("wrong answer %q, %v", got, err)
 	}
-	known := slices.ContainsFunc(m.queue, func(x budgetItem) bool { return x.object == at && x.id == id })
 	if made == known {
 		t.Fatalf("made %t although kept %t", made, known)
 	}
-	kept, ok := m.objects[at].cells.find(uint32(id))
-	if !ok {
-		if cost := int64(len(want)) + storedOverhead; !m.retired[at] && cost+64 <= m.limit {
-			t.Fatalf("%d of %d was not kept", cost, m.limit)
-		}
-		return
+	_, kept := m.kept(at, id)
+	if cost := int64(len(want)) + storedOverhead + 64; !kept && !m.retired[at] && before+m.history+cost <= m.limit {
+		t.Fatalf("%d was not kept although %d and %d of %d are used", cost, before, m.history, m.limit)
 	}
-	if made {
-		m.queue = append(m.queue, budgetItem{at, id, int64(cap(kept)) + storedOverhead})
-		for m.used() > m.limit {
-			m.queue = m.queue[1:]
-		}
+	if m.retired[at] && kept {
+		t.Fatal("kept for an object that is gone")
 	}
 }
 
@@ -147,31 +137,40 @@ func (m *budgetModel) retire(t *rapid.T) {
 	at := rapid.IntRange(0, len(m.objects)-1).Draw(t, "object")
 	m.objects[at].cells.retire(m.budget)
 	m.retired[at] = true
-	m.queue = slices.DeleteFunc(m.queue, func(x budgetItem) bool { return x.object == at })
+}
+
+func (m *budgetModel) grow(t *rapid.T) {
+	more := rapid.Int64Range(-m.history, 300).Draw(t, "history")
+	m.history += more
+	m.budget.addHistory(more)
 }
 
 func (m *budgetModel) check(t *rapid.T) {
-	if m.budget.Used() != m.used() || m.budget.Used() > m.limit {
-		t.Fatalf("used %d, want %d of %d", m.budget.Used(), m.used(), m.limit)
-	}
+	var used int64
 	for id := EncodingID(1); id <= 30; id++ {
 		var want [2]int64
-		for _, x := range m.queue {
-			if x.id == id {
-				b, _ := m.objects[x.object].cells.find(uint32(id))
-				want[x.object%2] += int64(len(b))
+		for at := range m.objects {
+			if b, ok := m.kept(at, id); ok {
+				want[at%2] += int64(len(b))
+				used += int64(cap(b)) + storedOverhead
 			}
 		}
 		if m.schemas[0].EncodingBytes(id) != want[0] || m.schemas[1].EncodingBytes(id) != want[1] {
 			t.Fatalf("encoding %d counts %d and %d, want %d", id, m.schemas[0].EncodingBytes(id), m.schemas[1].EncodingBytes(id), want)
 		}
 	}
+	if m.budget.Used() != used || m.budget.History() != m.history {
+		t.Fatalf("used %d and %d, want %d and %d", m.budget.Used(), m.budget.History(), used, m.history)
+	}
+	if used > 0 && used+m.history > m.limit {
+		t.Fatalf("%d and %d are more than %d", used, m.history, m.limit)
+	}
 }
 
 func TestBudgetModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newBudgetModel(rapid.Int64Range(300, 2000).Draw(t, "limit"))
-		t.Repeat(map[string]func(*rapid.T){"encode": m.encode, "retire": m.retire, "": m.check})
+		t.Repeat(map[string]func(*rapid.T){"encode": m.encode, "retire": m.retire, "history": m.grow, "": m.check})
 	})
 }
 

@@ -32,11 +32,11 @@ type Event struct {
 // hand, under the rules of [Object.Encoding]. Frames carry nothing that depends
 // on who reads them.
 func (e *Event) Frame(key FrameKey, build func() ([]byte, error)) ([]byte, error) {
-	if b, ok := e.frames.find(uint32(key)); ok {
+	s := e.schema()
+	if b, ok := e.frames.find(uint32(key), s.budget); ok {
 		return b, nil
 	}
-	s := e.schema()
-	return e.frames.fill(uint32(key), s.budget, &s.frames, build)
+	return e.frames.fill(uint32(key), s.budget, account{count: &s.frames, urgent: true}, build)
 }
 
 // Key is the key of the object that changed.
@@ -73,7 +73,7 @@ func (e *Event) cost() int64 {
 // LogConfig says how far back a Log reaches. Zero values give the defaults.
 type LogConfig struct {
 	// KeepFor is the age up to which events are kept whatever their number
-	// (default 90 s; clients rely on 75 s).
+	// (default 90 s; clients rely on 75 s), as long as the Budget of all Logs suffices.
 	KeepFor time.Duration
 	// MinEvents are kept whatever their age (default 128).
 	MinEvents int
@@ -242,6 +242,7 @@ func (l *Log) append(events []*Event) {
 	}
 	l.forget(events[0].time, len(events), cost)
 	l.bytes.Add(cost)
+	events[0].schema().budget.addHistory(cost)
 	l.ring.Append(events...)
 }
 
@@ -253,7 +254,8 @@ func (l *Log) forget(now int64, adding int, cost int64) {
 		e := l.ring.at(first)
 		length := int(next-first) + adding
 		tooMany := length > l.config.MaxEvents || l.bytes.Load()+cost > l.config.MaxBytes
-		tooOld := length > l.config.MinEvents && e.time < now-int64(l.config.KeepFor)
+		tooOld := length > l.config.MinEvents &&
+			(e.time < now-int64(l.config.KeepFor) || e.schema().budget.exhausted(cost))
 		if !tooMany && !tooOld {
 			return
 		}
@@ -268,6 +270,7 @@ func (l *Log) forgetRevision(first Position) Position {
 	for e == nil || !e.last {
 		e = l.ring.at(first)
 		l.bytes.Add(-e.cost())
+		e.schema().budget.addHistory(-e.cost())
 		l.retire(e)
 		first++
 	}

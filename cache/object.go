@@ -137,10 +137,10 @@ func (o *Object) Fields() fields.Fields { return (*objectFields)(o) }
 // failed and is not kept. Encode may ask for other encodings of the object, though
 // not in a circle.
 func (o *Object) Encoding(id EncodingID, encode func(*Object) ([]byte, error)) ([]byte, error) {
-	if b, ok := o.cells.find(uint32(id)); ok {
+	if b, ok := o.cells.find(uint32(id), o.schema.budget); ok {
 		return b, nil
 	}
-	return o.cells.fill(uint32(id), o.schema.budget, &o.schema.counts[id], func() ([]byte, error) {
+	return o.cells.fill(uint32(id), o.schema.budget, account{count: &o.schema.counts[id]}, func() ([]byte, error) {
 		return encode(o)
 	})
 }

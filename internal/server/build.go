@@ -89,6 +89,7 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 		APIAudiences:  p.auth.Audiences,
 		EventTTL:      s.config.EventTTL,
 		IndexLabels:   s.config.IndexLabels,
+		CacheBytes:    s.config.CacheBytes,
 		AuditInterval: s.config.Store.SelfAuditInterval,
 		Logger:        newLogger(),
 		ServiceAccounts: registry.ServiceAccounts{

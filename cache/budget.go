@@ -1,0 +1,180 @@
+package cache
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/larder-io/larder/internal/invariants"
+)
+
+// Budget bounds the bytes that all caches which share it keep beside the bodies of
+// their present objects: secondary encodings, frames, and what only the Logs still
+// hold. Where it is exceeded, encodings and frames go first, and are made again for
+// those who ask; then Logs forget before their time. Answers stay the same.
+//
+// What is in use stays: when everything that is kept was used lately, what is new is
+// not kept. A reader who goes through more than the budget allows, again and again,
+// would otherwise have everything dropped just before he asks for it. Frames, which
+// are new by nature and which all watchers are about to ask for, are kept in any case.
+type Budget struct {
+	limit int64
+	most  int64 // 0: the limit does not grow
+
+	total   atomic.Int64  // of encodings and frames, with what keeping them costs
+	history atomic.Int64  // of Logs
+	bodies  atomic.Int64  // of the present objects of all caches
+	round   atomic.Uint32 // counts the times that a limit's worth was not kept
+
+	mu             sync.Mutex // guards the order below, refused and additions to total
+	oldest, newest *stored
+	refused        int64 // bytes not kept in this round
+}
+
+const (
+	// idleRounds is how many rounds without use make an encoding one that may go.
+	idleRounds = 4
+	// maxTries is how many encodings are looked at to find room for another.
+	maxTries = 8
+)
+
+// NewBudget allows limit bytes; 0 or less means no limit.
+func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
+
+// NewGrowingBudget allows half as much as the bodies take, but at least least and at
+// most most, which is greater than 0.
+func NewGrowingBudget(least, most int64) *Budget { return &Budget{limit: least, most: most} }
+
+// Used is the number of bytes that encodings and frames take, with what keeping them
+// costs.
+func (b *Budget) Used() int64 { return b.total.Load() }
+
+// History is the number of bytes that only the Logs still hold.
+func (b *Budget) History() int64 { return b.history.Load() }
+
+// Limit is the number of bytes allowed, 0 or less for no limit.
+func (b *Budget) Limit() int64 {
+	if b.most > 0 {
+		return min(max(b.limit, b.bodies.Load()/2), b.most)
+	}
+	return b.limit
+}
+
+// over says how far the limit is exceeded if more is added.
+func (b *Budget) over(more int64) int64 {
+	limit := b.Limit()
+	if limit <= 0 {
+		return 0
+	}
+	return max(b.total.Load()+b.history.Load()+more-limit, 0)
+}
+
+// used notes that s was of use. It writes only once a round, so that readers do not
+// contend.
+func (b *Budget) used(s *stored) {
+	if now := b.round.Load(); s.round.Load() != now {
+		s.round.Store(now)
+	}
+}
+
+// add publishes s in its cell if there is room, or room can be made.
+func (b *Budget) add(owner *cells, s *stored) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	// retire sets the flag before it looks for bytes to drop, so either this
+	// sees the flag or retire sees the bytes.
+	if owner.retired.Load() || !b.roomLocked(s.cost(), s.urgent) {
+		return
+	}
+	s.round.Store(b.round.Load())
+	b.appendLocked(s)
+	s.count.Add(int64(len(s.bytes)))
+	b.total.Add(s.cost())
+	s.cell.kept.Store(s)
+}
+
+// roomLocked makes room for cost and reports whether there is enough. It drops what
+// was not used for long; what is urgent, anything.
+func (b *Budget) roomLocked(cost int64, urgent bool) bool {
+	if limit := b.Limit(); limit > 0 && cost > limit {
+		return false
+	}
+	for tries := 0; b.over(cost) > 0; tries++ {
+		s := b.oldest
+		if s == nil || tries >= maxTries && !urgent {
+			b.refuseLocked(cost)
+			return false
+		}
+		if tries >= maxTries || b.round.Load()-s.round.Load() >= idleRounds {
+			b.dropLocked(s)
+		} else {
+			b.unlinkLocked(s)
+			b.appendLocked(s)
+		}
+	}
+	return true
+}
+
+// refuseLocked counts what was not kept. When that has come to a whole limit, a
+// round is over.
+func (b *Budget) refuseLocked(cost int64) {
+	if b.refused += cost; b.refused >= b.Limit() {
+		b.refused = 0
+		b.round.Add(1)
+	}
+}
+
+// addHistory counts bytes that a Log holds, or holds no more. Encodings make room.
+func (b *Budget) addHistory(bytes int64) {
+	b.history.Add(bytes)
+	if bytes <= 0 || b.over(0) == 0 {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.oldest != nil && b.over(0) > 0 {
+		b.dropLocked(b.oldest)
+	}
+}
+
+// exhausted reports whether Logs alone exceed the limit if more is added.
+func (b *Budget) exhausted(more int64) bool {
+	limit := b.Limit()
+	return limit > 0 && b.history.Load()+more > limit
+}
+
+func (b *Budget) appendLocked(s *stored) {
+	s.older, s.newer = b.newest, nil
+	if b.newest != nil {
+		b.newest.newer = s
+	} else {
+		b.oldest = s
+	}
+	b.newest = s
+}
+
+func (b *Budget) unlinkLocked(s *stored) {
+	if s.older != nil {
+		s.older.newer = s.newer
+	} else {
+		b.oldest = s.newer
+	}
+	if s.newer != nil {
+		s.newer.older = s.older
+	} else {
+		b.newest = s.older
+	}
+	s.older, s.newer = nil, nil
+}
+
+func (b *Budget) dropLocked(s *stored) {
+	b.unlinkLocked(s)
+	s.count.Add(-int64(len(s.bytes)))
+	total := b.total.Add(-s.cost())
+	if invariants.Enabled {
+		invariants.Assertf(total >= 0, "cache: budget below zero: %d", total)
+		invariants.Assertf(s.cell.kept.Load() == s, "cache: dropped an encoding that is not kept")
+	}
+	s.cell.kept.Store(nil)
+}
+
+func (s *stored) cost() int64 { return int64(cap(s.bytes)) + storedOverhead }

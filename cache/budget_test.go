@@ -1,0 +1,143 @@
+package cache
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+// scan reads an encoding of every object, and gives how many had to be made.
+func scan(t *testing.T, objects []*Object, id EncodingID) (made int) {
+	t.Helper()
+	for _, o := range objects {
+		if _, err := o.Encoding(id, func(*Object) ([]byte, error) { made++; return make([]byte, 1000), nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return made
+}
+
+func budgetObjects(schema *Schema, n int) []*Object {
+	objects := make([]*Object, n)
+	for i := range objects {
+		objects[i] = newTestObject(schema, fmt.Sprint(i))
+	}
+	return objects
+}
+
+// Reading more than the budget allows, over and over, spares as much as is allowed.
+func TestBudgetScan(t *testing.T) {
+	const room = 100
+	for _, n := range []int{room, room * 3 / 2, room * 3} {
+		budget := NewBudget(room * (1024 + storedOverhead))
+		objects := budgetObjects(NewSchema("things", budget), n)
+		scan(t, objects, 1)
+		made := 0
+		for range 20 {
+			made += scan(t, objects, 1)
+		}
+		if want := 20 * (n - room) * 11 / 10; made > want {
+			t.Errorf("of %d objects, %d were made in 20 scans, want at most %d", n, made, want)
+		}
+	}
+}
+
+// What nobody asks for any more gives way to what is asked for.
+func TestBudgetIdle(t *testing.T) {
+	const n = 100
+	budget := NewBudget(n * (1024 + storedOverhead))
+	objects := budgetObjects(NewSchema("things", budget), n)
+	scan(t, objects, 1)
+	for range 2 * idleRounds {
+		scan(t, objects, 2)
+	}
+	if made := scan(t, objects, 2); made > n/10 {
+		t.Errorf("%d of %d are still made each time", made, n)
+	}
+}
+
+// A frame is kept although all encodings are in use.
+func TestBudgetUrgent(t *testing.T) {
+	budget := NewBudget(10 * (1024 + storedOverhead))
+	schema := NewSchema("things", budget)
+	objects := budgetObjects(schema, 20)
+	scan(t, objects, 1)
+	event, built := &Event{Object: objects[0]}, 0
+	for range 3 {
+		scan(t, objects, 1)
+		if _, err := event.Frame(1, func() ([]byte, error) { built++; return make([]byte, 1000), nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if built != 1 {
+		t.Errorf("built %d times", built)
+	}
+}
+
+// Encodings make room for the Log, and the Log forgets early only where it alone is
+// more than allowed.
+func TestBudgetHistory(t *testing.T) {
+	const size = 1000
+	budget := NewBudget(100 * size)
+	schema := NewSchema("things", budget)
+	c, err := New(Config{Schema: schema, Log: LogConfig{MinEvents: 10}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	object := func(key string, revision int64) *Object {
+		return NewObject(ObjectConfig{Key: key, Revision: revision, Body: make([]byte, size)}, schema)
+	}
+	c.Reset([]*Object{object("a", 1), object("b", 1)}, 1)
+	b := c.Snapshot().Get("b")
+	scan(t, []*Object{b}, 1)
+	apply := func(revision int64) {
+		c.Apply(Batch{Revision: revision, Time: time.Unix(0, 0), Changes: []Change{{"a", object("a", revision)}}})
+	}
+	revision := int64(2)
+	for ; budget.Used() > 0; revision++ {
+		if c.Log().Oldest() != 1 {
+			t.Fatal("the log forgot before encodings were dropped")
+		}
+		apply(revision)
+	}
+	for end := revision + 200; revision < end; revision++ {
+		apply(revision)
+		if budget.History() != c.Log().Bytes() {
+			t.Fatalf("%d counted, the log has %d", budget.History(), c.Log().Bytes())
+		}
+		if budget.History() > budget.Limit() {
+			t.Fatalf("%d bytes of history, %d are allowed", budget.History(), budget.Limit())
+		}
+	}
+	if c.Log().Len() < 50 {
+		t.Errorf("the log has only %d events", c.Log().Len())
+	}
+	if made := scan(t, []*Object{b}, 1); made != 1 {
+		t.Error("an encoding was kept beyond the budget")
+	}
+}
+
+// A growing budget follows the bodies of all caches that share it.
+func TestBudgetGrows(t *testing.T) {
+	budget := NewGrowingBudget(1000, 8000)
+	var caches []*Cache
+	for _, want := range []int64{2500, 5000, 7500, 8000} {
+		schema := NewSchema("things", budget)
+		c, err := New(Config{Schema: schema})
+		if err != nil {
+			t.Fatal(err)
+		}
+		body := make([]byte, 5000)
+		c.Reset([]*Object{NewObject(ObjectConfig{Key: "a", Revision: 1, Body: body}, schema)}, 1)
+		caches = append(caches, c)
+		if budget.Limit() != want {
+			t.Errorf("limit %d, want %d", budget.Limit(), want)
+		}
+	}
+	for _, c := range caches {
+		c.Apply(Batch{Revision: 2, Changes: []Change{{Key: "a"}}})
+	}
+	if budget.Limit() != 1000 {
+		t.Errorf("limit %d for nothing", budget.Limit())
+	}
+}
