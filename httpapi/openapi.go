@@ -48,7 +48,29 @@ func (d *describer) serve(t *table) error {
 	for _, s := range d.services() {
 		v3.UpdateGroupVersionLazy(s.name, &document[spec3.OpenAPI]{build: func() (*spec3.OpenAPI, error) { return d.v3(s) }})
 	}
-	return v3.RegisterOpenAPIV3VersionedService("/openapi/v3", paths{t})
+	return v3.RegisterOpenAPIV3VersionedService("/openapi/v3", untypedIndex{paths{t}})
+}
+
+// untypedIndex serves the index of OpenAPI v3 as kube-aggregator does, which leaves
+// its type to be guessed (pkg/controllers/openapiv3/aggregator/aggregator.go).
+type untypedIndex struct{ paths }
+
+// Handle serves the index.
+func (u untypedIndex) Handle(path string, h http.Handler) {
+	u.paths.Handle(path, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		h.ServeHTTP(untyped{w}, req)
+	}))
+}
+
+// untyped is a response whose type is a guess.
+type untyped struct{ http.ResponseWriter }
+
+// WriteHeader puts the guess in place of what the handler knows.
+func (u untyped) WriteHeader(code int) {
+	if code == http.StatusOK {
+		u.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	}
+	u.ResponseWriter.WriteHeader(code)
 }
 
 // document is a cached.Value of kube-openapi that is built once.

@@ -45,7 +45,11 @@ func TestOpenAPIV3IsWhatKubernetesPublishes(t *testing.T) {
 	s, _ := newLarder(t)
 	dir := filepath.Join(published(t), "v3")
 	var root handler3.OpenAPIV3Discovery
-	decode(t, s.must(t, get("/openapi/v3")).body, &root)
+	index := s.must(t, get("/openapi/v3"))
+	decode(t, index.body, &root)
+	if got := index.header.Get("Content-Type"); got != "text/plain; charset=utf-8" {
+		t.Errorf("Content-Type of the index: %q", got)
+	}
 	for name, entry := range root.Paths {
 		t.Run(name, func(t *testing.T) {
 			a := s.must(t, get(entry.ServerRelativeURL))
