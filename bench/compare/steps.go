@@ -123,7 +123,7 @@ func (c *Comparison) other(kind Kind) *bench.Target {
 func (c *Comparison) steps() []step {
 	all := c.reads()
 	all = append(all, c.watchLists()...)
-	return append(all, c.fanOut(), c.selective(), c.opening(), c.writes(), c.storm(), c.stuck(), c.mixed())
+	return append(all, c.fanOut(), c.selective(), c.opening(), c.writes(), c.storm(), c.stuck(), c.mixed(), c.crowd())
 }
 
 // reads are GETs and LISTs.
@@ -154,6 +154,20 @@ func (c *Comparison) read(id, work string, a asks, stock, fast int, bound time.D
 	return step{rows: []rowSpec{spec}, limit: true, asks: a, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return one(bench.Read(ctx, c.servers[kind].Target, bench.ReadConfig{
 			Name: id, Path: a.path, Accept: a.accept, Encoding: a.encoding, Requests: c.ops(kind, stock, fast), Clients: 1,
+		}))
+	}}
+}
+
+// crowd is one small read by many clients at once, who may share what it costs to be
+// consistent.
+func (c *Comparison) crowd() step {
+	const clients = 16
+	a := asks{path: c.seed.PodPath(1), accept: bench.Protobuf}
+	spec := withLatency("B37", fmt.Sprintf("GET one pod, consistent, %d clients", clients), "p99", 99)
+	spec.body = true
+	return step{rows: []rowSpec{spec}, limit: true, asks: a, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+		return one(bench.Read(ctx, c.servers[kind].Target, bench.ReadConfig{
+			Name: "B37", Path: a.path, Accept: a.accept, Requests: c.ops(kind, 4000, 16000), Clients: clients,
 		}))
 	}}
 }
