@@ -202,15 +202,27 @@ func (f *Form) slice(body []byte) ([]byte, error) {
 }
 
 // Source gives items of a list of objects, those that count bytes of canonical
-// encodings together. It is Item, unless there is no room to keep them all: then those
-// that are not at hand are made for the caller alone, and drive out nothing.
+// encodings together. It is Item where there is room to keep all of them. Where not,
+// keeping one would drive out another of the same list: as many as fit are kept,
+// always the same, and the others are made for the caller alone.
 func (f *Form) Source(bytes int64) func(*cache.Object) ([]byte, error) {
-	const encoded, canonical = 3, 2 // JSON is about half as large again
+	const (
+		encoded, canonical = 3, 2 // JSON is about half as large again
+		parts              = 1 << 16
+	)
 	limit := f.view.Resource.schema.Budget().Limit()
-	if f.Sliced() || limit <= 0 || bytes*encoded/canonical <= limit {
+	need := bytes / canonical * encoded
+	if f.Sliced() || limit <= 0 || need <= limit {
 		return f.Item
 	}
-	return f.pass
+	fit := uint64(float64(limit) / float64(need) * parts * 7 / 8)
+	return func(o *cache.Object) ([]byte, error) {
+		// Revisions are as good as at random when multiplied (Knuth's way to hash).
+		if uint64(o.Revision())*0x9e3779b97f4a7c15>>48 < fit {
+			return f.Item(o)
+		}
+		return f.pass(o)
+	}
 }
 
 // pass is Item that keeps nothing.

@@ -1,0 +1,75 @@
+package registry_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/internal/registry/wire"
+)
+
+// TestSource: items of a list for which there is no room are the same as those that
+// are kept, and most of what there is room for is not made again.
+func TestSource(t *testing.T) {
+	for _, c := range []struct {
+		room         int64 // for so many bytes of encodings
+		fewest, most uint64
+		media        registry.MediaType
+		name         string
+	}{
+		{-1, 0, 0, registry.JSON, "no bound"},
+		{16 << 20, 0, 0, registry.JSON, "room for all"},
+		{1 << 20, 100, 400, registry.JSON, "room for most"},
+		{1 << 10, 480, 500, registry.JSON, "room for next to nothing"},
+		{1 << 10, 0, 0, registry.Protobuf, "parts of the canonical bytes"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			server := registrytest.New(t, nil, func(config *registry.Config) { config.CacheBytes = c.room })
+			v := server.Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "").View
+			var objects []*cache.Object
+			for i := range 500 {
+				raw, err := benchPod(i).Marshal()
+				if err != nil {
+					t.Fatal(err)
+				}
+				value := wire.Protobuf(wire.Kind{APIVersion: "v1", Kind: "Pod"}).AppendObject(nil, raw)
+				objects = append(objects, v.Resource.Ingest(fmt.Sprintf("default/web-%06d", i), value, int64(7*i+5)))
+			}
+			f := v.Form(c.media, registry.Full)
+			item := f.Source(registry.BodyBytes(objects))
+			list := func() (items [][]byte, decodes uint64) {
+				before := v.Resource.Decodes()
+				for _, o := range objects {
+					b, err := item(o)
+					if err != nil {
+						t.Fatal(err)
+					}
+					items = append(items, b)
+				}
+				return items, v.Resource.Decodes() - before
+			}
+			first, _ := list()
+			for range 3 {
+				again, decodes := list()
+				for i := range again {
+					if !bytes.Equal(first[i], again[i]) {
+						t.Fatalf("item %d changed", i)
+					}
+				}
+				if decodes < c.fewest || decodes > c.most {
+					t.Errorf("%d of %d objects were decoded again, want %d to %d", decodes, len(objects), c.fewest, c.most)
+				}
+			}
+			for i, o := range objects {
+				if b, err := f.Item(o); err != nil || !bytes.Equal(b, first[i]) {
+					t.Fatalf("item %d is not what is kept: %v", i, err)
+				}
+			}
+		})
+	}
+}
