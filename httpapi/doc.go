@@ -28,10 +28,12 @@
 // # Guarantees
 //
 // What a client can observe is what kube-apiserver answers, to the text of errors.
-// An answer to GET, LIST or WATCH of a cached resource decodes no object, but for
-// tables, which are printed. A response's length is known before its first byte, or
-// its end is marked: a client can tell a whole answer from one cut short. Shared
-// bytes hold nothing that depends on who asks.
+// An answer to GET, LIST or WATCH of a cached resource decodes no object that was read
+// in the same form before and is still kept in it. Tables are the exception: those of
+// single objects, those in watches and the few rows that cannot be kept are printed. A
+// response's length is known before its first byte, or its end is marked: a client can
+// tell a whole answer from one cut short. Shared bytes hold nothing that depends on
+// who asks.
 //
 // Not yet here: audit and flow control, which stand between authentication and
 // authorization.
@@ -59,8 +61,12 @@
 // What fasthttp read is copied before anything keeps it; an exchange ends with its
 // handler. What the cache and the registry give is shared by all and only read.
 //
+// A list that is being sent holds its objects, which the snapshot that it is of shares
+// with all others, and one chunk. What was made of the objects belongs to the cache and
+// is asked for as it is sent: clients that read slowly cost no memory but for that.
+//
 // A compressed list of a whole resource or namespace is one gzip member, put together
 // from pieces that are compressed once and kept, within a bound, while the objects in
 // them stay as they are. A piece holds no object in memory and nothing that depends
-// on who asks.
+// on who asks. Requests that need the same piece wait for the one that makes it.
 package httpapi

@@ -145,7 +145,7 @@ func TestListStorm(t *testing.T) {
 	for i := range objects {
 		st.must(t, call{method: "DELETE", path: fmt.Sprintf("%s/c%04d", configmaps, i)})
 	}
-	if grown := live() - before; grown > int64(*stormBytes)*3+int64(*stormClients)<<19 {
+	if grown := live() - before; grown > int64(*stormBytes)*2+int64(*stormClients)<<19 {
 		t.Errorf("%d slow readers of %d bytes hold %d bytes", len(slow), *stormBytes, grown)
 	} else {
 		t.Logf("%d slow readers of %d bytes hold %d bytes", len(slow), *stormBytes, grown)

@@ -29,7 +29,8 @@
 // A stored value is decoded, completed and encoded once, when it enters a cache
 // (codec.go), or spliced where that is known to give the same bytes (shapes.go). What a Form gives out is byte for byte what upstream's encoders write
 // for the same object, and is made once per object and form; [Registry.Decodes]
-// counts how often that takes a decoding. A value that does not decode fails the
+// counts how often that takes a decoding. So are the rows of tables, but for what in
+// them depends on the time (row.go). A value that does not decode fails the
 // reads that cover it and no others; a cache that holds other objects than the store
 // is found by comparing keys and revisions now and then, and loads again. An update
 // that changes nothing is recognised in bytes read from the store, never in the
