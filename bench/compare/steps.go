@@ -123,7 +123,7 @@ func (c *Comparison) other(kind Kind) *bench.Target {
 func (c *Comparison) steps() []step {
 	all := c.reads()
 	all = append(all, c.watchLists()...)
-	return append(all, c.fanOut(), c.selective(), c.opening(), c.writes(), c.storm(), c.stuck(), c.mixed(), c.crowd())
+	return append(all, c.fanOut(), c.selective(), c.opening(), c.writes(), c.storm(), c.stuck(), c.mixed(), c.crowd(), c.patches())
 }
 
 // reads are GETs and LISTs.
@@ -274,6 +274,16 @@ func withLatency(id, work, name string, quantile float64) rowSpec {
 		id: id, work: work, figures: []Figure{{Unit: Seconds}, {Name: name, Unit: Wall}},
 		of: []func(*bench.Result) float64{cpuPerOp, func(r *bench.Result) float64 { return r.Quantile(quantile).Seconds() }},
 	}
+}
+
+// patches are of pods, the largest objects that are written often.
+func (c *Comparison) patches() step {
+	spec := withLatency("B38", "merge-patch of a pod, 16 clients", "p99", 99)
+	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+		return one(bench.PatchObjects(ctx, c.servers[kind].Target, bench.PatchConfig{
+			Name: "B38", Objects: c.seed.PodPaths(min(500, c.seed.Pods)), Requests: c.ops(kind, 1000, 1000), Clients: 16,
+		}))
+	}}
 }
 
 // storm lets all watches come back at once.

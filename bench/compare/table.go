@@ -240,12 +240,41 @@ func Heads() []string {
 	return []string{"id", "work", "body", "kube-apiserver", "limit", "Larder", "ratio", "goal", "met", "RSS, kube-apiserver / Larder"}
 }
 
+// Legend says what the figures of the table are.
+func (t *Table) Legend() string {
+	return fmt.Sprintf("CPU time of the server's process for one operation, the best of %d; where a row says so, also time on the clock, rates and resident memory. "+
+		"The limit is a bare TLS server that sends what Larder answered, from memory. Ratios above 1 are in Larder's favour.", t.Rounds)
+}
+
+// wrap breaks a paragraph into lines.
+func wrap(text string) string {
+	const widest = 88
+	var b strings.Builder
+	column := 0
+	for word := range strings.FieldsSeq(text) {
+		size := len([]rune(word))
+		switch {
+		case column == 0:
+		case column+1+size > widest:
+			b.WriteByte('\n')
+			column = 0
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += size
+	}
+	b.WriteByte('\n')
+	return b.String()
+}
+
 // Markdown is the table as text to paste.
 func (t *Table) Markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %s. %s\n\n", t.Date.Format(time.DateOnly), t.Machine, t.Servers)
-	fmt.Fprintf(&b, "    %s\n\n", t.Command)
-	fmt.Fprintf(&b, "CPU time of the server's process for one operation, the best of %d rounds.\n\n", t.Rounds)
+	b.WriteString(wrap(fmt.Sprintf("%s, %s. %s", t.Date.Format(time.DateOnly), t.Machine, t.Servers)))
+	fmt.Fprintf(&b, "\n    %s\n\n", t.Command)
+	b.WriteString(wrap(t.Legend()) + "\n")
 	line := func(cells []string) {
 		b.WriteString("| " + strings.Join(cells, " | ") + " |\n")
 	}

@@ -44,7 +44,7 @@ text { fill: var(--fg); } .tick { fill: var(--faint); } .label { fill: var(--fai
 <h1>{{.Title}}</h1>
 <p class="faint">{{.Date}}, {{.Machine}}<br/><code>{{.Command}}</code></p>
 {{with .Table}}
-<p>{{.Servers}} CPU time of the server's process for one operation, the best of {{.Rounds}} rounds.</p>
+<p>{{.Servers}} {{.Legend}}</p>
 <div class="wide"><table>
 <tr>{{range $i, $h := .Heads}}<th{{if lt $i 2}} class="l"{{end}}>{{$h}}</th>{{end}}</tr>
 {{range .Rows}}<tr>{{range $i, $c := .Cells}}<td{{if lt $i 2}} class="l"{{end}}>{{$c}}</td>{{end}}<td class="{{.Class}}">{{.Verdict}}</td></tr>
@@ -79,12 +79,11 @@ type (
 		Results                       []pageResult
 	}
 	pageTable struct {
-		Servers string
-		Rounds  int
-		Heads   []string
-		Rows    []pageRow
-		Keys    []key
-		Bars    template.HTML
+		Servers, Legend string
+		Heads           []string
+		Rows            []pageRow
+		Keys            []key
+		Bars            template.HTML
 	}
 	pageRow struct {
 		Cells          []string
@@ -141,7 +140,7 @@ func (c *Chart) keys() []key {
 func tableOf(t *compare.Table) *pageTable {
 	heads := compare.Heads()
 	p := &pageTable{
-		Servers: t.Servers, Rounds: t.Rounds, Heads: append(without(heads, verdictColumn), heads[verdictColumn]),
+		Servers: t.Servers, Legend: t.Legend(), Heads: append(without(heads, verdictColumn), heads[verdictColumn]),
 		Keys: []key{{compare.Stock.String(), 0}, {compare.Limit.String(), 1}, {compare.Larder.String(), 2}}, Bars: template.HTML(bars(t)),
 	}
 	for _, row := range t.Rows {
