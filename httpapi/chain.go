@@ -28,7 +28,8 @@ import (
 // handle serves one request that fasthttp has read, up to what is to be sent. A panic
 // goes no further.
 func (s *Server) handle(fast *fasthttp.RequestCtx, ss *session, received time.Time) *exchange {
-	x := &exchange{s: s, fast: fast, session: ss, received: received, Request: &Request{}}
+	x := &exchange{s: s, fast: fast, session: ss, received: received}
+	x.Request = &x.request
 	defer x.fence()
 	if x.parse() {
 		x.serve()
@@ -78,13 +79,12 @@ func (x *exchange) parse() bool {
 		return false
 	}
 	x.impersonates, x.foreign = facts.impersonates, facts.foreign
-	r, err := ParseRequest(methodString(x.fast.Method()), string(x.fast.Request.Header.RequestURI()))
-	if r == nil {
+	err := x.request.parse(methodString(x.fast.Method()), string(x.fast.Request.Header.RequestURI()))
+	if errors.Is(err, errTarget) {
 		x.text(http.StatusBadRequest, "400 Bad Request")
 		x.abort()
 		return false
 	}
-	x.Request = r
 	if err != nil {
 		x.internalError(fmt.Errorf("failed to create RequestInfo: %w", err))
 		x.fast.Response.Header.Del("Cache-Control") // upstream fails before it would set it

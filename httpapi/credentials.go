@@ -36,8 +36,8 @@ func newDigester() *digester {
 }
 
 func (d *digester) digest(dst *[sha256.Size]byte, secret []byte) {
-	if len(secret) == 0 {
-		return // no secret
+	if *dst = [sha256.Size]byte{}; len(secret) == 0 {
+		return
 	}
 	h := d.pool.Get().(hash.Hash)
 	h.Reset()
@@ -53,8 +53,8 @@ func (x *exchange) remembered() *authenticator.Response {
 	if x.foreign || known.response == nil || !x.received.Before(known.until) {
 		return nil
 	}
-	var digest [sha256.Size]byte
-	x.s.digester.digest(&digest, x.peek("Authorization"))
+	digest := &x.session.digest
+	x.s.digester.digest(digest, x.peek("Authorization"))
 	if subtle.ConstantTimeCompare(digest[:], known.digest[:]) == 0 {
 		return nil
 	}
@@ -66,14 +66,14 @@ func (x *exchange) remember(response *authenticator.Response) {
 	if x.foreign {
 		return
 	}
-	known := credentials{response: response, until: x.received.Add(rememberCredentials)}
+	known := &x.session.known
+	*known = credentials{response: response, until: x.received.Add(rememberCredentials)}
 	x.s.digester.digest(&known.digest, x.peek("Authorization"))
 	if state := x.fast.TLSConnectionState(); state != nil && len(state.PeerCertificates) > 0 {
 		if end := state.PeerCertificates[0].NotAfter; end.Before(known.until) {
 			known.until = end
 		}
 	}
-	x.session.known = known
 }
 
 // isCredential reports whether a header, named in its canonical form, says who asks.

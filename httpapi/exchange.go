@@ -24,8 +24,9 @@ import (
 // It belongs to the goroutine that serves it and ends with the handler. What it
 // hands out are copies; what it is given to send is shared and not changed.
 type exchange struct {
-	*Request
+	*Request // request, once it is parsed
 
+	request  Request
 	s        *Server
 	fast     *fasthttp.RequestCtx
 	received time.Time
@@ -41,8 +42,9 @@ type exchange struct {
 	claims       attributes
 
 	// The response is what was set of fast, but for a body of known size.
-	body writerToCloser
-	size int
+	body   writerToCloser
+	object objectBody // is body, if it is one object
+	size   int
 	// streams says that the size of the body is not known: it leaves as it comes.
 	streams bool
 	// taken takes the connection over, stolen says that somebody has it already, and

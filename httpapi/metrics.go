@@ -84,6 +84,7 @@ type monitor struct {
 	scope    string
 	request  *http.Request
 	open     atomic.Int64 // watches
+	tally    tally
 }
 
 // newMonitor reports requests for e by verb (GET, LIST, WATCH) in scope (resource,
@@ -133,9 +134,17 @@ func (m *monitor) observe(code, size int, elapsed time.Duration) {
 	if m == nil {
 		return
 	}
+	tallied := m.tallied(code)
+	if tallied && m.tally.known.Load() {
+		m.tally.add(size, elapsed)
+		return
+	}
 	e := m.endpoint
 	metrics.MonitorRequest(m.request, m.verb, e.GVR.Group, e.GVR.Version, e.GVR.Resource, e.Subresource,
 		m.scope, metrics.APIServerComponent, false, "", code, size, elapsed)
+	if tallied {
+		m.tally.known.Store(true)
+	}
 }
 
 // serveMetrics adds /metrics and /metrics/slis. Upstream's registry belongs to the
@@ -151,12 +160,14 @@ func serveMetrics(t *table, collectors ...prometheus.Collector) error {
 	upstream := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		families, err := legacyregistry.DefaultGatherer.Gather()
 		countWatches(families, t)
+		addTallies(families, t)
 		return families, err
 	})
 	all := prometheus.Gatherers{upstream, own}
 	serve := promhttp.HandlerFor(all, promhttp.HandlerOpts{ProcessStartTime: legacyregistry.GetProcessStart()})
 	t.handle("/metrics", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.Method == http.MethodDelete {
+			resetTallies(t)
 			legacyregistry.Reset()
 			w.Write([]byte("metrics reset\n"))
 			return

@@ -31,8 +31,9 @@ func (x *exchange) negotiate(i *installed) (format, bool) {
 	accept := x.peek("Accept")
 	f, known := usualFormat(accept)
 	known = known && (f.mediaType == runtime.ContentTypeJSON || len(i.scope.StandardSerializers) == 0)
-	header := string(accept)
+	header := ""
 	if !known {
+		header = string(accept)
 		if media := produced(i, x.Verb); !accepts(header, media) {
 			x.noRoute(http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: "+strings.Join(media, ", "))
 			return format{}, false

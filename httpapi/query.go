@@ -11,13 +11,12 @@ type Query []Param
 // Param is one key and value of a [Query].
 type Param struct{ Key, Value string }
 
-// parseQuery decodes raw like url.ParseQuery whose error is ignored, which is
+// parseQuery appends to query what raw says, decoded like url.ParseQuery whose error is ignored, which is
 // what upstream's handlers see: a pair that does not decode is left out.
-func parseQuery(raw string) Query {
+func parseQuery(query Query, raw string) Query {
 	if raw == "" {
 		return nil
 	}
-	query := make(Query, 0, strings.Count(raw, "&")+1)
 	for raw != "" {
 		var pair string
 		pair, raw, _ = strings.Cut(raw, "&")

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -103,6 +104,11 @@ func (x *exchange) sendObject(i *installed, f format, o *cache.Object) (int, err
 		return 0, err
 	}
 	size := form.ObjectSize(item)
+	if size <= recordSize && !f.rewritten() {
+		x.object = objectBody{form, item}
+		x.sendFrom(http.StatusOK, f.mediaType, size, &x.object)
+		return size, nil
+	}
 	body := form.AppendObject(make([]byte, 0, size), item)
 	if f.rewritten() {
 		x.sendJSON(f, body)
@@ -111,3 +117,22 @@ func (x *exchange) sendObject(i *installed, f format, o *cache.Object) (int, err
 	}
 	return size, nil
 }
+
+// objectBody writes an object that is too small to be compressed and fits into what a
+// chunkWriter gathers.
+type objectBody struct {
+	form *registry.Form
+	item []byte
+}
+
+// WriteTo implements io.WriterTo.
+func (b *objectBody) WriteTo(w io.Writer) (int64, error) {
+	out := newChunkWriter(w)
+	defer out.release()
+	out.buf = b.form.AppendObject(out.buf, b.item)
+	out.flush()
+	return out.written, out.err
+}
+
+// Close implements io.Closer.
+func (b *objectBody) Close() error { return nil }

@@ -55,6 +55,10 @@ type Request struct {
 
 	options    *internalversion.ListOptions
 	optionsErr error
+
+	// Room for what nearly all paths and queries are split into.
+	segments [8]string
+	params   [4]Param
 }
 
 // errTarget is the cause of a request target that is no URL.
@@ -64,13 +68,31 @@ var errTarget = errors.New("httpapi: malformed request target")
 // or upstream's for a path that ends where a resource is missing; in the latter
 // case the Request holds what is known.
 func ParseRequest(method, target string) (*Request, error) {
-	r := &Request{Method: method, Target: target}
-	if err := r.parseTarget(); err != nil {
+	r := &Request{}
+	err := r.parse(method, target)
+	if errors.Is(err, errTarget) {
 		return nil, err
 	}
-	r.Query = parseQuery(r.RawQuery)
-	r.Verb = strings.ToLower(method)
-	return r, r.parsePath()
+	return r, err
+}
+
+// parse fills in r, which is zero.
+func (r *Request) parse(method, target string) error {
+	r.Method, r.Target = method, target
+	if err := r.parseTarget(); err != nil {
+		return err
+	}
+	r.Query = parseQuery(r.params[:0], r.RawQuery)
+	r.Verb = lowerMethod(method)
+	return r.parsePath()
+}
+
+// lowerMethod lowers a method, the usual one without allocating.
+func lowerMethod(method string) string {
+	if method == http.MethodGet {
+		return "get"
+	}
+	return strings.ToLower(method)
 }
 
 // parseTarget splits the target as net/http's server does.
@@ -113,7 +135,7 @@ func plainTarget(target string) bool {
 
 // parsePath derives everything but Method, Target and the query from Path.
 func (r *Request) parsePath() error {
-	parts := splitPath(r.Path)
+	parts := splitPath(r.segments[:0], r.Path)
 	if len(parts) < 3 || (parts[0] != "api" && parts[0] != "apis") {
 		return nil
 	}
@@ -320,10 +342,14 @@ func verbOf(method string) string {
 	}
 }
 
-func splitPath(path string) []string {
+// splitPath appends the segments of path to dst.
+func splitPath(dst []string, path string) []string {
 	path = strings.Trim(path, "/")
 	if path == "" {
 		return nil
 	}
-	return strings.Split(path, "/")
+	for part := range strings.SplitSeq(path, "/") {
+		dst = append(dst, part)
+	}
+	return dst
 }

@@ -113,7 +113,7 @@ func FuzzRequest(f *testing.F) {
 func checkOptions(t interface {
 	Fatalf(string, ...any)
 }, raw string) {
-	query := parseQuery(raw)
+	query := parseQuery(nil, raw)
 	want := &internalversion.ListOptions{}
 	wantErr := internalscheme.ParameterCodec.DecodeParameters(query.Values(), metav1.SchemeGroupVersion, want)
 	got, err := decodeListOptions(query)

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bufio"
 	"bytes"
+	"crypto/sha256"
 	"errors"
 	"io"
 	"net"
@@ -64,7 +65,8 @@ type session struct {
 	// The deadlines that are set on conn.
 	readUntil, writeUntil time.Time
 
-	known credentials // who asked last
+	known  credentials // who asked last
+	digest [sha256.Size]byte
 }
 
 const (
@@ -213,11 +215,16 @@ func (ss *session) request(fast *fasthttp.RequestCtx) (take func(), again bool) 
 func (ss *session) readHeader(fast *fasthttp.RequestCtx) error {
 	for {
 		err := fast.Request.Header.Read(ss.in)
-		var small *fasthttp.ErrSmallBuffer
-		if err == nil || !errors.As(err, &small) || !ss.grow() {
+		if err == nil || !tooSmall(err) || !ss.grow() {
 			return err
 		}
 	}
+}
+
+// tooSmall reports whether a header did not fit into the buffer.
+func tooSmall(err error) bool {
+	var small *fasthttp.ErrSmallBuffer
+	return errors.As(err, &small)
 }
 
 // grow replaces the reader by a larger one that begins at the same place, if the
@@ -236,21 +243,23 @@ func (ss *session) grow() bool {
 	return true
 }
 
-// readers holds buffers of headerStart bytes, which nearly all headers fit into,
-// largeReaders those of the next sizes.
-var readers, largeReaders sync.Pool
+// readers holds buffers of headerStart bytes, which nearly all headers fit into.
+var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, headerStart) }}
+
+// largeReaders holds buffers of the next sizes.
+var largeReaders = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, headerStart*headerGrowth) }}
 
 func (ss *session) openReader() {
 	pool := &readers
 	if ss.size > headerStart {
 		pool = &largeReaders
 	}
-	if in, ok := pool.Get().(*bufio.Reader); ok && in.Size() >= ss.size {
-		ss.in, ss.size = in, in.Size()
-		ss.in.Reset(ss)
-		return
+	ss.in = pool.Get().(*bufio.Reader)
+	if ss.in.Size() < ss.size {
+		ss.in = bufio.NewReaderSize(nil, ss.size)
 	}
-	ss.in = bufio.NewReaderSize(ss, ss.size)
+	ss.size = ss.in.Size()
+	ss.in.Reset(ss)
 }
 
 // closeReader gives the buffer back. What a connection needed once it will need

@@ -100,11 +100,10 @@ func (x *exchange) panicked() {
 func (s *Server) handleError(ctx *fasthttp.RequestCtx, err error, inBody bool) *exchange {
 	x := &exchange{Request: &Request{}, s: s, fast: ctx}
 	x.reset()
-	var small *fasthttp.ErrSmallBuffer
 	var timeout net.Error
 	late := errors.As(err, &timeout) && timeout.Timeout()
 	switch {
-	case errors.As(err, &small):
+	case tooSmall(err):
 		drain(ctx.Conn())
 		x.text(http.StatusRequestHeaderFieldsTooLarge, "431 Request Header Fields Too Large")
 	case errors.Is(err, fasthttp.ErrBodyTooLarge):

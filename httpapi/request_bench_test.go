@@ -1,0 +1,173 @@
+package httpapi
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+// echoConn is a client that asks the same again and again and throws the answers away.
+type echoConn struct {
+	request string
+	at      int
+	wrote   int
+	writes  int
+	first   []byte // of the last answer
+}
+
+func (c *echoConn) Read(p []byte) (int, error) {
+	n := copy(p, c.request[c.at:])
+	c.at = (c.at + n) % len(c.request)
+	return n, nil
+}
+
+func (c *echoConn) Write(p []byte) (int, error) {
+	c.first = append(c.first[:0], p[:min(len(p), 16)]...)
+	c.wrote += len(p)
+	c.writes++
+	return len(p), nil
+}
+
+func (c *echoConn) Close() error                     { return nil }
+func (c *echoConn) LocalAddr() net.Addr              { return &net.TCPAddr{} }
+func (c *echoConn) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
+func (c *echoConn) SetDeadline(time.Time) error      { return nil }
+func (c *echoConn) SetReadDeadline(time.Time) error  { return nil }
+func (c *echoConn) SetWriteDeadline(time.Time) error { return nil }
+
+// repeat returns a function that serves one request for path, from its bytes to those
+// of the answer, on a connection of its own.
+func repeat(t testing.TB, s *Server, path string) (serve func(), c *echoConn) {
+	c = &echoConn{request: "GET " + path + " HTTP/1.1\r\nHost: localhost:6443\r\nUser-Agent: larder/test\r\n" +
+		"Accept: application/vnd.kubernetes.protobuf\r\nAuthorization: Bearer " + strings.Repeat("t", 900) + "\r\n\r\n"}
+	ss := &session{s: s, door: s.newDoor(1), conn: c, size: headerStart}
+	serve = func() {
+		if !ss.await(time.Minute) {
+			t.Fatal("the connection ended before the request")
+		}
+		if _, again := ss.requests(); !again || !bytes.HasPrefix(c.first, []byte("HTTP/1.1 200 OK")) && c.writes == 1 {
+			t.Fatalf("answer to %s: %q", path, c.first)
+		}
+	}
+	serve()
+	return serve, c
+}
+
+// newReadServer serves n config maps of size bytes in the namespace a and ten in b, and
+// asks for tokens.
+func newReadServer(t testing.TB, n, size int) *pair {
+	p := newPair(t)
+	who := &authenticator.Response{User: &user.DefaultInfo{Name: "ann", Groups: []string{"dev", user.AllAuthenticated}}}
+	for namespace, n := range map[string]int{"a": n, "b": 10} {
+		p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"`+namespace+`"}}`))
+		for i := range n {
+			p.ours.must(t, post("/api/v1/namespaces/"+namespace+"/configmaps",
+				fmt.Sprintf(`{"metadata":{"name":"c%d","labels":{"ten":"%t"}},"data":{"k":"%s"}}`, i, i < 10, strings.Repeat("v", size))))
+		}
+	}
+	p.config.Authenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) { return who, true, nil })
+	return p
+}
+
+const tenOfMany = "&labelSelector=ten%3Dtrue"
+
+// TestReadsAllocateNothingPerItem: a list of a thousand objects allocates as little as
+// one of ten, and a GET hardly anything.
+func TestReadsAllocateNothingPerItem(t *testing.T) {
+	p := newReadServer(t, 1000, 100)
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // it empties pools
+	least := func(path string) float64 {
+		serve, _ := repeat(t, p.Server, path)
+		allocs := testing.AllocsPerRun(20, serve)
+		for range 4 { // other goroutines allocate too
+			allocs = min(allocs, testing.AllocsPerRun(20, serve))
+		}
+		return allocs
+	}
+	for _, query := range []string{"?resourceVersion=0", "", "?labelSelector=kind%21%3Dother"} {
+		many, few := least(configmaps+query), least("/api/v1/namespaces/b/configmaps"+query)
+		if many != few {
+			t.Errorf("%q: a list of 1,000 allocates %v times, one of 10 %v times", query, many, few)
+		}
+	}
+	if get := least(configmaps + "/c1?resourceVersion=0"); get > maxGetAllocations {
+		t.Errorf("a GET allocates %v times", get)
+	} else {
+		t.Logf("a GET allocates %v times", get)
+	}
+}
+
+// maxGetAllocations is what a GET may allocate: the exchange, its target, the audit id
+// and the key of the object.
+const maxGetAllocations = 5
+
+// TestAnswersLeaveInOneWrite: head and body of a small answer are one TLS record.
+func TestAnswersLeaveInOneWrite(t *testing.T) {
+	p := newReadServer(t, 3, 5000)
+	for _, path := range []string{configmaps + "/c1", configmaps + "/c1?resourceVersion=0", configmaps} {
+		serve, c := repeat(t, p.Server, path)
+		c.writes = 0
+		serve()
+		if c.writes != 1 {
+			t.Errorf("%s: %d writes", path, c.writes)
+		}
+	}
+}
+
+// BenchmarkServe measures requests in process: all but TLS and the network.
+func BenchmarkServe(b *testing.B) {
+	p := newReadServer(b, 200, 4500)
+	for _, bench := range []struct{ name, path string }{
+		{"get", configmaps + "/c1"},
+		{"get-cached", configmaps + "/c1?resourceVersion=0"},
+		{"list-200", configmaps + "?resourceVersion=0"},
+		{"list-10-by-label", configmaps + "?resourceVersion=0" + tenOfMany},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			serve, c := repeat(b, p.Server, bench.path)
+			before := c.wrote
+			b.ReportAllocs()
+			for b.Loop() {
+				serve()
+			}
+			b.SetBytes(int64((c.wrote - before) / b.N))
+		})
+	}
+}
+
+// BenchmarkParseRequest measures the parser that routing and authorization share.
+func BenchmarkParseRequest(b *testing.B) {
+	for _, target := range []string{
+		"/api/v1/namespaces/a/pods/p", "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1&resourceVersion=0",
+	} {
+		b.Run(target, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := ParseRequest("GET", target); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkRemembered measures the authentication of a connection's known token.
+func BenchmarkRemembered(b *testing.B) {
+	s := newServer(Config{})
+	defer s.cancel()
+	d := s.digester
+	token := []byte("Bearer " + strings.Repeat("t", 900))
+	var digest [32]byte
+	b.ReportAllocs()
+	for b.Loop() {
+		d.digest(&digest, token)
+	}
+}
