@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -284,10 +285,11 @@ func TestReplacedWhileNobodyWatches(t *testing.T) {
 				for i := range 3 {
 					put(t, store, "/registry/pods/a/old", fmt.Sprint(i))
 				}
-				watches, gate := 0, make(chan struct{})
+				var watches atomic.Int64
+				gate := make(chan struct{})
 				store.SetHook(func(op, key string) error {
 					if op == "watch" {
-						if watches++; watches == opened+1 {
+						if watches.Add(1) == int64(opened+1) {
 							<-gate
 						}
 					}
@@ -299,8 +301,8 @@ func TestReplacedWhileNobodyWatches(t *testing.T) {
 				synctest.Wait()
 				store.EndWatches(errors.New("connection lost"))
 				time.Sleep(time.Second)
-				if got := sub.Fresh(); got != 4 || watches != opened+1 {
-					t.Fatalf("Fresh = %d, %d watches", got, watches)
+				if got, n := sub.Fresh(), watches.Load(); got != 4 || n != int64(opened+1) {
+					t.Fatalf("Fresh = %d, %d watches", got, n)
 				}
 				store.Restore(1, true)
 				for i := range 10 {
