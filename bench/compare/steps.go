@@ -5,6 +5,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/larder-io/larder/bench"
@@ -119,7 +121,7 @@ func (c *Comparison) other(kind Kind) *bench.Target {
 	return c.servers[kind].Target
 }
 
-// steps are all workloads on running servers, in the order of the table.
+// steps are all workloads on running servers, in the order in which they are run.
 func (c *Comparison) steps() []step {
 	all := c.reads()
 	all = append(all, c.watchLists()...)
@@ -322,13 +324,11 @@ func (c *Comparison) mixed() step {
 	}}
 }
 
-// inOrder sorts rows as steps stand in the table.
+// inOrder sorts rows by the numbers in their ids.
 func (c *Comparison) inOrder() {
-	order := make(map[string]int)
-	for _, s := range append(c.steps(), c.startSteps()...) {
-		for _, r := range s.rows {
-			order[r.id] = len(order)
-		}
+	number := func(r *Row) int {
+		n, _ := strconv.Atoi(strings.TrimLeft(r.ID, "B"))
+		return n
 	}
-	slices.SortStableFunc(c.table.Rows, func(a, b *Row) int { return cmp.Compare(order[a.ID], order[b.ID]) })
+	slices.SortStableFunc(c.table.Rows, func(a, b *Row) int { return cmp.Compare(number(a), number(b)) })
 }
