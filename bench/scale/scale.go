@@ -155,6 +155,9 @@ func (r *runner) list(name string, pods int, cost time.Duration) {
 // watch measures what depends on the number of watchers, with all pods there.
 func (r *runner) watch(ctx context.Context, watchers int) error {
 	seed := r.seed(r.Sizes[len(r.Sizes)-1])
+	if err := r.hold(ctx, watchers); err != nil {
+		return err
+	}
 	if r.Through == nil && r.base == 0 {
 		var err error
 		if r.base, err = r.patch(ctx, seed); err != nil {
@@ -177,6 +180,11 @@ func (r *runner) watch(ctx context.Context, watchers int) error {
 	cost = max(0, cost-r.base)
 	r.point(perChange, "protobuf", watchers, cost)
 	r.point(perDelivery, "protobuf", watchers, cost/time.Duration(watchers))
+	return nil
+}
+
+// hold opens watches, before others of that number leave memory to spare.
+func (r *runner) hold(ctx context.Context, watchers int) error {
 	opened, err := bench.Hold(ctx, r.Target, bench.HoldConfig{
 		Name: fmt.Sprintf("open %d watches", watchers), Path: "/api/v1/pods", Accept: bench.Protobuf, Watchers: watchers, Idle: r.Idle,
 	})
