@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	internalscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"pgregory.net/rapid"
@@ -123,6 +125,12 @@ func checkOptions(t interface {
 	if err != nil {
 		return
 	}
+	if want.LabelSelector == nil { // no query at all
+		want.LabelSelector = labels.Everything()
+	}
+	if want.FieldSelector == nil {
+		want.FieldSelector = fields.Everything()
+	}
 	if got.LabelSelector.String() != want.LabelSelector.String() || got.FieldSelector.String() != want.FieldSelector.String() ||
 		got.LabelSelector.Empty() != want.LabelSelector.Empty() || got.FieldSelector.Empty() != want.FieldSelector.Empty() {
 		t.Fatalf("%q: selectors %q %q, upstream's %q %q", raw, got.LabelSelector, got.FieldSelector, want.LabelSelector, want.FieldSelector)
@@ -139,7 +147,7 @@ func FuzzListOptions(f *testing.F) {
 			f.Add(raw)
 		}
 	}
-	for _, raw := range []string{"watch=", "watch=no", "limit=", "limit=+5", "limit=0x10", "timeoutSeconds=", "timeoutSeconds=1.5", "sendInitialEvents=false", "labelSelector=a,b!=c,d in (e,f)", "fieldSelector=a==b,c!=d", "labelSelector=&labelSelector=a", "fieldSelector=a\\,b=c"} {
+	for _, raw := range []string{"", "watch=", "watch=no", "limit=", "limit=+5", "limit=0x10", "timeoutSeconds=", "timeoutSeconds=1.5", "sendInitialEvents=false", "labelSelector=a,b!=c,d in (e,f)", "fieldSelector=a==b,c!=d", "labelSelector=&labelSelector=a", "fieldSelector=a\\,b=c"} {
 		f.Add(raw)
 	}
 	f.Fuzz(func(t *testing.T, raw string) { checkOptions(t, raw) })
