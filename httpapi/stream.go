@@ -128,7 +128,7 @@ func (x *exchange) watchHead(i *installed, f format) []byte {
 	return append(h, "\r\nConnection: close\r\n\r\n"...)
 }
 
-// append adds the frame of d.
+// append adds the frame of d, which others do not share.
 func (ws *watchStream) append(b *batch, d watch.Delivery) error {
 	if d.Type == watch.InitialEnd && ws.legacy {
 		return nil
@@ -144,15 +144,10 @@ func (ws *watchStream) append(b *batch, d watch.Delivery) error {
 		b.buf, err = ws.form.AppendBookmark(b.buf, d.Revision, d.Type == watch.InitialEnd)
 		return err
 	}
-	if !d.Shared() {
-		item, err := ws.form.Item(d.Object)
-		if err == nil {
-			b.buf = ws.form.AppendFrame(b.buf, d.Type.String(), item)
-		}
-		return err
+	item, err := ws.form.Item(d.Object)
+	if err == nil {
+		b.buf = ws.form.AppendFrame(b.buf, d.Type.String(), item)
 	}
-	frame, err := d.Frame(ws.form.ID(), ws.buildFrame)
-	b.buf = append(b.buf, frame...)
 	return err
 }
 

@@ -287,6 +287,12 @@ func (ws *watchStream) drain(b *batch) (more bool, err error) {
 func (ws *watchStream) appendAll(b *batch) error {
 	defer clear(b.deliveries)
 	for _, d := range b.deliveries {
+		if d.Shared() && ws.table == nil {
+			if err := ws.appendShared(b, d); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := ws.append(b, d); err != nil {
 			return ws.sendError(b, err)
 		}
@@ -297,6 +303,23 @@ func (ws *watchStream) appendAll(b *batch) error {
 		}
 	}
 	return nil
+}
+
+// appendShared adds the frame that all share who are told d, and sends what is large
+// enough.
+func (ws *watchStream) appendShared(b *batch, d watch.Delivery) error {
+	frame, err := d.Frame(ws.form.ID(), ws.buildFrame)
+	switch {
+	case err != nil:
+		return ws.sendError(b, err)
+	case len(frame) >= largeFrame:
+		return ws.sendLarge(b, frame)
+	}
+	b.buf = append(b.buf, frame...)
+	if len(b.buf) < chunkHead+pieceSize {
+		return nil
+	}
+	return ws.flushPieces(b)
 }
 
 // sendError sends what b holds and the Status of err, which ends the watch.
@@ -370,9 +393,35 @@ const (
 	// and the end of a line.
 	chunkHead = 10
 	// pieceSize is how many bytes of frames leave in one write while there are more:
-	// with the head and the end of its chunk they fill TLS records.
-	pieceSize = chunkSize - 8
+	// with the head and the end of its chunk they fill a TLS record. Larger writes
+	// are no cheaper, and are what a client that does not read makes us keep.
+	pieceSize = 16<<10 - 8
+	// largeFrame is the size of frames that are not gathered with others.
+	largeFrame = 64 << 10
+	// batchSize is what batches begin with, a piece and a common frame, and
+	// keptSize what they may have grown to and be kept.
+	batchSize = 24 << 10
+	keptSize  = 64 << 10
 )
+
+// sendLarge writes what b has gathered, and then frame without a copy.
+func (ws *watchStream) sendLarge(b *batch, frame []byte) error {
+	if err := ws.flush(b); err != nil {
+		return err
+	}
+	ws.size += len(frame)
+	if !ws.chunked {
+		return ws.send(frame)
+	}
+	var room [chunkHead]byte
+	if err := ws.send(append(strconv.AppendInt(room[:0], int64(len(frame)), 16), "\r\n"...)); err != nil {
+		return err
+	}
+	if err := ws.send(frame); err != nil {
+		return err
+	}
+	return ws.send([]byte("\r\n"))
+}
 
 // flushPieces writes pieces of what b has gathered until less than one is left. The
 // head of each overwrites what was written before it, its end is put over what
@@ -430,7 +479,7 @@ type batch struct {
 }
 
 var batches = sync.Pool{New: func() any {
-	return &batch{deliveries: make([]watch.Delivery, 0, 64), buf: make([]byte, chunkHead, 16<<10)}
+	return &batch{deliveries: make([]watch.Delivery, 0, 64), buf: make([]byte, chunkHead, batchSize)}
 }}
 
 func getBatch() *batch { return batches.Get().(*batch) }
@@ -443,8 +492,8 @@ func (b *batch) reset() {
 
 // release gives b back, empty.
 func (b *batch) release() {
-	if cap(b.buf) > 2*chunkSize {
-		b.buf = make([]byte, chunkHead, 16<<10)
+	if cap(b.buf) > keptSize {
+		b.buf = make([]byte, chunkHead, batchSize)
 	}
 	batches.Put(b)
 }

@@ -1,0 +1,237 @@
+package httpapi
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http/httputil"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// sink is a connection that keeps what is written to it.
+type sink struct {
+	net.Conn
+	all bytes.Buffer
+}
+
+func (s *sink) Write(p []byte) (int, error) { return s.all.Write(p) }
+
+func (s *sink) SetWriteDeadline(time.Time) error { return nil }
+
+// TestChunksCarryFrames checks that frames leave whole and in order, whatever their
+// sizes and wherever they are cut into chunks.
+func TestChunksCarryFrames(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		s := &sink{}
+		ws := &watchStream{chunked: rapid.Bool().Draw(t, "chunked")}
+		ws.Conn = s
+		b := getBatch()
+		defer b.release()
+		var want []byte
+		for i, size := range rapid.SliceOfN(rapid.OneOf(
+			rapid.IntRange(1, 9000),
+			rapid.IntRange(pieceSize-3, pieceSize+3),
+			rapid.IntRange(2*pieceSize-3, 2*pieceSize+3),
+			rapid.IntRange(1, 5*pieceSize),
+		), 0, 12).Draw(t, "sizes") {
+			frame := bytes.Repeat([]byte{byte('a' + i)}, size)
+			want = append(want, frame...)
+			if rapid.Bool().Draw(t, "large") {
+				if err := ws.sendLarge(b, frame); err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
+			b.buf = append(b.buf, frame...)
+			if len(b.buf) >= chunkHead+pieceSize {
+				if err := ws.flushPieces(b); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if len(b.buf) >= chunkHead+pieceSize {
+				t.Fatalf("%d bytes are left", len(b.buf))
+			}
+			if rapid.IntRange(0, 3).Draw(t, "flush") == 0 {
+				if err := ws.flush(b); err != nil || len(b.buf) != chunkHead {
+					t.Fatal(err, len(b.buf))
+				}
+			}
+		}
+		if err := ws.flush(b); err != nil {
+			t.Fatal(err)
+		}
+		got := s.all.Bytes()
+		if ws.chunked {
+			s.all.WriteString("0\r\n\r\n")
+			var err error
+			if got, err = io.ReadAll(httputil.NewChunkedReader(&s.all)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !bytes.Equal(got, want) || ws.size != len(want) {
+			t.Fatalf("%d bytes came, %d are counted, %d were sent", len(got), ws.size, len(want))
+		}
+	})
+}
+
+// TestWatchesShareTurns has more watches that never read than there are goroutines
+// to give turns, and one that does read.
+func TestWatchesShareTurns(t *testing.T) {
+	p := newPair(t)
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	stuck := 3 * p.streams.pump.most
+	for range stuck {
+		c := p.dialNarrow(t)
+		fmt.Fprintf(c, "GET %s?watch=1&resourceVersion=1 HTTP/1.1\r\nHost: h\r\n\r\n", configmaps)
+		if line, err := bufio.NewReaderSize(c, 16).ReadString('\n'); err != nil || !strings.Contains(line, "200") {
+			t.Fatal(line, err)
+		}
+	}
+	_, in := p.openWatch(t, configmaps+"?watch=1&resourceVersion=1", "application/json")
+	p.ours.must(t, post(configmaps, configmap("one", "", "")))
+	expect(t, in, "ADDED one")
+	value := strings.Repeat("x", 900_000)
+	for i := 0; busy(&p.streams) < stuck; i++ { // the kernel takes some, then writes wait
+		p.ours.must(t, put(configmaps+"/one", configmap("one", "", fmt.Sprint(value, i))))
+		expect(t, in, "MODIFIED one")
+	}
+	p.ours.must(t, del(configmaps+"/one"))
+	expect(t, in, "DELETED one")
+}
+
+// dialNarrow opens a connection that takes little before somebody reads from it.
+func (f *front) dialNarrow(t testing.TB) *tls.Conn {
+	t.Helper()
+	raw, err := net.Dial("tcp", f.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
+		t.Fatal(err)
+	}
+	c := tls.Client(raw, &tls.Config{RootCAs: f.pool, ServerName: "127.0.0.1"})
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// busy is how many watches have a goroutine.
+func busy(ss *streams) (n int) {
+	for _, st := range ss.list() {
+		if st.watch != nil && st.watch.phase.Load() != phaseParked {
+			n++
+		}
+	}
+	return n
+}
+
+// TestIdleWatchesRest checks that what idle watches keep is no goroutine.
+func TestIdleWatchesRest(t *testing.T) {
+	p := newPair(t)
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	var ins []*bufio.Reader
+	for range 5 {
+		_, in := p.openWatch(t, configmaps+"?watch=1&resourceVersion=1", "application/json")
+		ins = append(ins, in)
+	}
+	for i := range 3 {
+		name := fmt.Sprint("c", i)
+		p.ours.must(t, post(configmaps, configmap(name, "", "")))
+		for _, in := range ins {
+			expect(t, in, "ADDED "+name)
+		}
+		p.streams.pump.running.Wait() // all are parked: nothing else keeps a goroutine
+		for _, st := range p.streams.list() {
+			if phase := st.watch.phase.Load(); phase != phaseParked {
+				t.Errorf("a watch is in phase %d", phase)
+			}
+		}
+	}
+}
+
+// TestPanicsEndOneWatch checks that a watch that panics takes neither its goroutine
+// nor its neighbour with it, and leaves it none of its bytes.
+func TestPanicsEndOneWatch(t *testing.T) {
+	var ss streams
+	ss.init()
+	s := &sink{}
+	ws := &watchStream{streams: &ss, timer: time.NewTimer(time.Hour)} // no watcher: drain panics
+	ws.Conn = closing{s}
+	b := getBatch()
+	defer b.release()
+	b.buf = append(b.buf, "of another"...)
+	if v := ws.turn(b); v != over {
+		t.Errorf("verdict %d", v)
+	}
+	if len(b.buf) != chunkHead || s.all.Len() != 0 || ws.phase.Load() != phaseOver {
+		t.Errorf("%q is left, %q was sent, phase %d", b.buf[chunkHead:], s.all.Bytes(), ws.phase.Load())
+	}
+}
+
+type closing struct{ net.Conn }
+
+func (closing) Close() error { return nil }
+
+// TestWakesAreNotLost has a watch woken from many sides while it goes to rest.
+func TestWakesAreNotLost(t *testing.T) {
+	var ss streams
+	ss.init()
+	const wakers, wakes = 4, 2000
+	ws := &watchStream{streams: &ss, pumped: true}
+	var told, seen sync.Map
+	var all sync.WaitGroup
+	for i := range wakers {
+		all.Go(func() {
+			for j := range wakes {
+				told.Store(i, j)
+				ws.wake()
+			}
+		})
+	}
+	look := func() {
+		for {
+			told.Range(func(k, v any) bool { seen.Store(k, v); return true })
+			if ws.park() {
+				return
+			}
+		}
+	}
+	ss.pump.most = 0 // nobody is started: the turns are taken here
+	ss.pump.active = 1
+	look()
+	done := make(chan struct{})
+	go func() { all.Wait(); close(done) }()
+	take := func() {
+		ss.pump.mu.Lock()
+		n := len(ss.pump.queue)
+		ss.pump.queue = ss.pump.queue[:0]
+		ss.pump.mu.Unlock()
+		if n > 1 {
+			t.Errorf("queued %d times", n)
+		}
+		if n == 1 {
+			look()
+		}
+	}
+	for {
+		take()
+		select {
+		case <-done:
+			take()
+			for i := range wakers {
+				if v, _ := seen.Load(i); v != wakes-1 {
+					t.Errorf("the last wake of %d was lost after %v", i, v)
+				}
+			}
+			return
+		default:
+		}
+	}
+}
