@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"time"
 )
 
 const (
@@ -17,14 +18,22 @@ const (
 	smallHeadroom = 32 << 20
 	headroomShare = 16
 
+	// Collections that follow each other faster than hurry cost more than memory is
+	// worth; the headroom is doubled until they are ease apart.
+	hurry = 300 * time.Millisecond
+	ease  = 2 * time.Second
+
 	// runtimeMinimum is the heap below which the runtime takes percentages of this.
 	runtimeMinimum = 4 << 20
 	maxPercent     = 800
 )
 
 // collectorPercent is the GOGC that leaves the headroom for a live heap.
-func collectorPercent(live uint64) int {
+func collectorPercent(live uint64, hurried bool) int {
 	headroom := smallHeadroom + live/headroomShare
+	if hurried {
+		headroom *= 2
+	}
 	return int(min(headroom*100/max(live, runtimeMinimum), maxPercent))
 }
 
@@ -32,22 +41,25 @@ func collectorPercent(live uint64) int {
 // by debug.SetMemoryLimit goes on to count.
 type governor struct {
 	percent int       // last set
+	last    time.Time // of a collection
+	settled bool      // the start is over
+	hurried bool
 	told    func(int) // what was set, for tests; nil tells nobody
 }
 
 // run governs until ctx ends, then restores the percentage that it found. Once
 // settled is closed, it gives back what the start took.
 func (g *governor) run(ctx context.Context, settled <-chan struct{}) error {
-	before := g.set(collectorPercent(0))
+	before := g.set(collectorPercent(0, false))
 	defer debug.SetGCPercent(before)
 	collected := make(chan struct{}, 1)
 	watchCollections(ctx, collected)
 	for {
 		select {
 		case <-collected:
-			g.adjust(liveBytes())
+			g.adjust(liveBytes(), time.Now())
 		case <-settled:
-			settled = nil
+			settled, g.settled = nil, true
 			debug.FreeOSMemory()
 		case <-ctx.Done():
 			return nil
@@ -55,10 +67,17 @@ func (g *governor) run(ctx context.Context, settled <-chan struct{}) error {
 	}
 }
 
-// adjust sets the percentage for a live heap. It stops the world for a moment, so
-// small differences are let be.
-func (g *governor) adjust(live uint64) {
-	want := collectorPercent(live)
+// adjust sets the percentage for what is live after a collection. It stops the world
+// for a moment, so small differences are let be.
+func (g *governor) adjust(live uint64, now time.Time) {
+	switch apart := now.Sub(g.last); {
+	case apart < hurry && g.settled: // the start is short, and its peak would be the peak
+		g.hurried = true
+	case apart > ease:
+		g.hurried = false
+	}
+	g.last = now
+	want := collectorPercent(live, g.hurried)
 	if math.Abs(float64(want-g.percent)) < 0.05*float64(g.percent) {
 		return
 	}

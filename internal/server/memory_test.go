@@ -5,22 +5,49 @@ import (
 	"runtime"
 	"runtime/debug"
 	"testing"
+	"time"
 )
 
 func TestCollectorPercent(t *testing.T) {
 	for _, test := range []struct {
-		live uint64
-		want int
+		live    uint64
+		hurried bool
+		want    int
 	}{
-		{0, 800},
-		{4 << 20, 800},
-		{32 << 20, 106},
-		{320 << 20, 16},
-		{32 << 30, 6},
+		{0, false, 800},
+		{4 << 20, false, 800},
+		{32 << 20, false, 106},
+		{32 << 20, true, 212},
+		{320 << 20, false, 16},
+		{320 << 20, true, 32},
+		{32 << 30, false, 6},
 	} {
-		if got := collectorPercent(test.live); got != test.want {
+		if got := collectorPercent(test.live, test.hurried); got != test.want {
 			t.Errorf("%d for %d bytes, want %d", got, test.live, test.want)
 		}
+	}
+}
+
+// A storm of collections gets more room until it is over.
+func TestGovernorHurries(t *testing.T) {
+	before := debug.SetGCPercent(123)
+	defer debug.SetGCPercent(before)
+	const live = 320 << 20
+	g, now := &governor{settled: true}, time.Unix(100, 0)
+	for i, step := range []struct {
+		apart   time.Duration
+		hurried bool
+	}{
+		{time.Minute, false}, {ease, false}, {hurry, false}, {hurry - 1, true}, {hurry, true}, {ease, true}, {ease + 1, false},
+	} {
+		now = now.Add(step.apart)
+		if g.adjust(live, now); g.percent != collectorPercent(live, step.hurried) {
+			t.Errorf("step %d: %d percent", i, g.percent)
+		}
+	}
+	g.settled = false
+	if g.adjust(live, now); g.hurried {
+		t.Error("hurries during the start")
 	}
 }
 
@@ -40,7 +67,7 @@ func TestGovernor(t *testing.T) {
 	ballast := make([]byte, 256<<20)
 	runtime.GC()
 	for percent := range adjusted {
-		if percent < small/2 {
+		if percent < small/4 {
 			break
 		}
 		runtime.GC()
