@@ -71,8 +71,8 @@ func (c *Comparison) Progress() bench.Progress {
 	return bench.Progress{}
 }
 
-// Run starts the servers, runs all rows and stops the servers. What was measured until
-// an error is returned with it.
+// Run starts the servers, runs all rows and stops the servers. A row that fails spoils
+// no other; what was measured is returned with the errors.
 func (c *Comparison) Run(ctx context.Context) (t *Table, err error) {
 	c.table.Date = time.Now()
 	dir := c.config.Fleet.Dir
@@ -99,15 +99,29 @@ func (c *Comparison) Run(ctx context.Context) (t *Table, err error) {
 		return nil, err
 	}
 	defer c.inOrder()
-	for _, s := range reads {
-		if err := c.step(ctx, s); err != nil {
-			return c.table, err
-		}
-	}
-	if len(starts) > 0 {
-		err = c.starts(ctx, starts)
+	err = c.each(ctx, reads)
+	if len(starts) > 0 && ctx.Err() == nil {
+		err = errors.Join(err, c.starts(ctx, starts))
 	}
 	return c.table, err
+}
+
+// each runs steps, the next also when one has failed, until ctx ends.
+func (c *Comparison) each(ctx context.Context, steps []step) error {
+	var failed []error
+	for _, s := range steps {
+		if err := c.step(ctx, s); err != nil {
+			c.say("failed: %v", err)
+			failed = append(failed, err)
+		}
+		if ctx.Err() != nil {
+			if len(failed) == 0 {
+				failed = append(failed, fmt.Errorf("compare: %w", ctx.Err()))
+			}
+			break
+		}
+	}
+	return errors.Join(failed...)
 }
 
 func (c *Comparison) say(format string, args ...any) {
@@ -257,6 +271,12 @@ func (c *Comparison) step(ctx context.Context, s step) error {
 		rows[i] = &Row{ID: r.id, Work: r.work, Figures: append([]Figure(nil), r.figures...)}
 		c.table.Rows = append(c.table.Rows, rows[i])
 	}
+	defer func() {
+		for i, r := range rows {
+			s.rows[i].fill(r)
+			c.say("%s", summary(r))
+		}
+	}()
 	for range c.config.Rounds {
 		for kind := range kinds {
 			if kind == Limit && !s.limit {
@@ -267,10 +287,6 @@ func (c *Comparison) step(ctx context.Context, s step) error {
 				return fmt.Errorf("compare: %s, %s: %w", s.rows[0].id, kind, err)
 			}
 		}
-	}
-	for i, r := range rows {
-		s.rows[i].fill(r)
-		c.say("%s", summary(r))
 	}
 	return nil
 }

@@ -114,8 +114,31 @@ func TestComparison(t *testing.T) {
 	}
 }
 
-// TestFailureKeepsWhatWasMeasured interrupts a comparison.
-func TestFailureKeepsWhatWasMeasured(t *testing.T) {
+// TestOneFailureSpoilsNoOtherRow has a server that does not come up.
+func TestOneFailureSpoilsNoOtherRow(t *testing.T) {
+	c := config(t)
+	c.Rows = regexp.MustCompile(`^B(1|31|10) `)
+	var broken error
+	comparison, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	comparison.config.Say = func(line string) {
+		if strings.HasPrefix(line, "B1 ") { // from now on kube-apiserver does not answer
+			broken = comparison.servers[Stock].Stop()
+		}
+	}
+	table, err := comparison.Run(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "B10, kube-apiserver") || strings.Contains(err.Error(), "B31") || broken != nil {
+		t.Errorf("got %v, want the failure of B10 alone", err)
+	}
+	if table == nil || len(table.Rows) != 3 || table.Rows[0].Figures[0].Best[Larder] == 0 || table.Rows[2].Figures[0].Best[Larder] == 0 {
+		t.Errorf("other rows are spoiled: %+v", table)
+	}
+}
+
+// TestInterruptionKeepsWhatWasMeasured interrupts a comparison.
+func TestInterruptionKeepsWhatWasMeasured(t *testing.T) {
 	c := config(t)
 	c.Rows = regexp.MustCompile(`^B(1|24) `)
 	ctx, cancel := context.WithCancel(t.Context())

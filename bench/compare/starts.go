@@ -34,12 +34,7 @@ func (c *Comparison) starts(ctx context.Context, steps []step) error {
 		return err
 	}
 	c.servers[Larder] = nil
-	for _, s := range steps {
-		if err := c.step(ctx, s); err != nil {
-			return err
-		}
-	}
-	return nil
+	return c.each(ctx, steps)
 }
 
 // needsPods reports whether a step starts on the seeded etcd.
