@@ -117,6 +117,7 @@ type subject struct {
 	name   string
 	cache  *Cache
 	config LogConfig
+	budget int64 // 0: no bound
 	source fakeSource
 
 	mirror   map[string]*Object
@@ -135,12 +136,14 @@ func newSubjects(t *rapid.T) []*subject {
 		"short":   {KeepFor: 30 * time.Second, MinEvents: 1, CheckpointEvery: 1},
 		"few":     {MinEvents: 2, MaxEvents: 5, CheckpointEvery: 3},
 		"small":   {MinEvents: 1, MaxBytes: 900, CheckpointEvery: 2},
+		"poor":    {MinEvents: 3, CheckpointEvery: 2},
 	}
+	budgets := map[string]int64{"poor": 900}
 	var all []*subject
 	for _, i := range slices.Sorted(maps.Keys(indexes)) {
 		for n, l := range slices.Sorted(maps.Keys(logs)) {
-			s := &subject{name: i + "," + l, config: logs[l].withDefaults(), buffer: n}
-			c, err := New(Config{Schema: NewSchema("things", nil, indexes[i]...), Log: logs[l], Source: &s.source})
+			s := &subject{name: i + "," + l, config: logs[l].withDefaults(), budget: budgets[l], buffer: n}
+			c, err := New(Config{Schema: NewSchema("things", NewBudget(s.budget), indexes[i]...), Log: logs[l], Source: &s.source})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -332,6 +335,9 @@ func (s *subject) checkLog(t *rapid.T, m *model, now time.Time) {
 	if log.Bytes() > s.config.MaxBytes && log.Len() > last.events {
 		t.Fatalf("%s: %d bytes kept, %d allowed", s.name, log.Bytes(), s.config.MaxBytes)
 	}
+	if s.budget > 0 && log.Bytes() > s.budget && log.Len() > max(s.config.MinEvents, last.events) {
+		t.Fatalf("%s: %d bytes and %d events kept, budget %d", s.name, log.Bytes(), log.Len(), s.budget)
+	}
 	if log.Len() != m.eventsAfter(log.Oldest()) {
 		t.Fatalf("%s: %d events kept since %d, should be %d", s.name, log.Len(), log.Oldest(), m.eventsAfter(log.Oldest()))
 	}
@@ -342,7 +348,9 @@ func (s *subject) checkLog(t *rapid.T, m *model, now time.Time) {
 	}
 	kept := m.eventsAfter(log.Oldest())
 	young := now.Sub(forgotten.time) <= s.config.KeepFor || kept+forgotten.events <= s.config.MinEvents
-	fits := kept+forgotten.events <= s.config.MaxEvents && log.Bytes()+int64(forgotten.events)*(eventOverhead+64) <= s.config.MaxBytes
+	size := log.Bytes() + int64(forgotten.events)*(eventOverhead+64)
+	fits := kept+forgotten.events <= s.config.MaxEvents && size <= s.config.MaxBytes &&
+		(s.budget == 0 || size <= s.budget || kept+forgotten.events <= s.config.MinEvents)
 	if young && fits && forgotten.revision == log.Oldest() {
 		t.Fatalf("%s: revision %d of %s was forgotten at %s with %d events kept", s.name, log.Oldest(), forgotten.time, now, kept)
 	}
