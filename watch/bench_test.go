@@ -220,3 +220,115 @@ func TestIdleWatchesAreSmall(t *testing.T) {
 		t.Errorf("%.0f B for an idle watch in a group of its own", size)
 	}
 }
+
+// rested are watchers that keep no goroutine: those that were woken are in due.
+type rested struct {
+	*world
+	watchers []*watch.Watcher
+	due      []int
+	room     []watch.Delivery
+}
+
+func newRested(t testing.TB, options []watch.Options) *rested {
+	r := &rested{world: newWorld(t, config{events: 100_000}), room: make([]watch.Delivery, 0, 16)}
+	r.reset()
+	r.watchers = make([]*watch.Watcher, len(options))
+	r.due = make([]int, 0, len(options))
+	for i, o := range options {
+		o.After = r.last
+		o.Wake = func() { r.due = append(r.due, i) }
+		r.watchers[i] = r.must(t, o)
+		r.due = append(r.due, i)
+	}
+	r.serve(t)
+	return r
+}
+
+// serve lets those that were woken read, and gives the number of deliveries.
+func (r *rested) serve(t testing.TB) (n int) {
+	for _, i := range r.due {
+		for {
+			ds, err := r.watchers[i].Poll(r.room)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(ds) == 0 {
+				break
+			}
+			n += len(ds)
+		}
+	}
+	r.due = r.due[:0]
+	return n
+}
+
+// BenchmarkWake tells 200 watchers that keep no goroutine of each event.
+func BenchmarkWake(b *testing.B) {
+	const watchers = 200
+	r := newRested(b, make([]watch.Options, watchers))
+	c := &crowd{world: r.world}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		c.write(fmt.Sprintf("default/p%d", i%100), "n")
+		r.settle()
+		if n := r.serve(b); n != watchers {
+			b.Fatalf("%d deliveries", n)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/watchers, "ns/delivery")
+}
+
+// TestDeliveriesAllocateNothing compares what an event costs with few watchers and
+// with many.
+func TestDeliveriesAllocateNothing(t *testing.T) {
+	cost := func(watchers int) float64 {
+		r := newRested(t, make([]watch.Options, watchers))
+		c := &crowd{world: r.world}
+		return testing.AllocsPerRun(100, func() {
+			c.write("default/p", "n")
+			r.settle()
+			if n := r.serve(t); n != watchers {
+				t.Fatalf("%d deliveries", n)
+			}
+		})
+	}
+	if few, many := cost(1), cost(201); many > few+10 {
+		t.Errorf("an event costs %.0f allocations with one watcher, %.0f with 201", few, many)
+	}
+}
+
+// TestInitialObjectsAllocateNothing reads many initial objects.
+func TestInitialObjectsAllocateNothing(t *testing.T) {
+	w := newWorld(t, config{events: 100})
+	w.reset()
+	const objects = 2000
+	for i := range objects {
+		w.apply(change{key: fmt.Sprintf("default/p%d", i)})
+	}
+	room := make([]watch.Delivery, 0, 64)
+	allocations := testing.AllocsPerRun(10, func() {
+		s := w.cache.Snapshot()
+		watcher, err := w.hub.Watch(watch.Options{Initial: &s, Wake: func() {}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer watcher.Close()
+		n := 0
+		for {
+			ds, err := watcher.Poll(room)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(ds) == 0 {
+				break
+			}
+			n += len(ds)
+		}
+		if n != objects {
+			t.Fatalf("%d objects", n)
+		}
+	})
+	if allocations > objects/10 {
+		t.Errorf("%d objects cost %.0f allocations", objects, allocations)
+	}
+}
