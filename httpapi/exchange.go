@@ -124,7 +124,12 @@ func (x *exchange) writeBuffered(out *chunkWriter) error {
 	defer writers.Put(w)
 	defer w.Reset(nil)
 	w.Reset(out)
-	if x.streams {
+	switch {
+	case x.streams && !x.fast.Request.Header.IsHTTP11():
+		if err := x.gather(); err != nil {
+			return err
+		}
+	case x.streams:
 		w.Reset(out.w) // each piece when it comes
 	}
 	err := x.fast.Response.Write(w)
@@ -136,6 +141,16 @@ func (x *exchange) writeBuffered(out *chunkWriter) error {
 		err = out.err
 	}
 	return err
+}
+
+// gather reads a body of unknown size to its end, for a client that knows no chunks.
+func (x *exchange) gather() error {
+	body, err := io.ReadAll(x.fast.Response.BodyStream())
+	if err != nil {
+		return err
+	}
+	x.fast.Response.SetBodyRaw(body)
+	return nil
 }
 
 // close ends what the response would have been written from.

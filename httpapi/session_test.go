@@ -95,6 +95,26 @@ func TestIdleConnectionsHoldNoBuffers(t *testing.T) {
 	}
 }
 
+// TestOldClients: one that knows no chunks gets a long answer whole, and none that
+// was cut short looks whole.
+func TestOldClients(t *testing.T) {
+	f := newFront(t, Config{}, func(routes *table) {
+		routes.handle("/long", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, maxBuffered+1)) }))
+		routes.handle("/late", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Write(make([]byte, maxBuffered+1))
+			panic("boom")
+		}))
+	})
+	out := f.raw(t, "GET /long HTTP/1.0\r\n\r\n")
+	head, body, _ := strings.Cut(out, "\r\n\r\n")
+	if !strings.Contains(head, fmt.Sprintf("Content-Length: %d", maxBuffered+1)) || strings.Contains(head, "chunked") || len(body) != maxBuffered+1 {
+		t.Errorf("%q and %d bytes", head, len(body))
+	}
+	if out := f.raw(t, "GET /late HTTP/1.0\r\n\r\n"); strings.HasPrefix(out, "HTTP/1.1 200") {
+		t.Errorf("a panic was answered %.40q", out)
+	}
+}
+
 // pace is what a client does: sends a piece, and waits.
 type pace struct {
 	piece string
