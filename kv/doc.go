@@ -58,7 +58,8 @@
 //
 // The embedded server is called in process, without gRPC; it listens on nothing
 // but a unix socket in a directory of mode 0700 inside the data directory, for
-// etcdctl. Acknowledged writes survive kill -9 and power loss (unless
+// etcdctl. While it is the only member, its revision is read from what it has applied:
+// it acknowledges nothing that it has not. Acknowledged writes survive kill -9 and power loss (unless
 // UnsafeNoFsync). Watch progress on demand works in process as over the network:
 // the adapter carries the context's metadata, by which the client finds the
 // stream, and each watch has a stream of its own, so that no other watch can
