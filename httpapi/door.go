@@ -36,9 +36,9 @@ const (
 	idlePoll = 10 * time.Millisecond
 )
 
-// serve accepts connections until l is closed, and waits for the last one to end.
+// serve accepts connections until l is closed. What it began goes on; whoever owns d
+// waits for running.
 func (d *door) serve(l net.Listener) error {
-	defer d.running.Wait()
 	for delay := acceptRetry; ; {
 		c, err := l.Accept()
 		switch {
@@ -81,7 +81,10 @@ func (d *door) take(c net.Conn) {
 		c.Close()
 		return
 	}
-	d.running.Go(ss.serve)
+	go func() {
+		defer d.running.Done()
+		ss.serve()
+	}()
 }
 
 func (d *door) admit(ss *session) bool {
@@ -91,6 +94,7 @@ func (d *door) admit(ss *session) bool {
 		return false
 	}
 	d.open[ss] = struct{}{}
+	d.running.Add(1)
 	return true
 }
 

@@ -225,6 +225,8 @@ func (s *Server) shutdown(door *listener) error {
 	}
 	door.closeAll()
 	s.memory.closeAll()
+	s.outer.running.Wait()
+	s.inner.running.Wait()
 	s.streams.abort()
 	s.streams.wait(context.Background())
 	s.work.Wait()
