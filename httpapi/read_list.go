@@ -199,7 +199,7 @@ type listBody struct {
 	form    *registry.Form
 	meta    wire.ListMeta
 	objects []*cache.Object
-	items   [][]byte // of the objects if they are parts of them
+	items   [][]byte // of all objects if they are parts of them, else a few to be written
 	item    func(*cache.Object) ([]byte, error)
 	sum     int // of the items' sizes
 	size    int // of the body
@@ -235,25 +235,37 @@ func (b *listBody) WriteTo(w io.Writer) (int64, error) {
 	out := newChunkWriter(w)
 	defer out.release()
 	out.buf = b.form.AppendListHeader(out.buf, b.meta, len(b.objects), b.sum)
-	for i, o := range b.objects {
-		item, err := b.at(i, o)
+	for i := 0; i < len(b.objects); {
+		items, err := b.ahead(i)
 		if err != nil {
 			return out.written, err
 		}
-		out.buf = b.form.AppendItemHeader(out.buf, i, item)
-		out.write(item)
+		for _, item := range items {
+			out.buf = b.form.AppendItemHeader(out.buf, i, item)
+			out.write(item)
+			i++
+		}
 	}
 	out.buf = b.form.AppendListFooter(out.buf, b.meta, len(b.objects))
 	out.flush()
 	return out.written, out.err
 }
 
-// at returns the item of o, the i-th object.
-func (b *listBody) at(i int, o *cache.Object) ([]byte, error) {
-	if i < len(b.items) {
-		return b.items[i], nil
+// ahead returns items from the i-th on. A few are asked for at a time: in between,
+// the processor would have forgotten where they are looked up.
+func (b *listBody) ahead(i int) ([][]byte, error) {
+	if len(b.items) == len(b.objects) {
+		return b.items[i:], nil
 	}
-	return b.item(o)
+	b.items = b.items[:0]
+	for _, o := range b.objects[i:min(i+registry.Ahead, len(b.objects))] {
+		item, err := b.item(o)
+		if err != nil {
+			return nil, err
+		}
+		b.items = append(b.items, item)
+	}
+	return b.items, nil
 }
 
 // Close gives b back.

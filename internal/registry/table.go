@@ -166,16 +166,23 @@ func (t *Rows) Size() int { return t.size }
 // for the next.
 func (t *Rows) Write(write func(p []byte)) error {
 	write(t.head)
+	var ahead [Ahead][]byte
 	for i, row := range t.rows {
+		if i%Ahead == 0 {
+			for j := i; j < min(i+Ahead, len(t.rows)); j++ {
+				item, err := t.metadata(t.rows[j], t.objects[j])
+				if err != nil {
+					return err
+				}
+				ahead[j-i] = item
+			}
+		}
 		t.room = t.room[:0]
 		if i > 0 {
 			t.room = append(t.room, ',')
 		}
 		t.room = appendRow(t.room, row, t.now)
-		item, err := t.metadata(row, t.objects[i])
-		if err != nil {
-			return err
-		}
+		item := ahead[i%Ahead]
 		write(t.room)
 		write(item)
 		write([]byte(rowEnd))

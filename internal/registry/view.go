@@ -201,6 +201,9 @@ func (f *Form) slice(body []byte) ([]byte, error) {
 	return wire.PartialProtobuf(body)
 }
 
+// Ahead is how many items it pays to ask for at once before they are written.
+const Ahead = 32
+
 // Source gives items of a list of objects, those that count bytes of canonical
 // encodings together. It is Item where there is room to keep all of them. Where not,
 // keeping one would drive out another of the same list: as many as fit are kept,
