@@ -19,9 +19,10 @@ const (
 	headroomShare = 16
 
 	// Collections that follow each other faster than hurry cost more than memory is
-	// worth; the headroom is doubled until they are ease apart.
-	hurry = 300 * time.Millisecond
-	ease  = 2 * time.Second
+	// worth: the headroom is hurriedTimes as large until they are ease apart.
+	hurry        = time.Second
+	ease         = 4 * time.Second
+	hurriedTimes = 3
 
 	// runtimeMinimum is the heap below which the runtime takes percentages of this.
 	runtimeMinimum = 4 << 20
@@ -32,7 +33,7 @@ const (
 func collectorPercent(live uint64, hurried bool) int {
 	headroom := smallHeadroom + live/headroomShare
 	if hurried {
-		headroom *= 2
+		headroom *= hurriedTimes
 	}
 	return int(min(headroom*100/max(live, runtimeMinimum), maxPercent))
 }
@@ -59,8 +60,8 @@ func (g *governor) run(ctx context.Context, settled <-chan struct{}) error {
 		case <-collected:
 			g.adjust(liveBytes(), time.Now())
 		case <-settled:
-			settled, g.settled = nil, true
 			debug.FreeOSMemory()
+			settled, g.settled, g.last = nil, true, time.Time{}
 		case <-ctx.Done():
 			return nil
 		}

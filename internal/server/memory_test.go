@@ -17,9 +17,9 @@ func TestCollectorPercent(t *testing.T) {
 		{0, false, 800},
 		{4 << 20, false, 800},
 		{32 << 20, false, 106},
-		{32 << 20, true, 212},
+		{32 << 20, true, 318},
 		{320 << 20, false, 16},
-		{320 << 20, true, 32},
+		{320 << 20, true, 48},
 		{32 << 30, false, 6},
 	} {
 		if got := collectorPercent(test.live, test.hurried); got != test.want {
@@ -64,7 +64,7 @@ func TestGovernor(t *testing.T) {
 	g := &governor{told: func(percent int) { adjusted <- percent }}
 	go func() { ended <- g.run(ctx, settled) }()
 	small := <-adjusted
-	ballast := make([]byte, 256<<20)
+	ballast := make([]byte, 512<<20)
 	runtime.GC()
 	for percent := range adjusted {
 		if percent < small/4 {
