@@ -1,6 +1,7 @@
 package consistency
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -18,11 +19,12 @@ const (
 	prefix     = "/registry/configmaps/default/"
 )
 
-// requestTimeout bounds every request but watches.
+// requestTimeout bounds requests but watches, while things fail.
 const requestTimeout = 4 * time.Second
 
 type request struct {
 	method, path, body, kind string
+	timeout                  time.Duration // 0 is requestTimeout
 }
 
 type answer struct {
@@ -33,7 +35,7 @@ type answer struct {
 
 // ask sends a request and reads the answer. code is 0 if there was none.
 func (r *replica) ask(q request) answer {
-	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), cmp.Or(q.timeout, requestTimeout))
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, q.method, r.url+q.path, strings.NewReader(q.body))
 	if err != nil {

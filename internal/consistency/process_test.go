@@ -71,28 +71,25 @@ func newCluster(t *testing.T, members, replicas int) *cluster {
 		t.Fatal(err)
 	}
 	for i := range replicas {
-		c.addReplica(t, "larder"+strconv.Itoa(i), tokens)
+		c.addReplica(t, "larder"+strconv.Itoa(i), servertest.Config{Tokens: tokens})
 	}
 	return c
 }
 
-func (c *cluster) addReplica(t *testing.T, name, tokens string) {
+func (c *cluster) addReplica(t *testing.T, name string, config servertest.Config) {
 	t.Helper()
-	var stores []string
 	for _, m := range c.members {
 		target := strings.TrimPrefix(m.Config.Client, "http://")
-		stores = append(stores, "http://"+c.network.lay(t, m.Config.Name, target, always(name)))
+		config.Stores = append(config.Stores, "http://"+c.network.lay(t, m.Config.Name, target, always(name)))
 	}
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, MaxIdleConnsPerHost: 100, // a test's own server
 	}
 	t.Cleanup(transport.CloseIdleConnections)
-	port := proctest.Port(t)
+	config.Dir, config.Port = filepath.Join(t.TempDir(), name), proctest.Port(t)
 	r := &replica{
-		Process: proctest.New(t, name, proctest.Role(t, larderVariable, servertest.Config{
-			Dir: filepath.Join(t.TempDir(), name), Tokens: tokens, Port: port, Stores: stores,
-		})),
-		name: name, url: "https://127.0.0.1:" + strconv.Itoa(port), client: &http.Client{Transport: bearer{transport}},
+		Process: proctest.New(t, name, proctest.Role(t, larderVariable, config)),
+		name:    name, url: "https://127.0.0.1:" + strconv.Itoa(config.Port), client: &http.Client{Transport: bearer{transport}},
 	}
 	c.replicas = append(c.replicas, r)
 	if err := r.Start(); err != nil {
