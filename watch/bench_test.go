@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/invariants"
 	"github.com/larder-io/larder/watch"
 )
 
@@ -281,6 +282,9 @@ func BenchmarkWake(b *testing.B) {
 // TestDeliveriesAllocateNothing compares what an event costs with few watchers and
 // with many.
 func TestDeliveriesAllocateNothing(t *testing.T) {
+	if invariants.Enabled {
+		t.Skip("assertions allocate")
+	}
 	cost := func(watchers int) float64 {
 		r := newRested(t, make([]watch.Options, watchers))
 		c := &crowd{world: r.world}
