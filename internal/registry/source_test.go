@@ -41,7 +41,7 @@ func TestSource(t *testing.T) {
 				objects = append(objects, v.Resource.Ingest(fmt.Sprintf("default/web-%06d", i), value, int64(7*i+5)))
 			}
 			f := v.Form(c.media, registry.Full)
-			item := f.Source(registry.BodyBytes(objects))
+			item := f.Source(objects)
 			list := func() (items [][]byte, decodes uint64) {
 				before := v.Resource.Decodes()
 				for _, o := range objects {

@@ -204,18 +204,20 @@ func (f *Form) slice(body []byte) ([]byte, error) {
 // Ahead is how many items it pays to ask for at once before they are written.
 const Ahead = 32
 
-// Source gives items of a list of objects, those that count bytes of canonical
-// encodings together. It is Item where there is room to keep all of them. Where not,
+// Source gives items of a list of objects. It is Item where there is room to keep all of them. Where not,
 // keeping one would drive out another of the same list: as many as fit are kept,
 // always the same, and the others are made for the caller alone.
-func (f *Form) Source(bytes int64) func(*cache.Object) ([]byte, error) {
+func (f *Form) Source(objects []*cache.Object) func(*cache.Object) ([]byte, error) {
 	const (
 		encoded, canonical = 3, 2 // JSON is about half as large again
 		parts              = 1 << 16
 	)
 	limit := f.view.Resource.schema.Budget().Limit()
-	need := bytes / canonical * encoded
-	if f.Sliced() || limit <= 0 || need <= limit {
+	if f.Sliced() || limit <= 0 {
+		return f.Item
+	}
+	need := estimate(objects, f.canonicalSize) / canonical * encoded
+	if need <= limit {
 		return f.Item
 	}
 	fit := uint64(float64(limit) / float64(need) * parts * 7 / 8)
@@ -236,12 +238,27 @@ func (f *Form) pass(o *cache.Object) ([]byte, error) {
 	return f.encode(o)
 }
 
-// BodyBytes estimates the size of the canonical encodings of objects from a few.
+// canonicalSize is the size of the canonical bytes that the item of o is made of.
+func (f *Form) canonicalSize(o *cache.Object) int {
+	if f.shape != Full {
+		if part, err := wire.PartialProtobuf(o.Body()); err == nil {
+			return len(part)
+		}
+	}
+	return len(o.Body())
+}
+
+// BodyBytes estimates the size of the canonical encodings of objects.
 func BodyBytes(objects []*cache.Object) int64 {
+	return estimate(objects, func(o *cache.Object) int { return len(o.Body()) })
+}
+
+// estimate sums up the sizes of objects from those of a few.
+func estimate(objects []*cache.Object, size func(*cache.Object) int) int64 {
 	const samples = 64
 	sum, n, step := 0, 0, max(1, len(objects)/samples)
 	for i := 0; i < len(objects); i += step {
-		sum += len(objects[i].Body())
+		sum += size(objects[i])
 		n++
 	}
 	return int64(sum) * int64(len(objects)) / int64(max(1, n))
