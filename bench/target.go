@@ -100,7 +100,7 @@ func (c *headerCatcher) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // Ready waits until the server's /readyz answers 200, and returns how long
-// that took.
+// that took. It gives up when the server's process, if it is known, has ended.
 func (t *Target) Ready(ctx context.Context) (time.Duration, error) {
 	start := time.Now()
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -111,6 +111,9 @@ func (t *Target) Ready(ctx context.Context) (time.Duration, error) {
 		_, err := own.do(ctx, call{path: "/readyz", accept: "*/*"})
 		if err == nil {
 			return time.Since(start), nil
+		}
+		if _, gone := t.Process.Usage(); gone != nil {
+			return 0, fmt.Errorf("bench: the server has ended: %w", err)
 		}
 		select {
 		case <-ctx.Done():
