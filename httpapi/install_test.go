@@ -225,6 +225,7 @@ func compare(t testing.TB, ours, theirs answer) {
 // the order of keys, stay as they are.
 func scrub(body []byte) []byte {
 	body = uuid.ReplaceAll(body, []byte("*"))
+	body = quotedTime.ReplaceAll(body, []byte(`\"*\"`))
 	var v any
 	if json.Unmarshal(body, &v) != nil {
 		return body
@@ -238,6 +239,9 @@ func scrub(body []byte) []byte {
 }
 
 var uuid = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+
+// quotedTime is a time in an object that a message quotes.
+var quotedTime = regexp.MustCompile(`\\"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ\\"`)
 
 func blank(v any) {
 	switch v := v.(type) {

@@ -97,13 +97,20 @@ func newMonitor(e *registry.Endpoint, verb, scope string) (*monitor, error) {
 	if verb == apirequest.MethodWatch {
 		req.URL.RawQuery = "watch=1"
 	}
-	ctx := apirequest.WithRequestInfo(req.Context(), &apirequest.RequestInfo{
+	info := &apirequest.RequestInfo{
 		IsResourceRequest: true,
 		APIGroup:          e.GVR.Group,
 		APIVersion:        e.GVR.Version,
 		Resource:          e.GVR.Resource,
 		Subresource:       e.Subresource,
-	})
+	}
+	switch scope { // which upstream's gauge of long requests infers
+	case "resource":
+		info.Name = "any"
+	case "namespace":
+		info.Namespace = "any"
+	}
+	ctx := apirequest.WithRequestInfo(req.Context(), info)
 	// Latencies that serve service level indicators are reported only for requests
 	// that tell time spent in webhooks apart.
 	ctx = apirequest.WithLatencyTrackers(ctx)
