@@ -30,7 +30,11 @@ func skeletonsOf(gr schema.GroupResource) (*wire.Fields, map[int]string) {
 	if gr != (schema.GroupResource{Resource: "pods"}) {
 		return nil, nil
 	}
-	object := wire.Fields{1: metadataLayout(), 2: podSpecLayout(), 3: podStatusLayout()}
+	metadata := metadataLayout()
+	// Conversion looks for annotations by their keys (kubernetes
+	// pkg/apis/core/v1/conversion.go, dropInitContainerAnnotations).
+	metadata.Fields[12] = message(wire.Fields{2: opaque()})
+	object := wire.Fields{1: metadata, 2: podSpecLayout(), 3: podStatusLayout()}
 	// runtime.Unknown around it
 	return &wire.Fields{2: {Role: wire.Message, Slot: slotObject, Fields: object}}, map[int]string{
 		slotName: "metadata.name", slotNamespace: "metadata.namespace",
@@ -47,7 +51,7 @@ func opaque() *wire.Layout { return &wire.Layout{Role: wire.Opaque} }
 func moment() *wire.Layout { return &wire.Layout{Role: wire.Time} }
 
 // metadataLayout is of ObjectMeta (apimachinery pkg/apis/meta/v1/generated.proto).
-// Annotations stay: there are conversions that read them.
+// Annotations stay: there are kinds whose conversions read them.
 func metadataLayout() *wire.Layout {
 	return message(wire.Fields{
 		1: {Role: wire.Name, Slot: slotName},
