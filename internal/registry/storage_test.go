@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -42,6 +43,7 @@ type fixture struct {
 	codec       runtime.Codec
 	recorder    *storagetesting.KubernetesRecorder
 	config      resourceConfig
+	stop        func() // ends the resource and its tail
 }
 
 // swapTransformer is a transformer that a test exchanges while it is in use.
@@ -131,27 +133,30 @@ func newFixture(t *testing.T, media string, change ...func(*resourceConfig)) *fi
 		run(t, f.resource.Run)
 		return f
 	}
-	run(t, f.memory.Run, r.config.Tail.Run, f.resource.Run)
+	run(t, f.memory.Run)
+	f.stop = run(t, r.config.Tail.Run, f.resource.Run)
 	if err := f.resource.WaitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	return f
 }
 
-// run runs all of fns until the test ends.
-func run(t *testing.T, fns ...func(context.Context) error) {
+// run runs all of fns until the test ends, or stop is called.
+func run(t *testing.T, fns ...func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	group, ctx := errgroup.WithContext(ctx)
 	for _, fn := range fns {
 		group.Go(func() error { return fn(ctx) })
 	}
-	t.Cleanup(func() {
+	stop = sync.OnceFunc(func() {
 		cancel()
-		if err := group.Wait(); err != nil && ctx.Err() == nil {
+		if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 	})
+	t.Cleanup(stop)
+	return stop
 }
 
 func examplePodAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
@@ -185,6 +190,7 @@ func (f *fixture) UpdatePrefixTransformer(modify storagetesting.PrefixTransforme
 // restart goes on with a resource that replays all of the past.
 func (f *fixture) restart() {
 	f.t.Helper()
+	f.stop()
 	store := recordingStore{f.memory, f.recorder}
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/", Replay: 1 << 20})
 	f.config.Registry = &Registry{config: Config{Store: store, Tail: tail}}
@@ -193,7 +199,7 @@ func (f *fixture) restart() {
 		f.t.Fatal(err)
 	}
 	f.Interface = f.resource.Storage()
-	run(f.t, tail.Run, f.resource.Run)
+	f.stop = run(f.t, tail.Run, f.resource.Run)
 	if err := f.resource.WaitReady(f.t.Context()); err != nil {
 		f.t.Fatal(err)
 	}

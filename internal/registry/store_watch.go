@@ -67,9 +67,10 @@ func (s *storeWatch) run(ctx context.Context) {
 	defer close(s.result)
 	defer s.watcher.Close()
 	utilflowcontrol.WatchInitialized(ctx)
-	due, stop := s.bookmarkTimers(ctx)
+	periodic, last, stop := s.bookmarkTimers(ctx)
 	defer stop()
 	deliveries := make([]watch.Delivery, 0, storeWatchBuffer)
+	owed := false // a bookmark, since one was due
 	for {
 		var err error
 		deliveries, err = s.watcher.Poll(deliveries[:0])
@@ -87,44 +88,50 @@ func (s *storeWatch) run(ctx context.Context) {
 		if len(deliveries) > 0 {
 			continue
 		}
+		if owed {
+			d, ok := s.watcher.Bookmark()
+			if ok && !s.deliver(ctx, d) {
+				return
+			}
+			owed = !ok
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.watcher.Ready():
-		case <-due:
-			if d, ok := s.watcher.Bookmark(); ok && !s.deliver(ctx, d) {
-				return
-			}
+		case <-periodic:
+			owed = true
+		case <-last:
+			owed = true
+		case <-bookmarkRetry(owed):
 		}
 	}
 }
 
-// bookmarkTimers says when bookmarks are due: every so often, and shortly before the
+// bookmarkRetry says when to try again to send a bookmark that is owed: something was
+// under way when it was due.
+func bookmarkRetry(owed bool) <-chan time.Time {
+	if !owed {
+		return nil
+	}
+	return time.After(100 * time.Millisecond)
+}
+
+// bookmarkTimers say when bookmarks are due: every so often, and shortly before the
 // watch will be ended.
-func (s *storeWatch) bookmarkTimers(ctx context.Context) (due <-chan struct{}, stop func()) {
+func (s *storeWatch) bookmarkTimers(ctx context.Context) (periodic, last <-chan time.Time, stop func()) {
 	if s.every == 0 {
-		return nil, func() {}
+		return nil, nil, func() {}
 	}
-	signal := make(chan struct{}, 1)
-	raise := func() {
-		select {
-		case signal <- struct{}{}:
-		default:
-		}
+	ticker := time.NewTicker(s.every)
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return ticker.C, nil, ticker.Stop
 	}
-	var periodic *time.Timer
-	periodic = time.AfterFunc(s.every, func() {
-		raise()
-		periodic.Reset(s.every)
-	})
-	stops := []*time.Timer{periodic}
-	if deadline, ok := ctx.Deadline(); ok {
-		stops = append(stops, time.AfterFunc(max(0, time.Until(deadline)-beforeDeadline), raise))
-	}
-	return signal, func() {
-		for _, t := range stops {
-			t.Stop()
-		}
+	timer := time.NewTimer(max(0, time.Until(deadline)-beforeDeadline))
+	return ticker.C, timer.C, func() {
+		ticker.Stop()
+		timer.Stop()
 	}
 }
 
