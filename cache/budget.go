@@ -40,8 +40,8 @@ const (
 // NewBudget allows limit bytes; 0 or less means no limit.
 func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
 
-// NewGrowingBudget allows half as much as the bodies take, but at least least and at
-// most most, which is greater than 0.
+// NewGrowingBudget allows twice as much as the bodies take, room for two more forms of
+// everything, but at least least and at most most, which is greater than 0.
 func NewGrowingBudget(least, most int64) *Budget { return &Budget{limit: least, most: most} }
 
 // Used is the number of bytes that encodings and frames take, with what keeping them
@@ -54,7 +54,7 @@ func (b *Budget) History() int64 { return b.history.Load() }
 // Limit is the number of bytes allowed, 0 or less for no limit.
 func (b *Budget) Limit() int64 {
 	if b.most > 0 {
-		return min(max(b.limit, b.bodies.Load()/2), b.most)
+		return min(max(b.limit, 2*b.bodies.Load()), b.most)
 	}
 	return b.limit
 }

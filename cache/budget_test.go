@@ -127,7 +127,7 @@ func TestBudgetGrows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		body := make([]byte, 5000)
+		body := make([]byte, 1250)
 		c.Reset([]*Object{NewObject(ObjectConfig{Key: "a", Revision: 1, Body: body}, schema)}, 1)
 		caches = append(caches, c)
 		if budget.Limit() != want {

@@ -65,9 +65,9 @@ type Config struct {
 	Transformers value.ResourceTransformers
 
 	// CacheBytes bounds what all caches together keep beside the present objects in
-	// their canonical form: other forms, frames of events, and the past. 0 means half
-	// of what those objects take, though at least 128 MiB, and at most three eighths
-	// of the memory limit of the process; less than 0 no bound.
+	// their canonical form: other forms, frames of events, and the past. 0 means
+	// twice what those objects take, though at least 256 MiB, and at most three
+	// eighths of the memory limit of the process; less than 0 no bound.
 	CacheBytes int64
 
 	// DeleteCollectionWorkers is how many deletions of one collection run at once;
@@ -193,7 +193,7 @@ func (c *Config) check() error {
 }
 
 func newBudget(bytes int64) *cache.Budget {
-	const least = 128 << 20
+	const least = 256 << 20
 	if bytes == 0 {
 		return cache.NewGrowingBudget(least, debug.SetMemoryLimit(-1)/8*3) // -1 asks
 	}
