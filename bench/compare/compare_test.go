@@ -224,6 +224,7 @@ func TestGoals(t *testing.T) {
 		{Figure{Unit: PerSecond, Goal: Goal{OfStock: 1.5}, Best: [kinds]float64{8, 0, 12}}, true, 1.5},
 		{Figure{Unit: PerSecond, Goal: Goal{OfStock: 1.5}, Best: [kinds]float64{8, 0, 11}}, false, 11.0 / 8},
 		{Figure{Unit: Memory, Best: [kinds]float64{0, 0, 11}}, true, 0},
+		{Figure{Unit: Memory, Goal: Goal{Bound: 2}, Best: [kinds]float64{8, 0, -1}}, false, 0},
 	} {
 		if c.figure.Met() != c.met || c.figure.Ratio() != c.ratio {
 			t.Errorf("%+v: met %v, ratio %g; want %v, %g", c.figure, c.figure.Met(), c.figure.Ratio(), c.met, c.ratio)

@@ -129,7 +129,7 @@ func Default() Config {
 			RequestTimeout:    time.Minute,
 			MinRequestTimeout: 30 * time.Minute,
 		},
-		Store: Store{Prefix: "/registry", CompactionInterval: 5 * time.Minute, ReplayRevisions: 50_000, SelfAuditInterval: 10 * time.Minute},
+		Store: Store{Prefix: "/registry", CompactionInterval: 5 * time.Minute, ReplayRevisions: 10_000, SelfAuditInterval: 10 * time.Minute},
 		Authentication: Authentication{
 			Anonymous:       true,
 			ServiceAccounts: auth.ServiceAccounts{Lookup: true, ExtendExpiration: true},
