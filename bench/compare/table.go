@@ -111,7 +111,7 @@ func (f Figure) goalText() string {
 // Ratio is how much better Larder is than kube-apiserver, 0 if unknown.
 func (f Figure) Ratio() float64 {
 	larder, stock := f.Best[Larder], f.Best[Stock]
-	if larder == 0 || stock == 0 {
+	if larder <= 0 || stock <= 0 {
 		return 0
 	}
 	if f.Unit == PerSecond {
