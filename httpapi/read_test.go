@@ -34,9 +34,9 @@ type pair struct {
 	store        *kvtest.Memory
 }
 
-func newPair(t testing.TB) *pair {
+// serveBack runs a server of back that allows everything until the test ends.
+func serveBack(t testing.TB, back *registrytest.Server) *front {
 	t.Helper()
-	back := registrytest.New(t, nil)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -49,18 +49,30 @@ func newPair(t testing.TB) *pair {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &pair{front: runFront(t, s, l.Addr().String(), pool), store: back.Store}
+	f := runFront(t, s, l.Addr().String(), pool)
 	back.Start(t)
-	client := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableCompression: true}
-	t.Cleanup(client.CloseIdleConnections)
-	p.ours = &side{name: "larder", registry: back.Registry, do: func(req *http.Request) *http.Response {
-		req.URL.Scheme, req.URL.Host = "https", p.addr
+	return f
+}
+
+// side is f, reached by client.
+func (f *front) side(t testing.TB, back *registrytest.Server, client http.RoundTripper) *side {
+	return &side{name: "larder", registry: back.Registry, do: func(req *http.Request) *http.Response {
+		req.URL.Scheme, req.URL.Host = "https", f.addr
 		resp, err := client.RoundTrip(req)
 		if err != nil {
 			t.Fatalf("%s %s: %v", req.Method, req.URL, err)
 		}
 		return resp
 	}}
+}
+
+func newPair(t testing.TB) *pair {
+	t.Helper()
+	back := registrytest.New(t, nil)
+	p := &pair{front: serveBack(t, back), store: back.Store}
+	client := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.pool}, DisableCompression: true}
+	t.Cleanup(client.CloseIdleConnections)
+	p.ours = p.side(t, back, client)
 	h, err := upstreamHandler(back.Registry)
 	if err != nil {
 		t.Fatal(err)

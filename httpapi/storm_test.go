@@ -15,8 +15,6 @@ import (
 	"sync"
 	"testing"
 
-	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
-
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
@@ -45,31 +43,11 @@ type storm struct {
 func newStorm(t *testing.T) *storm {
 	t.Helper()
 	back := registrytest.New(t, nil, func(c *registry.Config) { c.CacheBytes = int64(*stormBytes) / 2 })
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	config, pool := testTLS(t)
-	s, err := New(Config{
-		Registry: back.Registry, Listener: l, TLS: config, Version: testVersion(),
-		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	st := &storm{addr: l.Addr().String(), config: &tls.Config{RootCAs: pool}}
-	runFront(t, s, st.addr, pool)
-	back.Start(t)
+	f := serveBack(t, back)
+	st := &storm{addr: f.addr, config: &tls.Config{RootCAs: f.pool}}
 	client := st.client()
 	t.Cleanup(client.CloseIdleConnections)
-	st.side = &side{name: "larder", registry: back.Registry, do: func(req *http.Request) *http.Response {
-		req.URL.Scheme, req.URL.Host = "https", st.addr
-		resp, err := client.Do(req)
-		if err != nil {
-			t.Fatalf("%s %s: %v", req.Method, req.URL, err)
-		}
-		return resp
-	}}
+	st.side = f.side(t, back, client.Transport)
 	return st
 }
 
