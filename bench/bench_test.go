@@ -204,6 +204,56 @@ func TestWatchTellsOfEachDelivery(t *testing.T) {
 	}
 }
 
+func TestSlowReadersBesideWatches(t *testing.T) {
+	seed := bench.SeedConfig{Pods: 40, Namespaces: 1, Nodes: 1, Clients: 4}
+	target, _ := target(t, seed)
+	config := bench.SlowConfig{
+		Name: "slow", Path: "/api/v1/pods", Accepts: []string{bench.Protobuf, bench.JSON}, Clients: 4, BytesPerSecond: 1 << 20,
+		Watch: bench.WatchConfig{
+			Name: "watch", Path: "/api/v1/pods", Accept: bench.Protobuf, Watchers: 3,
+			Objects: seed.PodPaths(2), Changes: 10, Rate: 1000, Writers: 1,
+		},
+	}
+	results, err := bench.Slow(t.Context(), target, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lists, told := results[0], results[1]
+	if lists.Ops != 4 || lists.Errors != 0 || lists.BytesPerOp() < 40*1000 || lists.Server.PeakRSS == 0 {
+		t.Errorf("got %d lists of %d bytes, %d errors (%s); want 4 whole ones and the server's memory", lists.Ops, lists.BytesPerOp(), lists.Errors, lists.FirstError)
+	}
+	// What was read within a second is no more than a second's worth and a sip.
+	if least := lists.Latency.Min(); least < int64(lists.BytesPerOp()-(128<<10))*1e6/(1<<20)/2 {
+		t.Errorf("%d bytes took no more than %d us", lists.BytesPerOp(), least)
+	}
+	if told.Ops != 30 || told.Errors != 0 {
+		t.Errorf("got %d deliveries, %d errors (%s); want 30", told.Ops, told.Errors, told.FirstError)
+	}
+	config.BytesPerSecond = 0
+	if _, err := bench.Slow(t.Context(), target, config); err == nil {
+		t.Error("a speed of nothing was accepted")
+	}
+}
+
+// TestSlowReadersNoticeWhatBreaksOff asks for an answer that ends early.
+func TestSlowReadersNoticeWhatBreaksOff(t *testing.T) {
+	seed := bench.SeedConfig{Pods: 2, Namespaces: 1, Nodes: 1, Clients: 1}
+	target, server := target(t, seed)
+	server.BreaksOff = "/api/v1/broken"
+	results, err := bench.Slow(t.Context(), target, bench.SlowConfig{
+		Name: "slow", Path: "/api/v1/broken", Accepts: []string{bench.JSON}, Clients: 2, BytesPerSecond: 1 << 30,
+		Watch: bench.WatchConfig{
+			Name: "watch", Path: "/api/v1/pods", Accept: bench.Protobuf, Watchers: 1, Objects: seed.PodPaths(1), Changes: 1, Writers: 1,
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if results[0].Errors != 2 || !strings.Contains(results[0].FirstError, "EOF") {
+		t.Errorf("%d errors (%s), want two answers that break off", results[0].Errors, results[0].FirstError)
+	}
+}
+
 func TestWatchOfNodes(t *testing.T) {
 	seed := bench.SeedConfig{Pods: 6, Namespaces: 1, Nodes: 3, Clients: 2}
 	target, _ := target(t, seed)
@@ -389,5 +439,14 @@ func TestWorkloadsEndWithTheirContext(t *testing.T) {
 	_, err := bench.Watch(ctx, target, bench.WatchConfig{Path: "/api/v1/pods", Accept: bench.JSON, Watchers: 2, Objects: seed.PodPaths(1), Changes: 1000, Rate: 1, Writers: 1})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want the context's error", err)
+	}
+	ctx, cancel = context.WithCancel(t.Context())
+	server.Drop = func(int) bool { cancel(); return true }
+	_, err = bench.Slow(ctx, target, bench.SlowConfig{
+		Path: "/api/v1/pods", Accepts: []string{bench.JSON}, Clients: 2, BytesPerSecond: 1,
+		Watch: bench.WatchConfig{Path: "/api/v1/pods", Accept: bench.JSON, Watchers: 1, Objects: seed.PodPaths(1), Changes: 1, Writers: 1},
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("slow readers: got %v, want the context's error", err)
 	}
 }

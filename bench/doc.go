@@ -12,6 +12,7 @@
 //   - [Hold], [Storm]: watches that are opened, idle, or all come back at once
 //   - [Write], [PatchObjects]: creates, patches, applies, deletes
 //   - [Mixed]: all of it in proportion
+//   - [Slow]: large lists asked for at once and read slowly, beside watches
 //   - [Start]: from exec to /readyz
 //   - [Seed]: the realistic pods that the others meet
 //

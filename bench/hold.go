@@ -67,12 +67,8 @@ func (c *HoldConfig) idle(ctx context.Context, t *Target, r *Result) error {
 	if err != nil {
 		return err
 	}
-	timer := time.NewTimer(c.Idle)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
+	if err := sleep(ctx, c.Idle); err != nil {
+		return err
 	}
 	after, err := t.Process.Usage()
 	if err != nil {

@@ -69,12 +69,17 @@ func (l loop) await(ctx context.Context, start time.Time, i int) (time.Time, err
 	if wait <= 0 {
 		return intended, ctx.Err()
 	}
-	timer := time.NewTimer(wait)
+	return intended, sleep(ctx, wait)
+}
+
+// sleep waits.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-		return intended, ctx.Err()
+		return ctx.Err()
 	case <-timer.C:
-		return intended, nil
+		return nil
 	}
 }

@@ -40,6 +40,16 @@ type WatchConfig struct {
 	Through *Target
 }
 
+// complete sets what is meant by fields that are zero.
+func (c *WatchConfig) complete() {
+	if c.Deliveries == 0 {
+		c.Deliveries = c.Watchers * c.Changes
+	}
+	if c.Patience == 0 {
+		c.Patience = 5 * time.Second
+	}
+}
+
 func (c *WatchConfig) check() error {
 	if c.Watchers < 1 || len(c.Objects) == 0 {
 		return errors.New("bench: want at least one watcher and one object to change")
@@ -51,18 +61,9 @@ func (c *WatchConfig) check() error {
 // each was to be made until each watcher has read of it. Deliveries that never came
 // are errors. The server is charged from the first change to the last delivery.
 func Watch(ctx context.Context, t *Target, c WatchConfig) (*Result, error) {
-	if c.Deliveries == 0 {
-		c.Deliveries = c.Watchers * c.Changes
-	}
-	if c.Patience == 0 {
-		c.Patience = 5 * time.Second
-	}
+	c.complete()
 	if err := c.check(); err != nil {
 		return nil, err
-	}
-	through := c.Through
-	if through == nil {
-		through = t
 	}
 	rec, err := t.newRecorder(c.Name, "delivery", c.Deliveries)
 	if err != nil {
@@ -77,13 +78,10 @@ func Watch(ctx context.Context, t *Target, c WatchConfig) (*Result, error) {
 	w.begin(c.Watchers, c.Changes, int64(c.Deliveries))
 	rec.phase("changing")
 	err = rec.measured(func() error {
-		if err := c.change(ctx, through, rec, w); err != nil {
+		if err := c.change(ctx, t, rec, w); err != nil {
 			return err
 		}
-		for range w.settle(ctx, c.Patience) {
-			rec.fail(errUndelivered)
-		}
-		return ctx.Err()
+		return w.judge(ctx, c.Patience)
 	})
 	if err != nil {
 		return nil, err
@@ -96,8 +94,6 @@ func Watch(ctx context.Context, t *Target, c WatchConfig) (*Result, error) {
 	}
 	return result, nil
 }
-
-var errUndelivered = errors.New("bench: a change was not delivered")
 
 // open opens the watches where the collection stands now.
 func (c *WatchConfig) open(ctx context.Context, t *Target, rec *recorder) (*watchers, error) {
@@ -127,8 +123,12 @@ func watchCall(path, revision, accept string) call {
 	return call{path: with(path, "watch=true", "allowWatchBookmarks=true", "timeoutSeconds=3600", "resourceVersion="+revision), accept: accept}
 }
 
-// change makes the changes.
-func (c *WatchConfig) change(ctx context.Context, through *Target, rec *recorder, w *watchers) error {
+// change makes the changes, through t unless another server is to make them.
+func (c *WatchConfig) change(ctx context.Context, t *Target, rec *recorder, w *watchers) error {
+	through := c.Through
+	if through == nil {
+		through = t
+	}
 	// The changes are not the operations of the workload: they are counted apart.
 	writes := &recorder{result: &Result{Latency: newHistogram()}}
 	l := loop{ops: c.Changes, clients: c.Writers, rate: c.Rate}

@@ -184,6 +184,16 @@ func (w *watchers) settle(ctx context.Context, patience time.Duration) int64 {
 	}
 }
 
+var errUndelivered = errors.New("bench: a change was not delivered")
+
+// judge waits for what is still to come, and records what does not.
+func (w *watchers) judge(ctx context.Context, patience time.Duration) error {
+	for range w.settle(ctx, patience) {
+		w.rec.fail(errUndelivered)
+	}
+	return ctx.Err()
+}
+
 // ended counts the stuck watches that the server has ended: it reads each until
 // nothing more comes.
 func (w *watchers) ended() int {

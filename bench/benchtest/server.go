@@ -30,6 +30,9 @@ type Server struct {
 	// Drop says which events no watch is told of, nil for none. It is set before the
 	// first request.
 	Drop func(event int) bool
+	// BreaksOff is a path whose answer ends before it is whole, "" for none. It is set
+	// like Drop.
+	BreaksOff string
 
 	mu       sync.Mutex
 	objects  map[string]object // by path
@@ -81,6 +84,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Unlock()
 	path := strings.TrimSuffix(r.URL.Path, "/status")
 	switch {
+	case path == s.BreaksOff && path != "":
+		w.Header().Set("Content-Length", "1000")
+		io.WriteString(w, "{")
 	case path == "/readyz":
 		io.WriteString(w, "ok")
 	case path == "/version":

@@ -130,6 +130,35 @@ func mixedCommand(o *options) *cobra.Command {
 	return cmd
 }
 
+func slowCommand(o *options) *cobra.Command {
+	c := bench.SlowConfig{Watch: bench.WatchConfig{Path: "/api/v1/pods", Accept: bench.Protobuf}}
+	seed := bench.SeedConfig{}
+	objects := 0
+	cmd := &cobra.Command{
+		Use: "slow [PATH]", GroupID: whole, Short: "Ask for large lists, all at once, and read them slowly", Args: cobra.MaximumNArgs(1),
+		Long: `Let --clients clients ask for PATH at once (/api/v1/pods if not given) and read the
+answer slowly, each over a connection of its own, while pods that seed has made are
+patched and watched. What counts is the server's memory (--pid, --max-peak-rss), and that
+no answer breaks off and no watch ends.`,
+		Example: "  larder-bench slow --clients 64 --bytes-per-second 4000000 --pid $(pidof larder) --max-peak-rss 536870912",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c.Path, c.Clients = pathOr(args, "/api/v1/pods"), o.clients
+			c.Name = "slow readers of " + c.Path
+			if err := choose(&c.Watch, seed, objects); err != nil {
+				return err
+			}
+			c.Watch.Rate, c.Watch.Writers = o.rate, 1
+			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) { return bench.Slow(ctx, t, c) })
+		},
+	}
+	flags := cmd.Flags()
+	addSeed(flags, &seed)
+	addChanges(flags, &c.Watch, &objects)
+	flags.StringSliceVar(&c.Accepts, "accept", []string{bench.Protobuf, bench.JSON}, "media types, each for as many of the clients")
+	flags.IntVar(&c.BytesPerSecond, "bytes-per-second", 4<<20, "how fast each client reads")
+	return cmd
+}
+
 func startCommand(o *options) *cobra.Command {
 	c := bench.StartConfig{}
 	log := ""

@@ -23,11 +23,10 @@ never read. With --per-node each watcher selects one node, and the cost is told 
 instead of by delivery. With --through the patches are sent to another server of the
 same etcd, which keeps the cost of writing out of the account.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if objects < 1 || objects > seed.Pods {
-				return fmt.Errorf("--objects must be between 1 and --pods, which is %d", seed.Pods)
+			if err := choose(&c, seed, objects); err != nil {
+				return err
 			}
-			c.Name = fmt.Sprintf("watch, %d watchers", c.Watchers)
-			c.Rate, c.Writers, c.Objects = o.rate, o.clients, seed.PodPaths(objects)
+			c.Rate, c.Writers = o.rate, o.clients
 			if perNode {
 				c.PerChange, c.Selections, c.Deliveries = true, seed.NodeSelections(seed.Nodes), seed.Deliveries(c.Watchers, objects, c.Changes)
 			}
@@ -45,14 +44,28 @@ same etcd, which keeps the cost of writing out of the account.`,
 	}
 	flags := cmd.Flags()
 	addSeed(flags, &seed)
+	addChanges(flags, &c, &objects)
 	flags.StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
-	flags.IntVar(&c.Watchers, "watchers", 200, "how many watches")
 	flags.IntVar(&c.Stuck, "stuck", 0, "how many more that never read")
-	flags.IntVar(&c.Changes, "changes", 200, "how many patches; --rate says how fast")
-	flags.IntVar(&objects, "objects", 50, "how many pods are patched in turn")
 	flags.BoolVar(&perNode, "per-node", false, "watcher i selects the pods of node i")
 	flags.StringVar(&through, "through", "", "kubeconfig of the server that patches are sent to")
 	return cmd
+}
+
+// addChanges adds the flags that say how many watch how many changes.
+func addChanges(flags *pflag.FlagSet, c *bench.WatchConfig, objects *int) {
+	flags.IntVar(&c.Watchers, "watchers", 200, "how many watches")
+	flags.IntVar(&c.Changes, "changes", 200, "how many patches; --rate says how fast")
+	flags.IntVar(objects, "objects", 50, "how many pods are patched in turn")
+}
+
+// choose takes the first pods that seed has made as those to change.
+func choose(c *bench.WatchConfig, seed bench.SeedConfig, objects int) error {
+	if objects < 1 || objects > seed.Pods {
+		return fmt.Errorf("--objects must be between 1 and --pods, which is %d", seed.Pods)
+	}
+	c.Name, c.Objects = fmt.Sprintf("watch, %d watchers", c.Watchers), seed.PodPaths(objects)
+	return nil
 }
 
 // addHold adds the flags of workloads of idle watches.

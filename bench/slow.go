@@ -1,0 +1,122 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// SlowConfig is a workload of clients that all ask for much at once and read it
+// slowly, beside watches that must be told of changes meanwhile. What it shows is the
+// server's memory: Result.Server.PeakRSS.
+type SlowConfig struct {
+	// Name heads the result.
+	Name string
+	// Path is what all ask for, with its query.
+	Path string
+	// Accepts are media types: client i asks for number i, from the first again after
+	// the last.
+	Accepts []string
+	// Clients is how many there are, BytesPerSecond how fast each reads.
+	Clients, BytesPerSecond int
+	// Watch says which watches are open and which changes are made while the clients
+	// read.
+	Watch WatchConfig
+}
+
+func (c *SlowConfig) check() error {
+	if c.Clients < 1 || c.BytesPerSecond < 1 || len(c.Accepts) == 0 {
+		return errors.New("bench: want at least one slow client, a speed and a media type")
+	}
+	return c.Watch.check()
+}
+
+// Slow runs the workload and returns one Result of the slow clients, to which the
+// server's cost belongs, and one of the deliveries to the watches. An answer that does
+// not come whole is an error of the first, a watch that ends or is not told of the
+// second.
+func Slow(ctx context.Context, t *Target, c SlowConfig) ([]*Result, error) {
+	w := &c.Watch
+	w.complete()
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	rec, err := t.newRecorder(c.Name, "request", c.Clients)
+	if err != nil {
+		return nil, err
+	}
+	defer rec.finish()
+	told := &recorder{result: &Result{Name: w.Name, Unit: "delivery", Latency: newHistogram()}}
+	watching, err := w.open(ctx, t, told)
+	if err != nil {
+		return nil, err
+	}
+	defer watching.close()
+	watching.begin(w.Watchers, w.Changes, int64(w.Deliveries))
+	rec.phase("reading slowly")
+	err = rec.measured(func() error {
+		group, both := errgroup.WithContext(ctx)
+		group.Go(func() error { return w.change(both, t, told, watching) })
+		for i := range c.Clients {
+			group.Go(func() error { return c.read(both, t, rec, c.Accepts[i%len(c.Accepts)]) })
+		}
+		if err := group.Wait(); err != nil {
+			return err
+		}
+		return watching.judge(ctx, w.Patience)
+	})
+	if err != nil {
+		return nil, err
+	}
+	watching.close()
+	lists := rec.finish()
+	told.result.Wall = lists.Wall
+	return []*Result{lists, told.result}, nil
+}
+
+// read asks once and records how that ended.
+func (c *SlowConfig) read(ctx context.Context, t *Target, rec *recorder, accept string) error {
+	start := time.Now()
+	n, err := c.trickle(ctx, t, call{path: c.Path, accept: accept})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	rec.record(time.Since(start), n, err)
+	return nil
+}
+
+// trickle sends a request over a connection of its own and reads the answer no faster
+// than it should.
+func (c *SlowConfig) trickle(ctx context.Context, t *Target, r call) (n int64, err error) {
+	conn, err := t.dial(ctx, largeBuffer)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.close()
+	conn.shrink()
+	resp, err := conn.send(r)
+	if err != nil {
+		return 0, err
+	}
+	body, start := conn.body(resp), time.Now()
+	for {
+		sip, err := io.CopyN(io.Discard, body, largeBuffer)
+		n += sip
+		switch {
+		case errors.Is(err, io.EOF) && (resp.length < 0 || n == resp.length):
+			return n, nil
+		case errors.Is(err, io.EOF):
+			return n, fmt.Errorf("bench: body of %s: %w", r.path, io.ErrUnexpectedEOF)
+		case err != nil:
+			return n, fmt.Errorf("bench: body of %s: %w", r.path, err)
+		}
+		due := start.Add(time.Duration(float64(n) / float64(c.BytesPerSecond) * float64(time.Second)))
+		if err := sleep(ctx, time.Until(due)); err != nil {
+			return n, err
+		}
+	}
+}
