@@ -25,9 +25,10 @@ func (x *exchange) serveHTTP(h http.Handler) {
 		x.serveStream(h)
 		return
 	}
-	ctx, cancel := context.WithDeadline(x.s.base, x.deadline)
+	ctx, cancel := context.WithDeadline(x.trail.context(x.s.base), x.deadline)
 	req := x.http().WithContext(handlerContext(ctx, x.RequestInfo(), x.user, x.received))
 	w := newBuffered(cancel)
+	w.trail = x.takeTrail()
 	x.s.work.Go(func() {
 		defer cancel()
 		w.finish(x.logged(), h, req)
@@ -134,6 +135,7 @@ func (w *recorder) Write(p []byte) (int, error) {
 // buffered records up to maxBuffered bytes. Beyond them it turns into a pipe whose
 // reading end the connection gets.
 type buffered struct {
+	trail      *trail // that the handler ends
 	cancel     context.CancelFunc
 	done       chan struct{} // closed when the handler has ended
 	overflowed chan struct{} // closed when pipe is to be read
@@ -173,6 +175,7 @@ func newBuffered(cancel context.CancelFunc) *buffered {
 func (w *buffered) finish(log []any, h http.Handler, req *http.Request) {
 	defer func() {
 		if p := recover(); p != nil {
+			w.trail.panicked(p)
 			w.recovered(p, log)
 		}
 		w.mu.Lock()
@@ -184,6 +187,21 @@ func (w *buffered) finish(log []any, h http.Handler, req *http.Request) {
 		close(w.done)
 	}()
 	h.ServeHTTP(w, req)
+	w.record()
+}
+
+// record records the answer, whether anybody reads it or not.
+func (w *buffered) record() {
+	if w.trail == nil {
+		return
+	}
+	w.mu.Lock()
+	status := w.status
+	w.mu.Unlock()
+	if status != 0 {
+		w.trail.answer(status)
+	}
+	w.trail.end()
 }
 
 // recovered takes note of a panic.
@@ -233,6 +251,7 @@ func (w *buffered) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	switch {
 	case w.abandoned:
+		w.recorder.WriteHeader(http.StatusOK) // as the record has it
 		w.mu.Unlock()
 		return 0, http.ErrHandlerTimeout
 	case w.out == nil && w.body.Len()+len(p) <= maxBuffered:
@@ -257,7 +276,7 @@ func (w *buffered) Flush() {}
 // or takes the connection over, by a net/http handler on the bare connection.
 func (x *exchange) serveStream(h http.Handler) {
 	req := x.http()
-	info, who, received, log := x.RequestInfo(), x.user, x.received, x.logged()
+	info, who, received, log, trail := x.RequestInfo(), x.user, x.received, x.logged(), x.takeTrail()
 	header := make(http.Header)
 	for name, value := range x.fast.Response.Header.All() {
 		if string(name) != "Content-Type" {
@@ -266,12 +285,15 @@ func (x *exchange) serveStream(h http.Handler) {
 	}
 	x.take(func(ctx context.Context, st *stream) {
 		w := newStreamWriter(st, req, header)
+		w.trail = trail
 		defer func() {
 			if p := recover(); p != nil {
+				trail.panicked(p)
 				w.recovered(p, log)
 			}
 		}()
-		h.ServeHTTP(w, req.WithContext(handlerContext(ctx, info, who, received)))
+		h.ServeHTTP(w, req.WithContext(handlerContext(trail.context(ctx), info, who, received)))
+		trail.end()
 		if err := w.finish(); err != nil {
 			klog.V(4).InfoS("Stream ended early", append(log, "err", fmt.Sprint(err))...)
 		}

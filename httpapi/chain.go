@@ -43,6 +43,7 @@ func (x *exchange) fence() {
 	if p == nil {
 		return
 	}
+	x.takeTrail().panicked(p)
 	if isAbort(p) {
 		x.cut = true
 		return
@@ -103,13 +104,14 @@ func methodString(b []byte) string {
 	return string(b)
 }
 
-// serve takes a parsed request through the chain. Audit, between authentication
-// and impersonation, and flow control, between impersonation and authorization,
-// have their places here.
+// serve takes a parsed request through the chain. Flow control has its place between
+// impersonation and authorization.
 func (x *exchange) serve() {
-	if x.setDeadline() && x.authenticate() && x.impersonate() && x.authorize() {
+	x.openTrail()
+	if x.setDeadline() && x.authenticate() && x.audit() && x.impersonate() && x.authorize() {
 		x.route()
 	}
+	x.closeTrail()
 }
 
 // longRunning reports whether the request has no deadline (apiserver
@@ -138,7 +140,9 @@ func (x *exchange) setDeadline() bool {
 	if asked := x.Query.Get("timeout"); asked != "" {
 		d, err := time.ParseDuration(asked)
 		if err != nil {
-			x.fail(apierrors.NewBadRequest("invalid timeout specified in the request URL - " + err.Error()))
+			refusal := apierrors.NewBadRequest("invalid timeout specified in the request URL - " + err.Error())
+			x.auditRefusal(refusal.Error())
+			x.fail(refusal)
 			return false
 		}
 		if d > 0 && d < timeout {
@@ -150,7 +154,7 @@ func (x *exchange) setDeadline() bool {
 }
 
 // processUser is who the process itself is.
-var processUser = &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}}
+var processUser = &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.AllAuthenticated, user.SystemPrivilegedGroup}}
 
 // authenticate finds out who asks. A credential that is not accepted is never
 // taken for none.
@@ -160,12 +164,13 @@ func (x *exchange) authenticate() bool {
 		x.user = processUser
 		return true
 	}
-	if known := x.remembered(); known != nil {
+	// What authenticators have to say for the record they say each time.
+	if known := x.remembered(); known != nil && x.trail == nil {
 		x.user = known.User
 		return true
 	}
 	req := x.http()
-	ctx := req.Context()
+	ctx := x.trail.context(req.Context())
 	if len(x.s.config.Audiences) > 0 {
 		ctx = authenticator.WithAudiences(ctx, x.s.config.Audiences)
 	}
@@ -173,6 +178,9 @@ func (x *exchange) authenticate() bool {
 	if err != nil || !ok || !acceptable(x.s.config.Audiences, resp.Audiences) {
 		if err != nil {
 			klog.ErrorS(err, "Unable to authenticate the request", "auditID", x.auditID)
+		}
+		if x.trail != nil {
+			x.auditRefusal(x.attempted())
 		}
 		x.fail(apierrors.NewUnauthorized("Unauthorized"))
 		return false
@@ -208,7 +216,7 @@ func (x *exchange) impersonate() bool {
 		return false
 	}
 	w := newRecorder()
-	ctx := handlerContext(x.s.base, x.RequestInfo(), x.user, x.received)
+	ctx := handlerContext(x.trail.context(x.s.base), x.RequestInfo(), x.user, x.received)
 	x.s.impersonation.ServeHTTP(w, x.http().WithContext(context.WithValue(ctx, exchangeKey{}, x)))
 	if x.impersonates {
 		x.sendRecorded(w)
@@ -235,12 +243,13 @@ func newImpersonation(a authorizer.Authorizer) http.Handler {
 // routing acts on too.
 func (x *exchange) authorize() bool {
 	if x.s.config.Authorizer == nil || x.internal() {
+		x.trail.decided(authorizer.DecisionAllow, "", nil, 0)
 		return true
 	}
 	attributes := x.attributes()
 	ctx, cancel := x.bounded()
 	defer cancel()
-	decision, reason, err := x.s.config.Authorizer.Authorize(ctx, attributes)
+	decision, reason, err := x.ask(ctx, attributes)
 	switch {
 	case decision == authorizer.DecisionAllow:
 		return true
@@ -251,6 +260,17 @@ func (x *exchange) authorize() bool {
 		x.deny(responsewriters.ForbiddenStatusError(attributes, reason))
 	}
 	return false
+}
+
+// ask asks the authorizer, and records its answer if anything is recorded.
+func (x *exchange) ask(ctx context.Context, attributes *attributes) (authorizer.Decision, string, error) {
+	if x.trail == nil {
+		return x.s.config.Authorizer.Authorize(ctx, attributes)
+	}
+	asked := time.Now()
+	decision, reason, err := x.s.config.Authorizer.Authorize(x.trail.context(ctx), attributes)
+	x.trail.decided(decision, reason, err, time.Since(asked))
+	return decision, reason, err
 }
 
 // attributes are those of apiserver pkg/endpoints/filters/authorization.go. Few

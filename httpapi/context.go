@@ -17,7 +17,9 @@ import (
 func handlerContext(ctx context.Context, info *apirequest.RequestInfo, u user.Info, received time.Time) context.Context {
 	ctx = apirequest.WithReceivedTimestamp(ctx, received)
 	ctx = apirequest.WithRequestInfo(ctx, info)
-	ctx = apirequest.WithLatencyTrackers(ctx)
+	if _, ok := apirequest.LatencyTrackersFrom(ctx); !ok {
+		ctx = apirequest.WithLatencyTrackers(ctx)
+	}
 	if u != nil {
 		ctx = apirequest.WithUser(ctx, u)
 	}

@@ -36,6 +36,7 @@ type exchange struct {
 	user     user.Info
 	detached *http.Request
 
+	trail        *trail
 	impersonates bool // the request asks to act as somebody else
 	foreign      bool // it has credentials that are not remembered
 	session      *session
@@ -153,12 +154,13 @@ func (x *exchange) gather() error {
 	return nil
 }
 
-// close ends what the response would have been written from.
+// close ends what the response would have been written from, and the record of it.
 func (x *exchange) close() {
 	if x.body != nil {
 		x.body.Close()
 		x.body = nil
 	}
+	x.takeTrail().end()
 }
 
 // sendReader completes the response with what body yields, whose size is not known.

@@ -28,7 +28,7 @@ import (
 // read answers a GET, LIST or WATCH from encoded bytes and reports whether it did:
 // what it leaves goes to upstream's handlers.
 func (x *exchange) read(i *installed) bool {
-	if i.view.Resource.Cache == nil {
+	if i.view.Resource.Cache == nil || x.trail.recordsAnswers() && x.Verb != "watch" {
 		return false
 	}
 	switch x.Verb {

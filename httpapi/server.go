@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/server/healthz"
@@ -40,6 +41,10 @@ type Config struct {
 	Audiences     authenticator.Audiences
 	// Authorizer decides what they may do; nil allows everything.
 	Authorizer authorizer.Authorizer
+	// AuditPolicy says what is recorded of requests, Audit takes the records; nil
+	// records nothing.
+	AuditPolicy audit.PolicyRuleEvaluator
+	Audit       audit.Sink
 	// Admission may be nil.
 	Admission admission.Interface
 
@@ -92,6 +97,8 @@ func (c *Config) check() error {
 		return errors.New("httpapi: Config.TLS is missing")
 	case c.Version == nil:
 		return errors.New("httpapi: Config.Version is missing")
+	case (c.AuditPolicy == nil) != (c.Audit == nil):
+		return errors.New("httpapi: Config.AuditPolicy and Config.Audit need each other")
 	}
 	return nil
 }

@@ -34,7 +34,9 @@ func (x *exchange) fail(err error) {
 		x.head(code, "")
 		return
 	}
-	contentType, body := encodeStatus(status, string(x.peek("Accept")), x.pretty())
+	accept := string(x.peek("Accept"))
+	x.trail.failed(status, accept)
+	contentType, body := encodeStatus(status, accept, x.pretty())
 	x.sendCompressed(code, contentType, body)
 }
 

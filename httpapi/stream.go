@@ -30,6 +30,8 @@ func (x *exchange) watch(i *installed) {
 		x.observe(i, "cluster", 0)
 		return
 	}
+	x.trail.answer(http.StatusOK)
+	ws.trail = x.takeTrail()
 	x.s.streams.watch(ws, x.steal())
 }
 

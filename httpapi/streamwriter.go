@@ -23,6 +23,7 @@ type streamWriter struct {
 	req    *http.Request
 	header http.Header
 	out    *bufio.Writer
+	trail  *trail
 
 	status   int
 	started  bool // the head is written
@@ -65,6 +66,7 @@ func (w *streamWriter) WriteHeader(status int) {
 		return // nobody here waits for them
 	}
 	w.status = status
+	w.trail.answer(status)
 	if status == http.StatusSwitchingProtocols {
 		w.started, w.bodyless = true, true
 		w.writeHead()
@@ -184,6 +186,7 @@ func (w *streamWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if w.started && w.status != http.StatusSwitchingProtocols {
 		return nil, nil, errors.New("httpapi: the response has begun")
 	}
+	w.trail.answer(http.StatusSwitchingProtocols)
 	w.taken = true
 	w.st.own()
 	if err := w.st.SetDeadline(time.Time{}); err != nil {

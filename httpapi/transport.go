@@ -51,6 +51,9 @@ func (l *memoryListener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
+// RemoteAddr implements net.Conn. Records name it where the request came from.
+func (c *memoryConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+
 // Close ends the connection.
 func (c *memoryConn) Close() error {
 	c.from.mu.Lock()

@@ -39,6 +39,7 @@ type watchStream struct {
 	table   *tableStream // nil unless rows are sent
 	head    []byte
 	monitor *monitor
+	trail   *trail
 	streams *streams
 
 	bookmarks bool
@@ -136,6 +137,8 @@ func (ws *watchStream) fence(b *batch, v *verdict) {
 	b.reset()
 	if p := recover(); p != nil {
 		klog.ErrorS(nil, "Watch panicked", "panic", p, "stack", stack())
+		ws.trail.panicked(p)
+		ws.trail = nil
 		*v = ws.finish(errLeft)
 	}
 }
@@ -350,6 +353,7 @@ func (ws *watchStream) finish(err error) verdict {
 		defer ws.streams.pump.goesOn()
 		ws.gate.open()
 	}
+	ws.trail.end()
 	if err == errEnd && ws.chunked {
 		_ = ws.sendWithin([]byte("0\r\n\r\n"))
 	}
@@ -365,6 +369,7 @@ func (ws *watchStream) discard() {
 	if ws.watcher != nil {
 		ws.watcher.Close()
 	}
+	ws.trail.end()
 	ws.Conn.Close()
 }
 
