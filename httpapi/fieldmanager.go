@@ -5,6 +5,7 @@ import (
 	"sync"
 	"weak"
 
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
@@ -35,7 +36,7 @@ type models struct {
 
 func newModels() *models {
 	return &models{namer: sync.OnceValue(func() *openapinamer.DefinitionNamer {
-		return openapinamer.NewDefinitionNamer(legacyscheme.Scheme)
+		return openapinamer.NewDefinitionNamer(legacyscheme.Scheme, apiextensionsserver.Scheme)
 	})}
 }
 

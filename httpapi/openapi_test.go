@@ -209,7 +209,9 @@ func withoutEnums(v any) {
 			text, _, _ = strings.Cut(text, "\n\nPossible enum values:")
 			v["description"] = strings.TrimRight(text, "\n")
 		}
-		delete(v, "enum")
+		if _, values := v["enum"].([]any); values { // else a property that is called so
+			delete(v, "enum")
+		}
 		for _, e := range v {
 			withoutEnums(e)
 		}

@@ -6,6 +6,9 @@ import (
 	"math/rand"
 	"testing"
 
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsfuzzer "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/fuzzer"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,14 +31,16 @@ import (
 // serializers, as apiserver pkg/endpoints/handlers puts them together.
 type upstream struct {
 	codecs runtime.NegotiatedSerializer
-	gv     schema.GroupVersion // of what is written
-	kind   schema.GroupVersion // of the view
+	events runtime.NegotiatedSerializer // of what is around an object in a stream
+	gv     schema.GroupVersion          // of what is written
+	kind   schema.GroupVersion          // of the view
 	shape  registry.Shape
 	media  string
 }
 
 func newUpstream(v *registry.View, media registry.MediaType, shape registry.Shape) upstream {
 	u := upstream{gv: v.GVK.GroupVersion(), kind: v.GVK.GroupVersion(), shape: shape, media: runtime.ContentTypeJSON}
+	u.events = serializer.NewCodecFactory(schemeOf(v.Resource))
 	if media == registry.Protobuf {
 		u.media = runtime.ContentTypeProtobuf
 	}
@@ -45,7 +50,7 @@ func newUpstream(v *registry.View, media registry.MediaType, shape registry.Shap
 	case registry.PartialV1beta1:
 		u.gv, u.codecs = metav1beta1.SchemeGroupVersion, apihelpers.GetMetaInternalVersionCodecs()
 	default:
-		u.codecs = serializer.NewCodecFactory(legacyscheme.Scheme,
+		u.codecs = serializer.NewCodecFactory(schemeOf(v.Resource),
 			serializer.WithStreamingCollectionEncodingToJSON(), serializer.WithStreamingCollectionEncodingToProtobuf())
 	}
 	return u
@@ -116,7 +121,7 @@ func (u upstream) frame(t *testing.T, event string, obj runtime.Object) []byte {
 	var out bytes.Buffer
 	var encoded bytes.Buffer
 	outer := metav1.WatchEvent{Type: event, Object: runtime.RawExtension{Raw: u.body(t, obj)}}
-	if err := legacyscheme.Codecs.EncoderForVersion(stream.Serializer, u.kind).Encode(&outer, &encoded); err != nil {
+	if err := u.events.EncoderForVersion(stream.Serializer, u.kind).Encode(&outer, &encoded); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := stream.Framer.NewFrameWriter(&out).Write(encoded.Bytes()); err != nil {
@@ -132,10 +137,24 @@ type sample struct {
 	revision int64
 }
 
+// schemeOf is the scheme that the kinds of r are registered in.
+func schemeOf(r *registry.Resource) *runtime.Scheme {
+	if r.GroupResource.Group == apiextensions.GroupName {
+		return apiextensionsserver.Scheme
+	}
+	return legacyscheme.Scheme
+}
+
+// fill makes obj a random object, as upstream's tests do.
+func fill(obj runtime.Object, source rand.Source) {
+	funcs := fuzzer.MergeFuzzerFuncs(apitesting.FuzzerFuncs, apiextensionsfuzzer.Funcs)
+	fuzzer.FuzzerFor(funcs, source, legacyscheme.Codecs).Fill(obj)
+}
+
 func fuzzed(t *testing.T, r *registry.Resource, seed int64) sample {
 	t.Helper()
 	obj := r.NewObject()
-	fuzzer.FuzzerFor(apitesting.FuzzerFuncs, rand.NewSource(seed), legacyscheme.Codecs).Fill(obj)
+	fill(obj, rand.NewSource(seed))
 	value, err := r.Stored(obj)
 	if err != nil {
 		t.Fatal(err)

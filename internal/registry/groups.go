@@ -88,6 +88,7 @@ func (r *Registry) providers(client kubernetes.Interface) []provider {
 		admissionregistrationrest.RESTStorageProvider{Authorizer: c.Authorizer, DiscoveryClient: client.Discovery()},
 		eventsrest.RESTStorageProvider{TTL: c.EventTTL},
 		resourcerest.RESTStorageProvider{NamespaceClient: client.CoreV1().Namespaces(), Authorizer: c.Authorizer},
+		definitionsProvider{},
 	}
 }
 

@@ -3,6 +3,8 @@ package registry
 import (
 	"fmt"
 
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
@@ -59,15 +61,29 @@ func (o *options) GetRESTOptions(gr schema.GroupResource, example runtime.Object
 		Decorator:               o.decorate,
 		DeleteCollectionWorkers: o.registry.config.DeleteCollectionWorkers,
 		EnableGarbageCollection: !o.registry.config.DisableGarbageCollection,
-		ResourcePrefix:          o.factory.ResourcePrefix(gr),
+		ResourcePrefix:          o.resourcePrefix(gr),
 	}, nil
+}
+
+// resourcePrefix is what the keys of gr begin with, after the prefix of all. The
+// groups of servers that upstream delegates to are named in their keys.
+func (o *options) resourcePrefix(gr schema.GroupResource) string {
+	if gr.Group == apiextensions.GroupName {
+		return gr.Group + "/" + gr.Resource
+	}
+	return o.factory.ResourcePrefix(gr)
 }
 
 // storageConfig says how gr is encoded, in which version, and how encrypted.
 func (o *options) storageConfig(gr schema.GroupResource, example runtime.Object) (*storagebackend.ConfigForResource, error) {
-	config, err := o.factory.NewConfig(gr, example)
-	if err != nil {
-		return nil, fmt.Errorf("storage of %s: %w", gr, err)
+	var config *storagebackend.ConfigForResource
+	if gr.Group == apiextensions.GroupName {
+		config = o.definitionsConfig(gr)
+	} else {
+		var err error
+		if config, err = o.factory.NewConfig(gr, example); err != nil {
+			return nil, fmt.Errorf("storage of %s: %w", gr, err)
+		}
 	}
 	if t := o.registry.config.Transformers; t != nil {
 		config.Transformer = t.TransformerForResource(gr)
@@ -91,8 +107,7 @@ func (o *options) decorate(
 		return nil, nil, fmt.Errorf("%s and %s share the keys under %s", res.GroupResource, config.GroupResource, prefix)
 	}
 	if !ok {
-		var err error
-		res, err = newResource(resourceConfig{
+		of := resourceConfig{
 			GroupResource: config.GroupResource,
 			Config:        config,
 			Prefix:        prefix,
@@ -104,8 +119,12 @@ func (o *options) decorate(
 			Indexers:      indexers,
 			Labels:        o.indexLabels(prefix),
 			Registry:      o.registry,
-		})
-		if err != nil {
+		}
+		if config.GroupResource.Group == apiextensions.GroupName {
+			of.Scheme, of.Canonical = apiextensionsserver.Scheme, definitionKind
+		}
+		var err error
+		if res, err = newResource(of); err != nil {
 			return nil, nil, err
 		}
 		o.byPrefix[prefix] = res
@@ -118,7 +137,7 @@ func (o *options) decorate(
 // were configured for.
 func (o *options) indexLabels(prefix string) (keys []string) {
 	for gr, labels := range o.registry.config.IndexLabels {
-		if "/"+o.factory.ResourcePrefix(gr) == prefix {
+		if "/"+o.resourcePrefix(gr) == prefix {
 			keys = append(keys, labels...)
 		}
 	}
@@ -149,5 +168,5 @@ func (o *options) plain(gr, as schema.GroupResource, example runtime.Object, pre
 
 // resource returns the Resource that gr is stored in, nil if it is not stored.
 func (o *options) resource(gr schema.GroupResource) *Resource {
-	return o.byPrefix["/"+o.factory.ResourcePrefix(gr)]
+	return o.byPrefix["/"+o.resourcePrefix(gr)]
 }

@@ -10,14 +10,12 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/util/apihelpers"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
-	apitesting "k8s.io/kubernetes/pkg/api/testing"
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry"
@@ -52,7 +50,7 @@ func sameRows(t *testing.T, v *registry.View, objects []*cache.Object, include m
 func aged(t *testing.T, r *registry.Resource, random *rand.Rand, seed int64) *cache.Object {
 	t.Helper()
 	obj := r.NewObject()
-	fuzzer.FuzzerFor(apitesting.FuzzerFuncs, rand.NewSource(seed), legacyscheme.Codecs).Fill(obj)
+	fill(obj, rand.NewSource(seed))
 	scales := []time.Duration{time.Second, 10 * time.Second, time.Minute, time.Hour, 50 * time.Hour, 300 * 24 * time.Hour}
 	birth := time.Now().Truncate(time.Second).Add(-time.Duration(random.Int63n(int64(scales[random.Intn(len(scales))]))).Truncate(time.Second))
 	scale := scales[random.Intn(len(scales))]
