@@ -26,7 +26,7 @@ import (
 // It belongs to whoever serves the request and is handed on with it. A nil trail records
 // nothing.
 type trail struct {
-	ctx     context.Context // has ac, and what measures latencies
+	ctx     context.Context // has ac, and what measures latencies of all but watches
 	ac      *audit.AuditContext
 	long    bool // the beginning of the answer is recorded, too
 	refused bool // only the beginning is: nobody knows yet who asks
@@ -41,7 +41,10 @@ func (x *exchange) openTrail() {
 	if x.s.config.AuditPolicy == nil {
 		return
 	}
-	ctx := apirequest.WithLatencyTrackers(audit.WithAuditContext(x.s.base))
+	ctx := audit.WithAuditContext(x.s.base)
+	if x.Verb != "watch" {
+		ctx = apirequest.WithLatencyTrackers(ctx)
+	}
 	audit.WithAuditID(ctx, types.UID(x.auditID))
 	x.trail = &trail{ctx: ctx, ac: audit.AuditContextFrom(ctx), long: x.longRunning()}
 }

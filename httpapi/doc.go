@@ -14,7 +14,9 @@
 //  4. What is not long-running gets a deadline: the server's or, if it is shorter,
 //     that of ?timeout=.
 //  5. The user is authenticated, and replaced by another if one is impersonated. A
-//     credential that is not accepted is never taken for none.
+//     credential that is not accepted is never taken for none. Then the audit policy is
+//     asked, and what it wants to know of the request is recorded from there on, up to
+//     the end of its answer.
 //  6. What the Request says is authorized, before anything is looked up.
 //  7. The Request is routed. GET, LIST and WATCH of a stored resource are answered
 //     here: the media type is negotiated, options are validated, the registry gives
@@ -29,14 +31,13 @@
 //
 // What a client can observe is what kube-apiserver answers, to the text of errors.
 // An answer to GET, LIST or WATCH of a cached resource decodes no object that was read
-// in the same form before and is still kept in it. Tables are the exception: those of
-// single objects, those in watches and the few rows that cannot be kept are printed. A
-// response's length is known before its first byte, or its end is marked: a client can
-// tell a whole answer from one cut short. Shared bytes hold nothing that depends on
-// who asks.
+// in the same form before and is still kept in it, unless the audit policy wants the
+// answer recorded. Tables are the exception: those of single objects, those in watches
+// and the few rows that cannot be kept are printed. A response's length is known before
+// its first byte, or its end is marked: a client can tell a whole answer from one cut
+// short. Shared bytes hold nothing that depends on who asks.
 //
-// Not yet here: audit and flow control, which stand between authentication and
-// authorization.
+// Not yet here: flow control, which stands before authorization.
 //
 // # Goroutines
 //

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	audit "k8s.io/apiserver/pkg/server/options"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/klog/v2"
 	netutils "k8s.io/utils/net"
@@ -33,6 +34,8 @@ func newOptions() *options {
 	o.authentication(o.sections.FlagSet("authentication"))
 	o.serviceAccounts(o.sections.FlagSet("authentication"))
 	o.authorization(o.sections.FlagSet("authorization"))
+	o.config.Audit = audit.NewAuditOptions()
+	o.config.Audit.AddFlags(o.sections.FlagSet("auditing"))
 	o.services(o.sections.FlagSet("misc"))
 	o.larder(o.sections.FlagSet("larder"))
 	logging(o.sections.FlagSet("logs"))

@@ -14,6 +14,9 @@
 //   - RuleResolver: what a subject may do, for SelfSubjectRulesReview.
 //   - Tokens: signs service-account tokens for TokenRequest.
 //
+// [LoadAudit] does the same for audit, which is kube-apiserver's own too: the policy and
+// what writes the records. The front door makes them.
+//
 // Accepted tokens are remembered for nine seconds, keyed by an HMAC under a key of
 // this process, and the front door takes an answer for one second more; so are
 // accepted client certificates, each for its connection. The objects a service-account

@@ -43,6 +43,12 @@ func (s *Server) buildAuth(ctx context.Context) (err error) {
 		return err
 	}
 	s.layers.start(ctx, "authentication", p.auth.Run)
+	if p.audit, err = auth.LoadAudit(s.config.Audit); err != nil {
+		return err
+	}
+	if p.audit != nil {
+		s.layers.start(ctx, "audit", p.audit.Run)
+	}
 	p.certificates, err = loadCertificates(s.id.certFile, s.id.keyFile, p.auth.ClientCA)
 	if err != nil {
 		return err
@@ -120,12 +126,16 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 			handlers[path] = p.auth.OpenID
 		}
 	}
-	return httpapi.New(httpapi.Config{
+	config := httpapi.Config{
 		ExternalAddress: s.externalAddress(), Handlers: handlers, Collectors: []prometheus.Collector{s.metrics},
 		Registry: p.registry, Listener: s.listener, TLS: p.certificates.config,
 		Authenticator: p.auth.Authenticator, Audiences: p.auth.Audiences, Authorizer: p.auth.Gate,
 		Admission: admission, Version: &version,
 		HealthChecks: health, LiveChecks: health, ReadyChecks: append(health[:len(health):len(health)], ready...),
 		RequestTimeout: s.config.Serving.RequestTimeout, MinRequestTimeout: s.config.Serving.MinRequestTimeout,
-	})
+	}
+	if p.audit != nil {
+		config.Audit, config.AuditPolicy = p.audit.Backend, p.audit.Policy
+	}
+	return httpapi.New(config)
 }

@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/server/options"
 
 	"github.com/larder-io/larder/internal/auth"
 )
@@ -27,6 +28,9 @@ type Config struct {
 	// AuthorizationModes are asked in order; see package auth.
 	AuthorizationModes []string
 	Services           Services
+
+	// Audit says what is recorded of requests, and where; nil records nothing.
+	Audit *options.AuditOptions
 
 	// EventTTL is how long events are kept.
 	EventTTL time.Duration
@@ -145,7 +149,7 @@ func Default() Config {
 
 // Validate checks what can be known without I/O.
 func (c *Config) Validate() error {
-	errs := []error{c.Serving.validate(), c.Store.validate(), c.Services.validate()}
+	errs := []error{c.Serving.validate(), c.Store.validate(), c.Services.validate(), auth.ValidateAudit(c.Audit)}
 	if c.DataDir == "" {
 		errs = append(errs, errors.New("--data-dir must not be empty"))
 	}

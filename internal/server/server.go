@@ -145,6 +145,7 @@ type parts struct {
 	loopback     *rest.Config // reaches this server by transport
 	client       kubernetes.Interface
 	auth         *auth.Auth
+	audit        *auth.Audit // nil: nothing is recorded
 	certificates *certificates
 	informers    informers.SharedInformerFactory
 	following    chan struct{} // closed once the informers were started

@@ -1,0 +1,398 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/util/sets"
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/audit/policy"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	genericfilters "k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"github.com/larder-io/larder/internal/registry/registrytest"
+)
+
+// events is a place to write records to.
+type events struct {
+	all    chan *auditapi.Event
+	broken bool
+}
+
+func newEvents() *events { return &events{all: make(chan *auditapi.Event, 1000)} }
+
+// ProcessEvents implements audit.Sink.
+func (e *events) ProcessEvents(all ...*auditapi.Event) bool {
+	for _, one := range all {
+		e.all <- one.DeepCopy()
+	}
+	return !e.broken
+}
+
+// next returns the records of the next request, the last of which is of a stage in ends,
+// without what differs between two of the same.
+func (e *events) next(t *testing.T, ends ...auditapi.Stage) []any {
+	t.Helper()
+	var got []any
+	for {
+		select {
+		case one := <-e.all:
+			got = append(got, essence(t, one))
+			if sets.New(ends...).Has(one.Stage) {
+				return got
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("no end after %v", got)
+		}
+	}
+}
+
+var unequal = regexp.MustCompile(`"(uid|creationTimestamp|time|resourceVersion|generateName)":"[^"]*"`)
+
+// essence is one record as a log has it, without what differs between two servers.
+func essence(t *testing.T, one *auditapi.Event) any {
+	t.Helper()
+	if one.AuditID == "" || one.RequestReceivedTimestamp.IsZero() || one.StageTimestamp.IsZero() || len(one.SourceIPs) == 0 {
+		t.Errorf("incomplete: %+v", one)
+	}
+	one.AuditID, one.RequestReceivedTimestamp.Time, one.StageTimestamp.Time = "", time.Time{}, time.Time{}
+	text, err := json.Marshal(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var fields any
+	if err := json.Unmarshal(unequal.ReplaceAll(text, nil), &fields); err != nil {
+		if err := json.Unmarshal(unequal.ReplaceAll(text, []byte(`"-":""`)), &fields); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return fields
+}
+
+// auditors says who asks by a name for a token, and what they may do.
+type auditors struct{}
+
+// AuthenticateRequest implements authenticator.Request.
+func (auditors) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	name, ok := strings.CutPrefix(req.Header.Get("Authorization"), "Bearer ")
+	switch {
+	case !ok:
+		return nil, false, nil
+	case name == "wrong":
+		return nil, false, errors.New("a wrong token")
+	}
+	audit.AddAuditAnnotation(req.Context(), "authentication.example.org/asked", name)
+	who := &user.DefaultInfo{Name: name, UID: "u", Groups: []string{"g", user.AllAuthenticated}, Extra: map[string][]string{"k": {"v"}}}
+	return &authenticator.Response{User: who}, true, nil
+}
+
+// Authorize implements authorizer.Authorizer.
+func (auditors) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	switch a.GetUser().GetName() {
+	case "mallory":
+		return authorizer.DecisionNoOpinion, "who is that", nil
+	case "broken":
+		return authorizer.DecisionNoOpinion, "", errors.New("cannot say")
+	}
+	return authorizer.DecisionAllow, "because", nil
+}
+
+// auditedPair runs Larder beside upstream's handlers behind upstream's filters, both with the
+// same policy. What they record comes out of two places.
+func auditedPair(t *testing.T, rules string) (p *pair, ours, theirs *events) {
+	t.Helper()
+	evaluator := parsePolicy(t, rules)
+	ours, theirs = newEvents(), newEvents()
+	back := registrytest.New(t, nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, pool := testTLS(t)
+	s, err := New(Config{
+		Registry: back.Registry, Listener: l, TLS: config, Version: testVersion(),
+		Authenticator: auditors{}, Authorizer: auditors{}, AuditPolicy: evaluator, Audit: ours,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p = &pair{front: runFront(t, s, l.Addr().String(), pool), store: back.Store}
+	back.Start(t)
+	client := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableCompression: true}
+	t.Cleanup(client.CloseIdleConnections)
+	p.ours = p.side(t, back, client)
+	h, err := upstreamHandler(back.Registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	reference := httptest.NewServer(upstreamChain(h, evaluator, theirs))
+	t.Cleanup(reference.Close)
+	p.theirs = &side{name: "upstream", registry: back.Registry, do: func(req *http.Request) *http.Response {
+		req.URL.Scheme, req.URL.Host = "http", reference.Listener.Addr().String()
+		resp, err := client.RoundTrip(req)
+		if err != nil {
+			t.Fatalf("%s %s: %v", req.Method, req.URL, err)
+		}
+		return resp
+	}}
+	return p, ours, theirs
+}
+
+// upstreamChain puts upstream's filters before h: apiserver pkg/server/config.go,
+// DefaultBuildHandlerChain.
+func upstreamChain(h http.Handler, policy audit.PolicyRuleEvaluator, sink audit.Sink) http.Handler {
+	long := genericfilters.BasicLongRunningRequestCheck(
+		sets.NewString("watch", "proxy"), sets.NewString("attach", "exec", "proxy", "log", "portforward"))
+	h = filters.WithAuthorization(h, auditors{}, legacyscheme.Codecs)
+	h = impersonation.WithConstrainedImpersonation(h, auditors{}, legacyscheme.Codecs)
+	h = filters.WithAudit(h, sink, policy, long)
+	failed := filters.WithFailedAuthenticationAudit(filters.Unauthorized(legacyscheme.Codecs), sink, policy)
+	h = filters.WithAuthentication(h, auditors{}, failed, nil, nil)
+	h = filters.WithRequestDeadline(h, sink, policy, long, legacyscheme.Codecs, time.Minute)
+	h = filters.WithLatencyTrackers(h)
+	h = filters.WithRequestInfo(h, &apirequest.RequestInfoFactory{
+		APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api"),
+	})
+	return filters.WithAuditInit(filters.WithRequestReceivedTimestamp(h))
+}
+
+const auditRules = `
+rules:
+- level: None
+  resources: [{group: "", resources: [secrets]}]
+- level: Metadata
+  resources: [{group: "", resources: [namespaces]}]
+- level: Request
+  omitManagedFields: true
+  resources: [{group: "", resources: [serviceaccounts]}]
+- level: RequestResponse
+  resources: [{group: "", resources: [configmaps]}]
+- level: RequestResponse
+  omitManagedFields: true
+  resources: [{group: apps}]
+- level: Metadata
+`
+
+const accounts = "/api/v1/namespaces/a/serviceaccounts"
+
+func as(name string, c call) call {
+	header := map[string]string{"Authorization": "Bearer " + name}
+	for key, value := range c.header {
+		header[key] = value
+	}
+	c.header = header
+	return c
+}
+
+// under adds a header to c.
+func under(c call, name, value string) call {
+	c = as("alice", c)
+	c.header[name] = value
+	return c
+}
+
+// auditCalls are requests that are recorded alike, in this order. %s is the side, for
+// both write to one store.
+func auditCalls() []call {
+	list := []call{
+		as("alice", post("/api/v1/namespaces", `{"metadata":{"name":"%s"}}`)),
+		as("alice", post(configmaps, configmap("%s", "", ""))),
+		as("alice", post(configmaps+"?dryRun=All", `{"metadata":{"generateName":"x-"}}`)),
+		as("alice", post(configmaps, `{"metadata":{"name":"Bad Name"}}`)),
+		as("alice", post(configmaps, `{"metadata":`)),
+		as("alice", patch("merge-patch+json", configmaps+"/%s", `{"data":{"l":"x"}}`)),
+		as("alice", put(configmaps+"/%s", configmap("%s", "", ""))),
+		as("alice", post(accounts, `{"metadata":{"name":"%s"}}`)),
+		as("alice", post("/api/v1/namespaces/a/secrets", `{"metadata":{"name":"%s"}}`)),
+		as("alice", patch("apply-patch+yaml", "/apis/apps/v1/namespaces/a/deployments/%s?fieldManager=m", `{"apiVersion":"apps/v1","kind":"Deployment",`+deployment[1:])),
+	}
+	for _, path := range []string{configmaps, accounts, "/api/v1/namespaces"} {
+		for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf", "application/json;as=Table;v=v1;g=meta.k8s.io", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", "text/html"} {
+			list = append(list, under(get(path+"?fieldSelector=metadata.name%%3Dnone"), "Accept", accept), under(get(path+"?limit=x"), "Accept", accept))
+		}
+		for _, accept := range []string{"application/json", "application/json;as=Table;v=v1;g=meta.k8s.io", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"} {
+			list = append(list, under(get(path+"/%s"), "Accept", accept), under(get(path+"/none"), "Accept", accept))
+		}
+		list = append(list, as("alice", get(path+"?watch=1&timeoutSeconds=1&fieldSelector=metadata.name%%3Dnone")), as("alice", get(path+"?watch=1&resourceVersion=x")))
+	}
+	return append(list,
+		as("mallory", get(configmaps+"/%s")), as("mallory", get("/metrics")), as("broken", get(accounts)),
+		under(under(get(configmaps+"/%s"), "Impersonate-User", "bob"), "Impersonate-Group", "h"),
+		under(under(get(configmaps+"/%s"), "Impersonate-User", "mallory"), "User-Agent", strings.Repeat("agent", 1000)),
+		under(get(accounts+"/%s"), "X-Forwarded-For", "192.0.2.1, 198.51.100.2"),
+		as("alice", get("/apis/none/v1/things/x?a=b")), as("alice", get("/none")), as("alice", get("/version")),
+		as("alice", call{method: "OPTIONS", path: configmaps}),
+		as("alice", del(configmaps+"/%s?dryRun=All")), as("alice", del(configmaps+"/none")),
+	)
+}
+
+func (c call) of(name string) call {
+	c.path = strings.ReplaceAll(strings.ReplaceAll(c.path, "%s", name), "%%", "%")
+	c.body = strings.ReplaceAll(c.body, "%s", name)
+	return c
+}
+
+// TestD18Audit checks that the same is recorded of requests as upstream's filters and
+// handlers record.
+func TestD18Audit(t *testing.T) {
+	p, ours, theirs := auditedPair(t, auditRules)
+	p.ours.must(t, as("root", post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`)))
+	ours.next(t, auditapi.StageResponseComplete)
+	for _, c := range auditCalls() {
+		end := auditapi.StageResponseComplete
+		p.ours.call(t, c.of("one"))
+		p.theirs.call(t, c.of("two"))
+		if strings.Contains(c.path, "secrets") {
+			continue // nothing is recorded, as the next ones show
+		}
+		got, want := ours.next(t, end), theirs.next(t, end)
+		if diff := cmp.Diff(renamed(want), renamed(got)); diff != "" {
+			t.Errorf("%s %s %v (-upstream +larder):\n%s", c.method, c.path, c.header, diff)
+		}
+	}
+	refused := []call{
+		get(configmaps), as("wrong", get(configmaps+"/one")), {method: "GET", path: configmaps, header: map[string]string{"Authorization": "Basic YTpi"}},
+		get(configmaps + "?watch=1"), get("/healthz?access_token=x"), as("alice", get(configmaps+"?timeout=soon")), as("alice", get("/version?timeout=x")),
+	}
+	for _, c := range refused {
+		p.ours.call(t, c)
+		p.theirs.call(t, c)
+		got, want := ours.next(t, auditapi.StageResponseStarted), theirs.next(t, auditapi.StageResponseStarted)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s %s %v (-upstream +larder):\n%s", c.method, c.path, c.header, diff)
+		}
+	}
+	if len(ours.all) > 0 || len(theirs.all) > 0 {
+		t.Errorf("%d and %d records are left", len(ours.all), len(theirs.all))
+	}
+}
+
+// renamed calls what either side made by the same name.
+func renamed(fields any) any {
+	switch v := fields.(type) {
+	case map[string]any:
+		for key := range v {
+			v[key] = renamed(v[key])
+		}
+	case []any:
+		for i := range v {
+			v[i] = renamed(v[i])
+		}
+	case string:
+		return regexp.MustCompile(`\b(one|two)\b|\bx-[a-z0-9]{5}\b`).ReplaceAllString(v, "it")
+	}
+	return fields
+}
+
+// parsePolicy returns a policy of these rules.
+func parsePolicy(t testing.TB, rules string) audit.PolicyRuleEvaluator {
+	t.Helper()
+	parsed, err := policy.LoadPolicyFromBytes([]byte("apiVersion: audit.k8s.io/v1\nkind: Policy\n" + rules))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return policy.NewPolicyRuleEvaluator(parsed)
+}
+
+// stages lists the stages of what was recorded up to one of ends, and the last one's code
+// and message.
+func (e *events) stages(t *testing.T, ends ...auditapi.Stage) string {
+	t.Helper()
+	var out []string
+	for _, one := range e.next(t, ends...) {
+		fields := one.(map[string]any)
+		text := fmt.Sprint(fields["Stage"])
+		if status, ok := fields["ResponseStatus"].(map[string]any); ok {
+			text += fmt.Sprintf(" %v %v", status["code"], status["message"])
+		}
+		out = append(out, text)
+	}
+	return strings.Join(out, ", ")
+}
+
+// TestD18AuditOfFailures checks what is recorded of requests that end otherwise than
+// with the answer of a handler.
+func TestD18AuditOfFailures(t *testing.T) {
+	all := newEvents()
+	release := make(chan struct{})
+	f := newFront(t, Config{AuditPolicy: parsePolicy(t, "rules: [{level: Metadata}]"), Audit: all}, func(routes *table) {
+		routes.handle("/panic", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("oh") }))
+		routes.handle("/abort", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+		routes.handle("/silent", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		routes.handle("/slow", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			<-req.Context().Done()
+			<-release
+			fmt.Fprint(w, "too late")
+		}))
+		routes.handle("/large", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, maxBuffered+1)) }))
+		routes.handle("/debug/pprof/panic", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("oh") }))
+		routes.handle("/debug/pprof/x", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+	})
+	ends := []auditapi.Stage{auditapi.StageResponseComplete, auditapi.StagePanic}
+	for _, c := range []struct{ path, want string }{
+		{"/panic", "RequestReceived, Panic 500 APIServer panic'd: oh"},
+		{"/abort", "RequestReceived, Panic 500 APIServer panic'd: net/http: abort Handler"},
+		{"/silent", "RequestReceived, ResponseComplete 200 Connection closed early"},
+		{"/large", "RequestReceived, ResponseComplete 200 <nil>"},
+		{"/none", "RequestReceived, ResponseComplete 404 <nil>"},
+		{"/debug/pprof/panic", "RequestReceived, Panic 500 APIServer panic'd: oh"},
+		{"/debug/pprof/x", "RequestReceived, ResponseStarted 418 <nil>, ResponseComplete 418 <nil>"},
+	} {
+		f.raw(t, "GET "+c.path+" HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+		if got := all.stages(t, ends...); got != c.want {
+			t.Errorf("%s: %s", c.path, got)
+		}
+	}
+	answer := f.raw(t, "GET /slow?timeout=1ms HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+	if !strings.HasPrefix(answer, "HTTP/1.1 504 ") || len(all.all) != 1 {
+		t.Errorf("%d records, %s", len(all.all), answer)
+	}
+	close(release)
+	if got := all.stages(t, ends...); got != "RequestReceived, ResponseComplete 200 <nil>" {
+		t.Errorf("a handler that was late: %s", got)
+	}
+}
+
+// TestD18AuditThatMust checks that a request is not served that cannot be recorded, and
+// that stages which are left out are.
+func TestD18AuditThatMust(t *testing.T) {
+	all := newEvents()
+	all.broken = true
+	served := false
+	serve := func(omit string) *front {
+		config := Config{AuditPolicy: parsePolicy(t, "omitStages: ["+omit+"]\nrules: [{level: Metadata}]"), Audit: all}
+		return newFront(t, config, func(routes *table) {
+			routes.handle("/x", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served = true }))
+		})
+	}
+	const request = "GET /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+	answer := serve("").raw(t, request)
+	if !strings.HasPrefix(answer, "HTTP/1.1 500 ") || !strings.HasSuffix(answer, "\r\n\r\nInternal Server Error: \"/x\": failed to store audit event\n") {
+		t.Errorf("%s", answer)
+	}
+	if got := all.stages(t, auditapi.StageRequestReceived); served || len(all.all) > 0 {
+		t.Errorf("served %v, %s, then %d more", served, got, len(all.all))
+	}
+	answer = serve("RequestReceived").raw(t, request)
+	if got := all.stages(t, auditapi.StageResponseComplete); !served || got != "ResponseComplete 200 Connection closed early" {
+		t.Errorf("served %v, %s, %s", served, got, answer)
+	}
+}

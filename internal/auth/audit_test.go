@@ -1,0 +1,96 @@
+package auth_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/server/options"
+
+	"github.com/larder-io/larder/internal/auth"
+)
+
+// auditTo returns options that record everything in a file, which is the second result.
+func auditTo(t *testing.T) (*options.AuditOptions, string) {
+	t.Helper()
+	dir := t.TempDir()
+	o := options.NewAuditOptions()
+	o.PolicyFile = filepath.Join(dir, "policy.yaml")
+	if err := os.WriteFile(o.PolicyFile, []byte("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.LogOptions.Path = filepath.Join(dir, "audit.log")
+	o.LogOptions.MaxSize = 0 // no rotation, whose goroutine never ends
+	return o, o.LogOptions.Path
+}
+
+// TestAuditEnds checks that what was kept for a batch is written before Run returns.
+func TestAuditEnds(t *testing.T) {
+	for _, mode := range options.AllowedModes {
+		o, file := auditTo(t)
+		o.LogOptions.BatchOptions.Mode = mode
+		a, err := auth.LoadAudit(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const records = 100
+		for i := range records {
+			event := &auditapi.Event{AuditID: types.UID(fmt.Sprint("id-", i)), Level: auditapi.LevelMetadata, StageTimestamp: metav1.NowMicro()}
+			if !a.Backend.ProcessEvents(event) {
+				t.Errorf("%s: record %d was refused", mode, i)
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := a.Run(ctx); err != nil {
+			t.Fatal(err)
+		}
+		written, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(string(written), `"auditID":"id-`); got != records {
+			t.Errorf("%s: %d records of %d", mode, got, records)
+		}
+	}
+}
+
+// TestAuditNeedsBoth checks that there is no audit without a policy or without a place for
+// its records, and that files which cannot be read are errors.
+func TestAuditNeedsBoth(t *testing.T) {
+	change := func(change func(*options.AuditOptions)) (*auth.Audit, error) {
+		o, _ := auditTo(t)
+		change(o)
+		return auth.LoadAudit(o)
+	}
+	for name, with := range map[string]func(*options.AuditOptions){
+		"no policy": func(o *options.AuditOptions) { o.PolicyFile = "" },
+		"no place":  func(o *options.AuditOptions) { o.LogOptions.Path = "" },
+	} {
+		if a, err := change(with); a != nil || err != nil {
+			t.Errorf("%s: %v, %v", name, a, err)
+		}
+	}
+	if a, err := auth.LoadAudit(nil); a != nil || err != nil {
+		t.Errorf("nothing: %v, %v", a, err)
+	}
+	for name, with := range map[string]func(*options.AuditOptions){
+		"policy":  func(o *options.AuditOptions) { o.PolicyFile += ".not" },
+		"webhook": func(o *options.AuditOptions) { o.WebhookOptions.ConfigFile = "/none" },
+	} {
+		if a, err := change(with); a != nil || err == nil || !strings.HasPrefix(err.Error(), "auth: audit: ") {
+			t.Errorf("%s: %v, %v", name, a, err)
+		}
+	}
+	o, _ := auditTo(t)
+	o.LogOptions.Format, o.LogOptions.MaxAge = "xml", -1
+	if err := auth.ValidateAudit(o); err == nil || !strings.Contains(err.Error(), "format") || !strings.Contains(err.Error(), "maxage") {
+		t.Errorf("bad options: %v", err)
+	}
+}
