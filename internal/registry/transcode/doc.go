@@ -1,0 +1,33 @@
+// Package transcode turns the protobuf message of a Kubernetes object into the JSON
+// that upstream writes for it, without making the object.
+//
+// # Model
+//
+// A [Planner] reads the Go type of a kind once, its protobuf and json tags, and makes a
+// [Plan] of it: for each message the fields by number, and the same fields in the order
+// in which encoding/json writes them. [Plan.Append] walks a message by its plan: it
+// notes where each field lies, then writes what is there in the order of the JSON.
+//
+// # Guarantees
+//
+// What Append appends is byte for byte what json.Marshal writes of the object that the
+// generated Unmarshal makes of the message. It takes messages as upstream's generated
+// code writes them: fields in the order of their numbers, each but lists and maps once,
+// keys of maps in order. Of any other message, of one whose object json.Marshal refuses,
+// and of one that is malformed it returns [ErrUnusual], or what json.Marshal would write,
+// never anything else. Fields that the type does not have are skipped, as Unmarshal does.
+//
+// Values whose JSON is another than their fields say (times, quantities and the like) are
+// known by type; a type that has such a method and is not known, or anything else that a
+// plan cannot express, makes [Planner.Plan] fail with [ErrUnsupported].
+//
+// Append allocates nothing beside dst for messages of the usual kind.
+//
+// # Locks and goroutines
+//
+// A Planner has a mutex for making plans. A Plan is immutable and may be shared.
+//
+// # Bytes
+//
+// Messages are read and not kept.
+package transcode

@@ -1,0 +1,399 @@
+package transcode
+
+import (
+	"encoding"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
+)
+
+var (
+	// ErrUnsupported says that a type has something that no plan can express.
+	ErrUnsupported = errors.New("transcode: unsupported type")
+	// ErrUnusual says that a message is none that upstream's generated code writes, or
+	// none that has a JSON form.
+	ErrUnusual = errors.New("transcode: unusual message")
+)
+
+// kind is how one value is written.
+type kind uint8
+
+const (
+	kindString kind = iota
+	kindBytes
+	kindBool
+	kindInt32
+	kindInt64
+	kindMessage
+	kindWrapped // a message whose only field is the list that stands in the JSON
+	kindTime
+	kindMicroTime
+	kindQuantity
+	kindIntOrString
+	kindFields
+	kindRaw
+)
+
+// shape is how many values a field has.
+type shape uint8
+
+const (
+	single shape = iota
+	list
+	textMap // of strings to values
+)
+
+// Wire types of protobuf.
+const (
+	wireVarint = 0
+	wireLen    = 2
+)
+
+// message is the plan of one struct.
+type message struct {
+	table  []entry // by field number
+	fields []field // in the order of the JSON, with those of inlined structs
+	always uint64  // fields that are written even if the message has them not
+	head   []byte  // members before the first, each with a comma before it
+}
+
+// maxFields is how many fields a message can have: a bit for each.
+const maxFields = 64
+
+// entry is what the walk over a message must know of a field number.
+type entry struct {
+	slot     int8 // index in fields, none, or inlined
+	wire     uint8
+	repeated bool
+	empty    bool    // it counts if it is there, even if it is zero or empty
+	inline   []entry // of an inlined struct
+}
+
+const (
+	none    = -1
+	inlined = -2
+)
+
+// field is what writing a field takes.
+type field struct {
+	name   []byte // `,"name":`
+	absent []byte // name and the zero value
+	shape  shape
+	kind   kind
+	of     *message // of messages and wrapped lists
+}
+
+// Plan writes one kind of object.
+type Plan struct{ root *message }
+
+// Planner makes plans, which share those of the structs that they have in common.
+type Planner struct {
+	typed []Typed
+
+	mu       sync.Mutex
+	messages map[reflect.Type]*message
+}
+
+// Typed names a field of objects that have their kind and apiVersion in the JSON
+// although the messages do not say it: upstream's conversions add them.
+type Typed struct {
+	Owner reflect.Type
+	Field string
+	Kind  schema.GroupVersionKind
+}
+
+// NewPlanner returns a Planner.
+func NewPlanner(typed ...Typed) *Planner {
+	return &Planner{typed: typed, messages: make(map[reflect.Type]*message)}
+}
+
+// Plan returns the plan of objects of type t, a struct, without kind and apiVersion.
+func (p *Planner) Plan(t reflect.Type) (*Plan, error) { return p.plan(t, schema.GroupVersionKind{}) }
+
+// PlanOf returns the plan of objects of type t that show kind.
+func (p *Planner) PlanOf(t reflect.Type, kind schema.GroupVersionKind) (*Plan, error) {
+	return p.plan(t, kind)
+}
+
+func (p *Planner) plan(t reflect.Type, kind schema.GroupVersionKind) (*Plan, error) {
+	if t.Kind() != reflect.Struct {
+		return nil, fmt.Errorf("%w: %s is no struct", ErrUnsupported, t)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	m, err := p.messageLocked(t)
+	if err != nil {
+		return nil, err
+	}
+	return &Plan{root: m.of(kind)}, nil
+}
+
+// of returns m with a head that says kind.
+func (m *message) of(kind schema.GroupVersionKind) *message {
+	if kind.Empty() {
+		return m
+	}
+	typed := *m
+	typed.head = append(typed.head, `,"kind":`...)
+	typed.head = appendString(typed.head, []byte(kind.Kind))
+	typed.head = append(typed.head, `,"apiVersion":`...)
+	typed.head = appendString(typed.head, []byte(kind.GroupVersion().String()))
+	return &typed
+}
+
+// messageLocked plans a struct.
+func (p *Planner) messageLocked(t reflect.Type) (*message, error) {
+	if m, ok := p.messages[t]; ok {
+		if m == nil {
+			return nil, fmt.Errorf("%w: %s is part of itself", ErrUnsupported, t)
+		}
+		return m, nil
+	}
+	p.messages[t] = nil
+	b := builder{planner: p, m: &message{}}
+	table, err := b.structLocked(t)
+	if err != nil {
+		delete(p.messages, t)
+		return nil, err
+	}
+	b.m.table = table
+	p.messages[t] = b.m
+	return b.m, nil
+}
+
+// builder gathers the fields of a struct and of those inlined in it.
+type builder struct {
+	planner *Planner
+	m       *message
+	names   []string
+}
+
+// structLocked adds the fields of t and returns its table.
+func (b *builder) structLocked(t reflect.Type) ([]entry, error) {
+	var table []entry
+	for i := range t.NumField() {
+		f := t.Field(i)
+		tag := f.Tag.Get("protobuf")
+		if f.Type == reflect.TypeFor[metav1.TypeMeta]() && f.Anonymous && tag == "" {
+			continue // always empty
+		}
+		number, err := fieldNumber(tag)
+		if err != nil || !f.IsExported() {
+			return nil, fmt.Errorf("%w: %s.%s: %w", ErrUnsupported, t, f.Name, err)
+		}
+		e, err := b.fieldLocked(t, f)
+		if err != nil {
+			return nil, fmt.Errorf("%w, in %s.%s", err, t, f.Name)
+		}
+		for len(table) <= number {
+			table = append(table, entry{slot: none})
+		}
+		if table[number].slot != none {
+			return nil, fmt.Errorf("%w: %s has field %d twice", ErrUnsupported, t, number)
+		}
+		table[number] = e
+	}
+	return table, nil
+}
+
+// fieldNumber reads a tag like "bytes,1,opt,name=metadata".
+func fieldNumber(tag string) (int, error) {
+	parts := strings.SplitN(tag, ",", 3)
+	if len(parts) < 2 {
+		return 0, fmt.Errorf("no protobuf tag: %q", tag)
+	}
+	number, err := strconv.Atoi(parts[1])
+	if err == nil && (number < 1 || number > 1<<12) {
+		err = fmt.Errorf("field number %d", number)
+	}
+	return number, err
+}
+
+// fieldLocked adds one field, or the fields of an inlined struct.
+func (b *builder) fieldLocked(owner reflect.Type, f reflect.StructField) (entry, error) {
+	name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+	var omitEmpty, omitZero bool
+	for option := range strings.SplitSeq(options, ",") {
+		switch option {
+		case "omitempty":
+			omitEmpty = true
+		case "omitzero":
+			omitZero = true
+		case "", "inline":
+		default:
+			return entry{}, fmt.Errorf("%w: option %q", ErrUnsupported, option)
+		}
+	}
+	if f.Anonymous && name == "" {
+		if f.Type.Kind() != reflect.Struct || ownForm(f.Type) {
+			return entry{}, fmt.Errorf("%w: %s is embedded", ErrUnsupported, f.Type)
+		}
+		table, err := b.structLocked(f.Type)
+		return entry{slot: inlined, wire: wireLen, inline: table}, err
+	}
+	if name == "" || name == "-" {
+		return entry{}, fmt.Errorf("%w: no name in JSON", ErrUnsupported)
+	}
+	for _, other := range b.names {
+		if other == name {
+			return entry{}, fmt.Errorf("%w: name %s is there twice", ErrUnsupported, name)
+		}
+	}
+	b.names = append(b.names, name)
+	return b.addLocked(owner, f, name, omitEmpty, omitZero)
+}
+
+func (b *builder) addLocked(owner reflect.Type, f reflect.StructField, name string, omitEmpty, omitZero bool) (entry, error) {
+	slot := len(b.m.fields)
+	if slot == maxFields {
+		return entry{}, fmt.Errorf("%w: more than %d fields", ErrUnsupported, maxFields)
+	}
+	out, wire, err := b.planner.valueLocked(f.Type)
+	if err != nil {
+		return entry{}, err
+	}
+	zero, err := json.Marshal(reflect.Zero(f.Type).Interface())
+	if err != nil {
+		return entry{}, fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	out.name = append(appendString([]byte{','}, []byte(name)), ':')
+	out.absent = append(append([]byte{}, out.name...), zero...)
+	for _, typed := range b.planner.typed {
+		if typed.Owner == owner && typed.Field == f.Name && out.kind == kindMessage {
+			out.of = out.of.of(typed.Kind)
+		}
+	}
+	e := entry{slot: int8(slot), wire: wire, repeated: out.shape != single}
+	omitted := omitEmpty && canBeEmpty(f.Type)
+	if omitZero {
+		if f.Type != reflect.TypeFor[metav1.Time]() {
+			return entry{}, fmt.Errorf("%w: omitzero of %s", ErrUnsupported, f.Type)
+		}
+		omitted = true
+	}
+	if !omitted {
+		b.m.always |= 1 << slot
+	}
+	switch f.Type.Kind() {
+	case reflect.Pointer:
+		e.empty = true
+	case reflect.Slice:
+		e.empty = out.kind == kindBytes && !omitted
+	}
+	b.m.fields = append(b.m.fields, out)
+	return e, nil
+}
+
+// canBeEmpty reports whether omitempty means anything for t.
+func canBeEmpty(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Array, reflect.Struct:
+		return false
+	default:
+		return true
+	}
+}
+
+// valueLocked says how values of a field of type t are written, and their wire type.
+func (p *Planner) valueLocked(t reflect.Type) (field, uint8, error) {
+	switch {
+	case t.Kind() == reflect.Pointer:
+		return p.elementLocked(t.Elem())
+	case t.Kind() == reflect.Map:
+		if t.Key().Kind() != reflect.String || ownForm(t) || textForm(t.Key()) {
+			return field{}, 0, fmt.Errorf("%w: %s", ErrUnsupported, t)
+		}
+		if t.Elem().Kind() == reflect.Slice && isMessage(t.Elem()) {
+			return p.wrapped(t.Elem())
+		}
+		out, _, err := p.elementLocked(t.Elem())
+		out.shape = textMap
+		return out, wireLen, err
+	case t.Kind() == reflect.Slice && t.Elem().Kind() != reflect.Uint8 && !isMessage(t):
+		if ownForm(t) {
+			return field{}, 0, fmt.Errorf("%w: %s", ErrUnsupported, t)
+		}
+		out, wire, err := p.elementLocked(t.Elem())
+		out.shape = list
+		return out, wire, err
+	default:
+		return p.elementLocked(t)
+	}
+}
+
+// elementLocked says how one value of type t is written.
+func (p *Planner) elementLocked(t reflect.Type) (field, uint8, error) {
+	if k, ok := knownForms[t]; ok {
+		return field{kind: k}, wireLen, nil
+	}
+	if ownForm(t) || textForm(t) {
+		return field{}, 0, fmt.Errorf("%w: %s writes itself", ErrUnsupported, t)
+	}
+	switch t.Kind() {
+	case reflect.String:
+		return field{kind: kindString}, wireLen, nil
+	case reflect.Bool:
+		return field{kind: kindBool}, wireVarint, nil
+	case reflect.Int32:
+		return field{kind: kindInt32}, wireVarint, nil
+	case reflect.Int64:
+		return field{kind: kindInt64}, wireVarint, nil
+	case reflect.Struct:
+		if !isMessage(t) {
+			break
+		}
+		m, err := p.messageLocked(t)
+		return field{kind: kindMessage, of: m}, wireLen, err
+	case reflect.Slice:
+		if t.Elem().Kind() == reflect.Uint8 {
+			return field{kind: kindBytes}, wireLen, nil
+		}
+	}
+	return field{}, 0, fmt.Errorf("%w: %s", ErrUnsupported, t)
+}
+
+// wrapped plans a map of named slices that are messages with the elements in field 1.
+func (p *Planner) wrapped(t reflect.Type) (field, uint8, error) {
+	if t.Elem().Kind() != reflect.String || ownForm(t) || textForm(t.Elem()) {
+		return field{}, 0, fmt.Errorf("%w: %s", ErrUnsupported, t)
+	}
+	items := entry{slot: 0, wire: wireLen, repeated: true}
+	m := &message{table: []entry{{slot: none}, items}, fields: []field{{kind: kindString, shape: list}}}
+	return field{kind: kindWrapped, of: m, shape: textMap}, wireLen, nil
+}
+
+// knownForms are the types whose JSON is written by methods of theirs.
+var knownForms = map[reflect.Type]kind{
+	reflect.TypeFor[metav1.Time]():          kindTime,
+	reflect.TypeFor[metav1.MicroTime]():     kindMicroTime,
+	reflect.TypeFor[resource.Quantity]():    kindQuantity,
+	reflect.TypeFor[intstr.IntOrString]():   kindIntOrString,
+	reflect.TypeFor[metav1.FieldsV1]():      kindFields,
+	reflect.TypeFor[runtime.RawExtension](): kindRaw,
+}
+
+// ownForm reports whether a method writes the JSON of a t.
+func ownForm(t reflect.Type) bool {
+	m := reflect.TypeFor[json.Marshaler]()
+	return t.Implements(m) || reflect.PointerTo(t).Implements(m)
+}
+
+func textForm(t reflect.Type) bool {
+	m := reflect.TypeFor[encoding.TextMarshaler]()
+	return t.Implements(m) || reflect.PointerTo(t).Implements(m)
+}
+
+// isMessage reports whether a t is a message of its own in protobuf.
+func isMessage(t reflect.Type) bool {
+	return reflect.PointerTo(t).Implements(reflect.TypeFor[interface{ Unmarshal([]byte) error }]())
+}

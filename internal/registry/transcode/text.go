@@ -1,0 +1,84 @@
+package transcode
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"unicode/utf8"
+)
+
+const (
+	lows  = 0x0101010101010101
+	highs = 0x8080808080808080
+)
+
+// plain returns how many bytes of s stand before the first that JSON strings need not
+// show as it is: controls, quotes, backslashes, what HTML gives a meaning to, and all
+// that is not ASCII.
+func plain(s []byte) int {
+	i := 0
+	for ; i+8 <= len(s); i += 8 {
+		w := binary.LittleEndian.Uint64(s[i:])
+		// The highest bit of a byte of each term says that the byte is to be looked at;
+		// a carry may say it of one that follows such a byte, never of one before it.
+		quote := (w | 0x04*lows) ^ '&'*lows // & and "
+		angle := (w | 0x02*lows) ^ '>'*lows // < and >
+		slash := w ^ '\\'*lows
+		found := w | (w - 0x20*lows) | (quote - lows) | (angle - lows) | (slash - lows)
+		if found &= highs; found != 0 {
+			return i + bits.TrailingZeros64(found)/8
+		}
+	}
+	for ; i < len(s); i++ {
+		if b := s[i]; b < ' ' || b >= utf8.RuneSelf || b == '"' || b == '\\' || b == '&' || b == '<' || b == '>' {
+			return i
+		}
+	}
+	return i
+}
+
+// appendString appends s as encoding/json writes it.
+func appendString(dst, s []byte) []byte {
+	dst = append(dst, '"')
+	for {
+		n := plain(s)
+		dst = append(dst, s[:n]...)
+		if s = s[n:]; len(s) == 0 {
+			return append(dst, '"')
+		}
+		dst, n = appendSpecial(dst, s)
+		s = s[n:]
+	}
+}
+
+const hex = "0123456789abcdef"
+
+// appendSpecial appends the first character of s, which is not plain, and returns its
+// length in s.
+func appendSpecial(dst, s []byte) ([]byte, int) {
+	switch b := s[0]; {
+	case b == '"' || b == '\\':
+		return append(dst, '\\', b), 1
+	case b == '\b':
+		return append(dst, `\b`...), 1
+	case b == '\f':
+		return append(dst, `\f`...), 1
+	case b == '\n':
+		return append(dst, `\n`...), 1
+	case b == '\r':
+		return append(dst, `\r`...), 1
+	case b == '\t':
+		return append(dst, `\t`...), 1
+	case b < ' ' || b == '&' || b == '<' || b == '>':
+		return append(dst, '\\', 'u', '0', '0', hex[b>>4], hex[b&0xf]), 1
+	case b < utf8.RuneSelf:
+		return append(dst, b), 1
+	}
+	r, n := utf8.DecodeRune(s)
+	switch {
+	case r == utf8.RuneError && n == 1:
+		return append(dst, `\ufffd`...), 1
+	case r == '\u2028' || r == '\u2029':
+		return append(dst, '\\', 'u', '2', '0', '2', hex[r&0xf]), n
+	}
+	return append(dst, s[:n]...), n
+}

@@ -1,0 +1,226 @@
+package transcode_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math/rand"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/randfill"
+
+	"github.com/larder-io/larder/internal/registry/transcode"
+)
+
+// message is what generated types have.
+type message interface {
+	Marshal() ([]byte, error)
+	Unmarshal([]byte) error
+	Reset()
+}
+
+// kinds are all kinds of all served groups and versions that have a protobuf form, and
+// PartialObjectMetadata.
+func kinds() map[schema.GroupVersionKind]reflect.Type {
+	all := map[schema.GroupVersionKind]reflect.Type{
+		metav1.SchemeGroupVersion.WithKind("PartialObjectMetadata"): reflect.TypeFor[metav1.PartialObjectMetadata](),
+	}
+	for gvk, t := range scheme.Scheme.AllKnownTypes() {
+		if _, ok := reflect.New(t).Interface().(message); ok && gvk.Version != runtime.APIVersionInternal && strings.HasSuffix(t.PkgPath(), gvk.Version) && !strings.Contains(t.PkgPath(), "apis/meta") {
+			all[gvk] = t
+		}
+	}
+	return all
+}
+
+// awkward are strings and parts of strings that encoders treat in different ways.
+var awkward = []string{
+	"", "a", "plain text of more than eight bytes", "<&>", `"\`, "\x00\x1f \x7f", "\b\f\n\r\t", "é\u2028\u2029\u2027", "\xff\xfe", "\xe2\x80", "\xed\xa0\x80", "\U0001f600", "eight by\u00e9",
+}
+
+func awkwardText(c randfill.Continue) string {
+	var text strings.Builder
+	for range c.Intn(4) {
+		text.WriteString(awkward[c.Intn(len(awkward))])
+	}
+	return text.String()
+}
+
+// filler fills objects with what their types allow.
+func filler(seed int64) *randfill.Filler {
+	funcs := func(serializer.CodecFactory) []any {
+		return []any{
+			func(s *string, c randfill.Continue) { *s = awkwardText(c) },
+			func(m *metav1.TypeMeta, c randfill.Continue) {},
+			func(t *metav1.Time, c randfill.Continue) {
+				*t = metav1.Time{}
+				if c.Intn(4) > 0 {
+					*t = metav1.Unix(c.Int63()%253402300800, 0)
+				}
+			},
+			func(t *metav1.MicroTime, c randfill.Continue) {
+				*t = metav1.MicroTime{}
+				if c.Intn(4) > 0 {
+					*t = metav1.NewMicroTime(time.Unix(c.Int63()%253402300800, c.Int63()%1e9))
+				}
+			},
+			func(q *resource.Quantity, c randfill.Continue) {
+				*q = *resource.NewScaledQuantity(c.Int63()>>c.Intn(63), resource.Scale(c.Intn(24)-12))
+				q.Format = []resource.Format{resource.DecimalSI, resource.BinarySI, resource.DecimalExponent}[c.Intn(3)]
+			},
+			func(i *intstr.IntOrString, c randfill.Continue) {
+				*i = intstr.FromInt32(int32(c.Uint32()))
+				if c.Bool() {
+					*i = intstr.FromString(awkwardText(c))
+				}
+			},
+			func(f *metav1.FieldsV1, c randfill.Continue) { f.SetRawBytes([]byte(someJSON(c, false))) },
+			func(r *runtime.RawExtension, c randfill.Continue) {
+				if *r = (runtime.RawExtension{}); c.Bool() {
+					r.Raw = []byte(someJSON(c, true))
+				}
+			},
+		}
+	}
+	f := fuzzer.FuzzerFor(fuzzer.MergeFuzzerFuncs(funcs), rand.NewSource(seed), serializer.NewCodecFactory(scheme.Scheme))
+	return f.NilChance(.4).NumElements(0, 3)
+}
+
+func someJSON(c randfill.Continue, any bool) string {
+	name, _ := json.Marshal(awkwardText(c))
+	all := []string{
+		`{}`, `{"f:a":{}}`, `{"f:a":{".":{},"k:{\"type\":\"Ready\"}":{"f:b":{}}},"f:c":{}}`,
+		` { "f:a" : { } } `, `{"a":"<b>&\u003c","c":[1,2.50,1e5,true,null]}`, fmt.Sprintf(`{%s:{%s:{}}}`, name, name), "{\"\u2028\":{}}",
+		`{"f:a":{"f:b":{},"f:c":{"f:d":{}}}}`,
+	}
+	if any {
+		all = append(all, `null`, `[]`, ` "x<" `, `1.0`, `true`)
+	}
+	return all[c.Intn(len(all))]
+}
+
+// check holds a plan against upstream's decoder and encoding/json.
+func check(t testing.TB, plan *transcode.Plan, typ reflect.Type, body []byte) {
+	t.Helper()
+	obj := reflect.New(typ).Interface().(message)
+	if err := obj.Unmarshal(body); err != nil {
+		t.Fatal(err)
+	}
+	want, err := json.Marshal(obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept := bytes.Clone(body)
+	got, err := plan.Append([]byte("head"), body)
+	if err != nil {
+		t.Fatalf("%s: %v: %.500s", typ, err, want)
+	}
+	if got = bytes.TrimPrefix(got, []byte("head")); !bytes.Equal(got, want) {
+		at := 0
+		for at < min(len(got), len(want)) && got[at] == want[at] {
+			at++
+		}
+		from := max(0, at-80)
+		t.Fatalf("%s differs at byte %d\n got %q\nwant %q", typ, at, got[from:min(len(got), at+80)], want[from:min(len(want), at+80)])
+	}
+	if !bytes.Equal(body, kept) {
+		t.Fatalf("%s: the message was written to", typ)
+	}
+}
+
+// TestEveryKind transcodes objects of every kind and wants what upstream would write.
+func TestEveryKind(t *testing.T) {
+	planner, tested := transcode.NewPlanner(), 0
+	all := kinds()
+	order := make([]schema.GroupVersionKind, 0, len(all))
+	for gvk := range all {
+		order = append(order, gvk)
+	}
+	slices.SortFunc(order, func(a, b schema.GroupVersionKind) int { return strings.Compare(a.String(), b.String()) })
+	for _, gvk := range order {
+		tested++
+		t.Run(strings.ReplaceAll(gvk.GroupVersion().String(), "/", "_")+"_"+gvk.Kind, func(t *testing.T) {
+			plan, err := planner.Plan(all[gvk])
+			if err != nil {
+				t.Fatal(err)
+			}
+			check(t, plan, all[gvk], nil)
+			for seed := range int64(20) {
+				obj := reflect.New(all[gvk]).Interface().(message)
+				filler(seed).Fill(obj)
+				body, err := obj.Marshal()
+				if err != nil {
+					t.Fatal(err)
+				}
+				check(t, plan, all[gvk], body)
+			}
+		})
+	}
+	if tested < 300 {
+		t.Errorf("only %d kinds", tested)
+	}
+}
+
+// realPod is a pod with two managers, as controllers and a kubelet leave it.
+func realPod(t testing.TB) *corev1.Pod {
+	t.Helper()
+	data, err := os.ReadFile("testdata/pod.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := new(corev1.Pod)
+	if err := json.Unmarshal(data, pod); err != nil {
+		t.Fatal(err)
+	}
+	return pod
+}
+
+// BenchmarkPod makes the JSON of a pod from its message: by its plan, and by decoding
+// and encoding it.
+func BenchmarkPod(b *testing.B) {
+	body, err := realPod(b).Marshal()
+	if err != nil {
+		b.Fatal(err)
+	}
+	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod]())
+	if err != nil {
+		b.Fatal(err)
+	}
+	var dst []byte
+	b.Run("plan", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if dst, err = plan.Append(dst[:0], body); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.SetBytes(int64(len(dst)))
+	})
+	b.Run("objects", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			var pod corev1.Pod
+			if err := pod.Unmarshal(body); err != nil {
+				b.Fatal(err)
+			}
+			if dst, err = json.Marshal(&pod); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.SetBytes(int64(len(dst)))
+	})
+}
