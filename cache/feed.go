@@ -53,7 +53,8 @@ type FeedConfig struct {
 //
 // Where the subscription begins in the past, it loads the objects of then and
 // replays what happened since, so that the Log reaches back to before the start;
-// the Cache is ready once it has come to what was the present at the start.
+// the Cache is ready once it has come to what was the present at the start. A Cache
+// that is loaded again begins no earlier than it was, unless the store was replaced.
 // Replayed events count as having happened when they are applied.
 type Feed struct {
 	store   kv.Store
@@ -67,7 +68,17 @@ type Feed struct {
 	ingested, offered atomic.Int64
 	loads             atomic.Int64
 
-	replaying chan int64 // holds the revision at which the replay is over
+	// The goroutine that loads owns both: how often the store had been replaced before
+	// the last load, and what makes nobody wait for that load's replay any more.
+	replacements uint64
+	overtake     context.CancelFunc
+	replaying    chan replay
+}
+
+// replay is the way of a cache that was loaded with a past to its present.
+type replay struct {
+	ctx   context.Context // ends with Run, or when the cache is loaded again
+	until int64
 }
 
 // NewFeed makes a Feed. Run does the work.
@@ -88,7 +99,8 @@ func NewFeed(config FeedConfig) (*Feed, error) {
 		workers: config.Workers,
 		logger:  config.Logger,
 
-		replaying: make(chan int64, 1),
+		overtake:  func() {},
+		replaying: make(chan replay, 1),
 	}
 	if f.workers <= 0 {
 		f.workers = runtime.GOMAXPROCS(0)
@@ -143,15 +155,18 @@ func (f *Feed) Run(ctx context.Context) error {
 // announce makes the cache ready once what was loaded of the past was brought to
 // the present.
 func (f *Feed) announce(ctx context.Context) error {
-	select {
-	case present := <-f.replaying:
-		if err := f.sub.Wait(ctx, present); err != nil {
-			return err
+	for {
+		select {
+		case r := <-f.replaying:
+			switch err := f.sub.Wait(r.ctx, r.until); {
+			case err == nil:
+				f.cache.becomeReady()
+			case r.ctx.Err() == nil:
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
 		}
-		f.cache.becomeReady()
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 
@@ -216,30 +231,47 @@ func (f *Feed) loadUntilDone(ctx context.Context) error {
 
 // load reads all objects of one revision and resets the cache to them.
 func (f *Feed) load(ctx context.Context) error {
-	past, present, err := f.sub.Begin(ctx)
-	if err != nil {
-		return fmt.Errorf("cache: load %s: %w", f.prefix, err)
+	replacements := f.store.Replacements()
+	var least int64
+	if replacements == f.replacements {
+		least = f.cache.current.Load().revision
 	}
-	objects, revision, err := f.read(ctx, past)
-	if past > 0 && errors.Is(err, kv.ErrCompacted) {
-		past = 0 // since Begin; the newest state can always be read
-		objects, revision, err = f.read(ctx, 0)
-	}
-	if err != nil {
-		return fmt.Errorf("cache: load %s: %w", f.prefix, err)
-	}
-	f.cache.reset(objects, revision)
-	f.sub.Loaded(revision)
-	f.loads.Add(1)
-	if past == 0 {
-		f.cache.becomeReady()
+	for {
+		past, present, err := f.sub.Begin(ctx, least)
+		if err != nil {
+			return fmt.Errorf("cache: load %s: %w", f.prefix, err)
+		}
+		objects, revision, err := f.read(ctx, past)
+		if past > 0 && errors.Is(err, kv.ErrCompacted) {
+			least = past + 1
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("cache: load %s: %w", f.prefix, err)
+		}
+		f.cache.reset(objects, revision)
+		f.sub.Loaded(revision)
+		f.loads.Add(1)
+		f.replacements = replacements
+		f.replay(ctx, past, present)
 		return nil
 	}
-	select {
-	case f.replaying <- present:
-	default: // a replay that was begun before is waited for
+}
+
+// replay has the cache become ready, at once if what was loaded is no past.
+func (f *Feed) replay(ctx context.Context, past, present int64) {
+	f.overtake()
+	if past == 0 {
+		f.cache.becomeReady()
+		return
 	}
-	return nil
+	select {
+	case <-f.replaying: // was not waited for yet
+	default:
+	}
+	r := replay{until: present}
+	r.ctx, f.overtake = context.WithCancel(ctx)
+	f.replaying <- r
 }
 
 // read gives all objects of a revision, 0 being the newest, and which one that is.

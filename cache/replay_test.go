@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -51,10 +52,19 @@ func TestFeedReplays(t *testing.T) {
 			before: func(store *kvtest.Memory) error { return compact(store, 30) },
 		},
 		{
-			name: "compacted before the load", tail: kv.TailConfig{Replay: 1000}, oldest: writes + 1,
+			name: "compacted before the load", tail: kv.TailConfig{Replay: 1000}, oldest: 40,
 			list: func(store *kvtest.Memory, pages int) error {
 				if pages == 1 {
 					return compact(store, 40)
+				}
+				return nil
+			},
+		},
+		{
+			name: "compacted before the loads", tail: kv.TailConfig{Replay: 1000}, oldest: 49,
+			list: func(store *kvtest.Memory, pages int) error {
+				if pages <= 3 {
+					return compact(store, 40+3*int64(pages))
 				}
 				return nil
 			},
@@ -189,6 +199,102 @@ func TestFeedReplaysOfReplacedStore(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.settle(t)
+	})
+}
+
+// TestFeedReloadsThePast: after a gap the Log reaches back to where the store does,
+// but what readers were shown before is not undone.
+func TestFeedReloadsThePast(t *testing.T) {
+	const writes = 50 // revisions 2 to 51
+	for name, c := range map[string]struct {
+		meanwhile func(m *mirror) // at revision 71, while the watch delivers nothing
+		compacted int64
+		oldest    int64
+	}{
+		"compacted":                   {func(*mirror) {}, 60, 60},
+		"compacted up to the present": {func(*mirror) {}, 81, 81},
+		"loaded anew before": {func(m *mirror) {
+			m.feed.Reload()
+			time.Sleep(time.Second)
+		}, 60, 71},
+		"loaded anew, then compacted": {func(m *mirror) {
+			m.feed.Reload()
+			time.Sleep(time.Second)
+		}, 75, 75},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := kvtest.NewMemory()
+				write := func(n int) {
+					for i := range n {
+						store.PutAll(map[string][]byte{fmt.Sprintf("%s%d", feedPrefix, i%7): fmt.Append(nil, n, i)})
+					}
+				}
+				write(writes)
+				m := replayed(t, store, kv.TailConfig{Replay: 1000})
+				shown := int64(0)
+				m.cache.onAppend = func() {
+					now := m.cache.Snapshot().Revision()
+					if now < shown && m.cache.Ready() {
+						t.Errorf("%d is shown after %d", now, shown)
+					}
+					shown = now
+				}
+				m.start(t)
+				epoch := m.settle(t).Epoch()
+				store.Hold()
+				store.EndWatches(errors.New("connection lost"))
+				write(20)
+				c.meanwhile(m)
+				write(10)
+				if err := store.Compact(c.compacted); err != nil {
+					t.Fatal(err)
+				}
+				store.Release()
+				time.Sleep(10 * time.Second)
+				if got := m.settle(t).Epoch(); got == epoch {
+					t.Error("a gap did not begin a new epoch")
+				}
+				if got := m.cache.Log().Oldest(); got != c.oldest {
+					t.Errorf("the log reaches back to %d, want %d", got, c.oldest)
+				}
+				m.checkPast(t, c.oldest, 81)
+			})
+		})
+	}
+}
+
+// TestFeedIsReadyInAnotherHistory: who waits for the present of a store that was
+// replaced waits for that of its replacement, which has a past by then.
+func TestFeedIsReadyInAnotherHistory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		for i := range 100 {
+			store.PutAll(map[string][]byte{feedPrefix + "a": fmt.Append(nil, i)})
+		}
+		first := true
+		store.SetHook(func(op, key string) error {
+			if op != "list" || key != feedPrefix || !first {
+				return nil
+			}
+			first = false
+			store.Restore(50, true)
+			time.Sleep(time.Second)
+			store.PutAll(map[string][]byte{feedPrefix + "a": []byte("new")})
+			store.EndWatches(kv.ErrCompacted)
+			time.Sleep(time.Second)
+			return nil
+		})
+		m := replayed(t, store, kv.TailConfig{Replay: 80})
+		m.start(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := m.cache.WaitReady(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if s := m.settle(t); s.Revision() != 51 || m.cache.Log().Oldest() != 50 {
+			t.Errorf("at %d, from %d on", s.Revision(), m.cache.Log().Oldest())
+		}
 	})
 }
 

@@ -231,7 +231,7 @@ func replay(b *testing.B, store kv.Store, revisions int64) {
 	sub := tail.Subscribe("/registry/pods/")
 	done := make(chan error, 1)
 	go func() { done <- tail.Run(ctx) }()
-	past, present, err := sub.Begin(ctx)
+	past, present, err := sub.Begin(ctx, 0)
 	if err != nil || past != present-revisions {
 		b.Fatal(past, present, err)
 	}

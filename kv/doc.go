@@ -49,8 +49,10 @@
 // A Tail may begin in the past ([TailConfig.Replay]), as far back as the store can
 // still be read: the owners load the state of then, and what has happened since is
 // delivered like anything else, where it is long by several watches at once. So a
-// restart need not cost what the process before it remembered. A history that was
-// lost later is begun anew at the present. What cannot be noticed is that the store
+// restart need not cost what the process before it remembered. So it begins again
+// where the store compacted what the Tail had not seen yet: what is left lies behind
+// the gap. The past of a store that was replaced is nobody's: there it begins at the
+// present, and later not before that. What cannot be noticed is that the store
 // was restored from a backup while nobody watched: restore with a raised revision
 // and the older ones marked as compacted, as etcd recommends.
 //

@@ -5,83 +5,169 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 )
 
-// begin returns the revision at which to begin when the store is at present: the
-// oldest that it can still read, but at most reach revisions back. It is present
-// when nothing older can be read, and when the store does not say.
+// answerTimeout bounds one request that is repeated until the store answers, so that
+// a member that stopped answering is not waited for.
+const answerTimeout = 3 * time.Second
+
+// persist repeats a request to the store until it answers: in vain only where the
+// store was closed or replaced, or ctx ended.
+func (t *Tail) persist(ctx context.Context, request func(context.Context) error) error {
+	for delay := retryFirst; ; delay = min(2*delay, retryMax) {
+		bounded, cancel := context.WithTimeout(ctx, answerTimeout)
+		err := request(bounded)
+		cancel()
+		switch {
+		case err == nil, errors.Is(err, ErrClosed), errors.Is(err, ErrReplaced):
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+		t.logger.Warn("store does not answer", "error", err)
+		if err := sleep(ctx, delay); err != nil {
+			return err
+		}
+	}
+}
+
+// currentRevision returns the store's revision, which belongs to the history that the
+// count of replacements names.
+func (t *Tail) currentRevision(ctx context.Context) (revision int64, replacements uint64, err error) {
+	err = t.persist(ctx, func(ctx context.Context) error {
+		for {
+			replacements = t.store.Replacements()
+			revision, err = t.store.Revision(ctx)
+			if err != nil || t.store.Replacements() == replacements {
+				return err
+			}
+		}
+	})
+	return revision, replacements, err
+}
+
+// begin returns the oldest revision from low on that a store at present can still
+// read, which is present when nothing older can be read.
 //
 // The key of the compaction protocol tells where the history begins, unless
 // somebody compacted without it; then it is searched for.
-func (t *Tail) begin(ctx context.Context, present, reach int64) int64 {
-	low := max(present-reach, 1)
-	if reach <= 0 || low >= present {
-		return present
+func (t *Tail) begin(ctx context.Context, low, present int64) (int64, error) {
+	if low >= present {
+		return present, nil
 	}
-	item, found, _, err := t.store.Get(ctx, compactionKey)
-	if err != nil {
-		t.logger.Warn("history is not replayed", "error", err)
-		return present
-	}
-	if found {
-		if compacted, err := strconv.ParseInt(string(item.Value), 10, 64); err == nil {
-			low = max(low, compacted)
+	err := t.persist(ctx, func(ctx context.Context) error {
+		item, found, _, err := t.store.Get(ctx, compactionKey)
+		if compacted, bad := strconv.ParseInt(string(item.Value), 10, 64); err == nil && found && bad == nil {
+			low = min(max(low, compacted), present)
 		}
+		return err
+	})
+	if err != nil {
+		return 0, err
 	}
 	// Invariant: what is below low cannot be read or is too far, high can be read.
 	for try, high := low, present; low < high; try = low + (high-low)/2 {
 		readable, err := t.readable(ctx, try)
 		switch {
 		case err != nil:
-			t.logger.Warn("history is not replayed", "error", err)
-			return present
+			return 0, err
 		case readable:
 			high = try
 		default:
 			low = try + 1
 		}
 	}
-	return min(low, present)
+	return low, nil
 }
 
 // readable reports whether the store's history reaches back to a revision. It asks
 // for a single key, which costs the same however much the store holds.
-func (t *Tail) readable(ctx context.Context, revision int64) (bool, error) {
-	_, err := t.store.Range(ctx, RangeOptions{Prefix: compactionKey, Revision: revision, Limit: 1, KeysOnly: true})
-	if errors.Is(err, ErrCompacted) {
-		return false, nil
-	}
-	return err == nil, err
+func (t *Tail) readable(ctx context.Context, revision int64) (readable bool, err error) {
+	err = t.persist(ctx, func(ctx context.Context) error {
+		_, err := t.store.Range(ctx, RangeOptions{Prefix: compactionKey, Revision: revision, Limit: 1, KeysOnly: true})
+		readable = err == nil
+		switch {
+		case errors.Is(err, ErrCompacted):
+			return nil
+		case errors.Is(err, ErrFutureRevision): // the store had it
+			return fmt.Errorf("%w: %w", ErrReplaced, err)
+		}
+		return err
+	})
+	return readable, err
 }
 
-// Begin blocks until the Tail has begun and says where the owner should load. When
-// the Tail began in the past, it is that revision: Next then delivers all that
-// happened since, and present is the revision that the store had at the start, at
-// which the owner must arrive before it is worth asking. Otherwise both are 0: the
-// owner loads the newest state.
+// Begin blocks until the Tail has a place in the store's history and says where the
+// owner, which has not loaded since Subscribe or the last loss, should load: at the
+// oldest revision, from least on, that the Tail followed from and the store still has.
+// Next then delivers all that happened since, and present is the revision that the
+// store had when the Tail began, at which the owner must arrive before it is worth
+// asking. Where there is no such past both are 0: the owner loads the newest state.
 //
-// The store may compact the past at any time; then the owner loads the newest
-// state as well. A Tail that does not replay need not have begun.
-func (s *Subscription) Begin(ctx context.Context) (past, present int64, err error) {
-	t := s.tail
-	if t.replay <= 0 {
+// The store may compact the past at any time; then the owner asks again, for what comes
+// later than what it could not read. A Tail that does not replay need not have begun.
+func (s *Subscription) Begin(ctx context.Context, least int64) (past, present int64, err error) {
+	if s.tail.replay <= 0 {
 		return 0, 0, nil
 	}
-	s.mu.Lock()
-	loading := s.loading
-	s.mu.Unlock()
-	select {
-	case <-t.begun:
-	case <-loading:
-	case <-ctx.Done():
-		return 0, 0, fmt.Errorf("kv: wait for the place of %s: %w", s.prefix, ctx.Err())
+	for {
+		if past, present, err = s.place(ctx); err != nil || past == 0 || least <= past {
+			return past, present, err
+		}
+		if past, err = s.tail.begin(ctx, least, present); err != nil {
+			return 0, 0, fmt.Errorf("kv: find the past of %s: %w", s.prefix, err)
+		}
+		if past == present {
+			return 0, 0, nil
+		}
+		s.mu.Lock()
+		lost := s.lost // the place, while its past was searched
+		s.mu.Unlock()
+		if !lost {
+			return past, present, nil
+		}
 	}
+}
+
+// place waits until the Tail has begun and returns from where it has followed the
+// history without a gap, if that is the past.
+func (s *Subscription) place(ctx context.Context) (past, present int64, err error) {
+	for t := s.tail; ; {
+		t.mu.Lock()
+		begun := t.begun
+		t.mu.Unlock()
+		s.mu.Lock()
+		loading := s.loading
+		s.mu.Unlock()
+		select {
+		case <-begun:
+		case <-loading:
+		case <-ctx.Done():
+			return 0, 0, fmt.Errorf("kv: wait for the place of %s: %w", s.prefix, ctx.Err())
+		}
+		if past, present, known := s.placeNow(); known {
+			return past, present, nil
+		}
+	}
+}
+
+// placeNow takes note that the owner knows of the loss that it loads for.
+func (s *Subscription) placeNow() (past, present int64, known bool) {
+	t := s.tail
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.lost || s.isLoaded() || s.since != t.past {
-		return 0, 0, nil
+	if s.closed || s.isLoaded() {
+		return 0, 0, true
 	}
-	return t.past, t.present, nil
+	if s.since == unknown {
+		return 0, 0, false
+	}
+	s.lost = false
+	if s.since > t.past {
+		return 0, 0, true
+	}
+	return t.past, t.present, true
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,8 +22,8 @@ func TestTailFindsThePast(t *testing.T) {
 	for _, c := range []struct {
 		name            string
 		replay          int64
-		compacted, told int64 // told: by the compaction protocol
-		fail            string
+		compacted, told int64  // told: by the compaction protocol
+		fail            string // the first three times
 		past            int64
 		requests        int // at most
 	}{
@@ -34,8 +35,9 @@ func TestTailFindsThePast(t *testing.T) {
 		{name: "protocol is behind", replay: 5000, compacted: 700, told: 300, past: 700, requests: 13},
 		{name: "compacted before the bound", replay: 100, compacted: 700, told: 700, past: present - 100, requests: 2},
 		{name: "compacted up to the present", replay: 100, compacted: present, past: 0, requests: 10},
-		{name: "get fails", replay: 100, fail: "get", past: 0, requests: 1},
-		{name: "list fails", replay: 100, fail: "list", past: 0, requests: 2},
+		{name: "get fails", replay: 100, fail: "get", past: present - 100, requests: 5},
+		{name: "list fails", replay: 5000, compacted: 700, fail: "list", past: 700, requests: 16},
+		{name: "revision fails", replay: 100, fail: "revision", past: present - 100, requests: 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -53,30 +55,31 @@ func TestTailFindsThePast(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				requests := 0
+				requests, failures := 0, 0
 				store.SetHook(func(op, key string) error {
 					if key == "compact_rev_key" {
 						requests++
-						if op == c.fail {
-							return errors.New("no answer")
-						}
+					}
+					if op == c.fail && failures < 3 {
+						failures++
+						return errors.New("no answer")
 					}
 					return nil
 				})
 				tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: c.replay})
 				sub := tail.Subscribe("/registry/pods/")
 				runUntilEnd(t, tail.Run)
-				synctest.Wait()
-				past, until, err := sub.Begin(t.Context())
-				if err != nil || past != c.past || past > 0 && until != present {
-					t.Errorf("from %d to %d, %v; want from %d", past, until, err, c.past)
+				past, until := begin(t, sub, 0)
+				if past != c.past || past > 0 && until != present {
+					t.Errorf("from %d to %d, want from %d", past, until, c.past)
 				}
 				if requests > c.requests {
 					t.Errorf("%d requests, want %d at most", requests, c.requests)
 				}
+				synctest.Wait() // until the past was delivered
 				late := tail.Subscribe("/registry/pods/")
-				if past, _, err := late.Begin(t.Context()); past != 0 || err != nil {
-					t.Errorf("who comes late is sent to %d, %v", past, err)
+				if past, _ := begin(t, late, 0); past != 0 {
+					t.Errorf("who comes late is sent to %d", past)
 				}
 			})
 		})
@@ -92,46 +95,177 @@ func TestBeginWaits(t *testing.T) {
 		sub, closed := tail.Subscribe("/registry/pods/"), tail.Subscribe("/registry/nodes/")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if _, _, err := sub.Begin(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		if _, _, err := sub.Begin(ctx, 0); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("before Run: %v", err)
 		}
 		closed.Close()
-		if past, _, err := closed.Begin(t.Context()); past != 0 || err != nil {
-			t.Errorf("closed: %d, %v", past, err)
+		if past, _ := begin(t, closed, 0); past != 0 {
+			t.Errorf("closed: %d", past)
 		}
 		runUntilEnd(t, tail.Run)
-		if past, present, err := sub.Begin(t.Context()); past != 1 || present != 2 || err != nil {
-			t.Errorf("from %d to %d, %v", past, present, err)
+		if past, present := begin(t, sub, 0); past != 1 || present != 2 {
+			t.Errorf("from %d to %d", past, present)
 		}
 		sub.Loaded(1)
-		if past, _, err := sub.Begin(t.Context()); past != 0 || err != nil {
-			t.Errorf("loaded: %d, %v", past, err)
+		if past, _ := begin(t, sub, 0); past != 0 {
+			t.Errorf("loaded: %d", past)
 		}
 	})
 }
 
-// TestPastIsLost: a history that was given up is not begun in its past again.
-func TestPastIsLost(t *testing.T) {
-	for name, fault := range map[string]func(*kvtest.Memory){
-		"replaced":  func(store *kvtest.Memory) { store.Restore(5, true) },
-		"compacted": func(store *kvtest.Memory) { store.EndWatches(kv.ErrCompacted) },
+// TestBeginLater: who cannot or must not load where the Tail began is sent to what is
+// left of the past after that; who asks after a loss, to the place found since.
+func TestBeginLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		for i := range 20 { // revisions 2 to 21
+			put(t, store, "/registry/pods/a", strconv.Itoa(i))
+		}
+		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 10})
+		sub := tail.Subscribe("/registry/pods/")
+		runUntilEnd(t, tail.Run)
+		if err := errors.Join(tail.Wait(t.Context(), 21), store.Compact(15)); err != nil {
+			t.Fatal(err)
+		}
+		for least, want := range map[int64]int64{0: 11, 11: 11, 12: 15, 15: 15, 18: 18, 20: 20, 21: 0, 30: 0} {
+			if past, present := begin(t, sub, least); past != want || past > 0 && present != 21 {
+				t.Errorf("from %d on: %d to %d, want %d", least, past, present, want)
+			}
+		}
+		var once sync.Once
+		store.SetHook(func(op, key string) error {
+			if op == "list" && key == "compact_rev_key" {
+				once.Do(func() {
+					store.SetHook(nil)
+					store.EndWatches(kv.ErrCompacted)
+					put(t, store, "/registry/pods/a", "x")
+					time.Sleep(time.Second)
+				})
+			}
+			return nil
+		})
+		if past, present := begin(t, sub, 12); past != 15 || present != 22 {
+			t.Errorf("lost meanwhile: %d to %d", past, present)
+		}
+		sub.Loaded(15)
+		for want := int64(16); want <= 22; {
+			batches, err := sub.Next(t.Context())
+			if err != nil {
+				t.Fatal(err) // of the loss it knows
+			}
+			for _, batch := range batches {
+				if batch.Revision != want {
+					t.Fatalf("revision %d, want %d", batch.Revision, want)
+				}
+				want++
+			}
+		}
+	})
+}
+
+// begin asks where to load, not for ever.
+func begin(t *testing.T, sub *kv.Subscription, least int64) (past, present int64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	defer cancel()
+	past, present, err := sub.Begin(ctx, least)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return past, present
+}
+
+// TestPastAfterLoss: what was compacted is a gap, but who begins behind it is given
+// whatever the store still has; of a store that was replaced there is no past, not even
+// when it is compacted later.
+func TestPastAfterLoss(t *testing.T) {
+	const writes = 10 // revisions 2 to 11
+	type fault func(*testing.T, *kvtest.Memory)
+	compact := func(to int64) fault {
+		return func(t *testing.T, store *kvtest.Memory) {
+			store.Hold()
+			store.EndWatches(errors.New("connection lost"))
+			for i := range writes {
+				put(t, store, "/registry/pods/a", strconv.Itoa(i))
+			}
+			if err := store.Compact(to); err != nil {
+				t.Error(err)
+			}
+			store.Release()
+		}
+	}
+	lose := func(t *testing.T, store *kvtest.Memory) {
+		put(t, store, "/registry/pods/a", "lost")
+		store.EndWatches(kv.ErrCompacted)
+	}
+	replace := func(_ *testing.T, store *kvtest.Memory) { store.Restore(5, true) }
+	replaceInSilence := func(_ *testing.T, store *kvtest.Memory) { store.Restore(5, false) }
+	// before does something before the Tail asks for the present for the nth time.
+	before := func(nth int, store *kvtest.Memory, do func()) {
+		store.SetHook(func(op, _ string) error {
+			if op == "revision" {
+				if nth--; nth == 0 {
+					store.SetHook(nil)
+					do()
+				}
+			}
+			return nil
+		})
+	}
+	replaceMeanwhile := func(t *testing.T, store *kvtest.Memory) {
+		before(1, store, func() {
+			store.Restore(5, true)
+			compact(6)(t, store)
+		})
+		store.EndWatches(kv.ErrCompacted)
+	}
+	replaceInSilenceMeanwhile := func(_ *testing.T, store *kvtest.Memory) {
+		before(1, store, func() { store.Restore(5, false) })
+		store.EndWatches(kv.ErrCompacted)
+	}
+	replaceAndWrite := func(t *testing.T, store *kvtest.Memory) {
+		store.Restore(5, false)
+		before(2, store, func() { compact(6)(t, store) }) // the first is a heartbeat's
+	}
+	for name, c := range map[string]struct {
+		replay int64
+		faults []fault
+		past   int64
+	}{
+		"compacted":                      {5, []fault{compact(18)}, 18},
+		"compacted long ago":             {2, []fault{compact(14)}, 19},
+		"compacted up to the present":    {5, []fault{compact(21)}, 0},
+		"compacted twice":                {50, []fault{compact(14), compact(24)}, 24},
+		"replaced":                       {5, []fault{replace}, 0},
+		"replaced in silence":            {5, []fault{replaceInSilence}, 0},
+		"replaced, then compacted":       {50, []fault{replace, compact(8)}, 8},
+		"replaced, then lost":            {50, []fault{replace, lose}, 5},
+		"replaced in silence, then lost": {50, []fault{replaceInSilence, lose}, 5},
+		"replaced while it was lost":     {50, []fault{replaceMeanwhile}, 0},
+		"in silence while it was lost":   {50, []fault{replaceInSilenceMeanwhile}, 0},
+		"replaced and written to":        {50, []fault{replaceAndWrite}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := kvtest.NewMemory()
-				for i := range 10 {
+				for i := range writes {
 					put(t, store, "/registry/pods/a", strconv.Itoa(i))
 				}
-				tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 5})
+				tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: c.replay})
 				sub := tail.Subscribe("/registry/pods/")
 				runUntilEnd(t, tail.Run)
-				if past, _, err := sub.Begin(t.Context()); past != 6 || err != nil {
-					t.Fatalf("from %d, %v", past, err)
+				for _, fault := range c.faults {
+					synctest.Wait()
+					fault(t, store)
+					time.Sleep(10 * time.Second) // a heartbeat finds out
 				}
-				fault(store)
-				synctest.Wait()
-				if past, _, err := sub.Begin(t.Context()); past != 0 || err != nil {
-					t.Errorf("sent to %d, %v", past, err)
+				past, present := begin(t, sub, 0)
+				if past != c.past {
+					t.Errorf("from %d, want %d", past, c.past)
+				}
+				newest, err := store.Revision(t.Context())
+				if err != nil || past > 0 && present != newest {
+					t.Errorf("up to %d, %v; want %d", present, err, newest)
 				}
 			})
 		})
@@ -153,7 +287,7 @@ func TestEmbeddedReplay(t *testing.T) {
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 1_000_000})
 	sub := tail.Subscribe("/registry/pods/")
 	runUntilEnd(t, tail.Run)
-	past, present, err := sub.Begin(t.Context())
+	past, present, err := sub.Begin(t.Context(), 0)
 	if err != nil || past >= first || present != last {
 		t.Fatalf("from %d to %d, %v; want from before %d to %d", past, present, err, first, last)
 	}
@@ -203,7 +337,7 @@ func TestCatchUp(t *testing.T) {
 				tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 1_000_000})
 				sub := tail.Subscribe("/registry/pods/")
 				runUntilEnd(t, tail.Run)
-				past, _, err := sub.Begin(t.Context())
+				past, _, err := sub.Begin(t.Context(), 0)
 				if past != 1 || err != nil {
 					t.Fatalf("from %d, %v", past, err)
 				}

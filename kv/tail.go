@@ -48,7 +48,8 @@ type TailConfig struct {
 	// place; 0 is 256 MiB.
 	QueueBytes int64
 	// Replay is how many revisions before the present one Run begins at most, as
-	// far as the store still has them; 0 begins at the present.
+	// far as the store still has them, at its start and after a loss to compaction;
+	// 0 begins at the present.
 	Replay int64
 	Logger *slog.Logger // nil discards
 }
@@ -66,11 +67,11 @@ type Tail struct {
 	// is 0 before the start and while the history is lost.
 	seen  atomic.Int64
 	kick  chan struct{} // has an element when somebody began to wait
-	begun chan struct{} // closed when the place of the first watch is known
 	stats tailCounters
 
 	mu      sync.Mutex
-	started bool // the watch's place in the store's history is known
+	started bool          // the watch's place in the store's history is known
+	begun   chan struct{} // closed while started
 	// past is where the history began if it was before the store's revision, which
 	// was present then; else both are 0.
 	past, present int64
@@ -209,59 +210,55 @@ func (t *Tail) unsubscribe(s *Subscription) {
 }
 
 // runWatch finds a place in the store's history and follows it, resuming without
-// a gap after each failure, until the history is lost; then it begins again, at the
-// present: the past that was lost may be that of another store.
+// a gap after each failure, until the history is lost; then it begins again. What was
+// compacted leaves a gap, after which the store still has its past; but the past of a
+// store that was replaced is not the one that anybody knows, so that nothing before
+// the replacement is begun with.
 func (t *Tail) runWatch(ctx context.Context) error {
-	for reach := t.replay; ; reach = 0 {
+	var floor, known int64
+	history := t.store.Replacements()
+	for replaced := false; ; {
 		present, replacements, err := t.currentRevision(ctx)
 		if err != nil {
 			return err
 		}
-		t.restart(t.begin(ctx, present, reach), present)
-		for delay := retryFirst; ; delay = min(2*delay, retryMax) {
-			before := t.seen.Load()
-			err := t.watch(ctx, before, replacements)
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			if errors.Is(err, ErrClosed) {
-				return err
-			}
-			if errors.Is(err, ErrCompacted) || errors.Is(err, ErrReplaced) {
-				t.logger.Warn("watch lost its place, reloading", "revision", t.seen.Load(), "error", err)
-				t.lose()
-				break
-			}
-			t.logger.Info("watch ended, resuming", "revision", t.seen.Load(), "error", err)
-			if t.seen.Load() > before {
-				delay = retryFirst
-			}
-			if err := sleep(ctx, delay); err != nil {
-				return err
-			}
+		if replaced || replacements != history || present < known {
+			floor = present
 		}
+		history = replacements
+		err = t.followFrom(ctx, max(floor, present-t.replay, 1), present, replacements)
+		if !errors.Is(err, ErrCompacted) && !errors.Is(err, ErrReplaced) {
+			return err
+		}
+		t.logger.Warn("watch lost its place, reloading", "revision", t.seen.Load(), "error", err)
+		known, replaced = t.known(), errors.Is(err, ErrReplaced)
+		t.lose()
 	}
 }
 
-// currentRevision asks the store until it answers. The revision belongs to the
-// history that the count of replacements names.
-func (t *Tail) currentRevision(ctx context.Context) (revision int64, replacements uint64, err error) {
+// followFrom begins at the oldest revision from low on and follows the history until
+// it is lost.
+func (t *Tail) followFrom(ctx context.Context, low, present int64, replacements uint64) error {
+	past, err := t.begin(ctx, low, present)
+	if err != nil {
+		return err
+	}
+	t.restart(past, present)
 	for delay := retryFirst; ; delay = min(2*delay, retryMax) {
-		replacements = t.store.Replacements()
-		revision, err = t.store.Revision(ctx)
-		switch {
-		case err == nil && t.store.Replacements() == replacements:
-			return revision, replacements, nil
-		case err == nil:
-			continue
-		case ctx.Err() != nil:
-			return 0, 0, ctx.Err()
-		case errors.Is(err, ErrClosed):
-			return 0, 0, err
+		before := t.seen.Load()
+		err := t.watch(ctx, before, replacements)
+		if ctx.Err() != nil {
+			return ctx.Err()
 		}
-		t.logger.Warn("store does not answer", "error", err)
+		if errors.Is(err, ErrClosed) || errors.Is(err, ErrCompacted) || errors.Is(err, ErrReplaced) {
+			return err
+		}
+		t.logger.Info("watch ended, resuming", "revision", t.seen.Load(), "error", err)
+		if t.seen.Load() > before {
+			delay = retryFirst
+		}
 		if err := sleep(ctx, delay); err != nil {
-			return 0, 0, err
+			return err
 		}
 	}
 }
@@ -322,11 +319,7 @@ func (t *Tail) restart(revision, present int64) {
 		}
 	}
 	t.raiseLocked(revision)
-	select {
-	case <-t.begun:
-	default:
-		close(t.begun)
-	}
+	close(t.begun)
 }
 
 // lose gives up the history. The subscriptions go first: none may take a Seen of
@@ -335,6 +328,9 @@ func (t *Tail) lose() {
 	t.stats.losses.Add(1)
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if t.started {
+		t.begun = make(chan struct{})
+	}
 	t.started, t.past, t.present = false, 0, 0
 	for _, subs := range t.subs {
 		for _, s := range subs {

@@ -53,21 +53,22 @@ type world struct {
 // what the store held at the revision the owner would give as its label.
 func TestTailModel(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
+		replay := rapid.SampledFrom([]int64{0, 3, 1000}).Draw(r, "replay")
 		var scenario []action
 		for range rapid.IntRange(1, 60).Draw(r, "steps") {
 			scenario = append(scenario, action{rapid.SampledFrom(actions).Draw(r, "action"), rapid.IntRange(0, 1000).Draw(r, "n")})
 		}
 		var failure error
-		synctest.Test(t, func(t *testing.T) { failure = runScenario(t, scenario) })
+		synctest.Test(t, func(t *testing.T) { failure = runScenario(t, replay, scenario) })
 		if failure != nil {
 			r.Fatal(failure)
 		}
 	})
 }
 
-func runScenario(t *testing.T, scenario []action) error {
+func runScenario(t *testing.T, replay int64, scenario []action) error {
 	w := &world{t: t, store: kvtest.NewMemory()}
-	w.tail = kv.NewTail(kv.TailConfig{Store: w.store, Prefix: "/registry", QueueBytes: 2000})
+	w.tail = kv.NewTail(kv.TailConfig{Store: w.store, Prefix: "/registry", QueueBytes: 2000, Replay: replay})
 	runUntilEnd(t, w.tail.Run)
 	for _, prefix := range []string{"/registry/pods/", "/registry/nodes/", "/registry/", "/registry/pods/a/"} {
 		w.owners = append(w.owners, &owner{prefix: prefix, sub: w.tail.Subscribe(prefix)})
@@ -172,23 +173,32 @@ func (o *owner) apply(n int) {
 	o.sub.Applied(n)
 }
 
-// load loads an owner that has nothing, or was told that it lost its place.
+// load loads an owner that has nothing, or was told that it lost its place, where it
+// is sent.
 func (o *owner) load(w *world) {
 	if o.state != nil {
 		return
 	}
-	o.state, o.held = make(map[string]string), nil
-	revision, err := kv.RangeAll(w.t.Context(), w.store, o.prefix, 2, func(page kv.Page) error {
-		for _, item := range page.Items {
-			o.state[item.Key] = string(item.Value)
+	for past := int64(0); ; {
+		o.state, o.held = make(map[string]string), nil
+		var err error
+		if past, _, err = o.sub.Begin(w.t.Context(), past+1); err != nil {
+			panic(err)
 		}
-		return nil
-	})
-	if err != nil {
-		panic(err)
+		o.revision, err = kv.RangeAllAt(w.t.Context(), w.store, o.prefix, past, 2, func(page kv.Page) error {
+			for _, item := range page.Items {
+				o.state[item.Key] = string(item.Value)
+			}
+			return nil
+		})
+		if err == nil {
+			o.sub.Loaded(o.revision)
+			return
+		}
+		if past == 0 || !errors.Is(err, kv.ErrCompacted) {
+			panic(err)
+		}
 	}
-	o.revision = revision
-	o.sub.Loaded(revision)
 }
 
 // check compares each owner that knows how fresh it is with the store's past.

@@ -78,6 +78,7 @@ type object struct {
 	Metadata meta              `json:"metadata"`
 	Data     map[string]string `json:"data"`
 	Code     int               `json:"code"`
+	Message  string            `json:"message"`
 }
 
 type list struct {

@@ -5,9 +5,10 @@
 // each other passes through a network that can be cut. Writers, readers and watchers
 // use both Larders at once, others change several objects in one transaction of etcd,
 // while a nemesis kills, stops and isolates members and Larders, the leader first of
-// all, and compacts the history, as its seed says. Watchers resume where they were or
-// long before. Everything that was asked and answered is kept, and compared afterwards
-// with the truth: what an independent watch on etcd saw from the first revision on.
+// all, and compacts the history, also under a Larder that is apart or just starts, as
+// its seed says. Watchers resume where they were or long before. Everything that was
+// asked and answered is kept, and compared afterwards with the truth: what an
+// independent watch on etcd saw from the first revision on.
 //
 //   - R, replay: every list equals the state at the revision that it names, all pages
 //     of a list together included.

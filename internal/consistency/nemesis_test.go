@@ -32,11 +32,13 @@ type fault struct {
 func (n *nemesis) faults() []fault {
 	return []fault{
 		{"compact", n.compact},
+		{"compact apart", n.compactApart},
 		{"cut larder", n.cutLarder},
 		{"cut members", n.cutMembers},
 		{"isolate leader", n.isolateLeader},
 		{"kill larder", n.killLarder},
 		{"kill leader", n.killLeader},
+		{"start on failing", n.startOnFailing},
 		{"stop larder", n.stopLarder},
 		{"stop member", n.stopMember},
 	}
@@ -140,6 +142,27 @@ func (n *nemesis) killLarder(context.Context) error {
 	return nil
 }
 
+// startOnFailing has a Larder find its place while the history is given up under it, or
+// while there is no leader.
+func (n *nemesis) startOnFailing(ctx context.Context) error {
+	replica := n.replica()
+	replica.Kill()
+	if err := replica.Start(); err != nil {
+		return err
+	}
+	fault := n.killLeader
+	if n.random.IntN(2) == 0 {
+		fault = n.compact
+	}
+	pause(ctx, time.Duration(n.random.IntN(1500))*time.Millisecond)
+	if err := fault(ctx); err != nil {
+		return err
+	}
+	n.hits["start on failing"]++
+	replica.awaitReady(n.t)
+	return nil
+}
+
 // between is the links of two members, in both directions.
 func (n *nemesis) between(one, other *kvtest.Member) []link {
 	return []link{
@@ -196,6 +219,20 @@ func (n *nemesis) cutLarder(ctx context.Context) error {
 	n.hits["cut larder"]++
 	n.cut(ctx, links...)
 	return nil
+}
+
+// compactApart gives up history that a Larder has not seen.
+func (n *nemesis) compactApart(ctx context.Context) error {
+	replica := n.replica()
+	var links []link
+	for _, m := range n.cluster.members {
+		links = append(links, link{replica.name, m.Config.Name})
+	}
+	n.cluster.network.sever(n.random.IntN(2) == 0, links...)
+	defer n.cluster.network.heal()
+	n.while(ctx)
+	n.hits["compact apart"]++
+	return n.compact(ctx)
 }
 
 // compact gives up all history but the newest revisions.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -43,11 +44,11 @@ func (w *watcher) run(ctx context.Context) {
 			asked.After, asked.Resumed = w.resume(), true
 			query = fmt.Sprintf("&resourceVersion=%d", asked.After)
 		}
-		part := &part{Checker: watchtest.NewChecker(asked)}
-		expired := w.stream(ctx, part, query)
+		part, replica := &part{Checker: watchtest.NewChecker(asked)}, w.replica()
+		expired := w.stream(ctx, part, replica, query)
 		switch {
 		case expired && (initial || asked.After >= w.compacted.Load()):
-			w.fail("W5 Resumable: %v after %d: too old, and nothing from %d on was compacted", w, asked.After, w.compacted.Load())
+			w.fail("W5 Resumable: %v after %d: %s, and nothing from %d on was compacted\n%s", w, asked.After, part.refusal, w.compacted.Load(), w.evidence(ctx, replica))
 			initial = true
 		case expired:
 			w.expired++
@@ -61,6 +62,14 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
+// evidence is what may tell why a replica gave up a past that etcd still has.
+func (w *watcher) evidence(ctx context.Context, from *replica) string {
+	oldest, err := w.cluster.outsider.Compacted(ctx)
+	said := strings.Split(from.Output(), "\n")
+	return fmt.Sprintf("%s; etcd's history begins at %d (%v), the newest is %d; last words of %s:\n%s",
+		time.Now().Format("15:04:05.000"), oldest, err, w.truth.newest(), from.name, strings.Join(said[max(0, len(said)-25):], "\n"))
+}
+
 // resume is where to go on: where the watcher was, or now and then long before, as one
 // does that was away.
 func (w *watcher) resume() int64 {
@@ -72,10 +81,10 @@ func (w *watcher) resume() int64 {
 }
 
 // stream does one watch and reports whether it ended for being too old.
-func (w *watcher) stream(ctx context.Context, part *part, query string) (expired bool) {
+func (w *watcher) stream(ctx context.Context, part *part, replica *replica, query string) (expired bool) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	url := fmt.Sprintf("%s%s?watch=1&allowWatchBookmarks=true&timeoutSeconds=%d%s%s", w.replica().url, collection, 2+w.random.IntN(4), query, w.filter.query())
+	url := fmt.Sprintf("%s%s?watch=1&allowWatchBookmarks=true&timeoutSeconds=%d%s%s", replica.url, collection, 2+w.random.IntN(4), query, w.filter.query())
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return false
@@ -99,6 +108,7 @@ func (w *watcher) stream(ctx context.Context, part *part, query string) (expired
 type part struct {
 	*watchtest.Checker
 	told    int
+	refusal string             // what the ERROR event said
 	pending []watchtest.Report // of one revision, to which more may come
 }
 
@@ -123,7 +133,7 @@ func (p *part) read(from io.Reader, goal func() int64) (expired bool, err error)
 			return true, fmt.Errorf("W3 Reliable: %v came after an error", frame)
 		}
 		if frame.Type == "ERROR" {
-			expired = frame.Object.Code == http.StatusGone
+			expired, p.refusal = frame.Object.Code == http.StatusGone, frame.Object.Message
 			continue
 		}
 		if err := p.observe(reportOf(frame.Type, frame.Object)); err != nil {

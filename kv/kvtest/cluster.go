@@ -123,6 +123,24 @@ func (o *Outsider) Compact(ctx context.Context, revision int64) error {
 	return nil
 }
 
+// Compacted returns the oldest revision that the cluster can still be read at.
+func (o *Outsider) Compacted(ctx context.Context) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	for response := range o.client.Watch(ctx, "\x00", clientv3.WithRev(1), clientv3.WithCreatedNotify()) {
+		if response.CompactRevision > 0 {
+			return response.CompactRevision, nil
+		}
+		if err := response.Err(); err != nil {
+			return 0, fmt.Errorf("kvtest: compacted: %w", err)
+		}
+		if !response.Created {
+			return 1, nil
+		}
+	}
+	return 0, fmt.Errorf("kvtest: compacted: %w", ctx.Err())
+}
+
 // Change is a part of a transaction.
 type Change struct {
 	Key        string

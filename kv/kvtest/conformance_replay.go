@@ -52,7 +52,7 @@ func (s *suite) replay(reach, wantPast, present int64) {
 		cancel()
 		s.must(group.Wait())
 	}()
-	past, until, err := sub.Begin(s.ctx)
+	past, until, err := sub.Begin(s.ctx, 0)
 	s.must(err)
 	if past != wantPast || past > 0 && until != present {
 		s.Errorf("replay of %d: from %d to %d, want from %d to %d", reach, past, until, wantPast, present)
