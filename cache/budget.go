@@ -92,6 +92,18 @@ func (b *Budget) add(owner *cells, s *stored) {
 	s.cell.kept.Store(s)
 }
 
+// Admits makes room for an encoding of about size bytes, as keeping one does, and
+// reports whether there is enough: where not, it is no use to make one to keep.
+func (b *Budget) Admits(size int64) bool {
+	cost := size + storedOverhead
+	if b.over(cost) == 0 {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.roomLocked(cost, false)
+}
+
 // roomLocked makes room for cost and reports whether there is enough. It drops what
 // was not used for long; what is urgent, anything.
 func (b *Budget) roomLocked(cost int64, urgent bool) bool {

@@ -214,7 +214,7 @@ const keepItems = 1 << 15
 // fail does so here, before the first byte is sent.
 func (b *listBody) fill(form *registry.Form, meta wire.ListMeta) error {
 	b.form, b.meta, b.items, b.sum = form, meta, b.items[:0], 0
-	b.item = form.Source(b.objects)
+	b.item = form.Source(b.objects).Item
 	sliced := form.Sliced()
 	for _, o := range b.objects {
 		item, err := b.item(o)

@@ -114,7 +114,7 @@ func (s *stitcher) stitch(form *registry.Form, meta wire.ListMeta, objects []*ca
 	}
 	mean := body / int64(len(objects))
 	runs := max(1, 1<<bits.Len(uint(runBytes/max(1, mean)))>>1)
-	item := form.Source(objects)
+	item := form.Source(objects).Item
 	l := &stitchedList{separator: separator(form)}
 	owner, sum, cost := weak.Make(form), 0, int64(0)
 	for rest := objects; len(rest) > 0; {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry/transcode"
 )
 
 // codec turns what one resource has in the store into what the cache holds, and
@@ -49,6 +50,9 @@ type codec struct {
 	// known of any.
 	shapes *knownShapes
 
+	// planner makes plans by which items are made without decoding, nil for none.
+	planner *transcode.Planner
+
 	// decodes counts decodings of cached bytes: none happen when the form that is
 	// asked for was made before.
 	decodes atomic.Uint64
@@ -60,6 +64,9 @@ var splitMetadata = map[schema.GroupResource]bool{
 	{Group: "apps", Resource: "daemonsets"}:  true,
 	{Group: "apps", Resource: "deployments"}: true,
 }
+
+// splitPrefix is what the annotations begin with that such conversions make of fields.
+const splitPrefix = "deprecated."
 
 // marshaler and unmarshaler are what generated protobuf types have.
 type marshaler interface{ Marshal() ([]byte, error) }

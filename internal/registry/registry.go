@@ -24,6 +24,7 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry/transcode"
 	"github.com/larder-io/larder/kv"
 )
 
@@ -128,6 +129,7 @@ type Registry struct {
 	options   *options
 	core      *coreProvider
 	budget    *cache.Budget // shared by all Resources; nil is no bound
+	planner   *transcode.Planner
 }
 
 type endpointKey struct {
@@ -145,6 +147,7 @@ func New(config Config) (*Registry, error) {
 		config:    config,
 		endpoints: make(map[endpointKey]*Endpoint),
 		budget:    newBudget(config.CacheBytes),
+		planner:   newPlanner(),
 	}
 	var err error
 	if r.options, err = newOptions(r); err != nil {

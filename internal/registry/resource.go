@@ -153,6 +153,7 @@ func newCodec(config resourceConfig) (*codec, error) {
 
 		splitMetadata: splitMetadata[config.GroupResource],
 		shapes:        newShapes(config.GroupResource),
+		planner:       config.Registry.planner,
 	}
 	if c.transformer == nil {
 		c.transformer = identity.NewEncryptCheckTransformer()

@@ -91,7 +91,7 @@ func (v *View) Rows(ctx context.Context, objects []*cache.Object, list wire.List
 	}
 	t := &Rows{now: time.Now(), rows: make([][]byte, 0, len(objects)), objects: objects}
 	t.none = options.IncludeObject == metav1.IncludeNone
-	t.item = v.Form(JSON, partialShape(gv)).Source(objects)
+	t.item = v.Form(JSON, partialShape(gv)).Source(objects).Item
 	if t.head, err = tableHead(*empty, gv); err != nil {
 		return nil, err
 	}

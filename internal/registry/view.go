@@ -6,7 +6,6 @@ import (
 	"reflect"
 	"sync"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -15,7 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage"
 
-	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry/transcode"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
@@ -130,6 +129,7 @@ type Form struct {
 	media MediaType
 	shape Shape
 	id    FormID
+	plan  func() *transcode.Plan // makes items from canonical bytes; it returns nil if none does
 
 	mu        sync.Mutex
 	bookmarks [2][]byte // items, by whether they end the initial events; guarded by mu
@@ -147,6 +147,7 @@ func (v *View) newForm(media MediaType, shape Shape, base int) *Form {
 	} else {
 		f.Writer = wire.JSON(kind)
 	}
+	f.plan = sync.OnceValue(f.newPlan)
 	return f
 }
 
@@ -174,161 +175,8 @@ func (f *Form) ID() FormID { return f.id }
 // MediaType returns the media type of f.
 func (f *Form) MediaType() MediaType { return f.media }
 
-// Item returns o as an item in this form. The bytes are shared.
-func (f *Form) Item(o *cache.Object) ([]byte, error) {
-	if o.Err() != nil {
-		return nil, o.Err()
-	}
-	if f.Sliced() {
-		return f.slice(o.Body())
-	}
-	return o.Encoding(cache.EncodingID(f.id), f.encode)
-}
-
-// Sliced reports whether items are parts of the canonical bytes: they cost nothing to
-// make and no memory beside the object's.
-func (f *Form) Sliced() bool {
-	if f.shape == Full {
-		return f.media == Protobuf && f.canonical()
-	}
-	return f.media == Protobuf && !f.view.Resource.codec.splitMetadata
-}
-
-func (f *Form) slice(body []byte) ([]byte, error) {
-	if f.shape == Full {
-		return body, nil
-	}
-	return wire.PartialProtobuf(body)
-}
-
-// Ahead is how many items it pays to ask for at once before they are written.
-const Ahead = 32
-
-// Source gives items of a list of objects. It is Item where there is room to keep all of them. Where not,
-// keeping one would drive out another of the same list: as many as fit are kept,
-// always the same, and the others are made for the caller alone.
-func (f *Form) Source(objects []*cache.Object) func(*cache.Object) ([]byte, error) {
-	const (
-		encoded, canonical = 3, 2 // JSON is about half as large again
-		parts              = 1 << 16
-	)
-	limit := f.view.Resource.schema.Budget().Limit()
-	if f.Sliced() || limit <= 0 {
-		return f.Item
-	}
-	need := estimate(objects, f.canonicalSize) / canonical * encoded
-	if need <= limit {
-		return f.Item
-	}
-	fit := uint64(float64(limit) / float64(need) * parts * 7 / 8)
-	return func(o *cache.Object) ([]byte, error) {
-		// Revisions are as good as at random when multiplied (Knuth's way to hash).
-		if uint64(o.Revision())*0x9e3779b97f4a7c15>>48 < fit {
-			return f.Item(o)
-		}
-		return f.pass(o)
-	}
-}
-
-// pass is Item that keeps nothing.
-func (f *Form) pass(o *cache.Object) ([]byte, error) {
-	if item, ok := o.Kept(cache.EncodingID(f.id)); ok || o.Err() != nil {
-		return item, o.Err()
-	}
-	return f.encode(o)
-}
-
-// canonicalSize is the size of the canonical bytes that the item of o is made of.
-func (f *Form) canonicalSize(o *cache.Object) int {
-	if f.shape != Full {
-		if part, err := wire.PartialProtobuf(o.Body()); err == nil {
-			return len(part)
-		}
-	}
-	return len(o.Body())
-}
-
-// BodyBytes estimates the size of the canonical encodings of objects.
-func BodyBytes(objects []*cache.Object) int64 {
-	return estimate(objects, func(o *cache.Object) int { return len(o.Body()) })
-}
-
-// estimate sums up the sizes of objects from those of a few.
-func estimate(objects []*cache.Object, size func(*cache.Object) int) int64 {
-	const samples = 64
-	sum, n, step := 0, 0, max(1, len(objects)/samples)
-	for i := 0; i < len(objects); i += step {
-		sum += size(objects[i])
-		n++
-	}
-	return int64(sum) * int64(len(objects)) / int64(max(1, n))
-}
-
-// ItemAt returns o as an item with revision in place of its own, as a DELETED
-// event shows it. The bytes are shared only if the revisions are equal.
-func (f *Form) ItemAt(o *cache.Object, revision int64) ([]byte, error) {
-	item, err := f.Item(o)
-	if err != nil || revision == o.Revision() {
-		return item, err
-	}
-	return f.AppendRevision(make([]byte, 0, len(item)+20), item, revision)
-}
-
 func (f *Form) canonical() bool {
 	return f.view.GVK.GroupVersion() == f.view.Resource.codec.canonical.GroupVersion()
-}
-
-// encode makes the item of o in this form from its canonical bytes.
-func (f *Form) encode(o *cache.Object) ([]byte, error) {
-	c := f.view.Resource.codec
-	switch {
-	case f.shape == Full:
-		obj, err := c.as(o.Body(), f.view.GVK.GroupVersion())
-		if err != nil {
-			return nil, err
-		}
-		return f.marshal(obj)
-	case c.splitMetadata:
-		obj := c.newFunc()
-		if err := c.decode(o.Body(), obj); err != nil {
-			return nil, err
-		}
-		return f.partialOf(obj)
-	default:
-		c.decodes.Add(1)
-		return f.partial(o.Body())
-	}
-}
-
-func (f *Form) marshal(obj runtime.Object) ([]byte, error) {
-	if f.media == Protobuf {
-		return marshal(obj)
-	}
-	return marshalJSON(obj)
-}
-
-// partial makes the JSON item of PartialObjectMetadata; only ObjectMeta is decoded.
-func (f *Form) partial(body []byte) ([]byte, error) {
-	raw, err := wire.ObjectMetaProtobuf(body)
-	if err != nil {
-		return nil, err
-	}
-	var m metav1.ObjectMeta
-	if err := m.Unmarshal(raw); err != nil {
-		return nil, fmt.Errorf("registry: decode metadata: %w", err)
-	}
-	return f.partialOf(&m)
-}
-
-// partialOf makes the item of PartialObjectMetadata of something with metadata.
-func (f *Form) partialOf(obj any) ([]byte, error) {
-	accessor, err := meta.Accessor(obj)
-	if err != nil {
-		return nil, fmt.Errorf("registry: %w", err)
-	}
-	partial, kind := meta.AsPartialObjectMetadata(accessor), partialKind(f.shape)
-	partial.Kind, partial.APIVersion = kind.Kind, kind.APIVersion
-	return f.marshal(partial)
 }
 
 // marshalJSON writes obj as encoding/json does.

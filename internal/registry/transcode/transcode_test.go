@@ -69,13 +69,13 @@ func filler(seed int64) *randfill.Filler {
 			func(t *metav1.Time, c randfill.Continue) {
 				*t = metav1.Time{}
 				if c.Intn(4) > 0 {
-					*t = metav1.Unix(c.Int63()%253402300800, 0)
+					*t = metav1.Unix(c.Int63()%253402300800-c.Int63()%2*1e11, 0)
 				}
 			},
 			func(t *metav1.MicroTime, c randfill.Continue) {
 				*t = metav1.MicroTime{}
 				if c.Intn(4) > 0 {
-					*t = metav1.NewMicroTime(time.Unix(c.Int63()%253402300800, c.Int63()%1e9))
+					*t = metav1.NewMicroTime(time.Unix(c.Int63()%253402300800-c.Int63()%2*1e11, c.Int63()%1e9))
 				}
 			},
 			func(q *resource.Quantity, c randfill.Continue) {

@@ -3,6 +3,7 @@ package transcode
 import (
 	"encoding/json"
 	"strconv"
+	"time"
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -50,11 +51,13 @@ func (w *walker) time(from, to int, micro bool) bool {
 	return true
 }
 
-// date writes the date and the time of day of a time after 1970 and before 10000.
+// date writes the date and the time of day. It leaves the zero time, which is null.
 func (w *walker) date(seconds int64) bool {
 	const day, maxSeconds = 24 * 60 * 60, 253402300799
-	if seconds < 0 || seconds > maxSeconds {
-		return false
+	if seconds < 0 || seconds > maxSeconds { // before 1970 or after 9999
+		t := time.Unix(seconds, 0).UTC()
+		w.dst = t.AppendFormat(w.dst, "2006-01-02T15:04:05")
+		return !t.IsZero()
 	}
 	// Years begin in March here, so that a leap day is the last of one; 400 of them are
 	// an era.
