@@ -33,16 +33,33 @@ func (x *exchange) serveHTTP(h http.Handler) {
 		defer cancel()
 		w.finish(x.logged(), h, req)
 	})
-	select {
-	case <-w.done:
-	case <-w.overflowed:
-	case <-ctx.Done():
-		if w.abandon() {
-			x.timedOut()
-			return
+	defer x.endBody()
+	if x.wait(ctx, w) {
+		x.answer(ctx, w)
+	} else {
+		x.timedOut()
+	}
+}
+
+// wait reads the body if the handler wants it and waits until it has answered. It
+// reports whether that was in time.
+func (x *exchange) wait(ctx context.Context, w *buffered) bool {
+	wanted := x.wanted()
+	for {
+		select {
+		case <-wanted:
+			wanted = nil
+			if !x.supply() {
+				return !w.abandon()
+			}
+		case <-w.done:
+			return true
+		case <-w.overflowed:
+			return true
+		case <-ctx.Done():
+			return !w.abandon()
 		}
 	}
-	x.answer(ctx, w)
 }
 
 // timedOut answers for a handler that took too long.
@@ -277,6 +294,7 @@ func (w *buffered) Flush() {}
 func (x *exchange) serveStream(h http.Handler) {
 	req := x.http()
 	info, who, received, log, trail := x.RequestInfo(), x.user, x.received, x.logged(), x.takeTrail()
+	body := x.session.body
 	header := make(http.Header)
 	for name, value := range x.fast.Response.Header.All() {
 		if string(name) != "Content-Type" {
@@ -292,7 +310,12 @@ func (x *exchange) serveStream(h http.Handler) {
 				w.recovered(p, log)
 			}
 		}()
-		h.ServeHTTP(w, req.WithContext(handlerContext(trail.context(ctx), info, who, received)))
+		req := req.WithContext(handlerContext(trail.context(ctx), info, who, received))
+		if !body.over {
+			_ = body.proceed(deadlineWriter{st}) // an error comes from the body too
+			req.Body = st.openBody(body)
+		}
+		h.ServeHTTP(w, req)
 		trail.end()
 		if err := w.finish(); err != nil {
 			klog.V(4).InfoS("Stream ended early", append(log, "err", fmt.Sprint(err))...)

@@ -25,12 +25,12 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
-// handle serves one request that fasthttp has read, up to what is to be sent. A panic
+// handle serves one request whose header has been read, up to what is to be sent. A panic
 // goes no further.
-func (s *Server) handle(fast *fasthttp.RequestCtx, ss *session, received time.Time) *exchange {
-	x := &exchange{s: s, fast: fast, session: ss, received: received}
+func (s *Server) handle(fast *fasthttp.RequestCtx, ss *session, received time.Time) (x *exchange) {
+	x = &exchange{s: s, fast: fast, session: ss, received: received}
 	x.Request = &x.request
-	defer x.fence()
+	defer x.fence() // x is what is returned then
 	if x.parse() {
 		x.serve()
 	}

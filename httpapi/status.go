@@ -4,10 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/valyala/fasthttp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -97,23 +97,24 @@ func (x *exchange) panicked() {
 	x.text(http.StatusInternalServerError, "This request caused apiserver to panic. Look in the logs for details.")
 }
 
-// handleError answers what fasthttp could not read as a request. inBody says that its
-// header could be.
-func (s *Server) handleError(ctx *fasthttp.RequestCtx, err error, inBody bool) *exchange {
+// handleAsterisk answers what is asked of the server as a whole, as net/http's does
+// before anybody is authenticated.
+func (s *Server) handleAsterisk(ctx *fasthttp.RequestCtx, received time.Time) *exchange {
+	x := &exchange{Request: &Request{}, s: s, fast: ctx, received: received}
+	x.head(http.StatusOK, "")
+	return x
+}
+
+// handleError answers what could not be read as a request.
+func (s *Server) handleError(ctx *fasthttp.RequestCtx, err error) *exchange {
 	x := &exchange{Request: &Request{}, s: s, fast: ctx}
 	x.reset()
-	var timeout net.Error
-	late := errors.As(err, &timeout) && timeout.Timeout()
 	switch {
-	case tooSmall(err):
-		drain(ctx.Conn())
+	case errors.Is(err, errHeaderTooLarge):
 		x.text(http.StatusRequestHeaderFieldsTooLarge, "431 Request Header Fields Too Large")
-	case errors.Is(err, fasthttp.ErrBodyTooLarge):
-		drain(ctx.Conn())
-		x.fail(apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", s.config.MaxRequestBodyBytes)))
-	case late && inBody:
-		x.timedOut()
-	case late:
+	case errors.Is(err, errExpectation):
+		x.head(http.StatusExpectationFailed, "")
+	case isTimeout(err):
 		x.text(http.StatusRequestTimeout, "408 Request Timeout")
 	default:
 		x.text(http.StatusBadRequest, "400 Bad Request")

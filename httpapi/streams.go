@@ -40,6 +40,7 @@ type stream struct {
 
 	mu    sync.Mutex
 	owned bool // guarded by mu: a handler has the connection to itself
+	heard bool // guarded by mu: a handler reads a body from it
 }
 
 func (ss *streams) init() {
@@ -213,7 +214,7 @@ func (ss *streams) sweep(ctx context.Context, interval time.Duration) {
 func (st *stream) probe() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if !st.owned && !alive(st.Conn) {
+	if !st.owned && !st.heard && !alive(st.Conn) {
 		st.leave()
 	}
 }
@@ -223,7 +224,7 @@ func (st *stream) probe() {
 func (st *stream) cut() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.owned {
+	if st.owned || st.heard {
 		st.Conn.Close()
 	}
 }
@@ -233,4 +234,11 @@ func (st *stream) own() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.owned = true
+}
+
+// listen says whether a handler reads a body from the connection.
+func (st *stream) listen(heard bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.heard = heard
 }

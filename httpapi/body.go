@@ -1,0 +1,316 @@
+package httpapi
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/textproto"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/valyala/fasthttp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+const (
+	// discardMost is how much of a body that nobody read is read, so that another
+	// request can follow it: as much as net/http's server does.
+	discardMost = 256 << 10
+	// trailerMost bounds what follows the last chunk of a body.
+	trailerMost = 4 << 10
+	// bodyStart is the most that is allocated for a body before any of it has come.
+	bodyStart = 64 << 10
+)
+
+var (
+	errLongTrailer = errors.New("http: suspiciously long trailer after chunked body")
+	errTrailerEnd  = errors.New("http: unexpected EOF reading trailer")
+)
+
+// incoming is a request's body on its way from the connection. Nothing of it is read
+// before somebody asks. Its errors are net/http's, which upstream's handlers repeat to
+// the client.
+type incoming struct {
+	length int64         // as announced; -1 for chunks
+	in     *bufio.Reader // of the connection, behind the header
+	left   int64         // of a body of known length
+	chunks io.Reader     // of a body in chunks, once it is read
+
+	expects bool // the client waits to be told to go on
+	over    bool // all has been read
+	err     error
+}
+
+// bodyOf returns the body that h announces. expects says that the client asks to be
+// told to go on.
+func bodyOf(h *fasthttp.RequestHeader, in *bufio.Reader, expects bool) incoming {
+	b := incoming{in: in}
+	switch length := h.ContentLength(); {
+	case length == -1:
+		b.length = -1
+	case length > 0:
+		b.length, b.left = int64(length), int64(length)
+	default:
+		b.over = true
+	}
+	b.expects = expects && !b.over && h.IsHTTP11()
+	return b
+}
+
+// continues reports whether an Expect header asks for 100 Continue.
+func continues(expect []byte) bool {
+	if len(expect) == 0 {
+		return false
+	}
+	tokens := strings.FieldsFunc(string(expect), func(r rune) bool { return r == ',' || r == ' ' || r == '\t' })
+	return slices.ContainsFunc(tokens, func(token string) bool { return strings.EqualFold(token, "100-continue") })
+}
+
+// Read reads the body without its frame. An error comes again.
+func (b *incoming) Read(p []byte) (n int, err error) {
+	switch {
+	case b.err != nil:
+		return 0, b.err
+	case b.over:
+		return 0, io.EOF
+	case b.length >= 0:
+		n, err = b.readSized(p)
+	default:
+		n, err = b.readChunks(p)
+	}
+	if err != nil && err != io.EOF {
+		b.err = err
+	}
+	b.over = err == io.EOF
+	return n, err
+}
+
+func (b *incoming) readSized(p []byte) (int, error) {
+	n, err := b.in.Read(p[:min(int64(len(p)), b.left)])
+	b.left -= int64(n)
+	switch {
+	case b.left == 0:
+		return n, io.EOF
+	case err == io.EOF:
+		return n, io.ErrUnexpectedEOF
+	}
+	return n, err
+}
+
+func (b *incoming) readChunks(p []byte) (int, error) {
+	if b.chunks == nil {
+		b.chunks = httputil.NewChunkedReader(b.in)
+	}
+	n, err := b.chunks.Read(p)
+	if err == io.EOF {
+		if trailerErr := b.readTrailer(); trailerErr != nil {
+			err = trailerErr
+		}
+	}
+	return n, err
+}
+
+// readTrailer reads what ends a body in chunks and forgets it.
+func (b *incoming) readTrailer() error {
+	next, err := b.in.Peek(2)
+	switch {
+	case string(next) == "\r\n":
+		_, err = b.in.Discard(2)
+		return err
+	case len(next) < 2 && errors.Is(err, io.EOF):
+		return errTrailerEnd
+	case len(next) < 2:
+		return err
+	}
+	for size := 4; ; size++ {
+		next, err := b.in.Peek(size)
+		if bytes.HasSuffix(next, []byte("\r\n\r\n")) {
+			break
+		}
+		if err != nil || size == trailerMost {
+			return errLongTrailer
+		}
+	}
+	_, err = textproto.NewReader(b.in).ReadMIMEHeader()
+	return err
+}
+
+// buffered reports whether the rest of the body has already come.
+func (b *incoming) buffered() bool { return b.length >= 0 && int64(b.in.Buffered()) >= b.left }
+
+// proceed tells a client that waits for it to send its body.
+func (b *incoming) proceed(w io.Writer) error {
+	if !b.expects {
+		return nil
+	}
+	_, err := io.WriteString(w, "HTTP/1.1 100 Continue\r\n\r\n")
+	return err
+}
+
+// readAll reads the body, of which there may be limit bytes.
+func (b *incoming) readAll(limit int64) ([]byte, error) {
+	tooLarge := apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", limit))
+	if b.length > limit {
+		return nil, tooLarge
+	}
+	var data bytes.Buffer
+	if b.length > 0 {
+		data.Grow(int(min(b.length, bodyStart)) + bytes.MinRead)
+	}
+	if _, err := data.ReadFrom(io.LimitReader(b, limit+1)); err != nil {
+		return data.Bytes(), err
+	}
+	if int64(data.Len()) > limit {
+		return data.Bytes()[:limit], tooLarge
+	}
+	return data.Bytes(), nil
+}
+
+// handlerBody is what a net/http handler reads a body from. The handler may outlive
+// its request, so it does not touch the connection: its first Read asks the goroutine
+// that serves the connection for the body, and gets it whole.
+type handlerBody struct {
+	asked  chan struct{} // closed by the first Read
+	answer chan struct{} // closed when data and err are there
+	ask    sync.Once
+	reply  sync.Once
+	data   []byte
+	err    error // after data
+}
+
+func newHandlerBody() *handlerBody {
+	return &handlerBody{asked: make(chan struct{}), answer: make(chan struct{})}
+}
+
+// Read waits for the body.
+func (b *handlerBody) Read(p []byte) (int, error) {
+	b.ask.Do(func() { close(b.asked) })
+	<-b.answer
+	if len(b.data) == 0 {
+		return 0, b.err
+	}
+	n := copy(p, b.data)
+	b.data = b.data[n:]
+	return n, nil
+}
+
+// Close does nothing: what was not read the connection deals with.
+func (b *handlerBody) Close() error { return nil }
+
+// give lets Read go on. The first call counts.
+func (b *handlerBody) give(data []byte, err error) {
+	b.reply.Do(func() {
+		b.data, b.err = data, err
+		close(b.answer)
+	})
+}
+
+// streamBody is what a handler that has a connection to itself reads a body from, as
+// it comes and without a bound.
+type streamBody struct {
+	incoming
+	st *stream
+}
+
+// openBody returns the body of a request that st has become.
+func (st *stream) openBody(b incoming) *streamBody {
+	b.in = bufio.NewReader(st.ahead)
+	st.ahead = b.in
+	st.listen(true)
+	return &streamBody{incoming: b, st: st}
+}
+
+// Read implements io.Reader. From the end on nobody reads the connection.
+func (b *streamBody) Read(p []byte) (int, error) {
+	n, err := b.incoming.Read(p)
+	if err != nil {
+		b.st.listen(false)
+	}
+	return n, err
+}
+
+// Close does nothing: the connection ends with its request.
+func (b *streamBody) Close() error { return nil }
+
+// wanted is closed when the handler asks for the body; nil if there is none.
+func (x *exchange) wanted() <-chan struct{} {
+	if x.lazy == nil {
+		return nil
+	}
+	return x.lazy.asked
+}
+
+// supply reads the body for the handler and reports whether it came in time.
+func (x *exchange) supply() bool {
+	data, err := x.session.readBody(x.deadline)
+	if isTimeout(err) {
+		return false
+	}
+	if err == nil {
+		err = io.EOF
+	}
+	x.lazy.give(data, err)
+	return true
+}
+
+// endBody lets nobody wait for a body that will not be read any more.
+func (x *exchange) endBody() {
+	if x.lazy != nil {
+		x.lazy.give(nil, http.ErrBodyReadAfterClose)
+	}
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// readBody reads the body of the request that ss is at, until the deadline.
+func (ss *session) readBody(deadline time.Time) ([]byte, error) {
+	if err := ss.writeBy(time.Now().Add(ss.s.limits.write)); err != nil {
+		return nil, err
+	}
+	if err := ss.body.proceed(ss.conn); err != nil {
+		return nil, err
+	}
+	if err := ss.bodyBy(deadline); err != nil {
+		return nil, err
+	}
+	return ss.body.readAll(ss.s.config.MaxRequestBodyBytes)
+}
+
+// bodyBy makes reading the body end at until.
+func (ss *session) bodyBy(until time.Time) error {
+	ss.reads = 2 // the header's deadline is over
+	if ss.body.buffered() {
+		return nil
+	}
+	ss.readUntil = until
+	return ss.conn.SetReadDeadline(until)
+}
+
+// settle reads what nobody wanted of a body and reports whether another request can
+// follow it: apart from errors, whether it is small, and was not held back by a client
+// that waits to be told to send it. It is read before the answer is written, which
+// some clients do not read before they have sent everything.
+func (ss *session) settle(received time.Time) bool {
+	b := &ss.body
+	switch {
+	case b.over:
+		return true
+	case b.err != nil || b.expects || b.left >= discardMost:
+		return false
+	}
+	if ss.bodyBy(received.Add(ss.s.limits.body)) != nil {
+		return false
+	}
+	_, err := io.CopyN(io.Discard, b, discardMost+1)
+	return err == io.EOF
+}

@@ -1,0 +1,292 @@
+package httpapi
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/valyala/fasthttp"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"pgregory.net/rapid"
+)
+
+// dripConn is a client that sends its script byte by byte.
+type dripConn struct{ scriptConn }
+
+func (c *dripConn) Read(p []byte) (int, error) { return c.scriptConn.Read(p[:min(1, len(p))]) }
+
+// TestDrippingHeader: a header that comes byte by byte costs as much as any other. It
+// took minutes when what had come was looked at again with each byte.
+func TestDrippingHeader(t *testing.T) {
+	s := newServer(Config{})
+	defer s.cancel()
+	routes := newTable()
+	routes.handle("/x", http.HandlerFunc(echo))
+	s.publish(routes)
+	long := strings.Repeat("a", 1<<20-100)
+	for _, script := range []string{
+		"GET /x HTTP/1.1\r\nHost: h\r\nA: " + long + "\r\n\r\n",
+		"GET /x?" + long + " HTTP/1.1\r\nHost: h\r\n\r\n",
+		"GET /x HTTP/1.1\r\nHost: h\r\n" + strings.Repeat("A: b\r\n", len(long)/6-1) + "\r\n",
+	} {
+		c := &dripConn{scriptConn{in: bytes.NewReader([]byte(script))}}
+		(&session{s: s, door: s.newDoor(1), conn: c}).serve()
+		if !strings.HasPrefix(c.out.String(), "HTTP/1.1 200 OK") {
+			t.Errorf("%.60q: %.60q", script, c.out.String())
+		}
+	}
+}
+
+// BenchmarkDrippingHeader measures a header of 64 KiB that comes byte by byte.
+func BenchmarkDrippingHeader(b *testing.B) {
+	s := newServer(Config{})
+	defer s.cancel()
+	script := []byte("GET /x?" + strings.Repeat("a", 64<<10) + " HTTP/1.1\r\nHost: h\r\n\r\n")
+	for b.Loop() {
+		(&session{s: s, door: s.newDoor(1), conn: &dripConn{scriptConn{in: bytes.NewReader(script)}}}).serve()
+	}
+}
+
+// TestHeaderEndLooksOnce: where a header ends does not depend on the pieces it comes
+// in, and nothing that was looked at is looked at again.
+func TestHeaderEndLooksOnce(t *testing.T) {
+	piece := rapid.SampledFrom([]string{"\r\n", "\n", "\r", "A: b", "A: b\r\n", "Host: h\r\n", "\r\n\r\n", "\n\n", "\n\r\n"})
+	rapid.Check(t, func(t *rapid.T) {
+		header := []byte("GET / HTTP/1.1" + strings.Join(rapid.SliceOfN(piece, 0, 8).Draw(t, "pieces"), ""))
+		var drip headerEnd
+		var got string
+		for n := 1; n <= len(header) && got == ""; n++ {
+			block := bytes.Clone(header[:n])
+			// What lies well behind is an end by now, for who looks.
+			for i := 0; drip.line > 0 && i+4 < drip.seen && i+4 < n; i++ {
+				if i > drip.line+2 || i+4 < drip.line {
+					copy(block[i:], "\r\n\r\n")
+				}
+			}
+			whole, err := drip.find(block)
+			if whole || err != nil {
+				got = fmt.Sprint(n, whole, err)
+			}
+		}
+		if want := slowHeaderEnd(header); got != want {
+			t.Fatalf("%q: %s, want %s", header, got, want)
+		}
+	})
+}
+
+// slowHeaderEnd looks at all of a header for each of its bytes.
+func slowHeaderEnd(header []byte) string {
+	for n := 1; n <= len(header); n++ {
+		block := string(header[:n])
+		line, rest, ok := strings.Cut(block, "\n")
+		switch {
+		case !ok:
+		case !isRequestLine([]byte(line)):
+			return fmt.Sprint(n, false, errRequestLine)
+		case strings.HasPrefix(rest, "\r\n"), strings.HasSuffix(block, "\r\n\r\n"):
+			return fmt.Sprint(n, true, nil)
+		case strings.HasSuffix(block, "\n\n"), strings.HasSuffix(block, "\n\r\n"):
+			return fmt.Sprint(n, false, errBareLine)
+		}
+	}
+	return ""
+}
+
+// TestWholeHeadersAreParsed: what is taken for whole is whole for fasthttp too.
+func TestWholeHeadersAreParsed(t *testing.T) {
+	for _, header := range []string{
+		"GET / HTTP/1.1\r\nHost: h\r\n\r\n", "GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.0\n\r\n", "GET / HTTP/1.1\nHost: h\r\n\r\n", "GET / HTTP/1.1\r\nHost: h\nA: b\r\n\r\n",
+	} {
+		for n := 1; n <= len(header); n++ {
+			var end headerEnd
+			whole, err := end.find([]byte(header[:n]))
+			if whole != (n == len(header)) || err != nil {
+				t.Errorf("%q: whole %t, %v", header[:n], whole, err)
+			}
+		}
+		var h fasthttp.RequestHeader
+		if err := h.Read(bufio.NewReader(strings.NewReader(header))); err != nil {
+			t.Errorf("%q: %v", header, err)
+		}
+	}
+}
+
+// TestNobodyIsWaitedFor: who may not do what he asks is told so before he has sent a
+// body, and holds no memory for one.
+func TestNobodyIsWaitedFor(t *testing.T) {
+	f := newFront(t, Config{Authenticator: authenticator.RequestFunc(wireUser), Authorizer: authorizer.AuthorizerFunc(wireMay)}, func(routes *table) {
+		routes.handle("/x", http.HandlerFunc(echo))
+	})
+	for _, c := range []struct{ header, status string }{
+		{"", "403"},
+		{"Authorization: Bearer x\r\n", "401"},
+		{"Impersonate-User: root\r\n", "403"},
+	} {
+		for _, frame := range []string{"Content-Length: 3000000\r\n", "Content-Length: 1\r\nExpect: 100-continue\r\n", "Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n"} {
+			conn := f.dial(t)
+			fmt.Fprintf(conn, "POST /x HTTP/1.1\r\nHost: h\r\n%s%s\r\n", c.header, frame)
+			resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatalf("%q: %v", c.header+frame, err)
+			}
+			if got := fmt.Sprint(resp.StatusCode); got != c.status || !resp.Close {
+				t.Errorf("%q: %s, close %t, want %s", c.header+frame, got, resp.Close, c.status)
+			}
+			conn.Close()
+		}
+	}
+}
+
+// TestBodiesArrive: a handler reads what was sent, however it was framed and cut, and
+// the next request is found behind it whether it was read or not.
+func TestBodiesArrive(t *testing.T) {
+	s := newServer(Config{MaxRequestBodyBytes: 300 << 10})
+	defer s.cancel()
+	routes := newTable()
+	sum := func(w http.ResponseWriter, req *http.Request) {
+		body, err := io.ReadAll(req.Body)
+		fmt.Fprintf(w, "%x %v", sha256.Sum256(body), err)
+	}
+	routes.handle("/read", http.HandlerFunc(sum))
+	routes.handle("/leave", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	s.publish(routes)
+	rapid.Check(t, func(t *rapid.T) {
+		var script bytes.Buffer
+		var want []string
+		for range rapid.IntRange(1, 3).Draw(t, "requests") {
+			body := make([]byte, rapid.SampledFrom([]int{0, 1, 100, 4096, 5000, 100_000, discardMost, 300 << 10}).Draw(t, "size"))
+			rand.Read(body)
+			path := rapid.SampledFrom([]string{"/read", "/leave"}).Draw(t, "path")
+			frame(t, &script, path, body)
+			if path == "/leave" {
+				want = append(want, "")
+				if len(body) >= discardMost {
+					break // the connection ends
+				}
+				continue
+			}
+			want = append(want, fmt.Sprintf("%x <nil>", sha256.Sum256(body)))
+		}
+		c := &scriptConn{in: bytes.NewReader(script.Bytes())}
+		(&session{s: s, door: s.newDoor(1), conn: c}).serve()
+		in := bufio.NewReader(&c.out)
+		for i, text := range want {
+			resp, err := http.ReadResponse(in, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, _ := io.ReadAll(resp.Body)
+			if string(got) != text {
+				t.Fatalf("answer %d: %d %q, want %q", i, resp.StatusCode, got, text)
+			}
+		}
+		if rest, _ := io.ReadAll(in); len(rest) > 0 {
+			t.Fatalf("then %.100q", rest)
+		}
+	})
+}
+
+// frame appends a request.
+func frame(t *rapid.T, script *bytes.Buffer, path string, body []byte) {
+	fmt.Fprintf(script, "POST %s HTTP/1.1\r\nHost: h\r\n", path)
+	if rapid.Bool().Draw(t, "sized") {
+		fmt.Fprintf(script, "Content-Length: %d\r\n\r\n", len(body))
+		script.Write(body)
+		return
+	}
+	script.WriteString("Transfer-Encoding: chunked\r\n\r\n")
+	for len(body) > 0 {
+		n := min(len(body), rapid.SampledFrom([]int{1000, 4094, 4096, 1 << 16, 1 << 20}).Draw(t, "chunk"))
+		fmt.Fprintf(script, "%x\r\n%s\r\n", n, body[:n])
+		body = body[n:]
+	}
+	script.WriteString("0\r\n" + rapid.SampledFrom([]string{"", "A: b\r\n"}).Draw(t, "trailer") + "\r\n")
+}
+
+// TestStreamsReadBodies: a handler that has the connection to itself reads a body
+// without a bound, and what follows it if it takes the connection over.
+func TestStreamsReadBodies(t *testing.T) {
+	f := newFront(t, Config{MaxRequestBodyBytes: 100}, func(routes *table) {
+		routes.handle("/debug/pprof/sum", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			n, err := io.Copy(io.Discard, req.Body)
+			fmt.Fprint(w, n, " ", err)
+		}))
+	})
+	body := strings.Repeat("b", 5<<20)
+	for name, request := range map[string]string{
+		"sized":    fmt.Sprintf("Content-Length: %d\r\n\r\n%s", len(body), body),
+		"chunked":  fmt.Sprintf("Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n", len(body), body),
+		"continue": fmt.Sprintf("Expect: 100-continue\r\nContent-Length: %d\r\n\r\n%s", len(body), body),
+	} {
+		conn := f.dial(t)
+		in := bufio.NewReader(conn)
+		sent := make(chan error, 1)
+		go func() {
+			_, err := io.WriteString(conn, "POST /debug/pprof/sum HTTP/1.1\r\nHost: h\r\n"+request)
+			sent <- err
+		}()
+		resp, err := http.ReadResponse(in, nil)
+		if name == "continue" && err == nil {
+			if resp.StatusCode != http.StatusContinue {
+				t.Errorf("%s: %d", name, resp.StatusCode)
+			}
+			resp, err = http.ReadResponse(in, nil)
+		}
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		got, _ := io.ReadAll(resp.Body)
+		if want := fmt.Sprint(len(body), " <nil>"); string(got) != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+		if err := <-sent; err != nil {
+			t.Error(name, err)
+		}
+	}
+}
+
+// TestChainPanicsAreAnswered: also what is not a handler may panic.
+func TestChainPanicsAreAnswered(t *testing.T) {
+	f := newFront(t, Config{Authenticator: authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+		if req.Header.Get("Abort") != "" {
+			panic(http.ErrAbortHandler)
+		}
+		panic("boom")
+	})}, func(*table) {})
+	if out := f.raw(t, "GET /x HTTP/1.1\r\nHost: h\r\n\r\n"); !strings.HasPrefix(out, "HTTP/1.1 500 ") {
+		t.Errorf("answer %q", out)
+	}
+	if out := f.raw(t, "GET /x HTTP/1.1\r\nHost: h\r\nAbort: 1\r\n\r\n"); out != "" {
+		t.Errorf("answer %q", out)
+	}
+}
+
+// TestLateBodies: a handler that waits for a body does so until the deadline, and not
+// for one that will not be read.
+func TestLateBodies(t *testing.T) {
+	ended := make(chan error, 1)
+	f := newFront(t, Config{RequestTimeout: time.Hour}, func(routes *table) {
+		routes.handle("/x", http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+			_, err := io.ReadAll(req.Body)
+			ended <- err
+		}))
+	})
+	conn := f.dial(t)
+	io.WriteString(conn, "POST /x?timeout=50ms HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n012")
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil || resp.StatusCode != http.StatusGatewayTimeout || !resp.Close {
+		t.Fatalf("%v %v", resp, err)
+	}
+	if err := <-ended; !errors.Is(err, http.ErrBodyReadAfterClose) {
+		t.Errorf("the handler read: %v", err)
+	}
+}
