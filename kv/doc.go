@@ -62,10 +62,8 @@
 // but a unix socket in a directory of mode 0700 inside the data directory, for
 // etcdctl. While it is the only member, its revision is read from what it has applied:
 // it acknowledges nothing that it has not. Acknowledged writes survive kill -9 and power loss (unless
-// UnsafeNoFsync). Watch progress on demand works in process as over the network:
-// the adapter carries the context's metadata, by which the client finds the
-// stream, and each watch has a stream of its own, so that no other watch can
-// hold back its progress.
+// UnsafeNoFsync). Watches are the same code in process as over the network: each has a
+// stream of its own, so that no other watch can hold back its progress.
 //
 // # Cluster
 //
@@ -83,7 +81,8 @@
 //
 // # Locks and goroutines
 //
-// Etcd: revisions.mu, leases.mu, history.mu and watches.mu are leaves.
+// Etcd: revisions.mu, leases.mu, history.mu, watches.mu and watch.mu are leaves; the
+// last is held while a request is sent.
 // Tail: Tail.mu > Subscription.mu, both leaves towards the outside; neither is
 // held across a call to the Store. Goroutines are started by Run alone (and one
 // per Watch, which ends with the watch); Run waits for all of them.

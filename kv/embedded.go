@@ -16,6 +16,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
+	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
 	"go.etcd.io/etcd/server/v3/storage/datadir"
 	"go.uber.org/zap/zapcore"
 )
@@ -85,6 +87,7 @@ func openEmbedded(ctx context.Context, cfg EmbeddedConfig, e *Etcd) (*session, e
 	e.revisions.alone = func(header *etcdserverpb.ResponseHeader) bool { return alone(server.Server, header) }
 	return &session{
 		client: client,
+		watch:  adapter.WatchServerToWatchClient(v3rpc.NewWatchServer(server.Server)),
 		size:   func(context.Context) (int64, error) { return server.Server.Backend().Size(), nil },
 		failed: server.Err(),
 		close: func() {

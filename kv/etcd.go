@@ -59,6 +59,7 @@ type Etcd struct {
 // session is an open connection to etcd.
 type session struct {
 	client *clientv3.Client
+	watch  etcdserverpb.WatchClient
 	size   func(ctx context.Context) (int64, error) // bytes of the database file
 	failed <-chan error                             // delivers when the server died; nil for a cluster
 	close  func()
@@ -159,6 +160,15 @@ func (e *Etcd) Ready() <-chan struct{} { return e.ready }
 
 // client waits until the store is open and returns its client.
 func (e *Etcd) client(ctx context.Context) (*clientv3.Client, error) {
+	session, err := e.opened(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return session.client, nil
+}
+
+// opened waits until the store is open and returns its session.
+func (e *Etcd) opened(ctx context.Context) (*session, error) {
 	select {
 	case <-e.done:
 		return nil, e.endedBy()
@@ -166,7 +176,7 @@ func (e *Etcd) client(ctx context.Context) (*clientv3.Client, error) {
 	}
 	select {
 	case <-e.ready:
-		return e.session.client, nil
+		return e.session, nil
 	case <-e.done:
 		return nil, e.endedBy()
 	case <-ctx.Done():

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap/zapcore"
@@ -20,6 +21,14 @@ const (
 	attemptTimeout   = 3 * time.Second // of the first answer; tried again and again
 	keepaliveTime    = 30 * time.Second
 	keepaliveTimeout = 10 * time.Second
+)
+
+// What the cluster may send ahead of who reads it, per stream and in all. Where it is
+// not said, gRPC estimates it, and sends a ping for each answer and each event to
+// measure: half of what it costs to receive one (B24).
+const (
+	streamWindow     = 4 << 20
+	connectionWindow = 16 << 20 // what gRPC would allow at most
 )
 
 // ExternalConfig says how to reach an etcd cluster.
@@ -59,8 +68,12 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*session, e
 		DialTimeout:          dialTimeout,
 		DialKeepAliveTime:    keepaliveTime,
 		DialKeepAliveTimeout: keepaliveTimeout,
-		DialOptions:          []grpc.DialOption{grpc.WithChainUnaryInterceptor(attempts.intercept)},
-		Logger:               zapLogger(e.logger, zapcore.ErrorLevel), // it warns of each attempt
+		DialOptions: []grpc.DialOption{
+			grpc.WithChainUnaryInterceptor(attempts.intercept),
+			grpc.WithStaticStreamWindowSize(streamWindow),
+			grpc.WithStaticConnWindowSize(connectionWindow),
+		},
+		Logger: zapLogger(e.logger, zapcore.ErrorLevel), // it warns of each attempt
 	}
 	if cfg.CAFile != "" || cfg.CertFile != "" {
 		info := transport.TLSInfo{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, TrustedCAFile: cfg.CAFile}
@@ -87,7 +100,12 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*session, e
 		}
 		return status.DbSize, nil
 	}
-	return &session{client: client, size: size, close: func() { client.Close() }}, nil
+	return &session{
+		client: client,
+		watch:  etcdserverpb.NewWatchClient(client.ActiveConnection()),
+		size:   size,
+		close:  func() { client.Close() },
+	}, nil
 }
 
 // awaitCluster reads until the cluster answers. A cluster that is down when this

@@ -3,19 +3,28 @@ package kv
 import (
 	"context"
 	"errors"
-	"slices"
-	"strconv"
+	"math"
 	"sync"
+	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 )
 
-// watchBuffer is how many responses a watch may be ahead of its reader; beyond
-// them etcd's client keeps what has arrived.
-const watchBuffer = 16
+const (
+	// watchBuffer is how many responses a watch may be ahead of its reader; beyond
+	// them etcd keeps what has happened.
+	watchBuffer = 16
+
+	// Pauses before a stream that broke is opened again.
+	reopenFirst = time.Millisecond
+	reopenMax   = 100 * time.Millisecond
+)
 
 // watches holds the open watches of a store.
 type watches struct {
@@ -23,18 +32,20 @@ type watches struct {
 
 	mu     sync.Mutex
 	closed bool
-	// slots number the streams to etcd; nil ones are free. The client finds a
-	// stream by the context's metadata and a watch that ends may leave its stream
-	// behind, which the next user of the slot takes over.
-	slots []*watch
+	open   map[*watch]struct{}
 }
 
-// watch is one open watch.
+// watch is one open watch. It has a stream to etcd of its own, so that one that is
+// catching up does not hold back the progress of the others.
 type watch struct {
-	slot     int
 	internal bool // needs no progress
 	cancel   context.CancelCauseFunc
+
+	mu     sync.Mutex  // held while something is sent
+	stream watchStream // nil while there is none
 }
+
+type watchStream = etcdserverpb.Watch_WatchClient
 
 func (w *watches) add(cancel context.CancelCauseFunc, internal bool) *watch {
 	w.mu.Lock()
@@ -42,37 +53,38 @@ func (w *watches) add(cancel context.CancelCauseFunc, internal bool) *watch {
 	if w.closed {
 		return nil
 	}
-	slot := slices.Index(w.slots, nil)
-	if slot < 0 {
-		slot = len(w.slots)
-		w.slots = append(w.slots, nil)
+	if w.open == nil {
+		w.open = make(map[*watch]struct{})
 	}
 	w.wait.Add(1)
-	w.slots[slot] = &watch{slot: slot, internal: internal, cancel: cancel}
-	return w.slots[slot]
+	watch := &watch{internal: internal, cancel: cancel}
+	w.open[watch] = struct{}{}
+	return watch
 }
 
 func (w *watches) remove(watch *watch) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.slots[watch.slot] = nil
+	delete(w.open, watch)
 	w.wait.Done()
 }
 
-// each calls fn with every open watch.
-func (w *watches) each(fn func(*watch)) {
+// list returns the open watches.
+func (w *watches) list() []*watch {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, watch := range w.slots {
-		if watch != nil {
-			fn(watch)
-		}
+	list := make([]*watch, 0, len(w.open))
+	for watch := range w.open {
+		list = append(list, watch)
 	}
+	return list
 }
 
 // replaced ends all watches because the store is not the one it was.
 func (w *watches) replaced() {
-	w.each(func(watch *watch) { watch.cancel(ErrReplaced) })
+	for _, watch := range w.list() {
+		watch.cancel(ErrReplaced)
+	}
 }
 
 // close ends all watches and waits for them.
@@ -80,18 +92,31 @@ func (w *watches) close() {
 	w.mu.Lock()
 	w.closed = true
 	w.mu.Unlock()
-	w.each(func(watch *watch) { watch.cancel(ErrClosed) })
+	for _, watch := range w.list() {
+		watch.cancel(ErrClosed)
+	}
 	w.wait.Wait()
 }
 
-// streamContext returns ctx with the metadata that names the stream of a slot and
-// asks etcd to end it while there is no leader. A stream of its own keeps a watch
-// that is catching up from holding back the progress of the others.
-func streamContext(ctx context.Context, slot int) context.Context {
-	return metadata.NewOutgoingContext(ctx, metadata.Pairs(
-		rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader,
-		"larder-watch", strconv.Itoa(slot),
-	))
+// attach makes a stream the watch's and sends its first request; nil takes it away. What
+// cannot be sent is told by the stream's next Recv.
+func (w *watch) attach(stream watchStream, request *etcdserverpb.WatchRequest) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stream = stream; stream != nil {
+		_ = stream.Send(request)
+	}
+}
+
+// requestProgress asks for a progress response if there is a stream to ask.
+func (w *watch) requestProgress() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stream != nil {
+		_ = w.stream.Send(&etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_ProgressRequest{
+			ProgressRequest: &etcdserverpb.WatchProgressRequest{},
+		}})
+	}
 }
 
 // Watch delivers every event under the prefix with a revision > after.
@@ -113,7 +138,8 @@ func (e *Etcd) watch(ctx context.Context, prefix string, after int64, internal b
 		defer e.watches.remove(watch)
 		defer cancel(nil)
 		defer close(out)
-		err := e.follow(inner, watch.slot, prefix, after, out)
+		f := follower{etcd: e, watch: watch, prefix: prefix, delivered: after, out: out}
+		err := f.follow(inner)
 		if ctx.Err() != nil {
 			return
 		}
@@ -136,68 +162,126 @@ func (e *Etcd) watch(ctx context.Context, prefix string, after int64, internal b
 	return out
 }
 
-// follow copies one etcd watch to out until it ends and returns why.
-func (e *Etcd) follow(ctx context.Context, slot int, prefix string, after int64, out chan<- WatchResponse) error {
-	client, err := e.client(ctx)
+// follower copies what etcd says of a prefix to out. It speaks etcd's API as generated:
+// the watcher of etcd's client passes each event through three more goroutines, which
+// wake one another (B24).
+type follower struct {
+	etcd      *Etcd
+	watch     *watch
+	prefix    string
+	delivered int64 // everything up to it
+	out       chan<- WatchResponse
+}
+
+// follow copies until ctx ends or the watch cannot go on, and returns why. A stream that
+// breaks is opened again, on another member if need be.
+func (f *follower) follow(ctx context.Context) error {
+	session, err := f.etcd.opened(ctx)
 	if err != nil {
 		return err
 	}
-	opts := []clientv3.OpOption{clientv3.WithRange(prefixEnd(prefix)), clientv3.WithRev(after + 1)}
-	from := prefix
-	if from == "" {
-		from = "\x00"
-	}
-	delivered := after
-	for resp := range client.Watcher.Watch(streamContext(ctx, slot), from, opts...) {
-		if resp.CompactRevision > 0 {
-			raise(&e.compaction.observed, resp.CompactRevision)
+	// etcd is asked to end the stream while there is no leader.
+	ctx = metadata.NewOutgoingContext(ctx, metadata.Pairs(rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader))
+	for delay := reopenFirst; ; delay = min(2*delay, reopenMax) {
+		before := f.delivered
+		err := f.copyStream(ctx, session.watch)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case !reopens(err):
+			return rpctypes.Error(err)
+		case f.delivered > before:
+			delay = reopenFirst
 		}
-		if err := resp.Err(); err != nil {
+		if err := sleep(ctx, delay); err != nil {
 			return err
 		}
-		if e.history.foreign(resp.Header) {
-			return ErrReplaced
+	}
+}
+
+// reopens reports whether a stream that ended with err is worth opening again, as etcd's
+// client has it.
+func reopens(err error) bool {
+	code := status.Code(err)
+	return (code == codes.Unavailable || code == codes.Internal) && !errors.Is(rpctypes.Error(err), rpctypes.ErrNoLeader)
+}
+
+// copyStream copies one stream until it ends and returns why.
+func (f *follower) copyStream(ctx context.Context, client etcdserverpb.WatchClient) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := client.Watch(ctx, grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(math.MaxInt32))
+	if err != nil {
+		return err
+	}
+	f.watch.attach(stream, f.request())
+	defer f.watch.attach(nil, nil)
+	for {
+		resp, err := stream.Recv()
+		if err != nil {
+			return err
 		}
-		response := WatchResponse{Batches: batchesOf(resp.Events, delivered)}
-		switch {
-		case len(response.Batches) > 0:
-			response.Progress = response.Batches[len(response.Batches)-1].Revision
-		case resp.IsProgressNotify() && resp.Header.Revision >= delivered:
-			response.Progress = resp.Header.Revision
-		default:
-			continue // a repetition, or progress of a member that lags behind
+		response, err := f.read(resp)
+		if err != nil {
+			return err
 		}
-		delivered = response.Progress
+		if response.Progress == 0 {
+			continue
+		}
+		f.delivered = response.Progress
 		select {
-		case out <- response:
+		case f.out <- response:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	return errWatchEnded
 }
 
-// errWatchEnded stands for the reason that etcd's client did not give.
-var errWatchEnded = errors.New("etcdclient: watch ended")
+// request asks for what comes after what was delivered.
+func (f *follower) request() *etcdserverpb.WatchRequest {
+	from, end := f.prefix, prefixEnd(f.prefix)
+	if from == "" {
+		from = "\x00"
+	}
+	return &etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{
+		CreateRequest: &etcdserverpb.WatchCreateRequest{Key: []byte(from), RangeEnd: []byte(end), StartRevision: f.delivered + 1},
+	}}
+}
+
+// read understands what etcd says. A response without Progress says nothing new.
+func (f *follower) read(resp *etcdserverpb.WatchResponse) (WatchResponse, error) {
+	switch {
+	case resp.CompactRevision > 0:
+		raise(&f.etcd.compaction.observed, resp.CompactRevision)
+		return WatchResponse{}, rpctypes.ErrCompacted
+	case resp.Canceled && resp.CancelReason != "":
+		return WatchResponse{}, rpctypes.Error(status.Error(codes.FailedPrecondition, resp.CancelReason))
+	case resp.Canceled:
+		return WatchResponse{}, errWatchEnded
+	case resp.Header != nil && f.etcd.history.foreign(resp.Header):
+		return WatchResponse{}, ErrReplaced
+	}
+	batches := batchesOf(resp.Events, f.delivered)
+	switch {
+	case len(batches) > 0:
+		return WatchResponse{Batches: batches, Progress: batches[len(batches)-1].Revision}, nil
+	case len(resp.Events) == 0 && !resp.Created && resp.Header != nil && resp.Header.Revision >= f.delivered:
+		return WatchResponse{Progress: resp.Header.Revision}, nil
+	}
+	return WatchResponse{}, nil // a repetition, or progress of a member that lags behind
+}
+
+// errWatchEnded stands for the reason that etcd did not give.
+var errWatchEnded = errors.New("etcd ended the watch")
 
 // RequestProgress asks for a progress response in every open watch.
 func (e *Etcd) RequestProgress(ctx context.Context) error {
-	client, err := e.client(ctx)
-	if err != nil {
+	if _, err := e.opened(ctx); err != nil {
 		return e.fail("request progress", "", err)
 	}
-	var slots []int
-	e.watches.each(func(watch *watch) {
+	for _, watch := range e.watches.list() {
 		if !watch.internal {
-			slots = append(slots, watch.slot)
-		}
-	})
-	for _, slot := range slots {
-		if err := client.Watcher.RequestProgress(streamContext(ctx, slot)); err != nil {
-			return e.fail("request progress", "", err)
+			watch.requestProgress()
 		}
 	}
 	return nil
