@@ -39,8 +39,8 @@ type Config struct {
 	// Learn bounds the label indexes that the cache makes because its queries would
 	// profit. Without a Feed it makes none.
 	Learn LearnConfig
-	// OnAppend, if set, is called by the writer after every Apply and Reset. It
-	// must not block.
+	// OnAppend, if set, is called by the writer after every Apply and Reset, and no
+	// lock is held then. It must not block.
 	OnAppend func()
 }
 
@@ -159,6 +159,7 @@ func (c *Cache) Wait(ctx context.Context, revision int64) error {
 func (c *Cache) Reset(objects []*Object, revision int64) {
 	c.reset(objects, revision)
 	c.becomeReady()
+	c.appended()
 }
 
 // becomeReady lets readers in.
@@ -170,7 +171,7 @@ func (c *Cache) becomeReady() {
 	}
 }
 
-// reset is Reset that leaves open whether the cache is ready.
+// reset is Reset that leaves open whether the cache is ready, and calls nobody.
 func (c *Cache) reset(objects []*Object, revision int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -198,6 +199,13 @@ func (c *Cache) reset(objects []*Object, revision int64) {
 // Apply brings the cache to the next revision. A batch that is not newer than
 // the cache changes nothing.
 func (c *Cache) Apply(batch Batch) {
+	if c.apply(batch) {
+		c.appended()
+	}
+}
+
+// apply is Apply that calls nobody. It reports whether there is something to tell.
+func (c *Cache) apply(batch Batch) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	prev := c.current.Load()
@@ -205,11 +213,19 @@ func (c *Cache) Apply(batch Batch) {
 		panic(fmt.Sprintf("cache: Apply of revision %d before Reset", batch.Revision))
 	}
 	if batch.Revision <= prev.revision {
-		return
+		return false
 	}
 	next := prev.apply(batch)
 	c.history.keep(prev, next, c.log)
 	c.publish(next)
+	return true
+}
+
+// appended says that the log has grown or begun anew.
+func (c *Cache) appended() {
+	if c.onAppend != nil {
+		c.onAppend()
+	}
 }
 
 // publish shows the state to readers, then its events: see the package's third
@@ -222,9 +238,6 @@ func (c *Cache) publish(next *state) {
 	c.current.Store(next)
 	c.log.append(next.events)
 	c.log.wake()
-	if c.onAppend != nil {
-		c.onAppend()
-	}
 }
 
 // Forget drops from the log what is too old at the given time. Apply does so as

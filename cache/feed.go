@@ -68,6 +68,8 @@ type Feed struct {
 	ingested, offered atomic.Int64
 	loads             atomic.Int64
 
+	scratch []Change // of the goroutine that applies
+
 	// The goroutine that loads owns both: how often the store had been replaced before
 	// the last load, and what makes nobody wait for that load's replay any more.
 	replacements uint64
@@ -251,6 +253,7 @@ func (f *Feed) load(ctx context.Context) error {
 		}
 		f.cache.reset(objects, revision)
 		f.sub.Loaded(revision)
+		f.cache.appended()
 		f.loads.Add(1)
 		f.replacements = replacements
 		f.replay(ctx, past, present)
@@ -364,6 +367,14 @@ func (f *Feed) applyUntilLost(ctx context.Context) error {
 // apply ingests the batches' values, in parallel when there are many, and applies
 // them one revision after the other.
 func (f *Feed) apply(ctx context.Context, batches []kv.Batch) error {
+	if len(batches) == 1 { // the usual case
+		f.scratch = f.changes(f.scratch[:0], batches[0].Events)
+		if ctx.Err() == nil {
+			f.applyOne(batches[0].Revision, time.Now(), f.scratch)
+		}
+		clear(f.scratch)
+		return ctx.Err()
+	}
 	changes := make([][]Change, len(batches))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(f.workers)
@@ -375,11 +386,12 @@ func (f *Feed) apply(ctx context.Context, batches []kv.Batch) error {
 		last := i
 		work := func() error {
 			for at := first; at < last; at++ {
-				changes[at] = f.changes(batches[at].Events)
+				events := batches[at].Events
+				changes[at] = f.changes(make([]Change, 0, len(events)), events)
 			}
 			return ctx.Err()
 		}
-		if first == 0 && last == len(batches) { // the usual case: hardly any
+		if first == 0 && last == len(batches) { // hardly any
 			if err := work(); err != nil {
 				return err
 			}
@@ -392,14 +404,22 @@ func (f *Feed) apply(ctx context.Context, batches []kv.Batch) error {
 	}
 	now := time.Now()
 	for i, batch := range batches {
-		f.cache.Apply(Batch{Revision: batch.Revision, Time: now, Changes: changes[i]})
-		f.sub.Applied(1)
+		f.applyOne(batch.Revision, now, changes[i])
 	}
 	return nil
 }
 
-func (f *Feed) changes(events []kv.Event) []Change {
-	changes := make([]Change, 0, len(events))
+// applyOne applies one batch. Readers learn of it before the watchers are told.
+func (f *Feed) applyOne(revision int64, now time.Time, changes []Change) {
+	tell := f.cache.apply(Batch{Revision: revision, Time: now, Changes: changes})
+	f.sub.Applied(1)
+	if tell {
+		f.cache.appended()
+	}
+}
+
+// changes appends to changes what the events do.
+func (f *Feed) changes(changes []Change, events []kv.Event) []Change {
 	for i := range events {
 		e := &events[i]
 		key := e.Key[len(f.prefix):]

@@ -97,16 +97,18 @@
 //
 // # Locks
 //
-//	Hub.mu
-//		group.mu
+//	Hub.turn          who publishes; others leave it a note
+//		Hub.mu
+//			group.mu
 //
-// Neither is held across a call out of the package, apart from selectors, the Cache's
+// None is held across a call out of the package, apart from selectors, the Cache's
 // lock-free readers and [Options].Wake. A Watcher has no lock: one goroutine at a time
 // calls its methods, [Watcher.Close] alone may come from any.
 //
 // # Goroutines
 //
-// [Hub.Run] is one, and starts none. A Watcher runs in its caller's.
+// [Hub.Run] is one, and starts none. While it runs, the goroutine that calls [Hub.Notify]
+// tells the watchers itself when they are few. A Watcher runs in its caller's.
 //
 // # Bytes
 //

@@ -3,7 +3,7 @@ package watch
 import "github.com/larder-io/larder/cache"
 
 // Step lets the Hub publish one read of the Log, in place of Run.
-func (h *Hub) Step() bool { return h.step(make([]*cache.Event, 0, readLimit)) }
+func (h *Hub) Step() bool { return h.step() }
 
 // Stop ends the Hub as the end of Run does.
 func (h *Hub) Stop() { h.close() }

@@ -127,10 +127,11 @@ const wakeStretch = 256
 
 // wake signals the watchers that wait; all of them if all is true. It goes from the
 // last to the first: whom detach moves meanwhile has had his turn, and who attaches
-// meanwhile finds what was published before.
-func (g *group) wake(all bool) {
+// meanwhile finds what was published before. It returns how many watchers there are.
+func (g *group) wake(all bool) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	watchers := len(g.watchers)
 	for i := len(g.watchers) - 1; i >= 0; i-- {
 		if w := g.watchers[i]; w.armed.Load() && w.armed.CompareAndSwap(true, false) || all {
 			w.signal()
@@ -141,6 +142,7 @@ func (g *group) wake(all bool) {
 			i = min(i, len(g.watchers))
 		}
 	}
+	return watchers
 }
 
 // end ends the group and all its watchers.

@@ -22,6 +22,9 @@ const (
 	// readLimit is how many events are read from the Log at a time. Watchers are
 	// woken once for all of them.
 	readLimit = 64
+	// littleEffort is how many groups and watchers the last step may have looked at for
+	// the next to be taken by who calls Notify.
+	littleEffort = 256
 )
 
 // Config is what a Hub needs.
@@ -61,8 +64,13 @@ type Hub struct {
 	router *router
 	closed bool
 
+	// turn is held by who takes a step. It comes before mu.
+	turn    sync.Mutex
+	running bool           // Run has begun and not ended
+	effort  int            // groups and watchers that the last step looked at
+	events  []*cache.Event // scratch of step
 	// touched are the groups with deliveries in their open nodes, concerned those
-	// to wake. Run's alone, and empty between its steps.
+	// to wake. Empty between steps.
 	touched, concerned []*group
 }
 
@@ -124,6 +132,7 @@ func New(config Config) (*Hub, error) {
 		notify:   make(chan struct{}, 1),
 		groups:   make(map[identity]*group),
 		router:   newRouter(config.Triggers),
+		events:   make([]*cache.Event, 0, readLimit),
 	}
 	if h.backlog <= 0 {
 		h.backlog = defaultBacklog
@@ -131,8 +140,17 @@ func New(config Config) (*Hub, error) {
 	return h, nil
 }
 
-// Notify says that the Log has more, or was restarted. It never blocks.
+// Notify says that the Log has more, or was restarted. It never waits. While Run runs,
+// and there is little to do, the caller does it: to hand it over would cost more. No
+// lock may be held that readers of the Cache take.
 func (h *Hub) Notify() {
+	if h.turn.TryLock() {
+		done := h.running && h.effort <= littleEffort && !h.stepLocked()
+		h.turn.Unlock()
+		if done {
+			return
+		}
+	}
 	select {
 	case h.notify <- struct{}{}:
 	default:
@@ -152,10 +170,11 @@ func (h *Hub) Stats() Stats {
 // Run tells the watchers what happens until ctx is done, then ends them all. It
 // returns ctx's error. It is called once.
 func (h *Hub) Run(ctx context.Context) error {
+	h.setRunning(true)
 	defer h.close()
-	events := make([]*cache.Event, 0, readLimit)
+	defer h.setRunning(false)
 	for {
-		if h.step(events) && ctx.Err() == nil {
+		if h.step() && ctx.Err() == nil {
 			continue
 		}
 		select {
@@ -166,12 +185,27 @@ func (h *Hub) Run(ctx context.Context) error {
 	}
 }
 
-// step publishes what the next read of the Log gives, and reports whether there
-// may be more.
-func (h *Hub) step(events []*cache.Event) bool {
+func (h *Hub) setRunning(running bool) {
+	h.turn.Lock()
+	defer h.turn.Unlock()
+	h.running = running
+}
+
+// step takes one step and reports whether there may be more to do without another
+// Notify.
+func (h *Hub) step() bool {
+	h.turn.Lock()
+	defer h.turn.Unlock()
+	return h.stepLocked()
+}
+
+// stepLocked publishes what the next read of the Log gives. It reports true when that
+// may not be all. turn is held.
+func (h *Hub) stepLocked() bool {
+	h.effort = 0
 	from := h.position()
-	events, _, err := h.log.Read(from, events[:0])
-	more := len(events) > 0
+	events, _, err := h.log.Read(from, h.events[:0])
+	more := len(events) >= readLimit
 	switch {
 	case errors.Is(err, cache.ErrReset):
 		// The Log was restarted and the Cache is about to say so.
@@ -182,7 +216,7 @@ func (h *Hub) step(events []*cache.Event) bool {
 		h.publish(events)
 	}
 	for _, g := range h.concerned {
-		g.wake(false)
+		h.effort += g.wake(false)
 	}
 	clear(h.concerned)
 	h.concerned = h.concerned[:0]
@@ -223,6 +257,7 @@ func (h *Hub) publishRevision(events []*cache.Event) bool {
 	}
 	for _, e := range events {
 		h.router.concerned(e, func(g *group) {
+			h.effort++
 			if g.offerLocked(e) {
 				h.touched = append(h.touched, g)
 			}
