@@ -151,6 +151,7 @@ func (ss *streams) close() bool {
 	}
 	ss.closed = true
 	close(ss.ending)
+	ss.pump.close()
 	if len(ss.open) == 0 {
 		close(ss.drained)
 	}

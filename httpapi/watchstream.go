@@ -309,16 +309,22 @@ func (ws *watchStream) appendAll(b *batch) error {
 }
 
 // appendShared adds the frame that all share who are told d, and sends what is large
-// enough.
+// enough. A frame that is no more work than its copy is not kept for the others.
 func (ws *watchStream) appendShared(b *batch, d watch.Delivery) error {
-	frame, err := d.Frame(ws.form.ID(), ws.buildFrame)
-	switch {
-	case err != nil:
-		return ws.sendError(b, err)
-	case len(frame) >= largeFrame:
-		return ws.sendLarge(b, frame)
+	if d.Revision == d.Object.Revision() && len(d.Object.Body()) < largeFrame && ws.form.Sliced() {
+		if err := ws.append(b, d); err != nil {
+			return ws.sendError(b, err)
+		}
+	} else {
+		frame, err := d.Frame(ws.form.ID(), ws.buildFrame)
+		switch {
+		case err != nil:
+			return ws.sendError(b, err)
+		case len(frame) >= largeFrame:
+			return ws.sendLarge(b, frame)
+		}
+		b.buf = append(b.buf, frame...)
 	}
-	b.buf = append(b.buf, frame...)
 	if len(b.buf) < chunkHead+pieceSize {
 		return nil
 	}
