@@ -341,6 +341,7 @@ func (x *exchange) route() {
 	switch {
 	case !strings.HasPrefix(x.Path, "/"+x.APIPrefix+"/"): // "//api/...": authorized as a resource, but not routed as one
 		x.text(http.StatusNotFound, "404 page not found")
+	case !ok && x.extend():
 	case !ok:
 		x.unknown()
 	case !i.permits(x.Request):
@@ -377,8 +378,8 @@ func (x *exchange) unknown() {
 		x.noRoute(http.StatusNotFound, "404: Page Not Found")
 	case ok:
 		x.serveHTTP(below)
-	case x.s.config.Delegate != nil:
-		x.serveHTTP(x.s.config.Delegate)
+	case x.s.config.Extensions != nil:
+		x.serveHTTP(x.s.config.Extensions)
 	default:
 		x.text(http.StatusNotFound, "404 page not found")
 	}

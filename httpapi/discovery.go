@@ -50,17 +50,23 @@ var groupPriority = map[string]int{
 	"storagemigration.k8s.io":      15800,
 }
 
+// leastPriority is less than that of any group listed here and greater than that of
+// extensions (kubernetes pkg/controlplane/controller/crdregistration).
+const leastPriority = 10000
+
 // discoverer answers what is served: /api, /apis and what lies below them down to
 // the versions. The documents are made from the registry when a table is built.
 type discoverer struct {
 	groups []*registry.Group // without the core group, in the order of /apis
 	core   *registry.Group   // nil if it is not served
 
-	address string // host and port that clients reach this server by
+	address    string // host and port that clients reach this server by
+	extensions Extensions
+	everything aggregated.ResourceManager
 }
 
-func newDiscoverer(groups []*registry.Group, address string) *discoverer {
-	d := &discoverer{address: address}
+func newDiscoverer(groups []*registry.Group, config *Config) *discoverer {
+	d := &discoverer{address: config.externalAddress(), extensions: config.Extensions, everything: config.Discovery}
 	for _, g := range groups {
 		if g.Name == "" {
 			d.core = g
@@ -83,13 +89,12 @@ func (c *Config) externalAddress() string {
 
 // serve adds the documents to t.
 func (d *discoverer) serve(t *table) error {
-	everything := aggregated.NewResourceManager("apis")
 	for i, g := range d.groups {
-		if err := d.serveGroup(t, g, everything, len(d.groups)-i); err != nil {
+		if err := d.serveGroup(t, g, d.everything, leastPriority+len(d.groups)-i); err != nil {
 			return err
 		}
 	}
-	apis := aggregated.WrapAggregatedDiscoveryToHandler(http.HandlerFunc(d.serveGroups), everything, everything)
+	apis := aggregated.WrapAggregatedDiscoveryToHandler(http.HandlerFunc(d.serveGroups), d.everything, d.everything)
 	t.handle("/apis", apis)
 	t.handle("/apis/", apis)
 	if d.core == nil {
@@ -161,6 +166,9 @@ func (d *discoverer) serveGroups(w http.ResponseWriter, req *http.Request) {
 	list := &metav1.APIGroupList{Groups: make([]metav1.APIGroup, 0, len(d.groups))}
 	for _, g := range d.groups {
 		list.Groups = append(list.Groups, apiGroup(g))
+	}
+	if d.extensions != nil {
+		list.Groups = append(list.Groups, d.extensions.Groups()...)
 	}
 	writeUnversioned(w, req, list)
 }

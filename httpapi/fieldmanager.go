@@ -5,6 +5,7 @@ import (
 	"sync"
 	"weak"
 
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
@@ -74,8 +75,17 @@ func (m *models) converter(g *registry.Group) managedfields.TypeConverter {
 	})}
 }
 
-// buildConverter derives the schemas of g's own kinds, and of what they refer to.
+// buildConverter derives the converter of g's own kinds.
 func (m *models) buildConverter(g *registry.Group) (managedfields.TypeConverter, error) {
+	schemas, err := m.schemas(g)
+	if err != nil {
+		return nil, err
+	}
+	return managedfields.NewTypeConverter(schemas, false)
+}
+
+// schemas returns the schemas of g's own kinds, and of what they refer to.
+func (m *models) schemas(g *registry.Group) (map[string]*spec.Schema, error) {
 	names, err := canonicalNames(g)
 	if err != nil {
 		return nil, fmt.Errorf("httpapi: schemas of group %q: %w", g.Name, err)
@@ -87,7 +97,18 @@ func (m *models) buildConverter(g *registry.Group) (managedfields.TypeConverter,
 	if err != nil {
 		return nil, fmt.Errorf("httpapi: schemas of group %q: %w", g.Name, err)
 	}
-	return managedfields.NewTypeConverter(schemas, false)
+	return schemas, nil
+}
+
+// Schemas returns the OpenAPI schemas of definitions of custom resources, and with them
+// those that schemas of custom resources refer to.
+func (s *Server) Schemas() (map[string]*spec.Schema, error) {
+	for _, g := range s.config.Registry.Groups() {
+		if g.Name == apiextensions.GroupName {
+			return s.models.schemas(g)
+		}
+	}
+	return nil, nil
 }
 
 // canonicalNames lists the Go types behind g's endpoints, as the definitions name

@@ -60,11 +60,12 @@ func (s *Server) install() error {
 		minWatch:     config.MinRequestTimeout,
 		models:       newModels(),
 	}
+	s.models = in.models
 	t := newTable()
 	if err := in.install(t, groups); err != nil {
 		return err
 	}
-	if err := newDiscoverer(groups, config.externalAddress()).serve(t); err != nil {
+	if err := newDiscoverer(groups, config).serve(t); err != nil {
 		return err
 	}
 	if err := (&describer{models: in.models, groups: groups, version: config.Version}).serve(t); err != nil {

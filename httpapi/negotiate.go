@@ -34,7 +34,7 @@ func (x *exchange) negotiate(i *installed) (format, bool) {
 	header := ""
 	if !known {
 		header = string(accept)
-		if media := produced(i, x.Verb); !accepts(header, media) {
+		if media := produced(i, x.Verb); !i.bare && !accepts(header, media) {
 			x.noRoute(http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: "+strings.Join(media, ", "))
 			return format{}, false
 		}

@@ -36,6 +36,9 @@ type installed struct {
 	// handler, as in .../pods/x/proxy/metrics.
 	subpath bool
 
+	// bare says that no router of upstream's stands in front of its handlers.
+	bare bool
+
 	// warnings are sent with every response, as for a deprecated version.
 	warnings []string
 

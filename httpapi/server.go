@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/server/healthz"
 
 	"github.com/larder-io/larder/internal/registry"
@@ -63,8 +64,11 @@ type Config struct {
 	// Handlers answer further paths, which match exactly.
 	Handlers map[string]http.Handler
 
-	// Delegate answers what no endpoint knows; nil answers 404.
-	Delegate http.Handler
+	// Extensions answers what no endpoint knows; nil answers 404. Discovery collects
+	// what is served below /apis, and whoever owns it adds what Extensions serves; nil
+	// if there is nothing to add.
+	Extensions Extensions
+	Discovery  aggregated.ResourceManager
 
 	// RequestTimeout bounds every request that is not long-running; 0 means 60 s.
 	RequestTimeout time.Duration
@@ -112,6 +116,9 @@ func (c *Config) setDefaults() {
 	setDefault(&c.CompressedListBytes, 64<<20)
 	setDefault(&c.MaxConns, 1<<16)
 	setDefault(&c.MaxConnsPerIP, 1<<14)
+	if c.Discovery == nil {
+		c.Discovery = aggregated.NewResourceManager("apis")
+	}
 }
 
 func setDefault[T comparable](field *T, value T) {
@@ -137,6 +144,7 @@ type Server struct {
 	client http.RoundTripper
 	table  atomic.Pointer[table]
 
+	models        *models
 	impersonation http.Handler
 	stitcher      *stitcher
 	digester      *digester

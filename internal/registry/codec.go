@@ -53,6 +53,10 @@ type codec struct {
 	// planner makes plans by which items are made without decoding, nil for none.
 	planner *transcode.Planner
 
+	// untyped says that objects have no Go type: the canonical form is JSON, in the
+	// version that is stored, and decoding it is what reading a stored value is.
+	untyped bool
+
 	// decodes counts decodings of cached bytes: none happen when the form that is
 	// asked for was made before.
 	decodes atomic.Uint64
@@ -185,6 +189,9 @@ func poisoned(schema *cache.Schema, rest string, revision int64, stored int, err
 
 // encode returns the canonical bytes of obj. obj is not kept.
 func (c *codec) encode(obj runtime.Object) ([]byte, error) {
+	if u, ok := obj.(runtime.Unstructured); ok && c.untyped {
+		return marshalJSON(u.UnstructuredContent())
+	}
 	converted, err := c.convertor.ConvertToVersion(obj, c.canonical.GroupVersion())
 	if err != nil {
 		return nil, fmt.Errorf("registry: convert to %s: %w", c.canonical, err)
@@ -220,6 +227,11 @@ func (c *codec) versioned(body []byte) (runtime.Object, error) {
 // decode decodes canonical bytes into an object of the type that handlers and
 // strategies work with.
 func (c *codec) decode(body []byte, into runtime.Object) error {
+	if c.untyped {
+		c.decodes.Add(1)
+		_, _, err := c.storage.Decode(body, nil, into)
+		return err
+	}
 	obj, err := c.versioned(body)
 	if err != nil {
 		return err

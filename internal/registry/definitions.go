@@ -40,7 +40,9 @@ func (definitionsProvider) NewRESTStorage(_ serverstorage.APIResourceConfigSourc
 
 // definitionKind is what definitions are kept as. They are stored as v1beta1, which
 // is not served.
-var definitionKind = apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
+func definitionKind() schema.GroupVersionKind {
+	return apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
+}
 
 // definitionsConfig says how definitions are stored: in JSON, in the older version,
 // which is the shorter (kubernetes pkg/controlplane/apiserver/apiextensions.go).

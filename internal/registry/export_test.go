@@ -12,7 +12,7 @@ import (
 
 // Stored encodes obj as it would be stored.
 func (r *Resource) Stored(obj runtime.Object) ([]byte, error) {
-	return (&store{Resource: r}).stored(obj)
+	return (&store{r, r.codec}).stored(obj)
 }
 
 // Read decodes a stored value as upstream's storages give it to a reader.
@@ -75,4 +75,14 @@ func (r *Resource) ShapeLayout() *wire.Fields {
 // Shapes counts the values whose shape was known, and those whose was not.
 func (r *Resource) Shapes() (hits, misses uint64) {
 	return r.codec.shapes.hits.Load(), r.codec.shapes.misses.Load()
+}
+
+// ItemAt returns o as an item with revision in place of its own, as a DELETED
+// event shows it. The bytes are shared only if the revisions are equal.
+func (f *Form) ItemAt(o *cache.Object, revision int64) ([]byte, error) {
+	item, err := f.Item(o)
+	if err != nil || revision == o.Revision() {
+		return item, err
+	}
+	return f.AppendRevision(make([]byte, 0, len(item)+20), item, revision)
 }

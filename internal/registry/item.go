@@ -70,12 +70,18 @@ func (f *Form) Item(o *cache.Object) ([]byte, error) {
 	if f.Sliced() {
 		return f.slice(o.Body())
 	}
+	if f.view.custom.is(f.shape, o) {
+		return o.Body(), nil
+	}
 	return o.Encoding(cache.EncodingID(f.id), f.encode)
 }
 
 // Sliced reports whether items are parts of the canonical bytes: they cost nothing to
 // make and no memory beside the object's.
 func (f *Form) Sliced() bool {
+	if f.view.custom != nil {
+		return f.shape == Full && f.view.custom.alone
+	}
 	if f.shape == Full {
 		return f.media == Protobuf && f.canonical()
 	}
@@ -116,6 +122,9 @@ func (f *Form) Source(objects []*cache.Object) Source {
 	return Source{f, uint64(float64(limit) / float64(need) * parts * 7 / 8)}
 }
 
+// Passing returns a source that keeps nothing that was not kept before.
+func (f *Form) Passing() Source { return Source{f, 0} }
+
 // keeps reports whether the item of o is one of those to keep.
 func (s Source) keeps(o *cache.Object) bool {
 	// Revisions are as good as at random when multiplied (Knuth's way to hash).
@@ -127,6 +136,9 @@ func (s Source) Kept(o *cache.Object) ([]byte, bool) {
 	if s.Sliced() {
 		item, err := s.Item(o)
 		return item, err == nil
+	}
+	if s.view.custom.is(s.shape, o) {
+		return o.Body(), true
 	}
 	return o.Kept(cache.EncodingID(s.id))
 }
@@ -167,7 +179,7 @@ func (f *Form) admits(o *cache.Object) bool {
 
 // canonicalSize is the size of the canonical bytes that the item of o is made of.
 func (f *Form) canonicalSize(o *cache.Object) int {
-	if f.shape != Full {
+	if f.shape != Full && f.view.custom == nil {
 		if part, err := wire.PartialProtobuf(o.Body()); err == nil {
 			return len(part)
 		}
@@ -198,9 +210,9 @@ func (f *Form) AppendEvent(dst []byte, event string, o *cache.Object) ([]byte, e
 }
 
 // AppendEventAt appends the frame of an event that shows o with revision in place of its
-// own, as a DELETED event does. It keeps nothing.
+// own, as a DELETED event does.
 func (f *Form) AppendEventAt(dst []byte, event string, o *cache.Object, revision int64) ([]byte, error) {
-	return f.framed(dst, event, o, Source{f, 0}, revision)
+	return f.framed(dst, event, o, f.Passing(), revision)
 }
 
 func (f *Form) framed(dst []byte, event string, o *cache.Object, from Source, revision int64) ([]byte, error) {
@@ -229,16 +241,6 @@ func (f *Form) framed(dst []byte, event string, o *cache.Object, from Source, re
 
 // rooms holds buffers for items that are copied elsewhere.
 var rooms = sync.Pool{New: func() any { return new([]byte) }}
-
-// ItemAt returns o as an item with revision in place of its own, as a DELETED
-// event shows it. The bytes are shared only if the revisions are equal.
-func (f *Form) ItemAt(o *cache.Object, revision int64) ([]byte, error) {
-	item, err := f.Item(o)
-	if err != nil || revision == o.Revision() {
-		return item, err
-	}
-	return f.AppendRevision(make([]byte, 0, len(item)+20), item, revision)
-}
 
 // encode makes the item of o in this form from its canonical bytes.
 func (f *Form) encode(o *cache.Object) ([]byte, error) {
@@ -285,6 +287,8 @@ func (f *Form) planned(dst, body []byte) ([]byte, bool) {
 func (f *Form) decoded(o *cache.Object) ([]byte, error) {
 	c := f.view.Resource.codec
 	switch {
+	case f.view.custom != nil:
+		return f.view.custom.encode(f, o)
 	case f.shape == Full:
 		obj, err := c.as(o.Body(), f.view.GVK.GroupVersion())
 		if err != nil {

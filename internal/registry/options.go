@@ -121,7 +121,7 @@ func (o *options) decorate(
 			Registry:      o.registry,
 		}
 		if config.GroupResource.Group == apiextensions.GroupName {
-			of.Scheme, of.Canonical = apiextensionsserver.Scheme, definitionKind
+			of.Scheme, of.Canonical = apiextensionsserver.Scheme, definitionKind()
 		}
 		var err error
 		if res, err = newResource(of); err != nil {

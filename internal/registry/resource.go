@@ -42,7 +42,8 @@ type Resource struct {
 	schema *cache.Schema
 	layout layout
 	made   time.Time
-	views  int // versions served; New alone adds to it
+	sub    *kv.Subscription // nil without a cache
+	views  int              // versions served; New alone adds to it
 	audits auditCounters
 }
 
@@ -178,14 +179,14 @@ func newCodec(config resourceConfig) (*codec, error) {
 }
 
 func (r *Resource) addCache(config resourceConfig) error {
-	sub := r.tail.Subscribe(r.layout.root)
+	r.sub = r.tail.Subscribe(r.layout.root)
 	var err error
 	r.Cache, err = cache.New(cache.Config{
 		Schema: r.schema,
 		Ingest: func(rest string, value []byte, revision int64) *cache.Object {
 			return r.codec.ingest(r.schema, r.layout.root+rest, rest, value, revision)
 		},
-		Source:   sub,
+		Source:   r.sub,
 		OnAppend: func() { r.Hub.Notify() },
 	})
 	if err != nil {
@@ -196,7 +197,7 @@ func (r *Resource) addCache(config resourceConfig) error {
 	}
 	r.Feed, err = cache.NewFeed(cache.FeedConfig{
 		Store:  r.store,
-		Sub:    sub,
+		Sub:    r.sub,
 		Cache:  r.Cache,
 		Prefix: r.layout.root,
 		Logger: config.Registry.config.Logger,
@@ -232,7 +233,7 @@ func indexesOf(triggers storage.IndexerFuncs, indexers *clientcache.Indexers, la
 }
 
 // Storage returns the resource as upstream's REST storages use it.
-func (r *Resource) Storage() storage.Interface { return &store{Resource: r} }
+func (r *Resource) Storage() storage.Interface { return &store{r, r.codec} }
 
 // Run keeps the cache current and tells watchers, until ctx ends.
 func (r *Resource) Run(ctx context.Context) error {

@@ -93,7 +93,7 @@ func appendAge(dst []byte, age time.Duration) []byte {
 
 // encodeRow prints o and finds out what of that depends on time.
 func (v *View) encodeRow(o *cache.Object) ([]byte, error) {
-	obj, err := v.Resource.codec.internal(o, 0)
+	obj, err := v.codec().internal(o, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -174,11 +174,11 @@ func appendText(dst []byte, row metav1.TableRow, cell func(dst []byte, i int) ([
 
 // printedRow prints o as it is now. The row is not kept.
 func (v *View) printedRow(o *cache.Object, flags byte) ([]byte, error) {
-	obj, err := v.Resource.codec.internal(o, 0)
+	obj, err := v.codec().internal(o, 0)
 	if err != nil {
 		return nil, err
 	}
-	list, err := v.Resource.codec.listOf(obj)
+	list, err := v.codec().listOf(obj)
 	if err != nil {
 		return nil, err
 	}
@@ -232,7 +232,7 @@ type rowPrint struct {
 // moved.
 func (v *View) newRowProbe(obj runtime.Object) (p *rowProbe, movable bool, err error) {
 	p = &rowProbe{view: v, near: map[nearKey]rowPrint{}}
-	if p.list, err = v.Resource.codec.listOf(obj); err != nil {
+	if p.list, err = v.codec().listOf(obj); err != nil {
 		return nil, false, err
 	}
 	items, err := meta.GetItemsPtr(p.list)

@@ -25,6 +25,7 @@ import (
 // behind its cacher; storage/testing of the same module describes it.
 type store struct {
 	*Resource
+	codec *codec // of the version that the storage is for
 }
 
 var _ storage.Interface = (*store)(nil)
@@ -147,6 +148,9 @@ func (s *store) decodeItems(ctx context.Context, objects []*cache.Object, list r
 	for i, o := range objects {
 		if ctx.Err() != nil {
 			return storage.NewTimeoutError(o.Key(), "request did not complete within requested timeout")
+		}
+		if s.codec.untyped {
+			items.Index(i).Set(reflect.ValueOf(newItem(list, items)).Elem())
 		}
 		obj, ok := items.Index(i).Addr().Interface().(runtime.Object)
 		if !ok {
@@ -279,5 +283,5 @@ func (s *store) Watch(ctx context.Context, key string, opts storage.ListOptions)
 	if err != nil {
 		return nil, err
 	}
-	return newStoreWatch(ctx, s.Resource, w, opts), nil
+	return newStoreWatch(ctx, s.codec, w, opts), nil
 }

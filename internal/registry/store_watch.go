@@ -30,22 +30,22 @@ const (
 // decoded objects of their own. It ends when its context does, when it is stopped
 // or when the Watcher ends, and closes the channel then.
 type storeWatch struct {
-	resource *Resource
-	watcher  *watch.Watcher
-	every    time.Duration // between bookmarks; 0 is none
-	legacy   bool          // the end of the initial events is not told
-	result   chan apiwatch.Event
-	cancel   context.CancelFunc
+	codec   *codec
+	watcher *watch.Watcher
+	every   time.Duration // between bookmarks; 0 is none
+	legacy  bool          // the end of the initial events is not told
+	result  chan apiwatch.Event
+	cancel  context.CancelFunc
 }
 
-func newStoreWatch(ctx context.Context, r *Resource, w *watch.Watcher, opts storage.ListOptions) *storeWatch {
+func newStoreWatch(ctx context.Context, c *codec, w *watch.Watcher, opts storage.ListOptions) *storeWatch {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &storeWatch{
-		resource: r,
-		watcher:  w,
-		legacy:   opts.SendInitialEvents == nil,
-		result:   make(chan apiwatch.Event, storeWatchBuffer),
-		cancel:   cancel,
+		codec:   c,
+		watcher: w,
+		legacy:  opts.SendInitialEvents == nil,
+		result:  make(chan apiwatch.Event, storeWatchBuffer),
+		cancel:  cancel,
 	}
 	switch {
 	case opts.ProgressNotify:
@@ -153,7 +153,7 @@ func (s *storeWatch) event(d watch.Delivery) (apiwatch.Event, error) {
 		obj runtime.Object
 		err error
 	)
-	c := s.resource.codec
+	c := s.codec
 	switch d.Type {
 	case watch.Bookmark, watch.InitialEnd:
 		obj, err = c.bookmark(d.Revision, d.Type == watch.InitialEnd)

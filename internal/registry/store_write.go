@@ -85,7 +85,7 @@ type outcome struct {
 // foresee makes the outcome of storing data, in an object like out.
 func (s *store) foresee(full string, data []byte, out runtime.Object) *outcome {
 	next := &outcome{obj: newLike(out)}
-	if next.err = s.codec.decodeStored(data, next.obj, 0); next.err != nil || s.Cache == nil {
+	if next.err = s.codec.decodeStored(data, next.obj, 0); next.err != nil || s.Cache == nil || s.codec.untyped {
 		return next
 	}
 	rest := s.layout.rest(full)

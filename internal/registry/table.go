@@ -31,7 +31,7 @@ func (v *View) Table(ctx context.Context, objects []*cache.Object, list wire.Lis
 
 // printList decodes objects and runs the storage's printer over them.
 func (v *View) printList(ctx context.Context, objects []*cache.Object, list wire.ListMeta, options *metav1.TableOptions) (*metav1.Table, error) {
-	c := v.Resource.codec
+	c := v.codec()
 	items := make([]runtime.Object, 0, len(objects))
 	for _, o := range objects {
 		obj, err := c.internal(o, 0)
@@ -193,7 +193,7 @@ func (t *Rows) Write(write func(p []byte)) error {
 
 // TableOf prints one object, at revision if that is not 0.
 func (v *View) TableOf(ctx context.Context, o *cache.Object, revision int64, options *metav1.TableOptions, gv schema.GroupVersion) (*metav1.Table, error) {
-	obj, err := v.Resource.codec.internal(o, revision)
+	obj, err := v.codec().internal(o, revision)
 	if err != nil {
 		return nil, err
 	}
@@ -202,7 +202,7 @@ func (v *View) TableOf(ctx context.Context, o *cache.Object, revision int64, opt
 
 // TableOfBookmark prints the object of a bookmark.
 func (v *View) TableOfBookmark(ctx context.Context, revision int64, initialEnd bool, options *metav1.TableOptions, gv schema.GroupVersion) (*metav1.Table, error) {
-	obj, err := v.Resource.codec.bookmark(revision, initialEnd)
+	obj, err := v.codec().bookmark(revision, initialEnd)
 	if err != nil {
 		return nil, err
 	}
@@ -238,6 +238,8 @@ func (v *View) rowObject(row *metav1.TableRow, include metav1.IncludeObjectPolic
 		return apierrors.NewInternalError(fmt.Errorf("unable to determine if the obj has the required annotation, err: %w", err))
 	}
 	switch {
+	case include == metav1.IncludeObject && v.custom != nil:
+		return nil
 	case include == metav1.IncludeObject:
 		row.Object.Object, err = v.Resource.codec.scheme.ConvertToVersion(obj, v.GVK.GroupVersion())
 		return err

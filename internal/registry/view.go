@@ -49,6 +49,8 @@ type View struct {
 	GVK      schema.GroupVersionKind
 	ListKind string
 
+	custom *version // nil for a kind with a Go type
+
 	table rest.TableConvertor
 	forms [mediaTypes][shapes]*Form
 	rowID FormID
@@ -102,6 +104,14 @@ func decoratorOf(storage rest.Storage) func(runtime.Object) {
 		return store.Decorator
 	}
 	return nil
+}
+
+// codec makes objects of the version that v serves.
+func (v *View) codec() *codec {
+	if v.custom != nil {
+		return v.custom.codec
+	}
+	return v.Resource.codec
 }
 
 // Form returns the way in which objects leave in media and shape.
@@ -220,13 +230,16 @@ func (f *Form) bookmark(initialEnd bool) ([]byte, error) {
 }
 
 func (f *Form) makeBookmark(initialEnd bool) ([]byte, error) {
-	c := f.view.Resource.codec
+	c := f.view.codec()
 	obj, err := c.bookmark(1, initialEnd)
 	if err != nil {
 		return nil, err
 	}
-	if f.shape != Full {
+	switch {
+	case f.shape != Full:
 		return f.partialOf(obj)
+	case c.untyped:
+		return c.encode(obj)
 	}
 	out, err := c.toVersion(obj, f.view.GVK.GroupVersion())
 	if err != nil {

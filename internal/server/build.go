@@ -137,5 +137,8 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 	if p.audit != nil {
 		config.Audit, config.AuditPolicy = p.audit.Backend, p.audit.Policy
 	}
+	if err := s.extend(&config, admission); err != nil {
+		return nil, err
+	}
 	return httpapi.New(config)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/larder-io/larder/httpapi"
 	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/extension"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/bootstrap"
 	"github.com/larder-io/larder/kv"
@@ -151,12 +152,14 @@ type parts struct {
 	following    chan struct{} // closed once the informers were started
 	registry     *registry.Registry
 	bootstrap    *bootstrap.Bootstrap
+	extensions   *extension.Extensions
 	door         *httpapi.Server
 }
 
 // startLayers runs what serves. Requests wait until the caches have loaded.
 func (s *Server) startLayers(ctx context.Context) {
 	s.layers.start(ctx, "registry", s.parts.registry.Run)
+	s.layers.start(ctx, "extensions", s.parts.extensions.Run)
 	s.layers.start(ctx, "serving", s.parts.door.Run)
 	s.listener = nil // the door's from here on
 }
@@ -172,6 +175,7 @@ func (s *Server) startClients(ctx context.Context) {
 		p.informers.Shutdown()
 		return nil
 	})
+	s.layers.start(ctx, "definitions", p.extensions.Follow)
 	s.layers.start(ctx, "bootstrap", p.bootstrap.Run)
 }
 
@@ -198,6 +202,9 @@ func (s *Server) awaitReady(ctx context.Context) error {
 		if !ok {
 			return fmt.Errorf("server: informer of %v: %w", kind, context.Cause(ctx))
 		}
+	}
+	if err := p.extensions.WaitSynced(ctx); err != nil {
+		return fmt.Errorf("server: %w", err)
 	}
 	s.ready.synced.Store(true)
 	if err := p.bootstrap.WaitReady(ctx); err != nil {

@@ -1,0 +1,186 @@
+package extension
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	clientset "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	informers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
+	"k8s.io/apiextensions-apiserver/pkg/controller/establish"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// Config says what an [Extensions] works with. Registry, ClientConfig, Authorizer and
+// Discovery are required.
+type Config struct {
+	Registry *registry.Registry
+
+	// ClientConfig reaches this very server.
+	ClientConfig *restclient.Config
+
+	Admission  admission.Interface
+	Authorizer authorizer.Authorizer
+
+	// Discovery is told what is served.
+	Discovery aggregated.ResourceManager
+
+	// Schemas are those that schemas of custom resources refer to; nil leaves the types
+	// of their metadata to be guessed in server-side apply.
+	Schemas func() (map[string]*spec.Schema, error)
+
+	// Alone says that no other server stands over the same store. If one does, creates
+	// wait until it has seen a new definition, too.
+	Alone bool
+
+	// RequestTimeout, MinRequestTimeout and MaxRequestBodyBytes are those of
+	// httpapi.Config, with the same defaults.
+	RequestTimeout, MinRequestTimeout time.Duration
+	MaxRequestBodyBytes               int64
+
+	// Logger tells of what goes wrong; nil discards.
+	Logger *slog.Logger
+}
+
+// Extensions serves custom resources. It implements httpapi.Extensions.
+type Extensions struct {
+	config    Config
+	builtIn   sets.Set[string] // groups that are not ours to serve
+	client    clientset.Interface
+	informers informers.SharedInformerFactory
+	establish *establish.EstablishingController // set by Follow, before the informer starts
+	discovery *discovery
+	news      news // of servings
+	webhooks  webhooks
+	schemas   func() (map[string]*spec.Schema, error)
+
+	servings atomic.Pointer[map[schema.GroupResource]*serving] // replaced whole, under mu
+	synced   <-chan struct{}                                   // closed when servings holds all that was there at the start
+
+	mu      sync.Mutex
+	base    context.Context // of Run; nil before and after
+	running sync.WaitGroup  // generations; added to under mu while base is there
+}
+
+// resync is how often controllers look at every definition again, as upstream's do.
+const resync = 5 * time.Minute
+
+// New returns an Extensions that serves nothing yet. It does no I/O and starts nothing.
+func New(config Config) (*Extensions, error) {
+	switch {
+	case config.Registry == nil:
+		return nil, errors.New("extension: Config.Registry is missing")
+	case config.ClientConfig == nil:
+		return nil, errors.New("extension: Config.ClientConfig is missing")
+	case config.Authorizer == nil:
+		return nil, errors.New("extension: Config.Authorizer is missing")
+	case config.Discovery == nil:
+		return nil, errors.New("extension: Config.Discovery is missing")
+	}
+	config.setDefaults()
+	e := &Extensions{config: config, builtIn: sets.New[string]()}
+	for _, g := range config.Registry.Groups() {
+		e.builtIn.Insert(g.Name)
+	}
+	var err error
+	if e.client, err = clientset.NewForConfig(config.ClientConfig); err != nil {
+		return nil, fmt.Errorf("extension: %w", err)
+	}
+	if e.webhooks, err = newWebhooks(config.ClientConfig); err != nil {
+		return nil, err
+	}
+	e.informers = informers.NewSharedInformerFactory(e.client, resync)
+	definitions := e.informers.Apiextensions().V1().CustomResourceDefinitions()
+	e.discovery = newDiscovery(config.Discovery)
+	e.schemas = func() (map[string]*spec.Schema, error) { return nil, nil }
+	if config.Schemas != nil {
+		e.schemas = sync.OnceValues(config.Schemas)
+	}
+	e.servings.Store(&map[schema.GroupResource]*serving{})
+	registration, err := definitions.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { e.changed(definitionOf(obj)) },
+		UpdateFunc: func(_, obj any) { e.changed(definitionOf(obj)) },
+		DeleteFunc: func(obj any) { e.deleted(definitionOf(obj)) },
+	})
+	if err != nil {
+		return nil, fmt.Errorf("extension: %w", err)
+	}
+	e.synced = registration.HasSyncedChecker().Done()
+	return e, nil
+}
+
+func (c *Config) setDefaults() {
+	if c.RequestTimeout == 0 {
+		c.RequestTimeout = time.Minute
+	}
+	if c.MinRequestTimeout == 0 {
+		c.MinRequestTimeout = 30 * time.Minute
+	}
+	if c.MaxRequestBodyBytes == 0 {
+		c.MaxRequestBodyBytes = 3 << 20
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Run lets definitions be served until ctx ends, and returns when nothing that serves
+// them is left. It is called once.
+func (e *Extensions) Run(ctx context.Context) error {
+	e.mu.Lock()
+	e.base = ctx
+	e.mu.Unlock()
+	<-ctx.Done()
+	e.mu.Lock()
+	e.base = nil
+	e.mu.Unlock()
+	e.running.Wait()
+	return nil
+}
+
+// begin runs work, which belongs to a generation, on a goroutine that Run waits for. It
+// reports false when Run is over or has not begun.
+func (e *Extensions) begin(work func(ctx context.Context)) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.base == nil {
+		return false
+	}
+	ctx := e.base
+	e.running.Go(func() { work(ctx) })
+	return true
+}
+
+// isSynced reports whether every definition that there was at the start is known.
+func (e *Extensions) isSynced() bool {
+	select {
+	case <-e.synced:
+		return true
+	default:
+		return false
+	}
+}
+
+// WaitSynced blocks until every definition that there was at the start is known. Until
+// then requests for what is not known are answered 503.
+func (e *Extensions) WaitSynced(ctx context.Context) error {
+	select {
+	case <-e.synced:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("extension: definitions of custom resources: %w", context.Cause(ctx))
+	}
+}

@@ -1,0 +1,39 @@
+package extension
+
+import (
+	"context"
+	"sync"
+
+	"k8s.io/apiextensions-apiserver/pkg/controller/apiapproval"
+	"k8s.io/apiextensions-apiserver/pkg/controller/establish"
+	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
+	"k8s.io/apiextensions-apiserver/pkg/controller/nonstructuralschema"
+	"k8s.io/apiextensions-apiserver/pkg/controller/status"
+	"k8s.io/klog/v2"
+)
+
+// workers is how many definitions a controller works on at once, as upstream has it.
+const workers = 5
+
+// Follow follows the definitions and runs the controllers that keep their conditions
+// and clean up after them, until ctx ends. It needs a server that answers.
+func (e *Extensions) Follow(ctx context.Context) error {
+	definitions, client := e.informers.Apiextensions().V1().CustomResourceDefinitions(), e.client.ApiextensionsV1()
+	e.establish = establish.NewEstablishingController(definitions, client)
+	naming := status.NewNamingConditionController(klog.Background(), definitions, client)
+	structure := nonstructuralschema.NewConditionController(definitions, client)
+	approval := apiapproval.NewKubernetesAPIApprovalPolicyConformantConditionController(definitions, client)
+	cleanup := finalizer.NewCRDFinalizer(definitions, client, e)
+
+	var controllers sync.WaitGroup
+	controllers.Go(func() { naming.RunWithContext(ctx) })
+	controllers.Go(func() { e.establish.RunWithContext(ctx) })
+	controllers.Go(func() { structure.RunWithContext(workers, ctx) })
+	controllers.Go(func() { approval.RunWithContext(workers, ctx) })
+	controllers.Go(func() { cleanup.RunWithContext(workers, ctx) })
+	e.informers.Start(ctx.Done())
+	controllers.Wait()
+	<-ctx.Done()
+	e.informers.Shutdown()
+	return nil
+}

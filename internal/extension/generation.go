@@ -1,0 +1,251 @@
+package extension
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	informers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
+	listers "k8s.io/apiextensions-apiserver/pkg/client/listers/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// generation is what serves one definition in one state of its specification.
+//
+// Invariant: users is 0 when idle is closed.
+type generation struct {
+	custom   *registry.Custom
+	upstream customHandler
+	versions map[string]*httpapi.Custom // those that are served
+
+	ending context.Context // of requests that last: ends with retirement
+	end    context.CancelFunc
+
+	mu      sync.Mutex
+	users   int // requests under way
+	retired bool
+	idle    chan struct{} // closed once retired and without users
+}
+
+// customHandler is what upstream calls its handler of custom resources by no exported name.
+type customHandler interface {
+	http.Handler
+	GetCustomResourceListerCollectionDeleter(*apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error)
+}
+
+// loadTimeout is how long the first requests wait for a cache; afterwards they are told
+// to try again.
+const loadTimeout = 5 * time.Second
+
+// build makes and starts the generation of s.
+func (s *serving) build() (*generation, error) {
+	e, definition := s.extensions, s.definition.Load()
+	spec := &definition.Spec
+	custom, err := e.config.Registry.NewCustom(registry.CustomConfig{
+		GroupResource: schema.GroupResource{Group: spec.Group, Resource: definition.Status.AcceptedNames.Plural},
+		Versions:      len(spec.Versions),
+		Webhook:       spec.Conversion != nil && spec.Conversion.Strategy == apiextensionsv1.WebhookConverter,
+	})
+	if err != nil {
+		return nil, err
+	}
+	g := &generation{custom: custom, versions: make(map[string]*httpapi.Custom), idle: make(chan struct{})}
+	if g.upstream, err = s.newUpstream(custom); err != nil {
+		return nil, err
+	}
+	// Asking for one storage makes them all.
+	if _, err := g.upstream.GetCustomResourceListerCollectionDeleter(definition); err != nil {
+		return nil, err
+	}
+	if err := custom.Finish(); err != nil {
+		return nil, err
+	}
+	g.ending, g.end = context.WithCancel(context.Background())
+	if !e.begin(g.run) {
+		g.end()
+		_ = custom.Run(g.ending) // gives back what it holds
+		return nil, errRetired
+	}
+	for i := range spec.Versions {
+		if err := g.addVersion(definition, &spec.Versions[i]); err != nil {
+			g.retire()
+			return nil, err
+		}
+	}
+	loading, cancel := context.WithTimeout(g.ending, loadTimeout)
+	defer cancel()
+	if err := custom.WaitReady(loading); err != nil {
+		e.config.Logger.Warn("custom resources are loaded late", "resource", custom.GroupResource, "error", err)
+	}
+	return g, nil
+}
+
+// newUpstream makes upstream's handler around s alone.
+func (s *serving) newUpstream(custom *registry.Custom) (customHandler, error) {
+	c := &s.extensions.config
+	schemas, err := s.extensions.schemas()
+	if err != nil {
+		return nil, err
+	}
+	return apiextensionsserver.NewCustomResourceDefinitionHandler(nil, nil, only{s}, s.extensions.unknown(), custom,
+		c.Admission, nil, s.extensions.webhooks, s.extensions.webhooks.auth, 1, c.Authorizer,
+		c.RequestTimeout, c.MinRequestTimeout, schemas, c.MaxRequestBodyBytes)
+}
+
+// only is an informer and a lister of one definition, which tell of no changes:
+// generations come and go instead.
+type only struct{ serving *serving }
+
+// Informer implements informers.CustomResourceDefinitionInformer.
+func (only) Informer() cache.SharedIndexInformer { return silent{} }
+
+// Lister implements informers.CustomResourceDefinitionInformer.
+func (o only) Lister() listers.CustomResourceDefinitionLister { return o }
+
+// List implements listers.CustomResourceDefinitionLister.
+func (o only) List(labels.Selector) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+	return []*apiextensionsv1.CustomResourceDefinition{o.serving.definition.Load()}, nil
+}
+
+// Get implements listers.CustomResourceDefinitionLister.
+func (o only) Get(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
+	if definition := o.serving.definition.Load(); definition.Name == name {
+		return definition, nil
+	}
+	return nil, apierrors.NewNotFound(apiextensionsv1.Resource("customresourcedefinitions"), name)
+}
+
+var _ informers.CustomResourceDefinitionInformer = only{}
+
+// silent is an informer that nothing is heard of.
+type silent struct{ cache.SharedIndexInformer }
+
+// AddEventHandler implements cache.SharedInformer.
+func (silent) AddEventHandler(cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	return nil, nil
+}
+
+// addVersion adds a version, if it is served.
+func (g *generation) addVersion(definition *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) error {
+	if !v.Served {
+		return nil
+	}
+	names := &definition.Status.AcceptedNames
+	gv := schema.GroupVersion{Group: definition.Spec.Group, Version: v.Name}
+	// If a column cannot be understood, upstream prints those before it.
+	table, _ := tableconvertor.New(columns(v))
+	view, err := g.custom.View(gv.WithKind(names.Kind), names.ListKind, table)
+	if err != nil {
+		return err
+	}
+	config := httpapi.CustomConfig{
+		Resource:   gv.WithResource(names.Plural),
+		Namespaced: definition.Spec.Scope == apiextensionsv1.NamespaceScoped,
+		View:       view,
+		Table:      table,
+		Warnings:   warnings(definition, v),
+	}
+	for _, f := range v.SelectableFields {
+		config.Fields = append(config.Fields, strings.TrimPrefix(f.JSONPath, "."))
+	}
+	g.versions[v.Name] = httpapi.NewCustom(config)
+	return nil
+}
+
+// columns are what objects are printed in, beside their names.
+func columns(v *apiextensionsv1.CustomResourceDefinitionVersion) []apiextensionsv1.CustomResourceColumnDefinition {
+	if len(v.AdditionalPrinterColumns) > 0 {
+		return v.AdditionalPrinterColumns
+	}
+	return []apiextensionsv1.CustomResourceColumnDefinition{{
+		Name: "Age", Type: "date", JSONPath: ".metadata.creationTimestamp",
+		Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"],
+	}}
+}
+
+// warnings are what clients of a deprecated version are told.
+func warnings(definition *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) []string {
+	switch {
+	case !v.Deprecated:
+		return nil
+	case v.DeprecationWarning != nil:
+		return []string{*v.DeprecationWarning}
+	}
+	group, kind := definition.Spec.Group, definition.Spec.Names.Kind
+	text := fmt.Sprintf("%s/%s %s is deprecated", group, v.Name, kind)
+	newest := v.Name
+	for _, other := range definition.Spec.Versions {
+		if other.Served && !other.Deprecated && apiversion.CompareKubeAwareVersionStrings(newest, other.Name) < 0 {
+			newest = other.Name
+		}
+	}
+	if newest != v.Name {
+		text += fmt.Sprintf("; use %s/%s %s", group, newest, kind)
+	}
+	return []string{text}
+}
+
+// run keeps the cache until the generation is retired and idle, or ctx ends.
+func (g *generation) run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = g.custom.Run(ctx) // ends with ctx; what its feed meets is logged there
+	}()
+	select {
+	case <-g.idle:
+	case <-ctx.Done():
+	}
+	cancel()
+	<-ended
+	g.end()
+}
+
+// acquire begins a request, unless the generation is retired. release ends it.
+func (g *generation) acquire() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.retired {
+		return false
+	}
+	g.users++
+	return true
+}
+
+func (g *generation) release() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.users--; g.users == 0 && g.retired {
+		close(g.idle)
+	}
+}
+
+// retire lets no further request begin and ends those that last.
+func (g *generation) retire() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.retired {
+		return
+	}
+	g.retired = true
+	g.end()
+	if g.users == 0 {
+		close(g.idle)
+	}
+}

@@ -1,0 +1,154 @@
+package extension
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/util/notfoundhandler"
+
+	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/internal/registry"
+)
+
+var _ httpapi.Extensions = (*Extensions)(nil)
+
+// catchUp is how long a request for what is not known waits for the informer.
+const catchUp = 2 * time.Second
+
+// Custom implements httpapi.Extensions.
+func (e *Extensions) Custom(r *httpapi.Request) (c *httpapi.Custom, done func()) {
+	s := (*e.servings.Load())[schema.GroupResource{Group: r.Group, Resource: r.Resource}]
+	if s == nil || !s.offers(r.Version) {
+		return nil, nil
+	}
+	g, err := s.get()
+	if err != nil || g.versions[r.Version] == nil || !g.acquire() {
+		return nil, nil
+	}
+	return g.versions[r.Version], g.release
+}
+
+// Groups implements httpapi.Extensions.
+func (e *Extensions) Groups() []metav1.APIGroup { return e.discovery.groups() }
+
+// ServeHTTP implements http.Handler: upstream's handler of custom resources does what
+// is not answered from encoded bytes.
+func (e *Extensions) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	info, ok := apirequest.RequestInfoFrom(req.Context())
+	if !ok || !info.IsResourceRequest {
+		e.discovery.serve(w, req, e.unknown())
+		return
+	}
+	for {
+		s := e.find(req.Context(), info)
+		if s == nil {
+			e.unknown().ServeHTTP(w, req)
+			return
+		}
+		g, err := s.get()
+		switch {
+		case err == nil && g.acquire():
+			defer g.release()
+			g.serve(w, req, info)
+			return
+		case err != nil && !errors.Is(err, errRetired):
+			e.config.Logger.Error("custom resource cannot be served", "resource", info.Resource, "group", info.APIGroup, "error", err)
+			fail(w, req, info, apierrors.NewInternalError(errors.New("error resolving resource")))
+			return
+		}
+		// The definition has changed since, or nothing is served any more.
+		if !e.moved(req.Context(), info, s) {
+			fail(w, req, info, apierrors.NewServiceUnavailable("the definition of the resource is changing, please try again"))
+			return
+		}
+	}
+}
+
+// serve hands a request to upstream's handler.
+func (g *generation) serve(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo) {
+	if info.Verb == "watch" {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		defer context.AfterFunc(g.ending, cancel)()
+		req = req.WithContext(ctx)
+	}
+	filters.WithWarningRecorder(g.upstream).ServeHTTP(w, req)
+}
+
+func fail(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo, err error) {
+	gv := schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}
+	responsewriters.ErrorNegotiated(err, apiextensionsserver.Codecs, gv, w, req)
+}
+
+// unknown answers for what nobody serves.
+func (e *Extensions) unknown() http.Handler {
+	return notfoundhandler.New(apiextensionsserver.Codecs, func(context.Context) bool { return e.isSynced() })
+}
+
+// find returns what serves a request, nil if nothing does: not even after what the
+// store has now was looked at.
+func (e *Extensions) find(ctx context.Context, info *apirequest.RequestInfo) *serving {
+	gr := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
+	s := (*e.servings.Load())[gr]
+	if s != nil && s.offers(info.APIVersion) || e.builtIn.Has(gr.Group) {
+		return s
+	}
+	revision, ok := e.stored(ctx, gr)
+	if !ok {
+		return nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, catchUp)
+	defer cancel()
+	e.news.until(bounded, func() bool {
+		s = (*e.servings.Load())[gr]
+		return s != nil && s.revision() >= revision
+	})
+	if s == nil || !s.offers(info.APIVersion) {
+		return nil
+	}
+	return s
+}
+
+// stored returns the revision of the definition of gr that the store has now.
+func (e *Extensions) stored(ctx context.Context, gr schema.GroupResource) (int64, bool) {
+	definitions := apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
+	endpoint := e.config.Registry.Endpoint(definitions, "")
+	o, err := endpoint.View.Resource.Get(ctx, registry.Scope{Name: gr.Resource + "." + gr.Group}, "")
+	if err != nil {
+		return 0, false
+	}
+	return o.Revision(), true
+}
+
+// moved waits until something else than s is served, and reports whether it is.
+func (e *Extensions) moved(ctx context.Context, info *apirequest.RequestInfo, s *serving) bool {
+	bounded, cancel := context.WithTimeout(ctx, catchUp)
+	defer cancel()
+	return e.news.until(bounded, func() bool {
+		return (*e.servings.Load())[schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}] != s
+	})
+}
+
+// GetCustomResourceListerCollectionDeleter implements finalizer.CRClientGetter.
+func (e *Extensions) GetCustomResourceListerCollectionDeleter(definition *apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
+	s := (*e.servings.Load())[resourceOf(definition)]
+	if s == nil || s.definition.Load().UID != definition.UID {
+		return nil, apierrors.NewNotFound(apiextensionsv1.Resource("customresourcedefinitions"), definition.Name)
+	}
+	g, err := s.get()
+	if err != nil {
+		return nil, err
+	}
+	return g.upstream.GetCustomResourceListerCollectionDeleter(definition)
+}
