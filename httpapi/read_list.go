@@ -29,14 +29,12 @@ func (x *exchange) list(i *installed) {
 	size := 0
 	if err == nil {
 		scope = listScope(x.scopeOf(i, o))
-		size, err = x.sendListing(i, f, o, func(size int) { x.observe(i, scope, size) })
+		size, err = x.sendListing(i, f, o)
 	}
 	if err != nil {
 		x.fail(err)
 	}
-	if size != unknownSize {
-		x.observe(i, scope, size)
-	}
+	x.observe(i, scope, size)
 }
 
 // listScope is the scope of a list in metrics.
@@ -52,13 +50,11 @@ func listScope(scope registry.Scope) string {
 }
 
 // sendListing answers with what o selects and returns the size of the body before
-// compression; unknownSize if it is to be told to sent when it is over. Nothing was sent
-// if there is an error.
-func (x *exchange) sendListing(i *installed, f format, o *internalversion.ListOptions, sent func(size int)) (int, error) {
+// compression. Nothing was sent if there is an error.
+func (x *exchange) sendListing(i *installed, f format, o *internalversion.ListOptions) (int, error) {
 	ctx, cancel := x.bounded()
 	defer cancel()
 	room := lists.Get().(*listBody)
-	room.sent = sent
 	listing, err := i.view.Resource.List(ctx, registry.ListRequest{
 		Scope:           x.scopeOf(i, o),
 		ResourceVersion: o.ResourceVersion,
@@ -80,15 +76,15 @@ func (x *exchange) sendListing(i *installed, f format, o *internalversion.ListOp
 			return size, err
 		}
 	}
-	size, taken, err := x.sendList(ctx, i, f, listing, room)
-	if !taken {
+	size, sent, err := x.sendList(ctx, i, f, listing, room)
+	if !sent {
 		room.Close()
 	}
 	return size, err
 }
 
-// sendList answers with a listing. taken says that room belongs to the response.
-func (x *exchange) sendList(ctx context.Context, i *installed, f format, listing registry.Listing, room *listBody) (size int, taken bool, err error) {
+// sendList answers with a listing. sent says that room belongs to the response.
+func (x *exchange) sendList(ctx context.Context, i *installed, f format, listing registry.Listing, room *listBody) (size int, sent bool, err error) {
 	if f.isTable() {
 		options, err := x.tableOptions(f)
 		if err != nil {
@@ -113,23 +109,18 @@ func (x *exchange) sendList(ctx context.Context, i *installed, f format, listing
 	if f.convert != nil && f.convert.Kind == "PartialObjectMetadata" {
 		return 0, false, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", newList(i)))
 	}
-	if err := room.fill(i.view.Form(f.media(), f.shape()), listing.Meta, x.chunks() && f.mediaType != runtime.ContentTypeYAML); err != nil {
+	if err := room.fill(i.view.Form(f.media(), f.shape()), listing.Meta); err != nil {
 		return 0, false, err
 	}
 	size = room.size
-	taken = x.sendWhole(f, size, room)
-	return size, taken, nil
+	sent = x.sendWhole(f, size, room)
+	return size, sent, nil
 }
 
 // sendWhole answers with the size bytes that body writes, in the way that f and the
-// client ask for. It reports whether body belongs to the response. What is large and
-// rewritten, or of unknown size, is sent as it is made.
+// client ask for. It reports whether body belongs to the response.
 func (x *exchange) sendWhole(f format, size int, body writerToCloser) bool {
-	piecemeal := size == unknownSize || size >= streamFrom && x.chunks() && f.rewritten() && f.mediaType != runtime.ContentTypeYAML
 	switch {
-	case piecemeal:
-		x.sendPiecemeal(f, body)
-		return true
 	case f.rewritten():
 		whole := bytes.NewBuffer(make([]byte, 0, size))
 		if _, err := body.WriteTo(whole); err != nil {
@@ -147,19 +138,6 @@ func (x *exchange) sendWhole(f format, size int, body writerToCloser) bool {
 	}
 	x.sendFrom(http.StatusOK, f.mediaType, size, body)
 	return true
-}
-
-// sendPiecemeal answers with what body writes, a large list, as it is made.
-func (x *exchange) sendPiecemeal(f format, body writerToCloser) {
-	if f.rewritten() {
-		body = prettyBody{body}
-	}
-	if acceptsGzip(x.peek("Accept-Encoding")) {
-		x.set("Content-Encoding", "gzip")
-		x.add("Vary", "Accept-Encoding")
-		body = gzipBody{body}
-	}
-	x.sendChunked(http.StatusOK, f.mediaType, body)
 }
 
 // tableBody writes a table. It owns room, which holds the objects in it.
@@ -211,9 +189,8 @@ func newList(i *installed) any {
 	return nil
 }
 
-// listBody writes a list from the shared bytes of its items, or makes those that are
-// not kept as it goes. It comes from lists and returns there when closed; what it points
-// at stays shared.
+// listBody writes a list from the shared bytes of its items. It comes from lists
+// and returns there when closed; what it points at stays shared.
 //
 // It holds no items that cost memory of their own, lest clients that read slowly hold
 // what the cache has dropped: those are asked for once more when they are written.
@@ -222,38 +199,24 @@ type listBody struct {
 	meta    wire.ListMeta
 	objects []*cache.Object
 	items   [][]byte // of all objects if they are parts of them, else a few to be written
-	source  registry.Source
+	item    func(*cache.Object) ([]byte, error)
 	sum     int // of the items' sizes
-	size    int // of the body, unknownSize if items are made as they are written
-
-	sent func(size int) // is told what was written, if that was not known
+	size    int // of the body
 }
 
 var lists = sync.Pool{New: func() any { return new(listBody) }}
 
-const (
-	// keepItems bounds what a listBody that waits for its next use holds on to.
-	keepItems = 1 << 15
-	// streamFrom is the size of canonical encodings from which a list is sent without
-	// making its items beforehand. It leaves no doubt that the list is to be compressed.
-	streamFrom = 4 * compressFrom
-)
+// keepItems bounds what a listBody that waits for its next use holds on to.
+const keepItems = 1 << 15
 
-// fill learns the body's size, if that costs no items that are made twice. Otherwise the
-// list is streamed, if it is a large one and that is allowed. All that can fail for an
-// object of the list does so here, before the first byte is sent, but for what a value in
-// it may do to its JSON.
-func (b *listBody) fill(form *registry.Form, meta wire.ListMeta, stream bool) error {
+// fill gets the items of the objects and learns the body's size. All that can
+// fail does so here, before the first byte is sent.
+func (b *listBody) fill(form *registry.Form, meta wire.ListMeta) error {
 	b.form, b.meta, b.items, b.sum = form, meta, b.items[:0], 0
-	b.source = form.Source(b.objects)
+	b.item = form.Source(b.objects).Item
 	sliced := form.Sliced()
-	if stream && form.MediaType() == registry.JSON && registry.BodyBytes(b.objects) >= streamFrom && !b.kept() {
-		b.size = unknownSize
-		return b.readable()
-	}
-	b.sum = 0
 	for _, o := range b.objects {
-		item, err := b.source.Item(o)
+		item, err := b.item(o)
 		if err != nil {
 			return err
 		}
@@ -266,48 +229,15 @@ func (b *listBody) fill(form *registry.Form, meta wire.ListMeta, stream bool) er
 	return nil
 }
 
-// kept reports whether no item is to be made.
-func (b *listBody) kept() bool {
-	for _, o := range b.objects {
-		if _, ok := b.source.Kept(o); !ok {
-			return false
-		}
-	}
-	return true
-}
-
-// readable returns the error of an object that has one.
-func (b *listBody) readable() error {
-	for _, o := range b.objects {
-		if o.Err() != nil {
-			return o.Err()
-		}
-	}
-	return nil
-}
-
 // WriteTo implements io.WriterTo.
 func (b *listBody) WriteTo(w io.Writer) (int64, error) {
 	out := newChunkWriter(w)
 	defer out.release()
 	out.buf = b.form.AppendListHeader(out.buf, b.meta, len(b.objects), b.sum)
-	write := b.writeKept
-	if b.size == unknownSize {
-		write = b.writeMade
-	}
-	if err := write(out); err != nil {
-		return out.written, err
-	}
-	out.buf = b.form.AppendListFooter(out.buf, b.meta, len(b.objects))
-	out.flush()
-	return out.written, out.err
-}
-
-func (b *listBody) writeKept(out *chunkWriter) error {
 	for i := 0; i < len(b.objects); {
 		items, err := b.ahead(i)
 		if err != nil {
-			return err
+			return out.written, err
 		}
 		for _, item := range items {
 			out.buf = b.form.AppendItemHeader(out.buf, i, item)
@@ -315,27 +245,9 @@ func (b *listBody) writeKept(out *chunkWriter) error {
 			i++
 		}
 	}
-	return nil
-}
-
-// writeMade writes items that are kept, and makes the others in the place where they are
-// sent from.
-func (b *listBody) writeMade(out *chunkWriter) error {
-	for i, o := range b.objects {
-		out.buf = b.form.AppendItemHeader(out.buf, i, nil) // in JSON it does not look at the item
-		before := len(out.buf)
-		shared, made, err := b.source.Next(out.buf, o)
-		if err != nil {
-			return err
-		}
-		b.sum += len(made) - before + len(shared)
-		out.buf = made
-		out.write(shared)
-		if out.err != nil {
-			return out.err
-		}
-	}
-	return nil
+	out.buf = b.form.AppendListFooter(out.buf, b.meta, len(b.objects))
+	out.flush()
+	return out.written, out.err
 }
 
 // ahead returns items from the i-th on. A few are asked for at a time: in between,
@@ -346,7 +258,7 @@ func (b *listBody) ahead(i int) ([][]byte, error) {
 	}
 	b.items = b.items[:0]
 	for _, o := range b.objects[i:min(i+registry.Ahead, len(b.objects))] {
-		item, err := b.source.Item(o)
+		item, err := b.item(o)
 		if err != nil {
 			return nil, err
 		}
@@ -357,9 +269,6 @@ func (b *listBody) ahead(i int) ([][]byte, error) {
 
 // Close gives b back.
 func (b *listBody) Close() error {
-	if b.size == unknownSize {
-		b.sent(b.sum)
-	}
 	clear(b.objects[:cap(b.objects)])
 	clear(b.items[:cap(b.items)])
 	if cap(b.objects) > keepItems || cap(b.items) > keepItems {
@@ -375,8 +284,7 @@ const (
 	// to stay in the processor's cache.
 	chunkSize  = 4 * recordSize
 	recordSize = 16 << 10
-	chunkRoom  = 16 << 10 // for what is appended before it is known to fit
-	keepChunk  = 4 * chunkSize
+	chunkRoom  = 4 << 10 // for what is appended before it is known to fit
 )
 
 // chunkWriter gathers small pieces into writes of whole TLS records. After an error
@@ -447,8 +355,6 @@ func (c *chunkWriter) release() {
 		c.nested--
 		return
 	}
-	if c.w = nil; cap(c.buf) > keepChunk {
-		return
-	}
+	c.w = nil
 	chunks.Put(c)
 }
