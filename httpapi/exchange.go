@@ -99,6 +99,9 @@ func (x *exchange) write(w io.Writer) error {
 	if x.body == nil {
 		return x.writeBuffered(out)
 	}
+	if x.size == unknownSize {
+		return x.writeChunked(out)
+	}
 	resp := &x.fast.Response
 	resp.Header.SetContentLength(x.size)
 	out.buf = resp.Header.AppendBytes(out.buf)

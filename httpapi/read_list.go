@@ -29,12 +29,14 @@ func (x *exchange) list(i *installed) {
 	size := 0
 	if err == nil {
 		scope = listScope(x.scopeOf(i, o))
-		size, err = x.sendListing(i, f, o)
+		size, err = x.sendListing(i, f, o, func(size int) { x.observe(i, scope, size) })
 	}
 	if err != nil {
 		x.fail(err)
 	}
-	x.observe(i, scope, size)
+	if size != unknownSize {
+		x.observe(i, scope, size)
+	}
 }
 
 // listScope is the scope of a list in metrics.
@@ -50,11 +52,13 @@ func listScope(scope registry.Scope) string {
 }
 
 // sendListing answers with what o selects and returns the size of the body before
-// compression. Nothing was sent if there is an error.
-func (x *exchange) sendListing(i *installed, f format, o *internalversion.ListOptions) (int, error) {
+// compression; unknownSize if it is to be told to sent when it is over. Nothing was sent
+// if there is an error.
+func (x *exchange) sendListing(i *installed, f format, o *internalversion.ListOptions, sent func(size int)) (int, error) {
 	ctx, cancel := x.bounded()
 	defer cancel()
 	room := lists.Get().(*listBody)
+	room.sent = sent
 	listing, err := i.view.Resource.List(ctx, registry.ListRequest{
 		Scope:           x.scopeOf(i, o),
 		ResourceVersion: o.ResourceVersion,
@@ -76,15 +80,15 @@ func (x *exchange) sendListing(i *installed, f format, o *internalversion.ListOp
 			return size, err
 		}
 	}
-	size, sent, err := x.sendList(ctx, i, f, listing, room)
-	if !sent {
+	size, taken, err := x.sendList(ctx, i, f, listing, room)
+	if !taken {
 		room.Close()
 	}
 	return size, err
 }
 
-// sendList answers with a listing. sent says that room belongs to the response.
-func (x *exchange) sendList(ctx context.Context, i *installed, f format, listing registry.Listing, room *listBody) (size int, sent bool, err error) {
+// sendList answers with a listing. taken says that room belongs to the response.
+func (x *exchange) sendList(ctx context.Context, i *installed, f format, listing registry.Listing, room *listBody) (size int, taken bool, err error) {
 	if f.isTable() {
 		options, err := x.tableOptions(f)
 		if err != nil {
@@ -109,18 +113,23 @@ func (x *exchange) sendList(ctx context.Context, i *installed, f format, listing
 	if f.convert != nil && f.convert.Kind == "PartialObjectMetadata" {
 		return 0, false, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", newList(i)))
 	}
-	if err := room.fill(i.view.Form(f.media(), f.shape()), listing.Meta); err != nil {
+	if err := room.fill(i.view.Form(f.media(), f.shape()), listing.Meta, x.chunks() && f.mediaType != runtime.ContentTypeYAML); err != nil {
 		return 0, false, err
 	}
 	size = room.size
-	sent = x.sendWhole(f, size, room)
-	return size, sent, nil
+	taken = x.sendWhole(f, size, room)
+	return size, taken, nil
 }
 
 // sendWhole answers with the size bytes that body writes, in the way that f and the
-// client ask for. It reports whether body belongs to the response.
+// client ask for. It reports whether body belongs to the response. What is large and
+// rewritten, or of unknown size, is sent as it is made.
 func (x *exchange) sendWhole(f format, size int, body writerToCloser) bool {
+	piecemeal := size == unknownSize || size >= streamFrom && x.chunks() && f.rewritten() && f.mediaType != runtime.ContentTypeYAML
 	switch {
+	case piecemeal:
+		x.sendPiecemeal(f, body)
+		return true
 	case f.rewritten():
 		whole := bytes.NewBuffer(make([]byte, 0, size))
 		if _, err := body.WriteTo(whole); err != nil {
@@ -138,6 +147,19 @@ func (x *exchange) sendWhole(f format, size int, body writerToCloser) bool {
 	}
 	x.sendFrom(http.StatusOK, f.mediaType, size, body)
 	return true
+}
+
+// sendPiecemeal answers with what body writes, a large list, as it is made.
+func (x *exchange) sendPiecemeal(f format, body writerToCloser) {
+	if f.rewritten() {
+		body = prettyBody{body}
+	}
+	if acceptsGzip(x.peek("Accept-Encoding")) {
+		x.set("Content-Encoding", "gzip")
+		x.add("Vary", "Accept-Encoding")
+		body = gzipBody{body}
+	}
+	x.sendChunked(http.StatusOK, f.mediaType, body)
 }
 
 // tableBody writes a table. It owns room, which holds the objects in it.
@@ -189,8 +211,9 @@ func newList(i *installed) any {
 	return nil
 }
 
-// listBody writes a list from the shared bytes of its items. It comes from lists
-// and returns there when closed; what it points at stays shared.
+// listBody writes a list from the shared bytes of its items, or makes those that are
+// not kept as it goes. It comes from lists and returns there when closed; what it points
+// at stays shared.
 //
 // It holds no items that cost memory of their own, lest clients that read slowly hold
 // what the cache has dropped: those are asked for once more when they are written.
@@ -199,24 +222,38 @@ type listBody struct {
 	meta    wire.ListMeta
 	objects []*cache.Object
 	items   [][]byte // of all objects if they are parts of them, else a few to be written
-	item    func(*cache.Object) ([]byte, error)
+	source  registry.Source
 	sum     int // of the items' sizes
-	size    int // of the body
+	size    int // of the body, unknownSize if items are made as they are written
+
+	sent func(size int) // is told what was written, if that was not known
 }
 
 var lists = sync.Pool{New: func() any { return new(listBody) }}
 
-// keepItems bounds what a listBody that waits for its next use holds on to.
-const keepItems = 1 << 15
+const (
+	// keepItems bounds what a listBody that waits for its next use holds on to.
+	keepItems = 1 << 15
+	// streamFrom is the size of canonical encodings from which a list is sent without
+	// making its items beforehand. It leaves no doubt that the list is to be compressed.
+	streamFrom = 4 * compressFrom
+)
 
-// fill gets the items of the objects and learns the body's size. All that can
-// fail does so here, before the first byte is sent.
-func (b *listBody) fill(form *registry.Form, meta wire.ListMeta) error {
+// fill learns the body's size, if that costs no items that are made twice. Otherwise the
+// list is streamed, if it is a large one and that is allowed. All that can fail for an
+// object of the list does so here, before the first byte is sent, but for what a value in
+// it may do to its JSON.
+func (b *listBody) fill(form *registry.Form, meta wire.ListMeta, stream bool) error {
 	b.form, b.meta, b.items, b.sum = form, meta, b.items[:0], 0
-	b.item = form.Source(b.objects).Item
+	b.source = form.Source(b.objects)
 	sliced := form.Sliced()
+	if stream && form.MediaType() == registry.JSON && registry.BodyBytes(b.objects) >= streamFrom && !b.kept() {
+		b.size = unknownSize
+		return b.readable()
+	}
+	b.sum = 0
 	for _, o := range b.objects {
-		item, err := b.item(o)
+		item, err := b.source.Item(o)
 		if err != nil {
 			return err
 		}
@@ -229,15 +266,48 @@ func (b *listBody) fill(form *registry.Form, meta wire.ListMeta) error {
 	return nil
 }
 
+// kept reports whether no item is to be made.
+func (b *listBody) kept() bool {
+	for _, o := range b.objects {
+		if _, ok := b.source.Kept(o); !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// readable returns the error of an object that has one.
+func (b *listBody) readable() error {
+	for _, o := range b.objects {
+		if o.Err() != nil {
+			return o.Err()
+		}
+	}
+	return nil
+}
+
 // WriteTo implements io.WriterTo.
 func (b *listBody) WriteTo(w io.Writer) (int64, error) {
 	out := newChunkWriter(w)
 	defer out.release()
 	out.buf = b.form.AppendListHeader(out.buf, b.meta, len(b.objects), b.sum)
+	write := b.writeKept
+	if b.size == unknownSize {
+		write = b.writeMade
+	}
+	if err := write(out); err != nil {
+		return out.written, err
+	}
+	out.buf = b.form.AppendListFooter(out.buf, b.meta, len(b.objects))
+	out.flush()
+	return out.written, out.err
+}
+
+func (b *listBody) writeKept(out *chunkWriter) error {
 	for i := 0; i < len(b.objects); {
 		items, err := b.ahead(i)
 		if err != nil {
-			return out.written, err
+			return err
 		}
 		for _, item := range items {
 			out.buf = b.form.AppendItemHeader(out.buf, i, item)
@@ -245,9 +315,27 @@ func (b *listBody) WriteTo(w io.Writer) (int64, error) {
 			i++
 		}
 	}
-	out.buf = b.form.AppendListFooter(out.buf, b.meta, len(b.objects))
-	out.flush()
-	return out.written, out.err
+	return nil
+}
+
+// writeMade writes items that are kept, and makes the others in the place where they are
+// sent from.
+func (b *listBody) writeMade(out *chunkWriter) error {
+	for i, o := range b.objects {
+		out.buf = b.form.AppendItemHeader(out.buf, i, nil) // in JSON it does not look at the item
+		before := len(out.buf)
+		shared, made, err := b.source.Next(out.buf, o)
+		if err != nil {
+			return err
+		}
+		b.sum += len(made) - before + len(shared)
+		out.buf = made
+		out.write(shared)
+		if out.err != nil {
+			return out.err
+		}
+	}
+	return nil
 }
 
 // ahead returns items from the i-th on. A few are asked for at a time: in between,
@@ -258,7 +346,7 @@ func (b *listBody) ahead(i int) ([][]byte, error) {
 	}
 	b.items = b.items[:0]
 	for _, o := range b.objects[i:min(i+registry.Ahead, len(b.objects))] {
-		item, err := b.item(o)
+		item, err := b.source.Item(o)
 		if err != nil {
 			return nil, err
 		}
@@ -269,6 +357,9 @@ func (b *listBody) ahead(i int) ([][]byte, error) {
 
 // Close gives b back.
 func (b *listBody) Close() error {
+	if b.size == unknownSize {
+		b.sent(b.sum)
+	}
 	clear(b.objects[:cap(b.objects)])
 	clear(b.items[:cap(b.items)])
 	if cap(b.objects) > keepItems || cap(b.items) > keepItems {
@@ -284,7 +375,8 @@ const (
 	// to stay in the processor's cache.
 	chunkSize  = 4 * recordSize
 	recordSize = 16 << 10
-	chunkRoom  = 4 << 10 // for what is appended before it is known to fit
+	chunkRoom  = 16 << 10 // for what is appended before it is known to fit
+	keepChunk  = 4 * chunkSize
 )
 
 // chunkWriter gathers small pieces into writes of whole TLS records. After an error
@@ -355,6 +447,8 @@ func (c *chunkWriter) release() {
 		c.nested--
 		return
 	}
-	c.w = nil
+	if c.w = nil; cap(c.buf) > keepChunk {
+		return
+	}
 	chunks.Put(c)
 }

@@ -114,11 +114,14 @@ func (s *stitcher) stitch(form *registry.Form, meta wire.ListMeta, objects []*ca
 	}
 	mean := body / int64(len(objects))
 	runs := max(1, 1<<bits.Len(uint(runBytes/max(1, mean)))>>1)
-	item := form.Source(objects).Item
+	from := pieceSource{form, form.Source(objects)}
+	if form.Planned() {
+		from.source = form.Passing() // a piece is kept in its place
+	}
 	l := &stitchedList{separator: separator(form)}
 	owner, sum, cost := weak.Make(form), 0, int64(0)
 	for rest := objects; len(rest) > 0; {
-		p, err := s.piece(pieceSource{form, item}, owner, rest, runs, cost <= s.limit/2)
+		p, err := s.piece(from, owner, rest, runs, cost <= s.limit/2)
 		if err != nil {
 			return nil, err
 		}
@@ -274,7 +277,7 @@ func (p *piece) cost() int64 {
 // pieceSource gives the items of pieces and what stands between them.
 type pieceSource struct {
 	wire.Writer
-	item func(*cache.Object) ([]byte, error)
+	source registry.Source
 }
 
 // deflater compresses pieces.
@@ -282,6 +285,7 @@ type deflater struct {
 	out  bytes.Buffer
 	z    *flate.Writer
 	head []byte
+	item []byte
 }
 
 var deflaters = sync.Pool{New: func() any {
@@ -302,9 +306,12 @@ func newPiece(from pieceSource, objects []*cache.Object, runs int) (*piece, erro
 	d.z.Reset(&d.out)
 	p := &piece{runs: runs, objects: make([]weak.Pointer[cache.Object], 0, len(objects))}
 	for i, o := range objects {
-		item, err := from.item(o)
+		item, made, err := from.source.Next(d.item[:0], o)
 		if err != nil {
 			return nil, err
+		}
+		if d.item = made; item == nil {
+			item = made
 		}
 		p.objects = append(p.objects, weak.Make(o))
 		p.sum += from.ItemSize(item)

@@ -345,8 +345,9 @@ func TestCompressedList(t *testing.T) {
 		for _, path := range []string{configmaps, "/api/v1/configmaps", configmaps + "?labelSelector=!x", configmaps + "?limit=10"} {
 			for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
 				a := p.same(t, call{method: "GET", path: path, header: map[string]string{"Accept": accept, "Accept-Encoding": "gzip"}})
+				length, chunked := a.header.Get("Content-Length"), strings.Contains(path, "Selector") // made as it is sent
 				if a.header.Get("Content-Encoding") != "gzip" || a.header.Get("Vary") != "Accept-Encoding" ||
-					a.header.Get("Content-Length") != fmt.Sprint(len(a.body)) {
+					length != fmt.Sprint(len(a.body)) && !(chunked && length == "") {
 					t.Errorf("%s %s: %d bytes with %v", path, accept, len(a.body), a.header)
 				}
 			}

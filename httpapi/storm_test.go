@@ -137,7 +137,7 @@ func TestListStorm(t *testing.T) {
 				return
 			}
 			accept := stormForms[i%len(stormForms)]
-			if whole := want[accept]; !bytes.Equal(body, whole) && !strings.Contains(accept, "as=Table") || len(body) != int(resp.ContentLength) {
+			if whole := want[accept]; !bytes.Equal(body, whole) && !strings.Contains(accept, "as=Table") || resp.ContentLength >= 0 && len(body) != int(resp.ContentLength) {
 				t.Errorf("list %d: %d bytes, want %d, announced %d", i, len(body), len(whole), resp.ContentLength)
 			}
 		})

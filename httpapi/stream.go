@@ -146,21 +146,13 @@ func (ws *watchStream) append(b *batch, d watch.Delivery) error {
 		b.buf, err = ws.form.AppendBookmark(b.buf, d.Revision, d.Type == watch.InitialEnd)
 		return err
 	}
-	item, err := ws.form.Item(d.Object)
-	if err == nil {
-		b.buf = ws.form.AppendFrame(b.buf, d.Type.String(), item)
-	}
+	b.buf, err = ws.form.AppendEvent(b.buf, d.Type.String(), d.Object)
 	return err
 }
 
 // buildFrame makes the frame of an event that all its watchers share.
 func (ws *watchStream) buildFrame(d watch.Delivery) ([]byte, error) {
-	item, err := ws.form.ItemAt(d.Object, d.Revision)
-	if err != nil {
-		return nil, err
-	}
-	event := d.Type.String()
-	return ws.form.AppendFrame(make([]byte, 0, ws.form.FrameSize(event, item)), event, item), nil
+	return ws.form.AppendEventAt(nil, d.Type.String(), d.Object, d.Revision)
 }
 
 // tableStream makes frames of rows. They are made for each watcher: only the first

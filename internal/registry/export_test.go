@@ -76,3 +76,13 @@ func (r *Resource) ShapeLayout() *wire.Fields {
 func (r *Resource) Shapes() (hits, misses uint64) {
 	return r.codec.shapes.hits.Load(), r.codec.shapes.misses.Load()
 }
+
+// ItemAt returns o as an item with revision in place of its own, as a DELETED
+// event shows it. The bytes are shared only if the revisions are equal.
+func (f *Form) ItemAt(o *cache.Object, revision int64) ([]byte, error) {
+	item, err := f.Item(o)
+	if err != nil || revision == o.Revision() {
+		return item, err
+	}
+	return f.AppendRevision(make([]byte, 0, len(item)+20), item, revision)
+}

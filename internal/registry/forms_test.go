@@ -233,9 +233,16 @@ func testView(t *testing.T, v *registry.View) {
 
 func testObject(t *testing.T, v *registry.View, f *registry.Form, u upstream, s sample) {
 	t.Helper()
+	_, passed, err := f.Passing().Next(nil, s.object) // before it is kept
+	if err != nil {
+		t.Fatal(err)
+	}
 	item, err := f.Item(s.object)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if !f.Sliced() {
+		equal(t, "passed", passed, item, len(item))
 	}
 	equal(t, "object", f.AppendObject(nil, item), u.body(t, s.read(t, v.Resource, s.revision)), f.ObjectSize(item))
 	equal(t, "added", f.AppendFrame(nil, "ADDED", item), u.frame(t, "ADDED", s.read(t, v.Resource, s.revision)), f.FrameSize("ADDED", item))
@@ -244,8 +251,19 @@ func testObject(t *testing.T, v *registry.View, f *registry.Form, u upstream, s 
 		if err != nil {
 			t.Fatal(err)
 		}
-		equal(t, "deleted", f.AppendFrame(nil, "DELETED", item), u.frame(t, "DELETED", s.read(t, v.Resource, revision)), f.FrameSize("DELETED", item))
+		want := u.frame(t, "DELETED", s.read(t, v.Resource, revision))
+		equal(t, "deleted", f.AppendFrame(nil, "DELETED", item), want, f.FrameSize("DELETED", item))
+		frame, err := f.AppendEventAt(nil, "DELETED", s.object, revision)
+		if err != nil {
+			t.Fatal(err)
+		}
+		equal(t, "event deleted", frame, want, len(want))
 	}
+	frame, err := f.AppendEvent([]byte("before"), "ADDED", s.object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "event", frame, append([]byte("before"), f.AppendFrame(nil, "ADDED", item)...), len(frame))
 	decodes := v.Resource.Decodes()
 	if again, err := f.Item(s.object); err != nil || !bytes.Equal(again, item) {
 		t.Errorf("item changed: %v", err)

@@ -122,6 +122,9 @@ func (f *Form) Source(objects []*cache.Object) Source {
 	return Source{f, uint64(float64(limit) / float64(need) * parts * 7 / 8)}
 }
 
+// Passing returns a source that keeps nothing that was not kept before.
+func (f *Form) Passing() Source { return Source{f, 0} }
+
 // keeps reports whether the item of o is one of those to keep.
 func (s Source) keeps(o *cache.Object) bool {
 	// Revisions are as good as at random when multiplied (Knuth's way to hash).
@@ -131,7 +134,7 @@ func (s Source) keeps(o *cache.Object) bool {
 // Kept returns the item of o if it costs nothing to make or was made before.
 func (s Source) Kept(o *cache.Object) ([]byte, bool) {
 	if s.Sliced() {
-		item, err := s.Item(o)
+		item, err := s.Form.Item(o)
 		return item, err == nil
 	}
 	if s.view.custom.is(s.shape, o) {
@@ -207,9 +210,9 @@ func (f *Form) AppendEvent(dst []byte, event string, o *cache.Object) ([]byte, e
 }
 
 // AppendEventAt appends the frame of an event that shows o with revision in place of its
-// own, as a DELETED event does. It keeps nothing.
+// own, as a DELETED event does.
 func (f *Form) AppendEventAt(dst []byte, event string, o *cache.Object, revision int64) ([]byte, error) {
-	return f.framed(dst, event, o, Source{f, 0}, revision)
+	return f.framed(dst, event, o, f.Passing(), revision)
 }
 
 func (f *Form) framed(dst []byte, event string, o *cache.Object, from Source, revision int64) ([]byte, error) {
@@ -238,16 +241,6 @@ func (f *Form) framed(dst []byte, event string, o *cache.Object, from Source, re
 
 // rooms holds buffers for items that are copied elsewhere.
 var rooms = sync.Pool{New: func() any { return new([]byte) }}
-
-// ItemAt returns o as an item with revision in place of its own, as a DELETED
-// event shows it. The bytes are shared only if the revisions are equal.
-func (f *Form) ItemAt(o *cache.Object, revision int64) ([]byte, error) {
-	item, err := f.Item(o)
-	if err != nil || revision == o.Revision() {
-		return item, err
-	}
-	return f.AppendRevision(make([]byte, 0, len(item)+20), item, revision)
-}
 
 // encode makes the item of o in this form from its canonical bytes.
 func (f *Form) encode(o *cache.Object) ([]byte, error) {

@@ -1,0 +1,97 @@
+package wire_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/larder-io/larder/internal/registry/wire"
+)
+
+// indented writes body to an Indenter in pieces that end at cuts.
+func indented(t failer, body []byte, cut func(rest int) int) []byte {
+	var out bytes.Buffer
+	in := wire.NewIndenter(&out, nil)
+	for rest := body; len(rest) > 0; {
+		n := cut(len(rest))
+		if m, err := in.Write(rest[:n]); m != n || err != nil {
+			t.Errorf("wrote %d of %d: %v", m, n, err)
+		}
+		rest = rest[n:]
+	}
+	if _, err := in.Flush(); err != nil {
+		t.Errorf("flush: %v", err)
+	}
+	return out.Bytes()
+}
+
+// TestIndenterIsPretty cuts lists anywhere and wants what the whole body gives.
+func TestIndenterIsPretty(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var items [][]byte
+		for range rapid.IntRange(0, 3).Draw(t, "items") {
+			items = append(items, must(json.Marshal(drawSet(t))))
+		}
+		body := wire.AppendList(nil, wire.JSON(statefulSets), wire.ListMeta{Revision: 5}, items)
+		got := indented(t, body, func(rest int) int { return rapid.IntRange(1, rest).Draw(t, "cut") })
+		same(t, "indented", got, must(wire.Pretty(body)))
+	})
+}
+
+func TestIndenterCases(t *testing.T) {
+	for _, body := range []string{
+		`{}`, `[]`, `{"a":{}}`, `[[],{},[{}]]`, `{"a":[1,-2.5e3,true,null],"b":"c"}`, `"\\"`, `{"\"{":"}\\\"]"}`, `1`,
+		` { "a" : [ ] , "b" : [ 1 ] }`, `{"a":"` + strings.Repeat(`x\"`, 20000) + `"}`,
+	} {
+		want := must(wire.Pretty([]byte(body)))
+		for _, size := range []int{1, 7, 1 << 20} {
+			got := indented(t, []byte(body), func(rest int) int { return min(rest, size) })
+			same(t, body[:min(40, len(body))], got, want)
+		}
+	}
+}
+
+type broken struct{}
+
+var errBroken = errors.New("broken")
+
+func (broken) Write([]byte) (int, error) { return 0, errBroken }
+
+func TestIndenterTellsOfErrors(t *testing.T) {
+	in := wire.NewIndenter(broken{}, nil)
+	if _, err := in.Write(bytes.Repeat([]byte("[]"), 1<<16)); !errors.Is(err, errBroken) {
+		t.Errorf("write: %v", err)
+	}
+	if _, err := in.Flush(); !errors.Is(err, errBroken) {
+		t.Errorf("flush: %v", err)
+	}
+}
+
+// FuzzIndenter indents any JSON in two pieces.
+func FuzzIndenter(f *testing.F) {
+	f.Add([]byte(`{"a":["b",{}]}`), 3)
+	f.Add([]byte(`"\\\""`), 2)
+	f.Fuzz(func(t *testing.T, body []byte, cut int) {
+		in := wire.NewIndenter(&bytes.Buffer{}, nil)
+		_, _ = in.Write(body) // whatever it is
+		want, err := wire.Pretty(body)
+		if err != nil {
+			return
+		}
+		first := true
+		got := indented(t, body, func(rest int) int {
+			if first && cut > 0 && cut < rest {
+				first = false
+				return cut
+			}
+			return rest
+		})
+		if !bytes.Equal(got, bytes.TrimRight(want, " \t\r\n")) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+}
