@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -96,6 +97,9 @@ func (x *exchange) sendObject(i *installed, f format, o *cache.Object) (int, err
 		return len(x.fast.Response.Body()), nil
 	}
 	if f.convert != nil && f.convert.Kind == "PartialObjectMetadataList" {
+		if i.bare {
+			return 0, errNoList
+		}
 		return 0, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", i.endpoint.Storage.New()))
 	}
 	form := i.view.Form(f.media(), f.shape())
@@ -117,6 +121,10 @@ func (x *exchange) sendObject(i *installed, f format, o *cache.Object) (int, err
 	}
 	return size, nil
 }
+
+// errNoList is what upstream says of an object without a Go type that is wanted as a list
+// (apimachinery pkg/apis/meta/v1/unstructured/unstructured.go).
+var errNoList = errors.New("content is not a list")
 
 // objectBody writes an object that is too small to be compressed and fits into what a
 // chunkWriter gathers.

@@ -81,10 +81,24 @@ func (g *generation) serve(w http.ResponseWriter, req *http.Request, info *apire
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
 		defer context.AfterFunc(g.ending, cancel)()
-		req = req.WithContext(ctx)
+		req, w = req.WithContext(ctx), flusher{w}
 	}
 	filters.WithWarningRecorder(g.upstream).ServeHTTP(w, req)
 }
+
+// flusher is a response that upstream's metrics let a stream through to: they ask for
+// http.CloseNotifier as well, although nobody waits for it.
+type flusher struct{ http.ResponseWriter }
+
+// Flush implements http.Flusher.
+func (f flusher) Flush() {
+	if inner, ok := f.ResponseWriter.(http.Flusher); ok {
+		inner.Flush()
+	}
+}
+
+// CloseNotify implements http.CloseNotifier: the request's context tells.
+func (flusher) CloseNotify() <-chan bool { return nil }
 
 func fail(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo, err error) {
 	gv := schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}

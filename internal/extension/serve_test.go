@@ -1,0 +1,130 @@
+package extension_test
+
+import (
+	"encoding/pem"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/larder-io/larder/kv"
+)
+
+func deleteNow() metav1.DeleteOptions { return metav1.DeleteOptions{} }
+
+func everythingBelow(key string) kv.RangeOptions { return kv.RangeOptions{Prefix: key} }
+
+// certificateOf is what to trust to reach a test's server.
+func certificateOf(server *httptest.Server) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+}
+
+// TestUnknown is what paths are answered that nobody serves.
+func TestUnknown(t *testing.T) {
+	s := newServer(t)
+	s.define(t, shelves)
+	for _, path := range []string{
+		"/apis/nobody.example.com/v1/things", "/apis/nobody.example.com/v1", "/apis/nobody.example.com", "/apis/example.com/v3/shelves",
+		"/apis/example.com/v1/boxes", "/apis/example.com/v1/shelves/x", "/apis/example.com/v9", "/apis/example.com/v1/namespaces/ns/shelves/x/y/z",
+	} {
+		for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodDelete} {
+			if a := s.ask(t, call{method: method, path: path}); a.code != http.StatusNotFound {
+				t.Errorf("%s %s: %s", method, path, a)
+			}
+		}
+	}
+}
+
+// TestDocuments is that discovery comes and goes with a definition.
+func TestDocuments(t *testing.T) {
+	s := newServer(t)
+	s.define(t, shelves)
+	s.eventually(t, call{method: http.MethodGet, path: "/apis/example.com/v1"}, func(a answer) bool { return a.code == http.StatusOK })
+	contains(t, s.get(t, "/apis/example.com/v1").body, `"name":"shelves"`, `"kind":"Shelf"`, `"storageVersionHash"`)
+	contains(t, s.get(t, "/apis/example.com").body, `"preferredVersion":{"groupVersion":"example.com/v2","version":"v2"}`)
+	contains(t, s.get(t, "/apis").body, `"name":"example.com"`)
+	const whole = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+	var list apidiscoveryv2.APIGroupDiscoveryList
+	must(t, yaml.Unmarshal([]byte(s.ask(t, call{method: http.MethodGet, path: "/apis", accept: whole}).body), &list))
+	last := list.Items[len(list.Items)-1]
+	if last.Name != "example.com" || len(last.Versions) != 2 || last.Versions[0].Version != "v2" {
+		t.Errorf("aggregated: %+v", last)
+	}
+	must(t, s.definitions.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), "shelves.example.com", deleteNow()))
+	for _, path := range []string{"/apis/example.com/v1", "/apis/example.com"} {
+		s.eventually(t, call{method: http.MethodGet, path: path}, func(a answer) bool { return a.code == http.StatusNotFound })
+	}
+	lacks(t, s.get(t, "/apis").body, "example.com/v1")
+	lacks(t, s.ask(t, call{method: http.MethodGet, path: "/apis", accept: whole}).body, `"example.com"`)
+}
+
+// TestServedAtOnce is that what a client was told is established is served, however far
+// the informer is.
+func TestServedAtOnce(t *testing.T) {
+	s := newServer(t)
+	for i := range 20 {
+		name := string(rune('a' + i))
+		s.define(t, shelves, func(d *apiextensionsv1.CustomResourceDefinition) {
+			d.Name = name + "shelves.example.com"
+			d.Spec.Names = apiextensionsv1.CustomResourceDefinitionNames{Plural: name + "shelves", Singular: name + "shelf", Kind: "Shelf" + name, ListKind: "Shelf" + name + "List"}
+		})
+		if a := s.get(t, "/apis/example.com/v1/"+name+"shelves"); a.code != http.StatusOK {
+			t.Fatalf("%s: %s", name, a)
+		}
+	}
+}
+
+// TestSubresources goes through status and scale.
+func TestSubresources(t *testing.T) {
+	s := newServer(t)
+	s.define(t, shelves, func(d *apiextensionsv1.CustomResourceDefinition) {
+		v := &d.Spec.Versions[0]
+		v.Schema.OpenAPIV3Schema.Properties["status"] = apiextensionsv1.JSONSchemaProps{
+			Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"books": {Type: "integer"}},
+		}
+		v.Subresources = &apiextensionsv1.CustomResourceSubresources{
+			Status: &apiextensionsv1.CustomResourceSubresourceStatus{},
+			Scale:  &apiextensionsv1.CustomResourceSubresourceScale{SpecReplicasPath: ".spec.width", StatusReplicasPath: ".status.books"},
+		}
+	})
+	const js, merge = "application/json", "application/merge-patch+json"
+	s.do(t, http.MethodPost, shelvesV1, js, `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"a"},"status":{"books":9}}`)
+	lacks(t, s.get(t, shelvesV1+"/a").body, "books")
+	s.do(t, http.MethodPatch, shelvesV1+"/a/status", merge, `{"status":{"books":3},"spec":{"width":1}}`)
+	contains(t, s.get(t, shelvesV1+"/a").body, `"books":3`, `"width":80`, `"generation":1`)
+	contains(t, s.get(t, shelvesV1+"/a/scale").body, `"kind":"Scale"`, `"replicas":80`, `"replicas":3`)
+	s.do(t, http.MethodPatch, shelvesV1+"/a/scale", merge, `{"spec":{"replicas":5}}`)
+	contains(t, s.get(t, shelvesV1+"/a").body, `"width":5`, `"generation":2`)
+	if a := s.get(t, shelvesV2+"/a/scale"); a.code != http.StatusNotFound {
+		t.Errorf("scale of a version without it: %s", a)
+	}
+}
+
+// TestApply is that server-side apply knows the schema: a list that is a map is merged
+// by its keys.
+func TestApply(t *testing.T) {
+	s := newServer(t)
+	s.define(t, shelves, func(d *apiextensionsv1.CustomResourceDefinition) {
+		kind := "map"
+		d.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["books"] = apiextensionsv1.JSONSchemaProps{
+			Type: "array", XListType: &kind, XListMapKeys: []string{"name"},
+			Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &apiextensionsv1.JSONSchemaProps{
+				Type: "object", Required: []string{"name"},
+				Properties: map[string]apiextensionsv1.JSONSchemaProps{"name": {Type: "string"}, "pages": {Type: "integer"}},
+			}},
+		}
+	})
+	const apply = "application/apply-patch+yaml"
+	head := "apiVersion: example.com/v1\nkind: Shelf\nmetadata: {name: a}\n"
+	s.do(t, http.MethodPatch, shelvesV1+"/a?fieldManager=one", apply, head+"books: [{name: p, pages: 1}]\n")
+	a := s.do(t, http.MethodPatch, shelvesV1+"/a?fieldManager=two", apply, head+"books: [{name: q, pages: 2}]\n")
+	contains(t, compact(t, a.body), `"books":[{"name":"p","pages":1},{"name":"q","pages":2}]`)
+	conflict := s.ask(t, call{method: http.MethodPatch, path: shelvesV1 + "/a?fieldManager=two", kind: apply, body: head + "books: [{name: p, pages: 3}]\n"})
+	if conflict.code != http.StatusConflict {
+		t.Errorf("conflict: %s", conflict)
+	}
+}
