@@ -106,14 +106,14 @@ func resident(t *testing.T, pid int) int {
 	return kib << 10
 }
 
-// narrow is a transport to a replica whose connections take little that is not read.
-func narrow(r *replica) *http.Transport {
+// narrow is a transport to a replica whose connections take few bytes that are not read.
+func narrow(r *replica, bytes int) *http.Transport {
 	transport := r.client.Transport.(bearer).Clone()
 	dialer := &net.Dialer{}
 	transport.DialContext = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dialer.DialContext(ctx, network, address)
 		if tcp, ok := conn.(*net.TCPConn); ok {
-			tcp.SetReadBuffer(4096)
+			tcp.SetReadBuffer(bytes)
 		}
 		return conn, err
 	}
@@ -131,7 +131,7 @@ func TestStuckWatchers(t *testing.T) {
 	start := w.force(t, "o00", "a")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	transport := narrow(r)
+	transport := narrow(r, 4<<10)
 	defer transport.CloseIdleConnections()
 	watch := func(client *http.Client) *http.Response {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s%s?watch=1&resourceVersion=%d", r.url, collection, start), nil)

@@ -24,6 +24,7 @@ type cluster struct {
 	outsider *kvtest.Outsider
 	network  *network
 	replicas []*replica
+	tokens   string // file with the clients' tokens
 }
 
 // replica is a Larder.
@@ -66,12 +67,12 @@ func newCluster(t *testing.T, members, replicas int) *cluster {
 	for name, id := range ids {
 		c.ids[name] = strconv.FormatUint(id, 16)
 	}
-	tokens := filepath.Join(t.TempDir(), "tokens.csv")
-	if err := os.WriteFile(tokens, []byte("tester,tester,tester,system:masters\n"), 0o600); err != nil {
+	c.tokens = filepath.Join(t.TempDir(), "tokens.csv")
+	if err := os.WriteFile(c.tokens, []byte("tester,tester,tester,system:masters\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for i := range replicas {
-		c.addReplica(t, "larder"+strconv.Itoa(i), servertest.Config{Tokens: tokens})
+		c.addReplica(t, "larder"+strconv.Itoa(i), servertest.Config{})
 	}
 	return c
 }
@@ -86,7 +87,7 @@ func (c *cluster) addReplica(t *testing.T, name string, config servertest.Config
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, MaxIdleConnsPerHost: 100, // a test's own server
 	}
 	t.Cleanup(transport.CloseIdleConnections)
-	config.Dir, config.Port = filepath.Join(t.TempDir(), name), proctest.Port(t)
+	config.Tokens, config.Dir, config.Port = c.tokens, filepath.Join(t.TempDir(), name), proctest.Port(t)
 	r := &replica{
 		Process: proctest.New(t, name, proctest.Role(t, larderVariable, config)),
 		name:    name, url: "https://127.0.0.1:" + strconv.Itoa(config.Port), client: &http.Client{Transport: bearer{transport}},

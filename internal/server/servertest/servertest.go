@@ -24,6 +24,7 @@ type Config struct {
 	Modes  []string // of authorization; none allows everything
 	// Compaction is how much history to keep; 0 keeps all.
 	Compaction time.Duration
+	CacheBytes int64 // beside present objects; 0 is the server's default
 }
 
 // Run serves as raw, a Config as JSON, says until the process is told to end. A test
@@ -39,6 +40,9 @@ func Run(raw string) error {
 	config.Store.Servers = told.Stores
 	config.Store.CompactionInterval = told.Compaction
 	config.Store.UnsafeNoFsync = true // the machine does not die in these tests
+	if told.CacheBytes > 0 {
+		config.CacheBytes = told.CacheBytes
+	}
 	config.Authentication.TokenFile = told.Tokens
 	if len(told.Modes) > 0 {
 		config.AuthorizationModes = told.Modes
