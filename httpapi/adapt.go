@@ -28,7 +28,7 @@ func (x *exchange) serveHTTP(h http.Handler) {
 	ctx, cancel := context.WithDeadline(x.trail.context(x.s.base), x.deadline)
 	req := x.http().WithContext(handlerContext(ctx, x.RequestInfo(), x.user, x.received))
 	w := newBuffered(cancel)
-	w.trail = x.takeTrail()
+	w.trail, w.place = x.takeTrail(), x.takePlace()
 	x.s.work.Go(func() {
 		defer cancel()
 		w.finish(x.logged(), h, req)
@@ -153,6 +153,7 @@ func (w *recorder) Write(p []byte) (int, error) {
 // reading end the connection gets.
 type buffered struct {
 	trail      *trail // that the handler ends
+	place      place  // that it has until it ends
 	cancel     context.CancelFunc
 	done       chan struct{} // closed when the handler has ended
 	overflowed chan struct{} // closed when pipe is to be read
@@ -201,6 +202,7 @@ func (w *buffered) finish(log []any, h http.Handler, req *http.Request) {
 		if out != nil {
 			out.CloseWithError(w.ending())
 		}
+		w.place.release()
 		close(w.done)
 	}()
 	h.ServeHTTP(w, req)

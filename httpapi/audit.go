@@ -128,7 +128,7 @@ func (x *exchange) closeTrail() {
 		return
 	}
 	x.trail.answer(x.fast.Response.StatusCode())
-	if x.body == nil || x.size <= recordSize {
+	if x.body == nil || x.size != unknownSize && x.size <= recordSize {
 		x.takeTrail().end()
 	}
 }

@@ -104,11 +104,10 @@ func methodString(b []byte) string {
 	return string(b)
 }
 
-// serve takes a parsed request through the chain. Flow control has its place between
-// impersonation and authorization.
+// serve takes a parsed request through the chain.
 func (x *exchange) serve() {
 	x.openTrail()
-	if x.setDeadline() && x.authenticate() && x.audit() && x.impersonate() && x.authorize() {
+	if x.setDeadline() && x.authenticate() && x.audit() && x.impersonate() && x.admit() && x.authorize() {
 		x.route()
 	}
 	x.closeTrail()

@@ -17,13 +17,16 @@
 //     credential that is not accepted is never taken for none. Then the audit policy is
 //     asked, and what it wants to know of the request is recorded from there on, up to
 //     the end of its answer.
-//  6. What the Request says is authorized, before anything is looked up.
-//  7. The Request is routed. GET, LIST and WATCH of a stored resource are answered
+//  6. Flow control gives it a seat among the requests that are served at once, for
+//     which it may have to wait, or refuses it. It keeps its seat until its answer has
+//     been written, a watch until it has been told what there is.
+//  7. What the Request says is authorized, before anything is looked up.
+//  8. The Request is routed. GET, LIST and WATCH of a stored resource are answered
 //     here: the media type is negotiated, options are validated, the registry gives
 //     objects at the revision that was asked for, and their shared bytes are written
 //     with a header and a footer of the request's own. A WATCH takes the connection
 //     and gives the rest of the request back.
-//  8. Everything else goes to a net/http handler, upstream's mostly, on a goroutine
+//  9. Everything else goes to a net/http handler, upstream's mostly, on a goroutine
 //     of its own, with copies of all that it may keep. Its answer is held back until it
 //     is whole or too large; a handler that streams gets the connection.
 //  9. A body, bounded in size and time, is read when a handler first asks for it and not
@@ -40,13 +43,11 @@
 // its first byte, or its end is marked: a client can tell a whole answer from one cut
 // short. Shared bytes hold nothing that depends on who asks.
 //
-// Not yet here: flow control, which stands before authorization.
-//
 // # Goroutines
 //
 // [Server.Run] owns all of them and returns after the last: one per
 // connection, one per upgraded connection, one per request of a net/http handler, one
-// that looks for clients that left. A handler may outlive its request's deadline, and
+// that looks for clients that left, one that reports how many requests there are. A handler may outlive its request's deadline, and
 // then keeps nothing but itself alive.
 //
 // A watch has a goroutine while it sends its head and its initial objects. Then it is

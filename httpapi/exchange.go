@@ -14,6 +14,8 @@ import (
 
 	"github.com/valyala/fasthttp"
 	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/larder-io/larder/internal/auth"
 )
 
 // exchange is one request on its way through the chain and its answer on the way
@@ -37,8 +39,10 @@ type exchange struct {
 	lazy     *handlerBody // of detached; nil if it has none
 
 	trail        *trail
-	impersonates bool // the request asks to act as somebody else
-	foreign      bool // it has credentials that are not remembered
+	place        place
+	class        *auth.FlowClass // nil: flow control has no say
+	impersonates bool            // the request asks to act as somebody else
+	foreign      bool            // it has credentials that are not remembered
 	session      *session
 	claims       attributes
 
@@ -157,13 +161,15 @@ func (x *exchange) gather() error {
 	return nil
 }
 
-// close ends what the response would have been written from, and the record of it.
+// close ends what the response would have been written from, the record of it, and that
+// it counts.
 func (x *exchange) close() {
 	if x.body != nil {
 		x.body.Close()
 		x.body = nil
 	}
 	x.takeTrail().end()
+	x.place.release()
 }
 
 // sendReader completes the response with what body yields, whose size is not known.

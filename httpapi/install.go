@@ -71,7 +71,10 @@ func (s *Server) install() error {
 	if err := (&describer{models: in.models, groups: groups, version: config.Version}).serve(t); err != nil {
 		return err
 	}
-	if err := serveMetrics(t, append(s.collectors(), config.Collectors...)...); err != nil {
+	if config.Flow != nil {
+		serveFlow(t, config.Flow)
+	}
+	if err := serveMetrics(t, config.Flow, append(s.collectors(), config.Collectors...)...); err != nil {
 		return err
 	}
 	serveVersionInfo(t, config.Version)

@@ -18,6 +18,7 @@ import (
 	"k8s.io/component-base/metrics/prometheus/slis"
 	_ "k8s.io/component-base/metrics/prometheus/workqueue" // workqueue_*: of upstream's controllers
 
+	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
 )
 
@@ -156,7 +157,7 @@ func (m *monitor) observe(code, size int, elapsed time.Duration) {
 
 // serveMetrics adds /metrics and /metrics/slis. Upstream's registry belongs to the
 // process; collectors belong to this server and are merged into its answers alone.
-func serveMetrics(t *table, collectors ...prometheus.Collector) error {
+func serveMetrics(t *table, flow *auth.Flow, collectors ...prometheus.Collector) error {
 	metrics.Register()
 	own := prometheus.NewRegistry()
 	for _, c := range collectors {
@@ -168,6 +169,9 @@ func serveMetrics(t *table, collectors ...prometheus.Collector) error {
 		families, err := legacyregistry.DefaultGatherer.Gather()
 		countWatches(families, t)
 		addTallies(families, t)
+		if flow != nil {
+			flow.AddTo(families)
+		}
 		return families, err
 	})
 	all := prometheus.Gatherers{upstream, own}

@@ -37,15 +37,22 @@ type pair struct {
 // serveBack runs a server of back that allows everything until the test ends.
 func serveBack(t testing.TB, back *registrytest.Server) *front {
 	t.Helper()
+	return serveBackWith(t, back, func(*Config) {})
+}
+
+func serveBackWith(t testing.TB, back *registrytest.Server, change func(*Config)) *front {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	config, pool := testTLS(t)
-	s, err := New(Config{
+	c := Config{
 		Registry: back.Registry, Listener: l, TLS: config, Version: testVersion(),
 		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
-	})
+	}
+	change(&c)
+	s, err := New(c)
 	if err != nil {
 		t.Fatal(err)
 	}

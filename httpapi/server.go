@@ -21,6 +21,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/server/healthz"
 
+	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
 )
 
@@ -46,6 +47,10 @@ type Config struct {
 	// records nothing.
 	AuditPolicy audit.PolicyRuleEvaluator
 	Audit       audit.Sink
+	// Flow decides which requests are served at once. If it is nil their number does:
+	// at most MaxInFlight that read and MaxMutatingInFlight others; 0 sets no bound.
+	Flow                             *auth.Flow
+	MaxInFlight, MaxMutatingInFlight int
 	// Admission may be nil.
 	Admission admission.Interface
 
@@ -150,6 +155,7 @@ type Server struct {
 	digester      *digester
 
 	deadlines deadlines
+	inflight  inflight
 	streams   streams
 	work      sync.WaitGroup // handlers that run on goroutines of their own
 	base      context.Context
@@ -208,6 +214,7 @@ func (s *Server) Run(ctx context.Context) error {
 	sweep, stopSweep := context.WithCancel(context.Background())
 	defer stopSweep()
 	group.Go(func() error { s.streams.sweep(sweep, sweepInterval); return nil })
+	group.Go(func() error { s.inflight.report(sweep); return nil })
 	group.Go(func() error {
 		<-groupCtx.Done()
 		defer stopSweep()

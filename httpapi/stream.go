@@ -31,7 +31,10 @@ func (x *exchange) watch(i *installed) {
 		return
 	}
 	x.trail.answer(http.StatusOK)
-	ws.trail = x.takeTrail()
+	ws.trail, ws.place = x.takeTrail(), x.takePlace()
+	if flow := x.s.config.Flow; flow != nil {
+		ws.forget = flow.RegisterWatch(x.RequestInfo(), x.RawQuery)
+	}
 	x.s.streams.watch(ws, x.steal())
 }
 
@@ -120,6 +123,12 @@ func (x *exchange) watchHead(i *installed, f format) []byte {
 	h = append(h, contentType...)
 	h = append(h, "\r\nDate: "...)
 	h = time.Now().UTC().AppendFormat(h, http.TimeFormat)
+	if x.class != nil {
+		h = append(h, "\r\nX-Kubernetes-Pf-Flowschema-Uid: "...)
+		h = append(h, x.class.SchemaUID...)
+		h = append(h, "\r\nX-Kubernetes-Pf-Prioritylevel-Uid: "...)
+		h = append(h, x.class.LevelUID...)
+	}
 	for _, text := range i.warnings {
 		h = append(h, "\r\nWarning: "...)
 		h = append(h, warningHeader(text)...)

@@ -40,6 +40,8 @@ type watchStream struct {
 	head    []byte
 	monitor *monitor
 	trail   *trail
+	place   place  // until the initial objects have been sent
+	forget  func() // what flow control knows of the watch; may be nil
 	streams *streams
 
 	bookmarks bool
@@ -203,6 +205,7 @@ func (ws *watchStream) park() bool {
 
 // setTimer begins to keep time: the initial objects have been sent.
 func (ws *watchStream) setTimer() {
+	ws.place.release()
 	ws.nextBookmark = ws.began.Add(bookmarkEvery + time.Duration(rand.Int64N(int64(2*time.Second))) - time.Second)
 	ws.timer = time.AfterFunc(ws.untilRing(time.Now()), ws.ring)
 }
@@ -359,6 +362,7 @@ func (ws *watchStream) finish(err error) verdict {
 		defer ws.streams.pump.goesOn()
 		ws.gate.open()
 	}
+	ws.uncount()
 	ws.trail.end()
 	if err == errEnd && ws.chunked {
 		_ = ws.sendWithin([]byte("0\r\n\r\n"))
@@ -375,8 +379,17 @@ func (ws *watchStream) discard() {
 	if ws.watcher != nil {
 		ws.watcher.Close()
 	}
+	ws.uncount()
 	ws.trail.end()
 	ws.Conn.Close()
+}
+
+// uncount ends what flow control has of the watch.
+func (ws *watchStream) uncount() {
+	ws.place.release()
+	if ws.forget != nil {
+		ws.forget()
+	}
 }
 
 // send writes p within the time that one write may take.

@@ -59,13 +59,19 @@ func (o *options) complete() server.Config {
 }
 
 func (o *options) generic(fs *pflag.FlagSet) {
-	s := &o.config.Serving
+	s, f := &o.config.Serving, &o.config.InFlight
 	fs.IPVar(&s.AdvertiseAddress, "advertise-address", s.AdvertiseAddress,
 		"The address on which other members of the cluster reach this server. If unset, --bind-address is used, and where that is unspecified or loopback, the address of the default route.")
 	fs.DurationVar(&s.RequestTimeout, "request-timeout", s.RequestTimeout,
 		"How long a request may take, unless it is a watch or another long-running one.")
 	fs.IntVar(&o.minRequest, "min-request-timeout", o.minRequest,
 		"Seconds after which, at the earliest, a watch ends whose client asked for no timeout. Each gets a random time between this and twice this.")
+	fs.IntVar(&f.Most, "max-requests-inflight", f.Most,
+		"With --max-mutating-requests-inflight, how many requests are served at once if --enable-priority-and-fairness is true; else how many that read are, and 0 sets no bound.")
+	fs.IntVar(&f.MostMutating, "max-mutating-requests-inflight", f.MostMutating,
+		"With --max-requests-inflight, how many requests are served at once if --enable-priority-and-fairness is true; else how many that write are, and 0 sets no bound.")
+	fs.BoolVar(&f.Fairness, "enable-priority-and-fairness", f.Fairness,
+		"Share what can be served at once among the priority levels that FlowSchemas put requests into, and let others wait.")
 	fs.DurationVar(&s.ShutdownDelay, "shutdown-delay-duration", s.ShutdownDelay,
 		"How long to go on serving after a termination signal, while /readyz already fails, so that load balancers can turn away.")
 }

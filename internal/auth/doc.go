@@ -17,15 +17,26 @@
 // [LoadAudit] does the same for audit, which is kube-apiserver's own too: the policy and
 // what writes the records. The front door makes them.
 //
+// [Flow] is API priority and fairness. It asks upstream's controller about the first request
+// of a kind, and about those that might have to wait; the others it lets pass by count,
+// which costs a fiftieth of a small request (B10) and decides the same.
+//
 // Accepted tokens are remembered for nine seconds, keyed by an HMAC under a key of
 // this process, and the front door takes an answer for one second more; so are
 // accepted client certificates, each for its connection. The objects a service-account
 // token is bound to are looked up in process, from the caches, when the token is not
 // remembered.
 //
+// # Locks
+//
+// A lane's mu is taken inside the controller's lock, and the locks of upstream's queues
+// inside it. Flow's mu is a leaf.
+//
 // # Goroutines
 //
-// [Auth.Run] watches the client CA's file and blocks until its context ends; a
+// [Flow.Run] follows the configuration; upstream's controller has goroutines of its own,
+// and each request that it was asked about has one for as long as it is served. [Audit.Run]
+// runs what writes records. [Auth.Run] watches the client CA's file and blocks until its context ends; a
 // file that turns bad leaves the last good one in force. Upstream's reloader has
 // goroutines of its own from Load on, which Run ends: an Auth must be run, if
 // only with a context that has ended.

@@ -71,6 +71,7 @@ func (s *Server) build() (err error) {
 	if err != nil {
 		return err
 	}
+	p.flow = s.newFlow()
 	if p.door, err = s.newDoor(); err != nil {
 		return err
 	}
@@ -133,6 +134,9 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 		Admission: admission, Version: &version,
 		HealthChecks: health, LiveChecks: health, ReadyChecks: append(health[:len(health):len(health)], ready...),
 		RequestTimeout: s.config.Serving.RequestTimeout, MinRequestTimeout: s.config.Serving.MinRequestTimeout,
+	}
+	if config.Flow = p.flow; p.flow == nil {
+		config.MaxInFlight, config.MaxMutatingInFlight = s.config.InFlight.Most, s.config.InFlight.MostMutating
 	}
 	if p.audit != nil {
 		config.Audit, config.AuditPolicy = p.audit.Backend, p.audit.Policy

@@ -29,6 +29,9 @@ type Config struct {
 	AuthorizationModes []string
 	Services           Services
 
+	// InFlight says how many requests are served at once.
+	InFlight InFlight
+
 	// Audit says what is recorded of requests, and where; nil records nothing.
 	Audit *options.AuditOptions
 
@@ -139,6 +142,7 @@ func Default() Config {
 			ServiceAccounts: auth.ServiceAccounts{Lookup: true, ExtendExpiration: true},
 		},
 		AuthorizationModes: []string{auth.ModeAlwaysAllow},
+		InFlight:           InFlight{Fairness: true, Most: 400, MostMutating: 200},
 		Services: Services{
 			ClusterIPRanges: []*net.IPNet{{IP: net.IPv4(10, 0, 0, 0).To4(), Mask: net.CIDRMask(24, 32)}},
 			NodePorts:       utilnet.PortRange{Base: 30000, Size: 2768},
@@ -149,7 +153,7 @@ func Default() Config {
 
 // Validate checks what can be known without I/O.
 func (c *Config) Validate() error {
-	errs := []error{c.Serving.validate(), c.Store.validate(), c.Services.validate(), auth.ValidateAudit(c.Audit)}
+	errs := []error{c.Serving.validate(), c.Store.validate(), c.Services.validate(), c.InFlight.validate(), auth.ValidateAudit(c.Audit)}
 	if c.DataDir == "" {
 		errs = append(errs, errors.New("--data-dir must not be empty"))
 	}

@@ -147,6 +147,7 @@ type parts struct {
 	client       kubernetes.Interface
 	auth         *auth.Auth
 	audit        *auth.Audit // nil: nothing is recorded
+	flow         *auth.Flow  // nil: only the number of requests counts
 	certificates *certificates
 	informers    informers.SharedInformerFactory
 	following    chan struct{} // closed once the informers were started
@@ -160,6 +161,9 @@ type parts struct {
 func (s *Server) startLayers(ctx context.Context) {
 	s.layers.start(ctx, "registry", s.parts.registry.Run)
 	s.layers.start(ctx, "extensions", s.parts.extensions.Run)
+	if s.parts.flow != nil {
+		s.layers.start(ctx, "flow control", s.parts.flow.Run)
+	}
 	s.layers.start(ctx, "serving", s.parts.door.Run)
 	s.listener = nil // the door's from here on
 }

@@ -1,0 +1,230 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	defaults "k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	genericfilters "k8s.io/apiserver/pkg/server/filters"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+)
+
+// named authenticates everybody as who the Authorization header names; root is the
+// super-user.
+var named = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+	who := &user.DefaultInfo{Name: req.Header.Get("Authorization"), Groups: []string{user.AllAuthenticated}}
+	if who.Name == "root" {
+		who.Groups = append(who.Groups, user.SystemPrivilegedGroup)
+	}
+	return &authenticator.Response{User: who}, true, nil
+})
+
+// newFlow runs flow control with no more than the mandatory configuration, whose UIDs are
+// x-level and x-schema for x, and one seat for all that are not exempt.
+func newFlow(t *testing.T) *auth.Flow {
+	t.Helper()
+	client := fake.NewClientset()
+	for _, o := range defaults.MandatoryPriorityLevelConfigurations {
+		o = o.DeepCopy()
+		if o.UID = "exempt-level"; o.Name == flowcontrolv1.PriorityLevelConfigurationNameCatchAll {
+			o.UID = "all-level"
+		}
+		if err := client.Tracker().Add(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, o := range defaults.MandatoryFlowSchemas {
+		o = o.DeepCopy()
+		if o.UID = "exempt-schema"; o.Name == flowcontrolv1.FlowSchemaNameCatchAll {
+			o.UID = "all-schema"
+		}
+		if err := client.Tracker().Add(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	factory := informers.NewSharedInformerFactory(client, 0)
+	flow := auth.NewFlow(auth.FlowConfig{Client: client, Informers: factory, Limit: 1, Stored: func(schema.GroupResource) (int64, int64, bool) { return 0, 0, false }})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	factory.Start(ctx.Done())
+	go func() { ended <- flow.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		factory.Shutdown()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return flow
+}
+
+// holding serves /hold until release, and says when it began.
+func holding(began chan<- struct{}, release <-chan struct{}) func(*table) {
+	return func(routes *table) {
+		routes.handle("/hold", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			began <- struct{}{}
+			<-release
+			fmt.Fprint(w, "held")
+		}))
+		routes.handle("/x", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "x") }))
+	}
+}
+
+func (f *front) get(t *testing.T, path, who string) answer {
+	t.Helper()
+	req, err := http.NewRequest(http.MethodGet, "https://"+f.addr+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", who)
+	resp, err := f.client(t).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer{resp.StatusCode, resp.Header, body}
+}
+
+// refusedByUpstream is what upstream answers to a request that cannot be served now, made by its
+// own filter.
+func refusedByUpstream(t *testing.T) answer {
+	t.Helper()
+	release := make(chan struct{})
+	began := make(chan struct{}, 1)
+	h := genericfilters.WithMaxInFlightLimit(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		began <- struct{}{}
+		<-release
+	}), 1, 1, genericfilters.BasicLongRunningRequestCheck(sets.NewString(), sets.NewString()))
+	call := func() *httptest.ResponseRecorder {
+		w, req := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/x", nil)
+		h.ServeHTTP(w, req.WithContext(apirequest.WithRequestInfo(req.Context(), &apirequest.RequestInfo{Verb: "get", Path: "/x"})))
+		return w
+	}
+	held := make(chan struct{})
+	go func() {
+		defer close(held)
+		call()
+	}()
+	<-began
+	w := call()
+	close(release)
+	<-held
+	return answer{w.Code, w.Header(), w.Body.Bytes()}
+}
+
+func (a answer) sameRefusal(b answer) bool {
+	for _, name := range []string{"Retry-After", "Content-Type", "X-Content-Type-Options"} {
+		if a.header.Get(name) != b.header.Get(name) {
+			return false
+		}
+	}
+	return a.code == b.code && string(a.body) == string(b.body)
+}
+
+// TestD18FlowControl checks that who finds no seat waits, and is refused as upstream
+// refuses, that the exempt are not, and that all are told what they were taken for.
+func TestD18FlowControl(t *testing.T) {
+	want := refusedByUpstream(t)
+	flow := newFlow(t)
+	began, release := make(chan struct{}), make(chan struct{})
+	f := newFront(t, Config{Authenticator: named, Flow: flow}, holding(began, release))
+	const level, flowSchema = "X-Kubernetes-PF-PriorityLevel-UID", "X-Kubernetes-PF-FlowSchema-UID"
+	for f.get(t, "/x", "u").header.Get(level) != "all-level" {
+		time.Sleep(time.Millisecond) // until the configuration has been loaded
+	}
+	held := make(chan answer)
+	go func() { held <- f.get(t, "/hold", "u") }()
+	<-began
+	if a := f.get(t, "/x?timeout=40ms", "u"); !a.sameRefusal(want) || a.header.Get(level) != "all-level" || a.header.Get(flowSchema) != "all-schema" {
+		t.Errorf("without a seat: %d %v %s, upstream %d %v %s", a.code, a.header, a.body, want.code, want.header, want.body)
+	}
+	if a := f.get(t, "/x?timeout=40ms", "root"); a.code != http.StatusOK || a.header.Get(level) != "exempt-level" || a.header.Get(flowSchema) != "exempt-schema" {
+		t.Errorf("exempt: %d %v", a.code, a.header)
+	}
+	late := make(chan answer)
+	go func() { late <- f.get(t, "/x", "v") }()
+	close(release)
+	for _, a := range []answer{<-held, <-late} {
+		if a.code != http.StatusOK || a.header.Get(flowSchema) != "all-schema" {
+			t.Errorf("with a seat: %d %v", a.code, a.header)
+		}
+	}
+}
+
+// TestD18WatchesKeepNoSeat checks that a watch has its seat until its client has been
+// told what there is.
+func TestD18WatchesKeepNoSeat(t *testing.T) {
+	back := registrytest.New(t, nil)
+	flow := newFlow(t)
+	p := &pair{front: serveBackWith(t, back, func(c *Config) { c.Flow, c.Authenticator = flow, named })}
+	ask := func(path string) *http.Response {
+		req, err := http.NewRequest(http.MethodGet, "https://"+p.addr+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "u")
+		resp, err := p.client(t).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+	for range 3 {
+		resp := ask("/api/v1/configmaps?watch=1")
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK || resp.Header.Get("X-Kubernetes-PF-FlowSchema-UID") == "" {
+			t.Errorf("%d %v", resp.StatusCode, resp.Header)
+		}
+	}
+	info := &apirequest.RequestInfo{IsResourceRequest: true, Verb: "create", APIVersion: "v1", Resource: "configmaps", Namespace: "a"}
+	if n := flow.Watches(info); n != 3 {
+		t.Errorf("a write is heard of by %d watches", n)
+	}
+}
+
+// TestD18RequestsInFlight checks that without flow control the number of requests is
+// bounded, but for the super-user's.
+func TestD18RequestsInFlight(t *testing.T) {
+	want := refusedByUpstream(t)
+	began, release := make(chan struct{}), make(chan struct{})
+	f := newFront(t, Config{Authenticator: named, MaxInFlight: 1, MaxMutatingInFlight: 1}, holding(began, release))
+	held := make(chan answer)
+	go func() { held <- f.get(t, "/hold", "u") }()
+	<-began
+	if a := f.get(t, "/x", "u"); !a.sameRefusal(want) {
+		t.Errorf("one too many: %d %v %s", a.code, a.header, a.body)
+	}
+	if a := f.get(t, "/x", "root"); a.code != http.StatusOK {
+		t.Errorf("the super-user: %d %s", a.code, a.body)
+	}
+	if answer := f.raw(t, "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"); !strings.HasPrefix(answer, "HTTP/1.1 200 ") {
+		t.Errorf("another kind: %s", answer)
+	}
+	close(release)
+	if a := <-held; a.code != http.StatusOK {
+		t.Errorf("%d", a.code)
+	}
+	if a := f.get(t, "/x", "u"); a.code != http.StatusOK {
+		t.Errorf("after it: %d", a.code)
+	}
+}

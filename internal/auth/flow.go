@@ -1,0 +1,248 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"net/http"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/server/mux"
+	"k8s.io/apiserver/pkg/util/flowcontrol"
+	"k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing/eventclock"
+	"k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing/queueset"
+	flowmetrics "k8s.io/apiserver/pkg/util/flowcontrol/metrics"
+	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+)
+
+// FlowConfig says how many requests are served at once. All is required.
+type FlowConfig struct {
+	// Client keeps the status of flow schemas. Informers, which are started after
+	// NewFlow, bring them and the priority levels.
+	Client    kubernetes.Interface
+	Informers informers.SharedInformerFactory
+	// Limit is how many requests of one seat are served at once, but for exempt ones.
+	Limit int
+	// Stored tells how many objects of a resource there are, and their bytes.
+	Stored func(schema.GroupResource) (objects, bytes int64, ok bool)
+}
+
+// Flow is API priority and fairness: it decides when a request may be served, and
+// which may not. Build one with [NewFlow].
+//
+// What decides is upstream's controller and its queues (apiserver
+// pkg/util/flowcontrol). They cost half as much as a small request (B10), so what they
+// would say is known beforehand where it can be: of requests of a kind that was
+// classified since the configuration last changed, and of a priority level in which
+// nobody waits and there is room.
+type Flow struct {
+	config     FlowConfig
+	controller flowcontrol.Interface
+	mutating   flowrequest.WorkEstimatorFunc
+	dropped    flowcontrol.DroppedRequestsTracker
+	running    sync.WaitGroup // requests that the controller has
+
+	// generation grows before the configuration changes.
+	generation atomic.Uint64
+	seed       maphash.Seed
+	places     [rememberedDecisions]atomic.Pointer[classified]
+
+	mu      sync.Mutex
+	lanes   map[string]*lane         // guarded by mu: of the priority levels there are
+	classes map[[4]string]*FlowClass // guarded by mu: by names and UIDs
+}
+
+// FlowClass is what a flow schema makes of a request. It is immutable but for its tally.
+type FlowClass struct {
+	Schema, Level       string // their names
+	SchemaUID, LevelUID string
+	tally               flowTally
+}
+
+// classified is the class of one kind of requests, as it was in one generation.
+type classified struct {
+	question
+	generation uint64
+	class      *FlowClass
+	lane       *lane
+}
+
+// FlowRequest is what Flow asks a request beside who it comes from and what it is.
+type FlowRequest interface {
+	RequestInfo() *apirequest.RequestInfo
+	ListOptions() (*internalversion.ListOptions, error)
+}
+
+// Seat is what a request has that is being served. The zero value is none.
+type Seat struct {
+	lane  *lane
+	class *FlowClass
+	seats int
+	since time.Time
+	done  chan<- struct{} // of one that the controller gave
+}
+
+// NewFlow returns a Flow that knows the mandatory configuration until Run has loaded
+// the rest.
+func NewFlow(config FlowConfig) *Flow {
+	f := &Flow{
+		config: config, dropped: flowcontrol.NewDroppedRequestsTracker(), seed: maphash.MakeSeed(),
+		lanes: make(map[string]*lane), classes: make(map[[4]string]*FlowClass),
+	}
+	flowmetrics.Register()
+	clock := eventclock.Real{}
+	f.controller = flowcontrol.NewTestable(flowcontrol.TestableConfig{
+		Name:                   "Controller",
+		Clock:                  clock,
+		AsFieldManager:         flowcontrol.ConfigConsumerAsFieldManager,
+		FoundToDangling:        func(found bool) bool { return !found },
+		InformerFactory:        config.Informers,
+		FlowcontrolClient:      config.Client.FlowcontrolV1(),
+		ServerConcurrencyLimit: config.Limit,
+		ReqsGaugeVec:           flowmetrics.PriorityLevelConcurrencyGaugeVec,
+		ExecSeatsGaugeVec:      flowmetrics.PriorityLevelExecutionSeatsGaugeVec,
+		QueueSetFactory:        &lanes{f, queueset.NewQueueSetFactory(clock)},
+	})
+	f.mutating = flowrequest.NewWorkEstimator(nil, f.controller.GetInterestedWatchCount,
+		flowrequest.DefaultWorkEstimatorConfig(), f.controller.GetMaxSeats)
+	return f
+}
+
+// Run follows the configuration until ctx ends, and then waits for the last request.
+func (f *Flow) Run(ctx context.Context) error {
+	err := f.controller.Run(ctx.Done())
+	<-ctx.Done()
+	f.running.Wait()
+	if err != nil && ctx.Err() == nil {
+		return errors.Join(errors.New("auth: flow control"), err)
+	}
+	return nil
+}
+
+// Install adds the pages that show what there is in which queue.
+func (f *Flow) Install(paths *mux.PathRecorderMux) { f.controller.Install(paths) }
+
+// RegisterWatch counts a watch, which makes writes that it hears of more expensive,
+// until the result is called.
+func (f *Flow) RegisterWatch(info *apirequest.RequestInfo, query string) (forget func()) {
+	req := &http.Request{URL: &url.URL{RawQuery: query}}
+	return f.controller.RegisterWatch(req.WithContext(apirequest.WithRequestInfo(context.Background(), info)))
+}
+
+// Watches returns how many watches hear of a write.
+func (f *Flow) Watches(info *apirequest.RequestInfo) int {
+	return f.controller.GetInterestedWatchCount(info)
+}
+
+// RetryAfter counts a refused request and returns after how many seconds to try again.
+func (f *Flow) RetryAfter(class *FlowClass) int64 {
+	f.dropped.RecordDroppedRequest(class.Level)
+	return f.dropped.GetRetryAfter(class.Level)
+}
+
+// Admit waits until a request may be served and gives it seat, which must be released.
+// It reports false if that does not happen by the time until. ctx has the request's
+// values and does not end.
+func (f *Flow) Admit(ctx context.Context, a authorizer.Attributes, r FlowRequest, until time.Time, seat *Seat) (*FlowClass, bool) {
+	q, ok := questionOf(a)
+	if !ok {
+		return nil, false
+	}
+	q.name = "" // flow schemas know no names
+	generation := f.generation.Load()
+	known := f.place(&q).Load()
+	// Watches are always the controller's: it tells their initialization apart.
+	if known != nil && known.generation == generation && known.equal(&q) && q.verb != "watch" {
+		work := f.estimate(a, r, known.class)
+		if work.AdditionalLatency == 0 && known.lane.enter(work.MaxSeats()) {
+			*seat = Seat{lane: known.lane, class: known.class, seats: work.MaxSeats(), since: time.Now()}
+			known.class.tally.begin(work.MaxSeats())
+			return known.class, true
+		}
+	}
+	return f.queue(ctx, q.clone(), a, r, until, seat)
+}
+
+func (f *Flow) place(q *question) *atomic.Pointer[classified] {
+	return &f.places[q.hash(f.seed)%rememberedDecisions]
+}
+
+// queue lets the controller decide. It calls what is to be done while the request has
+// its seat, so it has a goroutine of its own.
+func (f *Flow) queue(ctx context.Context, q question, a authorizer.Attributes, r FlowRequest, until time.Time, seat *Seat) (*FlowClass, bool) {
+	info := r.RequestInfo()
+	var class *FlowClass
+	note := func(fs *flowcontrolv1.FlowSchema, pl *flowcontrolv1.PriorityLevelConfiguration, _ string) {
+		class = f.classify(q, fs, pl)
+	}
+	estimate := func() flowrequest.WorkEstimate {
+		work := f.estimate(a, r, class)
+		flowmetrics.ObserveWorkEstimatedSeats(class.Level, class.Schema, work.MaxSeats())
+		return work
+	}
+	started, ended, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	execute := func() {
+		close(started)
+		<-done
+	}
+	var panicked any
+	f.running.Go(func() {
+		defer close(ended)
+		defer func() { panicked = recover() }()
+		ctx, cancel := context.WithDeadline(apirequest.WithRequestInfo(ctx, info), until)
+		defer cancel()
+		digest := flowcontrol.RequestDigest{RequestInfo: info, User: a.GetUser()}
+		f.controller.Handle(ctx, digest, note, estimate, func(bool) {}, execute)
+	})
+	select {
+	case <-started:
+		*seat = Seat{done: done}
+		return class, true
+	case <-ended:
+		if panicked != nil {
+			panic(panicked)
+		}
+		return class, false
+	}
+}
+
+// classify remembers what the controller made of a request. It is called while the
+// configuration cannot change.
+func (f *Flow) classify(q question, fs *flowcontrolv1.FlowSchema, pl *flowcontrolv1.PriorityLevelConfiguration) *FlowClass {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	key := [4]string{fs.Name, pl.Name, string(fs.UID), string(pl.UID)}
+	class := f.classes[key]
+	if class == nil {
+		class = &FlowClass{Schema: fs.Name, Level: pl.Name, SchemaUID: string(fs.UID), LevelUID: string(pl.UID)}
+		f.classes[key] = class
+	}
+	if lane := f.lanes[pl.Name]; lane != nil && q.size() <= rememberedSize {
+		f.place(&q).Store(&classified{question: q, generation: f.generation.Load(), class: class, lane: lane})
+	}
+	return class
+}
+
+// Release gives the seat back. Further calls do nothing.
+func (s *Seat) Release() {
+	switch {
+	case s.lane != nil:
+		now := time.Now()
+		took := now.Sub(s.since)
+		s.class.tally.end(s.seats, took)
+		s.lane.leave(s.seats, took, now)
+	case s.done != nil:
+		close(s.done)
+	}
+	*s = Seat{}
+}

@@ -1,0 +1,136 @@
+package auth
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	defaults "k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/util/flowcontrol"
+	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+)
+
+// flowConfiguration is what every cluster begins with.
+func flowConfiguration() (all []runtime.Object) {
+	for _, list := range [][]*flowcontrolv1.PriorityLevelConfiguration{
+		defaults.MandatoryPriorityLevelConfigurations, defaults.SuggestedPriorityLevelConfigurations,
+	} {
+		for _, o := range list {
+			all = append(all, o.DeepCopy())
+		}
+	}
+	for _, list := range [][]*flowcontrolv1.FlowSchema{defaults.MandatoryFlowSchemas, defaults.SuggestedFlowSchemas} {
+		for _, o := range list {
+			all = append(all, o.DeepCopy())
+		}
+	}
+	return all
+}
+
+// runFlow runs a Flow that has loaded objects until the test ends.
+func runFlow(t testing.TB, limit int, objects ...runtime.Object) *Flow {
+	t.Helper()
+	client := fake.NewClientset(objects...)
+	factory := informers.NewSharedInformerFactory(client, 0)
+	f := NewFlow(FlowConfig{Client: client, Informers: factory, Limit: limit, Stored: func(schema.GroupResource) (int64, int64, bool) {
+		return 10_000, 50_000_000, true
+	}})
+	before := f.generation.Load()
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	factory.Start(ctx.Done())
+	go func() { ended <- f.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		factory.Shutdown()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	factory.WaitForCacheSync(ctx.Done())
+	for f.generation.Load() == before || !f.has("global-default") {
+		time.Sleep(time.Millisecond)
+	}
+	return f
+}
+
+func (f *Flow) has(level string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lanes[level] != nil
+}
+
+// flowRequest is a request of a test.
+type flowRequest struct {
+	info    apirequest.RequestInfo
+	options internalversion.ListOptions
+}
+
+// RequestInfo implements FlowRequest.
+func (r *flowRequest) RequestInfo() *apirequest.RequestInfo { return &r.info }
+
+// ListOptions implements FlowRequest.
+func (r *flowRequest) ListOptions() (*internalversion.ListOptions, error) { return &r.options, nil }
+
+func (r *flowRequest) attributes(who user.Info) authorizer.Attributes {
+	return &authorizer.AttributesRecord{
+		User: who, Verb: r.info.Verb, Namespace: r.info.Namespace, APIGroup: r.info.APIGroup, Resource: r.info.Resource,
+		Subresource: r.info.Subresource, Name: r.info.Name, ResourceRequest: r.info.IsResourceRequest, Path: r.info.Path,
+	}
+}
+
+func onPods(verb string) *flowRequest {
+	return &flowRequest{info: apirequest.RequestInfo{
+		IsResourceRequest: true, Verb: verb, APIVersion: "v1", Namespace: "a", Resource: "pods", Path: "/api/v1/namespaces/a/pods",
+	}}
+}
+
+var flowUsers = map[string]user.Info{
+	"exempt":           &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}},
+	"service-accounts": &user.DefaultInfo{Name: "system:serviceaccount:a:b", Groups: []string{"system:serviceaccounts", "system:serviceaccounts:a", user.AllAuthenticated}},
+	"global-default":   &user.DefaultInfo{Name: "u", Groups: []string{user.AllAuthenticated}},
+}
+
+// BenchmarkFlow shows what flow control costs a request, and what upstream's queues cost.
+func BenchmarkFlow(b *testing.B) {
+	f := runFlow(b, 600, flowConfiguration()...)
+	for name, who := range flowUsers {
+		for _, verb := range []string{"get", "list"} {
+			r := onPods(verb)
+			a := r.attributes(who)
+			b.Run(name+"/"+verb, func(b *testing.B) {
+				b.ReportAllocs()
+				until := time.Now().Add(time.Hour)
+				var seat Seat
+				for b.Loop() {
+					if class, ok := f.Admit(b.Context(), a, r, until, &seat); !ok || class.Schema != name {
+						b.Fatal(class, ok)
+					}
+					seat.Release()
+				}
+			})
+		}
+		b.Run(name+"/upstream", func(b *testing.B) {
+			b.ReportAllocs()
+			r := onPods("get")
+			plain := flowcontrol.New(informers.NewSharedInformerFactory(fake.NewClientset(), 0), nil, 600)
+			ended := make(chan struct{})
+			close(ended)
+			defer func() { _ = plain.Run(ended) }() // ends what it began with
+			for b.Loop() {
+				plain.Handle(b.Context(), flowcontrol.RequestDigest{RequestInfo: &r.info, User: who},
+					func(*flowcontrolv1.FlowSchema, *flowcontrolv1.PriorityLevelConfiguration, string) {},
+					func() flowrequest.WorkEstimate { return flowrequest.WorkEstimate{InitialSeats: 1} }, func(bool) {}, func() {})
+			}
+		})
+	}
+}

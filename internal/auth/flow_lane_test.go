@@ -1,0 +1,190 @@
+package auth
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing"
+	"k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing/eventclock"
+	"k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing/queueset"
+	flowmetrics "k8s.io/apiserver/pkg/util/flowcontrol/metrics"
+	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
+	"pgregory.net/rapid"
+)
+
+// queues is one priority level with the requests that have come to it.
+type queues struct {
+	fairqueuing.QueueSet
+	config   fairqueuing.QueuingConfig
+	requests []*visit
+}
+
+// visit is one request: waiting, executing, refused or gone.
+type visit struct {
+	state  string
+	done   chan struct{}
+	cancel context.CancelFunc
+}
+
+func newQueues(factory fairqueuing.QueueSetFactory, config fairqueuing.QueuingConfig, limit int) *queues {
+	labels := []string{config.Name}
+	completer, err := factory.BeginConstruction(config,
+		flowmetrics.RatioedGaugeVecPhasedElementPair(flowmetrics.PriorityLevelConcurrencyGaugeVec, 1, 1, labels),
+		flowmetrics.PriorityLevelExecutionSeatsGaugeVec.NewForLabelValuesSafe(0, 1, labels),
+		fairqueuing.NewNamedIntegrator(eventclock.Real{}, config.Name))
+	if err != nil {
+		panic(err)
+	}
+	return &queues{QueueSet: completer.Complete(fairqueuing.DispatchingConfig{ConcurrencyLimit: limit, ConcurrencyDenominator: max(limit, 1)}), config: config}
+}
+
+// start lets a request come. direct says that it need not ask, if there is a way.
+func (q *queues) start(work flowrequest.WorkEstimate, hash uint64, direct bool) {
+	v := &visit{state: "waiting", done: make(chan struct{})}
+	q.requests = append(q.requests, v)
+	if l, ok := q.QueueSet.(*lane); ok && direct && work.AdditionalLatency == 0 && l.enter(work.MaxSeats()) {
+		v.state = "executing"
+		since := time.Now()
+		go func() {
+			<-v.done
+			l.leave(work.MaxSeats(), time.Since(since), time.Now())
+			v.state = "gone"
+		}()
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	v.cancel = cancel
+	request, _ := q.StartRequest(ctx, &work, hash, "", "schema", nil, nil, nil)
+	if request == nil {
+		v.state = "refused"
+		return
+	}
+	go func() {
+		request.Finish(func() {
+			v.state = "executing"
+			<-v.done
+		})
+		v.state = "gone"
+	}()
+}
+
+func (q *queues) limit(limit int) {
+	completer, err := q.BeginConfigChange(q.config)
+	if err != nil {
+		panic(err)
+	}
+	completer.Complete(fairqueuing.DispatchingConfig{ConcurrencyLimit: limit, ConcurrencyDenominator: max(limit, 1)})
+}
+
+func (q *queues) in(state string) (list []int) {
+	for i, v := range q.requests {
+		if v.state == state {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// states lists what the requests are doing, in no order if many are equal.
+func (q *queues) states(many bool) []string {
+	var list []string
+	for _, v := range q.requests {
+		list = append(list, v.state)
+	}
+	if many {
+		slices.Sort(list)
+	}
+	return list
+}
+
+// end lets all requests go.
+func (q *queues) end() {
+	for _, v := range q.requests {
+		if v.cancel != nil {
+			v.cancel()
+		}
+		close(v.done)
+	}
+}
+
+// TestLaneDecides checks that a lane lets pass, wait and refuses the same requests as
+// upstream's queues do, in any order of comings, goings and changes of the limit. Where
+// there are several queues, as many requests: those that pass by count are of no queue.
+func TestLaneDecides(t *testing.T) {
+	flowmetrics.Register()
+	configs := []fairqueuing.QueuingConfig{
+		{Name: "exempt", DesiredNumQueues: -1},
+		{Name: "refusing", DesiredNumQueues: 0},
+		{Name: "waiting", DesiredNumQueues: 1, QueueLengthLimit: 3, HandSize: 1},
+		{Name: "shuffling", DesiredNumQueues: 4, QueueLengthLimit: 50, HandSize: 2},
+	}
+	rapid.Check(t, func(r *rapid.T) {
+		config := configs[rapid.IntRange(0, len(configs)-1).Draw(r, "config")]
+		limit := rapid.IntRange(0, 6).Draw(r, "limit")
+		steps := rapid.SliceOfN(rapid.IntRange(0, 1<<16), 1, 40).Draw(r, "steps")
+		var difference string
+		synctest.Test(t, func(*testing.T) { difference = checkLane(config, limit, steps) })
+		if difference != "" {
+			r.Fatal(difference)
+		}
+	})
+}
+
+// checkLane returns what differs.
+func checkLane(config fairqueuing.QueuingConfig, limit int, steps []int) string {
+	factory := queueset.NewQueueSetFactory(eventclock.Real{})
+	flow := &Flow{lanes: make(map[string]*lane)}
+	theirs := newQueues(factory, config, limit)
+	ours := newQueues(&lanes{flow, factory}, config, limit)
+	both := []*queues{theirs, ours}
+	defer synctest.Wait()
+	defer func() {
+		theirs.end()
+		ours.end()
+		time.Sleep(time.Second) // in the bubble: until no seat lingers
+	}()
+	many := config.DesiredNumQueues > 1
+	var log []string
+	for _, step := range steps {
+		kind, n := step%8, step/8
+		executing := theirs.in("executing")
+		switch {
+		case kind < 4:
+			work := flowrequest.WorkEstimate{InitialSeats: uint64(1 + n%3)}
+			if many {
+				work = flowrequest.WorkEstimate{InitialSeats: 1}
+			} else if kind == 0 {
+				work.FinalSeats, work.AdditionalLatency = uint64(n/3%4), time.Duration(1+n%5)*time.Millisecond
+			}
+			log = append(log, fmt.Sprintf("start %+v", work))
+			for _, q := range both {
+				q.start(work, uint64(n), n%2 == 0)
+				synctest.Wait()
+			}
+		case kind == 7:
+			log = append(log, fmt.Sprint("limit ", n%7))
+			for _, q := range both {
+				q.limit(n % 7)
+			}
+		case kind == 6:
+			log = append(log, "sleep")
+			time.Sleep(time.Duration(n%20) * time.Millisecond)
+		case len(executing) > 0:
+			log = append(log, fmt.Sprint("end ", n%len(executing)))
+			for _, q := range both {
+				i := q.in("executing")[n%len(executing)]
+				close(q.requests[i].done)
+				q.requests[i].done = make(chan struct{})
+			}
+		}
+		synctest.Wait()
+		if !slices.Equal(ours.states(many), theirs.states(many)) {
+			return fmt.Sprintf("after %q with %+v of %d at first:\ngot  %v\nwant %v", log, config, limit, ours.states(many), theirs.states(many))
+		}
+	}
+	return ""
+}

@@ -1,0 +1,258 @@
+package auth
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/feature"
+	"k8s.io/apiserver/pkg/util/flowcontrol"
+	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
+	"k8s.io/component-base/metrics/legacyregistry"
+	"pgregory.net/rapid"
+)
+
+// drawFlow draws a request and who asks, from few of each.
+func drawFlow(r *rapid.T) (*flowRequest, user.Info) {
+	draw := func(name string, of ...string) string { return rapid.SampledFrom(of).Draw(r, name) }
+	request := onPods(draw("verb", "get", "list", "create", "update", "patch", "delete", "deletecollection"))
+	info := &request.info
+	info.Namespace = draw("namespace", "", "a", "kube-system")
+	info.Resource = draw("resource", "pods", "nodes", "leases", "endpoints", "events")
+	info.APIGroup = draw("group", "", "coordination.k8s.io")
+	info.Subresource = draw("subresource", "", "status", "eviction")
+	info.Name = draw("name", "", "x", "y")
+	if draw("kind", "resource", "resource", "path") == "path" {
+		*info = apirequest.RequestInfo{Verb: info.Verb, Path: draw("path", "/healthz", "/version", "/openapi/v2", "/livez/x")}
+	}
+	who := &user.DefaultInfo{Name: draw("user", "u", "system:node:n", "system:kube-scheduler", "system:kube-controller-manager",
+		"system:serviceaccount:a:b", "system:serviceaccount:kube-system:b", user.Anonymous)}
+	who.Groups = rapid.SampledFrom([][]string{
+		{user.AllAuthenticated}, {user.AllUnauthenticated}, {user.SystemPrivilegedGroup, user.AllAuthenticated},
+		{"system:nodes", user.AllAuthenticated}, {"system:serviceaccounts", "system:serviceaccounts:a", user.AllAuthenticated}, nil,
+	}).Draw(r, "groups")
+	return request, who
+}
+
+// TestFlowRemembersClasses checks that a request is of the class that upstream puts it
+// into, though most are not asked about, before and after the configuration changes.
+func TestFlowRemembersClasses(t *testing.T) {
+	f := runFlow(t, 600, flowConfiguration()...)
+	check := func(r *rapid.T) {
+		request, who := drawFlow(r)
+		want := ""
+		f.controller.Handle(t.Context(), flowcontrol.RequestDigest{RequestInfo: &request.info, User: who},
+			func(fs *flowcontrolv1.FlowSchema, pl *flowcontrolv1.PriorityLevelConfiguration, _ string) {
+				want = fs.Name + " " + pl.Name
+			},
+			func() flowrequest.WorkEstimate { return flowrequest.WorkEstimate{InitialSeats: 1} }, func(bool) {}, func() {})
+		for range 2 {
+			var seat Seat
+			class, ok := f.Admit(t.Context(), request.attributes(who), request, time.Now().Add(time.Minute), &seat)
+			seat.Release()
+			if got := class.Schema + " " + class.Level; !ok || got != want {
+				r.Fatalf("%+v of %+v: %v %s, upstream %s", request.info, who, ok, got, want)
+			}
+		}
+	}
+	rapid.Check(t, check)
+	client := f.config.Client.FlowcontrolV1().FlowSchemas()
+	changed, err := client.Get(t.Context(), "global-default", metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed.Spec.PriorityLevelConfiguration.Name, changed.Spec.MatchingPrecedence = "workload-high", 3
+	if _, err := client.Update(t.Context(), changed, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	request := onPods("get")
+	for level := ""; level != "workload-high"; {
+		var seat Seat
+		class, _ := f.Admit(t.Context(), request.attributes(flowUsers["global-default"]), request, time.Now().Add(time.Minute), &seat)
+		seat.Release()
+		level = class.Level
+	}
+	rapid.Check(t, check)
+}
+
+// TestFlowWaits checks that a request without a seat waits for one until its time has
+// come, and no longer, and that as many are served at once as there are seats.
+func TestFlowWaits(t *testing.T) {
+	f := runFlow(t, 20, flowConfiguration()...)
+	request := onPods("get")
+	a := request.attributes(flowUsers["service-accounts"])
+	admit := func(until time.Duration, seat *Seat) bool {
+		_, ok := f.Admit(t.Context(), a, request, time.Now().Add(until), seat)
+		return ok
+	}
+	var seats []*Seat
+	for {
+		seat := new(Seat)
+		if !admit(10*time.Millisecond, seat) {
+			break
+		}
+		seats = append(seats, seat)
+	}
+	if len(seats) == 0 || len(seats) > 20 {
+		t.Fatalf("%d seats", len(seats))
+	}
+	var waiting sync.WaitGroup
+	late := make([]Seat, 3)
+	for i := range late {
+		waiting.Go(func() {
+			if !admit(time.Minute, &late[i]) {
+				t.Errorf("request %d was refused", i)
+			}
+		})
+	}
+	for _, seat := range seats {
+		seat.Release()
+	}
+	waiting.Wait()
+	for i := range late {
+		late[i].Release()
+		late[i].Release() // does nothing
+	}
+	f.mu.Lock()
+	lane := f.lanes["workload-low"]
+	f.mu.Unlock()
+	for lane.state.Load()&(laneOpen|laneSeats) != 0 {
+		time.Sleep(time.Millisecond) // the last request tells the controller that it has ended
+	}
+}
+
+// TestFlowListSeats checks that lists take as many seats as upstream says.
+func TestFlowListSeats(t *testing.T) {
+	known := feature.DefaultFeatureSupportChecker
+	defer func() { feature.DefaultFeatureSupportChecker = known }()
+	feature.DefaultFeatureSupportChecker = supporting{known}
+	rapid.Check(t, func(r *rapid.T) {
+		objects, size := rapid.Int64Range(0, 100_000).Draw(r, "objects"), rapid.Int64Range(0, 20_000).Draw(r, "size")
+		found, most := rapid.Bool().Draw(r, "found"), rapid.Uint64Range(0, 200).Draw(r, "most")
+		request, query := drawList(r)
+		upstream := flowrequest.NewWorkEstimator(func(string) (storage.Stats, error) {
+			if !found {
+				return storage.Stats{}, flowrequest.ObjectCountNotFoundErr
+			}
+			return storage.Stats{ObjectCount: objects, EstimatedAverageObjectSizeBytes: size}, nil
+		}, nil, flowrequest.DefaultWorkEstimatorConfig(), func(string) uint64 { return most })
+		req := (&http.Request{URL: &url.URL{RawQuery: query.Encode()}}).WithContext(apirequest.WithRequestInfo(t.Context(), &request.info))
+		want := upstream(req, "s", "l")
+
+		f := &Flow{config: FlowConfig{Stored: func(schema.GroupResource) (int64, int64, bool) { return objects, objects * size, found }}}
+		bound := most
+		if bound == 0 || bound > mostListSeats {
+			bound = mostListSeats
+		}
+		if got := f.listSeats(request.attributes(flowUsers["exempt"]), request, bound); got != want.InitialSeats {
+			r.Fatalf("%d objects of %d bytes, %+v %v: %d seats, upstream %d", objects, size, request.info, query, got, want.InitialSeats)
+		}
+	})
+}
+
+// supporting says that etcd can tell how far a watch has come, as upstream finds out.
+type supporting struct{ feature.FeatureSupportChecker }
+
+// Supports implements feature.FeatureSupportChecker.
+func (supporting) Supports(storage.Feature) bool { return true }
+
+// drawList draws a list or watch.
+func drawList(r *rapid.T) (*flowRequest, url.Values) {
+	request, query := onPods(rapid.SampledFrom([]string{"list", "watch"}).Draw(r, "verb")), url.Values{}
+	o := &request.options
+	set := func(key string, value string, set func()) {
+		if rapid.Bool().Draw(r, key) {
+			query.Set(key, value)
+			set()
+		}
+	}
+	o.LabelSelector, o.FieldSelector = labels.Everything(), fields.Everything()
+	version := rapid.SampledFrom([]string{"0", "7"}).Draw(r, "version")
+	match := rapid.SampledFrom([]string{"Exact", "NotOlderThan", "Other"}).Draw(r, "match")
+	limit := rapid.Int64Range(0, 1000).Draw(r, "bound")
+	initial := rapid.Bool().Draw(r, "initial")
+	set("resourceVersion", version, func() { o.ResourceVersion = version })
+	set("resourceVersionMatch", match, func() { o.ResourceVersionMatch = metav1.ResourceVersionMatch(match) })
+	set("limit", strconv.FormatInt(limit, 10), func() { o.Limit = limit })
+	set("continue", "token", func() { o.Continue = "token" })
+	set("sendInitialEvents", fmt.Sprint(initial), func() { o.SendInitialEvents = &initial })
+	set("labelSelector", "a=b", func() { o.LabelSelector = labels.SelectorFromSet(labels.Set{"a": "b"}) })
+	set("fieldSelector", "a=b", func() { o.FieldSelector = fields.OneTermEqualSelector("a", "b") })
+	if rapid.Bool().Draw(r, "single") {
+		request.info.Name = "x"
+	}
+	return request, query
+}
+
+// TestFlowIsCounted checks that requests which upstream was not asked about are in its
+// metrics.
+func TestFlowIsCounted(t *testing.T) {
+	f := runFlow(t, 600, flowConfiguration()...)
+	read := func(name, schema string) (value float64) {
+		families, err := legacyregistry.DefaultGatherer.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.AddTo(families)
+		for _, family := range families {
+			for _, sample := range family.GetMetric() {
+				if family.GetName() == "apiserver_flowcontrol_"+name && has(sample, "flow_schema", schema) && has(sample, "priority_level", schema) && !has(sample, "type", "watch") {
+					value = sample.GetCounter().GetValue() + sample.GetGauge().GetValue() + float64(sample.GetHistogram().GetSampleCount())
+				}
+			}
+		}
+		return value
+	}
+	admit := func(seat *Seat) {
+		request := onPods("get")
+		if _, ok := f.Admit(t.Context(), request.attributes(flowUsers["global-default"]), request, time.Now().Add(time.Minute), seat); !ok {
+			t.Fatal("refused")
+		}
+	}
+	var first Seat
+	admit(&first)
+	first.Release()
+	names := []string{"dispatched_requests_total", "request_execution_seconds", "request_wait_duration_seconds", "work_estimated_seats"}
+	f.running.Wait()
+	before := make(map[string]float64)
+	for _, name := range names {
+		before[name] = read(name, "global-default")
+	}
+	seats := make([]Seat, 5)
+	for i := range seats {
+		admit(&seats[i])
+	}
+	if n := read("current_executing_seats", "global-default"); n != 5 {
+		t.Errorf("%v seats are taken", n)
+	}
+	for i := range seats {
+		seats[i].Release()
+	}
+	for _, name := range names {
+		if n := read(name, "global-default") - before[name]; n != 5 {
+			t.Errorf("%s grew by %v", name, n)
+		}
+	}
+}
+
+func has(sample *dto.Metric, name, value string) bool {
+	for _, l := range sample.GetLabel() {
+		if l.GetName() == name {
+			return l.GetValue() == value
+		}
+	}
+	return false
+}

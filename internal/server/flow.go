@@ -1,0 +1,60 @@
+package server
+
+import (
+	"errors"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// InFlight says how many requests are served at once.
+type InFlight struct {
+	// Fairness shares Most and MostMutating together among the priority levels that the
+	// cluster's configuration names. Without it they bound requests that read and others,
+	// and 0 sets no bound.
+	Fairness           bool
+	Most, MostMutating int
+}
+
+func (c *InFlight) validate() error {
+	switch {
+	case c.Most < 0:
+		return errors.New("--max-requests-inflight must not be negative")
+	case c.MostMutating < 0:
+		return errors.New("--max-mutating-requests-inflight must not be negative")
+	case c.Fairness && c.Most+c.MostMutating == 0:
+		return errors.New("--max-requests-inflight and --max-mutating-requests-inflight must add up to something positive")
+	}
+	return nil
+}
+
+// newFlow returns what decides which requests are served at once; nil if only their
+// number does.
+func (s *Server) newFlow() *auth.Flow {
+	if !s.config.InFlight.Fairness {
+		return nil
+	}
+	p := &s.parts
+	return auth.NewFlow(auth.FlowConfig{
+		Client: p.client, Informers: p.informers, Stored: stored(p.registry.Resources()),
+		Limit: s.config.InFlight.Most + s.config.InFlight.MostMutating,
+	})
+}
+
+// stored tells how much there is of each resource.
+func stored(resources []*registry.Resource) func(schema.GroupResource) (objects, bytes int64, ok bool) {
+	known := make(map[schema.GroupResource]*registry.Resource, len(resources))
+	for _, r := range resources {
+		known[r.GroupResource] = r
+	}
+	return func(name schema.GroupResource) (objects, bytes int64, ok bool) {
+		r := known[name]
+		if r == nil || r.Cache == nil || !r.Cache.Ready() {
+			return 0, 0, false
+		}
+		now := r.Cache.Snapshot()
+		return int64(now.Len()), int64(now.Stored()), true
+	}
+}
