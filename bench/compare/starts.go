@@ -113,7 +113,7 @@ func (c *Comparison) held() time.Duration {
 	if c.config.Quick {
 		return 10 * time.Millisecond
 	}
-	return 2 * time.Second
+	return 5 * time.Second
 }
 
 // startFull starts a server on the seeded etcd, opens watches while it has not yet any

@@ -19,7 +19,8 @@ const (
 	headroomShare = 16
 
 	// Collections that follow each other faster than hurry cost more than memory is
-	// worth: the headroom is hurriedTimes as large until they are ease apart.
+	// worth: the headroom is hurriedTimes as large until they are ease apart. Then what
+	// the hurry took is given back: nothing else may come to be collected (B26).
 	hurry        = time.Second
 	ease         = 4 * time.Second
 	hurriedTimes = 3
@@ -46,6 +47,7 @@ type governor struct {
 	settled bool      // the start is over
 	hurried bool
 	told    func(int) // what was set, for tests; nil tells nobody
+	gave    func()    // does what giveBack does, for tests; nil does it
 }
 
 // run governs until ctx ends, then restores the percentage that it found. Once
@@ -55,17 +57,42 @@ func (g *governor) run(ctx context.Context, settled <-chan struct{}) error {
 	defer debug.SetGCPercent(before)
 	collected := make(chan struct{}, 1)
 	watchCollections(ctx, collected)
+	g.govern(ctx, settled, collected)
+	return nil
+}
+
+// govern is run with collections that are told of by a channel.
+func (g *governor) govern(ctx context.Context, settled, collected <-chan struct{}) {
+	calm := time.NewTimer(ease)
+	defer calm.Stop()
 	for {
 		select {
 		case <-collected:
 			g.adjust(liveBytes(), time.Now())
+			if calm.Stop(); g.hurried {
+				calm.Reset(ease)
+			}
+		case <-calm.C:
+			if g.hurried {
+				g.hurried = false
+				g.giveBack()
+			}
 		case <-settled:
-			debug.FreeOSMemory()
+			g.giveBack()
 			settled, g.settled, g.last = nil, true, time.Time{}
 		case <-ctx.Done():
-			return nil
+			return
 		}
 	}
+}
+
+// giveBack collects, and gives the system what is free then.
+func (g *governor) giveBack() {
+	if g.gave != nil {
+		g.gave()
+		return
+	}
+	debug.FreeOSMemory()
 }
 
 // adjust sets the percentage for what is live after a collection. It stops the world

@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -80,4 +81,40 @@ func TestGovernor(t *testing.T) {
 	if after := debug.SetGCPercent(before); after != 123 {
 		t.Errorf("GOGC is %d afterwards, was 123", after)
 	}
+}
+
+// What a storm of collections took is given back once, when it is over.
+func TestGovernorGivesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		before := debug.SetGCPercent(123)
+		defer debug.SetGCPercent(before)
+		ctx, cancel := context.WithCancel(t.Context())
+		collected := make(chan struct{}, 1)
+		var given []time.Duration
+		start := time.Now()
+		g := &governor{settled: true, gave: func() {
+			given = append(given, time.Since(start))
+			collected <- struct{}{}
+		}}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			g.govern(ctx, nil, collected)
+		}()
+		collections := func(n int, apart time.Duration) {
+			for range n {
+				time.Sleep(apart)
+				collected <- struct{}{}
+			}
+		}
+		collections(3, 2*ease) // in peace
+		start = time.Now()
+		collections(5, hurry/2)
+		time.Sleep(time.Hour)
+		cancel()
+		<-ended
+		if want := 5*hurry/2 + ease; len(given) != 1 || given[0] != want {
+			t.Errorf("gave back after %v, want it once after %v", given, want)
+		}
+	})
 }
