@@ -15,10 +15,11 @@ import (
 // What is in use stays: when everything that is kept was used lately, what is new is
 // not kept. A reader who goes through more than the budget allows, again and again,
 // would otherwise have everything dropped just before he asks for it. Frames, which
-// are new by nature and which all watchers are about to ask for, are kept in any case.
+// are new by nature and which all watchers are about to ask for, are kept in any case, as
+// is what costs much to make; what is neither goes first.
 type Budget struct {
-	limit int64
-	most  int64 // 0: the limit does not grow
+	limit  int64
+	growth *Growth // nil: the limit does not grow
 
 	total   atomic.Int64  // of encodings and frames, with what keeping them costs
 	history atomic.Int64  // of Logs
@@ -33,16 +34,25 @@ type Budget struct {
 const (
 	// idleRounds is how many rounds without use make an encoding one that may go.
 	idleRounds = 4
-	// maxTries is how many encodings are looked at to find room for another.
-	maxTries = 8
+	// maxTries is how many encodings are looked at to find room for another, and
+	// maxUrgent how many for an urgent one to find one that is not.
+	maxTries  = 8
+	maxUrgent = 32
 )
 
 // NewBudget allows limit bytes; 0 or less means no limit.
 func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
 
-// NewGrowingBudget allows twice as much as the bodies take, room for two more forms of
-// everything, but at least least and at most most, which is greater than 0.
-func NewGrowingBudget(least, most int64) *Budget { return &Budget{limit: least, most: most} }
+// Growth says how a Budget follows the bodies: encodings and frames may take half as much
+// as the bodies do, and with the past twice as much.
+type Growth struct {
+	Encodings int64 // what encodings and frames may take at least
+	All       int64 // what they and the past may take at least
+	Most      int64 // what all may take at most, greater than 0
+}
+
+// NewGrowingBudget returns a Budget that grows and shrinks with the bodies.
+func NewGrowingBudget(g Growth) *Budget { return &Budget{growth: &g} }
 
 // Used is the number of bytes that encodings and frames take, with what keeping them
 // costs.
@@ -51,21 +61,30 @@ func (b *Budget) Used() int64 { return b.total.Load() }
 // History is the number of bytes that only the Logs still hold.
 func (b *Budget) History() int64 { return b.history.Load() }
 
-// Limit is the number of bytes allowed, 0 or less for no limit.
+// Limit is the number of bytes allowed for encodings and frames, 0 or less for no limit.
 func (b *Budget) Limit() int64 {
-	if b.most > 0 {
-		return min(max(b.limit, 2*b.bodies.Load()), b.most)
+	if g := b.growth; g != nil {
+		return min(max(g.Encodings, b.bodies.Load()/2), g.Most)
 	}
 	return b.limit
 }
 
-// over says how far the limit is exceeded if more is added.
+// all is the number of bytes allowed for those and the past, 0 or less for no limit.
+func (b *Budget) all() int64 {
+	if g := b.growth; g != nil {
+		return min(max(g.All, 2*b.bodies.Load()), g.Most)
+	}
+	return b.limit
+}
+
+// over says how far a limit is exceeded if more is added.
 func (b *Budget) over(more int64) int64 {
-	limit := b.Limit()
+	limit, all := b.Limit(), b.all()
 	if limit <= 0 {
 		return 0
 	}
-	return max(b.total.Load()+b.history.Load()+more-limit, 0)
+	encodings := b.total.Load() + more
+	return max(encodings-limit, encodings+b.history.Load()-all, 0)
 }
 
 // used notes that s was of use. It writes only once a round, so that readers do not
@@ -116,7 +135,8 @@ func (b *Budget) roomLocked(cost int64, urgent bool) bool {
 			b.refuseLocked(cost)
 			return false
 		}
-		if tries >= maxTries || b.round.Load()-s.round.Load() >= idleRounds {
+		idle := b.round.Load()-s.round.Load() >= idleRounds
+		if idle || tries >= maxUrgent || tries >= maxTries && !s.urgent {
 			b.dropLocked(s)
 		} else {
 			b.unlinkLocked(s)
@@ -150,8 +170,8 @@ func (b *Budget) addHistory(bytes int64) {
 
 // exhausted reports whether Logs alone exceed the limit if more is added.
 func (b *Budget) exhausted(more int64) bool {
-	limit := b.Limit()
-	return limit > 0 && b.history.Load()+more > limit
+	all := b.all()
+	return all > 0 && b.history.Load()+more > all
 }
 
 func (b *Budget) appendLocked(s *stored) {

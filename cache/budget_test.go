@@ -119,9 +119,9 @@ func TestBudgetHistory(t *testing.T) {
 
 // A growing budget follows the bodies of all caches that share it.
 func TestBudgetGrows(t *testing.T) {
-	budget := NewGrowingBudget(1000, 8000)
+	budget := NewGrowingBudget(Growth{Encodings: 700, All: 1000, Most: 8000})
 	var caches []*Cache
-	for _, want := range []int64{2500, 5000, 7500, 8000} {
+	for _, want := range []struct{ encodings, all int64 }{{700, 2500}, {1250, 5000}, {1875, 7500}, {2500, 8000}} {
 		schema := NewSchema("things", budget)
 		c, err := New(Config{Schema: schema})
 		if err != nil {
@@ -130,14 +130,58 @@ func TestBudgetGrows(t *testing.T) {
 		body := make([]byte, 1250)
 		c.Reset([]*Object{NewObject(ObjectConfig{Key: "a", Revision: 1, Body: body}, schema)}, 1)
 		caches = append(caches, c)
-		if budget.Limit() != want {
-			t.Errorf("limit %d, want %d", budget.Limit(), want)
+		if budget.Limit() != want.encodings || budget.all() != want.all {
+			t.Errorf("limit %d and %d, want %d", budget.Limit(), budget.all(), want)
 		}
 	}
 	for _, c := range caches {
 		c.Apply(Batch{Revision: 2, Changes: []Change{{Key: "a"}}})
 	}
-	if budget.Limit() != 1000 {
-		t.Errorf("limit %d for nothing", budget.Limit())
+	if budget.Limit() != 700 || budget.all() != 1000 {
+		t.Errorf("limit %d and %d for nothing", budget.Limit(), budget.all())
+	}
+}
+
+// What costs much to make drives out what does not, and stays.
+func TestBudgetDear(t *testing.T) {
+	budget := NewBudget(10 * (1024 + storedOverhead))
+	objects := budgetObjects(NewSchema("things", budget), 20)
+	scan(t, objects, 1)
+	made := 0
+	for range 5 {
+		for _, o := range objects[:8] {
+			if _, err := o.DearEncoding(2, func(*Object) ([]byte, error) { made++; return make([]byte, 1000), nil }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		scan(t, objects, 1)
+	}
+	if made != 8 {
+		t.Errorf("made %d of 8", made)
+	}
+}
+
+// Admits says what becomes of an encoding that is made then.
+func TestBudgetAdmits(t *testing.T) {
+	budget := NewBudget(10 * (1024 + storedOverhead))
+	objects := budgetObjects(NewSchema("things", budget), 40)
+	admitted := 0
+	for range 3 {
+		for _, o := range objects {
+			if _, ok := o.Kept(1); ok || !budget.Admits(1000) {
+				continue
+			}
+			admitted++
+			scan(t, []*Object{o}, 1)
+			if _, ok := o.Kept(1); !ok {
+				t.Fatal("admitted and not kept")
+			}
+		}
+	}
+	if admitted < 10 || admitted > 20 {
+		t.Errorf("%d were admitted where there is room for 10", admitted)
+	}
+	if !NewBudget(0).Admits(1 << 40) {
+		t.Error("no limit admits not everything")
 	}
 }

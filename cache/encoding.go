@@ -34,7 +34,7 @@ type cell struct {
 type account struct {
 	count *atomic.Int64
 	// urgent bytes are kept even if others must go that are in use: many are about to
-	// ask for them.
+	// ask for them, or they cost much to make.
 	urgent bool
 }
 

@@ -137,12 +137,20 @@ func (o *Object) Fields() fields.Fields { return (*objectFields)(o) }
 // failed and is not kept. Encode may ask for other encodings of the object, though
 // not in a circle.
 func (o *Object) Encoding(id EncodingID, encode func(*Object) ([]byte, error)) ([]byte, error) {
+	return o.encoding(id, account{count: &o.schema.counts[id]}, encode)
+}
+
+// DearEncoding is Encoding for what costs much to make for what it takes to keep: others
+// give way to it although they are in use.
+func (o *Object) DearEncoding(id EncodingID, encode func(*Object) ([]byte, error)) ([]byte, error) {
+	return o.encoding(id, account{count: &o.schema.counts[id], urgent: true}, encode)
+}
+
+func (o *Object) encoding(id EncodingID, a account, encode func(*Object) ([]byte, error)) ([]byte, error) {
 	if b, ok := o.cells.find(uint32(id), o.schema.budget); ok {
 		return b, nil
 	}
-	return o.cells.fill(uint32(id), o.schema.budget, account{count: &o.schema.counts[id]}, func() ([]byte, error) {
-		return encode(o)
-	})
+	return o.cells.fill(uint32(id), o.schema.budget, a, func() ([]byte, error) { return encode(o) })
 }
 
 func (o *Object) field(name string) string {

@@ -22,6 +22,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"pgregory.net/rapid"
 
+	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 	"github.com/larder-io/larder/kv/kvtest"
 )
@@ -73,9 +74,9 @@ func (f *front) side(t testing.TB, back *registrytest.Server, client http.RoundT
 	}}
 }
 
-func newPair(t testing.TB) *pair {
+func newPair(t testing.TB, change ...func(*registry.Config)) *pair {
 	t.Helper()
-	back := registrytest.New(t, nil)
+	back := registrytest.New(t, nil, change...)
 	p := &pair{front: serveBack(t, back), store: back.Store}
 	client := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.pool}, DisableCompression: true}
 	t.Cleanup(client.CloseIdleConnections)

@@ -35,7 +35,7 @@ func newPlanner() *transcode.Planner {
 // and of other versions than the canonical one.
 func (f *Form) newPlan() *transcode.Plan {
 	c := f.view.Resource.codec
-	if f.media != JSON || c.planner == nil {
+	if f.media != JSON || f.view.custom != nil || c.planner == nil {
 		return nil
 	}
 	t, kind := reflect.TypeFor[metav1.PartialObjectMetadata](), schema.GroupVersionKind{}

@@ -196,11 +196,14 @@ func (c *Config) check() error {
 }
 
 func newBudget(bytes int64) *cache.Budget {
-	const least = 256 << 20
-	if bytes == 0 {
-		return cache.NewGrowingBudget(least, debug.SetMemoryLimit(-1)/8*3) // -1 asks
+	if bytes != 0 {
+		return cache.NewBudget(bytes)
 	}
-	return cache.NewBudget(bytes)
+	return cache.NewGrowingBudget(cache.Growth{
+		Encodings: 96 << 20, // 10,000 pods in JSON: B2
+		All:       256 << 20,
+		Most:      debug.SetMemoryLimit(-1) / 8 * 3, // -1 asks
+	})
 }
 
 // setDefaults fills in what kube-apiserver would, on a copy of the caller's.

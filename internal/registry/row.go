@@ -63,7 +63,7 @@ func (v *View) row(o *cache.Object) ([]byte, error) {
 	if o.Err() != nil {
 		return nil, o.Err()
 	}
-	return o.Encoding(cache.EncodingID(v.rowID), v.encodeRow)
+	return o.DearEncoding(cache.EncodingID(v.rowID), v.encodeRow)
 }
 
 // appendRow appends the text of a row that is not volatile, as it reads at now.

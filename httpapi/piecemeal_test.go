@@ -1,0 +1,71 @@
+package httpapi
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// TestPiecemealLists reads large lists for which there is no room, for some, and for all,
+// and wants what upstream answers; in chunks if items are made for the answer.
+func TestPiecemealLists(t *testing.T) {
+	const (
+		enough = 1 << 30
+		some   = 1 << 20
+		none   = 1
+	)
+	for _, room := range []int64{enough, some, none} {
+		t.Run(fmt.Sprint(room), func(t *testing.T) {
+			p := newPair(t, func(c *registry.Config) { c.CacheBytes = room })
+			p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+			for n := range 60 {
+				half := strings.Repeat(fmt.Sprintf(`<%d>\n\"\\`, n), 700)
+				p.ours.must(t, post(configmaps, fmt.Sprintf(`{"metadata":{"name":"c%d","annotations":{"a":"%s"}},"data":{"k":"%s"}}`, n, half, half)))
+			}
+			for range 2 {
+				for _, query := range []string{"", "?pretty=1", "?labelSelector=!x"} {
+					for _, accept := range []string{"application/json", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"} {
+						for _, encoding := range []string{"identity", "gzip"} {
+							a := p.same(t, call{method: "GET", path: configmaps + query, header: map[string]string{"Accept": accept, "Accept-Encoding": encoding}})
+							json := accept == "application/json" && encoding == "identity" && query == ""
+							if json && room == none && a.header.Get("Content-Length") != "" {
+								t.Errorf("%s %s: items are made beforehand", query, accept)
+							}
+						}
+					}
+				}
+			}
+			a := p.ours.must(t, call{method: "GET", path: configmaps, header: map[string]string{"Accept": "application/json"}})
+			if room == enough && a.header.Get("Content-Length") != fmt.Sprint(len(a.body)) {
+				t.Errorf("a list that is kept announces %q of %d", a.header.Get("Content-Length"), len(a.body))
+			}
+		})
+	}
+}
+
+// A client that knows no chunks gets the length.
+func TestPiecemealListsOfOldClients(t *testing.T) {
+	p := newPair(t, func(c *registry.Config) { c.CacheBytes = 1 })
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	for n := range 30 {
+		p.ours.must(t, post(configmaps, fmt.Sprintf(`{"metadata":{"name":"c%d"},"data":{"k":"%s"}}`, n, strings.Repeat("0123456789", 3000))))
+	}
+	for _, query := range []string{"", "?pretty=1"} {
+		want := p.ours.must(t, call{method: "GET", path: configmaps + query}).body
+		c := p.dial(t)
+		if _, err := io.WriteString(c, "GET "+configmaps+query+" HTTP/1.0\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		all, err := io.ReadAll(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		head, body, _ := strings.Cut(string(all), "\r\n\r\n")
+		if !strings.Contains(head, fmt.Sprintf("Content-Length: %d\r\n", len(want))) || body != string(want) {
+			t.Errorf("%d bytes, want %d, with %q", len(body), len(want), head)
+		}
+	}
+}
