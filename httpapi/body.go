@@ -299,16 +299,22 @@ func (ss *session) bodyBy(until time.Time) error {
 // settle reads what nobody wanted of a body and reports whether another request can
 // follow it: apart from errors, whether it is small, and was not held back by a client
 // that waits to be told to send it. It is read before the answer is written, which
-// some clients do not read before they have sent everything.
-func (ss *session) settle(received time.Time) bool {
+// some clients do not read before they have sent everything. Nothing is held
+// meanwhile: the request has given up its place, and no list waits for a body.
+func (ss *session) settle(x *exchange) bool {
 	b := &ss.body
 	switch {
 	case b.over:
 		return true
 	case b.err != nil || b.expects || b.left >= discardMost:
 		return false
+	case x.body != nil && !b.buffered():
+		return false
 	}
-	if ss.bodyBy(received.Add(ss.s.limits.body)) != nil {
+	if x.body == nil {
+		x.place.release()
+	}
+	if ss.bodyBy(x.received.Add(ss.s.limits.body)) != nil {
 		return false
 	}
 	_, err := io.CopyN(io.Discard, b, discardMost+1)

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"errors"
@@ -288,5 +289,42 @@ func TestLateBodies(t *testing.T) {
 	}
 	if err := <-ended; !errors.Is(err, http.ErrBodyReadAfterClose) {
 		t.Errorf("the handler read: %v", err)
+	}
+}
+
+// TestWhoIsWaitedForHoldsNoPlace: a request that was refused, and whose body is still to
+// come, keeps nobody else from being served.
+func TestWhoIsWaitedForHoldsNoPlace(t *testing.T) {
+	asked := make(chan struct{}, 1)
+	f := newFront(t, Config{MaxMutatingInFlight: 1, Authenticator: authenticator.RequestFunc(wireUser), Authorizer: authorizer.AuthorizerFunc(
+		func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+			select {
+			case asked <- struct{}{}:
+			default:
+			}
+			return authorizer.DecisionNoOpinion, "", nil
+		})}, func(*table) {})
+	slow := f.dial(t)
+	io.WriteString(slow, "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n")
+	<-asked
+	quick := f.dial(t)
+	in := bufio.NewReader(quick)
+	for end := time.Now().Add(20 * time.Second); ; { // the other is about to give up its place
+		io.WriteString(quick, "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n")
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.Copy(io.Discard, resp.Body)
+		if resp.StatusCode == http.StatusForbidden {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("still %d", resp.StatusCode)
+		}
+	}
+	io.WriteString(slow, "01234")
+	if resp, err := http.ReadResponse(bufio.NewReader(slow), nil); err != nil || resp.StatusCode != http.StatusForbidden || resp.Close {
+		t.Errorf("%v %v", resp, err)
 	}
 }

@@ -47,7 +47,9 @@
 //
 // [Server.Run] owns all of them and returns after the last: one per
 // connection, one per upgraded connection, one per request of a net/http handler, one
-// that looks for clients that left, one that reports how many requests there are. A handler may outlive its request's deadline, and
+// that looks for clients that left, one that reports how many requests there are. A
+// connection that waits for a request keeps little beside TLS's state: a small stack and
+// no buffer. A handler may outlive its request's deadline, and
 // then keeps nothing but itself alive.
 //
 // A watch has a goroutine while it sends its head and its initial objects. Then it is
@@ -68,7 +70,9 @@
 //
 // A list that is being sent holds its objects, which the snapshot that it is of shares
 // with all others, and one chunk. What was made of the objects belongs to the cache and
-// is asked for as it is sent: clients that read slowly cost no memory but for that.
+// is asked for as it is sent, or is made in that chunk: clients that read slowly cost no
+// memory but for that. A large list in JSON that is not all kept, or indented, is never in
+// one place, and its length is not announced.
 //
 // A compressed list of a whole resource or namespace is one gzip member, put together
 // from pieces that are compressed once and kept, within a bound, while the objects in

@@ -112,12 +112,20 @@ func (ss *session) await(timeout time.Duration) bool {
 	if ss.readBy(time.Now().Add(timeout)) != nil {
 		return false
 	}
-	n, err := ss.conn.Read(ss.first[:])
+	n, err := ss.firstByte()
 	if n == 0 || err != nil && !errors.Is(err, io.EOF) {
 		return false
 	}
 	ss.ahead, ss.reads = ss.first[:], 0
 	return ss.state.CompareAndSwap(sessionNew, sessionActive) || ss.state.CompareAndSwap(sessionIdle, sessionActive)
+}
+
+// firstByte waits for the first byte of a request.
+func (ss *session) firstByte() (int, error) {
+	if c, ok := ss.conn.(*conn); ok {
+		return c.rest(ss.first[:])
+	}
+	return ss.conn.Read(ss.first[:])
 }
 
 // readBy makes reads end at until or a little later.
@@ -325,7 +333,7 @@ func (ss *session) refuse(fast *fasthttp.RequestCtx, err error) {
 // answer writes the response and reports whether the connection can be used again.
 func (ss *session) answer(x *exchange, closing bool) bool {
 	resp := &x.fast.Response
-	closing = closing || resp.Header.ConnectionClose() || ss.door.stopping() || !ss.settle(x.received)
+	closing = closing || resp.Header.ConnectionClose() || ss.door.stopping() || !ss.settle(x)
 	switch {
 	case closing:
 		resp.Header.SetConnectionClose()

@@ -20,6 +20,10 @@ type tcpSocket struct {
 	pump atomic.Pointer[pump] // nil: writes are a TCPConn's
 	raw  syscall.RawConn      // set before pump is
 
+	// mute and readiness belong to whoever reads.
+	mute      bool
+	readiness readiness
+
 	// waited: the write deadline was set, by a write that had to wait. It belongs to
 	// whoever writes.
 	waited bool

@@ -1,0 +1,163 @@
+package httpapi
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// heldConn sends what is written to it when it is let go.
+type heldConn struct {
+	net.Conn
+	held    bytes.Buffer
+	holding bool
+}
+
+func (c *heldConn) Write(p []byte) (int, error) {
+	if c.holding {
+		return c.held.Write(p)
+	}
+	return c.Conn.Write(p)
+}
+
+func (c *heldConn) release() error {
+	c.holding = false
+	_, err := c.Conn.Write(c.held.Bytes())
+	c.held.Reset()
+	return err
+}
+
+// TestRequestsThatComeTogether: what TLS read together with a request is not left
+// lying while the connection waits for the socket.
+func TestRequestsThatComeTogether(t *testing.T) {
+	f := newFront(t, Config{}, func(routes *table) { routes.handle("/x", http.HandlerFunc(echo)) })
+	raw, err := net.Dial("tcp", f.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := &heldConn{Conn: raw}
+	c := tls.Client(held, &tls.Config{RootCAs: f.pool, ServerName: "127.0.0.1"})
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(time.Minute))
+	in := bufio.NewReader(c)
+	if err := c.Handshake(); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 5 {
+		held.holding = true
+		for range n + 1 { // each is a record, and the last comes in two
+			io.WriteString(c, "GET /x HTTP/1.1\r\n")
+			io.WriteString(c, "Host: h\r\n\r\n")
+		}
+		if err := held.release(); err != nil {
+			t.Fatal(err)
+		}
+		for i := range n + 1 {
+			resp, err := http.ReadResponse(in, nil)
+			if err != nil {
+				t.Fatalf("answer %d of %d: %v", i, n+1, err)
+			}
+			io.Copy(io.Discard, resp.Body)
+		}
+	}
+}
+
+// TestReadinessEnds: bytes, the end, a deadline and a close end waiting.
+func TestReadinessEnds(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for name, c := range map[string]struct {
+		end  func(client, server net.Conn)
+		want error
+	}{
+		"bytes":    {func(client, _ net.Conn) { client.Write([]byte("a")) }, nil},
+		"the end":  {func(client, _ net.Conn) { client.Close() }, nil},
+		"deadline": {func(_, server net.Conn) { server.SetReadDeadline(time.Now()) }, os.ErrDeadlineExceeded},
+		"close":    {func(_, server net.Conn) { server.Close() }, net.ErrClosed},
+	} {
+		for _, before := range []bool{true, false} {
+			client, err := net.Dial("tcp", l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			server, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var r readiness
+			waited := make(chan error, 1)
+			if before {
+				c.end(client, server)
+			}
+			go func() { waited <- r.wait(server.(*net.TCPConn)) }()
+			if !before {
+				c.end(client, server)
+			}
+			if err := <-waited; !errors.Is(err, c.want) {
+				t.Errorf("%s, before waiting %t: %v, want %v", name, before, err, c.want)
+			}
+			client.Close()
+			server.Close()
+		}
+	}
+}
+
+// TestReadersThatHangBack: a client that reads late, and has ended its side, gets a
+// long answer whole, while others are served.
+func TestReadersThatHangBack(t *testing.T) {
+	long := strings.Repeat("0123456789abcdef", 1<<20)
+	f := newFront(t, Config{}, func(routes *table) {
+		routes.handle("/x", http.HandlerFunc(echo))
+		routes.handle("/long", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, long) }))
+	})
+	var back []*tls.Conn
+	for range 5 {
+		c := f.dial(t)
+		io.WriteString(c, "GET /long HTTP/1.1\r\nHost: h\r\n\r\n")
+		c.CloseWrite()
+		back = append(back, c)
+	}
+	for range 20 {
+		if out := f.raw(t, "GET /x HTTP/1.1\r\nHost: h\r\n\r\n"); !strings.HasSuffix(out, "GET /x 0") {
+			t.Fatalf("answer %q", out)
+		}
+	}
+	for i, c := range back {
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got bytes.Buffer
+		if _, err := got.ReadFrom(resp.Body); err != nil || got.String() != long {
+			t.Errorf("client %d: %d bytes, %v", i, got.Len(), err)
+		}
+	}
+}
+
+// BenchmarkKeptAlive measures small requests one after the other on a connection, with
+// TLS and the network.
+func BenchmarkKeptAlive(b *testing.B) {
+	f := newFront(b, Config{}, func(routes *table) { routes.handle("/x", http.HandlerFunc(echo)) })
+	c := f.dial(b)
+	in := bufio.NewReader(c)
+	for b.Loop() {
+		fmt.Fprint(c, "GET /x HTTP/1.1\r\nHost: h\r\n\r\n")
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		io.Copy(io.Discard, resp.Body)
+	}
+}
