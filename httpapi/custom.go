@@ -136,6 +136,8 @@ func (x *exchange) extend() bool {
 		return false
 	case c.view.Converts() && x.Verb == "watch":
 		return false // turns on the connections of all watches must not wait for a webhook
+	case c.view.Converts() && x.LabelSelector+x.FieldSelector != "":
+		return false // what is selected by is what the webhook makes
 	}
 	return x.read(&c.installed)
 }

@@ -34,14 +34,14 @@ func TestSameAsStock(t *testing.T) {
 	for i, d := range differences {
 		c.unseen[i] = !d.random
 	}
-	c.compareAll("reads", slices.Concat(fixedReads(), w.everyResource(t), lists()), workers, c.read)
+	c.compareAll("reads", slices.Concat(fixedReads(), customReads(), w.everyResource(t), lists()), workers, c.read)
 	if *rewrite {
 		w.record(t)
 	}
-	c.compareAll("watches and waits", slices.Concat(watches(), waits()), watchers, c.read)
+	c.compareAll("watches and waits", slices.Concat(watches(), customWatches(), waits()), watchers, c.read)
 	c.pages()
 	c.live()
-	c.compareAll("writes", writes(), workers, c.dry)
+	c.compareAll("writes", append(writes(), customWrites()...), workers, c.dry)
 	c.lives()
 	c.report()
 }
@@ -194,7 +194,7 @@ func (p *process) write(r request) answer {
 // lives compares the flows, each of which is one object's life.
 func (c *comparison) lives() {
 	var g errgroup.Group
-	for i, flow := range flows() {
+	for i, flow := range append(flows(), customFlows()...) {
 		g.Go(func() error {
 			for step, r := range flow {
 				if len(selected([]request{r})) > 0 {

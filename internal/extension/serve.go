@@ -3,6 +3,7 @@ package extension
 import (
 	"context"
 	"errors"
+	"mime"
 	"net/http"
 	"time"
 
@@ -11,8 +12,10 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/filters"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
@@ -83,7 +86,22 @@ func (g *generation) serve(w http.ResponseWriter, req *http.Request, info *apire
 		defer context.AfterFunc(g.ending, cancel)()
 		req, w = req.WithContext(ctx), flusher{w}
 	}
+	if panics(req, info) {
+		err := negotiation.NewUnsupportedMediaTypeError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML})
+		fail(w, req, info, err)
+		return
+	}
 	filters.WithWarningRecorder(g.upstream).ServeHTTP(w, req)
+}
+
+// panics reports whether upstream's handler would: it has a decoder for protobuf, which
+// custom resources have not, and none that is strict.
+func panics(req *http.Request, info *apirequest.RequestInfo) bool {
+	if info.Verb != "create" && info.Verb != "update" || info.Subresource == "scale" {
+		return false
+	}
+	kind, _, err := mime.ParseMediaType(req.Header.Get("Content-Type"))
+	return err == nil && kind == runtime.ContentTypeProtobuf && req.URL.Query().Get("fieldValidation") != metav1.FieldValidationIgnore
 }
 
 // flusher is a response that upstream's metrics let a stream through to: they ask for

@@ -57,6 +57,10 @@ type codec struct {
 	// version that is stored, and decoding it is what reading a stored value is.
 	untyped bool
 
+	// converts says that labels and fields may change where the version does: those
+	// that the cache has are of what is stored.
+	converts bool
+
 	// decodes counts decodings of cached bytes: none happen when the form that is
 	// asked for was made before.
 	decodes atomic.Uint64

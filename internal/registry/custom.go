@@ -150,6 +150,7 @@ func (c *Custom) decorate(
 	}
 	v.head = append(append([]byte(`{"apiVersion":`), head...), ',')
 	v.converts = c.config.Webhook
+	v.codec.converts = c.config.Webhook
 	c.versions[gvk.Version] = v
 	// Any version's codec decodes a value in the version that it has, if it is not told
 	// which is wanted.

@@ -109,7 +109,7 @@ func (s *store) GetList(ctx context.Context, key string, opts storage.ListOption
 	if s.plain() {
 		return s.getListPlain(ctx, key, opts, list, items)
 	}
-	listing, err := s.Resource.List(ctx, ListRequest{
+	q := ListRequest{
 		Scope:           scope,
 		ResourceVersion: opts.ResourceVersion,
 		Match:           opts.ResourceVersionMatch,
@@ -118,12 +118,22 @@ func (s *store) GetList(ctx context.Context, key string, opts storage.ListOption
 		Limit:           opts.Predicate.Limit,
 		Continue:        opts.Predicate.Continue,
 		ended:           strings.HasSuffix(key, "/"),
-	}, nil)
+	}
+	late := s.codec.converts && !opts.Predicate.Empty()
+	if late {
+		q.Label, q.Field, q.Limit = nil, nil, 0 // all on one page
+	}
+	listing, err := s.Resource.List(ctx, q, nil)
 	if err != nil {
 		return err
 	}
 	if err := s.decodeItems(ctx, listing.Objects, list, items); err != nil {
 		return err
+	}
+	if late {
+		if err := selectItems(items, opts.Predicate); err != nil {
+			return err
+		}
 	}
 	return s.codec.versioner.UpdateList(list, uint64(listing.Meta.Revision), listing.Meta.Continue, listing.Meta.Remaining)
 }
@@ -160,6 +170,27 @@ func (s *store) decodeItems(ctx context.Context, objects []*cache.Object, list r
 			return err
 		}
 	}
+	return nil
+}
+
+// selectItems leaves in items those that predicate selects.
+func selectItems(items reflect.Value, predicate storage.SelectionPredicate) error {
+	kept := 0
+	for i := range items.Len() {
+		obj, ok := items.Index(i).Addr().Interface().(runtime.Object)
+		if !ok {
+			return fmt.Errorf("registry: item of type %s is no object", items.Index(i).Type())
+		}
+		matches, err := predicate.Matches(obj)
+		if err != nil {
+			return err
+		}
+		if matches {
+			items.Index(kept).Set(items.Index(i))
+			kept++
+		}
+	}
+	items.SetLen(kept)
 	return nil
 }
 
