@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/kvtest"
@@ -63,6 +65,45 @@ func BenchmarkEmbeddedRevision(b *testing.B) {
 			b.ReportMetric(float64(store.RevisionReads()-before)/float64(b.N), "reads/op")
 		})
 	}
+}
+
+// BenchmarkRevision reads the revision of a member in another process: directly, and
+// by etcd's client.
+func BenchmarkRevision(b *testing.B) {
+	member := kvtest.StartCluster(b, memberVariable, 1, nil)[0]
+	for _, by := range []string{"direct", "client"} {
+		b.Run("by="+by, func(b *testing.B) {
+			store, err := kv.NewExternal(kv.ExternalConfig{Endpoints: []string{member.Config.Client}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() { done <- store.Run(context.Background()) }()
+			b.Cleanup(func() { store.Close(); <-done })
+			<-store.Ready()
+			for by == "direct" && store.DirectAnswers() == 0 {
+				must[int64](b)(store.Revision(b.Context()))
+			}
+			if by == "client" {
+				store.WithoutDirect()
+			}
+			b.ReportAllocs()
+			before := cpuTime(b)
+			for b.Loop() {
+				must[int64](b)(store.Revision(b.Context()))
+			}
+			b.ReportMetric(float64((cpuTime(b)-before).Nanoseconds())/float64(b.N), "cpu-ns/op")
+		})
+	}
+}
+
+// cpuTime is what this process has used, without the members.
+func cpuTime(b *testing.B) time.Duration {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
 func BenchmarkEmbeddedPut(b *testing.B) {

@@ -68,7 +68,8 @@
 // # Cluster
 //
 // A cluster that cannot be reached makes operations wait until their context
-// ends, as etcd's client does: give them deadlines. A read or a watch moves to
+// ends, as etcd's client does: give them deadlines. While all is well the revision is
+// read over a connection of its own, without that client. A read or a watch moves to
 // another member by itself; a write that fails is not tried again, because it may
 // have been committed. Watches ask etcd to end them while there is no leader, and
 // the Tail opens them again where they ended.
@@ -81,8 +82,8 @@
 //
 // # Locks and goroutines
 //
-// Etcd: revisions.mu, leases.mu, history.mu, watches.mu and watch.mu are leaves; the
-// last is held while a request is sent.
+// Etcd: revisions.mu, leases.mu, history.mu, watches.mu, watch.mu and direct.mu are
+// leaves; watch.mu is held while a request is sent, direct.mu until it is answered.
 // Tail: Tail.mu > Subscription.mu, both leaves towards the outside; neither is
 // held across a call to the Store. Goroutines are started by Run alone (and one
 // per Watch, which ends with the watch); Run waits for all of them.

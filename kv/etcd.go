@@ -60,6 +60,7 @@ type Etcd struct {
 type session struct {
 	client *clientv3.Client
 	watch  etcdserverpb.WatchClient
+	direct *direct                                  // nil: there is none
 	size   func(ctx context.Context) (int64, error) // bytes of the database file
 	failed <-chan error                             // delivers when the server died; nil for a cluster
 	close  func()
@@ -124,6 +125,9 @@ func (e *Etcd) Run(ctx context.Context) error {
 
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return e.runRevisions(groupCtx) })
+	if d := s.direct; d != nil {
+		group.Go(func() error { return d.run(groupCtx) })
+	}
 	group.Go(func() error { return e.runCompactor(groupCtx) })
 	group.Go(func() error { return e.followCompaction(groupCtx) })
 	group.Go(func() error {

@@ -52,6 +52,12 @@ func (e *Etcd) ForgeHistory(revision int64) { raise(&e.history.revision, revisio
 // ForgeCluster makes the store believe that it has seen another cluster.
 func (e *Etcd) ForgeCluster() { e.history.clusterID.Add(1) }
 
+// DirectAnswers counts the revisions that were read past etcd's client.
+func (e *Etcd) DirectAnswers() uint64 { return e.session.direct.answers.Load() }
+
+// WithoutDirect leaves all reads to etcd's client. Nothing may be asked meanwhile.
+func (e *Etcd) WithoutDirect() { e.session.direct = nil }
+
 // RevokeLease ends a lease as its expiry does.
 func (e *Etcd) RevokeLease(ctx context.Context, lease int64) error {
 	client, err := e.client(ctx)

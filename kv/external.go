@@ -103,6 +103,7 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*session, e
 	return &session{
 		client: client,
 		watch:  etcdserverpb.NewWatchClient(client.ActiveConnection()),
+		direct: newDirect(cfg.Endpoints, config.TLS, e.logger),
 		size:   size,
 		close:  func() { client.Close() },
 	}, nil

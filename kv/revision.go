@@ -151,11 +151,16 @@ func (e *Etcd) readRevision(ctx context.Context) (int64, error) {
 	defer cancel()
 	e.revisions.reads.Add(1)
 	mark, start := e.history.mark(), time.Now()
-	resp, err := e.session.client.KV.Get(ctx, compactionKey, clientv3.WithCountOnly())
-	e.observe("get", "", start, err)
-	if err != nil {
-		return 0, e.fail("revision", "", err)
+	header := e.session.direct.ask(ctx)
+	if header == nil {
+		resp, err := e.session.client.KV.Get(ctx, compactionKey, clientv3.WithCountOnly())
+		if err != nil {
+			e.observe("get", "", start, err)
+			return 0, e.fail("revision", "", err)
+		}
+		header = resp.Header
 	}
-	e.observeHistory(mark, resp.Header)
-	return resp.Header.Revision, nil
+	e.observe("get", "", start, nil)
+	e.observeHistory(mark, header)
+	return header.Revision, nil
 }

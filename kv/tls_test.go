@@ -91,6 +91,7 @@ func TestExternalTLS(t *testing.T) {
 	t.Run("trusted", func(t *testing.T) {
 		store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members), CAFile: ca.file, CertFile: clientCert, KeyFile: clientKey})
 		put(t, store, "/registry/a", "1")
+		awaitDirect(t, store)
 	})
 	// How the server's refusal reaches the client depends on which side was faster.
 	want := map[string]string{

@@ -1,0 +1,355 @@
+package kv
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"net"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/protobuf/proto"
+)
+
+// directTimeout bounds what is asked directly. What takes longer is asked by etcd's
+// client, maybe of another member.
+const directTimeout = time.Second
+
+// direct asks a cluster one question again and again, at a fraction of what etcd's
+// client takes for it: over an HTTP/2 connection of its own, on the goroutine
+// that asks, for whom nobody else writes and reads. BenchmarkRevision shows both.
+//
+// It answers only if all is well. Whatever is not costs it its connection, and is
+// left to etcd's client, which asks again, waits, moves between members and says what
+// is wrong. Run connects, to one member after the other.
+type direct struct {
+	members []*url.URL
+	tls     *tls.Config // nil: not encrypted
+	body    []byte      // of each request
+	logger  *slog.Logger
+	wanted  chan struct{} // has an element when there is no connection
+	answers atomic.Uint64
+
+	mu   sync.Mutex  // held while a question is asked
+	conn *directConn // nil while there is none
+}
+
+// newDirect returns nil where members are reached in ways that it does not know.
+func newDirect(endpoints []string, config *tls.Config, logger *slog.Logger) *direct {
+	d := &direct{tls: config, logger: logger, wanted: make(chan struct{}, 1)}
+	scheme := "http"
+	if config != nil {
+		scheme = "https"
+	}
+	for _, endpoint := range endpoints {
+		member, err := url.Parse(endpoint)
+		if err != nil || member.Scheme != scheme || member.Port() == "" {
+			return nil
+		}
+		d.members = append(d.members, member)
+	}
+	question, err := proto.Marshal(revisionRequest())
+	if err != nil {
+		return nil
+	}
+	d.body = append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(question))), question...)
+	d.wanted <- struct{}{}
+	return d
+}
+
+// revisionRequest reads nothing but the header, linearizably.
+func revisionRequest() *etcdserverpb.RangeRequest {
+	return &etcdserverpb.RangeRequest{Key: []byte(compactionKey), CountOnly: true}
+}
+
+// run connects whenever there is no connection, until ctx ends.
+func (d *direct) run(ctx context.Context) error {
+	defer d.replace(nil)
+	delay, answers := retryFirst, uint64(0)
+	for turn := 0; ; turn++ {
+		select {
+		case <-d.wanted:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if now := d.answers.Load(); now > answers {
+			delay, answers = retryFirst, now
+		}
+		if turn > 0 {
+			if err := sleep(ctx, delay); err != nil {
+				return err
+			}
+			delay = min(2*delay, retryMax)
+		}
+		conn, err := d.connect(ctx, d.members[turn%len(d.members)])
+		if err != nil {
+			d.logger.Debug("no direct connection to etcd", "error", err)
+			d.want()
+			continue
+		}
+		d.replace(conn)
+	}
+}
+
+func (d *direct) want() {
+	select {
+	case d.wanted <- struct{}{}:
+	default:
+	}
+}
+
+func (d *direct) replace(conn *directConn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.conn != nil {
+		d.conn.Close()
+	}
+	d.conn = conn
+}
+
+func (d *direct) connect(ctx context.Context, member *url.URL) (*directConn, error) {
+	ctx, cancel := context.WithTimeout(ctx, directTimeout)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", member.Host)
+	if err != nil {
+		return nil, err
+	}
+	if d.tls != nil {
+		config := d.tls.Clone()
+		config.NextProtos = []string{"h2"}
+		if config.ServerName == "" {
+			config.ServerName = member.Hostname()
+		}
+		encrypted := tls.Client(conn, config)
+		if err := encrypted.HandshakeContext(ctx); err != nil {
+			conn.Close()
+			return nil, err
+		}
+		conn = encrypted
+	}
+	return newDirectConn(conn, member), nil
+}
+
+// ask returns the header of an answer that the member gave after the call, nil if there
+// is none to be had this way.
+func (d *direct) ask(ctx context.Context) *etcdserverpb.ResponseHeader {
+	if d == nil {
+		return nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.conn == nil {
+		return nil
+	}
+	header, err := d.conn.ask(ctx, d.body)
+	if err != nil {
+		d.logger.Debug("direct connection to etcd failed", "error", err)
+		d.conn.Close()
+		d.conn = nil
+		d.want()
+		return nil
+	}
+	d.answers.Add(1)
+	return header
+}
+
+const (
+	http2Window = 65535 // of a new connection, in both directions
+	// windowDue is how much was received when the window is opened again.
+	windowDue = http2Window / 4
+	// most of an answer, whose header is some 30 bytes.
+	largestAnswer = 4 << 10
+)
+
+// directConn is a connection over which one request at a time is sent, as gRPC sends it.
+type directConn struct {
+	net.Conn
+	framer   *http2.Framer // writes to out
+	out      bytes.Buffer
+	encoder  *hpack.Encoder // writes to block
+	block    bytes.Buffer
+	decoder  *hpack.Decoder
+	head     []hpack.HeaderField
+	stream   uint32 // of the next request
+	mayWrite int64  // bytes of requests
+	received uint32 // bytes of answers, since the window was opened
+	status   string // of HTTP, of the present answer
+	outcome  string // gRPC's status
+}
+
+func newDirectConn(conn net.Conn, member *url.URL) *directConn {
+	c := &directConn{Conn: conn, stream: 1, mayWrite: http2Window}
+	c.out.WriteString(http2.ClientPreface)
+	c.framer = http2.NewFramer(&c.out, bufio.NewReader(conn))
+	c.framer.SetReuseFrames()
+	c.framer.SetMaxReadFrameSize(16 << 10) // what a peer must not exceed unasked
+	_ = c.framer.WriteSettings(http2.Setting{ID: http2.SettingEnablePush, Val: 0})
+	c.encoder = hpack.NewEncoder(&c.block)
+	c.decoder = hpack.NewDecoder(4<<10, c.field)
+	c.decoder.SetMaxStringLength(largestAnswer)
+	c.head = []hpack.HeaderField{
+		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: member.Scheme},
+		{Name: ":path", Value: etcdserverpb.KV_Range_FullMethodName}, {Name: ":authority", Value: member.Host},
+		{Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
+	}
+	return c
+}
+
+// ask sends a request and reads the answer. After an error the connection is of no
+// use.
+func (c *directConn) ask(ctx context.Context, body []byte) (*etcdserverpb.ResponseHeader, error) {
+	stop := context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := c.SetDeadline(time.Now().Add(directTimeout)); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil { // before the deadline was set
+		return nil, err
+	}
+	if err := c.send(body); err != nil {
+		return nil, err
+	}
+	answer, err := c.receive()
+	if err != nil {
+		return nil, err
+	}
+	if !stop() {
+		return nil, ctx.Err()
+	}
+	var response etcdserverpb.RangeResponse
+	if err := proto.Unmarshal(answer, &response); err != nil {
+		return nil, err
+	}
+	if response.Header == nil {
+		return nil, errors.New("answer without a header")
+	}
+	return response.Header, nil
+}
+
+func (c *directConn) send(body []byte) error {
+	if c.stream > math.MaxInt32 || c.mayWrite < int64(len(body)) {
+		return errors.New("connection is used up")
+	}
+	c.mayWrite -= int64(len(body))
+	c.block.Reset()
+	for _, field := range c.head {
+		_ = c.encoder.WriteField(field) // to memory
+	}
+	// What cannot be framed is too long, which this is not; out cannot fail.
+	_ = c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: c.stream, BlockFragment: c.block.Bytes(), EndHeaders: true})
+	_ = c.framer.WriteData(c.stream, true, body)
+	_, err := c.Write(c.out.Bytes())
+	c.out.Reset()
+	return err
+}
+
+// receive reads the answer to the present request and returns its message.
+func (c *directConn) receive() ([]byte, error) {
+	var answer []byte
+	c.status, c.outcome = "", ""
+	for {
+		frame, err := c.framer.ReadFrame()
+		if err != nil {
+			return nil, err
+		}
+		ended, of := false, c.stream
+		switch frame := frame.(type) {
+		case *http2.DataFrame:
+			if len(answer)+len(frame.Data()) > largestAnswer {
+				return nil, errors.New("answer is too long")
+			}
+			answer = append(answer, frame.Data()...)
+			c.opened(frame.Length)
+			ended, of = frame.StreamEnded(), frame.StreamID
+		case *http2.HeadersFrame:
+			err = c.headers(frame)
+			ended, of = frame.StreamEnded(), frame.StreamID
+		default:
+			err = c.control(frame)
+		}
+		switch {
+		case err != nil:
+			return nil, err
+		case of != c.stream:
+			return nil, errors.New("answer to another request")
+		case ended:
+			c.stream += 2
+			return c.message(answer)
+		}
+	}
+}
+
+// message takes gRPC's frame off the message of a whole answer.
+func (c *directConn) message(answer []byte) ([]byte, error) {
+	switch {
+	case c.status != "200" || c.outcome != "0":
+		return nil, fmt.Errorf("status %s, %s", c.status, c.outcome)
+	case len(answer) < 5 || answer[0] != 0 || binary.BigEndian.Uint32(answer[1:]) != uint32(len(answer)-5):
+		return nil, io.ErrUnexpectedEOF
+	}
+	return answer[5:], nil
+}
+
+// headers reads a block of headers, which is compressed with the ones before.
+func (c *directConn) headers(frame *http2.HeadersFrame) error {
+	if !frame.HeadersEnded() {
+		return errors.New("headers are too long")
+	}
+	_, err := c.decoder.Write(frame.HeaderBlockFragment())
+	return errors.Join(err, c.decoder.Close())
+}
+
+func (c *directConn) field(field hpack.HeaderField) {
+	switch field.Name {
+	case ":status":
+		c.status = field.Value
+	case "grpc-status":
+		c.outcome = field.Value
+	}
+}
+
+// opened has the peer's window opened again when much of it was used.
+func (c *directConn) opened(used uint32) {
+	if c.received += used; c.received >= windowDue {
+		_ = c.framer.WriteWindowUpdate(0, c.received)
+		c.received = 0
+	}
+}
+
+// control follows what the peer says of the connection. What is to be answered goes
+// out with the next request.
+func (c *directConn) control(frame http2.Frame) error {
+	switch frame := frame.(type) {
+	case *http2.SettingsFrame:
+		if frame.IsAck() {
+			return nil
+		}
+		if size, set := frame.Value(http2.SettingHeaderTableSize); set {
+			c.encoder.SetMaxDynamicTableSizeLimit(size)
+		}
+		return c.framer.WriteSettingsAck()
+	case *http2.PingFrame:
+		if !frame.IsAck() {
+			return c.framer.WritePing(true, frame.Data)
+		}
+	case *http2.WindowUpdateFrame:
+		if frame.StreamID == 0 {
+			c.mayWrite += int64(frame.Increment)
+		}
+	case *http2.GoAwayFrame, *http2.RSTStreamFrame, *http2.PushPromiseFrame, *http2.ContinuationFrame:
+		return fmt.Errorf("%v", frame.Header())
+	}
+	return nil
+}

@@ -1,0 +1,89 @@
+package kv_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+// awaitDirect waits until a revision was read past etcd's client.
+func awaitDirect(t *testing.T, store *kv.Etcd) {
+	t.Helper()
+	before := store.DirectAnswers()
+	proctest.Eventually(t, "a revision is read directly", func() error {
+		_, err := store.Revision(t.Context())
+		if err == nil && store.DirectAnswers() == before {
+			err = errors.New("by etcd's client")
+		}
+		return err
+	})
+}
+
+// TestDirectRevision reads revisions directly, more than a connection's windows allow
+// if they are not opened again, and while the member stands still, dies and comes back.
+func TestDirectRevision(t *testing.T) {
+	member := startCluster(t, 1, nil)[0]
+	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs([]*kvtest.Member{member})})
+	awaitDirect(t, store)
+	check := func(reads int) {
+		t.Helper()
+		before := store.DirectAnswers()
+		var last int64
+		for i := range reads {
+			if i%100 == 0 {
+				last = put(t, store, "/registry/a", "1")
+			}
+			if revision, err := store.Revision(t.Context()); err != nil || revision != last {
+				t.Fatalf("read %d: at %d, %v; want %d", i, revision, err, last)
+			}
+		}
+		if direct := store.DirectAnswers() - before; direct == 0 {
+			t.Error("none was read directly")
+		}
+	}
+	check(5000)
+	if err := member.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	proctest.Eventually(t, "a member that stands still does not answer", func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if revision, err := store.Revision(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("%d, %w", revision, err)
+		}
+		return nil
+	})
+	if err := member.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	awaitDirect(t, store)
+	check(100)
+	member.Kill()
+	if err := member.Start(); err != nil {
+		t.Fatal(err)
+	}
+	awaitDirect(t, store)
+	check(100)
+}
+
+// TestDirectMoves: of several members another is asked when one is away.
+func TestDirectMoves(t *testing.T) {
+	members := startCluster(t, 3, nil)
+	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
+	for _, m := range members {
+		awaitDirect(t, store)
+		m.Kill()
+		awaitDirect(t, store)
+		if err := m.Start(); err != nil {
+			t.Fatal(err)
+		}
+		m.AwaitReady(t)
+	}
+}
