@@ -89,7 +89,9 @@ type Seat struct {
 	class *FlowClass
 	seats int
 	since time.Time
-	done  chan<- struct{} // of one that the controller gave
+	// Of one that the controller gave: done is closed to give it back, ended once it is.
+	done  chan<- struct{}
+	ended <-chan struct{}
 }
 
 // NewFlow returns a Flow that knows the mandatory configuration until Run has loaded
@@ -206,7 +208,7 @@ func (f *Flow) queue(ctx context.Context, q question, a authorizer.Attributes, r
 	})
 	select {
 	case <-started:
-		*seat = Seat{done: done}
+		*seat = Seat{done: done, ended: ended}
 		return class, true
 	case <-ended:
 		if panicked != nil {
@@ -243,6 +245,7 @@ func (s *Seat) Release() {
 		s.lane.leave(s.seats, took, now)
 	case s.done != nil:
 		close(s.done)
+		<-s.ended // who has had his answer must not stand in his own way
 	}
 	*s = Seat{}
 }
