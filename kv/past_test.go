@@ -137,8 +137,8 @@ func TestBeginLater(t *testing.T) {
 			if op == "list" && key == "compact_rev_key" {
 				once.Do(func() {
 					store.SetHook(nil)
+					put(t, store, "/registry/pods/a", "x") // first: the Tail asks for the present at once
 					store.EndWatches(kv.ErrCompacted)
-					put(t, store, "/registry/pods/a", "x")
 					time.Sleep(time.Second)
 				})
 			}
