@@ -143,7 +143,7 @@ func (o *options) larder(fs *pflag.FlagSet) {
 	fs.Var(&indexLabels{labels: &o.config.IndexLabels}, "index-labels",
 		"Labels to index, as resource[.group]=key,... May be repeated. Requests that ask for one value of such a label need not search; indexes for other labels are made when they are asked for often.")
 	fs.Int64Var(&o.config.CacheBytes, "cache-max-bytes", o.config.CacheBytes,
-		"How many bytes the caches may take beside the objects as they are now: these in other encodings, made on demand, and the events of the last 90 seconds. Where it is too little, encodings are made anew for each request, and then watches can only be resumed from more recent revisions. 0 is twice what the objects take, at least 256 MiB, at most 3/8 of a memory limit; -1 sets no bound.")
+		"How many bytes the caches may take beside the objects as they are now: these in other encodings, made on demand, and the events of the last 90 seconds. Where it is too little, encodings are made anew for each request, and then watches can only be resumed from more recent revisions. 0 is half of what the objects take for encodings, at least 144 MiB, and with the events twice as much as the objects, at least 256 MiB; both at most 3/8 of a memory limit. -1 sets no bound.")
 	fs.Int64Var(&o.config.Store.ReplayRevisions, "replay-revisions", o.config.Store.ReplayRevisions,
 		"How many revisions that etcd still has are replayed at the start, at most, so that clients can go on watching where they were before a restart. Ten thousand take about a fifth of a second. 0 replays none.")
 	fs.DurationVar(&o.config.Store.SelfAuditInterval, "self-audit-interval", o.config.Store.SelfAuditInterval,

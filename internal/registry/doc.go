@@ -28,9 +28,10 @@
 //
 // A stored value is decoded, completed and encoded once, when it enters a cache
 // (codec.go), or spliced where that is known to give the same bytes (shapes.go). What a Form gives out is byte for byte what upstream's encoders write
-// for the same object, and is made once per object and form; [Registry.Decodes]
-// counts how often that takes a decoding. So are the rows of tables, but for what in
-// them depends on the time (row.go). A value that does not decode fails the
+// for the same object. JSON of the kept version is written from the canonical bytes by a
+// plan of the kind (package transcode, item.go); other versions, and schemas, are decoded:
+// [Registry.Decodes] counts how often. What was made is kept as far as there is room, the
+// rows of tables before all else, but for what in them depends on the time (row.go). A value that does not decode fails the
 // reads that cover it and no others; a cache that holds other objects than the store
 // is found by comparing keys and revisions now and then, and loads again. An update
 // that changes nothing is recognised in bytes read from the store, never in the

@@ -66,9 +66,10 @@ type Config struct {
 	Transformers value.ResourceTransformers
 
 	// CacheBytes bounds what all caches together keep beside the present objects in
-	// their canonical form: other forms, frames of events, and the past. 0 means
-	// twice what those objects take, though at least 256 MiB, and at most three
-	// eighths of the memory limit of the process; less than 0 no bound.
+	// their canonical form: other forms, frames of events, and the past. 0 means half
+	// of what those objects take, though at least 144 MiB, for forms and frames; with the
+	// past twice what they take, though at least 256 MiB; and at most three eighths of
+	// the memory limit of the process. Less than 0 means no bound.
 	CacheBytes int64
 
 	// DeleteCollectionWorkers is how many deletions of one collection run at once;
@@ -200,7 +201,7 @@ func newBudget(bytes int64) *cache.Budget {
 		return cache.NewBudget(bytes)
 	}
 	return cache.NewGrowingBudget(cache.Growth{
-		Encodings: 96 << 20, // 10,000 pods in JSON: B2
+		Encodings: 144 << 20, // 10,000 pods in JSON and as a table: B2, B5
 		All:       256 << 20,
 		Most:      debug.SetMemoryLimit(-1) / 8 * 3, // -1 asks
 	})

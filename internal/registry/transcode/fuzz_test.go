@@ -1,0 +1,72 @@
+package transcode_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"reflect"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/larder-io/larder/internal/registry/transcode"
+)
+
+// FuzzAppend transcodes any bytes: what comes of them is what upstream would write, or
+// nothing. Messages that upstream's code wrote are not refused.
+func FuzzAppend(f *testing.F) {
+	types := []reflect.Type{
+		reflect.TypeFor[corev1.Pod](), reflect.TypeFor[corev1.Secret](), reflect.TypeFor[certificatesv1.CertificateSigningRequest](),
+		reflect.TypeFor[coordinationv1.Lease](), reflect.TypeFor[appsv1.ControllerRevision](), reflect.TypeFor[corev1.PersistentVolume](),
+	}
+	planner := transcode.NewPlanner()
+	plans := make([]*transcode.Plan, len(types))
+	for i, t := range types {
+		plan, err := planner.Plan(t)
+		if err != nil {
+			f.Fatal(err)
+		}
+		plans[i] = plan
+		for seed := range int64(3) {
+			obj := reflect.New(t).Interface().(message)
+			filler(seed).Fill(obj)
+			body, err := obj.Marshal()
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(body, uint8(i))
+		}
+	}
+	body, err := realPod(f).Marshal()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(body, uint8(0))
+	f.Fuzz(func(t *testing.T, body []byte, which uint8) {
+		i := int(which) % len(types)
+		got, err := plans[i].Append([]byte("head"), body)
+		if !bytes.HasPrefix(got, []byte("head")) || err != nil && (len(got) != 4 || !errors.Is(err, transcode.ErrUnusual)) {
+			t.Fatalf("%q and %v", got, err)
+		}
+		obj := reflect.New(types[i]).Interface().(message)
+		if decodeErr := obj.Unmarshal(body); decodeErr != nil {
+			if err == nil {
+				t.Fatalf("%q of what is refused: %v", got, decodeErr)
+			}
+			return
+		}
+		want, jsonErr := json.Marshal(obj)
+		if err == nil {
+			if jsonErr != nil || !bytes.Equal(got[4:], want) {
+				t.Fatalf("%s\n got %q\nwant %q, %v", types[i], got[4:], want, jsonErr)
+			}
+			return
+		}
+		if again, _ := obj.Marshal(); bytes.Equal(again, body) && jsonErr == nil {
+			t.Fatalf("%s: refused what upstream wrote: %q", types[i], want)
+		}
+	})
+}
