@@ -25,7 +25,7 @@ const (
 
 // What the cluster may send ahead of who reads it, per stream and in all. Where it is
 // not said, gRPC estimates it, and sends a ping for each answer and each event to
-// measure: half of what it costs to receive one (B24).
+// measure: a tenth of what an event costs (B24).
 const (
 	streamWindow     = 4 << 20
 	connectionWindow = 16 << 20 // what gRPC would allow at most
