@@ -17,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/kube-openapi/pkg/validation/spec"
@@ -24,13 +25,14 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// Config says what an [Extensions] works with. Registry, ClientConfig, Authorizer and
-// Discovery are required.
+// Config says what an [Extensions] works with. Registry, ClientConfig, Client, Authorizer
+// and Discovery are required.
 type Config struct {
 	Registry *registry.Registry
 
-	// ClientConfig reaches this very server.
+	// ClientConfig and Client reach this very server.
 	ClientConfig *restclient.Config
+	Client       kubernetes.Interface
 
 	Admission  admission.Interface
 	Authorizer authorizer.Authorizer
@@ -85,6 +87,8 @@ func New(config Config) (*Extensions, error) {
 		return nil, errors.New("extension: Config.Registry is missing")
 	case config.ClientConfig == nil:
 		return nil, errors.New("extension: Config.ClientConfig is missing")
+	case config.Client == nil:
+		return nil, errors.New("extension: Config.Client is missing")
 	case config.Authorizer == nil:
 		return nil, errors.New("extension: Config.Authorizer is missing")
 	case config.Discovery == nil:
@@ -99,9 +103,7 @@ func New(config Config) (*Extensions, error) {
 	if e.client, err = clientset.NewForConfig(config.ClientConfig); err != nil {
 		return nil, fmt.Errorf("extension: %w", err)
 	}
-	if e.webhooks, err = newWebhooks(config.ClientConfig); err != nil {
-		return nil, err
-	}
+	e.webhooks = newWebhooks(config.Client, config.ClientConfig)
 	e.informers = informers.NewSharedInformerFactory(e.client, resync)
 	definitions := e.informers.Apiextensions().V1().CustomResourceDefinitions()
 	e.discovery = newDiscovery(config.Discovery)

@@ -52,7 +52,7 @@ func newServer(t *testing.T) *server {
 	everything := aggregated.NewResourceManager("apis")
 	var err error
 	s.extensions, err = extension.New(extension.Config{
-		Registry: back.Registry, ClientConfig: back.ClientConfig, Alone: true,
+		Registry: back.Registry, ClientConfig: back.ClientConfig, Client: back.Client, Alone: true,
 		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(), Discovery: everything,
 		Schemas: func() (map[string]*spec.Schema, error) { return s.door.Schemas() },
 	})

@@ -22,13 +22,9 @@ type webhooks struct {
 	auth   webhook.AuthenticationInfoResolverWrapper
 }
 
-func newWebhooks(config *restclient.Config) (webhooks, error) {
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		return webhooks{}, fmt.Errorf("extension: %w", err)
-	}
+func newWebhooks(client kubernetes.Interface, config *restclient.Config) webhooks {
 	auth := webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, config, tracing.NewNoopTracerProvider())
-	return webhooks{client: client, auth: auth}, nil
+	return webhooks{client: client, auth: auth}
 }
 
 // ResolveEndpoint implements webhook.ServiceResolver.

@@ -18,6 +18,7 @@ func (s *Server) extend(config *httpapi.Config, admission admission.Interface) (
 	p.extensions, err = extension.New(extension.Config{
 		Registry:     p.registry,
 		ClientConfig: p.loopback,
+		Client:       p.client,
 		Admission:    admission,
 		Authorizer:   p.auth.Authorizer,
 		Discovery:    config.Discovery,
