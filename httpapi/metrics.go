@@ -18,7 +18,6 @@ import (
 	"k8s.io/component-base/metrics/prometheus/slis"
 	_ "k8s.io/component-base/metrics/prometheus/workqueue" // workqueue_*: of upstream's controllers
 
-	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
 )
 
@@ -157,7 +156,7 @@ func (m *monitor) observe(code, size int, elapsed time.Duration) {
 
 // serveMetrics adds /metrics and /metrics/slis. Upstream's registry belongs to the
 // process; collectors belong to this server and are merged into its answers alone.
-func serveMetrics(t *table, flow *auth.Flow, collectors ...prometheus.Collector) error {
+func serveMetrics(t *table, config *Config, collectors ...prometheus.Collector) error {
 	metrics.Register()
 	own := prometheus.NewRegistry()
 	for _, c := range collectors {
@@ -169,8 +168,11 @@ func serveMetrics(t *table, flow *auth.Flow, collectors ...prometheus.Collector)
 		families, err := legacyregistry.DefaultGatherer.Gather()
 		countWatches(families, t)
 		addTallies(families, t)
-		if flow != nil {
-			flow.AddTo(families)
+		if config.Flow != nil {
+			config.Flow.AddTo(families)
+		}
+		if config.Amend != nil {
+			config.Amend(families)
 		}
 		return families, err
 	})

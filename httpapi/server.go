@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/admission"
@@ -63,8 +64,10 @@ type Config struct {
 	// HealthChecks, LiveChecks and ReadyChecks answer /healthz, /livez and /readyz.
 	HealthChecks, LiveChecks, ReadyChecks []healthz.HealthChecker
 
-	// Collectors report further metrics at /metrics.
+	// Collectors report further metrics at /metrics. Amend, which may be nil, adds to
+	// upstream's what upstream was not told.
 	Collectors []prometheus.Collector
+	Amend      func([]*dto.MetricFamily)
 
 	// Handlers answer further paths, which match exactly.
 	Handlers map[string]http.Handler

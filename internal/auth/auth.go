@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -91,7 +92,15 @@ type Auth struct {
 	// ClientCA is nil when client certificates are not accepted.
 	ClientCA dynamiccertificates.CAContentProvider
 
-	clientCA *dynamiccertificates.DynamicFileCAContent
+	clientCA  *dynamiccertificates.DynamicFileCAContent
+	decisions *decisions // behind Gate; nil if it remembers nothing
+}
+
+// AddTo adds to upstream's metrics what Gate decided without asking.
+func (a *Auth) AddTo(families []*dto.MetricFamily) {
+	if a.decisions != nil {
+		a.decisions.addTo(families)
+	}
 }
 
 // Validate checks what can be checked without reading a file.

@@ -43,6 +43,7 @@ func (a *Auth) loadAuthorizer(ctx context.Context, c Config) error {
 			return err
 		}
 		a.Gate = union.New(readers{health}, remembered)
+		a.decisions = remembered
 	}
 	return nil
 }

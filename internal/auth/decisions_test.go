@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/component-base/metrics/legacyregistry"
 	"pgregory.net/rapid"
 )
 
@@ -225,5 +227,46 @@ func BenchmarkAuthorize(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// TestDecisionsAreCounted checks that remembered decisions are in upstream's metric.
+func TestDecisionsAreCounted(t *testing.T) {
+	a, stores := newGate(t)
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "all"}, Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}}}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "all"}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: "all"},
+		Subjects: []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: "ann"}},
+	}
+	if err := errors.Join(stores.clusterRoles.Add(role), stores.clusterBindings.Add(binding)); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(name, object string) {
+		who := &user.DefaultInfo{Name: name}
+		_, _, _ = a.Gate.Authorize(t.Context(), authorizer.AttributesRecord{User: who, Verb: "get", Resource: "pods", Name: object, ResourceRequest: true})
+	}
+	count := func() (n float64) {
+		families, err := legacyregistry.DefaultGatherer.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.AddTo(families)
+		for _, family := range families {
+			for _, sample := range family.GetMetric() {
+				if family.GetName() == "apiserver_authorization_decisions_total" && has(sample, "type", ModeRBAC) && has(sample, "decision", "allowed") {
+					n += sample.GetCounter().GetValue()
+				}
+			}
+		}
+		return n
+	}
+	before := count()
+	for i := range 10 {
+		ask("ann", fmt.Sprint("pod-", i))
+		ask("ann", "") // of a collection, as it were
+		ask("bob", "pod")
+	}
+	if n := count() - before; n != 20 {
+		t.Errorf("%v decisions are counted", n)
 	}
 }

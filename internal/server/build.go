@@ -128,7 +128,7 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 		}
 	}
 	config := httpapi.Config{
-		ExternalAddress: s.externalAddress(), Handlers: handlers, Collectors: []prometheus.Collector{s.metrics},
+		ExternalAddress: s.externalAddress(), Handlers: handlers, Collectors: []prometheus.Collector{s.metrics}, Amend: p.auth.AddTo,
 		Registry: p.registry, Listener: s.listener, TLS: p.certificates.config,
 		Authenticator: p.auth.Authenticator, Audiences: p.auth.Audiences, Authorizer: p.auth.Gate,
 		Admission: admission, Version: &version,
