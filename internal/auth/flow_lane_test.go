@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,7 +26,7 @@ type queues struct {
 
 // visit is one request: waiting, executing, refused or gone.
 type visit struct {
-	state  string
+	state  atomic.Value // a string; what wakes a request may be a clock, which orders nothing
 	done   chan struct{}
 	cancel context.CancelFunc
 }
@@ -44,15 +45,16 @@ func newQueues(factory fairqueuing.QueueSetFactory, config fairqueuing.QueuingCo
 
 // start lets a request come. direct says that it need not ask, if there is a way.
 func (q *queues) start(work flowrequest.WorkEstimate, hash uint64, direct bool) {
-	v := &visit{state: "waiting", done: make(chan struct{})}
+	v := &visit{done: make(chan struct{})}
+	v.state.Store("waiting")
 	q.requests = append(q.requests, v)
 	if l, ok := q.QueueSet.(*lane); ok && direct && work.AdditionalLatency == 0 && l.enter(work.MaxSeats()) {
-		v.state = "executing"
+		v.state.Store("executing")
 		since := time.Now()
 		go func() {
 			<-v.done
 			l.leave(work.MaxSeats(), time.Since(since), time.Now())
-			v.state = "gone"
+			v.state.Store("gone")
 		}()
 		return
 	}
@@ -60,15 +62,15 @@ func (q *queues) start(work flowrequest.WorkEstimate, hash uint64, direct bool) 
 	v.cancel = cancel
 	request, _ := q.StartRequest(ctx, &work, hash, "", "schema", nil, nil, nil)
 	if request == nil {
-		v.state = "refused"
+		v.state.Store("refused")
 		return
 	}
 	go func() {
 		request.Finish(func() {
-			v.state = "executing"
+			v.state.Store("executing")
 			<-v.done
 		})
-		v.state = "gone"
+		v.state.Store("gone")
 	}()
 }
 
@@ -82,7 +84,7 @@ func (q *queues) limit(limit int) {
 
 func (q *queues) in(state string) (list []int) {
 	for i, v := range q.requests {
-		if v.state == state {
+		if v.state.Load() == state {
 			list = append(list, i)
 		}
 	}
@@ -93,7 +95,7 @@ func (q *queues) in(state string) (list []int) {
 func (q *queues) states(many bool) []string {
 	var list []string
 	for _, v := range q.requests {
-		list = append(list, v.state)
+		list = append(list, v.state.Load().(string))
 	}
 	if many {
 		slices.Sort(list)
