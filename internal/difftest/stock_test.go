@@ -1,6 +1,9 @@
 package difftest
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -187,8 +190,35 @@ func (p *process) write(r request) answer {
 	r.Path = strings.ReplaceAll(r.Path, "{who}", p.name)
 	r.Body = strings.ReplaceAll(r.Body, "{who}", p.name)
 	a := p.ask(r)
-	a.body = []byte(strings.ReplaceAll(string(steady(a.body)), p.name, "{who}"))
+	a.body = unhurried([]byte(strings.ReplaceAll(string(steady(a.body)), p.name, "{who}")))
 	return a
+}
+
+const managedFields = `"managedFields":`
+
+// unhurried returns body with the entries of managedFields in an order of their own,
+// but for applies and updates, which stay apart: they are ordered by their seconds,
+// and one that passes between two writes to one server may not to the other.
+func unhurried(body []byte) []byte {
+	at := bytes.Index(body, []byte(managedFields))
+	if at < 0 {
+		return body
+	}
+	at += len(managedFields)
+	var entries []json.RawMessage
+	in := json.NewDecoder(bytes.NewReader(body[at:]))
+	if in.Decode(&entries) != nil || len(entries) == 0 {
+		return body
+	}
+	applied := func(entry json.RawMessage) int { return -bytes.Count(entry, []byte(`"operation":"Apply"`)) }
+	slices.SortFunc(entries, func(a, b json.RawMessage) int {
+		return cmp.Or(cmp.Compare(applied(a), applied(b)), bytes.Compare(a, b))
+	})
+	sorted, err := json.Marshal(entries)
+	if err != nil {
+		return body
+	}
+	return slices.Concat(body[:at], sorted, body[at+int(in.InputOffset()):])
 }
 
 // lives compares the flows, each of which is one object's life.
