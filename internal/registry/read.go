@@ -159,7 +159,7 @@ func (r *Resource) await(ctx context.Context, revision uint64) error {
 
 // uncached reports whether upstream keeps no cache of the resource (kubernetes
 // pkg/kubeapiserver/default_storage_factory_builder.go): what clients see of that is
-// kept, as the words of errors and not waiting for the future.
+// kept: the words of errors, limits at any revision, and not waiting for the future.
 func (r *Resource) uncached() bool { return r.layout.resource == "/events" }
 
 // refuseFuture fails if the store has not reached revision, with a hint after how
@@ -251,7 +251,7 @@ func (r *Resource) List(ctx context.Context, q ListRequest, dst []*cache.Object)
 		}
 		return r.listStored(ctx, read, dst)
 	}
-	if q.ResourceVersion == "0" {
+	if q.ResourceVersion == "0" && !r.uncached() {
 		read.q.Limit = 0
 	}
 	snapshot, err := r.snapshot(ctx, read)

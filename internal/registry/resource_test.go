@@ -329,6 +329,30 @@ func TestContinueTokensOfSiblings(t *testing.T) {
 	}
 }
 
+// kube-apiserver's cache ignores limits at revision 0; events are not in it.
+func TestLimitsAtAnyRevision(t *testing.T) {
+	for prefix, want := range map[string]int{"/pods": 3, "/events": 1} {
+		f := newFixture(t, runtime.ContentTypeProtobuf, func(c *resourceConfig) { c.Prefix = prefix })
+		for _, name := range []string{"one", "three", "two"} {
+			made := &example.Pod{}
+			if err := f.Create(t.Context(), prefix+"/a/"+name, examplePod("a", name), made, 0); err != nil {
+				t.Fatal(err)
+			}
+			revision, err := storage.APIObjectVersioner{}.ObjectResourceVersion(made)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := f.resource.Cache.Wait(t.Context(), int64(revision)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		listing, err := f.list(ListRequest{Limit: 1, ResourceVersion: "0"})
+		if err != nil || len(listing.Objects) != want || (listing.Meta.Continue != "") != (want < 3) {
+			t.Errorf("%s: %d objects, continue %q, %v; want %d objects", prefix, len(listing.Objects), listing.Meta.Continue, err, want)
+		}
+	}
+}
+
 // The old way to ask for the present objects does not tell where they end.
 func TestLegacyWatchHasNoEndOfInitialEvents(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeProtobuf)
