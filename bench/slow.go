@@ -74,7 +74,7 @@ func Slow(ctx context.Context, t *Target, c SlowConfig) ([]*Result, error) {
 	}
 	watching.close()
 	lists := rec.finish()
-	told.result.Wall = lists.Wall
+	told.result.Wall, told.result.Server = lists.Wall, lists.Server
 	return []*Result{lists, told.result}, nil
 }
 
@@ -97,7 +97,6 @@ func (c *SlowConfig) trickle(ctx context.Context, t *Target, r call) (n int64, e
 		return 0, err
 	}
 	defer conn.close()
-	conn.shrink()
 	resp, err := conn.send(r)
 	if err != nil {
 		return 0, err
