@@ -211,20 +211,22 @@ const (
 // peek looks at what the kernel has received, leaving it there.
 func peek(raw syscall.RawConn) peekResult {
 	result := peekGone
-	err := raw.Control(func(fd uintptr) {
-		var b [1]byte
-		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-		switch {
-		case err == unix.EAGAIN || err == unix.EINTR:
-			result = peekNothing
-		case err == nil && n > 0:
-			result = peekData
-		}
-	})
-	if err != nil {
+	if err := raw.Control(func(fd uintptr) { result = peekAt(fd) }); err != nil {
 		return peekGone
 	}
 	return result
+}
+
+func peekAt(fd uintptr) peekResult {
+	var b [1]byte
+	n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	switch {
+	case err == unix.EAGAIN || err == unix.EINTR:
+		return peekNothing
+	case err == nil && n > 0:
+		return peekData
+	}
+	return peekGone
 }
 
 // readAway discards a little of what is readable at once and reports whether the

@@ -3,8 +3,6 @@ package httpapi
 import (
 	"net"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
 
 // readiness waits until there is something to read on a socket. It belongs to the
@@ -35,9 +33,7 @@ func (r *readiness) look(fd uintptr) bool {
 		return true
 	}
 	r.looked = true
-	var b [1]byte
-	_, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-	return err != unix.EAGAIN && err != unix.EINTR
+	return peekAt(fd) != peekNothing
 }
 
 // errNothing is what a mute socket says. TLS goes on after it as after a deadline.
