@@ -25,8 +25,9 @@ import (
 //
 // A list is cut into runs of items before objects whose key's hash says so, though
 // not soon after the last cut: an object that changes disturbs the run that it is in
-// and no other, one that comes or goes hardly more. A run is compressed by itself and flushed, so that it ends on a byte and refers to
-// nothing before it; runs with uncompressed blocks between them are one stream.
+// and no other, one that comes or goes hardly more. A run is compressed by itself and
+// flushed, so that it ends on a byte and refers to nothing before it; runs with
+// uncompressed blocks between them are one stream.
 //
 // Pieces are found by the objects they were made of, not by what these look like,
 // and do not keep them in memory. Those used least recently make room for others. One
