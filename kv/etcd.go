@@ -208,7 +208,7 @@ func (e *Etcd) Get(ctx context.Context, key string) (Item, bool, int64, error) {
 	if err != nil {
 		return Item{}, false, 0, e.fail("get", key, err)
 	}
-	e.observeHistory(mark, resp.Header)
+	e.observeHistory(ctx, mark, resp.Header)
 	if len(resp.Kvs) == 0 {
 		return Item{}, false, resp.Header.Revision, nil
 	}
@@ -243,7 +243,7 @@ func (e *Etcd) Range(ctx context.Context, opts RangeOptions) (Page, error) {
 	if err != nil {
 		return Page{}, e.fail("list", opts.Prefix, err)
 	}
-	e.observeHistory(mark, resp.Header)
+	e.observeHistory(ctx, mark, resp.Header)
 	page := Page{Revision: opts.Revision, Count: resp.Count, More: resp.More}
 	if page.Revision == 0 {
 		page.Revision = resp.Header.Revision
@@ -309,7 +309,7 @@ func (e *Etcd) commit(ctx context.Context, client *clientv3.Client, op, key stri
 	if err != nil {
 		return Result{}, e.fail(op, key, err)
 	}
-	e.observeHistory(mark, resp.Header)
+	e.observeHistory(ctx, mark, resp.Header)
 	result := Result{Committed: resp.Succeeded, Revision: resp.Header.Revision}
 	var kvs []*mvccpb.KeyValue
 	if !resp.Succeeded {
@@ -355,11 +355,21 @@ func (e *Etcd) observe(op, key string, start time.Time, err error) {
 }
 
 // observeHistory compares a linearizable answer with what was known when its
-// request began, and ends all watches if the store is not the one it was.
-func (e *Etcd) observeHistory(mark historyMark, header *etcdserverpb.ResponseHeader) {
-	if e.history.observe(mark, header) {
+// request began, and ends all watches if the store is not the one it was. A doubt that
+// cannot be settled is raised again by the next such answer.
+func (e *Etcd) observeHistory(ctx context.Context, mark historyMark, header *etcdserverpb.ResponseHeader) {
+	verdict := e.history.observe(mark, header)
+	if verdict == doubtful {
+		current, err := e.currentHeader(ctx)
+		if err != nil {
+			e.logger.Warn("etcd's raft term went back, and it does not say whether it was replaced", "error", err)
+			return
+		}
+		header, verdict = current, e.history.settle(mark, current)
+	}
+	if verdict == replaced {
 		e.logger.Error("etcd's history was replaced", "cluster", header.ClusterId, "revision", header.Revision,
-			"term", header.RaftTerm, "previousRevision", mark.revision)
+			"term", header.RaftTerm, "previousRevision", mark.revision, "previousTerm", mark.term)
 		e.watches.replaced()
 	}
 }

@@ -186,6 +186,7 @@ func TestReplacedStoreEndsWatches(t *testing.T) {
 	store := openEmbedded(t, kv.EmbeddedConfig{})
 	for name, forge := range map[string]func(){
 		"revision": func() { store.ForgeHistory(1 << 40) },
+		"term":     func() { store.ForgeTerm(1 << 40) },
 		"cluster":  store.ForgeCluster,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -224,6 +225,37 @@ func TestReplacedStoreEndsWatches(t *testing.T) {
 			put(t, store, "/registry/pods/"+name, "1")
 			if keys, _ := next(t, sub); len(keys) != 1 {
 				t.Errorf("after the reload came %q", keys)
+			}
+		})
+	}
+}
+
+// TestOldTermReplacesNothing: a member that was sent a snapshot has the term of the
+// entry that it applied before.
+func TestOldTermReplacesNothing(t *testing.T) {
+	for name, open := range map[string]func(*testing.T) *kv.Etcd{
+		"embedded": func(t *testing.T) *kv.Etcd { return openEmbedded(t, kv.EmbeddedConfig{}) },
+		"external": func(t *testing.T) *kv.Etcd {
+			return openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(startCluster(t, 1, nil))})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := open(t)
+			put(t, store, "/registry/a", "1")
+			store.ObserveOldTerm(t.Context())
+			if got := store.Replacements(); got != 0 {
+				t.Errorf("%d replacements", got)
+			}
+			store.ForgeTerm(1 << 40)
+			ended, cancel := context.WithCancel(t.Context())
+			cancel()
+			store.ObserveOldTerm(ended)
+			if got := store.Replacements(); got != 0 {
+				t.Errorf("%d replacements by a doubt that was not settled", got)
+			}
+			store.ObserveOldTerm(t.Context())
+			if got := store.Replacements(); got != 1 {
+				t.Errorf("%d replacements, want 1", got)
 			}
 		})
 	}

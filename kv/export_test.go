@@ -3,6 +3,7 @@ package kv
 import (
 	"context"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -48,6 +49,18 @@ func (e *Etcd) CompactOnce(ctx context.Context) error {
 
 // ForgeHistory makes the store believe that it has seen a revision.
 func (e *Etcd) ForgeHistory(revision int64) { raise(&e.history.revision, revision) }
+
+// ForgeTerm makes the store believe that it has seen a raft term.
+func (e *Etcd) ForgeTerm(term uint64) { e.history.term.Store(term) }
+
+// ObserveOldTerm has the store take in an answer of a member that applied its last
+// entry in the term before the present one.
+func (e *Etcd) ObserveOldTerm(ctx context.Context) {
+	mark := e.history.mark()
+	e.observeHistory(ctx, mark, &etcdserverpb.ResponseHeader{
+		ClusterId: e.history.clusterID.Load(), Revision: mark.revision, RaftTerm: mark.term - 1,
+	})
+}
 
 // ForgeCluster makes the store believe that it has seen another cluster.
 func (e *Etcd) ForgeCluster() { e.history.clusterID.Add(1) }

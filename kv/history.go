@@ -1,18 +1,28 @@
 package kv
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
 // history watches over etcd's promise that there is one history and that it only
 // grows. Linearizable answers are ordered by real time: one whose request began
-// after another was answered has a revision and a raft term at least as high.
-// An answer that breaks this comes from a store that was restored from a backup;
-// one with another cluster id comes from another cluster. Answers of watches and
-// of lagging members prove nothing but the cluster id.
+// after another was answered has a revision at least as high. An answer that breaks
+// this comes from a store that was restored from a backup; one with another cluster
+// id comes from another cluster. Answers of watches and of lagging members prove
+// nothing but the cluster id.
+//
+// A restored store may have got ahead of the old one meanwhile; then its raft term
+// tells, if it is lower. But a term is that of the last entry which the answering
+// member applied, and a member that was sent a snapshot has it from before: a lower
+// term only raises a doubt.
 type history struct {
 	generation atomic.Uint64 // counts replacements
 	revision   atomic.Int64  // highest of a linearizable answer
@@ -35,23 +45,58 @@ func (h *history) mark() historyMark {
 	return historyMark{generation: h.generation.Load(), revision: h.revision.Load(), term: h.term.Load()}
 }
 
-// observe takes in a linearizable answer and reports whether it begins another
-// history.
-func (h *history) observe(mark historyMark, header *etcdserverpb.ResponseHeader) bool {
-	id := h.clusterID.Load()
-	if id == 0 && h.clusterID.CompareAndSwap(0, header.ClusterId) {
-		id = header.ClusterId
-	}
-	if header.ClusterId != id || header.Revision < mark.revision || header.RaftTerm < mark.term {
+// verdict is what an answer says of the history.
+type verdict int
+
+const (
+	same     verdict = iota
+	replaced         // it begins another history, which nobody has told before
+	doubtful         // to be settled
+)
+
+// observe takes in a linearizable answer.
+func (h *history) observe(mark historyMark, header *etcdserverpb.ResponseHeader) verdict {
+	h.clusterID.CompareAndSwap(0, header.ClusterId) // of several first answers one
+	switch {
+	case header.ClusterId != h.clusterID.Load() || header.Revision < mark.revision:
 		return h.replace(mark.generation, header)
+	case header.RaftTerm < mark.term:
+		return doubtful
 	}
 	raise(&h.revision, header.Revision)
 	for {
 		term := h.term.Load()
 		if header.RaftTerm <= term || h.term.CompareAndSwap(term, header.RaftTerm) {
-			return false
+			return same
 		}
 	}
+}
+
+// settle takes in the answer that was asked for because of a doubt, of a member whose
+// term is not from before the mark.
+func (h *history) settle(mark historyMark, header *etcdserverpb.ResponseHeader) verdict {
+	if header.RaftTerm < mark.term {
+		return h.replace(mark.generation, header)
+	}
+	return h.observe(mark, header)
+}
+
+// currentHeader returns an answer whose term is not from before the call. What a member
+// agrees to has a term of the time; once a second agreement was applied, all that the
+// first one changed has been. Two nobodies' leases are revoked, which changes nothing.
+func (e *Etcd) currentHeader(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
+	client := e.session.client
+	for range 2 {
+		_, err := client.Lease.Revoke(ctx, clientv3.NoLease)
+		if !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			return nil, fmt.Errorf("kv: ask for the present term: %w", err)
+		}
+	}
+	resp, err := client.KV.Get(ctx, compactionKey, clientv3.WithCountOnly())
+	if err != nil {
+		return nil, fmt.Errorf("kv: ask for the present term: %w", err)
+	}
+	return resp.Header, nil
 }
 
 // foreign reports whether an answer of a watch comes from another cluster.
@@ -62,17 +107,17 @@ func (h *history) foreign(header *etcdserverpb.ResponseHeader) bool {
 
 // replace begins a new history, unless another answer has done so since the
 // request was marked.
-func (h *history) replace(generation uint64, header *etcdserverpb.ResponseHeader) bool {
+func (h *history) replace(generation uint64, header *etcdserverpb.ResponseHeader) verdict {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.generation.Load() != generation {
-		return false
+		return same
 	}
 	h.clusterID.Store(header.ClusterId)
 	h.revision.Store(header.Revision)
 	h.term.Store(header.RaftTerm)
 	h.generation.Add(1)
-	return true
+	return replaced
 }
 
 // raise sets v to at least n.

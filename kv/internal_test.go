@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -81,36 +82,67 @@ func TestHistory(t *testing.T) {
 		return &etcdserverpb.ResponseHeader{ClusterId: cluster, Revision: revision, RaftTerm: term}
 	}
 	for _, c := range []struct {
-		name     string
-		header   *etcdserverpb.ResponseHeader
-		replaced bool
+		name   string
+		header *etcdserverpb.ResponseHeader
+		want   verdict
 	}{
-		{"the same", answer(1, 100, 5), false},
-		{"later", answer(1, 101, 6), false},
-		{"revision went back", answer(1, 99, 5), true},
-		{"term went back", answer(1, 200, 4), true},
-		{"another cluster", answer(2, 200, 6), true},
+		{"the same", answer(1, 100, 5), same},
+		{"later", answer(1, 101, 6), same},
+		{"revision went back", answer(1, 99, 5), replaced},
+		{"term went back", answer(1, 200, 4), doubtful},
+		{"another cluster", answer(2, 200, 6), replaced},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var h history
 			early := h.mark()
-			if h.observe(h.mark(), answer(1, 100, 5)) {
+			if h.observe(h.mark(), answer(1, 100, 5)) != same {
 				t.Fatal("the first answer replaced the history")
 			}
-			if h.observe(early, answer(1, 50, 4)) {
+			if h.observe(early, answer(1, 50, 4)) != same {
 				t.Error("the answer to an earlier request replaced the history")
 			}
 			first, second := h.mark(), h.mark()
-			if got := h.observe(first, c.header); got != c.replaced {
-				t.Errorf("replaced: %v, want %v", got, c.replaced)
+			got := h.observe(first, c.header)
+			if got != c.want {
+				t.Errorf("got verdict %d, want %d", got, c.want)
 			}
-			if h.observe(second, c.header) {
+			if got == doubtful {
+				if h.settle(first, answer(1, 200, 5)) != same {
+					t.Error("an answer of the present term did not dispel the doubt")
+				}
+				if h.settle(first, c.header) != replaced {
+					t.Error("an old term that is the present one is of the same history")
+				}
+			}
+			if h.settle(second, c.header) != same {
 				t.Error("one replacement was reported twice")
 			}
-			if h.observe(h.mark(), c.header) {
+			if h.observe(h.mark(), c.header) != same {
 				t.Error("the new history was replaced by itself")
 			}
 		})
+	}
+}
+
+// TestHistoryFirstAnswersAtOnce: of several answers that arrive first, none takes the
+// others' cluster for a new one.
+func TestHistoryFirstAnswersAtOnce(t *testing.T) {
+	first := &etcdserverpb.ResponseHeader{ClusterId: 1, Revision: 100, RaftTerm: 5}
+	for range 5000 {
+		var h history
+		var group sync.WaitGroup
+		begin := make(chan struct{})
+		for range 4 {
+			group.Go(func() {
+				mark := h.mark()
+				<-begin
+				if h.observe(mark, first) != same {
+					t.Error("the first answer replaced the history")
+				}
+			})
+		}
+		close(begin)
+		group.Wait()
 	}
 }
 

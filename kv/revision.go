@@ -51,7 +51,7 @@ func (e *Etcd) Revision(ctx context.Context) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, e.fail("revision", "", err)
 	}
-	if revision, ok := e.ownRevision(); ok {
+	if revision, ok := e.ownRevision(ctx); ok {
 		return revision, nil
 	}
 	read := e.revisions.join()
@@ -71,7 +71,7 @@ func (e *Etcd) Revision(ctx context.Context) (int64, error) {
 
 // ownRevision returns the revision of a server in this process that is the only
 // member of its cluster: whatever was acknowledged was applied here before.
-func (e *Etcd) ownRevision() (int64, bool) {
+func (e *Etcd) ownRevision(ctx context.Context) (int64, bool) {
 	if e.revisions.alone == nil {
 		return 0, false
 	}
@@ -80,7 +80,7 @@ func (e *Etcd) ownRevision() (int64, bool) {
 	if !e.revisions.alone(&header) {
 		return 0, false
 	}
-	e.observeHistory(mark, &header)
+	e.observeHistory(ctx, mark, &header)
 	return header.Revision, true
 }
 
@@ -161,6 +161,6 @@ func (e *Etcd) readRevision(ctx context.Context) (int64, error) {
 		header = resp.Header
 	}
 	e.observe("get", "", start, nil)
-	e.observeHistory(mark, header)
+	e.observeHistory(ctx, mark, header)
 	return header.Revision, nil
 }
