@@ -5,13 +5,13 @@ import (
 	"container/list"
 	"encoding/binary"
 	"hash/crc32"
-	"hash/maphash"
 	"io"
 	"math/bits"
 	"sync"
 	"sync/atomic"
 	"weak"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/klauspost/compress/flate"
 
 	"github.com/larder-io/larder/cache"
@@ -23,9 +23,9 @@ import (
 // stitcher compresses lists piece by piece and keeps the pieces, so that listing
 // again costs only the compression of what changed in between.
 //
-// A list is cut into runs of items before objects whose key's hash says so, though
-// not soon after the last cut: an object that changes disturbs the run that it is in
-// and no other, one that comes or goes hardly more. A run is compressed by itself and
+// A list is cut into runs of items before objects whose key's hash says so, the same in
+// every process, though not soon after the last cut: an object that changes disturbs the
+// run that it is in and no other, one that comes or goes hardly more. A run is compressed by itself and
 // flushed, so that it ends on a byte and refers to nothing before it; runs with
 // uncompressed blocks between them are one stream.
 //
@@ -37,7 +37,6 @@ import (
 // Lists that need the same piece at the same time wait for the first to make it.
 type stitcher struct {
 	limit int64
-	seed  maphash.Seed
 	made  atomic.Int64
 
 	mu      sync.Mutex // a leaf; nothing is compressed under it
@@ -96,7 +95,7 @@ const (
 )
 
 func newStitcher(limit int64) *stitcher {
-	return &stitcher{limit: limit, seed: maphash.MakeSeed(), flights: map[pieceKey]*flight{}, kept: map[pieceKey]*list.Element{}}
+	return &stitcher{limit: limit, flights: map[pieceKey]*flight{}, kept: map[pieceKey]*list.Element{}}
 }
 
 // bytes is what the kept pieces cost.
@@ -216,7 +215,7 @@ func (s *stitcher) ends(rest []*cache.Object, n, runs int) bool {
 	if n < least || n >= longRun*runs {
 		return n >= least
 	}
-	return maphash.String(s.seed, rest[n].Key())&uint64(max(runs-least, 1)-1) == 0
+	return xxhash.Sum64String(rest[n].Key())&uint64(max(runs-least, 1)-1) == 0
 }
 
 // fits reports whether p is made of what rest begins with and ends where a run does.
