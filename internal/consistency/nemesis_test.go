@@ -38,6 +38,7 @@ func (n *nemesis) faults() []fault {
 		{"isolate leader", n.isolateLeader},
 		{"kill larder", n.killLarder},
 		{"kill leader", n.killLeader},
+		{"leave behind", n.leaveBehind},
 		{"start on failing", n.startOnFailing},
 		{"stop larder", n.stopLarder},
 		{"stop member", n.stopMember},
@@ -107,6 +108,26 @@ func (n *nemesis) killLeader(ctx context.Context) error {
 func (n *nemesis) stopMember(ctx context.Context) error {
 	n.hits["stop member"]++
 	return n.stop(ctx, n.member().Signal)
+}
+
+// leaveBehind makes a member miss so much, a change of leader included, that it is sent a
+// snapshot instead.
+func (n *nemesis) leaveBehind(ctx context.Context) error {
+	leader, behind := n.leader(ctx), n.member()
+	if leader == nil || leader == behind {
+		return nil
+	}
+	n.hits["leave behind"]++
+	if err := behind.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	n.while(ctx)
+	leader.Kill()
+	if err := leader.Start(); err != nil {
+		return err
+	}
+	n.while(ctx)
+	return behind.Signal(syscall.SIGCONT)
 }
 
 // stopLarder does so to a Larder.

@@ -52,7 +52,7 @@ func newCluster(t *testing.T, members, replicas int) *cluster {
 	c.members = kvtest.StartCluster(t, memberVariable, members, func(configs []kvtest.MemberConfig) {
 		for i := range configs {
 			m := &configs[i]
-			m.PeerListen = m.Peer
+			m.PeerListen, m.CatchUp = m.Peer, 100
 			m.Peer = "http://" + c.network.lay(t, m.Name, strings.TrimPrefix(m.Peer, "http://"), sender)
 		}
 	})

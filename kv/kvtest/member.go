@@ -23,6 +23,9 @@ type MemberConfig struct {
 	Cluster             string // "name=peer URL" of all members, separated by commas
 	CA, Cert, Key       string // of the client listener
 	HeartbeatMs, VoteMs uint
+	// CatchUp is by how many entries a member may be behind before it is sent a snapshot
+	// instead of them; 0 is etcd's default.
+	CatchUp uint64
 }
 
 // memberReady is what a member prints once it serves.
@@ -51,6 +54,9 @@ func RunMember(raw string) error {
 	config.TickMs, config.ElectionMs = cfg.HeartbeatMs, cfg.VoteMs
 	config.UnsafeNoFsync = true // the machine does not die in these tests
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	if cfg.CatchUp > 0 {
+		config.SnapshotCount, config.SnapshotCatchUpEntries = cfg.CatchUp, cfg.CatchUp
+	}
 	if cfg.CA != "" {
 		config.ClientTLSInfo.TrustedCAFile = cfg.CA
 		config.ClientTLSInfo.CertFile, config.ClientTLSInfo.KeyFile = cfg.Cert, cfg.Key
