@@ -19,10 +19,12 @@ import (
 // leader returns the member that leads the cluster.
 func leader(t *testing.T, members []*kvtest.Member) *kvtest.Member {
 	t.Helper()
-	url, err := kvtest.NewOutsider(t, kvtest.URLs(members)).Leader(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	outsider := kvtest.NewOutsider(t, kvtest.URLs(members))
+	var url string
+	proctest.Eventually(t, "a member leads", func() (err error) { // another may be elected now and then
+		url, err = outsider.Leader(t.Context())
+		return err
+	})
 	return members[slices.Index(kvtest.URLs(members), url)]
 }
 
