@@ -29,6 +29,7 @@ import (
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
@@ -60,7 +61,7 @@ func (e *events) next(t *testing.T, ends ...auditapi.Stage) []any {
 			if sets.New(ends...).Has(one.Stage) {
 				return got
 			}
-		case <-time.After(time.Minute):
+		case <-time.After(proctest.Patience):
 			t.Fatalf("no end after %v", got)
 		}
 	}

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"pgregory.net/rapid"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // dripConn is a client that sends its script byte by byte.
@@ -309,7 +311,7 @@ func TestWhoIsWaitedForHoldsNoPlace(t *testing.T) {
 	<-asked
 	quick := f.dial(t)
 	in := bufio.NewReader(quick)
-	for end := time.Now().Add(20 * time.Second); ; { // the other is about to give up its place
+	for end := time.Now().Add(proctest.Patience); ; { // the other is about to give up its place
 		io.WriteString(quick, "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n")
 		resp, err := http.ReadResponse(in, nil)
 		if err != nil {

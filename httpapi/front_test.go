@@ -25,6 +25,8 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // front is a Server without a registry, behind TLS on loopback.
@@ -111,7 +113,7 @@ func (f *front) dial(t testing.TB) *tls.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	if err := c.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(proctest.Patience)); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -485,7 +487,9 @@ func TestShutdownFinishesWhatBegan(t *testing.T) {
 	if err := <-stopped; err != nil {
 		t.Error(err)
 	}
-	if _, err := net.DialTimeout("tcp", f.addr, time.Second); err == nil {
+	// Another process may have the port by now.
+	if c, err := tls.DialWithDialer(&net.Dialer{Timeout: proctest.Patience}, "tcp", f.addr, &tls.Config{RootCAs: f.pool}); err == nil {
+		c.Close()
 		t.Error("a connection was accepted after shutdown")
 	}
 }

@@ -362,14 +362,15 @@ func (ws *watchStream) finish(err error) verdict {
 		defer ws.streams.pump.goesOn()
 		ws.gate.open()
 	}
+	// Who sees the end finds it counted and recorded.
 	ws.uncount()
 	ws.trail.end()
+	ws.monitor.leave()
+	ws.monitor.observe(http.StatusOK, ws.size, time.Since(ws.began))
 	if err == errEnd && ws.chunked {
 		_ = ws.sendWithin([]byte("0\r\n\r\n"))
 	}
 	ws.Conn.Close()
-	ws.monitor.leave()
-	ws.monitor.observe(http.StatusOK, ws.size, time.Since(ws.began))
 	ws.streams.remove(&ws.stream)
 	return over
 }

@@ -9,12 +9,19 @@ import (
 	"net"
 	"net/http/httputil"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
 	"pgregory.net/rapid"
+
+	"github.com/larder-io/larder/internal/registry"
 )
 
 // sink is a connection that keeps what is written to it.
@@ -193,6 +200,61 @@ func TestPanicsEndOneWatch(t *testing.T) {
 	if len(b.buf) != chunkHead || s.all.Len() != 0 || ws.phase.Load() != phaseOver {
 		t.Errorf("%q is left, %q was sent, phase %d", b.buf[chunkHead:], s.all.Bytes(), ws.phase.Load())
 	}
+}
+
+// TestEndsAreCountedFirst: a client that has seen the end of its watch finds it counted.
+func TestEndsAreCountedFirst(t *testing.T) {
+	metrics.Register()
+	i := &installed{endpoint: &registry.Endpoint{GVR: schema.GroupVersionResource{Group: "ends.test", Version: "v1", Resource: "counted"}}}
+	i.monitor()
+	m := i.monitors[monitorKey{"watch", "cluster"}]
+	before := ended(t, "ends.test")
+	c := &witness{seen: func() string { return fmt.Sprint(m.open.Load(), " open, ", ended(t, "ends.test")-before, " ended") }}
+	var ss streams
+	ss.init()
+	ws := &watchStream{streams: &ss, chunked: true, monitor: m}
+	ws.Conn = c
+	m.enter()
+	ws.finish(errEnd)
+	if want := []string{"0 open, 1 ended", "0 open, 1 ended"}; !slices.Equal(c.told, want) { // at the last write and at Close
+		t.Errorf("seen %q, want %q", c.told, want)
+	}
+}
+
+// ended is how many requests for a group upstream's metrics count.
+func ended(t *testing.T, group string) (n float64) {
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil {
+		t.Error(err)
+	}
+	for _, family := range families {
+		for _, sample := range family.GetMetric() {
+			of := slices.ContainsFunc(sample.GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == "group" && l.GetValue() == group })
+			if of && family.GetName() == "apiserver_request_total" {
+				n += sample.GetCounter().GetValue()
+			}
+		}
+	}
+	return n
+}
+
+// witness is a connection that takes down what is to be seen when it is used.
+type witness struct {
+	net.Conn
+	seen func() string
+	told []string
+}
+
+func (w *witness) SetWriteDeadline(time.Time) error { return nil }
+
+func (w *witness) Write(p []byte) (int, error) {
+	w.told = append(w.told, w.seen())
+	return len(p), nil
+}
+
+func (w *witness) Close() error {
+	w.told = append(w.told, w.seen())
+	return nil
 }
 
 type closing struct{ net.Conn }

@@ -17,6 +17,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // stockAddress makes TestWire ask a stock kube-apiserver what it says of it: one that
@@ -247,7 +249,7 @@ func converse(t *testing.T, address string, says []string) string {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(proctest.Patience)); err != nil {
 		t.Fatal(err)
 	}
 	in := bufio.NewReader(c)
