@@ -45,7 +45,7 @@ func (d *door) serve(l net.Listener) error {
 		case err == nil:
 			delay = acceptRetry
 			d.take(c)
-		case d.stopping():
+		case d.stopping(), d.s.isDraining() && errors.Is(err, net.ErrClosed):
 			return nil
 		case passes(err):
 			select {

@@ -494,6 +494,60 @@ func TestShutdownFinishesWhatBegan(t *testing.T) {
 	}
 }
 
+// TestNobodyIsCutOffWhoComesBack: as long as connections are accepted, nobody is told to
+// open another one, and no stream ends.
+func TestNobodyIsCutOffWhoComesBack(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closing, proceed := make(chan struct{}), make(chan struct{})
+	config, pool := testTLS(t)
+	s := newServer(Config{TLS: config, Listener: &lateListener{Listener: l, closing: closing, proceed: proceed}})
+	routes := newTable()
+	routes.handle("/x", http.HandlerFunc(echo))
+	s.publish(routes)
+	f := runFront(t, s, l.Addr().String(), pool)
+	c := f.dial(t)
+	in := bufio.NewReader(c)
+	ask := func() *http.Response {
+		io.WriteString(c, "GET /x HTTP/1.1\r\nHost: h\r\n\r\n")
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.Copy(io.Discard, resp.Body)
+		return resp
+	}
+	ask()
+	stopped := make(chan error, 1)
+	go func() { stopped <- f.stop() }()
+	<-closing
+	if resp := ask(); resp.Close || s.streams.isEnding() {
+		t.Errorf("connection ends: %v; streams end: %v", resp.Close, s.streams.isEnding())
+	}
+	if out := f.raw(t, "GET /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"); !strings.HasPrefix(out, "HTTP/1.1 200 ") {
+		t.Errorf("who came last was answered %q", out)
+	}
+	close(proceed)
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+// lateListener says that it is about to close, and waits until it may.
+type lateListener struct {
+	net.Listener
+	closing chan<- struct{}
+	proceed <-chan struct{}
+}
+
+func (l *lateListener) Close() error {
+	close(l.closing)
+	<-l.proceed
+	return l.Listener.Close()
+}
+
 func TestRunEndsThatNeverBegan(t *testing.T) {
 	for range 20 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

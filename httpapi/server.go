@@ -212,7 +212,8 @@ func (s *Server) Run(ctx context.Context) error {
 	defer s.cancel()
 	door := newListener(s.config.Listener, s.config.TLS, s.config.MaxConnsPerIP)
 	group, groupCtx := errgroup.WithContext(ctx)
-	group.Go(func() error { return s.outer.serve(door) })
+	accepted := make(chan struct{})
+	group.Go(func() error { defer close(accepted); return s.outer.serve(door) })
 	group.Go(func() error { return s.inner.serve(s.memory) })
 	sweep, stopSweep := context.WithCancel(context.Background())
 	defer stopSweep()
@@ -221,7 +222,7 @@ func (s *Server) Run(ctx context.Context) error {
 	group.Go(func() error {
 		<-groupCtx.Done()
 		defer stopSweep()
-		return s.shutdown(door)
+		return s.shutdown(door, accepted)
 	})
 	return group.Wait()
 }
@@ -229,16 +230,28 @@ func (s *Server) Run(ctx context.Context) error {
 // beginDrain withdraws readiness.
 func (s *Server) beginDrain() { s.drain.Do(func() { close(s.draining) }) }
 
-// shutdown ends what Run started, in order. What does not end within the grace
-// is cut off.
-func (s *Server) shutdown(door *listener) error {
+// isDraining reports whether shutdown has begun.
+func (s *Server) isDraining() bool {
+	select {
+	case <-s.draining:
+		return true
+	default:
+		return false
+	}
+}
+
+// shutdown ends what Run started, in order: nobody is told to go while he could still
+// come back, only to be cut off. accepted is closed when no more connections come. What
+// does not end within the grace is cut off.
+func (s *Server) shutdown(door *listener, accepted <-chan struct{}) error {
 	s.beginDrain()
 	<-time.After(s.config.ShutdownDelay)
 	grace, cancel := context.WithTimeout(context.Background(), s.config.ShutdownGrace)
 	defer cancel()
-	s.streams.end()
-	s.outer.close()
 	door.Close()
+	<-accepted
+	s.outer.close()
+	s.streams.end()
 	err := s.outer.drain(grace)
 	s.streams.wait(grace)
 	s.cancel()
