@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/kube-openapi/pkg/spec3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -28,6 +30,20 @@ type Extensions interface {
 
 	// Groups lists the groups that the resources are in, each once.
 	Groups() []metav1.APIGroup
+
+	// OpenAPIV2 describes the resources, each by itself, and OpenAPIV3 each of their
+	// versions by its path below /openapi/v3/.
+	OpenAPIV2() []Description[spec.Swagger]
+	OpenAPIV3() []Description[spec3.OpenAPI]
+}
+
+// Description is a part of an OpenAPI document, or a whole one, that can be built.
+type Description[T any] struct {
+	Name  string // tells it from the others
+	State string // another one stands for another description
+
+	// Build makes it anew.
+	Build func() (*T, error)
 }
 
 // Custom is one version of a resource whose kind has no Go type: how GET, LIST and

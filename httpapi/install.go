@@ -68,9 +68,7 @@ func (s *Server) install() error {
 	if err := newDiscoverer(groups, config).serve(t); err != nil {
 		return err
 	}
-	if err := (&describer{models: in.models, groups: groups, version: config.Version}).serve(t); err != nil {
-		return err
-	}
+	(&describer{models: in.models, groups: groups, version: config.Version, extensions: config.Extensions, handlers: config.Handlers}).serve(t)
 	if config.Flow != nil {
 		serveFlow(t, config.Flow)
 	}

@@ -2,10 +2,10 @@ package httpapi
 
 import (
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"path"
-	"sync"
 
 	restful "github.com/emicklei/go-restful/v3"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -23,82 +23,43 @@ import (
 	"k8s.io/kube-openapi/pkg/common"
 	"k8s.io/kube-openapi/pkg/common/restfuladapter"
 	"k8s.io/kube-openapi/pkg/handler"
-	"k8s.io/kube-openapi/pkg/handler3"
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
+	kubernetesroutes "k8s.io/kubernetes/pkg/routes"
+	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	"github.com/larder-io/larder/internal/registry"
 )
 
 // describer writes the OpenAPI documents: upstream's installer describes the
 // routes of the same storages to a container that nobody serves from, and
-// upstream's builders make documents of it. Nothing of it happens before a
-// document is asked for, and of each document only its bytes are kept.
+// upstream's builders make documents of it.
 type describer struct {
-	models  *models
-	groups  []*registry.Group
-	version *version.Info
+	models     *models
+	groups     []*registry.Group
+	version    *version.Info
+	extensions Extensions // nil if there are none
+
+	// handlers answer further paths, by path. Those of the OpenID provider are described.
+	handlers map[string]http.Handler
 }
 
-// serve adds /openapi/v2 and /openapi/v3 to t.
-func (d *describer) serve(t *table) error {
-	v2 := handler.NewOpenAPIServiceLazy(&document[spec.Swagger]{build: d.v2})
-	v2.RegisterOpenAPIVersionedService("/openapi/v2", paths{t})
-	v3 := handler3.NewOpenAPIService()
+// serve adds /openapi/v2 and /openapi/v3 to t. Nothing is described before a document
+// is asked for.
+func (d *describer) serve(t *table) {
+	t.handle("/openapi/v2", newSwaggerService(d.v2, d.extensions))
+	v3 := &openAPIv3{builtIn: make(map[string]*document), extensions: d.extensions}
 	for _, s := range d.services() {
-		v3.UpdateGroupVersionLazy(s.name, &document[spec3.OpenAPI]{build: func() (*spec3.OpenAPI, error) { return d.v3(s) }})
+		v3.builtIn[s.name] = newDocument(inV3, func(w io.Writer) error {
+			document, err := d.v3(s)
+			if err != nil {
+				return err
+			}
+			return writeJSON(w, document)
+		})
 	}
-	return v3.RegisterOpenAPIV3VersionedService("/openapi/v3", untypedIndex{paths{t}})
-}
-
-// untypedIndex serves the index of OpenAPI v3 as kube-aggregator does, which leaves
-// its type to be guessed (pkg/controllers/openapiv3/aggregator/aggregator.go).
-type untypedIndex struct{ paths }
-
-// Handle serves the index.
-func (u untypedIndex) Handle(path string, h http.Handler) {
-	u.paths.Handle(path, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		h.ServeHTTP(untyped{w}, req)
-	}))
-}
-
-// untyped is a response whose type is a guess.
-type untyped struct{ http.ResponseWriter }
-
-// WriteHeader puts the guess in place of what the handler knows.
-func (u untyped) WriteHeader(code int) {
-	if code == http.StatusOK {
-		u.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	}
-	u.ResponseWriter.WriteHeader(code)
-}
-
-// document is a cached.Value of kube-openapi that is built once.
-type document[T any] struct {
-	build func() (*T, error)
-
-	mu    sync.Mutex
-	built *T
-}
-
-// Get implements cached.Value. Kube-openapi asks for the value each time, to learn
-// whether the tag is still the one whose encoding it has, and holds on to the
-// first answer. A second call, then, comes after the encoding and empties the
-// value, which would otherwise stay with tens of megabytes.
-func (d *document[T]) Get() (*T, string, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.built != nil {
-		var none T
-		*d.built = none
-		return d.built, "1", nil
-	}
-	built, err := d.build()
-	if err != nil {
-		return nil, "", err
-	}
-	d.built = built
-	return built, "1", nil
+	t.handle("/openapi/v3", http.HandlerFunc(v3.serveIndex))
+	t.handlePrefix("/openapi/v3/", http.HandlerFunc(v3.serveDocument))
 }
 
 // service is one web service of the container that upstream would serve from. A
@@ -116,6 +77,11 @@ func (d *describer) services() []service {
 		routes.Version{Version: d.version}.Install(c)
 		return nil
 	}}}
+	for _, name := range openIDPaths {
+		if d.handlers["/"+name] != nil {
+			list = append(list, service{name: name, install: describeOpenID(name)})
+		}
+	}
 	roots := map[bool]any{true: metav1.APIVersions{}, false: metav1.APIGroupList{}}
 	for core, sample := range roots {
 		name := rootOf(core)
@@ -141,6 +107,23 @@ func (d *describer) services() []service {
 		}
 	}
 	return list
+}
+
+// openIDPaths are where the OpenID provider of service-account tokens answers.
+var openIDPaths = [...]string{serviceaccount.OpenIDConfigPath[1:], serviceaccount.JWKSPath[1:]}
+
+// describeOpenID returns what adds the one path of the OpenID provider.
+func describeOpenID(name string) func(c *restful.Container) error {
+	return func(c *restful.Container) error {
+		all := restful.NewContainer()
+		kubernetesroutes.NewOpenIDMetadataServer(nil).Install(all)
+		for _, ws := range all.RegisteredWebServices() {
+			if ws.RootPath() == "/"+name {
+				c.Add(ws)
+			}
+		}
+		return nil
+	}
 }
 
 func rootOf(core bool) string {

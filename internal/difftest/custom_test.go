@@ -101,6 +101,24 @@ func customReads() []request {
 		}
 		all = append(all, request{Method: http.MethodGet, Path: path, User: "-"}, request{Method: http.MethodGet, Path: path, User: "alice"})
 	}
+	return append(all, customDocuments()...)
+}
+
+// customDocuments are reads of OpenAPI documents that tell of custom resources. A hash
+// that is wrong is answered with the right one.
+func customDocuments() []request {
+	var all []request
+	for _, version := range []string{"diff.example.com/v1", "diff.example.com/v1beta1", "diff.example.com/v0", "diff.example.com", "diff.example.com/v1/", "nosuch.example.com/v1"} {
+		path := "/openapi/v3/apis/" + version
+		for _, accept := range []string{"", js, pb, yaml, "*/*", "application/*", "text/html", "application/com.github.proto-openapi.spec.v3.v1.0+protobuf", "application/com.github.proto-openapi.spec.v3@v1.0+protobuf", "application/vnd.nosuch, application/json;q=0.5", "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"} {
+			all = append(all, get(path, accept), get(path+"?hash=nosuch", accept))
+		}
+		all = append(all, request{Method: http.MethodGet, Path: path, Encoding: "gzip"}, request{Method: http.MethodGet, Path: path, User: "-"}, request{Method: http.MethodGet, Path: path, User: "alice"},
+			request{Method: http.MethodHead, Path: path}, request{Method: http.MethodPost, Path: path, Body: "{}", Type: js})
+	}
+	for _, path := range []string{"/openapi/v3/.well-known/openid-configuration", "/openapi/v3/openid/v1/jwks", "/openapi/v3/version", "/openapi/v3/api", "/openapi/v3/apis", "/openapi/v3/apis/apps"} {
+		all = append(all, get(path, js), get(path+"?hash=nosuch", js))
+	}
 	return all
 }
 

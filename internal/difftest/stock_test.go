@@ -42,6 +42,7 @@ func TestSameAsStock(t *testing.T) {
 		w.record(t)
 	}
 	c.compareAll("watches and waits", slices.Concat(watches(), customWatches(), waits()), watchers, c.read)
+	c.documents()
 	c.pages()
 	c.live()
 	c.compareAll("writes", append(writes(), customWrites()...), workers, c.dry)

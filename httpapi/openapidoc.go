@@ -1,0 +1,241 @@
+package httpapi
+
+import (
+	"bytes"
+	"crypto/sha512"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/munnerz/goautoneg"
+)
+
+// document is an OpenAPI document: built when it is first asked for, kept compressed
+// (a tenth of its size) and inflated for each reader. Its tag is that of upstream: the
+// hash of its JSON, whatever it is read in.
+type document struct {
+	dialect dialect
+
+	mu    sync.Mutex
+	build func(w io.Writer) error // writes the JSON; nil once it has
+	json  *packed
+	proto *packed // nil before it was asked for
+}
+
+func newDocument(d dialect, build func(w io.Writer) error) *document {
+	return &document{dialect: d, build: build}
+}
+
+// dialect is what differs between OpenAPI v2 and v3.
+type dialect struct {
+	version string // "v2" or "v3"
+	// protobuf makes the protobuf form of a document in JSON.
+	protobuf func(data []byte) ([]byte, error)
+}
+
+// types are the media types of documents, in the order in which upstream tries them,
+// with the one that is answered.
+func (d dialect) types() [3][2]string {
+	name := "com.github.proto-openapi.spec." + d.version
+	protobuf, deprecated := name+".v1.0+protobuf", name+"@v1.0+protobuf"
+	return [3][2]string{{"json", "json"}, {protobuf, protobuf}, {deprecated, protobuf}}
+}
+
+// packed are compressed bytes.
+type packed struct {
+	data []byte
+	size int64 // before compression
+	tag  string
+	made time.Time
+}
+
+// pack compresses what write writes.
+func pack(write func(w io.Writer) error) (*packed, error) {
+	var out bytes.Buffer
+	z := getGzip(&out)
+	defer gzips.Put(z)
+	hash, size := sha512.New(), new(counter)
+	if err := write(io.MultiWriter(z, hash, size)); err != nil {
+		return nil, err
+	}
+	if err := z.Close(); err != nil {
+		return nil, fmt.Errorf("httpapi: openapi: %w", err)
+	}
+	return &packed{
+		data: bytes.Clone(out.Bytes()),
+		size: int64(*size),
+		tag:  fmt.Sprintf("%X", hash.Sum(nil)),
+		made: time.Now(),
+	}, nil
+}
+
+// counter counts what is written to it.
+type counter int64
+
+// Write implements io.Writer.
+func (c *counter) Write(p []byte) (int, error) {
+	*c += counter(len(p))
+	return len(p), nil
+}
+
+// unpack returns what was compressed.
+func (p *packed) unpack() ([]byte, error) {
+	z, err := gzip.NewReader(bytes.NewReader(p.data))
+	if err != nil {
+		return nil, fmt.Errorf("httpapi: openapi: %w", err)
+	}
+	data := make([]byte, p.size)
+	if _, err := io.ReadFull(z, data); err != nil {
+		return nil, fmt.Errorf("httpapi: openapi: %w", err)
+	}
+	return data, nil
+}
+
+// inJSON returns the document, which the first call builds.
+func (d *document) inJSON() (*packed, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.jsonLocked()
+}
+
+func (d *document) jsonLocked() (*packed, error) {
+	if d.json != nil {
+		return d.json, nil
+	}
+	p, err := pack(d.build)
+	if err != nil {
+		return nil, err
+	}
+	d.json, d.build = p, nil
+	return p, nil
+}
+
+// in returns the document in a media type, given without "application/".
+func (d *document) in(subType string) (*packed, error) {
+	if subType == "json" {
+		return d.inJSON()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.proto != nil {
+		return d.proto, nil
+	}
+	from, err := d.jsonLocked()
+	if err != nil {
+		return nil, err
+	}
+	data, err := from.unpack()
+	if err != nil {
+		return nil, err
+	}
+	if data, err = d.dialect.protobuf(data); err != nil {
+		return nil, fmt.Errorf("httpapi: openapi: %w", err)
+	}
+	p, err := pack(func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.tag, p.made = from.tag, from.made
+	d.proto = p
+	return p, nil
+}
+
+// clauses are the media types that a request accepts, those that it likes best first.
+func clauses(r *http.Request) []goautoneg.Accept {
+	accept := r.Header.Get("Accept")
+	if accept == "" {
+		accept = "*/*"
+	}
+	return goautoneg.ParseAccept(accept)
+}
+
+// acceptable returns the form of a document that clauses ask for, and its media type,
+// without "application/". ok is false if there is no such form.
+func (d *document) acceptable(clauses []goautoneg.Accept) (p *packed, subType string, ok bool, err error) {
+	for _, clause := range clauses {
+		for _, t := range d.dialect.types() {
+			if clause.Type != "application" && clause.Type != "*" || clause.SubType != t[0] && clause.SubType != "*" {
+				continue
+			}
+			p, err = d.in(t[1])
+			return p, t[1], true, err
+		}
+	}
+	return nil, "", false, nil
+}
+
+// content returns the bytes, inflated while they are read.
+func (p *packed) content() *inflated { return &inflated{packed: p} }
+
+// inflated reads what was compressed. Going back begins anew.
+//
+// Invariant: reader is nil, or stands at offset at.
+type inflated struct {
+	packed   *packed
+	reader   *gzip.Reader
+	at, goal int64
+}
+
+var _ io.ReadSeeker = (*inflated)(nil)
+
+// Seek implements io.Seeker.
+func (i *inflated) Seek(offset int64, whence int) (int64, error) {
+	switch whence {
+	case io.SeekCurrent:
+		offset += i.goal
+	case io.SeekEnd:
+		offset += i.packed.size
+	}
+	if offset < 0 {
+		return 0, errors.New("httpapi: seek before the start")
+	}
+	i.goal = offset
+	return offset, nil
+}
+
+// Read implements io.Reader.
+func (i *inflated) Read(p []byte) (int, error) {
+	if i.reader == nil || i.at > i.goal {
+		z, err := gzip.NewReader(bytes.NewReader(i.packed.data))
+		if err != nil {
+			return 0, fmt.Errorf("httpapi: openapi: %w", err)
+		}
+		i.reader, i.at = z, 0
+	}
+	if i.at < i.goal {
+		n, err := io.CopyN(io.Discard, i.reader, i.goal-i.at)
+		if i.at += n; err != nil {
+			return 0, err
+		}
+	}
+	n, err := i.reader.Read(p)
+	i.at += int64(n)
+	i.goal = i.at
+	return n, err
+}
+
+// send answers with p. It follows kube-openapi pkg/handler and pkg/handler3.
+func (p *packed) send(w http.ResponseWriter, r *http.Request, subType, tag string) {
+	w.Header().Set("Content-Type", "application/"+subType)
+	w.Header().Set("Etag", strconv.Quote(tag))
+	http.ServeContent(w, r, "", p.made, p.content())
+}
+
+// writeJSON writes v as encoding/json does.
+func writeJSON(w io.Writer, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("httpapi: openapi: %w", err)
+	}
+	_, err = w.Write(data)
+	return err
+}

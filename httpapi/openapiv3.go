@@ -1,0 +1,170 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/klog/v2"
+	"k8s.io/kube-openapi/pkg/handler3"
+	"k8s.io/kube-openapi/pkg/spec3"
+)
+
+var inV3 = dialect{version: "v3", protobuf: handler3.ToV3ProtoBinary}
+
+// openAPIv3 serves the documents of OpenAPI v3 as kube-aggregator
+// (pkg/controllers/openapiv3/aggregator) and the servers behind it do together.
+type openAPIv3 struct {
+	builtIn    map[string]*document // immutable; by path below /openapi/v3/
+	extensions Extensions           // nil if there are none
+
+	mu      sync.Mutex
+	known   map[string]stated // documents of the extensions, by path; replaced whole
+	changes int               // of known
+	index   []byte            // of known and the built-in ones; nil if it was not asked for
+}
+
+// stated is a document of something in some state.
+type stated struct {
+	*document
+	state string
+}
+
+// documentsLocked returns the documents of the extensions as they are now.
+func (s *openAPIv3) documentsLocked() map[string]stated {
+	if s.extensions == nil {
+		return nil
+	}
+	descriptions := s.extensions.OpenAPIV3()
+	same := len(descriptions) == len(s.known)
+	for _, d := range descriptions {
+		same = same && s.known[d.Name].state == d.State
+	}
+	if same {
+		return s.known
+	}
+	next := make(map[string]stated, len(descriptions))
+	for _, d := range descriptions {
+		if next[d.Name] = s.known[d.Name]; next[d.Name].state != d.State {
+			next[d.Name] = stated{newDocument(inV3, written(d)), d.State}
+		}
+	}
+	s.known, s.index = next, nil
+	s.changes++
+	return next
+}
+
+// written writes what d describes.
+func written(d Description[spec3.OpenAPI]) func(w io.Writer) error {
+	return func(w io.Writer) error {
+		built, err := d.Build()
+		if err != nil {
+			return err
+		}
+		return writeJSON(w, built)
+	}
+}
+
+// find returns the document at a path below /openapi/v3/, nil if there is none.
+func (s *openAPIv3) find(name string) *document {
+	if d := s.builtIn[name]; d != nil || s.extensions == nil {
+		return d
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.documentsLocked()[name].document
+}
+
+// serveIndex lists the documents by their hashes, for which it needs them all. Its
+// media type is left to be guessed, as kube-aggregator does.
+func (s *openAPIv3) serveIndex(w http.ResponseWriter, r *http.Request) {
+	index, err := s.indexed()
+	if err != nil {
+		klog.ErrorS(err, "OpenAPI v3 cannot be listed")
+		w.WriteHeader(http.StatusInternalServerError)
+		return
+	}
+	http.ServeContent(w, r, "/openapi/v3", time.Now(), bytes.NewReader(index))
+}
+
+// indexed returns the index of what there is now.
+func (s *openAPIv3) indexed() ([]byte, error) {
+	s.mu.Lock()
+	known, changes, index := s.documentsLocked(), s.changes, s.index
+	s.mu.Unlock()
+	if index != nil {
+		return index, nil
+	}
+	root := handler3.OpenAPIV3Discovery{Paths: make(map[string]handler3.OpenAPIV3DiscoveryGroupVersion)}
+	for name, d := range s.builtIn {
+		p, err := d.inJSON()
+		if err != nil {
+			return nil, err
+		}
+		root.Paths[name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: hashed(name, p.tag)}
+	}
+	for name, d := range known {
+		p, err := d.inJSON()
+		if err != nil {
+			klog.ErrorS(err, "OpenAPI v3 leaves out what cannot be described", "path", name)
+			continue
+		}
+		root.Paths[name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: hashed(name, p.tag)}
+	}
+	index, err := json.Marshal(root)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changes == changes {
+		s.index = index
+	}
+	return index, nil
+}
+
+// hashed is the URL of a document that is named by its hash, too.
+func hashed(name, tag string) string {
+	u := url.URL{Path: path.Join("/openapi/v3", name), RawQuery: url.Values{"hash": {tag}}.Encode()}
+	return u.String()
+}
+
+// serveDocument serves one document. It follows kube-openapi pkg/handler3/handler.go.
+func (s *openAPIv3) serveDocument(w http.ResponseWriter, r *http.Request) {
+	name := strings.TrimPrefix(r.URL.Path, "/openapi/v3/")
+	d := s.find(name)
+	if d == nil {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	w.Header().Add("Vary", "Accept")
+	wanted := clauses(r)
+	p, subType, ok, err := d.acceptable(wanted)
+	switch {
+	case len(wanted) == 0:
+		return // what is accepted cannot be understood
+	case err != nil:
+		klog.ErrorS(err, "OpenAPI v3 has no document", "path", name)
+		return
+	case !ok:
+		w.WriteHeader(http.StatusNotAcceptable)
+		return
+	}
+	if hash := r.URL.Query().Get("hash"); hash != "" {
+		if hash != p.tag {
+			w.Header().Set("Content-Type", "application/"+subType)
+			w.Header().Set("Etag", `"`+p.tag+`"`)
+			http.Redirect(w, r, hashed(name, p.tag), http.StatusMovedPermanently)
+			return
+		}
+		w.Header().Set("Cache-Control", "public, immutable")
+		w.Header().Set("Expires", time.Now().AddDate(1, 0, 0).Format(time.RFC1123))
+	}
+	p.send(w, r, subType, p.tag)
+}

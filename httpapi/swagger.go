@@ -1,0 +1,411 @@
+package httpapi
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/NYTimes/gziphandler"
+	"k8s.io/klog/v2"
+	"k8s.io/kube-openapi/pkg/aggregator"
+	"k8s.io/kube-openapi/pkg/handler"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+)
+
+var inV2 = dialect{version: "v2", protobuf: handler.ToProtoBinary}
+
+// swaggerService serves the one document of OpenAPI v2. What extensions describe is
+// built once and put into the document of the built-in kinds as bytes, where
+// kube-aggregator would merge what is decoded and encode all of it: the same document.
+type swaggerService struct {
+	builtIn    func() (*spec.Swagger, error)
+	extensions Extensions // nil if there are none
+	handler    http.Handler
+
+	mu    sync.Mutex
+	parts map[string]*part // by name
+	whole *document        // of them and the built-in kinds; nil before it was asked for
+
+	building sync.Mutex // held by whoever writes a document
+	base     *packed    // document of the built-in kinds; nil before it was needed
+}
+
+// part is what one description adds to a document.
+type part struct {
+	Description[spec.Swagger]
+
+	packed *packed // sections, as they are kept; nil before it was built. Guarded by building
+}
+
+func newSwaggerService(builtIn func() (*spec.Swagger, error), extensions Extensions) http.Handler {
+	s := &swaggerService{builtIn: builtIn, extensions: extensions}
+	return gziphandler.GzipHandler(http.HandlerFunc(s.serve))
+}
+
+// serve follows kube-openapi pkg/handler/handler.go.
+func (s *swaggerService) serve(w http.ResponseWriter, r *http.Request) {
+	w.Header().Add("Vary", "Accept")
+	p, subType, ok, err := s.document().acceptable(clauses(r))
+	switch {
+	case err != nil:
+		klog.ErrorS(err, "OpenAPI v2 has no document")
+		w.WriteHeader(http.StatusServiceUnavailable)
+	case !ok:
+		w.WriteHeader(http.StatusNotAcceptable)
+	default:
+		p.send(w, r, subType, p.tag)
+	}
+}
+
+// document returns the document of what there is now.
+func (s *swaggerService) document() *document {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.changedLocked() || s.whole == nil {
+		parts := slices.Collect(maps.Values(s.parts))
+		s.whole = newDocument(inV2, func(w io.Writer) error { return s.write(w, parts) })
+	}
+	return s.whole
+}
+
+// changedLocked takes in what there is to describe, and reports whether that is
+// something else than before.
+func (s *swaggerService) changedLocked() bool {
+	if s.extensions == nil {
+		return false
+	}
+	descriptions := s.extensions.OpenAPIV2()
+	same := len(descriptions) == len(s.parts)
+	for _, d := range descriptions {
+		same = same && s.parts[d.Name] != nil && s.parts[d.Name].State == d.State
+	}
+	if same {
+		return false
+	}
+	next := make(map[string]*part, len(descriptions))
+	for _, d := range descriptions {
+		if next[d.Name] = s.parts[d.Name]; next[d.Name] == nil || next[d.Name].State != d.State {
+			next[d.Name] = &part{Description: d}
+		}
+	}
+	s.parts = next
+	return true
+}
+
+// sections are the parts of a document that have one member for each thing described.
+type sections [len(sectionNames)][]member
+
+const (
+	inPaths = iota
+	inDefinitions
+	inParameters
+)
+
+var sectionNames = [...]string{inPaths: "paths", inDefinitions: "definitions", inParameters: "parameters"}
+
+// member is a member of a JSON object: its name and its value in JSON.
+type member struct {
+	name  string
+	value []byte
+}
+
+// write writes the document of the built-in kinds and parts.
+func (s *swaggerService) write(w io.Writer, parts []*part) error {
+	s.building.Lock()
+	defer s.building.Unlock()
+	base, err := s.baseLocked()
+	if err != nil {
+		return err
+	}
+	if len(parts) == 0 {
+		_, err := w.Write(base)
+		return err
+	}
+	top, err := members(base)
+	if err != nil {
+		return err
+	}
+	var own sections
+	for _, m := range top {
+		if i := slices.Index(sectionNames[:], m.name); i >= 0 {
+			if own[i], err = members(m.value); err != nil {
+				return err
+			}
+		}
+	}
+	added, err := addedBy(parts, &own)
+	if err != nil {
+		return err
+	}
+	for i, m := range top {
+		if err := writeName(w, i, m.name); err != nil {
+			return err
+		}
+		section := slices.Index(sectionNames[:], m.name)
+		if section < 0 {
+			_, err = w.Write(m.value)
+		} else {
+			err = writeMembers(w, own[section], added[section])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	_, err = io.WriteString(w, "}")
+	return err
+}
+
+// baseLocked returns the document of the built-in kinds.
+func (s *swaggerService) baseLocked() ([]byte, error) {
+	if s.base == nil {
+		built, err := s.builtIn()
+		if err != nil {
+			return nil, err
+		}
+		// Kube-aggregator, too, encodes what it decoded from JSON: its maps come sorted.
+		if built, err = decodedSwagger(built); err != nil {
+			return nil, err
+		}
+		if s.base, err = pack(writing(built)); err != nil {
+			return nil, err
+		}
+	}
+	return s.base.unpack()
+}
+
+// addedBy returns what parts add to own. What cannot be described is left out.
+func addedBy(parts []*part, own *sections) (*sections, error) {
+	var known [len(sectionNames)]map[string][]byte
+	for i, list := range own {
+		known[i] = make(map[string][]byte, len(list))
+		for _, m := range list {
+			known[i][m.name] = m.value
+		}
+	}
+	added := new(sections)
+	for _, p := range parts {
+		if p.packed == nil {
+			built, err := p.build(known)
+			if err != nil {
+				klog.ErrorS(err, "OpenAPI v2 leaves out what cannot be described", "name", p.Name)
+				continue
+			}
+			p.packed = built
+		}
+		if err := p.addTo(added); err != nil {
+			return nil, err
+		}
+	}
+	return added, nil
+}
+
+// build makes the members that a part adds to those that are known: upstream merges
+// it with what it has in common with them.
+func (p *part) build(known [len(sectionNames)]map[string][]byte) (*packed, error) {
+	built, err := p.Build()
+	if err != nil {
+		return nil, err
+	}
+	own, err := decodedSwagger(built) // as what is known is
+	if err != nil {
+		return nil, err
+	}
+	merged := &spec.Swagger{SwaggerProps: spec.SwaggerProps{Paths: &spec.Paths{Paths: make(map[string]spec.PathItem)}}}
+	if own.Paths != nil {
+		for path := range own.Paths.Paths {
+			if known[inPaths][path] != nil {
+				merged.Paths.Paths[path] = spec.PathItem{}
+			}
+		}
+	}
+	merged.Definitions, err = shared(own.Definitions, known[inDefinitions])
+	if err == nil {
+		merged.Parameters, err = shared(own.Parameters, known[inParameters])
+	}
+	if err == nil {
+		err = aggregator.MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters(merged, own)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("httpapi: openapi v2: %w", err)
+	}
+	var list sections
+	list[inPaths], err = novel(merged.Paths.Paths, known[inPaths], true)
+	if err == nil {
+		list[inDefinitions], err = novel(merged.Definitions, known[inDefinitions], false)
+	}
+	if err == nil {
+		list[inParameters], err = novel(merged.Parameters, known[inParameters], false)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return pack(list.write)
+}
+
+// writing writes document as upstream's handler does.
+func writing(document *spec.Swagger) func(w io.Writer) error {
+	return func(w io.Writer) error {
+		data, err := document.MarshalJSON()
+		if err != nil {
+			return fmt.Errorf("httpapi: openapi v2: %w", err)
+		}
+		_, err = w.Write(data)
+		return err
+	}
+}
+
+// decodedSwagger is built as it is decoded from JSON.
+func decodedSwagger(built *spec.Swagger) (*spec.Swagger, error) {
+	data, err := json.Marshal(built)
+	if err != nil {
+		return nil, fmt.Errorf("httpapi: openapi v2: %w", err)
+	}
+	decoded := new(spec.Swagger)
+	if err := json.Unmarshal(data, decoded); err != nil {
+		return nil, fmt.Errorf("httpapi: openapi v2: %w", err)
+	}
+	return decoded, nil
+}
+
+// shared decodes those that are known under a name of own, or under one that upstream
+// would give it.
+func shared[T any](own map[string]T, known map[string][]byte) (map[string]T, error) {
+	out := make(map[string]T)
+	for name := range own {
+		for given, i := name, 2; known[given] != nil; given, i = fmt.Sprintf("%s_v%d", name, i), i+1 {
+			var v T
+			if err := json.Unmarshal(known[given], &v); err != nil {
+				return nil, fmt.Errorf("httpapi: openapi v2: %s: %w", given, err)
+			}
+			out[given] = v
+		}
+	}
+	return out, nil
+}
+
+// novel encodes those of merged that are not known; or known as something else,
+// unless what is known stays.
+func novel[T json.Marshaler](merged map[string]T, known map[string][]byte, stays bool) ([]member, error) {
+	var list []member
+	for name, v := range merged {
+		if known[name] != nil && stays {
+			continue
+		}
+		value, err := v.MarshalJSON() // which escapes less than json.Marshal makes of it
+		if err != nil {
+			return nil, fmt.Errorf("httpapi: openapi v2: %s: %w", name, err)
+		}
+		if !bytes.Equal(value, known[name]) {
+			list = append(list, member{name, value})
+		}
+	}
+	return list, nil
+}
+
+// write writes s so that addTo reads it: the number of members of each section, then
+// each with its lengths.
+func (s *sections) write(w io.Writer) error {
+	var out []byte
+	for _, list := range s {
+		out = binary.AppendUvarint(out, uint64(len(list)))
+		for _, m := range list {
+			out = append(binary.AppendUvarint(out, uint64(len(m.name))), m.name...)
+			out = append(binary.AppendUvarint(out, uint64(len(m.value))), m.value...)
+		}
+	}
+	_, err := w.Write(out)
+	return err
+}
+
+// addTo adds the members of p to s.
+func (p *part) addTo(s *sections) error {
+	data, err := p.packed.unpack()
+	if err != nil {
+		return err
+	}
+	number := func() uint64 {
+		n, size := binary.Uvarint(data)
+		data = data[size:]
+		return n
+	}
+	text := func() []byte {
+		n := number()
+		out := data[:n:n]
+		data = data[n:]
+		return out
+	}
+	for i := range s {
+		for range number() {
+			name := string(text())
+			s[i] = append(s[i], member{name, text()})
+		}
+	}
+	return nil
+}
+
+// members splits a JSON object.
+func members(object []byte) ([]member, error) {
+	in := json.NewDecoder(bytes.NewReader(object))
+	if start, err := in.Token(); err != nil || start != json.Delim('{') {
+		return nil, errors.Join(errors.New("httpapi: openapi v2: not an object"), err)
+	}
+	var list []member
+	for in.More() {
+		name, err := in.Token()
+		if err != nil {
+			return nil, fmt.Errorf("httpapi: openapi v2: %w", err)
+		}
+		var value json.RawMessage
+		if err := in.Decode(&value); err != nil {
+			return nil, fmt.Errorf("httpapi: openapi v2: %w", err)
+		}
+		text, _ := name.(string) // names of members are strings
+		list = append(list, member{text, value})
+	}
+	return list, nil
+}
+
+// writeMembers writes an object of own and added members, in the order of their names.
+// Added ones take the place of others.
+func writeMembers(w io.Writer, own, added []member) error {
+	all := make([]member, 0, len(own)+len(added))
+	all = append(append(all, added...), own...)
+	slices.SortStableFunc(all, func(a, b member) int { return strings.Compare(a.name, b.name) })
+	all = slices.CompactFunc(all, func(a, b member) bool { return a.name == b.name })
+	for i, m := range all {
+		if err := writeName(w, i, m.name); err != nil {
+			return err
+		}
+		if _, err := w.Write(m.value); err != nil {
+			return err
+		}
+	}
+	if len(all) == 0 {
+		_, err := io.WriteString(w, "{}")
+		return err
+	}
+	_, err := io.WriteString(w, "}")
+	return err
+}
+
+// writeName writes what stands in front of the i-th member's value.
+func writeName(w io.Writer, i int, name string) error {
+	start := "{"
+	if i > 0 {
+		start = ","
+	}
+	quoted, err := json.Marshal(name)
+	if err != nil {
+		return fmt.Errorf("httpapi: openapi v2: %w", err)
+	}
+	_, err = io.WriteString(w, start+string(quoted)+":")
+	return err
+}

@@ -1,0 +1,73 @@
+package difftest
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"regexp"
+	"slices"
+)
+
+// aboutServices are the paths and definitions of stock's document of OpenAPI v2 that tell
+// of API services or of all groups. docs/differences.md has the reasons.
+var aboutServices = regexp.MustCompile(`apiregistration|meta\.v1\.(DeleteOptions|WatchEvent)$`)
+
+// documents compares the document of OpenAPI v2 member by member: what both servers
+// describe, they describe in the same bytes.
+func (c *comparison) documents() {
+	r := get("/openapi/v2", js)
+	if len(selected([]request{r})) == 0 {
+		return
+	}
+	var difference string
+	for range tries {
+		stock, larder := c.w.both(r)
+		if difference = differentMembers(stock, larder); difference == "" {
+			break
+		}
+		c.catchUp(get(definitions, js))
+	}
+	c.judge("members of "+r.String(), difference)
+}
+
+func differentMembers(stock, larder answer) string {
+	var ours, theirs map[string]json.RawMessage
+	for _, side := range []struct {
+		a  answer
+		to *map[string]json.RawMessage
+	}{{stock, &theirs}, {larder, &ours}} {
+		if side.a.code != http.StatusOK {
+			return fmt.Sprintf("code %d, %v", side.a.code, side.a.err)
+		}
+		if err := json.Unmarshal(side.a.body, side.to); err != nil {
+			return err.Error()
+		}
+	}
+	var out string
+	for _, section := range []string{"paths", "definitions", "parameters"} {
+		var own, other map[string]json.RawMessage
+		if err := json.Unmarshal(ours[section], &own); err != nil {
+			return err.Error()
+		}
+		if err := json.Unmarshal(theirs[section], &other); err != nil {
+			return err.Error()
+		}
+		names := maps.Clone(own)
+		maps.Copy(names, other)
+		for _, name := range slices.Sorted(maps.Keys(names)) {
+			if !bytes.Equal(own[name], other[name]) && !aboutServices.MatchString(name) {
+				out += fmt.Sprintf("%s %s\n    stock  %.300s\n    larder %.300s\n", section, name, other[name], own[name])
+			}
+		}
+		delete(ours, section)
+		delete(theirs, section)
+	}
+	for name := range theirs {
+		if !bytes.Equal(ours[name], theirs[name]) {
+			out += fmt.Sprintf("%s\n    stock  %.300s\n    larder %.300s\n", name, theirs[name], ours[name])
+		}
+	}
+	return out
+}

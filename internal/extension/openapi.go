@@ -1,0 +1,132 @@
+package extension
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
+	apiextensionsfeatures "k8s.io/apiextensions-apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/kube-openapi/pkg/handler"
+	"k8s.io/kube-openapi/pkg/spec3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/larder-io/larder/httpapi"
+)
+
+// OpenAPIV2 implements httpapi.Extensions: it describes each definition.
+func (e *Extensions) OpenAPIV2() []httpapi.Description[spec.Swagger] {
+	servings := *e.servings.Load()
+	list := make([]httpapi.Description[spec.Swagger], 0, len(servings))
+	for _, s := range servings {
+		definition := s.definition.Load()
+		if !apihelpers.IsCRDConditionTrue(definition, apiextensionsv1.Established) {
+			continue
+		}
+		list = append(list, httpapi.Description[spec.Swagger]{
+			Name: definition.Name, State: stateOf(definition), Build: s.describeV2,
+		})
+	}
+	return list
+}
+
+// stateOf tells apart all that a definition has ever said. It says as much as upstream
+// looks at (apiextensions-apiserver pkg/controller/openapi/controller.go).
+func stateOf(definition *apiextensionsv1.CustomResourceDefinition) string {
+	return fmt.Sprintf("%s,%d", definition.UID, definition.Generation)
+}
+
+func describeOptions(v2 bool) builder.Options {
+	return builder.Options{
+		V2:                      v2,
+		IncludeSelectableFields: utilfeature.DefaultFeatureGate.Enabled(apiextensionsfeatures.CustomResourceFieldSelectors),
+	}
+}
+
+// describeV2 describes all served versions, without the defaults of Go types, which the
+// document of the built-in kinds does not have either.
+func (s *serving) describeV2() (*spec.Swagger, error) {
+	definition := s.definition.Load()
+	all := new(spec.Swagger)
+	for _, v := range definition.Spec.Versions {
+		if !v.Served {
+			continue
+		}
+		one, err := builder.BuildOpenAPIV2(definition, v.Name, describeOptions(true))
+		if err != nil {
+			return nil, fmt.Errorf("extension: %w", err)
+		}
+		one.Definitions = handler.PruneDefaults(one.Definitions)
+		if all, err = builder.MergeSpecs(all, one); err != nil {
+			return nil, fmt.Errorf("extension: %w", err)
+		}
+	}
+	return all, nil
+}
+
+// OpenAPIV3 implements httpapi.Extensions: it describes each version of each group.
+func (e *Extensions) OpenAPIV3() []httpapi.Description[spec3.OpenAPI] {
+	members := make(map[versioned][]*serving)
+	for _, s := range *e.servings.Load() {
+		definition := s.definition.Load()
+		if !apihelpers.IsCRDConditionTrue(definition, apiextensionsv1.Established) {
+			continue
+		}
+		for _, v := range definition.Spec.Versions {
+			if v.Served {
+				key := versioned{definition.Spec.Group, v.Name}
+				members[key] = append(members[key], s)
+			}
+		}
+	}
+	list := make([]httpapi.Description[spec3.OpenAPI], 0, len(members))
+	for key, all := range members {
+		list = append(list, httpapi.Description[spec3.OpenAPI]{
+			Name: "apis/" + key.group + "/" + key.version, State: stateOfAll(all),
+			Build: func() (*spec3.OpenAPI, error) { return describeV3(key.version, all) },
+		})
+	}
+	return list
+}
+
+// versioned is a version of a group.
+type versioned struct{ group, version string }
+
+// stateOfAll tells apart all that definitions have ever said.
+func stateOfAll(all []*serving) string {
+	states := make([]string, 0, len(all))
+	for _, s := range all {
+		states = append(states, stateOf(s.definition.Load()))
+	}
+	slices.Sort(states)
+	return strings.Join(states, " ")
+}
+
+// describeV3 describes one version of what is defined. What cannot be described is left
+// out, if anything else is left.
+func describeV3(version string, all []*serving) (*spec3.OpenAPI, error) {
+	var (
+		documents []*spec3.OpenAPI
+		failed    []error
+	)
+	for _, s := range all {
+		one, err := builder.BuildOpenAPIV3(s.definition.Load(), version, describeOptions(false))
+		if err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		documents = append(documents, one)
+	}
+	if len(documents) == 0 {
+		return nil, fmt.Errorf("extension: %w", errors.Join(failed...))
+	}
+	merged, err := builder.MergeSpecsV3(documents...)
+	if err != nil {
+		return nil, fmt.Errorf("extension: %w", err)
+	}
+	return merged, nil
+}
