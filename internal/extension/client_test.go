@@ -12,6 +12,8 @@ import (
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // TestInformer is that client-go's dynamic client and informer work with custom
@@ -71,7 +73,7 @@ func await(t *testing.T, seen <-chan string, want string) {
 				return
 			}
 			others = append(others, got)
-		case <-time.After(time.Minute):
+		case <-time.After(proctest.Patience):
 			t.Fatalf("no %q; seen %q", want, slices.Compact(others))
 		}
 	}

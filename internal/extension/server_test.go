@@ -31,6 +31,7 @@ import (
 
 	"github.com/larder-io/larder/httpapi"
 	"github.com/larder-io/larder/internal/extension"
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/kvtest"
@@ -232,7 +233,7 @@ type stream struct {
 
 func (s *server) watch(t *testing.T, path string) *stream {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	resp, err := s.door.RoundTripper().RoundTrip(call{method: http.MethodGet, path: path}.request(ctx))
 	must(t, err)
 	if resp.StatusCode != http.StatusOK {
@@ -263,7 +264,7 @@ func (w *stream) next(t *testing.T) (watch.EventType, string, bool) {
 // eventually asks until want says it is so.
 func (s *server) eventually(t *testing.T, c call, want func(answer) bool) answer {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(proctest.Patience)
 	for {
 		a := s.ask(t, c)
 		if want(a) {
