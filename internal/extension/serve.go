@@ -26,8 +26,9 @@ import (
 
 var _ httpapi.Extensions = (*Extensions)(nil)
 
-// catchUp is how long a request for what is not known waits for the informer.
-const catchUp = 2 * time.Second
+// catchUp is how long a request for what the store has, and the informer does not know
+// yet, waits for it: usually milliseconds.
+const catchUp = 10 * time.Second
 
 // Custom implements httpapi.Extensions.
 func (e *Extensions) Custom(r *httpapi.Request) (c *httpapi.Custom, done func()) {
