@@ -25,9 +25,18 @@ func (x *exchange) serveHTTP(h http.Handler) {
 		x.serveStream(h)
 		return
 	}
+	x.serveHandler(h, false)
+}
+
+// serveHandler is serveHTTP. If prompt, what the handler flushes leaves at once, and it
+// sees the headers that are set already.
+func (x *exchange) serveHandler(h http.Handler, prompt bool) {
 	ctx, cancel := context.WithDeadline(x.trail.context(x.s.base), x.deadline)
 	req := x.http().WithContext(handlerContext(ctx, x.RequestInfo(), x.user, x.received))
 	w := newBuffered(cancel)
+	if w.prompt = prompt; prompt {
+		x.header(w.header)
+	}
 	w.trail, w.place = x.takeTrail(), x.takePlace()
 	x.s.work.Go(func() {
 		defer cancel()
@@ -152,6 +161,7 @@ func (w *recorder) Write(p []byte) (int, error) {
 // buffered records up to maxBuffered bytes. Beyond them it turns into a pipe whose
 // reading end the connection gets.
 type buffered struct {
+	prompt     bool   // Flush is heeded
 	trail      *trail // that the handler ends
 	place      place  // that it has until it ends
 	cancel     context.CancelFunc
@@ -277,19 +287,39 @@ func (w *buffered) Write(p []byte) (int, error) {
 		defer w.mu.Unlock()
 		return w.recorder.Write(p)
 	case w.out == nil:
-		w.recorder.WriteHeader(http.StatusOK)
-		end, out := io.Pipe()
-		w.out = out
-		w.pipe = &pipeBody{Reader: io.MultiReader(&w.body, end), end: end, cancel: w.cancel}
-		close(w.overflowed)
+		w.overflowLocked()
 	}
 	out := w.out
 	w.mu.Unlock()
 	return out.Write(p)
 }
 
-// Flush implements http.Flusher: what is held back leaves when the handler ends.
-func (w *buffered) Flush() {}
+// overflowLocked lets what was held back leave, and what follows when it is written.
+func (w *buffered) overflowLocked() {
+	w.recorder.WriteHeader(http.StatusOK)
+	end, out := io.Pipe()
+	w.out = out
+	w.pipe = &pipeBody{Reader: io.MultiReader(bytes.NewReader(w.body.Bytes()), end), end: end, cancel: w.cancel}
+	close(w.overflowed)
+}
+
+// Flush implements http.Flusher: as a rule what is held back leaves when the handler ends.
+func (w *buffered) Flush() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.prompt && !w.abandoned && w.out == nil {
+		w.overflowLocked()
+	}
+}
+
+// header adds the headers that are set of the response to dst.
+func (x *exchange) header(dst http.Header) {
+	for name, value := range x.fast.Response.Header.All() {
+		if string(name) != "Content-Type" {
+			dst.Add(string(name), string(value))
+		}
+	}
+}
 
 // serveStream serves a request that may take long and wants to be heard at once,
 // or takes the connection over, by a net/http handler on the bare connection.
@@ -298,11 +328,7 @@ func (x *exchange) serveStream(h http.Handler) {
 	info, who, received, log, trail := x.RequestInfo(), x.user, x.received, x.logged(), x.takeTrail()
 	body := x.session.body
 	header := make(http.Header)
-	for name, value := range x.fast.Response.Header.All() {
-		if string(name) != "Content-Type" {
-			header.Add(string(name), string(value))
-		}
-	}
+	x.header(header)
 	x.take(func(ctx context.Context, st *stream) {
 		w := newStreamWriter(st, req, header)
 		w.trail = trail

@@ -328,6 +328,10 @@ func (a *attributes) GetLabelSelector() (labels.Requirements, error) {
 
 // route hands the request to what serves it.
 func (x *exchange) route() {
+	if h := x.remote(); h != nil {
+		x.forward(h)
+		return
+	}
 	if !x.IsResourceRequest {
 		if h, ok := x.s.table.Load().nonResource(x.Path); ok {
 			x.serveHTTP(h)
@@ -377,6 +381,7 @@ func (x *exchange) unknown() {
 		x.noRoute(http.StatusNotFound, "404: Page Not Found")
 	case ok:
 		x.serveHTTP(below)
+	case x.describeGroup():
 	case x.s.config.Extensions != nil:
 		x.serveHTTP(x.s.config.Extensions)
 	default:

@@ -22,51 +22,22 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// groupPriority orders the groups under /apis, greatest first and equals by name:
-// kubernetes cmd/kube-apiserver/app/aggregator.go, apiVersionPriorities. It is not
-// the order in which groups are installed. Groups that are not listed come last.
-var groupPriority = map[string]int{
-	"apiregistration.k8s.io":       20000,
-	"apps":                         17800,
-	"events.k8s.io":                17750,
-	"authentication.k8s.io":        17700,
-	"authorization.k8s.io":         17600,
-	"autoscaling":                  17500,
-	"batch":                        17400,
-	"certificates.k8s.io":          17300,
-	"networking.k8s.io":            17200,
-	"policy":                       17100,
-	"rbac.authorization.k8s.io":    17000,
-	"storage.k8s.io":               16800,
-	"admissionregistration.k8s.io": 16700,
-	"apiextensions.k8s.io":         16700,
-	"scheduling.k8s.io":            16600,
-	"coordination.k8s.io":          16500,
-	"node.k8s.io":                  16300,
-	"discovery.k8s.io":             16200,
-	"resource.k8s.io":              16200,
-	"flowcontrol.apiserver.k8s.io": 16100,
-	"internal.apiserver.k8s.io":    16000,
-	"storagemigration.k8s.io":      15800,
-}
-
-// leastPriority is less than that of any group listed here and greater than that of
-// extensions (kubernetes pkg/controlplane/controller/crdregistration).
-const leastPriority = 10000
-
 // discoverer answers what is served: /api, /apis and what lies below them down to
 // the versions. The documents are made from the registry when a table is built.
 type discoverer struct {
 	groups []*registry.Group // without the core group, in the order of /apis
 	core   *registry.Group   // nil if it is not served
 
+	priorities map[schema.GroupVersion]registry.Priority
+
 	address    string // host and port that clients reach this server by
 	extensions Extensions
+	aggregator Aggregator
 	everything aggregated.ResourceManager
 }
 
 func newDiscoverer(groups []*registry.Group, config *Config) *discoverer {
-	d := &discoverer{address: config.externalAddress(), extensions: config.Extensions, everything: config.Discovery}
+	d := &discoverer{priorities: registry.Priorities(), address: config.externalAddress(), extensions: config.Extensions, aggregator: config.Aggregator, everything: config.Discovery}
 	for _, g := range groups {
 		if g.Name == "" {
 			d.core = g
@@ -75,9 +46,17 @@ func newDiscoverer(groups []*registry.Group, config *Config) *discoverer {
 		d.groups = append(d.groups, g)
 	}
 	slices.SortStableFunc(d.groups, func(a, b *registry.Group) int {
-		return cmp.Or(groupPriority[b.Name]-groupPriority[a.Name], cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(d.priority(b), d.priority(a)), cmp.Compare(a.Name, b.Name))
 	})
 	return d
+}
+
+// priority is that of a group: the greatest of its versions.
+func (d *discoverer) priority(g *registry.Group) (most int32) {
+	for _, v := range g.Versions {
+		most = max(most, d.priorities[v.GroupVersion].Group)
+	}
+	return most
 }
 
 func (c *Config) externalAddress() string {
@@ -89,14 +68,17 @@ func (c *Config) externalAddress() string {
 
 // serve adds the documents to t.
 func (d *discoverer) serve(t *table) error {
-	for i, g := range d.groups {
-		if err := d.serveGroup(t, g, d.everything, leastPriority+len(d.groups)-i); err != nil {
+	for _, g := range d.groups {
+		if err := d.serveGroup(t, g, d.everything); err != nil {
 			return err
 		}
 	}
-	apis := aggregated.WrapAggregatedDiscoveryToHandler(http.HandlerFunc(d.serveGroups), d.everything, d.everything)
-	t.handle("/apis", apis)
-	t.handle("/apis/", apis)
+	groups := http.HandlerFunc(d.serveGroups)
+	if d.aggregator != nil {
+		groups = d.aggregator.ServeGroups
+	}
+	t.handle("/apis", aggregated.WrapAggregatedDiscoveryToHandler(groups, d.everything, d.everything))
+	t.handle("/apis/", groups)
 	if d.core == nil {
 		return nil
 	}
@@ -114,7 +96,7 @@ func (d *discoverer) serve(t *table) error {
 }
 
 // serveGroup adds /apis/g and the documents of its versions.
-func (d *discoverer) serveGroup(t *table, g *registry.Group, everything aggregated.ResourceManager, priority int) error {
+func (d *discoverer) serveGroup(t *table, g *registry.Group, everything aggregated.ResourceManager) error {
 	serve := func(w http.ResponseWriter, req *http.Request) {
 		document := apiGroup(g) // of this request alone: encoding sets its kind for a while
 		writeUnversioned(w, req, &document)
@@ -122,9 +104,11 @@ func (d *discoverer) serveGroup(t *table, g *registry.Group, everything aggregat
 	t.handle("/apis/"+g.Name, http.HandlerFunc(serve))
 	t.handle("/apis/"+g.Name+"/", http.HandlerFunc(serve))
 	t.handlePrefix("/apis/"+g.Name+"/", http.HandlerFunc(nothingBelow))
-	for i, v := range g.Versions {
+	for _, v := range g.Versions {
 		gv := metav1.GroupVersion{Group: g.Name, Version: v.Version}
-		everything.SetGroupVersionPriority(gv, priority, len(g.Versions)-i)
+		if priority, ok := d.priorities[v.GroupVersion]; ok {
+			everything.SetGroupVersionPriority(gv, int(priority.Group), int(priority.Version))
+		}
 		if err := serveVersion(t, g, v, "/apis/"+gv.String(), everything); err != nil {
 			return err
 		}

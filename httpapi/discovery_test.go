@@ -52,9 +52,9 @@ func TestGroupDocuments(t *testing.T) {
 			t.Errorf("%s: alone %+v, in list %+v", g.Name, alone, g)
 		}
 	}
-	// As a default kube-apiserver lists them, without apiregistration.
+	// As a default kube-apiserver lists them.
 	want := []string{
-		"apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "autoscaling", "batch",
+		"apiregistration.k8s.io", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "autoscaling", "batch",
 		"certificates.k8s.io", "networking.k8s.io", "policy", "rbac.authorization.k8s.io", "storage.k8s.io",
 		"admissionregistration.k8s.io", "apiextensions.k8s.io", "scheduling.k8s.io", "coordination.k8s.io", "node.k8s.io",
 		"discovery.k8s.io", "resource.k8s.io", "flowcontrol.apiserver.k8s.io",

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	openapienablement "k8s.io/apiserver/pkg/util/openapi"
+	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	"k8s.io/kube-openapi/pkg/builder3"
 	"k8s.io/kube-openapi/pkg/common"
 	openapiutil "k8s.io/kube-openapi/pkg/util"
@@ -37,7 +38,7 @@ type models struct {
 
 func newModels() *models {
 	return &models{namer: sync.OnceValue(func() *openapinamer.DefinitionNamer {
-		return openapinamer.NewDefinitionNamer(legacyscheme.Scheme, apiextensionsserver.Scheme)
+		return openapinamer.NewDefinitionNamer(legacyscheme.Scheme, apiextensionsserver.Scheme, aggregatorscheme.Scheme)
 	})}
 }
 

@@ -177,6 +177,9 @@ func serveMetrics(t *table, config *Config, collectors ...prometheus.Collector) 
 		return families, err
 	})
 	all := prometheus.Gatherers{upstream, own}
+	if config.Aggregator != nil {
+		all = append(all, config.Aggregator)
+	}
 	serve := promhttp.HandlerFor(all, promhttp.HandlerOpts{ProcessStartTime: legacyregistry.GetProcessStart()})
 	t.handle("/metrics", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.Method == http.MethodDelete {

@@ -78,6 +78,10 @@ type Config struct {
 	Extensions Extensions
 	Discovery  aggregated.ResourceManager
 
+	// Aggregator answers for other servers, and lists the groups of all; nil if there
+	// are no others.
+	Aggregator Aggregator
+
 	// RequestTimeout bounds every request that is not long-running; 0 means 60 s.
 	RequestTimeout time.Duration
 	// MinRequestTimeout is the least time that a watch without timeoutSeconds

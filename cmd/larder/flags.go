@@ -37,6 +37,7 @@ func newOptions() *options {
 	o.config.Audit = audit.NewAuditOptions()
 	o.config.Audit.AddFlags(o.sections.FlagSet("auditing"))
 	o.services(o.sections.FlagSet("misc"))
+	o.aggregation(o.sections.FlagSet("misc"))
 	o.larder(o.sections.FlagSet("larder"))
 	logging(o.sections.FlagSet("logs"))
 	o.sections.FlagSet("global").BoolP("help", "h", false, "Print this help.")
@@ -127,6 +128,17 @@ func (o *options) serviceAccounts(fs *pflag.FlagSet) {
 func (o *options) authorization(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.config.AuthorizationModes, "authorization-mode", o.config.AuthorizationModes,
 		"Authorizers to ask, in this order, comma separated: "+strings.Join(auth.Modes(), ", ")+".")
+}
+
+func (o *options) aggregation(fs *pflag.FlagSet) {
+	a := &o.config.Aggregation
+	fs.StringVar(&a.CertFile, "proxy-client-cert-file", a.CertFile,
+		"Certificate file that proves to aggregated API servers who hands requests on to them. Read again when it changes.")
+	fs.StringVar(&a.KeyFile, "proxy-client-key-file", a.KeyFile, "Key file of --proxy-client-cert-file.")
+	fs.BoolVar(&a.EndpointRouting, "enable-aggregator-routing", a.EndpointRouting,
+		"Hand requests on to the endpoints of aggregated API servers' services instead of cluster IPs.")
+	fs.BoolVar(&a.RejectRedirects, "aggregator-reject-forwarding-redirect", a.RejectRedirects,
+		"Answer 502 where an aggregated API server redirects the client.")
 }
 
 func (o *options) services(fs *pflag.FlagSet) {

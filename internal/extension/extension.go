@@ -11,6 +11,7 @@ import (
 
 	clientset "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	informers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
+	definitioninformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/controller/establish"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -43,6 +44,10 @@ type Config struct {
 	// Schemas are those that schemas of custom resources refer to; nil leaves the types
 	// of their metadata to be guessed in server-side apply.
 	Schemas func() (map[string]*spec.Schema, error)
+
+	// Complete says whether what other servers serve is known, too: until then nobody can
+	// say that something is not served. nil says so.
+	Complete func() bool
 
 	// Alone says that no other server stands over the same store. If one does, creates
 	// wait until it has seen a new definition, too.
@@ -134,6 +139,9 @@ func (c *Config) setDefaults() {
 	if c.MaxRequestBodyBytes == 0 {
 		c.MaxRequestBodyBytes = 3 << 20
 	}
+	if c.Complete == nil {
+		c.Complete = func() bool { return true }
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -174,6 +182,11 @@ func (e *Extensions) isSynced() bool {
 	default:
 		return false
 	}
+}
+
+// Definitions is the informer of definitions, which Follow starts.
+func (e *Extensions) Definitions() definitioninformers.CustomResourceDefinitionInformer {
+	return e.informers.Apiextensions().V1().CustomResourceDefinitions()
 }
 
 // WaitSynced blocks until every definition that there was at the start is known. Until

@@ -126,7 +126,7 @@ func fail(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo
 
 // unknown answers for what nobody serves.
 func (e *Extensions) unknown() http.Handler {
-	return notfoundhandler.New(apiextensionsserver.Codecs, func(context.Context) bool { return e.isSynced() })
+	return notfoundhandler.New(apiextensionsserver.Codecs, func(context.Context) bool { return e.isSynced() && e.config.Complete() })
 }
 
 // find returns what serves a request, nil if nothing does: not even after what the

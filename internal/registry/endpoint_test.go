@@ -76,14 +76,15 @@ func TestDefaultVersions(t *testing.T) {
 		"certificates.k8s.io/v1", "coordination.k8s.io/v1", "discovery.k8s.io/v1", "networking.k8s.io/v1", "node.k8s.io/v1",
 		"policy/v1", "rbac.authorization.k8s.io/v1", "scheduling.k8s.io/v1", "storage.k8s.io/v1",
 		"flowcontrol.apiserver.k8s.io/v1", "apps/v1", "admissionregistration.k8s.io/v1", "events.k8s.io/v1", "resource.k8s.io/v1",
-		"apiextensions.k8s.io/v1",
+		"apiextensions.k8s.io/v1", "apiregistration.k8s.io/v1",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
 	}
 }
 
-// TestNothingEnabled drops groups of which nothing is served. Definitions always are.
+// TestNothingEnabled drops groups of which nothing is served. Definitions and APIServices
+// always are.
 func TestNothingEnabled(t *testing.T) {
 	s := registrytest.New(t, nil, func(c *registry.Config) {
 		c.APIResources = serverstorage.NewResourceConfig()
@@ -91,7 +92,7 @@ func TestNothingEnabled(t *testing.T) {
 		c.APIResources.DisableResources(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"})
 	})
 	groups := s.Registry.Groups()
-	if len(groups) != 2 || groups[0].Name != "apps" || groups[1].Name != "apiextensions.k8s.io" {
+	if len(groups) != 3 || groups[0].Name != "apps" || groups[1].Name != "apiextensions.k8s.io" || groups[2].Name != "apiregistration.k8s.io" {
 		t.Fatalf("groups: %v", groups)
 	}
 	for _, e := range groups[0].Versions[0].Endpoints {

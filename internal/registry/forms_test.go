@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/util/apihelpers"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
+	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	apitesting "k8s.io/kubernetes/pkg/api/testing"
 
@@ -139,8 +141,11 @@ type sample struct {
 
 // schemeOf is the scheme that the kinds of r are registered in.
 func schemeOf(r *registry.Resource) *runtime.Scheme {
-	if r.GroupResource.Group == apiextensions.GroupName {
+	switch r.GroupResource.Group {
+	case apiextensions.GroupName:
 		return apiextensionsserver.Scheme
+	case apiregistration.GroupName:
+		return aggregatorscheme.Scheme
 	}
 	return legacyscheme.Scheme
 }
@@ -179,13 +184,14 @@ func (s sample) read(t *testing.T, r *registry.Resource, revision int64) runtime
 }
 
 // decoded are the views whose JSON is made by way of objects: of other versions than
-// the stored one, and with schemas, which have JSON of their own inside.
+// the stored one, with schemas, which have JSON of their own inside, and few.
 var decoded = map[schema.GroupVersionResource]string{
 	{Group: "autoscaling", Version: "v1", Resource: "horizontalpodautoscalers"}:                         "v2",
 	{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "mutatingadmissionpolicies"}:       "v1beta1",
 	{Group: "admissionregistration.k8s.io", Version: "v1", Resource: "mutatingadmissionpolicybindings"}: "v1beta1",
 	{Group: "events.k8s.io", Version: "v1", Resource: "events"}:                                         "v1 of the core group",
 	{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}:               "schemas",
+	{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}:                           "few, in a scheme of their own",
 }
 
 // TestForms holds every form of every served kind against upstream's encoders.

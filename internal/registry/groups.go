@@ -89,6 +89,7 @@ func (r *Registry) providers(client kubernetes.Interface) []provider {
 		eventsrest.RESTStorageProvider{TTL: c.EventTTL},
 		resourcerest.RESTStorageProvider{NamespaceClient: client.CoreV1().Namespaces(), Authorizer: c.Authorizer},
 		definitionsProvider{},
+		apiServicesProvider{},
 	}
 }
 

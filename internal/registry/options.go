@@ -14,6 +14,8 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
+	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	"k8s.io/kubernetes/pkg/kubeapiserver"
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 )
@@ -68,7 +70,7 @@ func (o *options) GetRESTOptions(gr schema.GroupResource, example runtime.Object
 // resourcePrefix is what the keys of gr begin with, after the prefix of all. The
 // groups of servers that upstream delegates to are named in their keys.
 func (o *options) resourcePrefix(gr schema.GroupResource) string {
-	if gr.Group == apiextensions.GroupName {
+	if gr.Group == apiextensions.GroupName || gr.Group == apiregistration.GroupName {
 		return gr.Group + "/" + gr.Resource
 	}
 	return o.factory.ResourcePrefix(gr)
@@ -77,9 +79,12 @@ func (o *options) resourcePrefix(gr schema.GroupResource) string {
 // storageConfig says how gr is encoded, in which version, and how encrypted.
 func (o *options) storageConfig(gr schema.GroupResource, example runtime.Object) (*storagebackend.ConfigForResource, error) {
 	var config *storagebackend.ConfigForResource
-	if gr.Group == apiextensions.GroupName {
+	switch gr.Group {
+	case apiextensions.GroupName:
 		config = o.definitionsConfig(gr)
-	} else {
+	case apiregistration.GroupName:
+		config = o.apiServicesConfig(gr)
+	default:
 		var err error
 		if config, err = o.factory.NewConfig(gr, example); err != nil {
 			return nil, fmt.Errorf("storage of %s: %w", gr, err)
@@ -120,8 +125,11 @@ func (o *options) decorate(
 			Labels:        o.indexLabels(prefix),
 			Registry:      o.registry,
 		}
-		if config.GroupResource.Group == apiextensions.GroupName {
+		switch config.GroupResource.Group {
+		case apiextensions.GroupName:
 			of.Scheme, of.Canonical = apiextensionsserver.Scheme, definitionKind()
+		case apiregistration.GroupName:
+			of.Scheme, of.Canonical = aggregatorscheme.Scheme, apiServiceKind()
 		}
 		var err error
 		if res, err = newResource(of); err != nil {

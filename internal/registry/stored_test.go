@@ -18,11 +18,14 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/dynamic"
 	restclient "k8s.io/client-go/rest"
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
+	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/test/integration/etcd"
 
@@ -33,8 +36,7 @@ import (
 
 // elsewhere are groups of upstream's table that other parts of a server store.
 var elsewhere = map[string]bool{
-	"apiregistration.k8s.io": true,
-	"cr.bar.com":             true, "awesome.bears.com": true, "random.numbers.com": true, "custom.fancy.com": true,
+	"cr.bar.com": true, "awesome.bears.com": true, "random.numbers.com": true, "custom.fancy.com": true,
 }
 
 const tableNamespace = "etcdstoragepathtestnamespace"
@@ -133,9 +135,12 @@ func checkStored(t *testing.T, s *registrytest.Server, gvr schema.GroupVersionRe
 	if row.ExpectedGVK != nil {
 		want = *row.ExpectedGVK
 	}
-	if gvr.Group == apiextensions.GroupName {
-		checkJSON(t, item.Value, want)
-	} else {
+	switch gvr.Group {
+	case apiextensions.GroupName:
+		checkJSON(t, apiextensionsserver.Codecs, item.Value, want)
+	case apiregistration.GroupName:
+		checkJSON(t, aggregatorscheme.Codecs, item.Value, want)
+	default:
 		checkValue(t, item.Value, want)
 	}
 	if err := endpoint.View.Resource.Cache.Wait(t.Context(), item.Revision); err != nil {
@@ -181,9 +186,9 @@ func create(t *testing.T, s *registrytest.Server, gvr schema.GroupVersionResourc
 
 // checkJSON wants an object of kind gvk that has no resourceVersion, byte for byte as
 // upstream's encoder writes it.
-func checkJSON(t *testing.T, value []byte, gvk schema.GroupVersionKind) {
+func checkJSON(t *testing.T, codecs serializer.CodecFactory, value []byte, gvk schema.GroupVersionKind) {
 	t.Helper()
-	obj, got, err := apiextensionsserver.Codecs.UniversalDeserializer().Decode(value, nil, nil)
+	obj, got, err := codecs.UniversalDeserializer().Decode(value, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -197,7 +202,7 @@ func checkJSON(t *testing.T, value []byte, gvk schema.GroupVersionKind) {
 	if rv := accessor.GetResourceVersion(); rv != "" {
 		t.Errorf("stored with resourceVersion %s", rv)
 	}
-	again, err := runtime.Encode(apiextensionsserver.Codecs.LegacyCodec(gvk.GroupVersion()), obj)
+	again, err := runtime.Encode(codecs.LegacyCodec(gvk.GroupVersion()), obj)
 	if err != nil {
 		t.Fatal(err)
 	}

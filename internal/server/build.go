@@ -54,7 +54,7 @@ func (s *Server) buildAuth(ctx context.Context) (err error) {
 		return err
 	}
 	s.layers.start(ctx, "certificates", p.certificates.run)
-	return nil
+	return s.config.Aggregation.check()
 }
 
 // build makes the parts that stand on the store. None of them runs yet.
@@ -142,6 +142,9 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 		config.Audit, config.AuditPolicy = p.audit.Backend, p.audit.Policy
 	}
 	if err := s.extend(&config, admission); err != nil {
+		return nil, err
+	}
+	if err := s.aggregate(&config); err != nil {
 		return nil, err
 	}
 	return httpapi.New(config)

@@ -32,6 +32,9 @@ type Config struct {
 	// InFlight says how many requests are served at once.
 	InFlight InFlight
 
+	// Aggregation says how other API servers are reached.
+	Aggregation Aggregation
+
 	// Audit says what is recorded of requests, and where; nil records nothing.
 	Audit *options.AuditOptions
 
@@ -143,6 +146,7 @@ func Default() Config {
 		},
 		AuthorizationModes: []string{auth.ModeAlwaysAllow},
 		InFlight:           InFlight{Fairness: true, Most: 400, MostMutating: 200},
+		Aggregation:        Aggregation{RejectRedirects: true},
 		Services: Services{
 			ClusterIPRanges: []*net.IPNet{{IP: net.IPv4(10, 0, 0, 0).To4(), Mask: net.CIDRMask(24, 32)}},
 			NodePorts:       utilnet.PortRange{Base: 30000, Size: 2768},
@@ -153,7 +157,7 @@ func Default() Config {
 
 // Validate checks what can be known without I/O.
 func (c *Config) Validate() error {
-	errs := []error{c.Serving.validate(), c.Store.validate(), c.Services.validate(), c.InFlight.validate(), auth.ValidateAudit(c.Audit)}
+	errs := []error{c.Serving.validate(), c.Store.validate(), c.Services.validate(), c.InFlight.validate(), c.Aggregation.validate(), auth.ValidateAudit(c.Audit)}
 	if c.DataDir == "" {
 		errs = append(errs, errors.New("--data-dir must not be empty"))
 	}

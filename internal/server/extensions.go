@@ -21,7 +21,8 @@ func (s *Server) extend(config *httpapi.Config, admission admission.Interface) (
 		Client:       p.client,
 		Admission:    admission,
 		Authorizer:   p.auth.Authorizer,
-		Discovery:    config.Discovery,
+		Discovery:    config.Discovery.WithSource(aggregated.CRDSource),
+		Complete:     func() bool { return p.aggregator.Registered() },
 		// Called for requests, which come through the door.
 		Schemas:           func() (map[string]*spec.Schema, error) { return p.door.Schemas() },
 		Alone:             len(s.config.Store.Servers) == 0,

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/internal/aggregator"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/extension"
 	"github.com/larder-io/larder/internal/registry"
@@ -154,6 +155,7 @@ type parts struct {
 	registry     *registry.Registry
 	bootstrap    *bootstrap.Bootstrap
 	extensions   *extension.Extensions
+	aggregator   *aggregator.Aggregator
 	door         *httpapi.Server
 }
 
@@ -180,6 +182,7 @@ func (s *Server) startClients(ctx context.Context) {
 		return nil
 	})
 	s.layers.start(ctx, "definitions", p.extensions.Follow)
+	s.layers.start(ctx, "aggregator", p.aggregator.Run)
 	s.layers.start(ctx, "bootstrap", p.bootstrap.Run)
 }
 
@@ -212,6 +215,9 @@ func (s *Server) awaitReady(ctx context.Context) error {
 	}
 	s.ready.synced.Store(true)
 	if err := p.bootstrap.WaitReady(ctx); err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	if err := p.aggregator.WaitReady(ctx); err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
 	s.progress.printf("serving: %s, ready after %v", s.id.url, s.progress.elapsed())

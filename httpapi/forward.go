@@ -1,0 +1,74 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Aggregator answers for other servers, which serve parts of what clients see as one.
+type Aggregator interface {
+	// Remote returns what hands requests at path on to another server; nil if this one
+	// serves it. It is asked for every request.
+	Remote(path string) http.Handler
+
+	// ServeGroups lists the groups of all servers, in the order of /apis. Group returns
+	// what describes the one at path, nil if there is none.
+	ServeGroups(w http.ResponseWriter, req *http.Request)
+	Group(path string) http.Handler
+
+	prometheus.Gatherer
+}
+
+// remote returns what hands the request on to another server; nil if this one serves it.
+func (x *exchange) remote() http.Handler {
+	if x.s.config.Aggregator == nil {
+		return nil
+	}
+	return x.s.config.Aggregator.Remote(x.Path)
+}
+
+// forward serves the request by h, which hands it on to another server: bodies pass as
+// they come. A body that is short, or none, and an answer to it leave the connection to
+// be used again; others have it to themselves.
+func (x *exchange) forward(h http.Handler) {
+	req := x.http()
+	req.Header.Set("Audit-Id", x.auditID)
+	upgrades := isUpgrade(req.Header.Get("Connection"), req.Header.Get("Upgrade"))
+	switch length := req.ContentLength; {
+	case x.longRunning():
+		x.serveStream(h)
+	case upgrades, length < 0, length > maxHandedWhole, x.Method == http.MethodHead:
+		x.serveStream(x.bound(h))
+	default:
+		x.serveHandler(h, true)
+	}
+}
+
+// describeGroup answers if the request is for the description of a group that is not
+// built in, and reports whether it did.
+func (x *exchange) describeGroup() bool {
+	if x.IsResourceRequest || x.s.config.Aggregator == nil {
+		return false
+	}
+	h := x.s.config.Aggregator.Group(x.Path)
+	if h != nil {
+		x.serveHTTP(h)
+	}
+	return h != nil
+}
+
+// maxHandedWhole is up to which length a body is read before it is handed on.
+const maxHandedWhole = 64 << 10
+
+// bound gives h, which has a connection to itself, the request's deadline and place.
+func (x *exchange) bound(h http.Handler) http.Handler {
+	deadline, place := x.deadline, x.takePlace()
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		defer place.release()
+		ctx, cancel := context.WithDeadline(req.Context(), deadline)
+		defer cancel()
+		h.ServeHTTP(w, req.WithContext(ctx))
+	})
+}

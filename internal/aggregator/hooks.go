@@ -1,0 +1,174 @@
+package aggregator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/client-go/tools/cache"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
+
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// Parts of the start, by the names of upstream's health checks.
+const (
+	hookInformers        = "poststarthook/start-kube-aggregator-informers"
+	hookRegistration     = "poststarthook/apiservice-registration-controller"
+	hookLocal            = "poststarthook/apiservice-status-local-available-controller"
+	hookRemote           = "poststarthook/apiservice-status-remote-available-controller"
+	hookAutoregistration = "poststarthook/kube-apiserver-autoregistration"
+	hookDiscovery        = "poststarthook/apiservice-discovery-controller"
+	hookCertificate      = "poststarthook/aggregator-reload-proxy-client-cert"
+
+	// completion is of all APIServices of versions that are built in.
+	completion = "autoregister-completion"
+)
+
+// errNotFinished has the text of kube-apiserver's health check.
+var errNotFinished = errors.New("not finished")
+
+// hooks are what is to be done before the server is ready. The map is immutable; each
+// channel is closed once.
+type hooks map[string]chan struct{}
+
+func newHooks(certificate bool) hooks {
+	h := make(hooks)
+	for _, name := range []string{hookInformers, hookRegistration, hookLocal, hookRemote, hookAutoregistration, hookDiscovery} {
+		h[name] = make(chan struct{})
+	}
+	if certificate {
+		h[hookCertificate] = make(chan struct{})
+	}
+	return h
+}
+
+func (h hooks) done(name string) { close(h[name]) }
+
+// Checks lists the questions of health and readiness.
+func (a *Aggregator) Checks() []healthz.HealthChecker {
+	var checks []healthz.HealthChecker
+	for _, name := range slices.Sorted(maps.Keys(a.hooks)) {
+		checks = append(checks, healthz.NamedCheck(name, func(*http.Request) error {
+			select {
+			case <-a.hooks[name]:
+				return nil
+			default:
+				return errNotFinished
+			}
+		}))
+	}
+	return append(checks, healthz.NamedCheck(completion, func(*http.Request) error { return a.pending.check() }))
+}
+
+// WaitReady blocks until none of the checks fails.
+func (a *Aggregator) WaitReady(ctx context.Context) error {
+	for name, done := range a.hooks {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return fmt.Errorf("aggregator: %s: %w", name, context.Cause(ctx))
+		}
+	}
+	select {
+	case <-a.pending.none:
+		return nil
+	case <-ctx.Done():
+		return errors.Join(fmt.Errorf("aggregator: %s: %w", completion, context.Cause(ctx)), a.pending.check())
+	}
+}
+
+// Registered reports whether all APIServices that there were at the start are followed.
+// Until then nobody can say that something is not served.
+func (a *Aggregator) Registered() bool {
+	select {
+	case <-a.hooks[hookRegistration]:
+		return true
+	default:
+		return false
+	}
+}
+
+// builtIn makes the APIServices of the versions that this server has built in, as
+// kubernetes pkg/controlplane/apiserver/aggregator.go does. A version without a priority
+// has none, nor has that of APIServices themselves.
+func (a *Aggregator) builtIn() []*apiregistrationv1.APIService {
+	var list []*apiregistrationv1.APIService
+	priorities := registry.Priorities()
+	for _, g := range a.config.Registry.Groups() {
+		for _, v := range g.Versions {
+			priority, ok := priorities[v.GroupVersion]
+			if !ok || g.Name == apiregistrationv1.GroupName {
+				continue
+			}
+			list = append(list, &apiregistrationv1.APIService{
+				ObjectMeta: metav1.ObjectMeta{Name: v.Version + "." + v.Group},
+				Spec: apiregistrationv1.APIServiceSpec{
+					Group: v.Group, Version: v.Version,
+					GroupPriorityMinimum: priority.Group, VersionPriority: priority.Version,
+				},
+			})
+		}
+	}
+	return list
+}
+
+// pending are the APIServices of this server that were never seen to be available.
+type pending struct {
+	none chan struct{} // closed when names is empty
+
+	mu    sync.Mutex
+	names map[string]bool
+}
+
+func (p *pending) init(all []*apiregistrationv1.APIService) {
+	p.none, p.names = make(chan struct{}), make(map[string]bool, len(all))
+	for _, apiService := range all {
+		p.names[apiService.Name] = true
+	}
+	if len(p.names) == 0 {
+		close(p.none)
+	}
+}
+
+// see takes note of an APIService.
+func (p *pending) see(apiService *apiregistrationv1.APIService) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.names[apiService.Name] || !helper.IsAPIServiceConditionTrue(apiService, apiregistrationv1.Available) {
+		return
+	}
+	delete(p.names, apiService.Name)
+	if len(p.names) == 0 {
+		close(p.none)
+	}
+}
+
+func (p *pending) check() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.names) > 0 {
+		return fmt.Errorf("missing APIService: %v", slices.Sorted(maps.Keys(p.names)))
+	}
+	return nil
+}
+
+// watchPending lets pending see what the informer sees. What it returns is closed once
+// that is all there was at the start.
+func (a *Aggregator) watchPending() (<-chan struct{}, error) {
+	registration, err := a.apiServices().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(obj any) { a.pending.see(obj.(*apiregistrationv1.APIService)) },
+		UpdateFunc: func(_, obj any) { a.pending.see(obj.(*apiregistrationv1.APIService)) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return registration.HasSyncedChecker().Done(), nil
+}

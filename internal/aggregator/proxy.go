@@ -1,0 +1,129 @@
+package aggregator
+
+import (
+	"net/http"
+	"net/url"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	utilproxy "k8s.io/apimachinery/pkg/util/proxy"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	serviceproxy "k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/client-go/transport"
+	"k8s.io/klog/v2"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
+	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
+	"k8s.io/streaming/pkg/httpstream"
+)
+
+// component is what metrics call this part of the server.
+const component = "aggregator"
+
+// proxy hands requests on to one remote server. What it does and answers follows
+// kube-aggregator pkg/apiserver/handler_proxy.go.
+type proxy struct {
+	aggregator *Aggregator
+	target     atomic.Pointer[target]
+}
+
+// target is a remote server in one state of its APIService. It is immutable.
+type target struct {
+	namespace, service string
+	port               int32
+	available          bool
+	transport          http.RoundTripper
+	err                error // of making transport
+}
+
+// update takes in a newer state of the APIService, which is remote, or of the
+// certificate.
+func (p *proxy) update(apiService *apiregistrationv1.APIService) {
+	cert, key := p.aggregator.identity.current()
+	service := apiService.Spec.Service
+	t := &target{
+		namespace: service.Namespace, service: service.Name, port: *service.Port,
+		available: helper.IsAPIServiceConditionTrue(apiService, apiregistrationv1.Available),
+	}
+	// Equal configurations share their connections.
+	t.transport, t.err = transport.New(remote.BuildTransportConfig(nil, cert, key, apiService))
+	p.target.Store(t)
+}
+
+// whatever returns a proxy to the same server that does not ask whether it is available.
+func (p *proxy) whatever() *proxy {
+	t := *p.target.Load()
+	t.available = true
+	out := &proxy{aggregator: p.aggregator}
+	out.target.Store(&t)
+	return out
+}
+
+// ServeHTTP implements http.Handler.
+func (p *proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	t := p.target.Load()
+	who, known := apirequest.UserFrom(req.Context())
+	switch {
+	case !t.available:
+		refuse(w, req, http.StatusServiceUnavailable, "service unavailable")
+		return
+	case t.err != nil:
+		refuse(w, req, http.StatusInternalServerError, t.err.Error())
+		return
+	case !known:
+		refuse(w, req, http.StatusInternalServerError, "missing user")
+		return
+	}
+	at, err := p.aggregator.resolver.ResolveEndpoint(t.namespace, t.service, t.port)
+	if err != nil {
+		klog.ErrorS(err, "Service of an APIService cannot be found", "namespace", t.namespace, "service", t.service)
+		refuse(w, req, http.StatusServiceUnavailable, "service unavailable")
+		return
+	}
+	location := &url.URL{Scheme: "https", Host: at.Host, Path: req.URL.Path, RawQuery: req.URL.Query().Encode()}
+	p.hand(w, req, location, t.transport, who)
+}
+
+// hand hands a request of who on to location.
+func (p *proxy) hand(w http.ResponseWriter, req *http.Request, location *url.URL, next http.RoundTripper, who user.Info) {
+	onward, cancel := serviceproxy.NewRequestForProxy(location, req)
+	defer cancel()
+	uid := ""
+	if utilfeature.DefaultFeatureGate.Enabled(features.RemoteRequestHeaderUID) {
+		uid = who.GetUID()
+	}
+	next = transport.NewAuthProxyRoundTripper(who.GetName(), uid, who.GetGroups(), who.GetExtra(), next)
+	upgrade := httpstream.IsUpgradeRequest(req)
+	if upgrade { // is written to a connection of its own, past next
+		transport.SetAuthProxyHeaders(onward, who.GetName(), uid, who.GetGroups(), who.GetExtra())
+	}
+	handler := utilproxy.NewUpgradeAwareHandler(location, next, true, upgrade, responder{w})
+	handler.RejectForwardingRedirects = p.aggregator.config.RejectRedirects
+	handler.ServeHTTP(w, onward)
+}
+
+// refuse answers instead of the remote server.
+func refuse(w http.ResponseWriter, req *http.Request, code int, text string) {
+	http.Error(w, text, code)
+	if info, ok := apirequest.RequestInfoFrom(req.Context()); ok {
+		metrics.RecordRequestTermination(req, info, component, code)
+	}
+}
+
+// responder answers where there is nothing to hand back.
+type responder struct{ w http.ResponseWriter }
+
+// Object implements rest.Responder.
+func (r responder) Object(code int, obj runtime.Object) {
+	responsewriters.WriteRawJSON(code, obj, r.w)
+}
+
+// Error implements utilproxy.ErrorResponder.
+func (r responder) Error(_ http.ResponseWriter, _ *http.Request, err error) {
+	http.Error(r.w, err.Error(), http.StatusServiceUnavailable)
+}

@@ -1,0 +1,125 @@
+package aggregator
+
+import (
+	"maps"
+	"net/http"
+	"strings"
+
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
+	upstream "k8s.io/kube-aggregator/pkg/apiserver"
+
+	"github.com/larder-io/larder/httpapi"
+)
+
+var _ httpapi.Aggregator = (*Aggregator)(nil)
+
+// Remote implements httpapi.Aggregator.
+func (a *Aggregator) Remote(path string) http.Handler {
+	routes := a.routes.Load()
+	if routes == nil {
+		return nil
+	}
+	if p := (*routes)[routeOf(path)]; p != nil {
+		return p
+	}
+	return nil
+}
+
+// routeOf returns the key in the map of routes of what path belongs to: the version of a
+// group, or "" for all below /api, which is one APIService.
+func routeOf(path string) string {
+	rest, ok := strings.CutPrefix(path, "/apis/")
+	if !ok {
+		if path == "/api" || strings.HasPrefix(path, "/api/") {
+			return coreRoute
+		}
+		return noRoute
+	}
+	group := strings.IndexByte(rest, '/')
+	if group <= 0 {
+		return noRoute
+	}
+	if version := strings.IndexByte(rest[group+1:], '/'); version >= 0 {
+		return rest[:group+1+version]
+	}
+	return rest
+}
+
+// Keys that are no version of a group.
+const (
+	coreRoute = "/"
+	noRoute   = ""
+)
+
+// coreName is the name of the one APIService of the core group.
+const coreName = "v1."
+
+// route returns the key of an APIService by its name.
+func route(name string) string {
+	if name == coreName {
+		return coreRoute
+	}
+	gv := helper.APIServiceNameToGroupVersion(name)
+	return gv.Group + "/" + gv.Version
+}
+
+// follower does what upstream's controller of registration finds out. Its methods are
+// called one after the other.
+type follower struct {
+	aggregator *Aggregator
+	discovery  upstream.DiscoveryAggregationController
+	wanted     func() // is called when there is a remote server
+}
+
+var _ upstream.APIHandlerManager = (*follower)(nil)
+
+// AddAPIService implements upstream.APIHandlerManager: it also updates.
+func (f *follower) AddAPIService(apiService *apiregistrationv1.APIService) error {
+	key := route(apiService.Name)
+	if apiService.Spec.Service == nil {
+		f.drop(apiService.Name)
+		return nil
+	}
+	f.wanted()
+	known := f.routes()
+	if p := known[key]; p != nil {
+		p.update(apiService)
+		f.discovery.AddAPIService(apiService, p.whatever())
+		return nil
+	}
+	p := &proxy{aggregator: f.aggregator}
+	p.update(apiService)
+	next := maps.Clone(known)
+	next[key] = p
+	f.aggregator.routes.Store(&next)
+	f.discovery.AddAPIService(apiService, p)
+	return nil
+}
+
+// RemoveAPIService implements upstream.APIHandlerManager.
+func (f *follower) RemoveAPIService(name string) { f.drop(name) }
+
+// drop lets this server answer for an APIService again.
+func (f *follower) drop(name string) {
+	known := f.routes()
+	key := route(name)
+	if known[key] == nil {
+		return
+	}
+	f.discovery.RemoveAPIService(name)
+	next := maps.Clone(known)
+	delete(next, key)
+	if len(next) == 0 {
+		f.aggregator.routes.Store(nil)
+		return
+	}
+	f.aggregator.routes.Store(&next)
+}
+
+func (f *follower) routes() map[string]*proxy {
+	if routes := f.aggregator.routes.Load(); routes != nil {
+		return *routes
+	}
+	return map[string]*proxy{}
+}

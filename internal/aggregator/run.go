@@ -1,0 +1,158 @@
+package aggregator
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/client-go/tools/cache"
+	upstream "k8s.io/kube-aggregator/pkg/apiserver"
+	"k8s.io/kube-aggregator/pkg/controllers/autoregister"
+	local "k8s.io/kube-aggregator/pkg/controllers/status/local"
+	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
+	"k8s.io/kubernetes/pkg/controlplane/controller/crdregistration"
+)
+
+// workers is how many APIServices a controller works on at once, as upstream has it.
+const workers = 5
+
+// run is one call of Run.
+type run struct {
+	*Aggregator
+	running      sync.WaitGroup
+	remoteWanted chan struct{} // closed when there is a remote server
+}
+
+// Run follows APIServices, registers those of this server and watches over the others,
+// until ctx ends. It needs a server that answers, and is called once.
+func (a *Aggregator) Run(ctx context.Context) error {
+	r := &run{Aggregator: a, remoteWanted: make(chan struct{})}
+	client := a.client.ApiregistrationV1()
+	remotes, err := remote.New(a.apiServices(), a.config.Services, a.slices.Discovery().V1().EndpointSlices(),
+		client, nil, a.identity.current, a.resolver, a.metrics)
+	if err != nil {
+		return fmt.Errorf("aggregator: %w", err)
+	}
+	locals, err := local.New(a.apiServices(), client, a.metrics)
+	if err != nil {
+		return fmt.Errorf("aggregator: %w", err)
+	}
+	discovery := upstream.NewDiscoveryManager(a.config.Discovery.WithSource(aggregated.AggregatorSource))
+	registration := upstream.NewAPIServiceRegistrationController(a.apiServices(), &follower{
+		aggregator: a, discovery: discovery, wanted: sync.OnceFunc(func() { close(r.remoteWanted) }),
+	})
+	synced, err := a.watchPending()
+	if err != nil {
+		return fmt.Errorf("aggregator: %w", err)
+	}
+	if err := r.prove(ctx, registration); err != nil {
+		return err
+	}
+	registrar := autoregister.NewAutoRegisterController(a.apiServices(), client)
+	definitions := crdregistration.NewCRDRegistrationController(a.config.Definitions, registrar)
+	for _, apiService := range a.builtIn() {
+		registrar.AddAPIServiceToSyncOnStart(apiService)
+	}
+
+	a.informers.Start(ctx.Done())
+	a.hooks.done(hookInformers)
+	r.register(ctx, synced, registrar, definitions)
+	r.follow(ctx, synced, registration, discovery)
+	r.running.Go(func() { locals.Run(workers, ctx.Done()) })
+	a.hooks.done(hookLocal)
+	r.running.Go(func() { r.watchOver(ctx, remotes) })
+	a.hooks.done(hookRemote)
+	<-ctx.Done()
+	r.running.Wait()
+	a.informers.Shutdown()
+	a.slices.Shutdown()
+	return nil
+}
+
+// prove reads the certificate that is shown to remote servers, and follows its files.
+func (r *run) prove(ctx context.Context, registration *upstream.APIServiceRegistrationController) error {
+	if r.config.CertFile == "" {
+		return nil
+	}
+	files, err := r.identity.load(ctx, r.config.CertFile, r.config.KeyFile)
+	if err != nil {
+		return err
+	}
+	files.AddListener(registration)
+	r.running.Go(func() { files.Run(ctx, 1) })
+	r.hooks.done(hookCertificate)
+	return nil
+}
+
+// controller is one of upstream's.
+type controller interface {
+	Run(workers int, stop <-chan struct{})
+}
+
+// register keeps an APIService for every version that this server has, once it is known
+// which those are: what is not known yet would be deleted.
+func (r *run) register(ctx context.Context, synced <-chan struct{}, registrar controller, definitions interface {
+	controller
+	WaitForInitialSync()
+}) {
+	r.hooks.done(hookAutoregistration)
+	r.running.Go(func() {
+		select { // upstream's own way of waiting looks every 100 ms
+		case <-synced:
+		case <-ctx.Done():
+			return
+		}
+		if !cache.WaitForCacheSync(ctx.Done(), r.config.Definitions.Informer().HasSynced) {
+			return
+		}
+		stop := make(chan struct{})
+		r.running.Go(func() { definitions.Run(workers, stop) })
+		definitions.WaitForInitialSync() // takes no time any more, but must not be given up
+		r.running.Go(func() { registrar.Run(workers, ctx.Done()) })
+		<-ctx.Done()
+		close(stop)
+	})
+}
+
+// follow routes by APIServices, and tells discovery of remote servers.
+func (r *run) follow(ctx context.Context, synced <-chan struct{}, registration *upstream.APIServiceRegistrationController, discovery upstream.DiscoveryAggregationController) {
+	initiated, discovered := make(chan struct{}), make(chan struct{})
+	r.running.Go(func() {
+		select {
+		case <-synced:
+			registration.Run(ctx.Done(), initiated)
+		case <-ctx.Done():
+		}
+	})
+	r.running.Go(func() {
+		select {
+		case <-initiated:
+		case <-ctx.Done():
+			return
+		}
+		select { // remote servers are found by what the informers know
+		case <-r.remoteWanted:
+			r.slices.Start(ctx.Done())
+			cache.WaitForCacheSync(ctx.Done(), r.config.Services.Informer().HasSynced, r.slices.Discovery().V1().EndpointSlices().Informer().HasSynced)
+		default:
+		}
+		r.hooks.done(hookRegistration)
+		r.running.Go(func() { discovery.Run(ctx.Done(), discovered) })
+		select {
+		case <-discovered:
+			r.hooks.done(hookDiscovery)
+		case <-ctx.Done():
+		}
+	})
+}
+
+// watchOver asks remote servers how they are, from the first one on.
+func (r *run) watchOver(ctx context.Context, remotes controller) {
+	select {
+	case <-r.remoteWanted:
+		r.slices.Start(ctx.Done())
+		remotes.Run(workers, ctx.Done())
+	case <-ctx.Done():
+	}
+}
