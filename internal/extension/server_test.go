@@ -32,6 +32,7 @@ import (
 	"github.com/larder-io/larder/httpapi"
 	"github.com/larder-io/larder/internal/extension"
 	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/kvtest"
@@ -41,15 +42,16 @@ import (
 type server struct {
 	store       *kvtest.Memory
 	door        *httpapi.Server
+	registry    *registry.Registry
 	extensions  *extension.Extensions
 	definitions clientset.Interface
 }
 
 // newServer runs all of it until the test ends.
-func newServer(t *testing.T) *server {
+func newServer(t *testing.T, change ...func(*registry.Config)) *server {
 	t.Helper()
-	back := registrytest.New(t, nil)
-	s := &server{store: back.Store}
+	back := registrytest.New(t, nil, change...)
+	s := &server{store: back.Store, registry: back.Registry}
 	everything := aggregated.NewResourceManager("apis")
 	var err error
 	s.extensions, err = extension.New(extension.Config{

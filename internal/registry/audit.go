@@ -42,41 +42,56 @@ func (r *Resource) AuditStats() AuditStats {
 // pkg/storage/cacher/delegator.go.
 type auditor struct {
 	resources []*Resource
+	customs   *customs      // those that come and go; nil if there are none
 	interval  time.Duration // 0 compares nothing
 	logger    *slog.Logger
 }
 
 // run compares until ctx ends.
 func (a *auditor) run(ctx context.Context) error {
-	if a.interval <= 0 || len(a.resources) == 0 {
+	if a.interval <= 0 {
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	tick := time.NewTicker(max(a.interval/time.Duration(len(a.resources)), time.Millisecond))
-	defer tick.Stop()
-	for at := 0; ; at = (at + 1) % len(a.resources) {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return ctx.Err()
+	for at := 0; ; at++ {
+		all := a.all()
+		if err := leaveAlone(ctx, max(a.interval/time.Duration(max(len(all), 1)), time.Millisecond)); err != nil {
+			return err
 		}
-		r := a.resources[at]
-		if r.Cache == nil || !r.Cache.Ready() {
+		if len(all) == 0 {
 			continue
 		}
-		switch err := r.audit(ctx); {
-		case err == nil:
-			r.audits.equal.Add(1)
-		case ctx.Err() != nil:
-			return ctx.Err()
-		case errors.Is(err, ErrInconsistent):
-			r.audits.different.Add(1)
-			a.logger.Error("cache differs from the store, loading again", "resource", r.GroupResource, "error", err)
-			r.Feed.Reload()
-		default:
-			r.audits.failed.Add(1)
-			a.logger.Warn("cache could not be compared with the store", "resource", r.GroupResource, "error", err)
+		at %= len(all)
+		if r := all[at]; r.Cache != nil && r.Cache.Ready() {
+			if a.judge(r, r.audit(ctx)); ctx.Err() != nil {
+				return ctx.Err()
+			}
 		}
+	}
+}
+
+// all lists what there is to compare.
+func (a *auditor) all() []*Resource {
+	if a.customs == nil {
+		return a.resources
+	}
+	return append(a.resources[:len(a.resources):len(a.resources)], a.customs.all()...)
+}
+
+// judge does what the end of a comparison asks for. A custom resource that has ended
+// meanwhile holds nothing any more, which says nothing.
+func (a *auditor) judge(r *Resource, err error) {
+	switch {
+	case err == nil:
+		r.audits.equal.Add(1)
+	case errors.Is(err, context.Canceled) || r.custom && !a.customs.holds(r):
+	case errors.Is(err, ErrInconsistent):
+		r.audits.different.Add(1)
+		a.logger.Error("cache differs from the store, loading again", "resource", r.GroupResource, "error", err)
+		r.Feed.Reload()
+	default:
+		r.audits.failed.Add(1)
+		a.logger.Warn("cache could not be compared with the store", "resource", r.GroupResource, "error", err)
 	}
 }
 

@@ -57,6 +57,10 @@ type codec struct {
 	// version that is stored, and decoding it is what reading a stored value is.
 	untyped bool
 
+	// head is what the bytes of an untyped object begin with, stored or canonical, that
+	// has the version of this codec. They may begin with something else even so.
+	head []byte
+
 	// converts says that labels and fields may change where the version does: those
 	// that the cache has are of what is stored.
 	converts bool

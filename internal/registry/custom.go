@@ -78,6 +78,7 @@ func (r *Registry) NewCustom(config CustomConfig) (*Custom, error) {
 		store:         r.config.Store,
 		tail:          r.config.Tail,
 		made:          time.Now(),
+		custom:        true,
 		codec: &codec{
 			versioner:   storage.APIObjectVersioner{},
 			transformer: identity.NewEncryptCheckTransformer(),
@@ -149,6 +150,7 @@ func (c *Custom) decorate(
 		return nil, nil, err
 	}
 	v.head = append(append([]byte(`{"apiVersion":`), head...), ',')
+	v.codec.head = v.head
 	v.converts = c.config.Webhook
 	v.codec.converts = c.config.Webhook
 	c.versions[gvk.Version] = v
@@ -232,7 +234,9 @@ func (c *Custom) View(gvk schema.GroupVersionKind, listKind string, table rest.T
 // Run keeps the cache current until ctx ends, and gives back what it took.
 func (c *Custom) Run(ctx context.Context) error {
 	defer c.sub.Close()
+	end := c.registry.customs.begin(c.Resource)
 	err := c.Resource.Run(ctx)
+	end()
 	c.Cache.Reset(nil, c.Cache.Snapshot().Revision())
 	return err
 }

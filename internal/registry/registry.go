@@ -131,6 +131,7 @@ type Registry struct {
 	core      *coreProvider
 	budget    *cache.Budget // shared by all Resources; nil is no bound
 	planner   *transcode.Planner
+	customs   customs
 }
 
 type endpointKey struct {
@@ -245,7 +246,7 @@ func (r *Registry) Run(ctx context.Context) error {
 	for _, res := range r.options.resources {
 		group.Go(func() error { return res.Run(inner) })
 	}
-	audits := auditor{resources: r.options.resources, interval: r.config.AuditInterval, logger: r.config.Logger}
+	audits := auditor{resources: r.options.resources, customs: &r.customs, interval: r.config.AuditInterval, logger: r.config.Logger}
 	group.Go(func() error { return audits.run(inner) })
 	if err := group.Wait(); ctx.Err() == nil {
 		return err

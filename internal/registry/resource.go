@@ -44,6 +44,7 @@ type Resource struct {
 	made   time.Time
 	sub    *kv.Subscription // nil without a cache
 	views  int              // versions served; New alone adds to it
+	custom bool             // of a definition: it may end while others go on
 	audits auditCounters
 }
 

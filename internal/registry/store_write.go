@@ -85,10 +85,14 @@ type outcome struct {
 // foresee makes the outcome of storing data, in an object like out.
 func (s *store) foresee(full string, data []byte, out runtime.Object) *outcome {
 	next := &outcome{obj: newLike(out)}
-	if next.err = s.codec.decodeStored(data, next.obj, 0); next.err != nil || s.Cache == nil || s.codec.untyped {
+	if next.err = s.codec.decodeStored(data, next.obj, 0); next.err != nil || s.Cache == nil {
 		return next
 	}
 	rest := s.layout.rest(full)
+	if s.codec.untyped {
+		s.foreseeUntyped(next, rest, data)
+		return next
+	}
 	config, err := s.codec.describe(rest, next.obj, 0)
 	if err != nil || rest == "" {
 		return next // for the feed to find out
@@ -104,12 +108,32 @@ func (s *store) foresee(full string, data []byte, out runtime.Object) *outcome {
 	return next
 }
 
+// foreseeUntyped completes the outcome of storing an object without a Go type. What is
+// stored in another version than was written is left to the feed: the cache holds it as
+// it is stored.
+func (s *store) foreseeUntyped(next *outcome, rest string, data []byte) {
+	if s.codec.head == nil || !bytes.HasPrefix(data, s.codec.head) || rest == "" {
+		return
+	}
+	config, err := s.Resource.codec.describe(rest, next.obj, 0)
+	if err != nil || s.codec.setRevision(next.obj, 1) != nil { // to have a place for the real one
+		return
+	}
+	if config.Body, err = s.codec.encode(next.obj); err == nil {
+		next.cache = config
+	}
+}
+
 // committed gives out what was stored at revision, and its canonical form to the
 // cache.
 func (s *store) committed(next *outcome, out runtime.Object, revision int64) error {
 	if next.cache.Body != nil {
 		config := next.cache
-		body, err := wire.AppendRevisionProtobuf(make([]byte, 0, len(config.Body)+maxRevision), config.Body, revision)
+		appendRevision := wire.AppendRevisionProtobuf
+		if s.codec.untyped {
+			appendRevision = wire.AppendRevisionJSON
+		}
+		body, err := appendRevision(make([]byte, 0, len(config.Body)+maxRevision), config.Body, revision)
 		if err == nil {
 			config.Body, config.Revision = body, revision
 			s.Cache.Offer(config.Key, revision, cache.NewObject(config, s.schema))

@@ -38,19 +38,23 @@ func (s *Server) newFlow() *auth.Flow {
 	}
 	p := &s.parts
 	return auth.NewFlow(auth.FlowConfig{
-		Client: p.client, Informers: p.informers, Stored: stored(p.registry.Resources()),
+		Client: p.client, Informers: p.informers, Stored: stored(p.registry),
 		Limit: s.config.InFlight.Most + s.config.InFlight.MostMutating,
 	})
 }
 
-// stored tells how much there is of each resource.
-func stored(resources []*registry.Resource) func(schema.GroupResource) (objects, bytes int64, ok bool) {
-	known := make(map[schema.GroupResource]*registry.Resource, len(resources))
-	for _, r := range resources {
+// stored tells how much there is of each resource. Of custom resources it knows those
+// that were asked for: upstream, too, has no figures before its first handler is made.
+func stored(all *registry.Registry) func(schema.GroupResource) (objects, bytes int64, ok bool) {
+	known := make(map[schema.GroupResource]*registry.Resource)
+	for _, r := range all.Resources() {
 		known[r.GroupResource] = r
 	}
 	return func(name schema.GroupResource) (objects, bytes int64, ok bool) {
 		r := known[name]
+		if r == nil {
+			r = all.CustomResource(name)
+		}
 		if r == nil || r.Cache == nil || !r.Cache.Ready() {
 			return 0, 0, false
 		}
