@@ -122,7 +122,7 @@ func (x *exchange) copyHeader(header http.Header) {
 			continue // set by what frames the body
 		}
 		for i, value := range values {
-			if i == 0 {
+			if i == 0 && name != "Warning" { // there may be others
 				x.set(name, value)
 			} else {
 				x.add(name, value)

@@ -161,6 +161,13 @@ func (c audited) Value(key any) any {
 	return c.trail.Value(key)
 }
 
+// authenticated records how long that took.
+func (t *trail) authenticated(took time.Duration) {
+	if t != nil {
+		apirequest.TrackAuthenticationLatency(t.ctx, took)
+	}
+}
+
 // decided records what the authorizer said (apiserver
 // pkg/endpoints/filters/authorization.go).
 func (t *trail) decided(decision authorizer.Decision, reason string, err error, took time.Duration) {

@@ -15,12 +15,12 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
-	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
@@ -80,6 +80,7 @@ func (x *exchange) parse() bool {
 		return false
 	}
 	x.impersonates, x.foreign = facts.impersonates, facts.foreign
+	x.foreign = x.foreign || x.s.proxies.other && x.s.proxies.in(&x.fast.Request.Header)
 	err := x.request.parse(methodString(x.fast.Method()), string(x.fast.Request.Header.RequestURI()))
 	if errors.Is(err, errTarget) {
 		x.text(http.StatusBadRequest, "400 Bad Request")
@@ -166,39 +167,48 @@ func (x *exchange) authenticate() bool {
 	// What authenticators have to say for the record they say each time.
 	if known := x.remembered(); known != nil && x.trail == nil {
 		x.user = known.User
+		x.s.access.remembered(&x.session.known)
 		return true
 	}
-	req := x.http()
-	ctx := x.trail.context(req.Context())
+	generation, asked := x.s.config.Generation(), time.Now()
+	req, warner := x.http(), &warner{x: x}
+	ctx := warning.WithWarningRecorder(x.trail.context(req.Context()), warner)
 	if len(x.s.config.Audiences) > 0 {
 		ctx = authenticator.WithAudiences(ctx, x.s.config.Audiences)
 	}
 	resp, ok, err := auth.AuthenticateRequest(req.WithContext(ctx))
-	if err != nil || !ok || !acceptable(x.s.config.Audiences, resp.Audiences) {
-		if err != nil {
-			klog.ErrorS(err, "Unable to authenticate the request", "auditID", x.auditID)
-		}
-		if x.trail != nil {
-			x.auditRefusal(x.attempted())
-		}
-		x.fail(apierrors.NewUnauthorized("Unauthorized"))
+	if err == nil && ok && !acceptable(x.s.config.Audiences, resp.Audiences) {
+		err = fmt.Errorf("unable to match the audience: %v , accepted: %v", resp.Audiences, x.s.config.Audiences)
+	}
+	x.trail.authenticated(time.Since(asked))
+	x.s.access.authenticated(resp, ok, err, time.Since(asked))
+	if err != nil || !ok {
+		x.unauthorized(err)
 		return false
 	}
 	x.user = resp.User
-	x.remember(resp)
+	if len(warner.warned) == 0 { // which each answer is to say
+		x.remember(resp, generation)
+	}
 	// Nothing behind this point may see or forward the credential.
-	req.Header.Del("Authorization")
-	headerrequest.ClearAuthenticationHeaders(req.Header, frontProxyUser, frontProxyUID, frontProxyGroup, frontProxyExtra)
+	for name := range req.Header {
+		if x.s.isCredential(name) {
+			req.Header.Del(name)
+		}
+	}
 	return true
 }
 
-// The headers by which a front proxy names the user.
-var (
-	frontProxyUser  = headerrequest.StaticStringSlice{"X-Remote-User"}
-	frontProxyUID   = headerrequest.StaticStringSlice{"X-Remote-Uid"}
-	frontProxyGroup = headerrequest.StaticStringSlice{"X-Remote-Group"}
-	frontProxyExtra = headerrequest.StaticStringSlice{"X-Remote-Extra-"}
-)
+// unauthorized answers whom nobody knows.
+func (x *exchange) unauthorized(err error) {
+	if err != nil {
+		klog.ErrorS(err, "Unable to authenticate the request", "auditID", x.auditID)
+	}
+	if x.trail != nil {
+		x.auditRefusal(x.attempted())
+	}
+	x.fail(apierrors.NewUnauthorized("Unauthorized"))
+}
 
 func acceptable(want, have authenticator.Audiences) bool {
 	return len(want) == 0 || len(have) == 0 || len(want.Intersect(have)) > 0
@@ -261,14 +271,13 @@ func (x *exchange) authorize() bool {
 	return false
 }
 
-// ask asks the authorizer, and records its answer if anything is recorded.
+// ask asks the authorizer, and records and counts its answer.
 func (x *exchange) ask(ctx context.Context, attributes *attributes) (authorizer.Decision, string, error) {
-	if x.trail == nil {
-		return x.s.config.Authorizer.Authorize(ctx, attributes)
-	}
 	asked := time.Now()
 	decision, reason, err := x.s.config.Authorizer.Authorize(x.trail.context(ctx), attributes)
-	x.trail.decided(decision, reason, err, time.Since(asked))
+	took := time.Since(asked)
+	x.s.access.authorized(decision, err, took)
+	x.trail.decided(decision, reason, err, took)
 	return decision, reason, err
 }
 

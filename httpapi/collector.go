@@ -26,7 +26,7 @@ type collector struct {
 // collectors report what the server itself has.
 func (s *Server) collectors() []prometheus.Collector {
 	return []prometheus.Collector{
-		newCollector(s.config.Registry), newStitcherBytes(s.stitcher), newStitcherMade(s.stitcher), newBuildInfo(s.config.Version),
+		newCollector(s.config.Registry), newAccessCollector(&s.access), newStitcherBytes(s.stitcher), newStitcherMade(s.stitcher), newBuildInfo(s.config.Version),
 	}
 }
 

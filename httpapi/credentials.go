@@ -6,11 +6,18 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"hash"
+	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/valyala/fasthttp"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
+	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
+	"k8s.io/apiserver/pkg/authentication/user"
 )
 
 // rememberCredentials is how long a connection's credentials are not looked at again.
@@ -24,6 +31,10 @@ type credentials struct {
 	digest   [sha256.Size]byte
 	response *authenticator.Response // nil: nothing is known
 	until    time.Time
+
+	generation uint64    // of what says who may be accepted
+	class      userClass // of the user, for metrics
+	token      bool      // it was a token, which upstream would have looked up
 }
 
 // digester makes digests of credentials.
@@ -50,7 +61,7 @@ func (d *digester) digest(dst *[sha256.Size]byte, secret []byte) {
 // the same credentials. A client certificate is the connection's.
 func (x *exchange) remembered() *authenticator.Response {
 	known := &x.session.known
-	if x.foreign || known.response == nil || !x.received.Before(known.until) {
+	if x.foreign || known.response == nil || !x.received.Before(known.until) || known.generation != x.s.config.Generation() {
 		return nil
 	}
 	digest := &x.session.digest
@@ -61,26 +72,95 @@ func (x *exchange) remembered() *authenticator.Response {
 	return known.response
 }
 
-// remember keeps whom the request was authenticated as.
-func (x *exchange) remember(response *authenticator.Response) {
-	if x.foreign {
+// remember keeps whom the request was authenticated as, in that generation.
+func (x *exchange) remember(response *authenticator.Response, generation uint64) {
+	name := response.User.GetName()
+	if x.foreign || x.s.config.AnonymousByPath && name == user.Anonymous {
 		return
 	}
+	secret := x.peek("Authorization")
 	known := &x.session.known
-	*known = credentials{response: response, until: x.received.Add(rememberCredentials)}
-	x.s.digester.digest(&known.digest, x.peek("Authorization"))
+	*known = credentials{
+		response: response, until: x.received.Add(rememberCredentials), generation: generation,
+		class: classOf(name), token: len(secret) > 0,
+	}
+	x.s.digester.digest(&known.digest, secret)
 	if state := x.fast.TLSConnectionState(); state != nil && len(state.PeerCertificates) > 0 {
-		if end := state.PeerCertificates[0].NotAfter; end.Before(known.until) {
-			known.until = end
+		leaf := state.PeerCertificates[0]
+		if leaf.NotAfter.Before(known.until) {
+			known.until = leaf.NotAfter
 		}
+		known.token = known.token && name != leaf.Subject.CommonName
 	}
 }
 
-// isCredential reports whether a header, named in its canonical form, says who asks.
-func isCredential(name string) bool {
-	switch name {
-	case "Authorization", "X-Remote-User", "X-Remote-Uid", "X-Remote-Group":
-		return true
+// proxyHeaders are the headers by which a front proxy names the user, in their canonical
+// form. It is immutable.
+type proxyHeaders struct {
+	names, prefixes []string
+	// other says that there are some beside the usual ones.
+	other bool
+}
+
+func newProxyHeaders(config *authenticatorfactory.RequestHeaderConfig) proxyHeaders {
+	p := proxyHeaders{names: []string{"X-Remote-User", "X-Remote-Uid", "X-Remote-Group"}, prefixes: []string{"X-Remote-Extra-"}}
+	if config == nil {
+		return p
 	}
-	return strings.HasPrefix(name, "X-Remote-Extra-")
+	usual := len(p.names) + len(p.prefixes)
+	for _, more := range []headerrequest.StringSliceProvider{config.UsernameHeaders, config.UIDHeaders, config.GroupHeaders} {
+		p.names = appendCanonical(p.names, more.Value())
+	}
+	p.prefixes = appendCanonical(p.prefixes, config.ExtraHeaderPrefixes.Value())
+	p.other = len(p.names)+len(p.prefixes) > usual
+	return p
+}
+
+func appendCanonical(to, names []string) []string {
+	for _, name := range names {
+		if name = http.CanonicalHeaderKey(name); !slices.Contains(to, name) {
+			to = append(to, name)
+		}
+	}
+	return to
+}
+
+// has reports whether a header, named in its canonical form, is one of them.
+func (p *proxyHeaders) has(name string) bool {
+	return slices.Contains(p.names, name) || slices.ContainsFunc(p.prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+}
+
+// in reports whether any is in header.
+func (p *proxyHeaders) in(header *fasthttp.RequestHeader) bool {
+	for name := range header.All() {
+		if p.has(http.CanonicalHeaderKey(string(name))) {
+			return true
+		}
+	}
+	return false
+}
+
+// isCredential reports whether a header, named in its canonical form, says who asks.
+func (s *Server) isCredential(name string) bool {
+	return name == "Authorization" || s.proxies.has(name)
+}
+
+// warningCode says that a warning is of something that lasts (RFC 7234).
+const warningCode = 299
+
+// warner sends what authenticators warn of, who are heard before there is an answer.
+type warner struct {
+	x      *exchange
+	warned []string
+}
+
+// AddWarning implements warning.Recorder.
+func (w *warner) AddWarning(agent, text string) {
+	if text == "" || slices.Contains(w.warned, text) {
+		return
+	}
+	if header, err := utilnet.NewWarningHeader(warningCode, agent, text); err == nil {
+		w.warned = append(w.warned, text)
+		w.x.add("Warning", header)
+	}
 }

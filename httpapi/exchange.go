@@ -260,7 +260,7 @@ func (x *exchange) copyRequest() *http.Request {
 	for k, v := range in.Header.All() {
 		switch key := string(k); {
 		case key == "Host" || key == "Transfer-Encoding":
-		case x.user != nil && isCredential(key): // nothing behind may see or forward it
+		case x.user != nil && x.s.isCredential(key): // nothing behind may see or forward it
 		default:
 			header[key] = append(header[key], string(v))
 		}

@@ -72,7 +72,7 @@ func (s *Server) install() error {
 	if config.Flow != nil {
 		serveFlow(t, config.Flow)
 	}
-	if err := serveMetrics(t, config, append(s.collectors(), config.Collectors...)...); err != nil {
+	if err := serveMetrics(t, config, &s.access, append(s.collectors(), config.Collectors...)...); err != nil {
 		return err
 	}
 	serveVersionInfo(t, config.Version)

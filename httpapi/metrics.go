@@ -156,7 +156,7 @@ func (m *monitor) observe(code, size int, elapsed time.Duration) {
 
 // serveMetrics adds /metrics and /metrics/slis. Upstream's registry belongs to the
 // process; collectors belong to this server and are merged into its answers alone.
-func serveMetrics(t *table, config *Config, collectors ...prometheus.Collector) error {
+func serveMetrics(t *table, config *Config, access *access, collectors ...prometheus.Collector) error {
 	metrics.Register()
 	own := prometheus.NewRegistry()
 	for _, c := range collectors {
@@ -166,8 +166,10 @@ func serveMetrics(t *table, config *Config, collectors ...prometheus.Collector) 
 	}
 	upstream := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		families, err := legacyregistry.DefaultGatherer.Gather()
+		families = access.withoutUpstream(families)
 		countWatches(families, t)
 		addTallies(families, t)
+		access.addTokens(families)
 		if config.Flow != nil {
 			config.Flow.AddTo(families)
 		}
@@ -184,6 +186,7 @@ func serveMetrics(t *table, config *Config, collectors ...prometheus.Collector) 
 	t.handle("/metrics", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.Method == http.MethodDelete {
 			resetTallies(t)
+			access.reset()
 			legacyregistry.Reset()
 			w.Write([]byte("metrics reset\n"))
 			return

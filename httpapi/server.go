@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/server/healthz"
@@ -38,10 +39,15 @@ type Config struct {
 
 	// Authenticator finds out who asks; nil makes everybody the super-user, which
 	// is for tests. It looks at the client's certificate and at the headers
-	// Authorization, Sec-WebSocket-Protocol and X-Remote-..., and its word is taken for
-	// a second. Audiences are what tokens may be meant for.
-	Authenticator authenticator.Request
-	Audiences     authenticator.Audiences
+	// Authorization, Sec-WebSocket-Protocol and those of a front proxy: X-Remote-... or
+	// what RequestHeader says. Its word is taken for a second, unless Generation, which
+	// may be nil, changes. With AnonymousByPath who has no credential is asked each time.
+	// Audiences are what tokens may be meant for.
+	Authenticator   authenticator.Request
+	Generation      func() uint64
+	RequestHeader   *authenticatorfactory.RequestHeaderConfig
+	AnonymousByPath bool
+	Audiences       authenticator.Audiences
 	// Authorizer decides what they may do; nil allows everything.
 	Authorizer authorizer.Authorizer
 	// AuditPolicy says what is recorded of requests, Audit takes the records; nil
@@ -128,6 +134,9 @@ func (c *Config) setDefaults() {
 	setDefault(&c.CompressedListBytes, 64<<20)
 	setDefault(&c.MaxConns, 1<<16)
 	setDefault(&c.MaxConnsPerIP, 1<<14)
+	if c.Generation == nil {
+		c.Generation = func() uint64 { return 0 }
+	}
 	if c.Discovery == nil {
 		c.Discovery = aggregated.NewResourceManager("apis")
 	}
@@ -160,6 +169,8 @@ type Server struct {
 	impersonation http.Handler
 	stitcher      *stitcher
 	digester      *digester
+	proxies       proxyHeaders
+	access        access
 
 	deadlines deadlines
 	inflight  inflight
@@ -197,6 +208,7 @@ func newServer(config Config) *Server {
 	s.client = s.memory.client()
 	s.impersonation = newImpersonation(config.Authorizer)
 	s.digester = newDigester()
+	s.proxies = newProxyHeaders(config.RequestHeader)
 	s.stitcher = newStitcher(config.CompressedListBytes)
 	s.publish(newTable())
 	return s

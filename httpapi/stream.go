@@ -97,7 +97,7 @@ func (ws *watchStream) choose(x *exchange, i *installed, f format) error {
 	if f.convert != nil && f.convert.Kind == "PartialObjectMetadataList" {
 		ws.mute = true
 	}
-	ws.head = x.watchHead(i, f)
+	ws.head = x.watchHead(f)
 	return nil
 }
 
@@ -111,7 +111,7 @@ func (x *exchange) watchTimeout(o *internalversion.ListOptions) time.Duration {
 }
 
 // watchHead is the response's head.
-func (x *exchange) watchHead(i *installed, f format) []byte {
+func (x *exchange) watchHead(f format) []byte {
 	contentType := f.mediaType
 	if contentType != runtime.ContentTypeJSON {
 		contentType += ";stream=watch"
@@ -129,9 +129,9 @@ func (x *exchange) watchHead(i *installed, f format) []byte {
 		h = append(h, "\r\nX-Kubernetes-Pf-Prioritylevel-Uid: "...)
 		h = append(h, x.class.LevelUID...)
 	}
-	for _, text := range i.warnings {
+	for _, text := range x.fast.Response.Header.PeekAll("Warning") {
 		h = append(h, "\r\nWarning: "...)
-		h = append(h, warningHeader(text)...)
+		h = append(h, text...)
 	}
 	if x.fast.Request.Header.IsHTTP11() {
 		h = append(h, "\r\nTransfer-Encoding: chunked"...)

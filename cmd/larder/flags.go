@@ -13,7 +13,6 @@ import (
 	"k8s.io/klog/v2"
 	netutils "k8s.io/utils/net"
 
-	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/server"
 )
 
@@ -32,8 +31,7 @@ func newOptions() *options {
 	o.etcd(o.sections.FlagSet("etcd"))
 	o.serving(o.sections.FlagSet("secure serving"))
 	o.authentication(o.sections.FlagSet("authentication"))
-	o.serviceAccounts(o.sections.FlagSet("authentication"))
-	o.authorization(o.sections.FlagSet("authorization"))
+	o.config.Authorization.AddFlags(o.sections.FlagSet("authorization"))
 	o.config.Audit = audit.NewAuditOptions()
 	o.config.Audit.AddFlags(o.sections.FlagSet("auditing"))
 	o.services(o.sections.FlagSet("misc"))
@@ -63,6 +61,8 @@ func (o *options) generic(fs *pflag.FlagSet) {
 	s, f := &o.config.Serving, &o.config.InFlight
 	fs.IPVar(&s.AdvertiseAddress, "advertise-address", s.AdvertiseAddress,
 		"The address on which other members of the cluster reach this server. If unset, --bind-address is used, and where that is unspecified or loopback, the address of the default route.")
+	fs.StringVar(&s.ExternalHost, "external-hostname", s.ExternalHost,
+		"The name by which others are told to find this server, in the metadata of service-account tokens for one. If unset, the --advertise-address.")
 	fs.DurationVar(&s.RequestTimeout, "request-timeout", s.RequestTimeout,
 		"How long a request may take, unless it is a watch or another long-running one.")
 	fs.IntVar(&o.minRequest, "min-request-timeout", o.minRequest,
@@ -99,35 +99,21 @@ func (o *options) serving(fs *pflag.FlagSet) {
 	fs.StringVar(&s.KeyFile, "tls-private-key-file", s.KeyFile, "File with the private key of --tls-cert-file.")
 }
 
+// authentication has upstream's flags; what they leave open is filled in here.
 func (o *options) authentication(fs *pflag.FlagSet) {
-	a := &o.config.Authentication
-	fs.StringVar(&a.ClientCAFile, "client-ca-file", a.ClientCAFile,
-		"Requests that show a client certificate signed by an authority in this file are authenticated as its CommonName. Read again when it changes. If unset, an authority in --data-dir is used and an administrator's kubeconfig is written.")
-	fs.StringVar(&a.TokenFile, "token-auth-file", a.TokenFile, "CSV file of bearer tokens: token, user name, user uid and optionally groups.")
-	fs.BoolVar(&a.Anonymous, "anonymous-auth", a.Anonymous,
-		"Take requests without credentials as system:anonymous of the group system:unauthenticated. Has no effect with --authorization-mode=AlwaysAllow.")
-	fs.StringSliceVar(&a.Audiences, "api-audiences", a.Audiences,
-		"Identifiers of this API, one of which a service-account token must be meant for. If unset, the --service-account-issuer.")
-}
-
-func (o *options) serviceAccounts(fs *pflag.FlagSet) {
-	s := &o.config.Authentication.ServiceAccounts
-	fs.StringArrayVar(&s.Issuers, "service-account-issuer", s.Issuers,
-		"Issuer of service-account tokens, an https URL as a rule. May be repeated: the first is put into new tokens, all are accepted. (default "+server.DefaultIssuer+")")
-	fs.StringArrayVar(&s.KeyFiles, "service-account-key-file", s.KeyFiles,
-		"File with PEM-encoded RSA or ECDSA keys that verify service-account tokens. May be repeated. If unset, the signing key is used.")
-	fs.StringVar(&s.SigningKeyFile, "service-account-signing-key-file", s.SigningKeyFile,
+	o.config.Authentication.AddFlags(fs)
+	for name, also := range map[string]string{
+		"client-ca-file":           "If unset, an authority in --data-dir is used and an administrator's kubeconfig is written.",
+		"service-account-issuer":   "If unset, " + server.DefaultIssuer + " is.",
+		"service-account-key-file": "If unset, the signing key is used.",
+	} {
+		flag := fs.Lookup(name)
+		flag.Usage = strings.ReplaceAll(flag.Usage, "If unspecified, --tls-private-key-file is used. ", "") + " " + also
+	}
+	fs.StringVar(&o.config.Signing.KeyFile, "service-account-signing-key-file", o.config.Signing.KeyFile,
 		"File with the private key that signs service-account tokens. If unset, one is made in --data-dir.")
-	fs.BoolVar(&s.Lookup, "service-account-lookup", s.Lookup, "Refuse service-account tokens whose secret no longer exists.")
-	fs.DurationVar(&s.MaxExpiration, "service-account-max-token-expiration", s.MaxExpiration,
-		"The longest life of a service-account token; requests for more get this. 0 sets no bound.")
-	fs.BoolVar(&s.ExtendExpiration, "service-account-extend-token-expiration", s.ExtendExpiration,
-		"Let tokens that are injected into pods live up to a year, so that clients which never reload them go on working.")
-}
-
-func (o *options) authorization(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.config.AuthorizationModes, "authorization-mode", o.config.AuthorizationModes,
-		"Authorizers to ask, in this order, comma separated: "+strings.Join(auth.Modes(), ", ")+".")
+	fs.StringVar(&o.config.Signing.Endpoint, "service-account-signing-endpoint", o.config.Signing.Endpoint,
+		"Socket at which an external signer of service-account tokens listens. Excludes --service-account-signing-key-file and --service-account-key-file.")
 }
 
 func (o *options) aggregation(fs *pflag.FlagSet) {

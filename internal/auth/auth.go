@@ -6,50 +6,42 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"time"
+	"sync/atomic"
 
 	dto "github.com/prometheus/client_model/go"
+	"golang.org/x/sync/errgroup"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
-	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
+	"k8s.io/kubernetes/pkg/kubeapiserver/options"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// Authorization modes, as --authorization-mode names them.
+// Authorization modes, as --authorization-mode names them, that are named here.
 const (
-	ModeAlwaysAllow = "AlwaysAllow"
-	ModeRBAC        = "RBAC"
+	ModeAlwaysAllow = modes.ModeAlwaysAllow
+	ModeNode        = modes.ModeNode
+	ModeRBAC        = modes.ModeRBAC
 )
 
-// Modes returns the authorization modes there are.
-func Modes() []string { return []string{ModeAlwaysAllow, ModeRBAC} }
-
-// Config says how requests are authenticated and authorized. Empty file names
-// switch their mechanism off.
+// Config says how requests are authenticated and authorized.
 type Config struct {
-	// TokenFile is a CSV of token, user name, user uid and optionally groups.
-	TokenFile string
-	// ClientCAFile holds the authorities whose client certificates are accepted.
-	ClientCAFile string
-	// Anonymous accepts requests that carry no credential. It has no effect
-	// beside ModeAlwaysAllow, as upstream.
-	Anonymous bool
-	// Audiences are the identifiers a token must be meant for; by default the
-	// service-account issuers.
-	Audiences []string
-
-	ServiceAccounts ServiceAccounts
-
-	// Modes are the authorizers asked, in order.
-	Modes []string
+	// Authentication and Authorization are kube-apiserver's own options; nil accepts
+	// no credential. They are not changed.
+	Authentication *options.BuiltInAuthenticationOptions
+	Authorization  *options.BuiltInAuthorizationOptions
+	Signing        Signing
 
 	// ExternalAddress is the host and port at which others find this server's
 	// service-account keys.
 	ExternalAddress string
+	// ServerID names this server in metrics.
+	ServerID string
 
 	// Client reaches this very server, in process. It is used when requests
 	// arrive, not before.
@@ -58,82 +50,108 @@ type Config struct {
 	Informers informers.SharedInformerFactory
 }
 
-// ServiceAccounts says which service-account tokens are issued and accepted.
-type ServiceAccounts struct {
-	// KeyFiles hold the public (or private) keys that verify tokens.
-	KeyFiles []string
-	// SigningKeyFile holds the private key that signs tokens; "" issues none.
-	SigningKeyFile string
-	// Issuers: the first one is written into tokens, all are accepted.
-	Issuers []string
-	// Lookup refuses legacy tokens whose secret is gone.
-	Lookup bool
-	// MaxExpiration caps a token's life; 0 leaves it uncapped.
-	MaxExpiration time.Duration
-	// ExtendExpiration lengthens the tokens that admission injects into pods.
-	ExtendExpiration bool
-}
-
-// Auth holds what Load built. It is immutable.
+// Auth holds what Load built. Build one with [Load]; it must be run.
 type Auth struct {
+	// Authenticator finds out who asks; its answers are shared and must not be changed.
 	Authenticator authenticator.Request
 	Authorizer    authorizer.Authorizer
 	// Gate decides as Authorizer does and remembers what RBAC decided. Of several
 	// rules that allow the same, its reason may name another one.
 	Gate         authorizer.Authorizer
 	RuleResolver authorizer.RuleResolver
-	// Tokens is nil when no signing key was given.
-	Tokens serviceaccount.TokenGenerator
+	// Issuer is what TokenRequest issues; its Tokens are nil if nothing signs them.
+	Issuer Issuer
 	// OpenID answers OpenIDPaths: who issues the tokens, and the keys that verify
 	// them. It is nil when the issuer's name cannot be told so.
 	OpenID http.Handler
 	// Audiences that this server's tokens are meant for.
 	Audiences authenticator.Audiences
-	// ClientCA is nil when client certificates are not accepted.
+	// ClientCA is who may sign the certificates that connections are asked for, those of
+	// front proxies included; nil if nobody may.
 	ClientCA dynamiccertificates.CAContentProvider
+	// RequestHeader says how a front proxy names the user; nil if none may.
+	RequestHeader *authenticatorfactory.RequestHeaderConfig
+	// AnonymousByPath says that not every path can be asked for without a credential.
+	AnonymousByPath bool
 
-	clientCA  *dynamiccertificates.DynamicFileCAContent
-	decisions *decisions // behind Gate; nil if it remembers nothing
+	followed   []*dynamiccertificates.DynamicFileCAContent
+	keys       serviceaccount.PublicKeysGetter // that verify tokens; nil if none do
+	generation atomic.Uint64                   // of what followed says
+	reload     func(context.Context)           // follows the authentication configuration
+	chain      *chain
+	graph      *graph // nil without the Node authorizer
 }
+
+// Generation counts the changes after which nobody may be taken for whom he was taken
+// before: those of authorities that certificates were accepted by.
+func (a *Auth) Generation() uint64 { return a.generation.Load() }
 
 // AddTo adds to upstream's metrics what Gate decided without asking.
 func (a *Auth) AddTo(families []*dto.MetricFamily) {
-	if a.decisions != nil {
-		a.decisions.addTo(families)
+	if d := a.chain.decisions; d != nil {
+		d.addTo(families)
 	}
 }
 
-// Validate checks what can be checked without reading a file.
+// Validate checks what can be checked without reading what is read anew later.
 func (c *Config) Validate() error {
-	if len(c.Modes) == 0 {
-		return errors.New("auth: at least one authorization mode is needed")
+	var errs []error
+	errs = append(errs, c.Authentication.Validate()...)
+	errs = append(errs, c.Authorization.Validate()...)
+	errs = append(errs, c.Signing.validate(c.Authentication)...)
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("auth: %w", err)
 	}
-	for i, mode := range c.Modes {
-		if !slices.Contains(Modes(), mode) {
-			return fmt.Errorf("auth: unknown authorization mode %q, have %q", mode, Modes())
-		}
-		if slices.Contains(c.Modes[:i], mode) {
-			return fmt.Errorf("auth: authorization mode %q is given twice", mode)
-		}
-	}
-	return c.ServiceAccounts.validate()
+	return nil
 }
 
-// Load reads the files that c names and builds the authenticators and authorizers.
+// complete returns c with what its parts say of each other.
+func (c Config) complete() Config {
+	authorization := *options.NewBuiltInAuthorizationOptions()
+	if c.Authorization != nil {
+		authorization = *c.Authorization
+	}
+	authorization.Complete()
+	c.Authorization = &authorization
+	if c.Authentication == nil {
+		return c
+	}
+	authentication := *c.Authentication
+	if authentication.Anonymous != nil {
+		anonymous := *authentication.Anonymous
+		authentication.Anonymous = &anonymous
+	}
+	if authentication.ServiceAccounts != nil {
+		accounts := *authentication.ServiceAccounts
+		authentication.ServiceAccounts = &accounts
+	}
+	// Everybody could do everything under AlwaysAllow: nobody is anonymous then. Who asked
+	// for both is warned.
+	if anonymous := authentication.Anonymous; anonymous != nil && !anonymous.FlagsSet && slices.Contains(authorization.Modes, ModeAlwaysAllow) {
+		anonymous.Allow = false
+	}
+	authentication.ApplyAuthorization(c.Authorization)
+	c.Authentication = &authentication
+	return c
+}
+
+// Load reads the files that c names and builds the authenticators and authorizers. What
+// an external signer and the issuers of tokens serve is followed until ctx ends.
 func Load(ctx context.Context, c Config) (*Auth, error) {
+	c = c.complete()
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	a := &Auth{Audiences: c.audiences()}
+	a := &Auth{}
 	if err := a.load(ctx, c); err != nil {
 		a.release()
-		return nil, err
+		return nil, fmt.Errorf("auth: %w", err)
 	}
 	return a, nil
 }
 
 func (a *Auth) load(ctx context.Context, c Config) error {
-	if err := a.loadClientCA(c.ClientCAFile); err != nil {
+	if err := a.loadIssuer(ctx, c); err != nil {
 		return err
 	}
 	if err := a.loadAuthenticator(ctx, c); err != nil {
@@ -142,18 +160,10 @@ func (a *Auth) load(ctx context.Context, c Config) error {
 	if err := a.loadAuthorizer(ctx, c); err != nil {
 		return err
 	}
-	if err := a.loadOpenID(c); err != nil {
-		return err
-	}
-	if c.ServiceAccounts.SigningKeyFile == "" {
-		return nil
-	}
-	tokens, err := c.ServiceAccounts.generator()
-	a.Tokens = tokens
-	return err
+	return a.loadOpenID(c)
 }
 
-// release ends what the constructor of upstream's reloader started.
+// release ends what the constructors of upstream's reloaders started.
 func (a *Auth) release() {
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
@@ -162,43 +172,22 @@ func (a *Auth) release() {
 	}
 }
 
-// Run reloads the client CA's file when it changes, until ctx ends. It must be
-// called once, if only with an ended context.
+// Run reloads the files that are read again when they change, until ctx ends. It must
+// be called once, if only with an ended context.
 func (a *Auth) Run(ctx context.Context) error {
-	if a.clientCA == nil {
-		<-ctx.Done()
-		return nil
+	group, ctx := errgroup.WithContext(ctx)
+	for _, ca := range a.followed {
+		group.Go(func() error { ca.Run(ctx, 1); return nil })
 	}
-	a.clientCA.Run(ctx, 1)
-	return nil
+	if a.reload != nil {
+		group.Go(func() error { a.reload(ctx); return nil })
+	}
+	if a.chain != nil {
+		group.Go(func() error { a.chain.run(ctx); return nil })
+	}
+	group.Go(func() error { <-ctx.Done(); return nil })
+	return group.Wait()
 }
 
-func (a *Auth) loadClientCA(file string) error {
-	if file == "" {
-		return nil
-	}
-	// Checked first: upstream's constructor leaves goroutines behind when it fails.
-	if _, err := certutil.CertsFromFile(file); err != nil {
-		return fmt.Errorf("auth: client CA: %w", err)
-	}
-	ca, err := dynamiccertificates.NewDynamicCAContentFromFile("client-ca-bundle", file)
-	if err != nil {
-		return fmt.Errorf("auth: client CA: %w", err)
-	}
-	a.clientCA, a.ClientCA = ca, ca
-	return nil
-}
-
-func (c *Config) audiences() authenticator.Audiences {
-	if len(c.Audiences) > 0 {
-		return c.Audiences
-	}
-	return c.ServiceAccounts.Issuers
-}
-
-// anonymous reports whether anonymous requests are accepted. Everybody could do
-// everything if they were under AlwaysAllow, so they are not:
-// kubernetes pkg/kubeapiserver/options/authentication.go.
-func (c *Config) anonymous() bool {
-	return c.Anonymous && !slices.Contains(c.Modes, ModeAlwaysAllow)
-}
+// Enqueue implements dynamiccertificates.Listener: an authority's file has changed.
+func (a *Auth) Enqueue() { a.generation.Add(1) }

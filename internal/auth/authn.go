@@ -6,11 +6,15 @@ import (
 	"net/http"
 	"time"
 
+	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
 	"k8s.io/apiserver/pkg/authentication/request/union"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	certutil "k8s.io/client-go/util/cert"
 	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
+	"k8s.io/kubernetes/pkg/kubeapiserver/options"
+	"k8s.io/kubernetes/plugin/pkg/auth/authenticator/token/bootstrap"
 )
 
 // tokenSuccessTTL is how long an accepted token is remembered. The front door takes
@@ -19,48 +23,131 @@ import (
 const tokenSuccessTTL = 9 * time.Second
 
 func (a *Auth) loadAuthenticator(ctx context.Context, c Config) error {
-	config := kubeauthenticator.Config{
-		TokenAuthFile:         c.TokenFile,
-		APIAudiences:          a.Audiences,
-		TokenSuccessCacheTTL:  tokenSuccessTTL,
-		ServiceAccountLookup:  c.ServiceAccounts.Lookup,
-		ServiceAccountIssuers: c.ServiceAccounts.Issuers,
+	config, err := a.authentication(c.Authentication)
+	if err != nil {
+		return err
 	}
-	if len(c.ServiceAccounts.KeyFiles) > 0 {
-		keys, err := c.ServiceAccounts.publicKeys()
-		if err != nil {
-			return err
-		}
-		config.ServiceAccountPublicKeysGetter = keys
+	a.Audiences, a.keys, a.RequestHeader = config.APIAudiences, config.ServiceAccountPublicKeysGetter, config.RequestHeaderConfig
+	config.TokenSuccessCacheTTL = tokenSuccessTTL
+	config.APIServerID = c.ServerID
+	if c.Client != nil {
 		config.ServiceAccountTokenGetter = getter{core: c.Client.CoreV1()}
 		config.SecretsWriter = c.Client.CoreV1()
+		config.BootstrapTokenAuthenticator = bootstrap.NewTokenAuthenticator(bootstrapSecrets{c.Client.CoreV1()})
 	}
-	request, _, _, _, err := config.New(ctx)
+	update, err := a.compose(ctx, config)
 	if err != nil {
-		return fmt.Errorf("auth: authentication: %w", err)
+		return err
 	}
-	a.Authenticator = c.compose(request, a.clientCA)
+	if file := configFile(c.Authentication); file != "" && update != nil {
+		a.reload = newReloader(file, config, update).run
+	}
 	return nil
 }
 
-// compose puts certificates before tokens and anonymous last, as upstream does: a
-// bad certificate may be made good by a token, but not by being nobody.
-func (c *Config) compose(tokens authenticator.Request, ca *dynamiccertificates.DynamicFileCAContent) authenticator.Request {
-	var credentials []authenticator.Request
-	if ca != nil {
-		credentials = append(credentials, newCertificates(ca))
+func configFile(o *options.BuiltInAuthenticationOptions) string {
+	if o == nil {
+		return ""
 	}
-	if tokens != nil {
-		credentials = append(credentials, tokens)
+	return o.AuthenticationConfigFile
+}
+
+// authentication reads what o names. What follows authorities is made here, so that it
+// is released when something else fails.
+func (a *Auth) authentication(o *options.BuiltInAuthenticationOptions) (config kubeauthenticator.Config, err error) {
+	if err := checkAuthorities(o); o == nil || err != nil {
+		return config, err
 	}
-	all := authenticator.Request(authenticator.RequestFunc(nobody))
-	if len(credentials) > 0 {
-		all = union.New(credentials...)
+	rest := *o
+	rest.RequestHeader = nil
+	if o.ClientCert != nil {
+		certificates := *o.ClientCert
+		if certificates.CAContentProvider, err = o.ClientCert.GetClientCAContentProvider(); err != nil {
+			return config, fmt.Errorf("client CA: %w", err)
+		}
+		a.follow(certificates.CAContentProvider)
+		rest.ClientCert = &certificates
 	}
-	if c.anonymous() {
-		all = union.NewFailOnError(all, anonymous.NewAuthenticator(nil))
+	if config, err = rest.ToAuthenticationConfig(); err != nil || o.RequestHeader == nil {
+		return config, err
 	}
-	return all
+	if config.RequestHeaderConfig, err = o.RequestHeader.ToAuthenticationRequestHeaderConfig(); err == nil && config.RequestHeaderConfig != nil {
+		a.follow(config.RequestHeaderConfig.CAContentProvider)
+	}
+	return config, err
+}
+
+// checkAuthorities reads the files of authorities: upstream's constructor leaves
+// goroutines behind when it fails.
+func checkAuthorities(o *options.BuiltInAuthenticationOptions) error {
+	if o == nil {
+		return nil
+	}
+	if o.ClientCert != nil && o.ClientCert.ClientCA != "" {
+		if _, err := certutil.CertsFromFile(o.ClientCert.ClientCA); err != nil {
+			return fmt.Errorf("client CA: %w", err)
+		}
+	}
+	if o.RequestHeader != nil && o.RequestHeader.ClientCAFile != "" {
+		if _, err := certutil.CertsFromFile(o.RequestHeader.ClientCAFile); err != nil {
+			return fmt.Errorf("requestheader client CA: %w", err)
+		}
+	}
+	return nil
+}
+
+// follow lets connections be asked for certificates of ca, and Run read its file.
+func (a *Auth) follow(ca dynamiccertificates.CAContentProvider) {
+	if ca == nil {
+		return
+	}
+	if file, ok := ca.(*dynamiccertificates.DynamicFileCAContent); ok {
+		a.followed = append(a.followed, file)
+	}
+	ca.AddListener(a)
+	if a.ClientCA == nil {
+		a.ClientCA = ca
+		return
+	}
+	a.ClientCA = dynamiccertificates.NewUnionCAContentProvider(a.ClientCA, ca)
+}
+
+// compose builds the authenticators of config in upstream's order (kubernetes
+// pkg/kubeapiserver/authenticator/config.go), each by upstream's own constructor but
+// for certificates, which are remembered: front proxies, certificates, tokens, and
+// anonymous last. A bad certificate may be made good by a token, but not by being nobody.
+func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config) (func(context.Context, *apiserver.AuthenticationConfiguration) error, error) {
+	proxies := kubeauthenticator.Config{RequestHeaderConfig: config.RequestHeaderConfig, APIAudiences: config.APIAudiences}
+	proxy, _, _, _, err := proxies.New(ctx)
+	if err != nil {
+		return nil, err
+	}
+	tokens := config
+	tokens.RequestHeaderConfig, tokens.ClientCAContentProvider = nil, nil
+	tokens.Anonymous = apiserver.AnonymousAuthConfig{}
+	token, update, _, _, err := tokens.New(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []authenticator.Request
+	if proxy != nil {
+		all = append(all, proxy)
+	}
+	if config.ClientCAContentProvider != nil {
+		all = append(all, newCertificates(config.ClientCAContentProvider))
+	}
+	if token != nil {
+		all = append(all, token)
+	}
+	a.Authenticator = authenticator.RequestFunc(nobody)
+	if len(all) > 0 {
+		a.Authenticator = union.New(all...)
+	}
+	if config.Anonymous.Enabled {
+		a.Authenticator = union.NewFailOnError(a.Authenticator, anonymous.NewAuthenticator(config.Anonymous.Conditions))
+		a.AnonymousByPath = len(config.Anonymous.Conditions) > 0
+	}
+	return update, nil
 }
 
 // nobody is the authenticator of a server that accepts no credential.

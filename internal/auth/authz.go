@@ -1,64 +1,244 @@
 package auth
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"os"
+	"reflect"
+	"sync/atomic"
 
-	apiserverapi "k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apimachinery/pkg/util/sets"
+	authzapi "k8s.io/apiserver/pkg/apis/apiserver"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/authorization/path"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+	authorizationcel "k8s.io/apiserver/pkg/authorization/cel"
+	authorizationmetrics "k8s.io/apiserver/pkg/authorization/metrics"
 	"k8s.io/apiserver/pkg/authorization/union"
+	"k8s.io/apiserver/pkg/server/options/authorizationconfig/metrics"
+	"k8s.io/apiserver/pkg/util/filesystem"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/auth/authorizer/abac"
+	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
 	kubeauthorizer "k8s.io/kubernetes/pkg/kubeapiserver/authorizer"
+	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/node"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 )
 
-// healthPaths may be read by everybody, also before the RBAC roles exist that
-// say so: a probe must never see 403.
-func healthPaths() []string { return []string{"/healthz", "/livez", "/readyz"} }
+// chain asks upstream's authorizers in the configured order, the super-user's group
+// first. It does what kubernetes pkg/kubeapiserver/authorizer/reload.go does, whose
+// authorizers cannot be told apart from outside: so RBAC's decisions alone are
+// remembered.
+type chain struct {
+	config   *kubeauthorizer.Config
+	serverID string
+	compiler authorizationcel.Compiler // nil without a file
+	stays    map[authzapi.AuthorizerType]link
+	required sets.Set[authzapi.AuthorizerType] // that a file must name
+
+	graph     *graph     // nil without the Node authorizer
+	decisions *decisions // nil without RBAC
+
+	// The rest but current belongs to the goroutine that calls run.
+	current  atomic.Pointer[links]
+	read     []byte
+	accepted *authzapi.AuthorizationConfiguration
+}
+
+// link is one authorizer of a chain.
+type link struct {
+	asks  authorizer.Authorizer
+	door  authorizer.Authorizer // the same, but for what it remembers
+	rules authorizer.RuleResolver
+}
+
+// links are a chain at one time. They are immutable.
+type links struct {
+	all, door authorizer.Authorizer
+	rules     authorizer.RuleResolver
+}
+
+// Authorize implements authorizer.Authorizer.
+func (c *chain) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	return c.current.Load().all.Authorize(ctx, a)
+}
+
+// RulesFor implements authorizer.RuleResolver.
+func (c *chain) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	return c.current.Load().rules.RulesFor(ctx, u, namespace)
+}
+
+// gate decides as its chain does, from what is remembered where it can.
+type gate struct{ *chain }
+
+// Authorize implements authorizer.Authorizer.
+func (g gate) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	return g.current.Load().door.Authorize(ctx, a)
+}
 
 func (a *Auth) loadAuthorizer(ctx context.Context, c Config) error {
-	config := kubeauthorizer.Config{
-		VersionedInformerFactory:   c.Informers,
-		AuthorizationConfiguration: &apiserverapi.AuthorizationConfiguration{},
-	}
-	for _, mode := range c.Modes {
-		config.AuthorizationConfiguration.Authorizers = append(config.AuthorizationConfiguration.Authorizers,
-			apiserverapi.AuthorizerConfiguration{
-				Type: apiserverapi.AuthorizerType(mode),
-				Name: kubeauthorizer.GetNameForAuthorizerMode(mode),
-			})
-	}
-	modes, rules, err := config.New(ctx, "")
+	config, err := c.Authorization.ToAuthorizationConfig(c.Informers)
 	if err != nil {
-		return fmt.Errorf("auth: authorization: %w", err)
+		return err
 	}
-	health, err := path.NewAuthorizer(healthPaths())
-	if err != nil {
-		return fmt.Errorf("auth: authorization: %w", err)
+	made := &chain{
+		config: config, serverID: c.ServerID, stays: make(map[authzapi.AuthorizerType]link),
+		read: []byte(config.InitialAuthorizationConfigurationData), accepted: config.AuthorizationConfiguration,
 	}
-	a.Authorizer, a.RuleResolver = union.New(readers{health}, modes), rules
-	a.Gate = a.Authorizer
-	if c.remembers() {
-		remembered, err := newDecisions(modes, c.Informers)
-		if err != nil {
-			return err
-		}
-		a.Gate = union.New(readers{health}, remembered)
-		a.decisions = remembered
+	if err := made.fill(ctx); err != nil {
+		return err
 	}
+	a.chain, a.graph = made, made.graph
+	a.Authorizer, a.RuleResolver, a.Gate = made, made, gate{made}
 	return nil
 }
 
-// remembers reports whether all that decides is RBAC, whose decisions depend on
-// nothing but its objects.
-func (c *Config) remembers() bool { return len(c.Modes) == 1 && c.Modes[0] == ModeRBAC }
-
-// readers lets another authorizer allow nothing but to read.
-type readers struct{ authorizer.Authorizer }
-
-// Authorize implements authorizer.Authorizer.
-func (r readers) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	if a.GetVerb() != "get" {
-		return authorizer.DecisionNoOpinion, "", nil
+// fill makes the authorizers that stay and the first links.
+func (c *chain) fill(ctx context.Context) error {
+	authorizationmetrics.RegisterMetrics()
+	c.required = sets.New[authzapi.AuthorizerType]()
+	for _, configured := range c.accepted.Authorizers {
+		if configured.Type == authzapi.TypeWebhook {
+			continue
+		}
+		made, err := c.lasting(configured)
+		if err != nil {
+			return err
+		}
+		c.required.Insert(configured.Type)
+		c.stays[configured.Type] = made
 	}
-	return r.Authorizer.Authorize(ctx, a)
+	if c.config.ReloadFile != "" {
+		c.compiler = authorizationcel.NewDefaultCompiler()
+		metrics.RegisterMetrics()
+		metrics.RecordAuthorizationConfigLastConfigInfo(c.serverID, string(c.read))
+	}
+	first, err := c.link(ctx, c.accepted)
+	if err == nil {
+		c.current.Store(first)
+	}
+	return err
+}
+
+// instrumented lets upstream's metric count what made decides.
+func instrumented[T interface {
+	authorizer.Authorizer
+	authorizer.RuleResolver
+}](configured authzapi.AuthorizerConfiguration, made T) link {
+	asks := authorizationmetrics.InstrumentedAuthorizer(string(configured.Type), configured.Name, made)
+	return link{asks: asks, door: asks, rules: made}
+}
+
+// lasting makes an authorizer that stays for the life of the process.
+func (c *chain) lasting(configured authzapi.AuthorizerConfiguration) (link, error) {
+	switch string(configured.Type) {
+	case modes.ModeAlwaysAllow:
+		return instrumented(configured, authorizerfactory.NewAlwaysAllowAuthorizer()), nil
+	case modes.ModeAlwaysDeny:
+		return instrumented(configured, authorizerfactory.NewAlwaysDenyAuthorizer()), nil
+	case modes.ModeABAC:
+		policies, err := abac.NewFromFile(c.config.PolicyFile)
+		if err != nil {
+			return link{}, err
+		}
+		return instrumented(configured, policies), nil
+	case modes.ModeNode:
+		c.graph = newGraph()
+		return instrumented(configured, node.NewAuthorizer(c.graph.graph, nodeidentifier.NewDefaultNodeIdentifier(), bootstrappolicy.NodeRules())), nil
+	case modes.ModeRBAC:
+		return c.rbac(configured)
+	}
+	return link{}, fmt.Errorf("unknown authorization mode %s specified", configured.Type)
+}
+
+func (c *chain) rbac(configured authzapi.AuthorizerConfiguration) (link, error) {
+	informers := c.config.VersionedInformerFactory.Rbac().V1()
+	made := instrumented(configured, rbac.New(
+		&rbac.RoleGetter{Lister: informers.Roles().Lister()},
+		&rbac.RoleBindingLister{Lister: informers.RoleBindings().Lister()},
+		&rbac.ClusterRoleGetter{Lister: informers.ClusterRoles().Lister()},
+		&rbac.ClusterRoleBindingLister{Lister: informers.ClusterRoleBindings().Lister()},
+	))
+	remembered, err := newDecisions(made.asks, c.config.VersionedInformerFactory)
+	c.decisions, made.door = remembered, remembered
+	return made, err
+}
+
+// link makes what config says of the authorizers that stay and of new webhooks.
+func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfiguration) (*links, error) {
+	super := authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)
+	all, door := []authorizer.Authorizer{super}, []authorizer.Authorizer{super}
+	var rules []authorizer.RuleResolver
+	for _, configured := range config.Authorizers {
+		next, ok := c.stays[configured.Type]
+		switch {
+		case configured.Type == authzapi.TypeWebhook:
+			var err error
+			if next, err = c.webhook(ctx, configured); err != nil {
+				return nil, err
+			}
+		case !ok:
+			return nil, fmt.Errorf("authorizer type %s is not allowed if it was not enabled at initial server startup", configured.Type)
+		}
+		all, door, rules = append(all, next.asks), append(door, next.door), append(rules, next.rules)
+	}
+	return &links{all: union.New(all...), door: union.New(door...), rules: union.NewRuleResolvers(rules...)}, nil
+}
+
+// webhook makes one by upstream's constructor of chains, which puts the super-user's
+// group in front of it once more.
+func (c *chain) webhook(ctx context.Context, configured authzapi.AuthorizerConfiguration) (link, error) {
+	config := *c.config
+	config.ReloadFile = ""
+	config.AuthorizationConfiguration = &authzapi.AuthorizationConfiguration{Authorizers: []authzapi.AuthorizerConfiguration{configured}}
+	made, rules, err := config.New(ctx, c.serverID)
+	return link{asks: made, door: made, rules: rules}, err
+}
+
+// run follows the file, if there is one, until ctx ends.
+func (c *chain) run(ctx context.Context) {
+	if c.config.ReloadFile == "" {
+		return
+	}
+	filesystem.WatchUntil(ctx, reloadInterval, c.config.ReloadFile, func() { c.check(ctx) },
+		func(err error) { klog.ErrorS(err, "watching authorization config file") })
+}
+
+// check takes over what the file says, if it says something new that can be had.
+func (c *chain) check(ctx context.Context) {
+	data, err := os.ReadFile(c.config.ReloadFile)
+	if err == nil {
+		if bytes.Equal(data, c.read) {
+			return
+		}
+		c.read = data
+		var changed bool
+		if changed, err = c.take(ctx, data); err == nil && !changed {
+			return
+		}
+	}
+	if err != nil {
+		klog.ErrorS(err, "reloading authorization config")
+		metrics.RecordAuthorizationConfigAutomaticReloadFailure(c.serverID)
+		return
+	}
+	klog.InfoS("reloaded authz config")
+	metrics.RecordAuthorizationConfigAutomaticReloadSuccess(c.serverID, string(data))
+}
+
+// take reports whether data says anything else than before.
+func (c *chain) take(ctx context.Context, data []byte) (bool, error) {
+	config, err := kubeauthorizer.LoadAndValidateData(data, c.compiler, c.required)
+	if err != nil || reflect.DeepEqual(config, c.accepted) {
+		return false, err
+	}
+	c.accepted = config
+	next, err := c.link(ctx, config)
+	if err == nil {
+		c.current.Store(next)
+	}
+	return true, err
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/kubernetes/pkg/kubeapiserver/options"
 	"pgregory.net/rapid"
 )
 
@@ -27,7 +28,9 @@ type rbacStores struct {
 func newGate(t testing.TB) (*Auth, rbacStores) {
 	t.Helper()
 	factory := informers.NewSharedInformerFactory(fake.NewClientset(), 0)
-	c := Config{Modes: []string{ModeRBAC}, Informers: factory}
+	o := options.NewBuiltInAuthorizationOptions()
+	o.Modes = []string{ModeRBAC}
+	c := Config{Authorization: o, Informers: factory}
 	a := &Auth{}
 	if err := a.loadAuthorizer(context.Background(), c); err != nil {
 		t.Fatal(err)

@@ -19,15 +19,11 @@ func OpenIDPaths() []string {
 // loadOpenID prepares the OpenID provider's metadata. An issuer that is no https
 // URL has none: kubernetes pkg/controlplane/apiserver/server.go.
 func (a *Auth) loadOpenID(c Config) error {
-	accounts := &c.ServiceAccounts
-	if len(accounts.KeyFiles) == 0 || len(accounts.Issuers) == 0 {
+	if c.Authentication == nil || c.Authentication.ServiceAccounts == nil || a.keys == nil {
 		return nil
 	}
-	keys, err := accounts.publicKeys()
-	if err != nil {
-		return err
-	}
-	metadata, err := serviceaccount.NewOpenIDMetadataProvider(accounts.Issuers[0], "", c.ExternalAddress, keys)
+	accounts := c.Authentication.ServiceAccounts
+	metadata, err := serviceaccount.NewOpenIDMetadataProvider(accounts.Issuers[0], accounts.JWKSURI, c.ExternalAddress, a.keys)
 	if err != nil {
 		klog.InfoS("Not serving OpenID metadata of service-account tokens", "reason", err)
 		return nil

@@ -4,72 +4,129 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
+	"regexp"
 	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/util/keyutil"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/apis/authentication/validation"
+	"k8s.io/kubernetes/pkg/features"
+	"k8s.io/kubernetes/pkg/kubeapiserver/options"
 	"k8s.io/kubernetes/pkg/serviceaccount"
+	"k8s.io/kubernetes/pkg/serviceaccount/externaljwt/plugin"
 )
 
-// validate applies kubernetes pkg/kubeapiserver/options/authentication.go and
-// pkg/controlplane/apiserver/options/options.go.
-func (s *ServiceAccounts) validate() error {
-	for i, issuer := range s.Issuers {
-		if issuer == "" {
-			return errors.New("auth: a service-account issuer is empty")
-		}
-		if strings.Contains(issuer, ":") {
-			if _, err := url.Parse(issuer); err != nil {
-				return fmt.Errorf("auth: service-account issuer %q holds a ':' and is not a URL: %w", issuer, err)
-			}
-		}
-		for _, other := range s.Issuers[:i] {
-			if other == issuer {
-				return fmt.Errorf("auth: service-account issuer %q is given twice", issuer)
-			}
+// Signing says who signs service-account tokens: the private key in KeyFile or who
+// listens at the socket Endpoint. Without either none are issued.
+type Signing struct{ KeyFile, Endpoint string }
+
+// Issuer issues service-account tokens.
+type Issuer struct {
+	Tokens                               serviceaccount.TokenGenerator
+	MaxExpiration, MaxExtendedExpiration time.Duration
+}
+
+// How long an external signer may take to tell its keys, and of itself.
+const (
+	keysTimeout     = time.Minute
+	metadataTimeout = 10 * time.Second
+)
+
+// validate applies kubernetes pkg/controlplane/apiserver/options/validation.go.
+func (s *Signing) validate(authentication *options.BuiltInAuthenticationOptions) []error {
+	var errs []error
+	if authentication != nil && authentication.ServiceAccounts != nil {
+		const low, high = time.Hour, time.Duration(1<<32) * time.Second
+		if most := authentication.ServiceAccounts.MaxExpiration; most != 0 && (most < low || most > high) {
+			errs = append(errs, errors.New("the service-account-max-token-expiration must be between 1 hour and 2^32 seconds"))
 		}
 	}
-	if s.SigningKeyFile != "" && len(s.Issuers) == 0 {
-		return errors.New("auth: a service-account signing key needs an issuer")
+	if s.Endpoint == "" {
+		return errs
 	}
-	const low, high = time.Hour, time.Duration(1<<32) * time.Second
-	if s.MaxExpiration != 0 && (s.MaxExpiration < low || s.MaxExpiration > high) {
-		return errors.New("auth: the service-account-max-token-expiration must be between 1 hour and 2^32 seconds")
+	if s.KeyFile != "" || authentication != nil && authentication.ServiceAccounts != nil && len(authentication.ServiceAccounts.KeyFiles) > 0 {
+		errs = append(errs, errors.New("can't set `--service-account-signing-key-file` and/or `--service-account-key-file` with `--service-account-signing-endpoint` (They are mutually exclusive)"))
+	}
+	if !utilfeature.DefaultFeatureGate.Enabled(features.ExternalServiceAccountTokenSigner) {
+		errs = append(errs, errors.New("setting `--service-account-signing-endpoint` requires enabling ExternalServiceAccountTokenSigner feature gate"))
+	}
+	abstract := regexp.MustCompile(`^@([a-zA-Z0-9_-]+\.)*[a-zA-Z0-9_-]+$`)
+	if strings.HasPrefix(s.Endpoint, "@") && !abstract.MatchString(s.Endpoint) {
+		errs = append(errs, fmt.Errorf("invalid value %q passed for `--service-account-signing-endpoint`, when prefixed with @ must be a valid abstract socket name", s.Endpoint))
+	}
+	return errs
+}
+
+// loadIssuer prepares what issues tokens, as kubernetes
+// pkg/controlplane/apiserver/options/options.go does. An external signer's keys verify
+// tokens, too.
+func (a *Auth) loadIssuer(ctx context.Context, c Config) error {
+	if c.Authentication == nil || c.Authentication.ServiceAccounts == nil {
+		return nil
+	}
+	accounts := c.Authentication.ServiceAccounts
+	if len(accounts.Issuers) > 0 && accounts.Issuers[0] != "" {
+		var err error
+		switch {
+		case c.Signing.KeyFile != "":
+			a.Issuer.Tokens, err = signer(accounts.Issuers[0], c.Signing.KeyFile)
+		case c.Signing.Endpoint != "":
+			a.Issuer.Tokens, err = externalSigner(ctx, accounts, c.Signing.Endpoint)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	a.Issuer.MaxExpiration, a.Issuer.MaxExtendedExpiration = accounts.MaxExpiration, accounts.MaxExtendedExpiration
+	if most := accounts.MaxExpiration; accounts.ExtendExpiration && most != 0 && most < serviceaccount.ExpirationExtensionSeconds*time.Second {
+		klog.Warningf("service-account-extend-token-expiration is true, enabling tokens valid up to %d seconds, which is longer than the maximum of %s", serviceaccount.ExpirationExtensionSeconds, most)
 	}
 	return nil
 }
 
-func (s *ServiceAccounts) publicKeys() (serviceaccount.PublicKeysGetter, error) {
-	var all []any
-	for _, file := range s.KeyFiles {
-		keys, err := keyutil.PublicKeysFromFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("auth: service-account key file: %w", err)
-		}
-		all = append(all, keys...)
-	}
-	keys, err := serviceaccount.StaticPublicKeysGetter(all)
+func signer(issuer, file string) (serviceaccount.TokenGenerator, error) {
+	key, err := keyutil.PrivateKeyFromFile(file)
 	if err != nil {
-		return nil, fmt.Errorf("auth: service-account keys: %w", err)
+		return nil, fmt.Errorf("failed to parse service-account-issuer-key-file: %w", err)
 	}
-	return keys, nil
-}
-
-func (s *ServiceAccounts) generator() (serviceaccount.TokenGenerator, error) {
-	key, err := keyutil.PrivateKeyFromFile(s.SigningKeyFile)
+	tokens, err := serviceaccount.JWTTokenGenerator(issuer, key)
 	if err != nil {
-		return nil, fmt.Errorf("auth: service-account signing key: %w", err)
-	}
-	tokens, err := serviceaccount.JWTTokenGenerator(s.Issuers[0], key)
-	if err != nil {
-		return nil, fmt.Errorf("auth: service-account tokens: %w", err)
+		return nil, fmt.Errorf("failed to build token generator: %w", err)
 	}
 	return tokens, nil
+}
+
+// externalSigner connects to who signs tokens, and bounds their life by what he says.
+func externalSigner(ctx context.Context, accounts *options.ServiceAccountAuthenticationOptions, endpoint string) (serviceaccount.TokenGenerator, error) {
+	signer, keys, err := plugin.New(ctx, accounts.Issuers[0], endpoint, keysTimeout, false)
+	if err != nil {
+		return nil, fmt.Errorf("while setting up external-jwt-signer: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, metadataTimeout)
+	defer cancel()
+	metadata, err := signer.GetServiceMetadata(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("while setting up external-jwt-signer: %w", err)
+	}
+	if metadata.MaxTokenExpirationSeconds < validation.MinTokenAgeSec {
+		return nil, fmt.Errorf("max token life supported by external-jwt-signer (%ds) is less than acceptable (min %ds)", metadata.MaxTokenExpirationSeconds, validation.MinTokenAgeSec)
+	}
+	most := time.Duration(metadata.MaxTokenExpirationSeconds) * time.Second
+	if accounts.MaxExpiration > most {
+		return nil, fmt.Errorf("service-account-max-token-expiration cannot be set longer than the token expiration supported by service-account-signing-endpoint: %s > %s", accounts.MaxExpiration, most)
+	}
+	if accounts.MaxExpiration == 0 {
+		accounts.MaxExpiration = most
+	}
+	accounts.ExternalPublicKeysGetter = keys
+	accounts.MaxExtendedExpiration = min(most, accounts.MaxExtendedExpiration)
+	return signer, nil
 }
 
 // getter looks up the objects a token is bound to. It holds none of them: a copy

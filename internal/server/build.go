@@ -5,11 +5,11 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/healthz"
-	"k8s.io/kubernetes/pkg/serviceaccount"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/larder-io/larder/httpapi"
 	"github.com/larder-io/larder/internal/auth"
@@ -18,28 +18,33 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// externalAddress is where other members of the cluster reach this server.
+// externalAddress is where other members of the cluster are told to reach this server.
 func (s *Server) externalAddress() string {
-	return net.JoinHostPort(s.id.advertise.String(), strconv.Itoa(s.config.Serving.Port))
+	host := s.config.Serving.ExternalHost
+	if host == "" {
+		host = s.id.advertise.String()
+	}
+	if _, _, err := net.SplitHostPort(host); err == nil {
+		return host
+	}
+	return net.JoinHostPort(host, strconv.Itoa(s.config.Serving.Port))
 }
 
 // buildAuth makes the in-process client, reads every file that Config names, and
 // starts the layers that read them again: upstream's reloaders have goroutines
 // from their construction on.
 func (s *Server) buildAuth(ctx context.Context) (err error) {
-	p, c := &s.parts, &s.config.Authentication
+	p := &s.parts
 	p.transport, p.following = newLateTransport(), make(chan struct{})
 	p.loopback = loopbackConfig(p.transport)
 	if p.client, p.informers, err = newClients(p.loopback); err != nil {
 		return err
 	}
-	p.auth, err = auth.Load(ctx, auth.Config{
-		TokenFile: c.TokenFile, ClientCAFile: s.id.clientCAFile,
-		Anonymous: c.Anonymous, Audiences: c.Audiences, ServiceAccounts: s.config.serviceAccounts(),
-		Modes: s.config.AuthorizationModes, Client: p.client, Informers: p.informers,
-		ExternalAddress: s.externalAddress(),
-	})
-	if err != nil {
+	access := s.config.access(s.id.clientCAFile)
+	access.Client, access.Informers = p.client, p.informers
+	access.ExternalAddress = s.externalAddress()
+	access.ServerID = genericapiserver.NewConfig(legacyscheme.Codecs).APIServerID
+	if p.auth, err = auth.Load(ctx, access); err != nil {
 		return err
 	}
 	s.layers.start(ctx, "authentication", p.auth.Run)
@@ -80,7 +85,7 @@ func (s *Server) build() (err error) {
 }
 
 func (s *Server) newRegistry() (*registry.Registry, error) {
-	p, accounts, services := &s.parts, s.config.serviceAccounts(), &s.config.Services
+	p, services := &s.parts, &s.config.Services
 	tail := kv.NewTail(kv.TailConfig{
 		Store: s.store, Prefix: s.config.Store.Prefix, Replay: s.config.Store.ReplayRevisions, Logger: newLogger(),
 	})
@@ -100,8 +105,9 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 		AuditInterval: s.config.Store.SelfAuditInterval,
 		Logger:        newLogger(),
 		ServiceAccounts: registry.ServiceAccounts{
-			Issuer: p.auth.Tokens, MaxExpiration: accounts.MaxExpiration,
-			ExtendExpiration: accounts.ExtendExpiration, MaxExtendedExpiration: serviceaccount.ExpirationExtensionSeconds * time.Second,
+			Issuer: p.auth.Issuer.Tokens, MaxExpiration: p.auth.Issuer.MaxExpiration,
+			ExtendExpiration:      s.config.Authentication.ServiceAccounts.ExtendExpiration,
+			MaxExtendedExpiration: p.auth.Issuer.MaxExtendedExpiration,
 		},
 		Services: registry.Services{ClusterIPRange: *services.ClusterIPRanges[0], NodePortRange: services.NodePorts},
 	}
@@ -130,7 +136,8 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 	config := httpapi.Config{
 		ExternalAddress: s.externalAddress(), Handlers: handlers, Collectors: []prometheus.Collector{s.metrics}, Amend: p.auth.AddTo,
 		Registry: p.registry, Listener: s.listener, TLS: p.certificates.config,
-		Authenticator: p.auth.Authenticator, Audiences: p.auth.Audiences, Authorizer: p.auth.Gate,
+		Authenticator: p.auth.Authenticator, Generation: p.auth.Generation, RequestHeader: p.auth.RequestHeader,
+		AnonymousByPath: p.auth.AnonymousByPath, Audiences: p.auth.Audiences, Authorizer: p.auth.Gate,
 		Admission: admission, Version: &version,
 		HealthChecks: health, LiveChecks: health, ReadyChecks: append(health[:len(health):len(health)], ready...),
 		RequestTimeout: s.config.Serving.RequestTimeout, MinRequestTimeout: s.config.Serving.MinRequestTimeout,

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/server/options"
+	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 
 	"github.com/larder-io/larder/internal/auth"
 )
@@ -22,12 +23,19 @@ type Config struct {
 	// gave, and the administrator's kubeconfig.
 	DataDir string
 
-	Serving        Serving
-	Store          Store
-	Authentication Authentication
-	// AuthorizationModes are asked in order; see package auth.
-	AuthorizationModes []string
-	Services           Services
+	Serving  Serving
+	Store    Store
+	Services Services
+
+	// Authentication says which credentials are accepted, Authorization who may do what:
+	// kube-apiserver's own options. Certificates are accepted of the authority in
+	// DataDir/pki, which is made when missing, if no other is named; service accounts'
+	// issuers and keys have defaults, too.
+	Authentication *kubeoptions.BuiltInAuthenticationOptions
+	Authorization  *kubeoptions.BuiltInAuthorizationOptions
+	// Signing says who signs service-account tokens. The zero value makes a key in
+	// DataDir/pki.
+	Signing auth.Signing
 
 	// InFlight says how many requests are served at once.
 	InFlight InFlight
@@ -70,6 +78,9 @@ type Serving struct {
 	// nil picks the bind address or that of the default route.
 	AdvertiseAddress net.IP
 	Port             int
+	// ExternalHost is the name by which others are told to find this server; "" is
+	// AdvertiseAddress.
+	ExternalHost string
 	// CertDir holds apiserver.crt and apiserver.key, which are made when they
 	// are missing; "" is DataDir/pki.
 	CertDir string
@@ -108,17 +119,6 @@ type Store struct {
 	UnsafeNoFsync bool
 }
 
-// Authentication says which credentials are accepted.
-type Authentication struct {
-	TokenFile string
-	// ClientCAFile: "" accepts certificates of the authority in DataDir/pki,
-	// which is made when missing.
-	ClientCAFile    string
-	Anonymous       bool
-	Audiences       []string
-	ServiceAccounts auth.ServiceAccounts
-}
-
 // Services says which addresses and ports Services are given.
 type Services struct {
 	// ClusterIPRanges are one range or, for dual stack, two of different families.
@@ -139,14 +139,11 @@ func Default() Config {
 			RequestTimeout:    time.Minute,
 			MinRequestTimeout: 30 * time.Minute,
 		},
-		Store: Store{Prefix: "/registry", CompactionInterval: 5 * time.Minute, ReplayRevisions: 10_000, SelfAuditInterval: 10 * time.Minute},
-		Authentication: Authentication{
-			Anonymous:       true,
-			ServiceAccounts: auth.ServiceAccounts{Lookup: true, ExtendExpiration: true},
-		},
-		AuthorizationModes: []string{auth.ModeAlwaysAllow},
-		InFlight:           InFlight{Fairness: true, Most: 400, MostMutating: 200},
-		Aggregation:        Aggregation{RejectRedirects: true},
+		Store:          Store{Prefix: "/registry", CompactionInterval: 5 * time.Minute, ReplayRevisions: 10_000, SelfAuditInterval: 10 * time.Minute},
+		Authentication: kubeoptions.NewBuiltInAuthenticationOptions().WithAll(),
+		Authorization:  kubeoptions.NewBuiltInAuthorizationOptions(),
+		InFlight:       InFlight{Fairness: true, Most: 400, MostMutating: 200},
+		Aggregation:    Aggregation{RejectRedirects: true},
 		Services: Services{
 			ClusterIPRanges: []*net.IPNet{{IP: net.IPv4(10, 0, 0, 0).To4(), Mask: net.CIDRMask(24, 32)}},
 			NodePorts:       utilnet.PortRange{Base: 30000, Size: 2768},
@@ -164,11 +161,10 @@ func (c *Config) Validate() error {
 	if c.EventTTL <= 0 {
 		errs = append(errs, fmt.Errorf("--event-ttl must be positive, not %v", c.EventTTL))
 	}
-	accounts := &c.Authentication.ServiceAccounts
-	if len(accounts.KeyFiles) > 0 && accounts.SigningKeyFile == "" {
+	if len(c.Authentication.ServiceAccounts.KeyFiles) > 0 && c.Signing == (auth.Signing{}) {
 		errs = append(errs, errors.New("--service-account-key-file needs --service-account-signing-key-file"))
 	}
-	config := auth.Config{Modes: c.AuthorizationModes, ServiceAccounts: c.serviceAccounts()}
+	config := c.access(c.Authentication.ClientCert.ClientCA)
 	errs = append(errs, config.Validate())
 	return errors.Join(errs...)
 }
@@ -222,20 +218,25 @@ func (s *Services) validate() error {
 	return nil
 }
 
-// serviceAccounts returns the service-account settings with what New's caller
-// left open filled in.
-func (c *Config) serviceAccounts() auth.ServiceAccounts {
-	accounts := c.Authentication.ServiceAccounts
+// access returns who may come in and what he may do, what New's caller left open filled
+// in, if clientCA signs certificates.
+func (c *Config) access(clientCA string) auth.Config {
+	authentication, authorization, signing := *c.Authentication, *c.Authorization, c.Signing
+	accounts := *authentication.ServiceAccounts
 	if len(accounts.Issuers) == 0 {
 		accounts.Issuers = []string{DefaultIssuer}
 	}
-	if accounts.SigningKeyFile == "" {
-		accounts.SigningKeyFile = filepath.Join(c.pkiDir(), saKeyName)
+	if signing == (auth.Signing{}) {
+		signing.KeyFile = filepath.Join(c.pkiDir(), saKeyName)
 	}
-	if len(accounts.KeyFiles) == 0 {
-		accounts.KeyFiles = []string{accounts.SigningKeyFile}
+	if len(accounts.KeyFiles) == 0 && signing.Endpoint == "" {
+		accounts.KeyFiles = []string{signing.KeyFile}
 	}
-	return accounts
+	certificates := *authentication.ClientCert
+	certificates.ClientCA = clientCA
+	authentication.ServiceAccounts, authentication.ClientCert = &accounts, &certificates
+	authorization.Complete()
+	return auth.Config{Authentication: &authentication, Authorization: &authorization, Signing: signing}
 }
 
 func (c *Config) pkiDir() string { return filepath.Join(c.DataDir, "pki") }

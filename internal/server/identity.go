@@ -9,6 +9,8 @@ import (
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	netutils "k8s.io/utils/net"
+
+	"github.com/larder-io/larder/internal/auth"
 )
 
 // identity is how this server is known and whom it knows: its addresses and the
@@ -31,7 +33,7 @@ type identity struct {
 func establish(c *Config, dir *dataDir) (*identity, error) {
 	id := &identity{
 		certFile: c.Serving.CertFile, keyFile: c.Serving.KeyFile,
-		clientCAFile: c.Authentication.ClientCAFile,
+		clientCAFile: c.Authentication.ClientCert.ClientCA,
 	}
 	if err := id.resolve(c); err != nil {
 		return nil, err
@@ -40,7 +42,7 @@ func establish(c *Config, dir *dataDir) (*identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.Authentication.ServiceAccounts.SigningKeyFile == "" {
+	if c.Signing == (auth.Signing{}) {
 		if err := makeSigningKey(filepath.Join(pki, saKeyName)); err != nil {
 			return nil, err
 		}

@@ -157,11 +157,11 @@ func TestEstablishGiven(t *testing.T) {
 	}{
 		{"everything", func(c *Config) {
 			c.Serving.CertFile, c.Serving.KeyFile = theirs.certFile, theirs.keyFile
-			c.Authentication.ClientCAFile = theirs.clientCAFile
-			c.Authentication.ServiceAccounts.SigningKeyFile = filepath.Join(given.DataDir, "pki", saKeyName)
+			c.Authentication.ClientCert.ClientCA = theirs.clientCAFile
+			c.Signing.KeyFile = filepath.Join(given.DataDir, "pki", saKeyName)
 		}, []string{"pki/ca.crt", "pki/apiserver.crt", "pki/sa.key", "admin.kubeconfig"}, false},
 		{"client CA", func(c *Config) {
-			c.Authentication.ClientCAFile = theirs.clientCAFile
+			c.Authentication.ClientCert.ClientCA = theirs.clientCAFile
 		}, []string{"admin.kubeconfig"}, false},
 		{"serving pair", func(c *Config) {
 			c.Serving.CertFile, c.Serving.KeyFile = theirs.certFile, theirs.keyFile

@@ -181,6 +181,7 @@ func (s *Server) startClients(ctx context.Context) {
 		p.informers.Shutdown()
 		return nil
 	})
+	s.layers.start(ctx, "node authorizer", s.followNodes)
 	s.layers.start(ctx, "definitions", p.extensions.Follow)
 	s.layers.start(ctx, "aggregator", p.aggregator.Run)
 	s.layers.start(ctx, "bootstrap", p.bootstrap.Run)
@@ -212,6 +213,11 @@ func (s *Server) awaitReady(ctx context.Context) error {
 	}
 	if err := p.extensions.WaitSynced(ctx); err != nil {
 		return fmt.Errorf("server: %w", err)
+	}
+	select {
+	case <-p.auth.NodeSynced():
+	case <-ctx.Done():
+		return fmt.Errorf("server: %w", context.Cause(ctx))
 	}
 	s.ready.synced.Store(true)
 	if err := p.bootstrap.WaitReady(ctx); err != nil {

@@ -43,9 +43,9 @@ func Run(raw string) error {
 	if told.CacheBytes > 0 {
 		config.CacheBytes = told.CacheBytes
 	}
-	config.Authentication.TokenFile = told.Tokens
+	config.Authentication.TokenFile.TokenFile = told.Tokens
 	if len(told.Modes) > 0 {
-		config.AuthorizationModes = told.Modes
+		config.Authorization.Modes = told.Modes
 	}
 	config.Progress = os.Stdout
 	s, err := server.New(config)

@@ -1,0 +1,212 @@
+package auth_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/larder-io/larder/internal/auth"
+)
+
+// judge is a webhook that allows one user and denies another.
+type judge struct {
+	url, ca string
+	asked   atomic.Int32
+}
+
+func newJudge(t *testing.T) *judge {
+	t.Helper()
+	j := &judge{}
+	j.url, j.ca = serveTLS(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		j.asked.Add(1)
+		var review authorizationv1.SubjectAccessReview
+		if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		switch review.Spec.User {
+		case "wendy":
+			review.Status = authorizationv1.SubjectAccessReviewStatus{Allowed: true, Reason: "the judge likes her"}
+		case "mallory":
+			review.Status = authorizationv1.SubjectAccessReviewStatus{Denied: true, Reason: "the judge does not like him"}
+		}
+		_ = json.NewEncoder(w).Encode(&review)
+	}))
+	return j
+}
+
+func pods(name string, groups ...string) authorizer.AttributesRecord {
+	return authorizer.AttributesRecord{
+		User: &user.DefaultInfo{Name: name, Groups: groups}, Verb: "get",
+		Namespace: "default", APIVersion: "v1", Resource: "pods", ResourceRequest: true,
+	}
+}
+
+// decide asks both authorizers, which must agree.
+func decide(t *testing.T, a *auth.Auth, q authorizer.Attributes) (authorizer.Decision, string) {
+	t.Helper()
+	decision, reason, err := a.Authorizer.Authorize(t.Context(), q)
+	atDoor, doorReason, doorErr := a.Gate.Authorize(t.Context(), q)
+	if atDoor != decision || doorReason != reason || fmt.Sprint(doorErr) != fmt.Sprint(err) {
+		t.Errorf("the gate says %v, %q, %v instead of %v, %q, %v", atDoor, doorReason, doorErr, decision, reason, err)
+	}
+	return decision, reason
+}
+
+// TestChain: every authorizer has its say, in order, and what it gives for a reason comes
+// through.
+func TestChain(t *testing.T) {
+	const allow, deny, none = authorizer.DecisionAllow, authorizer.DecisionDeny, authorizer.DecisionNoOpinion
+	j := newJudge(t)
+	for _, test := range []struct {
+		modes    string
+		ask      authorizer.AttributesRecord
+		decision authorizer.Decision
+		reason   string
+	}{
+		{"AlwaysDeny,RBAC", pods("reader"), allow, `RBAC: allowed by RoleBinding "read/default" of Role "read" to User "reader"`},
+		{"AlwaysDeny", pods("root", user.SystemPrivilegedGroup), allow, ""},
+		{"AlwaysDeny", pods("reader"), none, "Everything is forbidden."},
+		{"ABAC", pods("abby"), allow, ""},
+		{"ABAC", pods("reader"), none, "No policy matched."},
+		{"ABAC,RBAC", pods("reader"), allow, `RBAC: allowed by RoleBinding "read/default" of Role "read" to User "reader"`},
+		{"Webhook", pods("wendy"), allow, "the judge likes her"},
+		{"Webhook,RBAC", pods("mallory"), deny, "the judge does not like him"},
+		{"RBAC,Webhook", pods("mallory"), deny, "the judge does not like him"},
+		{"RBAC,Webhook", pods("reader"), allow, `RBAC: allowed by RoleBinding "read/default" of Role "read" to User "reader"`},
+		{"Node,RBAC", pods("reader"), allow, `RBAC: allowed by RoleBinding "read/default" of Role "read" to User "reader"`},
+		{"Node,RBAC", pods("system:node:n1", user.NodesGroup), none, "no relationship found between node 'n1' and this object"},
+	} {
+		t.Run(test.modes+" "+test.ask.User.GetName(), func(t *testing.T) {
+			c := rbacConfig(t, strings.Split(test.modes, ","))
+			o := c.Authorization
+			if strings.Contains(test.modes, "ABAC") {
+				o.PolicyFile = write(t, "abac.jsonl", `{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{"user":"abby","namespace":"*","resource":"pods","apiGroup":"*"}}`)
+			}
+			if strings.Contains(test.modes, "Webhook") {
+				o.WebhookConfigFile, o.WebhookVersion = kubeconfig(t, j.url, j.ca), "v1"
+			}
+			test.ask.Name = "p"
+			decision, reason := decide(t, load(t, c), test.ask)
+			if decision != test.decision || !strings.Contains(reason, test.reason) {
+				t.Errorf("%v, %q; want %v, %q", decision, reason, test.decision, test.reason)
+			}
+		})
+	}
+}
+
+// TestWebhookIsRemembered: as long as the flags say, and not at all if they say so.
+func TestWebhookIsRemembered(t *testing.T) {
+	for ttl, want := range map[time.Duration]int32{5 * time.Minute: 1, 0: 3} {
+		j := newJudge(t)
+		c := rbacConfig(t, []string{"Webhook", "RBAC"})
+		o := c.Authorization
+		o.WebhookConfigFile, o.WebhookVersion, o.WebhookCacheAuthorizedTTL = kubeconfig(t, j.url, j.ca), "v1", ttl
+		a := load(t, c)
+		for range 3 {
+			if decision, _, err := a.Gate.Authorize(t.Context(), pods("wendy")); decision != authorizer.DecisionAllow {
+				t.Fatal(decision, err)
+			}
+		}
+		if n := j.asked.Load(); n != want {
+			t.Errorf("with %v: asked %d times, want %d", ttl, n, want)
+		}
+	}
+}
+
+const authorizationConfig = `apiVersion: apiserver.config.k8s.io/v1
+kind: AuthorizationConfiguration
+authorizers:
+- type: Webhook
+  name: judge
+  webhook:
+    timeout: 3s
+    subjectAccessReviewVersion: v1
+    matchConditionSubjectAccessReviewVersion: v1
+    failurePolicy: NoOpinion
+    authorizedTTL: 1s
+    unauthorizedTTL: 1s
+    connectionInfo: {type: KubeConfigFile, kubeConfigFile: %s}
+    matchConditions:
+    - expression: request.resourceAttributes.verb != "list"
+- type: RBAC
+  name: rbac
+`
+
+// TestAuthorizationConfigReload: what the file says is taken over, unless it cannot be.
+func TestAuthorizationConfigReload(t *testing.T) {
+	j := newJudge(t)
+	c := rbacConfig(t, nil)
+	with := fmt.Sprintf(authorizationConfig, kubeconfig(t, j.url, j.ca))
+	before, after, _ := strings.Cut(with, "- type: Webhook")
+	_, after, _ = strings.Cut(after, "- type: RBAC")
+	file := write(t, "authorization.yaml", with)
+	c.Authorization.AuthorizationConfigurationFile = file
+	a := load(t, c)
+	expect := func(ask authorizer.Attributes, want authorizer.Decision) {
+		t.Helper()
+		eventually(t, func() error {
+			if got, _ := decide(t, a, ask); got != want {
+				return fmt.Errorf("%v, want %v", got, want)
+			}
+			return nil
+		})
+	}
+	list := pods("wendy")
+	list.Verb = "list"
+	expect(pods("wendy"), authorizer.DecisionAllow)
+	expect(list, authorizer.DecisionNoOpinion) // the webhook is not asked
+	expect(pods("mallory"), authorizer.DecisionDeny)
+	replace(t, file, before+"- type: RBAC"+after)
+	expect(pods("mallory"), authorizer.DecisionNoOpinion)
+	expect(pods("reader"), authorizer.DecisionAllow)
+	replace(t, file, "nonsense")
+	replace(t, file, before+"- {type: Node, name: node}\n- type: RBAC"+after) // was not there at the start
+	replace(t, file, with)
+	expect(pods("mallory"), authorizer.DecisionDeny)
+}
+
+// TestRulesOfAll: what a subject may do is what all authorizers know of it.
+func TestRulesOfAll(t *testing.T) {
+	a := load(t, rbacConfig(t, []string{"Node", "RBAC"}))
+	rules, _, incomplete, err := a.RuleResolver.RulesFor(t.Context(), &user.DefaultInfo{Name: "reader"}, "default")
+	if err != nil || incomplete || len(rules) != 1 || rules[0].GetResources()[0] != "pods" {
+		t.Errorf("%v, incomplete %v, %v", rules, incomplete, err)
+	}
+	_, _, incomplete, err = a.RuleResolver.RulesFor(t.Context(), &user.DefaultInfo{Name: "system:node:n1", Groups: []string{user.NodesGroup}}, "default")
+	if err == nil || !incomplete {
+		t.Errorf("the rules of a node are complete, %v", err)
+	}
+}
+
+// TestRefusedAuthorization: what upstream refuses at the start is refused with its words.
+func TestRefusedAuthorization(t *testing.T) {
+	for want, change := range map[string]func(*auth.Config){
+		"authorization policy file not passed":          func(c *auth.Config) { c.Authorization.Modes = []string{"ABAC"} },
+		"authorization config file not passed":          func(c *auth.Config) { c.Authorization.Modes = []string{"Webhook"} },
+		"cannot specify --authorization-policy-file":    func(c *auth.Config) { c.Authorization.PolicyFile = "x" },
+		"cannot specify --authorization-webhook-config": func(c *auth.Config) { c.Authorization.WebhookConfigFile = "x" },
+		"can not be specified when --authorization-mode": func(c *auth.Config) {
+			c.Authorization.AuthorizationConfigurationFile = "x"
+			c.Authorization.AreLegacyFlagsSet = func() bool { return true }
+		},
+		"no such file": func(c *auth.Config) { c.Authorization.AuthorizationConfigurationFile = "missing" },
+		"expected name rbac for authorizer RBAC": func(c *auth.Config) {
+			c.Authorization.AuthorizationConfigurationFile = write(t, "c", strings.Replace(fmt.Sprintf(authorizationConfig, kubeconfig(t, "https://127.0.0.1", "/dev/null")), "name: rbac", "name: other", 1))
+		},
+	} {
+		c := rbacConfig(t, []string{auth.ModeRBAC})
+		change(&c)
+		if _, err := auth.Load(t.Context(), c); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, want %q in it", err, want)
+		}
+	}
+}

@@ -1,0 +1,375 @@
+package auth_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/serviceaccount"
+	"sigs.k8s.io/yaml"
+
+	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// eventually waits until try returns nil.
+func eventually(t *testing.T, try func() error) {
+	t.Helper()
+	for deadline := time.Now().Add(proctest.Patience); ; time.Sleep(5 * time.Millisecond) {
+		err := try()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// who asks and returns who that is.
+func who(a *auth.Auth, req *http.Request) (user.Info, error) {
+	resp, ok, err := a.Authenticator.AuthenticateRequest(req)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, fmt.Errorf("nobody")
+	}
+	return resp.User, nil
+}
+
+// is checks who somebody is taken for.
+func is(u user.Info, name string, groups ...string) error {
+	if u.GetName() != name {
+		return fmt.Errorf("is %q, want %q", u.GetName(), name)
+	}
+	for _, group := range append(groups, user.AllAuthenticated) {
+		if !slices.Contains(u.GetGroups(), group) {
+			return fmt.Errorf("groups %q lack %q", u.GetGroups(), group)
+		}
+	}
+	return nil
+}
+
+// serveTLS serves h and returns its URL and a file with its authority.
+func serveTLS(t *testing.T, h http.Handler) (url, ca string) {
+	t.Helper()
+	s := httptest.NewTLSServer(h)
+	t.Cleanup(s.Close)
+	return s.URL, write(t, "webhook-ca.crt", certPEM(s.Certificate()))
+}
+
+// kubeconfig names a webhook.
+func kubeconfig(t *testing.T, url, ca string) string {
+	t.Helper()
+	return write(t, "webhook.kubeconfig", fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c",
+"clusters":[{"name":"c","cluster":{"server":%q,"certificate-authority":%q}}],
+"contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],"users":[{"name":"u","user":{}}]}`, url, ca))
+}
+
+// openIDIssuer is an OpenID provider: another server's service accounts.
+type openIDIssuer struct {
+	url, ca string
+	auth    *auth.Auth
+}
+
+func newOpenIDIssuer(t *testing.T) *openIDIssuer {
+	t.Helper()
+	var handler atomic.Pointer[http.Handler]
+	i := &openIDIssuer{}
+	i.url, i.ca = serveTLS(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { (*handler.Load()).ServeHTTP(w, req) }))
+	c := config(t, newAuthority(t))
+	c.Authentication.ServiceAccounts.Issuers = []string{i.url}
+	c.Authentication.ServiceAccounts.JWKSURI = i.url + serviceaccount.JWKSPath
+	c.Client = fake.NewClientset(robot())
+	i.auth = load(t, c)
+	handler.Store(&i.auth.OpenID)
+	return i
+}
+
+// token issues one that no cache has seen: it lasts a little longer than the last.
+func (i *openIDIssuer) token(t *testing.T, audience string, life int64) string {
+	t.Helper()
+	claims, _, err := serviceaccount.Claims(core.ServiceAccount{ObjectMeta: robot().ObjectMeta}, nil, nil, nil, life, 0, []string{audience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := i.auth.Issuer.Tokens.GenerateToken(t.Context(), claims, map[string]any{"teams": []string{"red"}, "site": "north"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return signed
+}
+
+const remoteRobot = "system:serviceaccount:default:robot"
+
+// TestOpenIDConnectFlags: tokens of another issuer are accepted as its flags say.
+func TestOpenIDConnectFlags(t *testing.T) {
+	issuer := newOpenIDIssuer(t)
+	c := config(t, newAuthority(t))
+	o := c.Authentication.OIDC
+	o.IssuerURL, o.ClientID, o.CAFile, o.SigningAlgs = issuer.url, "here", issuer.ca, []string{"ES256"}
+	o.UsernamePrefix, o.GroupsClaim, o.GroupsPrefix = "far:", "teams", "team:"
+	o.RequiredClaims = map[string]string{"site": "north"}
+	a := load(t, c)
+	eventually(t, func() error {
+		u, err := who(a, request(t, issuer.token(t, "here", 600), nil))
+		if err != nil {
+			return err
+		}
+		return is(u, "far:"+remoteRobot, "team:red")
+	})
+	for _, bad := range []string{issuer.token(t, "elsewhere", 600), issuer.token(t, "here", -600), issuer.token(t, "here", 600) + "x"} {
+		if u, err := who(a, request(t, bad, nil)); err == nil {
+			t.Errorf("a bad token is %v", u)
+		}
+	}
+}
+
+func jwtConfig(i *openIDIssuer, t *testing.T, prefix string) string {
+	t.Helper()
+	ca, err := os.ReadFile(i.ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := yaml.Marshal(map[string]any{
+		"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthenticationConfiguration",
+		"jwt": []any{map[string]any{
+			"issuer":        map[string]any{"url": i.url, "audiences": []string{"here"}, "certificateAuthority": string(ca)},
+			"claimMappings": map[string]any{"username": map[string]any{"claim": "sub", "prefix": prefix}},
+		}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}
+
+// TestAuthenticationConfigReload: a changed file is taken over, a bad one is not.
+func TestAuthenticationConfigReload(t *testing.T) {
+	issuer := newOpenIDIssuer(t)
+	c := config(t, newAuthority(t))
+	file := write(t, "authentication.yaml", jwtConfig(issuer, t, "one:"))
+	c.Authentication.AuthenticationConfigFile = file
+	a := load(t, c)
+	life := int64(600)
+	expect := func(prefix string) {
+		t.Helper()
+		eventually(t, func() error {
+			life++ // or it would be remembered
+			u, err := who(a, request(t, issuer.token(t, "here", life), nil))
+			if err != nil {
+				return err
+			}
+			return is(u, prefix+remoteRobot)
+		})
+	}
+	expect("one:")
+	replace(t, file, "nonsense")
+	replace(t, file, jwtConfig(issuer, t, "two:"))
+	expect("two:")
+	replace(t, file, strings.ReplaceAll(jwtConfig(issuer, t, "three:"), "jwt:", "anonymous: {enabled: true}\njwt:"))
+	expect("two:") // what is said of anonymous requests stays
+}
+
+// TestTokenWebhook: a webhook says who has a token, and is asked once in a while.
+func TestTokenWebhook(t *testing.T) {
+	var asked atomic.Int32
+	url, ca := serveTLS(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		var review authenticationv1.TokenReview
+		if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		asked.Add(1)
+		if review.Spec.Token == "remote" {
+			review.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{
+				Username: "wendy", UID: "w1", Groups: []string{"web"}, Extra: map[string]authenticationv1.ExtraValue{"scope": {"a"}},
+			}}
+		}
+		_ = json.NewEncoder(w).Encode(&review)
+	}))
+	c := config(t, newAuthority(t))
+	c.Authentication.WebHook.ConfigFile, c.Authentication.WebHook.Version = kubeconfig(t, url, ca), "v1"
+	a := load(t, c)
+	for range 3 {
+		u, err := who(a, request(t, "remote", nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := is(u, "wendy", "web"); err != nil || u.GetUID() != "w1" || u.GetExtra()["scope"][0] != "a" {
+			t.Errorf("%+v: %v", u, err)
+		}
+	}
+	if n := asked.Load(); n != 1 {
+		t.Errorf("the webhook was asked %d times", n)
+	}
+	if u, err := who(a, request(t, "unknown", nil)); err == nil {
+		t.Errorf("an unknown token is %v", u)
+	}
+	// What is known here is not asked there.
+	if u, err := who(a, request(t, "s3cret", nil)); err != nil || u.GetName() != "alice" || asked.Load() != 2 {
+		t.Errorf("%v, %v, asked %d times", u, err, asked.Load())
+	}
+}
+
+// TestBootstrapToken: a secret lets a node in, until it says otherwise.
+func TestBootstrapToken(t *testing.T) {
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "bootstrap-token-abcdef"},
+		Type:       corev1.SecretTypeBootstrapToken,
+		Data: map[string][]byte{
+			"token-id": []byte("abcdef"), "token-secret": []byte("0123456789abcdef"), "usage-bootstrap-authentication": []byte("true"),
+			"auth-extra-groups": []byte("system:bootstrappers:workers"),
+		},
+	}
+	expired := secret.DeepCopy()
+	expired.Name, expired.Data["token-id"] = "bootstrap-token-fedcba", []byte("fedcba")
+	expired.Data["expiration"] = []byte(time.Now().Add(-time.Hour).Format(time.RFC3339))
+	c := config(t, newAuthority(t))
+	c.Client = fake.NewClientset(secret, expired)
+	if _, err := who(load(t, c), request(t, "abcdef.0123456789abcdef", nil)); err == nil {
+		t.Error("accepted without the flag")
+	}
+	c.Authentication.BootstrapToken.Enable = true
+	a := load(t, c)
+	u, err := who(a, request(t, "abcdef.0123456789abcdef", nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := is(u, "system:bootstrap:abcdef", "system:bootstrappers", "system:bootstrappers:workers"); err != nil {
+		t.Error(err)
+	}
+	for _, token := range []string{"abcdef.0123456789abcdee", "fedcba.0123456789abcdef", "aaaaaa.0123456789abcdef"} {
+		if u, err := who(a, request(t, token, nil)); err == nil {
+			t.Errorf("%s is %v", token, u)
+		}
+	}
+}
+
+// TestFrontProxy: who has the right certificate may say for whom he asks, nobody else.
+func TestFrontProxy(t *testing.T) {
+	users, proxies := newAuthority(t), newAuthority(t)
+	c := config(t, users)
+	o := c.Authentication.RequestHeader
+	o.ClientCAFile, o.AllowedNames = write(t, "proxy-ca.crt", certPEM(proxies.cert)), []string{"proxy"}
+	o.UsernameHeaders, o.UIDHeaders, o.GroupHeaders, o.ExtraHeaderPrefixes = []string{"X-Remote-User", "X-Who"}, []string{"X-Remote-Uid"}, []string{"X-Remote-Group"}, []string{"X-Remote-Extra-"}
+	a := load(t, c)
+	if a.RequestHeader == nil || a.ClientCA == nil {
+		t.Fatal("nothing is said of front proxies")
+	}
+	headers := map[string]string{"X-Remote-User": "fred", "X-Remote-Uid": "f1", "X-Remote-Group": "fans", "X-Remote-Extra-Scope": "all"}
+	ask := func(cert string, headers map[string]string) (user.Info, error) {
+		req := request(t, "", map[string]*authority{"proxy": proxies, "impostor": proxies, "user": users}[cert].client(t, cert))
+		for name, value := range headers {
+			req.Header.Set(name, value)
+		}
+		return who(a, req)
+	}
+	u, err := ask("proxy", headers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := is(u, "fred", "fans"); err != nil || u.GetUID() != "f1" || u.GetExtra()["scope"][0] != "all" {
+		t.Errorf("%+v: %v", u, err)
+	}
+	if u, err := ask("proxy", map[string]string{"X-Who": "wanda"}); err != nil || u.GetName() != "wanda" {
+		t.Errorf("another header: %v, %v", u, err)
+	}
+	if u, err := ask("impostor", headers); err == nil {
+		t.Errorf("a proxy of another name may ask for %v", u)
+	}
+	if u, err := ask("user", headers); err != nil || u.GetName() != "user" {
+		t.Errorf("a user with the headers is %v, %v", u, err)
+	}
+}
+
+// TestAnonymousByPath: a configuration may let nobody in but at some paths.
+func TestAnonymousByPath(t *testing.T) {
+	c := config(t, newAuthority(t))
+	c.Authentication.AuthenticationConfigFile = write(t, "authentication.yaml", `apiVersion: apiserver.config.k8s.io/v1
+kind: AuthenticationConfiguration
+anonymous:
+  enabled: true
+  conditions:
+  - path: /livez
+`)
+	a := load(t, c)
+	for path, want := range map[string]bool{"/livez": true, "/api": false} {
+		req := request(t, "", nil)
+		req.URL.Path = path
+		if u, err := who(a, req); (err == nil) != want {
+			t.Errorf("%s: %v, %v", path, u, err)
+		}
+	}
+	if !a.AnonymousByPath {
+		t.Error("the front door may remember it")
+	}
+}
+
+// TestGeneration: what was accepted by an authority is asked again after its file has
+// changed.
+func TestGeneration(t *testing.T) {
+	c := config(t, newAuthority(t))
+	a := load(t, c)
+	before := a.Generation()
+	replace(t, c.Authentication.ClientCert.ClientCA, certPEM(newAuthority(t).cert))
+	eventually(t, func() error {
+		if a.Generation() == before {
+			return fmt.Errorf("still generation %d", before)
+		}
+		return nil
+	})
+}
+
+// TestRefusedAuthentication: what upstream refuses at the start is refused with its words.
+func TestRefusedAuthentication(t *testing.T) {
+	ca := newAuthority(t)
+	for _, test := range []struct {
+		name   string
+		change func(*auth.Config)
+		want   string
+	}{
+		{"OIDC by half", func(c *auth.Config) { c.Authentication.OIDC.FlagsSet = true }, "oidc-issuer-url and oidc-client-id must be specified together"},
+		{"OIDC twice", func(c *auth.Config) {
+			c.Authentication.OIDC.FlagsSet, c.Authentication.AuthenticationConfigFile = true, "x"
+		}, "mutually exclusive"},
+		{"OIDC without TLS", func(c *auth.Config) {
+			c.Authentication.OIDC.IssuerURL, c.Authentication.OIDC.ClientID = "http://x", "y"
+		}, "URL scheme must be https"},
+		{"config missing", func(c *auth.Config) { c.Authentication.AuthenticationConfigFile = "missing" }, "failed to load authentication configuration"},
+		{"config unknown", func(c *auth.Config) {
+			c.Authentication.AuthenticationConfigFile = write(t, "c", `{"kind":"AuthenticationConfiguration","apiVersion":"apiserver.config.k8s.io/v1","nosuch":1}`)
+		}, `unknown field "nosuch"`},
+		{"webhook missing", func(c *auth.Config) { c.Authentication.WebHook.ConfigFile = "missing" }, "no such file"},
+		{"proxies of all users", func(c *auth.Config) {
+			c.Authentication.RequestHeader.ClientCAFile = c.Authentication.ClientCert.ClientCA
+		}, "--requestheader-allowed-names must be specified"},
+		{"JWKS without TLS", func(c *auth.Config) { c.Authentication.ServiceAccounts.JWKSURI = "http://x" }, "service-account-jwks-uri requires https scheme"},
+		{"two signers", func(c *auth.Config) { c.Signing.Endpoint = "/x" }, "mutually exclusive"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			c := config(t, ca)
+			test.change(&c)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if _, err := auth.Load(ctx, c); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("error %v, want %q in it", err, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,280 @@
+package auth
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
+	corev1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	certificatesinformers "k8s.io/client-go/informers/certificates/v1beta1"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	resourceinformers "k8s.io/client-go/informers/resource/v1"
+	storageinformers "k8s.io/client-go/informers/storage/v1"
+	"k8s.io/client-go/kubernetes"
+	clientcache "k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/features"
+	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/node"
+	"k8s.io/utils/ptr"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/watch"
+)
+
+// graph is what the Node authorizer decides by: which node refers to what, through its
+// pods. Upstream's informers would hold every pod decoded for it. Here pods come from
+// their cache, of each is decoded what the graph reads, and a digest of that is kept; of
+// the other kinds the informers keep a few names.
+//
+// It belongs to the goroutine that calls follow, but for graph, which has a lock.
+type graph struct {
+	graph  *node.Graph
+	synced chan struct{} // closed once everything was read
+
+	pod, whole *mask
+	seed       maphash.Seed
+	known      map[string]uint64 // pods on nodes, by key: digests of what was read of them
+	scratch    []byte
+}
+
+func newGraph() *graph {
+	node.RegisterMetrics()
+	g := &graph{graph: node.NewGraph(), synced: make(chan struct{}), seed: maphash.MakeSeed()}
+	g.pod, g.whole = newPodMask()
+	return g
+}
+
+// NodeSynced is closed once the Node authorizer knows what r.Follow has found; at once if
+// there is no Node authorizer.
+func (a *Auth) NodeSynced() <-chan struct{} {
+	if a.graph == nil {
+		none := make(chan struct{})
+		close(none)
+		return none
+	}
+	return a.graph.synced
+}
+
+// Follow tells the Node authorizer, if there is one, what nodes refer to, until ctx ends.
+// pods must be running. It is called once.
+func (a *Auth) Follow(ctx context.Context, client kubernetes.Interface, pods *registry.Resource) error {
+	if a.graph == nil {
+		<-ctx.Done()
+		return nil
+	}
+	return a.graph.follow(ctx, client, pods)
+}
+
+func (g *graph) follow(ctx context.Context, client kubernetes.Interface, pods *registry.Resource) error {
+	group, ctx := errgroup.WithContext(ctx)
+	var synced []clientcache.InformerSynced
+	for _, other := range g.informers(client) {
+		group.Go(func() error { other.informer.RunWithContext(ctx); return nil })
+		synced = append(synced, other.synced)
+	}
+	first := make(chan struct{})
+	group.Go(func() error { return g.followPods(ctx, pods, sync.OnceFunc(func() { close(first) })) })
+	group.Go(func() error {
+		select {
+		case <-first:
+		case <-ctx.Done():
+			return nil
+		}
+		if clientcache.WaitForCacheSync(ctx.Done(), synced...) {
+			close(g.synced)
+		}
+		return nil
+	})
+	return group.Wait()
+}
+
+// retryPods is how long to wait before pods are read anew.
+const retryPods = time.Second
+
+// followPods reads the pods and then what changes; told is called after the first time.
+func (g *graph) followPods(ctx context.Context, pods *registry.Resource, told func()) error {
+	for {
+		if err := pods.WaitReady(ctx); err != nil {
+			return ignoreEnd(ctx, err)
+		}
+		err := g.followOnce(ctx, pods, told)
+		if ctx.Err() != nil {
+			return nil
+		}
+		klog.InfoS("The node authorizer reads the pods anew", "reason", err)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(retryPods):
+		}
+	}
+}
+
+func ignoreEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("auth: pods: %w", err)
+}
+
+// followOnce reads a snapshot of the pods and follows them from there until that ends.
+func (g *graph) followOnce(ctx context.Context, pods *registry.Resource, told func()) error {
+	now := pods.Cache.Snapshot()
+	watcher, err := pods.Hub.Watch(watch.Options{After: now.Revision()})
+	if err != nil {
+		return err
+	}
+	defer watcher.Close()
+	g.replace(now)
+	told()
+	deliveries := make([]watch.Delivery, 0, 64)
+	for {
+		deliveries, err = watcher.Next(ctx, deliveries[:0])
+		if err != nil {
+			return err
+		}
+		for _, d := range deliveries {
+			if d.Type == watch.Deleted {
+				g.drop(d.Object.Key())
+			} else {
+				g.take(d.Object)
+			}
+		}
+	}
+}
+
+// replace makes the pods those of a snapshot.
+func (g *graph) replace(now cache.Snapshot) {
+	if g.known == nil {
+		g.known = make(map[string]uint64, now.Len())
+	}
+	for key := range g.known {
+		if now.Get(key) == nil {
+			g.drop(key)
+		}
+	}
+	for o := range now.All() {
+		g.take(o)
+	}
+}
+
+// take tells the graph of a pod, unless it knows all that it reads of it. One that cannot
+// be read stays as it was.
+func (g *graph) take(o *cache.Object) {
+	if o.Err() != nil {
+		return
+	}
+	var err error
+	if g.scratch, err = appendMasked(g.scratch[:0], o.Body(), g.pod, g.whole); err != nil {
+		klog.ErrorS(err, "Pod is unknown to the node authorizer", "key", o.Key())
+		return
+	}
+	digest := maphash.Bytes(g.seed, g.scratch)
+	known, ok := g.known[o.Key()]
+	if ok && known == digest {
+		return
+	}
+	var pod corev1.Pod
+	if err := pod.Unmarshal(g.scratch); err != nil {
+		klog.ErrorS(err, "Pod is unknown to the node authorizer", "key", o.Key())
+		return
+	}
+	if pod.Spec.NodeName == "" {
+		g.drop(o.Key())
+		return
+	}
+	g.graph.AddPod(&pod)
+	if !ok {
+		g.known[strings.Clone(o.Key())] = digest
+		return
+	}
+	g.known[o.Key()] = digest
+}
+
+// drop makes the graph forget a pod.
+func (g *graph) drop(key string) {
+	if _, ok := g.known[key]; !ok {
+		return
+	}
+	delete(g.known, key)
+	namespace, name, _ := strings.Cut(key, "/")
+	g.graph.DeletePod(name, namespace)
+}
+
+// informers are those of the other kinds. Their handlers do what kubernetes
+// plugin/pkg/auth/authorizer/node/graph_populator.go does.
+func (g *graph) informers(client kubernetes.Interface) []informed {
+	all := []informed{
+		inform(coreinformers.NewPersistentVolumeInformer(client, 0, nil), func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
+			return &corev1.PersistentVolume{ObjectMeta: identity(pv), Spec: corev1.PersistentVolumeSpec{
+				ClaimRef: pv.Spec.ClaimRef, PersistentVolumeSource: pv.Spec.PersistentVolumeSource,
+			}}
+		}, g.graph.AddPV, true, func(pv *corev1.PersistentVolume) { g.graph.DeletePV(pv.Name) }),
+		inform(storageinformers.NewVolumeAttachmentInformer(client, 0, nil), func(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
+			return &storagev1.VolumeAttachment{ObjectMeta: identity(a), Spec: storagev1.VolumeAttachmentSpec{NodeName: a.Spec.NodeName}}
+		}, func(a *storagev1.VolumeAttachment) { g.graph.AddVolumeAttachment(a.Name, a.Spec.NodeName) }, true,
+			func(a *storagev1.VolumeAttachment) { g.graph.DeleteVolumeAttachment(a.Name) }),
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.DynamicResourceAllocation) {
+		all = append(all, inform(resourceinformers.NewResourceSliceInformer(client, 0, nil), func(s *resourcev1.ResourceSlice) *resourcev1.ResourceSlice {
+			return &resourcev1.ResourceSlice{ObjectMeta: identity(s), Spec: resourcev1.ResourceSliceSpec{NodeName: s.Spec.NodeName}}
+		}, func(s *resourcev1.ResourceSlice) { g.graph.AddResourceSlice(s.Name, ptr.Deref(s.Spec.NodeName, "")) }, false,
+			func(s *resourcev1.ResourceSlice) { g.graph.DeleteResourceSlice(s.Name) }))
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.PodCertificateRequest) {
+		all = append(all, inform(certificatesinformers.NewPodCertificateRequestInformer(client, metav1.NamespaceAll, 0, nil),
+			func(r *certificatesv1beta1.PodCertificateRequest) *certificatesv1beta1.PodCertificateRequest {
+				return &certificatesv1beta1.PodCertificateRequest{ObjectMeta: identity(r), Spec: certificatesv1beta1.PodCertificateRequestSpec{NodeName: r.Spec.NodeName}}
+			}, g.graph.AddPodCertificateRequest, false, g.graph.DeletePodCertificateRequest))
+	}
+	return all
+}
+
+// identity is what an informer must know of an object, and the graph of its name.
+func identity(o metav1.Object) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion()}
+}
+
+// informed is an informer and whether its handler has been told of what there is.
+type informed struct {
+	informer clientcache.SharedIndexInformer
+	synced   clientcache.InformerSynced
+}
+
+// inform lets informer keep what trim leaves of its objects, and tells of them; of changes,
+// too, if updates says so.
+func inform[T any](informer clientcache.SharedIndexInformer, trim func(T) T, add func(T), updates bool, remove func(T)) informed {
+	handler := clientcache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) { add(o.(T)) },
+		DeleteFunc: func(o any) {
+			if lost, ok := o.(clientcache.DeletedFinalStateUnknown); ok {
+				o = lost.Obj
+			}
+			if known, ok := o.(T); ok {
+				remove(known)
+			}
+		},
+	}
+	if updates {
+		handler.UpdateFunc = func(_, o any) { add(o.(T)) }
+	}
+	// Neither can fail before the informer runs.
+	_ = informer.SetTransform(func(o any) (any, error) {
+		if known, ok := o.(T); ok {
+			return trim(known), nil
+		}
+		return o, nil
+	})
+	registered, _ := informer.AddEventHandler(handler)
+	return informed{informer, registered.HasSynced}
+}
