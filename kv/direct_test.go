@@ -26,6 +26,22 @@ func awaitDirect(t *testing.T, store *kv.Etcd) {
 	})
 }
 
+// standStill stops a member, and waits until it answers nothing more.
+func standStill(t *testing.T, member *kvtest.Member, store *kv.Etcd) {
+	t.Helper()
+	if err := member.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	proctest.Eventually(t, "a member that stands still does not answer", func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		if revision, err := store.Revision(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("%d, %w", revision, err)
+		}
+		return nil
+	})
+}
+
 // TestDirectRevision reads revisions directly, more than a connection's windows allow
 // if they are not opened again, and while the member stands still, dies and comes back.
 func TestDirectRevision(t *testing.T) {
@@ -49,17 +65,7 @@ func TestDirectRevision(t *testing.T) {
 		}
 	}
 	check(5000)
-	if err := member.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	proctest.Eventually(t, "a member that stands still does not answer", func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
-		if revision, err := store.Revision(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			return fmt.Errorf("%d, %w", revision, err)
-		}
-		return nil
-	})
+	standStill(t, member, store)
 	if err := member.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
@@ -86,4 +92,40 @@ func TestDirectMoves(t *testing.T) {
 		}
 		m.AwaitReady(t)
 	}
+}
+
+// TestCloseUnderWay: what is under way when the store is closed fails because of that.
+func TestCloseUnderWay(t *testing.T) {
+	member := startCluster(t, 1, nil)[0]
+	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs([]*kvtest.Member{member})})
+	standStill(t, member, store)
+	before := store.RevisionReads()
+	failures := make(chan error)
+	asks := []func(context.Context) error{
+		func(ctx context.Context) error { _, _, _, err := store.Get(ctx, "/registry/a"); return err },
+		func(ctx context.Context) error {
+			_, err := store.Put(ctx, "/registry/a", nil, kv.PutOptions{})
+			return err
+		},
+	}
+	for range 3 { // one reads, two share the next read
+		asks = append(asks, func(ctx context.Context) error { _, err := store.Revision(ctx); return err })
+	}
+	for _, ask := range asks {
+		go func() { failures <- ask(t.Context()) }()
+	}
+	// The second read begins when the first was given up.
+	proctest.Eventually(t, "a shared read is under way", func() error {
+		if reads := store.RevisionReads() - before; reads < 2 {
+			return fmt.Errorf("%d reads", reads)
+		}
+		return nil
+	})
+	go store.Close()
+	for failed := range asks {
+		if err := <-failures; !errors.Is(err, kv.ErrClosed) && !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%d: %v", failed, err)
+		}
+	}
+	store.Close()
 }

@@ -46,9 +46,10 @@ type Etcd struct {
 	stop    chan struct{} // closed by Close
 	stopped sync.Once
 	ready   chan struct{} // closed when session is set
+	ending  chan struct{} // closed when Run begins to end or will never begin
 	done    chan struct{} // closed when Run has ended or will never begin
 	session *session      // written before ready is closed, never after
-	failure error         // why ready will never close; written before done is closed
+	failure error         // why ready will never close; written before ending is closed
 
 	revisions revisionReader
 	leases    leaseManager
@@ -78,6 +79,7 @@ func newEtcd(name, prefix string, logger *slog.Logger, observer Observer, interv
 		compaction: compactor{interval: interval},
 		stop:       make(chan struct{}),
 		ready:      make(chan struct{}),
+		ending:     make(chan struct{}),
 		done:       make(chan struct{}),
 		revisions:  revisionReader{kick: make(chan struct{}, 1)},
 		leases:     leaseManager{retired: observer.LeaseObjects},
@@ -110,6 +112,7 @@ func (e *Etcd) Run(ctx context.Context) error {
 	s, err := e.open(ctx)
 	if err != nil {
 		e.failure = fmt.Errorf("kv: open %s etcd: %w", e.name, err)
+		close(e.ending)
 		close(e.done)
 		e.watches.close()
 		if ctx.Err() != nil {
@@ -122,6 +125,7 @@ func (e *Etcd) Run(ctx context.Context) error {
 	defer close(e.done)
 	defer s.close()
 	defer e.watches.close()
+	defer close(e.ending) // what fails from here on, fails because of it
 
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return e.runRevisions(groupCtx) })
@@ -153,6 +157,7 @@ func (e *Etcd) Close() {
 	e.stopped.Do(func() { close(e.stop) })
 	if e.running.CompareAndSwap(false, true) {
 		e.failure = ErrClosed
+		close(e.ending)
 		close(e.done)
 		e.watches.close()
 	}
@@ -174,14 +179,14 @@ func (e *Etcd) client(ctx context.Context) (*clientv3.Client, error) {
 // opened waits until the store is open and returns its session.
 func (e *Etcd) opened(ctx context.Context) (*session, error) {
 	select {
-	case <-e.done:
+	case <-e.ending:
 		return nil, e.endedBy()
 	default:
 	}
 	select {
 	case <-e.ready:
 		return e.session, nil
-	case <-e.done:
+	case <-e.ending:
 		return nil, e.endedBy()
 	case <-ctx.Done():
 		return nil, ctx.Err()
@@ -376,7 +381,7 @@ func (e *Etcd) observeHistory(ctx context.Context, mark historyMark, header *etc
 
 func (e *Etcd) fail(op, key string, err error) error {
 	select {
-	case <-e.done:
+	case <-e.ending:
 		if !errors.Is(err, ErrClosed) {
 			err = fmt.Errorf("%w: %w", ErrClosed, err)
 		}

@@ -29,7 +29,7 @@ type history struct {
 	term       atomic.Uint64
 	clusterID  atomic.Uint64
 
-	mu sync.Mutex // serializes replacements
+	mu sync.Mutex // held by who changes revision and term, or replaces all
 }
 
 // historyMark is what was known when a request began.
@@ -63,12 +63,21 @@ func (h *history) observe(mark historyMark, header *etcdserverpb.ResponseHeader)
 	case header.RaftTerm < mark.term:
 		return doubtful
 	}
-	raise(&h.revision, header.Revision)
-	for {
-		term := h.term.Load()
-		if header.RaftTerm <= term || h.term.CompareAndSwap(term, header.RaftTerm) {
-			return same
-		}
+	h.raise(mark.generation, header)
+	return same
+}
+
+// raise takes in what an answer shows of its history, unless that was replaced since
+// the request was marked: the answer may come late.
+func (h *history) raise(generation uint64, header *etcdserverpb.ResponseHeader) {
+	if header.Revision <= h.revision.Load() && header.RaftTerm <= h.term.Load() {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.generation.Load() == generation {
+		raise(&h.revision, header.Revision)
+		h.term.Store(max(h.term.Load(), header.RaftTerm))
 	}
 }
 

@@ -124,6 +124,26 @@ func TestHistory(t *testing.T) {
 	}
 }
 
+// TestHistoryLateAnswer: an answer of a history that was replaced since it was asked for
+// says nothing of the new one.
+func TestHistoryLateAnswer(t *testing.T) {
+	answer := func(revision int64, term uint64) *etcdserverpb.ResponseHeader {
+		return &etcdserverpb.ResponseHeader{ClusterId: 1, Revision: revision, RaftTerm: term}
+	}
+	var h history
+	h.observe(h.mark(), answer(100, 5))
+	late := h.mark()
+	if h.observe(h.mark(), answer(10, 2)) != replaced {
+		t.Fatal("the history was not replaced")
+	}
+	if h.observe(late, answer(101, 6)) != same || h.observe(h.mark(), answer(11, 2)) != same {
+		t.Error("an answer of the old history is one of the new")
+	}
+	if mark := h.mark(); mark.revision != 11 || mark.term != 2 {
+		t.Errorf("known: %+v", mark)
+	}
+}
+
 // TestHistoryFirstAnswersAtOnce: of several answers that arrive first, none takes the
 // others' cluster for a new one.
 func TestHistoryFirstAnswersAtOnce(t *testing.T) {

@@ -64,7 +64,7 @@ func (e *Etcd) Revision(ctx context.Context) (int64, error) {
 		return read.revision, read.err
 	case <-ctx.Done():
 		return 0, e.fail("revision", "", ctx.Err())
-	case <-e.done:
+	case <-e.ending:
 		return 0, e.fail("revision", "", ErrClosed)
 	}
 }
@@ -141,6 +141,9 @@ func (e *Etcd) runRevisions(ctx context.Context) error {
 				break
 			}
 			read.revision, read.err = e.readRevision(ctx)
+			if read.err != nil && ctx.Err() != nil {
+				read.err = e.fail("revision", "", ErrClosed) // not the callers' contexts ended
+			}
 			close(read.done)
 		}
 	}
