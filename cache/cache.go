@@ -188,6 +188,7 @@ func (c *Cache) reset(objects []*Object, revision int64) {
 	}
 	c.log.restart(revision)
 	c.history.reset()
+	c.offers.clear()
 	next.revision, next.position, next.epoch = revision, c.log.Next(), old.epoch+1
 	c.publish(next)
 	old.objects.Ascend(func(o *Object) bool {

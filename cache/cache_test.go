@@ -224,6 +224,25 @@ func TestOffersBounded(t *testing.T) {
 	}
 }
 
+// TestOffersEndWithTheirStore: what was written to a store that was replaced is not what
+// the new one has at the same revision.
+func TestOffersEndWithTheirStore(t *testing.T) {
+	c := newTestCache(t, Config{})
+	c.Reset(nil, 10)
+	offer := func(revision int64) {
+		c.Offer("a", revision, NewObject(ObjectConfig{Key: "a", Revision: revision, Body: []byte("x")}, c.schema))
+	}
+	offer(12)
+	c.Reset(nil, 5)
+	if c.offers.take("a", 12) != nil {
+		t.Error("an offer outlived its store")
+	}
+	offer(7)
+	if c.offers.take("a", 7) == nil || c.offers.bytes != 0 {
+		t.Errorf("the offer behind it was not taken, or %d bytes are left", c.offers.bytes)
+	}
+}
+
 // TestReadersDoNotAllocate holds the reads that serve requests to their promise.
 func TestReadersDoNotAllocate(t *testing.T) {
 	c := benchCache(t, 1000, 10, Index{Field: "spec.nodeName"})

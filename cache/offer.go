@@ -63,6 +63,14 @@ func (f *offers) take(key string, revision int64) *Object {
 	return o
 }
 
+// clear drops all offers: they may be of a store that was replaced, whose revisions mean
+// something else in the new one.
+func (f *offers) clear() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.objects, f.order, f.bytes = nil, nil, 0
+}
+
 func (f *offers) dropLocked(id offerID) {
 	if o := f.objects[id]; o != nil {
 		f.bytes -= len(o.body)
