@@ -132,6 +132,8 @@ var badPatches = []bad{
 	{name: "JSON patch that is no list", call: patch("json-patch+json", maps_+"/there", `{"op":"add"}`), code: 400, reason: "BadRequest"},
 	{name: "JSON patch whose test fails", call: patch("json-patch+json", maps_+"/there", `[{"op":"test","path":"/data/k","value":"no"}]`), code: 422, reason: "Invalid"},
 	{name: "JSON patch of 10,001 operations", call: patch("json-patch+json", maps_+"/there", "["+strings.TrimSuffix(strings.Repeat(`{"op":"test","path":"/x","value":1},`, 10001), ",")+"]"), code: 413, reason: "RequestEntityTooLarge"},
+	{name: "JSON patch whose copies double", call: patch("json-patch+json", maps_+"/there", `[{"op":"add","path":"/x","value":{"a":"`+strings.Repeat("y", 1000)+`"}}`+doublings(15)+`]`), code: 422, reason: "Invalid",
+		message: "the server rejected our request due to an error in our request"},
 	{name: "patch of the wrong shape", call: patch("merge-patch+json", maps_+"/there", `{"data":[1]}`), code: 422, reason: "Invalid"},
 	{name: "patch of the revision", call: patch("merge-patch+json", maps_+"/there", `{"metadata":{"resourceVersion":"1"},"data":{"k":"x"}}`), code: 409, reason: "Conflict"},
 	{name: "patch of nothing", call: patch("merge-patch+json", maps_+"/missing", `{}`), code: 404, reason: "NotFound",
@@ -188,6 +190,15 @@ var badTargets = []bad{
 	{name: "unknown method", call: call{method: "BREW", path: maps_}, code: 405, reason: "MethodNotAllowed"},
 	{name: "OPTIONS", call: call{method: "OPTIONS", path: maps_}, code: 405, reason: "MethodNotAllowed"},
 	{name: "HEAD", call: call{method: "HEAD", path: maps_ + "/there"}, code: 405},
+}
+
+// doublings are operations of a JSON patch that copy /x into itself.
+func doublings(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `,{"op":"copy","from":"/x","path":"/x/c%d"}`, i)
+	}
+	return b.String()
 }
 
 func TestBadInput(t *testing.T) {

@@ -3,8 +3,10 @@ package httpapi
 import (
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"time"
 
+	jsonpatch "github.com/evanphx/json-patch"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -48,8 +50,16 @@ type installer struct {
 	models *models
 }
 
+// maxCopied is how many bytes the copies of one JSON patch may add in all (apiserver
+// pkg/server/config.go). Without a bound few operations would fill any memory.
+const maxCopied = 3 << 20
+
+// boundCopies bounds them, for the whole process: the library has a variable for it.
+func boundCopies() { atomic.CompareAndSwapInt64(&jsonpatch.AccumulatedCopySizeLimit, 0, maxCopied) }
+
 // install builds the table of everything that the server answers and publishes it.
 func (s *Server) install() error {
+	boundCopies()
 	config := &s.config
 	groups := config.Registry.Groups()
 	in := &installer{
