@@ -11,6 +11,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/internal/registry"
 )
 
 // maxBuffered is the size up to which an answer of a net/http handler is held back,
@@ -40,6 +42,7 @@ func (x *exchange) serveHandler(h http.Handler, prompt bool) {
 	w.trail, w.place = x.takeTrail(), x.takePlace()
 	x.s.work.Go(func() {
 		defer cancel()
+		registry.ReserveStack()
 		w.finish(x.logged(), h, req)
 	})
 	defer x.endBody()

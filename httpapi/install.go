@@ -153,7 +153,7 @@ func (in *installer) scope(g *registry.Group, e *registry.Endpoint, converter ma
 		},
 		Serializer:               g.Info.NegotiatedSerializer,
 		ParameterCodec:           g.Info.ParameterCodec,
-		Creater:                  scheme,
+		Creater:                  roomyCreater{scheme},
 		Convertor:                scheme,
 		Defaulter:                scheme,
 		Typer:                    scheme,
@@ -184,6 +184,16 @@ func (in *installer) scope(g *registry.Group, e *registry.Endpoint, converter ma
 	scope.FieldManager, err = managedfields.NewDefaultFieldManager(converter, scope.UnsafeConvertor,
 		scope.Defaulter, scope.Creater, e.GVK, scope.HubGroupVersion, e.Subresource, reset)
 	return scope, err
+}
+
+// roomyCreater makes objects. Upstream's handler of creations calls it first on the
+// goroutine that it starts.
+type roomyCreater struct{ runtime.ObjectCreater }
+
+// New implements runtime.ObjectCreater.
+func (c roomyCreater) New(kind schema.GroupVersionKind) (runtime.Object, error) {
+	registry.ReserveStack()
+	return c.ObjectCreater.New(kind)
 }
 
 // lifecycle is what clients of a deprecated kind are told.

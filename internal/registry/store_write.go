@@ -28,6 +28,7 @@ type present struct {
 
 // Create implements storage.Interface.
 func (s *store) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+	ReserveStack()
 	full, err := s.layout.full(key, false)
 	if err != nil {
 		return err
@@ -250,6 +251,7 @@ func (s *store) unchanged(p *present, data []byte) bool {
 
 // GuaranteedUpdate implements storage.Interface.
 func (s *store) GuaranteedUpdate(ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, given runtime.Object) error {
+	ReserveStack()
 	full, err := s.layout.full(key, false)
 	if err != nil {
 		return err
@@ -387,6 +389,7 @@ func (u *update) confirm(ctx context.Context, data []byte, destination runtime.O
 
 // Delete implements storage.Interface.
 func (s *store) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions, validate storage.ValidateObjectFunc, given runtime.Object, opts storage.DeleteOptions) error {
+	ReserveStack()
 	full, err := s.layout.full(key, false)
 	if err != nil {
 		return err
