@@ -205,6 +205,36 @@ func TestSubscriptionWait(t *testing.T) {
 	})
 }
 
+// TestSubscriptionWaitOutlastsLoss: what was waited for is not applied because it was
+// given up.
+func TestSubscriptionWaitOutlastsLoss(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		tail := startTail(t, store)
+		sub := tail.Subscribe("/registry/pods/")
+		load(t, store, sub, "/registry/pods/")
+		revision := put(t, store, "/registry/pods/a/x", "1")
+		synctest.Wait()
+		done := make(chan error, 1)
+		go func() { done <- sub.Wait(t.Context(), revision) }()
+		synctest.Wait()
+		sub.Reload()
+		synctest.Wait()
+		select {
+		case err := <-done:
+			t.Fatalf("Wait returned %v before the reload", err)
+		default:
+		}
+		if _, err := sub.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
+			t.Fatalf("Next: %v, want ErrLost", err)
+		}
+		load(t, store, sub, "/registry/pods/")
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 func TestSubscriptionLoss(t *testing.T) {
 	for _, c := range []struct {
 		name string
