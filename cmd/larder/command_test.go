@@ -73,6 +73,7 @@ func TestUnusable(t *testing.T) {
 		{"token file missing", []string{"--data-dir", dir, "--token-auth-file", "missing.csv"}, "missing.csv"},
 		{"client CA missing", []string{"--data-dir", dir, "--client-ca-file", "missing.crt"}, "missing.crt"},
 		{"certificate missing", []string{"--data-dir", dir, "--tls-cert-file", "missing.crt", "--tls-private-key-file", "missing.key"}, "missing.crt"},
+		{"admission configuration missing", []string{"--data-dir", dir, "--admission-control-config-file", "missing.yaml"}, "missing.yaml"},
 		{"signing key missing", []string{"--data-dir", dir, "--service-account-signing-key-file", "missing.key"}, "missing.key"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 	netutils "k8s.io/utils/net"
 
+	"github.com/larder-io/larder/internal/admission"
 	"github.com/larder-io/larder/internal/server"
 )
 
@@ -32,6 +33,8 @@ func newOptions() *options {
 	o.serving(o.sections.FlagSet("secure serving"))
 	o.authentication(o.sections.FlagSet("authentication"))
 	o.config.Authorization.AddFlags(o.sections.FlagSet("authorization"))
+	o.config.Admission = admission.NewOptions()
+	o.config.Admission.AddFlags(o.sections.FlagSet("admission"))
 	o.config.Audit = audit.NewAuditOptions()
 	o.config.Audit.AddFlags(o.sections.FlagSet("auditing"))
 	o.services(o.sections.FlagSet("misc"))

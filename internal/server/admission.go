@@ -1,28 +1,34 @@
 package server
 
 import (
-	"fmt"
+	"context"
+	"net/http"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/apiserver/pkg/admission/plugin/namespace/lifecycle"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/apiserver/pkg/server/healthz"
+
+	"github.com/larder-io/larder/internal/admission"
 )
 
-// newAdmission returns what every write passes: objects are made only in
-// namespaces that exist and are not ending, and the system namespaces stay.
-func newAdmission(client kubernetes.Interface, factory informers.SharedInformerFactory) (admission.Interface, error) {
-	immortal := sets.New(metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic)
-	plugin, err := lifecycle.NewLifecycle(immortal)
+// buildAdmission makes what every write passes and starts it: upstream's plugins have
+// goroutines from their construction on.
+func (s *Server) buildAdmission(ctx context.Context) (err error) {
+	p := &s.parts
+	if p.webhooks, err = admission.NewWebhooks(p.registry, p.loopback); err != nil {
+		return err
+	}
+	p.admission, err = admission.Load(admission.Config{
+		Options: s.config.Admission, Registry: p.registry, ClientConfig: p.loopback, Client: p.client,
+		Informers: p.informers, InformersEnd: p.unfollow, Authorizer: p.auth.Authorizer, Webhooks: p.webhooks,
+	})
 	if err != nil {
-		return nil, fmt.Errorf("server: admission: %w", err)
+		return err
 	}
-	plugin.SetExternalKubeClientSet(client)
-	plugin.SetExternalKubeInformerFactory(factory)
-	if err := plugin.ValidateInitialization(); err != nil {
-		return nil, fmt.Errorf("server: admission: %w", err)
-	}
-	return admission.NewChainHandler(plugin), nil
+	s.layers.start(ctx, "admission", p.admission.Run)
+	return nil
+}
+
+// admissionCheck has kube-apiserver's name.
+func (s *Server) admissionCheck() healthz.HealthChecker {
+	check := s.parts.admission.Check
+	return healthz.NamedCheck("poststarthook/start-apiserver-admission-initializer", func(*http.Request) error { return check() })
 }

@@ -35,7 +35,7 @@ func (s *Server) externalAddress() string {
 // from their construction on.
 func (s *Server) buildAuth(ctx context.Context) (err error) {
 	p := &s.parts
-	p.transport, p.following = newLateTransport(), make(chan struct{})
+	p.transport, p.following, p.unfollow = newLateTransport(), make(chan struct{}), make(chan struct{})
 	p.loopback = loopbackConfig(p.transport)
 	if p.client, p.informers, err = newClients(p.loopback); err != nil {
 		return err
@@ -63,12 +63,15 @@ func (s *Server) buildAuth(ctx context.Context) (err error) {
 }
 
 // build makes the parts that stand on the store. None of them runs yet.
-func (s *Server) build() (err error) {
+func (s *Server) build(ctx context.Context) (err error) {
 	p := &s.parts
 	if p.registry, err = s.newRegistry(); err != nil {
 		return err
 	}
 	s.metrics.attach(s.store, p.registry.Resources())
+	if err := s.buildAdmission(ctx); err != nil {
+		return err
+	}
 	p.bootstrap, err = bootstrap.New(bootstrap.Config{
 		Registry: p.registry, Client: p.client, Informers: p.informers,
 		PublicAddress: s.id.advertise, PublicPort: s.config.Serving.Port,
@@ -119,12 +122,8 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 
 func (s *Server) newDoor() (*httpapi.Server, error) {
 	p := &s.parts
-	admission, err := newAdmission(p.client, p.informers)
-	if err != nil {
-		return nil, err
-	}
 	version := Version()
-	hooks := hookChecks(p.bootstrap)
+	hooks := append(hookChecks(p.bootstrap), s.admissionCheck())
 	health := append([]healthz.HealthChecker{storeCheck("etcd", s.store.Health)}, hooks...)
 	ready := append([]healthz.HealthChecker{storeCheck("etcd-readiness", s.store.Health)}, s.ready.checks()...)
 	handlers := make(map[string]http.Handler)
@@ -138,7 +137,7 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 		Registry: p.registry, Listener: s.listener, TLS: p.certificates.config,
 		Authenticator: p.auth.Authenticator, Generation: p.auth.Generation, RequestHeader: p.auth.RequestHeader,
 		AnonymousByPath: p.auth.AnonymousByPath, Audiences: p.auth.Audiences, Authorizer: p.auth.Gate,
-		Admission: admission, Version: &version,
+		Admission: p.admission, Version: &version,
 		HealthChecks: health, LiveChecks: health, ReadyChecks: append(health[:len(health):len(health)], ready...),
 		RequestTimeout: s.config.Serving.RequestTimeout, MinRequestTimeout: s.config.Serving.MinRequestTimeout,
 	}
@@ -148,7 +147,7 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 	if p.audit != nil {
 		config.Audit, config.AuditPolicy = p.audit.Backend, p.audit.Policy
 	}
-	if err := s.extend(&config, admission); err != nil {
+	if err := s.extend(&config); err != nil {
 		return nil, err
 	}
 	if err := s.aggregate(&config); err != nil {

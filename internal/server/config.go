@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/server/options"
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 
+	"github.com/larder-io/larder/internal/admission"
 	"github.com/larder-io/larder/internal/auth"
 )
 
@@ -36,6 +37,10 @@ type Config struct {
 	// Signing says who signs service-account tokens. The zero value makes a key in
 	// DataDir/pki.
 	Signing auth.Signing
+
+	// Admission says which plugins decide what may be written; nil means those that
+	// kube-apiserver has by default.
+	Admission *admission.Options
 
 	// InFlight says how many requests are served at once.
 	InFlight InFlight
@@ -166,6 +171,9 @@ func (c *Config) Validate() error {
 	}
 	config := c.access(c.Authentication.ClientCert.ClientCA)
 	errs = append(errs, config.Validate())
+	if c.Admission != nil {
+		errs = append(errs, admission.Validate(c.Admission))
+	}
 	return errors.Join(errs...)
 }
 

@@ -1,4 +1,4 @@
-// Package server assembles a Larder process: store, registry, authentication,
+// Package server assembles a Larder process: store, registry, authentication, admission,
 // front door and bootstrap, started in that order and ended in the reverse one.
 //
 // # Life

@@ -3,7 +3,6 @@ package server
 import (
 	"fmt"
 
-	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
@@ -12,14 +11,14 @@ import (
 )
 
 // extend adds custom resources to what config serves.
-func (s *Server) extend(config *httpapi.Config, admission admission.Interface) (err error) {
+func (s *Server) extend(config *httpapi.Config) (err error) {
 	p := &s.parts
 	config.Discovery = aggregated.NewResourceManager("apis")
 	p.extensions, err = extension.New(extension.Config{
 		Registry:     p.registry,
 		ClientConfig: p.loopback,
 		Client:       p.client,
-		Admission:    admission,
+		Admission:    p.admission,
 		Authorizer:   p.auth.Authorizer,
 		Discovery:    config.Discovery.WithSource(aggregated.CRDSource),
 		Complete:     func() bool { return p.aggregator.Registered() },

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/internal/admission"
 	"github.com/larder-io/larder/internal/aggregator"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/extension"
@@ -83,7 +84,7 @@ func (s *Server) start(ctx context.Context) error {
 	if err := s.openStore(ctx); err != nil {
 		return err
 	}
-	if err := s.build(); err != nil {
+	if err := s.build(ctx); err != nil {
 		return err
 	}
 	if err := s.layers.wait(ctx, s.awaitStore); err != nil {
@@ -152,6 +153,9 @@ type parts struct {
 	certificates *certificates
 	informers    informers.SharedInformerFactory
 	following    chan struct{} // closed once the informers were started
+	unfollow     chan struct{} // closed to end them
+	webhooks     *admission.Webhooks
+	admission    *admission.Chain
 	registry     *registry.Registry
 	bootstrap    *bootstrap.Bootstrap
 	extensions   *extension.Extensions
@@ -175,9 +179,10 @@ func (s *Server) startLayers(ctx context.Context) {
 func (s *Server) startClients(ctx context.Context) {
 	p := &s.parts
 	s.layers.start(ctx, "informers", func(ctx context.Context) error {
-		p.informers.Start(ctx.Done())
+		p.informers.Start(p.unfollow)
 		close(p.following)
 		<-ctx.Done()
+		close(p.unfollow)
 		p.informers.Shutdown()
 		return nil
 	})
@@ -211,6 +216,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 			return fmt.Errorf("server: informer of %v: %w", kind, context.Cause(ctx))
 		}
 	}
+	p.admission.Open()
 	if err := p.extensions.WaitSynced(ctx); err != nil {
 		return fmt.Errorf("server: %w", err)
 	}

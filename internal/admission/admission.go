@@ -1,0 +1,291 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/initializer"
+	admissionmetrics "k8s.io/apiserver/pkg/admission/metrics"
+	webhookinit "k8s.io/apiserver/pkg/admission/plugin/webhook/initializer"
+	apiserverapi "k8s.io/apiserver/pkg/apis/apiserver"
+	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
+	apiserverv1alpha1 "k8s.io/apiserver/pkg/apis/apiserver/v1alpha1"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	basecompatibility "k8s.io/component-base/compatibility"
+	"k8s.io/kubernetes/pkg/controlplane"
+	controlplaneadmission "k8s.io/kubernetes/pkg/controlplane/apiserver/admission"
+	kubeadmission "k8s.io/kubernetes/pkg/kubeapiserver/admission"
+	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
+	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
+	quotainstall "k8s.io/kubernetes/pkg/quota/v1/install"
+
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// Options are kube-apiserver's flags of admission.
+type Options = kubeoptions.AdmissionOptions
+
+// NewOptions returns what kube-apiserver starts with when no flag is given.
+func NewOptions() *Options { return kubeoptions.NewAdmissionOptions() }
+
+// Config says what a [Chain] is built from. All fields but Options are required.
+type Config struct {
+	// Options say which plugins decide; nil means those that do by default.
+	Options *Options
+
+	Registry *registry.Registry
+
+	// ClientConfig and Client reach this very server.
+	ClientConfig *rest.Config
+	Client       kubernetes.Interface
+
+	// Informers are those that the server shares. Load asks for the ones that the
+	// plugins need; whoever owns them starts them, and closes InformersEnd to end those
+	// that are started later.
+	Informers    informers.SharedInformerFactory
+	InformersEnd <-chan struct{}
+
+	Authorizer authorizer.Authorizer
+	Webhooks   *Webhooks
+}
+
+func (c *Config) check() error {
+	if c.Registry == nil || c.ClientConfig == nil || c.Client == nil || c.Informers == nil || c.InformersEnd == nil || c.Authorizer == nil || c.Webhooks == nil {
+		return errors.New("admission: Config needs all its fields but Options")
+	}
+	return nil
+}
+
+// Chain is what every write passes. It implements admission.Interface for both phases.
+type Chain struct {
+	admission.Interface
+	admit    admission.MutationInterface
+	validate admission.ValidationInterface
+
+	mapper *restmapper.DeferredDiscoveryRESTMapper
+	gates  []*gate
+
+	// changing is the gate of mutating policies, nil while there is none yet.
+	changing atomic.Pointer[gate]
+
+	ended    chan struct{} // closed when Run ends: upstream's "drained"
+	informed chan struct{} // closed by Open
+	inform   func()
+	open     chan struct{} // closed once writes need not wait any longer
+	running  chan struct{} // closed when Run has begun
+}
+
+const (
+	// patience is how long writes wait for informers, as each plugin does
+	// (apiserver pkg/admission/handler.go).
+	patience = 10 * time.Second
+	// forget is how often the mapper gives up what it learnt of discovery
+	// (apiserver pkg/server/options/admission.go).
+	forget = 30 * time.Second
+)
+
+// Load reads the files that the options name and builds the chain.
+func Load(config Config) (*Chain, error) {
+	if config.Options == nil {
+		config.Options = NewOptions()
+	}
+	if err := config.check(); err != nil {
+		return nil, err
+	}
+	if err := Validate(config.Options); err != nil {
+		return nil, err
+	}
+	c := &Chain{ended: make(chan struct{}), informed: make(chan struct{}), open: make(chan struct{}), running: make(chan struct{})}
+	c.inform = sync.OnceFunc(func() { close(c.informed) })
+	if err := c.load(&config); err != nil {
+		close(c.ended)
+		return nil, fmt.Errorf("admission: %w", err)
+	}
+	return c, nil
+}
+
+// Validate checks what can be known of options without reading a file, and says what is
+// wrong as kube-apiserver does.
+func Validate(options *Options) error { return errors.Join(options.Validate()...) }
+
+// enabled lists the plugins that decide, in their order: apiserver
+// pkg/server/options/admission.go and kubernetes pkg/kubeapiserver/options/admission.go.
+func enabled(o *Options) []string {
+	generic := o.GenericAdmission
+	return slices.DeleteFunc(slices.Clone(generic.RecommendedPluginOrder), func(name string) bool {
+		if o.PluginNames != nil {
+			return !slices.Contains(o.PluginNames, name)
+		}
+		off := generic.DefaultOffPlugins.Has(name) || slices.Contains(generic.DisablePlugins, name)
+		return off && !slices.Contains(generic.EnablePlugins, name)
+	})
+}
+
+func (c *Chain) load(config *Config) error {
+	names := enabled(config.Options)
+	scheme, err := newConfigScheme()
+	if err != nil {
+		return err
+	}
+	provider, err := admission.ReadAdmissionConfiguration(names, config.Options.GenericAdmission.ConfigFile, scheme)
+	if err != nil {
+		return fmt.Errorf("failed to read plugin config: %w", err)
+	}
+	shared := newFactory(config)
+	initializers, err := c.initializers(config, shared)
+	if err != nil {
+		return err
+	}
+	decorators := admission.Decorators{
+		admission.DecoratorFunc(func(plugin admission.Interface, name string) admission.Interface {
+			return c.guard(plugin, name, config.Informers)
+		}),
+		admission.DecoratorFunc(admissionmetrics.WithControllerMetrics),
+	}
+	plugins, err := config.Options.GenericAdmission.Plugins.NewFromPlugins(names, provider, initializers, decorators)
+	if err != nil {
+		return err
+	}
+	c.Interface = admissionmetrics.WithStepMetrics(plugins)
+	c.admit, _ = c.Interface.(admission.MutationInterface)
+	c.validate, _ = c.Interface.(admission.ValidationInterface)
+	if c.admit == nil || c.validate == nil {
+		return fmt.Errorf("chain %T lacks a phase", c.Interface)
+	}
+	return nil
+}
+
+// newConfigScheme knows the kinds of --admission-control-config-file.
+func newConfigScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	return scheme, errors.Join(apiserverapi.AddToScheme(scheme), apiserverv1alpha1.AddToScheme(scheme), apiserverv1.AddToScheme(scheme))
+}
+
+// initializers are what gives the plugins what they want: kubernetes
+// pkg/controlplane/apiserver/config.go has the same.
+func (c *Chain) initializers(config *Config, shared informers.SharedInformerFactory) (admission.PluginInitializers, error) {
+	dynamicClient, err := dynamic.NewForConfig(config.ClientConfig)
+	if err != nil {
+		return nil, err
+	}
+	quotas, err := quotainstall.NewQuotaConfigurationForAdmission(shared, controlplane.DefaultAPIResourceConfigSource())
+	if err != nil {
+		return nil, err
+	}
+	kube, err := new(kubeadmission.Config).New()
+	if err != nil {
+		return nil, err
+	}
+	c.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(config.Client.Discovery()))
+	effective := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
+	client := thrifty{config.Client, c.changesNothing}
+	generic := initializer.New(client, dynamicClient, shared, config.Authorizer, utilfeature.DefaultFeatureGate, effective, c.ended, c.mapper)
+	hooks := webhookinit.NewPluginInitializer(config.Webhooks.Auth, config.Webhooks)
+	control := controlplaneadmission.NewPluginInitializer(quotas, exclusion.Excluded())
+	return append(admission.PluginInitializers{generic, hooks, control}, kube...), nil
+}
+
+// changesNothing reports whether no mutating policy is bound, as far as is known.
+func (c *Chain) changesNothing() bool {
+	g := c.changing.Load()
+	return g == nil || g.objects.Load() == 0
+}
+
+// Run keeps what the plugins know current until ctx ends. It must be called once, if
+// only with an ended context.
+func (c *Chain) Run(ctx context.Context) error {
+	defer close(c.ended)
+	close(c.running)
+	var group errgroup.Group
+	group.Go(func() error {
+		defer close(c.open)
+		bounded, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		c.awaitInformers(bounded)
+		return nil
+	})
+	group.Go(func() error {
+		wait.UntilWithContext(ctx, func(context.Context) { c.mapper.Reset() }, forget)
+		return nil
+	})
+	return group.Wait()
+}
+
+func (c *Chain) awaitInformers(ctx context.Context) {
+	select {
+	case <-c.informed:
+	case <-ctx.Done():
+		return
+	}
+	for _, g := range c.gates {
+		select {
+		case <-g.synced:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Open says that the informers have synced: writes need not wait for them any longer.
+func (c *Chain) Open() { c.inform() }
+
+// Check fails until Run has begun: kube-apiserver's health check
+// poststarthook/start-apiserver-admission-initializer.
+func (c *Chain) Check() error {
+	select {
+	case <-c.running:
+		return nil
+	default:
+		return errNotFinished
+	}
+}
+
+// errNotFinished has the text of kube-apiserver's health check.
+var errNotFinished = errors.New("not finished")
+
+// Admit implements admission.MutationInterface.
+func (c *Chain) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	c.await(ctx)
+	return c.admit.Admit(ctx, a, o)
+}
+
+// Validate implements admission.ValidationInterface.
+func (c *Chain) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	c.await(ctx)
+	return c.validate.Validate(ctx, a, o)
+}
+
+// await blocks until writes need not wait. What comes before Run waits for it: the
+// process's own clients are built first.
+func (c *Chain) await(ctx context.Context) {
+	select {
+	case <-c.open:
+		return
+	default:
+	}
+	select {
+	case <-c.open:
+	case <-ctx.Done():
+	}
+}
+
+// discard reports an error that nobody can be told of.
+func discard(err error) { utilruntime.HandleError(fmt.Errorf("admission: %w", err)) }

@@ -1,0 +1,102 @@
+package admission
+
+import (
+	"context"
+	"sync/atomic"
+
+	"k8s.io/apiserver/pkg/admission"
+	mutatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
+	validatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	mutatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
+	validatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+)
+
+// gate is a plugin that is asked only while there are objects without which it decides
+// nothing. What it knows of them is as old as what the plugin itself does: both hear of
+// them from one informer.
+type gate struct {
+	admission.Interface
+	admit    admission.MutationInterface   // nil if the plugin changes nothing
+	validate admission.ValidationInterface // nil if the plugin refuses nothing
+
+	synced  <-chan struct{} // closed once count is that of all objects there were
+	objects atomic.Int64
+}
+
+// guard puts a gate before the plugins of policies and webhooks, as long as their
+// configuration can come from nowhere but the API.
+func (c *Chain) guard(plugin admission.Interface, name string, shared informers.SharedInformerFactory) admission.Interface {
+	if utilfeature.DefaultFeatureGate.Enabled(features.ManifestBasedAdmissionControlConfig) {
+		return plugin
+	}
+	configured := shared.Admissionregistration().V1()
+	var informer cache.SharedIndexInformer
+	switch name {
+	case mutatingwebhook.PluginName:
+		informer = configured.MutatingWebhookConfigurations().Informer()
+	case validatingwebhook.PluginName:
+		informer = configured.ValidatingWebhookConfigurations().Informer()
+	case mutatingpolicy.PluginName: // a policy that nothing binds does nothing
+		informer = configured.MutatingAdmissionPolicyBindings().Informer()
+	case validatingpolicy.PluginName:
+		informer = configured.ValidatingAdmissionPolicyBindings().Informer()
+	default:
+		return plugin
+	}
+	g, err := newGate(plugin, informer)
+	if err != nil {
+		discard(err)
+		return plugin
+	}
+	c.gates = append(c.gates, g)
+	if name == mutatingpolicy.PluginName {
+		c.changing.Store(g)
+	}
+	return g
+}
+
+func newGate(plugin admission.Interface, informer cache.SharedIndexInformer) (*gate, error) {
+	g := &gate{Interface: plugin}
+	g.admit, _ = plugin.(admission.MutationInterface)
+	g.validate, _ = plugin.(admission.ValidationInterface)
+	registration, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(any) { g.objects.Add(1) },
+		DeleteFunc: func(any) { g.objects.Add(-1) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	g.synced = registration.HasSyncedChecker().Done()
+	return g, nil
+}
+
+// idle reports whether the plugin has nothing to go by. Before that is known the plugin
+// decides, which waits itself where it must.
+func (g *gate) idle() bool {
+	select {
+	case <-g.synced:
+		return g.objects.Load() == 0
+	default:
+		return false
+	}
+}
+
+// Admit implements admission.MutationInterface.
+func (g *gate) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if g.admit == nil || g.idle() {
+		return nil
+	}
+	return g.admit.Admit(ctx, a, o)
+}
+
+// Validate implements admission.ValidationInterface.
+func (g *gate) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	if g.validate == nil || g.idle() {
+		return nil
+	}
+	return g.validate.Validate(ctx, a, o)
+}

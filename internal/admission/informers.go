@@ -1,0 +1,112 @@
+package admission
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/informers/core"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// factory is the server's informers, but for those of resources that come in great
+// numbers: these hold nothing.
+type factory struct {
+	informers.SharedInformerFactory
+	registry *registry.Registry
+	end      <-chan struct{}
+}
+
+func newFactory(config *Config) informers.SharedInformerFactory {
+	return factory{SharedInformerFactory: config.Informers, registry: config.Registry, end: config.InformersEnd}
+}
+
+// Start implements informers.SharedInformerFactory. A policy starts the informer of its
+// parameters, which others share, so it does not end with the policy.
+func (f factory) Start(<-chan struct{}) { f.SharedInformerFactory.Start(f.end) }
+
+// Core implements informers.SharedInformerFactory.
+func (f factory) Core() core.Interface { return coreGroup{f.SharedInformerFactory.Core(), f.registry} }
+
+type coreGroup struct {
+	core.Interface
+	registry *registry.Registry
+}
+
+// V1 implements core.Interface.
+func (g coreGroup) V1() coreinformers.Interface {
+	return coreV1{g.Interface.V1(), g.registry}
+}
+
+type coreV1 struct {
+	coreinformers.Interface
+	registry *registry.Registry
+}
+
+// Nodes implements coreinformers.Interface.
+func (v coreV1) Nodes() coreinformers.NodeInformer {
+	return onDemand[corelisters.NodeLister]{newStore[corev1.Node](v.registry, "nodes"), corelisters.NewNodeLister}
+}
+
+// PersistentVolumeClaims implements coreinformers.Interface.
+func (v coreV1) PersistentVolumeClaims() coreinformers.PersistentVolumeClaimInformer {
+	return onDemand[corelisters.PersistentVolumeClaimLister]{
+		newStore[corev1.PersistentVolumeClaim](v.registry, "persistentvolumeclaims"), corelisters.NewPersistentVolumeClaimLister}
+}
+
+// PersistentVolumes implements coreinformers.Interface.
+func (v coreV1) PersistentVolumes() coreinformers.PersistentVolumeInformer {
+	return onDemand[corelisters.PersistentVolumeLister]{
+		newStore[corev1.PersistentVolume](v.registry, "persistentvolumes"), corelisters.NewPersistentVolumeLister}
+}
+
+// Pods implements coreinformers.Interface.
+func (v coreV1) Pods() coreinformers.PodInformer {
+	return onDemand[corelisters.PodLister]{newStore[corev1.Pod](v.registry, "pods"), corelisters.NewPodLister}
+}
+
+// Secrets implements coreinformers.Interface.
+func (v coreV1) Secrets() coreinformers.SecretInformer {
+	return onDemand[corelisters.SecretLister]{newStore[corev1.Secret](v.registry, "secrets"), corelisters.NewSecretLister}
+}
+
+// ServiceAccounts implements coreinformers.Interface.
+func (v coreV1) ServiceAccounts() coreinformers.ServiceAccountInformer {
+	return onDemand[corelisters.ServiceAccountLister]{
+		newStore[corev1.ServiceAccount](v.registry, "serviceaccounts"), corelisters.NewServiceAccountLister}
+}
+
+// Services implements coreinformers.Interface.
+func (v coreV1) Services() coreinformers.ServiceInformer {
+	return onDemand[corelisters.ServiceLister]{newStore[corev1.Service](v.registry, "services"), corelisters.NewServiceLister}
+}
+
+// onDemand is an informer that holds nothing: its lister, an L, reads a store.
+type onDemand[L any] struct {
+	store  *store
+	lister func(cache.Indexer) L
+}
+
+// Informer implements the informers of all resources.
+func (d onDemand[L]) Informer() cache.SharedIndexInformer { return hollow{store: d.store} }
+
+// Lister implements the informers of all resources.
+func (d onDemand[L]) Lister() L { return d.lister(d.store) }
+
+// hollow is an informer as far as plugins use one: it has synced once the cache behind
+// it has loaded, and cannot be followed.
+type hollow struct {
+	cache.SharedIndexInformer // nil
+	store                     *store
+}
+
+// HasSynced implements cache.SharedInformer.
+func (h hollow) HasSynced() bool { return h.store.view.Resource.Ready() }
+
+// GetStore implements cache.SharedInformer.
+func (h hollow) GetStore() cache.Store { return h.store }
+
+// GetIndexer implements cache.SharedIndexInformer.
+func (h hollow) GetIndexer() cache.Indexer { return h.store }

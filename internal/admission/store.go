@@ -1,0 +1,125 @@
+package admission
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/client-go/tools/cache"
+
+	larder "github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// storeTimeout bounds what one question may take where the registry's cache has no
+// answer and the database is asked.
+const storeTimeout = 10 * time.Second
+
+// store is as much of a cache.Indexer as listers use, over the registry's cache of one
+// resource. Each object is decoded when it is asked for and belongs to who asked. It is
+// as new as the cache is at the moment, and so at least as new as an informer's would be.
+type store struct {
+	cache.Indexer // nil: nothing is written, and there is one index
+
+	view   *registry.View
+	decode func(body []byte) (any, error)
+}
+
+// message is a type whose pointers decode protobuf.
+type message[T any] interface {
+	*T
+	Unmarshal(body []byte) error
+}
+
+// newStore returns the store of a resource of the core group, whose objects are Ts.
+func newStore[T any, P message[T]](r *registry.Registry, resource string) *store {
+	return &store{
+		view: r.Endpoint(corev1.SchemeGroupVersion.WithResource(resource), "").View,
+		decode: func(body []byte) (any, error) {
+			object := P(new(T))
+			if err := object.Unmarshal(body); err != nil {
+				return nil, err
+			}
+			return object, nil
+		},
+	}
+}
+
+// GetByKey implements cache.Store.
+func (s *store) GetByKey(key string) (item any, exists bool, err error) {
+	namespace, name, err := cache.SplitMetaNamespaceKey(key)
+	if err != nil {
+		return nil, false, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	defer cancel()
+	o, err := s.view.Resource.Get(ctx, registry.Scope{Namespace: namespace, Name: name}, "0")
+	switch {
+	case storage.IsNotFound(err):
+		return nil, false, nil
+	case err != nil:
+		return nil, false, s.failed(err)
+	}
+	item, err = s.object(o)
+	return item, err == nil, err
+}
+
+// List implements cache.Store. Objects that cannot be read are left out, as the method
+// has no error.
+func (s *store) List() []any {
+	items, err := s.list("")
+	if err != nil {
+		discard(err)
+	}
+	return items
+}
+
+// Index implements cache.Indexer for the index of namespaces.
+func (s *store) Index(index string, object any) ([]any, error) {
+	if index != cache.NamespaceIndex {
+		return nil, fmt.Errorf("admission: no index %q", index)
+	}
+	m, err := meta.Accessor(object)
+	if err != nil {
+		return nil, fmt.Errorf("admission: %w", err)
+	}
+	return s.list(m.GetNamespace())
+}
+
+func (s *store) list(namespace string) ([]any, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
+	defer cancel()
+	q := registry.ListRequest{Scope: registry.Scope{Namespace: namespace}, ResourceVersion: "0"}
+	listing, err := s.view.Resource.List(ctx, q, nil)
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	items := make([]any, 0, len(listing.Objects))
+	for _, o := range listing.Objects {
+		item, err := s.object(o)
+		if err != nil {
+			return items, err
+		}
+		items = append(items, item)
+	}
+	return items, nil
+}
+
+func (s *store) object(o *larder.Object) (any, error) {
+	body, err := s.view.Form(registry.Protobuf, registry.Full).Item(o)
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	item, err := s.decode(body)
+	if err != nil {
+		return nil, s.failed(err)
+	}
+	return item, nil
+}
+
+func (s *store) failed(err error) error {
+	return fmt.Errorf("admission: %s: %w", s.view.Resource.GroupResource, err)
+}
