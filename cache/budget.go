@@ -17,12 +17,17 @@ import (
 // would otherwise have everything dropped just before he asks for it. Frames, which
 // are new by nature and which all watchers are about to ask for, are kept in any case, as
 // is what costs much to make; what is neither goes first.
+//
+// A share of a Budget is a Budget for some of the caches. Nothing that other caches keep
+// takes anything from it; they have what it does not use.
 type Budget struct {
 	limit  int64
 	growth *Growth // nil: the limit does not grow
+	whole  *Budget // of which this is a share; nil: none, or one that need not know
 
 	total   atomic.Int64  // of encodings and frames, with what keeping them costs
 	history atomic.Int64  // of Logs
+	shares  atomic.Int64  // what shares of this take of both
 	bodies  atomic.Int64  // of the present objects of all caches
 	round   atomic.Uint32 // counts the times that a limit's worth was not kept
 
@@ -42,6 +47,17 @@ const (
 
 // NewBudget allows limit bytes; 0 or less means no limit.
 func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
+
+// NewShare returns a Budget of its own limit, 0 or less of which keeps nothing. What it takes
+// counts in b, if that has a limit that does not grow: the caches that share b give up for
+// it what is more than the rest.
+func (b *Budget) NewShare(limit int64) *Budget {
+	share := NewBudget(max(limit, 1))
+	if b.limit > 0 {
+		share.whole = b
+	}
+	return share
+}
 
 // Growth says how a Budget follows the bodies: encodings and frames may take half as much
 // as the bodies do, and with the past twice as much.
@@ -66,20 +82,36 @@ func (b *Budget) Limit() int64 {
 	if g := b.growth; g != nil {
 		return min(max(g.Encodings, b.bodies.Load()/2), g.Most)
 	}
-	return b.limit
+	return b.rest()
 }
 
-// all is the number of bytes allowed for those and the past, 0 or less for no limit.
-func (b *Budget) all() int64 {
+// LimitOfAll is the number of bytes allowed for those and the past, 0 or less for no limit.
+func (b *Budget) LimitOfAll() int64 {
 	if g := b.growth; g != nil {
 		return min(max(g.All, 2*b.bodies.Load()), g.Most)
 	}
-	return b.limit
+	return b.rest()
+}
+
+// rest is what shares leave of a limit that does not grow.
+func (b *Budget) rest() int64 {
+	if b.limit <= 0 {
+		return 0
+	}
+	return max(b.limit-b.shares.Load(), 1)
+}
+
+// count adds to one of the Budget's sums what is kept, or given up.
+func (b *Budget) count(sum *atomic.Int64, bytes int64) int64 {
+	if b.whole != nil {
+		b.whole.shares.Add(bytes)
+	}
+	return sum.Add(bytes)
 }
 
 // over says how far a limit is exceeded if more is added.
 func (b *Budget) over(more int64) int64 {
-	limit, all := b.Limit(), b.all()
+	limit, all := b.Limit(), b.LimitOfAll()
 	if limit <= 0 {
 		return 0
 	}
@@ -97,18 +129,31 @@ func (b *Budget) used(s *stored) {
 
 // add publishes s in its cell if there is room, or room can be made.
 func (b *Budget) add(owner *cells, s *stored) {
+	if b.addAlone(owner, s) && b.whole != nil {
+		b.whole.yield()
+	}
+}
+
+// addAlone is add that leaves the Budget alone of which this is a share, and reports
+// whether s was published.
+func (b *Budget) addAlone(owner *cells, s *stored) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	// retire sets the flag before it looks for bytes to drop, so either this
 	// sees the flag or retire sees the bytes.
-	if owner.retired.Load() || !b.roomLocked(s.cost(), s.urgent) {
-		return
+	if owner.retired.Load() {
+		return false
+	}
+	if !b.roomLocked(s.cost(), s.urgent) {
+		s.schema.Refuse()
+		return false
 	}
 	s.round.Store(b.round.Load())
 	b.appendLocked(s)
-	s.count.Add(int64(len(s.bytes)))
-	b.total.Add(s.cost())
+	s.counted().Add(int64(len(s.bytes)))
+	b.count(&b.total, s.cost())
 	s.cell.kept.Store(s)
+	return true
 }
 
 // Admits makes room for an encoding of about size bytes, as keeping one does, and
@@ -137,7 +182,7 @@ func (b *Budget) roomLocked(cost int64, urgent bool) bool {
 		}
 		idle := b.round.Load()-s.round.Load() >= idleRounds
 		if idle || tries >= maxUrgent || tries >= maxTries && !s.urgent {
-			b.dropLocked(s)
+			b.evictLocked(s)
 		} else {
 			b.unlinkLocked(s)
 			b.appendLocked(s)
@@ -157,20 +202,32 @@ func (b *Budget) refuseLocked(cost int64) {
 
 // addHistory counts bytes that a Log holds, or holds no more. Encodings make room.
 func (b *Budget) addHistory(bytes int64) {
-	b.history.Add(bytes)
-	if bytes <= 0 || b.over(0) == 0 {
+	b.count(&b.history, bytes)
+	if bytes <= 0 {
+		return
+	}
+	b.yield()
+	if b.whole != nil {
+		b.whole.yield()
+	}
+}
+
+// yield drops encodings, whatever their use, until what is kept is within the limits, or
+// none are left.
+func (b *Budget) yield() {
+	if b.over(0) == 0 {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for b.oldest != nil && b.over(0) > 0 {
-		b.dropLocked(b.oldest)
+		b.evictLocked(b.oldest)
 	}
 }
 
 // exhausted reports whether Logs alone exceed the limit if more is added.
 func (b *Budget) exhausted(more int64) bool {
-	all := b.all()
+	all := b.LimitOfAll()
 	return all > 0 && b.history.Load()+more > all
 }
 
@@ -198,10 +255,20 @@ func (b *Budget) unlinkLocked(s *stored) {
 	s.older, s.newer = nil, nil
 }
 
+// evictLocked drops s for want of room.
+func (b *Budget) evictLocked(s *stored) {
+	if s.frame {
+		s.schema.pressure.frames.Add(1)
+	} else {
+		s.schema.pressure.encodings.Add(1)
+	}
+	b.dropLocked(s)
+}
+
 func (b *Budget) dropLocked(s *stored) {
 	b.unlinkLocked(s)
-	s.count.Add(-int64(len(s.bytes)))
-	total := b.total.Add(-s.cost())
+	s.counted().Add(-int64(len(s.bytes)))
+	total := b.count(&b.total, -s.cost())
 	if invariants.Enabled {
 		invariants.Assertf(total >= 0, "cache: budget below zero: %d", total)
 		invariants.Assertf(s.cell.kept.Load() == s, "cache: dropped an encoding that is not kept")
@@ -209,4 +276,4 @@ func (b *Budget) dropLocked(s *stored) {
 	s.cell.kept.Store(nil)
 }
 
-func (s *stored) cost() int64 { return int64(cap(s.bytes)) + storedOverhead }
+func (s *stored) cost() int64 { return int64(s.room) + storedOverhead }

@@ -130,15 +130,15 @@ func TestBudgetGrows(t *testing.T) {
 		body := make([]byte, 1250)
 		c.Reset([]*Object{NewObject(ObjectConfig{Key: "a", Revision: 1, Body: body}, schema)}, 1)
 		caches = append(caches, c)
-		if budget.Limit() != want.encodings || budget.all() != want.all {
-			t.Errorf("limit %d and %d, want %d", budget.Limit(), budget.all(), want)
+		if budget.Limit() != want.encodings || budget.LimitOfAll() != want.all {
+			t.Errorf("limit %d and %d, want %d", budget.Limit(), budget.LimitOfAll(), want)
 		}
 	}
 	for _, c := range caches {
 		c.Apply(Batch{Revision: 2, Changes: []Change{{Key: "a"}}})
 	}
-	if budget.Limit() != 700 || budget.all() != 1000 {
-		t.Errorf("limit %d and %d for nothing", budget.Limit(), budget.all())
+	if budget.Limit() != 700 || budget.LimitOfAll() != 1000 {
+		t.Errorf("limit %d and %d for nothing", budget.Limit(), budget.LimitOfAll())
 	}
 }
 

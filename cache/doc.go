@@ -22,7 +22,7 @@
 // An Object is one stored value, encoded and ready to serve: its key, its
 // revision, its labels and selectable fields in a compact form, and one
 // canonical encoding. Other encodings are made when first asked for, shared by
-// all who ask, and kept as far as a [Budget] allows.
+// all who ask, and kept as far as a [Budget] allows, which several caches may share.
 //
 // A List that pins the value of an indexed field or label looks only at what has that
 // value; of several indexes it takes the one that leads to the fewest objects. Indexes
@@ -67,7 +67,7 @@
 // lock. What is indented is taken while what stands above it is held:
 //
 //	Cache.mu          the writer: Apply, Reset, Forget
-//		Budget.mu
+//		Budget.mu     of one Budget at a time
 //	cell.mu           one encoding while it is made
 //		cell.mu       of another encoding that its encoder asks for
 //		Schema.mu     names of fields, learned at ingest

@@ -32,7 +32,8 @@ type cell struct {
 
 // account says where bytes count.
 type account struct {
-	count *atomic.Int64
+	schema *Schema
+	frame  bool // of an event
 	// urgent bytes are kept even if others must go that are in use: many are about to
 	// ask for them, or they cost much to make.
 	urgent bool
@@ -44,8 +45,17 @@ type stored struct {
 	cell  *cell
 	account
 	round atomic.Uint32 // of the budget, when the bytes were last used
+	room  uint32        // what is allocated for the bytes
 
 	older, newer *stored // guarded by Budget.mu
+}
+
+// counted is the sum that has the bytes.
+func (s *stored) counted() *atomic.Int64 {
+	if s.frame {
+		return &s.schema.frames
+	}
+	return &s.schema.counts[s.cell.number]
 }
 
 func (cs *cells) find(number uint32, budget *Budget) ([]byte, bool) {
@@ -82,7 +92,7 @@ func (cs *cells) cell(number uint32) *cell {
 
 // fill makes the bytes of a number and keeps them if the budget allows. When
 // several callers meet, one makes and the others wait.
-func (cs *cells) fill(number uint32, budget *Budget, a account, build func() ([]byte, error)) ([]byte, error) {
+func (cs *cells) fill(number uint32, a account, build func() ([]byte, error)) ([]byte, error) {
 	c := cs.cell(number)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,8 +103,8 @@ func (cs *cells) fill(number uint32, budget *Budget, a account, build func() ([]
 	if err != nil {
 		return nil, err
 	}
-	b = trim(b)
-	budget.add(cs, &stored{bytes: b, cell: c, account: a})
+	b, room := trim(b)
+	a.schema.budget.add(cs, &stored{bytes: b, cell: c, account: a, room: room})
 	return b, nil
 }
 

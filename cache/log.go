@@ -36,7 +36,7 @@ func (e *Event) Frame(key FrameKey, build func() ([]byte, error)) ([]byte, error
 	if b, ok := e.frames.find(uint32(key), s.budget); ok {
 		return b, nil
 	}
-	return e.frames.fill(uint32(key), s.budget, account{count: &s.frames, urgent: true}, build)
+	return e.frames.fill(uint32(key), account{schema: s, frame: true, urgent: true}, build)
 }
 
 // Key is the key of the object that changed.
@@ -254,12 +254,15 @@ func (l *Log) forget(now int64, adding int, cost int64) {
 		e := l.ring.at(first)
 		length := int(next-first) + adding
 		tooMany := length > l.config.MaxEvents || l.bytes.Load()+cost > l.config.MaxBytes
-		tooOld := length > l.config.MinEvents &&
-			(e.time < now-int64(l.config.KeepFor) || e.schema().budget.exhausted(cost))
-		if !tooMany && !tooOld {
+		old := e.time < now-int64(l.config.KeepFor)
+		dear := !old && length > l.config.MinEvents && e.schema().budget.exhausted(cost)
+		if !tooMany && !dear && !(old && length > l.config.MinEvents) {
 			return
 		}
-		first = l.forgetRevision(first)
+		from := first
+		if first = l.forgetRevision(first); dear && !tooMany {
+			e.schema().pressure.events.Add(int64(first - from))
+		}
 	}
 }
 

@@ -71,19 +71,20 @@ func NewObject(config ObjectConfig, schema *Schema) *Object {
 		o.poison = &poison{config.Err}
 		return o
 	}
-	o.body = trim(config.Body)
+	o.body, _ = trim(config.Body)
 	o.meta = string(packSize(packFields(meta, config.Fields, o), config.Stored))
 	o.labels = schema.sets.intern(packLabels(space[:0], config.Labels))
 	return o
 }
 
-// trim gives body without spare capacity worth keeping: an encoder that grew its
-// buffer by doubling would otherwise cost up to twice the bytes for good.
-func trim(body []byte) []byte {
+// trim gives body without spare capacity worth keeping, and the room that it takes: an
+// encoder that grew its buffer by doubling would otherwise cost up to twice the bytes for
+// good.
+func trim(body []byte) ([]byte, uint32) {
 	if spare := cap(body) - len(body); spare > len(body)/8+16 {
-		return bytes.Clone(body)
+		body = bytes.Clone(body)
 	}
-	return body[:len(body):len(body)]
+	return body[:len(body):len(body)], uint32(cap(body))
 }
 
 func (o *Object) setKey(key string) { o.meta, o.cells.extra = key, uint32(len(key)) }
@@ -137,20 +138,20 @@ func (o *Object) Fields() fields.Fields { return (*objectFields)(o) }
 // failed and is not kept. Encode may ask for other encodings of the object, though
 // not in a circle.
 func (o *Object) Encoding(id EncodingID, encode func(*Object) ([]byte, error)) ([]byte, error) {
-	return o.encoding(id, account{count: &o.schema.counts[id]}, encode)
+	return o.encoding(id, account{schema: o.schema}, encode)
 }
 
 // DearEncoding is Encoding for what costs much to make for what it takes to keep: others
 // give way to it although they are in use.
 func (o *Object) DearEncoding(id EncodingID, encode func(*Object) ([]byte, error)) ([]byte, error) {
-	return o.encoding(id, account{count: &o.schema.counts[id], urgent: true}, encode)
+	return o.encoding(id, account{schema: o.schema, urgent: true}, encode)
 }
 
 func (o *Object) encoding(id EncodingID, a account, encode func(*Object) ([]byte, error)) ([]byte, error) {
 	if b, ok := o.cells.find(uint32(id), o.schema.budget); ok {
 		return b, nil
 	}
-	return o.cells.fill(uint32(id), o.schema.budget, a, func() ([]byte, error) { return encode(o) })
+	return o.cells.fill(uint32(id), a, func() ([]byte, error) { return encode(o) })
 }
 
 func (o *Object) field(name string) string {

@@ -42,6 +42,8 @@ type Schema struct {
 	counts  [256]atomic.Int64 // bytes kept, by EncodingID
 	frames  atomic.Int64      // bytes kept in frames of events
 
+	pressure struct{ encodings, frames, events, refused atomic.Int64 } // see Pressure
+
 	fields atomic.Pointer[[]string] // never changed in place
 
 	mu sync.Mutex // serialises additions to fields
@@ -69,6 +71,24 @@ func (s *Schema) EncodingBytes(id EncodingID) int64 { return s.counts[id].Load()
 
 // FrameBytes is the number of bytes kept in frames of events.
 func (s *Schema) FrameBytes() int64 { return s.frames.Load() }
+
+// Pressure counts what the Budget cost a resource since the start.
+type Pressure struct {
+	// Encodings, Frames and Events of the past were given up before their time.
+	Encodings, Frames, Events int64
+	// Refused encodings were made and not kept.
+	Refused int64
+}
+
+// Pressure is what was not kept for want of room.
+func (s *Schema) Pressure() Pressure {
+	p := &s.pressure
+	return Pressure{p.encodings.Load(), p.frames.Load(), p.events.Load(), p.refused.Load()}
+}
+
+// Refuse counts an encoding that was made and not kept for want of room, for those who
+// know beforehand and make it elsewhere.
+func (s *Schema) Refuse() { s.pressure.refused.Add(1) }
 
 // fieldIndex is the place of a field in every object's packed values, or -1.
 func (s *Schema) fieldIndex(name string) int {

@@ -21,12 +21,14 @@ type collector struct {
 	bytes, history, watchers, watchSets *prometheus.Desc
 	decodes, ingested, offered          *prometheus.Desc
 	events, stored, audits              *prometheus.Desc
+	dropped, refused                    *prometheus.Desc
 }
 
 // collectors report what the server itself has.
 func (s *Server) collectors() []prometheus.Collector {
 	return []prometheus.Collector{
-		newCollector(s.config.Registry), newAccessCollector(&s.access), newStitcherBytes(s.stitcher), newStitcherMade(s.stitcher), newBuildInfo(s.config.Version),
+		newCollector(s.config.Registry), newBudgetCollector(s.config.Registry), newAccessCollector(&s.access),
+		newStitcherBytes(s.stitcher), newStitcherMade(s.stitcher), newBuildInfo(s.config.Version),
 	}
 }
 
@@ -49,6 +51,8 @@ func newCollector(r *registry.Registry) *collector {
 		stored:         desc("apiserver_resource_size_estimate_bytes", "Estimated size of stored objects in database. Estimate is based on sum of last observed sizes of serialized objects."),
 		audits:         desc("apiserver_storage_consistency_checks_total", "Counter for status of consistency checks between etcd and watch cache", "status"),
 		bytes:          desc("larder_cache_bytes", "Bytes that the cache holds, by what they are: canonical encodings, encodings made on demand, frames of events, or objects that only the event history still needs.", "of"),
+		dropped:        desc("larder_cache_dropped_total", "Counter of what the cache gave up before its time for want of room: encodings made on demand, frames of events, or events of the history.", "of"),
+		refused:        desc("larder_cache_refused_total", "Counter of encodings that were made on demand and not kept for want of room."),
 		history:        desc("larder_cache_history_events", "Number of past events that watches can still start from."),
 		watchers:       desc("larder_watchers", "Number of open watches."),
 		watchSets:      desc("larder_watcher_groups", "Number of different selections among open watches. Each is evaluated once per event."),
@@ -98,7 +102,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.storageObjects, c.objects, c.version, c.received, c.terminated, c.initialised,
 		c.bytes, c.history, c.watchers, c.watchSets, c.decodes, c.ingested, c.offered,
-		c.events, c.stored, c.audits,
+		c.events, c.stored, c.audits, c.dropped, c.refused,
 	} {
 		ch <- d
 	}
@@ -135,6 +139,11 @@ func (c *collector) collect(ch chan<- prometheus.Metric, r *registry.Resource) {
 	emit(c.audits, counter, float64(audits.Equal), "success")
 	emit(c.audits, counter, float64(audits.Different), "failure")
 	emit(c.audits, counter, float64(audits.Failed), "error")
+	pressure := r.Cache.Schema().Pressure()
+	emit(c.dropped, counter, float64(pressure.Encodings), "encodings")
+	emit(c.dropped, counter, float64(pressure.Frames), "frames")
+	emit(c.dropped, counter, float64(pressure.Events), "history")
+	emit(c.refused, counter, float64(pressure.Refused))
 	if !r.Cache.Ready() {
 		return
 	}

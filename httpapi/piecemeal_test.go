@@ -6,20 +6,37 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/larder-io/larder/internal/registry"
 )
 
 // TestPiecemealLists reads large lists for which there is no room, for some, and for all,
-// and wants what upstream answers; in chunks if items are made for the answer.
+// in the cache or in the resource's share of it, and wants what upstream answers; in chunks
+// if items are made for the answer.
 func TestPiecemealLists(t *testing.T) {
 	const (
 		enough = 1 << 30
 		some   = 1 << 20
 		none   = 1
 	)
-	for _, room := range []int64{enough, some, none} {
-		t.Run(fmt.Sprint(room), func(t *testing.T) {
-			p := newPair(t, func(c *registry.Config) { c.CacheBytes = room })
+	whole := func(room int64) func(*registry.Config) {
+		return func(c *registry.Config) { c.CacheBytes = room }
+	}
+	share := func(room int64) func(*registry.Config) {
+		return func(c *registry.Config) {
+			c.CacheShares = map[schema.GroupResource]int64{{Resource: "configmaps"}: room}
+		}
+	}
+	for name, test := range map[string]struct {
+		room   int64
+		config func(*registry.Config)
+	}{
+		"enough": {enough, whole(enough)}, "some": {some, whole(some)}, "none": {none, whole(none)},
+		"a share of some": {some, share(some)}, "a share of none": {none, share(none)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, room := newPair(t, test.config), test.room
 			p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
 			for n := range 60 {
 				half := strings.Repeat(fmt.Sprintf(`<%d>\n\"\\`, n), 700)
@@ -41,6 +58,17 @@ func TestPiecemealLists(t *testing.T) {
 			a := p.ours.must(t, call{method: "GET", path: configmaps, header: map[string]string{"Accept": "application/json"}})
 			if room == enough && a.header.Get("Content-Length") != fmt.Sprint(len(a.body)) {
 				t.Errorf("a list that is kept announces %q of %d", a.header.Get("Content-Length"), len(a.body))
+			}
+			refused := 0
+			for _, r := range p.ours.registry.Resources() {
+				if n := int(r.Cache.Schema().Pressure().Refused); r.GroupResource.String() == "configmaps" {
+					refused = n
+				} else if room == enough && n > 0 {
+					t.Errorf("%d encodings of %s were not kept", n, r.GroupResource)
+				}
+			}
+			if (refused > 0) != (room != enough) {
+				t.Errorf("%d encodings were not kept", refused)
 			}
 		})
 	}

@@ -95,15 +95,15 @@ func (r *Registry) NewCustom(config CustomConfig) (*Custom, error) {
 	if c.layout, err = newLayout(r.config.Prefix, c.prefix()); err != nil {
 		return nil, err
 	}
-	c.schema = cache.NewSchema(c.GroupResource.String(), r.budget)
+	c.schema = cache.NewSchema(c.GroupResource.String(), r.budgets.of(c.prefix()))
 	return c, nil
 }
 
 // prefix is where upstream keeps custom resources (apiserver
 // pkg/server/options/etcd.go, SimpleStorageFactory).
-func (c *Custom) prefix() string {
-	return "/" + c.GroupResource.Group + "/" + c.GroupResource.Resource
-}
+func (c *Custom) prefix() string { return customPrefix(c.GroupResource) }
+
+func customPrefix(gr schema.GroupResource) string { return "/" + gr.Group + "/" + gr.Resource }
 
 // GetRESTOptions implements generic.RESTOptionsGetter. The codec is what upstream puts
 // its coercion and conversion around (apiextensions-apiserver

@@ -86,3 +86,6 @@ func (f *Form) ItemAt(o *cache.Object, revision int64) ([]byte, error) {
 	}
 	return f.AppendRevision(make([]byte, 0, len(item)+20), item, revision)
 }
+
+// Budget is what bounds the resource's encodings.
+func (r *Resource) Budget() *cache.Budget { return r.schema.Budget() }

@@ -103,7 +103,7 @@ const Ahead = 32
 // of the same list.
 type Source struct {
 	*Form
-	fit uint64 // which part of the objects is kept, of parts
+	fit uint64 // which part of the objects is kept, of parts; 0 is none whatever the room
 }
 
 const parts = 1 << 16
@@ -119,7 +119,7 @@ func (f *Form) Source(objects []*cache.Object) Source {
 	if need <= limit {
 		return Source{f, parts}
 	}
-	return Source{f, uint64(float64(limit) / float64(need) * parts * 7 / 8)}
+	return Source{f, max(1, uint64(float64(limit)/float64(need)*parts*7/8))}
 }
 
 // Passing returns a source that keeps nothing that was not kept before.
@@ -151,7 +151,15 @@ func (s Source) Item(o *cache.Object) ([]byte, error) {
 	if item, ok := s.Kept(o); ok || o.Err() != nil {
 		return item, o.Err()
 	}
+	s.refuse()
 	return s.encode(o)
+}
+
+// refuse counts an item that would be kept if there were room.
+func (s Source) refuse() {
+	if s.fit > 0 {
+		s.view.Resource.schema.Refuse()
+	}
 }
 
 // Next returns the item of o as shared bytes, or appends it to dst and returns that, nil
@@ -167,6 +175,7 @@ func (s Source) Next(dst []byte, o *cache.Object) (shared, grown []byte, err err
 		item, err := s.Form.Item(o)
 		return item, dst, err
 	}
+	s.refuse()
 	dst, err = s.append(dst, o)
 	return nil, dst, err
 }

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"runtime/debug"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -23,7 +22,6 @@ import (
 	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
-	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry/transcode"
 	"github.com/larder-io/larder/kv"
 )
@@ -71,6 +69,11 @@ type Config struct {
 	// past twice what they take, though at least 256 MiB; and at most three eighths of
 	// the memory limit of the process. Less than 0 means no bound.
 	CacheBytes int64
+	// CacheShares are parts of that for single resources, 0 of which keeps nothing. Such
+	// a resource takes no more than its share, and nothing that is kept of others takes
+	// anything from it; what it does not use, they have. Where CacheBytes is no figure,
+	// shares come beside what it stands for.
+	CacheShares map[schema.GroupResource]int64
 
 	// DeleteCollectionWorkers is how many deletions of one collection run at once;
 	// 0 means 1.
@@ -129,7 +132,7 @@ type Registry struct {
 	endpoints map[endpointKey]*Endpoint
 	options   *options
 	core      *coreProvider
-	budget    *cache.Budget // shared by all Resources; nil is no bound
+	budgets   *budgets
 	planner   *transcode.Planner
 	customs   customs
 }
@@ -148,11 +151,13 @@ func New(config Config) (*Registry, error) {
 	r := &Registry{
 		config:    config,
 		endpoints: make(map[endpointKey]*Endpoint),
-		budget:    newBudget(config.CacheBytes),
 		planner:   newPlanner(),
 	}
 	var err error
 	if r.options, err = newOptions(r); err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	if r.budgets, err = newBudgets(&r.config, r.options); err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
 	if r.core, err = newCoreProvider(&r.config, r.options); err != nil {
@@ -162,6 +167,9 @@ func New(config Config) (*Registry, error) {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
 	if err := r.checkIndexLabels(); err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	if err := r.checkShares(); err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
 	return r, nil
@@ -195,17 +203,6 @@ func (c *Config) check() error {
 		return errors.New("registry: Config.Authorizer is missing")
 	}
 	return nil
-}
-
-func newBudget(bytes int64) *cache.Budget {
-	if bytes != 0 {
-		return cache.NewBudget(bytes)
-	}
-	return cache.NewGrowingBudget(cache.Growth{
-		Encodings: 144 << 20, // 10,000 pods in JSON and as a table: B2, B5
-		All:       256 << 20,
-		Most:      debug.SetMemoryLimit(-1) / 8 * 3, // -1 asks
-	})
 }
 
 // setDefaults fills in what kube-apiserver would, on a copy of the caller's.

@@ -132,7 +132,7 @@ func newResource(config resourceConfig) (*Resource, error) {
 		return nil, err
 	}
 	indexes := indexesOf(config.Triggers, config.Indexers, config.Labels)
-	r.schema = cache.NewSchema(r.GroupResource.String(), config.Registry.budget, indexes...)
+	r.schema = cache.NewSchema(r.GroupResource.String(), config.Registry.budgets.of(config.Prefix), indexes...)
 	if config.Uncached {
 		return r, nil
 	}

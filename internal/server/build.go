@@ -105,6 +105,7 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 		EventTTL:      s.config.EventTTL,
 		IndexLabels:   s.config.IndexLabels,
 		CacheBytes:    s.config.CacheBytes,
+		CacheShares:   s.config.CacheShares,
 		AuditInterval: s.config.Store.SelfAuditInterval,
 		Logger:        newLogger(),
 		ServiceAccounts: registry.ServiceAccounts{

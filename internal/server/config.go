@@ -58,9 +58,10 @@ type Config struct {
 	// without a search, beside those that are learnt.
 	IndexLabels map[schema.GroupResource][]string
 
-	// CacheBytes bounds what the caches keep beside the present objects: see
-	// registry.Config.
-	CacheBytes int64
+	// CacheBytes bounds what the caches keep beside the present objects, CacheShares
+	// what single resources may have of that: see registry.Config.
+	CacheBytes  int64
+	CacheShares map[schema.GroupResource]int64
 
 	// SteerCollector fits the percentage of the garbage collector, which belongs to the
 	// whole program, to the heap while the Server runs.

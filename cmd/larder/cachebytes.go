@@ -1,0 +1,78 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// cacheBytes is the flag value of what caches may take: a figure for all, and shares of
+// single resources.
+type cacheBytes struct {
+	all    *int64
+	shares *map[schema.GroupResource]int64
+}
+
+// String implements pflag.Value.
+func (c *cacheBytes) String() string {
+	parts := []string{strconv.FormatInt(*c.all, 10)}
+	for gr, bytes := range *c.shares {
+		parts = append(parts, fmt.Sprintf("%s=%d", gr, bytes))
+	}
+	slices.Sort(parts[1:])
+	return strings.Join(parts, ",")
+}
+
+// Set takes [BYTES][,resource[.group]=BYTES]...; nothing of a value that is wrong counts.
+func (c *cacheBytes) Set(value string) error {
+	all, shares, plain := *c.all, make(map[schema.GroupResource]int64), false
+	for part := range strings.SplitSeq(value, ",") {
+		name, figure, share := strings.Cut(strings.TrimSpace(part), "=")
+		if !share {
+			name, figure = "", name
+		}
+		bytes, err := parseBytes(figure)
+		if err != nil {
+			return err
+		}
+		if !share {
+			if plain {
+				return errors.New("there can be only one figure for all resources")
+			}
+			all, plain = bytes, true
+			continue
+		}
+		gr := schema.ParseGroupResource(name)
+		if _, twice := shares[gr]; twice || gr.Resource == "" {
+			return fmt.Errorf("%q names no resource, or one a second time", part)
+		}
+		if bytes < 0 {
+			return fmt.Errorf("%q: a resource cannot have less than 0 bytes", part)
+		}
+		shares[gr] = bytes
+	}
+	for gr, bytes := range *c.shares { // given before
+		if _, again := shares[gr]; !again {
+			shares[gr] = bytes
+		}
+	}
+	*c.all, *c.shares = all, shares
+	return nil
+}
+
+// parseBytes reads a whole number of bytes, or -1.
+func parseBytes(s string) (int64, error) {
+	q, err := resource.ParseQuantity(s)
+	if bytes := q.Value(); err == nil && bytes >= -1 && q.Cmp(*resource.NewQuantity(bytes, resource.BinarySI)) == 0 {
+		return bytes, nil
+	}
+	return 0, fmt.Errorf("%q is not a number of bytes, such as 536870912 or 512Mi", s)
+}
+
+// Type implements pflag.Value.
+func (c *cacheBytes) Type() string { return "bytes" }

@@ -1,0 +1,58 @@
+package httpapi
+
+import (
+	"math"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// budgetCollector reports how much room the caches have beside the present objects, and
+// how much of it is taken. What the want of room costs each resource, collector reports.
+//
+// It is immutable.
+type budgetCollector struct {
+	registry    *registry.Registry
+	limit, used *prometheus.Desc
+}
+
+func newBudgetCollector(r *registry.Registry) *budgetCollector {
+	labels := []string{"budget", "of"}
+	return &budgetCollector{
+		registry: r,
+		limit:    prometheus.NewDesc("larder_cache_budget_limit_bytes", "Bytes that may be taken beside the present objects, by encodings and frames of events, or by all with the event history, split by the resource that has them for itself, or shared.", labels, nil),
+		used:     prometheus.NewDesc("larder_cache_budget_used_bytes", "Bytes of larder_cache_budget_limit_bytes that are taken, with what it costs to keep them.", labels, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *budgetCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.limit
+	ch <- c.used
+}
+
+// Collect implements prometheus.Collector.
+func (c *budgetCollector) Collect(ch chan<- prometheus.Metric) {
+	for _, b := range c.registry.Budgets() {
+		name := "shared"
+		if !b.Resource.Empty() {
+			name = b.Resource.String()
+		}
+		emit := func(desc *prometheus.Desc, of string, value float64) {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, name, of)
+		}
+		emit(c.limit, "encodings", bound(b.Limit()))
+		emit(c.limit, "all", bound(b.LimitOfAll()))
+		emit(c.used, "encodings", float64(b.Used()))
+		emit(c.used, "all", float64(b.Used()+b.History()))
+	}
+}
+
+// bound is a limit as a metric; 0 is none.
+func bound(limit int64) float64 {
+	if limit <= 0 {
+		return math.Inf(1)
+	}
+	return float64(limit)
+}

@@ -1,0 +1,144 @@
+package registry
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"runtime/debug"
+	"slices"
+	"strings"
+
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"github.com/larder-io/larder/cache"
+)
+
+// budgets say which resource may keep how much beside its present objects; nil sets no
+// bound. They are immutable.
+type budgets struct {
+	shared *cache.Budget
+	shares map[string]share // by the prefix of the resource's keys
+}
+
+// share is the Budget of a resource that was given one, under the name it was given by.
+type share struct {
+	resource schema.GroupResource
+	budget   *cache.Budget
+}
+
+func newBudgets(config *Config, o *options) (*budgets, error) {
+	sum := int64(0)
+	for gr, bytes := range config.CacheShares {
+		if bytes < 0 {
+			return nil, fmt.Errorf("%s cannot have %d bytes of the cache", gr, bytes)
+		}
+		if sum += bytes; sum < 0 {
+			return nil, fmt.Errorf("the resources' bytes of the cache are more than can be counted")
+		}
+	}
+	shared, err := newBudget(config.CacheBytes, sum)
+	if err != nil {
+		return nil, err
+	}
+	b := &budgets{shared: shared, shares: make(map[string]share)}
+	for gr, bytes := range config.CacheShares {
+		prefix := o.sharePrefix(gr)
+		if other, ok := b.shares[prefix]; ok {
+			return nil, fmt.Errorf("%s and %s are the same objects: only one can have bytes of the cache", gr, other.resource)
+		}
+		b.shares[prefix] = share{gr, shared.NewShare(bytes)}
+	}
+	return b, nil
+}
+
+// newBudget returns the budget of all, to have shares of so many bytes.
+func newBudget(bytes, shares int64) (*cache.Budget, error) {
+	switch {
+	case bytes < 0:
+		return cache.NewBudget(0), nil
+	case bytes > 0 && shares > bytes:
+		return nil, fmt.Errorf("resources are given %d bytes of the cache, which may have %d in all", shares, bytes)
+	case bytes > 0:
+		return cache.NewBudget(bytes), nil
+	}
+	most := debug.SetMemoryLimit(-1) / 8 * 3 // -1 asks
+	if shares >= most {
+		return nil, fmt.Errorf("resources are given %d bytes of the cache, which may have %d in all, three eighths of the memory limit, unless told how much", shares, most)
+	}
+	return cache.NewGrowingBudget(cache.Growth{
+		Encodings: 144 << 20, // 10,000 pods in JSON and as a table: B2, B5
+		All:       256 << 20,
+		Most:      most - shares,
+	}), nil
+}
+
+// of is the budget of the resource whose keys begin with prefix.
+func (b *budgets) of(prefix string) *cache.Budget {
+	if b == nil {
+		return nil
+	}
+	if s, ok := b.shares[prefix]; ok {
+		return s.budget
+	}
+	return b.shared
+}
+
+// builtIn reports whether the resources of a group are upstream's own.
+func builtIn(group string) bool {
+	return group == apiextensions.GroupName || legacyscheme.Scheme.IsGroupRegistered(group)
+}
+
+// sharePrefix is what the keys of gr begin with, a custom resource if it is none of
+// upstream's.
+func (o *options) sharePrefix(gr schema.GroupResource) string {
+	if !builtIn(gr.Group) {
+		return customPrefix(gr)
+	}
+	return "/" + o.resourcePrefix(gr)
+}
+
+// checkShares refuses shares of resources that are not served and cannot be defined.
+func (r *Registry) checkShares() error {
+	var served []schema.GroupResource
+	for key := range r.endpoints {
+		if key.subresource == "" {
+			served = append(served, key.GroupResource())
+		}
+	}
+	slices.SortFunc(served, func(a, b schema.GroupResource) int { return cmp.Compare(a.String(), b.String()) })
+	for gr := range r.config.CacheShares {
+		custom := !builtIn(gr.Group) && strings.Contains(gr.Group, ".")
+		if custom || slices.Contains(served, gr) {
+			continue
+		}
+		err := fmt.Errorf("bytes of the cache for %q, which is not served", gr)
+		for _, other := range served {
+			if other.Resource == gr.Resource {
+				return fmt.Errorf("%w; %q is", err, other)
+			}
+		}
+		return err
+	}
+	return nil
+}
+
+// Budget is the room of one resource, or of several together.
+type Budget struct {
+	*cache.Budget
+
+	// Resource has the Budget for itself; empty is that of all others.
+	Resource schema.GroupResource
+}
+
+// Budgets lists all, that of most resources first.
+func (r *Registry) Budgets() []Budget {
+	all := []Budget{{Budget: r.budgets.shared}}
+	for _, s := range slices.SortedFunc(maps.Values(r.budgets.shares), func(a, b share) int {
+		return cmp.Compare(a.resource.String(), b.resource.String())
+	}) {
+		all = append(all, Budget{s.budget, s.resource})
+	}
+	return all
+}
