@@ -17,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 	"k8s.io/kubernetes/pkg/kubeapiserver/options"
 	"k8s.io/kubernetes/pkg/serviceaccount"
@@ -75,9 +76,10 @@ type Auth struct {
 	AnonymousByPath bool
 
 	followed   []*dynamiccertificates.DynamicFileCAContent
-	keys       serviceaccount.PublicKeysGetter // that verify tokens; nil if none do
-	generation atomic.Uint64                   // of what followed says
-	reload     func(context.Context)           // follows the authentication configuration
+	keys       serviceaccount.PublicKeysGetter       // that verify tokens; nil if none do
+	userCA     dynamiccertificates.CAContentProvider // of certificates that name users
+	generation atomic.Uint64                         // of what followed says
+	reload     func(context.Context)                 // follows the authentication configuration
 	chain      *chain
 	graph      *graph // nil without the Node authorizer
 }
@@ -91,6 +93,17 @@ func (a *Auth) AddTo(families []*dto.MetricFamily) {
 	if d := a.chain.decisions; d != nil {
 		d.addTo(families)
 	}
+}
+
+// Trust is what other API servers are told of who is accepted here.
+func (a *Auth) Trust() clusterauthenticationtrust.ClusterAuthenticationInfo {
+	info := clusterauthenticationtrust.ClusterAuthenticationInfo{ClientCA: a.userCA}
+	if proxies := a.RequestHeader; proxies != nil {
+		info.RequestHeaderCA, info.RequestHeaderAllowedNames = proxies.CAContentProvider, proxies.AllowedClientNames
+		info.RequestHeaderUsernameHeaders, info.RequestHeaderUIDHeaders = proxies.UsernameHeaders, proxies.UIDHeaders
+		info.RequestHeaderGroupHeaders, info.RequestHeaderExtraHeaderPrefixes = proxies.GroupHeaders, proxies.ExtraHeaderPrefixes
+	}
+	return info
 }
 
 // Validate checks what can be checked without reading what is read anew later.

@@ -65,7 +65,8 @@ func (a *Auth) authentication(o *options.BuiltInAuthenticationOptions) (config k
 		if certificates.CAContentProvider, err = o.ClientCert.GetClientCAContentProvider(); err != nil {
 			return config, fmt.Errorf("client CA: %w", err)
 		}
-		a.follow(certificates.CAContentProvider)
+		a.userCA = certificates.CAContentProvider
+		a.follow(a.userCA)
 		rest.ClientCert = &certificates
 	}
 	if config, err = rest.ToAuthenticationConfig(); err != nil || o.RequestHeader == nil {

@@ -74,7 +74,7 @@ func (s *Server) build(ctx context.Context) (err error) {
 	}
 	p.bootstrap, err = bootstrap.New(bootstrap.Config{
 		Registry: p.registry, Client: p.client, Informers: p.informers,
-		PublicAddress: s.id.advertise, PublicPort: s.config.Serving.Port,
+		PublicAddress: s.id.advertise, PublicPort: s.config.Serving.Port, Trust: p.auth.Trust(),
 	})
 	if err != nil {
 		return err

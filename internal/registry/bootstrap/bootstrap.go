@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust"
 	flowcontrolrest "k8s.io/kubernetes/pkg/registry/flowcontrol/rest"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 	schedulingrest "k8s.io/kubernetes/pkg/registry/scheduling/rest"
@@ -39,6 +40,9 @@ type Config struct {
 	// address that they could reach, no endpoints are published.
 	PublicAddress net.IP
 	PublicPort    int
+
+	// Trust is what other API servers are told of who is accepted here.
+	Trust clusterauthenticationtrust.ClusterAuthenticationInfo
 
 	// ServicePort is the port of the kubernetes service; 0 means 443.
 	ServicePort int
@@ -130,6 +134,8 @@ func New(config Config) (*Bootstrap, error) {
 	}
 	b.service = service
 	b.add("bootstrap-controller", service.run)
+	b.add("start-cluster-authentication-info-controller", b.keepTrust(namespaces.ready))
+	b.add("start-legacy-token-tracking-controller", b.keepTokenTracking(namespaces.ready))
 	b.add(rbacrest.PostStartHookName, once(b.ensureRBAC))
 	b.add(schedulingrest.PostStartHookName, once(b.ensurePriorityClasses))
 	b.add(flowcontrolrest.PostStartHookName, b.keepFlowControl)

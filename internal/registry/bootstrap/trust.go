@@ -1,0 +1,42 @@
+package bootstrap
+
+import (
+	"context"
+
+	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust"
+	"k8s.io/kubernetes/pkg/controlplane/controller/legacytokentracking"
+)
+
+// keepTrust tells other API servers, in a ConfigMap, whose certificates are accepted here
+// and how a front proxy names users. Upstream's controller does, whose goroutines end
+// with ctx; nobody waits for what it writes.
+func (b *Bootstrap) keepTrust(namespaces <-chan struct{}) func(context.Context, func()) error {
+	return func(ctx context.Context, ready func()) error {
+		ready()
+		if !await(ctx, namespaces) {
+			return ctx.Err()
+		}
+		controller := clusterauthenticationtrust.NewClusterAuthenticationTrustController(b.config.Trust, b.config.Client)
+		if ca := b.config.Trust.ClientCA; ca != nil {
+			ca.AddListener(controller)
+		}
+		if ca := b.config.Trust.RequestHeaderCA; ca != nil {
+			ca.AddListener(controller)
+		}
+		controller.Run(ctx, 1)
+		return nil
+	}
+}
+
+// keepTokenTracking notes since when the use of service accounts' legacy tokens has been
+// tracked, by upstream's controller, as keepTrust.
+func (b *Bootstrap) keepTokenTracking(namespaces <-chan struct{}) func(context.Context, func()) error {
+	return func(ctx context.Context, ready func()) error {
+		ready()
+		if !await(ctx, namespaces) {
+			return ctx.Err()
+		}
+		legacytokentracking.NewController(b.config.Client).RunWithContext(ctx)
+		return nil
+	}
+}
