@@ -1,0 +1,261 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
+	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/warning"
+)
+
+// gathered returns what the front door counted, as sample and value.
+func (f *front) gathered(t *testing.T) string {
+	t.Helper()
+	r := prometheus.NewRegistry()
+	r.MustRegister(newAccessCollector(&f.access))
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text []string
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			n := m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			if buckets := m.GetHistogram().GetBucket(); m.Histogram != nil && float64(buckets[len(buckets)-1].GetCumulativeCount()) != n {
+				t.Errorf("%s: the last of %d buckets has %d of %v", family.GetName(), len(buckets), buckets[len(buckets)-1].GetCumulativeCount(), n)
+			}
+			text = append(text, fmt.Sprintf("%s{%s} %v", family.GetName(), m.GetLabel()[0].GetValue(), n))
+		}
+	}
+	return strings.Join(text, "\n")
+}
+
+// TestAccessIsCounted: every request is, whether its sender was remembered or asked.
+func TestAccessIsCounted(t *testing.T) {
+	f := newFront(t, Config{
+		Authenticator: authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+			switch name := strings.TrimPrefix(req.Header.Get("Authorization"), "Bearer "); name {
+			case "":
+				return nil, false, nil
+			case "bad":
+				return nil, false, errors.New("no such token")
+			default:
+				return &authenticator.Response{User: &user.DefaultInfo{Name: name}}, true, nil
+			}
+		}),
+		Authorizer: authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+			switch a.GetPath() {
+			case "/denied":
+				return authorizer.DecisionDeny, "", nil
+			case "/unknown":
+				return authorizer.DecisionNoOpinion, "", nil
+			case "/broken":
+				return authorizer.DecisionNoOpinion, "", errors.New("broken")
+			}
+			return authorizer.DecisionAllow, "", nil
+		}),
+	}, func(routes *table) {
+		routes.handle("/x", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	})
+	client := f.client(t)
+	ask := func(token, path string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+f.addr+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token != "" {
+			req.Header.Set("Authorization", "Bearer "+token)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+	}
+	for range 5 {
+		ask("admin", "/x")
+	}
+	ask("a@b.c", "/denied")
+	ask("system:serviceaccount:kube-system:default", "/unknown")
+	ask("somebody", "/broken")
+	ask("bad", "/x")
+	ask("", "/x")
+	want := `authenticated_user_requests{admin} 5
+authenticated_user_requests{email_id} 1
+authenticated_user_requests{other} 1
+authenticated_user_requests{system:serviceaccount:kube-system:default} 1
+authentication_attempts{error} 1
+authentication_attempts{failure} 1
+authentication_attempts{success} 8
+authentication_duration_seconds{error} 1
+authentication_duration_seconds{failure} 1
+authentication_duration_seconds{success} 8
+authorization_attempts_total{allowed} 5
+authorization_attempts_total{denied} 1
+authorization_attempts_total{error} 1
+authorization_attempts_total{no-opinion} 1
+authorization_duration_seconds{allowed} 5
+authorization_duration_seconds{denied} 1
+authorization_duration_seconds{error} 1
+authorization_duration_seconds{no-opinion} 1`
+	if got := f.gathered(t); got != want {
+		t.Errorf("counted\n%s\nwant\n%s", got, want)
+	}
+	f.access.reset()
+	if got := f.gathered(t); got != "" {
+		t.Errorf("after a reset there is\n%s", got)
+	}
+}
+
+// TestTokensAreCounted: those that were remembered are hits of upstream's cache.
+func TestTokensAreCounted(t *testing.T) {
+	a := &access{}
+	for range 3 {
+		a.remembered(&credentials{token: true})
+	}
+	a.remembered(&credentials{})
+	r := prometheus.NewRegistry()
+	requests := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "authentication_token_cache_request_total", Help: "h"}, []string{"status"})
+	took := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "authentication_token_cache_request_duration_seconds", Help: "h"}, []string{"status"})
+	r.MustRegister(requests, took)
+	for _, hits := range []float64{3, 5} {
+		requests.WithLabelValues("miss").Inc()
+		took.WithLabelValues("miss").Observe(0.1)
+		families, err := r.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.addTokens(families)
+		for _, family := range families {
+			at := family.GetMetric()[0]
+			for _, m := range family.GetMetric() {
+				if m.GetLabel()[0].GetValue() == "hit" {
+					at = m
+				}
+			}
+			got := at.GetCounter().GetValue()
+			if family.GetType() == dto.MetricType_HISTOGRAM {
+				got = float64(at.GetHistogram().GetBucket()[0].GetCumulativeCount())
+			}
+			if got != hits {
+				t.Errorf("%s has %v hits, want %v", family.GetName(), got, hits)
+			}
+		}
+		requests.WithLabelValues("hit").Add(2) // which upstream has counted itself
+		for range 2 {
+			took.WithLabelValues("hit").Observe(0)
+		}
+	}
+}
+
+// TestCredentialsAreForgotten: what was remembered is asked again where it could be wrong.
+func TestCredentialsAreForgotten(t *testing.T) {
+	var asked atomic.Int32
+	var generation atomic.Uint64
+	warns := false
+	config := func(byPath bool) Config {
+		return Config{
+			Generation: generation.Load, AnonymousByPath: byPath,
+			RequestHeader: &authenticatorfactory.RequestHeaderConfig{
+				UsernameHeaders: headerrequest.StaticStringSlice{"X-Who"}, UIDHeaders: headerrequest.StaticStringSlice{}, GroupHeaders: headerrequest.StaticStringSlice{},
+				ExtraHeaderPrefixes: headerrequest.StaticStringSlice{"X-Who-Extra-"},
+			},
+			Authenticator: authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+				asked.Add(1)
+				name := user.Anonymous
+				if token := req.Header.Get("Authorization"); token != "" {
+					name = token
+				}
+				if who := req.Header.Get("X-Who"); who != "" {
+					name = who
+				}
+				if warns {
+					warning.AddWarning(req.Context(), "", "mind the token")
+				}
+				return &authenticator.Response{User: &user.DefaultInfo{Name: name}}, true, nil
+			}),
+		}
+	}
+	echo := func(routes *table) {
+		routes.handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			for name := range req.Header {
+				if strings.HasPrefix(name, "X-Who") || name == "Authorization" {
+					t.Errorf("the handler sees %s", name)
+				}
+			}
+		}))
+	}
+	f, byPath := newFront(t, config(false), echo), newFront(t, config(true), echo)
+	client := f.client(t)
+	strict := byPath.client(t)
+	ask := func(c *http.Client, f *front, header, value string) *http.Response {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+f.addr+"/x", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if header != "" {
+			req.Header.Set(header, value)
+		}
+		resp, err := c.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp
+	}
+	// Each pair of requests is repeated until it came within the second of memory.
+	remembers := func(what string, want bool, first, second func()) {
+		t.Helper()
+		for {
+			began := time.Now()
+			first()
+			before := asked.Load()
+			second()
+			known := asked.Load() == before
+			if known == want {
+				return
+			}
+			if time.Since(began) < rememberCredentials/2 {
+				t.Errorf("%s: remembered %v", what, known)
+				return
+			}
+		}
+	}
+	plain := func() { ask(client, f, "", "") }
+	remembers("the same again", true, plain, plain)
+	remembers("another generation", false, plain, func() { generation.Add(1); plain() })
+	remembers("a token", false, plain, func() { ask(client, f, "Authorization", "t") })
+	remembers("a front proxy's header", false, plain, func() { ask(client, f, "X-Who", "fred") })
+	remembers("a front proxy's other header", false, plain, func() { ask(client, f, "X-Who-Extra-Scope", "all") })
+	proxied := func() { ask(client, f, "X-Who", "fred") }
+	remembers("who a front proxy asked for", false, proxied, proxied)
+	nobody := func() { ask(strict, byPath, "", "") }
+	remembers("nobody, where paths differ", false, nobody, nobody)
+	known := func() { ask(strict, byPath, "Authorization", "t") }
+	remembers("a token, where paths differ", true, known, known)
+	warns = true
+	warned := func() {
+		if resp := ask(client, f, "Authorization", "w"); resp.Header.Get("Warning") != `299 - "mind the token"` {
+			t.Errorf("warning %q", resp.Header.Values("Warning"))
+		}
+	}
+	remembers("what is warned of", false, warned, warned)
+}
