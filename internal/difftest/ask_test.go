@@ -22,6 +22,7 @@ type request struct {
 	Type         string `json:",omitempty"` // of Body
 	Body         string `json:",omitempty"`
 	User         string `json:",omitempty"` // whose token to send: "" is the administrator, "-" is nobody
+	As           string `json:",omitempty"` // who is impersonated: see setAs
 	Encoding     string `json:",omitempty"` // accepted
 	Agent        string `json:",omitempty"`
 }
@@ -29,7 +30,7 @@ type request struct {
 func (r request) String() string {
 	s := r.Method + " " + r.Path
 	for _, part := range [][2]string{
-		{"accept", r.Accept}, {"type", r.Type}, {"body", shorten(r.Body)}, {"user", r.User}, {"encoding", r.Encoding}, {"agent", r.Agent},
+		{"accept", r.Accept}, {"type", r.Type}, {"body", shorten(r.Body)}, {"user", r.User}, {"as", r.As}, {"encoding", r.Encoding}, {"agent", r.Agent},
 	} {
 		if part[1] != "" {
 			s += " " + part[0] + "=" + fmt.Sprintf("%q", part[1])
@@ -94,6 +95,7 @@ func (p *process) send(r request) (*http.Response, error) {
 	default:
 		set("Authorization", "Bearer "+r.User)
 	}
+	setAs(q.Header, r.As)
 	set("Accept", r.Accept)
 	set("Content-Type", r.Type)
 	set("Accept-Encoding", r.Encoding)

@@ -47,6 +47,7 @@ func TestSameAsStock(t *testing.T) {
 	c.live()
 	c.compareAll("writes", append(writes(), customWrites()...), workers, c.dry)
 	c.lives()
+	c.compareAccess()
 	c.report()
 }
 
