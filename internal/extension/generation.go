@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -147,9 +148,8 @@ func (g *generation) addVersion(definition *apiextensionsv1.CustomResourceDefini
 	}
 	names := &definition.Status.AcceptedNames
 	gv := schema.GroupVersion{Group: definition.Spec.Group, Version: v.Name}
-	// If a column cannot be understood, upstream prints those before it.
-	table, _ := tableconvertor.New(columns(v))
-	view, err := g.custom.View(gv.WithKind(names.Kind), names.ListKind, table)
+	printed := columnsOf(v)
+	view, err := g.custom.View(gv.WithKind(names.Kind), names.ListKind, printed)
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (g *generation) addVersion(definition *apiextensionsv1.CustomResourceDefini
 		Resource:   gv.WithResource(names.Plural),
 		Namespaced: definition.Spec.Scope == apiextensionsv1.NamespaceScoped,
 		View:       view,
-		Table:      table,
+		Table:      printed.Table,
 		Warnings:   warnings(definition, v),
 	}
 	for _, f := range v.SelectableFields {
@@ -165,6 +165,23 @@ func (g *generation) addVersion(definition *apiextensionsv1.CustomResourceDefini
 	}
 	g.versions[v.Name] = httpapi.NewCustom(config)
 	return nil
+}
+
+// columnsOf returns what prints the objects of a version. If a column cannot be
+// understood, upstream prints those before it.
+func columnsOf(v *apiextensionsv1.CustomResourceDefinitionVersion) *registry.Columns {
+	shown := columns(v)
+	out := new(registry.Columns)
+	out.Table, _ = tableconvertor.New(shown)
+	plain := slices.Clone(shown)
+	for i := range plain {
+		if plain[i].Type == "date" {
+			plain[i].Type = "string"
+			out.Dates = append(out.Dates, i+1) // names come first
+		}
+	}
+	out.Plain, _ = tableconvertor.New(plain)
+	return out
 }
 
 // columns are what objects are printed in, beside their names.

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/recognizer"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apiserver/pkg/registry/generic"
-	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
@@ -202,8 +201,8 @@ func exclusive(attrs storage.AttrFunc) storage.AttrFunc {
 	}
 }
 
-// View returns one version, which a storage was built for. table prints its objects.
-func (c *Custom) View(gvk schema.GroupVersionKind, listKind string, table rest.TableConvertor) (*View, error) {
+// View returns one version, which a storage was built for.
+func (c *Custom) View(gvk schema.GroupVersionKind, listKind string, columns *Columns) (*View, error) {
 	custom := c.versions[gvk.Version]
 	if custom == nil {
 		return nil, fmt.Errorf("registry: %s has no storage", gvk)
@@ -214,7 +213,7 @@ func (c *Custom) View(gvk schema.GroupVersionKind, listKind string, table rest.T
 		return nil, fmt.Errorf("registry: %s is served in too many versions", c.GroupResource)
 	}
 	c.views++
-	v := &View{Resource: c.Resource, GVK: gvk, ListKind: listKind, custom: custom, table: table}
+	v := &View{Resource: c.Resource, GVK: gvk, ListKind: listKind, custom: custom, columns: columns, table: columns.Table}
 	v.rowID = FormID(base + mediaTypes*shapes)
 	v.times = sync.OnceValue(func() *timeFinder { return newTimeFinder(custom.codec.newListFunc()) })
 	for media := range MediaType(mediaTypes) {

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/larder-io/larder/cache"
@@ -93,6 +94,9 @@ func appendAge(dst []byte, age time.Duration) []byte {
 
 // encodeRow prints o and finds out what of that depends on time.
 func (v *View) encodeRow(o *cache.Object) ([]byte, error) {
+	if v.columns != nil {
+		return v.encodeColumns(o)
+	}
 	obj, err := v.codec().internal(o, 0)
 	if err != nil {
 		return nil, err
@@ -123,9 +127,11 @@ func rowFlags(obj runtime.Object) (byte, error) {
 }
 
 // printRow prints one object.
-func (v *View) printRow(list runtime.Object) (metav1.TableRow, error) {
+func (v *View) printRow(list runtime.Object) (metav1.TableRow, error) { return printRow(v.table, list) }
+
+func printRow(printer rest.TableConvertor, list runtime.Object) (metav1.TableRow, error) {
 	// Printers ask nothing of the context.
-	table, err := v.table.ConvertToTable(context.Background(), list, &metav1.TableOptions{NoHeaders: true})
+	table, err := printer.ConvertToTable(context.Background(), list, &metav1.TableOptions{NoHeaders: true})
 	if err != nil {
 		return metav1.TableRow{}, err
 	}

@@ -49,7 +49,8 @@ type View struct {
 	GVK      schema.GroupVersionKind
 	ListKind string
 
-	custom *version // nil for a kind with a Go type
+	custom  *version // nil for a kind with a Go type
+	columns *Columns // likewise
 
 	table rest.TableConvertor
 	forms [mediaTypes][shapes]*Form
