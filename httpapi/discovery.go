@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"cmp"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -17,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/apiserver/pkg/server/routes"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/larder-io/larder/internal/registry"
@@ -101,8 +103,12 @@ func (d *discoverer) serveGroup(t *table, g *registry.Group, everything aggregat
 		document := apiGroup(g) // of this request alone: encoding sets its kind for a while
 		writeUnversioned(w, req, &document)
 	}
-	t.handle("/apis/"+g.Name, http.HandlerFunc(serve))
-	t.handle("/apis/"+g.Name+"/", http.HandlerFunc(serve))
+	if g.Name == apiregistrationv1.GroupName { // upstream serves it itself, and others by what is registered
+		serveDocument(t, "/apis/"+g.Name, http.HandlerFunc(serve))
+	} else {
+		t.handle("/apis/"+g.Name, http.HandlerFunc(serve))
+		t.handle("/apis/"+g.Name+"/", http.HandlerFunc(serve))
+	}
 	t.handlePrefix("/apis/"+g.Name+"/", http.HandlerFunc(nothingBelow))
 	for _, v := range g.Versions {
 		gv := metav1.GroupVersion{Group: g.Name, Version: v.Version}
@@ -189,24 +195,33 @@ func serveVersionInfo(t *table, info *version.Info) {
 	t.handlePrefix("/version/", http.HandlerFunc(nothingBelow))
 }
 
-// serveIndex adds / and /index.html, which list the paths of t. Everything else
+// serveIndex adds / and /index.html, which list the paths of t and those of
+// other servers. Everything else
 // must have been added before.
-func serveIndex(t *table) {
-	listed := pathList{}
+func serveIndex(t *table, aggregator Aggregator) {
+	listed := make(map[string]bool)
 	for path := range t.exact {
 		// The forms with a slash at the end are not listed, but for this one.
 		if path == "/apis/" || path[len(path)-1] != '/' {
-			listed = append(listed, path)
+			listed[path] = true
 		}
 	}
-	slices.Sort(listed)
-	index := routes.IndexLister{StatusCode: http.StatusOK, PathProvider: listed}
+	index := routes.IndexLister{StatusCode: http.StatusOK, PathProvider: pathLister(func() []string {
+		if aggregator == nil {
+			return slices.Sorted(maps.Keys(listed))
+		}
+		all := maps.Clone(listed)
+		for _, path := range aggregator.Paths() {
+			all[path] = true
+		}
+		return slices.Sorted(maps.Keys(all))
+	})}
 	t.handle("/", index)
 	t.handle("/index.html", index)
 }
 
-// pathList implements routes.ListedPathProvider.
-type pathList []string
+// pathLister implements routes.ListedPathProvider.
+type pathLister func() []string
 
-// ListedPaths returns the list.
-func (l pathList) ListedPaths() []string { return l }
+// ListedPaths calls l.
+func (l pathLister) ListedPaths() []string { return l() }

@@ -18,6 +18,9 @@ type Aggregator interface {
 	ServeGroups(w http.ResponseWriter, req *http.Request)
 	Group(path string) http.Handler
 
+	// Paths lists the paths of the groups and their versions.
+	Paths() []string
+
 	prometheus.Gatherer
 }
 
@@ -35,6 +38,7 @@ func (x *exchange) remote() http.Handler {
 func (x *exchange) forward(h http.Handler) {
 	req := x.http()
 	req.Header.Set("Audit-Id", x.auditID)
+	h = abortable(h)
 	upgrades := isUpgrade(req.Header.Get("Connection"), req.Header.Get("Upgrade"))
 	switch length := req.ContentLength; {
 	case x.longRunning():
@@ -44,6 +48,14 @@ func (x *exchange) forward(h http.Handler) {
 	default:
 		x.serveHandler(h, true)
 	}
+}
+
+// abortable tells h that it is served by a server: net/http's proxy then panics where an
+// answer ends too early, and the client sees that it does.
+func abortable(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		h.ServeHTTP(w, req.WithContext(context.WithValue(req.Context(), http.ServerContextKey, h)))
+	})
 }
 
 // describeGroup answers if the request is for the description of a group that is not

@@ -91,7 +91,7 @@ func (s *Server) install() error {
 	for path, h := range config.Handlers {
 		t.handle(path, h)
 	}
-	serveIndex(t)
+	serveIndex(t, config.Aggregator)
 	s.publish(t)
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/NYTimes/gziphandler"
 	"k8s.io/klog/v2"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-openapi/pkg/aggregator"
 	"k8s.io/kube-openapi/pkg/handler"
 	"k8s.io/kube-openapi/pkg/validation/spec"
@@ -170,11 +171,18 @@ func (s *swaggerService) baseLocked() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Kube-aggregator, too, encodes what it decoded from JSON: its maps come sorted.
-		if built, err = decodedSwagger(built); err != nil {
+		// Kube-aggregator, too, encodes what it decoded from JSON, and its maps come sorted;
+		// but for its own paths, which it never had in JSON.
+		decoded, err := decodedSwagger(built)
+		if err != nil {
 			return nil, err
 		}
-		if s.base, err = pack(writing(built)); err != nil {
+		for path, item := range built.Paths.Paths {
+			if strings.HasPrefix(path, "/apis/"+apiregistrationv1.GroupName+"/") {
+				decoded.Paths.Paths[path] = item
+			}
+		}
+		if s.base, err = pack(writing(decoded)); err != nil {
 			return nil, err
 		}
 	}

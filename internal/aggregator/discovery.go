@@ -57,6 +57,21 @@ func (a *Aggregator) Group(path string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { write(w, req, &document) })
 }
 
+// Paths implements httpapi.Aggregator.
+func (a *Aggregator) Paths() []string {
+	all, err := a.lister.List(labels.Everything())
+	if err != nil {
+		return nil
+	}
+	var paths []string
+	for _, s := range all {
+		if s.Name != coreName {
+			paths = append(paths, "/apis/"+s.Spec.Group, "/apis/"+s.Spec.Group+"/"+s.Spec.Version)
+		}
+	}
+	return paths
+}
+
 // groupOf describes a group by its APIServices, the preferred version first.
 func groupOf(members []*apiregistrationv1.APIService) metav1.APIGroup {
 	group := metav1.APIGroup{Name: members[0].Spec.Group}
