@@ -11,10 +11,10 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 	"weak"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/watch"
 	"github.com/larder-io/larder/watch/watchtest"
 )
@@ -226,19 +226,19 @@ func TestWakesTheConcerned(t *testing.T) {
 }
 
 // TestNoWakeIsLost has watchers fall asleep at about the time at which they are to be
-// woken: one that misses its wake-up would wait for ever.
+// woken, by Ready or by Wake: one that misses its wake-up would wait for ever.
 func TestNoWakeIsLost(t *testing.T) {
-	const watchers, rounds = 3, 5000
+	const watchers, rounds = 4, 5000
 	w, stop := running(t, config{events: 100})
 	defer stop()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
 	told := make(chan int64, watchers)
-	for range watchers {
-		watcher := w.must(t, watch.Options{After: w.last})
+	for i := range watchers {
+		next := w.sleeper(t, i%2 == 0)
 		go func() {
 			for range rounds {
-				ds, err := watcher.Next(ctx, nil)
+				ds, err := next(ctx)
 				if err != nil || len(ds) != 1 {
 					told <- -1
 					return
@@ -254,6 +254,35 @@ func TestNoWakeIsLost(t *testing.T) {
 		for range watchers {
 			if revision := <-told; revision != w.last {
 				t.Fatalf("told of revision %d, want %d", revision, w.last)
+			}
+		}
+	}
+}
+
+// sleeper makes a watcher and returns what waits for its next deliveries: by its Ready, or
+// woken through Options.Wake.
+func (w *world) sleeper(t *testing.T, ready bool) (next func(context.Context) ([]watch.Delivery, error)) {
+	t.Helper()
+	if ready {
+		watcher := w.must(t, watch.Options{After: w.last})
+		return func(ctx context.Context) ([]watch.Delivery, error) { return watcher.Next(ctx, nil) }
+	}
+	woken := make(chan struct{}, 1)
+	watcher := w.must(t, watch.Options{After: w.last, Wake: func() {
+		select {
+		case woken <- struct{}{}:
+		default:
+		}
+	}})
+	return func(ctx context.Context) ([]watch.Delivery, error) {
+		for {
+			if ds, err := watcher.Poll(nil); err != nil || len(ds) > 0 {
+				return ds, err
+			}
+			select {
+			case <-woken:
+			case <-ctx.Done():
+				return nil, ctx.Err()
 			}
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime"
 	"sync/atomic"
 
 	"github.com/larder-io/larder/cache"
@@ -266,6 +267,9 @@ func (w *Watcher) pollChain(dst []Delivery, full int) []Delivery {
 		}
 		next := n.next.Load()
 		if next == nil {
+			if invariants.Enabled {
+				runtime.Gosched() // widens the window in which a wake-up could be lost
+			}
 			w.armed.Store(true)
 			if next = n.next.Load(); next == nil {
 				return dst
