@@ -169,6 +169,12 @@ const (
 	http2Window = 65535 // of a new connection, in both directions
 	// windowDue is how much was received when the window is opened again.
 	windowDue = http2Window / 4
+	// pongAfter is how many requests may go before a ping is answered. gRPC's servers
+	// ping whenever data comes and no ping is under way, to find out how much the
+	// connection carries: each would wake the reader once more before the answer (B10).
+	pongAfter = 64
+	// mostPings may wait for their answers.
+	mostPings = 4
 	// most of an answer, whose header is some 30 bytes.
 	largestAnswer = 4 << 10
 )
@@ -182,11 +188,13 @@ type directConn struct {
 	block    bytes.Buffer
 	decoder  *hpack.Decoder
 	head     []hpack.HeaderField
-	stream   uint32 // of the next request
-	mayWrite int64  // bytes of requests
-	received uint32 // bytes of answers, since the window was opened
-	status   string // of HTTP, of the present answer
-	outcome  string // gRPC's status
+	stream   uint32    // of the next request
+	mayWrite int64     // bytes of requests
+	received uint32    // bytes of answers, since the window was opened
+	pings    [][8]byte // that are not answered
+	patience int       // requests until they are
+	status   string    // of HTTP, of the present answer
+	outcome  string    // gRPC's status
 }
 
 func newDirectConn(conn net.Conn, member *url.URL) *directConn {
@@ -243,6 +251,7 @@ func (c *directConn) send(body []byte) error {
 		return errors.New("connection is used up")
 	}
 	c.mayWrite -= int64(len(body))
+	c.pong()
 	c.block.Reset()
 	for _, field := range c.head {
 		_ = c.encoder.WriteField(field) // to memory
@@ -253,6 +262,17 @@ func (c *directConn) send(body []byte) error {
 	_, err := c.Write(c.out.Bytes())
 	c.out.Reset()
 	return err
+}
+
+// pong answers pings that have waited long enough.
+func (c *directConn) pong() {
+	if c.patience--; c.patience > 0 && len(c.pings) < mostPings {
+		return
+	}
+	for _, data := range c.pings {
+		_ = c.framer.WritePing(true, data) // to memory
+	}
+	c.pings = c.pings[:0]
 }
 
 // receive reads the answer to the present request and returns its message.
@@ -329,7 +349,7 @@ func (c *directConn) opened(used uint32) {
 }
 
 // control follows what the peer says of the connection. What is to be answered goes
-// out with the next request.
+// out with the next request, and pings are answered some requests later.
 func (c *directConn) control(frame http2.Frame) error {
 	switch frame := frame.(type) {
 	case *http2.SettingsFrame:
@@ -341,8 +361,14 @@ func (c *directConn) control(frame http2.Frame) error {
 		}
 		return c.framer.WriteSettingsAck()
 	case *http2.PingFrame:
-		if !frame.IsAck() {
-			return c.framer.WritePing(true, frame.Data)
+		if frame.IsAck() {
+			return nil
+		}
+		if len(c.pings) == 0 {
+			c.patience = pongAfter
+		}
+		if c.pings = append(c.pings, frame.Data); len(c.pings) == mostPings {
+			c.pong()
 		}
 	case *http2.WindowUpdateFrame:
 		if frame.StreamID == 0 {

@@ -174,3 +174,75 @@ func FuzzDirectAnswer(f *testing.F) {
 		}
 	})
 }
+
+// heard is a connection that keeps what it is sent.
+type heard struct {
+	script
+	frames bytes.Buffer
+}
+
+func (h *heard) Write(p []byte) (int, error) { return h.frames.Write(p) }
+
+// pongs returns the answers to pings among what was sent since the last call.
+func (h *heard) pongs(t *testing.T) (data [][8]byte) {
+	t.Helper()
+	framer := http2.NewFramer(nil, &h.frames)
+	for h.frames.Len() > 0 {
+		frame, err := framer.ReadFrame()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ping, ok := frame.(*http2.PingFrame); ok && ping.IsAck() {
+			data = append(data, ping.Data)
+		}
+	}
+	return data
+}
+
+// TestDirectAnswersPings: a ping is answered once, some requests later, or with the next
+// one if there are many.
+func TestDirectAnswersPings(t *testing.T) {
+	h := &heard{script: script{says: new(bytes.Reader)}}
+	c := newDirectConn(h, &url.URL{Scheme: "http", Host: "member:2379"})
+	send := func() [][8]byte {
+		t.Helper()
+		if err := c.send([]byte{0, 0, 0, 0, 0}); err != nil {
+			t.Fatal(err)
+		}
+		return h.pongs(t)
+	}
+	pings := func(n byte) {
+		t.Helper()
+		var out bytes.Buffer
+		framer := http2.NewFramer(&out, &out)
+		for i := range n {
+			framer.WritePing(false, [8]byte{i + 1})
+			frame, err := framer.ReadFrame()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.control(frame); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	c.out.Next(len(http2.ClientPreface))
+	for round := range 3 {
+		pings(1)
+		for i := range pongAfter {
+			if got, want := send(), i == pongAfter-1; (len(got) == 1 && got[0] == [8]byte{1}) != want || len(got) > 1 {
+				t.Fatalf("round %d, request %d answered %v", round, i, got)
+			}
+		}
+		pings(mostPings + 1)
+		if got := send(); len(got) != mostPings {
+			t.Fatalf("round %d: %d pings at once had %d answers", round, mostPings+1, len(got))
+		}
+		for range pongAfter { // the last of them
+			send()
+		}
+		if got := send(); len(got) > 0 || len(c.pings) > 0 {
+			t.Fatalf("round %d: %v answered again, %v waiting", round, got, c.pings)
+		}
+	}
+}
