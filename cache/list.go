@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/google/btree"
@@ -86,6 +87,9 @@ func (l *lister) run() {
 		return
 	}
 	if start == "" {
+		if l.label == nil && l.field == nil && l.query.Limit <= 0 && l.query.Prefix == "" {
+			l.page.Objects = slices.Grow(l.page.Objects, l.state.objects.Len())
+		}
 		l.state.objects.Ascend(l.visit)
 	} else {
 		l.state.objects.AscendGreaterOrEqual(pivot, l.visit)

@@ -15,28 +15,29 @@ const (
 	// lives is encoded objects, which hold no pointers: collecting is cheap, and the
 	// runtime's own habit of letting the heap double would cost as much memory as the
 	// objects themselves.
-	smallHeadroom = 32 << 20
-	headroomShare = 16
+	smallHeadroom = 16 << 20
+	headroomShare = 32
 
-	// Collections that follow each other faster than hurry cost more than memory is
-	// worth: the headroom is hurriedTimes as large until they are ease apart. Then what
-	// the hurry took is given back: nothing else may come to be collected (B26).
+	// Collections that follow each other faster than hurry, and find garbage, cost more
+	// than memory is worth: the headroom is hurriedTimes as large until they are ease
+	// apart. Then what the hurry took is given back: nothing else may come to be
+	// collected (B26). During the start, of which most stays, it is startTimes as large.
 	hurry        = time.Second
 	ease         = 4 * time.Second
-	hurriedTimes = 3
+	hurriedTimes = 6
+	startTimes   = 2
 
 	// runtimeMinimum is the heap below which the runtime takes percentages of this.
 	runtimeMinimum = 4 << 20
 	maxPercent     = 800
 )
 
-// collectorPercent is the GOGC that leaves the headroom for a live heap.
-func collectorPercent(live uint64, hurried bool) int {
-	headroom := smallHeadroom + live/headroomShare
-	if hurried {
-		headroom *= hurriedTimes
-	}
-	return int(min(headroom*100/max(live, runtimeMinimum), maxPercent))
+// headroom is what may be allocated over a live heap in peace.
+func headroom(live uint64) uint64 { return smallHeadroom + live/headroomShare }
+
+// collectorPercent is the GOGC that leaves so many times the headroom for a live heap.
+func collectorPercent(live, times uint64) int {
+	return int(min(times*headroom(live)*100/max(live, runtimeMinimum), maxPercent))
 }
 
 // governor keeps the garbage collector's percentage fitting to the heap. A limit set
@@ -44,6 +45,7 @@ func collectorPercent(live uint64, hurried bool) int {
 type governor struct {
 	percent int       // last set
 	last    time.Time // of a collection
+	live    uint64    // at the last collection
 	settled bool      // the start is over
 	hurried bool
 	told    func(int) // what was set, for tests; nil tells nobody
@@ -53,7 +55,7 @@ type governor struct {
 // run governs until ctx ends, then restores the percentage that it found. Once
 // settled is closed, it gives back what the start took.
 func (g *governor) run(ctx context.Context, settled <-chan struct{}) error {
-	before := g.set(collectorPercent(0, false))
+	before := g.set(collectorPercent(0, startTimes))
 	defer debug.SetGCPercent(before)
 	collected := make(chan struct{}, 1)
 	watchCollections(ctx, collected)
@@ -98,18 +100,30 @@ func (g *governor) giveBack() {
 // adjust sets the percentage for what is live after a collection. It stops the world
 // for a moment, so small differences are let be.
 func (g *governor) adjust(live uint64, now time.Time) {
+	grew := live > g.live+headroom(g.live)/2 // most of what was allocated is in use
 	switch apart := now.Sub(g.last); {
-	case apart < hurry && g.settled: // the start is short, and its peak would be the peak
+	case apart < hurry && g.settled && !grew: // the start is short, and its peak would be the peak
 		g.hurried = true
 	case apart > ease:
 		g.hurried = false
 	}
-	g.last = now
-	want := collectorPercent(live, g.hurried)
+	g.last, g.live = now, live
+	want := collectorPercent(live, g.times())
 	if math.Abs(float64(want-g.percent)) < 0.05*float64(g.percent) {
 		return
 	}
 	g.set(want)
+}
+
+// times is how many times the headroom there is now.
+func (g *governor) times() uint64 {
+	switch {
+	case !g.settled:
+		return startTimes
+	case g.hurried:
+		return hurriedTimes
+	}
+	return 1
 }
 
 func (g *governor) set(percent int) (before int) {

@@ -11,19 +11,19 @@ import (
 
 func TestCollectorPercent(t *testing.T) {
 	for _, test := range []struct {
-		live    uint64
-		hurried bool
-		want    int
+		live, times uint64
+		want        int
 	}{
-		{0, false, 800},
-		{4 << 20, false, 800},
-		{32 << 20, false, 106},
-		{32 << 20, true, 318},
-		{320 << 20, false, 16},
-		{320 << 20, true, 48},
-		{32 << 30, false, 6},
+		{0, startTimes, 800},
+		{2 << 20, 1, 401},
+		{32 << 20, 1, 53},
+		{32 << 20, startTimes, 106},
+		{32 << 20, hurriedTimes, 318},
+		{320 << 20, 1, 8},
+		{320 << 20, hurriedTimes, 48},
+		{32 << 30, 1, 3},
 	} {
-		if got := collectorPercent(test.live, test.hurried); got != test.want {
+		if got := collectorPercent(test.live, test.times); got != test.want {
 			t.Errorf("%d for %d bytes, want %d", got, test.live, test.want)
 		}
 	}
@@ -33,16 +33,19 @@ func TestCollectorPercent(t *testing.T) {
 func TestGovernorHurries(t *testing.T) {
 	before := debug.SetGCPercent(123)
 	defer debug.SetGCPercent(before)
-	const live = 320 << 20
+	live := uint64(320 << 20)
 	g, now := &governor{settled: true}, time.Unix(100, 0)
 	for i, step := range []struct {
-		apart   time.Duration
-		hurried bool
+		apart time.Duration
+		grown uint64
+		times uint64
 	}{
-		{time.Minute, false}, {ease, false}, {hurry, false}, {hurry - 1, true}, {hurry, true}, {ease, true}, {ease + 1, false},
+		{time.Minute, 0, 1}, {ease, 0, 1}, {hurry, 0, 1}, {hurry - 1, headroom(live) * 9 / 10, 1},
+		{hurry - 1, 1 << 20, hurriedTimes}, {hurry, 0, hurriedTimes}, {ease, 0, hurriedTimes}, {ease + 1, 0, 1},
 	} {
-		now = now.Add(step.apart)
-		if g.adjust(live, now); g.percent != collectorPercent(live, step.hurried) {
+		now, live = now.Add(step.apart), live+step.grown
+		g.percent = 0 // whatever it was, it is set
+		if g.adjust(live, now); g.percent != collectorPercent(live, step.times) {
 			t.Errorf("step %d: %d percent", i, g.percent)
 		}
 	}
