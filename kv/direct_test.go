@@ -123,7 +123,8 @@ func TestCloseUnderWay(t *testing.T) {
 	})
 	go store.Close()
 	for failed := range asks {
-		if err := <-failures; !errors.Is(err, kv.ErrClosed) && !errors.Is(err, context.DeadlineExceeded) {
+		// On a busy machine some may be answered before all of the member stands still.
+		if err := <-failures; err != nil && !errors.Is(err, kv.ErrClosed) && !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%d: %v", failed, err)
 		}
 	}
