@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -60,6 +61,8 @@ func newLarder(t testing.TB, change ...func(*Config)) (*side, *Server) {
 		Listener:   listener,
 		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),
 		Version:    testVersion(),
+		// Documents of everything take long on a slow machine.
+		RequestTimeout: 5 * time.Minute,
 	}
 	config.TLS, _ = testTLS(t)
 	for _, fn := range change {

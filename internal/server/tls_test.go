@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // shake connects once and returns what the server showed.
@@ -102,7 +104,7 @@ func TestCertificates(t *testing.T) {
 	if err := writePair(certFile, certPEM, keyFile, keyPEM); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(proctest.Patience)
 	for {
 		if _, err = shake(t, address, poolOf(t, after), nil); err == nil {
 			break

@@ -14,6 +14,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry/bootstrap"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 	"github.com/larder-io/larder/kv"
@@ -31,7 +32,7 @@ func run(t *testing.T, s *registrytest.Server, change func(*bootstrap.Config)) (
 
 func wait(t *testing.T, b *bootstrap.Bootstrap) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
 	if err := b.WaitReady(ctx); err != nil {
 		t.Fatal(err)
