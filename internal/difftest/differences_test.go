@@ -26,10 +26,6 @@ var differences = []struct {
 		"documents about the whole server do not tell of these two groups, nor of logs",
 	},
 	{
-		regexp.MustCompile(`^(flow \d+\.\d+ )?[A-Z]+ /api/v1/(namespaces/diff/pods|nodes)(\?dryRun=All |/\{who\}| )`), regexp.MustCompile(`kube-api-access|not-ready|spec: Forbidden`), false,
-		"of the admission plugins only NamespaceLifecycle is there yet: ServiceAccount mounts tokens, TaintNodesByCondition taints new nodes",
-	},
-	{
 		regexp.MustCompile(`^GET (/version|/version/)( |$)`), regexp.MustCompile(`gitVersion`), false,
 		"each program tells its own build",
 	},

@@ -72,6 +72,7 @@ func (w *world) seed(t *testing.T) {
 	for _, o := range objects {
 		w.must(t, w.larder, request{Method: http.MethodPost, Path: o[0], Type: js, Body: withKind(o[0], o[1])})
 	}
+	w.guard(t)
 	w.define(t)
 	for i := range 120 { // more than a compressor cares for
 		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c%03d","labels":{"third":"%d"}},"data":{"k":%q}}`, i, i%3, strings.Repeat("0123456789", 200))

@@ -46,6 +46,7 @@ func TestSameAsStock(t *testing.T) {
 	c.pages()
 	c.live()
 	c.compareAll("writes", append(writes(), customWrites()...), workers, c.dry)
+	c.compareAll("admission", admissions(), workers, c.dry)
 	c.lives()
 	c.compareAccess()
 	c.report()
