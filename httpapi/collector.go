@@ -115,6 +115,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 			c.collect(ch, r)
 		}
 	}
+	for _, r := range c.registry.CustomResources() {
+		c.collect(ch, r)
+	}
 }
 
 func (c *collector) collect(ch chan<- prometheus.Metric, r *registry.Resource) {

@@ -47,6 +47,7 @@ func TestWorkloads(t *testing.T) {
 		{[]string{"open", "--watchers=3", "--idle=1ms"}, "3 watches"},
 		{[]string{"storm", "--watchers=3", "--returns=2"}, "6 watches"},
 		{[]string{"write", "--objects=5", "--clients=2"}, "merge-patch"},
+		{[]string{"custom", "--objects=4", "--namespaces=2", "--changes=6", "--reads=3"}, "custom resources as table"},
 		{append([]string{"slow", "--clients=3", "--watchers=2", "--changes=4", "--objects=2"}, pods...), "8 deliveries"},
 		{append([]string{"mixed", "--requests=20"}, pods...), "20 requests"},
 	} {

@@ -37,6 +37,25 @@ func seedCommand(o *options) *cobra.Command {
 	return cmd
 }
 
+func customCommand(o *options) *cobra.Command {
+	c := bench.CustomConfig{}
+	cmd := &cobra.Command{
+		Use: "custom", GroupID: writing, Short: "Define a resource; create, patch, apply and read objects of it", Args: cobra.NoArgs,
+		Long: "Define a resource, create objects of about 5 KB of it, change them by merge patch and by server-side apply, and read them.\nOther commands read and watch " + bench.CustomPath + " by its path.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c.Clients = o.clients
+			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+				return bench.Custom(ctx, t, c)
+			})
+		},
+	}
+	cmd.Flags().IntVar(&c.Objects, "objects", 10000, "how many objects")
+	cmd.Flags().IntVar(&c.Namespaces, "namespaces", 50, "over how many namespaces")
+	cmd.Flags().IntVar(&c.Changes, "changes", 2000, "how many patches, and how many applies")
+	cmd.Flags().IntVar(&c.Reads, "reads", 2000, "how many reads of one object; of all of them a hundredth as many")
+	return cmd
+}
+
 func readCommand(o *options) *cobra.Command {
 	c := bench.ReadConfig{}
 	cmd := &cobra.Command{

@@ -154,6 +154,7 @@ func TestD16AuditCoversCustomResources(t *testing.T) {
 	r.Cache.Apply(cache.Batch{Revision: item + 1, Changes: []cache.Change{{Key: "ns/s3"}}})
 	s.put(t, "/registry/example.com/elsewhere", "x") // for the store to be at that revision, too
 	until("the difference is found", func(now registry.AuditStats) bool { return now.Different > 0 })
+	contains(t, s.get(t, "/metrics").body, `larder_cache_offered_total{group="example.com",resource="shelves"} `)
 	proctest.Eventually(t, "what was lost is back", func() error {
 		if a := s.get(t, shelvesV1+"/s3"); a.code != http.StatusOK {
 			return fmt.Errorf("%s", a)

@@ -15,6 +15,10 @@
 // its watches are ended, and clients come back. Until it is asked for, a definition
 // costs an entry in a map.
 //
+// Definitions are described for OpenAPI documents by upstream's builders when somebody
+// asks for a document, each once in each of its states. Package httpapi keeps what they
+// make, compressed.
+//
 // # Guarantees
 //
 // What the definition in our hands says is what requests meet; it is as new as the

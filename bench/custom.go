@@ -1,0 +1,214 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+)
+
+// CustomConfig says how many custom resources there are and what is done to them.
+type CustomConfig struct {
+	Objects, Namespaces int
+	// Changes is how many patches are made of each kind.
+	Changes int
+	// Reads is how often one object is read; all of them are read a hundredth as often.
+	Reads int
+	// Clients is how many requests are under way at a time.
+	Clients int
+}
+
+// CustomPath is the path of the collection that Custom fills.
+const CustomPath = "/apis/bench.example.com/v1/workers"
+
+// customSchema describes the spec of a worker: that of a pod, in so far as its
+// definition checks it, defaults it and prunes it.
+const customSchema = `{"type":"object","properties":{
+	"spec":{"type":"object","required":["containers"],"properties":{
+		"replicas":{"type":"integer","minimum":0,"default":1},
+		"containers":{"type":"array","maxItems":50,"x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["name"],"items":{"type":"object","required":["name"],"properties":{
+			"name":{"type":"string","maxLength":63},"image":{"type":"string"},"imagePullPolicy":{"type":"string","default":"IfNotPresent"},
+			"env":{"type":"array","maxItems":100,"items":{"type":"object","properties":{"name":{"type":"string"},"value":{"type":"string"}}}},
+			"ports":{"type":"array","maxItems":100,"items":{"type":"object","properties":{"containerPort":{"type":"integer","format":"int32"},"protocol":{"type":"string","default":"TCP"},"target":{"x-kubernetes-int-or-string":true}}}}}}},
+		"template":{"type":"object","x-kubernetes-preserve-unknown-fields":true}},
+		"x-kubernetes-validations":[{"rule":"self.replicas < 1000"}]},
+	"status":{"type":"object","properties":{"phase":{"type":"string"},"conditions":{"type":"array","items":{"type":"object","properties":{"type":{"type":"string"},"status":{"type":"string"},"lastTransitionTime":{"type":"string","format":"date-time"}}}}}}}}`
+
+// Custom defines a resource, creates objects of about 5 KB of it, changes them by merge
+// patch and by server-side apply, and reads them. What exists stays as it is.
+func Custom(ctx context.Context, t *Target, c CustomConfig) ([]*Result, error) {
+	config := rest.CopyConfig(t.config)
+	config.UserAgent = "workers-controller"
+	config.WarningHandler = rest.NoWarnings{}
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
+	}
+	if err := defineWorkers(ctx, t, client); err != nil {
+		return nil, err
+	}
+	workers := client.Resource(schema.GroupVersionResource{Group: "bench.example.com", Version: "v1", Resource: "workers"})
+	in := func(i int) (dynamic.ResourceInterface, string) {
+		return workers.Namespace(fmt.Sprintf(namespaceFormat, i%c.Namespaces)), fmt.Sprintf("worker-%d", i)
+	}
+	for i := range c.Namespaces {
+		namespaces := client.Resource(corev1.SchemeGroupVersion.WithResource("namespaces"))
+		ns := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": fmt.Sprintf(namespaceFormat, i)}}}
+		if _, err := namespaces.Create(ctx, ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+			return nil, fmt.Errorf("bench: %w", err)
+		}
+	}
+	phases := []struct {
+		name string
+		n    int
+		do   func(i int) error
+	}{
+		{"create custom resources", c.Objects, func(i int) error {
+			own, name := in(i)
+			_, err := own.Create(ctx, worker(name), metav1.CreateOptions{})
+			if apierrors.IsAlreadyExists(err) {
+				return nil
+			}
+			return err
+		}},
+		{"patch custom resources", c.Changes, func(i int) error {
+			own, name := in(i % c.Objects)
+			_, err := own.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"turn":"%d"}}}`, i), metav1.PatchOptions{})
+			return err
+		}},
+		{"apply custom resources", c.Changes, func(i int) error {
+			own, name := in(i % c.Objects)
+			body := fmt.Appendf(nil, `{"apiVersion":"bench.example.com/v1","kind":"Worker","metadata":{"name":%q},"spec":{"containers":[{"name":"applied","image":"registry.example.com/applied:%d"}]}}`, name, i)
+			_, err := own.Patch(ctx, name, types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: "applier"})
+			return err
+		}},
+	}
+	var results []*Result
+	for _, phase := range phases {
+		r, err := t.repeat(ctx, phase.name, phase.n, c.Clients, phase.do)
+		if err != nil {
+			return results, err
+		}
+		results = append(results, r)
+	}
+	return readWorkers(ctx, t, c, results)
+}
+
+// readWorkers adds reads to results.
+func readWorkers(ctx context.Context, t *Target, c CustomConfig, results []*Result) ([]*Result, error) {
+	for _, r := range []ReadConfig{
+		{Name: "GET custom resource", Path: "/apis/bench.example.com/v1/namespaces/" + fmt.Sprintf(namespaceFormat, 0) + "/workers/worker-0", Accept: JSON, Requests: c.Reads},
+		{Name: "LIST custom resources", Path: CustomPath, Accept: JSON, Requests: max(1, c.Reads/100)},
+		{Name: "LIST custom resources as table", Path: CustomPath, Accept: Table, Requests: max(1, c.Reads/100)},
+	} {
+		r.Clients = c.Clients
+		result, err := Read(ctx, t, r)
+		if err != nil {
+			return results, err
+		}
+		results = append(results, result)
+	}
+	return results, nil
+}
+
+// repeat does something n times, clients at a time, and measures it.
+func (t *Target) repeat(ctx context.Context, name string, n, clients int, do func(i int) error) (*Result, error) {
+	rec, err := t.newRecorder(name, "object", n)
+	if err != nil {
+		return nil, err
+	}
+	defer rec.finish()
+	err = rec.measured(func() error {
+		group, ctx := errgroup.WithContext(ctx)
+		group.SetLimit(clients)
+		for i := range n {
+			group.Go(func() error {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				start := time.Now()
+				err := do(i)
+				rec.record(time.Since(start), 0, err)
+				return err
+			})
+		}
+		return group.Wait()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("bench: %s: %w", name, err)
+	}
+	return rec.finish(), nil
+}
+
+// defineWorkers creates the definition and waits until what it defines is served, and
+// can be created.
+func defineWorkers(ctx context.Context, t *Target, client dynamic.Interface) error {
+	var described map[string]any
+	if err := json.Unmarshal([]byte(customSchema), &described); err != nil {
+		return fmt.Errorf("bench: %w", err)
+	}
+	definition := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{"name": "workers.bench.example.com"},
+		"spec": map[string]any{
+			"group": "bench.example.com", "scope": "Namespaced",
+			"names": map[string]any{"plural": "workers", "singular": "worker", "kind": "Worker", "listKind": "WorkerList"},
+			"versions": []any{map[string]any{
+				"name": "v1", "served": true, "storage": true, "schema": map[string]any{"openAPIV3Schema": described},
+				"subresources": map[string]any{"status": map[string]any{}},
+				"additionalPrinterColumns": []any{
+					map[string]any{"name": "Replicas", "type": "integer", "jsonPath": ".spec.replicas"},
+					map[string]any{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+				},
+			}},
+		},
+	}}
+	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
+	if _, err := definitions.Create(ctx, definition, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("bench: %w", err)
+	}
+	for {
+		err := t.once(ctx, call{path: CustomPath + "?limit=1", accept: JSON})
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("bench: workers are not served: %w", err)
+		}
+	}
+}
+
+// worker makes an object of about 5 KB: what a pod's template weighs.
+func worker(name string) *unstructured.Unstructured {
+	pod := seededPod(0, SeedConfig{Pods: 1, Namespaces: 1, Nodes: 1})
+	template, err := runtime.DefaultUnstructuredConverter.ToUnstructured(pod)
+	if err != nil {
+		panic(err) // a pod is an object
+	}
+	delete(template, "metadata")
+	return &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "bench.example.com/v1", "kind": "Worker",
+		"metadata": map[string]any{"name": name, "labels": map[string]any{"app.kubernetes.io/name": "worker"}},
+		"spec": map[string]any{
+			"containers": []any{map[string]any{
+				"name": "main", "image": "registry.example.com/worker:1.2.3", "unknown": "is pruned",
+				"env":   []any{map[string]any{"name": "A", "value": "1"}, map[string]any{"name": "B", "value": "2"}},
+				"ports": []any{map[string]any{"containerPort": int64(8080), "target": "http"}},
+			}},
+			"template": template,
+		},
+	}}
+}
