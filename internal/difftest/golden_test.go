@@ -34,7 +34,7 @@ const goldenLimit = 3000
 
 // recordable are the requests with recorded answers.
 func recordable() []request {
-	all := slices.Concat(fixedReads(), customReads(), writes())
+	all := slices.Concat(fixedReads(), customReads(), aggregatedReads(), writes(), aggregatedWrites())
 	return slices.DeleteFunc(all, func(r request) bool {
 		return len(r.Body) > goldenLimit || !utf8.ValidString(r.Body)
 	})

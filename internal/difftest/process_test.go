@@ -3,6 +3,7 @@ package difftest
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -49,6 +50,7 @@ func (p *process) awaitReady(t *testing.T) {
 type world struct {
 	dir, tokens   string
 	larder, stock *process
+	remote        *httptest.Server  // that both hand requests on to
 	revisions     map[string]string // what {NAME} in a path stands for
 }
 
@@ -57,7 +59,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	dir := t.TempDir()
-	w := &world{dir: filepath.Join(dir, "data"), tokens: filepath.Join(dir, "tokens.csv"), revisions: make(map[string]string)}
+	w := &world{remote: remoteServer(t), dir: filepath.Join(dir, "data"), tokens: filepath.Join(dir, "tokens.csv"), revisions: make(map[string]string)}
 	const users = "admin,admin,admin,system:masters\nalice,alice,alice,devs\n"
 	if err := os.WriteFile(w.tokens, []byte(users), 0o600); err != nil {
 		t.Fatal(err)
@@ -68,7 +70,9 @@ func newWorld(t *testing.T) *world {
 	if err := w.larder.Terminate(t); err != nil {
 		t.Fatalf("%v\n%s", err, w.larder.Output())
 	}
+	ports := w.larder.ports[1:]
 	w.startLarder(t, 0)
+	w.larder.ports = append(w.larder.ports, ports...)
 	w.larder.awaitReady(t)
 	if *stockBinary != "" {
 		w.startStock(t)

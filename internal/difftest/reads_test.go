@@ -124,7 +124,10 @@ func (w *world) everyResource(t *testing.T) []request {
 	for _, version := range w.versions(t) {
 		all = append(all, get(version, js), get(version, pb), get(version, ""), get("/openapi/v3"+version, js))
 		var list struct{ Resources []resource }
-		a := w.must(t, w.stock, get(version, js))
+		a := w.stock.ask(get(version, js))
+		if a.code != http.StatusOK { // of a server that is not there
+			continue
+		}
 		if err := json.Unmarshal(a.body, &list); err != nil {
 			t.Fatal(err)
 		}

@@ -74,6 +74,7 @@ func (w *world) seed(t *testing.T) {
 	}
 	w.guard(t)
 	w.define(t)
+	w.aggregate(t, w.remote)
 	for i := range 120 { // more than a compressor cares for
 		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c%03d","labels":{"third":"%d"}},"data":{"k":%q}}`, i, i%3, strings.Repeat("0123456789", 200))
 		w.must(t, w.larder, request{Method: http.MethodPost, Path: "/api/v1/namespaces/many/configmaps", Type: js, Body: body})
@@ -109,7 +110,7 @@ var kinds = map[string]string{
 	"rolebindings": "RoleBinding", "storageclasses": "StorageClass", "csidrivers": "CSIDriver", "csinodes": "CSINode",
 	"runtimeclasses": "RuntimeClass", "priorityclasses": "PriorityClass",
 	"clusterroles":              "ClusterRole",
-	"customresourcedefinitions": "CustomResourceDefinition", "widgets": "Widget", "gadgets": "Gadget",
+	"customresourcedefinitions": "CustomResourceDefinition", "widgets": "Widget", "gadgets": "Gadget", "apiservices": "APIService",
 	"validatingwebhookconfigurations": "ValidatingWebhookConfiguration", "deviceclasses": "DeviceClass",
 }
 

@@ -37,7 +37,7 @@ func TestSameAsStock(t *testing.T) {
 	for i, d := range differences {
 		c.unseen[i] = !d.random
 	}
-	c.compareAll("reads", slices.Concat(fixedReads(), customReads(), w.everyResource(t), lists()), workers, c.read)
+	c.compareAll("reads", slices.Concat(fixedReads(), customReads(), aggregatedReads(), w.everyResource(t), lists()), workers, c.read)
 	if *rewrite {
 		w.record(t)
 	}
@@ -45,7 +45,7 @@ func TestSameAsStock(t *testing.T) {
 	c.documents()
 	c.pages()
 	c.live()
-	c.compareAll("writes", append(writes(), customWrites()...), workers, c.dry)
+	c.compareAll("writes", slices.Concat(writes(), customWrites(), aggregatedWrites()), workers, c.dry)
 	c.compareAll("admission", admissions(), workers, c.dry)
 	c.lives()
 	c.compareAccess()
@@ -227,7 +227,7 @@ func unhurried(body []byte) []byte {
 // lives compares the flows, each of which is one object's life.
 func (c *comparison) lives() {
 	var g errgroup.Group
-	for i, flow := range append(flows(), customFlows()...) {
+	for i, flow := range slices.Concat(flows(), customFlows(), aggregatedFlows()) {
 		g.Go(func() error {
 			for step, r := range flow {
 				if len(selected([]request{r})) > 0 {
