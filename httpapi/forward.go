@@ -5,6 +5,8 @@ import (
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/kube-openapi/pkg/handler3"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
 // Aggregator answers for other servers, which serve parts of what clients see as one.
@@ -17,6 +19,13 @@ type Aggregator interface {
 	// what describes the one at path, nil if there is none.
 	ServeGroups(w http.ResponseWriter, req *http.Request)
 	Group(path string) http.Handler
+
+	// OpenAPIV2 describes what the other servers serve, OpenAPIV3 says where their
+	// documents of OpenAPI v3 are, by path below /openapi/v3/, and ServeOpenAPIV3 serves
+	// them.
+	OpenAPIV2() []Description[spec.Swagger]
+	OpenAPIV3() map[string]handler3.OpenAPIV3DiscoveryGroupVersion
+	ServeOpenAPIV3(w http.ResponseWriter, req *http.Request)
 
 	// Paths lists the paths of the groups and their versions.
 	Paths() []string

@@ -78,7 +78,7 @@ func (s *Server) install() error {
 	if err := newDiscoverer(groups, config).serve(t); err != nil {
 		return err
 	}
-	(&describer{models: in.models, groups: groups, version: config.Version, extensions: config.Extensions, handlers: config.Handlers}).serve(t)
+	(&describer{models: in.models, groups: groups, version: config.Version, extensions: config.Extensions, aggregator: config.Aggregator, handlers: config.Handlers}).serve(t)
 	if config.Flow != nil {
 		serveFlow(t, config.Flow)
 	}

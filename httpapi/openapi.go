@@ -39,6 +39,7 @@ type describer struct {
 	groups     []*registry.Group
 	version    *version.Info
 	extensions Extensions // nil if there are none
+	aggregator Aggregator // nil if there is none
 
 	// handlers answer further paths, by path. Those of the OpenID provider are described.
 	handlers map[string]http.Handler
@@ -47,8 +48,8 @@ type describer struct {
 // serve adds /openapi/v2 and /openapi/v3 to t. Nothing is described before a document
 // is asked for.
 func (d *describer) serve(t *table) {
-	t.handle("/openapi/v2", newSwaggerService(d.v2, d.extensions))
-	v3 := &openAPIv3{builtIn: make(map[string]*document), extensions: d.extensions}
+	t.handle("/openapi/v2", newSwaggerService(d.v2, d.descriptionsV2))
+	v3 := &openAPIv3{builtIn: make(map[string]*document), extensions: d.extensions, aggregator: d.aggregator}
 	for _, s := range d.services() {
 		v3.builtIn[s.name] = newDocument(inV3, func(w io.Writer) error {
 			document, err := d.v3(s)
@@ -60,6 +61,17 @@ func (d *describer) serve(t *table) {
 	}
 	t.handle("/openapi/v3", http.HandlerFunc(v3.serveIndex))
 	t.handlePrefix("/openapi/v3/", http.HandlerFunc(v3.serveDocument))
+}
+
+// descriptionsV2 describe what is not built in.
+func (d *describer) descriptionsV2() (list []Description[spec.Swagger]) {
+	if d.extensions != nil {
+		list = d.extensions.OpenAPIV2()
+	}
+	if d.aggregator != nil {
+		list = append(list, d.aggregator.OpenAPIV2()...)
+	}
+	return list
 }
 
 // service is one web service of the container that upstream would serve from. A

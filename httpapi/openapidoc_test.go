@@ -132,7 +132,7 @@ func TestSwaggerIsWhatUpstreamMerges(t *testing.T) {
 	// The last two are paths or names that built-in kinds have.
 	groups := []string{"example.com", "zoo.io", "apps", "core.api.k8s.io"}
 	custom := &described{definitions: make(map[string]*apiextensionsv1.CustomResourceDefinition), built: make(map[string]int)}
-	s := &swaggerService{builtIn: func() (*spec.Swagger, error) { return builtIn, nil }, extensions: custom}
+	s := &swaggerService{builtIn: func() (*spec.Swagger, error) { return builtIn, nil }, others: custom.OpenAPIV2}
 	generation := int64(0)
 	described := make(map[int64]*spec.Swagger) // by generation
 	for round := range uint64(25) {

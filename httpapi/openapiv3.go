@@ -23,6 +23,7 @@ var inV3 = dialect{version: "v3", protobuf: handler3.ToV3ProtoBinary}
 type openAPIv3 struct {
 	builtIn    map[string]*document // immutable; by path below /openapi/v3/
 	extensions Extensions           // nil if there are none
+	aggregator Aggregator           // nil if there is none
 
 	mu      sync.Mutex
 	known   map[string]stated // documents of the extensions, by path; replaced whole
@@ -98,7 +99,11 @@ func (s *openAPIv3) indexed() ([]byte, error) {
 	s.mu.Lock()
 	known, changes, index := s.documentsLocked(), s.changes, s.index
 	s.mu.Unlock()
-	if index != nil {
+	var linked map[string]handler3.OpenAPIV3DiscoveryGroupVersion
+	if s.aggregator != nil {
+		linked = s.aggregator.OpenAPIV3()
+	}
+	if index != nil && len(linked) == 0 {
 		return index, nil
 	}
 	root := handler3.OpenAPIV3Discovery{Paths: make(map[string]handler3.OpenAPIV3DiscoveryGroupVersion)}
@@ -117,13 +122,18 @@ func (s *openAPIv3) indexed() ([]byte, error) {
 		}
 		root.Paths[name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: hashed(name, p.tag)}
 	}
+	for name, link := range linked {
+		if _, own := root.Paths[name]; !own {
+			root.Paths[name] = link
+		}
+	}
 	index, err := json.Marshal(root)
 	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.changes == changes {
+	if s.changes == changes && len(linked) == 0 {
 		s.index = index
 	}
 	return index, nil
@@ -139,7 +149,11 @@ func hashed(name, tag string) string {
 func (s *openAPIv3) serveDocument(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Path, "/openapi/v3/")
 	d := s.find(name)
-	if d == nil {
+	switch {
+	case d == nil && s.aggregator != nil:
+		s.aggregator.ServeOpenAPIV3(w, r) // or 404
+		return
+	case d == nil:
 		w.WriteHeader(http.StatusNotFound)
 		return
 	}

@@ -27,9 +27,9 @@ var inV2 = dialect{version: "v2", protobuf: handler.ToProtoBinary}
 // built once and put into the document of the built-in kinds as bytes, where
 // kube-aggregator would merge what is decoded and encode all of it: the same document.
 type swaggerService struct {
-	builtIn    func() (*spec.Swagger, error)
-	extensions Extensions // nil if there are none
-	handler    http.Handler
+	builtIn func() (*spec.Swagger, error)
+	others  func() []Description[spec.Swagger] // what is not built in
+	handler http.Handler
 
 	mu    sync.Mutex
 	parts map[string]*part // by name
@@ -46,8 +46,8 @@ type part struct {
 	packed *packed // sections, as they are kept; nil before it was built. Guarded by building
 }
 
-func newSwaggerService(builtIn func() (*spec.Swagger, error), extensions Extensions) http.Handler {
-	s := &swaggerService{builtIn: builtIn, extensions: extensions}
+func newSwaggerService(builtIn func() (*spec.Swagger, error), others func() []Description[spec.Swagger]) http.Handler {
+	s := &swaggerService{builtIn: builtIn, others: others}
 	return gziphandler.GzipHandler(http.HandlerFunc(s.serve))
 }
 
@@ -80,10 +80,10 @@ func (s *swaggerService) document() *document {
 // changedLocked takes in what there is to describe, and reports whether that is
 // something else than before.
 func (s *swaggerService) changedLocked() bool {
-	if s.extensions == nil {
+	if s.others == nil {
 		return false
 	}
-	descriptions := s.extensions.OpenAPIV2()
+	descriptions := s.others()
 	same := len(descriptions) == len(s.parts)
 	for _, d := range descriptions {
 		same = same && s.parts[d.Name] != nil && s.parts[d.Name].State == d.State

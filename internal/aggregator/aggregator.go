@@ -89,6 +89,9 @@ type Aggregator struct {
 	metrics    *statusmetrics.Metrics
 	registered metrics.KubeRegistry // holds metrics
 
+	swagger   *swagger
+	openAPIv3 *openAPIv3
+
 	routes  atomic.Pointer[map[string]*proxy] // remote servers by "group/version"; nil if there are none
 	hooks   hooks
 	pending pending
@@ -114,6 +117,10 @@ func New(config Config) (*Aggregator, error) {
 	a.lister = a.apiServices().Lister()
 	a.slices = clientinformers.NewSharedInformerFactory(config.Client, 0)
 	if a.resolver, err = a.newResolver(); err != nil {
+		return nil, fmt.Errorf("aggregator: %w", err)
+	}
+	a.swagger = newSwagger()
+	if a.openAPIv3, err = newOpenAPIv3(); err != nil {
 		return nil, fmt.Errorf("aggregator: %w", err)
 	}
 	a.hooks = newHooks(config.CertFile != "")

@@ -26,6 +26,8 @@ const (
 	hookRemote           = "poststarthook/apiservice-status-remote-available-controller"
 	hookAutoregistration = "poststarthook/kube-apiserver-autoregistration"
 	hookDiscovery        = "poststarthook/apiservice-discovery-controller"
+	hookOpenAPI          = "poststarthook/apiservice-openapi-controller"
+	hookOpenAPIv3        = "poststarthook/apiservice-openapiv3-controller"
 	hookCertificate      = "poststarthook/aggregator-reload-proxy-client-cert"
 
 	// completion is of all APIServices of versions that are built in.
@@ -41,7 +43,7 @@ type hooks map[string]chan struct{}
 
 func newHooks(certificate bool) hooks {
 	h := make(hooks)
-	for _, name := range []string{hookInformers, hookRegistration, hookLocal, hookRemote, hookAutoregistration, hookDiscovery} {
+	for _, name := range []string{hookInformers, hookRegistration, hookLocal, hookRemote, hookAutoregistration, hookDiscovery, hookOpenAPI, hookOpenAPIv3} {
 		h[name] = make(chan struct{})
 	}
 	if certificate {

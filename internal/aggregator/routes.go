@@ -8,6 +8,8 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
 	upstream "k8s.io/kube-aggregator/pkg/apiserver"
+	"k8s.io/kube-aggregator/pkg/controllers/openapi"
+	"k8s.io/kube-aggregator/pkg/controllers/openapiv3"
 
 	"github.com/larder-io/larder/httpapi"
 )
@@ -69,6 +71,8 @@ func route(name string) string {
 type follower struct {
 	aggregator *Aggregator
 	discovery  upstream.DiscoveryAggregationController
+	openAPIv2  *openapi.AggregationController
+	openAPIv3  *openapiv3.AggregationController
 	wanted     func() // is called when there is a remote server
 }
 
@@ -85,6 +89,8 @@ func (f *follower) AddAPIService(apiService *apiregistrationv1.APIService) error
 	known := f.routes()
 	if p := known[key]; p != nil {
 		p.update(apiService)
+		f.openAPIv2.UpdateAPIService(p, apiService)
+		f.openAPIv3.UpdateAPIService(p, apiService)
 		f.discovery.AddAPIService(apiService, p.whatever())
 		return nil
 	}
@@ -93,6 +99,8 @@ func (f *follower) AddAPIService(apiService *apiregistrationv1.APIService) error
 	next := maps.Clone(known)
 	next[key] = p
 	f.aggregator.routes.Store(&next)
+	f.openAPIv2.AddAPIService(p, apiService)
+	f.openAPIv3.AddAPIService(p, apiService)
 	f.discovery.AddAPIService(apiService, p)
 	return nil
 }
@@ -108,6 +116,8 @@ func (f *follower) drop(name string) {
 		return
 	}
 	f.discovery.RemoveAPIService(name)
+	f.openAPIv2.RemoveAPIService(name)
+	f.openAPIv3.RemoveAPIService(name)
 	next := maps.Clone(known)
 	delete(next, key)
 	if len(next) == 0 {

@@ -9,6 +9,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	upstream "k8s.io/kube-aggregator/pkg/apiserver"
 	"k8s.io/kube-aggregator/pkg/controllers/autoregister"
+	"k8s.io/kube-aggregator/pkg/controllers/openapi"
+	"k8s.io/kube-aggregator/pkg/controllers/openapiv3"
 	local "k8s.io/kube-aggregator/pkg/controllers/status/local"
 	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
 	"k8s.io/kubernetes/pkg/controlplane/controller/crdregistration"
@@ -39,8 +41,10 @@ func (a *Aggregator) Run(ctx context.Context) error {
 		return fmt.Errorf("aggregator: %w", err)
 	}
 	discovery := upstream.NewDiscoveryManager(a.config.Discovery.WithSource(aggregated.AggregatorSource))
+	describing := openapi.NewAggregationController(&a.swagger.downloader, a.swagger)
+	linking := openapiv3.NewAggregationController(a.openAPIv3)
 	registration := upstream.NewAPIServiceRegistrationController(a.apiServices(), &follower{
-		aggregator: a, discovery: discovery, wanted: sync.OnceFunc(func() { close(r.remoteWanted) }),
+		aggregator: a, discovery: discovery, openAPIv2: describing, openAPIv3: linking, wanted: sync.OnceFunc(func() { close(r.remoteWanted) }),
 	})
 	synced, err := a.watchPending()
 	if err != nil {
@@ -63,6 +67,10 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	a.hooks.done(hookLocal)
 	r.running.Go(func() { r.watchOver(ctx, remotes) })
 	a.hooks.done(hookRemote)
+	r.running.Go(func() { describing.RunWithContext(ctx) })
+	a.hooks.done(hookOpenAPI)
+	r.running.Go(func() { linking.RunWithContext(ctx) })
+	a.hooks.done(hookOpenAPIv3)
 	<-ctx.Done()
 	r.running.Wait()
 	a.informers.Shutdown()
