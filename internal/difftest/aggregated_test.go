@@ -83,7 +83,7 @@ func (w *world) aggregate(t *testing.T, server *httptest.Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.larder.ports = append(w.larder.ports, ":"+at.Port())
+	w.larder.ports = append(w.larder.ports, ":"+at.Port(), ": "+at.Port()) // as in an address, and as indented
 	const services = "/api/v1/namespaces/diff/services"
 	w.must(t, w.larder, do(http.MethodPost, services, js, withKind(services, `{"metadata":{"name":"remote"},"spec":{"type":"ExternalName","externalName":"localhost"}}`)))
 	register := func(version, group, service, more string) {
