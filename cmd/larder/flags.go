@@ -30,6 +30,7 @@ func newOptions() *options {
 	o.minRequest = int(o.config.Serving.MinRequestTimeout / time.Second)
 	o.generic(o.sections.FlagSet("generic"))
 	o.etcd(o.sections.FlagSet("etcd"))
+	o.encryption(o.sections.FlagSet("etcd"))
 	o.serving(o.sections.FlagSet("secure serving"))
 	o.authentication(o.sections.FlagSet("authentication"))
 	o.config.Authorization.AddFlags(o.sections.FlagSet("authorization"))
@@ -100,6 +101,13 @@ func (o *options) serving(fs *pflag.FlagSet) {
 		"The directory of apiserver.crt and apiserver.key. They are made, signed by an authority in --data-dir, where they are missing. Ignored when --tls-cert-file is given. (default DATA-DIR/pki)")
 	fs.StringVar(&s.CertFile, "tls-cert-file", s.CertFile, "File with the x509 certificate for HTTPS, its authorities after it. Read again when it changes.")
 	fs.StringVar(&s.KeyFile, "tls-private-key-file", s.KeyFile, "File with the private key of --tls-cert-file.")
+}
+
+func (o *options) encryption(fs *pflag.FlagSet) {
+	e := &o.config.Encryption
+	fs.StringVar(&e.File, "encryption-provider-config", e.File, "File with an EncryptionConfiguration: how values are encrypted in etcd, and decrypted.")
+	fs.BoolVar(&e.Reload, "encryption-provider-config-automatic-reload", e.Reload,
+		"Read --encryption-provider-config again when it changes. Health checks of all its KMS providers are then one, kms-providers.")
 }
 
 // authentication has upstream's flags; what they leave open is filled in here.

@@ -108,6 +108,7 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 		CacheShares:   s.config.CacheShares,
 		AuditInterval: s.config.Store.SelfAuditInterval,
 		Logger:        newLogger(),
+		Transformers:  p.encryption.transformers,
 		ServiceAccounts: registry.ServiceAccounts{
 			Issuer: p.auth.Issuer.Tokens, MaxExpiration: p.auth.Issuer.MaxExpiration,
 			ExtendExpiration:      s.config.Authentication.ServiceAccounts.ExtendExpiration,
@@ -127,6 +128,7 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 	hooks := append(hookChecks(p.bootstrap), s.admissionCheck())
 	health := append([]healthz.HealthChecker{storeCheck("etcd", s.store.Health)}, hooks...)
 	ready := append([]healthz.HealthChecker{storeCheck("etcd-readiness", s.store.Health)}, s.ready.checks()...)
+	full, ready := append(health[:len(health):len(health)], p.encryption.checks...), append(ready, p.encryption.checks...)
 	handlers := make(map[string]http.Handler)
 	for _, path := range auth.OpenIDPaths() {
 		if p.auth.OpenID != nil {
@@ -139,7 +141,7 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 		Authenticator: p.auth.Authenticator, Generation: p.auth.Generation, RequestHeader: p.auth.RequestHeader,
 		AnonymousByPath: p.auth.AnonymousByPath, Audiences: p.auth.Audiences, Authorizer: p.auth.Gate,
 		Admission: p.admission, Version: &version,
-		HealthChecks: health, LiveChecks: health, ReadyChecks: append(health[:len(health):len(health)], ready...),
+		HealthChecks: full, LiveChecks: health, ReadyChecks: append(health[:len(health):len(health)], ready...),
 		RequestTimeout: s.config.Serving.RequestTimeout, MinRequestTimeout: s.config.Serving.MinRequestTimeout,
 	}
 	if config.Flow = p.flow; p.flow == nil {

@@ -48,6 +48,9 @@ type Config struct {
 	// Aggregation says how other API servers are reached.
 	Aggregation Aggregation
 
+	// Encryption says how values are encrypted in the store.
+	Encryption Encryption
+
 	// Audit says what is recorded of requests, and where; nil records nothing.
 	Audit *options.AuditOptions
 
@@ -160,7 +163,7 @@ func Default() Config {
 
 // Validate checks what can be known without I/O.
 func (c *Config) Validate() error {
-	errs := []error{c.Serving.validate(), c.Store.validate(), c.Services.validate(), c.InFlight.validate(), c.Aggregation.validate(), auth.ValidateAudit(c.Audit)}
+	errs := []error{c.Serving.validate(), c.Store.validate(), c.Services.validate(), c.InFlight.validate(), c.Aggregation.validate(), c.Encryption.validate(), auth.ValidateAudit(c.Audit)}
 	if c.DataDir == "" {
 		errs = append(errs, errors.New("--data-dir must not be empty"))
 	}

@@ -39,6 +39,7 @@ func TestValidate(t *testing.T) {
 		{"etcd TLS without servers", func(c *Config) { c.Store.CAFile = "x" }, "--etcd-servers"},
 		{"negative compaction", func(c *Config) { c.Store.CompactionInterval = -1 }, "--etcd-compaction-interval"},
 		{"negative audit interval", func(c *Config) { c.Store.SelfAuditInterval = -1 }, "--self-audit-interval"},
+		{"reload of no file", func(c *Config) { c.Encryption.Reload = true }, "--encryption-provider-config"},
 		{"no event life", func(c *Config) { c.EventTTL = 0 }, "--event-ttl"},
 		{"unknown mode", func(c *Config) { c.Authorization.Modes = []string{"Maybe"} }, "Maybe"},
 		{"RBAC", func(c *Config) { c.Authorization.Modes = []string{auth.ModeRBAC} }, ""},

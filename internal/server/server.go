@@ -81,6 +81,9 @@ func (s *Server) start(ctx context.Context) error {
 	if err := s.buildAuth(ctx); err != nil {
 		return err
 	}
+	if err := s.buildEncryption(ctx); err != nil {
+		return err
+	}
 	if err := s.openStore(ctx); err != nil {
 		return err
 	}
@@ -149,7 +152,8 @@ type parts struct {
 	client       kubernetes.Interface
 	auth         *auth.Auth
 	audit        *auth.Audit // nil: nothing is recorded
-	flow         *auth.Flow  // nil: only the number of requests counts
+	encryption   encryption
+	flow         *auth.Flow // nil: only the number of requests counts
 	certificates *certificates
 	informers    informers.SharedInformerFactory
 	following    chan struct{} // closed once the informers were started

@@ -1,0 +1,67 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
+	"k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
+	"k8s.io/apiserver/pkg/storage/value"
+)
+
+// Encryption says how values are encrypted in the store.
+type Encryption struct {
+	// File names an EncryptionConfiguration; "" encrypts nothing.
+	File string
+	// Reload takes over changes of File while the server runs, within a minute.
+	Reload bool
+}
+
+func (e *Encryption) validate() error {
+	if e.Reload && e.File == "" {
+		return errors.New("--encryption-provider-config-automatic-reload must be set with --encryption-provider-config")
+	}
+	return nil
+}
+
+// encryption is what upstream makes of the file. The zero value encrypts nothing.
+type encryption struct {
+	transformers value.ResourceTransformers
+	checks       []healthz.HealthChecker // of what holds the keys; not of being alive
+}
+
+// buildEncryption reads the file and starts the layer that keeps what it names open, and
+// that reads it again.
+func (s *Server) buildEncryption(ctx context.Context) error {
+	c, e := &s.config.Encryption, &s.parts.encryption
+	if c.File == "" {
+		return nil
+	}
+	lasting, end := context.WithCancel(context.WithoutCancel(ctx))
+	loaded, err := encryptionconfig.LoadEncryptionConfig(lasting, c.File, c.Reload, s.externalAddress())
+	if err != nil {
+		end()
+		return fmt.Errorf("server: --encryption-provider-config: %w", err)
+	}
+	if !c.Reload {
+		e.transformers, e.checks = encryptionconfig.StaticTransformers(loaded.Transformers), loaded.HealthChecks
+		s.layers.start(ctx, "encryption", func(ctx context.Context) error {
+			defer end()
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		return nil
+	}
+	dynamic := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], end, loaded.KMSCloseGracePeriod)
+	e.transformers, e.checks = dynamic, []healthz.HealthChecker{dynamic}
+	follow := controller.NewDynamicEncryptionConfiguration("encryption-provider-config-automatic-reload-controller",
+		c.File, dynamic, loaded.EncryptionFileContentHash, s.externalAddress())
+	s.layers.start(ctx, "encryption", func(ctx context.Context) error {
+		defer end()
+		follow.Run(ctx)
+		return ctx.Err()
+	})
+	return nil
+}
