@@ -6,13 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"regexp"
 	"slices"
 )
-
-// aboutServices are the paths and definitions of stock's document of OpenAPI v2 that tell
-// of API services or of all groups. docs/differences.md has the reasons.
-var aboutServices = regexp.MustCompile(`^$`)
 
 // documents compares the document of OpenAPI v2 member by member: what both servers
 // describe, they describe in the same bytes.
@@ -57,7 +52,7 @@ func differentMembers(stock, larder answer) string {
 		names := maps.Clone(own)
 		maps.Copy(names, other)
 		for _, name := range slices.Sorted(maps.Keys(names)) {
-			if !bytes.Equal(own[name], other[name]) && !aboutServices.MatchString(name) {
+			if !bytes.Equal(own[name], other[name]) {
 				out += fmt.Sprintf("%s %s\n    stock  %.300s\n    larder %.300s\n", section, name, other[name], own[name])
 			}
 		}
