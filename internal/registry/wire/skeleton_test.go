@@ -43,7 +43,7 @@ func model(msg []byte, fields *wire.Fields, names map[string]int) string {
 			fmt.Fprintf(&out, "name%d ", names[string(content)])
 		case role == wire.Opaque && len(content) > 0:
 			out.WriteString("opaque ")
-		case role == wire.Time && len(content) == 4 && content[1] > 0:
+		case role == wire.Time && len(content) == 4 && content[1] > 0 && content[3] == 0: // whole seconds
 			out.WriteString("time ")
 		default:
 			fmt.Fprintf(&out, "%q ", content)
