@@ -237,22 +237,22 @@ func (b *handlerBuilder) handlers() map[string]http.Handler {
 	b.readers(h)
 	storage := b.endpoint.Storage
 	if s, ok := storage.(rest.NamedCreater); ok {
-		h["create"] = b.finish(apirequest.MethodPost, b.writing(func(scope *handlers.RequestScope) http.HandlerFunc {
-			return handlers.CreateNamedResource(s, scope, b.admit)
+		h["create"] = b.finish(apirequest.MethodPost, perRequest(func() http.HandlerFunc {
+			return handlers.CreateNamedResource(s, b.scope, b.admit)
 		}))
 	} else if s, ok := storage.(rest.Creater); ok {
-		h["create"] = b.finish(apirequest.MethodPost, b.writing(func(scope *handlers.RequestScope) http.HandlerFunc {
-			return handlers.CreateResource(s, scope, b.admit)
+		h["create"] = b.finish(apirequest.MethodPost, perRequest(func() http.HandlerFunc {
+			return handlers.CreateResource(s, b.scope, b.admit)
 		}))
 	}
 	if s, ok := storage.(rest.Updater); ok {
-		h["update"] = b.finish(apirequest.MethodPut, b.writing(func(scope *handlers.RequestScope) http.HandlerFunc {
-			return handlers.UpdateResource(s, scope, b.admit)
+		h["update"] = b.finish(apirequest.MethodPut, perRequest(func() http.HandlerFunc {
+			return handlers.UpdateResource(s, b.scope, b.admit)
 		}))
 	}
 	if s, ok := storage.(rest.Patcher); ok {
-		h["patch"] = consuming(patchTypes, b.finish(apirequest.MethodPatch, b.writing(func(scope *handlers.RequestScope) http.HandlerFunc {
-			return handlers.PatchResource(s, scope, b.admit, patchTypes)
+		h["patch"] = consuming(patchTypes, b.finish(apirequest.MethodPatch, perRequest(func() http.HandlerFunc {
+			return handlers.PatchResource(s, b.scope, b.admit, patchTypes)
 		})).ServeHTTP)
 	}
 	if s, ok := storage.(rest.GracefulDeleter); ok {

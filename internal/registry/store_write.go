@@ -56,7 +56,7 @@ func (s *store) Create(ctx context.Context, key string, obj, out runtime.Object,
 	case out == nil:
 		return nil
 	}
-	return s.committed(ctx, next, out, result.Revision)
+	return s.committed(next, out, result.Revision)
 }
 
 // put encrypts data and writes it if the key is at revision. next, if not nil, is
@@ -127,7 +127,7 @@ func (s *store) foreseeUntyped(next *outcome, rest string, data []byte) {
 
 // committed gives out what was stored at revision, and its canonical form to the
 // cache.
-func (s *store) committed(ctx context.Context, next *outcome, out runtime.Object, revision int64) error {
+func (s *store) committed(next *outcome, out runtime.Object, revision int64) error {
 	if next.cache.Body != nil {
 		config := next.cache
 		appendRevision := wire.AppendRevisionProtobuf
@@ -137,9 +137,7 @@ func (s *store) committed(ctx context.Context, next *outcome, out runtime.Object
 		body, err := appendRevision(make([]byte, 0, len(config.Body)+maxRevision), config.Body, revision)
 		if err == nil {
 			config.Body, config.Revision = body, revision
-			o := cache.NewObject(config, s.schema)
-			s.remember(ctx, (*Known).ofResult, out, o)
-			s.Cache.Offer(config.Key, revision, o)
+			s.Cache.Offer(config.Key, revision, cache.NewObject(config, s.schema))
 		}
 	}
 	if next.err != nil {
@@ -343,9 +341,6 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 		}
 		return false, u.refresh(ctx)
 	}
-	if u.now.from != nil {
-		u.remember(ctx, (*Known).ofPresent, u.now.obj, u.now.from)
-	}
 	ret, ttl, err := u.change(u.now.obj, storage.ResponseMeta{ResourceVersion: uint64(u.now.rev)})
 	if err != nil {
 		return false, u.refused(ctx, err)
@@ -374,7 +369,7 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 	if !result.Committed {
 		return false, u.lost(ctx, result)
 	}
-	return true, u.committed(ctx, next, destination, result.Revision)
+	return true, u.committed(next, destination, result.Revision)
 }
 
 // confirm spares a write that would change nothing, if the store itself says so:
