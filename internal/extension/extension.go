@@ -18,22 +18,22 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
-	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	larderadmission "github.com/larder-io/larder/internal/admission"
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// Config says what an [Extensions] works with. Registry, ClientConfig, Client, Authorizer
+// Config says what an [Extensions] works with. Registry, ClientConfig, Webhooks, Authorizer
 // and Discovery are required.
 type Config struct {
 	Registry *registry.Registry
 
-	// ClientConfig and Client reach this very server.
+	// ClientConfig reaches this very server, Webhooks those that convert.
 	ClientConfig *restclient.Config
-	Client       kubernetes.Interface
+	Webhooks     *larderadmission.Webhooks
 
 	Admission  admission.Interface
 	Authorizer authorizer.Authorizer
@@ -71,7 +71,6 @@ type Extensions struct {
 	establish *establish.EstablishingController // set by Follow, before the informer starts
 	discovery *discovery
 	news      news // of servings
-	webhooks  webhooks
 	schemas   func() (map[string]*spec.Schema, error)
 
 	servings atomic.Pointer[map[schema.GroupResource]*serving] // replaced whole, under mu
@@ -92,8 +91,8 @@ func New(config Config) (*Extensions, error) {
 		return nil, errors.New("extension: Config.Registry is missing")
 	case config.ClientConfig == nil:
 		return nil, errors.New("extension: Config.ClientConfig is missing")
-	case config.Client == nil:
-		return nil, errors.New("extension: Config.Client is missing")
+	case config.Webhooks == nil:
+		return nil, errors.New("extension: Config.Webhooks is missing")
 	case config.Authorizer == nil:
 		return nil, errors.New("extension: Config.Authorizer is missing")
 	case config.Discovery == nil:
@@ -108,7 +107,6 @@ func New(config Config) (*Extensions, error) {
 	if e.client, err = clientset.NewForConfig(config.ClientConfig); err != nil {
 		return nil, fmt.Errorf("extension: %w", err)
 	}
-	e.webhooks = newWebhooks(config.Client, config.ClientConfig)
 	e.informers = informers.NewSharedInformerFactory(e.client, resync)
 	definitions := e.informers.Apiextensions().V1().CustomResourceDefinitions()
 	e.discovery = newDiscovery(config.Discovery)

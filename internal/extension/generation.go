@@ -104,7 +104,7 @@ func (s *serving) newUpstream(custom *registry.Custom) (customHandler, error) {
 		return nil, err
 	}
 	return apiextensionsserver.NewCustomResourceDefinitionHandler(nil, nil, only{s}, s.extensions.unknown(), custom,
-		c.Admission, nil, s.extensions.webhooks, s.extensions.webhooks.auth, 1, c.Authorizer,
+		c.Admission, nil, c.Webhooks, c.Webhooks.Auth, 1, c.Authorizer,
 		c.RequestTimeout, c.MinRequestTimeout, schemas, c.MaxRequestBodyBytes)
 }
 

@@ -30,6 +30,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/internal/admission"
 	"github.com/larder-io/larder/internal/extension"
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry"
@@ -53,9 +54,10 @@ func newServer(t *testing.T, change ...func(*registry.Config)) *server {
 	back := registrytest.New(t, nil, change...)
 	s := &server{store: back.Store, registry: back.Registry}
 	everything := aggregated.NewResourceManager("apis")
-	var err error
+	webhooks, err := admission.NewWebhooks(back.Registry, back.ClientConfig)
+	must(t, err)
 	s.extensions, err = extension.New(extension.Config{
-		Registry: back.Registry, ClientConfig: back.ClientConfig, Client: back.Client, Alone: true,
+		Registry: back.Registry, ClientConfig: back.ClientConfig, Webhooks: webhooks, Alone: true,
 		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(), Discovery: everything,
 		Schemas: func() (map[string]*spec.Schema, error) { return s.door.Schemas() },
 	})

@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -35,9 +34,5 @@ func apiServiceKind() schema.GroupVersionKind {
 // apiServicesConfig says how they are stored: in JSON (kubernetes
 // pkg/controlplane/apiserver/aggregator.go).
 func (o *options) apiServicesConfig(gr schema.GroupResource) *storagebackend.ConfigForResource {
-	config := storagebackend.NewDefaultConfig(o.registry.config.Prefix, nil)
-	config.Codec = aggregatorscheme.Codecs.LegacyCodec(apiregistrationv1.SchemeGroupVersion, apiregistrationv1beta1.SchemeGroupVersion)
-	config.EncodeVersioner = runtime.NewMultiGroupVersioner(apiregistrationv1.SchemeGroupVersion,
-		schema.GroupKind{Group: apiregistrationv1beta1.GroupName})
-	return config.ForResource(gr)
+	return o.inJSON(gr, aggregatorscheme.Codecs, apiregistrationv1.SchemeGroupVersion, apiregistrationv1beta1.SchemeGroupVersion)
 }

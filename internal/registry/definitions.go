@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -47,9 +48,13 @@ func definitionKind() schema.GroupVersionKind {
 // definitionsConfig says how definitions are stored: in JSON, in the older version,
 // which is the shorter (kubernetes pkg/controlplane/apiserver/apiextensions.go).
 func (o *options) definitionsConfig(gr schema.GroupResource) *storagebackend.ConfigForResource {
+	return o.inJSON(gr, apiextensionsserver.Codecs, apiextensionsv1beta1.SchemeGroupVersion, apiextensionsv1.SchemeGroupVersion)
+}
+
+// inJSON stores what has a scheme of its own in JSON, in the first of its versions.
+func (o *options) inJSON(gr schema.GroupResource, codecs serializer.CodecFactory, stored, other schema.GroupVersion) *storagebackend.ConfigForResource {
 	config := storagebackend.NewDefaultConfig(o.registry.config.Prefix, nil)
-	config.Codec = apiextensionsserver.Codecs.LegacyCodec(apiextensionsv1beta1.SchemeGroupVersion, apiextensionsv1.SchemeGroupVersion)
-	config.EncodeVersioner = runtime.NewMultiGroupVersioner(apiextensionsv1beta1.SchemeGroupVersion,
-		schema.GroupKind{Group: apiextensionsv1beta1.GroupName})
+	config.Codec = codecs.LegacyCodec(stored, other)
+	config.EncodeVersioner = runtime.NewMultiGroupVersioner(stored, schema.GroupKind{Group: stored.Group})
 	return config.ForResource(gr)
 }

@@ -17,7 +17,7 @@ func (s *Server) extend(config *httpapi.Config) (err error) {
 	p.extensions, err = extension.New(extension.Config{
 		Registry:     p.registry,
 		ClientConfig: p.loopback,
-		Client:       p.client,
+		Webhooks:     p.webhooks,
 		Admission:    p.admission,
 		Authorizer:   p.auth.Authorizer,
 		Discovery:    config.Discovery.WithSource(aggregated.CRDSource),
