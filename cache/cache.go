@@ -26,11 +26,12 @@ type Config struct {
 	Schema *Schema
 	// Ingest makes the Object of a stored value. It is called by a Feed, from
 	// several goroutines at once, and never fails: a value that cannot be
-	// understood becomes an Object with Err. While something transient keeps it
-	// from understanding (a key service that is down) it may block: the cache then
-	// stays at the revision before. The value is immutable and may be kept.
+	// understood becomes an Object with Err, also if that is because of something
+	// transient (a key service that is down): the Feed asks again. While it blocks the
+	// cache stays at the revision before, so that it must not do so for long. What it
+	// returns after ctx has ended is not used. The value is immutable and may be kept.
 	// Required with a Feed.
-	Ingest func(key string, value []byte, revision int64) *Object
+	Ingest func(ctx context.Context, key string, value []byte, revision int64) *Object
 	// Source is how far the store was followed; nil means no further than what
 	// was applied.
 	Source Source
@@ -62,7 +63,7 @@ type Batch struct {
 // load it with Reset and keep it current with Apply.
 type Cache struct {
 	schema   *Schema
-	ingest   func(key string, value []byte, revision int64) *Object
+	ingest   func(ctx context.Context, key string, value []byte, revision int64) *Object
 	source   Source
 	onAppend func()
 	log      *Log
@@ -72,6 +73,7 @@ type Cache struct {
 
 	current atomic.Pointer[state]
 	ready   chan struct{} // closed by the first Reset, or once a Feed has replayed the past
+	retired atomic.Bool   // written under mu
 
 	mu sync.Mutex // held by the writer; guards the order of all stores to current, log and history
 }
@@ -115,6 +117,9 @@ func (c *Cache) Ready() bool {
 		return false
 	}
 }
+
+// Retired reports whether the cache was retired.
+func (c *Cache) Retired() bool { return c.retired.Load() }
 
 // WaitReady waits for the cache to be loaded.
 func (c *Cache) WaitReady(ctx context.Context) error {
@@ -175,6 +180,9 @@ func (c *Cache) becomeReady() {
 func (c *Cache) reset(objects []*Object, revision int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.retired.Load() {
+		return
+	}
 	old := c.current.Load()
 	next := newState(c.schema)
 	next.pivots, next.learner = old.pivots, c.learner
@@ -197,6 +205,32 @@ func (c *Cache) reset(objects []*Object, revision int64) {
 	})
 }
 
+// Retire ends a cache that is not kept current any more, and gives back what it took of
+// its Budget. The Log forgets everything, in a new epoch. Snapshots go on to show the last
+// state, at its revision: what is not known any more must not look as if it were not there.
+// Nothing changes the cache afterwards.
+func (c *Cache) Retire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.retired.Load() {
+		return
+	}
+	c.retired.Store(true)
+	last := c.current.Load()
+	next := *last
+	next.events, next.learner = nil, nil
+	c.log.restart(last.revision)
+	c.history.reset()
+	c.offers.clear()
+	next.position, next.epoch = c.log.Next(), last.epoch+1
+	c.publish(&next)
+	c.schema.budget.bodies.Add(-next.bytes)
+	next.objects.Ascend(func(o *Object) bool {
+		o.cells.retire(c.schema.budget)
+		return true
+	})
+}
+
 // Apply brings the cache to the next revision. A batch that is not newer than
 // the cache changes nothing.
 func (c *Cache) Apply(batch Batch) {
@@ -213,7 +247,7 @@ func (c *Cache) apply(batch Batch) bool {
 	if prev.epoch == 0 {
 		panic(fmt.Sprintf("cache: Apply of revision %d before Reset", batch.Revision))
 	}
-	if batch.Revision <= prev.revision {
+	if batch.Revision <= prev.revision || c.retired.Load() {
 		return false
 	}
 	next := prev.apply(batch)

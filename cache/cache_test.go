@@ -264,3 +264,49 @@ func TestReadersDoNotAllocate(t *testing.T) {
 		}
 	}
 }
+
+// TestRetiredCacheShowsWhatItHeld: a cache that is not kept current any more shows what it
+// held and nothing less, and takes no part of the budget.
+func TestRetiredCacheShowsWhatItHeld(t *testing.T) {
+	budget := NewBudget(1 << 20)
+	schema := NewSchema("things", budget)
+	c, err := New(Config{Schema: schema})
+	if err != nil {
+		t.Fatal(err)
+	}
+	object := func(key string, revision int64) *Object {
+		return NewObject(ObjectConfig{Key: key, Revision: revision, Body: []byte("body")}, schema)
+	}
+	c.Reset([]*Object{object("a", 1), object("b", 1)}, 1)
+	c.Apply(Batch{Revision: 2, Time: time.Now(), Changes: []Change{{"a", object("a", 2)}}})
+	before, position := c.Snapshot(), c.Snapshot().Position()
+	encode := func(*Object) ([]byte, error) { return []byte("other"), nil }
+	if _, err := before.Get("a").Encoding(1, encode); err != nil {
+		t.Fatal(err)
+	}
+	c.Retire()
+	c.Retire()
+	c.Apply(Batch{Revision: 3, Changes: []Change{{"a", nil}}})
+	c.Reset(nil, 4)
+	for name, s := range map[string]Snapshot{"before": before, "after": c.Snapshot()} {
+		page, err := s.List(Query{}, nil)
+		if err != nil || len(page.Objects) != 2 || s.Revision() != 2 || s.Get("a") == nil {
+			t.Errorf("%s: %d objects at %d, %v", name, len(page.Objects), s.Revision(), err)
+		}
+		if b, err := s.Get("a").Encoding(1, encode); err != nil || string(b) != "other" {
+			t.Errorf("%s: %q, %v", name, b, err)
+		}
+	}
+	if !c.Retired() || !c.Ready() {
+		t.Errorf("retired %v, ready %v", c.Retired(), c.Ready())
+	}
+	if _, _, err := c.Log().Read(position, nil); !errors.Is(err, ErrReset) {
+		t.Errorf("the log goes on: %v", err)
+	}
+	if _, _, err := c.Log().Read(c.Snapshot().Position(), nil); err != nil {
+		t.Errorf("the log after the last state: %v", err)
+	}
+	if used, history, bodies := budget.Used(), budget.History(), budget.bodies.Load(); used != 0 || history != 0 || bodies != 0 {
+		t.Errorf("still takes %d bytes of encodings, %d of the past, %d of bodies", used, history, bodies)
+	}
+}

@@ -49,8 +49,10 @@
 //   - A stored value that cannot be understood becomes an Object with an error
 //     (it is poisoned). A List that covers it fails, a Get of it shows the error,
 //     all other keys are served, and its deletion is an event like any other. A
-//     Feed tries again every few seconds; a value that can be understood by then
-//     takes the poison's place without an event.
+//     Feed tries again every few seconds, all of them in turn if there are many; a
+//     value that can be understood by then takes the poison's place without an event.
+//   - [Cache.Retire] ends a Cache that is not kept current any more. It shows what it
+//     held, at the revision that it held it, and never less.
 //
 // Apply and Reset are deterministic: they start no goroutine, read no clock (the
 // batch carries the time) and do no I/O.
@@ -66,7 +68,7 @@
 // Readers of Snapshot, List, Get, the Log and encodings already made take no
 // lock. What is indented is taken while what stands above it is held:
 //
-//	Cache.mu          the writer: Apply, Reset, Forget
+//	Cache.mu          the writer: Apply, Reset, Forget, Retire
 //		Budget.mu     of one Budget at a time
 //	cell.mu           one encoding while it is made
 //		cell.mu       of another encoding that its encoder asks for

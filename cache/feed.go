@@ -17,8 +17,6 @@ import (
 )
 
 const (
-	// loadPage is the number of objects read from the store at once while loading.
-	loadPage = 1000
 	// ingestChunk is the number of values a worker takes at once, applyChunk the
 	// number of events ingested before they are applied: a long backlog must not
 	// wait for its own end.
@@ -285,7 +283,7 @@ func (f *Feed) read(ctx context.Context, at int64) ([]*Object, int64, error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(f.workers)
 	var chunks [][]*Object
-	revision, err := kv.RangeAllAt(ctx, f.store, f.prefix, at, loadPage, func(page kv.Page) error {
+	revision, err := kv.RangeAllAt(ctx, f.store, f.prefix, at, kv.FittingPages, func(page kv.Page) error {
 		if f.total.Load() == 0 {
 			f.total.Store(page.Count)
 		}
@@ -295,7 +293,7 @@ func (f *Feed) read(ctx context.Context, at int64) ([]*Object, int64, error) {
 			objects := make([]*Object, len(part))
 			chunks = append(chunks, objects)
 			group.Go(func() error {
-				f.ingestItems(part, objects)
+				f.ingestItems(ctx, part, objects)
 				return ctx.Err()
 			})
 		}
@@ -319,10 +317,10 @@ func (f *Feed) read(ctx context.Context, at int64) ([]*Object, int64, error) {
 }
 
 // ingestItems fills objects from items, leaving nil what is not an object.
-func (f *Feed) ingestItems(items []kv.Item, objects []*Object) {
+func (f *Feed) ingestItems(ctx context.Context, items []kv.Item, objects []*Object) {
 	for i := range items {
 		if key := items[i].Key[len(f.prefix):]; key != "" {
-			objects[i] = f.ingest(key, items[i].Value, items[i].Revision)
+			objects[i] = f.ingest(ctx, key, items[i].Value, items[i].Revision)
 		}
 	}
 	f.loaded.Add(int64(len(items)))
@@ -330,7 +328,7 @@ func (f *Feed) ingestItems(items []kv.Item, objects []*Object) {
 
 // ingest makes an Object of a value. A decoder that panics has met a value it
 // cannot understand; that must not take down the other keys.
-func (f *Feed) ingest(key string, value []byte, revision int64) (o *Object) {
+func (f *Feed) ingest(ctx context.Context, key string, value []byte, revision int64) (o *Object) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			err := fmt.Errorf("cache: panic while decoding %s%s: %v", f.prefix, key, cause)
@@ -339,7 +337,7 @@ func (f *Feed) ingest(key string, value []byte, revision int64) (o *Object) {
 		}
 	}()
 	f.ingested.Add(1)
-	return f.cache.ingest(key, value, revision)
+	return f.cache.ingest(ctx, key, value, revision)
 }
 
 // applyUntilLost applies what the subscription delivers. It returns ErrLost when
@@ -368,7 +366,7 @@ func (f *Feed) applyUntilLost(ctx context.Context) error {
 // them one revision after the other.
 func (f *Feed) apply(ctx context.Context, batches []kv.Batch) error {
 	if len(batches) == 1 { // the usual case
-		f.scratch = f.changes(f.scratch[:0], batches[0].Events)
+		f.scratch = f.changes(ctx, f.scratch[:0], batches[0].Events)
 		if ctx.Err() == nil {
 			f.applyOne(batches[0].Revision, time.Now(), f.scratch)
 		}
@@ -387,7 +385,7 @@ func (f *Feed) apply(ctx context.Context, batches []kv.Batch) error {
 		work := func() error {
 			for at := first; at < last; at++ {
 				events := batches[at].Events
-				changes[at] = f.changes(make([]Change, 0, len(events)), events)
+				changes[at] = f.changes(ctx, make([]Change, 0, len(events)), events)
 			}
 			return ctx.Err()
 		}
@@ -419,7 +417,7 @@ func (f *Feed) applyOne(revision int64, now time.Time, changes []Change) {
 }
 
 // changes appends to changes what the events do.
-func (f *Feed) changes(changes []Change, events []kv.Event) []Change {
+func (f *Feed) changes(ctx context.Context, changes []Change, events []kv.Event) []Change {
 	for i := range events {
 		e := &events[i]
 		key := e.Key[len(f.prefix):]
@@ -430,7 +428,7 @@ func (f *Feed) changes(changes []Change, events []kv.Event) []Change {
 		default:
 			o := f.cache.offers.take(key, e.Revision)
 			if o == nil {
-				o = f.ingest(key, e.Value, e.Revision)
+				o = f.ingest(ctx, key, e.Value, e.Revision)
 			} else {
 				f.offered.Add(1)
 			}

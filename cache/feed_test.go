@@ -29,8 +29,8 @@ type mirror struct {
 }
 
 // ingestTest makes objects of anything but "corrupt" and "panic".
-func ingestTest(schema *Schema) func(string, []byte, int64) *Object {
-	return func(key string, value []byte, revision int64) *Object {
+func ingestTest(schema *Schema) func(context.Context, string, []byte, int64) *Object {
+	return func(_ context.Context, key string, value []byte, revision int64) *Object {
 		config := ObjectConfig{Key: key, Revision: revision, Body: value}
 		switch string(value) {
 		case "corrupt":
@@ -274,8 +274,8 @@ func TestFeedRepeatsLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		many := map[string][]byte{}
-		for i := range 2500 {
-			many[fmt.Sprintf("%s%04d", feedPrefix, i)] = []byte("x")
+		for i := range 13_000 {
+			many[fmt.Sprintf("%s%05d", feedPrefix, i)] = []byte("x")
 		}
 		m.store.PutAll(many)
 		var mu sync.Mutex
@@ -293,7 +293,7 @@ func TestFeedRepeatsLoad(t *testing.T) {
 		})
 		m.start(t)
 		m.settle(t)
-		if stats := m.feed.Stats(); stats.Loads != 1 || stats.Loaded != 2500 {
+		if stats := m.feed.Stats(); stats.Loads != 1 || stats.Loaded != 13_000 {
 			t.Errorf("%+v", stats)
 		}
 		mu.Lock()

@@ -194,6 +194,7 @@ func (c *Cache) adopt(base *state, ix index) bool {
 	if now.epoch != base.epoch {
 		return false
 	}
+	poisoned, _ := base.poisonedFrom("", base.poison())
 	if missed := int(now.position - base.position); missed > 0 {
 		events, next, err := c.log.Read(base.position, make([]*Event, 0, missed))
 		if err != nil || next != now.position {
@@ -201,6 +202,15 @@ func (c *Cache) adopt(base *state, ix index) bool {
 		}
 		for _, e := range events {
 			ix.move(e.Prev, e.Object)
+			if e.Object != nil && e.Object.poison != nil {
+				poisoned = append(poisoned, e.Object)
+			}
+		}
+	}
+	// There is no event of an object that healed.
+	for _, o := range poisoned {
+		if present := now.get(o.Key()); present != nil {
+			ix.move(nil, present)
 		}
 	}
 	indexes, ok := c.makeRoom(now.indexes, ix)

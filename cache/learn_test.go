@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -46,7 +47,8 @@ func (c *Cache) learntIndexes() (names []string) {
 
 // TestLearntIndexesEqualScans: while indexes come and go, and are built of states
 // that are no longer the present ones, every list of every state gives what a scan
-// gives, page by page.
+// gives, page by page. Objects that are poisoned at times fail lists until they heal,
+// and are found afterwards like any other.
 func TestLearntIndexesEqualScans(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		schema := NewSchema("things", nil, Index{Label: "zone"})
@@ -56,6 +58,7 @@ func TestLearntIndexesEqualScans(t *testing.T) {
 		}
 		objects, revision, epochs := map[string]labels.Set{}, int64(1), 0
 		c.Reset(nil, revision)
+		poisoned := map[string]*Object{}
 		type past struct {
 			snapshot Snapshot
 			objects  map[string]labels.Set
@@ -75,6 +78,7 @@ func TestLearntIndexesEqualScans(t *testing.T) {
 					if slices.ContainsFunc(batch.Changes, func(change Change) bool { return change.Key == key }) {
 						continue
 					}
+					delete(poisoned, key)
 					if rapid.IntRange(0, 3).Draw(t, "delete") == 0 {
 						delete(objects, key)
 						batch.Changes = append(batch.Changes, Change{Key: key})
@@ -87,9 +91,21 @@ func TestLearntIndexesEqualScans(t *testing.T) {
 						}
 					}
 					objects[key] = set
-					batch.Changes = append(batch.Changes, Change{Key: key, Object: object(key)})
+					o := object(key)
+					if rapid.IntRange(0, 5).Draw(t, "poison") == 0 {
+						o = NewObject(ObjectConfig{Key: key, Revision: revision, Err: errCorrupt}, schema)
+						poisoned[key] = o
+					}
+					batch.Changes = append(batch.Changes, Change{Key: key, Object: o})
 				}
 				c.Apply(batch)
+			},
+			"heal": func(t *rapid.T) {
+				for key, o := range poisoned {
+					sound := NewObject(ObjectConfig{Key: key, Revision: o.Revision(), Labels: objects[key]}, schema)
+					c.heal([]healing{{o, sound}})
+				}
+				clear(poisoned)
 			},
 			"reset": func(t *rapid.T) {
 				if epochs++; epochs%5 != 0 {
@@ -100,6 +116,7 @@ func TestLearntIndexesEqualScans(t *testing.T) {
 				for key := range objects {
 					all = append(all, object(key))
 				}
+				clear(poisoned)
 				c.Reset(all, revision)
 			},
 			"learn": func(t *rapid.T) {
@@ -126,7 +143,10 @@ func TestLearntIndexesEqualScans(t *testing.T) {
 					c.review()
 				}
 			},
-			"keep": func(*rapid.T) {
+			"keep": func(t *rapid.T) {
+				if len(poisoned) > 0 {
+					t.Skip("fails lists")
+				}
 				pasts = append(pasts[max(0, len(pasts)-3):], past{c.Snapshot(), maps.Clone(objects)})
 			},
 			"": func(t *rapid.T) {
@@ -136,7 +156,11 @@ func TestLearntIndexesEqualScans(t *testing.T) {
 				c.current.Load().check()
 				text := rapid.SampledFrom([]string{"app=a", "app=", "tier in (b)", "tier=a,app=b", "zone=a,tier=c", "app in (a,b)", "!app", "app=a,app!=a", "nobody=x", "tier!=a"}).Draw(t, "selector")
 				limit := rapid.IntRange(0, 3).Draw(t, "limit")
-				for _, p := range append(pasts, past{c.Snapshot(), objects}) {
+				all := pasts
+				if len(poisoned) == 0 {
+					all = append(pasts[:len(pasts):len(pasts)], past{c.Snapshot(), objects})
+				}
+				for _, p := range all {
 					comparePages(t, p.snapshot, p.objects, text, limit)
 				}
 			},
@@ -300,7 +324,7 @@ func TestFeedLearns(t *testing.T) {
 		m.sub = m.tail.Subscribe(feedPrefix)
 		schema := NewSchema("things", nil)
 		var err error
-		m.cache, err = New(Config{Schema: schema, Source: m.sub, Ingest: func(key string, value []byte, revision int64) *Object {
+		m.cache, err = New(Config{Schema: schema, Source: m.sub, Ingest: func(_ context.Context, key string, value []byte, revision int64) *Object {
 			return NewObject(ObjectConfig{Key: key, Revision: revision, Body: value, Labels: labels.Set{"app": string(value)}}, schema)
 		}})
 		if err != nil {

@@ -211,12 +211,8 @@ func (l *lister) scanIndex(tree *btree.BTreeG[entry], from entry) {
 // checkPoison finds the poison that a scan of the same range would have met. An
 // index cannot: poison has lost the value that it was filed under.
 func (l *lister) checkPoison(start string) {
-	at, _ := l.state.findPoisoned(start)
-	if at == len(l.state.poisoned) {
-		return
-	}
-	o := l.state.poisoned[at]
-	if !strings.HasPrefix(o.Key(), l.query.Prefix) || l.page.Next != "" && o.Key() >= l.page.Next {
+	o := l.state.firstPoisoned(start)
+	if o == nil || !strings.HasPrefix(o.Key(), l.query.Prefix) || l.page.Next != "" && o.Key() >= l.page.Next {
 		return
 	}
 	l.poisoned = o

@@ -2,55 +2,108 @@ package cache
 
 import (
 	"context"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// retryEvery is how often a Feed looks whether poisoned objects can be understood
-// by now.
-const retryEvery = 10 * time.Second
+const (
+	// retryEvery is how often a Feed looks whether poisoned objects can be understood
+	// by now.
+	retryEvery = 10 * time.Second
+	// maxRetries bounds the objects that are looked at each time, unless some heal: many
+	// that never will must not keep the store busy.
+	maxRetries = 1000
+)
+
+// healing is a poisoned object, and what it turned out to be.
+type healing struct{ poisoned, sound *Object }
 
 // retry takes poisoned objects up again: what failed may have been a service that
-// holds keys, not the value.
+// holds keys, not the value. It goes through them in the order of their keys, as far as
+// maxRetries at a time, and further as long as some of them heal.
 func (f *Feed) retry(ctx context.Context) error {
 	tick := time.NewTicker(retryEvery)
 	defer tick.Stop()
+	next := ""
 	for {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-tick.C:
-			for _, o := range f.cache.current.Load().poisoned {
-				f.retryOne(ctx, o)
+		}
+		// Those before next come last, once.
+		for left := f.cache.current.Load().poison(); left > 0; left -= maxRetries {
+			var part []*Object
+			part, next = f.cache.current.Load().poisonedFrom(next, min(maxRetries, left))
+			healed := f.retryAll(ctx, part)
+			f.cache.heal(healed)
+			if len(healed) == 0 {
+				break
 			}
 		}
 	}
 }
 
-func (f *Feed) retryOne(ctx context.Context, o *Object) {
-	item, found, _, err := f.store.Get(ctx, f.prefix+o.Key())
-	if err != nil || !found || item.Revision != o.Revision() {
-		return // what came after it is on its way
+// retryAll takes objects up again and returns those that are sound now.
+func (f *Feed) retryAll(ctx context.Context, poisoned []*Object) []healing {
+	var (
+		mu     sync.Mutex
+		healed []healing
+		group  errgroup.Group
+	)
+	group.SetLimit(f.workers)
+	for _, o := range poisoned {
+		group.Go(func() error {
+			if sound := f.retryOne(ctx, o); sound != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				healed = append(healed, healing{o, sound})
+			}
+			return nil
+		})
 	}
-	if sound := f.ingest(o.Key(), item.Value, item.Revision); sound != nil && sound.Err() == nil {
-		f.cache.heal(o, sound)
-	}
+	_ = group.Wait() // none fails
+	return healed
 }
 
-// heal shows sound in place of a poisoned object of the same revision, if that is
-// still present. Nothing happened to the object, so there is no event.
-func (c *Cache) heal(poisoned, sound *Object) {
+// retryOne returns what a poisoned object is if it can be understood by now, else nil.
+func (f *Feed) retryOne(ctx context.Context, o *Object) *Object {
+	item, found, _, err := f.store.Get(ctx, f.prefix+o.Key())
+	if err != nil || !found || item.Revision != o.Revision() {
+		return nil // what came after it is on its way
+	}
+	if sound := f.ingest(ctx, o.Key(), item.Value, item.Revision); sound != nil && sound.Err() == nil {
+		return sound
+	}
+	return nil
+}
+
+// heal shows sound objects in place of poisoned ones of the same revision, where those
+// are still present. Nothing happened to the objects, so there are no events.
+func (c *Cache) heal(healed []healing) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.current.Load()
-	if now.get(poisoned.Key()) != poisoned {
+	var next *state
+	for _, h := range healed {
+		if now.get(h.poisoned.Key()) != h.poisoned {
+			continue
+		}
+		if next == nil {
+			next = now.clone()
+		}
+		next.put(h.sound)
+	}
+	if next == nil || c.retired.Load() {
 		return
 	}
-	next := now.clone()
-	next.put(sound)
 	if invariants.Enabled {
 		next.check()
 	}
+	c.schema.budget.bodies.Add(next.bytes - now.bytes)
 	c.current.Store(next)
 }

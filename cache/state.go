@@ -2,7 +2,6 @@ package cache
 
 import (
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/google/btree"
@@ -81,8 +80,9 @@ type state struct {
 	objects *btree.BTreeG[*Object]
 	indexes []index  // none in past states: see plain
 	learner *learner // of the present state's queries, else nil
-	// poisoned are the objects with an error, in key order. Almost always empty.
-	poisoned []*Object
+	// poisoned are the objects with an error; nil as long as there was none, as almost
+	// always.
+	poisoned *btree.BTreeG[*Object]
 	bytes    int64 // of all bodies
 	stored   int64 // bytes of all values in the store
 	revision int64
@@ -120,6 +120,9 @@ func (s *state) clone() *state {
 	for i := range next.indexes {
 		next.indexes[i].tree = cloneTree(s.indexes[i].tree)
 	}
+	if s.poisoned != nil {
+		next.poisoned = cloneTree(s.poisoned)
+	}
 	return &next
 }
 
@@ -150,8 +153,10 @@ func (s *state) put(o *Object) *Object {
 	prev, _ := s.objects.ReplaceOrInsert(o)
 	s.file(prev, o)
 	if o.poison != nil {
-		at, _ := s.findPoisoned(o.Key())
-		s.poisoned = slices.Insert(slices.Clone(s.poisoned), at, o)
+		if s.poisoned == nil {
+			s.poisoned = btree.NewG(degree, lessObject)
+		}
+		s.poisoned.ReplaceOrInsert(o)
 	}
 	s.bytes += int64(len(o.body))
 	s.stored += o.Stored()
@@ -179,18 +184,52 @@ func (s *state) file(prev, next *Object) {
 		return
 	}
 	if prev.poison != nil {
-		if at, found := s.findPoisoned(prev.Key()); found {
-			s.poisoned = slices.Delete(slices.Clone(s.poisoned), at, at+1)
-		}
+		s.poisoned.Delete(prev)
 	}
 	s.bytes -= int64(len(prev.body))
 	s.stored -= prev.Stored()
 }
 
-func (s *state) findPoisoned(key string) (int, bool) {
-	return slices.BinarySearchFunc(s.poisoned, key, func(o *Object, key string) int {
-		return strings.Compare(o.Key(), key)
+// poison counts the poisoned objects.
+func (s *state) poison() int {
+	if s.poisoned == nil {
+		return 0
+	}
+	return s.poisoned.Len()
+}
+
+// firstPoisoned gives the first poisoned object from a key on, or nil.
+func (s *state) firstPoisoned(from string) (first *Object) {
+	if s.poison() == 0 {
+		return nil
+	}
+	pivot := s.pivots.get(from)
+	defer s.pivots.put(pivot)
+	s.poisoned.AscendGreaterOrEqual(pivot, func(o *Object) bool {
+		first = o
+		return false
 	})
+	return first
+}
+
+// poisonedFrom gives up to limit poisoned objects from a key on, in order, the first key
+// coming after the last one; and the key to go on at.
+func (s *state) poisonedFrom(from string, limit int) (part []*Object, next string) {
+	if s.poison() == 0 {
+		return nil, ""
+	}
+	limit = min(limit, s.poisoned.Len())
+	take := func(o *Object) bool {
+		part = append(part, o)
+		return len(part) < limit
+	}
+	pivot := s.pivots.get(from)
+	defer s.pivots.put(pivot)
+	s.poisoned.AscendGreaterOrEqual(pivot, take)
+	if len(part) < limit {
+		s.poisoned.Ascend(take)
+	}
+	return part, part[len(part)-1].Key() + "\x00"
 }
 
 // apply gives the state after a batch.
@@ -256,7 +295,7 @@ func (s *state) check() {
 	})
 	invariants.Assertf(bytes == s.bytes, "cache: %d bytes counted, %d kept", bytes, s.bytes)
 	invariants.Assertf(stored == s.stored, "cache: %d stored bytes counted, %d kept", stored, s.stored)
-	invariants.Assertf(poisoned == len(s.poisoned), "cache: %d poisoned, %d listed", poisoned, len(s.poisoned))
+	invariants.Assertf(poisoned == s.poison(), "cache: %d poisoned, %d listed", poisoned, s.poison())
 	for _, ix := range s.indexes {
 		filed := 0
 		ix.tree.Ascend(func(e entry) bool {

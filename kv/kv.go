@@ -198,9 +198,20 @@ type Store interface {
 	Close()
 }
 
+const (
+	// FittingPages, as a size of pages, has each hold up to maxPageItems, but fewer where
+	// they are so large that those would take more than about pageBytes. Each page costs
+	// the store a look at all keys that are left: few pages are cheaper than many.
+	FittingPages = -1
+
+	firstPageItems = 500 // nothing is known of their size
+	maxPageItems   = 10_000
+	pageBytes      = 32 << 20
+)
+
 // RangeAll calls fn with one page after the other of everything under prefix, all
 // of the same revision, which it returns. The first page is linearizable. A
-// pageSize of 0 asks for everything at once.
+// pageSize of 0 asks for everything at once; see also FittingPages.
 func RangeAll(ctx context.Context, store Store, prefix string, pageSize int64, fn func(Page) error) (int64, error) {
 	return RangeAllAt(ctx, store, prefix, 0, pageSize, fn)
 }
@@ -208,6 +219,9 @@ func RangeAll(ctx context.Context, store Store, prefix string, pageSize int64, f
 // RangeAllAt is RangeAll at a revision of the past; 0 is now.
 func RangeAllAt(ctx context.Context, store Store, prefix string, revision, pageSize int64, fn func(Page) error) (int64, error) {
 	opts := RangeOptions{Prefix: prefix, Limit: pageSize, Revision: revision}
+	if pageSize == FittingPages {
+		opts.Limit = firstPageItems
+	}
 	for {
 		page, err := store.Range(ctx, opts)
 		if err != nil {
@@ -221,7 +235,19 @@ func RangeAllAt(ctx context.Context, store Store, prefix string, revision, pageS
 		}
 		opts.Revision = page.Revision
 		opts.Start = page.Items[len(page.Items)-1].Key + "\x00"
+		if pageSize == FittingPages {
+			opts.Limit = fittingLimit(page.Items)
+		}
 	}
+}
+
+// fittingLimit is how many items like those of the page before make a page.
+func fittingLimit(items []Item) int64 {
+	bytes := 0
+	for i := range items {
+		bytes += len(items[i].Key) + len(items[i].Value)
+	}
+	return int64(min(max(pageBytes/max(bytes/len(items), 1), 1), maxPageItems))
 }
 
 // prefixEnd returns the first key after all keys with the prefix, or "\x00",

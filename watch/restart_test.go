@@ -35,7 +35,7 @@ func boot(t *testing.T, store kv.Store) *process {
 	p.cache, err = cache.New(cache.Config{
 		Schema: schema,
 		Source: sub,
-		Ingest: func(key string, value []byte, revision int64) *cache.Object {
+		Ingest: func(_ context.Context, key string, value []byte, revision int64) *cache.Object {
 			return cache.NewObject(cache.ObjectConfig{Key: key, Revision: revision, Body: value, Labels: restartLabels(value)}, schema)
 		},
 		OnAppend: func() { p.hub.Notify() },

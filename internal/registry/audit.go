@@ -16,8 +16,8 @@ import (
 const (
 	// auditPage is how many keys are read from the store at once, auditPause how long
 	// the store is left alone between two pages.
-	auditPage  = 1000
-	auditPause = 10 * time.Millisecond
+	auditPage  = 10_000
+	auditPause = 100 * time.Millisecond
 )
 
 // ErrInconsistent says that a cache does not hold what the store does.

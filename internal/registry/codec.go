@@ -124,11 +124,11 @@ func (c *codec) setRevision(obj runtime.Object, revision int64) error {
 // ingest makes the cache's object of a stored value. key is the full key, rest
 // what identifies the object within the resource. A value that cannot be read
 // becomes an object that says why.
-func (c *codec) ingest(schema *cache.Schema, key, rest string, value []byte, revision int64) *cache.Object {
+func (c *codec) ingest(ctx context.Context, schema *cache.Schema, key, rest string, value []byte, revision int64) *cache.Object {
 	if rest == "" {
 		rest = "/" // the root itself: kube-apiserver reads it, and no object is there
 	}
-	data, _, err := c.decrypt(context.Background(), key, value)
+	data, _, err := c.decrypt(ctx, key, value)
 	if err != nil {
 		err = storage.NewInternalError(fmt.Errorf("unable to transform key %q: %w", key, errors.Unwrap(err)))
 		return poisoned(schema, rest, revision, len(value), err)

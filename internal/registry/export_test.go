@@ -1,6 +1,8 @@
 package registry
 
 import (
+	"context"
+
 	"reflect"
 	"time"
 
@@ -29,7 +31,7 @@ func (r *Resource) Read(value []byte, revision int64) (runtime.Object, error) {
 
 // Ingest makes the cache's object of a stored value.
 func (r *Resource) Ingest(rest string, value []byte, revision int64) *cache.Object {
-	return r.codec.ingest(r.schema, r.layout.root+rest, rest, value, revision)
+	return r.codec.ingest(context.Background(), r.schema, r.layout.root+rest, rest, value, revision)
 }
 
 // Decode decodes a cached object for a caller of its own.

@@ -103,7 +103,7 @@ func (r *Resource) getStored(ctx context.Context, rest string, atLeast uint64) (
 	case !found:
 		return nil, storage.NewKeyNotFoundError(full, 0)
 	}
-	o := r.codec.ingest(r.schema, full, rest, item.Value, item.Revision)
+	o := r.codec.ingest(ctx, r.schema, full, rest, item.Value, item.Revision)
 	if _, _, err := r.codec.decrypt(ctx, full, item.Value); err != nil {
 		return nil, r.unreadable(full, o, err) // a list says it in other words
 	}
@@ -414,7 +414,7 @@ func (r *Resource) listStored(ctx context.Context, read listing, dst []*cache.Ob
 		}
 		opts.Revision = page.Revision
 		out.Meta.Revision = page.Revision
-		full, err := r.take(&out, q, len(dst), page.Items)
+		full, err := r.take(ctx, &out, q, len(dst), page.Items)
 		if err != nil {
 			return Listing{}, err
 		}
@@ -439,10 +439,10 @@ func (r *Resource) listStored(ctx context.Context, read listing, dst []*cache.Ob
 
 // take appends what q selects of items and returns the index of the item that
 // filled the page, -1 if none did.
-func (r *Resource) take(out *Listing, q ListRequest, before int, items []kv.Item) (int, error) {
+func (r *Resource) take(ctx context.Context, out *Listing, q ListRequest, before int, items []kv.Item) (int, error) {
 	for i, item := range items {
 		rest := r.layout.rest(item.Key)
-		o := r.codec.ingest(r.schema, item.Key, rest, item.Value, item.Revision)
+		o := r.codec.ingest(ctx, r.schema, item.Key, rest, item.Value, item.Revision)
 		switch {
 		case o.Err() == nil:
 		case !deletesUnread():
@@ -476,7 +476,7 @@ func (r *Resource) listStoredOne(ctx context.Context, read listing, dst []*cache
 	var o *cache.Object
 	if len(page.Items) == 1 && page.Items[0].Key == full {
 		item := page.Items[0]
-		o = r.codec.ingest(r.schema, full, read.q.key(), item.Value, item.Revision)
+		o = r.codec.ingest(ctx, r.schema, full, read.q.key(), item.Value, item.Revision)
 	}
 	return r.listOne(read.q, page.Revision, o, dst)
 }

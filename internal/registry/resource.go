@@ -184,8 +184,8 @@ func (r *Resource) addCache(config resourceConfig) error {
 	var err error
 	r.Cache, err = cache.New(cache.Config{
 		Schema: r.schema,
-		Ingest: func(rest string, value []byte, revision int64) *cache.Object {
-			return r.codec.ingest(r.schema, r.layout.root+rest, rest, value, revision)
+		Ingest: func(ctx context.Context, rest string, value []byte, revision int64) *cache.Object {
+			return r.codec.ingest(ctx, r.schema, r.layout.root+rest, rest, value, revision)
 		},
 		Source:   r.sub,
 		OnAppend: func() { r.Hub.Notify() },

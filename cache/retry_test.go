@@ -1,0 +1,144 @@
+package cache
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+)
+
+// poisonedObjects makes n objects that cannot be understood, and what they are once they can.
+func poisonedObjects(schema *Schema, n int) (poisoned, sound []*Object) {
+	for i := range n {
+		key := fmt.Sprintf("ns/%06d", i)
+		poisoned = append(poisoned, NewObject(ObjectConfig{Key: key, Revision: 1, Err: errCorrupt}, schema))
+		sound = append(sound, NewObject(ObjectConfig{Key: key, Revision: 1, Labels: labels.Set{"app": fmt.Sprint(i % 100)}}, schema))
+	}
+	return poisoned, sound
+}
+
+// allocated is how many bytes work allocates.
+func allocated(work func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	work()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// TestHealedWhileIndexIsBuilt: an object that heals while an index is built of a state
+// that had it poisoned is found by the index.
+func TestHealedWhileIndexIsBuilt(t *testing.T) {
+	schema := NewSchema("things", nil)
+	c, err := New(Config{Schema: schema})
+	if err != nil {
+		t.Fatal(err)
+	}
+	poisoned, sound := poisonedObjects(schema, 200)
+	c.Reset(append(sound[:100:100], poisoned[100]), 1)
+	base := c.current.Load()
+	ix, ok := base.buildIndex("app")
+	if !ok {
+		t.Fatal("no index of the label")
+	}
+	c.Apply(Batch{Revision: 2, Changes: []Change{{Key: poisoned[101].Key(), Object: poisoned[101]}}})
+	c.heal([]healing{{poisoned[100], sound[100]}, {poisoned[101], sound[101]}})
+	if !c.adopt(base, ix) {
+		t.Fatal("the index was not taken in")
+	}
+	for i, app := range []string{"0", "1"} {
+		page, err := c.Snapshot().List(Query{Label: selector(t, "app="+app)}, nil)
+		if err != nil || page.Index != "app" || len(page.Objects) != 2 || page.Objects[1] != sound[100+i] {
+			t.Errorf("app=%s: %d objects by index %q, %v", app, len(page.Objects), page.Index, err)
+		}
+	}
+}
+
+// TestPoisonCostsWhatObjectsCost counts what is allocated when poisoned objects are
+// loaded, applied, healed and deleted: 25 times as many cost about 25 times as much.
+func TestPoisonCostsWhatObjectsCost(t *testing.T) {
+	measure := func(n int) map[string]uint64 {
+		schema := NewSchema("things", nil, Index{Label: "app"})
+		c, err := New(Config{Schema: schema, Log: LogConfig{MaxEvents: 100}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		poisoned, sound := poisonedObjects(schema, n)
+		var changes, deletes []Change
+		var healed []healing
+		for i, o := range poisoned {
+			changes = append(changes, Change{Key: o.Key(), Object: o})
+			deletes = append(deletes, Change{Key: o.Key()})
+			healed = append(healed, healing{o, sound[i]})
+		}
+		return map[string]uint64{
+			"load":       allocated(func() { c.Reset(poisoned, 1) }),
+			"delete all": allocated(func() { c.Apply(Batch{Revision: 2, Changes: deletes}) }),
+			"apply all":  allocated(func() { c.Apply(Batch{Revision: 3, Changes: changes}) }),
+			"heal":       allocated(func() { c.heal(healed) }),
+		}
+	}
+	few, many := measure(4000), measure(100_000)
+	for what, cost := range few {
+		t.Logf("%s: %d bytes for 4,000 objects, %d for 100,000", what, cost, many[what])
+		if many[what] > 50*cost {
+			t.Errorf("%s costs %d bytes for 4,000 objects and %d for 100,000", what, cost, many[what])
+		}
+	}
+}
+
+// TestHopelessObjectsAreRarelyRead: many values that nobody will ever understand are
+// looked at again, though not all of them all the time; once they can be understood they
+// heal, all of them soon.
+func TestHopelessObjectsAreRarelyRead(t *testing.T) {
+	const n = 10_000
+	synctest.Test(t, func(t *testing.T) {
+		m := newMirror(t)
+		var down atomic.Bool
+		down.Store(true)
+		inner := m.cache.ingest
+		m.cache.ingest = func(ctx context.Context, key string, value []byte, revision int64) *Object {
+			if down.Load() && strings.HasPrefix(string(value), "locked") {
+				return NewObject(ObjectConfig{Key: key, Revision: revision, Err: errCorrupt}, m.cache.schema)
+			}
+			return inner(ctx, key, value, revision)
+		}
+		many := map[string][]byte{}
+		for i := range n {
+			many[fmt.Sprintf("%sns/%05d", feedPrefix, i)] = []byte("locked")
+		}
+		m.store.PutAll(many)
+		m.start(t)
+		if err := m.cache.WaitReady(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var reads atomic.Int64
+		m.store.SetHook(func(op, key string) error {
+			if op == "get" && strings.HasPrefix(key, feedPrefix) {
+				reads.Add(1)
+			}
+			return nil
+		})
+		const minutes = 10
+		time.Sleep(minutes * time.Minute)
+		if most := int64(minutes * 60 / 10 * maxRetries); reads.Load() == 0 || reads.Load() > most {
+			t.Errorf("%d reads in %d minutes, want at most %d", reads.Load(), minutes, most)
+		}
+		down.Store(false)
+		reads.Store(0)
+		time.Sleep(2 * retryEvery)
+		m.settle(t)
+		if _, err := m.cache.Snapshot().List(Query{}, nil); err != nil {
+			t.Errorf("after all can be understood: %v", err)
+		}
+		if reads.Load() > n+maxRetries {
+			t.Errorf("%d reads to heal %d objects", reads.Load(), n)
+		}
+	})
+}

@@ -1,0 +1,60 @@
+package kv_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+// limits is a store that writes down how much it is asked for at once.
+type limits struct {
+	kv.Store
+	asked []int64
+}
+
+// Range implements kv.Store.
+func (l *limits) Range(ctx context.Context, opts kv.RangeOptions) (kv.Page, error) {
+	l.asked = append(l.asked, opts.Limit)
+	return l.Store.Range(ctx, opts)
+}
+
+// TestFittingPages: small items come in few pages, large ones in pages that fit into
+// memory.
+func TestFittingPages(t *testing.T) {
+	for _, c := range []struct {
+		items, size int
+		pages       int // at most
+		bytes       int // of a page but the first, at most
+	}{
+		{items: 30_000, size: 10, pages: 4, bytes: 10_000 * 64},
+		{items: 1200, size: 300_000, pages: 9, bytes: 33 << 20},
+		{items: 500, size: 10, pages: 1},
+		{items: 0, pages: 1},
+	} {
+		store := kvtest.NewMemory()
+		value, all := bytes.Repeat([]byte("x"), c.size), map[string][]byte{}
+		for i := range c.items {
+			all[fmt.Sprintf("/registry/things/%06d", i)] = value
+		}
+		store.PutAll(all)
+		l, found := &limits{Store: store}, 0
+		_, err := kv.RangeAll(t.Context(), l, "/registry/things/", kv.FittingPages, func(page kv.Page) error {
+			found += len(page.Items)
+			size := 0
+			for _, item := range page.Items {
+				size += len(item.Key) + len(item.Value)
+			}
+			if len(l.asked) > 1 && size > c.bytes {
+				t.Errorf("a page of %d bytes", size)
+			}
+			return nil
+		})
+		if err != nil || found != c.items || len(l.asked) > c.pages {
+			t.Errorf("%d items of %d bytes: found %d asking for %d, %v", c.items, c.size, found, l.asked, err)
+		}
+	}
+}
