@@ -14,7 +14,8 @@ import (
 // Source says how far the store was followed. *kv.Subscription is one.
 type Source interface {
 	// Fresh is a revision up to which every change of this resource has been
-	// applied to the cache, or 0 when that is not known.
+	// applied to the cache, or 0 when that is not known. Between two loads of the cache
+	// it never goes back.
 	Fresh() int64
 	// Wait returns when every change up to the revision has been applied.
 	Wait(ctx context.Context, revision int64) error
@@ -162,7 +163,7 @@ func (c *Cache) Wait(ctx context.Context, revision int64) error {
 // Reset replaces everything by the objects of a revision and starts a new epoch.
 // The objects are in any order, made for this call, and unique by key.
 func (c *Cache) Reset(objects []*Object, revision int64) {
-	c.reset(objects, revision)
+	c.reset(objects, revision, 0)
 	c.becomeReady()
 	c.appended()
 }
@@ -176,8 +177,23 @@ func (c *Cache) becomeReady() {
 	}
 }
 
-// reset is Reset that leaves open whether the cache is ready, and calls nobody.
-func (c *Cache) reset(objects []*Object, revision int64) {
+// settle has the present state keep what the Source promised of it, whatever becomes of
+// the Source, and gives that.
+func (c *Cache) settle() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now, label := c.present()
+	if label > now.label {
+		next := now.clone()
+		next.label = label
+		c.current.Store(next)
+	}
+	return label
+}
+
+// reset is Reset that leaves open whether the cache is ready, and calls nobody. label is
+// the revision up to which the state is known to be exact, if that is not revision.
+func (c *Cache) reset(objects []*Object, revision, label int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.retired.Load() {
@@ -197,7 +213,8 @@ func (c *Cache) reset(objects []*Object, revision int64) {
 	c.log.restart(revision)
 	c.history.reset()
 	c.offers.clear()
-	next.revision, next.position, next.epoch = revision, c.log.Next(), old.epoch+1
+	next.revision, next.label = revision, max(revision, label)
+	next.position, next.epoch = c.log.Next(), old.epoch+1
 	c.publish(next)
 	old.objects.Ascend(func(o *Object) bool {
 		o.cells.retire(c.schema.budget)

@@ -37,7 +37,9 @@
 //     later. A batch is in it whole or not at all.
 //   - Revision is the newest revision for which that is known, which may be
 //     later than the last change of this resource: a [Source] says how far the
-//     store was followed.
+//     store was followed. A Snapshot that is taken after another has no lower one,
+//     and [Cache.At] knows it, while the cache is loaded again as well, until the store is
+//     replaced by another.
 //   - The Snapshot is never behind the Log: who has read an event finds it in
 //     every Snapshot taken afterwards.
 //   - [Cache.At] gives the exact state of any revision that the Log reaches.

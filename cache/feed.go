@@ -232,9 +232,10 @@ func (f *Feed) loadUntilDone(ctx context.Context) error {
 // load reads all objects of one revision and resets the cache to them.
 func (f *Feed) load(ctx context.Context) error {
 	replacements := f.store.Replacements()
-	var least int64
-	if replacements == f.replacements {
-		least = f.cache.current.Load().revision
+	// From Begin on nobody else knows what was promised of what the cache holds.
+	var least, label int64
+	if known := f.cache.settle(); replacements == f.replacements {
+		least, label = f.cache.current.Load().revision, known
 	}
 	for {
 		past, present, err := f.sub.Begin(ctx, least)
@@ -249,7 +250,11 @@ func (f *Feed) load(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("cache: load %s: %w", f.prefix, err)
 		}
-		f.cache.reset(objects, revision)
+		if past == 0 || f.store.Replacements() != replacements {
+			label = 0
+		}
+		// A state of the past is exact for what was promised: nothing happened until then.
+		f.cache.reset(objects, revision, label)
 		f.sub.Loaded(revision)
 		f.cache.appended()
 		f.loads.Add(1)

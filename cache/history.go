@@ -161,7 +161,7 @@ func (c *Cache) past(current *state, revision int64) (*state, error) {
 		invariants.Assertf(s.position == at, "cache: undone to %d, want %d", s.position, at)
 		s.check()
 	}
-	s.revision = revision
+	s.revision, s.label = revision, revision
 	c.history.remember(s)
 	return s, nil
 }

@@ -19,7 +19,7 @@ func (c *Cache) Snapshot() Snapshot {
 func (c *Cache) present() (*state, int64) {
 	if c.source == nil {
 		s := c.current.Load()
-		return s, s.revision
+		return s, s.label
 	}
 	// The order matters: everything up to fresh was applied before it was read, so
 	// the state loaded afterwards holds it. The other way round, the state could
@@ -29,9 +29,9 @@ func (c *Cache) present() (*state, int64) {
 	s := c.current.Load()
 	if s.epoch != epoch {
 		// Fresh may be of the epoch before, and that of a store since replaced.
-		return s, s.revision
+		return s, s.label
 	}
-	return s, max(s.revision, fresh)
+	return s, max(s.label, fresh)
 }
 
 // Revision is the newest revision for which the snapshot is known to be exact.

@@ -83,9 +83,10 @@ type state struct {
 	// poisoned are the objects with an error; nil as long as there was none, as almost
 	// always.
 	poisoned *btree.BTreeG[*Object]
-	bytes    int64 // of all bodies
-	stored   int64 // bytes of all values in the store
-	revision int64
+	bytes    int64    // of all bodies
+	stored   int64    // bytes of all values in the store
+	revision int64    // of the last change
+	label    int64    // up to which the state is exact, as far as is known without the Source
 	position Position // after the events of this revision
 	epoch    uint64
 	// events are those that led from the state before to this one.
@@ -251,7 +252,7 @@ func (s *state) apply(batch Batch) *state {
 		})
 		next.position++
 	}
-	next.revision = batch.Revision
+	next.revision, next.label = batch.Revision, max(batch.Revision, s.label)
 	next.events = make([]*Event, len(events))
 	for i := range events {
 		next.events[i] = &events[i]
@@ -277,6 +278,7 @@ func (s *state) undo(events []*Event) {
 // check asserts what must hold of every published state. It is for builds with
 // the invariants tag: it walks everything, large states only now and then.
 func (s *state) check() {
+	invariants.Assertf(s.label >= s.revision, "cache: exact up to %d, changed at %d", s.label, s.revision)
 	if s.objects.Len() > 1000 && s.revision%64 != 0 {
 		return
 	}

@@ -36,15 +36,18 @@
 // idle part is as fresh as the busiest one. Freshness is a pair of promises with
 // an order between them. The Tail queues a batch to its subscriptions first and
 // raises Seen afterwards; the owner of a Subscription applies a batch first and
-// calls Applied afterwards. Fresh therefore reads Seen first, then the number
-// queued, then the number applied: if all that was queued is applied, everything
-// up to the Seen it had read is applied. A generation, odd while the owner must
-// reload, is read before and after, so that no label of one history is given to
-// another.
+// calls Applied afterwards. Fresh therefore reads Seen first, then the revision of the
+// first batch that is not applied, then that of the last which is: if there is no first,
+// everything up to the Seen it had read is applied, else everything before the first. So
+// Fresh never goes back, whatever is queued. When the owner loses its place, Fresh stays
+// where it was until the owner begins to load; only of a history that is no more nothing
+// is promised. A generation, odd while the owner must reload, is read before and after,
+// so that no label of one history is given to another.
 //
 // A reader that combines Fresh with a snapshot the owner published must load the
-// snapshot before and after Fresh and start again if the owner reloaded between;
-// Fresh then belongs to the snapshot.
+// snapshot before and after Fresh: if the owner reloaded between, Fresh belongs to the
+// snapshot before. An owner that loads again must keep what Fresh was before it calls
+// Begin, which what it loads is to be no older than.
 //
 // A Tail may begin in the past ([TailConfig.Replay]), as far back as the store can
 // still be read: the owners load the state of then, and what has happened since is

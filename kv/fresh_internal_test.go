@@ -30,7 +30,7 @@ func TestFreshOfOneHistory(t *testing.T) {
 		})
 	}
 	begin := func(revision int64) {
-		tail.restart(revision, revision)
+		tail.restart(revision, revision, true)
 		if _, err := sub.Next(ctx); !errors.Is(err, ErrLost) {
 			t.Errorf("Next: %v, want ErrLost", err)
 		}
@@ -38,9 +38,9 @@ func TestFreshOfOneHistory(t *testing.T) {
 	}
 	event := Event{Kind: Create, Key: "/registry/pods/a", Revision: last}
 	for range 3000 {
-		tail.lose()
+		tail.lose(true)
 		begin(small)
-		tail.lose()
+		tail.lose(true)
 		begin(before)
 		tail.dispatch(WatchResponse{Batches: []Batch{{Revision: last, Events: []Event{event}}}, Progress: last})
 	}

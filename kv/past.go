@@ -105,9 +105,12 @@ func (t *Tail) readable(ctx context.Context, revision int64) (readable bool, err
 // store had when the Tail began, at which the owner must arrive before it is worth
 // asking. Where there is no such past both are 0: the owner loads the newest state.
 //
+// From the call on, Fresh may be 0 until Loaded is called.
+//
 // The store may compact the past at any time; then the owner asks again, for what comes
 // later than what it could not read. A Tail that does not replay need not have begun.
 func (s *Subscription) Begin(ctx context.Context, least int64) (past, present int64, err error) {
+	s.kept.Store(0)
 	if s.tail.replay <= 0 {
 		return 0, 0, nil
 	}

@@ -31,10 +31,13 @@ type Subscription struct {
 	// must load.
 	generation atomic.Uint64
 	loaded     atomic.Int64 // revision of the owner's last load
-	// Invariant: while loaded, applied <= queued, and their difference is the
-	// number of batches in queue or handed out and not yet applied.
-	queued  atomic.Uint64
-	applied atomic.Uint64
+	// first is the revision of the oldest batch that is not applied, 0 if all are.
+	first atomic.Int64
+	// applied is the revision of the last batch that was applied, or of the load.
+	applied atomic.Int64
+	// kept is what Fresh was when the owner lost its place: what it holds is still
+	// exact for that.
+	kept atomic.Int64
 
 	staged []Event // of the batch being routed; guarded by Tail.mu
 
@@ -42,7 +45,9 @@ type Subscription struct {
 	queue []Batch
 	spare []Batch // handed out by the last Next
 	// Invariant: bytes is the sum over queue.
-	bytes int64
+	bytes   int64
+	pending revisions // of the batches in queue, or handed out and not yet applied
+	queued  uint64    // batches since the last load, those not applied before it included
 	// since is the revision after which nothing is missing from the queue.
 	since   int64
 	lost    bool // Next has to say so
@@ -52,7 +57,7 @@ type Subscription struct {
 	waiters []applyWaiter // in the order of their targets
 }
 
-// applyWaiter waits until applied reaches target.
+// applyWaiter waits until as many batches as target were applied.
 type applyWaiter struct {
 	target uint64
 	done   chan struct{}
@@ -129,7 +134,12 @@ func (s *Subscription) Loaded(revision int64) {
 	}
 	clear(s.queue[len(keep):])
 	s.queue = keep
-	s.applied.Store(s.queued.Load() - uint64(len(keep)))
+	s.pending = revisions{}
+	for _, batch := range keep {
+		s.pending.push(batch.Revision)
+	}
+	s.applied.Store(revision)
+	s.setFirstLocked()
 	s.loaded.Store(revision)
 	s.generation.Add(1)
 	close(s.loading)
@@ -143,52 +153,92 @@ func (s *Subscription) Applied(n int) {
 	if !s.isLoaded() { // they belong to what was lost
 		return
 	}
-	applied := s.applied.Add(uint64(n))
+	if n == 0 {
+		return
+	}
 	if invariants.Enabled {
 		var bytes int64
 		for _, batch := range s.queue {
 			bytes += batch.bytes()
 		}
 		invariants.Assertf(bytes == s.bytes, "queue of %d bytes counted as %d", bytes, s.bytes)
-		invariants.Assertf(applied <= s.queued.Load(), "applied %d of %d batches", applied, s.queued.Load())
+		handed := s.pending.len() - len(s.queue)
+		invariants.Assertf(n <= handed, "applied %d of %d batches", n, handed)
 	}
-	for len(s.waiters) > 0 && s.waiters[0].target <= applied {
+	// Fresh reads them in the opposite order: what is no longer the first is applied.
+	s.applied.Store(s.pending.pop(n))
+	s.setFirstLocked()
+	for applied := s.appliedLocked(); len(s.waiters) > 0 && s.waiters[0].target <= applied; {
 		close(s.waiters[0].done)
 		s.waiters = s.waiters[1:]
 	}
 }
 
-// Fresh returns a revision up to which the owner has applied everything, or 0
-// when it is not known to be up to date.
+// appliedLocked counts the batches that were applied, as queued does all.
+func (s *Subscription) appliedLocked() uint64 { return s.queued - uint64(s.pending.len()) }
+
+func (s *Subscription) setFirstLocked() { s.first.Store(s.pending.first()) }
+
+// Fresh returns a revision up to which the owner has applied everything, 0 before its
+// first load. It never goes back in one history of the store: while something is not
+// applied it says what is, and while the owner has lost its place, what it had applied
+// until then. From the call of Begin, by which the owner says that it will load, until
+// Loaded it may be 0 again: the owner knows by then what it holds.
 func (s *Subscription) Fresh() int64 {
+	for {
+		generation := s.generation.Load()
+		fresh := s.kept.Load()
+		if generation&1 == 0 {
+			fresh = s.promise()
+		}
+		if s.generation.Load() == generation {
+			return fresh
+		}
+	}
+}
+
+// current is Fresh, but 0 while the owner must load.
+func (s *Subscription) current() int64 {
 	generation := s.generation.Load()
 	if generation&1 == 1 {
 		return 0
 	}
-	seen := s.tail.seen.Load()
-	if invariants.Enabled {
-		runtime.Gosched() // widens the window in which a wrong order shows
-	}
-	queued := s.queued.Load() // after seen: counts all batches up to it
-	if s.applied.Load() < queued {
-		return 0
-	}
-	fresh := max(seen, s.loaded.Load())
+	fresh := s.promise()
 	if s.generation.Load() != generation {
 		return 0
 	}
 	return fresh
 }
 
+// promise is up to where an owner that has loaded has applied everything. It counts
+// only if the generation did not change meanwhile.
+//
+// It never decreases: where nothing was to be applied up to what was seen, what comes
+// later has a higher revision, so that the one before it is at least what was seen.
+func (s *Subscription) promise() int64 {
+	seen := s.tail.seen.Load()
+	if invariants.Enabled {
+		runtime.Gosched() // widens the window in which a wrong order shows
+	}
+	// After seen: all up to it was queued by then.
+	if first := s.first.Load(); first != 0 {
+		seen = first - 1
+	}
+	if invariants.Enabled {
+		runtime.Gosched()
+	}
+	return max(seen, s.applied.Load()) // last: see Applied
+}
+
 // Wait blocks until the owner has applied everything up to revision. A loss does
 // not fail it; the reload is waited for.
 func (s *Subscription) Wait(ctx context.Context, revision int64) error {
-	for s.Fresh() < revision {
+	for s.current() < revision {
 		generation, err := s.awaitLoaded(ctx)
 		if err != nil {
 			return err
 		}
-		if s.Fresh() >= revision {
+		if s.current() >= revision {
 			return nil
 		}
 		if err := s.tail.Wait(ctx, revision); err != nil {
@@ -225,8 +275,8 @@ func (s *Subscription) awaitLoaded(ctx context.Context) (uint64, error) {
 // whether it was in the given generation.
 func (s *Subscription) awaitApplied(ctx context.Context, generation uint64) (bool, error) {
 	s.mu.Lock()
-	target := s.queued.Load()
-	if s.generation.Load() != generation || s.applied.Load() >= target {
+	target := s.queued
+	if s.generation.Load() != generation || s.appliedLocked() >= target {
 		defer s.mu.Unlock()
 		return s.generation.Load() == generation, nil
 	}
@@ -255,7 +305,9 @@ func (s *Subscription) forgetWaiter(done chan struct{}) {
 
 // Close ends the subscription: Next and Wait return ErrClosed.
 func (s *Subscription) Close() {
-	s.tail.unsubscribe(s)
+	s.tail.mu.Lock()
+	defer s.tail.mu.Unlock()
+	s.tail.unsubscribeLocked(s)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -283,20 +335,26 @@ func (s *Subscription) push(batch Batch, limit int64) {
 		return
 	}
 	s.queue = append(s.queue, batch)
-	s.queued.Add(1)
+	s.queued++
+	s.pending.push(batch.Revision)
+	s.setFirstLocked()
 	s.wakeLocked()
 }
 
-// lose gives up what is queued because the tail lost its history.
-func (s *Subscription) lose() {
+// lose gives up what is queued because the tail lost its history. A foreign one is not
+// that which the owner holds.
+func (s *Subscription) lose(foreign bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.unloadLocked()
 	s.lost, s.since = true, unknown
+	if foreign {
+		s.kept.Store(0)
+	}
 }
 
 // Reload gives up the subscription's place, for owners that do not trust what they
-// hold: Next returns ErrLost, and readers wait for what is loaded then.
+// hold: Next returns ErrLost, and who waits does so for what is loaded then.
 func (s *Subscription) Reload() {
 	s.tail.mu.Lock()
 	defer s.tail.mu.Unlock()
@@ -313,27 +371,33 @@ func (s *Subscription) Reload() {
 	s.wakeLocked()
 }
 
-// restart says from where on nothing will be missing.
-func (s *Subscription) restart(revision int64) {
+// restart says from where on nothing will be missing, and whether the history is
+// another than that which the owner holds.
+func (s *Subscription) restart(revision int64, foreign bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.isLoaded() && s.loaded.Load() < revision { // loaded before the tail began
 		s.unloadLocked()
 		s.lost = true
 	}
+	if foreign {
+		s.kept.Store(0)
+	}
 	s.since = revision
 	s.wakeLocked()
 }
 
-// unloadLocked empties the queue and makes the generation odd, or another odd one.
+// unloadLocked empties the queue and makes the generation odd, or another odd one. The
+// Tail's lock is held as well: nothing is seen meanwhile.
 func (s *Subscription) unloadLocked() {
 	if s.isLoaded() {
+		s.kept.Store(s.promise())
 		s.generation.Add(1)
 		s.loading = make(chan struct{})
 	} else {
 		s.generation.Add(2)
 	}
-	s.queue, s.bytes = nil, 0
+	s.queue, s.bytes, s.pending = nil, 0, revisions{}
 	for _, w := range s.waiters {
 		close(w.done)
 	}
@@ -347,4 +411,37 @@ func (s *Subscription) wakeLocked() {
 	case s.wake <- struct{}{}:
 	default:
 	}
+}
+
+// revisions is a queue of them.
+type revisions struct {
+	all  []int64
+	gone int // of all, popped
+}
+
+func (r *revisions) len() int { return len(r.all) - r.gone }
+
+// first is 0 if there is none.
+func (r *revisions) first() int64 {
+	if r.len() == 0 {
+		return 0
+	}
+	return r.all[r.gone]
+}
+
+func (r *revisions) push(revision int64) {
+	if 2*r.gone > len(r.all) { // moves each at most once for each that was popped
+		r.all, r.gone = append(r.all[:0], r.all[r.gone:]...), 0
+	}
+	r.all = append(r.all, revision)
+}
+
+// pop removes the first n, at least one, and returns the last of them.
+func (r *revisions) pop(n int) int64 {
+	r.gone += n
+	last := r.all[r.gone-1]
+	if r.gone == len(r.all) {
+		r.all, r.gone = r.all[:0], 0
+	}
+	return last
 }

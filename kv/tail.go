@@ -193,9 +193,7 @@ func (t *Tail) Subscribe(prefix string) *Subscription {
 	return s
 }
 
-func (t *Tail) unsubscribe(s *Subscription) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *Tail) unsubscribeLocked(s *Subscription) {
 	var rest []*Subscription
 	for _, other := range t.subs[s.prefix] {
 		if other != s {
@@ -222,31 +220,40 @@ func (t *Tail) runWatch(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if replaced || replacements != history || present < known {
+		foreign := replaced || replacements != history || present < known
+		if foreign {
 			floor = present
 		}
 		history = replacements
-		err = t.followFrom(ctx, max(floor, present-t.replay, 1), present, replacements)
+		err = t.followFrom(ctx, place{max(floor, present-t.replay, 1), present, replacements, foreign})
 		if !errors.Is(err, ErrCompacted) && !errors.Is(err, ErrReplaced) {
 			return err
 		}
 		t.logger.Warn("watch lost its place, reloading", "revision", t.seen.Load(), "error", err)
 		known, replaced = t.known(), errors.Is(err, ErrReplaced)
-		t.lose()
+		t.lose(replaced)
 	}
 }
 
-// followFrom begins at the oldest revision from low on and follows the history until
-// it is lost.
-func (t *Tail) followFrom(ctx context.Context, low, present int64, replacements uint64) error {
-	past, err := t.begin(ctx, low, present)
+// place is where a history is to be followed from: from the oldest revision from low
+// on, in the history of a store that replacements names and that is at present. A
+// foreign history is not that which was followed before.
+type place struct {
+	low, present int64
+	replacements uint64
+	foreign      bool
+}
+
+// followFrom follows the history from a place until it is lost.
+func (t *Tail) followFrom(ctx context.Context, from place) error {
+	past, err := t.begin(ctx, from.low, from.present)
 	if err != nil {
 		return err
 	}
-	t.restart(past, present)
+	t.restart(past, from.present, from.foreign)
 	for delay := retryFirst; ; delay = min(2*delay, retryMax) {
 		before := t.seen.Load()
-		err := t.watch(ctx, before, replacements)
+		err := t.watch(ctx, before, from.replacements)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -306,7 +313,7 @@ func (t *Tail) endWatch(cause error) {
 }
 
 // restart begins a history at a revision: every event after it will be queued.
-func (t *Tail) restart(revision, present int64) {
+func (t *Tail) restart(revision, present int64, foreign bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.started = true
@@ -315,16 +322,16 @@ func (t *Tail) restart(revision, present int64) {
 	}
 	for _, subs := range t.subs {
 		for _, s := range subs {
-			s.restart(revision)
+			s.restart(revision, foreign)
 		}
 	}
 	t.raiseLocked(revision)
 	close(t.begun)
 }
 
-// lose gives up the history. The subscriptions go first: none may take a Seen of
-// one history for that of another.
-func (t *Tail) lose() {
+// lose gives up the history, a foreign one because the store has another. The
+// subscriptions go first: none may take a Seen of one history for that of another.
+func (t *Tail) lose(foreign bool) {
 	t.stats.losses.Add(1)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -334,7 +341,7 @@ func (t *Tail) lose() {
 	t.started, t.past, t.present = false, 0, 0
 	for _, subs := range t.subs {
 		for _, s := range subs {
-			s.lose()
+			s.lose(foreign)
 		}
 	}
 	t.seen.Store(0)
@@ -509,6 +516,8 @@ func (t *Tail) known() int64 {
 		for _, s := range subs {
 			if s.isLoaded() {
 				known = max(known, s.loaded.Load())
+			} else {
+				known = max(known, s.kept.Load())
 			}
 		}
 	}

@@ -35,9 +35,12 @@ type owner struct {
 	prefix   string
 	sub      *kv.Subscription
 	state    map[string]string
+	lost     bool  // was told that it lost its place
 	revision int64 // of the last batch applied, or of the load
 	held     []kv.Batch
 	losses   int
+	told     int64 // the highest Fresh
+	restores int   // of the store, when told was 0
 }
 
 // world is a store, a tail and some owners.
@@ -47,10 +50,13 @@ type world struct {
 	tail   *kv.Tail
 	owners []*owner
 	writes int
+
+	restores int
 }
 
 // TestTailModel runs random scenarios. After every step, what an owner holds is
-// what the store held at the revision the owner would give as its label.
+// what the store held at the revision the owner would give as its label, and no label is
+// lower than one before it.
 func TestTailModel(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		replay := rapid.SampledFrom([]int64{0, 3, 1000}).Draw(r, "replay")
@@ -128,6 +134,7 @@ func (w *world) do(step action) {
 		w.store.Compact(revision - int64(step.n%5)) // fails if it was done before
 	case "restore", "restore in silence":
 		revision, _ := w.store.Revision(w.t.Context())
+		w.restores++
 		w.store.Restore(max(1, w.store.Compaction(), revision-int64(step.n%8)), step.name == "restore")
 		time.Sleep(10 * time.Second) // a heartbeat finds out
 	case "wait a little":
@@ -138,7 +145,7 @@ func (w *world) do(step action) {
 		o.sub.Reload()
 	case "resubscribe":
 		o.sub.Close()
-		*o = owner{prefix: o.prefix, sub: w.tail.Subscribe(o.prefix)}
+		*o = owner{prefix: o.prefix, sub: w.tail.Subscribe(o.prefix), restores: w.restores}
 	}
 }
 
@@ -152,7 +159,7 @@ func (o *owner) take() {
 	batches, err := o.sub.Next(now)
 	if errors.Is(err, kv.ErrLost) {
 		o.losses++
-		o.state = nil
+		o.lost = true
 	}
 	o.held = batches
 }
@@ -176,11 +183,14 @@ func (o *owner) apply(n int) {
 // load loads an owner that has nothing, or was told that it lost its place, where it
 // is sent.
 func (o *owner) load(w *world) {
-	if o.state != nil {
+	if o.state != nil && !o.lost {
 		return
 	}
-	for past := int64(0); ; {
-		o.state, o.held = make(map[string]string), nil
+	if o.restores != w.restores {
+		o.restores, o.told = w.restores, 0
+	}
+	for past := o.told - 1; ; {
+		o.state, o.held, o.lost = make(map[string]string), nil, false
 		var err error
 		if past, _, err = o.sub.Begin(w.t.Context(), past+1); err != nil {
 			panic(err)
@@ -205,7 +215,10 @@ func (o *owner) load(w *world) {
 func (w *world) check() error {
 	for _, o := range w.owners {
 		fresh := o.sub.Fresh()
-		if fresh == 0 || fresh < w.store.Compaction() {
+		if fresh < o.told && o.restores == w.restores {
+			return fmt.Errorf("%s is fresh at %d, and was at %d", o.prefix, fresh, o.told)
+		}
+		if o.told = fresh; fresh == 0 || fresh < w.store.Compaction() {
 			continue
 		}
 		want := make(map[string]string)

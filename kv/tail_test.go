@@ -172,9 +172,9 @@ func TestSubscriptionFresh(t *testing.T) {
 		other := put(t, store, "/registry/nodes/n", "1")
 		expect("another part changed", other)
 		mine := put(t, store, "/registry/pods/a/x", "2")
-		expect("own change queued", 0)
+		expect("own change queued", mine-1)
 		_, n := next(t, sub)
-		expect("own change handed out", 0)
+		expect("own change handed out", mine-1)
 		sub.Applied(n)
 		expect("own change applied", mine)
 	})
@@ -239,6 +239,7 @@ func TestSubscriptionLoss(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		lose func(store *kvtest.Memory)
+		kept int64 // what is promised until the reload
 		want int64 // revision of the reload
 	}{
 		{"compacted", func(store *kvtest.Memory) {
@@ -251,9 +252,9 @@ func TestSubscriptionLoss(t *testing.T) {
 				panic(err)
 			}
 			store.Release()
-		}, 14},
-		{"replaced", func(store *kvtest.Memory) { store.Restore(2, true) }, 2},
-		{"replaced in silence", func(store *kvtest.Memory) { store.Restore(2, false) }, 2},
+		}, 4, 14},
+		{"replaced", func(store *kvtest.Memory) { store.Restore(2, true) }, 0, 2},
+		{"replaced in silence", func(store *kvtest.Memory) { store.Restore(2, false) }, 0, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -273,8 +274,8 @@ func TestSubscriptionLoss(t *testing.T) {
 				if _, err := sub.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
 					t.Fatalf("Next: %v, want ErrLost", err)
 				}
-				if got := sub.Fresh(); got != 0 {
-					t.Errorf("Fresh = %d after the loss", got)
+				if got := sub.Fresh(); got != c.kept {
+					t.Errorf("Fresh = %d after the loss, want %d", got, c.kept)
 				}
 				waited := make(chan error, 1)
 				go func() { waited <- sub.Wait(t.Context(), c.want) }()
@@ -289,7 +290,7 @@ func TestSubscriptionLoss(t *testing.T) {
 				}
 				// What was loaded before the loss is refused until ErrLost was seen.
 				late.Loaded(100)
-				if got := late.Fresh(); got != 0 {
+				if got := late.Fresh(); got != c.kept {
 					t.Errorf("Fresh = %d from a load of before the loss", got)
 				}
 				if _, err := late.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
@@ -491,9 +492,9 @@ func TestSubscriptionLoadedTooEarly(t *testing.T) {
 			t.Fatal(err)
 		}
 		between.Loaded(1)
-		for _, sub := range []*kv.Subscription{before, between} {
-			if got := sub.Fresh(); got != 0 {
-				t.Errorf("Fresh = %d", got)
+		for i, sub := range []*kv.Subscription{before, between} {
+			if got, want := sub.Fresh(), int64(1-i); got != want {
+				t.Errorf("Fresh = %d, want %d", got, want)
 			}
 			if _, err := sub.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
 				t.Errorf("Next: %v, want ErrLost", err)

@@ -1,0 +1,154 @@
+package cache
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+// TestLabelOutlastsReload: a resource to which nothing happens has a label far above
+// its last change. It keeps it when its history is lost, while it is loaded again, at
+// a revision before the label so that watches go on, and afterwards.
+func TestLabelOutlastsReload(t *testing.T) {
+	for _, replay := range []int64{0, 1000} {
+		t.Run(fmt.Sprint("replay ", replay), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := kvtest.NewMemory()
+				store.PutAll(map[string][]byte{feedPrefix + "a": []byte("1")})
+				m := replayed(t, store, kv.TailConfig{Replay: replay})
+				m.start(t)
+				changed := m.put(t, feedPrefix+"a", "2")
+				for range 10 {
+					m.put(t, "/registry/others/o", "x")
+				}
+				told := m.settle(t).Revision()
+				check := func(when string) {
+					t.Helper()
+					s := m.cache.Snapshot()
+					if s.Revision() < told {
+						t.Errorf("%s: %d, and was %d", when, s.Revision(), told)
+					}
+					if at, err := m.cache.At(told); err != nil || at.Len() != 1 || s.Len() != 1 {
+						t.Errorf("%s: the state at %d: %v", when, told, err)
+					}
+				}
+				// While it loads: every page is looked at.
+				m.store.SetHook(func(op, key string) error {
+					check("before " + op)
+					if op == "list" {
+						time.Sleep(time.Second)
+					}
+					check("after " + op)
+					return nil
+				})
+				store.EndWatches(kv.ErrCompacted)
+				check("given up")
+				synctest.Wait()
+				time.Sleep(time.Minute)
+				check("loaded")
+				m.store.SetHook(nil)
+				if got := m.cache.Log().Oldest(); replay > 0 && got != changed {
+					t.Errorf("the log reaches back to %d, want %d", got, changed)
+				}
+				if loads := m.feed.Stats().Loads; loads != 2 {
+					t.Errorf("%d loads", loads)
+				}
+				m.settle(t)
+			})
+		})
+	}
+}
+
+// TestLabelsUnderRace has readers take snapshots of a resource without pause while it
+// and others of another pace change, and while it loses its place. A snapshot that is
+// taken after another has a revision that is no lower, and holds what the store had at
+// that revision.
+func TestLabelsUnderRace(t *testing.T) {
+	for _, replay := range []int64{0, 1_000_000} {
+		t.Run(fmt.Sprint("replay ", replay), func(t *testing.T) {
+			m := replayed(t, kvtest.NewMemory(), kv.TailConfig{Replay: replay, QueueBytes: 20_000})
+			m.start(t)
+			if err := m.cache.WaitReady(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			var told atomic.Int64 // the highest label of any snapshot that was taken
+			var over atomic.Bool
+			var readers sync.WaitGroup
+			for reader := range 3 {
+				readers.Go(func() {
+					for i := 0; !over.Load(); i++ {
+						if err := m.readLabel(t, &told, reader == 0 && i%16 == 0); err != nil {
+							t.Error(err)
+							over.Store(true)
+						}
+					}
+				})
+			}
+			random := rand.New(rand.NewPCG(5, uint64(replay)))
+			for i := range 2000 {
+				switch {
+				case random.IntN(20) == 0:
+					m.put(t, fmt.Sprint(feedPrefix, random.IntN(30)), fmt.Sprint(i))
+				case random.IntN(400) == 0:
+					m.feed.Reload()
+				case random.IntN(400) == 0:
+					m.store.EndWatches(kv.ErrCompacted)
+				default:
+					m.put(t, "/registry/others/o", "x")
+				}
+				if i%200 == 0 {
+					m.store.EndWatches(errors.New("connection lost"))
+				}
+				if i%8 == 0 {
+					time.Sleep(time.Microsecond)
+				}
+			}
+			over.Store(true)
+			readers.Wait()
+			m.settle(t)
+		})
+	}
+}
+
+// readLabel takes a snapshot, and compares it with the store if it is to.
+func (m *mirror) readLabel(t *testing.T, told *atomic.Int64, compare bool) error {
+	before := told.Load()
+	s := m.cache.Snapshot()
+	if s.Revision() < before {
+		return fmt.Errorf("a snapshot of %d after one of %d", s.Revision(), before)
+	}
+	for old := told.Load(); old < s.Revision() && !told.CompareAndSwap(old, s.Revision()); old = told.Load() {
+	}
+	at, err := m.cache.At(before)
+	if err == nil && at.Revision() != before || errors.As(err, new(ErrFuture)) {
+		return fmt.Errorf("the state at %d, which a snapshot had: %v, %w", before, at, err)
+	}
+	if !compare {
+		return nil
+	}
+	page, err := m.store.Range(t.Context(), kv.RangeOptions{Prefix: feedPrefix, Revision: s.Revision()})
+	if err != nil {
+		return err
+	}
+	var want, got []string
+	for _, item := range page.Items {
+		want = append(want, fmt.Sprintf("%s@%d", strings.TrimPrefix(item.Key, feedPrefix), item.Revision))
+	}
+	for o := range s.All() {
+		got = append(got, fmt.Sprintf("%s@%d", o.Key(), o.Revision()))
+	}
+	if !slices.Equal(got, want) {
+		return fmt.Errorf("the snapshot of %d holds %v, the store %v", s.Revision(), got, want)
+	}
+	return nil
+}

@@ -1,0 +1,74 @@
+package kv_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+// TestFreshNeverGoesBack: what a subscription has promised stays promised, whatever is
+// queued, handed out or given up meanwhile, and grows with each part that is applied.
+func TestFreshNeverGoesBack(t *testing.T) {
+	const pods, nodes = "/registry/pods/", "/registry/nodes/"
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", QueueBytes: 2000})
+		runUntilEnd(t, tail.Run)
+		synctest.Wait()
+		sub := tail.Subscribe(pods)
+		expect := func(when string, want int64) {
+			t.Helper()
+			synctest.Wait()
+			if got := sub.Fresh(); got != want {
+				t.Errorf("%s: Fresh = %d, want %d", when, got, want)
+			}
+		}
+		expect("before the load", 0)
+		load(t, store, sub, pods)
+		other := put(t, store, nodes+"n", "1")
+		expect("another part changed", other)
+		first := put(t, store, pods+"a/x", "1")
+		expect("own change queued", first-1)
+		put(t, store, nodes+"n", "2")
+		expect("another part changed behind it", first-1)
+		second := put(t, store, pods+"a/x", "2")
+		synctest.Wait()
+		_, n := next(t, sub)
+		expect("own changes handed out", first-1)
+		sub.Applied(1)
+		expect("the first is applied", second-1)
+		third := put(t, store, pods+"a/x", "3")
+		expect("a third is queued", second-1)
+		sub.Applied(n - 1)
+		expect("the second is applied", third-1)
+		_, n = next(t, sub)
+		sub.Applied(n)
+		expect("all is applied", third)
+
+		sub.Reload()
+		expect("given up", third)
+		if _, err := sub.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
+			t.Fatalf("Next: %v, want ErrLost", err)
+		}
+		expect("known to be given up", third)
+		load(t, store, sub, pods)
+		last := put(t, store, nodes+"n", "3")
+		expect("loaded again", last)
+		for i := range 20 {
+			put(t, store, pods+"a/x", fmt.Sprint(i))
+		}
+		expect("more is queued than may be", last)
+		store.Restore(2, true)
+		synctest.Wait()
+		if _, err := sub.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
+			t.Fatalf("Next: %v, want ErrLost", err)
+		}
+		expect("of a history that is no more", 0)
+		load(t, store, sub, pods)
+		expect("loaded from another history", 2)
+	})
+}
