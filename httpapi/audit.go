@@ -60,7 +60,16 @@ func (x *exchange) judge() {
 		return
 	}
 	_ = t.ac.Init(rule, x.s.config.Audit) // the only error is that of a second one
-	audit.LogRequestMetadata(t.ctx, x.http(), x.received, attributes)
+	audit.LogRequestMetadata(t.ctx, x.asSent(), x.received, attributes)
+}
+
+// asSent is the request with the URL that the client sent, for the record.
+func (x *exchange) asSent() *http.Request {
+	req := *x.http()
+	if u, err := x.sentURL(); err == nil { // which was read already
+		req.URL = u
+	}
+	return &req
 }
 
 // audit records that the request came. One that must be recorded and cannot be is not

@@ -73,14 +73,15 @@ func (x *exchange) parse() bool {
 		x.abort()
 		return false
 	}
-	facts := inspect(x.fast.Request.Header.RawHeaders())
+	block := x.fast.Request.Header.RawHeaders()
+	facts := inspect(block)
 	if facts.malformed != "" {
 		x.text(http.StatusBadRequest, "400 Bad Request: "+facts.malformed)
 		x.abort()
 		return false
 	}
 	x.impersonates, x.foreign = facts.impersonates, facts.foreign
-	x.foreign = x.foreign || x.s.proxies.other && x.s.proxies.in(&x.fast.Request.Header)
+	x.foreign = x.foreign || x.s.proxies.other && x.s.proxies.in(block)
 	err := x.request.parse(methodString(x.fast.Method()), string(x.fast.Request.Header.RequestURI()))
 	if errors.Is(err, errTarget) {
 		x.text(http.StatusBadRequest, "400 Bad Request")

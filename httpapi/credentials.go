@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/valyala/fasthttp"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
@@ -130,9 +129,9 @@ func (p *proxyHeaders) has(name string) bool {
 	return slices.Contains(p.names, name) || slices.ContainsFunc(p.prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
-// in reports whether any is in header.
-func (p *proxyHeaders) in(header *fasthttp.RequestHeader) bool {
-	for name := range header.All() {
+// in reports whether any is in a header block that inspect accepts.
+func (p *proxyHeaders) in(block []byte) bool {
+	for name := range headerLines(block) {
 		if p.has(http.CanonicalHeaderKey(string(name))) {
 			return true
 		}

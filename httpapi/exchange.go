@@ -8,7 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"net/url"
+	"net/textproto"
 	"sync"
 	"time"
 
@@ -254,30 +254,25 @@ func (x *exchange) http() *http.Request {
 	return x.detached
 }
 
+// copyRequest writes the request anew from what was read of it: nobody behind reads the
+// client's own words a second time, and in another way.
 func (x *exchange) copyRequest() *http.Request {
-	in := &x.fast.Request
-	header := make(http.Header, in.Header.Len())
-	for k, v := range in.Header.All() {
-		switch key := string(k); {
-		case key == "Host" || key == "Transfer-Encoding":
-		case x.user != nil && x.s.isCredential(key): // nothing behind may see or forward it
-		default:
-			header[key] = append(header[key], string(v))
-		}
-	}
 	req := &http.Request{
 		Method:        x.Method,
 		URL:           x.url(),
 		Proto:         "HTTP/1.1",
 		ProtoMajor:    1,
 		ProtoMinor:    1,
-		Header:        header,
+		Header:        x.copyHeaders(),
 		Body:          http.NoBody,
 		ContentLength: x.session.body.length,
-		Host:          string(in.Header.Host()),
+		Host:          x.Host,
 		RemoteAddr:    x.fast.RemoteAddr().String(),
-		RequestURI:    x.Target,
 		TLS:           x.fast.TLSConnectionState(),
+	}
+	req.RequestURI = req.URL.RequestURI()
+	if req.Host == "" {
+		req.Host = string(x.fast.Request.Header.Host())
 	}
 	if req.ContentLength != 0 {
 		x.lazy = newHandlerBody()
@@ -289,18 +284,18 @@ func (x *exchange) copyRequest() *http.Request {
 	return req.WithContext(x.s.base)
 }
 
-// url returns the request's URL as net/http's server has it.
-func (x *exchange) url() *url.URL {
-	if plainTarget(x.Target) {
-		return &url.URL{Path: x.Path, RawQuery: x.RawQuery}
+// copyHeaders copies the request's headers from the block that was inspected: fasthttp's
+// own listing takes cookies apart, and each line of them costs it all the others.
+func (x *exchange) copyHeaders() http.Header {
+	header := make(http.Header)
+	for name, value := range headerLines(x.fast.Request.Header.RawHeaders()) {
+		switch key := textproto.CanonicalMIMEHeaderKey(string(name)); {
+		case key == "Host" || key == "Transfer-Encoding" || key == "Trailer": // are of this connection
+		case key == "Content-Length" && x.session.body.length < 0:
+		case x.user != nil && x.s.isCredential(key): // nothing behind may see or forward it
+		default:
+			header[key] = append(header[key], string(value))
+		}
 	}
-	target := x.Target
-	if x.Method == http.MethodConnect && target[0] != '/' {
-		target = "http://" + target
-	}
-	u, err := url.ParseRequestURI(target)
-	if err != nil {
-		return &url.URL{Path: x.Path, RawQuery: x.RawQuery} // ParseRequest took it
-	}
-	return u
+	return header
 }

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"bytes"
 	"errors"
+	"iter"
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
@@ -137,6 +138,19 @@ func inspect(block []byte) headerFacts {
 		}
 	}
 	return facts
+}
+
+// headerLines gives out the names and values of a header block that inspect accepts, in
+// the order in which they were sent.
+func headerLines(block []byte) iter.Seq2[[]byte, []byte] {
+	return func(yield func(name, value []byte) bool) {
+		for line := range bytes.Lines(block) {
+			name, value, ok := bytes.Cut(line, []byte{':'})
+			if ok && !yield(name, bytes.Trim(value, " \t\r\n")) {
+				return
+			}
+		}
+	}
 }
 
 const (

@@ -11,29 +11,77 @@ type Query []Param
 // Param is one key and value of a [Query].
 type Param struct{ Key, Value string }
 
+// maxQueryParams is how many parameters a query may have. As net/url has it, of one with
+// more nothing is read.
+const maxQueryParams = 10000
+
 // parseQuery appends to query what raw says, decoded like url.ParseQuery whose error is ignored, which is
 // what upstream's handlers see: a pair that does not decode is left out.
 func parseQuery(query Query, raw string) Query {
-	if raw == "" {
+	if raw == "" || tooManyParams(raw) {
 		return nil
 	}
 	for raw != "" {
 		var pair string
 		pair, raw, _ = strings.Cut(raw, "&")
-		if pair == "" || strings.Contains(pair, ";") {
-			continue
+		if p, ok := parseParam(pair); ok {
+			query = append(query, p)
 		}
-		key, value, _ := strings.Cut(pair, "=")
-		key, err := url.QueryUnescape(key)
-		if err != nil {
-			continue
-		}
-		if value, err = url.QueryUnescape(value); err != nil {
-			continue
-		}
-		query = append(query, Param{key, value})
 	}
 	return query
+}
+
+func tooManyParams(raw string) bool { return strings.Count(raw, "&") >= maxQueryParams }
+
+// parseParam decodes one pair; ok is false if it is none.
+func parseParam(pair string) (p Param, ok bool) {
+	if pair == "" || strings.Contains(pair, ";") {
+		return Param{}, false
+	}
+	key, value, _ := strings.Cut(pair, "=")
+	key, err := url.QueryUnescape(key)
+	if err != nil {
+		return Param{}, false
+	}
+	if value, err = url.QueryUnescape(value); err != nil {
+		return Param{}, false
+	}
+	return Param{key, value}, true
+}
+
+// encode writes q anew: what it is read from again is q.
+func (q Query) encode() string {
+	if len(q) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	for i, p := range q {
+		if i > 0 {
+			b.WriteByte('&')
+		}
+		b.WriteString(url.QueryEscape(p.Key))
+		b.WriteByte('=')
+		b.WriteString(url.QueryEscape(p.Value))
+	}
+	return b.String()
+}
+
+// spelled is what parseQuery reads of raw, as it was sent.
+func spelled(raw string) string {
+	if tooManyParams(raw) {
+		return ""
+	}
+	var b strings.Builder
+	for pair := range strings.SplitSeq(raw, "&") {
+		if _, ok := parseParam(pair); !ok {
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteByte('&')
+		}
+		b.WriteString(pair)
+	}
+	return b.String()
 }
 
 // Lookup returns the first value of key and whether there is one.

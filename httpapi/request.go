@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,9 +28,10 @@ import (
 type Request struct {
 	Method   string
 	Target   string // the request target as it was sent
+	Host     string // of a target that names one
 	Path     string // percent-decoded, not cleaned: "//" and ".." stay
 	RawQuery string
-	Query    Query
+	Query    Query // of RawQuery what could be read
 
 	// IsResourceRequest says that the path names an API resource; Verb is then
 	// the Kubernetes verb, else the method in lower case.
@@ -101,17 +103,33 @@ func (r *Request) parseTarget() error {
 		r.Path, r.RawQuery, _ = strings.Cut(r.Target, "?")
 		return nil
 	}
-	target := r.Target
-	authority := r.Method == http.MethodConnect && !strings.HasPrefix(target, "/")
-	if authority {
-		target = "http://" + target
-	}
-	u, err := url.ParseRequestURI(target)
+	u, err := r.sentURL()
 	if err != nil {
 		return fmt.Errorf("%w: %w", errTarget, err)
 	}
-	r.Path, r.RawQuery = u.Path, u.RawQuery
+	r.Host, r.Path, r.RawQuery = u.Host, u.Path, u.RawQuery
 	return nil
+}
+
+// sentURL is the target as net/http's server reads it. But for the parser it is for
+// records alone.
+func (r *Request) sentURL() (*url.URL, error) {
+	target := r.Target
+	if r.Method == http.MethodConnect && !strings.HasPrefix(target, "/") {
+		target = "http://" + target
+	}
+	return url.ParseRequestURI(target)
+}
+
+// url is the target written anew from what was read of it, for whoever reads it again:
+// what he reads is what was authorized. A server that is reached through the proxy of a
+// pod, node or service gets its parameters as they were spelled, which may mean something
+// to it and nothing here.
+func (r *Request) url() *url.URL {
+	if r.Subresource == "proxy" {
+		return &url.URL{Path: r.Path, RawQuery: spelled(r.RawQuery)}
+	}
+	return &url.URL{Path: r.Path, RawQuery: r.Query.encode()}
 }
 
 // plainTarget reports whether target is a path without anything to decode.
@@ -254,11 +272,18 @@ func (r *Request) ListOptions() (*internalversion.ListOptions, error) {
 }
 
 // decodeListOptions reads well-formed options itself. Whatever it cannot read
-// goes to upstream's decoder, whose errors are the ones that clients know.
+// goes to upstream's decoder, whose errors are the ones that clients know. Of repeated
+// options, the first counts.
 func decodeListOptions(query Query) (*internalversion.ListOptions, error) {
 	o := &internalversion.ListOptions{LabelSelector: labels.Everything(), FieldSelector: fields.Everything()}
-	for i, p := range query {
-		if first(query, i) && !setListOption(o, p.Key, p.Value) {
+	var seen [len(listOptions)]bool
+	for _, p := range query {
+		i := slices.Index(listOptions[:], p.Key)
+		if i < 0 || seen[i] {
+			continue
+		}
+		seen[i] = true
+		if !setListOption(o, p.Key, p.Value) {
 			o = &internalversion.ListOptions{}
 			err := internalscheme.ParameterCodec.DecodeParameters(query.Values(), metav1.SchemeGroupVersion, o)
 			if err != nil {
@@ -270,15 +295,10 @@ func decodeListOptions(query Query) (*internalversion.ListOptions, error) {
 	return o, nil
 }
 
-// first reports whether no parameter before query[i] has its key: of repeated
-// options, the first counts.
-func first(query Query, i int) bool {
-	for _, p := range query[:i] {
-		if p.Key == query[i].Key {
-			return false
-		}
-	}
-	return true
+// listOptions are the parameters that setListOption knows.
+var listOptions = [...]string{
+	"labelSelector", "fieldSelector", "watch", "allowWatchBookmarks", "resourceVersion", "resourceVersionMatch",
+	"continue", "shardSelector", "limit", "timeoutSeconds", "sendInitialEvents",
 }
 
 // setListOption sets one option and reports whether value was well-formed.

@@ -172,7 +172,7 @@ func (ss *session) requests() (take func(), again bool) {
 	fast := contexts.Get().(*fasthttp.RequestCtx)
 	ss.openReader()
 	defer func() {
-		if take == nil {
+		if take == nil && ss.size <= headerKept { // what a large header left behind is not kept
 			fast.Request.Reset()
 			fast.Response.Reset()
 			contexts.Put(fast)

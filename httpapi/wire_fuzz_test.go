@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -30,7 +31,19 @@ func (c *scriptConn) SetReadDeadline(time.Time) error  { return nil }
 func (c *scriptConn) SetWriteDeadline(time.Time) error { return nil }
 
 // heard is a request as a handler saw it.
-type heard struct{ method, target, body string }
+type heard struct{ method, path, query, host, header, body string }
+
+func heardOf(req *http.Request, body []byte) heard {
+	header := req.Header.Clone()
+	header.Del("Trailer") // net/http leaves it there if there can be none
+	var text strings.Builder
+	_ = header.Write(&text) // of memory
+	path := req.URL.Path
+	if path == "" {
+		path = "/" // of a target that names a host alone
+	}
+	return heard{req.Method, path, req.URL.Query().Encode(), req.Host, text.String(), string(body)}
+}
 
 func listen(into *[]heard) http.Handler {
 	return http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
@@ -38,7 +51,7 @@ func listen(into *[]heard) http.Handler {
 		if err != nil {
 			return // upstream's handlers answer, and act on nothing
 		}
-		*into = append(*into, heard{req.Method, req.RequestURI, string(body)})
+		*into = append(*into, heardOf(req, body))
 	})
 }
 
@@ -65,7 +78,7 @@ func reference(script []byte) (list []heard) {
 		if err != nil {
 			return list
 		}
-		list = append(list, heard{req.Method, req.RequestURI, string(body)})
+		list = append(list, heardOf(req, body))
 	}
 }
 
@@ -98,6 +111,7 @@ func TestFrontDoorReadsMangledRequestsOnce(t *testing.T) {
 	piece := rapid.SampledFrom([]string{
 		"\r\n", "\n", "\r", " ", "\t", ":", ",", ";", "\x00", "0", "1", "3", "-", "+", "0x", "GET /y HTTP/1.1\r\nHost: h\r\n\r\n", "Content-Length: 3\r\n",
 		"Content-Length: 0\r\n", "Transfer-Encoding: chunked\r\n", "transfer-encoding: identity\r\n", "Host: g\r\n", "Connection: close\r\n", "0\r\n\r\n", "3\r\nabc\r\n", "abc", "Trailer: T\r\n", "HTTP/1.0", "%0d%0a", "\x80",
+		"Cookie: a=b; c\r\n", "cookie: d\r\n", "a-b_c: d\r\n", "A-B_C: \t e \t\r\n", "Connection: a\r\n", "User-Agent: u\r\n", "Accept:\r\n", "?a&b;c&%zz",
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		script := []byte(rapid.SampledFrom(wireScripts).Draw(t, "script"))

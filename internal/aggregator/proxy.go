@@ -3,6 +3,7 @@ package aggregator
 import (
 	"net/http"
 	"net/url"
+	"strings"
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -100,11 +101,28 @@ func (p *proxy) hand(w http.ResponseWriter, req *http.Request, location *url.URL
 	next = transport.NewAuthProxyRoundTripper(who.GetName(), uid, who.GetGroups(), who.GetExtra(), next)
 	upgrade := httpstream.IsUpgradeRequest(req)
 	if upgrade { // is written to a connection of its own, past next
+		dropHop(onward.Header)
 		transport.SetAuthProxyHeaders(onward, who.GetName(), uid, who.GetGroups(), who.GetExtra())
 	}
 	handler := utilproxy.NewUpgradeAwareHandler(location, next, true, upgrade, responder{w})
 	handler.RejectForwardingRedirects = p.aggregator.config.RejectRedirects
 	handler.ServeHTTP(w, onward)
+}
+
+// dropHop takes out of a request that upgrades what is between the client and this server
+// alone (RFC 9110, section 7.6.1). Of other requests net/http's proxy takes it out.
+func dropHop(header http.Header) {
+	for _, value := range header.Values("Connection") {
+		for name := range strings.SplitSeq(value, ",") {
+			if name = strings.TrimSpace(name); !strings.EqualFold(name, "Upgrade") {
+				header.Del(name)
+			}
+		}
+	}
+	for _, name := range [...]string{"Keep-Alive", "Proxy-Authorization", "Proxy-Connection", "Te"} {
+		header.Del(name)
+	}
+	header.Set("Connection", "Upgrade")
 }
 
 // refuse answers instead of the remote server.
