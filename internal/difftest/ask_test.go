@@ -176,10 +176,14 @@ func splitFrames(body []byte) [][]byte {
 	return append(frames, body)
 }
 
-// agePattern finds the ages in the cells of tables.
-var agePattern = regexp.MustCompile(`"(<unknown>|(\d+[smhd])+)"`)
+// agePattern finds the ages in the cells of tables, in JSON and in YAML, as
+// apimachinery pkg/util/duration writes them. What has no time, and is therefore
+// <unknown>, stays so.
+var agePattern = regexp.MustCompile(`(?m)"(?:` + age + `)"|^( *- )(?:` + age + `)$`)
 
-func ageless(body []byte) []byte { return agePattern.ReplaceAll(body, []byte(`"AGE"`)) }
+const age = `(?:\d+[smhdy])+|<invalid>|\\u003cinvalid\\u003e`
+
+func ageless(body []byte) []byte { return agePattern.ReplaceAll(body, []byte(`${1}"AGE"`)) }
 
 // volatile is what each write makes anew, and what stands for it.
 var volatile = []struct {
@@ -193,7 +197,6 @@ var volatile = []struct {
 	{regexp.MustCompile(`current: \d+`), `current: REV`},
 	{regexp.MustCompile(`(too old resource version: \d+) \(\d+\)`), `$1 (REV)`},
 	{regexp.MustCompile(`\d+\.\d+\.\d+\.\d+:PORT`), `ADDRESS`},
-	{agePattern, `"AGE"`},
 	{regexp.MustCompile(`in record \(\d+\)`), `in record (REV)`},
 	{regexp.MustCompile(`"(kid|x|y)":"[\w-]{43}"`), `"$1":"KEY"`},
 	{regexp.MustCompile(`kube-api-access-[a-z0-9]{5}`), `kube-api-access-RANDOM`},
@@ -213,6 +216,7 @@ func steady(body []byte) []byte {
 		}
 		return slices.Concat(parts[1], tokenRevision.ReplaceAll(token, []byte(`"rv":REV`)))
 	})
+	body = ageless(body)
 	for _, v := range volatile {
 		body = v.pattern.ReplaceAll(body, []byte(v.to))
 	}
