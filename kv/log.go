@@ -13,9 +13,16 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
+// LoggerKey is the attribute by which etcd's own entries in a log can be told from this
+// package's, EtcdLogger its value.
+const (
+	LoggerKey  = "logger"
+	EtcdLogger = "etcd"
+)
+
 // zapLogger returns a logger for etcd that passes on entries of a level and above.
 func zapLogger(logger *slog.Logger, level zapcore.Level, options ...zap.Option) *zap.Logger {
-	return zap.New(slogCore{Level: level, logger: logger}, options...)
+	return zap.New(slogCore{Level: level, logger: logger.With(LoggerKey, EtcdLogger)}, options...)
 }
 
 // serverLogger is for an embedded server, which logs its last words when it cannot go
