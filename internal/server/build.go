@@ -126,8 +126,9 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 	p := &s.parts
 	version := Version()
 	hooks := append(hookChecks(p.bootstrap), s.admissionCheck())
-	health := append([]healthz.HealthChecker{storeCheck("etcd", s.store.Health)}, hooks...)
-	ready := append([]healthz.HealthChecker{storeCheck("etcd-readiness", s.store.Health)}, s.ready.checks()...)
+	store := newStoreHealth(s.store.Health)
+	health := append([]healthz.HealthChecker{store.named("etcd")}, hooks...)
+	ready := append([]healthz.HealthChecker{store.named("etcd-readiness")}, s.ready.checks()...)
 	full, ready := append(health[:len(health):len(health)], p.encryption.checks...), append(ready, p.encryption.checks...)
 	handlers := make(map[string]http.Handler)
 	for _, path := range auth.OpenIDPaths() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -54,13 +55,71 @@ func after(flag *atomic.Bool) func(*http.Request) error {
 	}
 }
 
-// storeCheck asks the store itself.
-func storeCheck(name string, health func(context.Context) error) healthz.HealthChecker {
-	return healthz.NamedCheck(name, func(req *http.Request) error {
-		ctx, cancel := context.WithTimeout(req.Context(), storeTimeout)
-		defer cancel()
-		return health(ctx)
-	})
+// storeHealth asks the store how it is once a second at most, however many want to know:
+// those who come meanwhile share an answer.
+type storeHealth struct {
+	ask func(context.Context) error
+
+	mu   sync.Mutex
+	last *answer // guarded by mu
+}
+
+// storeInterval is how old the answer may be that a health check gives.
+const storeInterval = time.Second
+
+// answer is one of the store's.
+type answer struct {
+	asked time.Time
+	given chan struct{} // closed once err is set
+	err   error
+}
+
+func newStoreHealth(ask func(context.Context) error) *storeHealth { return &storeHealth{ask: ask} }
+
+// check asks the store itself, or waits for what somebody else was told.
+func (h *storeHealth) check(ctx context.Context) error {
+	a, mine := h.take(time.Now())
+	if mine {
+		h.fill(ctx, a)
+	}
+	select {
+	case <-a.given:
+		return a.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// take returns the answer to give, and whether the caller is to ask for it.
+func (h *storeHealth) take(now time.Time) (a *answer, mine bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.last != nil {
+		select {
+		case <-h.last.given:
+			if now.Sub(h.last.asked) < storeInterval {
+				return h.last, false
+			}
+		default: // on its way, by storeTimeout at the latest
+			return h.last, false
+		}
+	}
+	h.last = &answer{asked: now, given: make(chan struct{})}
+	return h.last, true
+}
+
+// fill asks. Others wait for the answer: that the asker leaves does not end it.
+func (h *storeHealth) fill(ctx context.Context, a *answer) {
+	defer close(a.given)
+	a.err = errors.New("server: the store's health check panicked")
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	defer cancel()
+	a.err = h.ask(ctx)
+}
+
+// named returns a check of that name. All of them share their answers.
+func (h *storeHealth) named(name string) healthz.HealthChecker {
+	return healthz.NamedCheck(name, func(req *http.Request) error { return h.check(req.Context()) })
 }
 
 // hookChecks has one check for each part of the bootstrap.

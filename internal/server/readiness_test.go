@@ -1,0 +1,101 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apiserver/pkg/server/healthz"
+)
+
+// TestHealthChecksShareReads asks /readyz, whose checks ask about the store twice, a
+// thousand times a second for ten seconds. The store is read once in each.
+func TestHealthChecksShareReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reads atomic.Int64
+		store := newStoreHealth(func(context.Context) error {
+			reads.Add(1)
+			time.Sleep(10 * time.Millisecond)
+			return nil
+		})
+		paths := http.NewServeMux()
+		healthz.InstallReadyzHandler(paths, store.named("etcd"), store.named("etcd-readiness"))
+		const seconds, clients = 10, 100
+		var all sync.WaitGroup
+		began := time.Now()
+		for range clients {
+			all.Go(func() {
+				for time.Since(began) < seconds*time.Second {
+					w := httptest.NewRecorder()
+					paths.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+					if w.Code != http.StatusOK {
+						t.Errorf("%d %s", w.Code, w.Body)
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
+			})
+		}
+		all.Wait()
+		if n := reads.Load(); n < seconds/2 || n > seconds+1 {
+			t.Errorf("the store was read %d times in %d seconds", n, seconds)
+		}
+	})
+}
+
+// TestHealthTellsTheTruth: what the store last said is told for a second and no longer,
+// good or bad; who has no time left does not wait, and takes nobody's answer with him.
+func TestHealthTellsTheTruth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		down := errors.New("down")
+		var err error
+		slow := time.Duration(0)
+		store := newStoreHealth(func(ctx context.Context) error {
+			select {
+			case <-time.After(slow):
+				return err
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+		want := func(want error) {
+			t.Helper()
+			if got := store.check(t.Context()); !errors.Is(got, want) {
+				t.Errorf("got %v, want %v", got, want)
+			}
+		}
+		want(nil)
+		err = down
+		want(nil)
+		time.Sleep(storeInterval)
+		want(down)
+		err = nil
+		want(down)
+		time.Sleep(storeInterval)
+		want(nil)
+
+		time.Sleep(storeInterval)
+		slow = time.Second
+		first, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		var asked sync.WaitGroup
+		asked.Go(func() { _ = store.check(first) })
+		synctest.Wait()
+		second, cancelSecond := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancelSecond()
+		if got := store.check(second); !errors.Is(got, context.DeadlineExceeded) {
+			t.Errorf("without time: %v", got)
+		}
+		want(nil)
+		asked.Wait()
+
+		time.Sleep(storeInterval)
+		slow = time.Hour
+		want(context.DeadlineExceeded)
+	})
+}
