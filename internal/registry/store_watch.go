@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"runtime/debug"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
+	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/watch"
 )
@@ -28,7 +30,8 @@ const (
 
 // storeWatch is a watch.Watcher as upstream's handlers and informers use one: with
 // decoded objects of their own. It ends when its context does, when it is stopped
-// or when the Watcher ends, and closes the channel then.
+// or when the Watcher ends, and closes the channel then. A panic ends it alone, and is
+// told as an error.
 type storeWatch struct {
 	codec   *codec
 	watcher *watch.Watcher
@@ -66,38 +69,61 @@ func (s *storeWatch) Stop() { s.cancel() }
 func (s *storeWatch) run(ctx context.Context) {
 	defer close(s.result)
 	defer s.watcher.Close()
-	utilflowcontrol.WatchInitialized(ctx)
+	defer s.fence(ctx)
+	defer utilflowcontrol.WatchInitialized(ctx)
+	if err := s.follow(ctx); err != nil && !errors.Is(err, io.EOF) {
+		s.send(ctx, apiwatch.Event{Type: apiwatch.Error, Object: WatchStatus(err)})
+	}
+}
+
+// fence keeps a panic to its watch.
+func (s *storeWatch) fence(ctx context.Context) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	klog.ErrorS(nil, "Watch panicked", "panic", p, "stack", string(debug.Stack()))
+	s.send(ctx, apiwatch.Event{Type: apiwatch.Error, Object: WatchStatus(errPanicked)})
+}
+
+var errPanicked = errors.New("registry: the watch panicked")
+
+// follow sends what there is to tell until ctx ends, which is no error, or telling does.
+// Flow control hears of it when the initial events have been sent.
+func (s *storeWatch) follow(ctx context.Context) error {
 	periodic, last, stop := s.bookmarkTimers(ctx)
 	defer stop()
 	deliveries := make([]watch.Delivery, 0, storeWatchBuffer)
-	owed := false // a bookmark, since one was due
+	initial, owed := true, false // owed: a bookmark, since one was due
 	for {
 		var err error
-		deliveries, err = s.watcher.Poll(deliveries[:0])
-		if err != nil {
-			if !errors.Is(err, io.EOF) {
-				s.send(ctx, apiwatch.Event{Type: apiwatch.Error, Object: WatchStatus(err)})
-			}
-			return
+		if deliveries, err = s.watcher.Poll(deliveries[:0]); err != nil {
+			return err
 		}
 		for _, d := range deliveries {
-			if !s.deliver(ctx, d) {
-				return
+			if ok, err := s.deliver(ctx, d); err != nil || !ok {
+				return err
 			}
 		}
 		if len(deliveries) > 0 {
 			continue
 		}
+		if initial {
+			initial = false
+			utilflowcontrol.WatchInitialized(ctx)
+		}
 		if owed {
-			d, ok := s.watcher.Bookmark()
-			if ok && !s.deliver(ctx, d) {
-				return
+			d, there := s.watcher.Bookmark()
+			if there {
+				if ok, err := s.deliver(ctx, d); err != nil || !ok {
+					return err
+				}
 			}
-			owed = !ok
+			owed = !there
 		}
 		select {
 		case <-ctx.Done():
-			return
+			return nil
 		case <-s.watcher.Ready():
 		case <-periodic:
 			owed = true
@@ -136,16 +162,15 @@ func (s *storeWatch) bookmarkTimers(ctx context.Context) (periodic, last <-chan 
 }
 
 // deliver sends d and reports whether to go on.
-func (s *storeWatch) deliver(ctx context.Context, d watch.Delivery) bool {
+func (s *storeWatch) deliver(ctx context.Context, d watch.Delivery) (bool, error) {
 	if d.Type == watch.InitialEnd && s.legacy {
-		return true
+		return true, nil
 	}
 	event, err := s.event(d)
 	if err != nil {
-		s.send(ctx, apiwatch.Event{Type: apiwatch.Error, Object: WatchStatus(err)})
-		return false
+		return false, err
 	}
-	return s.send(ctx, event)
+	return s.send(ctx, event), nil
 }
 
 func (s *storeWatch) event(d watch.Delivery) (apiwatch.Event, error) {
