@@ -173,7 +173,9 @@ func (x *exchange) authenticate() bool {
 	}
 	generation, asked := x.s.config.Generation(), time.Now()
 	req, warner := x.http(), &warner{x: x}
-	ctx := warning.WithWarningRecorder(x.trail.context(req.Context()), warner)
+	bound, cancel := x.prepared()
+	defer cancel()
+	ctx := warning.WithWarningRecorder(x.trail.context(bound), warner)
 	if len(x.s.config.Audiences) > 0 {
 		ctx = authenticator.WithAudiences(ctx, x.s.config.Audiences)
 	}
@@ -183,7 +185,11 @@ func (x *exchange) authenticate() bool {
 	}
 	x.trail.authenticated(time.Since(asked))
 	x.s.access.authenticated(resp, ok, err, time.Since(asked))
-	if err != nil || !ok {
+	switch {
+	case err != nil && bound.Err() != nil:
+		x.late()
+		return false
+	case err != nil || !ok:
 		x.unauthorized(err)
 		return false
 	}
@@ -198,6 +204,15 @@ func (x *exchange) authenticate() bool {
 		}
 	}
 	return true
+}
+
+// late answers a request whose time was over before it was known who asks, as whom, or
+// whether he may.
+func (x *exchange) late() {
+	if x.user == nil {
+		x.auditRefusal(x.attempted())
+	}
+	x.fail(apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0))
 }
 
 // unauthorized answers whom nobody knows.
@@ -226,13 +241,19 @@ func (x *exchange) impersonate() bool {
 		return false
 	}
 	w := newRecorder()
-	ctx := handlerContext(x.trail.context(x.s.base), x.RequestInfo(), x.user, x.received)
+	bound, cancel := x.prepared()
+	defer cancel()
+	ctx := handlerContext(x.trail.context(bound), x.RequestInfo(), x.user, x.received)
 	x.s.impersonation.ServeHTTP(w, x.http().WithContext(context.WithValue(ctx, exchangeKey{}, x)))
-	if x.impersonates {
+	switch {
+	case !x.impersonates:
+		return true
+	case bound.Err() != nil:
+		x.late()
+	default:
 		x.sendRecorded(w)
-		return false
 	}
-	return true
+	return false
 }
 
 type exchangeKey struct{}
@@ -257,12 +278,14 @@ func (x *exchange) authorize() bool {
 		return true
 	}
 	attributes := x.attributes()
-	ctx, cancel := x.bounded()
+	ctx, cancel := x.prepared()
 	defer cancel()
 	decision, reason, err := x.ask(ctx, attributes)
 	switch {
 	case decision == authorizer.DecisionAllow:
 		return true
+	case err != nil && ctx.Err() != nil:
+		x.late()
 	case err != nil:
 		x.internalError(err)
 	default:

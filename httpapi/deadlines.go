@@ -44,6 +44,15 @@ func (d *deadlines) at(now time.Time) context.Context {
 	return fresh.ctx
 }
 
+// prepared is bounded for what comes before a request is served: for one that is
+// long-running, too, which has as long for that as others have for all.
+func (x *exchange) prepared() (context.Context, context.CancelFunc) {
+	if x.deadline.IsZero() {
+		return x.s.deadlines.at(x.received), func() {}
+	}
+	return x.bounded()
+}
+
 // bounded returns a context that ends at the request's deadline, and what must be
 // called when it is not needed any more.
 func (x *exchange) bounded() (context.Context, context.CancelFunc) {
