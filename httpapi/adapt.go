@@ -329,19 +329,24 @@ func (x *exchange) header(dst http.Header) {
 func (x *exchange) serveStream(h http.Handler) {
 	req := x.http()
 	info, who, received, log, trail := x.RequestInfo(), x.user, x.received, x.logged(), x.takeTrail()
-	body := x.session.body
+	body, seat := x.session.body, x.takeStreamPlace()
 	header := make(http.Header)
 	x.header(header)
-	x.take(func(ctx context.Context, st *stream) {
+	refused := func() {
+		seat.leave()
+		trail.end()
+	}
+	x.take(refused, func(ctx context.Context, st *stream) {
 		w := newStreamWriter(st, req, header)
 		w.trail = trail
+		defer seat.leave()
 		defer func() {
 			if p := recover(); p != nil {
 				trail.panicked(p)
 				w.recovered(p, log)
 			}
 		}()
-		req := req.WithContext(handlerContext(trail.context(ctx), info, who, received))
+		req := req.WithContext(handlerContext(trail.context(seat.context(ctx)), info, who, received))
 		if !body.over {
 			_ = body.proceed(deadlineWriter{st}) // an error comes from the body too
 			req.Body = st.openBody(body)

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/server/mux"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 
 	"github.com/larder-io/larder/internal/auth"
 )
@@ -146,6 +148,57 @@ func (x *exchange) takePlace() place {
 	p := x.place
 	x.place = place{}
 	return p
+}
+
+// streamPlace is what flow control has of a request that has a connection to itself: the
+// place that it has until it ends or, if it is a watch, until it is initialized; and the
+// share of a watch in what writes cost, until it ends.
+//
+// It implements the signal by which upstream's code says that a watch is initialized.
+type streamPlace struct {
+	watch  bool
+	forget func() // may be nil
+
+	mu    sync.Mutex
+	place place // guarded by mu
+}
+
+// takeStreamPlace hands the place, and what flow control knows of a watch, to who serves
+// the request from here on.
+func (x *exchange) takeStreamPlace() *streamPlace {
+	p := &streamPlace{place: x.takePlace(), watch: x.Verb == "watch"}
+	if flow := x.s.config.Flow; flow != nil && p.watch {
+		p.forget = flow.RegisterWatch(x.RequestInfo(), x.RawQuery)
+	}
+	return p
+}
+
+// context returns one by which who serves a watch says that it is initialized.
+func (p *streamPlace) context(ctx context.Context) context.Context {
+	if !p.watch {
+		return ctx
+	}
+	return utilflowcontrol.WithInitializationSignal(ctx, p)
+}
+
+// Signal gives the place up. Further calls do nothing.
+func (p *streamPlace) Signal() {
+	p.mu.Lock()
+	taken := p.place
+	p.place = place{}
+	p.mu.Unlock()
+	taken.release()
+}
+
+// Wait returns at once: nobody here waits for a watch.
+func (p *streamPlace) Wait() {}
+
+// leave ends what flow control has of the request.
+func (p *streamPlace) leave() {
+	p.Signal()
+	if p.forget != nil {
+		p.forget()
+	}
 }
 
 // serveFlow adds the pages that show what waits for what.

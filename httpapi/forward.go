@@ -83,11 +83,10 @@ func (x *exchange) describeGroup() bool {
 // maxHandedWhole is up to which length a body is read before it is handed on.
 const maxHandedWhole = 64 << 10
 
-// bound gives h, which has a connection to itself, the request's deadline and place.
+// bound gives h, which has a connection to itself, the request's deadline.
 func (x *exchange) bound(h http.Handler) http.Handler {
-	deadline, place := x.deadline, x.takePlace()
+	deadline := x.deadline
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		defer place.release()
 		ctx, cancel := context.WithDeadline(req.Context(), deadline)
 		defer cancel()
 		h.ServeHTTP(w, req.WithContext(ctx))

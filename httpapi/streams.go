@@ -72,8 +72,9 @@ func (ss *streams) isEnding() bool {
 }
 
 // start runs serve on a goroutine that shutdown waits for, with a context that
-// ends when the client leaves, and closes the connection after it.
-func (ss *streams) start(parent context.Context, c net.Conn, serve func(context.Context, *stream)) {
+// ends when the client leaves, and closes the connection after it. It reports false if
+// no stream may start.
+func (ss *streams) start(parent context.Context, c net.Conn, serve func(context.Context, *stream)) bool {
 	ctx, cancel := context.WithCancel(parent)
 	st := &stream{Conn: c, ahead: c, cancel: cancel}
 	if h, ok := c.(interface{ UnsafeConn() net.Conn }); ok {
@@ -82,7 +83,7 @@ func (ss *streams) start(parent context.Context, c net.Conn, serve func(context.
 	if !ss.add(st) {
 		cancel()
 		st.Conn.Close()
-		return
+		return false
 	}
 	stop := context.AfterFunc(ctx, st.cut)
 	go func() {
@@ -93,6 +94,7 @@ func (ss *streams) start(parent context.Context, c net.Conn, serve func(context.
 		defer st.fence()
 		serve(ctx, st)
 	}()
+	return true
 }
 
 // fence keeps a panic to its stream.

@@ -14,6 +14,7 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 	serviceproxy "k8s.io/apiserver/pkg/util/proxy"
 	"k8s.io/client-go/transport"
 	"k8s.io/klog/v2"
@@ -86,6 +87,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		refuse(w, req, http.StatusServiceUnavailable, "service unavailable")
 		return
 	}
+	utilflowcontrol.RequestDelegated(req.Context()) // a watch is the other server's to count
 	location := &url.URL{Scheme: "https", Host: at.Host, Path: req.URL.Path, RawQuery: req.URL.Query().Encode()}
 	p.hand(w, req, location, t.transport, who)
 }

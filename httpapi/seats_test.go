@@ -1,0 +1,74 @@
+package httpapi
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+)
+
+// TestSeatsOfUpstreamsWatches: a watch over a websocket, which upstream's handler serves,
+// has a seat until it has sent the objects that there are, as any other, and is counted
+// until it ends.
+func TestSeatsOfUpstreamsWatches(t *testing.T) {
+	flow := newFlow(t) // one seat for all that are not exempt
+	back := registrytest.New(t, nil)
+	f := serveBackWith(t, back, func(c *Config) { c.Authenticator, c.Flow = named, flow })
+	side := f.side(t, back, f.client(t).Transport)
+	as := func(c call, who string) call {
+		c.header = map[string]string{"Authorization": who}
+		return c
+	}
+	side.must(t, as(post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`), "root"))
+	const objects = 300
+	value := make([]byte, 64<<10) // more, together, than is kept for a client
+	for i := range value {
+		value[i] = 'x'
+	}
+	for i := range objects {
+		side.must(t, as(post(configmaps, configmap(fmt.Sprint("c", i), "", string(value))), "root"))
+	}
+	side.must(t, as(get(configmaps), "root"))
+	info := &apirequest.RequestInfo{IsResourceRequest: true, Verb: "create", APIVersion: "v1", Resource: "configmaps", Namespace: "a"}
+	awaitWatches := func(want int) {
+		t.Helper()
+		proctest.Eventually(t, fmt.Sprintf("%d watches hear of a write", want), func() error {
+			if n := flow.Watches(info); n != want {
+				return fmt.Errorf("%d do", n)
+			}
+			return nil
+		})
+	}
+	c := f.dial(t)
+	if tcp, ok := c.NetConn().(*net.TCPConn); !ok || tcp.SetReadBuffer(64<<10) != nil {
+		t.Fatal("no small buffer")
+	}
+	fmt.Fprintf(c, "GET %s?watch=1 HTTP/1.1\r\nHost: h\r\nAuthorization: jane\r\nOrigin: https://h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n", configmaps)
+	awaitWatches(1)
+	// The only seat is the watch's, whose client has read nothing.
+	refused := side.call(t, as(call{method: http.MethodGet, path: configmaps + "/c0?timeout=100ms"}, "joe"))
+	if refused.code != http.StatusTooManyRequests {
+		t.Errorf("beside a watch that is being initialized: %d", refused.code)
+	}
+	read := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(io.Discard, c)
+		read <- err
+	}()
+	proctest.Eventually(t, "the seat is free once the watch is initialized", func() error {
+		if got := side.call(t, as(get(configmaps+"/c0"), "joe")); got.code != http.StatusOK {
+			return fmt.Errorf("%d", got.code)
+		}
+		return nil
+	})
+	awaitWatches(1)
+	c.Close()
+	<-read
+	awaitWatches(0)
+}
