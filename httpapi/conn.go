@@ -3,6 +3,7 @@ package httpapi
 import (
 	"crypto/tls"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -16,18 +17,20 @@ import (
 type listener struct {
 	net.Listener
 	config *tls.Config
-	perIP  int // most connections from one address
+	caps   connCaps
+	counts *connCounts
 	close  func() error
 
-	mu    sync.Mutex
-	open  map[*conn]struct{} // guarded by mu
-	peers map[string]int     // guarded by mu: open connections by address
-	shut  bool               // guarded by mu
+	mu       sync.Mutex
+	open     int                                 // guarded by mu
+	peers    map[netip.Prefix]map[*conn]struct{} // guarded by mu: open connections by where they come from
+	shut     bool                                // guarded by mu
+	reported time.Time                           // guarded by mu: when it was last logged that connections are refused
 }
 
 // newListener speaks TLS as config says, HTTP/1.1 only: what is not offered here
 // nobody can be led to speak.
-func newListener(l net.Listener, config *tls.Config, perIP int) *listener {
+func newListener(l net.Listener, config *tls.Config, caps connCaps, counts *connCounts) *listener {
 	config = config.Clone()
 	config.NextProtos = []string{"http/1.1"}
 	if config.MinVersion == 0 {
@@ -37,18 +40,18 @@ func newListener(l net.Listener, config *tls.Config, perIP int) *listener {
 	return &listener{
 		Listener: l,
 		config:   config,
-		perIP:    perIP,
+		caps:     caps,
+		counts:   counts,
 		close:    sync.OnceValue(func() error { return l.Close() }),
-		open:     make(map[*conn]struct{}),
-		peers:    make(map[string]int),
+		peers:    make(map[netip.Prefix]map[*conn]struct{}),
 	}
 }
 
 // Close ends accepting. It may be called more than once.
 func (l *listener) Close() error { return l.close() }
 
-// Accept implements net.Listener. Connections beyond what one address may have
-// are closed at once: before the handshake there is no way to say why.
+// Accept implements net.Listener. Connections beyond what there may be are closed at once:
+// before the handshake there is no way to say why.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		raw, err := l.Listener.Accept()
@@ -64,51 +67,64 @@ func (l *listener) Accept() (net.Conn, error) {
 }
 
 func (l *listener) admit(raw net.Conn) *conn {
-	peer := host(raw.RemoteAddr())
+	peer := peerOf(raw.RemoteAddr())
 	if tcp, ok := raw.(*net.TCPConn); ok {
 		raw = &tcpSocket{TCPConn: tcp}
 	}
 	c := &conn{Conn: tls.Server(raw, l.config), from: l, peer: peer}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.shut || l.peers[c.peer] >= l.perIP {
+	if l.shut || !l.makeRoomLocked(peer) {
 		return nil
 	}
-	l.open[c] = struct{}{}
-	l.peers[c.peer]++
-	return c
-}
-
-// host is the address of a peer without its port.
-func host(addr net.Addr) string {
-	if tcp, ok := addr.(*net.TCPAddr); ok {
-		return string(tcp.IP.To16())
+	of := l.peers[peer]
+	if of == nil {
+		of = make(map[*conn]struct{})
+		l.peers[peer] = of
 	}
-	return addr.String()
+	of[c] = struct{}{}
+	l.open++
+	l.counts.open.Add(1)
+	return c
 }
 
 func (l *listener) forget(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, ok := l.open[c]; !ok {
+	l.forgetLocked(c)
+}
+
+func (l *listener) forgetLocked(c *conn) {
+	of := l.peers[c.peer]
+	if _, ok := of[c]; !ok {
 		return
 	}
-	delete(l.open, c)
-	if l.peers[c.peer]--; l.peers[c.peer] == 0 {
+	if delete(of, c); len(of) == 0 {
 		delete(l.peers, c.peer)
 	}
+	l.open--
+	l.counts.open.Add(-1)
+}
+
+// list returns the open connections.
+func (l *listener) list() []*conn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := make([]*conn, 0, l.open)
+	for _, of := range l.peers {
+		for c := range of {
+			list = append(list, c)
+		}
+	}
+	return list
 }
 
 // closeAll closes every connection, with no regard for what happens on it.
 func (l *listener) closeAll() {
 	l.mu.Lock()
 	l.shut = true
-	open := make([]*conn, 0, len(l.open))
-	for c := range l.open {
-		open = append(open, c)
-	}
 	l.mu.Unlock()
-	for _, c := range open {
+	for _, c := range l.list() {
 		c.NetConn().Close()
 	}
 }
@@ -135,9 +151,10 @@ func setSocketOptions(c net.Conn) {
 // asks for it.
 type conn struct {
 	*tls.Conn
-	from   *listener
-	peer   string
-	shaken atomic.Bool
+	from    *listener
+	peer    netip.Prefix
+	session atomic.Pointer[session] // that serves it; nil before it is taken
+	shaken  atomic.Bool
 }
 
 // Handshake completes the handshake within handshakeTimeout.

@@ -13,7 +13,7 @@ import (
 // door accepts the connections of a listener and serves each on a goroutine.
 type door struct {
 	s    *Server
-	most int           // open connections
+	most int           // sessions at once; 0 sets no bound
 	stop chan struct{} // closed when no request may follow another
 
 	running sync.WaitGroup // sessions
@@ -81,6 +81,9 @@ func (d *door) take(c net.Conn) {
 		c.Close()
 		return
 	}
+	if c, ok := c.(*conn); ok {
+		c.session.Store(ss)
+	}
 	go func() {
 		defer d.running.Done()
 		ss.serve()
@@ -90,7 +93,7 @@ func (d *door) take(c net.Conn) {
 func (d *door) admit(ss *session) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.shut || len(d.open) >= d.most {
+	if d.shut || d.most > 0 && len(d.open) >= d.most {
 		return false
 	}
 	d.open[ss] = struct{}{}
@@ -142,7 +145,7 @@ func (d *door) drain(ctx context.Context) error {
 func (d *door) closeIdle() (left int) {
 	idle, left := d.takeIdle()
 	for _, ss := range idle {
-		ss.conn.Close()
+		closeNow(ss.conn)
 	}
 	return left
 }

@@ -145,20 +145,20 @@ func echo(w http.ResponseWriter, req *http.Request) {
 func TestSettings(t *testing.T) {
 	s := newServer(Config{})
 	for name, ok := range map[string]bool{
-		"bodies are bounded as upstream's":       s.config.MaxRequestBodyBytes == 3<<20,
-		"headers are bounded as upstream's":      s.config.MaxHeaderBytes == 1<<20,
-		"reading a header takes bounded time":    s.limits.header == 32*time.Second,
-		"reading a body takes bounded time":      s.limits.body == s.config.RequestTimeout && s.config.RequestTimeout == time.Minute,
-		"idle connections end":                   s.limits.idle == 90*time.Second,
-		"writing a response takes bounded time":  s.limits.write > 0,
-		"connections are bounded":                s.outer.most == 1<<16 && s.inner.most == 1<<16,
-		"connections of one address are bounded": s.config.MaxConnsPerIP == 1<<14,
+		"bodies are bounded as upstream's":      s.config.MaxRequestBodyBytes == 3<<20,
+		"headers are bounded as upstream's":     s.config.MaxHeaderBytes == 1<<20,
+		"reading a header takes bounded time":   s.limits.header == 32*time.Second,
+		"reading a body takes bounded time":     s.limits.body == s.config.RequestTimeout && s.config.RequestTimeout == time.Minute,
+		"idle connections end":                  s.limits.idle == 90*time.Second,
+		"writing a response takes bounded time": s.limits.write > 0,
+		"connections are bounded":               s.caps().all == 1<<16 && s.inner.most == 1<<16,
+		"one address may have all of them":      s.caps().perPeer == 0,
 	} {
 		if !ok {
 			t.Errorf("not so: %s", name)
 		}
 	}
-	config := newListener(nil, &tls.Config{NextProtos: []string{"h2"}}, 1).config
+	config := newListener(nil, &tls.Config{NextProtos: []string{"h2"}}, connCaps{}, new(connCounts)).config
 	if len(config.NextProtos) != 1 || config.NextProtos[0] != "http/1.1" {
 		t.Errorf("ALPN offers %q", config.NextProtos)
 	}
@@ -229,7 +229,7 @@ func TestRequestsAreReadOnce(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	f := newFront(t, Config{MaxConnsPerIP: 4}, func(routes *table) { routes.handle("/x", http.HandlerFunc(echo)) })
+	f := newFront(t, Config{}, func(routes *table) { routes.handle("/x", http.HandlerFunc(echo)) })
 	t.Run("header", func(t *testing.T) {
 		out := f.raw(t, "GET /x HTTP/1.1\r\nHost: h\r\nA: "+strings.Repeat("a", 1<<20+8<<10)+"\r\n\r\n")
 		if !strings.HasPrefix(out, "HTTP/1.1 431 ") {
@@ -251,26 +251,6 @@ func TestLimits(t *testing.T) {
 			if want == 413 && !strings.Contains(string(body), `"message":"Request entity too large: limit is 3145728","reason":"RequestEntityTooLarge"`) {
 				t.Errorf("413 without its Status: %s", body)
 			}
-		}
-	})
-	t.Run("connections of one address", func(t *testing.T) {
-		var open []net.Conn
-		defer func() {
-			for _, c := range open {
-				c.Close()
-			}
-		}()
-		refused := false
-		for range 6 {
-			c, err := tls.Dial("tcp", f.addr, &tls.Config{RootCAs: f.pool})
-			if err != nil {
-				refused = true
-				break
-			}
-			open = append(open, c)
-		}
-		if !refused {
-			t.Errorf("%d connections were accepted of 4", len(open))
 		}
 	})
 }

@@ -105,7 +105,9 @@ type Config struct {
 	MaxHeaderBytes int
 	// CompressedListBytes bounds what is kept of compressed lists; 0 means 64 MiB.
 	CompressedListBytes int64
-	// MaxConns and MaxConnsPerIP bound open connections; 0 means 65536 and 16384.
+	// MaxConns bounds open connections, MaxConnsPerIP those from one IPv4 address or one
+	// /64 of IPv6 addresses; 0 means 65536, and no bound. Who finds no room takes the place
+	// of a connection that waits for a request.
 	MaxConns, MaxConnsPerIP int
 }
 
@@ -133,7 +135,6 @@ func (c *Config) setDefaults() {
 	setDefault(&c.MaxHeaderBytes, http.DefaultMaxHeaderBytes)
 	setDefault(&c.CompressedListBytes, 64<<20)
 	setDefault(&c.MaxConns, 1<<16)
-	setDefault(&c.MaxConnsPerIP, 1<<14)
 	if c.Generation == nil {
 		c.Generation = func() uint64 { return 0 }
 	}
@@ -171,6 +172,7 @@ type Server struct {
 	digester      *digester
 	proxies       proxyHeaders
 	access        access
+	conns         connCounts
 
 	deadlines deadlines
 	inflight  inflight
@@ -202,7 +204,7 @@ func newServer(config Config) *Server {
 	s.base, s.cancel = context.WithCancel(context.Background())
 	s.streams.init()
 	s.limits = limits{header: headerTimeout, idle: idleTimeout, body: config.RequestTimeout, write: writeTimeout}
-	s.outer = s.newDoor(config.MaxConns)
+	s.outer = s.newDoor(0) // its listener bounds more than sessions
 	s.inner = s.newDoor(config.MaxConns)
 	s.deadlines.init(s.base, config.RequestTimeout)
 	s.client = s.memory.client()
@@ -226,7 +228,7 @@ func (s *Server) Draining() <-chan struct{} { return s.draining }
 // flight finish. It returns when everything that it started has ended.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.cancel()
-	door := newListener(s.config.Listener, s.config.TLS, s.config.MaxConnsPerIP)
+	door := newListener(s.config.Listener, s.config.TLS, s.caps(), &s.conns)
 	group, groupCtx := errgroup.WithContext(ctx)
 	accepted := make(chan struct{})
 	group.Go(func() error { defer close(accepted); return s.outer.serve(door) })
@@ -241,6 +243,10 @@ func (s *Server) Run(ctx context.Context) error {
 		return s.shutdown(door, accepted)
 	})
 	return group.Wait()
+}
+
+func (s *Server) caps() connCaps {
+	return connCaps{all: s.config.MaxConns, perPeer: s.config.MaxConnsPerIP}
 }
 
 // beginDrain withdraws readiness.
@@ -266,6 +272,11 @@ func (s *Server) shutdown(door *listener, accepted <-chan struct{}) error {
 	defer cancel()
 	door.Close()
 	<-accepted
+	var cutting sync.WaitGroup
+	defer cutting.Wait()
+	draining, drained := context.WithCancel(context.Background())
+	defer drained()
+	cutting.Go(func() { door.cutStalled(draining) })
 	s.outer.close()
 	s.streams.end()
 	err := s.outer.drain(grace)

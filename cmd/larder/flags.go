@@ -153,6 +153,10 @@ func (o *options) larder(fs *pflag.FlagSet) {
 		"Labels to index, as resource[.group]=key,... May be repeated. Requests that ask for one value of such a label need not search; indexes for other labels are made when they are asked for often.")
 	fs.Var(&cacheBytes{all: &o.config.CacheBytes, shares: &o.config.CacheShares}, "cache-max-bytes",
 		"How many bytes the caches may take beside the objects as they are now: these in other encodings, made on demand, and the events of the last 90 seconds. Where it is too little, encodings are made anew for each request, and then watches can only be resumed from more recent revisions. Single resources can be given shares, as in 2Gi,pods=512Mi,events=64Mi, or without the first figure: such a resource takes no more than its share, 0 being next to nothing, and others take nothing from it. A first figure of 0 is half of what the objects take for encodings, at least 144 MiB, and with the events twice as much as the objects, at least 256 MiB; both at most 3/8 of a memory limit, less the shares, which come beside these. -1 sets no bound but the shares.")
+	fs.IntVar(&o.config.Serving.MaxConnections, "max-connections", o.config.Serving.MaxConnections,
+		"How many connections may be open. Further ones take the place of connections that wait for a request, first of those from the address from which most come, and are closed at once if there are none.")
+	fs.IntVar(&o.config.Serving.MaxConnectionsPerAddress, "max-connections-per-address", o.config.Serving.MaxConnectionsPerAddress,
+		"How many of them may come from one IPv4 address or one /64 of IPv6 addresses. Behind a load balancer that shows its own address, all clients share one. 0 sets no bound.")
 	fs.Int64Var(&o.config.Store.ReplayRevisions, "replay-revisions", o.config.Store.ReplayRevisions,
 		"How many revisions that etcd still has are replayed at the start, at most, so that clients can go on watching where they were before a restart. Ten thousand take about a fifth of a second. 0 replays none.")
 	fs.DurationVar(&o.config.Store.SelfAuditInterval, "self-audit-interval", o.config.Store.SelfAuditInterval,

@@ -144,6 +144,7 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 		Admission: p.admission, Version: &version,
 		HealthChecks: full, LiveChecks: health, ReadyChecks: append(health[:len(health):len(health)], ready...),
 		RequestTimeout: s.config.Serving.RequestTimeout, MinRequestTimeout: s.config.Serving.MinRequestTimeout,
+		MaxConns: s.config.Serving.MaxConnections, MaxConnsPerIP: s.config.Serving.MaxConnectionsPerAddress,
 	}
 	if config.Flow = p.flow; p.flow == nil {
 		config.MaxInFlight, config.MaxMutatingInFlight = s.config.InFlight.Most, s.config.InFlight.MostMutating

@@ -103,6 +103,10 @@ type Serving struct {
 	MinRequestTimeout time.Duration
 	// ShutdownDelay is how long requests are still served after /readyz turned red.
 	ShutdownDelay time.Duration
+
+	// MaxConnections bounds open connections, MaxConnectionsPerAddress those from one
+	// IPv4 address or one /64 of IPv6 addresses; 0 sets no such bound.
+	MaxConnections, MaxConnectionsPerAddress int
 }
 
 // Store says where objects are kept.
@@ -147,6 +151,7 @@ func Default() Config {
 			Port:              6443,
 			RequestTimeout:    time.Minute,
 			MinRequestTimeout: 30 * time.Minute,
+			MaxConnections:    1 << 16,
 		},
 		Store:          Store{Prefix: "/registry", CompactionInterval: 5 * time.Minute, ReplayRevisions: 10_000, SelfAuditInterval: 10 * time.Minute},
 		Authentication: kubeoptions.NewBuiltInAuthenticationOptions().WithAll(),
@@ -191,6 +196,10 @@ func (s *Serving) validate() error {
 		return fmt.Errorf("--request-timeout must be positive, not %v", s.RequestTimeout)
 	case s.MinRequestTimeout < 0:
 		return fmt.Errorf("--min-request-timeout must not be negative, is %v", s.MinRequestTimeout)
+	case s.MaxConnections < 1:
+		return fmt.Errorf("--max-connections must be positive, not %d", s.MaxConnections)
+	case s.MaxConnectionsPerAddress < 0:
+		return fmt.Errorf("--max-connections-per-address must not be negative, is %d", s.MaxConnectionsPerAddress)
 	case s.ShutdownDelay < 0:
 		return fmt.Errorf("--shutdown-delay-duration must not be negative, is %v", s.ShutdownDelay)
 	}

@@ -1,0 +1,155 @@
+package httpapi
+
+import (
+	"bufio"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// TestPeers: an IPv4 address is a place of its own, however it is written; of IPv6
+// addresses the first half is.
+func TestPeers(t *testing.T) {
+	peer := func(ip string) any { return peerOf(&net.TCPAddr{IP: net.ParseIP(ip), Zone: "eth0"}) }
+	for _, c := range []struct {
+		a, b string
+		same bool
+	}{
+		{"192.0.2.1", "::ffff:192.0.2.1", true},
+		{"192.0.2.1", "192.0.2.2", false},
+		{"2001:db8::1", "2001:db8::ffff:ffff:ffff:ffff", true},
+		{"2001:db8::1", "2001:db8:0:1::1", false},
+		{"fe80::1", "fe80::2", true},
+	} {
+		if got := peer(c.a) == peer(c.b); got != c.same {
+			t.Errorf("%s and %s: the same %v, want %v (%v, %v)", c.a, c.b, got, c.same, peer(c.a), peer(c.b))
+		}
+	}
+}
+
+// held is a connection with a request under way.
+func (f *front) held(t *testing.T) (c net.Conn, in *bufio.Reader) {
+	t.Helper()
+	tc := f.dial(t)
+	if _, err := io.WriteString(tc, "GET /hold HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	return tc, bufio.NewReader(tc)
+}
+
+// TestConnectionCaps: where as many connections are open as may be, newcomers take the
+// place of those that wait for a request, and are refused if there are none. It is
+// counted.
+func TestConnectionCaps(t *testing.T) {
+	for reached, config := range [lastCap]Config{capAll: {MaxConns: 3}, capPeer: {MaxConnsPerIP: 3}} {
+		t.Run(capFlag(reached), func(t *testing.T) {
+			began, release := make(chan struct{}), make(chan struct{})
+			f := newFront(t, config, holding(began, release))
+			var ins []*bufio.Reader
+			for range 2 {
+				_, in := f.held(t)
+				<-began
+				ins = append(ins, in)
+			}
+			// The third place is taken again and again: its owner waits for a request each time.
+			for i := range 5 {
+				c := f.dial(t)
+				if _, err := io.WriteString(c, "GET /x HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
+					t.Fatal(err)
+				}
+				if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != http.StatusOK {
+					t.Fatalf("newcomer %d: %v, %v", i, resp, err)
+				}
+				f.awaitIdle(t, 1)
+			}
+			if n := f.conns.displaced[reached].Load(); n != 4 {
+				t.Errorf("%d connections were displaced, want 4", n)
+			}
+			_, in := f.held(t)
+			<-began
+			ins = append(ins, in)
+			if c, err := tls.Dial("tcp", f.addr, &tls.Config{RootCAs: f.pool}); err == nil {
+				c.Close()
+				t.Error("a fourth connection was accepted beside three that are used")
+			}
+			if n := f.conns.refused[reached].Load(); n != 1 {
+				t.Errorf("%d connections were refused, want 1", n)
+			}
+			if n := f.conns.open.Load(); n != 3 {
+				t.Errorf("%d connections are open, want 3", n)
+			}
+			close(release)
+			for _, in := range ins {
+				if resp, err := http.ReadResponse(in, nil); err != nil || resp.StatusCode != http.StatusOK {
+					t.Errorf("one that was used: %v, %v", resp, err)
+				}
+			}
+		})
+	}
+}
+
+// awaitIdle waits until so many connections wait for a request.
+func (f *front) awaitIdle(t *testing.T, want int) {
+	t.Helper()
+	proctest.Eventually(t, "a connection waits for a request", func() error {
+		f.outer.mu.Lock()
+		defer f.outer.mu.Unlock()
+		idle := 0
+		for ss := range f.outer.open {
+			if ss.state.Load() == sessionIdle {
+				idle++
+			}
+		}
+		if idle != want {
+			return fmt.Errorf("%d do", idle)
+		}
+		return nil
+	})
+}
+
+// TestShutdownLeavesWhoDoesNotRead: clients that do not read what they asked for do not
+// keep the server from ending, however long its grace is.
+func TestShutdownLeavesWhoDoesNotRead(t *testing.T) {
+	wrote := make(chan struct{}, 3)
+	pour := func(w http.ResponseWriter, _ *http.Request) {
+		wrote <- struct{}{}
+		chunk := make([]byte, 1<<20)
+		for range 256 {
+			if _, err := w.Write(chunk); err != nil {
+				return
+			}
+		}
+	}
+	f := newFront(t, Config{ShutdownGrace: time.Hour, RequestTimeout: time.Hour}, func(routes *table) {
+		routes.handle("/x", http.HandlerFunc(echo))
+		routes.handle("/pour", http.HandlerFunc(pour))
+		routes.handle("/debug/pprof/pour", http.HandlerFunc(pour)) // a stream
+	})
+	f.limits.write = time.Hour
+	for _, path := range []string{"/pour", "/debug/pprof/pour"} {
+		c := f.dial(t)
+		if err := c.SetDeadline(time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: h\r\n\r\n", path); err != nil {
+			t.Fatal(err)
+		}
+		<-wrote
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- f.stop() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(proctest.Patience / 2):
+		t.Fatal("the server waits for clients that do not read")
+	}
+}
