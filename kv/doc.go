@@ -77,6 +77,16 @@
 // have been committed. Watches ask etcd to end them while there is no leader, and
 // the Tail opens them again where they ended.
 //
+// Progress (K4) is only taken from members that report it soundly, as etcd does from
+// 3.4.31 and 3.5.13 on; each is asked for its version whenever it begins to serve a
+// watch. Others, and members that do not tell, are watched without a prefix: as each
+// revision has an event, the watch tells by itself how far it has come. For that, a
+// user of etcd must be allowed to read all keys.
+//
+// What only imitates etcd, as kine does, serves too, with its limits: transactions
+// write one key, and a watch that begins in the future or at the compacted revision
+// ends with an error.
+//
 // # Compaction
 //
 // Every interval a store competes for the key "compact_rev_key" exactly as
@@ -85,8 +95,8 @@
 //
 // # Locks and goroutines
 //
-// Etcd: revisions.mu, leases.mu, history.mu, watches.mu, watch.mu and direct.mu are
-// leaves; watch.mu is held while a request is sent, direct.mu until it is answered.
+// Etcd: revisions.mu, leases.mu, history.mu, watches.mu, watch.mu, members.mu and direct.mu are
+// leaves; watch.mu is held while a request is sent, members.mu and direct.mu until one is answered.
 // Tail: Tail.mu > Subscription.mu, both leaves towards the outside; neither is
 // held across a call to the Store. Goroutines are started by Run alone (and one
 // per Watch, which ends with the watch); Run waits for all of them.

@@ -61,10 +61,13 @@ type Etcd struct {
 type session struct {
 	client *clientv3.Client
 	watch  etcdserverpb.WatchClient
-	direct *direct                                  // nil: there is none
-	size   func(ctx context.Context) (int64, error) // bytes of the database file
-	failed <-chan error                             // delivers when the server died; nil for a cluster
-	close  func()
+	direct *direct // nil: there is none
+	// members tells which members' progress is believed; nil believes the only one,
+	// which is in this process.
+	members *members
+	size    func(ctx context.Context) (int64, error) // bytes of the database file
+	failed  <-chan error                             // delivers when the server died; nil for a cluster
+	close   func()
 }
 
 func newEtcd(name, prefix string, logger *slog.Logger, observer Observer, interval time.Duration) *Etcd {
@@ -298,7 +301,25 @@ func (e *Etcd) Delete(ctx context.Context, key string, ifRevision int64) (Result
 	if err != nil {
 		return Result{}, e.fail("delete", key, err)
 	}
-	return e.commit(ctx, client, "delete", key, ifRevision, clientv3.OpDelete(key, clientv3.WithPrevKV()))
+	result, err := e.commit(ctx, client, "delete", key, ifRevision, clientv3.OpDelete(key, clientv3.WithPrevKV()))
+	if err == nil && result.Committed && result.Current.Revision != ifRevision {
+		return e.tellDeleted(ctx, client, key, result)
+	}
+	return result, err
+}
+
+// tellDeleted fills in what was deleted where the store does not tell
+// (kine pkg/logstructured/logstructured.go).
+func (e *Etcd) tellDeleted(ctx context.Context, client *clientv3.Client, key string, result Result) (Result, error) {
+	resp, err := client.KV.Get(ctx, key, clientv3.WithRev(result.Revision-1))
+	if err != nil {
+		return Result{}, e.fail("delete", key, err)
+	}
+	if len(resp.Kvs) == 0 { // it recorded the deletion of nothing
+		return Result{Revision: result.Revision}, nil
+	}
+	result.Current, result.Found = itemOf(resp.Kvs[0]), true
+	return result, nil
 }
 
 // commit runs write if the key's last revision is the expected one and reads the

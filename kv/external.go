@@ -104,8 +104,13 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*session, e
 		client: client,
 		watch:  etcdserverpb.NewWatchClient(client.ActiveConnection()),
 		direct: newDirect(cfg.Endpoints, config.TLS, e.logger),
-		size:   size,
-		close:  func() { client.Close() },
+		members: &members{
+			endpoints: client.Endpoints,
+			status:    client.Status,
+			logger:    e.logger,
+		},
+		size:  size,
+		close: func() { client.Close() },
 	}, nil
 }
 

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -171,6 +174,9 @@ type follower struct {
 	prefix    string
 	delivered int64 // everything up to it
 	out       chan<- WatchResponse
+
+	wide  bool        // the stream watches the whole key space
+	sound atomic.Bool // what the stream's member reports as progress is believed
 }
 
 // follow copies until ctx ends or the watch cannot go on, and returns why. A stream that
@@ -184,10 +190,12 @@ func (f *follower) follow(ctx context.Context) error {
 	ctx = metadata.NewOutgoingContext(ctx, metadata.Pairs(rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader))
 	for delay := reopenFirst; ; delay = min(2*delay, reopenMax) {
 		before := f.delivered
-		err := f.copyStream(ctx, session.watch)
+		err := f.copyStream(ctx, session)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case errors.Is(err, errUnsound):
+			continue
 		case !reopens(err):
 			return rpctypes.Error(err)
 		case f.delivered > before:
@@ -207,19 +215,30 @@ func reopens(err error) bool {
 }
 
 // copyStream copies one stream until it ends and returns why.
-func (f *follower) copyStream(ctx context.Context, client etcdserverpb.WatchClient) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := client.Watch(ctx, grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(math.MaxInt32))
+func (f *follower) copyStream(ctx context.Context, session *session) error {
+	var identifying sync.WaitGroup
+	defer identifying.Wait()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stream, err := session.watch.Watch(ctx, grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(math.MaxInt32))
 	if err != nil {
 		return err
 	}
+	members := session.members
+	f.wide = !f.watch.internal && (members == nil || members.wide.Load())
+	f.sound.Store(members == nil)
 	f.watch.attach(stream, f.request())
 	defer f.watch.attach(nil, nil)
 	for {
 		resp, err := stream.Recv()
 		if err != nil {
+			if cause := context.Cause(ctx); errors.Is(cause, errUnsound) {
+				return cause
+			}
 			return err
+		}
+		if resp.Created && members != nil && !f.watch.internal {
+			identifying.Go(func() { f.identify(ctx, cancel, members, resp.Header.GetMemberId()) })
 		}
 		response, err := f.read(resp)
 		if err != nil {
@@ -237,14 +256,30 @@ func (f *follower) copyStream(ctx context.Context, client etcdserverpb.WatchClie
 	}
 }
 
-// request asks for what comes after what was delivered.
+// identify finds out whether the member that serves the present stream can be believed
+// about progress, and ends a stream that rests on it wrongly.
+func (f *follower) identify(ctx context.Context, end context.CancelCauseFunc, members *members, member uint64) {
+	f.sound.Store(members.identify(ctx, member))
+	if members.wide.Load() && !f.wide {
+		end(errUnsound)
+	}
+}
+
+// request asks for what comes after what was delivered. Some that imitate etcd report
+// progress soundly to those alone who ask for it here (kine pkg/server/watch.go).
 func (f *follower) request() *etcdserverpb.WatchRequest {
-	from, end := f.prefix, prefixEnd(f.prefix)
+	prefix := f.prefix
+	if f.wide {
+		prefix = ""
+	}
+	from, end := prefix, prefixEnd(prefix)
 	if from == "" {
 		from = "\x00"
 	}
 	return &etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{
-		CreateRequest: &etcdserverpb.WatchCreateRequest{Key: []byte(from), RangeEnd: []byte(end), StartRevision: f.delivered + 1},
+		CreateRequest: &etcdserverpb.WatchCreateRequest{
+			Key: []byte(from), RangeEnd: []byte(end), StartRevision: f.delivered + 1, ProgressNotify: !f.watch.internal,
+		},
 	}}
 }
 
@@ -255,20 +290,42 @@ func (f *follower) read(resp *etcdserverpb.WatchResponse) (WatchResponse, error)
 		raise(&f.etcd.compaction.observed, resp.CompactRevision)
 		return WatchResponse{}, rpctypes.ErrCompacted
 	case resp.Canceled && resp.CancelReason != "":
-		return WatchResponse{}, rpctypes.Error(status.Error(codes.FailedPrecondition, resp.CancelReason))
+		reason := resp.CancelReason
+		if _, text, wrapped := strings.Cut(reason, " desc = "); wrapped { // kine's
+			reason = text
+		}
+		return WatchResponse{}, rpctypes.Error(status.Error(codes.FailedPrecondition, reason))
 	case resp.Canceled:
 		return WatchResponse{}, errWatchEnded
 	case resp.Header != nil && f.etcd.history.foreign(resp.Header):
 		return WatchResponse{}, ErrReplaced
 	}
-	batches := batchesOf(resp.Events, f.delivered)
-	switch {
-	case len(batches) > 0:
-		return WatchResponse{Batches: batches, Progress: batches[len(batches)-1].Revision}, nil
-	case len(resp.Events) == 0 && !resp.Created && resp.Header != nil && resp.Header.Revision >= f.delivered:
+	if n := len(resp.Events); n > 0 {
+		last := resp.Events[n-1].Kv.ModRevision
+		if last <= f.delivered {
+			return WatchResponse{}, nil // a repetition
+		}
+		return WatchResponse{Batches: batchesOf(f.asked(resp.Events), f.delivered), Progress: last}, nil
+	}
+	if !resp.Created && f.sound.Load() && resp.Header != nil && resp.Header.Revision >= f.delivered {
 		return WatchResponse{Progress: resp.Header.Revision}, nil
 	}
-	return WatchResponse{}, nil // a repetition, or progress of a member that lags behind
+	return WatchResponse{}, nil // progress of a member that lags behind, or is not believed
+}
+
+// asked returns the events under the prefix.
+func (f *follower) asked(events []*mvccpb.Event) []*mvccpb.Event {
+	if !f.wide {
+		return events
+	}
+	outside := func(event *mvccpb.Event) bool {
+		key := event.Kv.Key
+		return len(key) < len(f.prefix) || string(key[:len(f.prefix)]) != f.prefix
+	}
+	if !slices.ContainsFunc(events, outside) {
+		return events
+	}
+	return slices.DeleteFunc(slices.Clone(events), outside) // in process they may be etcd's own
 }
 
 // errWatchEnded stands for the reason that etcd did not give.

@@ -84,7 +84,7 @@ func (o *options) generic(fs *pflag.FlagSet) {
 func (o *options) etcd(fs *pflag.FlagSet) {
 	s := &o.config.Store
 	fs.StringSliceVar(&s.Servers, "etcd-servers", s.Servers,
-		"Servers of an etcd cluster to connect to (scheme://ip:port), comma separated. If unset, an etcd runs inside this process and keeps its data in --data-dir.")
+		"Servers of an etcd cluster, or of what speaks its protocol as kine does, to connect to (scheme://ip:port), comma separated. If unset, an etcd runs inside this process and keeps its data in --data-dir.")
 	fs.StringVar(&s.Prefix, "etcd-prefix", s.Prefix, "What every key in etcd begins with.")
 	fs.StringVar(&s.CAFile, "etcd-cafile", s.CAFile, "Certificate authority file that etcd's certificate is verified with.")
 	fs.StringVar(&s.CertFile, "etcd-certfile", s.CertFile, "Certificate file that this server shows to etcd.")

@@ -25,6 +25,10 @@ type Subject struct {
 	// PutAll writes several keys in one revision, which it returns. A nil value
 	// deletes.
 	PutAll func(ctx context.Context, values map[string][]byte) (int64, error)
+	// Imitation says that what stands behind the store imitates etcd only as far as
+	// kube-apiserver needs it: no transaction writes several keys, so that PutAll writes
+	// them one by one, and no watch begins in the future or at the compacted revision.
+	Imitation bool
 }
 
 // limit bounds how long a test waits for what must happen.

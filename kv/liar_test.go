@@ -1,0 +1,260 @@
+package kv_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+// liar stands before a member and answers requests for progress ahead of the events that
+// it holds back, as etcd may before 3.4.31 and 3.5.13.
+type liar struct {
+	etcdserverpb.UnimplementedKVServer
+	etcdserverpb.UnimplementedMaintenanceServer
+	etcdserverpb.UnimplementedWatchServer
+
+	member *grpc.ClientConn
+	url    string
+	lies   atomic.Int64
+
+	mu      sync.Mutex
+	version string        // that it claims to be; "" is the member's
+	held    chan struct{} // closed when it is honest
+	broken  chan struct{} // closed to end the streams
+}
+
+func newLiar(t *testing.T, member *kvtest.Member) *liar {
+	t.Helper()
+	conn, err := grpc.NewClient(member.Config.Client[len("http://"):], grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &liar{member: conn, url: "http://" + listener.Addr().String(), held: make(chan struct{}), broken: make(chan struct{})}
+	close(l.held)
+	server := grpc.NewServer()
+	etcdserverpb.RegisterKVServer(server, l)
+	etcdserverpb.RegisterMaintenanceServer(server, l)
+	etcdserverpb.RegisterWatchServer(server, l)
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(listener) })
+	t.Cleanup(func() {
+		server.Stop()
+		serving.Wait()
+		conn.Close()
+	})
+	return l
+}
+
+func (l *liar) claim(version string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.version = version
+}
+
+// hold holds events back until release is called.
+func (l *liar) hold() (release func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	held := make(chan struct{})
+	l.held = held
+	return sync.OnceFunc(func() { close(held) })
+}
+
+// breakStreams ends the open watches without a word.
+func (l *liar) breakStreams() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.broken)
+	l.broken = make(chan struct{})
+}
+
+func (l *liar) state() (version string, held, broken chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.version, l.held, l.broken
+}
+
+func (l *liar) Range(ctx context.Context, in *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+	return etcdserverpb.NewKVClient(l.member).Range(ctx, in)
+}
+
+func (l *liar) Txn(ctx context.Context, in *etcdserverpb.TxnRequest) (*etcdserverpb.TxnResponse, error) {
+	return etcdserverpb.NewKVClient(l.member).Txn(ctx, in)
+}
+
+func (l *liar) Status(ctx context.Context, in *etcdserverpb.StatusRequest) (*etcdserverpb.StatusResponse, error) {
+	out, err := etcdserverpb.NewMaintenanceClient(l.member).Status(ctx, in)
+	if version, _, _ := l.state(); err == nil && version != "" {
+		out.Version = version
+	}
+	return out, err
+}
+
+func (l *liar) Watch(down etcdserverpb.Watch_WatchServer) error {
+	_, _, broken := l.state()
+	group, ctx := errgroup.WithContext(down.Context())
+	up, err := etcdserverpb.NewWatchClient(l.member).Watch(ctx)
+	if err != nil {
+		return err
+	}
+	var sending sync.Mutex
+	send := func(response *etcdserverpb.WatchResponse) error {
+		sending.Lock()
+		defer sending.Unlock()
+		return down.Send(response)
+	}
+	requests := make(chan *etcdserverpb.WatchRequest)
+	go func() { // ends with the stream, which ends with this handler
+		defer close(requests)
+		for {
+			request, err := down.Recv()
+			if err != nil {
+				return
+			}
+			select {
+			case requests <- request:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	group.Go(func() error {
+		for {
+			select {
+			case request, ok := <-requests:
+				if !ok {
+					return context.Canceled
+				}
+				if err := l.pass(ctx, request, up, send); err != nil {
+					return err
+				}
+			case <-broken:
+				return context.Canceled
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	})
+	group.Go(func() error {
+		for {
+			response, err := up.Recv()
+			if err != nil {
+				return err
+			}
+			if _, held, _ := l.state(); len(response.Events) > 0 {
+				select {
+				case <-held:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			if err := send(response); err != nil {
+				return err
+			}
+		}
+	})
+	_ = group.Wait()
+	return status.Error(codes.Unavailable, "broken")
+}
+
+// pass hands a request on, or answers it with a lie.
+func (l *liar) pass(ctx context.Context, request *etcdserverpb.WatchRequest, up etcdserverpb.Watch_WatchClient, send func(*etcdserverpb.WatchResponse) error) error {
+	_, held, _ := l.state()
+	select {
+	case <-held:
+		return up.Send(request)
+	default:
+	}
+	if request.GetProgressRequest() == nil {
+		return up.Send(request)
+	}
+	now, err := l.Range(ctx, &etcdserverpb.RangeRequest{Key: []byte("a"), CountOnly: true})
+	if err != nil {
+		return err
+	}
+	l.lies.Add(1)
+	return send(&etcdserverpb.WatchResponse{Header: now.Header, WatchId: -1})
+}
+
+// TestProgressAheadOfEvents follows members whose progress cannot be trusted, from the
+// beginning or since they took the place of others: nothing is taken for fresh before
+// its events came, and none is lost when a watch is opened again.
+func TestProgressAheadOfEvents(t *testing.T) {
+	for _, versions := range [][2]string{{"3.5.12", "3.5.12"}, {"3.4.30", "3.4.30"}, {"", "3.5.12"}, {"not a version", "not a version"}} {
+		t.Run(fmt.Sprintf("%q then %q", versions[0], versions[1]), func(t *testing.T) {
+			member := startCluster(t, 1, nil)[0]
+			liar := newLiar(t, member)
+			liar.claim(versions[0])
+			store := openExternal(t, kv.ExternalConfig{Endpoints: []string{liar.url}})
+			ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
+			defer cancel()
+			tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
+			runUntilEnd(t, tail.Run)
+			if err := tail.Wait(ctx, 1); err != nil {
+				t.Fatal(err)
+			}
+			sub := tail.Subscribe("/registry/pods/")
+			load(t, store, sub, "/registry/pods/")
+			put(t, store, "/registry/pods/before", "1")
+			next(t, sub)
+			sub.Applied(1)
+			liar.claim(versions[1])
+			liar.breakStreams()
+
+			release := liar.hold()
+			defer release()
+			written := put(t, store, "/registry/pods/held", "1")
+			var group errgroup.Group
+			var told atomic.Bool
+			fresh := make(chan struct{})
+			group.Go(func() error {
+				defer close(fresh)
+				err := sub.Wait(ctx, written)
+				if err == nil && !told.Load() {
+					err = fmt.Errorf("fresh at %d before the event came, after %d lies", written, liar.lies.Load())
+				}
+				return err
+			})
+			proctest.Eventually(t, "progress is reported ahead", func() error {
+				select {
+				case <-fresh:
+					return nil
+				default:
+				}
+				if liar.lies.Load() < 3 {
+					return fmt.Errorf("%d lies", liar.lies.Load())
+				}
+				return nil
+			})
+			liar.breakStreams()
+			release()
+			told.Store(true)
+			keys, _ := next(t, sub)
+			if len(keys) != 1 || keys[0] != fmt.Sprintf("%d:/registry/pods/held", written) {
+				t.Errorf("after the lies came %q", keys)
+			}
+			sub.Applied(1)
+			if err := group.Wait(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
