@@ -63,10 +63,20 @@
 //
 // The embedded server is called in process, without gRPC; it listens on nothing
 // but a unix socket in a directory of mode 0700 inside the data directory, for
-// etcdctl. While it is the only member, its revision is read from what it has applied:
-// it acknowledges nothing that it has not. Acknowledged writes survive kill -9 and power loss (unless
+// etcdctl. While it is the only member, its revision is known without asking it: each
+// answer that it gives, to this process or through the socket, is taken note of before
+// it is given. Acknowledged writes survive kill -9 and power loss (unless
 // UnsafeNoFsync). Watches are the same code in process as over the network: each has a
 // stream of its own, so that no other watch can hold back its progress.
+//
+// A disk that stalls holds up writes, and reads of what only the database knows; all
+// end at their contexts' deadlines, and Revision is not held up.
+//
+// Nobody needs to look after the database. When it reaches its quota, etcd refuses
+// writes with its own error; then old revisions are given up, the room is given to the
+// file, and etcd is told to write again. Deletions, reads and watches go on meanwhile.
+// A database of which most is free is made smaller from time to time; writes wait for
+// that.
 //
 // # Cluster
 //

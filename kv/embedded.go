@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
 	"go.etcd.io/etcd/client/pkg/v3/types"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
@@ -20,13 +22,14 @@ import (
 	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
 	"go.etcd.io/etcd/server/v3/storage/datadir"
 	"go.uber.org/zap/zapcore"
+	"google.golang.org/grpc"
 )
 
 const (
 	// defaultQuota is the most that etcd recommends.
 	defaultQuota = 8 << 30
 	// defragThreshold is how many megabytes a defragmentation at start must free
-	// to be worth its time; nobody else defragments an embedded server.
+	// to be worth its time.
 	defragThreshold = 256
 	// socketPathMax is what fits into a unix socket's address on every platform.
 	socketPathMax = 103
@@ -40,9 +43,12 @@ type EmbeddedConfig struct {
 	Prefix string
 	// SnapshotCount is after how many writes the log is cut; 0 is etcd's default.
 	SnapshotCount uint64
-	// QuotaBytes is how large the database may grow before writes are refused; 0
-	// is 8 GiB.
+	// QuotaBytes is how large the database may grow before writes are refused, until
+	// there is room again; 0 is 8 GiB.
 	QuotaBytes int64
+	// DefragmentInterval is how often the database is made smaller, if most of it is
+	// free; 0 is never, but for a database that has reached its quota.
+	DefragmentInterval time.Duration
 	// CompactionInterval is how much history to keep; 0 never compacts.
 	CompactionInterval time.Duration
 	// UnsafeNoFsync acknowledges writes before they are on disk. They survive the
@@ -73,6 +79,7 @@ func openEmbedded(ctx context.Context, cfg EmbeddedConfig, e *Etcd) (*session, e
 	if err != nil {
 		return nil, err
 	}
+	config.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainUnaryInterceptor(learnAnswers(&e.history))}
 	// etcd would wait for another process to let go of the database.
 	lock, err := fileutil.TryLockFile(filepath.Join(config.Dir, "lock"), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -84,32 +91,32 @@ func openEmbedded(ctx context.Context, cfg EmbeddedConfig, e *Etcd) (*session, e
 		return nil, err
 	}
 	client := v3client.New(server.Server)
-	e.revisions.alone = func(header *etcdserverpb.ResponseHeader) bool { return alone(server.Server, header) }
+	own := &ownKV{KVClient: adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server.Server)), history: &e.history}
+	client.KV = clientv3.NewKVFromKVClient(own, client)
+	e.history.learn(&etcdserverpb.ResponseHeader{
+		ClusterId: uint64(server.Server.Cluster().ID()), RaftTerm: server.Server.Term(), Revision: server.Server.KV().Rev(),
+	})
+	e.revisions.alone = func() bool { return alone(server.Server) }
 	return &session{
 		client: client,
 		watch:  adapter.WatchServerToWatchClient(v3rpc.NewWatchServer(server.Server)),
+		space:  newSpace(server.Server, client, cfg, e),
 		size:   func(context.Context) (int64, error) { return server.Server.Backend().Size(), nil },
 		failed: server.Err(),
 		close: func() {
 			client.Close()
 			server.Close()
+			own.reads.Wait()
 			lock.Close()
 		},
 	}, nil
 }
 
-// alone fills in what a linearizable read would say now, if server is the only
-// member. Its term and revision are those of what it has applied, and it
-// acknowledges nothing before. Members can only be added by what it applies.
-func alone(server *etcdserver.EtcdServer, header *etcdserverpb.ResponseHeader) bool {
+// alone reports whether server is the only member, so that nobody else acknowledges
+// anything. Members can only be added by what it applies.
+func alone(server *etcdserver.EtcdServer) bool {
 	voters, ok := server.Cluster().(interface{ VotingMemberIDs() []types.ID })
-	if !ok || len(voters.VotingMemberIDs()) != 1 || server.Leader() != server.MemberID() {
-		return false
-	}
-	header.ClusterId = uint64(server.Cluster().ID())
-	header.RaftTerm = server.Term()
-	header.Revision = server.KV().Rev()
-	return true
+	return ok && len(voters.VotingMemberIDs()) == 1 && server.Leader() == server.MemberID()
 }
 
 func startEmbedded(ctx context.Context, config *embed.Config) (*embed.Etcd, error) {
@@ -161,10 +168,7 @@ func embeddedConfig(cfg EmbeddedConfig, logger *slog.Logger) (*embed.Config, err
 	if cfg.SnapshotCount > 0 {
 		config.SnapshotCount = cfg.SnapshotCount
 	}
-	config.QuotaBackendBytes = cfg.QuotaBytes
-	if cfg.QuotaBytes == 0 {
-		config.QuotaBackendBytes = defaultQuota
-	}
+	config.QuotaBackendBytes = cmp.Or(cfg.QuotaBytes, defaultQuota)
 	config.UnsafeNoFsync = cfg.UnsafeNoFsync
 	config.BootstrapDefragThresholdMegabytes = defragThreshold
 	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(serverLogger(logger, zapcore.WarnLevel, cfg.Die))

@@ -65,6 +65,7 @@ type session struct {
 	// members tells which members' progress is believed; nil believes the only one,
 	// which is in this process.
 	members *members
+	space   *space                                   // nil: it is kept by others
 	size    func(ctx context.Context) (int64, error) // bytes of the database file
 	failed  <-chan error                             // delivers when the server died; nil for a cluster
 	close   func()
@@ -134,6 +135,9 @@ func (e *Etcd) Run(ctx context.Context) error {
 	group.Go(func() error { return e.runRevisions(groupCtx) })
 	if d := s.direct; d != nil {
 		group.Go(func() error { return d.run(groupCtx) })
+	}
+	if s.space != nil {
+		group.Go(func() error { return s.space.run(groupCtx) })
 	}
 	group.Go(func() error { return e.runCompactor(groupCtx) })
 	group.Go(func() error { return e.followCompaction(groupCtx) })

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -20,10 +19,9 @@ const revisionTimeout = 3 * time.Second
 // acknowledged since might be missing from it. Who comes while none is under way
 // reads for itself, which spares two switches between goroutines.
 type revisionReader struct {
-	// alone tells what the server has applied, if it is in this process and no other
-	// member can have acknowledged more; nil for a cluster. Written before Etcd.ready
-	// is closed.
-	alone func(*etcdserverpb.ResponseHeader) bool
+	// alone reports whether the server is in this process and no other member can have
+	// acknowledged anything; nil for a cluster. Written before Etcd.ready is closed.
+	alone func() bool
 	kick  chan struct{} // has an element when next is to be read
 	reads atomic.Uint64
 
@@ -51,7 +49,7 @@ func (e *Etcd) Revision(ctx context.Context) (int64, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, e.fail("revision", "", err)
 	}
-	if revision, ok := e.ownRevision(ctx); ok {
+	if revision, ok := e.ownRevision(); ok {
 		return revision, nil
 	}
 	read := e.revisions.join()
@@ -70,18 +68,14 @@ func (e *Etcd) Revision(ctx context.Context) (int64, error) {
 }
 
 // ownRevision returns the revision of a server in this process that is the only
-// member of its cluster: whatever was acknowledged was applied here before.
-func (e *Etcd) ownRevision(ctx context.Context) (int64, bool) {
-	if e.revisions.alone == nil {
+// member of its cluster. Every answer of that server, to this process or past it, was
+// learnt from before it was given (ownKV, learnAnswers), so that nothing needs to be
+// asked: the server itself would wait for locks that are held while the disk is written.
+func (e *Etcd) ownRevision() (int64, bool) {
+	if e.revisions.alone == nil || !e.revisions.alone() {
 		return 0, false
 	}
-	mark := e.history.mark()
-	var header etcdserverpb.ResponseHeader
-	if !e.revisions.alone(&header) {
-		return 0, false
-	}
-	e.observeHistory(ctx, mark, &header)
-	return header.Revision, true
+	return e.history.revision.Load(), true
 }
 
 // RevisionReads returns how many reads Revision has asked of etcd.

@@ -161,6 +161,10 @@ func (o *options) larder(fs *pflag.FlagSet) {
 		"How many revisions that etcd still has are replayed at the start, at most, so that clients can go on watching where they were before a restart. Ten thousand take about a fifth of a second. 0 replays none.")
 	fs.DurationVar(&o.config.Store.SelfAuditInterval, "self-audit-interval", o.config.Store.SelfAuditInterval,
 		"How often the keys and revisions of each cache are compared with those in etcd. A cache that differs is loaded again. 0 compares none.")
+	fs.Int64Var(&o.config.Store.QuotaBytes, "quota-backend-bytes", o.config.Store.QuotaBytes,
+		"How many bytes the embedded etcd's database may take. When they are used up, old revisions are given up; until there is room again, writes are refused. 0 is 8 GiB.")
+	fs.DurationVar(&o.config.Store.DefragmentInterval, "defrag-interval", o.config.Store.DefragmentInterval,
+		"How often the embedded etcd's database is looked at: if at least half of it is free, and 64 MiB, it is written anew, smaller. Writes wait meanwhile. 0 leaves it as it is.")
 	fs.BoolVar(&o.config.Store.UnsafeNoFsync, "unsafe-no-fsync", o.config.Store.UnsafeNoFsync,
 		"Do not wait for the disk when writing to the embedded etcd. What was acknowledged last is lost when the machine stops. For tests.")
 	fs.BoolVarP(&o.quiet, "quiet", "q", o.quiet, "Print no progress.")

@@ -127,6 +127,12 @@ type Store struct {
 	// SelfAuditInterval is how often each cache is compared with the store; 0 is
 	// never.
 	SelfAuditInterval time.Duration
+	// QuotaBytes is how large the embedded etcd's database may grow before writes are
+	// refused; 0 is 8 GiB.
+	QuotaBytes int64
+	// DefragmentInterval is how often the embedded etcd's database is made smaller, if
+	// most of it is free; 0 never is.
+	DefragmentInterval time.Duration
 	// UnsafeNoFsync lets the embedded etcd lose what the operating system had
 	// not written when the machine stops.
 	UnsafeNoFsync bool
@@ -153,7 +159,7 @@ func Default() Config {
 			MinRequestTimeout: 30 * time.Minute,
 			MaxConnections:    1 << 16,
 		},
-		Store:          Store{Prefix: "/registry", CompactionInterval: 5 * time.Minute, ReplayRevisions: 10_000, SelfAuditInterval: 10 * time.Minute},
+		Store:          Store{Prefix: "/registry", CompactionInterval: 5 * time.Minute, ReplayRevisions: 10_000, SelfAuditInterval: 10 * time.Minute, DefragmentInterval: time.Hour},
 		Authentication: kubeoptions.NewBuiltInAuthenticationOptions().WithAll(),
 		Authorization:  kubeoptions.NewBuiltInAuthorizationOptions(),
 		InFlight:       InFlight{Fairness: true, Most: 400, MostMutating: 200},
@@ -214,6 +220,12 @@ func (s *Store) validate() error {
 		return fmt.Errorf("--replay-revisions must not be negative, is %d", s.ReplayRevisions)
 	case s.SelfAuditInterval < 0:
 		return fmt.Errorf("--self-audit-interval must not be negative, is %v", s.SelfAuditInterval)
+	case s.QuotaBytes < 0:
+		return fmt.Errorf("--quota-backend-bytes must not be negative, is %d", s.QuotaBytes)
+	case s.DefragmentInterval < 0:
+		return fmt.Errorf("--defrag-interval must not be negative, is %v", s.DefragmentInterval)
+	case len(s.Servers) > 0 && s.QuotaBytes > 0:
+		return errors.New("--quota-backend-bytes is of the embedded etcd, and --etcd-servers names another")
 	case (s.CertFile == "") != (s.KeyFile == ""):
 		return errors.New("--etcd-certfile and --etcd-keyfile must be given together")
 	case len(s.Servers) == 0 && s.CAFile+s.CertFile != "":

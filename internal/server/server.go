@@ -135,7 +135,7 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 		s.store, err = kv.NewEmbedded(kv.EmbeddedConfig{
 			Dir: filepath.Join(s.dir.path, "etcd"), Prefix: c.Prefix, Die: s.config.Die,
 			CompactionInterval: c.CompactionInterval, UnsafeNoFsync: c.UnsafeNoFsync, Logger: newLogger(),
-			Observer: s.metrics.observer(),
+			QuotaBytes: c.QuotaBytes, DefragmentInterval: c.DefragmentInterval, Observer: s.metrics.observer(),
 		})
 	}
 	if err != nil {

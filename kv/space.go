@@ -1,0 +1,164 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/etcdserver"
+	"go.etcd.io/etcd/server/v3/storage/backend"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+)
+
+const (
+	// spaceInterval is how often the size of the database is looked at.
+	spaceInterval = time.Second
+	// fullInterval is how often room is looked for in a database that has none, less
+	// often if that takes long: fullPatience times as long is left to others.
+	fullInterval = 10 * time.Second
+	fullPatience = 10
+	// worthFreeing is how much of the disk a periodic defragmentation must free.
+	worthFreeing = 64 << 20
+)
+
+// space keeps the database of an embedded server within its quota. Where others have an
+// operator, this server has only itself: when etcd refuses writes because the quota is
+// reached, space gives up old revisions, gives the room to the file and lets etcd write
+// again. Reads and watches go on meanwhile, and so do deletions.
+//
+// Defragmentation copies what is used into a new file, and nothing is written meanwhile
+// nor read from the database. It is left alone unless it frees as much as it copies.
+type space struct {
+	database backend.Backend
+	alarmed  func() bool // etcd refuses to write
+	client   *clientv3.Client
+	member   uint64
+	history  *history
+	compact  *compactor
+	quota    int64
+	interval time.Duration // of defragmentations; 0 is never
+	worth    int64         // bytes that one must free
+	logger   *slog.Logger
+	took     time.Duration // the last defragmentation
+}
+
+func newSpace(server *etcdserver.EtcdServer, client *clientv3.Client, cfg EmbeddedConfig, e *Etcd) *space {
+	return &space{
+		database: server.Backend(),
+		alarmed: func() bool {
+			for _, alarm := range server.Alarms() {
+				if alarm.Alarm == etcdserverpb.AlarmType_NOSPACE {
+					return true
+				}
+			}
+			return false
+		},
+		client: client, member: uint64(server.MemberID()), history: &e.history, compact: &e.compaction,
+		quota: server.Cfg.QuotaBackendBytes, interval: cfg.DefragmentInterval, worth: worthFreeing, logger: e.logger,
+	}
+}
+
+// run looks after the database until ctx ends.
+func (s *space) run(ctx context.Context) error {
+	last := time.Now() // of a look at what is worth freeing
+	for pause := spaceInterval; ; {
+		if err := sleep(ctx, pause); err != nil {
+			return err
+		}
+		pause = spaceInterval
+		switch {
+		case s.alarmed():
+			if err := s.makeRoom(ctx); err != nil && ctx.Err() == nil {
+				s.logger.Error("etcd has reached its quota and refuses writes", "quota", s.quota,
+					"inUse", s.database.SizeInUse(), "error", err)
+				pause = max(fullInterval, fullPatience*s.took)
+			}
+		case s.database.Size() > s.enough() && s.hasRoom():
+			s.defragment() // before writes are refused
+		case s.interval > 0 && time.Since(last) >= s.interval:
+			last = time.Now()
+			s.settle()
+			if used := s.database.SizeInUse(); s.database.Size()-used >= max(used, s.worth) {
+				s.defragment()
+			}
+		}
+	}
+}
+
+// enough is how large the database may be without a need to do something about it.
+func (s *space) enough() int64 { return s.quota - s.quota/20 }
+
+// hasRoom reports whether a defragmentation would bring the database well below the
+// quota.
+func (s *space) hasRoom() bool { return s.database.SizeInUse() <= s.enough()-s.quota/20 }
+
+// errFull says that what is kept fills the quota.
+var errFull = errors.New("kv: too little of the database is free: delete something, or raise the quota")
+
+// makeRoom has etcd write again. It gives up the past only if it must.
+func (s *space) makeRoom(ctx context.Context) error {
+	if s.database.Size() > s.enough() {
+		if !s.hasRoom() {
+			if err := s.compactAll(ctx); err != nil {
+				return err
+			}
+		}
+		if err := s.defragment(); err != nil {
+			return err
+		}
+		if s.database.Size() > s.enough() {
+			return errFull
+		}
+	}
+	_, err := s.client.AlarmDisarm(ctx, &clientv3.AlarmMember{MemberID: s.member, Alarm: etcdserverpb.AlarmType_NOSPACE})
+	if err != nil {
+		return fmt.Errorf("kv: end the alarm: %w", err)
+	}
+	s.logger.Warn("etcd had reached its quota, and has room again", "quota", s.quota, "size", s.database.Size())
+	return nil
+}
+
+// compactAll gives up all but the present, if that is more than it was.
+func (s *space) compactAll(ctx context.Context) error {
+	revision := s.history.revision.Load()
+	_, err := s.client.Compact(ctx, revision, clientv3.WithCompactPhysical())
+	switch {
+	case errors.Is(err, rpctypes.ErrCompacted):
+		return errFull
+	case err != nil:
+		return fmt.Errorf("kv: compact a full store: %w", err)
+	}
+	raise(&s.compact.observed, revision)
+	return nil
+}
+
+// settle has pages counted as free that were given up: they are, some commits later,
+// once nobody can be reading them any more. Only what changes something is committed,
+// if only by deleting what is not there.
+func (s *space) settle() {
+	const commits = 3
+	for range commits {
+		tx := s.database.BatchTx()
+		tx.LockOutsideApply()
+		tx.UnsafeDelete(schema.Meta, []byte("nothing"))
+		tx.Unlock()
+		s.database.ForceCommit()
+	}
+}
+
+func (s *space) defragment() error {
+	before, start := s.database.Size(), time.Now()
+	if err := s.database.Defrag(); err != nil {
+		err = fmt.Errorf("kv: defragment: %w", err)
+		s.logger.Warn("etcd's database could not be made smaller", "error", err)
+		return err
+	}
+	s.took = time.Since(start)
+	s.logger.Info("etcd's database was defragmented", "before", before, "after", s.database.Size(), "took", s.took)
+	return nil
+}

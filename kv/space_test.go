@@ -1,0 +1,174 @@
+package kv_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/kv"
+)
+
+// isRefused reports whether etcd refused a write for lack of space, in its own words.
+func isRefused(err error) bool {
+	var failed *kv.Error
+	return errors.As(err, &failed) && failed.Err.Error() == "etcdserver: mvcc: database space exceeded"
+}
+
+// fillQuota writes keys of 200 KiB until one is refused, and returns how many were not.
+// rewrite has it write the same one over and over.
+func fillQuota(t *testing.T, store *kv.Etcd, rewrite bool) int {
+	t.Helper()
+	var before int64
+	for i := 0; ; i++ {
+		key := fmt.Sprintf("/registry/%d", i)
+		if rewrite {
+			key = "/registry/one"
+		}
+		result, err := store.Put(t.Context(), key, make([]byte, 200<<10), kv.PutOptions{IfRevision: before})
+		switch {
+		case isRefused(err):
+			return i
+		case err != nil || !result.Committed:
+			t.Fatalf("write %d: %+v, %v", i, result, err)
+		case rewrite:
+			before = result.Revision
+		}
+	}
+}
+
+// TestEmbeddedMakesRoom fills the quota with the past of one key. Nobody is there to
+// tell etcd what to do, and yet it writes again soon, several times over. Reads and
+// watches go on.
+func TestEmbeddedMakesRoom(t *testing.T) {
+	store := openEmbedded(t, kv.EmbeddedConfig{QuotaBytes: 8 << 20})
+	start, err := store.Revision(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch := store.Watch(t.Context(), "/registry/", start)
+	for range 2 {
+		fillQuota(t, store, true)
+		item, found, _, err := store.Get(t.Context(), "/registry/one")
+		if err != nil || !found {
+			t.Fatalf("Get from a full store: found %v, %v", found, err)
+		}
+		for seen := int64(0); seen < item.Revision; {
+			response := <-watch
+			if response.Err != nil {
+				t.Fatalf("watch of a full store: %v", response.Err)
+			}
+			seen = response.Progress
+		}
+		proctest.Eventually(t, "a store full of the past writes again", func() error {
+			_, err := store.Delete(t.Context(), "/registry/one", item.Revision)
+			if err == nil {
+				_, err = store.Put(t.Context(), "/registry/small", make([]byte, 1<<10), kv.PutOptions{})
+			}
+			return err
+		})
+	}
+}
+
+// TestEmbeddedFullOfThePresent fills the quota with what is kept. Writes are refused
+// until something was deleted.
+func TestEmbeddedFullOfThePresent(t *testing.T) {
+	store := openEmbedded(t, kv.EmbeddedConfig{QuotaBytes: 8 << 20})
+	count := fillQuota(t, store, false)
+	refused := func() bool {
+		_, err := store.Put(t.Context(), fmt.Sprintf("/registry/more-%d", count), make([]byte, 200<<10), kv.PutOptions{})
+		count++
+		return isRefused(err)
+	}
+	for i := 0; !refused(); i++ { // the first time, some of the database was free
+		if i == 100 {
+			t.Fatal("writes beyond the quota were not refused")
+		}
+	}
+	page, err := store.Range(t.Context(), kv.RangeOptions{Prefix: "/registry/"})
+	if err != nil || len(page.Items) < count/2 {
+		t.Errorf("Range of a full store: %d items, %v", len(page.Items), err)
+	}
+	for _, item := range page.Items[10:] { // etcd notices late that the quota is reached: half may still be too much
+		if result, err := store.Delete(t.Context(), item.Key, item.Revision); err != nil || !result.Committed {
+			t.Fatalf("Delete from a full store: %+v, %v", result, err)
+		}
+	}
+	proctest.Eventually(t, "a store that was emptied writes again", func() error {
+		if refused() {
+			return errors.New("refused")
+		}
+		return nil
+	})
+}
+
+// TestEmbeddedDefragments empties a large database: its file gets smaller by itself.
+func TestEmbeddedDefragments(t *testing.T) {
+	store := openEmbedded(t, kv.EmbeddedConfig{DefragmentInterval: time.Millisecond})
+	var revision int64
+	for range 400 {
+		result, err := store.Put(t.Context(), "/registry/one", make([]byte, 200<<10), kv.PutOptions{IfRevision: revision})
+		if err != nil {
+			t.Fatal(err)
+		}
+		revision = result.Revision
+	}
+	before, err := store.Size(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.CompactAt(t.Context(), revision); err != nil {
+		t.Fatal(err)
+	}
+	proctest.Eventually(t, "the database gets smaller", func() error {
+		size, err := store.Size(t.Context())
+		if err == nil && size > before/2 {
+			err = fmt.Errorf("%d bytes of %d", size, before)
+		}
+		return err
+	})
+}
+
+// TestEmbeddedStalledDatabase has the database's locks held, as they are while a disk
+// stalls. Who asks for the revision is answered, and who reads what only the database
+// knows gets away at its deadline.
+func TestEmbeddedStalledDatabase(t *testing.T) {
+	store := openEmbedded(t, kv.EmbeddedConfig{QuotaBytes: 16 << 20})
+	written := put(t, store, "/registry/a", "1")
+	release := store.StallDatabase(t)
+	defer release()
+
+	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
+	defer cancel()
+	if revision, err := store.Revision(ctx); err != nil || revision != written {
+		t.Errorf("revision %d, %v; want %d", revision, err, written)
+	}
+	for name, read := range map[string]func(context.Context) error{
+		"Get": func(ctx context.Context) error {
+			_, _, _, err := store.Get(ctx, "/registry/a")
+			return err
+		},
+		"Range": func(ctx context.Context) error {
+			_, err := store.Range(ctx, kv.RangeOptions{Prefix: "/registry/"})
+			return err
+		},
+		"Put": func(ctx context.Context) error {
+			_, err := store.Put(ctx, "/registry/b", nil, kv.PutOptions{})
+			return err
+		},
+		"Health": store.Health,
+	} {
+		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		if err := read(short); !errors.Is(err, context.DeadlineExceeded) && !strings.Contains(fmt.Sprint(err), "request timed out") {
+			t.Errorf("%s: %v", name, err)
+		}
+		cancel()
+	}
+	release()
+	if item, found, _, err := store.Get(ctx, "/registry/a"); err != nil || !found || item.Revision != written {
+		t.Errorf("after the stall: %+v, %v, %v", item, found, err)
+	}
+}
