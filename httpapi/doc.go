@@ -9,7 +9,8 @@
 //     The buffers grow with the header and are given back between requests.
 //  2. The header block is inspected, and refused if two readers could read it in
 //     two ways. Method and target become a [Request], by one parser. Routing and
-//     authorization read nothing else.
+//     authorization read nothing else. All this, and whatever else is read before it is
+//     known who asks, takes work in proportion to the header's length.
 //  3. From here to the answer a panic goes no further than the request.
 //  4. What is not long-running gets a deadline: the server's or, if it is shorter,
 //     that of ?timeout=.
@@ -27,7 +28,8 @@
 //     with a header and a footer of the request's own. A WATCH takes the connection
 //     and gives the rest of the request back.
 //  9. Everything else goes to a net/http handler, upstream's mostly, on a goroutine
-//     of its own, with copies of all that it may keep. Its answer is held back until it
+//     of its own, with copies of all that it may keep. Its URL is written anew from the
+//     Request: what the handler reads there is what was authorized. Its answer is held back until it
 //     is whole or too large; a handler that streams gets the connection.
 //  9. A body, bounded in size and time, is read when a handler first asks for it and not
 //     before: who may not do what he asks uploads nothing. What nobody wanted of it is

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -176,12 +177,14 @@ func (d *document) acceptable(clauses []goautoneg.Accept) (p *packed, subType st
 // content returns the bytes, inflated while they are read.
 func (p *packed) content() *inflated { return &inflated{packed: p} }
 
-// inflated reads what was compressed. Going back begins anew.
+// inflated reads what was compressed. Going back inflates all of it, once: a request may
+// ask for thousands of ranges in any order.
 //
 // Invariant: reader is nil, or stands at offset at.
 type inflated struct {
 	packed   *packed
 	reader   *gzip.Reader
+	whole    []byte // nil before somebody went back
 	at, goal int64
 }
 
@@ -204,7 +207,17 @@ func (i *inflated) Seek(offset int64, whence int) (int64, error) {
 
 // Read implements io.Reader.
 func (i *inflated) Read(p []byte) (int, error) {
-	if i.reader == nil || i.at > i.goal {
+	if i.reader != nil && i.at > i.goal && i.whole == nil {
+		whole, err := i.packed.unpack()
+		if err != nil {
+			return 0, err
+		}
+		i.whole, i.reader = whole, nil
+	}
+	if i.whole != nil {
+		return i.readWhole(p)
+	}
+	if i.reader == nil {
 		z, err := gzip.NewReader(bytes.NewReader(i.packed.data))
 		if err != nil {
 			return 0, fmt.Errorf("httpapi: openapi: %w", err)
@@ -223,11 +236,34 @@ func (i *inflated) Read(p []byte) (int, error) {
 	return n, err
 }
 
+func (i *inflated) readWhole(p []byte) (int, error) {
+	if i.goal >= int64(len(i.whole)) {
+		return 0, io.EOF
+	}
+	n := copy(p, i.whole[i.goal:])
+	i.goal += int64(n)
+	return n, nil
+}
+
 // send answers with p. It follows kube-openapi pkg/handler and pkg/handler3.
 func (p *packed) send(w http.ResponseWriter, r *http.Request, subType, tag string) {
 	w.Header().Set("Content-Type", "application/"+subType)
 	w.Header().Set("Etag", strconv.Quote(tag))
-	http.ServeContent(w, r, "", p.made, p.content())
+	serveContent(w, r, p.made, p.content())
+}
+
+// maxRanges is how many ranges of a document a request may ask for. Whoever asks for more
+// gets the document, as RFC 9110, section 14.2, allows: net/http hands each range from one
+// goroutine to another, and a header holds 200,000.
+const maxRanges = 100
+
+// serveContent is http.ServeContent with a bound on ranges.
+func serveContent(w http.ResponseWriter, r *http.Request, modified time.Time, content io.ReadSeeker) {
+	if strings.Count(r.Header.Get("Range"), ",") >= maxRanges {
+		r = r.Clone(r.Context())
+		r.Header.Del("Range")
+	}
+	http.ServeContent(w, r, "", modified, content)
 }
 
 // writeJSON writes v as encoding/json does.

@@ -94,7 +94,7 @@ func (s *openAPIv3) serveIndex(w http.ResponseWriter, r *http.Request) {
 	// A date says whole seconds: to a client that asked in this one, the index would not
 	// have changed. So the date is told, but never believed.
 	w.Header().Set("Last-Modified", time.Now().UTC().Format(http.TimeFormat))
-	http.ServeContent(w, r, "/openapi/v3", time.Time{}, bytes.NewReader(index))
+	serveContent(w, r, time.Time{}, bytes.NewReader(index))
 }
 
 // indexed returns the index of what there is now.

@@ -1,0 +1,283 @@
+package httpapi
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+)
+
+// What follows counts CPU, not time: a loaded machine changes it little, and the least of
+// several tries is what the work takes.
+
+// clock is a clock of the system that counts CPU time.
+type clock int32
+
+const (
+	ofThread  clock = unix.CLOCK_THREAD_CPUTIME_ID
+	ofProcess clock = unix.CLOCK_PROCESS_CPUTIME_ID // for work that several goroutines do
+)
+
+func (c clock) now(t testing.TB) time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(int32(c), &ts); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(ts.Nano())
+}
+
+// work is the least CPU time that fn takes, of several tries.
+func (c clock) work(t testing.TB, fn func()) time.Duration {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	least, all := time.Duration(1<<63-1), time.Duration(0)
+	for i := 0; i < 5 && (i < 2 || all < growthPatience); i++ {
+		began := c.now(t)
+		fn()
+		took := c.now(t) - began
+		least, all = min(least, took), all+took
+	}
+	return least
+}
+
+const (
+	growthSteps = 3 // of doubling
+	// What twice as much may cost of twice the work: caches are left, buffers grow, the
+	// collector helps itself. What is quadratic costs 8 times as much
+	// as what is not after all steps, but for what is small.
+	growthSlack = 4
+	growthFloor = 5 * time.Millisecond // less says nothing
+	// growthPatience is how much CPU all tries may take before they are enough.
+	growthPatience = 100 * time.Millisecond
+)
+
+// checkGrowth fails t where eight times as much input takes more than eight times the
+// work, within a tolerance. prepare returns the work on input of size n.
+func (c clock) checkGrowth(t *testing.T, n int, prepare func(n int) func()) {
+	t.Helper()
+	if raceDetector {
+		t.Skip("the race detector's own work does not grow as that of what it looks at")
+	}
+	small := c.work(t, prepare(n))
+	large := c.work(t, prepare(n<<growthSteps))
+	t.Logf("%d: %v, %d: %v (%.1f times)", n, small, n<<growthSteps, large, float64(large)/float64(small))
+	if bound := growthSlack * max(small, growthFloor) << growthSteps; large > bound {
+		t.Errorf("%d times as much takes %v where %v took %v, more than %v", 1<<growthSteps, large, n, small, bound)
+	}
+}
+
+// headerRoom is what fits into a header as the server bounds it, all but the common rest.
+const headerRoom = http.DefaultMaxHeaderBytes
+
+// refuser is a server that reads requests, asks who sent them and refuses all.
+func refuser(t testing.TB) *Server {
+	s := newServer(Config{
+		RequestTimeout: time.Minute,
+		Authenticator: authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+			return nil, false, nil
+		}),
+	})
+	t.Cleanup(s.cancel)
+	return s
+}
+
+// growing returns the work of serving one request up to where its sender is not known, or
+// to where it is refused as malformed.
+func growing(t testing.TB, s *Server, code int, target, header string) func() {
+	script := []byte("GET " + target + " HTTP/1.1\r\nHost: h\r\n" + header + "\r\n")
+	if len(script) > headerRoom {
+		t.Fatalf("a header of %d bytes", len(script))
+	}
+	return func() {
+		c := &scriptConn{in: bytes.NewReader(script)}
+		(&session{s: s, door: s.newDoor(1), conn: c}).serve()
+		if got := c.out.String(); !strings.HasPrefix(got, fmt.Sprintf("HTTP/1.1 %d ", code)) {
+			t.Fatalf("answered %.200q", got)
+		}
+	}
+}
+
+// numbered repeats text, which holds one %d.
+func numbered(n int, text string) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, text, i)
+	}
+	return b.String()
+}
+
+// TestHeadersCostWhatTheyWeigh: whatever is read of a request before its sender is known
+// takes work in proportion to its length.
+func TestHeadersCostWhatTheyWeigh(t *testing.T) {
+	s := refuser(t)
+	list := func(query string) string { return "/api/v1/pods?" + query }
+	for _, test := range []struct {
+		name   string
+		n      int // of which eight times as many fit
+		target func(n int) string
+		header func(n int) string
+		code   int // 401 if it is not said
+	}{
+		{name: "header lines", n: 8000, header: func(n int) string { return numbered(n, "A%d: b\r\n") }},
+		{name: "equal header lines", n: 20000, header: func(n int) string { return strings.Repeat("A:\r\n", n) }},
+		{name: "cookie lines", n: 8000, header: func(n int) string { return strings.Repeat("Cookie: a\r\n", n) }},
+		{name: "cookies", n: 8000, header: func(n int) string { return "Cookie: " + numbered(n, "c%d=d; ") + "\r\n" }},
+		{name: "connection lines", n: 5000, header: func(n int) string { return strings.Repeat("Connection: a\r\n", n) }},
+		{name: "connection options", n: 20000, header: func(n int) string { return "Connection: " + strings.Repeat("a, ", n) + "\r\n" }},
+		{name: "trailers", n: 8000, header: func(n int) string { return "Trailer: " + numbered(n, "T%d, ") + "\r\n" }},
+		{name: "trailer lines", n: 6000, header: func(n int) string { return numbered(n, "Trailer: T%d\r\n") }},
+		{name: "folded lines", n: 8000, code: 400, header: func(n int) string { return strings.Repeat("A: b\r\n c\r\n", n) }},
+		{name: "a line in folds", n: 20000, code: 400, header: func(n int) string { return "A: b\r\n" + strings.Repeat(" c\r\n", n) }},
+		{name: "forwarded addresses", n: 8000, header: func(n int) string { return "X-Forwarded-For: " + strings.Repeat("1.2.3.4, ", n) + "\r\n" }},
+		{name: "long value", n: 1 << 16, header: func(n int) string { return "A: " + strings.Repeat("b", n) + "\r\n" }},
+		{name: "long name", n: 1 << 16, header: func(n int) string { return strings.Repeat("a", n) + ": b\r\n" }},
+		{name: "query keys", n: 8000, target: func(n int) string { return list(numbered(n, "k%d=v&")) }},
+		{name: "read query keys", n: 1249, target: func(n int) string { return list(numbered(n, "k%d=v&")) }},
+		{name: "equal query keys", n: 40000, target: func(n int) string { return list(strings.Repeat("a&", n)) }},
+		{name: "empty parameters", n: 100000, target: func(n int) string { return list(strings.Repeat("&", n)) }},
+		{name: "escapes in a key", n: 40000, target: func(n int) string { return list(strings.Repeat("%61", n)) }},
+		{name: "list options", n: 600, target: func(n int) string { return list(strings.Repeat("labelSelector=a&fieldSelector=a%3Db&", n)) }},
+		{name: "options that do not decode", n: 1249, target: func(n int) string { return list("limit=x&" + numbered(n-1, "k%d=v&")) }},
+		{name: "label selector", n: 8000, target: func(n int) string { return list("labelSelector=" + numbered(n, "l%d,") + "x") }},
+		{name: "label selector of equal keys", n: 20000, target: func(n int) string { return list("labelSelector=" + strings.Repeat("a=b,", n) + "a") }},
+		{name: "label selector of a set", n: 8000, target: func(n int) string { return list("labelSelector=a+in+(" + numbered(n, "v%d,") + "x)") }},
+		{name: "label selector of brackets", n: 40000, target: func(n int) string { return list("labelSelector=a+in+" + strings.Repeat("(", n)) }},
+		{name: "field selector", n: 8000, target: func(n int) string { return list("fieldSelector=" + numbered(n, "f%d=v,") + "x=y") }},
+		{name: "field selector of escapes", n: 20000, target: func(n int) string { return list("fieldSelector=a=" + strings.Repeat(`\\`, n)) }},
+		{name: "field selector of names", n: 6000, target: func(n int) string {
+			return list("fieldSelector=" + strings.Repeat("metadata.name=x,", n) + "metadata.name=x")
+		}},
+		{name: "path segments", n: 40000, target: func(n int) string { return "/api/v1/namespaces/a/pods/b" + strings.Repeat("/c", n) }},
+		{name: "slashes", n: 100000, target: func(n int) string { return strings.Repeat("/", n) }},
+		{name: "escapes in a path", n: 40000, target: func(n int) string { return "/" + strings.Repeat("%2F", n) }},
+		{name: "accept clauses", n: 6000, header: func(n int) string { return "Accept: " + numbered(n, "a/b;c=d;q=0.%d,") + "\r\n" }},
+		{name: "impersonated groups", n: 2000, header: func(n int) string {
+			return "Impersonate-User: u\r\n" + numbered(n, "Impersonate-Group: a%d\r\n")
+		}},
+		{name: "websocket protocols", n: 8000, header: func(n int) string { return "Sec-WebSocket-Protocol: " + numbered(n, "p%d, ") + "\r\n" }},
+		{name: "expectations", n: 8000, header: func(n int) string { return "Expect: 100-continue" + strings.Repeat(", a", n) + "\r\n" }},
+		{name: "authorization", n: 1 << 16, header: func(n int) string { return "Authorization: Bearer " + strings.Repeat("t", n) + "\r\n" }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ofThread.checkGrowth(t, test.n, func(n int) func() {
+				target, header := "/api/v1/pods", ""
+				if test.target != nil {
+					target = test.target(n)
+				}
+				if test.header != nil {
+					header = test.header(n)
+				}
+				return growing(t, s, cmp.Or(test.code, http.StatusUnauthorized), target, header)
+			})
+		})
+	}
+}
+
+// impersonator is a server whose clients may act as anybody, and do nothing else.
+func impersonator(t testing.TB) *Server {
+	s := newServer(Config{
+		RequestTimeout: time.Minute,
+		Authenticator: authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+			return &authenticator.Response{User: &user.DefaultInfo{Name: "ann"}}, true, nil
+		}),
+		Authorizer: authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+			if a.GetVerb() == "impersonate" {
+				return authorizer.DecisionAllow, "", nil
+			}
+			return authorizer.DecisionNoOpinion, "", nil
+		}),
+	})
+	t.Cleanup(s.cancel)
+	return s
+}
+
+// TestImpersonationCostsWhatItWeighs: so does what is asked to act as somebody else.
+func TestImpersonationCostsWhatItWeighs(t *testing.T) {
+	s := impersonator(t)
+	for name, header := range map[string]string{
+		"groups":         "Impersonate-Group: a%d\r\n",
+		"keys of extra":  "Impersonate-Extra-K%d: v\r\n",
+		"extra of a key": "Impersonate-Extra-K: v%d\r\n",
+		"users":          "Impersonate-User: a%d\r\n",
+		"equal groups":   "Impersonate-Group: a\r\nA%d: b\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			ofThread.checkGrowth(t, 500, func(n int) func() {
+				return growing(t, s, http.StatusForbidden, "/api/v1/pods", "Impersonate-User: u\r\n"+numbered(n, header))
+			})
+		})
+	}
+}
+
+// TestRangesCostWhatTheyWeigh: a document of OpenAPI is inflated as often as it is read,
+// not as there are ranges.
+func TestRangesCostWhatTheyWeigh(t *testing.T) {
+	const size = 4 << 20
+	p, err := pack(func(w io.Writer) error {
+		_, err := io.WriteString(w, numbered(size/16, "%015d,"))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.send(w, r, "json", p.tag) })
+	for _, test := range []struct {
+		name, header string
+		n            int
+		value        func(n int) string
+		code         int
+	}{
+		{"ascending", "Range", 12, func(n int) string { return "bytes=" + numbered(n, "1%02d000-1%02[1]d001,") }, http.StatusPartialContent},
+		{"descending", "Range", 12, func(n int) string { return "bytes=" + downward(n) }, http.StatusPartialContent},
+		{"equal", "Range", 12, func(n int) string { return "bytes=" + strings.Repeat("4000000-4000001,", n) }, http.StatusPartialContent},
+		{"too many", "Range", 1000, func(n int) string { return "bytes=" + strings.Repeat("4000000-4000001,", n) }, http.StatusOK},
+		{"malformed", "Range", 12, func(n int) string { return "bytes=" + strings.Repeat("0-0,", n) + "x" }, http.StatusRequestedRangeNotSatisfiable},
+		{"tags", "If-None-Match", 1000, func(n int) string { return strings.Repeat(`"x", `, n) + `"y"` }, http.StatusOK},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ofProcess.checkGrowth(t, test.n, func(n int) func() {
+				header := http.Header{test.header: {test.value(n)}}
+				return func() {
+					if w := answerOf(handler, http.MethodGet, "/openapi/v2", header); w.Code != test.code {
+						t.Fatalf("answered %d, want %d", w.Code, test.code)
+					}
+				}
+			})
+		})
+	}
+	// Going back and forth gives what is there.
+	whole, err := p.unpack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	content := p.content()
+	for _, at := range []int64{0, size - 20, 100, 50, size - 10, 0, 7} {
+		if _, err := content.Seek(at, io.SeekStart); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 10)
+		if _, err := io.ReadFull(content, got); err != nil || !bytes.Equal(got, whole[at:at+10]) {
+			t.Errorf("at %d: %q, %v", at, got, err)
+		}
+	}
+}
+
+// downward is n ranges, each before the last.
+func downward(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "%d-%[1]d,", 4000000-i*1000)
+	}
+	return b.String()
+}
