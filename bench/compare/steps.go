@@ -125,7 +125,7 @@ func (c *Comparison) other(kind Kind) *bench.Target {
 func (c *Comparison) steps() []step {
 	all := c.reads()
 	all = append(all, c.watchLists()...)
-	return append(all, c.fanOut(), c.selective(), c.opening(), c.writes(), c.storm(), c.stuck(), c.mixed(), c.crowd(), c.patches())
+	return append(all, c.fanOut(), c.selective(), c.opening(), c.writes(), c.storm(), c.stuck(), c.mixed(), c.crowd(), c.patches(), c.flood(), c.guards())
 }
 
 // reads are GETs and LISTs.

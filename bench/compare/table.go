@@ -42,6 +42,7 @@ const (
 	Wall      Unit = "s " // of time
 	Memory    Unit = "B"  // resident
 	PerSecond Unit = "/s" // more is better
+	Times     Unit = "x"  // how many times another figure
 )
 
 // Format writes a figure for people.
@@ -51,6 +52,9 @@ func (u Unit) Format(v float64) string {
 		return bench.Duration(time.Duration(v * float64(time.Second)))
 	case Memory:
 		return bench.Bytes(int64(v))
+	}
+	if u == Times {
+		return fmt.Sprintf("%.3g times", v)
 	}
 	return fmt.Sprintf("%.0f%s", v, u)
 }

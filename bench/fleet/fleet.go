@@ -39,7 +39,8 @@ type Config struct {
 // Fleet is a set of servers. The zero value is not usable: call New.
 type Fleet struct {
 	config Config
-	token  string
+	token  string   // the administrator's
+	others []string // of the tenants
 	etcd   *Server
 	url    string // of etcd
 	all    []*Server
@@ -56,7 +57,7 @@ func New(c Config) (*Fleet, error) {
 	if c.Dir == "" {
 		return nil, errors.New("fleet: no directory")
 	}
-	return &Fleet{config: c, token: newToken()}, nil
+	return &Fleet{config: c, token: newToken(), others: []string{newToken(), newToken()}}, nil
 }
 
 // Close stops all servers, the first started last.
@@ -68,12 +69,18 @@ func (f *Fleet) Close() error {
 	return errors.Join(all...)
 }
 
+// Tenant is the server as user number i of bench.Tenants asks it, 0 or 1.
+func (f *Fleet) Tenant(s *Server, i int) *bench.Target { return s.Target.As(f.others[i]) }
+
 // Servers are all that were started, those included that have ended.
 func (f *Fleet) Servers() []*Server { return slices.Clone(f.all) }
 
 // prepare writes what the servers share.
 func (f *Fleet) prepare() error {
 	users := f.token + ",admin,admin,system:masters\n"
+	for i, token := range f.others {
+		users += fmt.Sprintf("%s,tenant-%d,tenant-%d,%s\n", token, i, i, bench.Tenants)
+	}
 	if err := os.WriteFile(f.tokens(), []byte(users), 0o600); err != nil {
 		return fmt.Errorf("fleet: %w", err)
 	}
@@ -142,33 +149,76 @@ func (f *Fleet) startEtcd(ctx context.Context, data string) (*Server, string, er
 // StartStock starts a kube-apiserver on the Fleet's etcd. It is as its release starts,
 // but that it leaves the kubernetes service's endpoints and the compaction of etcd to
 // Larder: two servers at one address would fight over the former.
-func (f *Fleet) StartStock() (*Server, error) { return f.startStock(f.url) }
+func (f *Fleet) StartStock() (*Server, error) { return f.startStock(f.url, usual()) }
 
-func (f *Fleet) startStock(etcd string) (*Server, error) {
+// StartStockWith is StartStock with other guards.
+func (f *Fleet) StartStockWith(g Guards) (*Server, error) { return f.startStock(f.url, g) }
+
+func (f *Fleet) startStock(etcd string, g Guards) (*Server, error) {
 	dir, port, err := f.place("kube-apiserver")
 	if err != nil {
 		return nil, err
 	}
-	return f.startAPI("kube-apiserver", f.config.Stock, dir, port, nil, append(f.shared(etcd, port),
+	flags, err := f.shared(etcd, dir, port, g)
+	if err != nil {
+		return nil, err
+	}
+	return f.startAPI("kube-apiserver", f.config.Stock, dir, port, nil, append(flags,
 		"--cert-dir="+dir, "--service-account-issuer="+issuer, "--endpoint-reconciler-type=none", "--etcd-compaction-interval=0"))
 }
 
 // StartLarder starts a Larder on the Fleet's etcd.
-func (f *Fleet) StartLarder() (*Server, error) {
+func (f *Fleet) StartLarder() (*Server, error) { return f.StartLarderWith(usual()) }
+
+// StartLarderWith is StartLarder with other guards.
+func (f *Fleet) StartLarderWith(g Guards) (*Server, error) {
 	dir, port, err := f.place("larder")
 	if err != nil {
 		return nil, err
 	}
-	return f.startAPI("larder", f.config.Larder, dir, port, []string{"serve"}, append(f.shared(f.url, port), "--data-dir="+dir, "--service-account-issuer="+issuer))
+	flags, err := f.shared(f.url, dir, port, g)
+	if err != nil {
+		return nil, err
+	}
+	return f.startAPI("larder", f.config.Larder, dir, port, []string{"serve"}, append(flags, "--data-dir="+dir, "--service-account-issuer="+issuer))
+}
+
+// Guards says which of what stands before every request do so.
+type Guards struct {
+	Access bool // RBAC; without it everybody who is known may do everything
+	Audit  bool // what is asked is recorded in a file, its bodies are not
+	Flow   bool // flow control; without it requests are only counted
+}
+
+// usual is what servers have unless it is said otherwise.
+func usual() Guards { return Guards{Access: true, Flow: true} }
+
+// flags has an audit log in dir.
+func (g Guards) flags(dir string) ([]string, error) {
+	mode := "AlwaysAllow"
+	if g.Access {
+		mode = "RBAC"
+	}
+	flags := []string{"--authorization-mode=" + mode, fmt.Sprintf("--enable-priority-and-fairness=%t", g.Flow)}
+	if !g.Audit {
+		return flags, nil
+	}
+	policy := filepath.Join(dir, "audit-policy.yaml")
+	const text = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"
+	if err := os.WriteFile(policy, []byte(text), 0o600); err != nil {
+		return nil, fmt.Errorf("fleet: %w", err)
+	}
+	return append(flags, "--audit-policy-file="+policy, "--audit-log-path="+filepath.Join(dir, "audit.log")), nil
 }
 
 // shared are the flags that both kinds of server get.
-func (f *Fleet) shared(etcd, port string) []string {
-	return []string{
-		"--etcd-servers=" + etcd, "--bind-address=127.0.0.1", "--secure-port=" + port, "--token-auth-file=" + f.tokens(),
-		"--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24",
-		"--service-account-signing-key-file=" + f.key(), "--service-account-key-file=" + f.key(),
-	}
+func (f *Fleet) shared(etcd, dir, port string, g Guards) ([]string, error) {
+	guards, err := g.flags(dir)
+	return append(guards,
+		"--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--secure-port="+port, "--token-auth-file="+f.tokens(),
+		"--service-cluster-ip-range=10.0.0.0/24",
+		"--service-account-signing-key-file="+f.key(), "--service-account-key-file="+f.key(),
+	), err
 }
 
 // StartEmptyStock starts a kube-apiserver on a new, empty etcd of its own, which it
@@ -180,7 +230,7 @@ func (f *Fleet) StartEmptyStock(ctx context.Context) (server, etcd *Server, err 
 	if err != nil {
 		return nil, nil, err
 	}
-	server, err = f.startStock(url)
+	server, err = f.startStock(url, usual())
 	return server, etcd, err
 }
 

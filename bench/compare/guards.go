@@ -1,0 +1,106 @@
+package compare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/fleet"
+)
+
+// flood has one user read little while another reads as much as he can, in a priority
+// level of few seats.
+func (c *Comparison) flood() step {
+	const rate, clients = 200, 32
+	const most = 2 // times as long as alone
+	spec := rowSpec{
+		id:   "B39",
+		work: fmt.Sprintf("GET one pod by one user, %d requests/s, open loop, beside another's %d clients that LIST %d pods each, in a priority level of 5 seats", rate, clients, c.seed.Pods/c.seed.Namespaces),
+		figures: []Figure{
+			{Name: "of the p99 alone", Unit: Times, Goal: c.goal(c.seed.Pods, c.seed.Pods, most)},
+			{Name: "p99", Unit: Wall}, {Name: "p99 alone", Unit: Wall},
+		},
+		of: []func(*bench.Result) float64{
+			func(r *bench.Result) float64 { return r.Value(bench.Slowdown) },
+			func(r *bench.Result) float64 { return r.Quantile(99).Seconds() },
+			func(r *bench.Result) float64 { return r.Value(bench.AloneP99) },
+		},
+	}
+	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+		server := c.servers[kind]
+		quiet := c.fleet.Tenant(server, 0)
+		if err := server.Target.Admit(ctx, quiet); err != nil {
+			return nil, err
+		}
+		return one(bench.Flood(ctx, quiet, bench.FloodConfig{
+			Quiet: bench.ReadConfig{Name: spec.id, Path: c.seed.PodPath(1), Accept: bench.Protobuf, Requests: c.ops(kind, 600, 600), Clients: 8, Rate: rate},
+			By:    c.fleet.Tenant(server, 1), Path: c.namespace(), Accept: bench.Protobuf, Clients: clients, Turns: 2,
+		}))
+	}}
+}
+
+// guarded are the guards whose cost is told apart, the first row's none.
+var guarded = []struct {
+	id, what string
+	guards   fleet.Guards
+}{
+	{"B40", "no access control, audit or flow control", fleet.Guards{}},
+	{"B41", "RBAC alone", fleet.Guards{Access: true}},
+	{"B42", "audit of metadata to a file alone", fleet.Guards{Audit: true}},
+	{"B43", "flow control alone", fleet.Guards{Flow: true}},
+	{"B44", "all three", fleet.Guards{Access: true, Audit: true, Flow: true}},
+}
+
+// guards is the same read by one who is no administrator, on servers that stand guard
+// in different ways.
+func (c *Comparison) guards() step {
+	var specs []rowSpec
+	for _, g := range guarded {
+		specs = append(specs, rowSpec{
+			id: g.id, work: "GET one pod, resourceVersion=0, 4 clients: " + g.what,
+			figures: []Figure{{Unit: Seconds}}, of: []func(*bench.Result) float64{cpuPerOp},
+		})
+	}
+	return step{rows: specs, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+		if err := c.servers[kind].Target.Admit(ctx, c.fleet.Tenant(c.servers[kind], 0)); err != nil {
+			return nil, err
+		}
+		var results []*bench.Result
+		for _, g := range guarded {
+			r, err := c.guardedReads(ctx, kind, g.id, g.guards)
+			if err != nil {
+				return nil, err
+			}
+			results = append(results, r)
+		}
+		return results, nil
+	}}
+}
+
+// guardedReads starts a server with the guards and reads from it.
+func (c *Comparison) guardedReads(ctx context.Context, kind Kind, name string, g fleet.Guards) (r *bench.Result, err error) {
+	start := c.fleet.StartStockWith
+	if kind == Larder {
+		start = c.fleet.StartLarderWith
+	}
+	server, err := start(g)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, server.Stop()) }()
+	if err := server.Ready(ctx); err != nil {
+		return nil, err
+	}
+	c.shown.Store(server.Target)
+	read := bench.ReadConfig{
+		Name: name, Path: c.seed.PodPath(1) + "?resourceVersion=0", Accept: bench.Protobuf,
+		Requests: c.ops(kind, 2000, 8000), Clients: 4,
+	}
+	tenant := c.fleet.Tenant(server, 0)
+	// What follows informers, or is made when first asked, is there after the first turn.
+	if _, err := bench.Read(ctx, tenant, read); err != nil {
+		return nil, err
+	}
+	return bench.Read(ctx, tenant, read)
+}
