@@ -7,6 +7,7 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 
+	"github.com/larder-io/larder/internal/invariants"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
@@ -63,7 +64,12 @@ func (b prettyBody) WriteTo(w io.Writer) (int64, error) {
 	out := newChunkWriter(w)
 	defer out.release()
 	room := indentRoom.Get().(*[]byte)
-	defer indentRoom.Put(room)
+	defer func() {
+		if invariants.Enabled {
+			invariants.Overwrite(*room)
+		}
+		indentRoom.Put(room)
+	}()
 	in := wire.NewIndenter(out, *room)
 	_, err := b.writerToCloser.WriteTo(in)
 	rest, flushErr := in.Flush()

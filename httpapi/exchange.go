@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/invariants"
 )
 
 // exchange is one request on its way through the chain and its answer on the way
@@ -129,8 +130,13 @@ var writers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, 4<<10)
 // writeBuffered writes a response whose body fasthttp has.
 func (x *exchange) writeBuffered(out *chunkWriter) error {
 	w := writers.Get().(*bufio.Writer)
-	defer writers.Put(w)
-	defer w.Reset(nil)
+	defer func() {
+		if invariants.Enabled {
+			poisonWriter(w)
+		}
+		w.Reset(nil)
+		writers.Put(w)
+	}()
 	w.Reset(out)
 	switch {
 	case x.streams && !x.fast.Request.Header.IsHTTP11():

@@ -15,6 +15,7 @@ import (
 	storeerrors "k8s.io/apiserver/pkg/storage/errors"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/invariants"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
@@ -453,6 +454,9 @@ func (c *chunkWriter) release() {
 	}
 	if c.w = nil; cap(c.buf) > keepChunk {
 		return
+	}
+	if invariants.Enabled {
+		invariants.Overwrite(c.buf)
 	}
 	chunks.Put(c)
 }

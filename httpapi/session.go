@@ -13,6 +13,8 @@ import (
 
 	"github.com/valyala/fasthttp"
 	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/internal/invariants"
 )
 
 // limits bound how long a client may take: as upstream's server, which has no bound
@@ -173,8 +175,7 @@ func (ss *session) requests() (take func(), again bool) {
 	ss.openReader()
 	defer func() {
 		if take == nil && ss.size <= headerKept { // what a large header left behind is not kept
-			fast.Request.Reset()
-			fast.Response.Reset()
+			reset(fast)
 			contexts.Put(fast)
 		}
 		ss.closeReader()
@@ -189,9 +190,17 @@ func (ss *session) requests() (take func(), again bool) {
 			ss.state.Store(sessionIdle)
 			return nil, !ss.door.stopping()
 		}
-		fast.Request.Reset()
-		fast.Response.Reset()
+		reset(fast)
 	}
+}
+
+// reset makes fast ready for another request.
+func reset(fast *fasthttp.RequestCtx) {
+	if invariants.Enabled {
+		poisonMessages(fast)
+	}
+	fast.Request.Reset()
+	fast.Response.Reset()
 }
 
 // contexts holds what fasthttp keeps of a request and its response.
@@ -307,6 +316,9 @@ func (ss *session) openReader() {
 func (ss *session) closeReader() {
 	if ss.in == nil {
 		return
+	}
+	if invariants.Enabled {
+		poisonReader(ss.in)
 	}
 	ss.in.Reset(nil)
 	switch size := ss.in.Size(); {

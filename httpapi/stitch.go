@@ -298,10 +298,19 @@ var deflaters = sync.Pool{New: func() any {
 	return d
 }}
 
+func (d *deflater) release() {
+	if invariants.Enabled {
+		invariants.Overwrite(d.out.Bytes())
+		invariants.Overwrite(d.head)
+		invariants.Overwrite(d.item)
+	}
+	deflaters.Put(d)
+}
+
 // newPiece compresses the items of objects with what stands between them.
 func newPiece(from pieceSource, objects []*cache.Object, runs int) (*piece, error) {
 	d := deflaters.Get().(*deflater)
-	defer deflaters.Put(d)
+	defer d.release()
 	d.out.Reset()
 	d.z.Reset(&d.out)
 	p := &piece{runs: runs, objects: make([]weak.Pointer[cache.Object], 0, len(objects))}

@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/larder-io/larder/internal/invariants"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/watch"
 )
@@ -519,6 +520,9 @@ func (b *batch) reset() {
 func (b *batch) release() {
 	if cap(b.buf) > keptSize {
 		b.buf = make([]byte, chunkHead, batchSize)
+	}
+	if invariants.Enabled {
+		invariants.Overwrite(b.buf)
 	}
 	batches.Put(b)
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/invariants"
 	"github.com/larder-io/larder/internal/registry/transcode"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
@@ -226,7 +227,7 @@ func (f *Form) AppendEventAt(dst []byte, event string, o *cache.Object, revision
 
 func (f *Form) framed(dst []byte, event string, o *cache.Object, from Source, revision int64) ([]byte, error) {
 	room := rooms.Get().(*[]byte)
-	defer rooms.Put(room)
+	defer giveBack(room)
 	item, grown, err := from.Next((*room)[:0], o)
 	*room = grown[:0]
 	if err != nil {
@@ -251,13 +252,20 @@ func (f *Form) framed(dst []byte, event string, o *cache.Object, from Source, re
 // rooms holds buffers for items that are copied elsewhere.
 var rooms = sync.Pool{New: func() any { return new([]byte) }}
 
+func giveBack(room *[]byte) {
+	if invariants.Enabled {
+		invariants.Overwrite(*room)
+	}
+	rooms.Put(room)
+}
+
 // encode makes the item of o in this form from its canonical bytes.
 func (f *Form) encode(o *cache.Object) ([]byte, error) {
 	if f.plan() == nil {
 		return f.decoded(o)
 	}
 	room := rooms.Get().(*[]byte)
-	defer rooms.Put(room)
+	defer giveBack(room)
 	item, err := f.append((*room)[:0], o)
 	*room = item[:0]
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/invariants"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
@@ -85,7 +86,12 @@ func (s *knownShapes) inspect(data []byte) (v shaped, ok bool) {
 	return v, true
 }
 
-func (s *knownShapes) release(v shaped) { s.pool.Put(v.Skeleton) }
+func (s *knownShapes) release(v shaped) {
+	if invariants.Enabled {
+		invariants.Overwrite(v.Bytes)
+	}
+	s.pool.Put(v.Skeleton)
+}
 
 // complete fills in config, if v's shape is known.
 func (s *knownShapes) complete(v shaped, config *cache.ObjectConfig) bool {
