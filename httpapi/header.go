@@ -100,17 +100,21 @@ type headerFacts struct {
 }
 
 // inspect reads a header block as it was sent. fasthttp takes names that are no
-// tokens, folded lines and repeated headers of which there can be one, and reads
-// them in its own way; whoever sends those means to be read in two ways.
+// tokens, folded lines, lines that end without CR and repeated headers of which there can
+// be one, and reads them in its own way; whoever sends those means to be read in two ways.
 func inspect(block []byte) headerFacts {
 	var facts headerFacts
 	var authorization, contentType, host bool
 	for len(block) > 0 {
 		line, rest, _ := bytes.Cut(block, []byte{'\n'})
 		block = rest
-		line = bytes.TrimSuffix(line, []byte{'\r'})
+		line, ended := bytes.CutSuffix(line, []byte{'\r'})
 		if len(line) == 0 {
 			continue
+		}
+		if !ended { // a proxy may have taken it for a part of the line before
+			facts.malformed = "malformed header line"
+			return facts
 		}
 		name, value, ok := bytes.Cut(line, []byte{':'})
 		if !ok || !isToken(name) {
