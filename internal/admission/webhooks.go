@@ -37,9 +37,53 @@ func NewWebhooks(r *registry.Registry, config *rest.Config) (*Webhooks, error) {
 		local.Transport = nil
 		local.Wrap(func(http.RoundTripper) http.RoundTripper { return transport })
 	}
+	auth := webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, local, tracing.NewNoopTracerProvider())
 	services := apiserver.NewClusterIPServiceResolver(coreV1{registry: r}.Services().Lister())
 	return &Webhooks{
 		ServiceResolver: apiserver.NewLoopbackServiceResolver(services, self),
-		Auth:            webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, local, tracing.NewNoopTracerProvider()),
+		Auth: func(inner webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
+			return steadfast{auth(inner)}
+		},
 	}, nil
 }
+
+// steadfast lets no webhook redirect the server, which can reach what the webhook cannot:
+// CVE-2020-8561. kube-apiserver follows.
+type steadfast struct {
+	webhook.AuthenticationInfoResolver
+}
+
+// ClientConfigFor implements webhook.AuthenticationInfoResolver.
+func (s steadfast) ClientConfigFor(hostPort string) (*rest.Config, error) {
+	return s.hold(s.AuthenticationInfoResolver.ClientConfigFor(hostPort))
+}
+
+// ClientConfigForService implements webhook.AuthenticationInfoResolver.
+func (s steadfast) ClientConfigForService(name, namespace string, port int) (*rest.Config, error) {
+	return s.hold(s.AuthenticationInfoResolver.ClientConfigForService(name, namespace, port))
+}
+
+func (steadfast) hold(config *rest.Config, err error) (*rest.Config, error) {
+	if err != nil {
+		return nil, err
+	}
+	config = rest.CopyConfig(config)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return unredirected{next} })
+	return config, nil
+}
+
+// unredirected fails where the other side wants another to be asked.
+type unredirected struct{ next http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (u unredirected) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := u.next.RoundTrip(req)
+	if err == nil && resp.StatusCode/100 == 3 {
+		resp.Body.Close()
+		return nil, fmt.Errorf("admission: the webhook redirects (%s)", resp.Status)
+	}
+	return resp, err
+}
+
+// WrappedRoundTripper is what client-go looks for below.
+func (u unredirected) WrappedRoundTripper() http.RoundTripper { return u.next }
