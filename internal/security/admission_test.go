@@ -1,0 +1,188 @@
+package security
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// review is what a webhook is asked.
+type review struct {
+	Request struct {
+		Object, OldObject struct {
+			Metadata struct{ Labels map[string]string }
+			Data     map[string]string
+			Spec     struct{ Unschedulable bool }
+		}
+	}
+}
+
+// reviews are those that h was asked at a path.
+func (h *hook) reviews(t *testing.T, path string) (all []review) {
+	t.Helper()
+	for _, body := range h.requests(path) {
+		var r review
+		if err := json.Unmarshal([]byte(body), &r); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// follow waits until a write is asked about at path.
+func (h *hook) follow(t *testing.T, path string, write func() answer) {
+	t.Helper()
+	wait(t, "the webhook is asked", func() error {
+		a := write()
+		if len(h.requests(path)) == 0 {
+			return fmt.Errorf("the write ends with %d %s", a.code, a.body)
+		}
+		return nil
+	})
+}
+
+// patchedObject patches in every way and looks at what the webhook is shown.
+func patchedObject(t *testing.T, f *fortress) {
+	h := newHook(t)
+	const maps = "/api/v1/namespaces/default/configmaps"
+	f.create(t, maps, `{"metadata":{"name":"patched"},"data":{"a":"before"}}`)
+	h.register(t, f.server, "patched", "/patched", "UPDATE", "configmaps")
+	h.follow(t, "/patched", func() answer { return f.patch(t, maps+"/patched", `{"data":{"first":"1"}}`) })
+	for kind, body := range map[string]string{
+		mergeBody: `{"data":{"a":"merged"}}`,
+		patchBody: `[{"op":"replace","path":"/data/a","value":"operated"}]`,
+		"Content-Type: application/strategic-merge-patch+json": `{"data":{"a":"strategic"}}`,
+		"Content-Type: application/apply-patch+yaml":           `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"patched"},"data":{"a":"applied"}}`,
+	} {
+		want := strings.Trim(body[strings.LastIndex(body, ":")+1:], `"}]`)
+		path := maps + "/patched?force=true&fieldManager=m"
+		if !strings.Contains(kind, "apply") {
+			path = maps + "/patched"
+		}
+		f.ask(t, admin, "PATCH", path, body, kind).expect(t, kind, http.StatusOK)
+		all := h.reviews(t, "/patched")
+		if got := all[len(all)-1].Request.Object.Data["a"]; got != want {
+			t.Errorf("%s: the webhook saw %q, want %q", kind, got, want)
+		}
+	}
+}
+
+// oldObject changes a node that is cached, and looks at what the webhook is told that it
+// was before.
+func oldObject(t *testing.T, f *fortress) {
+	h := newHook(t)
+	f.create(t, "/api/v1/nodes", `{"metadata":{"name":"old","labels":{"l":"before"}}}`)
+	h.register(t, f.server, "old", "/old", "UPDATE", "nodes")
+	h.follow(t, "/old", func() answer { return f.patch(t, "/api/v1/nodes/old", `{"metadata":{"annotations":{"a":"1"}}}`) })
+	f.ask(t, admin, "GET", "/api/v1/nodes/old?resourceVersion=0", "").expect(t, "read from the cache", http.StatusOK)
+	f.patch(t, "/api/v1/nodes/old", `{"metadata":{"labels":{"l":"after"}},"spec":{"unschedulable":true}}`).expect(t, "patch", http.StatusOK)
+	all := h.reviews(t, "/old")
+	r := all[len(all)-1].Request
+	if r.OldObject.Metadata.Labels["l"] != "before" || r.OldObject.Spec.Unschedulable || r.Object.Metadata.Labels["l"] != "after" || !r.Object.Spec.Unschedulable {
+		t.Errorf("old %+v, new %+v", r.OldObject, r.Object)
+	}
+}
+
+// redirectedWebhook: where a webhook sends the server, it does not go.
+func redirectedWebhook(t *testing.T, f *fortress) {
+	h := newHook(t)
+	h.register(t, f.server, "redirecting", "/redirect", "CREATE", "limitranges")
+	n := 0
+	h.follow(t, "/redirect", func() answer {
+		n++
+		return f.ask(t, admin, "POST", "/api/v1/namespaces/default/limitranges", fmt.Sprintf(`{"metadata":{"name":"l-%d"}}`, n), jsonBody)
+	})
+	a := f.ask(t, admin, "POST", "/api/v1/namespaces/default/limitranges", `{"metadata":{"name":"redirected"}}`, jsonBody)
+	a.expect(t, "what the webhook must allow", http.StatusInternalServerError)
+	if n := len(h.requests("/secret")); n != 0 || strings.Contains(a.body, "secret answer") {
+		t.Errorf("the server was led away %d times: %s", n, a.body)
+	}
+}
+
+const pods = "/api/v1/namespaces/default/pods"
+
+// ephemeral adds an ephemeral container to a pod.
+func (f *fortress) ephemeral(t *testing.T, name, container string) answer {
+	t.Helper()
+	return f.patch(t, pods+"/"+name+"/ephemeralcontainers", `{"spec":{"ephemeralContainers":[`+container+`]}}`)
+}
+
+func imagePolicy(t *testing.T, f *fortress) {
+	f.ask(t, admin, "POST", pods, pod("bad-image", "forbidden-image", ""), jsonBody).expect(t, "a pod", http.StatusForbidden)
+	f.create(t, pods, pod("good-image", "i", ""))
+	f.ephemeral(t, "good-image", `{"name":"e","image":"forbidden-image"}`).expect(t, "an ephemeral container", http.StatusForbidden)
+	f.ephemeral(t, "good-image", `{"name":"e","image":"j"}`).expect(t, "one of another image", http.StatusOK)
+}
+
+func mountableSecrets(t *testing.T, f *fortress) {
+	f.create(t, "/api/v1/namespaces/default/secrets", `{"metadata":{"name":"hidden"},"data":{}}`)
+	f.create(t, "/api/v1/namespaces/default/serviceaccounts", `{"metadata":{"name":"modest","annotations":{"kubernetes.io/enforce-mountable-secrets":"true"}},"automountServiceAccountToken":false}`)
+	const modest = `,"serviceAccountName":"modest"`
+	for what, use := range map[string]string{
+		"envFrom": `"envFrom":[{"secretRef":{"name":"hidden"}}]`,
+		"env":     `"env":[{"name":"a","valueFrom":{"secretKeyRef":{"name":"hidden","key":"k"}}}]`,
+	} {
+		for _, list := range []string{"containers", "initContainers"} {
+			more := ""
+			if list == "initContainers" {
+				more = `,"containers":[{"name":"c","image":"i"}]`
+			}
+			body := fmt.Sprintf(`{"metadata":{"name":"takes"},"spec":{%q:[{"name":"x","image":"i",%s}]%s%s}}`, list, use, more, modest)
+			f.ask(t, admin, "POST", pods, body, jsonBody).expect(t, what+" of "+list, http.StatusForbidden)
+		}
+	}
+	f.create(t, pods, pod("modest", "i", modest))
+	for _, use := range []string{`"envFrom":[{"secretRef":{"name":"hidden"}}]`, `"env":[{"name":"a","valueFrom":{"secretKeyRef":{"name":"hidden","key":"k"}}}]`} {
+		f.ephemeral(t, "modest", `{"name":"e","image":"i",`+use+`}`).expect(t, "an ephemeral container with "+use, http.StatusForbidden, http.StatusInternalServerError)
+	}
+	if a := f.ask(t, admin, "GET", pods+"/modest", ""); strings.Contains(a.body, "ephemeralContainers") {
+		t.Errorf("it has one: %s", a.body)
+	}
+	f.ephemeral(t, "modest", `{"name":"e","image":"i"}`).expect(t, "one without", http.StatusOK)
+}
+
+// ownNode registers the node whose token is node.
+func (f *fortress) ownNode(t *testing.T) {
+	t.Helper()
+	f.ask(t, node, "POST", "/api/v1/nodes", `{"metadata":{"name":"node-1"}}`, jsonBody).expect(t, "the node registers itself", http.StatusCreated, http.StatusConflict)
+}
+
+func mirrorPodClaims(t *testing.T, f *fortress) {
+	f.ownNode(t)
+	mirror := func(name, more string) string {
+		owner := strings.Trim(f.ask(t, admin, "GET", "/api/v1/nodes/node-1", "").uid(), `"`)
+		return fmt.Sprintf(`{"metadata":{"name":%q,"annotations":{"kubernetes.io/config.mirror":"m"},"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"node-1","uid":%q,"controller":true}]},`+
+			`"spec":{"nodeName":"node-1","automountServiceAccountToken":false,"containers":[{"name":"c","image":"i"}]%s}`, name, owner, more)
+	}
+	f.ask(t, node, "POST", pods, mirror("mirror", "")+"}", jsonBody).expect(t, "a mirror pod", http.StatusCreated)
+	f.ask(t, node, "POST", pods, mirror("claims", `,"resourceClaims":[{"name":"d","resourceClaimName":"device"}]`)+"}", jsonBody).
+		expect(t, "one with claims", http.StatusForbidden)
+	f.ask(t, node, "PATCH", pods+"/mirror/status", `{"status":{"resourceClaimStatuses":[{"name":"d","resourceClaimName":"device"}]}}`, mergeBody).
+		expect(t, "claims in its status", http.StatusForbidden, http.StatusUnprocessableEntity)
+	a := f.ask(t, node, "POST", pods, mirror("claims", "")+`,"status":{"resourceClaimStatuses":[{"name":"d","resourceClaimName":"device"}]}}`, jsonBody)
+	if a.code < 400 && strings.Contains(a.body, "device") {
+		t.Errorf("claims in the status of a new one: %d %s", a.code, a.body)
+	}
+}
+
+// uid is that of the object in the answer.
+func (a answer) uid() string {
+	var o struct{ Metadata struct{ UID string } }
+	_ = json.Unmarshal([]byte(a.body), &o) // nothing has the UID ""
+	return o.Metadata.UID
+}
+
+func nodeOwner(t *testing.T, f *fortress) {
+	f.ownNode(t)
+	const owners = `"ownerReferences":[{"apiVersion":"v1","kind":"ConfigMap","name":"gone","uid":"12345678-1234-1234-1234-123456789012"}]`
+	f.ask(t, node, "PATCH", "/api/v1/nodes/node-1", `{"metadata":{`+owners+`}}`, mergeBody).expect(t, "its own owner", http.StatusForbidden)
+	f.ask(t, node, "PATCH", "/api/v1/nodes/node-1/status", `{"metadata":{`+owners+`}}`, mergeBody).expect(t, "its own owner, by its status", http.StatusForbidden, http.StatusOK)
+	if a := f.ask(t, admin, "GET", "/api/v1/nodes/node-1", ""); strings.Contains(a.body, "ownerReferences") {
+		t.Errorf("the node has an owner: %s", a.body)
+	}
+	f.ask(t, node, "PATCH", "/api/v1/nodes/node-1", `{"metadata":{"annotations":{"seen":"`+time.Now().Format("15")+`"}}}`, mergeBody).expect(t, "what a node may change", http.StatusOK)
+}

@@ -1,0 +1,203 @@
+package security
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// Tokens of the fortress's users, and what they may be found in: nothing.
+const (
+	alice  = "alice-canary-token"  // may use what a test lets her
+	reader = "reader-canary-token" // may get everything about pods
+	node   = "node-canary-token"   // of node-1
+)
+
+// fortress is a server with its guards up, and what it works with.
+type fortress struct {
+	*server
+	clients, proxies *authority // of clients' and of front proxies' certificates
+	policy           *hook      // of images
+	audit            string     // file
+}
+
+func newFortress(t *testing.T) *fortress {
+	t.Helper()
+	f := &fortress{clients: newAuthority(t, "clients"), proxies: newAuthority(t, "proxies"), policy: newHook(t)}
+	dir := t.TempDir()
+	f.audit = filepath.Join(dir, "audit.log")
+	f.policy.answer = func(w http.ResponseWriter, body []byte) {
+		fmt.Fprintf(w, `{"apiVersion":"imagepolicy.k8s.io/v1alpha1","kind":"ImageReview","status":{"allowed":%t,"reason":"so it is"}}`, !strings.Contains(string(body), "forbidden-image"))
+	}
+	kubeconfig := file(t, dir, "policy.kubeconfig", fmt.Sprintf(`{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"c","user":"u"}}],`+
+		`"clusters":[{"name":"c","cluster":{"server":%q,"certificate-authority-data":%q}}],"users":[{"name":"u","user":{}}]}`, f.policy.URL+"/images", f.policy.bundle()))
+	plugins := file(t, dir, "admission.yaml", fmt.Sprintf(`{"apiVersion":"apiserver.config.k8s.io/v1","kind":"AdmissionConfiguration","plugins":[{"name":"ImagePolicyWebhook",`+
+		`"configuration":{"imagePolicy":{"kubeConfigFile":%q,"allowTTL":1,"denyTTL":1,"retryBackoff":500,"defaultAllow":false}}}]}`, kubeconfig))
+	f.server = serve(t, alice+",alice,u1,\n"+reader+",reader,u2,\n"+node+",system:node:node-1,u3,system:nodes\n",
+		"--authorization-mode=Node,RBAC", "-v=10",
+		"--client-ca-file", file(t, dir, "clients.crt", f.clients.pem()),
+		"--requestheader-client-ca-file", file(t, dir, "proxies.crt", f.proxies.pem()), "--requestheader-allowed-names=front-proxy",
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--enable-admission-plugins=NodeRestriction,DenyServiceExternalIPs,ImagePolicyWebhook", "--admission-control-config-file", plugins,
+		"--audit-log-path", f.audit, "--audit-policy-file", file(t, dir, "policy.yaml", `{"apiVersion":"audit.k8s.io/v1","kind":"Policy","rules":[{"level":"RequestResponse"}]}`))
+	f.create(t, "/api/v1/namespaces/default/serviceaccounts", `{"metadata":{"name":"default"}}`)
+	f.bind(t, "reads-pods", "reader", `{"apiGroups":[""],"resources":["pods","pods/exec","pods/attach","pods/portforward"],"verbs":["get","list","watch"]}`)
+	return f
+}
+
+// patch patches an object as the admin.
+func (s *server) patch(t *testing.T, path, body string) answer {
+	t.Helper()
+	return s.ask(t, admin, "PATCH", path, body, mergeBody)
+}
+
+// pod is the JSON of one that runs an image.
+func pod(name, image, more string) string {
+	return fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"containers":[{"name":"c","image":%q}]%s}}`, name, image, more)
+}
+
+// authority signs certificates.
+type authority struct {
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+}
+
+func newAuthority(t *testing.T, name string) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage: x509.KeyUsageCertSign, BasicConstraintsValid: true, IsCA: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &authority{key: key, cert: ca}
+}
+
+func (a *authority) pem() string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}))
+}
+
+// sign makes a certificate for clients of that name, which edit changes before.
+func (a *authority) sign(t *testing.T, name string, groups []string, edit func(*x509.Certificate)) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name, Organization: groups},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	if edit != nil {
+		edit(template)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// hook is a webhook that keeps what it is asked, by path.
+type hook struct {
+	*httptest.Server
+	answer func(w http.ResponseWriter, body []byte) // "" lets everything pass
+
+	mu    sync.Mutex
+	asked map[string][]string
+}
+
+func newHook(t *testing.T) *hook {
+	h := &hook{asked: make(map[string][]string)}
+	h.Server = httptest.NewUnstartedServer(h)
+	h.Config.ErrorLog = log.New(io.Discard, "", 0)
+	h.StartTLS()
+	t.Cleanup(h.Close)
+	return h
+}
+
+// bundle is the authority of h's certificate, as base64 in PEM.
+func (h *hook) bundle() string {
+	block := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: h.Certificate().Raw})
+	text, err := json.Marshal(block)
+	if err != nil {
+		panic(err) // of bytes: cannot be
+	}
+	return strings.Trim(string(text), `"`)
+}
+
+func (h *hook) requests(path string) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]string(nil), h.asked[path]...)
+}
+
+// ServeHTTP implements http.Handler.
+func (h *hook) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	body, err := io.ReadAll(req.Body)
+	if err != nil {
+		return
+	}
+	h.mu.Lock()
+	h.asked[req.URL.Path] = append(h.asked[req.URL.Path], string(body))
+	h.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	if req.URL.Path == "/redirect" {
+		http.Redirect(w, req, h.URL+"/secret", http.StatusFound)
+		return
+	}
+	if h.answer != nil {
+		h.answer(w, body)
+		return
+	}
+	var review struct{ Request struct{ UID string } }
+	_ = json.Unmarshal(body, &review) // without a UID the answer is refused
+	fmt.Fprintf(w, `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":%q,"allowed":true}}`, review.Request.UID)
+}
+
+// register has the server ask h about objects of a resource. The test's end takes that
+// back.
+func (h *hook) register(t *testing.T, s *server, name, path, operation, resource string) {
+	t.Helper()
+	const all = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+	s.create(t, all, fmt.Sprintf(`{"metadata":{"name":%q},"webhooks":[{"name":"%[1]s.example.com","admissionReviewVersions":["v1"],"sideEffects":"None","failurePolicy":"Fail",`+
+		`"clientConfig":{"url":%q,"caBundle":%q},"rules":[{"operations":[%q],"apiGroups":[""],"apiVersions":["v1"],"resources":[%q]}]}]}`,
+		name, h.URL+path, h.bundle(), operation, resource))
+	t.Cleanup(func() { s.ask(t, admin, "DELETE", all+"/"+name, "") })
+}
+
+// wait calls check until it returns nil.
+func wait(t *testing.T, what string, check func() error) {
+	t.Helper()
+	proctest.Eventually(t, what, check)
+}

@@ -1,0 +1,208 @@
+package security
+
+import (
+	"bufio"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// backend is a server behind the proxy that answers as an enemy would: an aggregated
+// server, or a kubelet. Whoever asks for /secret has been led there.
+type backend struct {
+	*httptest.Server
+	authority []byte // of its certificate
+	port      int
+
+	mu    sync.Mutex
+	asked []string
+}
+
+func newBackend(t *testing.T, name string) *backend {
+	t.Helper()
+	authority := newAuthority(t, "backends")
+	own := authority.sign(t, name, nil, func(c *x509.Certificate) {
+		c.DNSNames, c.IPAddresses = []string{name}, []net.IP{net.IPv4(127, 0, 0, 1)}
+		c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	})
+	b := &backend{authority: []byte(authority.pem())}
+	b.Server = httptest.NewUnstartedServer(b)
+	b.Config.ErrorLog = log.New(io.Discard, "", 0)
+	b.TLS = &tls.Config{Certificates: []tls.Certificate{own}}
+	b.StartTLS()
+	b.port = b.Listener.Addr().(*net.TCPAddr).Port
+	t.Cleanup(b.Close)
+	return b
+}
+
+func (b *backend) requests(part string) (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, path := range b.asked {
+		if strings.Contains(path, part) {
+			n++
+		}
+	}
+	return n
+}
+
+// ServeHTTP implements http.Handler.
+func (b *backend) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	b.mu.Lock()
+	b.asked = append(b.asked, req.URL.Path)
+	b.mu.Unlock()
+	switch path := req.URL.Path; {
+	case path == "/apis/evil.example.com/v1":
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"evil.example.com/v1","resources":[]}`)
+	case strings.Contains(path, "refuse"):
+		http.Error(w, "no", http.StatusForbidden)
+	case strings.Contains(path, "redirect"):
+		w.Header().Set("Location", b.URL+"/secret")
+		w.WriteHeader(http.StatusFound)
+	case strings.Contains(path, "plain"):
+		io.WriteString(w, "not switched")
+	default:
+		io.WriteString(w, "secret")
+	}
+}
+
+// aggregate has f hand the group evil.example.com on to b, and lets alice use it.
+func (f *fortress) aggregate(t *testing.T) *backend {
+	t.Helper()
+	b := newBackend(t, "evil.default.svc")
+	const services, all = "/api/v1/namespaces/default/services", "/apis/apiregistration.k8s.io/v1/apiservices"
+	f.create(t, services, `{"metadata":{"name":"evil"},"spec":{"type":"ExternalName","externalName":"localhost"}}`)
+	f.create(t, all, fmt.Sprintf(`{"metadata":{"name":"v1.evil.example.com"},"spec":{"group":"evil.example.com","version":"v1","groupPriorityMinimum":1,"versionPriority":1,`+
+		`"service":{"namespace":"default","name":"evil","port":%d},"caBundle":%q}}`, b.port, base64.StdEncoding.EncodeToString(b.authority)))
+	f.bind(t, "evil", "alice", `{"apiGroups":["evil.example.com"],"resources":["*"],"verbs":["*"]}`)
+	t.Cleanup(func() {
+		for _, path := range []string{services + "/evil", all + "/v1.evil.example.com", "/apis/rbac.authorization.k8s.io/v1/clusterroles/evil", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/evil"} {
+			f.ask(t, admin, "DELETE", path, "")
+		}
+	})
+	wait(t, "the aggregated server is asked", func() error {
+		if a := f.ask(t, alice, "GET", "/apis/evil.example.com/v1/secret", ""); a.body != "secret" {
+			return fmt.Errorf("%d %s", a.code, a.body)
+		}
+		return nil
+	})
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.asked = nil
+	return b
+}
+
+// kubelet places pods on a node of its own, whose agent is the backend: exec in each is
+// answered by its name.
+func (f *fortress) kubelet(t *testing.T, node string, pods ...string) *backend {
+	t.Helper()
+	b := newBackend(t, node)
+	f.create(t, "/api/v1/nodes", fmt.Sprintf(`{"metadata":{"name":%q}}`, node))
+	f.patch(t, "/api/v1/nodes/"+node+"/status", fmt.Sprintf(`{"status":{"addresses":[{"type":"InternalIP","address":"127.0.0.1"}],"daemonEndpoints":{"kubeletEndpoint":{"Port":%d}}}}`, b.port)).
+		expect(t, "status", http.StatusOK)
+	for _, name := range pods {
+		f.create(t, "/api/v1/namespaces/default/pods", pod(name, "i", fmt.Sprintf(`,"nodeName":%q`, node)))
+	}
+	return b
+}
+
+const upgrade = "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: v4.channel.k8s.io\r\n"
+
+// tunnels is what upgrades go through: the path of one that is answered so, as whom.
+func (f *fortress) tunnels(t *testing.T, answered string) map[string]*backend {
+	t.Helper()
+	return map[string]*backend{
+		"GET /apis/evil.example.com/v1/" + answered + " HTTP/1.1\r\nAuthorization: Bearer " + alice + "\r\n":                                                         f.aggregate(t),
+		"POST /api/v1/namespaces/default/pods/" + answered + "/exec?command=ls&stdout=true HTTP/1.1\r\nContent-Length: 0\r\nAuthorization: Bearer " + admin + "\r\n": f.kubelet(t, "node-"+answered, answered),
+	}
+}
+
+func refusedUpgrade(t *testing.T, f *fortress) {
+	for request, b := range f.tunnels(t, "refuse") {
+		conn := f.dial(t)
+		in := bufio.NewReader(conn)
+		fmt.Fprintf(conn, "%sHost: h\r\n%s\r\n", request, upgrade)
+		readAnswer(t, in).expect(t, request, http.StatusForbidden)
+		// What follows must be a request to this server, of nobody.
+		fmt.Fprintf(conn, "GET /apis/evil.example.com/v1/secret HTTP/1.1\r\nHost: h\r\nX-Remote-User: admin\r\nX-Remote-Group: system:masters\r\n\r\n")
+		if rest, _ := io.ReadAll(in); strings.Contains(string(rest), "200 OK") || strings.Contains(string(rest), "\r\n\r\nsecret") {
+			t.Errorf("after %.60s: %s", request, rest)
+		}
+		if b.requests("refuse") != 1 || b.requests("secret") != 0 {
+			t.Errorf("%.60s: the backend was asked for %q", request, b.asked)
+		}
+	}
+}
+
+func redirectedUpgrade(t *testing.T, f *fortress) {
+	for _, answered := range []string{"redirect", "plain"} {
+		t.Run(answered, func(t *testing.T) {
+			for request, b := range f.tunnels(t, answered) {
+				a := f.raw(t, request+"Host: h\r\n"+upgrade+"\r\n")
+				if a.code < 500 || a.header.Get("Location") != "" || strings.Contains(a.body, "not switched") {
+					t.Errorf("%.60s: %d %v %s", request, a.code, a.header, a.body)
+				}
+				if b.requests(answered) != 1 || b.requests("secret") != 0 {
+					t.Errorf("%.60s: the backend was asked for %q", request, b.asked)
+				}
+			}
+		})
+	}
+}
+
+func redirectedClient(t *testing.T, f *fortress) {
+	b := f.aggregate(t)
+	a := f.ask(t, alice, "GET", "/apis/evil.example.com/v1/redirect", "")
+	if a.code != http.StatusBadGateway || a.header.Get("Location") != "" || b.requests("redirect") != 1 || b.requests("secret") != 0 {
+		t.Errorf("%d %v %s, the backend was asked for %q", a.code, a.header, a.body, b.asked)
+	}
+}
+
+// nodeAddress asks nodes at addresses that are this machine's or its network's own. A
+// name that resolves to one address when it is looked at and to another when it is
+// dialled stays possible, as in kube-apiserver; nodes are named by who may make them.
+func nodeAddress(t *testing.T, f *fortress) {
+	b := f.kubelet(t, "near")
+	for _, address := range []string{"127.0.0.1", "169.254.169.254", "::1", "0.0.0.0", "224.0.0.1", "localhost"} {
+		kind := "InternalIP"
+		if address == "localhost" {
+			kind = "Hostname"
+		}
+		f.patch(t, "/api/v1/nodes/near/status", fmt.Sprintf(`{"status":{"addresses":[{"type":%q,"address":%q}]}}`, kind, address))
+		for _, name := range []string{"near", fmt.Sprintf("near:%d", b.port), fmt.Sprintf("https:near:%d", b.port)} {
+			a := f.ask(t, admin, "GET", "/api/v1/nodes/"+name+"/proxy/secret", "")
+			if a.code < 400 || b.requests("secret") != 0 {
+				t.Errorf("%s at %s: %d %s", name, address, a.code, a.body)
+			}
+		}
+	}
+	f.create(t, "/api/v1/namespaces/default/pods", pod("near", "i", `,"nodeName":"near"`))
+	f.patch(t, "/api/v1/namespaces/default/pods/near/status", `{"status":{"podIP":"127.0.0.1","podIPs":[{"ip":"127.0.0.1"}]}}`)
+	if a := f.ask(t, admin, "GET", fmt.Sprintf("/api/v1/namespaces/default/pods/https:near:%d/proxy/secret", b.port), ""); a.code < 400 || b.requests("secret") != 0 {
+		t.Errorf("a pod at the server's own address: %d %s", a.code, a.body)
+	}
+}
+
+// websocketExec upgrades with rights that do not suffice for exec.
+func websocketExec(t *testing.T, f *fortress) {
+	b := f.kubelet(t, "terminal", "terminal")
+	const lines = "Host: h\r\nOrigin: https://h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: v4.channel.k8s.io\r\n"
+	for _, sub := range []string{"exec?command=ls&stdout=true", "attach?stdout=true", "portforward?ports=80"} {
+		a := f.raw(t, "GET /api/v1/namespaces/default/pods/terminal/"+sub+" HTTP/1.1\r\nAuthorization: Bearer "+reader+"\r\n"+lines+"\r\n")
+		a.expect(t, sub, http.StatusForbidden)
+	}
+	if n := b.requests("/"); n > 0 {
+		t.Errorf("the kubelet was asked for %q", b.asked)
+	}
+	f.ask(t, reader, "GET", "/api/v1/namespaces/default/pods/terminal", "").expect(t, "the pod itself", http.StatusOK)
+}

@@ -1,0 +1,332 @@
+package security
+
+import (
+	"bufio"
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// used is the CPU time of the server's process.
+func (s *server) used(t *testing.T) time.Duration {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		return 0
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.PID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	var ticks time.Duration
+	for _, i := range []int{11, 12} { // utime and stime
+		n, err := strconv.Atoi(fields[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		ticks += time.Duration(n)
+	}
+	return ticks * (time.Second / 100)
+}
+
+// cheap runs what must not cost the server much processor time: what these attacks are
+// about takes minutes.
+func (f *fortress) cheap(t *testing.T, what string, do func()) {
+	t.Helper()
+	const most = 20 * time.Second // with the race detector and invariants
+	before := f.used(t)
+	do()
+	if spent := f.used(t) - before; spent > most {
+		t.Errorf("%s took %v of processor time", what, spent)
+	}
+}
+
+func jsonPatches(t *testing.T, f *fortress) {
+	const maps = "/api/v1/namespaces/default/configmaps"
+	f.create(t, maps, `{"metadata":{"name":"patches"},"data":{"a":"b"}}`)
+	operations := func(n int, op string) string { return "[" + strings.Repeat(op+",", n-1) + op + "]" }
+	f.cheap(t, "many operations", func() {
+		const op = `{"op":"add","path":"/data/x","value":"y"}`
+		f.ask(t, admin, "PATCH", maps+"/patches", operations(10_001, op), patchBody).expect(t, "10,001 operations", http.StatusRequestEntityTooLarge)
+		f.ask(t, admin, "PATCH", maps+"/patches", operations(10_000, op), patchBody).expect(t, "10,000 operations", http.StatusOK)
+	})
+	f.cheap(t, "copies of copies", func() {
+		ops := []string{`{"op":"add","path":"/metadata/annotations","value":{"a":"` + strings.Repeat("x", 1000) + `"}}`}
+		for i := range 40 {
+			ops = append(ops, fmt.Sprintf(`{"op":"copy","from":"/metadata","path":"/metadata/annotations/c%d"}`, i))
+		}
+		a := f.ask(t, admin, "PATCH", maps+"/patches", "["+strings.Join(ops, ",")+"]", patchBody)
+		a.expect(t, "exponential copies", http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity, http.StatusBadRequest)
+	})
+}
+
+// laughs sends bodies that stand for far more than their size, by one who may create and
+// by nobody.
+func laughs(t *testing.T, f *fortress) {
+	var billion strings.Builder
+	billion.WriteString("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: laughs}\ndata:\n  a: &a [x,x,x,x,x,x,x,x,x]\n")
+	for c := 'b'; c <= 'j'; c++ {
+		fmt.Fprintf(&billion, "  %c: &%[1]c [*%[2]c,*%[2]c,*%[2]c,*%[2]c,*%[2]c,*%[2]c,*%[2]c,*%[2]c,*%[2]c]\n", c, c-1)
+	}
+	deep := strings.Repeat("[", 200_000)
+	nested := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"laughs"},"data":` + strings.Repeat(`{"a":`, 200_000) + "1" + strings.Repeat("}", 200_000) + "}"
+	for what, c := range map[string][2]string{
+		"aliases in YAML":     {billion.String(), yamlBody},
+		"deep YAML":           {"data: " + deep, yamlBody},
+		"deep YAML by dashes": {"data:\n " + strings.Repeat("- ", 200_000), yamlBody},
+		"YAML of keys":        {strings.Repeat("? ", 200_000), yamlBody},
+		"deep JSON":           {nested, jsonBody},
+		"JSON without end":    {`{"data":` + deep, jsonBody},
+	} {
+		for _, token := range []string{admin, ""} {
+			f.cheap(t, what, func() {
+				a := f.ask(t, token, "POST", "/api/v1/namespaces/default/configmaps", c[0], c[1])
+				if token == "" {
+					a.expect(t, what+" by nobody", http.StatusUnauthorized, http.StatusForbidden)
+					return
+				}
+				a.expect(t, what, http.StatusBadRequest, http.StatusUnprocessableEntity, http.StatusRequestEntityTooLarge, http.StatusCreated, http.StatusInternalServerError)
+			})
+		}
+	}
+	f.ask(t, admin, "GET", "/readyz", "").expect(t, "afterwards", http.StatusOK)
+}
+
+// metricsGrow asks for ever new things in ever new ways, and counts what the server
+// tells of them.
+func metricsGrow(t *testing.T, f *fortress) {
+	series := func() int { return strings.Count(f.ask(t, admin, "GET", "/metrics", "").body, "\n") }
+	random := func(i int) {
+		conn := f.dial(t)
+		defer conn.Close()
+		const many = 50
+		var text strings.Builder
+		for j := range many {
+			id := fmt.Sprintf("r%d-%d", i, j)
+			who := admin
+			if j%3 == 0 {
+				who = "wrong-" + id
+			}
+			method := [...]string{"GET", "VERB" + strconv.Itoa(i*many+j), "PUT", "OPTIONS"}[j%4]
+			path := [...]string{"/" + id, "/apis/" + id + ".io/v1/" + id, "/api/v1/" + id, "/api/v1/namespaces/" + id + "/pods/" + id, "/apis/apps/" + id + "/x", "/api/v1/pods?labelSelector=" + id, "/openapi/v3/apis/" + id}[j%7]
+			fmt.Fprintf(&text, "%s %s HTTP/1.1\r\nHost: %s.example.com\r\nUser-Agent: agent-%[3]s/v1\r\nAuthorization: Bearer %s\r\nAccept: application/%[3]s, */*\r\nContent-Type: application/%[3]s\r\nContent-Length: 0\r\n\r\n", method, path, id, who)
+		}
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			_, _ = io.WriteString(conn, text.String()) // a refusal may end the connection first
+		}()
+		in := bufio.NewReader(conn)
+		for range many {
+			resp, err := http.ReadResponse(in, nil)
+			if err != nil {
+				break
+			}
+			_, _ = io.Copy(io.Discard, resp.Body)
+			resp.Body.Close()
+		}
+		conn.Close()
+		<-sent
+	}
+	const rounds = 10
+	for i := range rounds {
+		random(i)
+	}
+	before := series()
+	for i := range 3 * rounds {
+		random(rounds + i)
+	}
+	const slack = 100 // what such requests find out for the first time
+	if after := series(); after > before+slack {
+		t.Errorf("%d series, then %d", before, after)
+	}
+}
+
+// spacedHeaders says who asks in ways that a proxy in front does not know to take away.
+func spacedHeaders(t *testing.T, f *fortress) {
+	proxy := f.proxies.sign(t, "front-proxy", nil, nil)
+	const who = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+	const body = `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`
+	ask := func(lines string, certificates ...tls.Certificate) answer {
+		return f.raw(t, "POST "+who+" HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"+jsonBody+"\r\nContent-Length: "+strconv.Itoa(len(body))+"\r\n"+lines+"\r\n"+body, certificates...)
+	}
+	// The proxy is believed, so that the test can fail.
+	if a := ask("X-Remote-User: jane\r\nX-Remote-Group: system:masters\r\n", proxy); a.code != http.StatusCreated || !strings.Contains(a.body, `"username":"jane"`) {
+		t.Fatalf("by the proxy: %d %s", a.code, a.body)
+	}
+	stranger := f.clients.sign(t, "front-proxy", nil, nil) // of the proxy's name, not of its authority
+	for _, line := range []string{
+		"X-Remote-User : root", "X-Remote-User\t: root", " X-Remote-User: root", "\tX-Remote-User: root", "X-Remote-User:root", "x-remote-user: root", "X_Remote_User: root",
+		"X-Remote-User\x00: root", "X-Remote-User\r: root", "X-Remote-User\v: root", "X-Nothing: 0\r\n X-Remote-User: root", "X-Nothing: 0\nX-Remote-User: root", "X-Remote-User: \troot",
+		"Impersonate-User : root", "Authorization : Bearer " + admin,
+	} {
+		lines := line + "\r\nX-Remote-Group: system:masters\r\n"
+		for name, shown := range map[string][]tls.Certificate{"nobody": nil, "a stranger": {stranger}} {
+			if a := ask(lines, shown...); strings.Contains(a.body, `"username":"root"`) || strings.Contains(a.body, "system:masters") {
+				t.Errorf("%q by %s: %d %s", line, name, a.code, a.body)
+			}
+		}
+		// A proxy that takes X-Remote-User away hands what it does not know as such on.
+		name, _, _ := strings.Cut(line, ":")
+		if a := ask(lines, proxy); strings.ToLower(name) != "x-remote-user" && strings.Contains(a.body, `"username":"root"`) {
+			t.Errorf("%q by the proxy: %d %s", line, a.code, a.body)
+		}
+	}
+}
+
+// clientCertificates are good and bad ones.
+func clientCertificates(t *testing.T, f *fortress) {
+	masters := []string{"system:masters"}
+	other := newAuthority(t, "clients") // the same name, another key
+	leaf := f.clients.sign(t, "leaf", nil, nil)
+	parsed, err := x509.ParseCertificate(leaf.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	under := &authority{key: leaf.PrivateKey.(*ecdsa.PrivateKey), cert: parsed}
+	chained := under.sign(t, "root", masters, nil)
+	chained.Certificate = append(chained.Certificate, leaf.Certificate[0])
+	narrow := f.intermediate(t, func(c *x509.Certificate) {
+		c.PermittedDNSDomains, c.PermittedDNSDomainsCritical = []string{"allowed.example"}, true
+	})
+	serving := f.intermediate(t, func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} })
+	for name, c := range map[string]struct {
+		certificate tls.Certificate
+		code        int
+	}{
+		"good":            {f.clients.sign(t, "root", masters, nil), http.StatusOK},
+		"by another":      {other.sign(t, "root", masters, nil), http.StatusUnauthorized},
+		"of the proxies'": {f.proxies.sign(t, "root", masters, nil), http.StatusUnauthorized},
+		"for servers": {f.clients.sign(t, "root", masters, func(c *x509.Certificate) {
+			c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+		}), http.StatusUnauthorized},
+		"expired":                    {f.clients.sign(t, "root", masters, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }), http.StatusUnauthorized},
+		"not yet valid":              {f.clients.sign(t, "root", masters, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Hour / 2) }), http.StatusUnauthorized},
+		"by one that may not":        {chained, http.StatusUnauthorized},
+		"beyond its constraints":     {narrow, http.StatusUnauthorized},
+		"by an authority of servers": {serving, http.StatusUnauthorized},
+	} {
+		a := f.raw(t, "GET /api/v1/nodes HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", c.certificate)
+		a.expect(t, name, c.code)
+	}
+}
+
+// intermediate is a client certificate by an authority that the clients' one signed.
+func (f *fortress) intermediate(t *testing.T, edit func(*x509.Certificate)) tls.Certificate {
+	t.Helper()
+	between := f.clients.sign(t, "between", nil, func(c *x509.Certificate) {
+		c.IsCA, c.BasicConstraintsValid, c.KeyUsage, c.ExtKeyUsage = true, true, x509.KeyUsageCertSign, nil
+		edit(c)
+	})
+	parsed, err := x509.ParseCertificate(between.Certificate[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &authority{key: between.PrivateKey.(*ecdsa.PrivateKey), cert: parsed}
+	leaf := a.sign(t, "root", []string{"system:masters"}, func(c *x509.Certificate) { c.DNSNames = []string{"root.elsewhere.example"} })
+	leaf.Certificate = append(leaf.Certificate, between.Certificate[0])
+	return leaf
+}
+
+// noHTTP2: who cannot be led to speak it cannot be flooded by it.
+func noHTTP2(t *testing.T, f *fortress) {
+	conn, err := tls.Dial("tcp", f.address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if got := conn.ConnectionState().NegotiatedProtocol; got != "http/1.1" {
+		t.Errorf("negotiated %q", got)
+	}
+	if conn, err := tls.Dial("tcp", f.address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}); err == nil {
+		conn.Close()
+		t.Error("HTTP/2 alone is taken")
+	}
+	preface := f.raw(t, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
+	if preface.code < 400 {
+		t.Errorf("the preface: %d %s", preface.code, preface.body)
+	}
+	if a := f.raw(t, "GET /version HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n\r\n"); a.code == http.StatusSwitchingProtocols {
+		t.Error("h2c is switched to")
+	}
+}
+
+// neverHello opens connections on which nothing is said. Others are served meanwhile,
+// and the server ends them all.
+func neverHello(t *testing.T, f *fortress) {
+	const many = 500
+	ended := make(chan error)
+	for range many {
+		conn, err := net.Dial("tcp", f.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		go func() {
+			_ = conn.SetReadDeadline(time.Now().Add(proctest.Patience))
+			_, err := conn.Read(make([]byte, 1))
+			ended <- err
+		}()
+	}
+	f.ask(t, admin, "GET", "/readyz", "").expect(t, "beside silent connections", http.StatusOK)
+	for range many {
+		if err := <-ended; err == nil || os.IsTimeout(err) {
+			t.Fatalf("a silent connection: %v", err)
+		}
+	}
+}
+
+// loggedTokens looks for credentials in all that the server writes at its most talkative.
+func loggedTokens(t *testing.T, f *fortress) {
+	const wrong, basic = "wrong-canary-token", "basic-canary-password"
+	socket := base64.RawURLEncoding.EncodeToString([]byte(alice))
+	f.ask(t, wrong, "GET", "/api/v1/pods", "").expect(t, "a wrong token", http.StatusUnauthorized)
+	f.ask(t, "", "GET", "/api/v1/pods", "", "Authorization: Basic "+base64.StdEncoding.EncodeToString([]byte("user:"+basic))).expect(t, "a password", http.StatusUnauthorized, http.StatusForbidden)
+	f.ask(t, "", "GET", "/api/v1/namespaces/default/pods?watch=true", "", "Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13",
+		"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io."+socket+", v4.channel.k8s.io")
+	f.ask(t, "", "GET", "/api/v1/pods?token="+wrong+"&access_token="+wrong, "")
+	review := f.ask(t, admin, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", `{"spec":{"token":"`+reader+`"}}`, jsonBody)
+	review.expect(t, "a review", http.StatusCreated)
+	audited, err := os.ReadFile(f.audit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	places := map[string]string{"the log": f.Output(), "the metrics": f.ask(t, admin, "GET", "/metrics", "").body, "the profile": f.ask(t, admin, "GET", "/debug/pprof/goroutine?debug=2", "").body}
+	if !strings.Contains(places["the log"], "verb=") && len(places["the log"]) < 10_000 {
+		t.Errorf("the server is not talkative: %d bytes", len(places["the log"]))
+	}
+	if len(audited) == 0 {
+		t.Error("nothing was audited")
+	}
+	for place, text := range places {
+		for _, canary := range []string{admin, alice, reader, node, wrong, basic, socket} {
+			for line := range strings.Lines(text) {
+				if strings.Contains(line, canary) && !strings.Contains(line, "token="+wrong) { // who writes it into a path has published it
+					t.Errorf("%s holds %s: %.300s", place, canary, line)
+				}
+			}
+		}
+	}
+	// A policy that records bodies records that of a review, as it says; headers it
+	// never does.
+	for line := range strings.Lines(string(audited)) {
+		for _, canary := range []string{admin, alice, node, basic, socket} {
+			if strings.Contains(line, canary) {
+				t.Errorf("the audit log holds %s: %.300s", canary, line)
+			}
+		}
+	}
+}
