@@ -80,6 +80,14 @@ func TestEncryptionAtRest(t *testing.T) {
 // tell the secret.
 func expectStored(t *testing.T, p *process, resource, prefix string) {
 	t.Helper()
+	if value := stored(t, p, resource); !bytes.HasPrefix(value, []byte(prefix)) || bytes.Contains(value, []byte("hunter2")) {
+		t.Errorf("stored %.60q, want %q first", value, prefix)
+	}
+}
+
+// stored is what the embedded etcd holds of default/s.
+func stored(t *testing.T, p *process, resource string) []byte {
+	t.Helper()
 	store, err := kv.NewExternal(kv.ExternalConfig{Endpoints: []string{"unix://" + filepath.Join(p.dir, "etcd", "sock", "etcd")}})
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +99,5 @@ func expectStored(t *testing.T, p *process, resource, prefix string) {
 	if ended := <-done; err != nil || ended != nil || !found {
 		t.Fatalf("found %v, %v, %v", found, err, ended)
 	}
-	if !bytes.HasPrefix(item.Value, []byte(prefix)) || bytes.Contains(item.Value, []byte("hunter2")) {
-		t.Errorf("stored %.60q, want %q first", item.Value, prefix)
-	}
+	return item.Value
 }
