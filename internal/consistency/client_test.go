@@ -24,6 +24,7 @@ const requestTimeout = 4 * time.Second
 
 type request struct {
 	method, path, body, kind string
+	accept                   string        // "" is JSON
 	timeout                  time.Duration // 0 is requestTimeout
 }
 
@@ -45,6 +46,7 @@ func (r *replica) ask(q request) answer {
 		q.kind = "application/json"
 	}
 	req.Header.Set("Content-Type", q.kind)
+	req.Header.Set("Accept", cmp.Or(q.accept, "application/json"))
 	resp, err := r.client.Do(req)
 	if err != nil {
 		return answer{err: err}

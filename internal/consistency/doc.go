@@ -19,6 +19,10 @@
 //   - A, atomicity: of a transaction everything happened at one revision, or nothing.
 //   - M, monotony: the revisions of one client's consistent reads do not go back,
 //     whichever replica answers.
+//   - B, labels: one process never gives a list or a bookmark a lower revision than it had
+//     given another of the same resource before, in whatever form and however asked for,
+//     nor a lower one than was asked for; and every page of a list that it begins can be
+//     read. TestLabels writes to several resources at very different paces for that.
 //   - W, watches: the guarantees of package watch, over resumes at the other replica. A
 //     response that ends well does not end within a revision.
 //

@@ -21,6 +21,7 @@ type story struct {
 	reads  []*read
 	frames []string // of a watch of everything after revision 9
 	torn   bool     // the watch breaks off
+	labels []label  // of lists and watches of one process
 }
 
 // batches are the truth: a is created at 10, b at 11, a moves from group a to b at 12,
@@ -77,6 +78,16 @@ func truthful() *story {
 			frame("MODIFIED", "b", 13, payload{4, "b"}), frame("ADDED", "c", 13, payload{5, "a"}), bookmark(13),
 			frame("DELETED", "c", 14, payload{5, "a"}), frame("MODIFIED", "a", 15, payload{6, "a"}),
 		},
+		labels: []label{
+			{resource: "a", what: "list", began: 1, ended: 4, revision: 13},
+			{resource: "a", what: "at once", began: 2, ended: 3, asked: 10, revision: 12},
+			{resource: "b", what: "other", began: 6, ended: 7, revision: 11},
+			{resource: "a", what: "pages", began: 5, ended: 6, asked: 13, revision: 15},
+			{resource: "a", what: "page", began: 8, ended: 9, asked: 15, exact: true, revision: 15},
+			{resource: "a", what: "past", began: 8, ended: 9, asked: 11, exact: true, revision: 11},
+			{resource: "a", what: "bookmark", began: 5, ended: 12, asked: 14, revision: 14},
+			{resource: "a", what: "last", began: 10, ended: 11, revision: 15},
+		},
 	}
 }
 
@@ -85,7 +96,7 @@ func (s *story) judge(t *testing.T) (broken []error) {
 	tr := &truth{present: make(map[string]kv.Event)}
 	tr.take(kv.WatchResponse{Batches: batches()})
 	p := tr.past(t)
-	broken = slices.Concat(checkWrites(p, s.writes), checkTransactions(p, s.writes), checkLists(p, s.reads), checkFresh(p, s.reads), checkMonotonic(s.reads))
+	broken = slices.Concat(checkWrites(p, s.writes), checkTransactions(p, s.writes), checkLists(p, s.reads), checkFresh(p, s.reads), checkMonotonic(s.reads), checkLabels(s.labels))
 	watch := &part{Checker: watchtest.NewChecker(watchtest.Request{After: 9, Selects: func(*watchtest.State) bool { return true }})}
 	var body io.Reader = strings.NewReader(strings.Join(s.frames, "\n"))
 	if s.torn {
@@ -103,7 +114,7 @@ type tornReader struct{}
 
 func (tornReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-var oracle = regexp.MustCompile(`(?m)^([AFMRX]|W\d \w+):`)
+var oracle = regexp.MustCompile(`(?m)^([ABFMRX]|W\d \w+):`)
 
 // TestMutants holds the oracles against servers' possible mistakes: each is found, by
 // the oracle that is there for it, and nothing is found where there is no mistake.
@@ -145,6 +156,11 @@ func TestMutants(t *testing.T) {
 		{"refused deletion happened", func(s *story) { s.writes[5].outcome = refused }, "X"},
 		{"half a transaction", func(s *story) { s.writes[7].transaction, s.writes[7].outcome = 1, acknowledged }, "A X"},
 		{"transaction in two revisions", func(s *story) { s.writes[6].transaction = 1 }, "A"},
+
+		{"label goes back", func(s *story) { s.labels[7].revision = 14 }, "B"},
+		{"label below what was asked for", func(s *story) { s.labels[1].revision = 9 }, "B"},
+		{"page of another revision", func(s *story) { s.labels[4].revision = 16 }, "B"},
+		{"bookmark below the list before", func(s *story) { s.labels[6].began = 7 }, "B"},
 
 		{"event dropped", drop(2, 1), "W6"},
 		{"event dropped after the last bookmark", drop(6, 1), "W3"},
