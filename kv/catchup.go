@@ -55,7 +55,7 @@ func (t *Tail) readPart(ctx context.Context, after, until int64) ([]Batch, error
 	silent := time.NewTicker(progressMax) // nothing may have happened since until
 	defer silent.Stop()
 	var batches []Batch
-	for {
+	for reached := after; ; {
 		select {
 		case response, ok := <-responses:
 			switch {
@@ -66,12 +66,16 @@ func (t *Tail) readPart(ctx context.Context, after, until int64) ([]Batch, error
 			case response.Err != nil:
 				return nil, response.Err
 			}
+			if response.Progress > reached {
+				reached = response.Progress
+				t.advances.Add(1)
+			}
 			for _, batch := range response.Batches {
 				if batch.Revision <= until {
 					batches = append(batches, batch)
 				}
 			}
-			if response.Progress >= until {
+			if reached >= until {
 				return batches, nil
 			}
 		case <-silent.C:

@@ -24,10 +24,13 @@ const (
 	// progressTimeout bounds one request; it blocks while the stream reconnects.
 	progressTimeout = time.Second
 
-	// A watch that was silent for heartbeatInterval is compared with the store; one
-	// that does not catch up within heartbeatTimeout is opened again.
+	// A watch that did not come further for heartbeatInterval is compared with the store;
+	// one that is behind and does not come any further within heartbeatTimeout is opened
+	// again. Each that is opened in vain makes the next be given twice as long, up to
+	// heartbeatMax: a store may need long to find what a watch is behind.
 	heartbeatInterval = time.Second
 	heartbeatTimeout  = 3 * time.Second
+	heartbeatMax      = 5 * time.Minute
 
 	// Pauses between attempts to reach the store.
 	retryFirst = 10 * time.Millisecond
@@ -68,6 +71,9 @@ type Tail struct {
 	seen  atomic.Int64
 	kick  chan struct{} // has an element when somebody began to wait
 	stats tailCounters
+	// advances counts the responses that brought the watch, or one of those that catch
+	// up for it, further.
+	advances atomic.Int64
 
 	mu      sync.Mutex
 	started bool          // the watch's place in the store's history is known
@@ -360,6 +366,7 @@ func (t *Tail) dispatch(response WatchResponse) {
 	}
 	t.stats.batches.Add(int64(len(response.Batches)))
 	if response.Progress > t.seen.Load() {
+		t.advances.Add(1)
 		t.raiseLocked(response.Progress)
 	}
 }
@@ -464,43 +471,53 @@ func (t *Tail) requestProgress(ctx context.Context) {
 	}
 }
 
-// runHeartbeat compares a silent watch with the store. A store that has gone back
-// was replaced; a watch that does not reach the store's revision is stalled.
+// runHeartbeat compares a watch that does not come further with the store. A store that
+// has gone back was replaced; a watch that is behind and stays there is stalled.
 func (t *Tail) runHeartbeat(ctx context.Context) error {
 	ticker := time.NewTicker(heartbeatInterval)
 	defer ticker.Stop()
-	var last int64
-	for {
+	patience := heartbeatTimeout
+	var behind time.Time // since when the watch has been, and come no further
+	for last := t.advances.Load(); ; {
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		responses := t.stats.batches.Load() + t.stats.progress.Load()
-		if responses == last {
-			t.heartbeat(ctx)
-			responses = t.stats.batches.Load() + t.stats.progress.Load()
+		began := time.Now()
+		switch now := t.advances.Load(); {
+		case now != last:
+			last, patience, behind = now, heartbeatTimeout, time.Time{}
+		case !t.isBehind(ctx):
+			behind = time.Time{}
+		case behind.IsZero():
+			behind = began
+		case time.Since(behind) >= patience:
+			t.endWatch(errStalled)
+			patience, behind = min(2*patience, heartbeatMax), time.Time{}
 		}
-		last = responses
 	}
 }
 
-func (t *Tail) heartbeat(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, heartbeatTimeout)
-	defer cancel()
+// isBehind compares the watch with the store, and waits a moment for it to catch up.
+func (t *Tail) isBehind(ctx context.Context) bool {
 	known := t.known() // before the read, which must not return less
 	if known == 0 {
-		return
+		return false
 	}
-	revision, err := t.store.Revision(ctx)
+	asking, cancel := context.WithTimeout(ctx, heartbeatTimeout)
+	defer cancel()
+	revision, err := t.store.Revision(asking)
 	switch {
 	case err != nil:
-		return
+		return false
 	case revision < known:
 		t.endWatch(ErrReplaced)
-	case t.Wait(ctx, revision) != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
-		t.endWatch(errStalled)
+		return false
 	}
+	waiting, cancel := context.WithTimeout(ctx, heartbeatInterval)
+	defer cancel()
+	return t.Wait(waiting, revision) != nil
 }
 
 // known returns the highest revision that the store has shown, 0 while the

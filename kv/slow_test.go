@@ -1,0 +1,85 @@
+package kv_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+// slowWatches is a store whose watches deliver each response late.
+type slowWatches struct {
+	*kvtest.Memory
+	delay time.Duration
+}
+
+// Watch is the Memory's, but for the delay.
+func (s *slowWatches) Watch(ctx context.Context, prefix string, after int64) <-chan kv.WatchResponse {
+	in, out := s.Memory.Watch(ctx, prefix, after), make(chan kv.WatchResponse)
+	go func() {
+		defer close(out)
+		for response := range in {
+			select {
+			case <-time.After(s.delay):
+			case <-ctx.Done():
+				return
+			}
+			select {
+			case out <- response:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
+// TestSlowIsNotStalled: a store that is slower than a heartbeat is patient, at the start
+// and where a watch begins again far behind, is caught up with all the same, and a watch
+// that really stands still is given up.
+func TestSlowIsNotStalled(t *testing.T) {
+	for _, delay := range []time.Duration{time.Second, 5 * time.Second, 40 * time.Second} {
+		t.Run(fmt.Sprint(delay), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := &slowWatches{kvtest.NewMemory(), delay}
+				write := func() (revision int64) {
+					for range 5_000 {
+						revision = store.PutAll(map[string][]byte{"/registry/pods/a": []byte("x")})
+					}
+					return revision
+				}
+				before := write()
+				tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 1_000_000})
+				runUntilEnd(t, tail.Run)
+				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
+				defer cancel()
+				if err := tail.Wait(ctx, before); err != nil {
+					t.Fatalf("at the start: seen %d of %d, %d watches: %v", tail.Seen(), before, tail.Stats().Watches, err)
+				}
+				store.EndWatches(errors.New("connection lost"))
+				after := write()
+				if err := tail.Wait(ctx, after); err != nil {
+					t.Fatalf("later: seen %d of %d, %d watches: %v", tail.Seen(), after, tail.Stats().Watches, err)
+				}
+				time.Sleep(2 * time.Minute) // nothing happens; nothing is wrong
+				watches := tail.Stats().Watches
+				store.Hold()
+				last := store.PutAll(map[string][]byte{"/registry/pods/a": []byte("y")})
+				time.Sleep(10 * delay)
+				time.Sleep(time.Minute)
+				if got := tail.Stats().Watches; got == watches {
+					t.Errorf("a watch that stands still was not opened again")
+				}
+				store.Release()
+				if err := tail.Wait(t.Context(), last); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
