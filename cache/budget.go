@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -10,7 +11,8 @@ import (
 // Budget bounds the bytes that all caches which share it keep beside the bodies of
 // their present objects: secondary encodings, frames, and what only the Logs still
 // hold. Where it is exceeded, encodings and frames go first, and are made again for
-// those who ask; then Logs forget before their time. Answers stay the same.
+// those who ask; then Logs forget before their time, the largest first, so that none is
+// cut that takes no more than an equal part. Answers stay the same.
 //
 // What is in use stays: when everything that is kept was used lately, what is new is
 // not kept. A reader who goes through more than the budget allows, again and again,
@@ -25,10 +27,11 @@ type Budget struct {
 	growth *Growth // nil: the limit does not grow
 	whole  *Budget // of which this is a share; nil: none, or one that need not know
 
-	total   atomic.Int64  // of encodings and frames, with what keeping them costs
-	history atomic.Int64  // of Logs
-	shares  atomic.Int64  // what shares of this take of both
-	bodies  atomic.Int64  // of the present objects of all caches
+	total   atomic.Int64 // of encodings and frames, with what keeping them costs
+	history atomic.Int64 // of Logs
+	shares  atomic.Int64 // what shares of this take of both
+	bodies  atomic.Int64 // of the present objects of all caches
+	logs    logSet
 	round   atomic.Uint32 // counts the times that a limit's worth was not kept
 
 	mu             sync.Mutex // guards the order below, refused and additions to total
@@ -225,6 +228,30 @@ func (b *Budget) yield() {
 	}
 }
 
+// makeRoom has the largest Logs forget, until there is room for what is about to be added
+// to one of them, whose writer the caller is. A Log that is being written is left alone:
+// its writer will come here.
+func (b *Budget) makeRoom(own *Log, adding int, cost int64) {
+	for b.exhausted(cost) {
+		switch largest := b.logs.largest(own, adding, cost, b.LimitOfAll()); {
+		case largest == nil:
+			return
+		case largest == own:
+			own.yield()
+		case !largest.tryYield():
+			return
+		}
+	}
+}
+
+// enlist and dismiss tell of a Log that holds something, or nothing any more.
+func (b *Budget) enlist(l *Log) { b.logs.change(func(all []*Log) []*Log { return append(all, l) }) }
+func (b *Budget) dismiss(l *Log) {
+	b.logs.change(func(all []*Log) []*Log {
+		return slices.DeleteFunc(all, func(other *Log) bool { return other == l })
+	})
+}
+
 // exhausted reports whether Logs alone exceed the limit if more is added.
 func (b *Budget) exhausted(more int64) bool {
 	all := b.LimitOfAll()
@@ -277,3 +304,42 @@ func (b *Budget) dropLocked(s *stored) {
 }
 
 func (s *stored) cost() int64 { return int64(s.room) + storedOverhead }
+
+// logSet is the Logs that hold something.
+type logSet struct {
+	all atomic.Pointer[[]*Log] // never changed in place
+
+	mu sync.Mutex // held by who changes all
+}
+
+// change replaces all by what change makes of a copy.
+func (s *logSet) change(change func([]*Log) []*Log) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	next := change(slices.Clone(s.list()))
+	s.all.Store(&next)
+}
+
+func (s *logSet) list() []*Log {
+	if all := s.all.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
+// largest gives the Log that holds the most bytes, of those that can give up something;
+// cost and adding count for own. limit is what all may hold.
+func (s *logSet) largest(own *Log, adding int, cost, limit int64) (largest *Log) {
+	var most int64
+	if own.spare(adding) {
+		if largest, most = own, own.Bytes()+cost; most > limit/2 {
+			return own // the usual case: no other can hold more, or hardly
+		}
+	}
+	for _, l := range s.list() {
+		if bytes := l.Bytes(); l != own && bytes > most && l.spare(0) {
+			largest, most = l, bytes
+		}
+	}
+	return largest
+}

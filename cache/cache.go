@@ -94,10 +94,10 @@ func New(config Config) (*Cache, error) {
 		ingest:   config.Ingest,
 		source:   config.Source,
 		onAppend: config.OnAppend,
-		log:      newLog(config.Log),
 		learner:  newLearner(config.Learn),
 		ready:    make(chan struct{}),
 	}
+	c.log = newLog(config.Log, &c.mu)
 	c.current.Store(newState(c.schema))
 	return c, nil
 }

@@ -23,8 +23,9 @@ type history struct {
 	// checkpoints are in order of position. The slice is never changed in place.
 	// Invariant: all of the present epoch, none behind the log's first event
 	checkpoints atomic.Pointer[[]*state]
-	recent      [recentStates]atomic.Pointer[state]
-	turn        atomic.Uint32
+	// recent are of any epoch. What the log has forgotten goes when it is next trimmed.
+	recent [recentStates]atomic.Pointer[state]
+	turn   atomic.Uint32
 }
 
 // keep considers prev, which next is about to replace, as a checkpoint.
@@ -61,7 +62,7 @@ func thin(list []*state, now, every Position) []*state {
 	return thinned
 }
 
-// trim drops checkpoints that are older than the log.
+// trim drops what is older than the log.
 func (h *history) trim(log *Log) {
 	list, first := h.list(), log.ring.First()
 	keep := 0
@@ -71,6 +72,11 @@ func (h *history) trim(log *Log) {
 	if keep > 0 {
 		list = slices.Clone(list[keep:])
 		h.checkpoints.Store(&list)
+	}
+	for i := range h.recent {
+		if s := h.recent[i].Load(); s != nil && s.position < first {
+			h.recent[i].CompareAndSwap(s, nil)
+		}
 	}
 }
 

@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"testing"
+	"time"
+	"weak"
 )
 
 // TestLongHistory reads every revision of a log that is long compared with the
@@ -60,5 +63,38 @@ func TestLongHistory(t *testing.T) {
 		if i > 0 && s.position-list[i-1].position > 2*32*4 {
 			t.Errorf("a gap of %d events", s.position-list[i-1].position)
 		}
+	}
+}
+
+// TestRebuiltStatesAreForgotten: a state that was rebuilt for somebody holds what the log
+// has forgotten no longer than the log does.
+func TestRebuiltStatesAreForgotten(t *testing.T) {
+	for name, forget := range map[string]func(*Cache){
+		"with age":        func(c *Cache) { c.Forget(time.Unix(1000, 0)) },
+		"in a new epoch":  func(c *Cache) { c.Reset(nil, 100); c.Forget(time.Unix(1000, 0)) },
+		"with more of it": func(c *Cache) { c.Apply(Batch{Revision: 100, Time: time.Unix(1000, 0)}); c.Forget(time.Unix(1000, 0)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newTestCache(t, Config{Log: LogConfig{MinEvents: 1}})
+			first := NewObject(ObjectConfig{Key: "a", Revision: 1}, c.schema)
+			gone := weak.Make(first)
+			c.Reset([]*Object{first}, 1)
+			first = nil
+			for revision := int64(2); revision < 10; revision++ {
+				o := NewObject(ObjectConfig{Key: "a", Revision: revision}, c.schema)
+				c.Apply(Batch{Revision: revision, Time: time.Unix(0, 0), Changes: []Change{{"a", o}}})
+			}
+			if s, err := c.At(1); err != nil || s.Get("a") != gone.Value() {
+				t.Fatalf("the state at 1: %v", err)
+			}
+			forget(c)
+			runtime.GC()
+			if gone.Value() != nil {
+				t.Error("an object of the past is held")
+			}
+			if _, err := c.At(1); err == nil {
+				t.Error("the past is still told")
+			}
+		})
 	}
 }

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -105,6 +106,7 @@ func setDefault[T comparable](field *T, value T) {
 // takes no lock. It is written by its Cache alone.
 type Log struct {
 	config LogConfig
+	writer *sync.Mutex // the Cache's; held by who changes the log
 	ring   *Ring[Event]
 	oldest atomic.Int64
 	bytes  atomic.Int64
@@ -113,9 +115,9 @@ type Log struct {
 	changed atomic.Pointer[chan struct{}]
 }
 
-func newLog(config LogConfig) *Log {
+func newLog(config LogConfig, writer *sync.Mutex) *Log {
 	config = config.withDefaults()
-	return &Log{config: config, ring: NewRing[Event](min(config.MinEvents, 64), 0)}
+	return &Log{config: config, writer: writer, ring: NewRing[Event](min(config.MinEvents, 64), 0)}
 }
 
 // Oldest is the smallest revision from which the log can be followed: every
@@ -241,13 +243,17 @@ func (l *Log) append(events []*Event) {
 		cost += e.cost()
 	}
 	l.forget(events[0].time, len(events), cost)
-	l.bytes.Add(cost)
-	events[0].schema().budget.addHistory(cost)
+	budget := events[0].schema().budget
+	budget.makeRoom(l, len(events), cost)
+	if l.bytes.Add(cost) == cost {
+		budget.enlist(l)
+	}
+	budget.addHistory(cost)
 	l.ring.Append(events...)
 }
 
 // forget drops whole revisions from the old end until the rest, with what is
-// about to be added, is within bounds.
+// about to be added, is within the log's own bounds.
 func (l *Log) forget(now int64, adding int, cost int64) {
 	first, next := l.ring.First(), l.ring.Next()
 	for first < next {
@@ -255,15 +261,39 @@ func (l *Log) forget(now int64, adding int, cost int64) {
 		length := int(next-first) + adding
 		tooMany := length > l.config.MaxEvents || l.bytes.Load()+cost > l.config.MaxBytes
 		old := e.time < now-int64(l.config.KeepFor)
-		dear := !old && length > l.config.MinEvents && e.schema().budget.exhausted(cost)
-		if !tooMany && !dear && !(old && length > l.config.MinEvents) {
+		if !tooMany && !(old && length > l.config.MinEvents) {
 			return
 		}
-		from := first
-		if first = l.forgetRevision(first); dear && !tooMany {
-			e.schema().pressure.events.Add(int64(first - from))
-		}
+		first = l.forgetRevision(first)
 	}
+}
+
+// spare reports whether there is more, with what is about to be added, than is kept in
+// any case.
+func (l *Log) spare(adding int) bool {
+	length := l.Len()
+	return length > 0 && length+adding > l.config.MinEvents
+}
+
+// yield drops the oldest revision for want of room.
+func (l *Log) yield() {
+	first := l.ring.First()
+	schema := l.ring.at(first).schema()
+	schema.pressure.events.Add(int64(l.forgetRevision(first) - first))
+}
+
+// tryYield is yield for who does not write the log. It reports false where somebody else
+// does just now, or nothing can be dropped.
+func (l *Log) tryYield() bool {
+	if !l.writer.TryLock() {
+		return false
+	}
+	defer l.writer.Unlock()
+	if !l.spare(0) {
+		return false
+	}
+	l.yield()
+	return true
 }
 
 // forgetRevision drops the events of the oldest revision and gives the position
@@ -272,8 +302,11 @@ func (l *Log) forgetRevision(first Position) Position {
 	var e *Event
 	for e == nil || !e.last {
 		e = l.ring.at(first)
-		l.bytes.Add(-e.cost())
-		e.schema().budget.addHistory(-e.cost())
+		budget := e.schema().budget
+		budget.addHistory(-e.cost())
+		if l.bytes.Add(-e.cost()) == 0 {
+			budget.dismiss(l)
+		}
 		l.retire(e)
 		first++
 	}

@@ -1,0 +1,188 @@
+package cache
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// pacedLog is a cache that is written to at a pace of its own.
+type pacedLog struct {
+	*Cache
+	every time.Duration
+	size  int
+	due   time.Time
+
+	times map[int64]time.Time // of revisions
+	most  int64               // bytes that its log ever held
+}
+
+func newPacedLog(t *testing.T, budget *Budget, name string, every time.Duration, size int) *pacedLog {
+	t.Helper()
+	c, err := New(Config{Schema: NewSchema(name, budget), Log: LogConfig{MinEvents: 4}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Reset(nil, 1)
+	return &pacedLog{Cache: c, every: every, size: size, times: map[int64]time.Time{1: {}}}
+}
+
+func (p *pacedLog) write(revision int64, now time.Time) {
+	o := NewObject(ObjectConfig{Key: "a", Revision: revision, Body: make([]byte, p.size)}, p.schema)
+	p.Apply(Batch{Revision: revision, Time: now, Changes: []Change{{"a", o}}})
+	p.times[revision] = now
+	p.most = max(p.most, p.Log().Bytes())
+}
+
+// runPaced writes to all at their paces for a time, and calls check after each write.
+func runPaced(all []*pacedLog, revision *int64, from time.Time, lasts time.Duration, check func(*pacedLog, time.Time)) time.Time {
+	for _, p := range all {
+		p.due = from.Add(p.every)
+	}
+	for {
+		next := all[0]
+		for _, p := range all {
+			if p.due.Before(next.due) {
+				next = p
+			}
+		}
+		now := next.due
+		if now.Sub(from) > lasts {
+			return now
+		}
+		*revision++
+		next.write(*revision, now)
+		next.due = now.Add(next.every)
+		check(next, now)
+	}
+}
+
+// TestHotLogsPay: what does not fit is paid for by those whose log is the longest. No
+// other log is cut short, as long as it holds no more than an equal part of the room; and
+// a resource that was hot leaves its room to one that becomes so, though it is not
+// written to any more.
+func TestHotLogsPay(t *testing.T) {
+	const limit = 1 << 20
+	budget := NewBudget(limit)
+	hot := newPacedLog(t, budget, "hot", 10*time.Millisecond, 10_000)
+	cold := newPacedLog(t, budget, "cold", time.Second, 1000)
+	rare := newPacedLog(t, budget, "rare", 20*time.Second, 100)
+	next := newPacedLog(t, budget, "next", 2*time.Second, 3000)
+	all := []*pacedLog{hot, cold, rare, next}
+	check := func(_ *pacedLog, now time.Time) {
+		if budget.History() > limit {
+			t.Fatalf("%d bytes are held", budget.History())
+		}
+		for _, p := range []*pacedLog{cold, rare} {
+			if lost := p.times[p.Log().Oldest()]; !lost.IsZero() && now.Sub(lost) < 75*time.Second {
+				t.Fatalf("%s reaches back %v", p.schema.Name(), now.Sub(lost))
+			}
+		}
+	}
+	revision := int64(1)
+	now := runPaced(all, &revision, time.Unix(0, 0), 200*time.Second, check)
+	if hot.Log().Bytes() < limit/2 || cold.Pressure()+rare.Pressure()+next.Pressure() != 0 {
+		t.Errorf("%d bytes are left to the hot one; %d, %d, %d events of others were cut",
+			hot.Log().Bytes(), cold.Pressure(), rare.Pressure(), next.Pressure())
+	}
+	next.every, next.size = 10*time.Millisecond, 20_000
+	runPaced(all[1:], &revision, now, 20*time.Second, check)
+	if next.Log().Bytes() < limit/3 {
+		t.Errorf("%d bytes are left to the one that is hot now", next.Log().Bytes())
+	}
+}
+
+// Pressure counts the events that were cut.
+func (p *pacedLog) Pressure() int64 { return p.schema.Pressure().Events }
+
+// TestEqualParts runs logs of random paces and sizes: none is cut that never held more
+// than its equal part, and all together hold no more than is allowed.
+func TestEqualParts(t *testing.T) {
+	for seed := range uint64(20) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		limit := int64(100_000 + random.IntN(400_000))
+		budget := NewBudget(limit)
+		all := make([]*pacedLog, 2+random.IntN(6))
+		for i := range all {
+			every := time.Duration(1+random.IntN(1<<random.IntN(12))) * time.Millisecond
+			all[i] = newPacedLog(t, budget, fmt.Sprint(i), every, random.IntN(1<<random.IntN(14)))
+		}
+		revision := int64(1)
+		runPaced(all, &revision, time.Unix(0, 0), 5*time.Second, func(_ *pacedLog, now time.Time) {
+			if budget.History() > limit {
+				t.Fatalf("seed %d: %d of %d bytes are held", seed, budget.History(), limit)
+			}
+		})
+		var sum int64
+		for i, p := range all {
+			part := limit/int64(len(all)) - int64(p.size) - eventOverhead // it must be able to add one
+			if p.Pressure() > 0 && p.most < part {
+				t.Errorf("seed %d: log %d was cut with %d bytes at most, its part is %d", seed, i, p.most, part)
+			}
+			sum += p.Log().Bytes()
+		}
+		if sum != budget.History() {
+			t.Errorf("seed %d: %d bytes counted, %d held", seed, budget.History(), sum)
+		}
+		for _, p := range all {
+			p.Reset(nil, revision)
+		}
+		if logs := budget.History(); logs != 0 {
+			t.Errorf("seed %d: %d bytes are left", seed, logs)
+		}
+	}
+}
+
+// TestLogsForgetForEachOther has writers of several caches make room in each other's logs
+// while readers follow them: nobody is given a gap.
+func TestLogsForgetForEachOther(t *testing.T) {
+	const limit = 100_000
+	budget := NewBudget(limit)
+	var over atomic.Bool
+	var writers, readers sync.WaitGroup
+	var all []*pacedLog
+	for i := range 3 {
+		p := newPacedLog(t, budget, fmt.Sprint(i), 0, 300<<i)
+		all = append(all, p)
+		writers.Go(func() {
+			for revision := int64(2); revision < 4000; revision++ {
+				p.write(revision, time.Unix(0, 0))
+			}
+		})
+		readers.Go(func() {
+			for !over.Load() {
+				revision := p.Log().Oldest()
+				at, err := p.Log().After(revision)
+				if err != nil {
+					continue
+				}
+				events, _, err := p.Log().Read(at, nil)
+				for _, e := range events {
+					if revision++; e.Revision != revision {
+						t.Errorf("%d comes before %d", e.Revision, revision)
+						return
+					}
+				}
+				if s, err := p.At(p.Log().Oldest()); err == nil && s.Len() > 1 {
+					t.Errorf("%d objects", s.Len())
+				}
+			}
+		})
+	}
+	writers.Wait()
+	over.Store(true)
+	readers.Wait()
+	for _, p := range all {
+		p.write(4000, time.Unix(0, 0)) // nobody writes elsewhere
+	}
+	var sum int64
+	for _, p := range all {
+		sum += p.Log().Bytes()
+	}
+	if sum != budget.History() || sum > limit {
+		t.Errorf("%d bytes counted, %d held, %d allowed", budget.History(), sum, limit)
+	}
+}
