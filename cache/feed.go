@@ -40,7 +40,10 @@ type FeedConfig struct {
 	// Prefix of the resource's keys in the store, ending in "/". What follows it is
 	// the key in the cache.
 	Prefix string
-	// Workers is the number of goroutines that ingest; 0 is one per processor.
+	// Since is the revision at which the past begins at the earliest.
+	Since int64
+	// Workers is the number of goroutines that ingest; 0 is one per processor. More are
+	// of use where Ingest waits for something.
 	Workers int
 	Logger  *slog.Logger // nil discards
 }
@@ -59,6 +62,7 @@ type Feed struct {
 	sub     *kv.Subscription
 	cache   *Cache
 	prefix  string
+	since   int64
 	workers int
 	logger  *slog.Logger
 
@@ -96,6 +100,7 @@ func NewFeed(config FeedConfig) (*Feed, error) {
 		sub:     config.Sub,
 		cache:   config.Cache,
 		prefix:  config.Prefix,
+		since:   config.Since,
 		workers: config.Workers,
 		logger:  config.Logger,
 
@@ -233,9 +238,9 @@ func (f *Feed) loadUntilDone(ctx context.Context) error {
 func (f *Feed) load(ctx context.Context) error {
 	replacements := f.store.Replacements()
 	// From Begin on nobody else knows what was promised of what the cache holds.
-	var least, label int64
+	least, label := f.since, int64(0)
 	if known := f.cache.settle(); replacements == f.replacements {
-		least, label = f.cache.current.Load().revision, known
+		least, label = max(least, f.cache.current.Load().revision), known
 	}
 	for {
 		past, present, err := f.sub.Begin(ctx, least)
@@ -292,8 +297,10 @@ func (f *Feed) read(ctx context.Context, at int64) ([]*Object, int64, error) {
 		if f.total.Load() == 0 {
 			f.total.Store(page.Count)
 		}
+		// Where many work, because they wait more than they work, a chunk is small.
+		chunk := max(1, min(ingestChunk, len(page.Items)/f.workers))
 		for items := page.Items; len(items) > 0; {
-			part := items[:min(ingestChunk, len(items))]
+			part := items[:min(chunk, len(items))]
 			items = items[len(part):]
 			objects := make([]*Object, len(part))
 			chunks = append(chunks, objects)

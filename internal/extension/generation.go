@@ -60,6 +60,7 @@ func (s *serving) build() (*generation, error) {
 	custom, err := e.config.Registry.NewCustom(registry.CustomConfig{
 		GroupResource: schema.GroupResource{Group: spec.Group, Resource: definition.Status.AcceptedNames.Plural},
 		Versions:      len(spec.Versions),
+		Revision:      s.revision(),
 		Webhook:       spec.Conversion != nil && spec.Conversion.Strategy == apiextensionsv1.WebhookConverter,
 	})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
 
 	"github.com/larder-io/larder/httpapi"
@@ -183,5 +185,34 @@ func (e *Extensions) GetCustomResourceListerCollectionDeleter(definition *apiext
 	if err != nil {
 		return nil, err
 	}
-	return g.upstream.GetCustomResourceListerCollectionDeleter(definition)
+	inner, err := g.upstream.GetCustomResourceListerCollectionDeleter(definition)
+	if err != nil {
+		return nil, err
+	}
+	return &borrowed{inner, g}, nil
+}
+
+// borrowed lists and deletes the objects of a generation, which stays until a call is
+// over. Once the generation is retired all calls fail.
+type borrowed struct {
+	finalizer.ListerCollectionDeleter
+	generation *generation
+}
+
+// List implements rest.Lister.
+func (b *borrowed) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
+	if !b.generation.acquire() {
+		return nil, errRetired
+	}
+	defer b.generation.release()
+	return b.ListerCollectionDeleter.List(ctx, options)
+}
+
+// DeleteCollection implements rest.CollectionDeleter.
+func (b *borrowed) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, listOptions *internalversion.ListOptions) (runtime.Object, error) {
+	if !b.generation.acquire() {
+		return nil, errRetired
+	}
+	defer b.generation.release()
+	return b.ListerCollectionDeleter.DeleteCollection(ctx, validate, options, listOptions)
 }

@@ -9,12 +9,21 @@ import (
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/storage"
 	"sigs.k8s.io/yaml"
 
 	"github.com/larder-io/larder/kv"
 )
 
 func deleteNow() metav1.DeleteOptions { return metav1.DeleteOptions{} }
+
+func deleteOptions() *metav1.DeleteOptions { return new(metav1.DeleteOptions) }
+
+func everythingRecursive() storage.ListOptions {
+	return storage.ListOptions{Recursive: true, Predicate: storage.Everything}
+}
+
+func justGet() storage.GetOptions { return storage.GetOptions{} }
 
 func everythingBelow(key string) kv.RangeOptions { return kv.RangeOptions{Prefix: key} }
 

@@ -37,7 +37,8 @@ import (
 // for. A conversion that fails fails who asked for it, and is tried again for the next.
 //
 // It is a generic.RESTOptionsGetter: upstream's storages of all versions are built over
-// it, then the views are taken and Run is called. It is of no use after Run.
+// it, then the views are taken and Run is called. After Run it answers 410: whoever still
+// holds it must not take what it does not know for what is not there.
 type Custom struct {
 	*Resource
 
@@ -52,6 +53,10 @@ type CustomConfig struct {
 
 	// Versions counts those of the definition, served or not.
 	Versions int
+
+	// Revision is that of the definition: what was stored before it is no part of the
+	// history, because the definition was another one.
+	Revision int64
 
 	// Webhook says that versions differ by more than their apiVersion, and how is
 	// known elsewhere.
@@ -189,7 +194,7 @@ func (c *Custom) Finish() error {
 		// Upstream's look for fields keeps state, and values are taken in side by side.
 		v.codec.attrs = exclusive(v.codec.attrs)
 	}
-	return c.addCache(resourceConfig{Registry: c.registry})
+	return c.addCache(resourceConfig{Registry: c.registry, Since: c.config.Revision})
 }
 
 func exclusive(attrs storage.AttrFunc) storage.AttrFunc {
@@ -230,13 +235,14 @@ func (c *Custom) View(gvk schema.GroupVersionKind, listKind string, columns *Col
 	return v, nil
 }
 
-// Run keeps the cache current until ctx ends, and gives back what it took.
+// Run keeps the cache current until ctx ends, and gives back what it took. From then on
+// reads are told that the resource is gone.
 func (c *Custom) Run(ctx context.Context) error {
 	defer c.sub.Close()
 	end := c.registry.customs.begin(c.Resource)
 	err := c.Resource.Run(ctx)
 	end()
-	c.Cache.Reset(nil, c.Cache.Snapshot().Revision())
+	c.Cache.Retire()
 	return err
 }
 

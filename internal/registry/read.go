@@ -69,6 +69,9 @@ func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string)
 	case err != nil:
 		return nil, err
 	}
+	if err := r.gone(); err != nil {
+		return nil, err
+	}
 	if r.Cache == nil || !r.Cache.Ready() || scope.key() == "" { // the root is nobody's key
 		return r.getStored(ctx, scope.key(), revision)
 	}
@@ -152,6 +155,8 @@ func (r *Resource) await(ctx context.Context, revision uint64) error {
 		return storage.NewTimeoutError(r.layout.resource, "request did not complete within requested timeout")
 	case errors.Is(err, context.DeadlineExceeded):
 		return storage.NewTooLargeResourceVersionError(revision, uint64(r.Cache.Snapshot().Revision()), 1)
+	case r.gone() != nil: // while it was waited for
+		return r.gone()
 	default:
 		return err
 	}
@@ -245,6 +250,9 @@ func (r *Resource) List(ctx context.Context, q ListRequest, dst []*cache.Object)
 		return Listing{}, err
 	}
 	read := listing{q: q, exact: exact, from: from, prefix: prefix}
+	if err := r.gone(); err != nil {
+		return Listing{}, err
+	}
 	if r.Cache == nil || !r.Cache.Ready() {
 		if r.Cache != nil && (q.Limit <= 0 || !q.Label.Empty() || !q.Field.Empty()) {
 			return Listing{}, r.notReady()

@@ -53,6 +53,9 @@ func (r *Resource) Watch(ctx context.Context, q WatchRequest) (*watch.Watcher, e
 	if r.Cache == nil {
 		return nil, apierrors.NewMethodNotSupported(r.GroupResource, "watch")
 	}
+	if err := r.gone(); err != nil {
+		return nil, err
+	}
 	if !r.Cache.Ready() {
 		return nil, r.notReady()
 	}

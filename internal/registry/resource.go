@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
@@ -67,6 +68,8 @@ type resourceConfig struct {
 	Uncached bool
 	// Registry says where the store is.
 	Registry *Registry
+	// Since is the revision before which the history is of no use.
+	Since int64
 	// Scheme is the built-in one if nil.
 	Scheme *runtime.Scheme
 	// Canonical is the kind that objects are kept as; empty means the one that
@@ -201,6 +204,7 @@ func (r *Resource) addCache(config resourceConfig) error {
 		Sub:    r.sub,
 		Cache:  r.Cache,
 		Prefix: r.layout.root,
+		Since:  config.Since,
 		Logger: config.Registry.config.Logger,
 	})
 	return err
@@ -266,6 +270,14 @@ func (r *Resource) Root() string { return r.layout.root }
 
 // Ready reports whether the cache has loaded.
 func (r *Resource) Ready() bool { return r.Cache == nil || r.Cache.Ready() }
+
+// gone is the error of all reads once the resource is kept no more, else nil.
+func (r *Resource) gone() error {
+	if r.Cache == nil || !r.Cache.Retired() {
+		return nil
+	}
+	return apierrors.NewGone(fmt.Sprintf("the definition of %s has changed", r.GroupResource))
+}
 
 // WaitReady blocks until the cache has loaded.
 func (r *Resource) WaitReady(ctx context.Context) error {
