@@ -27,7 +27,7 @@ func (t *Tail) catchUp(ctx context.Context, after int64, replacements uint64) (i
 		for i := range parts {
 			group.Go(func() (err error) {
 				first := after + int64(i)*partLength
-				parts[i], err = t.readPart(groupCtx, first, first+partLength)
+				parts[i], err = t.readPart(groupCtx, t.prefix, first, first+partLength)
 				return err
 			})
 		}
@@ -45,13 +45,13 @@ func (t *Tail) catchUp(ctx context.Context, after int64, replacements uint64) (i
 	return after, nil
 }
 
-// readPart returns everything that happened after one revision up to another, which
-// the store has reached.
-func (t *Tail) readPart(ctx context.Context, after, until int64) ([]Batch, error) {
+// readPart returns everything that happened under a prefix after one revision up to
+// another, which the store has reached.
+func (t *Tail) readPart(ctx context.Context, prefix string, after, until int64) ([]Batch, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	t.stats.watches.Add(1)
-	responses := t.store.Watch(ctx, t.prefix, after)
+	responses := t.store.Watch(ctx, prefix, after)
 	silent := time.NewTicker(progressMax) // nothing may have happened since until
 	defer silent.Stop()
 	var batches []Batch

@@ -105,37 +105,58 @@ func (t *Tail) readable(ctx context.Context, revision int64) (readable bool, err
 // store had when the Tail began, at which the owner must arrive before it is worth
 // asking. Where there is no such past both are 0: the owner loads the newest state.
 //
-// From the call on, Fresh may be 0 until Loaded is called.
+// For an owner that came when the Tail had begun, and has not loaded before, present is
+// where the Tail was then, and what happened before is read from the store.
 //
 // The store may compact the past at any time; then the owner asks again, for what comes
 // later than what it could not read. A Tail that does not replay need not have begun.
 func (s *Subscription) Begin(ctx context.Context, least int64) (past, present int64, err error) {
-	s.kept.Store(0)
 	if s.tail.replay <= 0 {
 		return 0, 0, nil
 	}
 	for {
-		if past, present, err = s.place(ctx); err != nil || past == 0 || least <= past {
-			return past, present, err
+		at, err := s.place(ctx)
+		if err != nil || at.past == 0 || least <= at.past && !at.late {
+			return at.past, at.present, err
 		}
-		if past, err = s.tail.begin(ctx, least, present); err != nil {
+		if past, err = s.tail.begin(ctx, max(least, at.past), at.present); err != nil {
 			return 0, 0, fmt.Errorf("kv: find the past of %s: %w", s.prefix, err)
 		}
-		if past == present {
+		if past == at.present {
 			return 0, 0, nil
+		}
+		if at.late {
+			err := s.fill(ctx, past, at.present)
+			switch {
+			case errors.Is(err, ErrCompacted):
+				least = past + 1
+				continue
+			case ctx.Err() != nil:
+				return 0, 0, fmt.Errorf("kv: read the past of %s: %w", s.prefix, ctx.Err())
+			case err != nil:
+				s.tail.logger.Warn("the past cannot be read", "prefix", s.prefix, "error", err)
+				return 0, 0, nil
+			}
 		}
 		s.mu.Lock()
 		lost := s.lost // the place, while its past was searched
 		s.mu.Unlock()
 		if !lost {
-			return past, present, nil
+			return past, at.present, nil
 		}
 	}
 }
 
+// beginning is where an owner can load: at a revision of the past, from which it comes to
+// the present. Both are 0 if there is no past.
+type beginning struct {
+	past, present int64
+	late          bool // what happened in between is not in the queue
+}
+
 // place waits until the Tail has begun and returns from where it has followed the
 // history without a gap, if that is the past.
-func (s *Subscription) place(ctx context.Context) (past, present int64, err error) {
+func (s *Subscription) place(ctx context.Context) (beginning, error) {
 	for t := s.tail; ; {
 		t.mu.Lock()
 		begun := t.begun
@@ -147,30 +168,77 @@ func (s *Subscription) place(ctx context.Context) (past, present int64, err erro
 		case <-begun:
 		case <-loading:
 		case <-ctx.Done():
-			return 0, 0, fmt.Errorf("kv: wait for the place of %s: %w", s.prefix, ctx.Err())
+			return beginning{}, fmt.Errorf("kv: wait for the place of %s: %w", s.prefix, ctx.Err())
 		}
-		if past, present, known := s.placeNow(); known {
-			return past, present, nil
+		if at, known := s.placeNow(); known {
+			return at, nil
 		}
 	}
 }
 
 // placeNow takes note that the owner knows of the loss that it loads for.
-func (s *Subscription) placeNow() (past, present int64, known bool) {
+func (s *Subscription) placeNow() (at beginning, known bool) {
 	t := s.tail
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || s.isLoaded() {
-		return 0, 0, true
+		return beginning{}, true
 	}
 	if s.since == unknown {
-		return 0, 0, false
+		return beginning{}, false
 	}
 	s.lost = false
-	if s.since > t.past {
-		return 0, 0, true
+	if s.since <= t.past {
+		return beginning{past: t.past, present: t.present}, true
 	}
-	return t.past, t.present, true
+	if low := max(t.origin, s.since-t.replay); s.loaded.Load() == 0 && low < s.since {
+		return beginning{past: low, present: s.since, late: true}, true
+	}
+	return beginning{}, true
+}
+
+// fillTimeout bounds reading the past of one subscription.
+const fillTimeout = 10 * time.Second
+
+// errMuch says that a past is too long to keep.
+var errMuch = errors.New("kv: too much has happened")
+
+// fill puts what happened from a revision of the past until since, from where on nothing
+// is missing, before what is in the queue. A loss meanwhile leaves the queue as it is.
+func (s *Subscription) fill(ctx context.Context, past, since int64) error {
+	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
+	defer cancel()
+	replacements := s.tail.store.Replacements()
+	batches, err := s.tail.readPart(ctx, s.prefix, past, since)
+	if err != nil {
+		return err
+	}
+	var bytes int64
+	for _, batch := range batches {
+		bytes += batch.bytes()
+	}
+	s.tail.mu.Lock()
+	defer s.tail.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.lost || s.closed:
+		return nil
+	case s.since != since || s.tail.store.Replacements() != replacements:
+		return ErrReplaced
+	case s.bytes+bytes > s.tail.queueBytes:
+		return errMuch
+	}
+	s.queue = append(batches, s.queue...)
+	s.bytes += bytes
+	s.queued += uint64(len(batches))
+	s.pending = revisions{}
+	for _, batch := range s.queue {
+		s.pending.push(batch.Revision)
+	}
+	s.setFirstLocked()
+	s.since = past
+	return nil
 }

@@ -78,8 +78,8 @@ func TestTailFindsThePast(t *testing.T) {
 				}
 				synctest.Wait() // until the past was delivered
 				late := tail.Subscribe("/registry/pods/")
-				if past, _ := begin(t, late, 0); past != 0 {
-					t.Errorf("who comes late is sent to %d", past)
+				if past, until := begin(t, late, 0); past != c.past || past > 0 && until != present {
+					t.Errorf("who comes late is sent from %d to %d", past, until)
 				}
 			})
 		})
@@ -364,6 +364,79 @@ func TestCatchUp(t *testing.T) {
 				}
 				if err := sub.Wait(t.Context(), 20_001); err != nil || sub.Fresh() < 20_001 {
 					t.Errorf("fresh up to %d, %v", sub.Fresh(), err)
+				}
+			})
+		})
+	}
+}
+
+// TestLateSubscriptionHasItsPast: who subscribes when the Tail has long begun gets, of
+// its prefix, what happened since a revision of the past, once and in order, as far as
+// the store has it and the Tail's own past reaches.
+func TestLateSubscriptionHasItsPast(t *testing.T) {
+	for _, c := range []struct {
+		name      string
+		replay    int64
+		compacted int64
+		least     int64
+		queue     int64
+		past      int64
+	}{
+		{name: "all", replay: 5000, past: 1},
+		{name: "bounded", replay: 20, past: 41 - 20},
+		{name: "from a revision on", replay: 5000, least: 30, past: 30},
+		{name: "compacted", replay: 5000, compacted: 25, past: 25},
+		{name: "too much for the queue", replay: 5000, queue: 300},
+		{name: "nothing is replayed", replay: 0},
+		{name: "nothing is left", replay: 5000, least: 41},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := kvtest.NewMemory()
+				for i := range 20 { // revisions 2 to 21
+					put(t, store, fmt.Sprintf("/registry/%s/a", []string{"pods", "nodes"}[i%2]), strconv.Itoa(i))
+				}
+				tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: c.replay, QueueBytes: c.queue})
+				runUntilEnd(t, tail.Run)
+				for i := range 20 { // revisions 22 to 41
+					put(t, store, fmt.Sprintf("/registry/%s/a", []string{"pods", "nodes"}[i%2]), strconv.Itoa(i))
+				}
+				if err := tail.Wait(t.Context(), 41); err != nil {
+					t.Fatal(err)
+				}
+				if c.compacted > 0 {
+					if err := store.Compact(c.compacted); err != nil {
+						t.Fatal(err)
+					}
+				}
+				sub := tail.Subscribe("/registry/pods/")
+				put(t, store, "/registry/pods/a", "new") // revision 42
+				past, present := begin(t, sub, c.least)
+				if past != c.past || past > 0 && present != 41 {
+					t.Fatalf("from %d to %d, want from %d", past, present, c.past)
+				}
+				if past == 0 {
+					past = 41
+				}
+				sub.Loaded(past)
+				var want, got []int64
+				for revision := past + 1; revision <= 42; revision++ {
+					if revision%2 == 0 {
+						want = append(want, revision)
+					}
+				}
+				for len(got) < len(want) {
+					batches, err := sub.Next(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					for _, batch := range batches {
+						got = append(got, batch.Revision)
+						sub.Applied(1)
+					}
+				}
+				if err := sub.Wait(t.Context(), 42); err != nil || !slices.Equal(got, want) {
+					t.Errorf("got %d, want %d, %v", got, want, err)
 				}
 			})
 		})

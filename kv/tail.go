@@ -81,10 +81,12 @@ type Tail struct {
 	// past is where the history began if it was before the store's revision, which
 	// was present then; else both are 0.
 	past, present int64
-	subs          map[string][]*Subscription
-	waiters       waiterHeap
-	cancel        context.CancelCauseFunc // ends the present watch; nil between watches
-	touched       []*Subscription         // scratch of routeLocked
+	// origin is where the present history began, that nothing is read from before.
+	origin  int64
+	subs    map[string][]*Subscription
+	waiters waiterHeap
+	cancel  context.CancelCauseFunc // ends the present watch; nil between watches
+	touched []*Subscription         // scratch of routeLocked
 }
 
 // TailStats counts what a Tail has received.
@@ -322,7 +324,7 @@ func (t *Tail) endWatch(cause error) {
 func (t *Tail) restart(revision, present int64, foreign bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.started = true
+	t.started, t.origin = true, revision
 	if revision < present {
 		t.past, t.present = revision, present
 	}

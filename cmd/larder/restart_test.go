@@ -10,10 +10,17 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	extensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	typedextensions "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/ptr"
 
 	"github.com/larder-io/larder/internal/proctest"
 )
@@ -104,4 +111,96 @@ func numbers(t *testing.T, client kubernetes.Interface, after string, count int)
 	case <-time.After(100 * time.Millisecond):
 		return got, nil
 	}
+}
+
+// TestCustomWatchGoesOnAfterRestart is TestWatchGoesOnAfterRestart for a custom resource,
+// whose cache is made when somebody asks for it. What was before the definition changed
+// is over: objects may be others since.
+func TestCustomWatchGoesOnAfterRestart(t *testing.T) {
+	p := serve(t, "--unsafe-no-fsync")
+	definition := &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: "numbers.example.com"},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: "example.com", Scope: apiextensionsv1.NamespaceScoped,
+			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "numbers", Kind: "Number"},
+			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true,
+				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{
+					Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"n": {Type: "integer"}},
+				}}}},
+		},
+	}
+	definitions := func() typedextensions.CustomResourceDefinitionInterface {
+		client, err := extensionsclient.NewForConfig(p.config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return client.ApiextensionsV1().CustomResourceDefinitions()
+	}
+	numbers := func() dynamic.ResourceInterface {
+		client, err := dynamic.NewForConfig(p.config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return client.Resource(schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "numbers"}).Namespace("default")
+	}
+	if _, err := definitions().Create(t.Context(), definition, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	number := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Number", "metadata": map[string]any{"name": "a"}, "n": int64(0)}}
+	var from string
+	proctest.Eventually(t, "the resource is served", func() error {
+		created, err := numbers().Create(t.Context(), number, metav1.CreateOptions{})
+		if err == nil {
+			number = created
+		}
+		return err
+	})
+	var want []string
+	for i := range 20 {
+		var err error
+		number.Object["n"] = int64(i + 1)
+		if number, err = numbers().Update(t.Context(), number, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if i == 4 {
+			from = number.GetResourceVersion()
+		} else if i > 4 {
+			want = append(want, number.GetResourceVersion())
+		}
+	}
+	p.Kill()
+	p.start()
+	p.awaitReady()
+	w, err := numbers().Watch(t.Context(), metav1.ListOptions{ResourceVersion: from})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	for i, version := range want {
+		event := <-w.ResultChan()
+		if got, ok := event.Object.(*unstructured.Unstructured); event.Type != watch.Modified || !ok || got.GetResourceVersion() != version {
+			t.Fatalf("event %d after %s: %v, want the one of %s", i, from, event, version)
+		}
+	}
+
+	if definition, err = definitions().Get(t.Context(), definition.Name, metav1.GetOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	definition.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["n"] = apiextensionsv1.JSONSchemaProps{Type: "integer", Minimum: ptr.To(0.0)}
+	if _, err := definitions().Update(t.Context(), definition, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	for range w.ResultChan() { // ends when something else serves the definition
+	}
+	proctest.Eventually(t, "what was before the change is over", func() error {
+		w, err := numbers().Watch(t.Context(), metav1.ListOptions{ResourceVersion: from})
+		if err != nil {
+			return err
+		}
+		defer w.Stop()
+		if event := <-w.ResultChan(); event.Type != watch.Error || !apierrors.IsResourceExpired(apierrors.FromObject(event.Object)) {
+			return fmt.Errorf("%v", event)
+		}
+		return nil
+	})
 }
