@@ -29,6 +29,7 @@ type codec struct {
 	storage     runtime.Codec
 	versioner   storage.Versioner
 	transformer value.Transformer
+	encrypted   bool // values may be: transformer is no formality
 	scheme      *runtime.Scheme
 	convertor   runtime.ObjectConvertor // shares memory between in and out
 	canonical   schema.GroupVersionKind

@@ -20,7 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
-	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
+	"k8s.io/apiserver/pkg/storage/value"
 	clientcache "k8s.io/client-go/tools/cache"
 
 	"github.com/larder-io/larder/cache"
@@ -85,16 +85,17 @@ func (r *Registry) NewCustom(config CustomConfig) (*Custom, error) {
 		custom:        true,
 		codec: &codec{
 			versioner:   storage.APIObjectVersioner{},
-			transformer: identity.NewEncryptCheckTransformer(),
 			untyped:     true,
 			newFunc:     func() runtime.Object { return &unstructured.Unstructured{} },
 			newListFunc: func() runtime.Object { return &unstructured.UnstructuredList{} },
 			attrs:       c.attrs,
 		},
 	}
+	var transformer value.Transformer
 	if t := r.config.Transformers; t != nil {
-		c.codec.transformer = t.TransformerForResource(config.GroupResource)
+		transformer = t.TransformerForResource(config.GroupResource)
 	}
+	c.codec.transformer, c.codec.encrypted = bound(transformer)
 	var err error
 	if c.layout, err = newLayout(r.config.Prefix, c.prefix()); err != nil {
 		return nil, err

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
@@ -448,9 +449,9 @@ func (r *Resource) listStored(ctx context.Context, read listing, dst []*cache.Ob
 // take appends what q selects of items and returns the index of the item that
 // filled the page, -1 if none did.
 func (r *Resource) take(ctx context.Context, out *Listing, q ListRequest, before int, items []kv.Item) (int, error) {
+	object := r.decoded(ctx, items)
 	for i, item := range items {
-		rest := r.layout.rest(item.Key)
-		o := r.codec.ingest(ctx, r.schema, item.Key, rest, item.Value, item.Revision)
+		o := object(i)
 		switch {
 		case o.Err() == nil:
 		case !deletesUnread():
@@ -469,6 +470,29 @@ func (r *Resource) take(ctx context.Context, out *Listing, q ListRequest, before
 		}
 	}
 	return -1, nil
+}
+
+// decoded returns what makes the object of each item: in the order of asking, or all at
+// once beforehand where a service has to be asked for keys.
+func (r *Resource) decoded(ctx context.Context, items []kv.Item) func(i int) *cache.Object {
+	decode := func(i int) *cache.Object {
+		item := items[i]
+		return r.codec.ingest(ctx, r.schema, item.Key, r.layout.rest(item.Key), item.Value, item.Revision)
+	}
+	if !r.codec.encrypted {
+		return decode
+	}
+	objects := make([]*cache.Object, len(items))
+	var group errgroup.Group
+	group.SetLimit(decryptWorkers)
+	for i := range items {
+		group.Go(func() error {
+			objects[i] = decode(i)
+			return nil
+		})
+	}
+	_ = group.Wait() // none fails
+	return func(i int) *cache.Object { return objects[i] }
 }
 
 // listStoredOne reads one key at an exact revision, or now.

@@ -90,6 +90,10 @@ type Config struct {
 	// AuditInterval is how often each cache is compared with the store; 0 is never.
 	AuditInterval time.Duration
 
+	// LoadPatience is how long after Run has begun WaitReady waits for caches that do
+	// not load; 0 means 40 seconds.
+	LoadPatience time.Duration
+
 	// Logger tells of what the caches meet; nil discards.
 	Logger *slog.Logger
 
@@ -135,6 +139,10 @@ type Registry struct {
 	budgets   *budgets
 	planner   *transcode.Planner
 	customs   customs
+
+	// patience ends, by impatient, when caches are waited for no longer.
+	patience  context.Context
+	impatient context.CancelFunc
 }
 
 type endpointKey struct {
@@ -153,6 +161,7 @@ func New(config Config) (*Registry, error) {
 		endpoints: make(map[endpointKey]*Endpoint),
 		planner:   newPlanner(),
 	}
+	r.patience, r.impatient = context.WithCancel(context.Background())
 	var err error
 	if r.options, err = newOptions(r); err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
@@ -222,6 +231,9 @@ func (c *Config) setDefaults() {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
+	if c.LoadPatience == 0 {
+		c.LoadPatience = 40 * time.Second
+	}
 	if c.EventTTL == 0 {
 		c.EventTTL = time.Hour
 	}
@@ -245,20 +257,44 @@ func (r *Registry) Run(ctx context.Context) error {
 	}
 	audits := auditor{resources: r.options.resources, customs: &r.customs, interval: r.config.AuditInterval, logger: r.config.Logger}
 	group.Go(func() error { return audits.run(inner) })
+	group.Go(func() error {
+		err := leaveAlone(inner, r.config.LoadPatience)
+		if err == nil {
+			r.impatient()
+		}
+		return err
+	})
 	if err := group.Wait(); ctx.Err() == nil {
 		return err
 	}
 	return nil
 }
 
-// WaitReady blocks until every cache has loaded.
+// WaitReady blocks until every cache has loaded, or for a while: one that hangs must not
+// hold up the others for good. What has not loaded by then answers as soon as it has, and
+// [Registry.Late] names it.
 func (r *Registry) WaitReady(ctx context.Context) error {
+	patient, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(r.patience, cancel)()
 	for _, res := range r.options.resources {
-		if err := res.WaitReady(ctx); err != nil {
+		err := res.WaitReady(patient)
+		if err != nil && (ctx.Err() != nil || r.patience.Err() == nil) {
 			return fmt.Errorf("registry: %s: %w", res.GroupResource, err)
 		}
 	}
 	return nil
+}
+
+// Late lists the resources whose caches have not loaded yet.
+func (r *Registry) Late() []schema.GroupResource {
+	var late []schema.GroupResource
+	for _, res := range r.options.resources {
+		if !res.Ready() {
+			late = append(late, res.GroupResource)
+		}
+	}
+	return late
 }
 
 // Progress says how far the caches have loaded.

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
-	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 	clientcache "k8s.io/client-go/tools/cache"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
@@ -149,7 +148,6 @@ func newCodec(config resourceConfig) (*codec, error) {
 	c := &codec{
 		storage:     config.Config.Codec,
 		versioner:   storage.APIObjectVersioner{},
-		transformer: config.Config.Transformer,
 		scheme:      config.Scheme,
 		canonical:   config.Canonical,
 		newFunc:     config.NewFunc,
@@ -160,9 +158,7 @@ func newCodec(config resourceConfig) (*codec, error) {
 		shapes:        newShapes(config.GroupResource),
 		planner:       config.Registry.planner,
 	}
-	if c.transformer == nil {
-		c.transformer = identity.NewEncryptCheckTransformer()
-	}
+	c.transformer, c.encrypted = bound(config.Config.Transformer)
 	if c.scheme == nil {
 		c.scheme = legacyscheme.Scheme
 	}
@@ -199,14 +195,18 @@ func (r *Resource) addCache(config resourceConfig) error {
 	if r.Hub, err = watch.New(watch.Config{Cache: r.Cache}); err != nil {
 		return err
 	}
-	r.Feed, err = cache.NewFeed(cache.FeedConfig{
+	feed := cache.FeedConfig{
 		Store:  r.store,
 		Sub:    r.sub,
 		Cache:  r.Cache,
 		Prefix: r.layout.root,
 		Since:  config.Since,
 		Logger: config.Registry.config.Logger,
-	})
+	}
+	if r.codec.encrypted {
+		feed.Workers = decryptWorkers
+	}
+	r.Feed, err = cache.NewFeed(feed)
 	return err
 }
 

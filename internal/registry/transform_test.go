@@ -2,18 +2,26 @@ package registry_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"sync"
 	"testing"
+	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
 	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
 
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/kv/kvtest"
 )
 
 // TestEncryptionAtRest encrypts the resources that it is told to, and never the
@@ -49,5 +57,66 @@ func TestEncryptionAtRest(t *testing.T) {
 	got, err := other.Client.CoreV1().Secrets("default").Get(t.Context(), "s", metav1.GetOptions{})
 	if err != nil || string(got.Data["k"]) != "v" {
 		t.Errorf("read by another server: %v, %v", got, err)
+	}
+}
+
+// deaf is a transformer that hangs whatever it is told, until it is let go.
+type deaf struct {
+	value.Transformer
+	released chan struct{}
+}
+
+// TransformFromStorage implements value.Transformer.
+func (d deaf) TransformFromStorage(ctx context.Context, data []byte, dataCtx value.Context) ([]byte, bool, error) {
+	<-d.released
+	return d.Transformer.TransformFromStorage(ctx, data, dataCtx)
+}
+
+// TestOneCacheDoesNotHoldUpTheOthers: while the secrets hang, the registry is ready,
+// reads and writes of other resources and access rules are answered, and secrets are
+// answered that it is too early. They are there as soon as they are loaded.
+func TestOneCacheDoesNotHoldUpTheOthers(t *testing.T) {
+	const prefix = "k8s:enc:test:v1:key:"
+	released := make(chan struct{})
+	release := sync.OnceFunc(func() { close(released) })
+	secrets := schema.GroupResource{Resource: "secrets"}
+	plain := identity.NewEncryptCheckTransformer()
+	inner := value.NewPrefixTransformers(errors.New("no key"), value.PrefixTransformer{Prefix: []byte(prefix), Transformer: plain})
+	store := kvtest.NewMemory()
+	store.PutAll(map[string][]byte{"/registry/secrets/default/s": []byte(prefix + `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s","namespace":"default"}}`)})
+	s := registrytest.New(t, store, func(c *registry.Config) {
+		c.LoadPatience = time.Second
+		c.Transformers = encryptionconfig.StaticTransformers{secrets: deaf{inner, released}}
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return store.Run(ctx) })
+	group.Go(func() error { return s.Registry.Run(ctx) })
+	defer func() { cancel(); _ = group.Wait() }()
+	defer release()
+	if err := s.Registry.WaitReady(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if late := s.Registry.Late(); len(late) != 1 || late[0] != secrets {
+		t.Errorf("late: %v", late)
+	}
+	list := func(gvr schema.GroupVersionResource) error {
+		_, err := s.Registry.Endpoint(gvr, "").View.Resource.List(t.Context(), registry.ListRequest{}, nil)
+		return err
+	}
+	for _, gvr := range []schema.GroupVersionResource{
+		corev1.SchemeGroupVersion.WithResource("pods"), rbacv1.SchemeGroupVersion.WithResource("clusterroles"), rbacv1.SchemeGroupVersion.WithResource("rolebindings"),
+	} {
+		if err := list(gvr); err != nil {
+			t.Errorf("%v: %v", gvr, err)
+		}
+	}
+	if err := list(corev1.SchemeGroupVersion.WithResource("secrets")); !apierrors.IsTooManyRequests(err) {
+		t.Errorf("secrets: %v", err)
+	}
+	release()
+	proctest.Eventually(t, "secrets are listed", func() error { return list(corev1.SchemeGroupVersion.WithResource("secrets")) })
+	if late := s.Registry.Late(); len(late) != 0 {
+		t.Errorf("still late: %v", late)
 	}
 }

@@ -36,6 +36,7 @@ type Server struct {
 	id       *identity
 	listener net.Listener
 	store    *kv.Etcd
+	serving  time.Time // when it began
 	parts    parts
 }
 
@@ -169,6 +170,7 @@ type parts struct {
 
 // startLayers runs what serves. Requests wait until the caches have loaded.
 func (s *Server) startLayers(ctx context.Context) {
+	s.serving = time.Now()
 	s.layers.start(ctx, "registry", s.parts.registry.Run)
 	s.layers.start(ctx, "extensions", s.parts.extensions.Run)
 	if s.parts.flow != nil {
@@ -215,9 +217,14 @@ func (s *Server) awaitStore(ctx context.Context) error {
 func (s *Server) awaitReady(ctx context.Context) error {
 	p := &s.parts
 	<-p.following
-	for kind, ok := range p.informers.WaitForCacheSync(ctx.Done()) {
-		if !ok {
+	bounded, cancel := context.WithDeadline(ctx, s.serving.Add(readyPatience))
+	defer cancel()
+	for kind, ok := range p.informers.WaitForCacheSync(bounded.Done()) {
+		switch {
+		case ctx.Err() != nil:
 			return fmt.Errorf("server: informer of %v: %w", kind, context.Cause(ctx))
+		case !ok:
+			s.progress.printf("late: what is kept of %v is not complete yet", kind)
 		}
 	}
 	p.admission.Open()
@@ -226,8 +233,11 @@ func (s *Server) awaitReady(ctx context.Context) error {
 	}
 	select {
 	case <-p.auth.NodeSynced():
-	case <-ctx.Done():
-		return fmt.Errorf("server: %w", context.Cause(ctx))
+	case <-bounded.Done():
+		if ctx.Err() != nil {
+			return fmt.Errorf("server: %w", context.Cause(ctx))
+		}
+		s.progress.printf("late: the node authorizer has not seen all pods yet")
 	}
 	s.ready.synced.Store(true)
 	if err := p.bootstrap.WaitReady(ctx); err != nil {
@@ -243,7 +253,12 @@ func (s *Server) awaitReady(ctx context.Context) error {
 	return nil
 }
 
-// awaitLoaded blocks until every cache mirrors the store.
+// readyPatience is how long after the server began to serve /readyz is red because of
+// resources that cannot be loaded: as long as kube-apiserver waits for its storage
+// (apiserver pkg/server/storage_readiness_hook.go).
+const readyPatience = time.Minute
+
+// awaitLoaded blocks until every cache mirrors the store, but for those that take too long.
 func (s *Server) awaitLoaded(ctx context.Context) error {
 	following, stop := context.WithCancel(ctx)
 	loaded, told := make(chan struct{}), make(chan struct{})
@@ -260,6 +275,9 @@ func (s *Server) awaitLoaded(ctx context.Context) error {
 	}
 	close(loaded)
 	<-told // its last word comes before the next line
+	if late := s.parts.registry.Late(); len(late) > 0 {
+		s.progress.printf("late: not loaded yet, and served once they are: %v", late)
+	}
 	s.ready.loaded.Store(true)
 	return nil
 }
