@@ -7,7 +7,9 @@
 // directory and its lock, makes the certificates, keys and kubeconfig that are
 // missing, listens, opens the store, loads the caches, serves, and has the
 // bootstrap write what every cluster has: the system namespaces, the kubernetes
-// service and its endpoints, the RBAC roles. Only then does /readyz say 200.
+// service and its endpoints, the RBAC roles. Only then does /readyz say 200. A
+// resource that cannot be loaded, because what holds its keys hangs, is waited for
+// no longer than a minute, and served once it is loaded.
 //
 // When its context ends Run turns /readyz red, serves on for the shutdown delay,
 // lets requests in flight finish and watches end, and closes the store last, so
