@@ -72,6 +72,8 @@ type Auth struct {
 	ClientCA dynamiccertificates.CAContentProvider
 	// RequestHeader says how a front proxy names the user; nil if none may.
 	RequestHeader *authenticatorfactory.RequestHeaderConfig
+	// RBAC says that RBAC is among the authorizers.
+	RBAC bool
 	// AnonymousByPath says that not every path can be asked for without a credential.
 	AnonymousByPath bool
 

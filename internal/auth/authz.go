@@ -91,7 +91,7 @@ func (a *Auth) loadAuthorizer(ctx context.Context, c Config) error {
 	if err := made.fill(ctx); err != nil {
 		return err
 	}
-	a.chain, a.graph = made, made.graph
+	a.chain, a.graph, a.RBAC = made, made.graph, made.decisions != nil
 	a.Authorizer, a.RuleResolver, a.Gate = made, made, gate{made}
 	return nil
 }

@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"path"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -16,29 +17,32 @@ import (
 
 const masterLeases = "/masterleases"
 
-// leases tells which API servers of the cluster are alive: one record per address,
+// Leases tells which API servers of the cluster are alive: one record per address,
 // which expires unless its server refreshes it. The records are kube-apiserver's
 // (kubernetes pkg/controlplane/reconcilers/lease.go), so that servers of both make
 // one set of endpoints.
-type leases struct {
+type Leases struct {
 	storage storage.Interface
 	ttl     time.Duration
+
+	mu      sync.Mutex
+	written map[string]string // by address, the revision of this server's last refresh
 }
 
-var _ reconcilers.Leases = (*leases)(nil)
+var _ reconcilers.Leases = (*Leases)(nil)
 
 // Leases returns the records of the API servers alive, with which the endpoints of
 // the kubernetes service are reconciled. A record expires ttl after its refresh.
-func (r *Registry) Leases(ttl time.Duration) (reconcilers.Leases, error) {
+func (r *Registry) Leases(ttl time.Duration) (*Leases, error) {
 	s, err := r.options.plain(api.Resource("apiServerIPInfo"), api.Resource("apiServerIPInfo"), &api.Endpoints{}, masterLeases)
 	if err != nil {
 		return nil, err
 	}
-	return &leases{storage: s, ttl: ttl}, nil
+	return &Leases{storage: s, ttl: ttl, written: make(map[string]string)}, nil
 }
 
 // ListLeases returns the addresses of all servers alive.
-func (l *leases) ListLeases() ([]string, error) {
+func (l *Leases) ListLeases() ([]string, error) {
 	list := &corev1.EndpointsList{}
 	err := l.storage.GetList(context.Background(), masterLeases, storage.ListOptions{
 		ResourceVersion:      "0",
@@ -59,7 +63,7 @@ func (l *leases) ListLeases() ([]string, error) {
 }
 
 // UpdateLease adds or refreshes the record of ip.
-func (l *leases) UpdateLease(ip string) error {
+func (l *Leases) UpdateLease(ip string) error {
 	refresh := func(input runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
 		record := input.(*corev1.Endpoints)
 		record.Subsets = []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: ip}}}}
@@ -68,15 +72,34 @@ func (l *leases) UpdateLease(ip string) error {
 		ttl := uint64(l.ttl / time.Second)
 		return record, &ttl, nil
 	}
-	return l.storage.GuaranteedUpdate(context.Background(), l.key(ip), &corev1.Endpoints{}, true, nil, refresh, nil)
+	record := &corev1.Endpoints{}
+	if err := l.storage.GuaranteedUpdate(context.Background(), l.key(ip), record, true, nil, refresh, nil); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.written[ip] = record.ResourceVersion
+	return nil
+}
+
+// Foreign reports whether there is a record of ip that another server refreshed last: one
+// at the same address, or this one in a former life.
+func (l *Leases) Foreign(ip string) (bool, error) {
+	record := &corev1.Endpoints{}
+	if err := l.storage.Get(context.Background(), l.key(ip), storage.GetOptions{IgnoreNotFound: true}, record); err != nil {
+		return false, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return record.ResourceVersion != "" && record.ResourceVersion != l.written[ip], nil
 }
 
 // RemoveLease removes the record of ip.
-func (l *leases) RemoveLease(ip string) error {
+func (l *Leases) RemoveLease(ip string) error {
 	return l.storage.Delete(context.Background(), l.key(ip), &corev1.Endpoints{}, nil, rest.ValidateAllObjectFunc, nil, storage.DeleteOptions{})
 }
 
 // Destroy has nothing to release.
-func (l *leases) Destroy() {}
+func (l *Leases) Destroy() {}
 
-func (l *leases) key(ip string) string { return path.Join(masterLeases, ip) }
+func (l *Leases) key(ip string) string { return path.Join(masterLeases, ip) }

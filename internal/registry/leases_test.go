@@ -49,9 +49,27 @@ func TestLeases(t *testing.T) {
 		update("192.0.2.1")
 		time.Sleep(10 * time.Second)
 		want("192.0.2.1")
+		foreign := func(ip string, want bool) {
+			t.Helper()
+			if got, err := l.Foreign(ip); got != want || err != nil {
+				t.Errorf("%s is another's: %v, %v, want %v", ip, got, err, want)
+			}
+		}
+		foreign("192.0.2.1", false)
+		other, err := newPlain(t, store).Leases(15 * time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := other.UpdateLease("192.0.2.1"); err != nil {
+			t.Fatal(err)
+		}
+		foreign("192.0.2.1", true)
+		update("192.0.2.1")
+		foreign("192.0.2.1", false)
 		if err := l.RemoveLease("192.0.2.1"); err != nil {
 			t.Fatal(err)
 		}
+		foreign("192.0.2.1", false)
 		want()
 		if err := l.RemoveLease("192.0.2.1"); !storage.IsNotFound(err) {
 			t.Errorf("RemoveLease again: %v", err)

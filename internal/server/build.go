@@ -74,7 +74,7 @@ func (s *Server) build(ctx context.Context) (err error) {
 	}
 	p.bootstrap, err = bootstrap.New(bootstrap.Config{
 		Registry: p.registry, Client: p.client, Informers: p.informers,
-		PublicAddress: s.id.advertise, PublicPort: s.config.Serving.Port, Trust: p.auth.Trust(),
+		PublicAddress: s.id.advertise, PublicPort: s.config.Serving.Port, Trust: p.auth.Trust(), RBAC: p.auth.RBAC,
 	})
 	if err != nil {
 		return err

@@ -14,7 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust"
+	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 	flowcontrolrest "k8s.io/kubernetes/pkg/registry/flowcontrol/rest"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 	schedulingrest "k8s.io/kubernetes/pkg/registry/scheduling/rest"
@@ -36,10 +38,19 @@ type Config struct {
 	// kube-node-lease and default.
 	SystemNamespaces []string
 
+	// RBAC makes its roles and bindings.
+	RBAC bool
+
 	// PublicAddress and PublicPort are where others reach this server. Without an
 	// address that they could reach, no endpoints are published.
 	PublicAddress net.IP
 	PublicPort    int
+
+	// EndpointReconciler says how this server enters itself into the endpoints of the
+	// kubernetes service; "" means by leases. Instances is the number of servers, for
+	// reconcilers.MasterCountReconcilerType; 0 means 1.
+	EndpointReconciler reconcilers.Type
+	Instances          int
 
 	// Trust is what other API servers are told of who is accepted here.
 	Trust clusterauthenticationtrust.ClusterAuthenticationInfo
@@ -54,6 +65,12 @@ type Config struct {
 	// 15 s. EndpointInterval is how often they are refreshed; 0 means 10 s.
 	EndpointTTL      time.Duration
 	EndpointInterval time.Duration
+
+	// Grace is how long the server is not ready for want of a namespace or the kubernetes
+	// service that cannot be made; 0 means 5 s. RetryInterval is how often it is tried
+	// after that; 0 means 10 s.
+	Grace         time.Duration
+	RetryInterval time.Duration
 
 	// RepairInterval is how often service addresses and ports are compared with
 	// the services; 0 means 3 minutes.
@@ -80,6 +97,18 @@ func (c *Config) setDefaults() {
 	}
 	if c.EndpointInterval == 0 {
 		c.EndpointInterval = 10 * time.Second
+	}
+	if c.EndpointReconciler == "" {
+		c.EndpointReconciler = reconcilers.LeaseEndpointReconcilerType
+	}
+	if c.Instances == 0 {
+		c.Instances = 1
+	}
+	if c.Grace == 0 {
+		c.Grace = 5 * time.Second
+	}
+	if c.RetryInterval == 0 {
+		c.RetryInterval = 10 * time.Second
 	}
 	if c.RepairInterval == 0 {
 		c.RepairInterval = 3 * time.Minute
@@ -136,7 +165,9 @@ func New(config Config) (*Bootstrap, error) {
 	b.add("bootstrap-controller", service.run)
 	b.add("start-cluster-authentication-info-controller", b.keepTrust(namespaces.ready))
 	b.add("start-legacy-token-tracking-controller", b.keepTokenTracking(namespaces.ready))
-	b.add(rbacrest.PostStartHookName, once(b.ensureRBAC))
+	if config.RBAC {
+		b.add(rbacrest.PostStartHookName, once(b.ensureRBAC))
+	}
 	b.add(schedulingrest.PostStartHookName, once(b.ensurePriorityClasses))
 	b.add(flowcontrolrest.PostStartHookName, b.keepFlowControl)
 	return b, nil
@@ -204,6 +235,26 @@ func (b *Bootstrap) Stop() { b.service.stop() }
 
 // patience is how long a hook tries before it gives up, as upstream's do.
 const patience = 30 * time.Second
+
+// persevere calls work until it succeeds, as upstream's controllers do. What is in its way
+// may itself wait for this server, a webhook for one: so ready is called after Grace at
+// the latest. It returns false if ctx ended first.
+func (c *Config) persevere(ctx context.Context, ready func(), what string, work func(context.Context) error) bool {
+	err := retry(ctx, c.Grace, work)
+	for ; err != nil && ctx.Err() == nil; err = work(ctx) {
+		klog.ErrorS(err, "Cannot make what a cluster needs, trying again", "what", what, "interval", c.RetryInterval)
+		ready()
+		select {
+		case <-ctx.Done():
+		case <-time.After(c.RetryInterval):
+		}
+	}
+	if ctx.Err() != nil {
+		return false
+	}
+	ready()
+	return true
+}
 
 // retry calls work until it succeeds, ever more slowly, for at most limit, and then
 // returns its last error.

@@ -44,7 +44,8 @@ func start(t *testing.T, s *registrytest.Server, change func(*bootstrap.Config))
 	config := bootstrap.Config{
 		Registry: s.Registry, Client: s.Client, Informers: s.Informers,
 		PublicAddress: net.IPv4(192, 0, 2, 7), PublicPort: 6443,
-		EndpointInterval: 10 * time.Millisecond,
+		EndpointInterval: 10 * time.Millisecond, RBAC: true,
+		Grace: time.Second, RetryInterval: 10 * time.Millisecond,
 	}
 	if change != nil {
 		change(&config)

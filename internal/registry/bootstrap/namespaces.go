@@ -18,10 +18,9 @@ const namespaceInterval = time.Minute
 // keepNamespaces does the work of kubernetes
 // pkg/controlplane/controller/systemnamespaces.
 func (b *Bootstrap) keepNamespaces(ctx context.Context, ready func()) error {
-	if err := retry(ctx, patience, b.ensureNamespaces); err != nil {
-		return err
+	if !b.config.persevere(ctx, ready, "system namespaces", b.ensureNamespaces) {
+		return ctx.Err()
 	}
-	ready()
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := b.ensureNamespaces(ctx); err != nil && ctx.Err() == nil {
 			klog.ErrorS(err, "Cannot keep the system namespaces")

@@ -181,12 +181,18 @@ func newReconciler(config *Config) (reconcilers.EndpointReconciler, error) {
 	if ip := config.PublicAddress; ip == nil || ip.IsLoopback() || ip.IsUnspecified() {
 		return reconcilers.NewNoneEndpointReconciler(), nil
 	}
+	adapter := reconcilers.NewEndpointsAdapter(config.Client.CoreV1(), config.Client.DiscoveryV1())
+	switch config.EndpointReconciler {
+	case reconcilers.NoneEndpointReconcilerType:
+		return reconcilers.NewNoneEndpointReconciler(), nil
+	case reconcilers.MasterCountReconcilerType:
+		return reconcilers.NewMasterCountEndpointReconciler(config.Instances, adapter), nil
+	}
 	leases, err := config.Registry.Leases(config.EndpointTTL)
 	if err != nil {
 		return nil, err
 	}
-	adapter := reconcilers.NewEndpointsAdapter(config.Client.CoreV1(), config.Client.DiscoveryV1())
-	return reconcilers.NewLeaseEndpointReconciler(adapter, leases), nil
+	return newConsiderate(reconcilers.NewLeaseEndpointReconciler(adapter, leases), adapter, leases, config.EndpointTTL), nil
 }
 
 func (s *kubernetesService) run(ctx context.Context, ready func()) error {
@@ -199,13 +205,12 @@ func (s *kubernetesService) run(ctx context.Context, ready func()) error {
 		return ctx.Err()
 	}
 	s.withdrawStale()
-	if err := retry(ctx, patience, s.ensureService); err != nil {
-		return err
+	if !s.config.persevere(ctx, ready, "kubernetes service", s.ensureService) {
+		return ctx.Err()
 	}
-	ready()
 	// The controller makes the service if the informer does not know it.
-	if err := retry(ctx, patience, seen(s.informer, metav1.NamespaceDefault+"/"+serviceName)); err != nil {
-		return err
+	if err := retry(ctx, s.config.Grace, seen(s.informer, metav1.NamespaceDefault+"/"+serviceName)); err != nil && ctx.Err() == nil {
+		klog.ErrorS(err, "Keeping the kubernetes service, which is not known yet")
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -1,0 +1,309 @@
+package bootstrap_test
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
+
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/registry/bootstrap"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+// stock keeps the endpoints of the kubernetes service as a stock kube-apiserver does, with
+// upstream's reconciler, whenever the test tells it to.
+type stock struct {
+	t     *testing.T
+	ip    net.IP
+	ports []corev1.EndpointPort
+	reconcilers.EndpointReconciler
+}
+
+func newStock(t *testing.T, s *registrytest.Server, ip net.IP, port int32) *stock {
+	t.Helper()
+	leases, err := s.Registry.Leases(15 * time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &stock{
+		t: t, ip: ip, ports: []corev1.EndpointPort{{Name: "https", Protocol: corev1.ProtocolTCP, Port: port}},
+		EndpointReconciler: reconcilers.NewLeaseEndpointReconciler(
+			reconcilers.NewEndpointsAdapter(s.Client.CoreV1(), s.Client.DiscoveryV1()), leases),
+	}
+}
+
+// turn is what a stock server does every ten seconds.
+func (s *stock) turn() {
+	s.t.Helper()
+	if err := s.ReconcileEndpoints("kubernetes", s.ip, s.ports, false); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// stop may find that another server was faster.
+func (s *stock) stop() {
+	s.t.Helper()
+	s.StopReconciling()
+	if err := s.RemoveEndpoints("kubernetes", s.ip, s.ports); err != nil && !apierrors.IsConflict(err) {
+		s.t.Fatal(err)
+	}
+}
+
+// where are the kubernetes service's endpoints, as Endpoints and as EndpointSlices tell.
+func where(t *testing.T, s *registrytest.Server) []string {
+	t.Helper()
+	endpoints, err := s.Client.CoreV1().Endpoints("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		return []string{err.Error()}
+	}
+	slice, err := s.Client.DiscoveryV1().EndpointSlices("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var out, sliced []string
+	for _, subset := range endpoints.Subsets {
+		for _, address := range subset.Addresses {
+			out = append(out, fmt.Sprintf("%s:%d", address.IP, subset.Ports[0].Port))
+		}
+	}
+	for _, e := range slice.Endpoints {
+		sliced = append(sliced, fmt.Sprintf("%s:%d", e.Addresses[0], *slice.Ports[0].Port))
+	}
+	if !slices.Equal(out, sliced) {
+		return []string{fmt.Sprintf("%v, sliced %v", out, sliced)}
+	}
+	return out
+}
+
+func eventuallyWhere(t *testing.T, s *registrytest.Server, want ...string) {
+	t.Helper()
+	proctest.Eventually(t, fmt.Sprintf("endpoints are %v", want), func() error {
+		if got := where(t, s); !slices.Equal(got, want) {
+			return fmt.Errorf("they are %v", got)
+		}
+		return nil
+	})
+}
+
+// turns returns a function that waits until the servers on store have looked at the
+// leases some times more: until they have had turns.
+func turns(t *testing.T, store *kvtest.Memory) func() {
+	var seen atomic.Int64
+	store.SetHook(func(op, key string) error {
+		if op == "list" && strings.HasPrefix(key, "/registry/masterleases") {
+			seen.Add(1)
+		}
+		return nil
+	})
+	return func() {
+		t.Helper()
+		until := seen.Load() + 5
+		proctest.Eventually(t, "the server has had its turns", func() error {
+			if now := seen.Load(); now < until {
+				return fmt.Errorf("%d of %d", now, until)
+			}
+			return nil
+		})
+	}
+}
+
+var (
+	here  = net.IPv4(192, 0, 2, 7) // as in start
+	there = net.IPv4(192, 0, 2, 8)
+)
+
+// A server that starts and stops beside a stock one at another port, on the same machine
+// or another, leaves the kubernetes service, its endpoints and the leases as they were.
+func TestSiblingAtAnotherPort(t *testing.T) {
+	for name, ip := range map[string]net.IP{"at the same address": here, "at another address": there} {
+		t.Run(name, func(t *testing.T) {
+			store := kvtest.NewMemory()
+			first := registrytest.New(t, store)
+			_, stop := run(t, first, func(c *bootstrap.Config) { c.PublicAddress = nil }) // as stock makes its objects
+			stop()
+			sibling := newStock(t, first, ip, 35443)
+			sibling.turn()
+			before := dump(t, store)
+
+			await := turns(t, store)
+			b, end := run(t, registrytest.New(t, store), nil)
+			await()
+			if got, want := where(t, first), []string{ip.String() + ":35443"}; !slices.Equal(got, want) {
+				t.Errorf("beside it the endpoints are %v, want %v", got, want)
+			}
+			b.Stop()
+			end()
+			if diff := cmp.Diff(before, dump(t, store)); diff != "" {
+				t.Errorf("a server came and went and left changes:\n%s", diff)
+			}
+			sibling.turn()
+			if got, want := where(t, first), []string{ip.String() + ":35443"}; !slices.Equal(got, want) {
+				t.Errorf("after it the endpoints are %v, want %v", got, want)
+			}
+		})
+	}
+}
+
+// At the same port, servers stand beside each other.
+func TestSiblingAtTheSamePort(t *testing.T) {
+	s := registrytest.New(t, nil)
+	b, _ := run(t, s, nil)
+	eventuallyWhere(t, s, "192.0.2.7:6443")
+	sibling := newStock(t, s, there, 6443)
+	sibling.turn()
+	eventuallyWhere(t, s, "192.0.2.7:6443", "192.0.2.8:6443")
+	b.Stop()
+	eventuallyWhere(t, s, "192.0.2.8:6443")
+}
+
+// A server that kept out enters once the others are gone, with its own port.
+func TestSiblingLeaves(t *testing.T) {
+	store := kvtest.NewMemory()
+	await := turns(t, store)
+	s := registrytest.New(t, store)
+	sibling := newStock(t, s, there, 35443)
+	start(t, s, nil)
+	proctest.Eventually(t, "stock enters first", func() error {
+		return sibling.ReconcileEndpoints("kubernetes", there, sibling.ports, true)
+	})
+	await()
+	eventuallyWhere(t, s, "192.0.2.8:35443")
+	sibling.stop()
+	eventuallyWhere(t, s, "192.0.2.7:6443")
+}
+
+// A stock server that comes later to the same address keeps the port that it finds. When
+// the first goes, it publishes its own with its next turn.
+func TestSiblingStays(t *testing.T) {
+	s := registrytest.New(t, nil)
+	b, end := run(t, s, nil)
+	eventuallyWhere(t, s, "192.0.2.7:6443")
+	sibling := newStock(t, s, here, 35443)
+	sibling.turn()
+	eventuallyWhere(t, s, "192.0.2.7:6443")
+	b.Stop()
+	end()
+	proctest.Eventually(t, "stock publishes its port", func() error {
+		sibling.turn()
+		if got := where(t, s); !slices.Equal(got, []string{"192.0.2.7:35443"}) {
+			return fmt.Errorf("the endpoints are %v", got)
+		}
+		return nil
+	})
+}
+
+// Two servers at one address and two ports that start together agree on one of them.
+func TestSiblingsAtOnce(t *testing.T) {
+	store := kvtest.NewMemory()
+	await := turns(t, store)
+	first, second := registrytest.New(t, store), registrytest.New(t, store)
+	a, _ := start(t, first, nil)
+	b, _ := start(t, second, func(c *bootstrap.Config) { c.PublicPort = 6444 })
+	wait(t, a)
+	wait(t, b)
+	proctest.Eventually(t, "there are endpoints", func() error {
+		if got := where(t, first); len(got) != 1 || !strings.HasPrefix(got[0], "192.0.2.7:644") {
+			return fmt.Errorf("they are %v", got)
+		}
+		return nil
+	})
+	await()
+	settled := where(t, first)
+	for range 5 {
+		await()
+		if got := where(t, first); !slices.Equal(got, settled) {
+			t.Fatalf("the endpoints were %v, and are %v", settled, got)
+		}
+	}
+}
+
+// TestNoReconciler: such a server writes neither leases nor endpoints.
+func TestNoReconciler(t *testing.T) {
+	s := registrytest.New(t, nil)
+	b, end := run(t, s, func(c *bootstrap.Config) { c.EndpointReconciler = reconcilers.NoneEndpointReconcilerType })
+	b.Stop()
+	end()
+	for key := range dump(t, s.Store) {
+		if strings.HasPrefix(key, "/registry/masterleases") || strings.HasPrefix(key, "/registry/services/endpoints") || strings.HasPrefix(key, "/registry/endpointslices") {
+			t.Errorf("%s was written", key)
+		}
+	}
+}
+
+// TestMasterCount: such a server writes no leases.
+func TestMasterCount(t *testing.T) {
+	s := registrytest.New(t, nil)
+	b, end := run(t, s, func(c *bootstrap.Config) { c.EndpointReconciler = reconcilers.MasterCountReconcilerType })
+	eventuallyWhere(t, s, "192.0.2.7:6443")
+	b.Stop()
+	end()
+	eventuallyWhere(t, s) // Stop does not wait for long
+	for key := range dump(t, s.Store) {
+		if strings.Contains(key, "masterleases") {
+			t.Errorf("%s was written", key)
+		}
+	}
+}
+
+// TestRBACOnly: without the RBAC authorizer nobody makes its objects.
+func TestRBACOnly(t *testing.T) {
+	s := registrytest.New(t, nil)
+	b, _ := run(t, s, func(c *bootstrap.Config) { c.RBAC = false })
+	for _, h := range b.Hooks() {
+		if strings.Contains(h.Name, "rbac") {
+			t.Errorf("there is a hook %s", h.Name)
+		}
+	}
+	for key := range dump(t, s.Store) {
+		if strings.Contains(key, "role") {
+			t.Errorf("%s was made", key)
+		}
+	}
+}
+
+// What cannot be made is tried again for as long as it takes, and the server is ready
+// without it: what is in the way may wait for this server.
+func TestWhatCannotBeMade(t *testing.T) {
+	for _, key := range []string{"/registry/namespaces/kube-node-lease", "/registry/services/specs/default/kubernetes"} {
+		t.Run(key, func(t *testing.T) {
+			s := registrytest.New(t, nil)
+			var refused atomic.Int64
+			var let atomic.Bool
+			s.Store.SetHook(func(op, k string) error {
+				if op == "put" && k == key && !let.Load() {
+					refused.Add(1)
+					return errors.New("refused for a test")
+				}
+				return nil
+			})
+			b, stop := start(t, s, nil)
+			wait(t, b)
+			if refused.Load() == 0 {
+				t.Fatal("nobody tried to make it")
+			}
+			if _, found := dump(t, s.Store)[key]; found {
+				t.Fatal("it was made")
+			}
+			let.Store(true)
+			proctest.Eventually(t, "it is made", func() error {
+				if _, found := dump(t, s.Store)[key]; !found {
+					return fmt.Errorf("not after %d refusals", refused.Load())
+				}
+				return nil
+			})
+			stop()
+		})
+	}
+}
