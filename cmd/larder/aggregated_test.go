@@ -262,7 +262,7 @@ func frontProxy(t *testing.T, dir, name string) (certFile, keyFile string) {
 func TestAggregated(t *testing.T) {
 	a := newAggregated(t, "things")
 	certFile, keyFile := frontProxy(t, t.TempDir(), "front-proxy")
-	p := serve(t, "--unsafe-no-fsync", "--proxy-client-cert-file", certFile, "--proxy-client-key-file", keyFile)
+	p := serve(t, "--authorization-mode=AlwaysAllow", "--unsafe-no-fsync", "--proxy-client-cert-file", certFile, "--proxy-client-key-file", keyFile)
 	if resp, body := p.fetch("GET", things+"/things", nil, nil); resp.StatusCode != http.StatusNotFound || body != "404 page not found\n" {
 		t.Errorf("before it is registered: %d %q", resp.StatusCode, body)
 	}
@@ -426,7 +426,7 @@ func testAggregatedIdentity(t *testing.T, p *process, a *aggregated) {
 // that a definition serves, and gives it back.
 func TestAggregatedOverDefinition(t *testing.T) {
 	a := newAggregated(t, "things")
-	p := serve(t, "--unsafe-no-fsync")
+	p := serve(t, "--authorization-mode=AlwaysAllow", "--unsafe-no-fsync")
 	k := newKubectl(t, p.kubeconfig(), "default")
 	k.must(t, `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"things.things.example.com"},"spec":{"group":"things.example.com","scope":"Namespaced",`+
 		`"names":{"plural":"things","singular":"thing","kind":"Thing"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]}}`, "create", "-f", "-")

@@ -11,6 +11,7 @@ import (
 	audit "k8s.io/apiserver/pkg/server/options"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 	netutils "k8s.io/utils/net"
 
 	"github.com/larder-io/larder/internal/admission"
@@ -22,18 +23,20 @@ type options struct {
 	config     server.Config
 	minRequest int // seconds, as upstream's flag is
 	quiet      bool
+	scratch    bool // what nobody gave is made even where no directory keeps it
 	sections   cliflag.NamedFlagSets
 }
 
-func newOptions() *options {
-	o := &options{config: server.Default()}
+// newOptions returns flags with the defaults of config.
+func newOptions(config server.Config) *options {
+	o := &options{config: config}
 	o.minRequest = int(o.config.Serving.MinRequestTimeout / time.Second)
 	o.generic(o.sections.FlagSet("generic"))
 	o.etcd(o.sections.FlagSet("etcd"))
 	o.encryption(o.sections.FlagSet("etcd"))
 	o.serving(o.sections.FlagSet("secure serving"))
 	o.authentication(o.sections.FlagSet("authentication"))
-	o.config.Authorization.AddFlags(o.sections.FlagSet("authorization"))
+	o.authorization(o.sections.FlagSet("authorization"))
 	o.config.Admission = admission.NewOptions()
 	o.config.Admission.AddFlags(o.sections.FlagSet("admission"))
 	o.config.Audit = audit.NewAuditOptions()
@@ -54,9 +57,13 @@ func (o *options) addTo(fs *pflag.FlagSet) {
 	}
 }
 
-// complete returns the configuration once the flags are parsed.
-func (o *options) complete() server.Config {
+// complete returns the configuration once the flags are parsed; changed tells which were
+// given. Over an external etcd nothing is kept that nobody asked to keep.
+func (o *options) complete(changed func(flag string) bool) server.Config {
 	config := o.config
+	if len(config.Store.Servers) > 0 && !changed("data-dir") {
+		config.DataDir, config.Scratch = "", o.scratch
+	}
 	config.Serving.MinRequestTimeout = time.Duration(o.minRequest) * time.Second
 	return config
 }
@@ -64,7 +71,7 @@ func (o *options) complete() server.Config {
 func (o *options) generic(fs *pflag.FlagSet) {
 	s, f := &o.config.Serving, &o.config.InFlight
 	fs.IPVar(&s.AdvertiseAddress, "advertise-address", s.AdvertiseAddress,
-		"The address on which other members of the cluster reach this server. If unset, --bind-address is used, and where that is unspecified or loopback, the address of the default route.")
+		"The address on which other members of the cluster reach this server. If unset, --bind-address is used, and where that is unspecified or loopback, the address of the default route. A server that listens on loopback is in the endpoints of the kubernetes service only if this is set.")
 	fs.StringVar(&s.ExternalHost, "external-hostname", s.ExternalHost,
 		"The name by which others are told to find this server, in the metadata of service-account tokens for one. If unset, the --advertise-address.")
 	fs.DurationVar(&s.RequestTimeout, "request-timeout", s.RequestTimeout,
@@ -127,6 +134,17 @@ func (o *options) authentication(fs *pflag.FlagSet) {
 		"Socket at which an external signer of service-account tokens listens. Excludes --service-account-signing-key-file and --service-account-key-file.")
 }
 
+// authorization has upstream's flags.
+func (o *options) authorization(fs *pflag.FlagSet) {
+	modes := o.config.Authorization.Modes
+	o.config.Authorization.AddFlags(fs)
+	if len(modes) > 0 {
+		flag := fs.Lookup("authorization-mode")
+		flag.Usage = strings.Replace(flag.Usage, "Defaults to AlwaysAllow if", "Defaults to "+strings.Join(modes, ",")+" if", 1)
+		flag.DefValue = "[]" // which help leaves out: the text says it
+	}
+}
+
 func (o *options) aggregation(fs *pflag.FlagSet) {
 	a := &o.config.Aggregation
 	fs.StringVar(&a.CertFile, "proxy-client-cert-file", a.CertFile,
@@ -144,11 +162,19 @@ func (o *options) services(fs *pflag.FlagSet) {
 	fs.Var(&ipRanges{ranges: &s.ClusterIPRanges}, "service-cluster-ip-range",
 		"Range of addresses for services, as CIDR; two of different families, comma separated, for dual stack.")
 	fs.Var(&s.NodePorts, "service-node-port-range", "Range of ports for services of type NodePort, both ends included, as 30000-32767.")
+	fs.StringVar((*string)(&s.EndpointReconciler), "endpoint-reconciler-type", string(s.EndpointReconciler),
+		"How this server enters itself into the endpoints of the kubernetes service: "+strings.Join(reconcilers.AllTypes.Names(), ", ")+". A server stays out of endpoints that other living servers have published with another port.")
+	fs.IntVar(&s.Instances, "apiserver-count", s.Instances, "How many API servers there are, for --endpoint-reconciler-type=master-count.")
+	if err := fs.MarkDeprecated("apiserver-count", "use --endpoint-reconciler-type=lease."); err != nil {
+		panic(err)
+	}
+	fs.BoolVar(&o.config.AllowPrivileged, "allow-privileged", o.config.AllowPrivileged,
+		"Let pods have privileged containers, as those of most network plugins and of kube-proxy are.")
 }
 
 func (o *options) larder(fs *pflag.FlagSet) {
 	fs.StringVar(&o.config.DataDir, "data-dir", o.config.DataDir,
-		"The directory of what this server keeps: the embedded etcd, and the certificates, keys and administrator's kubeconfig it made.")
+		"The directory of what this server keeps: the embedded etcd, and the certificates, keys and administrator's kubeconfig it made. With --etcd-servers nothing is kept unless this is given, and what is made goes when the server ends.")
 	fs.Var(&indexLabels{labels: &o.config.IndexLabels}, "index-labels",
 		"Labels to index, as resource[.group]=key,... May be repeated. Requests that ask for one value of such a label need not search; indexes for other labels are made when they are asked for often.")
 	fs.Var(&cacheBytes{all: &o.config.CacheBytes, shares: &o.config.CacheShares}, "cache-max-bytes",

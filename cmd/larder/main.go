@@ -4,6 +4,8 @@
 //	larder serve      runs the server
 //	larder version    says what was built
 //
+// Under the name kube-apiserver it is `larder serve` with kube-apiserver's defaults.
+//
 // This package reads flags and the environment, and nothing else does.
 package main
 
@@ -11,20 +13,24 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
 )
 
 func main() {
-	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(run(os.Args, os.Stdout, os.Stderr))
 }
 
-// run executes one command line and returns the process's exit code. An error is
-// one line on stderr.
+// run executes one command line, the program's name first, and returns the process's
+// exit code. An error is one line on stderr.
 func run(args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
-	root.SetArgs(args)
+	if strings.TrimSuffix(filepath.Base(args[0]), ".exe") == upstreamName {
+		root = newUpstream()
+	}
+	root.SetArgs(args[1:])
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	if err := root.Execute(); err != nil {

@@ -19,25 +19,45 @@ import (
 )
 
 func newServe() *cobra.Command {
-	o := newOptions()
-	cmd := &cobra.Command{
+	o := newOptions(server.Default())
+	o.scratch = true
+	return serving(o, &cobra.Command{
 		Use:   "serve",
 		Short: "Run the API server",
 		Long: `Run a Kubernetes API server.
 
-Without flags it keeps its objects in an etcd of its own in ./larder-data, makes
-the certificates it needs, and writes a kubeconfig for its administrator there.
+Without flags it listens on the loopback address, keeps its objects in an etcd of
+its own in ./larder-data, makes the certificates it needs, writes a kubeconfig for
+its administrator there, and lets others do what RBAC allows.
 Flags that kube-apiserver has as well mean what they mean there.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, o) },
-	}
+	})
+}
+
+// upstreamName is the name under which this program has upstream's defaults.
+const upstreamName = "kube-apiserver"
+
+func newUpstream() *cobra.Command {
+	return serving(newOptions(server.DefaultUpstream()), &cobra.Command{
+		Use:   upstreamName,
+		Short: "Run the API server with kube-apiserver's defaults",
+		Long: `Run Larder, a Kubernetes API server, with kube-apiserver's defaults.
+
+Nothing is written but what flags name, and a serving certificate in --cert-dir.`,
+		SilenceUsage: true, SilenceErrors: true,
+	})
+}
+
+// serving makes cmd run a server as o says.
+func serving(o *options, cmd *cobra.Command) *cobra.Command {
+	cmd.Args = cobra.NoArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return serve(cmd, o) }
 	o.addTo(cmd.Flags())
 	cliflag.SetUsageAndHelpFunc(cmd, o.sections, columns(os.Stdout))
 	return cmd
 }
 
 func serve(cmd *cobra.Command, o *options) error {
-	config := o.complete()
+	config := o.complete(cmd.Flags().Changed)
 	config.Die = func(err error) { os.Exit(fail(cmd.ErrOrStderr(), err)) }
 	config.SteerCollector = os.Getenv("GOGC") == ""
 	if !o.quiet {

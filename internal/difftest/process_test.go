@@ -84,11 +84,14 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
+// advertised is the address of both servers: that of the machine is no answer to compare.
+const advertised = "192.0.2.1"
+
 func (w *world) startLarder(t *testing.T, compaction time.Duration) {
 	t.Helper()
 	port := proctest.Port(t)
 	w.larder = start(t, "larder", port, proctest.Role(t, roleVariable, servertest.Config{
-		Dir: w.dir, Tokens: w.tokens, Port: port, Compaction: compaction, Modes: []string{"RBAC"},
+		Dir: w.dir, Tokens: w.tokens, Port: port, Compaction: compaction, Modes: []string{"RBAC"}, Advertise: advertised,
 	}))
 }
 
@@ -104,7 +107,7 @@ func (w *world) startStock(t *testing.T) {
 		"--bind-address=127.0.0.1", fmt.Sprintf("--secure-port=%d", port), "--cert-dir=" + filepath.Join(w.dir, "stock"),
 		"--token-auth-file=" + w.tokens, "--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24",
 		"--service-account-issuer=" + server.DefaultIssuer, "--service-account-signing-key-file=" + key, "--service-account-key-file=" + key,
-		"--endpoint-reconciler-type=none", "--etcd-compaction-interval=0",
+		"--endpoint-reconciler-type=none", "--etcd-compaction-interval=0", "--advertise-address=" + advertised, "--allow-privileged",
 	}
 	w.stock = start(t, "stock", port, func() *exec.Cmd { return exec.Command(*stockBinary, args...) })
 }

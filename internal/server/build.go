@@ -74,7 +74,8 @@ func (s *Server) build(ctx context.Context) (err error) {
 	}
 	p.bootstrap, err = bootstrap.New(bootstrap.Config{
 		Registry: p.registry, Client: p.client, Informers: p.informers,
-		PublicAddress: s.id.advertise, PublicPort: s.config.Serving.Port, Trust: p.auth.Trust(), RBAC: p.auth.RBAC,
+		PublicAddress: s.id.publish, PublicPort: s.config.Serving.Port, Trust: p.auth.Trust(), RBAC: p.auth.RBAC,
+		EndpointReconciler: s.config.Services.EndpointReconciler, Instances: s.config.Services.Instances,
 	})
 	if err != nil {
 		return err

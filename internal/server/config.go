@@ -6,11 +6,14 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/server/options"
+	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 
 	"github.com/larder-io/larder/internal/admission"
@@ -21,8 +24,14 @@ import (
 // is what its comment says; [Default] fills in what `larder serve` starts with.
 type Config struct {
 	// DataDir holds the embedded etcd, the certificates and keys that nobody
-	// gave, and the administrator's kubeconfig.
+	// gave, and the administrator's kubeconfig. It may be "" where Store.Servers
+	// names an etcd cluster: nothing is kept then.
 	DataDir string
+	// Scratch has the certificates, keys and kubeconfig made without a DataDir, too:
+	// in a temporary directory that goes when the Server ends. Without either, only a
+	// serving certificate is made, in Serving.CertDir, and the rest must be named, as
+	// for kube-apiserver.
+	Scratch bool
 
 	Serving  Serving
 	Store    Store
@@ -37,6 +46,10 @@ type Config struct {
 	// Signing says who signs service-account tokens. The zero value makes a key in
 	// DataDir/pki.
 	Signing auth.Signing
+
+	// AllowPrivileged lets pods have privileged containers. It is upstream's own switch,
+	// and one for the whole process.
+	AllowPrivileged bool
 
 	// Admission says which plugins decide what may be written; nil means those that
 	// kube-apiserver has by default.
@@ -84,7 +97,8 @@ type Config struct {
 type Serving struct {
 	BindAddress net.IP
 	// AdvertiseAddress is published as the endpoint of the kubernetes service;
-	// nil picks the bind address or that of the default route.
+	// nil picks the bind address or that of the default route, and publishes none if
+	// the bind address is a loopback one.
 	AdvertiseAddress net.IP
 	Port             int
 	// ExternalHost is the name by which others are told to find this server; "" is
@@ -143,6 +157,11 @@ type Services struct {
 	// ClusterIPRanges are one range or, for dual stack, two of different families.
 	ClusterIPRanges []*net.IPNet
 	NodePorts       utilnet.PortRange
+	// EndpointReconciler says how the endpoints of the kubernetes service are kept:
+	// "lease", "master-count" or "none".
+	EndpointReconciler reconcilers.Type
+	// Instances is how many servers there are, for "master-count".
+	Instances int
 }
 
 // DefaultIssuer is the service-account issuer when none is named.
@@ -153,7 +172,7 @@ func Default() Config {
 	return Config{
 		DataDir: "larder-data",
 		Serving: Serving{
-			BindAddress:       net.IPv4zero,
+			BindAddress:       net.IPv4(127, 0, 0, 1),
 			Port:              6443,
 			RequestTimeout:    time.Minute,
 			MinRequestTimeout: 30 * time.Minute,
@@ -161,22 +180,52 @@ func Default() Config {
 		},
 		Store:          Store{Prefix: "/registry", CompactionInterval: 5 * time.Minute, ReplayRevisions: 10_000, SelfAuditInterval: 10 * time.Minute, DefragmentInterval: time.Hour},
 		Authentication: kubeoptions.NewBuiltInAuthenticationOptions().WithAll(),
-		Authorization:  kubeoptions.NewBuiltInAuthorizationOptions(),
-		InFlight:       InFlight{Fairness: true, Most: 400, MostMutating: 200},
-		Aggregation:    Aggregation{RejectRedirects: true},
+		Authorization:  authorizeByRoles(),
+		// A newcomer's network plugin and kube-proxy are privileged pods, and only those
+		// may make some whom roles allow it.
+		AllowPrivileged: true,
+		InFlight:        InFlight{Fairness: true, Most: 400, MostMutating: 200},
+		Aggregation:     Aggregation{RejectRedirects: true},
 		Services: Services{
 			ClusterIPRanges: []*net.IPNet{{IP: net.IPv4(10, 0, 0, 0).To4(), Mask: net.CIDRMask(24, 32)}},
 			NodePorts:       utilnet.PortRange{Base: 30000, Size: 2768},
+
+			EndpointReconciler: reconcilers.LeaseEndpointReconcilerType,
+			Instances:          1,
 		},
 		EventTTL: time.Hour,
 	}
 }
 
+// DefaultUpstream returns what kube-apiserver starts with when no flag is given.
+func DefaultUpstream() Config {
+	c := Default()
+	c.DataDir, c.AllowPrivileged = "", false
+	c.Serving.BindAddress, c.Serving.CertDir = net.IPv4zero, "/var/run/kubernetes"
+	c.Authorization = kubeoptions.NewBuiltInAuthorizationOptions()
+	return c
+}
+
+func authorizeByRoles() *kubeoptions.BuiltInAuthorizationOptions {
+	o := kubeoptions.NewBuiltInAuthorizationOptions()
+	o.Modes = []string{auth.ModeRBAC}
+	return o
+}
+
+// provisions reports whether what nobody gave is made.
+func (c *Config) provisions() bool { return c.DataDir != "" || c.Scratch }
+
 // Validate checks what can be known without I/O.
 func (c *Config) Validate() error {
 	errs := []error{c.Serving.validate(), c.Store.validate(), c.Services.validate(), c.InFlight.validate(), c.Aggregation.validate(), c.Encryption.validate(), auth.ValidateAudit(c.Audit)}
-	if c.DataDir == "" {
-		errs = append(errs, errors.New("--data-dir must not be empty"))
+	if len(c.Store.Servers) == 0 && c.DataDir == "" {
+		return errors.New("--etcd-servers or --data-dir must be specified")
+	}
+	switch signed := c.Signing != (auth.Signing{}) && len(c.Authentication.ServiceAccounts.Issuers) > 0; {
+	case !c.provisions() && !signed:
+		errs = append(errs, errors.New("--service-account-signing-key-file and --service-account-issuer are required flags"))
+	case !c.provisions() && c.Serving.CertDir == "" && c.Serving.CertFile == "":
+		errs = append(errs, errors.New("--cert-dir or --tls-cert-file and --tls-private-key-file must be specified"))
 	}
 	if c.EventTTL <= 0 {
 		errs = append(errs, fmt.Errorf("--event-ttl must be positive, not %v", c.EventTTL))
@@ -248,6 +297,12 @@ func (s *Services) validate() error {
 	if len(ranges) == 2 && (ranges[0].IP.To4() == nil) == (ranges[1].IP.To4() == nil) {
 		return errors.New("--service-cluster-ip-range: two ranges must be of different IP families")
 	}
+	if !slices.Contains(reconcilers.AllTypes, s.EndpointReconciler) {
+		return fmt.Errorf("--endpoint-reconciler-type must be one of %s, not %q", strings.Join(reconcilers.AllTypes.Names(), ", "), s.EndpointReconciler)
+	}
+	if s.Instances <= 0 {
+		return fmt.Errorf("--apiserver-count should be a positive number, but value '%d' provided", s.Instances)
+	}
 	return nil
 }
 
@@ -256,13 +311,13 @@ func (s *Services) validate() error {
 func (c *Config) access(clientCA string) auth.Config {
 	authentication, authorization, signing := *c.Authentication, *c.Authorization, c.Signing
 	accounts := *authentication.ServiceAccounts
-	if len(accounts.Issuers) == 0 {
+	if len(accounts.Issuers) == 0 && c.provisions() {
 		accounts.Issuers = []string{DefaultIssuer}
 	}
-	if signing == (auth.Signing{}) {
+	if signing == (auth.Signing{}) && c.provisions() {
 		signing.KeyFile = filepath.Join(c.pkiDir(), saKeyName)
 	}
-	if len(accounts.KeyFiles) == 0 && signing.Endpoint == "" {
+	if len(accounts.KeyFiles) == 0 && signing.KeyFile != "" {
 		accounts.KeyFiles = []string{signing.KeyFile}
 	}
 	certificates := *authentication.ClientCert

@@ -21,6 +21,13 @@ func cidrs(t *testing.T, all ...string) []*net.IPNet {
 	return ranges
 }
 
+// upstream is what kube-apiserver needs at least.
+func upstream(c *Config) {
+	*c = DefaultUpstream()
+	c.Store.Servers, c.Signing.KeyFile = []string{"x"}, "x"
+	c.Authentication.ServiceAccounts.Issuers = []string{"https://x"}
+}
+
 func TestValidate(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -50,6 +57,13 @@ func TestValidate(t *testing.T) {
 		{"dual stack", func(c *Config) { c.Services.ClusterIPRanges = cidrs(t, "10.0.0.0/16", "fd00::/112") }, ""},
 		{"one family twice", func(c *Config) { c.Services.ClusterIPRanges = cidrs(t, "10.0.0.0/16", "10.9.0.0/16") }, "different IP families"},
 		{"three ranges", func(c *Config) { c.Services.ClusterIPRanges = cidrs(t, "10.0.0.0/16", "fd00::/112", "10.9.0.0/16") }, "one or two"},
+		{"nothing kept", func(c *Config) { c.Store.Servers, c.DataDir, c.Scratch = []string{"x"}, "", true }, ""},
+		{"upstream without a store", func(c *Config) { *c = DefaultUpstream() }, "--etcd-servers"},
+		{"upstream without a key", func(c *Config) { *c = DefaultUpstream(); c.Store.Servers = []string{"x"} }, "--service-account-signing-key-file"},
+		{"upstream", upstream, ""},
+		{"upstream without a place for certificates", func(c *Config) { upstream(c); c.Serving.CertDir = "" }, "--cert-dir"},
+		{"unknown reconciler", func(c *Config) { c.Services.EndpointReconciler = "some" }, "--endpoint-reconciler-type"},
+		{"no instances", func(c *Config) { c.Services.Instances = 0 }, "--apiserver-count"},
 		{"range too small", func(c *Config) { c.Services.ClusterIPRanges = cidrs(t, "10.0.0.0/30") }, "at least 8"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

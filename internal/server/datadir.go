@@ -9,7 +9,16 @@ import (
 // dataDir is the data directory while this process holds it.
 type dataDir struct {
 	path string
-	lock *os.File
+	lock *os.File // nil: nobody else knows the directory, and close removes it
+}
+
+// scratchDir makes a directory for as long as this process runs, for its owner alone.
+func scratchDir() (*dataDir, error) {
+	path, err := os.MkdirTemp("", "larder-")
+	if err != nil {
+		return nil, fmt.Errorf("server: temporary directory: %w", err)
+	}
+	return &dataDir{path: path}, nil
 }
 
 // openDataDir makes the directory, for its owner alone, and takes its lock.
@@ -41,5 +50,10 @@ func (d *dataDir) sub(name string) (string, error) {
 	return dir, nil
 }
 
-// close gives the lock back.
-func (d *dataDir) close() error { return d.lock.Close() }
+// close gives the lock back, or removes what was only for this process.
+func (d *dataDir) close() error {
+	if d.lock == nil {
+		return os.RemoveAll(d.path)
+	}
+	return d.lock.Close()
+}

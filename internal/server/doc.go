@@ -23,7 +23,8 @@
 //
 // # Files
 //
-// Everything lies under Config.DataDir, which only its owner may enter:
+// Everything lies under Config.DataDir, or a temporary directory in its stead, which
+// only its owner may enter:
 //
 //	lock                  held while a process uses the directory
 //	etcd/                 the embedded store
@@ -32,5 +33,6 @@
 //	pki/sa.key            signs service-account tokens
 //	admin.kubeconfig      a client certificate of system:masters
 //
-// A file whose counterpart was given in Config is not made.
+// A file whose counterpart was given in Config is not made. With neither directory only
+// a serving certificate is, in Config.Serving.CertDir.
 package server

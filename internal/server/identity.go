@@ -16,8 +16,11 @@ import (
 // identity is how this server is known and whom it knows: its addresses and the
 // files that hold certificates and keys, those made here included.
 type identity struct {
-	// advertise is published in the kubernetes service's endpoints.
+	// advertise is how others are told to reach this server.
 	advertise net.IP
+	// publish is advertise if others can reach it and it may be published in the
+	// kubernetes service's endpoints; else nil.
+	publish net.IP
 	// url is how a client on this machine reaches the server.
 	url string
 	// serviceIP is the cluster IP of the kubernetes service.
@@ -29,7 +32,8 @@ type identity struct {
 	kubeconfig string
 }
 
-// establish makes the missing certificates and keys in dir.
+// establish makes the missing certificates and keys in dir; without one, at most those
+// of the serving certificate.
 func establish(c *Config, dir *dataDir) (*identity, error) {
 	id := &identity{
 		certFile: c.Serving.CertFile, keyFile: c.Serving.KeyFile,
@@ -37,6 +41,9 @@ func establish(c *Config, dir *dataDir) (*identity, error) {
 	}
 	if err := id.resolve(c); err != nil {
 		return nil, err
+	}
+	if dir == nil {
+		return id, id.serveAlone(c)
 	}
 	pki, err := dir.sub("pki")
 	if err != nil {
@@ -67,6 +74,19 @@ func establish(c *Config, dir *dataDir) (*identity, error) {
 	return id, id.admit(ca)
 }
 
+// serveAlone makes the serving pair if none was given, signed by an authority that
+// nobody keeps.
+func (id *identity) serveAlone(c *Config) error {
+	if id.certFile != "" {
+		return nil
+	}
+	ca, _, err := makeAuthority()
+	if err != nil {
+		return err
+	}
+	return id.serve(c, ca)
+}
+
 // resolve finds the addresses.
 func (id *identity) resolve(c *Config) error {
 	advertise, err := resolveAdvertise(c.Serving)
@@ -78,6 +98,9 @@ func (id *identity) resolve(c *Config) error {
 		return fmt.Errorf("server: service range: %w", err)
 	}
 	id.advertise, id.serviceIP = advertise, service
+	if given := c.Serving.AdvertiseAddress; len(given) > 0 && !given.IsUnspecified() || !c.Serving.BindAddress.IsLoopback() {
+		id.publish = advertise
+	}
 	host := "127.0.0.1"
 	if !c.Serving.BindAddress.IsUnspecified() {
 		host = c.Serving.BindAddress.String()

@@ -73,9 +73,18 @@ func loadAuthority(dir string) (*authority, error) {
 }
 
 func newAuthority(certFile, keyFile string) (*authority, error) {
-	key, keyPEM, err := newKey()
+	a, keyPEM, err := makeAuthority()
 	if err != nil {
 		return nil, err
+	}
+	return a, writePair(certFile, a.bundle, keyFile, keyPEM)
+}
+
+// makeAuthority makes an authority and returns its key in PEM, too.
+func makeAuthority() (*authority, []byte, error) {
+	key, keyPEM, err := newKey()
+	if err != nil {
+		return nil, nil, err
 	}
 	template := x509.Certificate{
 		Subject:               pkix.Name{CommonName: "larder-ca"},
@@ -85,14 +94,14 @@ func newAuthority(certFile, keyFile string) (*authority, error) {
 	}
 	a := &authority{cert: &template, key: key}
 	if a.bundle, err = a.sign(&template, key.Public(), caLife); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	certs, err := certutil.ParseCertsPEM(a.bundle)
 	if err != nil {
-		return nil, fmt.Errorf("server: certificate authority: %w", err)
+		return nil, nil, fmt.Errorf("server: certificate authority: %w", err)
 	}
 	a.cert = certs[0]
-	return a, writePair(certFile, a.bundle, keyFile, keyPEM)
+	return a, keyPEM, nil
 }
 
 // sign issues template for the public key and returns it in PEM.

@@ -12,6 +12,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+	"k8s.io/kubernetes/pkg/capabilities"
 
 	"github.com/larder-io/larder/httpapi"
 	"github.com/larder-io/larder/internal/admission"
@@ -108,10 +109,14 @@ func (s *Server) start(ctx context.Context) error {
 
 // prepare takes the data directory and the port.
 func (s *Server) prepare(ctx context.Context) (err error) {
-	if s.dir, err = openDataDir(s.config.DataDir); err != nil {
+	// Upstream's switch is set once in a process, by whoever comes first.
+	capabilities.Setup(s.config.AllowPrivileged, 0)
+	if is := capabilities.Get().AllowPrivileged; is != s.config.AllowPrivileged {
+		return fmt.Errorf("server: --allow-privileged is %v in this process already", is)
+	}
+	if err := s.openDir(); err != nil {
 		return err
 	}
-	s.config.DataDir = s.dir.path
 	if s.id, err = establish(&s.config, s.dir); err != nil {
 		return err
 	}
@@ -124,6 +129,22 @@ func (s *Server) prepare(ctx context.Context) (err error) {
 	return nil
 }
 
+// openDir takes the data directory, or the one that stands in for it.
+func (s *Server) openDir() (err error) {
+	switch {
+	case s.config.DataDir != "":
+		s.dir, err = openDataDir(s.config.DataDir)
+	case s.config.Scratch:
+		s.dir, err = scratchDir()
+	default:
+		return nil
+	}
+	if err == nil {
+		s.config.DataDir = s.dir.path
+	}
+	return err
+}
+
 // openStore starts the store; awaitStore waits for it.
 func (s *Server) openStore(ctx context.Context) (err error) {
 	c := &s.config.Store
@@ -134,7 +155,7 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 		})
 	} else {
 		s.store, err = kv.NewEmbedded(kv.EmbeddedConfig{
-			Dir: filepath.Join(s.dir.path, "etcd"), Prefix: c.Prefix, Die: s.config.Die,
+			Dir: filepath.Join(s.config.DataDir, "etcd"), Prefix: c.Prefix, Die: s.config.Die,
 			CompactionInterval: c.CompactionInterval, UnsafeNoFsync: c.UnsafeNoFsync, Logger: newLogger(),
 			QuotaBytes: c.QuotaBytes, DefragmentInterval: c.DefragmentInterval, Observer: s.metrics.observer(),
 		})
@@ -201,7 +222,7 @@ func (s *Server) startClients(ctx context.Context) {
 // awaitStore blocks until the store is open and says so.
 func (s *Server) awaitStore(ctx context.Context) error {
 	c := &s.config.Store
-	what := "etcd embedded in " + filepath.Join(s.dir.path, "etcd")
+	what := "etcd embedded in " + filepath.Join(s.config.DataDir, "etcd")
 	if len(c.Servers) > 0 {
 		what = fmt.Sprintf("etcd at %s", c.Servers)
 	}
@@ -249,6 +270,9 @@ func (s *Server) awaitReady(ctx context.Context) error {
 	s.progress.printf("serving: %s, ready after %v", s.id.url, s.progress.elapsed())
 	if s.id.kubeconfig != "" {
 		s.progress.printf("\n  export KUBECONFIG=%s\n", s.id.kubeconfig)
+		if s.dir.lock == nil {
+			s.progress.printf("certificates and keys were made for this run alone: --data-dir keeps them\n")
+		}
 	}
 	return nil
 }

@@ -17,11 +17,13 @@ import (
 
 // Config says how a process serves. It travels to the process as JSON.
 type Config struct {
-	Dir    string   // of the server's files
-	Tokens string   // file with the clients' tokens
-	Port   int      // on the loopback address
-	Stores []string // of an etcd cluster; none embeds one
-	Modes  []string // of authorization; none allows everything
+	Dir    string // of the server's files
+	Tokens string // file with the clients' tokens
+	Port   int    // on the loopback address
+	// Advertise is the address to publish; "" publishes none.
+	Advertise string
+	Stores    []string // of an etcd cluster; none embeds one
+	Modes     []string // of authorization; none allows everything
 	// Compaction is how much history to keep; 0 keeps all.
 	Compaction time.Duration
 	CacheBytes int64 // beside present objects; 0 is the server's default
@@ -36,7 +38,7 @@ func Run(raw string) error {
 	}
 	config := server.Default()
 	config.DataDir = told.Dir
-	config.Serving.BindAddress, config.Serving.Port = net.IPv4(127, 0, 0, 1), told.Port
+	config.Serving.Port, config.Serving.AdvertiseAddress = told.Port, net.ParseIP(told.Advertise)
 	config.Store.Servers = told.Stores
 	config.Store.CompactionInterval = told.Compaction
 	config.Store.UnsafeNoFsync = true // the machine does not die in these tests
@@ -44,9 +46,7 @@ func Run(raw string) error {
 		config.CacheBytes = told.CacheBytes
 	}
 	config.Authentication.TokenFile.TokenFile = told.Tokens
-	if len(told.Modes) > 0 {
-		config.Authorization.Modes = told.Modes
-	}
+	config.Authorization.Modes = told.Modes
 	config.Progress = os.Stdout
 	s, err := server.New(config)
 	if err != nil {
