@@ -13,9 +13,15 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
+	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
+	"k8s.io/apiserver/pkg/authentication/request/union"
+	"k8s.io/apiserver/pkg/authentication/request/websocket"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 )
 
 // What follows counts CPU, not time: a loaded machine changes it little, and the least of
@@ -80,17 +86,30 @@ func (c clock) checkGrowth(t *testing.T, n int, prepare func(n int) func()) {
 // headerRoom is what fits into a header as the server bounds it, all but the common rest.
 const headerRoom = http.DefaultMaxHeaderBytes
 
-// refuser is a server that reads requests, asks who sent them and refuses all.
+// refuser is a server that reads requests, asks upstream's authenticators who sent them,
+// knows nobody's token and records all.
 func refuser(t testing.TB) *Server {
+	none := authenticator.TokenFunc(func(context.Context, string) (*authenticator.Response, bool, error) { return nil, false, nil })
+	proxied, err := headerrequest.New([]string{"X-Remote-User"}, []string{"X-Remote-Uid"}, []string{"X-Remote-Group"}, []string{"X-Remote-Extra-"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	s := newServer(Config{
 		RequestTimeout: time.Minute,
-		Authenticator: authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
-			return nil, false, nil
-		}),
+		Authenticator:  union.New(proxied, bearertoken.New(none), websocket.NewProtocolAuthenticator(none)),
+		Authorizer:     authorizerfactory.NewAlwaysDenyAuthorizer(),
+		AuditPolicy:    parsePolicy(t, "rules: [{level: Metadata}]"),
+		Audit:          forgetful{},
 	})
 	t.Cleanup(s.cancel)
 	return s
 }
+
+// forgetful takes records and keeps none.
+type forgetful struct{}
+
+// ProcessEvents implements audit.Sink.
+func (forgetful) ProcessEvents(...*auditapi.Event) bool { return true }
 
 // growing returns the work of serving one request up to where its sender is not known, or
 // to where it is refused as malformed.
@@ -165,7 +184,19 @@ func TestHeadersCostWhatTheyWeigh(t *testing.T) {
 		{name: "impersonated groups", n: 2000, header: func(n int) string {
 			return "Impersonate-User: u\r\n" + numbered(n, "Impersonate-Group: a%d\r\n")
 		}},
-		{name: "websocket protocols", n: 8000, header: func(n int) string { return "Sec-WebSocket-Protocol: " + numbered(n, "p%d, ") + "\r\n" }},
+		{name: "websocket protocols", n: 8000, header: func(n int) string {
+			return "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Protocol: " + numbered(n, "p%d, ") + "\r\n"
+		}},
+		{name: "tokens among websocket protocols", n: 2000, header: func(n int) string {
+			return "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Protocol: " + numbered(n, "base64url.bearer.authorization.k8s.io.YQ%d, ") + "\r\n"
+		}},
+		{name: "groups of a front proxy", n: 4000, code: 403, header: func(n int) string {
+			return "X-Remote-User: u\r\n" + numbered(n, "X-Remote-Group: g%d\r\n")
+		}},
+		{name: "extra of a front proxy", n: 2000, code: 403, header: func(n int) string {
+			return "X-Remote-User: u\r\n" + numbered(n, "X-Remote-Extra-K%d: %%41\r\n")
+		}},
+		{name: "user agent", n: 1 << 16, header: func(n int) string { return "User-Agent: " + strings.Repeat("a", n) + "\r\n" }},
 		{name: "expectations", n: 8000, header: func(n int) string { return "Expect: 100-continue" + strings.Repeat(", a", n) + "\r\n" }},
 		{name: "authorization", n: 1 << 16, header: func(n int) string { return "Authorization: Bearer " + strings.Repeat("t", n) + "\r\n" }},
 	} {
