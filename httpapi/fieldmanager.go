@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"fmt"
+	"maps"
 	"sync"
 	"weak"
 
@@ -97,6 +98,9 @@ func (m *models) schemas(g *registry.Group) (map[string]*spec.Schema, error) {
 	schemas, err := builder3.BuildOpenAPIDefinitionsForResources(&config, names...)
 	if err != nil {
 		return nil, fmt.Errorf("httpapi: schemas of group %q: %w", g.Name, err)
+	}
+	for _, s := range schemas { // the definitions' own maps, to which who builds next writes
+		s.Extensions = maps.Clone(s.Extensions)
 	}
 	return schemas, nil
 }

@@ -125,6 +125,36 @@ func TestOpenAPIDocumentsShareNoMaps(t *testing.T) {
 	}
 }
 
+// TestSchemasShareNoMaps holds the same of what converters are built from.
+func TestSchemasShareNoMaps(t *testing.T) {
+	s, _ := newLarder(t)
+	m := newModels()
+	m.mu.Lock()
+	definitions := m.v3Locked() // kept, so that all schemas are made of it
+	m.mu.Unlock()
+	written := 0
+	for _, g := range s.registry.Groups() {
+		schemas, err := m.schemas(g)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, schema := range schemas {
+			if schema.Extensions != nil {
+				schema.Extensions["x-written-by"] = g.Name
+				written++
+			}
+		}
+	}
+	if written == 0 {
+		t.Error("no schema has extensions: proves nothing")
+	}
+	for name, definition := range definitions.Definitions {
+		if by, ok := definition.Schema.Extensions["x-written-by"]; ok {
+			t.Errorf("%s is shared by the schemas of group %q", name, by)
+		}
+	}
+}
+
 func TestOpenAPIV2IsWhatKubernetesPublishes(t *testing.T) {
 	s, _ := newLarder(t)
 	var got map[string]any
