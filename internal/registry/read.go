@@ -212,6 +212,17 @@ type ListRequest struct {
 	ended bool // the storage key that was asked for ends in "/"
 }
 
+// withSelectors gives a request that selects everything where q has no selector.
+func (q ListRequest) withSelectors() ListRequest {
+	if q.Label == nil {
+		q.Label = labels.Everything()
+	}
+	if q.Field == nil {
+		q.Field = fields.Everything()
+	}
+	return q
+}
+
 // Listing is the answer to a ListRequest.
 type Listing struct {
 	Objects []*cache.Object
@@ -236,12 +247,7 @@ func (q ListRequest) options() storage.ListOptions {
 // List returns the objects that q asks for, appended to dst. Errors are those of
 // storage.Interface.
 func (r *Resource) List(ctx context.Context, q ListRequest, dst []*cache.Object) (Listing, error) {
-	if q.Label == nil {
-		q.Label = labels.Everything()
-	}
-	if q.Field == nil {
-		q.Field = fields.Everything()
-	}
+	q = q.withSelectors()
 	if err := r.check(q.Scope); err != nil {
 		return Listing{}, err
 	}
@@ -318,7 +324,10 @@ func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, 
 		if err != nil {
 			return cache.Snapshot{}, err
 		}
-		if err := r.await(ctx, revision); err != nil {
+		if read.q.Limit > 0 { // the next page must not be of what was compacted
+			revision = max(revision, uint64(r.store.Compaction()))
+		}
+		if err := r.awaitTold(ctx, revision); err != nil {
 			return cache.Snapshot{}, err
 		}
 	}
@@ -407,7 +416,7 @@ const maxPage = 10000
 // listStored answers from the store, for revisions that are not kept and caches
 // that have not loaded.
 func (r *Resource) listStored(ctx context.Context, read listing, dst []*cache.Object) (Listing, error) {
-	q := read.q
+	q, replacements := read.q, r.store.Replacements()
 	opts := kv.RangeOptions{Prefix: read.prefix, Start: read.from, Limit: max(q.Limit, 0), Revision: read.exact}
 	if q.single() {
 		return r.listStoredOne(ctx, read, dst)
@@ -423,6 +432,9 @@ func (r *Resource) listStored(ctx context.Context, read listing, dst []*cache.Ob
 		}
 		opts.Revision = page.Revision
 		out.Meta.Revision = page.Revision
+		if read.exact == 0 {
+			r.tell(page.Revision, replacements)
+		}
 		full, err := r.take(ctx, &out, q, len(dst), page.Items)
 		if err != nil {
 			return Listing{}, err
@@ -497,13 +509,16 @@ func (r *Resource) decoded(ctx context.Context, items []kv.Item) func(i int) *ca
 
 // listStoredOne reads one key at an exact revision, or now.
 func (r *Resource) listStoredOne(ctx context.Context, read listing, dst []*cache.Object) (Listing, error) {
-	full := r.layout.root + read.q.key()
+	full, replacements := r.layout.root+read.q.key(), r.store.Replacements()
 	page, err := r.store.Range(ctx, kv.RangeOptions{Prefix: full, Limit: 1, Revision: read.exact})
 	if err != nil {
 		return Listing{}, r.rangeError(ctx, err, read)
 	}
 	if err := r.atLeast(read.q.ResourceVersion, page.Revision); err != nil {
 		return Listing{}, err
+	}
+	if read.exact == 0 {
+		r.tell(page.Revision, replacements)
 	}
 	var o *cache.Object
 	if len(page.Items) == 1 && page.Items[0].Key == full {

@@ -87,7 +87,7 @@ func (r *Resource) watchStart(ctx context.Context, q WatchRequest, revision int6
 				return err
 			}
 		}
-		if err := r.await(ctx, uint64(max(revision, 0))); err != nil {
+		if err := r.awaitTold(ctx, uint64(max(revision, 0))); err != nil {
 			return err
 		}
 	}

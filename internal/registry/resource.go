@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -46,6 +47,7 @@ type Resource struct {
 	views  int              // versions served; New alone adds to it
 	custom bool             // of a definition: it may end while others go on
 	audits auditCounters
+	told   atomic.Pointer[told] // nil if the store was never asked for a list
 }
 
 // resourceConfig is what a Resource is made of. All but the last group is what
