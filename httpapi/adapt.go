@@ -329,19 +329,27 @@ func (x *exchange) header(dst http.Header) {
 func (x *exchange) serveStream(h http.Handler) {
 	req := x.http()
 	info, who, received, log, trail := x.RequestInfo(), x.user, x.received, x.logged(), x.takeTrail()
-	body, seat := x.session.body, x.takeStreamPlace()
+	body, seat, rights, held := x.session.body, x.takeStreamPlace(), x.s.rights, x.s.rights.join(x)
 	header := make(http.Header)
 	x.header(header)
-	refused := func() {
+	leave := func() {
 		seat.leave()
+		rights.leave(held)
+	}
+	refused := func() {
+		leave()
 		trail.end()
 	}
-	x.take(refused, func(ctx context.Context, st *stream) {
+	x.take(held, refused, func(ctx context.Context, st *stream) {
 		w := newStreamWriter(st, req, header)
 		w.trail = trail
-		defer seat.leave()
+		defer leave()
 		defer func() {
-			if p := recover(); p != nil {
+			switch p := recover(); {
+			case p != nil && isAbort(p) && st.revoked(): // who hands on has no other end
+				trail.end()
+				_ = w.finish()
+			case p != nil:
 				trail.panicked(p)
 				w.recovered(p, log)
 			}

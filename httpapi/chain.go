@@ -244,7 +244,7 @@ func (x *exchange) impersonate() bool {
 	bound, cancel := x.prepared()
 	defer cancel()
 	ctx := handlerContext(x.trail.context(bound), x.RequestInfo(), x.user, x.received)
-	x.s.impersonation.ServeHTTP(w, x.http().WithContext(context.WithValue(ctx, exchangeKey{}, x)))
+	x.s.impersonation.ServeHTTP(w, x.http().WithContext(context.WithValue(ctx, impersonatedKey{}, x.impersonated)))
 	switch {
 	case !x.impersonates:
 		return true
@@ -256,16 +256,21 @@ func (x *exchange) impersonate() bool {
 	return false
 }
 
-type exchangeKey struct{}
+// impersonated goes on with what upstream's filter lets through.
+func (x *exchange) impersonated(req *http.Request) {
+	x.user, _ = apirequest.UserFrom(req.Context())
+	x.impersonates = false
+	x.detached = req.WithContext(x.s.base)
+}
+
+// impersonatedKey is where newImpersonation's filter finds whom to call.
+type impersonatedKey struct{}
 
 // newImpersonation returns upstream's filter, which calls back for those it lets
-// through.
+// through. It remembers decisions for a while.
 func newImpersonation(a authorizer.Authorizer) http.Handler {
 	allowed := func(_ http.ResponseWriter, req *http.Request) {
-		x := req.Context().Value(exchangeKey{}).(*exchange)
-		x.user, _ = apirequest.UserFrom(req.Context())
-		x.impersonates = false
-		x.detached = req.WithContext(x.s.base)
+		req.Context().Value(impersonatedKey{}).(func(*http.Request))(req)
 	}
 	return impersonation.WithConstrainedImpersonation(http.HandlerFunc(allowed), a, legacyscheme.Codecs)
 }

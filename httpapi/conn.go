@@ -63,6 +63,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			return c, nil
 		}
 		raw.Close()
+		l.report(peerOf(raw.RemoteAddr()))
 	}
 }
 

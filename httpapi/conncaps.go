@@ -97,21 +97,26 @@ func (l *listener) displaceLocked(peer netip.Prefix, reached int) bool {
 		}
 	}
 	l.counts.refused[reached].Add(1)
-	l.reportLocked(peer, reached)
 	return false
 }
 
 // reportInterval is how often it is logged at most that connections are refused.
 const reportInterval = time.Minute
 
-func (l *listener) reportLocked(peer netip.Prefix, reached int) {
-	now := time.Now()
-	if !l.reported.IsZero() && now.Sub(l.reported) < reportInterval {
-		return
+// report logs that a connection of peer was refused.
+func (l *listener) report(peer netip.Prefix) {
+	l.mu.Lock()
+	now, open, there := time.Now(), l.open, len(l.peers[peer])
+	due := l.reported.IsZero() || now.Sub(l.reported) >= reportInterval
+	if due {
+		l.reported = now
 	}
-	l.reported = now
-	klog.ErrorS(nil, "Connections are refused", "reached", capFlag(reached), "open", l.open, "from", peer,
-		"openFromThere", len(l.peers[peer]), "refused", l.counts.refused[capAll].Load()+l.counts.refused[capPeer].Load())
+	l.mu.Unlock()
+	if due {
+		klog.ErrorS(nil, "Connections are refused", "open", open, "from", peer, "openFromThere", there,
+			capFlag(capAll), l.caps.all, capFlag(capPeer), l.caps.perPeer,
+			"refused", l.counts.refused[capAll].Load()+l.counts.refused[capPeer].Load())
+	}
 }
 
 // displaceAfter is how long a connection may take to begin its first request before a

@@ -54,6 +54,9 @@
 // no buffer. A handler may outlive its request's deadline, and
 // then keeps nothing but itself alive.
 //
+// By what right watches are open, one goroutine looks after, and up to eight that it
+// waits for while somebody is asked.
+//
 // A watch has a goroutine while it sends its head and its initial objects. Then it is
 // parked: it has none until there is something to tell, and then a turn on one of the
 // few that all watches share. A write that has to wait for its client makes room for

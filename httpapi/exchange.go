@@ -200,10 +200,11 @@ func (x *exchange) abort() { x.fast.SetConnectionClose() }
 // take hands the connection to serve, which runs on a goroutine of the server's
 // and writes the whole response. The connection is closed after it. serve must not
 // use the exchange, which ends before it begins. During shutdown refused is called instead.
-func (x *exchange) take(refused func(), serve func(ctx context.Context, st *stream)) {
+// held may be nil.
+func (x *exchange) take(held *right, refused func(), serve func(ctx context.Context, st *stream)) {
 	s := x.s
 	x.taken = func(c net.Conn) {
-		if !s.streams.start(s.base, c, serve) {
+		if !s.streams.start(s.base, c, held, serve) {
 			refused()
 		}
 	}

@@ -50,6 +50,9 @@ type Config struct {
 	Audiences       authenticator.Audiences
 	// Authorizer decides what they may do; nil allows everything.
 	Authorizer authorizer.Authorizer
+	// Revocation says when watches have lost the right that they began with, and are to
+	// end; nil lets them go on.
+	Revocation *auth.Revocation
 	// AuditPolicy says what is recorded of requests, Audit takes the records; nil
 	// records nothing.
 	AuditPolicy audit.PolicyRuleEvaluator
@@ -173,6 +176,7 @@ type Server struct {
 	proxies       proxyHeaders
 	access        access
 	conns         connCounts
+	rights        *rights
 
 	deadlines deadlines
 	inflight  inflight
@@ -211,6 +215,8 @@ func newServer(config Config) *Server {
 	s.impersonation = newImpersonation(config.Authorizer)
 	s.digester = newDigester()
 	s.proxies = newProxyHeaders(config.RequestHeader)
+	s.rights = newRights(s)
+	s.streams.rights = s.rights
 	s.stitcher = newStitcher(config.CompressedListBytes)
 	s.publish(newTable())
 	return s
@@ -237,6 +243,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer stopSweep()
 	group.Go(func() error { s.streams.sweep(sweep, sweepInterval); return nil })
 	group.Go(func() error { s.inflight.report(sweep); return nil })
+	group.Go(func() error { s.rights.run(sweep); return nil })
 	group.Go(func() error {
 		<-groupCtx.Done()
 		defer stopSweep()

@@ -69,3 +69,12 @@ func closeNow(c net.Conn) {
 	}
 	c.Close()
 }
+
+// cutOff closes what is below TLS, so that whoever waits for c's peer waits no more.
+func cutOff(c net.Conn) {
+	if secure, ok := c.(*conn); ok {
+		secure.NetConn().Close()
+		return
+	}
+	c.Close()
+}

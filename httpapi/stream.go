@@ -35,6 +35,7 @@ func (x *exchange) watch(i *installed) {
 	if flow := x.s.config.Flow; flow != nil {
 		ws.forget = flow.RegisterWatch(x.RequestInfo(), x.Query.encode())
 	}
+	ws.right = x.s.rights.join(x)
 	x.s.streams.watch(ws, x.steal())
 }
 

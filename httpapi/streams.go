@@ -18,6 +18,7 @@ const sweepInterval = 5 * time.Second
 type streams struct {
 	ending chan struct{} // closed when streams shall end by themselves
 	pump   pump          // gives watches their turns
+	rights *rights       // that watches rest on
 
 	mu      sync.Mutex
 	open    map[*stream]struct{} // guarded by mu
@@ -31,6 +32,7 @@ type stream struct {
 	net.Conn
 
 	watch *watchStream // that it is part of, or nil
+	right *right       // that it rests on; nil if that is not looked after
 
 	// ahead reads what fasthttp had read from the connection before it let go, and
 	// then the connection. It holds fasthttp's buffer: drop it if nothing is read.
@@ -74,9 +76,9 @@ func (ss *streams) isEnding() bool {
 // start runs serve on a goroutine that shutdown waits for, with a context that
 // ends when the client leaves, and closes the connection after it. It reports false if
 // no stream may start.
-func (ss *streams) start(parent context.Context, c net.Conn, serve func(context.Context, *stream)) bool {
+func (ss *streams) start(parent context.Context, c net.Conn, held *right, serve func(context.Context, *stream)) bool {
 	ctx, cancel := context.WithCancel(parent)
-	st := &stream{Conn: c, ahead: c, cancel: cancel}
+	st := &stream{Conn: c, ahead: c, cancel: cancel, right: held}
 	if h, ok := c.(interface{ UnsafeConn() net.Conn }); ok {
 		st.Conn = h.UnsafeConn()
 	}
@@ -84,6 +86,9 @@ func (ss *streams) start(parent context.Context, c net.Conn, serve func(context.
 		cancel()
 		st.Conn.Close()
 		return false
+	}
+	if st.revoked() { // between joining and being added
+		cancel()
 	}
 	stop := context.AfterFunc(ctx, st.cut)
 	go func() {
@@ -223,11 +228,11 @@ func (st *stream) probe() {
 }
 
 // cut closes the connection under a handler that has it to itself and need not look
-// at its context.
+// at its context. One that ends for want of a right has a while to end well.
 func (st *stream) cut() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if st.owned || st.heard {
+	if (st.owned || st.heard) && !st.revoked() {
 		st.Conn.Close()
 	}
 }

@@ -173,7 +173,7 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 	switch {
 	case ws.gone.Load():
 		return false, errLeft
-	case ws.streams.isEnding():
+	case ws.streams.isEnding(), ws.revoked():
 		return false, errEnd
 	}
 	if more, err = ws.drain(b); err != nil {
@@ -386,12 +386,13 @@ func (ws *watchStream) discard() {
 	ws.Conn.Close()
 }
 
-// uncount ends what flow control has of the watch.
+// uncount ends what flow control has of the watch, and what is known of its right.
 func (ws *watchStream) uncount() {
 	ws.place.release()
 	if ws.forget != nil {
 		ws.forget()
 	}
+	ws.streams.rights.leave(ws.right)
 }
 
 // send writes p within the time that one write may take.

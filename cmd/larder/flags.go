@@ -24,12 +24,13 @@ type options struct {
 	minRequest int // seconds, as upstream's flag is
 	quiet      bool
 	scratch    bool // what nobody gave is made even where no directory keeps it
+	revoke     bool // watches end with their right
 	sections   cliflag.NamedFlagSets
 }
 
 // newOptions returns flags with the defaults of config.
 func newOptions(config server.Config) *options {
-	o := &options{config: config}
+	o := &options{config: config, revoke: !config.KeepWatches}
 	o.minRequest = int(o.config.Serving.MinRequestTimeout / time.Second)
 	o.generic(o.sections.FlagSet("generic"))
 	o.etcd(o.sections.FlagSet("etcd"))
@@ -61,6 +62,7 @@ func (o *options) addTo(fs *pflag.FlagSet) {
 // given. Over an external etcd nothing is kept that nobody asked to keep.
 func (o *options) complete(changed func(flag string) bool) server.Config {
 	config := o.config
+	config.KeepWatches = !o.revoke
 	if len(config.Store.Servers) > 0 && !changed("data-dir") {
 		config.DataDir, config.Scratch = "", o.scratch
 	}
@@ -179,6 +181,8 @@ func (o *options) larder(fs *pflag.FlagSet) {
 		"Labels to index, as resource[.group]=key,... May be repeated. Requests that ask for one value of such a label need not search; indexes for other labels are made when they are asked for often.")
 	fs.Var(&cacheBytes{all: &o.config.CacheBytes, shares: &o.config.CacheShares}, "cache-max-bytes",
 		"How many bytes the caches may take beside the objects as they are now: these in other encodings, made on demand, and the events of the last 90 seconds. Where it is too little, encodings are made anew for each request, and then watches can only be resumed from more recent revisions. Single resources can be given shares, as in 2Gi,pods=512Mi,events=64Mi, or without the first figure: such a resource takes no more than its share, 0 being next to nothing, and others take nothing from it. A first figure of 0 is half of what the objects take for encodings, at least 144 MiB, and with the events twice as much as the objects, at least 256 MiB; both at most 3/8 of a memory limit, less the shares, which come beside these. -1 sets no bound but the shares.")
+	fs.BoolVar(&o.revoke, "revoke-watches", o.revoke,
+		"End a watch within five seconds after its sender has lost the right to it: his role, his token, the trust in his certificate. Without it a watch goes on until its time is over, as kube-apiserver's do.")
 	fs.IntVar(&o.config.Serving.MaxConnections, "max-connections", o.config.Serving.MaxConnections,
 		"How many connections may be open. Further ones take the place of connections that wait for a request, first of those from the address from which most come, and are closed at once if there are none.")
 	fs.IntVar(&o.config.Serving.MaxConnectionsPerAddress, "max-connections-per-address", o.config.Serving.MaxConnectionsPerAddress,

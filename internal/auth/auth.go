@@ -81,13 +81,15 @@ type Auth struct {
 	keys       serviceaccount.PublicKeysGetter       // that verify tokens; nil if none do
 	userCA     dynamiccertificates.CAContentProvider // of certificates that name users
 	generation atomic.Uint64                         // of what followed says
+	again      *again                                // authenticates once more
 	reload     func(context.Context)                 // follows the authentication configuration
 	chain      *chain
 	graph      *graph // nil without the Node authorizer
 }
 
 // Generation counts the changes after which nobody may be taken for whom he was taken
-// before: those of authorities that certificates were accepted by.
+// before: those of authorities that certificates were accepted by, and of the
+// authentication configuration.
 func (a *Auth) Generation() uint64 { return a.generation.Load() }
 
 // AddTo adds to upstream's metrics what Gate decided without asking.

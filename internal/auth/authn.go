@@ -4,12 +4,16 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
+	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
 	"k8s.io/apiserver/pkg/authentication/request/union"
+	"k8s.io/apiserver/pkg/authentication/request/websocket"
+	tokencache "k8s.io/apiserver/pkg/authentication/token/cache"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	certutil "k8s.io/client-go/util/cert"
 	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
@@ -40,6 +44,13 @@ func (a *Auth) loadAuthenticator(ctx context.Context, c Config) error {
 		return err
 	}
 	if file := configFile(c.Authentication); file != "" && update != nil {
+		update := func(ctx context.Context, config *apiserver.AuthenticationConfiguration) error {
+			err := update(ctx, config)
+			if err == nil {
+				a.generation.Add(1)
+			}
+			return err
+		}
 		a.reload = newReloader(file, config, update).run
 	}
 	return nil
@@ -126,16 +137,21 @@ func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config) (fu
 	tokens := config
 	tokens.RequestHeaderConfig, tokens.ClientCAContentProvider = nil, nil
 	tokens.Anonymous = apiserver.AnonymousAuthConfig{}
-	token, update, _, _, err := tokens.New(ctx)
+	// What is remembered of tokens is put in front: revocation looks past it.
+	tokens.TokenSuccessCacheTTL, tokens.TokenFailureCacheTTL = 0, 0
+	fresh, update, _, _, err := tokens.New(ctx)
 	if err != nil {
 		return nil, err
 	}
+	token := remembering(fresh, config.TokenSuccessCacheTTL, config.TokenFailureCacheTTL)
 	var all []authenticator.Request
 	if proxy != nil {
 		all = append(all, proxy)
 	}
+	var certificate authenticator.Request
 	if config.ClientCAContentProvider != nil {
-		all = append(all, newCertificates(config.ClientCAContentProvider))
+		certificate = newCertificates(config.ClientCAContentProvider)
+		all = append(all, certificate)
 	}
 	if token != nil {
 		all = append(all, token)
@@ -144,11 +160,34 @@ func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config) (fu
 	if len(all) > 0 {
 		a.Authenticator = union.New(all...)
 	}
+	a.again = &again{
+		trusted: nonNil(proxy, certificate), token: fresh, issuers: config.ServiceAccountIssuers,
+		remote: config.WebhookTokenAuthnConfigFile != "",
+	}
 	if config.Anonymous.Enabled {
+		a.again.anonymous = anonymous.NewAuthenticator(config.Anonymous.Conditions)
 		a.Authenticator = union.NewFailOnError(a.Authenticator, anonymous.NewAuthenticator(config.Anonymous.Conditions))
 		a.AnonymousByPath = len(config.Anonymous.Conditions) > 0
 	}
 	return update, nil
+}
+
+func nonNil(all ...authenticator.Request) []authenticator.Request {
+	return slices.DeleteFunc(all, func(a authenticator.Request) bool { return a == nil })
+}
+
+// remembering authenticates by bearer tokens as next does, and remembers what that
+// decided. next may be nil.
+func remembering(next authenticator.Request, success, failure time.Duration) authenticator.Request {
+	if next == nil {
+		return nil
+	}
+	asked := authenticator.TokenFunc(func(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+		req := &http.Request{Header: http.Header{"Authorization": {"Bearer " + token}}}
+		return next.AuthenticateRequest(req.WithContext(ctx))
+	})
+	cached := tokencache.New(asked, true, success, failure)
+	return union.New(bearertoken.New(cached), websocket.NewProtocolAuthenticator(cached))
 }
 
 // nobody is the authenticator of a server that accepts no credential.

@@ -44,6 +44,7 @@ type chain struct {
 
 	// The rest but current belongs to the goroutine that calls run.
 	current  atomic.Pointer[links]
+	changes  atomic.Uint64 // of current
 	read     []byte
 	accepted *authzapi.AuthorizationConfiguration
 }
@@ -59,6 +60,7 @@ type link struct {
 type links struct {
 	all, door authorizer.Authorizer
 	rules     authorizer.RuleResolver
+	remote    bool // there are webhooks
 }
 
 // Authorize implements authorizer.Authorizer.
@@ -172,11 +174,13 @@ func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfigur
 	super := authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)
 	all, door := []authorizer.Authorizer{super}, []authorizer.Authorizer{super}
 	var rules []authorizer.RuleResolver
+	remote := false
 	for _, configured := range config.Authorizers {
 		next, ok := c.stays[configured.Type]
 		switch {
 		case configured.Type == authzapi.TypeWebhook:
 			var err error
+			remote = true
 			if next, err = c.webhook(ctx, configured); err != nil {
 				return nil, err
 			}
@@ -185,7 +189,7 @@ func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfigur
 		}
 		all, door, rules = append(all, next.asks), append(door, next.door), append(rules, next.rules)
 	}
-	return &links{all: union.New(all...), door: union.New(door...), rules: union.NewRuleResolvers(rules...)}, nil
+	return &links{all: union.New(all...), door: union.New(door...), rules: union.NewRuleResolvers(rules...), remote: remote}, nil
 }
 
 // webhook makes one by upstream's constructor of chains, which puts the super-user's
@@ -239,6 +243,7 @@ func (c *chain) take(ctx context.Context, data []byte) (bool, error) {
 	next, err := c.link(ctx, config)
 	if err == nil {
 		c.current.Store(next)
+		c.changes.Add(1)
 	}
 	return true, err
 }

@@ -20,6 +20,11 @@
 // pod the few fields that matter, from the bytes in its cache, and keeps none of it but a
 // digest: what is kept is upstream's graph.
 //
+// [Auth.Revocation] is what decisions hang on, for who serves somebody for longer than a
+// request takes. It authenticates once more, past what is remembered of tokens, and says
+// when to do so. It tells a refusal from an answer that could not be had: webhooks that are
+// down take nobody's right.
+//
 // [LoadAudit] does the same for audit, which is kube-apiserver's own too: the policy and
 // what writes the records. The front door makes them.
 //

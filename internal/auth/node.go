@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -39,6 +40,7 @@ import (
 // It belongs to the goroutine that calls follow, but for graph, which has a lock.
 type graph struct {
 	graph  *node.Graph
+	losses atomic.Uint64 // changes after which a node may need less than before
 	synced chan struct{} // closed once everything was read
 
 	pod, whole *mask
@@ -194,6 +196,9 @@ func (g *graph) take(o *cache.Object) {
 		return
 	}
 	g.graph.AddPod(&pod)
+	if ok {
+		g.losses.Add(1)
+	}
 	if !ok {
 		g.known[strings.Clone(o.Key())] = digest
 		return
@@ -209,30 +214,31 @@ func (g *graph) drop(key string) {
 	delete(g.known, key)
 	namespace, name, _ := strings.Cut(key, "/")
 	g.graph.DeletePod(name, namespace)
+	g.losses.Add(1)
 }
 
 // informers are those of the other kinds. Their handlers do what kubernetes
 // plugin/pkg/auth/authorizer/node/graph_populator.go does.
 func (g *graph) informers(client kubernetes.Interface) []informed {
 	all := []informed{
-		inform(coreinformers.NewPersistentVolumeInformer(client, 0, nil), func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
+		inform(g, coreinformers.NewPersistentVolumeInformer(client, 0, nil), func(pv *corev1.PersistentVolume) *corev1.PersistentVolume {
 			return &corev1.PersistentVolume{ObjectMeta: identity(pv), Spec: corev1.PersistentVolumeSpec{
 				ClaimRef: pv.Spec.ClaimRef, PersistentVolumeSource: pv.Spec.PersistentVolumeSource,
 			}}
 		}, g.graph.AddPV, true, func(pv *corev1.PersistentVolume) { g.graph.DeletePV(pv.Name) }),
-		inform(storageinformers.NewVolumeAttachmentInformer(client, 0, nil), func(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
+		inform(g, storageinformers.NewVolumeAttachmentInformer(client, 0, nil), func(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 			return &storagev1.VolumeAttachment{ObjectMeta: identity(a), Spec: storagev1.VolumeAttachmentSpec{NodeName: a.Spec.NodeName}}
 		}, func(a *storagev1.VolumeAttachment) { g.graph.AddVolumeAttachment(a.Name, a.Spec.NodeName) }, true,
 			func(a *storagev1.VolumeAttachment) { g.graph.DeleteVolumeAttachment(a.Name) }),
 	}
 	if utilfeature.DefaultFeatureGate.Enabled(features.DynamicResourceAllocation) {
-		all = append(all, inform(resourceinformers.NewResourceSliceInformer(client, 0, nil), func(s *resourcev1.ResourceSlice) *resourcev1.ResourceSlice {
+		all = append(all, inform(g, resourceinformers.NewResourceSliceInformer(client, 0, nil), func(s *resourcev1.ResourceSlice) *resourcev1.ResourceSlice {
 			return &resourcev1.ResourceSlice{ObjectMeta: identity(s), Spec: resourcev1.ResourceSliceSpec{NodeName: s.Spec.NodeName}}
 		}, func(s *resourcev1.ResourceSlice) { g.graph.AddResourceSlice(s.Name, ptr.Deref(s.Spec.NodeName, "")) }, false,
 			func(s *resourcev1.ResourceSlice) { g.graph.DeleteResourceSlice(s.Name) }))
 	}
 	if utilfeature.DefaultFeatureGate.Enabled(features.PodCertificateRequest) {
-		all = append(all, inform(certificatesinformers.NewPodCertificateRequestInformer(client, metav1.NamespaceAll, 0, nil),
+		all = append(all, inform(g, certificatesinformers.NewPodCertificateRequestInformer(client, metav1.NamespaceAll, 0, nil),
 			func(r *certificatesv1beta1.PodCertificateRequest) *certificatesv1beta1.PodCertificateRequest {
 				return &certificatesv1beta1.PodCertificateRequest{ObjectMeta: identity(r), Spec: certificatesv1beta1.PodCertificateRequestSpec{NodeName: r.Spec.NodeName}}
 			}, g.graph.AddPodCertificateRequest, false, g.graph.DeletePodCertificateRequest))
@@ -253,7 +259,7 @@ type informed struct {
 
 // inform lets informer keep what trim leaves of its objects, and tells of them; of changes,
 // too, if updates says so.
-func inform[T any](informer clientcache.SharedIndexInformer, trim func(T) T, add func(T), updates bool, remove func(T)) informed {
+func inform[T any](g *graph, informer clientcache.SharedIndexInformer, trim func(T) T, add func(T), updates bool, remove func(T)) informed {
 	handler := clientcache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) { add(o.(T)) },
 		DeleteFunc: func(o any) {
@@ -262,11 +268,15 @@ func inform[T any](informer clientcache.SharedIndexInformer, trim func(T) T, add
 			}
 			if known, ok := o.(T); ok {
 				remove(known)
+				g.losses.Add(1)
 			}
 		},
 	}
 	if updates {
-		handler.UpdateFunc = func(_, o any) { add(o.(T)) }
+		handler.UpdateFunc = func(_, o any) {
+			add(o.(T))
+			g.losses.Add(1)
+		}
 	}
 	// Neither can fail before the informer runs.
 	_ = informer.SetTransform(func(o any) (any, error) {

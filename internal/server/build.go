@@ -150,6 +150,9 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 	if config.Flow = p.flow; p.flow == nil {
 		config.MaxInFlight, config.MaxMutatingInFlight = s.config.InFlight.Most, s.config.InFlight.MostMutating
 	}
+	if !s.config.KeepWatches {
+		config.Revocation = p.auth.Revocation()
+	}
 	if p.audit != nil {
 		config.Audit, config.AuditPolicy = p.audit.Backend, p.audit.Policy
 	}

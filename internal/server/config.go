@@ -67,6 +67,9 @@ type Config struct {
 	// Audit says what is recorded of requests, and where; nil records nothing.
 	Audit *options.AuditOptions
 
+	// KeepWatches lets watches go on whose senders have lost the right to them.
+	KeepWatches bool
+
 	// EventTTL is how long events are kept.
 	EventTTL time.Duration
 

@@ -1,0 +1,30 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/larder-io/larder/internal/server"
+)
+
+// TestRevokeWatches: watches end with their right unless that is switched off.
+func TestRevokeWatches(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		keep bool
+	}{
+		{nil, false},
+		{[]string{"--revoke-watches"}, false},
+		{[]string{"--revoke-watches=false"}, true},
+	} {
+		o, fs := newOptions(server.Default()), pflag.NewFlagSet("serve", pflag.ContinueOnError)
+		o.addTo(fs)
+		if err := fs.Parse(c.args); err != nil {
+			t.Fatal(err)
+		}
+		if got := o.complete(fs.Changed).KeepWatches; got != c.keep {
+			t.Errorf("%q: watches are kept: %v", c.args, got)
+		}
+	}
+}

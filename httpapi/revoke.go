@@ -1,0 +1,308 @@
+package httpapi
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/auth"
+)
+
+// A watch was authenticated and authorized when it began, and may last for an hour. What
+// that rests on is looked at every revokeInterval, and what it rests on that nobody tells
+// of is asked about every remoteInterval; so a watch ends within five seconds of losing
+// its right. Who does not take the end of his stream in is cut off after revokePatience.
+const (
+	revokeInterval = time.Second
+	remoteInterval = 3 * time.Second
+	revokePatience = 2 * time.Second
+	// recheckTimeout bounds one question, recheckCrowd how many are asked at once.
+	recheckTimeout = 2 * time.Second
+	recheckCrowd   = 8
+)
+
+// rights knows by what right watches are open. Watches of the same sender for the same
+// share one, so that a thousand of them cost one question.
+//
+// While there is nothing to tell, a right costs a comparison of counters every second.
+// Nothing is asked but by the goroutine that calls run, and those that it waits for.
+type rights struct {
+	s      *Server
+	config *auth.Revocation // nil: rights are not looked after
+	caches map[string]*cache.Cache
+
+	ended  [lastLoss]atomic.Int64 // watches
+	losing atomic.Bool            // a right was lost since part looked
+
+	mu    sync.Mutex
+	known map[[sha256.Size]byte]*credential // guarded by mu
+
+	// The rest belongs to the goroutine that calls run.
+	parting map[*stream]time.Time // watches that were told to end, and when
+}
+
+// What is lost.
+const (
+	lossNone uint32 = iota
+	lossCredential
+	lossPermission
+	lastLoss
+)
+
+// credential is what watches of one sender were authenticated by. What it holds of
+// secrets it holds for as long as one of them is open.
+type credential struct {
+	key          [sha256.Size]byte
+	request      *http.Request // to authenticate once more; not changed
+	impersonates bool
+	rights       map[string]*right // guarded by rights.mu
+
+	// The rest belongs to the goroutine that calls run, or to one that it waits for.
+	ties       auth.Ties
+	asked      bool
+	generation uint64
+	revisions  []int64 // of ties.Objects, as they were when it was asked
+	next       time.Time
+	who        user.Info
+}
+
+// right is what watches of one credential for the same rest on.
+type right struct {
+	of      *credential
+	key     string
+	holders int           // guarded by rights.mu
+	lost    atomic.Uint32 // a loss
+
+	// The rest belongs to who credential's belongs to.
+	attributes attributes
+	info       *apirequest.RequestInfo
+	asked      bool
+	next       time.Time // to ask others
+	all, nodes uint64    // of the authorizer, when it was asked
+	single     bool      // it may hang on what a node needs
+}
+
+func newRights(s *Server) *rights {
+	r := &rights{
+		s: s, config: s.config.Revocation, caches: make(map[string]*cache.Cache),
+		known: make(map[[sha256.Size]byte]*credential), parting: make(map[*stream]time.Time),
+	}
+	if r.config == nil || s.config.Registry == nil {
+		return r
+	}
+	for _, resource := range s.config.Registry.Resources() {
+		if resource.GroupResource.Group == "" && resource.Cache != nil {
+			r.caches[resource.GroupResource.Resource] = resource.Cache
+		}
+	}
+	return r
+}
+
+// join returns by what right the request, a watch that is about to begin, is served; nil
+// if that is not looked after. It must be left.
+func (r *rights) join(x *exchange) *right {
+	if r.config == nil || x.Verb != "watch" || x.s.config.Authenticator == nil || x.internal() {
+		return nil
+	}
+	req := x.credentialRequest()
+	key := x.credentialKey(req)
+	what := strings.Join([]string{x.Namespace, x.Group, x.Version, x.Resource, x.Subresource, x.Name, x.FieldSelector, x.LabelSelector, x.Path}, "\x00")
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.known[key]
+	if c == nil {
+		c = &credential{
+			key: key, request: req, rights: make(map[string]*right), who: x.user, ties: r.config.Ties(req),
+			impersonates: len(req.Header["Impersonate-User"]) > 0,
+		}
+		// One that was over when the watch began is accepted for another reason.
+		if c.ties.Ends && !c.ties.Expires.After(x.received) {
+			c.ties.Ends, c.ties.Expires = false, time.Time{}
+		}
+		r.known[key] = c
+	}
+	held := c.rights[what]
+	if held == nil {
+		held = &right{of: c, key: what, attributes: *x.attributes(), info: x.RequestInfo()}
+		held.attributes.request = &Request{FieldSelector: x.FieldSelector, LabelSelector: x.LabelSelector}
+		held.single = x.Name != "" && slices.Contains(x.user.GetGroups(), user.NodesGroup)
+		c.rights[what] = held
+	}
+	held.holders++
+	return held
+}
+
+// leave ends what join began. held may be nil.
+func (r *rights) leave(held *right) {
+	if held == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if held.holders--; held.holders == 0 {
+		r.dropLocked(held)
+	}
+}
+
+// dropLocked forgets a right that nobody has, or that is lost.
+func (r *rights) dropLocked(held *right) {
+	c := held.of
+	if c.rights[held.key] == held {
+		delete(c.rights, held.key)
+	}
+	if len(c.rights) == 0 && r.known[c.key] == c {
+		delete(r.known, c.key)
+	}
+}
+
+// credentialRequest is a request with nothing but what says who asks, and as whom.
+func (x *exchange) credentialRequest() *http.Request {
+	header := make(http.Header)
+	for k, v := range x.fast.Request.Header.All() {
+		switch key := string(k); {
+		case x.s.isCredential(key), key == "Sec-Websocket-Protocol", strings.HasPrefix(key, "Impersonate-"),
+			key == "Connection", key == "Upgrade": // without which there is no Sec-WebSocket-Protocol
+			header[key] = append(header[key], string(v))
+		}
+	}
+	req := &http.Request{
+		Method: http.MethodGet, URL: &url.URL{Path: x.Path}, Header: header, Body: http.NoBody,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, RemoteAddr: x.fast.RemoteAddr().String(),
+	}
+	if state := x.fast.TLSConnectionState(); state != nil { // the rest of it holds the connection
+		req.TLS = &tls.ConnectionState{Version: state.Version, HandshakeComplete: true, PeerCertificates: state.PeerCertificates}
+	}
+	return req
+}
+
+// credentialKey tells credentials apart. Who has none is told apart by what he asks for,
+// if not everything may be asked for without.
+func (x *exchange) credentialKey(req *http.Request) (key [sha256.Size]byte) {
+	var b []byte
+	for _, name := range sortedNames(req.Header) {
+		b = append(append(b, name...), 0)
+		for _, value := range req.Header[name] {
+			b = append(append(b, value...), 0)
+		}
+	}
+	if req.TLS != nil && len(req.TLS.PeerCertificates) > 0 {
+		b = append(b, req.TLS.PeerCertificates[0].Raw...)
+	}
+	if x.s.config.AnonymousByPath {
+		b = append(append(b, 0), x.Path...)
+	}
+	x.s.digester.digest(&key, b)
+	return key
+}
+
+func sortedNames(header http.Header) []string {
+	names := make([]string, 0, len(header))
+	for name := range header {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// run looks after the rights until ctx ends.
+func (r *rights) run(ctx context.Context) {
+	if r.config == nil {
+		return
+	}
+	ticker := time.NewTicker(revokeInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			r.look(ctx, time.Now())
+		}
+	}
+}
+
+// lose says that held is lost. The watches that rest on it end when part looks.
+func (r *rights) lose(held *right, loss uint32) {
+	r.mu.Lock()
+	r.dropLocked(held)
+	r.mu.Unlock()
+	held.lost.Store(loss)
+	r.losing.Store(true)
+	klog.V(2).InfoS("Watches end: their right is lost", "user", held.of.who.GetName(), "credentialLost", loss == lossCredential,
+		"group", held.info.APIGroup, "resource", held.info.Resource, "namespace", held.info.Namespace)
+}
+
+// revoke ends st as a stream ends that is complete.
+func (st *stream) revoke() {
+	if st.watch != nil {
+		st.watch.wake() // it sees that its right is lost
+	} else {
+		st.cancel()
+	}
+}
+
+// revoked reports whether the right that st rests on is lost.
+func (st *stream) revoked() bool { return st.right != nil && st.right.lost.Load() != lossNone }
+
+// part ends the watches whose right is lost, and cuts off who does not take that in. It
+// belongs to the goroutine that calls run.
+func (r *rights) part(now time.Time) {
+	if !r.losing.Swap(false) && len(r.parting) == 0 {
+		return
+	}
+	open := make(map[*stream]bool)
+	for _, st := range r.s.streams.list() {
+		if !st.revoked() {
+			continue
+		}
+		open[st] = true
+		switch since, known := r.parting[st]; {
+		case !known:
+			r.parting[st] = now
+			r.ended[st.right.lost.Load()].Add(1)
+			st.revoke()
+		case now.Sub(since) >= revokePatience:
+			cutOff(st.Conn)
+		}
+	}
+	for st := range r.parting {
+		if !open[st] {
+			delete(r.parting, st)
+		}
+	}
+}
+
+// newRevokedWatches reports how many watches ended for want of a right.
+func newRevokedWatches(r *rights) prometheus.Collector {
+	return &revokedCollector{r, prometheus.NewDesc("larder_watches_revoked_total",
+		"Counter of watches that were ended because their sender lost the right to them, by what was lost: the credential or the permission.", []string{"lost"}, nil)}
+}
+
+// revokedCollector is immutable.
+type revokedCollector struct {
+	rights *rights
+	ended  *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (c *revokedCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.ended }
+
+// Collect implements prometheus.Collector.
+func (c *revokedCollector) Collect(ch chan<- prometheus.Metric) {
+	for loss, label := range map[uint32]string{lossCredential: "credential", lossPermission: "permission"} {
+		ch <- prometheus.MustNewConstMetric(c.ended, prometheus.CounterValue, float64(c.rights.ended[loss].Load()), label)
+	}
+}

@@ -1,0 +1,101 @@
+package auth
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+)
+
+// webToken is a JSON web token with those claims, which nobody signed.
+func webToken(claims string) string {
+	encode := base64.RawURLEncoding.EncodeToString
+	return encode([]byte(`{"alg":"none"}`)) + "." + encode([]byte(claims)) + "." + encode([]byte("x"))
+}
+
+// TestTies: what tokens and certificates hang on is read from them, wherever they are
+// shown.
+func TestTies(t *testing.T) {
+	a := &again{issuers: []string{"https://here"}}
+	at := time.Unix(2_000_000_000, 0)
+	for name, c := range map[string]struct {
+		header http.Header
+		chain  []*x509.Certificate
+		want   Ties
+	}{
+		"nobody": {},
+		"bound account": {
+			header: http.Header{"Authorization": {"Bearer " + webToken(`{"iss":"https://here","exp":2000000000,"kubernetes.io":{"namespace":"a","serviceaccount":{"name":"robot"},"pod":{"name":"p"},"node":{"name":"n"}}}`)}},
+			want:   Ties{Expires: at, Objects: []ObjectName{{"serviceaccounts", "a", "robot"}, {"pods", "a", "p"}, {"nodes", "", "n"}}},
+		},
+		"websocket": {
+			header: http.Header{"Sec-Websocket-Protocol": {"x, base64url.bearer.authorization.k8s.io." + base64.RawURLEncoding.EncodeToString([]byte(
+				webToken(`{"iss":"https://here","kubernetes.io":{"namespace":"a","serviceaccount":{"name":"robot"},"secret":{"name":"s"}}}`)))}},
+			want: Ties{Objects: []ObjectName{{"serviceaccounts", "a", "robot"}, {"secrets", "a", "s"}}},
+		},
+		"legacy account": {
+			header: http.Header{"Authorization": {"bearer " + webToken(`{"iss":"kubernetes/serviceaccount","kubernetes.io/serviceaccount/namespace":"a","kubernetes.io/serviceaccount/service-account.name":"robot","kubernetes.io/serviceaccount/secret.name":"s"}`)}},
+			want:   Ties{Objects: []ObjectName{{"serviceaccounts", "a", "robot"}, {"secrets", "a", "s"}}},
+		},
+		"another issuer": {
+			header: http.Header{"Authorization": {"Bearer " + webToken(`{"iss":"https://there","exp":2000000000.7}`)}},
+			want:   Ties{Expires: at, Ends: true, Remote: true},
+		},
+		"no web token": {header: http.Header{"Authorization": {"Bearer a.b.c"}}, want: Ties{Remote: true}},
+		"certificate": {
+			chain: []*x509.Certificate{{NotAfter: at.Add(time.Hour)}, {NotAfter: at}},
+			want:  Ties{Expires: at},
+		},
+	} {
+		req := &http.Request{Header: c.header}
+		if c.chain != nil {
+			req.TLS = &tls.ConnectionState{PeerCertificates: c.chain}
+		}
+		got := a.ties(req)
+		if !got.Expires.Equal(c.want.Expires) || got.Ends != c.want.Ends || got.Remote != c.want.Remote || !slices.Equal(got.Objects, c.want.Objects) {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+// TestAgainTellsRefusalsFromSilence: a credential that is refused is lost; one about
+// which nobody answers is not.
+func TestAgainTellsRefusalsFromSilence(t *testing.T) {
+	says := func(ok bool, err error) authenticator.Request {
+		return authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+			return &authenticator.Response{User: &user.DefaultInfo{Name: "x"}}, ok, err
+		})
+	}
+	down := errors.New("connection refused")
+	local := http.Header{"Authorization": {"Bearer " + webToken(`{"iss":"https://here"}`)}}
+	other := http.Header{"Authorization": {"Bearer opaque"}}
+	for name, c := range map[string]struct {
+		again   again
+		header  http.Header
+		ok      bool
+		unknown bool
+	}{
+		"accepted":                   {again: again{token: says(true, nil)}, header: other, ok: true},
+		"refused":                    {again: again{token: says(false, nil)}, header: other},
+		"refused by all":             {again: again{token: says(false, errors.New(refusedToken)), remote: true}, header: other},
+		"webhook is down":            {again: again{token: says(false, down), remote: true}, header: other, unknown: true},
+		"own token, webhook is down": {again: again{token: says(false, down), remote: true}, header: local},
+		"certificate":                {again: again{trusted: []authenticator.Request{says(true, nil)}}, ok: true},
+		"bad certificate":            {again: again{trusted: []authenticator.Request{says(false, down)}, anonymous: says(true, nil)}},
+		"certificate made good":      {again: again{trusted: []authenticator.Request{says(false, down)}, token: says(true, nil)}, header: other, ok: true},
+		"anonymous":                  {again: again{token: says(false, nil), anonymous: says(true, nil)}, ok: true},
+	} {
+		c.again.issuers = []string{"https://here"}
+		_, ok, err := c.again.AuthenticateRequest(&http.Request{Header: c.header})
+		if ok != c.ok || (err != nil) != c.unknown {
+			t.Errorf("%s: %v, %v", name, ok, err)
+		}
+	}
+}
