@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,6 +35,8 @@ type keyService struct {
 
 	serve *grpc.Server // nil while it does not run
 	ended chan error   // of serve
+
+	hangs atomic.Bool // nothing is decrypted meanwhile
 
 	mu  sync.Mutex
 	key string // that encrypts
@@ -108,7 +111,11 @@ func (s *keyService) Encrypt(_ context.Context, _ string, data []byte) (*kms.Enc
 }
 
 // Decrypt implements service.Service.
-func (s *keyService) Decrypt(_ context.Context, _ string, req *kms.DecryptRequest) ([]byte, error) {
+func (s *keyService) Decrypt(ctx context.Context, _ string, req *kms.DecryptRequest) ([]byte, error) {
+	if s.hangs.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	gcm, err := sealing(req.KeyID)
 	if err != nil {
 		return nil, err

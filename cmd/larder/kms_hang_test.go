@@ -1,0 +1,74 @@
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// TestHangingKeyService starts a server over secrets whose key service hangs: it is ready,
+// everything else is served, access rules count, and secrets are back once the service is.
+func TestHangingKeyService(t *testing.T) {
+	t.Parallel()                        // it waits for the key service most of the time
+	dir, err := os.MkdirTemp("", "kms") // names of sockets must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	file, keys := filepath.Join(dir, "encryption.yaml"), startKeys(t, dir, "keys")
+	encryptBy(t, file, keys)
+	p := serve(t, "--unsafe-no-fsync", "--encryption-provider-config", file)
+	client := p.client()
+	const n = 100
+	for i := range n {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("s%d", i)}, StringData: map[string]string{"k": "v"}}
+		if _, err := client.CoreV1().Secrets("default").Create(t.Context(), secret, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	binding := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "reader"}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "reader"}},
+	}
+	if _, err := client.RbacV1().RoleBindings("default").Create(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Terminate(t); err != nil {
+		t.Fatal(err)
+	}
+
+	keys.hangs.Store(true)
+	p.start()
+	p.awaitReady()
+	client = p.client()
+	if err := client.CoreV1().RESTClient().Get().AbsPath("/readyz").Do(t.Context()).Error(); err != nil {
+		t.Errorf("/readyz: %v", err)
+	}
+	as := rest.CopyConfig(p.config())
+	as.Impersonate.UserName = "reader"
+	if _, err := clientFor(t, as).CoreV1().Pods("default").List(t.Context(), metav1.ListOptions{}); err != nil {
+		t.Errorf("pods, as somebody with a role: %v", err)
+	}
+	if _, err := client.CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, metav1.CreateOptions{}); err != nil {
+		t.Errorf("a configmap: %v", err)
+	}
+	if list, err := client.CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{ResourceVersion: "0"}); err == nil {
+		t.Errorf("%d secrets that cannot be read", len(list.Items))
+	}
+	keys.hangs.Store(false)
+	proctest.Eventually(t, "the secrets are back", func() error {
+		list, err := client.CoreV1().Secrets("default").List(t.Context(), metav1.ListOptions{})
+		if err == nil && len(list.Items) != n {
+			return fmt.Errorf("%d secrets", len(list.Items))
+		}
+		return err
+	})
+}
