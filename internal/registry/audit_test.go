@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -63,6 +64,38 @@ func TestD16AuditFindsCorruption(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A comparison of many objects asks for them in pages of ten thousand keys, without their
+// values, and finds what differs in the last of them.
+func TestD16AuditPages(t *testing.T) {
+	const n = 25_000
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, runtime.ContentTypeProtobuf)
+		values := make(map[string][]byte, n)
+		for i := range n {
+			key := fmt.Sprintf("/pods/a/%05d", i)
+			values[key] = fmt.Appendf(nil, `%s{"kind":"Pod","apiVersion":"example.apiserver.k8s.io/v1","metadata":{"name":"%05d","namespace":"a"}}`, testPrefix, i)
+		}
+		if err := f.resource.Cache.Wait(t.Context(), f.memory.PutAll(values)); err != nil {
+			t.Fatal(err)
+		}
+		var pages atomic.Int64
+		f.memory.SetHook(func(op, _ string) error {
+			if op == "list" {
+				pages.Add(1)
+			}
+			return nil
+		})
+		if err := f.resource.audit(t.Context()); err != nil || pages.Load() != (n+auditPage-1)/auditPage {
+			t.Errorf("%d pages, %v", pages.Load(), err)
+		}
+		revision := f.increase(t.Context(), t)
+		f.resource.Cache.Apply(cache.Batch{Revision: revision, Changes: []cache.Change{f.change(fmt.Sprintf("a/%05d", n-1), 1)}})
+		if err := f.resource.audit(t.Context()); !errors.Is(err, ErrInconsistent) {
+			t.Errorf("a difference in the last page: %v", err)
+		}
+	})
 }
 
 // What cannot be compared says nothing about the cache: it stays as it is.
