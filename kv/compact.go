@@ -18,16 +18,44 @@ const compactionKey = "compact_rev_key"
 // last saw may raise it, and compacts at the revision it noted one interval ago.
 // Everyone else notes the new version and the present revision and waits another
 // interval, so that history is kept for one interval at least, two at most.
+//
+// All of it belongs to one history of the store. In another one the key may have the
+// same version, and the revision is one that nobody has noted there.
 type compactor struct {
-	interval time.Duration // 0: only observe
-	observed atomic.Int64  // highest compacted revision known
+	interval time.Duration              // 0: only observe
+	observed atomic.Pointer[compaction] // nil: none
 
-	version  int64 // of compactionKey when last seen; owned by runCompactor
-	revision int64 // of the store at that time
+	history  uint64 // of the following; owned by runCompactor
+	version  int64  // of compactionKey when last seen
+	revision int64  // of the store at that time
+}
+
+// compaction is the highest revision of a history that is known to be compacted.
+type compaction struct {
+	history  uint64
+	revision int64
 }
 
 // Compaction returns the last compacted revision that was observed.
-func (e *Etcd) Compaction() int64 { return e.compaction.observed.Load() }
+func (e *Etcd) Compaction() int64 {
+	if last := e.compaction.observed.Load(); last != nil && last.history == e.history.generation.Load() {
+		return last.revision
+	}
+	return 0
+}
+
+// observeCompaction takes in that a history is compacted up to a revision.
+func (e *Etcd) observeCompaction(history uint64, revision int64) {
+	for next := (&compaction{history, revision}); history == e.history.generation.Load(); {
+		last := e.compaction.observed.Load()
+		if last != nil && last.history == history && last.revision >= revision {
+			return
+		}
+		if e.compaction.observed.CompareAndSwap(last, next) {
+			return
+		}
+	}
+}
 
 // runCompactor takes part in the protocol every interval.
 func (e *Etcd) runCompactor(ctx context.Context) error {
@@ -54,6 +82,13 @@ func (e *Etcd) compact(ctx context.Context, client *clientv3.Client) error {
 	c := &e.compaction
 	ctx, cancel := context.WithTimeout(ctx, c.interval)
 	defer cancel()
+	if _, err := e.Revision(ctx); err != nil { // notices if the store is another one by now
+		return err
+	}
+	mark := e.history.mark()
+	if mark.generation != c.history {
+		c.history, c.version, c.revision = mark.generation, 0, 0
+	}
 	resp, err := client.KV.Txn(ctx).
 		If(clientv3.Compare(clientv3.Version(compactionKey), "=", c.version)).
 		Then(clientv3.OpPut(compactionKey, strconv.FormatInt(c.revision, 10))).
@@ -62,8 +97,12 @@ func (e *Etcd) compact(ctx context.Context, client *clientv3.Client) error {
 	if err != nil {
 		return e.fail("compact", compactionKey, err)
 	}
+	e.observeHistory(ctx, mark, resp.Header)
+	if e.history.generation.Load() != c.history {
+		return ErrReplaced // and its clock is another one
+	}
 	if !resp.Succeeded {
-		c.lost(resp)
+		e.lostCompaction(resp)
 		return nil
 	}
 	revision := c.revision
@@ -74,21 +113,20 @@ func (e *Etcd) compact(ctx context.Context, client *clientv3.Client) error {
 	if _, err := client.KV.Compact(ctx, revision); err != nil {
 		return e.fail("compact", compactionKey, err)
 	}
-	raise(&c.observed, revision)
+	e.observeCompaction(c.history, revision)
 	return nil
 }
 
-// lost notes that another process made the move.
-func (c *compactor) lost(resp *clientv3.TxnResponse) {
+// lostCompaction notes that another process made the move.
+func (e *Etcd) lostCompaction(resp *clientv3.TxnResponse) {
+	c := &e.compaction
 	c.version, c.revision = 0, resp.Header.Revision
 	kvs := resp.Responses[0].GetResponseRange().Kvs
 	if len(kvs) == 0 {
 		return
 	}
 	c.version = kvs[0].Version
-	if revision, err := strconv.ParseInt(string(kvs[0].Value), 10, 64); err == nil {
-		raise(&c.observed, revision)
-	}
+	e.learnCompaction(c.history, kvs[0].Value)
 }
 
 // followCompaction learns of compactions by others as they happen.
@@ -105,23 +143,31 @@ func (e *Etcd) followCompaction(ctx context.Context) error {
 }
 
 func (e *Etcd) watchCompaction(ctx context.Context) error {
+	history := e.history.generation.Load()
 	item, found, revision, err := e.Get(ctx, compactionKey)
 	if err != nil {
 		return err
 	}
+	if e.history.generation.Load() != history {
+		return ErrReplaced // noticed by what may have been read before
+	}
 	if found {
-		e.learnCompaction(item.Value)
+		e.learnCompaction(history, item.Value)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for resp := range e.watch(ctx, compactionKey, revision, true) {
+	responses := e.watch(ctx, compactionKey, revision, true)
+	if e.history.generation.Load() != history {
+		return ErrReplaced // while no watch was open to be ended by it
+	}
+	for resp := range responses {
 		if resp.Err != nil {
 			return resp.Err
 		}
 		for _, batch := range resp.Batches {
 			for _, event := range batch.Events {
 				if event.Key == compactionKey && event.Kind != Delete {
-					e.learnCompaction(event.Value)
+					e.learnCompaction(history, event.Value)
 				}
 			}
 		}
@@ -129,9 +175,9 @@ func (e *Etcd) watchCompaction(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (e *Etcd) learnCompaction(value []byte) {
+func (e *Etcd) learnCompaction(history uint64, value []byte) {
 	if revision, err := strconv.ParseInt(string(value), 10, 64); err == nil {
-		raise(&e.compaction.observed, revision)
+		e.observeCompaction(history, revision)
 	}
 }
 

@@ -25,9 +25,12 @@
 //   - K5, Revision: the revision returned is at least that of every write that
 //     was acknowledged before the call.
 //   - K6, one history: when the store behind the client turns out to be another
-//     one (cluster id changed) or an older one (revision or raft term went back),
-//     every watch ends with [ErrReplaced]. Revisions learnt before mean nothing;
-//     Replacements tells those who hold one without a watch.
+//     one (cluster id changed) or an older one (revision or raft term went back, behind
+//     what an answer or a watch has shown), every watch ends with [ErrReplaced].
+//     Revisions learnt before mean nothing; Replacements tells those who hold one
+//     without a watch, Lost up to where they go. It counts before the answer that shows
+//     it is returned: who asks for the revision, and finds the count as it was when he
+//     learnt something, may go on with that.
 //
 // # Tail
 //
@@ -48,6 +51,9 @@
 // snapshot before and after Fresh: if the owner reloaded between, Fresh belongs to the
 // snapshot before. An owner that loads again must keep what Fresh was before it calls
 // Begin, which what it loads is to be no older than.
+//
+// Nothing is fresh any more once it is known that the store was replaced, even before the
+// Tail has acted on that, and nothing that was loaded from the one before counts.
 //
 // A Tail may begin in the past ([TailConfig.Replay]), as far back as the store can
 // still be read: the owners load the state of then, and what has happened since is
@@ -101,14 +107,15 @@
 //
 // Every interval a store competes for the key "compact_rev_key" exactly as
 // kube-apiserver does, so any number of Larders and kube-apiservers on one etcd
-// keep one compactor and at least one interval of history.
+// keep one compactor and at least one interval of history. What was noted of a store that
+// was replaced is forgotten, as are the leases that it granted.
 //
 // # Locks and goroutines
 //
 // Etcd: revisions.mu, leases.mu, history.mu, watches.mu, watch.mu, members.mu and direct.mu are
 // leaves; watch.mu is held while a request is sent, members.mu and direct.mu until one is answered.
 // Tail: Tail.mu > Subscription.mu, both leaves towards the outside; neither is
-// held across a call to the Store. Goroutines are started by Run alone (and one
+// held across a call to the Store but Replacements, which does not block. Goroutines are started by Run alone (and one
 // per Watch, which ends with the watch); Run waits for all of them.
 //
 // # Bytes

@@ -287,7 +287,7 @@ func (e *Etcd) Put(ctx context.Context, key string, value []byte, opts PutOption
 	}
 	ttl := int64((opts.TTL + time.Second - 1) / time.Second)
 	for attempt := 1; ; attempt++ {
-		lease, err := e.leases.lease(ctx, client, ttl)
+		lease, err := e.leases.lease(ctx, client, ttl, e.history.generation.Load())
 		if err != nil {
 			return Result{}, e.fail("grant lease for", key, err)
 		}
@@ -377,6 +377,9 @@ func (e *Etcd) ClusterID() uint64 { return e.history.clusterID.Load() }
 
 // Replacements counts how often the store turned out to be another one.
 func (e *Etcd) Replacements() uint64 { return e.history.generation.Load() }
+
+// Lost returns the highest revision that a replaced history is known to have reached.
+func (e *Etcd) Lost() int64 { return e.history.lost.Load() }
 
 func (e *Etcd) observe(op, key string, start time.Time, err error) {
 	if e.observer.Request != nil {

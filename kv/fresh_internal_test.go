@@ -8,6 +8,11 @@ import (
 	"testing"
 )
 
+// lasting is a store that is never replaced, and nothing else.
+type lasting struct{ Store }
+
+func (lasting) Replacements() uint64 { return 0 }
+
 // TestFreshOfOneHistory has histories follow each other while readers ask how fresh the
 // owner is. In every other one the owner never applies what came last, so nobody may be
 // told of it, although as much is applied as was queued in the others. Builds with
@@ -15,7 +20,7 @@ import (
 func TestFreshOfOneHistory(t *testing.T) {
 	const before, last, small = 90, 100, 2
 	ctx := context.Background()
-	tail := NewTail(TailConfig{Prefix: "/registry"})
+	tail := NewTail(TailConfig{Store: lasting{}, Prefix: "/registry"})
 	sub := tail.Subscribe("/registry/pods/")
 	var over atomic.Bool
 	var readers sync.WaitGroup
@@ -30,7 +35,7 @@ func TestFreshOfOneHistory(t *testing.T) {
 		})
 	}
 	begin := func(revision int64) {
-		tail.restart(revision, revision, true)
+		tail.restart(revision, revision, 0, true)
 		if _, err := sub.Next(ctx); !errors.Is(err, ErrLost) {
 			t.Errorf("Next: %v, want ErrLost", err)
 		}

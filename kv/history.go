@@ -16,8 +16,9 @@ import (
 // grows. Linearizable answers are ordered by real time: one whose request began
 // after another was answered has a revision at least as high. An answer that breaks
 // this comes from a store that was restored from a backup; one with another cluster
-// id comes from another cluster. Answers of watches and of lagging members prove
-// nothing but the cluster id.
+// id comes from another cluster. What a watch delivers was committed, so that a
+// linearizable answer that is asked for later has at least its revision; it proves
+// nothing else but the cluster id.
 //
 // A restored store may have got ahead of the old one meanwhile; then its raft term
 // tells, if it is lower. But a term is that of the last entry which the answering
@@ -25,7 +26,8 @@ import (
 // term only raises a doubt.
 type history struct {
 	generation atomic.Uint64 // counts replacements
-	revision   atomic.Int64  // highest of a linearizable answer
+	revision   atomic.Int64  // highest that was shown
+	lost       atomic.Int64  // highest of a history that was replaced
 	term       atomic.Uint64
 	clusterID  atomic.Uint64
 
@@ -81,6 +83,18 @@ func (h *history) raise(generation uint64, header *etcdserverpb.ResponseHeader) 
 	}
 }
 
+// show takes in the revision of what a watch delivered that was opened in a generation.
+func (h *history) show(generation uint64, revision int64) {
+	if revision <= h.revision.Load() {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.generation.Load() == generation {
+		raise(&h.revision, revision)
+	}
+}
+
 // settle takes in the answer that was asked for because of a doubt, of a member whose
 // term is not from before the mark.
 func (h *history) settle(mark historyMark, header *etcdserverpb.ResponseHeader) verdict {
@@ -122,6 +136,7 @@ func (h *history) replace(generation uint64, header *etcdserverpb.ResponseHeader
 	if h.generation.Load() != generation {
 		return same
 	}
+	raise(&h.lost, h.revision.Load())
 	h.clusterID.Store(header.ClusterId)
 	h.revision.Store(header.Revision)
 	h.term.Store(header.RaftTerm)

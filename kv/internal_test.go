@@ -216,7 +216,7 @@ func TestLeaseReuse(t *testing.T) {
 	l := leaseManager{retired: func(n int64) { retired = append(retired, n) }}
 	take := func(ttl int64) clientv3.LeaseID {
 		t.Helper()
-		lease, err := l.lease(t.Context(), &g, ttl)
+		lease, err := l.lease(t.Context(), &g, ttl, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -241,7 +241,7 @@ func TestLeaseReuse(t *testing.T) {
 		t.Errorf("after its lease was forgotten a key got lease %d", got)
 	}
 	g.err = errors.New("no quorum")
-	if _, err := l.lease(t.Context(), &g, 15); !errors.Is(err, g.err) {
+	if _, err := l.lease(t.Context(), &g, 15, 0); !errors.Is(err, g.err) {
 		t.Errorf("got %v", err)
 	}
 	// 5 percent, but no more than a minute.
@@ -283,3 +283,27 @@ func TestConfigsAreChecked(t *testing.T) {
 }
 
 func second(_ *Etcd, err error) error { return err }
+
+// TestHistoryShown: what a watch delivered was committed, so that a store which has not
+// come so far is another one. What it delivered of a history that is lost says nothing of
+// the next.
+func TestHistoryShown(t *testing.T) {
+	answer := func(revision int64) *etcdserverpb.ResponseHeader {
+		return &etcdserverpb.ResponseHeader{ClusterId: 1, Revision: revision, RaftTerm: 2}
+	}
+	var h history
+	h.observe(h.mark(), answer(100))
+	opened := h.generation.Load()
+	early := h.mark()
+	h.show(opened, 150)
+	if h.observe(early, answer(120)) != same {
+		t.Error("an answer that was asked for before replaced the history")
+	}
+	if h.observe(h.mark(), answer(120)) != replaced || h.lost.Load() != 150 {
+		t.Errorf("a store behind what a watch delivered was not noticed; lost %d", h.lost.Load())
+	}
+	h.show(opened, 160)
+	if h.observe(h.mark(), answer(121)) != same || h.revision.Load() != 121 {
+		t.Error("a watch of the lost history told of the next")
+	}
+}

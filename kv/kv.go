@@ -186,6 +186,10 @@ type Store interface {
 	// watch that was opened at one count ends with ErrReplaced at the next: who
 	// learnt a revision before must compare the count once the watch is open.
 	Replacements() uint64
+	// Lost returns the highest revision that a history which was replaced is known to
+	// have reached, 0 if none was. A revision up to it that comes from outside may be of
+	// either history.
+	Lost() int64
 	// Health reads from the store and returns what went wrong.
 	Health(ctx context.Context) error
 	// Compaction returns the last compacted revision that was observed.

@@ -24,16 +24,17 @@ type leaseManager struct {
 
 	mu      sync.Mutex
 	last    clientv3.LeaseID
+	history uint64 // that the last lease belongs to; another one may know it as another's
 	expires time.Time
 	objects int64 // handed out for the last lease
 }
 
-// lease returns a lease that lasts at least ttl seconds from now.
-func (l *leaseManager) lease(ctx context.Context, client clientv3.Lease, ttl int64) (clientv3.LeaseID, error) {
+// lease returns a lease of a history that lasts at least ttl seconds from now.
+func (l *leaseManager) lease(ctx context.Context, client clientv3.Lease, ttl int64, history uint64) (clientv3.LeaseID, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	if l.reusableLocked(now, ttl) {
+	if l.history == history && l.reusableLocked(now, ttl) {
 		l.objects++
 		return l.last, nil
 	}
@@ -45,7 +46,8 @@ func (l *leaseManager) lease(ctx context.Context, client clientv3.Lease, ttl int
 	if l.retired != nil && l.objects > 0 {
 		l.retired(l.objects)
 	}
-	l.last, l.expires, l.objects = resp.ID, now.Add(time.Duration(granted)*time.Second), 1
+	l.last, l.history, l.objects = resp.ID, history, 1
+	l.expires = now.Add(time.Duration(granted) * time.Second)
 	return l.last, nil
 }
 

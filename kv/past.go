@@ -112,6 +112,9 @@ func (t *Tail) readable(ctx context.Context, revision int64) (readable bool, err
 // later than what it could not read. A Tail that does not replay need not have begun.
 func (s *Subscription) Begin(ctx context.Context, least int64) (past, present int64, err error) {
 	if s.tail.replay <= 0 {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.history = s.tail.store.Replacements()
 		return 0, 0, nil
 	}
 	for {
@@ -189,7 +192,7 @@ func (s *Subscription) placeNow() (at beginning, known bool) {
 	if s.since == unknown {
 		return beginning{}, false
 	}
-	s.lost = false
+	s.lost, s.history = false, t.store.Replacements()
 	if s.since <= t.past {
 		return beginning{past: t.past, present: t.present}, true
 	}

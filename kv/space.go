@@ -39,7 +39,7 @@ type space struct {
 	client   *clientv3.Client
 	member   uint64
 	history  *history
-	compact  *compactor
+	observe  func(compacted int64)
 	quota    int64
 	interval time.Duration // of defragmentations; 0 is never
 	worth    int64         // bytes that one must free
@@ -58,8 +58,9 @@ func newSpace(server *etcdserver.EtcdServer, client *clientv3.Client, cfg Embedd
 			}
 			return false
 		},
-		client: client, member: uint64(server.MemberID()), history: &e.history, compact: &e.compaction,
-		quota: server.Cfg.QuotaBackendBytes, interval: cfg.DefragmentInterval, worth: worthFreeing, logger: e.logger,
+		client: client, member: uint64(server.MemberID()), history: &e.history,
+		observe: func(compacted int64) { e.observeCompaction(e.history.generation.Load(), compacted) },
+		quota:   server.Cfg.QuotaBackendBytes, interval: cfg.DefragmentInterval, worth: worthFreeing, logger: e.logger,
 	}
 }
 
@@ -133,7 +134,7 @@ func (s *space) compactAll(ctx context.Context) error {
 	case err != nil:
 		return fmt.Errorf("kv: compact a full store: %w", err)
 	}
-	raise(&s.compact.observed, revision)
+	s.observe(revision)
 	return nil
 }
 

@@ -49,7 +49,9 @@ type Subscription struct {
 	pending revisions // of the batches in queue, or handed out and not yet applied
 	queued  uint64    // batches since the last load, those not applied before it included
 	// since is the revision after which nothing is missing from the queue.
-	since   int64
+	since int64
+	// history is how often the store had been replaced when the owner was told to load.
+	history uint64
 	lost    bool // Next has to say so
 	closed  bool
 	wake    chan struct{} // has an element when Next has something to look at
@@ -72,6 +74,7 @@ func newSubscription(tail *Tail, prefix string) *Subscription {
 		loading: make(chan struct{}),
 	}
 	s.generation.Store(1)
+	s.history = tail.store.Replacements()
 	return s
 }
 
@@ -99,7 +102,7 @@ func (s *Subscription) take() ([]Batch, error) {
 	case s.closed:
 		return nil, fmt.Errorf("kv: subscription to %s: %w", s.prefix, ErrClosed)
 	case s.lost && s.since != unknown:
-		s.lost = false
+		s.lost, s.history = false, s.tail.store.Replacements()
 		return nil, ErrLost
 	case s.lost || !s.isLoaded() || len(s.queue) == 0:
 		return nil, nil
@@ -113,13 +116,14 @@ func (s *Subscription) take() ([]Batch, error) {
 // Loaded says that the owner holds the state of a revision, read after Subscribe
 // or ErrLost. Batches up to it are dropped.
 func (s *Subscription) Loaded(revision int64) {
+	s.tail.notice()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || s.isLoaded() {
 		return
 	}
-	if s.lost || revision < s.since {
-		// What was loaded is of a time before the loss.
+	if s.lost || revision < s.since || s.history != s.tail.store.Replacements() {
+		// What was loaded is of a time before the loss, or of two histories.
 		s.lost = true
 		s.wakeLocked()
 		return
@@ -191,9 +195,13 @@ func (s *Subscription) Fresh() int64 {
 		if generation&1 == 0 {
 			fresh = s.promise()
 		}
-		if s.generation.Load() == generation {
-			return fresh
+		if s.generation.Load() != generation {
+			continue
 		}
+		if !s.tail.follows() {
+			return 0 // whatever it was is of a store that is gone
+		}
+		return fresh
 	}
 }
 
@@ -204,7 +212,7 @@ func (s *Subscription) current() int64 {
 		return 0
 	}
 	fresh := s.promise()
-	if s.generation.Load() != generation {
+	if s.generation.Load() != generation || !s.tail.follows() {
 		return 0
 	}
 	return fresh
@@ -231,20 +239,25 @@ func (s *Subscription) promise() int64 {
 }
 
 // Wait blocks until the owner has applied everything up to revision. A loss does
-// not fail it; the reload is waited for.
+// not fail it, the reload is waited for; but if the store turns out to be another one
+// meanwhile it returns ErrReplaced: there the revision means something else.
 func (s *Subscription) Wait(ctx context.Context, revision int64) error {
-	for s.current() < revision {
+	for history := s.tail.store.Replacements(); s.current() < revision; {
+		s.tail.notice()
 		generation, err := s.awaitLoaded(ctx)
 		if err != nil {
 			return err
 		}
+		if s.tail.store.Replacements() != history {
+			return fmt.Errorf("kv: wait for revision %d: %w", revision, ErrReplaced)
+		}
 		if s.current() >= revision {
 			return nil
 		}
-		if err := s.tail.Wait(ctx, revision); err != nil {
+		if err := s.tail.waitIn(ctx, history, revision); err != nil {
 			return err
 		}
-		if ok, err := s.awaitApplied(ctx, generation); ok || err != nil {
+		if ok, err := s.awaitApplied(ctx, generation); ok && s.tail.follows() || err != nil {
 			return err
 		}
 	}
@@ -371,16 +384,17 @@ func (s *Subscription) Reload() {
 	s.wakeLocked()
 }
 
-// restart says from where on nothing will be missing, and whether the history is
-// another than that which the owner holds.
-func (s *Subscription) restart(revision int64, foreign bool) {
+// restart says from where on nothing will be missing, in which history of the store, and
+// whether that is another than the owner holds.
+func (s *Subscription) restart(revision int64, history uint64, foreign bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.isLoaded() && s.loaded.Load() < revision { // loaded before the tail began
+	// It may have been loaded before the tail began.
+	if s.isLoaded() && (s.loaded.Load() < revision || s.history != history) {
 		s.unloadLocked()
 		s.lost = true
 	}
-	if foreign {
+	if foreign || s.history != history {
 		s.kept.Store(0)
 	}
 	s.since = revision

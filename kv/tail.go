@@ -68,9 +68,11 @@ type Tail struct {
 
 	// seen is raised after everything up to it was queued to its subscriptions. It
 	// is 0 before the start and while the history is lost.
-	seen  atomic.Int64
-	kick  chan struct{} // has an element when somebody began to wait
-	stats tailCounters
+	seen atomic.Int64
+	// history is how often the store had been replaced when the watch found its place.
+	history atomic.Uint64
+	kick    chan struct{} // has an element when somebody began to wait
+	stats   tailCounters
 	// advances counts the responses that brought the watch, or one of those that catch
 	// up for it, further.
 	advances atomic.Int64
@@ -147,44 +149,6 @@ func (t *Tail) Stats() TailStats {
 	}
 }
 
-// Wait blocks until Seen is at least revision. While no event comes it has the
-// store asked for progress.
-func (t *Tail) Wait(ctx context.Context, revision int64) error {
-	if t.seen.Load() >= revision {
-		return nil
-	}
-	w := t.enlist(revision)
-	if w == nil {
-		return nil
-	}
-	select {
-	case t.kick <- struct{}{}:
-	default:
-	}
-	select {
-	case <-w.done:
-		return nil
-	case <-ctx.Done():
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if w.index >= 0 {
-			heap.Remove(&t.waiters, w.index)
-		}
-		return fmt.Errorf("kv: wait for revision %d: %w", revision, ctx.Err())
-	}
-}
-
-func (t *Tail) enlist(revision int64) *waiter {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.seen.Load() >= revision {
-		return nil
-	}
-	w := &waiter{revision: revision, done: make(chan struct{})}
-	heap.Push(&t.waiters, w)
-	return w
-}
-
 // Subscribe returns a subscription to the keys under a prefix that ends in "/".
 // Its owner must load the present state before it gets any batches.
 func (t *Tail) Subscribe(prefix string) *Subscription {
@@ -258,7 +222,7 @@ func (t *Tail) followFrom(ctx context.Context, from place) error {
 	if err != nil {
 		return err
 	}
-	t.restart(past, from.present, from.foreign)
+	t.restart(past, from.present, from.replacements, from.foreign)
 	for delay := retryFirst; ; delay = min(2*delay, retryMax) {
 		before := t.seen.Load()
 		err := t.watch(ctx, before, from.replacements)
@@ -320,17 +284,19 @@ func (t *Tail) endWatch(cause error) {
 	}
 }
 
-// restart begins a history at a revision: every event after it will be queued.
-func (t *Tail) restart(revision, present int64, foreign bool) {
+// restart begins a history, which replacements names, at a revision: every event after
+// it will be queued.
+func (t *Tail) restart(revision, present int64, replacements uint64, foreign bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.started, t.origin = true, revision
+	t.history.Store(replacements)
 	if revision < present {
 		t.past, t.present = revision, present
 	}
 	for _, subs := range t.subs {
 		for _, s := range subs {
-			s.restart(revision, foreign)
+			s.restart(revision, replacements, foreign)
 		}
 	}
 	t.raiseLocked(revision)
@@ -340,10 +306,14 @@ func (t *Tail) restart(revision, present int64, foreign bool) {
 // lose gives up the history, a foreign one because the store has another. The
 // subscriptions go first: none may take a Seen of one history for that of another.
 func (t *Tail) lose(foreign bool) {
-	t.stats.losses.Add(1)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.started {
+	t.loseLocked(foreign || !t.follows())
+}
+
+func (t *Tail) loseLocked(foreign bool) {
+	if t.started { // else somebody has noticed before
+		t.stats.losses.Add(1)
 		t.begun = make(chan struct{})
 	}
 	t.started, t.past, t.present = false, 0, 0
@@ -353,12 +323,39 @@ func (t *Tail) lose(foreign bool) {
 		}
 	}
 	t.seen.Store(0)
+	if !t.follows() {
+		for len(t.waiters) > 0 {
+			w := heap.Pop(&t.waiters).(*waiter)
+			w.err = ErrReplaced
+			close(w.done)
+		}
+	}
+}
+
+// follows reports whether the store is still the one whose history is followed.
+func (t *Tail) follows() bool { return t.history.Load() == t.store.Replacements() }
+
+// notice gives up the history if it is known that the store was replaced. The watch is
+// about to end for that reason, but nobody who waits may be told of the history until
+// then.
+func (t *Tail) notice() {
+	if t.follows() {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.started && !t.follows() {
+		t.loseLocked(true)
+	}
 }
 
 // dispatch queues a response's batches and raises Seen afterwards.
 func (t *Tail) dispatch(response WatchResponse) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if !t.started {
+		return // the history was given up since
+	}
 	for _, batch := range response.Batches {
 		t.stats.events.Add(int64(len(batch.Events)))
 		t.routeLocked(batch)
@@ -541,38 +538,4 @@ func (t *Tail) known() int64 {
 		}
 	}
 	return known
-}
-
-// waiter waits for Seen to reach a revision.
-type waiter struct {
-	revision int64
-	done     chan struct{}
-	index    int // in the heap, -1 outside
-}
-
-// waiterHeap is a heap.Interface ordered by revision.
-type waiterHeap []*waiter
-
-func (h waiterHeap) Len() int           { return len(h) }
-func (h waiterHeap) Less(i, j int) bool { return h[i].revision < h[j].revision }
-func (h waiterHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].index, h[j].index = i, j
-}
-
-// Push appends a *waiter.
-func (h *waiterHeap) Push(x any) {
-	w := x.(*waiter)
-	w.index = len(*h)
-	*h = append(*h, w)
-}
-
-// Pop removes the last *waiter.
-func (h *waiterHeap) Pop() any {
-	last := len(*h) - 1
-	w := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	w.index = -1
-	return w
 }

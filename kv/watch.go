@@ -220,6 +220,7 @@ func (f *follower) copyStream(ctx context.Context, session *session) error {
 	defer identifying.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	generation := f.etcd.history.generation.Load()
 	stream, err := session.watch.Watch(ctx, grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(math.MaxInt32))
 	if err != nil {
 		return err
@@ -240,7 +241,7 @@ func (f *follower) copyStream(ctx context.Context, session *session) error {
 		if resp.Created && members != nil && !f.watch.internal {
 			identifying.Go(func() { f.identify(ctx, cancel, members, resp.Header.GetMemberId()) })
 		}
-		response, err := f.read(resp)
+		response, err := f.read(resp, generation)
 		if err != nil {
 			return err
 		}
@@ -248,6 +249,9 @@ func (f *follower) copyStream(ctx context.Context, session *session) error {
 			continue
 		}
 		f.delivered = response.Progress
+		if f.etcd.revisions.alone == nil { // which tells of a write after its watches do
+			f.etcd.history.show(generation, f.delivered)
+		}
 		select {
 		case f.out <- response:
 		case <-ctx.Done():
@@ -283,11 +287,12 @@ func (f *follower) request() *etcdserverpb.WatchRequest {
 	}}
 }
 
-// read understands what etcd says. A response without Progress says nothing new.
-func (f *follower) read(resp *etcdserverpb.WatchResponse) (WatchResponse, error) {
+// read understands what etcd says on a stream that was opened in a generation of its
+// history. A response without Progress says nothing new.
+func (f *follower) read(resp *etcdserverpb.WatchResponse, generation uint64) (WatchResponse, error) {
 	switch {
 	case resp.CompactRevision > 0:
-		raise(&f.etcd.compaction.observed, resp.CompactRevision)
+		f.etcd.observeCompaction(generation, resp.CompactRevision)
 		return WatchResponse{}, rpctypes.ErrCompacted
 	case resp.Canceled && resp.CancelReason != "":
 		reason := resp.CancelReason

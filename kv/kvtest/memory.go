@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/btree"
@@ -22,14 +23,17 @@ type Memory struct {
 	running sync.WaitGroup
 	watches sync.WaitGroup
 
+	replaced atomic.Uint64
+	lost     atomic.Int64
+
 	mu        sync.Mutex
 	hook      func(op, key string) error
 	held      bool // watches deliver nothing
 	mute      bool // requests for progress are lost
 	revision  int64
 	compacted int64
-	reads     int // by Revision
-	replaced  uint64
+	reads     int   // by Revision
+	shown     int64 // highest revision that answers and watches have told of
 	keys      *btree.BTreeG[*history]
 	log       []kv.Batch // every revision > compacted or equal to it, in order
 	leases    map[int64]time.Time
@@ -102,12 +106,33 @@ func (m *Memory) EndWatches(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if errors.Is(err, kv.ErrReplaced) {
-		m.replaced++
+		m.replaceLocked()
+		return
 	}
 	for w := range m.watchers {
 		w.err = err
 	}
 	m.wakeLocked()
+}
+
+// replaceLocked begins another history, which is what the store holds.
+func (m *Memory) replaceLocked() {
+	m.lost.Store(max(m.lost.Load(), m.shown))
+	m.shown = m.revision
+	m.replaced.Add(1)
+	for w := range m.watchers {
+		w.err = kv.ErrReplaced
+	}
+	m.wakeLocked()
+}
+
+// answerLocked takes note of what a linearizable answer tells: that the store was
+// replaced, if it once told of more.
+func (m *Memory) answerLocked() {
+	if m.revision < m.shown {
+		m.replaceLocked()
+	}
+	m.shown = m.revision
 }
 
 // Compact forgets what was overwritten up to a revision.
@@ -127,8 +152,9 @@ func (m *Memory) Compact(revision int64) error {
 }
 
 // Restore makes the store come back as it was at a revision, its later history
-// undone. Watches learn of it only if announce is set, as when the client sees
-// another cluster; without it they wait for revisions to come.
+// undone. Watches learn of it if announce is set, as when the client sees another
+// cluster; without it they wait for revisions to come, until an answer shows that the
+// store has gone back.
 func (m *Memory) Restore(revision int64, announce bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -145,14 +171,11 @@ func (m *Memory) Restore(revision int64, announce bool) {
 	}
 	m.log = slices.DeleteFunc(m.log, func(b kv.Batch) bool { return b.Revision > revision })
 	m.revision = revision
-	if announce {
-		m.replaced++
-	}
 	for w := range m.watchers {
 		w.position = w.delivered // as a client that connects again asks for what it lacks
-		if announce {
-			w.err = kv.ErrReplaced
-		}
+	}
+	if announce {
+		m.replaceLocked()
 	}
 	m.wakeLocked()
 }
@@ -205,6 +228,7 @@ func (m *Memory) Get(ctx context.Context, key string) (kv.Item, bool, int64, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.answerLocked()
 	item, found := m.currentLocked(key)
 	return item, found, m.revision, nil
 }
@@ -228,6 +252,7 @@ func (m *Memory) Range(ctx context.Context, opts kv.RangeOptions) (kv.Page, erro
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.answerLocked()
 	revision := opts.Revision
 	switch {
 	case revision == 0:
@@ -269,6 +294,7 @@ func (m *Memory) Put(ctx context.Context, key string, value []byte, opts kv.PutO
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	defer m.answerLocked()
 	current, found := m.currentLocked(key)
 	if current.Revision != opts.IfRevision {
 		return kv.Result{Revision: m.revision, Current: current, Found: found}, nil
@@ -295,6 +321,7 @@ func (m *Memory) Delete(ctx context.Context, key string, ifRevision int64) (kv.R
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	defer m.answerLocked()
 	current, found := m.currentLocked(key)
 	if !found || current.Revision != ifRevision {
 		return kv.Result{Revision: m.revision, Current: current, Found: found}, nil
@@ -365,15 +392,15 @@ func (m *Memory) Revision(ctx context.Context) (int64, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.reads++
+	m.answerLocked()
 	return m.revision, nil
 }
 
-// Replacements counts the announced calls of Restore.
-func (m *Memory) Replacements() uint64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.replaced
-}
+// Replacements counts the calls of Restore that were announced, or noticed since.
+func (m *Memory) Replacements() uint64 { return m.replaced.Load() }
+
+// Lost returns the highest revision that was told before one of them.
+func (m *Memory) Lost() int64 { return m.lost.Load() }
 
 // Health returns the hook's error.
 func (m *Memory) Health(ctx context.Context) error { return m.begin(ctx, "health", "") }

@@ -115,11 +115,13 @@ func (m *Memory) next(w *watcher) (kv.WatchResponse, bool) {
 	w.position = max(w.position, m.revision)
 	if len(response.Batches) > 0 {
 		w.delivered = response.Progress
+		m.shown = max(m.shown, w.delivered)
 		return response, true
 	}
 	if w.progress && m.revision > w.after && m.revision >= w.delivered {
 		w.progress = false
 		w.delivered, response.Progress = m.revision, m.revision
+		m.shown = max(m.shown, m.revision)
 		return response, true
 	}
 	w.progress = false

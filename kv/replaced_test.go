@@ -1,0 +1,174 @@
+package kv_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+// replaced is a subscription that has loaded, of a store that was then replaced by an
+// older state of itself, which an answer has shown and nobody has acted on.
+type replaced struct {
+	*kvtest.Memory
+	tail *kv.Tail
+	sub  *kv.Subscription
+	old  int64 // revision that was reached before
+}
+
+func newReplaced(t *testing.T) replaced {
+	t.Helper()
+	r := replaced{Memory: kvtest.NewMemory()}
+	r.tail = startTail(t, r)
+	r.sub = r.tail.Subscribe("/registry/pods/")
+	for range 5 {
+		r.old = put(t, r, "/registry/pods/a/x", "lost")
+	}
+	load(t, r, r.sub, "/registry/pods/")
+	synctest.Wait()
+	if got := r.sub.Fresh(); got != r.old {
+		t.Fatalf("Fresh = %d, want %d", got, r.old)
+	}
+	r.Restore(3, false)
+	if revision, err := r.Revision(t.Context()); err != nil || revision != 3 || r.Replacements() != 1 || r.Lost() != r.old {
+		t.Fatalf("revision %d, %v; %d replacements, lost %d", revision, err, r.Replacements(), r.Lost())
+	}
+	return r
+}
+
+// TestNothingIsFreshOfAReplacedStore: from the answer on that shows that the store is
+// another one, nobody is told that the owner is up to date, and who waits for the store's
+// revision waits until it has loaded again.
+func TestNothingIsFreshOfAReplacedStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newReplaced(t)
+		if got := r.sub.Fresh(); got != 0 {
+			t.Errorf("Fresh = %d of the lost history", got)
+		}
+		waited := make(chan error, 1)
+		go func() { waited <- r.sub.Wait(t.Context(), 3) }()
+		synctest.Wait()
+		select {
+		case err := <-waited:
+			t.Fatalf("who waited for the store's revision was told of the lost history: %v", err)
+		default:
+		}
+		if _, err := r.sub.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
+			t.Fatalf("Next: %v, want ErrLost", err)
+		}
+		load(t, r, r.sub, "/registry/pods/")
+		if err := <-waited; err != nil || r.sub.Fresh() != 3 {
+			t.Errorf("after the load: %v, Fresh = %d", err, r.sub.Fresh())
+		}
+	})
+}
+
+// TestWaitEndsWithItsHistory: a revision that is waited for means something else in a
+// store that took the place of the one that told of it.
+func TestWaitEndsWithItsHistory(t *testing.T) {
+	for name, loads := range map[string]bool{"after the load": true, "before the load": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				store := kvtest.NewMemory()
+				tail := startTail(t, store)
+				sub := tail.Subscribe("/registry/pods/")
+				last := put(t, store, "/registry/pods/a/x", "1")
+				if loads {
+					load(t, store, sub, "/registry/pods/")
+				}
+				waited := make(chan error, 1)
+				go func() { waited <- sub.Wait(t.Context(), last+100) }()
+				synctest.Wait()
+				store.Restore(1, true)
+				synctest.Wait()
+				load(t, store, sub, "/registry/pods/")
+				time.Sleep(time.Second)
+				if _, err := sub.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
+					t.Fatal(err)
+				}
+				load(t, store, sub, "/registry/pods/")
+				if err := <-waited; !errors.Is(err, kv.ErrReplaced) {
+					t.Errorf("Wait: %v, want ErrReplaced", err)
+				}
+			})
+		})
+	}
+}
+
+// TestLoadOfAReplacedStoreIsRefused: what was read from the store that is gone is not the
+// state of the one that took its place, even where the tail begins only now.
+func TestLoadOfAReplacedStoreIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		for range 5 {
+			put(t, store, "/registry/pods/a/x", "lost")
+		}
+		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
+		early, late := tail.Subscribe("/registry/pods/"), tail.Subscribe("/registry/pods/")
+		load(t, store, early, "/registry/pods/")
+		store.Restore(3, true)
+		late.Loaded(6)
+		runUntilEnd(t, tail.Run)
+		synctest.Wait()
+		for name, sub := range map[string]*kv.Subscription{"loaded before": early, "told so later": late} {
+			if got := sub.Fresh(); got != 0 {
+				t.Errorf("%s: Fresh = %d", name, got)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			if _, err := sub.Next(ctx); !errors.Is(err, kv.ErrLost) {
+				t.Errorf("%s: Next: %v, want ErrLost", name, err)
+			}
+			cancel()
+			if load(t, store, sub, "/registry/pods/"); sub.Fresh() != 3 {
+				t.Errorf("%s: Fresh = %d after the load", name, sub.Fresh())
+			}
+		}
+	})
+}
+
+// TestReplacedStoreIsForgotten: neither a lease nor a revision to compact at is taken over
+// from a store that was replaced.
+func TestReplacedStoreIsForgotten(t *testing.T) {
+	store := openEmbedded(t, kv.EmbeddedConfig{CompactionInterval: time.Hour})
+	lease := func(key string) int64 {
+		t.Helper()
+		if _, err := store.Put(t.Context(), key, nil, kv.PutOptions{TTL: time.Hour}); err != nil {
+			t.Fatal(err)
+		}
+		item, _, _, err := store.Get(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return item.Lease
+	}
+	move := func() {
+		t.Helper()
+		if err := store.CompactOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := put(t, store, "/registry/a", "1")
+	move() // notes the revision
+	second := put(t, store, "/registry/a", "2")
+	move() // compacts there
+	put(t, store, "/registry/a", "3")
+	if compacted := store.Compaction(); compacted < first || compacted >= second {
+		t.Fatalf("compacted at %d, want from %d on before %d", compacted, first, second)
+	}
+	before := lease("/registry/b")
+	store.ForgeHistory(1 << 40)
+	if _, _, _, err := store.Get(t.Context(), "/registry/a"); err != nil || store.Replacements() != 1 || store.Lost() != 1<<40 {
+		t.Fatalf("%d replacements, lost %d, %v", store.Replacements(), store.Lost(), err)
+	}
+	if after := lease("/registry/c"); after == before {
+		t.Error("a lease of the lost history was handed out")
+	}
+	move() // knows nothing
+	if _, err := store.Range(t.Context(), kv.RangeOptions{Prefix: "/registry/", Revision: second}); err != nil {
+		t.Errorf("compacted at what was noted in the lost history: %v", err)
+	}
+}

@@ -1,0 +1,90 @@
+package kv
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+)
+
+// Wait blocks until Seen is at least revision. While no event comes it has the
+// store asked for progress. It returns ErrReplaced if the store turns out to be another
+// one meanwhile, whose revisions are not those of the caller.
+func (t *Tail) Wait(ctx context.Context, revision int64) error {
+	if t.seen.Load() >= revision {
+		return nil
+	}
+	return t.waitIn(ctx, t.store.Replacements(), revision)
+}
+
+// waitIn waits for a revision of a history.
+func (t *Tail) waitIn(ctx context.Context, history uint64, revision int64) error {
+	w, err := t.enlist(history, revision)
+	if w == nil {
+		return err
+	}
+	select {
+	case t.kick <- struct{}{}:
+	default:
+	}
+	select {
+	case <-w.done:
+		return w.err
+	case <-ctx.Done():
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if w.index >= 0 {
+			heap.Remove(&t.waiters, w.index)
+		}
+		return fmt.Errorf("kv: wait for revision %d: %w", revision, ctx.Err())
+	}
+}
+
+// enlist returns nobody if there is nothing to wait for.
+func (t *Tail) enlist(history uint64, revision int64) (*waiter, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.store.Replacements() != history { // what is lost from now on wakes the waiter
+		return nil, fmt.Errorf("kv: wait for revision %d: %w", revision, ErrReplaced)
+	}
+	if t.seen.Load() >= revision {
+		return nil, nil
+	}
+	w := &waiter{revision: revision, done: make(chan struct{})}
+	heap.Push(&t.waiters, w)
+	return w, nil
+}
+
+// waiter waits for Seen to reach a revision.
+type waiter struct {
+	revision int64
+	done     chan struct{}
+	err      error // set before done is closed
+	index    int   // in the heap, -1 outside
+}
+
+// waiterHeap is a heap.Interface ordered by revision.
+type waiterHeap []*waiter
+
+func (h waiterHeap) Len() int           { return len(h) }
+func (h waiterHeap) Less(i, j int) bool { return h[i].revision < h[j].revision }
+func (h waiterHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+// Push appends a *waiter.
+func (h *waiterHeap) Push(x any) {
+	w := x.(*waiter)
+	w.index = len(*h)
+	*h = append(*h, w)
+}
+
+// Pop removes the last *waiter.
+func (h *waiterHeap) Pop() any {
+	last := len(*h) - 1
+	w := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	w.index = -1
+	return w
+}
