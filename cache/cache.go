@@ -163,7 +163,7 @@ func (c *Cache) Wait(ctx context.Context, revision int64) error {
 // Reset replaces everything by the objects of a revision and starts a new epoch.
 // The objects are in any order, made for this call, and unique by key.
 func (c *Cache) Reset(objects []*Object, revision int64) {
-	c.reset(objects, revision, 0)
+	c.reset(objects, revision, 0, c.current.Load().history)
 	c.becomeReady()
 	c.appended()
 }
@@ -192,8 +192,9 @@ func (c *Cache) settle() int64 {
 }
 
 // reset is Reset that leaves open whether the cache is ready, and calls nobody. label is
-// the revision up to which the state is known to be exact, if that is not revision.
-func (c *Cache) reset(objects []*Object, revision, label int64) {
+// the revision up to which the state is known to be exact, if that is not revision, and
+// history the store's that both are of.
+func (c *Cache) reset(objects []*Object, revision, label int64, history uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.retired.Load() {
@@ -212,8 +213,8 @@ func (c *Cache) reset(objects []*Object, revision, label int64) {
 	}
 	c.log.restart(revision)
 	c.history.reset()
-	c.offers.clear()
-	next.revision, next.label = revision, max(revision, label)
+	c.offers.clear(history)
+	next.revision, next.label, next.history = revision, max(revision, label), history
 	next.position, next.epoch = c.log.Next(), old.epoch+1
 	c.publish(next)
 	old.objects.Ascend(func(o *Object) bool {
@@ -238,7 +239,7 @@ func (c *Cache) Retire() {
 	next.events, next.learner = nil, nil
 	c.log.restart(last.revision)
 	c.history.reset()
-	c.offers.clear()
+	c.offers.clear(last.history)
 	next.position, next.epoch = c.log.Next(), last.epoch+1
 	c.publish(&next)
 	c.schema.budget.bodies.Add(-next.bytes)

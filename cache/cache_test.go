@@ -179,7 +179,7 @@ func TestOffersBounded(t *testing.T) {
 	c := newTestCache(t, Config{})
 	c.Reset(nil, 1)
 	offer := func(key string, revision int64, size int) {
-		c.Offer(key, revision, NewObject(ObjectConfig{Key: key, Revision: revision, Body: make([]byte, size)}, c.schema))
+		c.Offer(key, revision, 0, NewObject(ObjectConfig{Key: key, Revision: revision, Body: make([]byte, size)}, c.schema))
 	}
 	check := func(what string) {
 		t.Helper()
@@ -229,14 +229,19 @@ func TestOffersBounded(t *testing.T) {
 func TestOffersEndWithTheirStore(t *testing.T) {
 	c := newTestCache(t, Config{})
 	c.Reset(nil, 10)
+	history := uint64(0)
 	offer := func(revision int64) {
-		c.Offer("a", revision, NewObject(ObjectConfig{Key: "a", Revision: revision, Body: []byte("x")}, c.schema))
+		c.Offer("a", revision, history, NewObject(ObjectConfig{Key: "a", Revision: revision, Body: []byte("x")}, c.schema))
 	}
 	offer(12)
-	c.Reset(nil, 5)
-	if c.offers.take("a", 12) != nil {
-		t.Error("an offer outlived its store")
+	c.reset(nil, 5, 0, 1)
+	offer(7) // by a write of before, whose answer comes late
+	for _, revision := range []int64{12, 7} {
+		if c.offers.take("a", revision) != nil {
+			t.Errorf("the offer of %d outlived its store", revision)
+		}
 	}
+	history = 1
 	offer(7)
 	if c.offers.take("a", 7) == nil || c.offers.bytes != 0 {
 		t.Errorf("the offer behind it was not taken, or %d bytes are left", c.offers.bytes)

@@ -48,6 +48,8 @@
 //     Snapshot again; it is never given a gap.
 //   - [Cache.Reset] starts a new epoch: every position taken before it answers
 //     [ErrReset].
+//   - Of a store that was replaced nothing is shown that was read from both; a Snapshot
+//     tells by its History which one it shows.
 //   - A stored value that cannot be understood becomes an Object with an error
 //     (it is poisoned). A List that covers it fails, a Get of it shows the error,
 //     all other keys are served, and its deletion is an event like any other. A

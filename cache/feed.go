@@ -166,7 +166,7 @@ func (f *Feed) announce(ctx context.Context) error {
 			switch err := f.sub.Wait(r.ctx, r.until); {
 			case err == nil:
 				f.cache.becomeReady()
-			case r.ctx.Err() == nil:
+			case r.ctx.Err() == nil && !errors.Is(err, kv.ErrReplaced): // then it is loaded again
 				return err
 			}
 		case <-ctx.Done():
@@ -252,14 +252,17 @@ func (f *Feed) load(ctx context.Context) error {
 			least = past + 1
 			continue
 		}
+		if err == nil && f.store.Replacements() != replacements {
+			err = kv.ErrReplaced // between two pages, maybe
+		}
 		if err != nil {
 			return fmt.Errorf("cache: load %s: %w", f.prefix, err)
 		}
-		if past == 0 || f.store.Replacements() != replacements {
+		if past == 0 {
 			label = 0
 		}
 		// A state of the past is exact for what was promised: nothing happened until then.
-		f.cache.reset(objects, revision, label)
+		f.cache.reset(objects, revision, label, replacements)
 		f.sub.Loaded(revision)
 		f.cache.appended()
 		f.loads.Add(1)

@@ -338,7 +338,7 @@ func TestFeedTakesOffers(t *testing.T) {
 		m.store.Hold() // so that the offer comes before the event
 		revision := m.put(t, feedPrefix+"a", "stored")
 		o := NewObject(ObjectConfig{Key: "a", Revision: revision, Body: []byte("handed over")}, m.cache.Schema())
-		m.cache.Offer("a", revision, o)
+		m.cache.Offer("a", revision, 0, o)
 		m.store.Release()
 		if err := m.cache.Wait(t.Context(), revision); err != nil {
 			t.Fatal(err)
@@ -347,7 +347,7 @@ func TestFeedTakesOffers(t *testing.T) {
 			t.Errorf("the cache holds %q", got.Body())
 		}
 		// An offer of another revision is not for this event.
-		m.cache.Offer("a", revision+5, o)
+		m.cache.Offer("a", revision+5, 0, o)
 		m.put(t, feedPrefix+"a", "stored again")
 		m.settle(t)
 		after := m.feed.Stats()
@@ -439,7 +439,7 @@ func TestFeedStorm(t *testing.T) {
 				value := fmt.Sprintf("%d of %d", i, w)
 				revision := m.store.PutAll(map[string][]byte{feedPrefix + key: []byte(value)})
 				if i%3 == 0 {
-					m.cache.Offer(key, revision, NewObject(ObjectConfig{Key: key, Revision: revision, Body: []byte(value)}, m.cache.Schema()))
+					m.cache.Offer(key, revision, 0, NewObject(ObjectConfig{Key: key, Revision: revision, Body: []byte(value)}, m.cache.Schema()))
 				}
 				if i%97 == 0 {
 					m.store.EndWatches(errors.New("connection lost"))

@@ -12,6 +12,7 @@ const (
 type offers struct {
 	mu sync.Mutex // guards all below
 
+	history uint64 // of the store that all are of
 	objects map[offerID]*Object
 	order   []offerID // oldest first; may name offers already taken
 	bytes   int       // of all bodies in objects
@@ -24,15 +25,17 @@ type offerID struct {
 
 // Offer hands over the Object of a write that succeeded: the state of a key at a
 // revision, exactly as Ingest would make it from the stored bytes. A Feed uses it
-// instead of Ingest. Offers that come late or are too many are dropped.
-func (c *Cache) Offer(key string, revision int64, o *Object) {
-	c.offers.put(offerID{key, revision}, o, c.current.Load().revision)
+// instead of Ingest. history is how often the store had been replaced when it was
+// written to, from before the write until after it. Offers that come late, are of
+// another history or too many are dropped.
+func (c *Cache) Offer(key string, revision int64, history uint64, o *Object) {
+	c.offers.put(offerID{key, revision}, o, c.current.Load().revision, history)
 }
 
-func (f *offers) put(id offerID, o *Object, applied int64) {
+func (f *offers) put(id offerID, o *Object, applied int64, history uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if id.revision <= applied {
+	if id.revision <= applied || history != f.history {
 		return
 	}
 	if f.objects == nil {
@@ -63,12 +66,12 @@ func (f *offers) take(key string, revision int64) *Object {
 	return o
 }
 
-// clear drops all offers: they may be of a store that was replaced, whose revisions mean
-// something else in the new one.
-func (f *offers) clear() {
+// clear drops all offers, and those of other histories that are yet to come: there the
+// same revisions mean something else.
+func (f *offers) clear(history uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.objects, f.order, f.bytes = nil, nil, 0
+	f.objects, f.order, f.bytes, f.history = nil, nil, 0, history
 }
 
 func (f *offers) dropLocked(id offerID) {

@@ -43,6 +43,11 @@ func (s Snapshot) Position() Position { return s.state.position }
 // Epoch counts the times the cache was loaded; 0 means never.
 func (s Snapshot) Epoch() uint64 { return s.state.epoch }
 
+// History is how often the store had been replaced when the cache was loaded from it
+// ([kv.Store].Replacements). A snapshot of another history than the store's shows what
+// the store may never have held.
+func (s Snapshot) History() uint64 { return s.state.history }
+
 // Len is the number of objects.
 func (s Snapshot) Len() int { return s.state.objects.Len() }
 

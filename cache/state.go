@@ -89,6 +89,7 @@ type state struct {
 	label    int64    // up to which the state is exact, as far as is known without the Source
 	position Position // after the events of this revision
 	epoch    uint64
+	history  uint64 // of the store, see Snapshot.History
 	// events are those that led from the state before to this one.
 	events []*Event
 }

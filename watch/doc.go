@@ -86,7 +86,8 @@
 //
 // When the Cache is loaded anew ([cache.Cache.Reset]) its history is not continued.
 // All watchers end with io.EOF, whatever they had yet to deliver, and their clients
-// start again.
+// go on where they were, as far as the Log has it. Where the store was replaced by
+// another state of itself they end with [ErrReplaced]: their clients must start again.
 //
 // # Unreadable objects
 //

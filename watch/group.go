@@ -26,6 +26,9 @@ type group struct {
 	// touched: open holds deliveries that are not published. Hub.mu guards it.
 	touched bool
 
+	// history is the store's, of the epoch.
+	history uint64
+
 	// over: the epoch has ended, or the Hub.
 	over atomic.Bool
 

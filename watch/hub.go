@@ -16,6 +16,10 @@ import (
 // ErrClosed says that the Hub's Run has ended.
 var ErrClosed = errors.New("watch: the hub is closed")
 
+// ErrReplaced says that the store was replaced: what the Watcher was told is of a
+// history that does not go on, and no revision of it can be resumed at.
+var ErrReplaced = errors.New("watch: the store's history was replaced")
+
 const (
 	// defaultBacklog is far more than a watcher that reads at all falls behind.
 	defaultBacklog = 1024
@@ -57,12 +61,13 @@ type Hub struct {
 	donePosition atomic.Uint64
 	doneRevision atomic.Int64
 
-	mu     sync.Mutex
-	epoch  uint64         // of the groups
-	next   cache.Position // of the next event to publish; between two revisions
-	groups map[identity]*group
-	router *router
-	closed bool
+	mu      sync.Mutex
+	epoch   uint64         // of the groups
+	history uint64         // of the epoch
+	next    cache.Position // of the next event to publish; between two revisions
+	groups  map[identity]*group
+	router  *router
+	closed  bool
 
 	// turn is held by who takes a step. It comes before mu.
 	turn    sync.Mutex
@@ -308,7 +313,7 @@ func (h *Hub) enterEpochLocked() {
 	h.endLocked()
 	// A Snapshot may be ahead of the Log, which the chains must not be: who catches
 	// up with them reads the Log.
-	h.epoch, h.next = s.Epoch(), min(s.Position(), h.log.Next())
+	h.epoch, h.history, h.next = s.Epoch(), s.History(), min(s.Position(), h.log.Next())
 	h.doneRevision.Store(0)
 	h.donePosition.Store(uint64(h.next))
 }
@@ -377,6 +382,7 @@ func (h *Hub) Watch(options Options) (*Watcher, error) {
 	g := h.groups[id]
 	if g == nil {
 		g = newGroup(f, id, h.next)
+		g.history = h.history
 		h.groups[id] = g
 		h.router.add(g)
 		h.counts.groups.Add(1)

@@ -115,8 +115,9 @@ func (w *Watcher) Next(ctx context.Context, dst []Delivery) ([]Delivery, error) 
 // there is something.
 //
 // An error ends the Watcher, and comes without deliveries: io.EOF after Close, at
-// the end of an epoch and when the Hub's Run has ended; ErrTooOld when the Watcher
-// was lapped; a [cache.PoisonError] at an object that cannot be read.
+// the end of an epoch and when the Hub's Run has ended; ErrReplaced if the epoch ended
+// because the store was replaced; ErrTooOld when the Watcher was lapped; a
+// [cache.PoisonError] at an object that cannot be read.
 func (w *Watcher) Poll(dst []Delivery) ([]Delivery, error) {
 	length := len(dst)
 	full := cap(dst)
@@ -124,8 +125,12 @@ func (w *Watcher) Poll(dst []Delivery) ([]Delivery, error) {
 		full += defaultBatch
 	}
 	for w.err == nil && len(dst) < full {
-		if w.released.Load() || w.group.over.Load() {
+		if w.released.Load() {
 			w.end(io.EOF)
+			break
+		}
+		if w.group.over.Load() {
+			w.end(w.over())
 			break
 		}
 		switch w.state {
@@ -205,7 +210,7 @@ func (w *Watcher) pollLog(dst []Delivery, full int) []Delivery {
 		events, _, err := w.hub.log.Read(w.next, space[:0])
 		switch {
 		case errors.Is(err, cache.ErrReset):
-			w.end(io.EOF)
+			w.end(w.over())
 		case err != nil:
 			// What is at or below the label is not missed.
 			if w.next, err = w.hub.log.After(w.label); err != nil {
@@ -216,6 +221,14 @@ func (w *Watcher) pollLog(dst []Delivery, full int) []Delivery {
 		}
 	}
 	return dst
+}
+
+// over gives the error for a watcher whose epoch or Hub has ended.
+func (w *Watcher) over() error {
+	if w.hub.cache.Snapshot().History() != w.group.history {
+		return ErrReplaced
+	}
+	return io.EOF
 }
 
 // lapped gives the error for a watcher that the Log has overtaken.

@@ -37,4 +37,8 @@ var differences = []struct {
 		regexp.MustCompile(`/events\?.*watch=1.*resourceVersion=99999999`), regexp.MustCompile(`retryAfterSeconds`), true,
 		"stock draws the seconds after which to try again by lot",
 	},
+	{
+		regexp.MustCompile(`watch=1.*resourceVersion=99999999`), regexp.MustCompile(`larder .*resource version 99999999 is not in the store's history`), false,
+		"stock accepts a revision that etcd has not reached, and waits in silence",
+	},
 }

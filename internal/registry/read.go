@@ -20,10 +20,6 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// freshness is how long a read waits for the cache to reach a revision, as in
-// apiserver pkg/storage/cacher/watch_cache.go.
-const freshness = 3 * time.Second
-
 // Scope is where a read looks: in one namespace or, if that is empty, in all of
 // the resource; at one object if Name is not empty.
 type Scope struct {
@@ -119,48 +115,6 @@ func (r *Resource) getStored(ctx context.Context, rest string, atLeast uint64) (
 func (r *Resource) notReady() error {
 	seconds := math.Exp(0.06 * time.Since(r.made).Seconds())
 	return apierrors.NewTooManyRequests("storage is (re)initializing", int(min(max(seconds, 1), 30)))
-}
-
-// awaitNow waits until the cache has seen everything that was written before the
-// call. A cache that cannot keep up makes its readers wait and never sends them to
-// the store, which would then have to serve them all.
-func (r *Resource) awaitNow(ctx context.Context) error {
-	revision, err := r.store.Revision(ctx)
-	if err != nil {
-		return etcdError(err)
-	}
-	err = r.await(ctx, uint64(revision))
-	if storage.IsTooLargeResourceVersion(err) {
-		return apierrors.NewTooManyRequests("the watch cache has not caught up with the store, please try again later", 1)
-	}
-	return err
-}
-
-// await waits until the cache has seen everything up to revision.
-func (r *Resource) await(ctx context.Context, revision uint64) error {
-	if uint64(r.Cache.Snapshot().Revision()) >= revision {
-		return nil
-	}
-	if r.uncached() {
-		if err := r.refuseFuture(ctx, revision, 0); err != nil {
-			return err
-		}
-	}
-	bounded, cancel := context.WithTimeout(ctx, freshness)
-	defer cancel()
-	err := r.Cache.Wait(bounded, int64(min(revision, math.MaxInt64)))
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
-		return storage.NewTimeoutError(r.layout.resource, "request did not complete within requested timeout")
-	case errors.Is(err, context.DeadlineExceeded):
-		return storage.NewTooLargeResourceVersionError(revision, uint64(r.Cache.Snapshot().Revision()), 1)
-	case r.gone() != nil: // while it was waited for
-		return r.gone()
-	default:
-		return err
-	}
 }
 
 // uncached reports whether upstream keeps no cache of the resource (kubernetes
@@ -260,6 +214,20 @@ func (r *Resource) List(ctx context.Context, q ListRequest, dst []*cache.Object)
 	if err := r.gone(); err != nil {
 		return Listing{}, err
 	}
+	if exact > 0 && r.lost(exact) {
+		return Listing{}, r.rangeError(ctx, kv.ErrCompacted, read)
+	}
+	history := r.store.Replacements()
+	listing, err := r.listAt(ctx, read, dst)
+	if err == nil {
+		r.handOut(history, listing.Meta.Revision)
+	}
+	return listing, err
+}
+
+// listAt answers a request that upstream's rules were applied to.
+func (r *Resource) listAt(ctx context.Context, read listing, dst []*cache.Object) (Listing, error) {
+	q := read.q
 	if r.Cache == nil || !r.Cache.Ready() {
 		if r.Cache != nil && (q.Limit <= 0 || !q.Label.Empty() || !q.Field.Empty()) {
 			return Listing{}, r.notReady()

@@ -59,8 +59,26 @@ func (r *Resource) Watch(ctx context.Context, q WatchRequest) (*watch.Watcher, e
 	if !r.Cache.Ready() {
 		return nil, r.notReady()
 	}
+	for {
+		history := r.store.Replacements()
+		w, err := r.openWatch(ctx, q, int64(revision))
+		if r.store.Replacements() == history || ctx.Err() != nil {
+			return w, err
+		}
+		if w != nil { // it may follow one history from a revision of the other
+			w.Close()
+		}
+	}
+}
+
+// openWatch opens a watcher, which belongs to the store's history if that was not
+// replaced meanwhile.
+func (r *Resource) openWatch(ctx context.Context, q WatchRequest, revision int64) (*watch.Watcher, error) {
+	if err := r.awaitCurrent(ctx); err != nil {
+		return nil, err
+	}
 	options := watch.Options{Namespace: q.Namespace, Name: q.Name, Label: q.Label, Field: q.Field, Bookmarks: q.Bookmarks, Wake: q.Wake}
-	if err := r.watchStart(ctx, q, int64(revision), &options); err != nil {
+	if err := r.watchStart(ctx, q, revision, &options); err != nil {
 		return nil, &StreamError{err}
 	}
 	w, err := r.Hub.Watch(options)
@@ -97,6 +115,7 @@ func (r *Resource) watchStart(ctx context.Context, q WatchRequest, revision int6
 		options.Initial = &snapshot
 	case revision > 0:
 		options.After = revision
+		return r.checkResume(ctx, revision, snapshot.Revision())
 	case q.SendInitialEvents == nil: // the old way to ask for both
 		options.Initial = &snapshot
 	default:
@@ -105,8 +124,27 @@ func (r *Resource) watchStart(ctx context.Context, q WatchRequest, revision int6
 	return nil
 }
 
+// checkResume fails if a watch cannot go on after a revision, because the store has not
+// reached it: whoever told of it saw a history that the store has lost, and would wait for
+// revisions that come with other contents, if at all. Nor can it after one that may be of
+// a lost history. known is what the cache has reached.
+func (r *Resource) checkResume(ctx context.Context, revision, known int64) error {
+	if revision > known {
+		if err := r.refuseUnreached(ctx, uint64(revision)); err != nil {
+			return err
+		}
+	}
+	if r.lost(revision) {
+		return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", revision, r.store.Lost()+1))
+	}
+	return nil
+}
+
 // watchError turns the end of a watch into the error that clients know.
 func watchError(err error) error {
+	if errors.Is(err, watch.ErrReplaced) {
+		return apierrors.NewResourceExpired("the resource versions told so far are not in the store's history any more: it was replaced")
+	}
 	var old watch.ErrTooOld
 	if errors.As(err, &old) {
 		return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", old.Requested, old.Oldest))

@@ -48,6 +48,7 @@ type Resource struct {
 	custom bool             // of a definition: it may end while others go on
 	audits auditCounters
 	told   atomic.Pointer[told] // nil if the store was never asked for a list
+	handed handed
 }
 
 // resourceConfig is what a Resource is made of. All but the last group is what

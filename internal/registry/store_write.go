@@ -67,7 +67,7 @@ func (s *store) put(ctx context.Context, full string, data []byte, revision int6
 		return kv.Result{}, storage.NewInternalError(err)
 	}
 	if next != nil {
-		next.cache.Stored = len(value)
+		next.cache.Stored, next.history = len(value), s.store.Replacements()
 	}
 	result, err := s.store.Put(ctx, full, value, kv.PutOptions{IfRevision: revision, TTL: time.Duration(ttl) * time.Second})
 	return result, etcdError(err)
@@ -81,6 +81,8 @@ type outcome struct {
 	obj   runtime.Object
 	cache cache.ObjectConfig // Body is nil if there is nothing to hand over
 	err   error              // data does not decode; the write takes place even so
+
+	history uint64 // of the store before the write
 }
 
 // foresee makes the outcome of storing data, in an object like out.
@@ -128,7 +130,7 @@ func (s *store) foreseeUntyped(next *outcome, rest string, data []byte) {
 // committed gives out what was stored at revision, and its canonical form to the
 // cache.
 func (s *store) committed(next *outcome, out runtime.Object, revision int64) error {
-	if next.cache.Body != nil {
+	if next.cache.Body != nil && next.history == s.store.Replacements() {
 		config := next.cache
 		appendRevision := wire.AppendRevisionProtobuf
 		if s.codec.untyped {
@@ -137,7 +139,7 @@ func (s *store) committed(next *outcome, out runtime.Object, revision int64) err
 		body, err := appendRevision(make([]byte, 0, len(config.Body)+maxRevision), config.Body, revision)
 		if err == nil {
 			config.Body, config.Revision = body, revision
-			s.Cache.Offer(config.Key, revision, cache.NewObject(config, s.schema))
+			s.Cache.Offer(config.Key, revision, next.history, cache.NewObject(config, s.schema))
 		}
 	}
 	if next.err != nil {
@@ -197,8 +199,9 @@ func newLike(obj runtime.Object) runtime.Object {
 // Decorated objects are not what is stored and are never guessed from the cache.
 func (s *store) suggestion(full string, like, given runtime.Object) (*present, error) {
 	if s.Cache != nil && s.Cache.Ready() && s.codec.decorate == nil {
-		o := s.Cache.Snapshot().Get(s.layout.rest(full))
-		if o == nil || o.Err() != nil {
+		snapshot := s.Cache.Snapshot()
+		o := snapshot.Get(s.layout.rest(full))
+		if o == nil || o.Err() != nil || snapshot.History() != s.store.Replacements() {
 			return nil, nil
 		}
 		p := &present{obj: newLike(like), rev: o.Revision(), from: o}

@@ -1,0 +1,95 @@
+package cache
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+
+	"github.com/larder-io/larder/kv"
+)
+
+// TestLoadAcrossAReplacement replaces the store between two pages of a load, by one that
+// soon is where the first was: what was read is of neither, and is never shown.
+func TestLoadAcrossAReplacement(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMirror(t)
+		values := make(map[string][]byte)
+		for i := range 3000 {
+			values[feedPrefix+string(rune('a'+i%26))+string(rune('0'+i/26))] = []byte("old")
+		}
+		m.store.PutAll(values)
+		m.put(t, feedPrefix+"a0", "lost")
+		pages, shown := 0, false
+		m.store.SetHook(func(op, _ string) error {
+			if op != "list" {
+				return nil
+			}
+			switch pages++; pages {
+			case 2:
+				m.store.Restore(2, true)
+				m.put(t, feedPrefix+"z9", "new")
+			case 3:
+				shown = m.cache.Snapshot().Epoch() > 0
+			}
+			return nil
+		})
+		m.start(t)
+		s := m.settle(t)
+		if shown || pages <= 3 {
+			t.Errorf("what was loaded of two histories was shown (%d pages)", pages)
+		}
+		if s.History() != 1 || string(s.Get("a0").Body()) != "old" || string(s.Get("z9").Body()) != "new" {
+			t.Errorf("history %d holds %q and %q", s.History(), s.Get("a0").Body(), s.Get("z9").Body())
+		}
+	})
+}
+
+// TestSnapshotOfALostHistory: readers can tell that what they see is of a store that was
+// replaced, for as long as it takes to load the other.
+func TestSnapshotOfALostHistory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMirror(t)
+		m.put(t, feedPrefix+"a", "kept")
+		kept := m.put(t, feedPrefix+"b", "kept")
+		m.start(t)
+		last := m.put(t, feedPrefix+"b", "lost")
+		m.settle(t)
+		loading := make(chan struct{})
+		m.store.SetHook(func(op, _ string) error {
+			if op == "list" {
+				<-loading
+			}
+			return nil
+		})
+		m.store.Restore(kept, false)
+		revision, err := m.store.Revision(t.Context())
+		if err != nil || revision != kept {
+			t.Fatal(revision, err)
+		}
+		if s := m.cache.Snapshot(); s.History() != 0 || m.store.Replacements() != 1 {
+			t.Errorf("history %d is shown, of %d", s.History(), m.store.Replacements())
+		}
+		waited := make(chan error, 1)
+		go func() { waited <- m.cache.Wait(t.Context(), revision) }()
+		synctest.Wait()
+		if len(waited) > 0 {
+			t.Fatal("who waits for the revision of the store was told of the lost history")
+		}
+		close(loading)
+		if err := <-waited; err != nil {
+			t.Fatal(err)
+		}
+		if s := m.cache.Snapshot(); s.History() != 1 || s.Revision() != kept || string(s.Get("b").Body()) != "kept" {
+			t.Errorf("history %d at %d holds %q", s.History(), s.Revision(), s.Get("b").Body())
+		}
+		if err := m.cache.Wait(t.Context(), kept); err != nil {
+			t.Error(err)
+		}
+		go func() { waited <- m.cache.Wait(t.Context(), last+100) }()
+		synctest.Wait()
+		m.store.Restore(kept, true)
+		if err := <-waited; !errors.Is(err, kv.ErrReplaced) {
+			t.Errorf("Wait: %v, want ErrReplaced", err)
+		}
+	})
+}

@@ -1,0 +1,77 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// maxHanded is how many revisions of lists are remembered: enough for a client that takes
+// long to read a list while many others are asked for.
+const maxHanded = 1 << 14
+
+// handed are the revisions that lists were given out with since the store was replaced,
+// as far as the history that is lost had revisions of the same numbers. Who comes with
+// one of those may mean either, unless it was given out here.
+type handed struct {
+	mu sync.Mutex
+
+	history uint64 // the store's that all are of
+	// revisions and order hold the same, order the oldest first.
+	revisions map[int64]struct{}
+	order     []int64
+}
+
+// add takes in a revision of a history.
+func (h *handed) add(history uint64, revision int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.history != history || h.revisions == nil {
+		h.history, h.revisions, h.order = history, make(map[int64]struct{}), nil
+	}
+	if _, known := h.revisions[revision]; known {
+		return
+	}
+	h.revisions[revision] = struct{}{}
+	if h.order = append(h.order, revision); len(h.order) > maxHanded {
+		delete(h.revisions, h.order[0])
+		h.order = h.order[1:]
+	}
+}
+
+func (h *handed) has(history uint64, revision int64) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, known := h.revisions[revision]
+	return known && h.history == history
+}
+
+// lost reports whether a revision may be of a history that the store has lost: that had
+// reached it, and no list was given out with it since. The store's own history gets
+// beyond all such revisions with time.
+func (r *Resource) lost(revision int64) bool {
+	return revision <= r.store.Lost() && !r.handed.has(r.store.Replacements(), revision)
+}
+
+// handOut remembers that a list was given out with a revision, which it was asked for
+// when the store was in a history.
+func (r *Resource) handOut(history uint64, revision int64) {
+	if revision <= r.store.Lost() && r.store.Replacements() == history {
+		r.handed.add(history, revision)
+	}
+}
+
+// refuseUnreached fails if the store has not reached a revision, nor can have: it is then
+// one of the future that no replica can have told of, or of a history that is lost.
+func (r *Resource) refuseUnreached(ctx context.Context, revision uint64) error {
+	current, err := r.store.Revision(ctx)
+	switch {
+	case err != nil:
+		return etcdError(err)
+	case revision > uint64(current):
+		return apierrors.NewResourceExpired(fmt.Sprintf("resource version %d is not in the store's history, which has come to %d", revision, current))
+	}
+	return nil
+}
