@@ -26,6 +26,10 @@
 //   - W, watches: the guarantees of package watch, over resumes at the other replica. A
 //     response that ends well does not end within a revision.
 //
+// TestRestored sets a single member back to a backup without raising its revision, under
+// two Larders, and expects that nobody is shown the lost history afterwards, and that
+// informers end with what is stored.
+//
 // TestMutants shows for each oracle which mistakes of a server it finds. A run in which
 // too little was written, or in which no fault hit, proves nothing and fails as invalid.
 //

@@ -38,7 +38,7 @@ var reserved = []struct {
 	{"go.etcd.io/", []string{"kv"}, false},
 	{"github.com/valyala/fasthttp", []string{"httpapi", "bench"}, false},
 	{"k8s.io/kubernetes/", []string{"internal/registry", "internal/auth", "internal/admission", "httpapi", "internal/extension", "internal/aggregator", "internal/server", "cmd/larder"}, true},
-	{"k8s.io/", []string{"internal/registry", "internal/auth", "internal/admission", "httpapi", "internal/extension", "internal/aggregator", "internal/server", "cmd/larder", "bench", "cmd/larder-bench"}, false},
+	{"k8s.io/", []string{"internal/registry", "internal/auth", "internal/admission", "httpapi", "internal/extension", "internal/aggregator", "internal/server", "cmd/larder", "bench", "cmd/larder-bench", "internal/consistency"}, false},
 	{"k8s.io/kubernetes/cmd/", nil, false},
 	{"k8s.io/apiserver/pkg/storage/cacher", nil, false},
 	{"k8s.io/apiserver/pkg/storage/etcd3", nil, true},

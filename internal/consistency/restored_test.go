@@ -1,0 +1,383 @@
+package consistency
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+var large = flag.Int("large", 20_000, "how many objects the large resource of TestRestored has")
+
+// The words that objects hold say in which history they were written.
+const (
+	kept = "kept" // before the backup
+	gone = "gone" // after it, and before etcd was restored
+	anew = "anew" // since
+)
+
+// stock is one resource whose history is lost.
+type stock struct {
+	kind, plural string
+	names        int
+	revisions    map[string]int64 // of all objects, by name
+}
+
+func (s *stock) prefix() string { return "/registry/" + s.plural + "/default/" }
+func (s *stock) path() string   { return "/api/v1/namespaces/default/" + s.plural }
+func (s *stock) name(i int) string {
+	return fmt.Sprintf("o%06d", i)
+}
+
+func (s *stock) stored(name, word string) []byte {
+	text := word
+	if s.kind == "Secret" {
+		text = base64.StdEncoding.EncodeToString([]byte(word))
+	}
+	return fmt.Appendf(nil, `{"kind":%q,"apiVersion":"v1","metadata":{"name":%q,"namespace":"default","uid":"00000000-0000-0000-0000-000000000000","labels":{"of":%q}},"data":{"p":%q}}`,
+		s.kind, name, word, text)
+}
+
+// restoring is a cluster of one member that is set back to a backup.
+type restoring struct {
+	*testing.T
+	*cluster
+	stocks []*stock
+	served atomic.Bool // the member serves what was restored
+}
+
+// write gives objects a word in one transaction, or deletes them if it is "", whatever
+// they hold.
+func (r *restoring) write(s *stock, word string, names ...string) int64 {
+	r.Helper()
+	var changes []kvtest.Change
+	for _, name := range names {
+		change := kvtest.Change{Key: s.prefix() + name, IfRevision: s.revisions[name]}
+		if word != "" {
+			change.Value = s.stored(name, word)
+		}
+		changes = append(changes, change)
+	}
+	at, done, err := r.outsider.Transact(r.Context(), changes)
+	if err != nil || !done {
+		r.Fatalf("write %s of %s: %v %v", word, s.plural, done, err)
+	}
+	for _, name := range names {
+		if s.revisions[name] = at; word == "" {
+			delete(s.revisions, name)
+		}
+	}
+	return at
+}
+
+// change does a bit of everything: what was there changes and goes, and more comes.
+func (r *restoring) change(s *stock, word string, at int) {
+	r.write(s, word, s.name(at), s.name(at+1))
+	r.write(s, "", s.name(at+2))
+	r.write(s, word, word+s.name(at))
+	for range 200 {
+		r.write(s, word, s.name(at+3))
+	}
+}
+
+// stored returns what etcd holds: revisions by names.
+func (r *restoring) stored(s *stock) map[string]int64 {
+	r.Helper()
+	items, err := r.outsider.Items(r.Context(), s.prefix())
+	if err != nil {
+		r.Fatal(err)
+	}
+	present := make(map[string]int64, len(items))
+	for _, item := range items {
+		present[strings.TrimPrefix(item.Key, s.prefix())] = item.Revision
+	}
+	return present
+}
+
+// lister lists and watches a resource as generated clients do; paged ones get no initial
+// objects by watching.
+type lister struct {
+	*cache.ListWatch
+	paged bool
+}
+
+// IsWatchListSemanticsUnSupported is asked by client-go.
+func (l lister) IsWatchListSemanticsUnSupported() bool { return l.paged }
+
+// inform runs an informer of a resource at a replica until the test ends.
+func (r *restoring) inform(s *stock, from *replica, paged bool) cache.SharedIndexInformer {
+	r.Helper()
+	client, err := kubernetes.NewForConfig(&rest.Config{
+		Host: from.url, BearerToken: "tester", TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1,
+		ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeProtobuf},
+	})
+	if err != nil {
+		r.Fatal(err)
+	}
+	get := func() *rest.Request {
+		return client.CoreV1().RESTClient().Get().Namespace("default").Resource(s.plural)
+	}
+	l := lister{paged: paged, ListWatch: &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			return get().VersionedParams(&options, metav1.ParameterCodec).Do(ctx).Get()
+		},
+		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+			options.Watch = true
+			return get().VersionedParams(&options, metav1.ParameterCodec).Watch(ctx)
+		},
+	}}
+	informer := cache.NewSharedIndexInformer(l, nil, 0, cache.Indexers{})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { informer.RunWithContext(ctx) })
+	r.Cleanup(func() {
+		cancel()
+		running.Wait()
+		client.CoreV1().RESTClient().(*rest.RESTClient).Client.CloseIdleConnections()
+	})
+	return informer
+}
+
+// differs says where an informer's objects are not the store's.
+func differs(informer cache.SharedIndexInformer, want map[string]int64) error {
+	got := make(map[string]int64)
+	for _, obj := range informer.GetStore().List() {
+		accessor, err := apimeta.Accessor(obj)
+		if err != nil {
+			return err
+		}
+		var revision int64
+		fmt.Sscan(accessor.GetResourceVersion(), &revision)
+		got[accessor.GetName()] = revision
+	}
+	if maps.Equal(got, want) {
+		return nil
+	}
+	for name, revision := range want {
+		if got[name] != revision {
+			return fmt.Errorf("%s is at %d, in the store at %d; %d objects for %d", name, got[name], revision, len(got), len(want))
+		}
+	}
+	return fmt.Errorf("%d objects for %d", len(got), len(want))
+}
+
+// reader reads consistently what the lost history alone has.
+type reader struct {
+	*replica
+	*stock
+	answered atomic.Int64 // reads of what was restored
+	shown    atomic.Pointer[string]
+}
+
+func (r *restoring) read(ctx context.Context, d *reader) {
+	for turn := 0; ctx.Err() == nil; turn++ {
+		path := d.path() + "?labelSelector=of%3D" + gone
+		if turn%2 == 1 {
+			path = d.path() + "/" + gone + d.stock.name(0)
+		}
+		restored := r.served.Load() // before it is asked
+		a := d.ask(request{method: http.MethodGet, path: path})
+		if !restored {
+			pause(ctx, time.Millisecond)
+			continue
+		}
+		switch {
+		case a.code == http.StatusOK && strings.Contains(string(a.body), gone+d.stock.name(0)):
+			d.shown.CompareAndSwap(nil, new(fmt.Sprintf("%s: %.300s", path, a.body)))
+		case a.code == http.StatusOK || a.code == http.StatusNotFound:
+			d.answered.Add(1)
+		default:
+			pause(ctx, 10*time.Millisecond)
+		}
+	}
+}
+
+// expired asks for something at a revision until it is answered, and reports whether it is
+// told that the revision is too old.
+func (r *restoring) expired(from *replica, path string) error {
+	r.Helper()
+	code, body := 0, []byte(nil)
+	from.Eventually(r.T, "answers "+path, func() error {
+		a := from.ask(request{method: http.MethodGet, path: path, timeout: 30 * time.Second})
+		code, body = a.code, a.body
+		if a.err != nil || code == http.StatusTooManyRequests || code >= 500 {
+			return fmt.Errorf("%d %v %s", code, a.err, body)
+		}
+		return nil
+	})
+	var frame struct {
+		Type   string
+		Object object
+	}
+	if code == http.StatusOK {
+		if err := json.Unmarshal(body, &frame); err != nil || frame.Type != "ERROR" {
+			return fmt.Errorf("%s: %d %.300s", path, code, body)
+		}
+		code = frame.Object.Code
+	}
+	if code != http.StatusGone {
+		return fmt.Errorf("%s: %d %.300s", path, code, body)
+	}
+	return nil
+}
+
+// TestRestored sets etcd back to a backup, without raising its revision, under two
+// Larders, while clients read, watch and follow a small and a large resource: no
+// consistent read that begins once etcd serves again shows what is lost; whoever comes
+// with a revision of the lost history is told that it is too old; and informers end with
+// what is stored.
+func TestRestored(t *testing.T) {
+	r := &restoring{T: t, cluster: newCluster(t, 1, 2)}
+	r.stocks = []*stock{
+		{kind: "ConfigMap", plural: "configmaps", names: 20, revisions: map[string]int64{}},
+		{kind: "Secret", plural: "secrets", names: *large, revisions: map[string]int64{}},
+	}
+	informers := make(map[*stock][]cache.SharedIndexInformer)
+	for _, s := range r.stocks {
+		for first := 0; first < s.names; first += 100 {
+			var names []string
+			for i := first; i < min(first+100, s.names); i++ {
+				names = append(names, s.name(i))
+			}
+			r.write(s, kept, names...)
+		}
+		for i, replica := range r.replicas {
+			informers[s] = append(informers[s], r.inform(s, replica, i == 1))
+		}
+	}
+	backup := filepath.Join(t.TempDir(), "backup")
+	if err := r.outsider.Snapshot(t.Context(), backup); err != nil {
+		t.Fatal(err)
+	}
+	var saved []map[string]int64
+	for _, s := range r.stocks {
+		saved = append(saved, maps.Clone(s.revisions))
+		r.change(s, gone, 0)
+	}
+	equal := func(what string) {
+		t.Helper()
+		for _, s := range r.stocks {
+			want := r.stored(s)
+			for i, informer := range informers[s] {
+				proctest.Eventually(t, fmt.Sprintf("informer %d of %s has %s", i, s.plural, what), func() error { return differs(informer, want) })
+			}
+		}
+	}
+	equal("what was written")
+	lost := slices.Max(slices.Collect(maps.Values(r.stocks[1].revisions)))
+
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	defer stop()
+	var readers []*reader
+	for _, replica := range r.replicas {
+		for _, s := range r.stocks {
+			d := &reader{replica: replica, stock: s}
+			readers = append(readers, d)
+			reading.Go(func() { r.read(ctx, d) })
+		}
+	}
+	member := r.members[0]
+	member.Kill()
+	if err := member.Restore(backup); err != nil {
+		t.Fatal(err)
+	}
+	if err := member.Start(); err != nil {
+		t.Fatal(err)
+	}
+	member.AwaitReady(t)
+	r.served.Store(true)
+	for i, s := range r.stocks {
+		s.revisions = saved[i]
+	}
+	for _, d := range readers {
+		d.Eventually(t, "reads "+d.plural, func() error {
+			if d.answered.Load() < 10 {
+				return errors.New("not enough")
+			}
+			return nil
+		})
+		if shown := d.shown.Load(); shown != nil {
+			t.Errorf("a consistent read of %s shows what is lost: %s", d.plural, *shown)
+		}
+	}
+	stop() // a revision that a list was given out with may be resumed at
+	reading.Wait()
+	r.checkLost(lost)
+	for _, s := range r.stocks {
+		r.change(s, anew, 1) // to revisions that the lost history had, too
+	}
+	r.checkLost(lost)
+	equal("what was restored and written")
+	for i, s := range r.stocks {
+		r.checkAnew(r.replicas[i%2], s)
+	}
+}
+
+// checkLost asks every replica for revisions of the lost history, and of none.
+func (r *restoring) checkLost(lost int64) {
+	r.Helper()
+	for _, replica := range r.replicas {
+		for _, s := range r.stocks {
+			for _, revision := range []int64{lost - 300, lost - 150, lost, lost + 100_000} {
+				path := fmt.Sprintf("%s?resourceVersion=%d&", s.path(), revision)
+				if err := r.expired(replica, path+"watch=1&timeoutSeconds=3"); err != nil {
+					r.Error(err)
+				}
+				if err := r.expired(replica, path+"resourceVersionMatch=Exact&labelSelector=of%3D"+gone); err != nil {
+					r.Error(err)
+				}
+			}
+		}
+	}
+}
+
+// checkAnew lists and watches what comes then, as clients do that begin anew.
+func (r *restoring) checkAnew(from *replica, s *stock) {
+	r.Helper()
+	a := from.ask(request{method: http.MethodGet, path: s.path() + "?limit=1&labelSelector=of%3D" + anew})
+	listed, err := decode[list](a.body)
+	if err != nil || a.code != http.StatusOK {
+		r.Fatal(a.code, a.err, err)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), proctest.Patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s%s?watch=1&resourceVersion=%d", from.url, s.path(), listed.Metadata.revision()), nil)
+	if err != nil {
+		r.Fatal(err)
+	}
+	resp, err := from.client.Do(req)
+	if err != nil {
+		r.Fatal(err)
+	}
+	defer resp.Body.Close()
+	at := r.write(s, anew, s.name(5))
+	if got := tell(io.Reader(resp.Body), 1, nil); !slices.Equal(got.revisions, []int64{at}) {
+		r.Errorf("a watch of %s from the revision of a list tells %v, not %d", s.plural, got, at)
+	}
+}
