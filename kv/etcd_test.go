@@ -299,6 +299,33 @@ func TestCompactionProtocol(t *testing.T) {
 	}
 }
 
+// TestExpiryIsNoReplacement: a lease that expires raises the revision, and nobody is
+// answered with it. A revision that is asked for afterwards must not seem to have gone
+// back behind what the watches told.
+func TestExpiryIsNoReplacement(t *testing.T) {
+	store := openEmbedded(t, kv.EmbeddedConfig{})
+	result, err := store.Put(t.Context(), "/registry/a", nil, kv.PutOptions{TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	item, _, _, err := store.Get(t.Context(), "/registry/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch := store.Watch(t.Context(), "/registry/", result.Revision)
+	if err := store.RevokeLease(t.Context(), item.Lease); err != nil {
+		t.Fatal(err)
+	}
+	told := <-watch
+	if told.Err != nil || told.Progress <= result.Revision {
+		t.Fatalf("%+v after %d", told, result.Revision)
+	}
+	revision, err := store.Revision(t.Context())
+	if err != nil || revision < told.Progress {
+		t.Errorf("revision %d, %v, after a watch told of %d", revision, err, told.Progress)
+	}
+}
+
 func TestRevokedLeaseIsReplaced(t *testing.T) {
 	store := openEmbedded(t, kv.EmbeddedConfig{})
 	lease := func(key string) int64 {

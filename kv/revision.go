@@ -22,8 +22,10 @@ type revisionReader struct {
 	// alone reports whether the server is in this process and no other member can have
 	// acknowledged anything; nil for a cluster. Written before Etcd.ready is closed.
 	alone func() bool
-	kick  chan struct{} // has an element when next is to be read
-	reads atomic.Uint64
+	// delivered is the highest revision that a watch of such a server has told of.
+	delivered atomic.Int64
+	kick      chan struct{} // has an element when next is to be read
+	reads     atomic.Uint64
 
 	mu sync.Mutex
 	// busy says that a read is under way, or about to begin.
@@ -71,11 +73,12 @@ func (e *Etcd) Revision(ctx context.Context) (int64, error) {
 // member of its cluster. Every answer of that server, to this process or past it, was
 // learnt from before it was given (ownKV, learnAnswers), so that nothing needs to be
 // asked: the server itself would wait for locks that are held while the disk is written.
+// What nobody is answered, as that a lease has expired, its watches tell.
 func (e *Etcd) ownRevision() (int64, bool) {
 	if e.revisions.alone == nil || !e.revisions.alone() {
 		return 0, false
 	}
-	return e.history.revision.Load(), true
+	return max(e.history.revision.Load(), e.revisions.delivered.Load()), true
 }
 
 // RevisionReads returns how many reads Revision has asked of etcd.

@@ -44,7 +44,7 @@ type space struct {
 	interval time.Duration // of defragmentations; 0 is never
 	worth    int64         // bytes that one must free
 	logger   *slog.Logger
-	took     time.Duration // the last defragmentation
+	took     time.Duration // the last defragmentation, even in vain
 }
 
 func newSpace(server *etcdserver.EtcdServer, client *clientv3.Client, cfg EmbeddedConfig, e *Etcd) *space {
@@ -80,7 +80,10 @@ func (s *space) run(ctx context.Context) error {
 				pause = max(fullInterval, fullPatience*s.took)
 			}
 		case s.database.Size() > s.enough() && s.hasRoom():
-			s.defragment() // before writes are refused
+			if err := s.defragment(); err != nil { // before writes are refused
+				// The disk has no room for a copy, perhaps. Trying costs as much as succeeding.
+				pause = max(fullInterval, fullPatience*s.took)
+			}
 		case s.interval > 0 && time.Since(last) >= s.interval:
 			last = time.Now()
 			s.settle()
@@ -154,12 +157,13 @@ func (s *space) settle() {
 
 func (s *space) defragment() error {
 	before, start := s.database.Size(), time.Now()
-	if err := s.database.Defrag(); err != nil {
+	err := s.database.Defrag()
+	s.took = time.Since(start)
+	if err != nil {
 		err = fmt.Errorf("kv: defragment: %w", err)
 		s.logger.Warn("etcd's database could not be made smaller", "error", err)
 		return err
 	}
-	s.took = time.Since(start)
 	s.logger.Info("etcd's database was defragmented", "before", before, "after", s.database.Size(), "took", s.took)
 	return nil
 }

@@ -249,8 +249,12 @@ func (f *follower) copyStream(ctx context.Context, session *session) error {
 			continue
 		}
 		f.delivered = response.Progress
-		if f.etcd.revisions.alone == nil { // which tells of a write after its watches do
+		if f.etcd.revisions.alone == nil {
 			f.etcd.history.show(generation, f.delivered)
+		} else {
+			// A server in this process tells its watches of a write before it answers
+			// others with its revision: what it answers may be lower for a moment.
+			raise(&f.etcd.revisions.delivered, f.delivered)
 		}
 		select {
 		case f.out <- response:
