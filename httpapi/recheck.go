@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"reflect"
 	"slices"
@@ -32,7 +33,7 @@ func (r *rights) look(ctx context.Context, now time.Time) {
 	// Counters are read before anybody is asked: what changes meanwhile is seen the next time.
 	turn := &round{rights: r, now: now, generation: r.config.Generation(), remote: r.config.Remote()}
 	turn.all, turn.nodes = r.config.Authority()
-	turn.impersonation = sync.OnceValue(func() http.Handler { return newImpersonation(r.s.config.Authorizer) })
+	turn.impersonation = sync.OnceValue(func() http.Handler { return newImpersonation(doubting{r.s.config.Authorizer}) })
 	group := new(errgroup.Group)
 	group.SetLimit(recheckCrowd)
 	for c, held := range turn.due() {
@@ -110,6 +111,9 @@ func (t *round) check(ctx context.Context, c *credential, all []*right) {
 	if t.dueCredential(c) && !t.identify(ctx, c, all) {
 		return
 	}
+	if c.impersonates && !c.asked {
+		return // whom he acts as is known, but not yet who he is
+	}
 	for _, held := range all {
 		if !t.dueRight(held) {
 			continue
@@ -137,16 +141,16 @@ func (t *round) identify(ctx context.Context, c *credential, all []*right) bool 
 	}
 	resp, ok, err := t.authenticate(ctx, c)
 	switch {
-	case err != nil: // it cannot be told now
-		if c.ties.Remote {
-			t.silent.Store(true)
-		}
-		return true
-	case !ok, c.ties.Ends && !t.now.Before(c.ties.Expires):
+	case c.ties.Ends && !t.now.Before(c.ties.Expires), err == nil && !ok:
 		for _, held := range all {
 			t.lose(held, lossCredential)
 		}
 		return false
+	case err != nil: // it cannot be told now
+		if c.ties.Remote && errors.Is(err, context.DeadlineExceeded) {
+			t.silent.Store(true)
+		}
+		return true
 	}
 	c.asked, c.generation, c.revisions, c.next = true, t.generation, revisions, t.now.Add(remoteInterval)
 	if !sameUser(c.who, resp.User) {
@@ -172,6 +176,9 @@ func (t *round) authenticate(ctx context.Context, c *credential) (*authenticator
 	req := c.request.WithContext(ctx)
 	req.Header = c.request.Header.Clone() // which loses what authenticators have accepted
 	resp, ok, err := t.config.Again.AuthenticateRequest(req)
+	if err != nil && ctx.Err() != nil {
+		err = errors.Join(err, ctx.Err()) // however it is told
+	}
 	if err == nil && ok && !acceptable(audiences, resp.Audiences) {
 		return nil, false, nil
 	}
@@ -188,8 +195,10 @@ func (t *round) may(ctx context.Context, held *right) (allowed, known bool) {
 	if t.s.config.Authorizer == nil {
 		return true, true
 	}
-	if held.of.impersonates && !t.mayImpersonate(ctx, held) {
-		return false, ctx.Err() == nil
+	if held.of.impersonates {
+		if allowed, known := t.mayImpersonate(ctx, held); !allowed {
+			return false, known
+		}
 	}
 	decision, _, err := t.s.config.Authorizer.Authorize(ctx, &held.attributes)
 	if decision == authorizer.DecisionAllow {
@@ -199,11 +208,29 @@ func (t *round) may(ctx context.Context, held *right) (allowed, known bool) {
 }
 
 // mayImpersonate asks, by upstream's filter, whether held's owner may act as whom he does.
-func (t *round) mayImpersonate(ctx context.Context, held *right) bool {
-	allowed := false
+// known says that there was an answer.
+func (t *round) mayImpersonate(ctx context.Context, held *right) (allowed, known bool) {
+	var doubt atomic.Bool
+	ctx = context.WithValue(ctx, doubtKey{}, &doubt)
 	ctx = context.WithValue(handlerContext(ctx, held.info, held.of.who, t.now), impersonatedKey{}, func(*http.Request) { allowed = true })
 	req := held.of.request.WithContext(ctx)
 	req.Header = held.of.request.Header.Clone()
 	t.impersonation().ServeHTTP(newRecorder(), req)
-	return allowed
+	return allowed, !doubt.Load() && ctx.Err() == nil
+}
+
+// doubtKey is where a context has the *atomic.Bool that doubting sets.
+type doubtKey struct{}
+
+// doubting takes note of questions that were not answered: the filter of impersonation
+// refuses then, as it does where the answer is no.
+type doubting struct{ authorizer.Authorizer }
+
+// Authorize implements authorizer.Authorizer.
+func (d doubting) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	decision, reason, err := d.Authorizer.Authorize(ctx, a)
+	if doubt, ok := ctx.Value(doubtKey{}).(*atomic.Bool); ok && err != nil && decision != authorizer.DecisionAllow {
+		doubt.Store(true)
+	}
+	return decision, reason, err
 }

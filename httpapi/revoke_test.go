@@ -240,11 +240,11 @@ func TestRevocationIsShared(t *testing.T) {
 // TestRevocationOutlivesOutages: while nobody can tell who may watch, watches go on.
 func TestRevocationOutlivesOutages(t *testing.T) {
 	r := newRevoked(t)
-	jane := r.open(t, "jane", nil)
+	jane, acting := r.open(t, "jane", nil), r.open(t, "boss", http.Header{"Impersonate-User": {"jim"}})
 	before := r.power.asked.Load()
 	r.power.change(&r.power.changes, func() { r.power.mute = true })
-	proctest.Eventually(t, "jane is asked about, again and again", func() error {
-		if r.power.asked.Load() < before+3 {
+	proctest.Eventually(t, "they are asked about, again and again", func() error {
+		if r.power.asked.Load() < before+6 {
 			return errors.New("not yet")
 		}
 		return nil
@@ -253,6 +253,7 @@ func TestRevocationOutlivesOutages(t *testing.T) {
 	r.round(t)
 	r.must(t, r.as("root", post(configmaps, configmap("two", "", ""))))
 	expect(t, jane, "ADDED two")
+	expect(t, acting, "ADDED two")
 }
 
 // TestRevocationByTies: who hangs on an object is asked about when it changes, who expires

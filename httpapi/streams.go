@@ -89,6 +89,7 @@ func (ss *streams) start(parent context.Context, c net.Conn, held *right, serve 
 	}
 	if st.revoked() { // between joining and being added
 		cancel()
+		ss.rights.losing.Store(true) // whoever does not take that in is cut off
 	}
 	stop := context.AfterFunc(ctx, st.cut)
 	go func() {
