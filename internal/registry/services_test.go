@@ -12,6 +12,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	netutils "k8s.io/utils/net"
 
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry"
 )
 
@@ -64,9 +65,12 @@ func TestServiceAddresses(t *testing.T) {
 	}
 	again := service("again", corev1.ServiceTypeClusterIP)
 	again.Spec.ClusterIP = "10.0.0.9"
-	if _, err := services.Create(ctx, again, metav1.CreateOptions{}); err != nil {
-		t.Errorf("address of a deleted service: %v", err)
-	}
+	// Upstream's repair may hear of a service before its address, and make the address
+	// again after both are gone; then it takes a minute to find that out.
+	proctest.Eventually(t, "the address of a deleted service is free", func() error {
+		_, err := services.Create(ctx, again, metav1.CreateOptions{})
+		return err
+	})
 }
 
 // TestDryRunAllocatesNothing keeps addresses and ports free when a service is only
