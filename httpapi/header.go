@@ -11,7 +11,7 @@ import (
 
 var (
 	errRequestLine = errors.New("httpapi: malformed request line")
-	errBareLine    = errors.New("httpapi: header ends without CRLF")
+	errBareLine    = errors.New("httpapi: header line ends without CRLF")
 )
 
 // headerEnd finds the end of a header that arrives in pieces, looking at each byte once.
@@ -20,7 +20,10 @@ type headerEnd struct {
 	seen int // no end begins before
 }
 
-var crlf2 = []byte("\r\n\r\n")
+var (
+	crlf2 = []byte("\r\n\r\n")
+	lf2   = []byte("\n\n")
+)
 
 // find reports whether block, which begins as it did the last time, holds a whole
 // header: one that ends with an empty line behind CRLF, or right behind the first line.
@@ -29,7 +32,7 @@ var crlf2 = []byte("\r\n\r\n")
 // an answer.
 func (e *headerEnd) find(block []byte) (bool, error) {
 	if e.line == 0 {
-		if bytes.HasSuffix(block, crlf2) {
+		if bytes.HasSuffix(block, crlf2) && !bytes.Contains(block, lf2) {
 			return true, nil // as nearly all come
 		}
 		n := bytes.IndexByte(block[e.seen:], '\n')
@@ -65,6 +68,13 @@ func (e *headerEnd) find(block []byte) (bool, error) {
 		}
 		e.seen += n + 1
 	}
+}
+
+// endsFirstLine reports whether the first line of a whole header ends with CRLF, as
+// inspect wants all others to.
+func endsFirstLine(block []byte) bool {
+	n := bytes.IndexByte(block, '\n')
+	return n > 0 && block[n-1] == '\r'
 }
 
 // isRequestLine reports whether line could be a request's.
@@ -109,7 +119,7 @@ func inspect(block []byte) headerFacts {
 		line, rest, _ := bytes.Cut(block, []byte{'\n'})
 		block = rest
 		line, ended := bytes.CutSuffix(line, []byte{'\r'})
-		if len(line) == 0 {
+		if ended && len(line) == 0 {
 			continue
 		}
 		if !ended { // a proxy may have taken it for a part of the line before

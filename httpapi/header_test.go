@@ -1,9 +1,14 @@
 package httpapi
 
 import (
+	"bufio"
+	"bytes"
+	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestInspect(t *testing.T) {
@@ -17,6 +22,8 @@ func TestInspect(t *testing.T) {
 		"Host: a\r\nhost: b\r\n":                    {malformed: "repeated Host header"},
 		"authorization: a\r\nAUTHORIZATION: b\r\n":  {malformed: "repeated Authorization header"},
 		"authorization: a\nAUTHORIZATION: b\r\n":    {malformed: "malformed header line"},
+		"Host: h\r\n\n":                             {malformed: "malformed header line"},
+		"\n":                                        {malformed: "malformed header line"},
 		"Content-Type: a\r\nContent-type: b\r\n":    {malformed: "repeated Content-Type header"},
 		"transfer-encoding: Chunked \r\n":           {},
 		"Transfer-Encoding: identity\r\n":           {malformed: "unsupported transfer encoding"},
@@ -30,6 +37,70 @@ func TestInspect(t *testing.T) {
 		}
 	}
 }
+
+// TestHeaderEndsAtOnePlace: whoever ends a line of a header with LF alone is refused,
+// whatever pieces the header comes in, and nothing behind it is read. net/http's server
+// and some proxies take such a line, other proxies do not: to them the header ends
+// elsewhere.
+func TestHeaderEndsAtOnePlace(t *testing.T) {
+	const behind = "GET /behind HTTP/1.1\r\nHost: h\r\n\r\n"
+	lines := []string{"GET /x HTTP/1.1", "Host: h", "A: b", ""}
+	for mix := range 1 << len(lines) {
+		for count := 1; count < len(lines); count++ { // of lines before the empty one
+			var script strings.Builder
+			bare := false
+			for i, line := range append(lines[:count:count], "") {
+				end := "\r\n"
+				if mix>>i&1 == 1 {
+					end, bare = "\n", true
+				}
+				script.WriteString(line + end)
+			}
+			script.WriteString(behind)
+			want := []int{http.StatusOK, http.StatusOK}
+			switch {
+			case bare:
+				want = []int{http.StatusBadRequest}
+			case count == 1: // without Host
+				want = []int{http.StatusBadRequest}
+			}
+			for _, piece := range []int{1, 2, script.Len()} {
+				if got := answersTo(t, script.String(), piece); !slices.Equal(got, want) {
+					t.Errorf("%q in pieces of %d: %v, want %v", script.String(), piece, got, want)
+				}
+			}
+		}
+	}
+}
+
+// answersTo returns the codes of the answers to a script that comes in pieces.
+func answersTo(t *testing.T, script string, piece int) (codes []int) {
+	t.Helper()
+	s := newServer(Config{RequestTimeout: time.Minute})
+	defer s.cancel()
+	routes := newTable()
+	routes.handlePrefix("/", http.HandlerFunc(echo))
+	s.publish(routes)
+	c := &scriptConn{in: bytes.NewReader([]byte(script))}
+	(&session{s: s, door: s.newDoor(1), conn: &pieces{c, piece}}).serve()
+	s.work.Wait()
+	for in := bufio.NewReader(&c.out); ; {
+		resp, err := http.ReadResponse(in, nil)
+		if err != nil {
+			return codes
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		codes = append(codes, resp.StatusCode)
+	}
+}
+
+// pieces gives no more than so many bytes at once.
+type pieces struct {
+	*scriptConn
+	most int
+}
+
+func (c *pieces) Read(p []byte) (int, error) { return c.scriptConn.Read(p[:min(len(p), c.most)]) }
 
 func TestTablePrefersTheMorePrecisePath(t *testing.T) {
 	routes := newTable()

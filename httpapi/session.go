@@ -255,6 +255,9 @@ func (ss *session) readHeader(fast *fasthttp.RequestCtx) error {
 			return err
 		}
 		if whole {
+			if !endsFirstLine(block) {
+				return errBareLine
+			}
 			return fast.Request.Header.Read(ss.in)
 		}
 		_, err = ss.in.Peek(len(block) + 1)
