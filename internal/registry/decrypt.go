@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +26,11 @@ const (
 	hungTime  = time.Second
 	hungAfter = 4
 	hungPause = 5 * time.Second
+
+	// maxProviders is how many providers of keys are told apart, and maxProviderName how
+	// far into a value their name is looked for: whoever writes to the store makes up both.
+	maxProviders    = 64
+	maxProviderName = 512
 )
 
 // errHung says that a key service was not asked, because it has not answered lately.
@@ -35,10 +41,17 @@ var errHung = errors.New("registry: the key service does not answer")
 var encrypted = []byte("k8s:enc:")
 
 // bounded is a transformer that nobody waits for without end. What holds the keys may
-// hang; then each of many values would be waited for.
+// hang; then each of many values would be waited for. Of several providers of keys one
+// that hangs keeps none from the values of the others.
 type bounded struct {
 	value.Transformer
 
+	mu        sync.Mutex
+	providers map[string]*keyProvider // by what the values begin with that each encrypts
+}
+
+// keyProvider is what is known of one provider of keys.
+type keyProvider struct {
 	failures atomic.Int32 // slow ones, since it answered last
 	resting  atomic.Int64 // until when nobody asks, in nanoseconds since 1970
 }
@@ -51,7 +64,7 @@ func bound(t value.Transformer) (value.Transformer, bool) {
 	if reflect.TypeOf(t) == reflect.TypeOf(identity.NewEncryptCheckTransformer()) {
 		return t, false
 	}
-	return &bounded{Transformer: t}, true
+	return &bounded{Transformer: t, providers: make(map[string]*keyProvider)}, true
 }
 
 // TransformFromStorage implements value.Transformer.
@@ -59,8 +72,9 @@ func (b *bounded) TransformFromStorage(ctx context.Context, data []byte, dataCtx
 	if !bytes.HasPrefix(data, encrypted) {
 		return b.Transformer.TransformFromStorage(ctx, data, dataCtx)
 	}
+	p := b.provider(providerOf(data))
 	begun := time.Now()
-	if !b.mayAsk(begun) {
+	if !p.mayAsk(begun) {
 		return nil, false, errHung
 	}
 	ctx, cancel := context.WithTimeout(ctx, decryptTimeout)
@@ -68,19 +82,55 @@ func (b *bounded) TransformFromStorage(ctx context.Context, data []byte, dataCtx
 	out, stale, err := b.Transformer.TransformFromStorage(ctx, data, dataCtx)
 	switch now := time.Now(); {
 	case err == nil || now.Sub(begun) < hungTime && ctx.Err() == nil:
-		b.failures.Store(0)
+		p.failures.Store(0)
 	case !errors.Is(ctx.Err(), context.Canceled): // else the caller has left
-		b.resting.Store(now.Add(hungPause).UnixNano())
-		b.failures.Add(1)
+		p.resting.Store(now.Add(hungPause).UnixNano())
+		p.failures.Add(1)
 	}
 	return out, stale, err
 }
 
+// providerOf is what an encrypted value begins with: encrypted, the provider's kind, its
+// version and its name, each ended by a colon, "k8s:enc:kms:v2:NAME:" for example. It is
+// empty if the value does not begin so.
+func providerOf(data []byte) []byte {
+	data = data[:min(len(data), maxProviderName)]
+	end := len(encrypted)
+	for range 3 {
+		i := bytes.IndexByte(data[end:], ':')
+		if i < 0 {
+			return nil
+		}
+		end += i + 1
+	}
+	return data[:end]
+}
+
+// provider returns what is known of the provider of that name. Those that are too many
+// share one.
+func (b *bounded) provider(name []byte) *keyProvider {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := b.providers[string(name)]
+	if p != nil {
+		return p
+	}
+	if len(b.providers) >= maxProviders {
+		name = nil
+		if p := b.providers[""]; p != nil {
+			return p
+		}
+	}
+	p = new(keyProvider)
+	b.providers[string(name)] = p
+	return p
+}
+
 // mayAsk reports whether the caller may ask what holds the keys.
-func (b *bounded) mayAsk(now time.Time) bool {
-	if b.failures.Load() < hungAfter {
+func (p *keyProvider) mayAsk(now time.Time) bool {
+	if p.failures.Load() < hungAfter {
 		return true
 	}
-	until := b.resting.Load()
-	return until <= now.UnixNano() && b.resting.CompareAndSwap(until, now.Add(decryptTimeout+hungPause).UnixNano())
+	until := p.resting.Load()
+	return until <= now.UnixNano() && p.resting.CompareAndSwap(until, now.Add(decryptTimeout+hungPause).UnixNano())
 }

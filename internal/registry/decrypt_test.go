@@ -1,9 +1,11 @@
 package registry
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -34,7 +36,7 @@ func (k *keyService) TransformFromStorage(ctx context.Context, data []byte, _ va
 		return nil, false, ctx.Err()
 	}
 	time.Sleep(100 * time.Millisecond)
-	return data[len(keyPrefix):], false, nil
+	return data[min(len(data), len(keyPrefix)):], false, nil
 }
 
 // TestKeyServiceThatHangs: however many values there are, a key service that hangs holds
@@ -86,6 +88,66 @@ func TestKeyServiceThatHangs(t *testing.T) {
 		}
 		if failed := all(); failed > 0 {
 			t.Errorf("%d failed after it answered again", failed)
+		}
+	})
+}
+
+// keyServices are transformers by what the values begin with that each encrypts.
+type keyServices map[string]*keyService
+
+// TransformFromStorage implements value.Transformer.
+func (k keyServices) TransformFromStorage(ctx context.Context, data []byte, dataCtx value.Context) ([]byte, bool, error) {
+	for prefix, service := range k {
+		if bytes.HasPrefix(data, []byte(prefix)) {
+			return service.TransformFromStorage(ctx, data, dataCtx)
+		}
+	}
+	return nil, false, errors.New("nobody has the key")
+}
+
+// TransformToStorage implements value.Transformer.
+func (k keyServices) TransformToStorage(context.Context, []byte, value.Context) ([]byte, error) {
+	return nil, errors.New("nothing is encrypted here")
+}
+
+// TestOneKeyServiceOfSeveralHangs: values that others have the keys of are decrypted all
+// the while, and the names of a flood of providers that nobody has are not all kept.
+func TestOneKeyServiceOfSeveralHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hung, other, local := "k8s:enc:kms:v2:hung:", "k8s:enc:kms:v2:hung2:", "k8s:enc:aescbc:v1:hung:"
+		services := keyServices{hung: new(keyService), other: new(keyService), local: new(keyService)}
+		services[hung].hangs.Store(true)
+		transformer, _ := bound(services)
+		decrypt := func(data string) error {
+			_, _, err := transformer.TransformFromStorage(t.Context(), []byte(data), nil)
+			return err
+		}
+		for range hungAfter {
+			if err := decrypt(hung + "x"); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("by a service that hangs: %v", err)
+			}
+		}
+		if err := decrypt(hung + "y"); !errors.Is(err, errHung) {
+			t.Errorf("by a service that has hung often: %v", err)
+		}
+		for _, prefix := range []string{other, local} {
+			if err := decrypt(prefix + "a value that is long enough to hold a name"); err != nil {
+				t.Errorf("%s, which answers: %v", prefix, err)
+			}
+		}
+		if err := decrypt(hung + "z"); !errors.Is(err, errHung) {
+			t.Errorf("after another has answered: %v", err)
+		}
+		for i := range 10 * maxProviders {
+			if err := decrypt(fmt.Sprintf("k8s:enc:kms:v2:%d:x", i)); err == nil {
+				t.Error("decrypted what nobody has the key of")
+			}
+		}
+		if err := decrypt("k8s:enc:" + strings.Repeat("x", 2*maxProviderName) + ":v2:n:x"); err == nil {
+			t.Error("decrypted what nobody has the key of")
+		}
+		if n := len(transformer.(*bounded).providers); n > maxProviders+1 {
+			t.Errorf("%d providers are kept", n)
 		}
 	})
 }
