@@ -41,6 +41,12 @@ type Config struct {
 	// Triggers decides which events are looked at.
 	Triggers []string
 
+	// Closed, if it is set, is called when a Watcher is closed that has delivered
+	// something: with the store's history ([cache.Snapshot].History) that it followed and
+	// the revision of its last delivery, a bookmark's too. [Watcher.Close] returns after
+	// it. It may be called from any goroutine; none of the package's locks is held.
+	Closed func(history uint64, revision int64)
+
 	// Backlog is how many revisions a chain holds for a watcher that does not read.
 	// 0 means a default.
 	Backlog int
@@ -53,7 +59,8 @@ type Hub struct {
 	log      *cache.Log
 	backlog  int
 	triggers []string
-	notify   chan struct{} // holds a token while the Log may have more
+	onClosed func(history uint64, revision int64) // Config.Closed
+	notify   chan struct{}                        // holds a token while the Log may have more
 	counts   counters
 
 	// How far the chains are: everything before donePosition, and everything at or
@@ -134,6 +141,7 @@ func New(config Config) (*Hub, error) {
 		log:      config.Cache.Log(),
 		backlog:  config.Backlog,
 		triggers: config.Triggers,
+		onClosed: config.Closed,
 		notify:   make(chan struct{}, 1),
 		groups:   make(map[identity]*group),
 		router:   newRouter(config.Triggers),

@@ -49,6 +49,10 @@ type Watcher struct {
 	// Invariant: it never decreases.
 	label int64
 
+	// told is the revision of the last delivery, 0 before the first. Poll and Bookmark
+	// alone set it.
+	told atomic.Int64
+
 	// armed: the watcher has found nothing and wants a token.
 	armed atomic.Bool
 	// released: Close was called.
@@ -124,6 +128,28 @@ func (w *Watcher) Poll(dst []Delivery) ([]Delivery, error) {
 	if full == length {
 		full += defaultBatch
 	}
+	dst, armed := w.poll(dst, full)
+	if len(dst) > length {
+		w.told.Store(dst[len(dst)-1].Revision)
+	}
+	if w.err != nil {
+		w.Close() // which tells how far it came
+	}
+	if armed {
+		return dst, nil // nothing more for now
+	}
+	if len(dst) == length {
+		return dst, w.err
+	}
+	if w.wake == nil {
+		w.signal() // more, or the error
+	}
+	return dst, nil
+}
+
+// poll is Poll until dst is full, the watcher has ended, or there is nothing more for
+// now: it is armed then.
+func (w *Watcher) poll(dst []Delivery, full int) (_ []Delivery, armed bool) {
 	for w.err == nil && len(dst) < full {
 		if w.released.Load() {
 			w.end(io.EOF)
@@ -141,24 +167,17 @@ func (w *Watcher) Poll(dst []Delivery) ([]Delivery, error) {
 		case live:
 			dst = w.pollChain(dst, full)
 			if w.state == live && len(dst) < full {
-				return dst, nil // nothing more for now: it is armed
+				return dst, true
 			}
 		}
 	}
-	if len(dst) == length {
-		return dst, w.err
-	}
-	if w.wake == nil {
-		w.signal() // more, or the error
-	}
-	return dst, nil
+	return dst, false
 }
 
-// end closes the watcher for the reason err.
+// end ends the watcher for the reason err; Poll closes it.
 func (w *Watcher) end(err error) {
 	w.state, w.err = closed, err
 	w.replay, w.node = nil, nil
-	w.Close()
 }
 
 // Close ends the Watcher: a Next under way and all later ones return io.EOF. Every
@@ -166,6 +185,9 @@ func (w *Watcher) end(err error) {
 func (w *Watcher) Close() {
 	if w.released.CompareAndSwap(false, true) {
 		w.hub.release(w)
+		if told := w.told.Load(); told > 0 && w.hub.onClosed != nil {
+			w.hub.onClosed(w.group.history, told)
+		}
 		w.signal()
 	}
 }
@@ -340,5 +362,6 @@ func (w *Watcher) Bookmark() (Delivery, bool) {
 		return Delivery{}, false // the revision asked for is yet to come
 	}
 	w.label = max(w.label, label)
+	w.told.Store(w.label)
 	return Delivery{Type: Bookmark, Revision: w.label}, true
 }

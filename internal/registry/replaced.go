@@ -8,13 +8,16 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// maxHanded is how many revisions of lists are remembered: enough for a client that takes
-// long to read a list while many others are asked for.
+// maxHanded is how many revisions are remembered: enough for a client that takes long to
+// read a list while many others are asked for.
 const maxHanded = 1 << 14
 
 // handed are the revisions that lists were given out with since the store was replaced,
-// as far as the history that is lost had revisions of the same numbers. Who comes with
-// one of those may mean either, unless it was given out here.
+// and those that watches had come to when they ended, as far as the history that is lost
+// had revisions of the same numbers. Who comes with one of those may mean either, unless
+// it was given out here. What watches told before their last is not remembered: nobody
+// goes on there, but for who missed the end, and the fewer revisions are believed, the
+// fewer of the lost history are.
 type handed struct {
 	mu sync.Mutex
 
@@ -49,14 +52,14 @@ func (h *handed) has(history uint64, revision int64) bool {
 }
 
 // lost reports whether a revision may be of a history that the store has lost: that had
-// reached it, and no list was given out with it since. The store's own history gets
-// beyond all such revisions with time.
+// reached it, and neither was a list given out with it since, nor did a watch end there.
+// The store's own history gets beyond all such revisions with time.
 func (r *Resource) lost(revision int64) bool {
 	return revision <= r.store.Lost() && !r.handed.has(r.store.Replacements(), revision)
 }
 
-// handOut remembers that a list was given out with a revision, which it was asked for
-// when the store was in a history.
+// handOut remembers that a list was given out with a revision, or a watch ended with it,
+// that was asked for when the store was in a history.
 func (r *Resource) handOut(history uint64, revision int64) {
 	if revision <= r.store.Lost() && r.store.Replacements() == history {
 		r.handed.add(history, revision)

@@ -209,6 +209,95 @@ func TestRevisionsOfAReplacedStore(t *testing.T) {
 	})
 }
 
+// TestWatchesOfAReplacedStore: a watch goes on where another ended that was opened after
+// the store was replaced, be that at an event, a bookmark or the end of the initial
+// events. It does not where that had been before, nor where one ended of the lost history.
+func TestWatchesOfAReplacedStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, runtime.ContentTypeProtobuf)
+		kept := revisionOf(t, f.create(examplePod("a", "kept")).ResourceVersion)
+		lost, err := f.follow(kept)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 20 {
+			f.create(examplePod("a", "lost"+strconv.Itoa(i)))
+		}
+		told := func(w *watch.Watcher) int64 {
+			t.Helper()
+			synctest.Wait()
+			deliveries, err := w.Poll(nil)
+			if err != nil || len(deliveries) == 0 {
+				t.Fatal(deliveries, err)
+			}
+			return deliveries[len(deliveries)-1].Revision
+		}
+		if got := told(lost); got != kept+20 {
+			t.Fatalf("the last event is of %d", got)
+		}
+		f.setBack(kept)()
+		synctest.Wait()
+		time.Sleep(10 * time.Second)
+		lost.Close()
+		open := func(q WatchRequest) *watch.Watcher {
+			t.Helper()
+			q.Bookmarks = true
+			w, err := f.resource.Watch(t.Context(), q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return w
+		}
+		goesOn := func(what string, revision int64, want bool) {
+			t.Helper()
+			w, err := f.follow(revision)
+			if expired(err) == want || want && err != nil {
+				t.Errorf("after %s, at %d: %v", what, revision, err)
+			}
+			if w != nil {
+				w.Close()
+			}
+		}
+		yes := true
+		f.create(examplePod("b", "new1"))
+		f.create(examplePod("b", "new2"))
+		synctest.Wait()
+		w := open(WatchRequest{SendInitialEvents: &yes, ResourceVersion: "0"})
+		if got := told(w); got != kept+2 {
+			t.Fatalf("the initial events end at %d", got)
+		}
+		goesOn("the initial events of an open watch", kept+2, false)
+		w.Close()
+		goesOn("initial events", kept+2, true)
+		w = open(WatchRequest{ResourceVersion: strconv.FormatInt(kept+2, 10)})
+		f.create(examplePod("b", "new3"))
+		told(w)
+		f.create(examplePod("b", "new4"))
+		told(w)
+		w.Close()
+		goesOn("an event", kept+4, true)
+		goesOn("an event that was not the last", kept+3, false)
+		w = open(WatchRequest{ResourceVersion: strconv.FormatInt(kept+4, 10), Scope: Scope{Namespace: "z"}})
+		f.create(examplePod("b", "new5"))
+		f.create(examplePod("b", "new6"))
+		synctest.Wait()
+		if d, err := w.Poll(nil); len(d) > 0 || err != nil {
+			t.Fatal(d, err)
+		}
+		if b, ok := w.Bookmark(); !ok || b.Revision != kept+6 {
+			t.Fatal(b, ok)
+		}
+		w.Close()
+		goesOn("a bookmark", kept+6, true)
+		goesOn("nothing", kept+5, false)
+		for i := 7; i <= 20; i++ {
+			f.create(examplePod("b", "new"+strconv.Itoa(i)))
+		}
+		synctest.Wait()
+		goesOn("an event of the lost history", kept+20, false)
+	})
+}
+
 // TestWatchOfTheFuture: no replica can have told of a revision that the store has not
 // reached. One that the cache alone has not reached is waited for.
 func TestWatchOfTheFuture(t *testing.T) {

@@ -195,7 +195,7 @@ func (r *Resource) addCache(config resourceConfig) error {
 	if err != nil {
 		return err
 	}
-	if r.Hub, err = watch.New(watch.Config{Cache: r.Cache}); err != nil {
+	if r.Hub, err = watch.New(watch.Config{Cache: r.Cache, Closed: r.handOut}); err != nil {
 		return err
 	}
 	feed := cache.FeedConfig{
