@@ -22,10 +22,12 @@ type listener struct {
 	close  func() error
 
 	mu       sync.Mutex
-	open     int                                 // guarded by mu
-	peers    map[netip.Prefix]map[*conn]struct{} // guarded by mu: open connections by where they come from
-	shut     bool                                // guarded by mu
-	reported time.Time                           // guarded by mu: when it was last logged that connections are refused
+	open     int                      // guarded by mu
+	peers    map[netip.Prefix]*origin // guarded by mu: open connections by where they come from
+	origins  origins                  // guarded by mu: those of peers that are not searched
+	searched []*origin                // guarded by mu: that were in origins, the longest ago first
+	shut     bool                     // guarded by mu
+	reported time.Time                // guarded by mu: when it was last logged that connections are refused
 }
 
 // newListener speaks TLS as config says, HTTP/1.1 only: what is not offered here
@@ -43,7 +45,7 @@ func newListener(l net.Listener, config *tls.Config, caps connCaps, counts *conn
 		caps:     caps,
 		counts:   counts,
 		close:    sync.OnceValue(func() error { return l.Close() }),
-		peers:    make(map[netip.Prefix]map[*conn]struct{}),
+		peers:    make(map[netip.Prefix]*origin),
 	}
 }
 
@@ -72,18 +74,13 @@ func (l *listener) admit(raw net.Conn) *conn {
 	if tcp, ok := raw.(*net.TCPConn); ok {
 		raw = &tcpSocket{TCPConn: tcp}
 	}
-	c := &conn{Conn: tls.Server(raw, l.config), from: l, peer: peer}
+	c := &conn{Conn: tls.Server(raw, l.config), from: l}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.shut || !l.makeRoomLocked(peer) {
+	if l.shut || !l.makeRoomLocked(peer, time.Now()) {
 		return nil
 	}
-	of := l.peers[peer]
-	if of == nil {
-		of = make(map[*conn]struct{})
-		l.peers[peer] = of
-	}
-	of[c] = struct{}{}
+	l.joinLocked(c, peer)
 	l.open++
 	l.counts.open.Add(1)
 	return c
@@ -96,12 +93,8 @@ func (l *listener) forget(c *conn) {
 }
 
 func (l *listener) forgetLocked(c *conn) {
-	of := l.peers[c.peer]
-	if _, ok := of[c]; !ok {
+	if !l.leaveLocked(c) {
 		return
-	}
-	if delete(of, c); len(of) == 0 {
-		delete(l.peers, c.peer)
 	}
 	l.open--
 	l.counts.open.Add(-1)
@@ -113,7 +106,7 @@ func (l *listener) list() []*conn {
 	defer l.mu.Unlock()
 	list := make([]*conn, 0, l.open)
 	for _, of := range l.peers {
-		for c := range of {
+		for c := range of.conns {
 			list = append(list, c)
 		}
 	}
@@ -153,7 +146,7 @@ func setSocketOptions(c net.Conn) {
 type conn struct {
 	*tls.Conn
 	from    *listener
-	peer    netip.Prefix
+	origin  *origin                 // guarded by from.mu: that it is part of
 	session atomic.Pointer[session] // that serves it; nil before it is taken
 	shaken  atomic.Bool
 }

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"container/heap"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -13,9 +14,10 @@ import (
 // connCaps bound open connections: all of them, and those from one place; 0 sets no bound.
 //
 // A newcomer for whom there is no room takes the place of a connection that waits for a
-// request: one from where most come from or, where that is all a place may have, one from
-// the same. So connections that nobody uses keep nobody out, whom else they come from the
-// same load balancer with.
+// request: one from where most come from of which some wait or, where that is all a place
+// may have, one from the same. So connections that nobody uses keep nobody out, whom else
+// they come from the same load balancer with. A place takes none from those that have
+// fewer: nobody gets more by opening more.
 type connCaps struct{ all, perPeer int }
 
 // connCounts count connections, by the cap that was reached where it matters.
@@ -55,49 +57,157 @@ func peerOf(addr net.Addr) netip.Prefix {
 	return netip.PrefixFrom(ip, ip.BitLen())
 }
 
-// makeRoomLocked reports whether there is room for one more connection of peer, if need be
-// after another was closed.
-func (l *listener) makeRoomLocked(peer netip.Prefix) bool {
-	if most := l.caps.perPeer; most > 0 && len(l.peers[peer]) >= most {
-		return l.displaceLocked(peer, capPeer)
+// origin is the open connections of one peer.
+type origin struct {
+	peer  netip.Prefix
+	conns map[*conn]struct{}
+	place int       // in listener.origins; -1 if it is not there
+	since time.Time // when it was searched in vain
+}
+
+// origins is a heap, the largest origin first.
+type origins []*origin
+
+// Len implements heap.Interface.
+func (h origins) Len() int { return len(h) }
+
+// Less implements heap.Interface.
+func (h origins) Less(i, j int) bool { return len(h[i].conns) > len(h[j].conns) }
+
+// Swap implements heap.Interface.
+func (h origins) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].place, h[j].place = i, j
+}
+
+// Push implements heap.Interface.
+func (h *origins) Push(x any) {
+	of := x.(*origin)
+	of.place = len(*h)
+	*h = append(*h, of)
+}
+
+// Pop implements heap.Interface.
+func (h *origins) Pop() any {
+	last := len(*h) - 1
+	of := (*h)[last]
+	(*h)[last], of.place = nil, -1
+	*h = (*h)[:last]
+	return of
+}
+
+// joinLocked makes c one of peer's connections.
+func (l *listener) joinLocked(c *conn, peer netip.Prefix) {
+	of := l.peers[peer]
+	if of == nil {
+		of = &origin{peer: peer, conns: make(map[*conn]struct{})}
+		l.peers[peer] = of
+		heap.Push(&l.origins, of)
 	}
-	if most := l.caps.all; most > 0 && l.open >= most {
-		return l.displaceLocked(l.largestLocked(peer), capAll)
+	c.origin = of
+	of.conns[c] = struct{}{}
+	if of.place >= 0 {
+		heap.Fix(&l.origins, of.place)
+	}
+}
+
+// leaveLocked reports whether c was one of its peer's connections, which it then is not.
+func (l *listener) leaveLocked(c *conn) bool {
+	of := c.origin
+	if of == nil {
+		return false
+	}
+	c.origin = nil
+	delete(of.conns, c)
+	if len(of.conns) == 0 {
+		delete(l.peers, of.peer)
+	}
+	switch {
+	case of.place < 0:
+	case len(of.conns) == 0:
+		heap.Remove(&l.origins, of.place)
+	default:
+		heap.Fix(&l.origins, of.place)
 	}
 	return true
 }
 
-// largestLocked returns from where most connections come, peer if there are several.
-func (l *listener) largestLocked(peer netip.Prefix) netip.Prefix {
-	for other, of := range l.peers {
-		if len(of) > len(l.peers[peer]) {
-			peer = other
-		}
+// makeRoomLocked reports whether there is room for one more connection of peer, if need be
+// after another was closed.
+func (l *listener) makeRoomLocked(peer netip.Prefix, now time.Time) bool {
+	own, reached := l.peers[peer], capAll
+	switch {
+	case l.caps.perPeer > 0 && own.size() >= l.caps.perPeer:
+		reached = capPeer
+	case l.caps.all <= 0 || l.open < l.caps.all:
+		return true
 	}
-	return peer
+	l.reviveLocked(now)
+	if reached == capAll && l.displaceLargerLocked(own, now) || own.size() > 0 && l.displaceLocked(own, reached, now) {
+		return true
+	}
+	l.counts.refused[reached].Add(1)
+	return false
 }
 
-// displaceTries is how many connections are looked at for one that waits for a request.
-// They come in no order.
-const displaceTries = 256
+// size returns how many connections there are. of may be nil.
+func (of *origin) size() int {
+	if of == nil {
+		return 0
+	}
+	return len(of.conns)
+}
 
-// displaceLocked closes a connection of peer that waits for a request. Its goroutine sees
-// that.
-func (l *listener) displaceLocked(peer netip.Prefix, reached int) bool {
-	tries := displaceTries
-	for c := range l.peers[peer] {
+// displaceLargerLocked closes a connection that waits for a request, from where more
+// come from than in own, the most if possible.
+func (l *listener) displaceLargerLocked(own *origin, now time.Time) bool {
+	for len(l.origins) > 0 && l.origins[0].size() > own.size() {
+		if l.displaceLocked(l.origins[0], capAll, now) {
+			return true
+		}
+	}
+	return false
+}
+
+// An origin none of whose connections waits for a request is not searched again for
+// searchInterval, unless it is small: who opens connections in vain makes nobody look at
+// all of them each time.
+const (
+	searchInterval = 100 * time.Millisecond
+	smallOrigin    = 256
+)
+
+// displaceLocked closes a connection of an origin that waits for a request. Its goroutine
+// sees that.
+func (l *listener) displaceLocked(of *origin, reached int, now time.Time) bool {
+	if of.place < 0 && of.size() > smallOrigin {
+		return false
+	}
+	for c := range of.conns {
 		if ss := c.session.Load(); ss != nil && ss.displace() {
 			l.forgetLocked(c)
 			c.NetConn().Close()
 			l.counts.displaced[reached].Add(1)
 			return true
 		}
-		if tries--; tries == 0 {
-			break
+	}
+	if of.place >= 0 {
+		heap.Remove(&l.origins, of.place)
+		of.since = now
+		l.searched = append(l.searched, of)
+	}
+	return false
+}
+
+// reviveLocked lets origins be searched again whose time has come.
+func (l *listener) reviveLocked(now time.Time) {
+	for len(l.searched) > 0 && now.Sub(l.searched[0].since) >= searchInterval {
+		of := l.searched[0]
+		l.searched[0], l.searched = nil, l.searched[1:]
+		if of.size() > 0 {
+			heap.Push(&l.origins, of)
 		}
 	}
-	l.counts.refused[reached].Add(1)
-	return false
 }
 
 // reportInterval is how often it is logged at most that connections are refused.
@@ -106,7 +216,7 @@ const reportInterval = time.Minute
 // report logs that a connection of peer was refused.
 func (l *listener) report(peer netip.Prefix) {
 	l.mu.Lock()
-	now, open, there := time.Now(), l.open, len(l.peers[peer])
+	now, open, there := time.Now(), l.open, l.peers[peer].size()
 	due := l.reported.IsZero() || now.Sub(l.reported) >= reportInterval
 	if due {
 		l.reported = now

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/larder-io/larder/internal/proctest"
@@ -92,6 +93,133 @@ func TestConnectionCaps(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestNewcomersFindRoom: where most connections come from and all of them are used, a
+// newcomer takes the place of one from elsewhere that waits for a request; but not if his
+// own have more places already.
+func TestNewcomersFindRoom(t *testing.T) {
+	began, release := make(chan struct{}), make(chan struct{})
+	f := newFront(t, Config{MaxConns: 5}, holding(began, release))
+	defer close(release)
+	from := func(ip string) (net.Conn, error) {
+		raw, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}).Dial("tcp", f.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { raw.Close() })
+		c := tls.Client(raw, &tls.Config{RootCAs: f.pool, ServerName: "127.0.0.1"})
+		return c, c.Handshake()
+	}
+	ask := func(c net.Conn, path string) {
+		t.Helper()
+		if _, err := io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		c, err := from("127.0.0.2")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask(c, "/hold")
+		<-began
+	}
+	for range 2 {
+		c, err := from("127.0.0.3")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ask(c, "/x")
+		if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("%v, %v", resp, err)
+		}
+	}
+	f.awaitIdle(t, 2)
+	if _, err := from("127.0.0.2"); err == nil {
+		t.Error("who has most places got one more, of somebody who has less")
+	}
+	c, err := from("127.0.0.4")
+	if err != nil {
+		t.Fatalf("a newcomer was refused beside two connections that wait: %v", err)
+	}
+	ask(c, "/x")
+	if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != http.StatusOK {
+		t.Errorf("a newcomer: %v, %v", resp, err)
+	}
+	if refused, displaced := f.conns.refused[capAll].Load(), f.conns.displaced[capAll].Load(); refused != 1 || displaced != 1 {
+		t.Errorf("%d were refused and %d displaced, want one each", refused, displaced)
+	}
+}
+
+// peerConn is a connection from an address that nothing is said on.
+type peerConn struct {
+	scriptConn
+	addr net.TCPAddr
+}
+
+func (c *peerConn) RemoteAddr() net.Addr { return &c.addr }
+
+// crowded is a listener with connections from n addresses, all of them used, and no room.
+func crowded(n int) (*listener, func(i int) net.Conn) {
+	l := newListener(nil, &tls.Config{}, connCaps{all: n}, new(connCounts))
+	from := func(i int) net.Conn {
+		return &peerConn{addr: net.TCPAddr{IP: net.IPv4(10, byte(i>>16), byte(i>>8), byte(i))}}
+	}
+	for i := range n {
+		ss := new(session)
+		ss.state.Store(sessionActive)
+		l.admit(from(i)).session.Store(ss)
+	}
+	return l, from
+}
+
+// TestRefusalsStayCheap: what it costs to refuse a newcomer does not grow with how many
+// addresses the others come from.
+func TestRefusalsStayCheap(t *testing.T) {
+	ofThread.checkGrowth(t, 2000, func(n int) func() {
+		l, from := crowded(n)
+		return func() {
+			for i := range n {
+				if l.admit(from(n+i)) != nil {
+					t.Error("a newcomer got the place of one who uses it")
+				}
+			}
+		}
+	})
+}
+
+// TestIdleAreFoundLater: a connection that begins to wait after all were looked at gives
+// way soon.
+func TestIdleAreFoundLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 2 * smallOrigin
+		l, from := crowded(n)
+		l.caps.all++
+		for range n { // all but one from the same address
+			l.caps.all++
+			ss := new(session)
+			ss.state.Store(sessionActive)
+			l.admit(from(0)).session.Store(ss)
+		}
+		l.caps.all--
+		if l.admit(from(n)) != nil {
+			t.Fatal("there is room")
+		}
+		for c := range l.peers[peerOf(from(0).RemoteAddr())].conns {
+			c.session.Load().state.Store(sessionIdle)
+		}
+		if l.admit(from(n)) != nil {
+			t.Error("all were looked at once more")
+		}
+		time.Sleep(searchInterval)
+		if l.admit(from(n)) == nil {
+			t.Error("nobody found one that waits")
+		}
+		if got := l.counts.displaced[capAll].Load(); got != 1 || l.open != l.caps.all {
+			t.Errorf("%d were displaced, %d are open", got, l.open)
+		}
+	})
 }
 
 // awaitIdle waits until so many connections wait for a request.
