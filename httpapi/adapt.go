@@ -23,7 +23,7 @@ const maxBuffered = 4 << 20
 // goroutine with copies of everything, so that it may outlive its deadline and even
 // the connection: shutdown waits for it.
 func (x *exchange) serveHTTP(h http.Handler) {
-	if x.longRunning() {
+	if x.LongRunning() {
 		x.serveStream(h)
 		return
 	}

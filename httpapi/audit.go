@@ -46,7 +46,7 @@ func (x *exchange) openTrail() {
 		ctx = apirequest.WithLatencyTrackers(ctx)
 	}
 	audit.WithAuditID(ctx, types.UID(x.auditID))
-	x.trail = &trail{ctx: ctx, ac: audit.AuditContextFrom(ctx), long: x.longRunning()}
+	x.trail = &trail{ctx: ctx, ac: audit.AuditContextFrom(ctx), long: x.LongRunning()}
 }
 
 // judge lets the policy say how much is recorded of the request. What is not recorded
@@ -66,7 +66,7 @@ func (x *exchange) judge() {
 // asSent is the request with the URL that the client sent, for the record.
 func (x *exchange) asSent() *http.Request {
 	req := *x.http()
-	if u, err := x.sentURL(); err == nil { // which was read already
+	if u, err := x.SentURL(); err == nil { // which was read already
 		req.URL = u
 	}
 	return &req

@@ -11,8 +11,6 @@ import (
 
 	"github.com/valyala/fasthttp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -23,6 +21,8 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"github.com/larder-io/larder/httpapi/request"
 )
 
 // handle serves one request whose header has been read, up to what is to be sent. A panic
@@ -82,8 +82,8 @@ func (x *exchange) parse() bool {
 	}
 	x.impersonates, x.foreign = facts.impersonates, facts.foreign
 	x.foreign = x.foreign || x.s.proxies.other && x.s.proxies.in(block)
-	err := x.request.parse(methodString(x.fast.Method()), string(x.fast.Request.Header.RequestURI()))
-	if errors.Is(err, errTarget) {
+	err := x.request.Parse(methodString(x.fast.Method()), string(x.fast.Request.Header.RequestURI()))
+	if errors.Is(err, request.ErrTarget) {
 		x.text(http.StatusBadRequest, "400 Bad Request")
 		x.abort()
 		return false
@@ -115,26 +115,10 @@ func (x *exchange) serve() {
 	x.closeTrail()
 }
 
-// longRunning reports whether the request has no deadline (apiserver
-// pkg/server/filters/longrunning.go, with kube-apiserver's verbs and subresources).
-func (r *Request) longRunning() bool {
-	if r.Verb == "watch" || r.Verb == "proxy" {
-		return true
-	}
-	if !r.IsResourceRequest {
-		return strings.HasPrefix(r.Path, "/debug/pprof/")
-	}
-	switch r.Subresource {
-	case "attach", "exec", "proxy", "log", "portforward":
-		return true
-	}
-	return false
-}
-
 // setDeadline bounds the request by the server's timeout, or the client's if that
 // is shorter.
 func (x *exchange) setDeadline() bool {
-	if x.longRunning() {
+	if x.LongRunning() {
 		return true
 	}
 	timeout := x.s.config.RequestTimeout
@@ -301,7 +285,7 @@ func (x *exchange) authorize() bool {
 }
 
 // ask asks the authorizer, and records and counts its answer.
-func (x *exchange) ask(ctx context.Context, attributes *attributes) (authorizer.Decision, string, error) {
+func (x *exchange) ask(ctx context.Context, attributes *request.Attributes) (authorizer.Decision, string, error) {
 	asked := time.Now()
 	decision, reason, err := x.s.config.Authorizer.Authorize(x.trail.context(ctx), attributes)
 	took := time.Since(asked)
@@ -310,58 +294,9 @@ func (x *exchange) ask(ctx context.Context, attributes *attributes) (authorizer.
 	return decision, reason, err
 }
 
-// attributes are those of apiserver pkg/endpoints/filters/authorization.go. Few
-// authorizers look at selectors, so they are parsed when one does.
-type attributes struct {
-	authorizer.AttributesRecord
-	request *Request
-}
-
-func (x *exchange) attributes() *attributes {
-	x.claims.request = x.Request
-	x.claims.AttributesRecord = authorizer.AttributesRecord{
-		User:            x.user,
-		Verb:            x.Verb,
-		Namespace:       x.Namespace,
-		APIGroup:        x.Group,
-		APIVersion:      x.Version,
-		Resource:        x.Resource,
-		Subresource:     x.Subresource,
-		Name:            x.Name,
-		ResourceRequest: x.IsResourceRequest,
-		Path:            x.Path,
-	}
+func (x *exchange) attributes() *request.Attributes {
+	x.claims.Fill(x.Request, x.user)
 	return &x.claims
-}
-
-// GetFieldSelector implements authorizer.Attributes.
-func (a *attributes) GetFieldSelector() (fields.Requirements, error) {
-	if a.request.FieldSelector == "" {
-		return nil, nil
-	}
-	selector, err := fields.ParseSelector(a.request.FieldSelector)
-	if err != nil {
-		return nil, err
-	}
-	if requirements := selector.Requirements(); len(requirements) > 0 {
-		return requirements, nil
-	}
-	return nil, nil
-}
-
-// GetLabelSelector implements authorizer.Attributes.
-func (a *attributes) GetLabelSelector() (labels.Requirements, error) {
-	if a.request.LabelSelector == "" {
-		return nil, nil
-	}
-	selector, err := labels.Parse(a.request.LabelSelector)
-	if err != nil {
-		return nil, err
-	}
-	if requirements, _ := selector.Requirements(); len(requirements) > 0 {
-		return requirements, nil
-	}
-	return nil, nil
 }
 
 // route hands the request to what serves it.

@@ -15,6 +15,7 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/registry"
 )
 
@@ -26,7 +27,7 @@ type Extensions interface {
 
 	// Custom returns the resource that a request for it is answered from, and what to
 	// call when it was; nil if there is none now.
-	Custom(r *Request) (c *Custom, done func())
+	Custom(r *request.Request) (c *Custom, done func())
 
 	// Groups lists the groups that the resources are in, each once.
 	Groups() []metav1.APIGroup
@@ -137,7 +138,7 @@ func (selectable) ConvertToVersion(in runtime.Object, _ runtime.GroupVersioner) 
 // whether it did.
 func (x *exchange) extend() bool {
 	extensions := x.s.config.Extensions
-	if extensions == nil || x.Method != http.MethodGet || x.Subresource != "" || x.viaPath || len(x.Parts) > 2 {
+	if extensions == nil || x.Method != http.MethodGet || x.Subresource != "" || x.VerbInPath || len(x.Parts) > 2 {
 		return false
 	}
 	c, done := extensions.Custom(x.Request)

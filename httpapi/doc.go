@@ -8,7 +8,7 @@
 //     fasthttp once it is whole; what cannot be read is answered 400, 408, 417 or 431.
 //     The buffers grow with the header and are given back between requests.
 //  2. The header block is inspected, and refused if two readers could read it in
-//     two ways. Method and target become a [Request], by one parser. Routing and
+//     two ways. Method and target become a [request.Request], by one parser. Routing and
 //     authorization read nothing else. All this, and whatever else is read before it is
 //     known who asks, takes work in proportion to the header's length.
 //  3. From here to the answer a panic goes no further than the request.

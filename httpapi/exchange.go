@@ -15,6 +15,7 @@ import (
 	"github.com/valyala/fasthttp"
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/invariants"
 )
@@ -26,9 +27,9 @@ import (
 // It belongs to the goroutine that serves it and ends with the handler. What it
 // hands out are copies; what it is given to send is shared and not changed.
 type exchange struct {
-	*Request // request, once it is parsed
+	*request.Request // request, once it is parsed
 
-	request  Request
+	request  request.Request
 	s        *Server
 	fast     *fasthttp.RequestCtx
 	received time.Time
@@ -45,7 +46,7 @@ type exchange struct {
 	impersonates bool            // the request asks to act as somebody else
 	foreign      bool            // it has credentials that are not remembered
 	session      *session
-	claims       attributes
+	claims       request.Attributes
 
 	// The response is what was set of fast, but for a body of known size.
 	body   writerToCloser
@@ -270,7 +271,7 @@ func (x *exchange) http() *http.Request {
 func (x *exchange) copyRequest() *http.Request {
 	req := &http.Request{
 		Method:        x.Method,
-		URL:           x.url(),
+		URL:           x.URL(),
 		Proto:         "HTTP/1.1",
 		ProtoMajor:    1,
 		ProtoMinor:    1,

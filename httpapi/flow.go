@@ -83,7 +83,7 @@ func (x *exchange) gaugeOf() (*gauge, int) {
 // admit waits until the request may be served, or refuses it: apiserver
 // pkg/server/filters, priority-and-fairness.go and maxinflight.go.
 func (x *exchange) admit() bool {
-	watch, long := x.Verb == "watch", x.longRunning()
+	watch, long := x.Verb == "watch", x.LongRunning()
 	switch {
 	case x.s.config.Flow != nil && (watch || !long):
 		return x.admitByFlow()

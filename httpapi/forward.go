@@ -50,7 +50,7 @@ func (x *exchange) forward(h http.Handler) {
 	h = abortable(h)
 	upgrades := isUpgrade(req.Header.Get("Connection"), req.Header.Get("Upgrade"))
 	switch length := req.ContentLength; {
-	case x.longRunning():
+	case x.LongRunning():
 		x.serveStream(h)
 	case upgrades, length < 0, length > maxHandedWhole, x.Method == http.MethodHead:
 		x.serveStream(x.bound(h))

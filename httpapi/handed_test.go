@@ -26,6 +26,8 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 	"pgregory.net/rapid"
 
+	"github.com/larder-io/larder/httpapi/request"
+	"github.com/larder-io/larder/httpapi/request/requesttest"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
@@ -61,8 +63,8 @@ func TestNodesWatchTheirPodsAlone(t *testing.T) {
 	}{
 		"selected":                 {selected, http.StatusSwitchingProtocols},
 		"not selected":             {"/api/v1/pods?watch=1&timeoutSeconds=1", http.StatusForbidden},
-		"as many as are read":      {selected + strings.Repeat("&", maxQueryParams-3), http.StatusSwitchingProtocols},
-		"more than are read":       {selected + strings.Repeat("&", maxQueryParams-2), http.StatusForbidden},
+		"as many as are read":      {selected + strings.Repeat("&", request.MaxParams-3), http.StatusSwitchingProtocols},
+		"more than are read":       {selected + strings.Repeat("&", request.MaxParams-2), http.StatusForbidden},
 		"selected twice":           {selected + "&fieldSelector=", http.StatusSwitchingProtocols},
 		"selected, too late":       {"/api/v1/pods?watch=1&timeoutSeconds=1&fieldSelector=&fieldSelector=spec.nodeName%3Dmine", http.StatusForbidden},
 		"selected behind a ;":      {"/api/v1/pods?watch=1;&fieldSelector=spec.nodeName%3Dmine;a=b", http.StatusForbidden},
@@ -116,7 +118,7 @@ func claimOf(a authorizer.Attributes) claim {
 
 // asked serves one request up to the authorizer, and returns what it is asked and the
 // request as it would be handed on; nil if it does not come so far.
-func asked(method, target string) (c claim, r *Request, handed *http.Request) {
+func asked(method, target string) (c claim, r *request.Request, handed *http.Request) {
 	s := newServer(Config{
 		RequestTimeout: time.Minute,
 		Authenticator: authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
@@ -124,7 +126,7 @@ func asked(method, target string) (c claim, r *Request, handed *http.Request) {
 			return &authenticator.Response{User: &user.DefaultInfo{Name: "ann"}}, true, nil
 		}),
 		Authorizer: authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-			c, r = claimOf(a), a.(*attributes).request
+			c, r = claimOf(a), a.(*request.Attributes).Request
 			return authorizer.DecisionDeny, "", nil
 		}),
 	})
@@ -152,17 +154,17 @@ func checkHanded(t interface{ Fatalf(string, ...any) }, method, target string) {
 	if err != nil {
 		t.Fatalf("%s %.200q: %v", method, target, err)
 	}
-	if got := claimOf(&attributes{authorizer.AttributesRecord{
+	if got := claimOf(&request.Attributes{AttributesRecord: authorizer.AttributesRecord{
 		Verb: info.Verb, APIGroup: info.APIGroup, APIVersion: info.APIVersion, Namespace: info.Namespace, Resource: info.Resource,
 		Subresource: info.Subresource, Name: info.Name, Path: info.Path, ResourceRequest: info.IsResourceRequest,
-	}, &Request{FieldSelector: info.FieldSelector, LabelSelector: info.LabelSelector}}); got != want {
+	}, Request: &request.Request{FieldSelector: info.FieldSelector, LabelSelector: info.LabelSelector}}); got != want {
 		t.Fatalf("%s %.200q: authorized as\n%+v\nread as\n%+v", method, target, want, got)
 	}
 	query := handed.URL.Query()
 	if !reflect.DeepEqual(query, r.Query.Values()) {
 		t.Fatalf("%s %.200q: query %v, read as %v", method, target, r.Query, query)
 	}
-	ours, oursErr := decodeListOptions(r.Query)
+	ours, oursErr := (&request.Request{Query: r.Query}).ListOptions()
 	theirs := &internalversion.ListOptions{}
 	theirsErr := internalscheme.ParameterCodec.DecodeParameters(query, metav1.SchemeGroupVersion, theirs)
 	if got, want := optionsText(theirs, theirsErr), optionsText(ours, oursErr); got != want {
@@ -213,9 +215,9 @@ func optionsText(o *internalversion.ListOptions, err error) string {
 
 // handedTargets are read in two ways by one parser or another.
 var handedTargets = []string{
-	"/api/v1/pods?watch=1&fieldSelector=spec.nodeName%3Dmine" + strings.Repeat("&", maxQueryParams-2),
-	"/api/v1/pods?watch=1&fieldSelector=spec.nodeName%3Dmine" + strings.Repeat("&", maxQueryParams-1),
-	"/api/v1/pods?" + strings.Repeat("a&", maxQueryParams-1) + "watch=1", "/api/v1/pods?" + strings.Repeat("a&", maxQueryParams) + "watch=1",
+	"/api/v1/pods?watch=1&fieldSelector=spec.nodeName%3Dmine" + strings.Repeat("&", request.MaxParams-2),
+	"/api/v1/pods?watch=1&fieldSelector=spec.nodeName%3Dmine" + strings.Repeat("&", request.MaxParams-1),
+	"/api/v1/pods?" + strings.Repeat("a&", request.MaxParams-1) + "watch=1", "/api/v1/pods?" + strings.Repeat("a&", request.MaxParams) + "watch=1",
 	"/api/v1/pods?watch;fieldSelector=a%3Db", "/api/v1/pods?watch=0&watch=1", "/api/v1/pods?limit=1&limit=x", "/api/v1/pods?%77atch=%31", "/api/v1/pods?watch=%zz&watch=1",
 	"/api/v1/pods?fieldSelector=a=b&fieldSelector=c=d", "/api/v1/pods?labelSelector=a+in+(b,c)", "/api/v1/pods?a=b=c&=&==&=x", "/api/v1/pods?watch#x", "/api/v1/pods?x=\xff&y=\u00fc",
 	"/api/v1/namespaces/a/pods/b%2Fc/log", "/api/v1/namespaces/a/services/b/proxy/c%2Fd%3Fe?f&g=%20+&h;i", "/api/v1/namespaces/a/pods/b/proxy", "/api/v1/pods%3Fwatch=1", "/%2Fapi/v1/pods",
@@ -223,16 +225,16 @@ var handedTargets = []string{
 }
 
 func FuzzHandedRequests(f *testing.F) {
-	for _, list := range [][]string{handedTargets, parityTargets} {
+	for _, list := range [][]string{handedTargets, requesttest.Targets()} {
 		for i, target := range list {
 			f.Add("GET", target)
-			f.Add(parityMethods[i%len(parityMethods)], target)
+			f.Add(requesttest.Methods()[i%len(requesttest.Methods())], target)
 		}
 	}
 	f.Fuzz(func(t *testing.T, method, target string) {
 		if len(target) <= 1<<15 {
 			checkHanded(t, method, target)
-			checkParity(t, method, target)
+			requesttest.CheckParity(t, method, target)
 		}
 	})
 }
@@ -249,7 +251,7 @@ func TestHandedRequestsSayWhatWasAuthorized(t *testing.T) {
 	value := rapid.SampledFrom([]string{
 		"", "1", "true", "False", "0", "-3", "x", "a=b", "a%3Db", "metadata.name%3Dx", "metadata.name=..%2Fx", "a+in+(b)", "((", "%zz", "%", ";", "%3B", "%26watch%3D1", "%00", "#", "?watch", "%2B", "+", "99999999999999999999",
 	})
-	between := rapid.SampledFrom([]string{"&", "&", "&", "&", "&&", ";", "&amp;", strings.Repeat("&", maxQueryParams-3), strings.Repeat("&", maxQueryParams)})
+	between := rapid.SampledFrom([]string{"&", "&", "&", "&", "&&", ";", "&amp;", strings.Repeat("&", request.MaxParams-3), strings.Repeat("&", request.MaxParams)})
 	rapid.Check(t, func(t *rapid.T) {
 		target := rapid.SampledFrom([]string{"/", "/api/v1/pods", "/api/v1/namespaces/a/", "/apis/apps/v1/", "//", "http://h/", "http://h", ""}).Draw(t, "start")
 		target += strings.Join(rapid.SliceOfN(segment, 0, 6).Draw(t, "path"), "/")
@@ -261,9 +263,9 @@ func TestHandedRequestsSayWhatWasAuthorized(t *testing.T) {
 			}
 			target += key.Draw(t, "key") + rapid.SampledFrom([]string{"=", "=", "=", ""}).Draw(t, "eq") + value.Draw(t, "value")
 		}
-		method := rapid.SampledFrom(parityMethods).Draw(t, "method")
+		method := rapid.SampledFrom(requesttest.Methods()).Draw(t, "method")
 		checkHanded(t, method, target)
-		checkParity(t, method, target)
+		requesttest.CheckParity(t, method, target)
 	})
 }
 
@@ -273,10 +275,10 @@ func TestHandedRequestsSayWhatWasAuthorized(t *testing.T) {
 func TestHandedQueriesAreTheirOwnersWords(t *testing.T) {
 	const query = "?b=%7e+%20&a&c;d&e=%zz&a=2&&signature=x%2fy"
 	for target, want := range map[string]string{
-		"/api/v1/namespaces/a/services/s/proxy/p" + query:                                       "b=%7e+%20&a&a=2&signature=x%2fy",
-		"/api/v1/namespaces/a/services/s/proxy/p" + query + strings.Repeat("&", maxQueryParams): "",
-		"/api/v1/namespaces/a/pods" + query:                                                     "b=~++&a=&a=2&signature=x%2Fy",
-		"/healthz" + query:                                                                      "b=~++&a=&a=2&signature=x%2Fy",
+		"/api/v1/namespaces/a/services/s/proxy/p" + query:                                          "b=%7e+%20&a&a=2&signature=x%2fy",
+		"/api/v1/namespaces/a/services/s/proxy/p" + query + strings.Repeat("&", request.MaxParams): "",
+		"/api/v1/namespaces/a/pods" + query:                                                        "b=~++&a=&a=2&signature=x%2Fy",
+		"/healthz" + query:                                                                         "b=~++&a=&a=2&signature=x%2Fy",
 	} {
 		_, _, handed := asked("GET", target)
 		if handed == nil || handed.URL.RawQuery != want {

@@ -12,6 +12,7 @@ import (
 	storeerrors "k8s.io/apiserver/pkg/storage/errors"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/registry"
 )
 
@@ -37,7 +38,7 @@ func (x *exchange) get(i *installed) {
 
 // getObject finds the object that the request names.
 func (x *exchange) getObject(i *installed) (*cache.Object, error) {
-	if value, ok := x.Query.Lookup("export"); ok && truthy(value) {
+	if value, ok := x.Query.Lookup("export"); ok && request.IsTrue(value) {
 		return nil, apierrors.NewBadRequest("the export parameter, deprecated since v1.14, is no longer supported")
 	}
 	scope := registry.Scope{Name: x.Name}

@@ -12,6 +12,8 @@ import (
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/larder-io/larder/httpapi/request"
 )
 
 // echoConn is a client that asks the same again and again and throws the answers away.
@@ -154,7 +156,7 @@ func BenchmarkParseRequest(b *testing.B) {
 		b.Run(target, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := ParseRequest("GET", target); err != nil {
+				if _, err := request.Parse("GET", target); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -18,6 +18,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/auth"
 )
 
@@ -87,7 +88,7 @@ type right struct {
 	lost    atomic.Uint32 // a loss
 
 	// The rest belongs to who credential's belongs to.
-	attributes attributes
+	attributes request.Attributes
 	info       *apirequest.RequestInfo
 	asked      bool
 	next       time.Time // to ask others
@@ -137,7 +138,7 @@ func (r *rights) join(x *exchange) *right {
 	held := c.rights[what]
 	if held == nil {
 		held = &right{of: c, key: what, attributes: *x.attributes(), info: x.RequestInfo()}
-		held.attributes.request = &Request{FieldSelector: x.FieldSelector, LabelSelector: x.LabelSelector}
+		held.attributes.Request = &request.Request{FieldSelector: x.FieldSelector, LabelSelector: x.LabelSelector}
 		held.single = x.Name != "" && slices.Contains(x.user.GetGroups(), user.NodesGroup)
 		c.rights[what] = held
 	}

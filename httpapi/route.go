@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 
+	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/registry"
 )
 
@@ -139,7 +140,7 @@ func (t *table) nonResource(path string) (http.Handler, bool) {
 func (s *Server) publish(t *table) { s.table.Store(t) }
 
 // lookup returns what serves the resource that r names, whatever its verb.
-func (s *Server) lookup(r *Request) (*installed, bool) {
+func (s *Server) lookup(r *request.Request) (*installed, bool) {
 	i, ok := s.table.Load().resources[resourceKey{r.Group, r.Version, r.Resource, r.Subresource}]
 	return i, ok && i.covers(r)
 }
@@ -147,16 +148,16 @@ func (s *Server) lookup(r *Request) (*installed, bool) {
 // covers reports whether r's path has a shape that i serves by some method: an
 // item of a namespaced resource lies below its namespace, its collection may
 // also span all of them, and what belongs to the cluster lies below none.
-func (i *installed) covers(r *Request) bool {
+func (i *installed) covers(r *request.Request) bool {
 	switch {
 	case len(r.Parts) > 3 && !i.subpath:
 		return false
-	case r.viaPath && (r.Verb != "watch" || len(r.Parts) > 2):
+	case r.VerbInPath && (r.Verb != "watch" || len(r.Parts) > 2):
 		return false
 	case !i.endpoint.Namespaced:
-		return !r.scoped
-	case !r.scoped:
-		return !r.named() && i.serves("list")
+		return !r.InNamespace
+	case !r.InNamespace:
+		return !r.NamesItem() && i.serves("list")
 	}
 	return true
 }
@@ -170,28 +171,28 @@ func (i *installed) serves(verb string) bool {
 }
 
 // permits reports whether i answers r's method and verb at r's path.
-func (i *installed) permits(r *Request) bool {
+func (i *installed) permits(r *request.Request) bool {
 	if len(i.connect) > 0 {
 		return i.connect[r.Method] != nil
 	}
-	if r.viaPath || r.Verb == "watch" || r.Verb == "list" || r.Verb == "get" {
+	if r.VerbInPath || r.Verb == "watch" || r.Verb == "list" || r.Verb == "get" {
 		return r.Method == http.MethodGet && i.serves(r.Verb)
 	}
-	if i.endpoint.Namespaced && !r.scoped {
+	if i.endpoint.Namespaced && !r.InNamespace {
 		return false
 	}
 	switch r.Verb {
 	case "create":
-		return r.named() == (i.endpoint.Subresource != "") && i.serves(r.Verb)
+		return r.NamesItem() == (i.endpoint.Subresource != "") && i.serves(r.Verb)
 	case "update", "patch", "delete":
-		return r.named() && i.serves(r.Verb)
+		return r.NamesItem() && i.serves(r.Verb)
 	default:
 		return i.serves(r.Verb)
 	}
 }
 
 // handler returns the net/http handler for r, which i permits.
-func (i *installed) handler(r *Request) (http.Handler, bool) {
+func (i *installed) handler(r *request.Request) (http.Handler, bool) {
 	if h, ok := i.connect[r.Method]; ok {
 		return h, true
 	}
@@ -200,16 +201,16 @@ func (i *installed) handler(r *Request) (http.Handler, bool) {
 }
 
 // knows reports whether i answers any method at r's path.
-func (i *installed) knows(r *Request) bool {
+func (i *installed) knows(r *request.Request) bool {
 	verbs := []string{"get", "update", "patch", "delete"}
 	switch {
 	case len(i.connect) > 0:
 		return true
-	case r.viaPath:
+	case r.VerbInPath:
 		verbs = []string{"watch"}
-	case !r.named() && i.endpoint.Namespaced && !r.scoped:
+	case !r.NamesItem() && i.endpoint.Namespaced && !r.InNamespace:
 		verbs = []string{"list", "watch"}
-	case !r.named():
+	case !r.NamesItem():
 		verbs = []string{"list", "watch", "create", "deletecollection"}
 	case i.endpoint.Subresource != "":
 		verbs = append(verbs, "create")

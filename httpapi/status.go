@@ -18,6 +18,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"github.com/larder-io/larder/httpapi/request"
 )
 
 // This file is the only place where an error becomes a response, apart from
@@ -100,14 +102,14 @@ func (x *exchange) panicked() {
 // handleAsterisk answers what is asked of the server as a whole, as net/http's does
 // before anybody is authenticated.
 func (s *Server) handleAsterisk(ctx *fasthttp.RequestCtx, received time.Time) *exchange {
-	x := &exchange{Request: &Request{}, s: s, fast: ctx, received: received}
+	x := &exchange{Request: &request.Request{}, s: s, fast: ctx, received: received}
 	x.head(http.StatusOK, "")
 	return x
 }
 
 // handleError answers what could not be read as a request.
 func (s *Server) handleError(ctx *fasthttp.RequestCtx, err error) *exchange {
-	x := &exchange{Request: &Request{}, s: s, fast: ctx}
+	x := &exchange{Request: &request.Request{}, s: s, fast: ctx}
 	x.reset()
 	switch {
 	case errors.Is(err, errHeaderTooLarge):

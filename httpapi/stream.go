@@ -33,7 +33,7 @@ func (x *exchange) watch(i *installed) {
 	x.trail.answer(http.StatusOK)
 	ws.trail, ws.place = x.takeTrail(), x.takePlace()
 	if flow := x.s.config.Flow; flow != nil {
-		ws.forget = flow.RegisterWatch(x.RequestInfo(), x.Query.encode())
+		ws.forget = flow.RegisterWatch(x.RequestInfo(), x.Query.Encode())
 	}
 	ws.right = x.s.rights.join(x)
 	x.s.streams.watch(ws, x.steal())

@@ -18,6 +18,7 @@ internal/invariants, internal/proctest
 < watch/watchtest
 < internal/registry
 < internal/registry/bootstrap, internal/auth, internal/admission
+< httpapi/request
 < httpapi
 < internal/extension, internal/aggregator
 < internal/server

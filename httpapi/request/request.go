@@ -1,4 +1,4 @@
-package httpapi
+package request
 
 import (
 	"errors"
@@ -15,12 +15,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apiserver/pkg/endpoints/request"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
 // Request is what a client asks for: method, path and query read once, by the
 // one parser that routing and authorization share. It holds no bytes of the
-// connection's buffers and is not changed after [ParseRequest], but for the
+// connection's buffers and is not changed after [Parse], but for the
 // options that are decoded on first use by the goroutine that serves it.
 //
 // Its fields have the values of upstream's RequestInfo for the same request
@@ -52,8 +52,8 @@ type Request struct {
 	// server honours them.
 	FieldSelector, LabelSelector string
 
-	viaPath bool // the verb is a path segment: /api/v1/watch/...
-	scoped  bool // the resource stands below namespaces/{name}/
+	VerbInPath  bool // the verb is a path segment: /api/v1/watch/...
+	InNamespace bool // the resource stands below namespaces/{name}/
 
 	options    *internalversion.ListOptions
 	optionsErr error
@@ -63,23 +63,23 @@ type Request struct {
 	params   [4]Param
 }
 
-// errTarget is the cause of a request target that is no URL.
-var errTarget = errors.New("httpapi: malformed request target")
+// ErrTarget is the cause of a request target that is no URL.
+var ErrTarget = errors.New("httpapi: malformed request target")
 
-// ParseRequest reads a request line's method and target. The error is errTarget,
+// Parse reads a request line's method and target. The error is errTarget,
 // or upstream's for a path that ends where a resource is missing; in the latter
 // case the Request holds what is known.
-func ParseRequest(method, target string) (*Request, error) {
+func Parse(method, target string) (*Request, error) {
 	r := &Request{}
-	err := r.parse(method, target)
-	if errors.Is(err, errTarget) {
+	err := r.Parse(method, target)
+	if errors.Is(err, ErrTarget) {
 		return nil, err
 	}
 	return r, err
 }
 
-// parse fills in r, which is zero.
-func (r *Request) parse(method, target string) error {
+// Parse fills in r, which is zero.
+func (r *Request) Parse(method, target string) error {
 	r.Method, r.Target = method, target
 	if err := r.parseTarget(); err != nil {
 		return err
@@ -103,17 +103,17 @@ func (r *Request) parseTarget() error {
 		r.Path, r.RawQuery, _ = strings.Cut(r.Target, "?")
 		return nil
 	}
-	u, err := r.sentURL()
+	u, err := r.SentURL()
 	if err != nil {
-		return fmt.Errorf("%w: %w", errTarget, err)
+		return fmt.Errorf("%w: %w", ErrTarget, err)
 	}
 	r.Host, r.Path, r.RawQuery = u.Host, u.Path, u.RawQuery
 	return nil
 }
 
-// sentURL is the target as net/http's server reads it. But for the parser it is for
+// SentURL is the target as net/http's server reads it. But for the parser it is for
 // records alone.
-func (r *Request) sentURL() (*url.URL, error) {
+func (r *Request) SentURL() (*url.URL, error) {
 	target := r.Target
 	if r.Method == http.MethodConnect && !strings.HasPrefix(target, "/") {
 		target = "http://" + target
@@ -121,15 +121,15 @@ func (r *Request) sentURL() (*url.URL, error) {
 	return url.ParseRequestURI(target)
 }
 
-// url is the target written anew from what was read of it, for whoever reads it again:
+// URL is the target written anew from what was read of it, for whoever reads it again:
 // what he reads is what was authorized. A server that is reached through the proxy of a
 // pod, node or service gets its parameters as they were spelled, which may mean something
 // to it and nothing here.
-func (r *Request) url() *url.URL {
+func (r *Request) URL() *url.URL {
 	if r.Subresource == "proxy" {
 		return &url.URL{Path: r.Path, RawQuery: spelled(r.RawQuery)}
 	}
-	return &url.URL{Path: r.Path, RawQuery: r.Query.encode()}
+	return &url.URL{Path: r.Path, RawQuery: r.Query.Encode()}
 }
 
 // plainTarget reports whether target is a path without anything to decode.
@@ -172,7 +172,7 @@ func (r *Request) parsePath() error {
 		if len(parts) < 2 {
 			return fmt.Errorf("unable to determine kind and namespace from url, %s", r.Target)
 		}
-		r.Verb, r.viaPath = parts[0], true
+		r.Verb, r.VerbInPath = parts[0], true
 		parts = parts[1:]
 	} else {
 		r.Verb = verbOf(r.Method)
@@ -189,7 +189,7 @@ func (r *Request) parseResource(parts []string) {
 		// These two are subresources of a namespace; all else lies inside it.
 		if len(parts) > 2 && parts[2] != "status" && parts[2] != "finalize" {
 			parts = parts[2:]
-			r.scoped = true
+			r.InNamespace = true
 		}
 	}
 	r.Parts = parts
@@ -212,7 +212,7 @@ func (r *Request) refineVerb() {
 	}
 	// What was asked for by path has single-object forms without selectors, so
 	// selectors grant nothing there.
-	if !r.viaPath && (r.Verb == "list" || r.Verb == "watch" || r.Verb == "deletecollection") {
+	if !r.VerbInPath && (r.Verb == "list" || r.Verb == "watch" || r.Verb == "deletecollection") {
 		r.FieldSelector = r.Query.Get("fieldSelector")
 		r.LabelSelector = r.Query.Get("labelSelector")
 	}
@@ -224,7 +224,7 @@ func (r *Request) refineGet() {
 	options, err := r.ListOptions()
 	if err != nil {
 		// A query that does not decode still says whether to watch.
-		if v, ok := r.Query.Lookup("watch"); ok && truthy(v) {
+		if v, ok := r.Query.Lookup("watch"); ok && IsTrue(v) {
 			r.Verb = "watch"
 		}
 		return
@@ -240,12 +240,12 @@ func (r *Request) refineGet() {
 	}
 }
 
-// named reports whether the path itself names an item.
-func (r *Request) named() bool { return len(r.Parts) > 1 && r.Parts[1] != "" }
+// NamesItem reports whether the path itself names an item.
+func (r *Request) NamesItem() bool { return len(r.Parts) > 1 && r.Parts[1] != "" }
 
 // RequestInfo returns r as upstream's code wants it in a context.
-func (r *Request) RequestInfo() *request.RequestInfo {
-	return &request.RequestInfo{
+func (r *Request) RequestInfo() *apirequest.RequestInfo {
+	return &apirequest.RequestInfo{
 		IsResourceRequest: r.IsResourceRequest,
 		Path:              r.Path,
 		Verb:              r.Verb,
@@ -314,9 +314,9 @@ func setListOption(o *internalversion.ListOptions, key, value string) bool {
 			o.FieldSelector, err = fields.ParseSelector(value)
 		}
 	case "watch":
-		o.Watch = truthy(value)
+		o.Watch = IsTrue(value)
 	case "allowWatchBookmarks":
-		o.AllowWatchBookmarks = truthy(value)
+		o.AllowWatchBookmarks = IsTrue(value)
 	case "resourceVersion":
 		o.ResourceVersion = value
 	case "resourceVersionMatch":
@@ -332,16 +332,32 @@ func setListOption(o *internalversion.ListOptions, key, value string) bool {
 		seconds, err = strconv.ParseInt(value, 10, 64)
 		o.TimeoutSeconds = &seconds
 	case "sendInitialEvents":
-		send := truthy(value)
+		send := IsTrue(value)
 		o.SendInitialEvents = &send
 	}
 	return err == nil
 }
 
-// truthy is upstream's reading of a boolean parameter: present means true
+// IsTrue is upstream's reading of a boolean parameter: present means true
 // (apimachinery pkg/runtime/conversion.go).
-func truthy(value string) bool {
+func IsTrue(value string) bool {
 	return value != "0" && !strings.EqualFold(value, "false")
+}
+
+// LongRunning reports whether the request has no deadline (apiserver
+// pkg/server/filters/longrunning.go, with kube-apiserver's verbs and subresources).
+func (r *Request) LongRunning() bool {
+	if r.Verb == "watch" || r.Verb == "proxy" {
+		return true
+	}
+	if !r.IsResourceRequest {
+		return strings.HasPrefix(r.Path, "/debug/pprof/")
+	}
+	switch r.Subresource {
+	case "attach", "exec", "proxy", "log", "portforward":
+		return true
+	}
+	return false
 }
 
 // verbOf returns the verb of a method on an item.

@@ -1,4 +1,4 @@
-package httpapi
+package request
 
 import (
 	"net/url"
@@ -11,9 +11,9 @@ type Query []Param
 // Param is one key and value of a [Query].
 type Param struct{ Key, Value string }
 
-// maxQueryParams is how many parameters a query may have. As net/url has it, of one with
+// MaxParams is how many parameters a query may have. As net/url has it, of one with
 // more nothing is read.
-const maxQueryParams = 10000
+const MaxParams = 10000
 
 // parseQuery appends to query what raw says, decoded like url.ParseQuery whose error is ignored, which is
 // what upstream's handlers see: a pair that does not decode is left out.
@@ -31,7 +31,7 @@ func parseQuery(query Query, raw string) Query {
 	return query
 }
 
-func tooManyParams(raw string) bool { return strings.Count(raw, "&") >= maxQueryParams }
+func tooManyParams(raw string) bool { return strings.Count(raw, "&") >= MaxParams }
 
 // parseParam decodes one pair; ok is false if it is none.
 func parseParam(pair string) (p Param, ok bool) {
@@ -49,8 +49,8 @@ func parseParam(pair string) (p Param, ok bool) {
 	return Param{key, value}, true
 }
 
-// encode writes q anew: what it is read from again is q.
-func (q Query) encode() string {
+// Encode writes q anew: what it is read from again is q.
+func (q Query) Encode() string {
 	if len(q) == 0 {
 		return ""
 	}
