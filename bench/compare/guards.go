@@ -9,8 +9,12 @@ import (
 	"github.com/larder-io/larder/bench/fleet"
 )
 
+// elsewhere is the slowdown beside a flood of another process: what of it comes from the
+// processors that all share, and not from what the server lets its users do to each other.
+const elsewhere = "p99 beside a flood of another server, of that alone"
+
 // flood has one user read little while another reads as much as he can, in a priority
-// level of few seats.
+// level of few seats; and, as a control, while he reads from another server of that kind.
 func (c *Comparison) flood() step {
 	const rate, clients = 200, 32
 	const most = 2 // times as long as alone
@@ -19,24 +23,42 @@ func (c *Comparison) flood() step {
 		work: fmt.Sprintf("GET one pod by one user, %d requests/s, open loop, beside another's %d clients that LIST %d pods each, in a priority level of 5 seats", rate, clients, c.seed.Pods/c.seed.Namespaces),
 		figures: []Figure{
 			{Name: "of the p99 alone", Unit: Times, Goal: c.goal(c.seed.Pods, c.seed.Pods, most)},
+			{Name: "control: flood of another server", Unit: Times},
 			{Name: "p99", Unit: Wall}, {Name: "p99 alone", Unit: Wall},
 		},
 		of: []func(*bench.Result) float64{
 			func(r *bench.Result) float64 { return r.Value(bench.Slowdown) },
+			func(r *bench.Result) float64 { return r.Value(elsewhere) },
 			func(r *bench.Result) float64 { return r.Quantile(99).Seconds() },
 			func(r *bench.Result) float64 { return r.Value(bench.AloneP99) },
 		},
 	}
-	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) (results []*bench.Result, err error) {
 		server := c.servers[kind]
 		quiet := c.fleet.Tenant(server, 0)
 		if err := server.Target.Admit(ctx, quiet); err != nil {
 			return nil, err
 		}
-		return one(bench.Flood(ctx, quiet, bench.FloodConfig{
+		config := bench.FloodConfig{
 			Quiet: bench.ReadConfig{Name: spec.id, Path: c.seed.PodPath(1), Accept: bench.Protobuf, Requests: c.ops(kind, 600, 600), Clients: 8, Rate: rate},
 			By:    c.fleet.Tenant(server, 1), Path: c.namespace(), Accept: bench.Protobuf, Clients: clients, Turns: 2,
-		}))
+		}
+		r, err := bench.Flood(ctx, quiet, config)
+		if err != nil {
+			return nil, err
+		}
+		another, err := c.startWith(ctx, kind, fleet.Usual())
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, another.Stop()) }()
+		config.By = c.fleet.Tenant(another, 1)
+		control, err := bench.Flood(ctx, quiet, config)
+		if err != nil {
+			return nil, err
+		}
+		r.Values = append(r.Values, bench.Value{Name: elsewhere, Value: control.Value(bench.Slowdown)})
+		return one(r, nil)
 	}}
 }
 
@@ -80,18 +102,11 @@ func (c *Comparison) guards() step {
 
 // guardedReads starts a server with the guards and reads from it.
 func (c *Comparison) guardedReads(ctx context.Context, kind Kind, name string, g fleet.Guards) (r *bench.Result, err error) {
-	start := c.fleet.StartStockWith
-	if kind == Larder {
-		start = c.fleet.StartLarderWith
-	}
-	server, err := start(g)
+	server, err := c.startWith(ctx, kind, g)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, server.Stop()) }()
-	if err := server.Ready(ctx); err != nil {
-		return nil, err
-	}
 	c.shown.Store(server.Target)
 	read := bench.ReadConfig{
 		Name: name, Path: c.seed.PodPath(1) + "?resourceVersion=0", Accept: bench.Protobuf,
@@ -103,4 +118,21 @@ func (c *Comparison) guardedReads(ctx context.Context, kind Kind, name string, g
 		return nil, err
 	}
 	return bench.Read(ctx, tenant, read)
+}
+
+// startWith starts one more server of that kind, with the guards, and waits until it is
+// ready.
+func (c *Comparison) startWith(ctx context.Context, kind Kind, g fleet.Guards) (*fleet.Server, error) {
+	start := c.fleet.StartStockWith
+	if kind == Larder {
+		start = c.fleet.StartLarderWith
+	}
+	server, err := start(g)
+	if err != nil {
+		return nil, err
+	}
+	if err := server.Ready(ctx); err != nil {
+		return nil, errors.Join(err, server.Stop())
+	}
+	return server, nil
 }

@@ -149,7 +149,7 @@ func (f *Fleet) startEtcd(ctx context.Context, data string) (*Server, string, er
 // StartStock starts a kube-apiserver on the Fleet's etcd. It is as its release starts,
 // but that it leaves the kubernetes service's endpoints and the compaction of etcd to
 // Larder: two servers at one address would fight over the former.
-func (f *Fleet) StartStock() (*Server, error) { return f.startStock(f.url, usual()) }
+func (f *Fleet) StartStock() (*Server, error) { return f.startStock(f.url, Usual()) }
 
 // StartStockWith is StartStock with other guards.
 func (f *Fleet) StartStockWith(g Guards) (*Server, error) { return f.startStock(f.url, g) }
@@ -168,7 +168,7 @@ func (f *Fleet) startStock(etcd string, g Guards) (*Server, error) {
 }
 
 // StartLarder starts a Larder on the Fleet's etcd.
-func (f *Fleet) StartLarder() (*Server, error) { return f.StartLarderWith(usual()) }
+func (f *Fleet) StartLarder() (*Server, error) { return f.StartLarderWith(Usual()) }
 
 // StartLarderWith is StartLarder with other guards.
 func (f *Fleet) StartLarderWith(g Guards) (*Server, error) {
@@ -190,8 +190,8 @@ type Guards struct {
 	Flow   bool // flow control; without it requests are only counted
 }
 
-// usual is what servers have unless it is said otherwise.
-func usual() Guards { return Guards{Access: true, Flow: true} }
+// Usual is what servers have unless it is said otherwise.
+func Usual() Guards { return Guards{Access: true, Flow: true} }
 
 // flags has an audit log in dir.
 func (g Guards) flags(dir string) ([]string, error) {
@@ -230,7 +230,7 @@ func (f *Fleet) StartEmptyStock(ctx context.Context) (server, etcd *Server, err 
 	if err != nil {
 		return nil, nil, err
 	}
-	server, err = f.startStock(url, usual())
+	server, err = f.startStock(url, Usual())
 	return server, etcd, err
 }
 
