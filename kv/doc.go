@@ -113,7 +113,7 @@
 // # Locks and goroutines
 //
 // Etcd: revisions.mu, leases.mu, history.mu, watches.mu, watch.mu, members.mu and direct.mu are
-// leaves; watch.mu is held while a request is sent, members.mu and direct.mu until one is answered.
+// leaves; watch.mu is held while a request is sent, direct.mu until one is answered.
 // Tail: Tail.mu > Subscription.mu, both leaves towards the outside; neither is
 // held across a call to the Store but Replacements, which does not block. Goroutines are started by Run alone (and one
 // per Watch, which ends with the watch); Run waits for all of them.

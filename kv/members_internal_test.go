@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -94,4 +96,60 @@ func TestIdentifyMembersOnce(t *testing.T) {
 	if _, known := m.version(t.Context(), 1, time.Now().Add(time.Nanosecond)); !known || questions != 2 {
 		t.Errorf("a later stream: known %v, asked %d times", known, questions)
 	}
+}
+
+// TestSilentEndpoint has one endpoint swallow all questions: the members behind the
+// others are believed at once, but for a moment that the first of them may cost, whoever
+// else is still waiting for it. When it answers again, so is the member behind it.
+func TestSilentEndpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		answers, swallows := uint64(0), true
+		m := &members{
+			endpoints: func() []string { return []string{"silent", "many"} },
+			logger:    slog.New(slog.DiscardHandler),
+			status: func(ctx context.Context, endpoint string) (*clientv3.StatusResponse, error) {
+				mu.Lock()
+				member, silent := uint64(7), swallows
+				if endpoint == "many" { // two members, by turns
+					answers++
+					member, silent = 1+answers%2, false
+				}
+				mu.Unlock()
+				if silent {
+					<-ctx.Done()
+					return nil, ctx.Err()
+				}
+				time.Sleep(time.Millisecond)
+				return (*clientv3.StatusResponse)(&etcdserverpb.StatusResponse{Header: &etcdserverpb.ResponseHeader{MemberId: member}, Version: "3.6.0"}), nil
+			},
+		}
+		identify := func(member uint64, want bool, patience time.Duration) {
+			began := time.Now()
+			if sound := m.identify(t.Context(), member); sound != want {
+				t.Errorf("member %d: sound %v, want %v", member, sound, want)
+			}
+			if took := time.Since(began); took > patience {
+				t.Errorf("member %d: known after %v, want %v", member, took, patience)
+			}
+		}
+		quick := 20 * time.Millisecond
+		identify(1, true, statusPatience+quick) // the first answer is member 2's
+		if t.Failed() {                         // who waits for a lock stops the clock
+			return
+		}
+		var waiting sync.WaitGroup
+		waiting.Go(func() { identify(7, false, statusRounds*statusTimeout+quick) })
+		synctest.Wait()
+		identify(2, true, quick)
+		waiting.Wait()
+		for range 3 {
+			identify(1, true, quick)
+			identify(2, true, quick)
+		}
+		mu.Lock()
+		swallows = false
+		mu.Unlock()
+		identify(7, true, quick)
+	})
 }
