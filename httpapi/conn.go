@@ -16,10 +16,11 @@ import (
 // that shutdown can close what does not end by itself.
 type listener struct {
 	net.Listener
-	config *tls.Config
-	caps   connCaps
-	counts *connCounts
-	close  func() error
+	config   *tls.Config
+	caps     connCaps
+	counts   *connCounts
+	patience time.Duration // Config.UserTimeout
+	close    func() error
 
 	mu       sync.Mutex
 	open     int                      // guarded by mu
@@ -61,7 +62,7 @@ func (l *listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		if c := l.admit(raw); c != nil {
-			setSocketOptions(raw)
+			l.setSocketOptions(raw)
 			return c, nil
 		}
 		raw.Close()
@@ -123,12 +124,8 @@ func (l *listener) closeAll() {
 	}
 }
 
-// userTimeout is how long written data may stay unacknowledged, which finds a
-// peer that vanished while a stream is being written to.
-const userTimeout = 45 * time.Second
-
 // setSocketOptions makes the kernel give up on peers that vanished.
-func setSocketOptions(c net.Conn) {
+func (l *listener) setSocketOptions(c net.Conn) {
 	t, ok := c.(*net.TCPConn)
 	if !ok {
 		return
@@ -136,7 +133,7 @@ func setSocketOptions(c net.Conn) {
 	_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: keepalivePeriod, Interval: keepalivePeriod, Count: 3})
 	if raw, err := t.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) {
-			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds()))
+			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(l.patience.Milliseconds()))
 		})
 	}
 }

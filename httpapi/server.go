@@ -112,6 +112,10 @@ type Config struct {
 	// /64 of IPv6 addresses; 0 means 65536, and no bound. Who finds no room takes the place
 	// of a connection that waits for a request.
 	MaxConns, MaxConnsPerIP int
+	// UserTimeout is how long what was sent may stay unacknowledged, or wait for a client
+	// that takes nothing in, before the kernel ends the connection; 0 means 45 s. It finds
+	// peers that vanished while a stream is being written to.
+	UserTimeout time.Duration
 }
 
 func (c *Config) check() error {
@@ -138,6 +142,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.MaxHeaderBytes, http.DefaultMaxHeaderBytes)
 	setDefault(&c.CompressedListBytes, 64<<20)
 	setDefault(&c.MaxConns, 1<<16)
+	setDefault(&c.UserTimeout, 45*time.Second)
 	if c.Generation == nil {
 		c.Generation = func() uint64 { return 0 }
 	}
@@ -235,6 +240,7 @@ func (s *Server) Draining() <-chan struct{} { return s.draining }
 func (s *Server) Run(ctx context.Context) error {
 	defer s.cancel()
 	door := newListener(s.config.Listener, s.config.TLS, s.caps(), &s.conns)
+	door.patience = s.config.UserTimeout
 	group, groupCtx := errgroup.WithContext(ctx)
 	accepted := make(chan struct{})
 	group.Go(func() error { defer close(accepted); return s.outer.serve(door) })
