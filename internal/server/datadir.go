@@ -1,25 +1,77 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // dataDir is the data directory while this process holds it.
 type dataDir struct {
-	path string
-	lock *os.File // nil: nobody else knows the directory, and close removes it
+	path    string
+	lock    *os.File
+	scratch bool // for this process alone: close removes it
 }
 
-// scratchDir makes a directory for as long as this process runs, for its owner alone.
+// Names of directories that stand in for a data directory, and of those that are not
+// locked yet.
+const (
+	scratchPrefix   = "larder-run-"
+	unlockedPattern = "larder-new-*"
+)
+
+// scratchDir makes a directory for as long as this process runs, for its owner alone. It
+// removes first what processes left that were killed.
 func scratchDir() (*dataDir, error) {
-	path, err := os.MkdirTemp("", "larder-")
+	sweepScratch(os.TempDir())
+	path, err := os.MkdirTemp("", unlockedPattern)
 	if err != nil {
 		return nil, fmt.Errorf("server: temporary directory: %w", err)
 	}
-	return &dataDir{path: path}, nil
+	d, err := openDataDir(path)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(path))
+	}
+	d.scratch = true
+	// Who finds the directory under its last name finds it locked.
+	_, random, _ := strings.Cut(path, strings.TrimSuffix(unlockedPattern, "*"))
+	d.path = filepath.Join(os.TempDir(), scratchPrefix+random)
+	if err := os.Rename(path, d.path); err != nil {
+		d.path = path
+		return nil, errors.Join(fmt.Errorf("server: temporary directory: %w", err), d.close())
+	}
+	return d, nil
 }
+
+// sweepScratch removes this user's directories of processes that have ended, which hold
+// private keys. What it cannot remove stays.
+func sweepScratch(dir string) {
+	paths, err := filepath.Glob(filepath.Join(dir, scratchPrefix+"*"))
+	if err != nil {
+		return // a directory that is no pattern
+	}
+	for _, path := range paths {
+		// Nobody else can put another thing in the place of a directory of this user's
+		// that nobody else may write to.
+		info, err := os.Lstat(path)
+		if err != nil || info.Mode() != os.ModeDir|0o700 || !mine(info) {
+			continue
+		}
+		lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_RDWR, 0)
+		if err != nil {
+			continue
+		}
+		if lockFile(lock) == nil {
+			_ = os.RemoveAll(path)
+		}
+		lock.Close()
+	}
+}
+
+// lockName is the file in a data directory that its process has locked.
+const lockName = "lock"
 
 // openDataDir makes the directory, for its owner alone, and takes its lock.
 func openDataDir(path string) (*dataDir, error) {
@@ -30,7 +82,7 @@ func openDataDir(path string) (*dataDir, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("server: data directory: %w", err)
 	}
-	lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("server: data directory: %w", err)
 	}
@@ -50,10 +102,10 @@ func (d *dataDir) sub(name string) (string, error) {
 	return dir, nil
 }
 
-// close gives the lock back, or removes what was only for this process.
+// close gives the lock back, and removes what was only for this process.
 func (d *dataDir) close() error {
-	if d.lock == nil {
-		return os.RemoveAll(d.path)
+	if !d.scratch {
+		return d.lock.Close()
 	}
-	return d.lock.Close()
+	return errors.Join(os.RemoveAll(d.path), d.lock.Close())
 }

@@ -1,0 +1,78 @@
+//go:build unix
+
+package server
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// TestScratch: of the directories that stand in for a data directory none outlives its
+// process for long: the next one that needs one removes what a killed one left, and
+// leaves alone what is used, and what is not its own.
+func TestScratch(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	scratch := func() *dataDir {
+		t.Helper()
+		d, err := scratchDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(d.path, "key"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	expect := func(want ...string) {
+		t.Helper()
+		var got []string
+		entries, err := os.ReadDir(temp)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			got = append(got, filepath.Join(temp, e.Name()))
+		}
+		slices.Sort(want)
+		if !slices.Equal(got, want) {
+			t.Errorf("there are %v, want %v", got, want)
+		}
+	}
+	open := scratch() // to others, too
+	foreign := open.path
+	if err := errors.Join(os.Chmod(foreign, 0o777), open.lock.Close()); err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(temp, scratchPrefix+"link")
+	target := t.TempDir()
+	if err := os.WriteFile(filepath.Join(target, lockName), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(target, link); err != nil {
+		t.Fatal(err)
+	}
+	used := scratch()
+	killed := scratch()
+	if err := killed.lock.Close(); err != nil { // as the kernel does
+		t.Fatal(err)
+	}
+	expect(foreign, link, used.path, killed.path)
+	next := scratch()
+	expect(foreign, link, used.path, next.path)
+	for _, d := range []*dataDir{used, next} {
+		if info, err := os.Stat(d.path); err != nil || info.Mode().Perm() != 0o700 {
+			t.Errorf("%v, %v", info, err)
+		}
+		if err := d.close(); err != nil {
+			t.Error(err)
+		}
+	}
+	expect(foreign, link)
+	if _, err := os.Stat(filepath.Join(target, lockName)); err != nil {
+		t.Error(err)
+	}
+}
