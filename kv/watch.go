@@ -233,8 +233,8 @@ func (f *follower) copyStream(ctx context.Context, session *session) error {
 	for {
 		resp, err := stream.Recv()
 		if err != nil {
-			if cause := context.Cause(ctx); errors.Is(cause, errUnsound) {
-				return cause
+			if ctx.Err() != nil {
+				err = context.Cause(ctx)
 			}
 			return err
 		}
@@ -248,18 +248,18 @@ func (f *follower) copyStream(ctx context.Context, session *session) error {
 		if response.Progress == 0 {
 			continue
 		}
-		f.delivered = response.Progress
 		if f.etcd.revisions.alone == nil {
-			f.etcd.history.show(generation, f.delivered)
+			f.etcd.history.show(generation, response.Progress)
 		} else {
 			// A server in this process tells its watches of a write before it answers
 			// others with its revision: what it answers may be lower for a moment.
-			raise(&f.etcd.revisions.delivered, f.delivered)
+			raise(&f.etcd.revisions.delivered, response.Progress)
 		}
 		select {
 		case f.out <- response:
+			f.delivered = response.Progress
 		case <-ctx.Done():
-			return ctx.Err()
+			return context.Cause(ctx)
 		}
 	}
 }
