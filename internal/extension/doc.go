@@ -6,7 +6,7 @@
 // Every definition that is there is a [serving], which knows whether and how it is
 // served now. The first request that needs it makes its generation: upstream's handler
 // of custom resources (k8s.io/apiextensions-apiserver pkg/apiserver) around that one
-// definition, with its storages over a [registry.Custom], and the views by which package
+// definition, with its storages over a [registry.CustomResource], and the views by which package
 // httpapi answers GET, LIST and WATCH from encoded bytes. What objects mean (pruning,
 // defaults, validation, conversion, apply) is upstream's code alone.
 //

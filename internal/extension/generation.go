@@ -24,13 +24,14 @@ import (
 
 	"github.com/larder-io/larder/httpapi"
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/table"
 )
 
 // generation is what serves one definition in one state of its specification.
 //
 // Invariant: users is 0 when idle is closed.
 type generation struct {
-	custom   *registry.Custom
+	custom   *registry.CustomResource
 	upstream customHandler
 	versions map[string]*httpapi.Custom // those that are served
 
@@ -57,7 +58,7 @@ const loadTimeout = 5 * time.Second
 func (s *serving) build() (*generation, error) {
 	e, definition := s.extensions, s.definition.Load()
 	spec := &definition.Spec
-	custom, err := e.config.Registry.NewCustom(registry.CustomConfig{
+	custom, err := e.config.Registry.NewCustomResource(registry.CustomResourceConfig{
 		GroupResource: schema.GroupResource{Group: spec.Group, Resource: definition.Status.AcceptedNames.Plural},
 		Versions:      len(spec.Versions),
 		Revision:      s.revision(),
@@ -98,7 +99,7 @@ func (s *serving) build() (*generation, error) {
 }
 
 // newUpstream makes upstream's handler around s alone.
-func (s *serving) newUpstream(custom *registry.Custom) (customHandler, error) {
+func (s *serving) newUpstream(custom *registry.CustomResource) (customHandler, error) {
 	c := &s.extensions.config
 	schemas, err := s.extensions.schemas()
 	if err != nil {
@@ -170,9 +171,9 @@ func (g *generation) addVersion(definition *apiextensionsv1.CustomResourceDefini
 
 // columnsOf returns what prints the objects of a version. If a column cannot be
 // understood, upstream prints those before it.
-func columnsOf(v *apiextensionsv1.CustomResourceDefinitionVersion) *registry.Columns {
+func columnsOf(v *apiextensionsv1.CustomResourceDefinitionVersion) *table.Columns {
 	shown := columns(v)
-	out := new(registry.Columns)
+	out := new(table.Columns)
 	out.Table, _ = tableconvertor.New(shown)
 	plain := slices.Clone(shown)
 	for i := range plain {

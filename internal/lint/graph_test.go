@@ -16,6 +16,9 @@ internal/invariants, internal/proctest
 < cache
 < watch
 < watch/watchtest
+< internal/registry/wire, internal/registry/transcode
+< internal/registry/encoding
+< internal/registry/table
 < internal/registry
 < internal/registry/bootstrap, internal/auth, internal/admission
 < httpapi/request

@@ -33,7 +33,7 @@ func TestShares(t *testing.T) {
 			t.Errorf("%s may take %d, want %d", res.GroupResource, res.Cache.Schema().Budget().Limit(), limit)
 		}
 	}
-	custom, err := r.NewCustom(registry.CustomConfig{GroupResource: crontabs, Versions: 1})
+	custom, err := r.NewCustomResource(registry.CustomResourceConfig{GroupResource: crontabs, Versions: 1})
 	if err != nil || custom.Budget().Limit() != 64<<20 {
 		t.Errorf("a custom resource may take %d, %v", custom.Budget().Limit(), err)
 	}

@@ -4,9 +4,9 @@
 // What Kubernetes means is upstream's: types, defaulting, strategies, validation,
 // allocators and the REST storages of k8s.io/kubernetes/pkg/registry, driven
 // through upstream's own seam, a RESTOptionsGetter whose Decorator returns our
-// storage.Interface. What a read costs is ours: each stored resource is a
-// [Resource], whose objects are kept encoded, and each served version of it a
-// [View], whose Forms hand those bytes out.
+// storage.Interface. What a read costs is ours: each stored resource is a [Resource],
+// whose objects are kept encoded (package encoding), and each served version of it a
+// [View], which hands those bytes out.
 //
 // # Model
 //
@@ -26,16 +26,10 @@
 // in Config is first used after Run was called. Config is not changed and may be
 // reused.
 //
-// A stored value is decoded, completed and encoded once, when it enters a cache
-// (codec.go), or spliced where that is known to give the same bytes (shapes.go). What a Form gives out is byte for byte what upstream's encoders write
-// for the same object. JSON of the kept version is written from the canonical bytes by a
-// plan of the kind (package transcode, item.go); other versions, and schemas, are decoded:
-// [Registry.Decodes] counts how often. What was made is kept as far as there is room, the
-// rows of tables before all else, but for what in them depends on the time (row.go). A value that does not decode fails the
-// reads that cover it and no others; a cache that holds other objects than the store
-// is found by comparing keys and revisions now and then, and loads again. An update
-// that changes nothing is recognised in bytes read from the store, never in the
-// cache's.
+// A value that cannot be decoded fails the reads that cover it and no others. A cache
+// that holds other objects than the store is found by comparing keys and revisions now
+// and then, and loads again. An update that changes nothing is recognised in bytes read
+// from the store, never in the cache's.
 //
 // # Bytes
 //
@@ -54,5 +48,5 @@
 //
 // A Registry is written by New alone and read without locks afterwards. The node
 // port allocator has a mutex which it holds across a write to the store, as
-// upstream's does. Form.mu is a leaf.
+// upstream's does.
 package registry

@@ -170,6 +170,6 @@ func (r *Registry) attachView(e *Endpoint) error {
 		return nil
 	}
 	var err error
-	e.View, err = res.newView(e.GVK, e.Storage)
+	e.View, err = newView(res, e.GVK, e.Storage)
 	return err
 }

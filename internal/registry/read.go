@@ -59,7 +59,7 @@ func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string)
 	if err := r.check(scope); err != nil {
 		return nil, err
 	}
-	revision, err := r.codec.versioner.ParseResourceVersion(resourceVersion)
+	revision, err := r.codec.Versioner().ParseResourceVersion(resourceVersion)
 	switch {
 	case err != nil && r.uncached():
 		return nil, badRevision(err)
@@ -103,8 +103,8 @@ func (r *Resource) getStored(ctx context.Context, rest string, atLeast uint64) (
 	case !found:
 		return nil, storage.NewKeyNotFoundError(full, 0)
 	}
-	o := r.codec.ingest(ctx, r.schema, full, rest, item.Value, item.Revision)
-	if _, _, err := r.codec.decrypt(ctx, full, item.Value); err != nil {
+	o := r.codec.DecodeValue(ctx, full, rest, item.Value, item.Revision)
+	if _, _, err := r.codec.Decrypt(ctx, full, item.Value); err != nil {
 		return nil, r.unreadable(full, o, err) // a list says it in other words
 	}
 	return o, r.unreadable(full, o, o.Err())
@@ -206,7 +206,7 @@ func (r *Resource) List(ctx context.Context, q ListRequest, dst []*cache.Object)
 		return Listing{}, err
 	}
 	prefix := r.layout.root + q.prefix()
-	exact, from, err := storage.ValidateListOptions(prefix, r.codec.versioner, q.options())
+	exact, from, err := storage.ValidateListOptions(prefix, r.codec.Versioner(), q.options())
 	if err != nil {
 		return Listing{}, err
 	}
@@ -288,7 +288,7 @@ func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, 
 			return cache.Snapshot{}, err
 		}
 	default:
-		revision, err := r.codec.versioner.ParseResourceVersion(read.q.ResourceVersion)
+		revision, err := r.codec.Versioner().ParseResourceVersion(read.q.ResourceVersion)
 		if err != nil {
 			return cache.Snapshot{}, err
 		}
@@ -457,9 +457,9 @@ func (r *Resource) take(ctx context.Context, out *Listing, q ListRequest, before
 func (r *Resource) decoded(ctx context.Context, items []kv.Item) func(i int) *cache.Object {
 	decode := func(i int) *cache.Object {
 		item := items[i]
-		return r.codec.ingest(ctx, r.schema, item.Key, r.layout.rest(item.Key), item.Value, item.Revision)
+		return r.codec.DecodeValue(ctx, item.Key, r.layout.rest(item.Key), item.Value, item.Revision)
 	}
-	if !r.codec.encrypted {
+	if !r.codec.Encrypted() {
 		return decode
 	}
 	objects := make([]*cache.Object, len(items))
@@ -491,14 +491,14 @@ func (r *Resource) listStoredOne(ctx context.Context, read listing, dst []*cache
 	var o *cache.Object
 	if len(page.Items) == 1 && page.Items[0].Key == full {
 		item := page.Items[0]
-		o = r.codec.ingest(ctx, r.schema, full, read.q.key(), item.Value, item.Revision)
+		o = r.codec.DecodeValue(ctx, full, read.q.key(), item.Value, item.Revision)
 	}
 	return r.listOne(read.q, page.Revision, o, dst)
 }
 
 // atLeast fails if the store is behind what the request asked for.
 func (r *Resource) atLeast(resourceVersion string, current int64) error {
-	wanted, err := r.codec.versioner.ParseResourceVersion(resourceVersion)
+	wanted, err := r.codec.Versioner().ParseResourceVersion(resourceVersion)
 	if err != nil {
 		return badRevision(err)
 	}

@@ -49,7 +49,7 @@ func (c *corruption) Unwrap() error { return c.err }
 // deleted unread.
 func corruptError(key string, o *cache.Object) error {
 	c := &corruption{what: undecodable, revision: o.Revision(), err: o.Err()}
-	if storage.IsInternalError(c.err) { // as codec.ingest wraps it
+	if storage.IsInternalError(c.err) { // as Codec.DecodeValue wraps it
 		c = &corruption{what: untransformable, err: errors.Unwrap(errors.Unwrap(c.err))}
 	}
 	return storage.NewCorruptObjError(key, c)

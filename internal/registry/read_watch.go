@@ -46,7 +46,7 @@ func (r *Resource) Watch(ctx context.Context, q WatchRequest) (*watch.Watcher, e
 	if err := r.check(q.Scope); err != nil {
 		return nil, err
 	}
-	revision, err := r.codec.versioner.ParseResourceVersion(q.ResourceVersion)
+	revision, err := r.codec.Versioner().ParseResourceVersion(q.ResourceVersion)
 	if err != nil {
 		return nil, err
 	}

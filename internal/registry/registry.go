@@ -22,6 +22,7 @@ import (
 	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
+	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/transcode"
 	"github.com/larder-io/larder/kv"
 )
@@ -159,7 +160,7 @@ func New(config Config) (*Registry, error) {
 	r := &Registry{
 		config:    config,
 		endpoints: make(map[endpointKey]*Endpoint),
-		planner:   newPlanner(),
+		planner:   encoding.NewPlanner(),
 	}
 	r.patience, r.impatient = context.WithCancel(context.Background())
 	var err error

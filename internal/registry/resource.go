@@ -18,9 +18,9 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	clientcache "k8s.io/client-go/tools/cache"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/watch"
 )
@@ -39,12 +39,10 @@ type Resource struct {
 
 	store  kv.Store
 	tail   *kv.Tail
-	codec  *codec
-	schema *cache.Schema
+	codec  *encoding.Codec
 	layout layout
 	made   time.Time
 	sub    *kv.Subscription // nil without a cache
-	views  int              // versions served; New alone adds to it
 	custom bool             // of a definition: it may end while others go on
 	audits auditCounters
 	told   atomic.Pointer[told] // nil if the store was never asked for a list
@@ -134,60 +132,40 @@ func newResource(config resourceConfig) (*Resource, error) {
 		return nil, err
 	}
 	if r.codec, err = newCodec(config); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("registry: %w", err)
 	}
-	indexes := indexesOf(config.Triggers, config.Indexers, config.Labels)
-	r.schema = cache.NewSchema(r.GroupResource.String(), config.Registry.budgets.of(config.Prefix), indexes...)
 	if config.Uncached {
 		return r, nil
 	}
 	return r, r.addCache(config)
 }
 
-// plain reports whether objects have no canonical form.
-func (r *Resource) plain() bool { return r.codec.newFunc == nil }
-
-func newCodec(config resourceConfig) (*codec, error) {
-	c := &codec{
-		storage:     config.Config.Codec,
-		versioner:   storage.APIObjectVersioner{},
-		scheme:      config.Scheme,
-		canonical:   config.Canonical,
-		newFunc:     config.NewFunc,
-		newListFunc: config.NewListFunc,
-		attrs:       config.GetAttrs,
-
-		splitMetadata: splitMetadata[config.GroupResource],
-		shapes:        newShapes(config.GroupResource),
-		planner:       config.Registry.planner,
-	}
-	c.transformer, c.encrypted = bound(config.Config.Transformer)
-	if c.scheme == nil {
-		c.scheme = legacyscheme.Scheme
-	}
-	c.convertor = runtime.UnsafeObjectConvertor(c.scheme)
-	if c.newFunc == nil || !c.canonical.Empty() {
-		return c, nil
-	}
-	kinds, _, err := c.scheme.ObjectKinds(c.newFunc())
-	if err != nil {
-		return nil, fmt.Errorf("registry: %s: %w", config.GroupResource, err)
-	}
-	gvk, ok := config.Config.EncodeVersioner.KindForGroupVersionKinds(kinds)
-	if !ok {
-		return nil, fmt.Errorf("registry: %s: no storage version for %v", config.GroupResource, kinds)
-	}
-	c.canonical = gvk
-	return c, nil
+func newCodec(config resourceConfig) (*encoding.Codec, error) {
+	transformer, encrypted := bound(config.Config.Transformer)
+	indexes := indexesOf(config.Triggers, config.Indexers, config.Labels)
+	return encoding.New(encoding.Config{
+		GroupResource:   config.GroupResource,
+		Storage:         config.Config.Codec,
+		EncodeVersioner: config.Config.EncodeVersioner,
+		Transformer:     transformer,
+		Encrypted:       encrypted,
+		Schema:          cache.NewSchema(config.GroupResource.String(), config.Registry.budgets.of(config.Prefix), indexes...),
+		New:             config.NewFunc,
+		NewList:         config.NewListFunc,
+		Attrs:           config.GetAttrs,
+		Scheme:          config.Scheme,
+		Canonical:       config.Canonical,
+		Planner:         config.Registry.planner,
+	})
 }
 
 func (r *Resource) addCache(config resourceConfig) error {
 	r.sub = r.tail.Subscribe(r.layout.root)
 	var err error
 	r.Cache, err = cache.New(cache.Config{
-		Schema: r.schema,
+		Schema: r.codec.Schema(),
 		Ingest: func(ctx context.Context, rest string, value []byte, revision int64) *cache.Object {
-			return r.codec.ingest(ctx, r.schema, r.layout.root+rest, rest, value, revision)
+			return r.codec.DecodeValue(ctx, r.layout.root+rest, rest, value, revision)
 		},
 		Source:   r.sub,
 		OnAppend: func() { r.Hub.Notify() },
@@ -206,7 +184,7 @@ func (r *Resource) addCache(config resourceConfig) error {
 		Since:  config.Since,
 		Logger: config.Registry.config.Logger,
 	}
-	if r.codec.encrypted {
+	if r.codec.Encrypted() {
 		feed.Workers = decryptWorkers
 	}
 	r.Feed, err = cache.NewFeed(feed)
@@ -239,6 +217,9 @@ func indexesOf(triggers storage.IndexerFuncs, indexers *clientcache.Indexers, la
 		return strings.Compare(a.Name(), b.Name())
 	})
 }
+
+// Codec turns what the store holds of the resource into what the cache holds.
+func (r *Resource) Codec() *encoding.Codec { return r.codec }
 
 // Storage returns the resource as upstream's REST storages use it.
 func (r *Resource) Storage() storage.Interface { return &store{r, r.codec} }
@@ -300,10 +281,10 @@ func (r *Resource) Mirrored() int64 {
 
 // Decodes counts the decodings of cached bytes so far. Reads of a form that was
 // asked for before do not add to it.
-func (r *Resource) Decodes() uint64 { return r.codec.decodes.Load() }
+func (r *Resource) Decodes() uint64 { return r.codec.Decodes() }
 
 // Canonical is the kind whose encoding is the canonical one.
-func (r *Resource) Canonical() schema.GroupVersionKind { return r.codec.canonical }
+func (r *Resource) Canonical() schema.GroupVersionKind { return r.codec.Canonical() }
 
 // Decodes counts the decodings of cached bytes over all resources.
 func (r *Registry) Decodes() uint64 {

@@ -16,9 +16,9 @@ import (
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/apis/example"
 	examplev1 "k8s.io/apiserver/pkg/apis/example/v1"
-	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/storage"
 
+	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/kv"
 )
 
@@ -49,10 +49,9 @@ func (f *fixture) plant(key, value string) int64 {
 	return result.Revision
 }
 
-func (f *fixture) view() *View {
+func (f *fixture) view() *encoding.Version {
 	f.t.Helper()
-	kind := examplev1.SchemeGroupVersion.WithKind("Pod")
-	v, err := f.resource.addView(kind, rest.NewDefaultTableConvertor(f.resource.GroupResource))
+	v, err := f.resource.codec.NewVersion(examplev1.SchemeGroupVersion.WithKind("Pod"), "PodList")
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -69,35 +68,35 @@ func TestReadsDoNotDecode(t *testing.T) {
 	f.create(examplePod("a", "one"))
 	f.create(examplePod("a", "two"))
 	v := f.view()
-	read := func(media MediaType, shape Shape) uint64 {
+	read := func(media encoding.MediaType, projection encoding.Projection) uint64 {
 		before := f.resource.Decodes()
 		listing, err := f.list(ListRequest{})
 		if err != nil || len(listing.Objects) != 2 {
 			t.Fatalf("%d objects, %v", len(listing.Objects), err)
 		}
 		for _, o := range listing.Objects {
-			if _, err := v.Form(media, shape).Item(o); err != nil {
+			if _, err := v.Encoder(media, projection).Item(o); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := v.Form(media, shape).ItemAt(o, 12345); err != nil {
+			if _, err := v.Encoder(media, projection).AppendEventAt(nil, "DELETED", o, 12345); err != nil {
 				t.Fatal(err)
 			}
 		}
 		return f.resource.Decodes() - before
 	}
 	for _, c := range []struct {
-		media         MediaType
-		shape         Shape
+		media         encoding.MediaType
+		projection    encoding.Projection
 		first, second uint64
 	}{
-		{Protobuf, Full, 0, 0}, {Protobuf, Partial, 0, 0},
-		{JSON, Full, 2, 0}, {JSON, Partial, 2, 0}, {JSON, PartialV1beta1, 2, 0},
+		{encoding.Protobuf, encoding.Full, 0, 0}, {encoding.Protobuf, encoding.Partial, 0, 0},
+		{encoding.JSON, encoding.Full, 2, 0}, {encoding.JSON, encoding.Partial, 2, 0}, {encoding.JSON, encoding.PartialV1beta1, 2, 0},
 	} {
-		if n := read(c.media, c.shape); n != c.first {
-			t.Errorf("media %d, shape %d: %d decodings at first, want %d", c.media, c.shape, n, c.first)
+		if n := read(c.media, c.projection); n != c.first {
+			t.Errorf("media %d, projection %d: %d decodings at first, want %d", c.media, c.projection, n, c.first)
 		}
-		if n := read(c.media, c.shape); n != c.second {
-			t.Errorf("media %d, shape %d: %d decodings when repeated, want %d", c.media, c.shape, n, c.second)
+		if n := read(c.media, c.projection); n != c.second {
+			t.Errorf("media %d, projection %d: %d decodings when repeated, want %d", c.media, c.projection, n, c.second)
 		}
 	}
 }
@@ -128,7 +127,7 @@ func TestOfferedObjectsAreWhatIngestMakes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			fresh := f.resource.Ingest("a/one", item.Value, item.Revision)
+			fresh := f.resource.Object("a/one", item.Value, item.Revision)
 			if !bytes.Equal(o.Body(), fresh.Body()) || o.Revision() != fresh.Revision() {
 				t.Errorf("cached %q at %d, stored %q at %d", o.Body(), o.Revision(), fresh.Body(), fresh.Revision())
 			}

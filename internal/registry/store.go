@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/kv"
 )
 
@@ -25,13 +26,13 @@ import (
 // behind its cacher; storage/testing of the same module describes it.
 type store struct {
 	*Resource
-	codec *codec // of the version that the storage is for
+	codec *encoding.Codec // of the version that the storage is for
 }
 
 var _ storage.Interface = (*store)(nil)
 
 // Versioner implements storage.Interface.
-func (s *store) Versioner() storage.Versioner { return s.codec.versioner }
+func (s *store) Versioner() storage.Versioner { return s.codec.Versioner() }
 
 // scope says where key lies. A recursive key names a namespace or everything.
 func (s *store) scope(key string, recursive bool) (Scope, error) {
@@ -53,7 +54,7 @@ func (s *store) scope(key string, recursive bool) (Scope, error) {
 
 // Get implements storage.Interface.
 func (s *store) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
-	if s.plain() {
+	if s.codec.Records() {
 		return s.getPlain(ctx, key, opts, out)
 	}
 	scope, err := s.scope(key, false)
@@ -67,7 +68,7 @@ func (s *store) Get(ctx context.Context, key string, opts storage.GetOptions, ou
 	if err != nil {
 		return err
 	}
-	return s.codec.decode(o.Body(), out)
+	return s.codec.Decode(o.Body(), out)
 }
 
 // getPlain reads from the store, without a canonical form in between.
@@ -89,11 +90,11 @@ func (s *store) getPlain(ctx context.Context, key string, opts storage.GetOption
 		}
 		return storage.NewKeyNotFoundError(full, 0)
 	}
-	data, _, err := s.codec.decrypt(ctx, full, item.Value)
+	data, _, err := s.codec.Decrypt(ctx, full, item.Value)
 	if err != nil {
 		return err
 	}
-	return s.codec.decodeStored(data, out, item.Revision)
+	return s.codec.DecodeStored(data, out, item.Revision)
 }
 
 // GetList implements storage.Interface.
@@ -106,7 +107,7 @@ func (s *store) GetList(ctx context.Context, key string, opts storage.ListOption
 	if err != nil {
 		return err
 	}
-	if s.plain() {
+	if s.codec.Records() {
 		return s.getListPlain(ctx, key, opts, list, items)
 	}
 	q := ListRequest{
@@ -119,7 +120,7 @@ func (s *store) GetList(ctx context.Context, key string, opts storage.ListOption
 		Continue:        opts.Predicate.Continue,
 		ended:           strings.HasSuffix(key, "/"),
 	}
-	late := s.codec.converts && !opts.Predicate.Empty()
+	late := s.codec.Converts() && !opts.Predicate.Empty()
 	if late {
 		q.Label, q.Field, q.Limit = nil, nil, 0 // all on one page
 	}
@@ -135,7 +136,7 @@ func (s *store) GetList(ctx context.Context, key string, opts storage.ListOption
 			return err
 		}
 	}
-	return s.codec.versioner.UpdateList(list, uint64(listing.Meta.Revision), listing.Meta.Continue, listing.Meta.Remaining)
+	return s.codec.Versioner().UpdateList(list, uint64(listing.Meta.Revision), listing.Meta.Continue, listing.Meta.Remaining)
 }
 
 // itemsOf returns the settable slice of a list's items.
@@ -159,14 +160,14 @@ func (s *store) decodeItems(ctx context.Context, objects []*cache.Object, list r
 		if ctx.Err() != nil {
 			return storage.NewTimeoutError(o.Key(), "request did not complete within requested timeout")
 		}
-		if s.codec.untyped {
+		if s.codec.Custom() {
 			items.Index(i).Set(reflect.ValueOf(newItem(list, items)).Elem())
 		}
 		obj, ok := items.Index(i).Addr().Interface().(runtime.Object)
 		if !ok {
 			return fmt.Errorf("registry: items of %T are no objects", list)
 		}
-		if err := s.codec.decode(o.Body(), obj); err != nil {
+		if err := s.codec.Decode(o.Body(), obj); err != nil {
 			return err
 		}
 	}
@@ -206,19 +207,19 @@ func (s *store) getListPlain(ctx context.Context, key string, opts storage.ListO
 	}
 	items.Set(reflect.MakeSlice(items.Type(), 0, len(found)))
 	for _, item := range found {
-		data, _, err := s.codec.decrypt(ctx, item.Key, item.Value)
+		data, _, err := s.codec.Decrypt(ctx, item.Key, item.Value)
 		if err != nil {
 			return err
 		}
 		obj := newItem(list, items)
-		if err := s.codec.decodeStored(data, obj, item.Revision); err != nil {
+		if err := s.codec.DecodeStored(data, obj, item.Revision); err != nil {
 			return err
 		}
 		if matched, err := opts.Predicate.Matches(obj); err == nil && matched {
 			items.Set(reflect.Append(items, reflect.ValueOf(obj).Elem()))
 		}
 	}
-	return s.codec.versioner.UpdateList(list, uint64(revision), "", nil)
+	return s.codec.Versioner().UpdateList(list, uint64(revision), "", nil)
 }
 
 // rangePlain reads one key, or all below it.

@@ -13,6 +13,7 @@ import (
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 	"k8s.io/klog/v2"
 
+	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/watch"
 )
 
@@ -33,7 +34,7 @@ const (
 // or when the Watcher ends, and closes the channel then. A panic ends it alone, and is
 // told as an error.
 type storeWatch struct {
-	codec   *codec
+	codec   *encoding.Codec
 	watcher *watch.Watcher
 	every   time.Duration // between bookmarks; 0 is none
 	legacy  bool          // the end of the initial events is not told
@@ -41,7 +42,7 @@ type storeWatch struct {
 	cancel  context.CancelFunc
 }
 
-func newStoreWatch(ctx context.Context, c *codec, w *watch.Watcher, opts storage.ListOptions) *storeWatch {
+func newStoreWatch(ctx context.Context, c *encoding.Codec, w *watch.Watcher, opts storage.ListOptions) *storeWatch {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &storeWatch{
 		codec:   c,
@@ -181,12 +182,12 @@ func (s *storeWatch) event(d watch.Delivery) (apiwatch.Event, error) {
 	c := s.codec
 	switch d.Type {
 	case watch.Bookmark, watch.InitialEnd:
-		obj, err = c.bookmark(d.Revision, d.Type == watch.InitialEnd)
+		obj, err = c.Bookmark(d.Revision, d.Type == watch.InitialEnd)
 		return apiwatch.Event{Type: apiwatch.Bookmark, Object: obj}, err
 	case watch.Deleted:
-		obj, err = c.internal(d.Object, d.Revision)
+		obj, err = c.Internal(d.Object, d.Revision)
 	default:
-		obj, err = c.internal(d.Object, 0)
+		obj, err = c.Internal(d.Object, 0)
 	}
 	return apiwatch.Event{Type: apiwatch.EventType(d.Type.String()), Object: obj}, err
 }

@@ -12,7 +12,6 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/larder-io/larder/cache"
-	"github.com/larder-io/larder/internal/registry/wire"
 	"github.com/larder-io/larder/kv"
 )
 
@@ -33,13 +32,10 @@ func (s *store) Create(ctx context.Context, key string, obj, out runtime.Object,
 	if err != nil {
 		return err
 	}
-	if version, err := s.codec.versioner.ObjectResourceVersion(obj); err == nil && version != 0 {
+	if version, err := s.codec.Versioner().ObjectResourceVersion(obj); err == nil && version != 0 {
 		return storage.ErrResourceVersionSetOnCreate
 	}
-	if err := s.codec.versioner.PrepareObjectForStorage(obj); err != nil {
-		return fmt.Errorf("PrepareObjectForStorage failed: %w", err)
-	}
-	data, err := runtime.Encode(s.codec.storage, obj)
+	data, err := s.codec.EncodeStored(obj)
 	if err != nil {
 		return err
 	}
@@ -62,9 +58,9 @@ func (s *store) Create(ctx context.Context, key string, obj, out runtime.Object,
 // put encrypts data and writes it if the key is at revision. next, if not nil, is
 // told how large it is then.
 func (s *store) put(ctx context.Context, full string, data []byte, revision int64, ttl uint64, next *outcome) (kv.Result, error) {
-	value, err := s.codec.transformer.TransformToStorage(ctx, data, authenticatedKey(full))
+	value, err := s.codec.Encrypt(ctx, full, data)
 	if err != nil {
-		return kv.Result{}, storage.NewInternalError(err)
+		return kv.Result{}, err
 	}
 	if next != nil {
 		next.cache.Stored, next.history = len(value), s.store.Replacements()
@@ -88,69 +84,27 @@ type outcome struct {
 // foresee makes the outcome of storing data, in an object like out.
 func (s *store) foresee(full string, data []byte, out runtime.Object) *outcome {
 	next := &outcome{obj: newLike(out)}
-	if next.err = s.codec.decodeStored(data, next.obj, 0); next.err != nil || s.Cache == nil {
+	if next.err = s.codec.DecodeStored(data, next.obj, 0); next.err != nil || s.Cache == nil {
 		return next
 	}
-	rest := s.layout.rest(full)
-	if s.codec.untyped {
-		s.foreseeUntyped(next, rest, data)
-		return next
-	}
-	config, err := s.codec.describe(rest, next.obj, 0)
-	if err != nil || rest == "" {
-		return next // for the feed to find out
-	}
-	obj := next.obj
-	if s.codec.decorate != nil {
-		obj = obj.DeepCopyObject()
-		s.codec.decorate(obj)
-	}
-	if config.Body, err = s.codec.encode(obj); err == nil {
-		next.cache = config
-	}
+	next.cache = s.codec.Foresee(s.layout.rest(full), data, next.obj)
 	return next
-}
-
-// foreseeUntyped completes the outcome of storing an object without a Go type. What is
-// stored in another version than was written is left to the feed: the cache holds it as
-// it is stored.
-func (s *store) foreseeUntyped(next *outcome, rest string, data []byte) {
-	if s.codec.head == nil || !bytes.HasPrefix(data, s.codec.head) || rest == "" {
-		return
-	}
-	config, err := s.Resource.codec.describe(rest, next.obj, 0)
-	if err != nil || s.codec.setRevision(next.obj, 1) != nil { // to have a place for the real one
-		return
-	}
-	if config.Body, err = s.codec.encode(next.obj); err == nil {
-		next.cache = config
-	}
 }
 
 // committed gives out what was stored at revision, and its canonical form to the
 // cache.
 func (s *store) committed(next *outcome, out runtime.Object, revision int64) error {
 	if next.cache.Body != nil && next.history == s.store.Replacements() {
-		config := next.cache
-		appendRevision := wire.AppendRevisionProtobuf
-		if s.codec.untyped {
-			appendRevision = wire.AppendRevisionJSON
-		}
-		body, err := appendRevision(make([]byte, 0, len(config.Body)+maxRevision), config.Body, revision)
-		if err == nil {
-			config.Body, config.Revision = body, revision
-			s.Cache.Offer(config.Key, revision, next.history, cache.NewObject(config, s.schema))
+		if o := s.codec.Written(next.cache, revision); o != nil {
+			s.Cache.Offer(o.Key(), revision, next.history, o)
 		}
 	}
 	if next.err != nil {
 		return next.err
 	}
 	reflect.ValueOf(out).Elem().Set(reflect.ValueOf(next.obj).Elem())
-	return s.codec.setRevision(out, revision)
+	return s.codec.SetRevision(out, revision)
 }
-
-// maxRevision is how many bytes a revision needs at most, with the lengths around.
-const maxRevision = 24
 
 // read gets the present object from the store.
 func (s *store) read(ctx context.Context, full string, like runtime.Object, ignoreNotFound, unread bool) (*present, error) {
@@ -178,11 +132,11 @@ func (s *store) presentOf(ctx context.Context, full string, item kv.Item, found 
 		return p, nil
 	}
 	var err error
-	if p.data, p.stale, err = s.codec.decrypt(ctx, full, item.Value); err != nil {
+	if p.data, p.stale, err = s.codec.Decrypt(ctx, full, item.Value); err != nil {
 		return nil, err
 	}
 	p.obj = newLike(like)
-	return p, s.codec.decodeStored(p.data, p.obj, p.rev)
+	return p, s.codec.DecodeStored(p.data, p.obj, p.rev)
 }
 
 // newLike makes an empty object of the type that obj has.
@@ -198,35 +152,27 @@ func newLike(obj runtime.Object) runtime.Object {
 //
 // Decorated objects are not what is stored and are never guessed from the cache.
 func (s *store) suggestion(full string, like, given runtime.Object) (*present, error) {
-	if s.Cache != nil && s.Cache.Ready() && s.codec.decorate == nil {
+	if s.Cache != nil && s.Cache.Ready() && !s.codec.Decorated() {
 		snapshot := s.Cache.Snapshot()
 		o := snapshot.Get(s.layout.rest(full))
 		if o == nil || o.Err() != nil || snapshot.History() != s.store.Replacements() {
 			return nil, nil
 		}
 		p := &present{obj: newLike(like), rev: o.Revision(), from: o}
-		return p, s.codec.decode(o.Body(), p.obj)
+		return p, s.codec.Decode(o.Body(), p.obj)
 	}
 	if given == nil {
 		return nil, nil
 	}
-	revision, err := s.codec.versioner.ObjectResourceVersion(given)
+	revision, err := s.codec.Versioner().ObjectResourceVersion(given)
 	if err != nil {
 		return nil, fmt.Errorf("couldn't get resource version: %w", err)
 	}
 	p := &present{obj: given, rev: int64(revision)}
-	if p.data, err = s.stored(given); err != nil {
+	if p.data, err = s.codec.EncodeStored(given); err != nil {
 		return nil, err
 	}
-	return p, s.codec.setRevision(given, p.rev)
-}
-
-// stored encodes obj for the store, and clears what is not stored.
-func (s *store) stored(obj runtime.Object) ([]byte, error) {
-	if err := s.codec.versioner.PrepareObjectForStorage(obj); err != nil {
-		return nil, fmt.Errorf("PrepareObjectForStorage failed: %w", err)
-	}
-	return runtime.Encode(s.codec.storage, obj)
+	return p, s.codec.SetRevision(given, p.rev)
 }
 
 // unchanged reports whether data, about to be stored, is what p was stored as, as
@@ -238,18 +184,7 @@ func (s *store) unchanged(p *present, data []byte) bool {
 	if p.from == nil {
 		return bytes.Equal(data, p.data)
 	}
-	raw, apiVersion, kind, ok := wire.Unenvelope(data)
-	if ok && apiVersion == s.codec.canonical.GroupVersion().String() && kind == s.codec.canonical.Kind {
-		body := p.from.Body()
-		plain, err := wire.AppendRevisionProtobuf(make([]byte, 0, len(body)), body, 0)
-		return err == nil && bytes.Equal(raw, plain)
-	}
-	obj := s.codec.newFunc()
-	if err := s.codec.decode(p.from.Body(), obj); err != nil {
-		return false
-	}
-	before, err := s.stored(obj)
-	return err == nil && bytes.Equal(data, before)
+	return s.codec.StoresAs(p.from, data)
 }
 
 // GuaranteedUpdate implements storage.Interface.
@@ -348,7 +283,7 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 	if err != nil {
 		return false, u.refused(ctx, err)
 	}
-	data, err := u.stored(ret)
+	data, err := u.codec.EncodeStored(ret)
 	if err != nil {
 		return false, err
 	}
@@ -387,7 +322,7 @@ func (u *update) confirm(ctx context.Context, data []byte, destination runtime.O
 	if u.now.stale || !bytes.Equal(data, u.now.data) {
 		return false, nil
 	}
-	return true, u.codec.decodeStored(u.now.data, destination, u.now.rev)
+	return true, u.codec.DecodeStored(u.now.data, destination, u.now.rev)
 }
 
 // Delete implements storage.Interface.
@@ -438,12 +373,12 @@ func (d *deletion) try(ctx context.Context, out runtime.Object) (done bool, err 
 		return true, nil
 	}
 	if d.now.from != nil {
-		if err := d.codec.decode(d.now.from.Body(), out); err != nil {
+		if err := d.codec.Decode(d.now.from.Body(), out); err != nil {
 			return false, err
 		}
-		return true, d.codec.setRevision(out, result.Revision)
+		return true, d.codec.SetRevision(out, result.Revision)
 	}
-	return true, d.codec.decodeStored(d.now.data, out, result.Revision)
+	return true, d.codec.DecodeStored(d.now.data, out, result.Revision)
 }
 
 func (d *deletion) check(ctx context.Context) error {

@@ -3,6 +3,7 @@ package registry_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"maps"
 	"net"
 	"slices"
@@ -296,4 +297,38 @@ func rawClient(t *testing.T, s *registrytest.Server) restclient.Interface {
 		t.Fatal(err)
 	}
 	return client
+}
+
+// Storage migration writes objects as they were read. That rewrites what is stored
+// in an older encoding, and nothing else.
+func TestD6StorageMigration(t *testing.T) {
+	s := registrytest.New(t, nil)
+	s.Start(t)
+	const key = "/registry/horizontalpodautoscalers/default/h"
+	revision := s.Store.PutAll(map[string][]byte{key: []byte(`{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v1","metadata":{"name":"h","namespace":"default","uid":"u"},` +
+		`"spec":{"scaleTargetRef":{"kind":"Deployment","name":"d"},"minReplicas":1,"maxReplicas":3,"targetCPUUtilizationPercentage":70}}`)})
+	client := s.Client.AutoscalingV2().HorizontalPodAutoscalers("default")
+	put := func() string {
+		t.Helper()
+		h, err := client.Get(t.Context(), "h", metav1.GetOptions{})
+		if err == nil {
+			h, err = client.Update(t.Context(), h, metav1.UpdateOptions{})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h.ResourceVersion
+	}
+	migrated := put()
+	if migrated == fmt.Sprint(revision) {
+		t.Error("the old encoding is still stored")
+	}
+	item, _, _, err := s.Store.Get(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkValue(t, item.Value, schema.GroupVersionKind{Group: "autoscaling", Version: "v2", Kind: "HorizontalPodAutoscaler"})
+	if again := put(); again != migrated {
+		t.Errorf("written at %s although nothing changed since %s", again, migrated)
+	}
 }

@@ -86,6 +86,10 @@ func ObjectMetaProtobuf(msg []byte) ([]byte, error) {
 	return msg[f.body:f.stop:f.stop], nil
 }
 
+// MaxRevision is how many bytes a message or an object grows by at most when it is given
+// a resourceVersion.
+const MaxRevision = 24
+
 // AppendRevisionProtobuf appends msg with the resourceVersion of its top-level
 // metadata set. ObjectMeta is embedded in many places (pod templates, volume
 // claim templates) with the same field number; only field 6 of field 1 of the

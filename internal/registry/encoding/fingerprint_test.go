@@ -1,4 +1,4 @@
-package registry_test
+package encoding_test
 
 import (
 	"bytes"
@@ -26,7 +26,7 @@ func TestShapes(t *testing.T) {
 	server := registrytest.New(t, nil)
 	tested := 0
 	for _, r := range server.Registry.Resources() {
-		if r.Cache == nil || r.ShapeLayout() == nil {
+		if r.Cache == nil || r.Codec().SkeletonLayout() == nil {
 			continue
 		}
 		tested++
@@ -42,24 +42,24 @@ func checkShapes(t *testing.T, r *registry.Resource) {
 	random := rand.New(rand.NewSource(5))
 	fill := fuzzer.FuzzerFor(apitesting.FuzzerFuncs, random, legacyscheme.Codecs)
 	for i := range bases {
-		obj := r.NewObject()
+		obj := r.Codec().New()
 		fill.Fill(obj)
 		if pod, ok := obj.(*core.Pod); ok && i%2 == 0 { // the fuzzer gives it none
 			pod.Status.PodIPs = []core.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}}
 			pod.Status.HostIPs = []core.HostIP{{IP: "10.0.0.2"}}
 			pod.Status.HostIP = "10.0.0.2"
 		}
-		value, err := r.Stored(obj)
+		value, err := r.Codec().EncodeStored(obj)
 		if err != nil {
 			t.Fatal(err)
 		}
 		checkIngest(t, r, value, 1)
 		for j := range variants {
 			v := variation{rand: random, careless: j%3 == 2}
-			checkIngest(t, r, v.value(value, r.ShapeLayout()), int64(i*variants+j+1))
+			checkIngest(t, r, v.value(value, r.Codec().SkeletonLayout()), int64(i*variants+j+1))
 		}
 	}
-	hits, misses := r.Shapes()
+	hits, misses := r.Codec().Fingerprints()
 	if hits < bases*variants/4 || misses < bases {
 		t.Errorf("%d values had a known shape, %d had not: too few to tell anything", hits, misses)
 	}
@@ -70,9 +70,9 @@ func checkShapes(t *testing.T, r *registry.Resource) {
 // may have been learnt.
 func checkIngest(t *testing.T, r *registry.Resource, value []byte, revision int64) {
 	t.Helper()
-	want := r.IngestLong("ns/name", bytes.Clone(value), revision)
+	want := r.Codec().DecodeUnknown("ns/name", bytes.Clone(value), revision)
 	for range 2 {
-		got := r.Ingest("ns/name", bytes.Clone(value), revision)
+		got := registrytest.Object(r, "ns/name", bytes.Clone(value), revision)
 		if (got.Err() == nil) != (want.Err() == nil) || got.Err() != nil && got.Err().Error() != want.Err().Error() {
 			t.Fatalf("error %v, the long way %v", got.Err(), want.Err())
 		}

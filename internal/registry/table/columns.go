@@ -1,29 +1,18 @@
-package registry
+package table
 
 import (
 	"encoding/binary"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apiserver/pkg/registry/rest"
 
 	"github.com/larder-io/larder/cache"
 )
 
-// Columns print the objects of one version of a custom resource.
-type Columns struct {
-	Table rest.TableConvertor
-
-	// Dates are the cells that hold ages, and Plain prints as Table does, but for those:
-	// what it prints there is the time that the age is counted from, as the object has it.
-	Dates []int
-	Plain rest.TableConvertor
-}
-
 // encodeColumns prints o once for all readers: nothing but its dates depends on time
 // (apiextensions-apiserver pkg/registry/customresource/tableconvertor).
-func (v *View) encodeColumns(o *cache.Object) ([]byte, error) {
-	obj, err := v.codec().internal(o, 0)
+func (p *Printer) encodeColumns(o *cache.Object) ([]byte, error) {
+	obj, err := p.codec.Internal(o, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -31,15 +20,15 @@ func (v *View) encodeColumns(o *cache.Object) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := v.codec().listOf(obj)
+	list, err := p.listOf(obj)
 	if err != nil {
 		return nil, err
 	}
-	row, err := printRow(v.table, list)
+	row, err := printRow(p.printer, list)
 	if err != nil {
 		return nil, err
 	}
-	since, err := v.datesOf(list, row)
+	since, err := p.datesOf(list, row)
 	if err != nil {
 		return nil, err
 	}
@@ -65,16 +54,16 @@ func (v *View) encodeColumns(o *cache.Object) ([]byte, error) {
 }
 
 // datesOf finds the cells of row that hold ages, and what those are counted from.
-func (v *View) datesOf(list runtime.Object, row metav1.TableRow) (map[int]metav1.Time, error) {
-	if len(v.columns.Dates) == 0 {
+func (p *Printer) datesOf(list runtime.Object, row metav1.TableRow) (map[int]metav1.Time, error) {
+	if len(p.columns.Dates) == 0 {
 		return nil, nil
 	}
-	plain, err := printRow(v.columns.Plain, list)
+	plain, err := printRow(p.columns.Plain, list)
 	if err != nil {
 		return nil, err
 	}
 	since := make(map[int]metav1.Time)
-	for _, i := range v.columns.Dates {
+	for _, i := range p.columns.Dates {
 		if i >= len(row.Cells) || i >= len(plain.Cells) || row.Cells[i] == nil {
 			continue // there is no such column, or nothing in it
 		}

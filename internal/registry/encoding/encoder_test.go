@@ -1,15 +1,12 @@
-package registry_test
+package encoding_test
 
 import (
 	"bytes"
 	"fmt"
-	"math/rand"
 	"testing"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
-	apiextensionsfuzzer "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/fuzzer"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
-	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
@@ -21,10 +18,9 @@ import (
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
-	apitesting "k8s.io/kubernetes/pkg/api/testing"
 
-	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
@@ -36,20 +32,20 @@ type upstream struct {
 	events runtime.NegotiatedSerializer // of what is around an object in a stream
 	gv     schema.GroupVersion          // of what is written
 	kind   schema.GroupVersion          // of the view
-	shape  registry.Shape
+	shape  encoding.Projection
 	media  string
 }
 
-func newUpstream(v *registry.View, media registry.MediaType, shape registry.Shape) upstream {
+func newUpstream(v *registry.View, media encoding.MediaType, shape encoding.Projection) upstream {
 	u := upstream{gv: v.GVK.GroupVersion(), kind: v.GVK.GroupVersion(), shape: shape, media: runtime.ContentTypeJSON}
 	u.events = serializer.NewCodecFactory(schemeOf(v.Resource))
-	if media == registry.Protobuf {
+	if media == encoding.Protobuf {
 		u.media = runtime.ContentTypeProtobuf
 	}
 	switch shape {
-	case registry.Partial:
+	case encoding.Partial:
 		u.gv, u.codecs = metav1.SchemeGroupVersion, apihelpers.GetMetaInternalVersionCodecs()
-	case registry.PartialV1beta1:
+	case encoding.PartialV1beta1:
 		u.gv, u.codecs = metav1beta1.SchemeGroupVersion, apihelpers.GetMetaInternalVersionCodecs()
 	default:
 		u.codecs = serializer.NewCodecFactory(schemeOf(v.Resource),
@@ -70,7 +66,7 @@ func (u upstream) info(t *testing.T) runtime.SerializerInfo {
 // shaped converts obj to what was asked for.
 func (u upstream) shaped(t *testing.T, obj runtime.Object) runtime.Object {
 	t.Helper()
-	if u.shape == registry.Full {
+	if u.shape == encoding.Full {
 		return obj
 	}
 	if !meta.IsListType(obj) {
@@ -89,7 +85,7 @@ func (u upstream) shaped(t *testing.T, obj runtime.Object) runtime.Object {
 		partials = append(partials, *u.partial(t, item))
 	}
 	listMeta := metav1.ListMeta{ResourceVersion: list.GetResourceVersion(), Continue: list.GetContinue(), RemainingItemCount: list.GetRemainingItemCount()}
-	if u.shape == registry.PartialV1beta1 {
+	if u.shape == encoding.PartialV1beta1 {
 		return &metav1beta1.PartialObjectMetadataList{ListMeta: listMeta, Items: partials}
 	}
 	return &metav1.PartialObjectMetadataList{ListMeta: listMeta, Items: partials}
@@ -132,13 +128,6 @@ func (u upstream) frame(t *testing.T, event string, obj runtime.Object) []byte {
 	return out.Bytes()
 }
 
-// sample is a fuzzed object in all its states.
-type sample struct {
-	object   *cache.Object
-	value    []byte
-	revision int64
-}
-
 // schemeOf is the scheme that the kinds of r are registered in.
 func schemeOf(r *registry.Resource) *runtime.Scheme {
 	switch r.GroupResource.Group {
@@ -150,33 +139,10 @@ func schemeOf(r *registry.Resource) *runtime.Scheme {
 	return legacyscheme.Scheme
 }
 
-// fill makes obj a random object, as upstream's tests do.
-func fill(obj runtime.Object, source rand.Source) {
-	funcs := fuzzer.MergeFuzzerFuncs(apitesting.FuzzerFuncs, apiextensionsfuzzer.Funcs)
-	fuzzer.FuzzerFor(funcs, source, legacyscheme.Codecs).Fill(obj)
-}
-
-func fuzzed(t *testing.T, r *registry.Resource, seed int64) sample {
+// readSample is the object as upstream reads it.
+func readSample(t *testing.T, s registrytest.Sample, r *registry.Resource, revision int64) runtime.Object {
 	t.Helper()
-	obj := r.NewObject()
-	fill(obj, rand.NewSource(seed))
-	value, err := r.Stored(obj)
-	if err != nil {
-		t.Fatal(err)
-	}
-	revision := 1 + seed*1_000_003
-	s := sample{value: value, revision: revision}
-	s.object = r.Ingest(fmt.Sprintf("ns/object-%d", seed), value, revision)
-	if err := s.object.Err(); err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-// read is the object as upstream reads it.
-func (s sample) read(t *testing.T, r *registry.Resource, revision int64) runtime.Object {
-	t.Helper()
-	obj, err := r.Read(s.value, revision)
+	obj, err := r.Codec().Read(s.Value, revision)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,8 +160,8 @@ var decoded = map[schema.GroupVersionResource]string{
 	{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}:                           "few, in a scheme of their own",
 }
 
-// TestForms holds every form of every served kind against upstream's encoders.
-func TestForms(t *testing.T) {
+// TestEncoders holds every encoder of every served kind against upstream's encoders.
+func TestEncoders(t *testing.T) {
 	server := registrytest.New(t, nil)
 	seen := 0
 	for _, group := range server.Registry.Groups() {
@@ -205,7 +171,7 @@ func TestForms(t *testing.T) {
 					continue
 				}
 				seen++
-				if _, ok := decoded[e.GVR]; !ok && !e.View.Form(registry.JSON, registry.Full).Planned() {
+				if _, ok := decoded[e.GVR]; !ok && !e.View.Encoder(encoding.JSON, encoding.Full).Planned() {
 					t.Errorf("%s is decoded to make its JSON", e.GVR)
 				}
 				t.Run(e.GVR.GroupVersion().String()+"/"+e.GVR.Resource, func(t *testing.T) { testView(t, e.View) })
@@ -218,14 +184,14 @@ func TestForms(t *testing.T) {
 }
 
 func testView(t *testing.T, v *registry.View) {
-	var samples []sample
+	var samples []registrytest.Sample
 	for seed := range int64(8) {
-		samples = append(samples, fuzzed(t, v.Resource, seed))
+		samples = append(samples, registrytest.NewSample(t, v.Resource, seed))
 	}
-	for _, media := range []registry.MediaType{registry.JSON, registry.Protobuf} {
-		for _, shape := range []registry.Shape{registry.Full, registry.Partial, registry.PartialV1beta1} {
+	for _, media := range []encoding.MediaType{encoding.JSON, encoding.Protobuf} {
+		for _, shape := range []encoding.Projection{encoding.Full, encoding.Partial, encoding.PartialV1beta1} {
 			t.Run(fmt.Sprintf("media=%d/shape=%d", media, shape), func(t *testing.T) {
-				f, u := v.Form(media, shape), newUpstream(v, media, shape)
+				f, u := v.Encoder(media, shape), newUpstream(v, media, shape)
 				for _, s := range samples {
 					testObject(t, v, f, u, s)
 				}
@@ -237,41 +203,41 @@ func testView(t *testing.T, v *registry.View) {
 	testDecoded(t, v, samples)
 }
 
-func testObject(t *testing.T, v *registry.View, f *registry.Form, u upstream, s sample) {
+func testObject(t *testing.T, v *registry.View, f *encoding.Encoder, u upstream, s registrytest.Sample) {
 	t.Helper()
-	_, passed, err := f.Passing().Next(nil, s.object) // before it is kept
+	_, passed, err := f.Passing().Next(nil, s.Object) // before it is kept
 	if err != nil {
 		t.Fatal(err)
 	}
-	item, err := f.Item(s.object)
+	item, err := f.Item(s.Object)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !f.Sliced() {
 		equal(t, "passed", passed, item, len(item))
 	}
-	equal(t, "object", f.AppendObject(nil, item), u.body(t, s.read(t, v.Resource, s.revision)), f.ObjectSize(item))
-	equal(t, "added", f.AppendFrame(nil, "ADDED", item), u.frame(t, "ADDED", s.read(t, v.Resource, s.revision)), f.FrameSize("ADDED", item))
-	for _, revision := range []int64{7, s.revision * 1000} {
-		item, err := f.ItemAt(s.object, revision)
+	equal(t, "object", f.AppendObject(nil, item), u.body(t, readSample(t, s, v.Resource, s.Revision)), f.ObjectSize(item))
+	equal(t, "added", f.AppendFrame(nil, "ADDED", item), u.frame(t, "ADDED", readSample(t, s, v.Resource, s.Revision)), f.FrameSize("ADDED", item))
+	for _, revision := range []int64{7, s.Revision * 1000} {
+		item, err := f.ItemAt(s.Object, revision)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := u.frame(t, "DELETED", s.read(t, v.Resource, revision))
+		want := u.frame(t, "DELETED", readSample(t, s, v.Resource, revision))
 		equal(t, "deleted", f.AppendFrame(nil, "DELETED", item), want, f.FrameSize("DELETED", item))
-		frame, err := f.AppendEventAt(nil, "DELETED", s.object, revision)
+		frame, err := f.AppendEventAt(nil, "DELETED", s.Object, revision)
 		if err != nil {
 			t.Fatal(err)
 		}
 		equal(t, "event deleted", frame, want, len(want))
 	}
-	frame, err := f.AppendEvent([]byte("before"), "ADDED", s.object)
+	frame, err := f.AppendEvent([]byte("before"), "ADDED", s.Object)
 	if err != nil {
 		t.Fatal(err)
 	}
 	equal(t, "event", frame, append([]byte("before"), f.AppendFrame(nil, "ADDED", item)...), len(frame))
 	decodes := v.Resource.Decodes()
-	if again, err := f.Item(s.object); err != nil || !bytes.Equal(again, item) {
+	if again, err := f.Item(s.Object); err != nil || !bytes.Equal(again, item) {
 		t.Errorf("item changed: %v", err)
 	}
 	if v.Resource.Decodes() != decodes {
@@ -279,7 +245,7 @@ func testObject(t *testing.T, v *registry.View, f *registry.Form, u upstream, s 
 	}
 }
 
-func testLists(t *testing.T, v *registry.View, f *registry.Form, u upstream, samples []sample) {
+func testLists(t *testing.T, v *registry.View, f *encoding.Encoder, u upstream, samples []registrytest.Sample) {
 	t.Helper()
 	remaining := int64(12345)
 	for n := 0; n <= len(samples); n++ {
@@ -288,18 +254,18 @@ func testLists(t *testing.T, v *registry.View, f *registry.Form, u upstream, sam
 			var items [][]byte
 			size := 0
 			for _, s := range samples[:n] {
-				item, err := f.Item(s.object)
+				item, err := f.Item(s.Object)
 				if err != nil {
 					t.Fatal(err)
 				}
-				objects = append(objects, s.read(t, v.Resource, s.revision))
+				objects = append(objects, readSample(t, s, v.Resource, s.Revision))
 				items = append(items, item)
 				size += f.ItemSize(item)
 			}
 			if objects == nil {
 				objects = []runtime.Object{}
 			}
-			list := v.Resource.NewList()
+			list := v.Resource.Codec().NewList()
 			if err := meta.SetList(list, objects); err != nil {
 				t.Fatal(err)
 			}
@@ -311,11 +277,11 @@ func testLists(t *testing.T, v *registry.View, f *registry.Form, u upstream, sam
 	}
 }
 
-func testBookmarks(t *testing.T, v *registry.View, f *registry.Form, u upstream) {
+func testBookmarks(t *testing.T, v *registry.View, f *encoding.Encoder, u upstream) {
 	t.Helper()
 	for _, end := range []bool{false, true} {
 		for _, revision := range []int64{1, 987654321} {
-			obj, err := v.Resource.BookmarkObject(revision, end)
+			obj, err := v.Resource.Codec().Bookmark(revision, end)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -330,18 +296,18 @@ func testBookmarks(t *testing.T, v *registry.View, f *registry.Form, u upstream)
 
 // testDecoded checks that what is decoded from the cache encodes to what it was
 // decoded from.
-func testDecoded(t *testing.T, v *registry.View, samples []sample) {
+func testDecoded(t *testing.T, v *registry.View, samples []registrytest.Sample) {
 	t.Helper()
 	for _, s := range samples {
-		obj, err := v.Resource.Decode(s.object)
+		obj, err := v.Resource.Codec().Internal(s.Object, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := v.Resource.Stored(obj)
+		got, err := v.Resource.Codec().EncodeStored(obj)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, err := v.Resource.Stored(s.read(t, v.Resource, s.revision))
+		want, err := v.Resource.Codec().EncodeStored(readSample(t, s, v.Resource, s.Revision))
 		if err != nil {
 			t.Fatal(err)
 		}

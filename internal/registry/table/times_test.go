@@ -1,4 +1,4 @@
-package registry_test
+package table_test
 
 import (
 	"testing"
@@ -6,7 +6,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/table"
 )
 
 type timesTree struct {
@@ -37,7 +37,7 @@ func TestTimes(t *testing.T) {
 		"in something": {timesTree{Each: []timesTree{{Any: 1}, {Value: mt}}}, 1, false},
 		"hidden":       {timesTree{hidden: &now}, 0, false},
 	} {
-		times, all := registry.Times(&c.tree)
+		times, all := table.Times(&c.tree)
 		if len(times) != c.n || all != c.all {
 			t.Errorf("%s: %d times, all %v", name, len(times), all)
 		}
@@ -47,7 +47,7 @@ func TestTimes(t *testing.T) {
 			}
 			*at = at.Add(time.Hour)
 		}
-		if again, _ := registry.Times(&c.tree); len(again) > 0 && !again[0].Equal(now.Add(time.Hour)) {
+		if again, _ := table.Times(&c.tree); len(again) > 0 && !again[0].Equal(now.Add(time.Hour)) {
 			t.Errorf("%s: the time cannot be moved", name)
 		}
 	}

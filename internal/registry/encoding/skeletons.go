@@ -1,4 +1,4 @@
-package registry
+package encoding
 
 import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -21,8 +21,8 @@ const (
 	slotNominatedNode
 )
 
-// skeletonsOf says what the shapes of a resource leave out, and which selectable
-// fields are among that; nil for resources that have no shapes. A content may be left
+// skeletonsOf says what the skeletons of a resource leave out, and which selectable
+// fields are among that; nil for resources that have no skeletons. A content may be left
 // out when upstream's defaults and conversions for the kind (kubernetes pkg/apis)
 // copy it without looking at it, or compare it with nothing but other Names. It pays
 // for kinds of which there are many with much in common.

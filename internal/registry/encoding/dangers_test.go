@@ -1,9 +1,8 @@
-package registry_test
+package encoding_test
 
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
@@ -48,7 +48,7 @@ func planted(t *testing.T, s *registrytest.Server, v *registry.View, key, value 
 // jsonItem gives o as an item of a list in JSON.
 func jsonItem(t *testing.T, v *registry.View, o *cache.Object) string {
 	t.Helper()
-	item, err := v.Form(registry.JSON, registry.Full).Item(o)
+	item, err := v.Encoder(encoding.JSON, encoding.Full).Item(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func TestD2ConversionOnRead(t *testing.T) {
 	item := jsonItem(t, v, o)
 	contains(t, item, `"podIPs":[{"ip":"10.0.0.1"}]`, `"terminationGracePeriodSeconds":1,`, `"annotations":{"kept":"x"}`)
 
-	value, err := v.Resource.Stored(podOf(t, v, oldPod))
+	value, err := v.Resource.Codec().EncodeStored(podOf(t, v, oldPod))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,8 +128,8 @@ func TestD2ConversionOnRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	clean := v.Resource.Ingest("default/old", value, 9)
-	dirty := v.Resource.Ingest("default/old", append([]byte("k8s\x00"), newer...), 9)
+	clean := registrytest.Object(v.Resource, "default/old", value, 9)
+	dirty := registrytest.Object(v.Resource, "default/old", append([]byte("k8s\x00"), newer...), 9)
 	if clean.Err() != nil || dirty.Err() != nil || !bytes.Equal(clean.Body(), dirty.Body()) {
 		t.Errorf("an unknown field is served: %q, %v", dirty.Body(), dirty.Err())
 	}
@@ -137,7 +137,7 @@ func TestD2ConversionOnRead(t *testing.T) {
 
 func podOf(t *testing.T, v *registry.View, value string) runtime.Object {
 	t.Helper()
-	obj, err := v.Resource.Read([]byte(value), 0)
+	obj, err := v.Resource.Codec().Read([]byte(value), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -147,7 +147,8 @@ func podOf(t *testing.T, v *registry.View, value string) runtime.Object {
 // What a storage does to every object that it reads is done to what the cache
 // serves, in live events as well.
 func TestD3Decorators(t *testing.T) {
-	s := startServer(t)
+	s := registrytest.New(t, nil)
+	s.Start(t)
 	services := s.Registry.Endpoint(gvr("", "v1", "services"), "").View
 	events, err := s.Client.CoreV1().Services("default").Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=old"})
 	if err != nil {
@@ -196,53 +197,18 @@ func TestD4SeveralServedVersions(t *testing.T) {
 
 // sameAsUpstream holds random objects of a view against upstream's encoders, in
 // all media types and shapes.
-func sameAsUpstream(t *testing.T, v *registry.View, seeds int64, shapes ...registry.Shape) {
+func sameAsUpstream(t *testing.T, v *registry.View, seeds int64, shapes ...encoding.Projection) {
 	t.Helper()
 	if shapes == nil {
-		shapes = []registry.Shape{registry.Full}
+		shapes = []encoding.Projection{encoding.Full}
 	}
 	for seed := range seeds {
-		s := fuzzed(t, v.Resource, 100+seed)
-		for _, media := range []registry.MediaType{registry.JSON, registry.Protobuf} {
+		s := registrytest.NewSample(t, v.Resource, 100+seed)
+		for _, media := range []encoding.MediaType{encoding.JSON, encoding.Protobuf} {
 			for _, shape := range shapes {
-				testObject(t, v, v.Form(media, shape), newUpstream(v, media, shape), s)
+				testObject(t, v, v.Encoder(media, shape), newUpstream(v, media, shape), s)
 			}
 		}
-	}
-}
-
-// Storage migration writes objects as they were read. That rewrites what is stored
-// in an older encoding, and nothing else.
-func TestD6StorageMigration(t *testing.T) {
-	s := registrytest.New(t, nil)
-	s.Start(t)
-	v := s.Registry.Endpoint(gvr("autoscaling", "v2", "horizontalpodautoscalers"), "").View
-	const key = "/registry/horizontalpodautoscalers/default/h"
-	o := planted(t, s, v, key, `{"kind":"HorizontalPodAutoscaler","apiVersion":"autoscaling/v1","metadata":{"name":"h","namespace":"default","uid":"u"},`+
-		`"spec":{"scaleTargetRef":{"kind":"Deployment","name":"d"},"minReplicas":1,"maxReplicas":3,"targetCPUUtilizationPercentage":70}}`)
-	client := s.Client.AutoscalingV2().HorizontalPodAutoscalers("default")
-	put := func() string {
-		t.Helper()
-		h, err := client.Get(t.Context(), "h", metav1.GetOptions{})
-		if err == nil {
-			h, err = client.Update(t.Context(), h, metav1.UpdateOptions{})
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return h.ResourceVersion
-	}
-	migrated := put()
-	if migrated == fmt.Sprint(o.Revision()) {
-		t.Error("the old encoding is still stored")
-	}
-	item, _, _, err := s.Store.Get(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	checkValue(t, item.Value, schema.GroupVersionKind{Group: "autoscaling", Version: "v2", Kind: "HorizontalPodAutoscaler"})
-	if again := put(); again != migrated {
-		t.Errorf("written at %s although nothing changed since %s", again, migrated)
 	}
 }
 
@@ -257,10 +223,10 @@ func TestD9RevisionSplice(t *testing.T) {
 		sameAsUpstream(t, s.Registry.Endpoint(r, "").View, 12)
 	}
 	v := s.Registry.Endpoint(gvr("", "v1", "podtemplates"), "").View
-	o := v.Resource.Ingest("default/x", []byte(`{"kind":"PodTemplate","apiVersion":"v1","metadata":{"name":"x","namespace":"default","uid":"u","generation":4},`+
+	o := registrytest.Object(v.Resource, "default/x", []byte(`{"kind":"PodTemplate","apiVersion":"v1","metadata":{"name":"x","namespace":"default","uid":"u","generation":4},`+
 		`"template":{"metadata":{"uid":"v","resourceVersion":"41"}}}`), 42)
-	for _, media := range []registry.MediaType{registry.JSON, registry.Protobuf} {
-		item, err := v.Form(media, registry.Full).ItemAt(o, 43)
+	for _, media := range []encoding.MediaType{encoding.JSON, encoding.Protobuf} {
+		item, err := v.Encoder(media, encoding.Full).ItemAt(o, 43)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -276,12 +242,12 @@ func TestD9RevisionSplice(t *testing.T) {
 func TestD11ItemsAndObjects(t *testing.T) {
 	s := registrytest.New(t, nil)
 	v := s.Registry.Endpoint(gvr("", "v1", "configmaps"), "").View
-	o := v.Resource.Ingest("default/x", []byte(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"x","namespace":"default"}}`), 7)
-	f := v.Form(registry.JSON, registry.Full)
+	o := registrytest.Object(v.Resource, "default/x", []byte(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"x","namespace":"default"}}`), 7)
+	f := v.Encoder(encoding.JSON, encoding.Full)
 	lacks(t, jsonItem(t, v, o), "kind", "apiVersion")
 	contains(t, string(f.AppendObject(nil, []byte(jsonItem(t, v, o)))), `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"x"`)
 	contains(t, string(f.AppendFrame(nil, "ADDED", []byte(jsonItem(t, v, o)))), `{"type":"ADDED","object":{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"x"`)
-	f = v.Form(registry.Protobuf, registry.Full)
+	f = v.Encoder(encoding.Protobuf, encoding.Full)
 	item, err := f.Item(o)
 	if err != nil {
 		t.Fatal(err)
@@ -307,7 +273,7 @@ func TestD12AwkwardJSON(t *testing.T) {
 		sameAsUpstream(t, s.Registry.Endpoint(r, "").View, 12)
 	}
 	v := s.Registry.Endpoint(gvr("", "v1", "pods"), "").View
-	o := v.Resource.Ingest("default/x", []byte(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"x","namespace":"default","annotations":{"z":"<a&b>","a":"\u2028"}},`+
+	o := registrytest.Object(v.Resource, "default/x", []byte(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"x","namespace":"default","annotations":{"z":"<a&b>","a":"\u2028"}},`+
 		`"spec":{"containers":null,"overhead":{"memory":"0.5Gi","cpu":"1500m"}}}`), 7)
 	contains(t, jsonItem(t, v, o), `"annotations":{"a":"\u2028","z":"\u003ca\u0026b\u003e"}`, `"containers":null`, `"overhead":{"cpu":"1500m","memory":"512Mi"}`)
 
@@ -318,13 +284,14 @@ func TestD12AwkwardJSON(t *testing.T) {
 func TestD13PartialObjectMetadata(t *testing.T) {
 	s := registrytest.New(t, nil)
 	for _, resource := range []string{"deployments", "daemonsets", "statefulsets", "replicasets"} {
-		sameAsUpstream(t, s.Registry.Endpoint(gvr("apps", "v1", resource), "").View, 12, registry.Partial, registry.PartialV1beta1)
+		sameAsUpstream(t, s.Registry.Endpoint(gvr("apps", "v1", resource), "").View, 12, encoding.Partial, encoding.PartialV1beta1)
 	}
 }
 
 // Who set which field is told in every read.
 func TestD14ManagedFields(t *testing.T) {
-	s := startServer(t)
+	s := registrytest.New(t, nil)
+	s.Start(t)
 	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m", Namespace: "default"}, Data: map[string]string{"k": "v"}}
 	if _, err := s.Client.CoreV1().ConfigMaps("default").Create(t.Context(), config, metav1.CreateOptions{FieldManager: "somebody"}); err != nil {
 		t.Fatal(err)
@@ -334,9 +301,9 @@ func TestD14ManagedFields(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, media := range []registry.MediaType{registry.JSON, registry.Protobuf} {
-		for _, shape := range []registry.Shape{registry.Full, registry.Partial, registry.PartialV1beta1} {
-			item, err := v.Form(media, shape).Item(o)
+	for _, media := range []encoding.MediaType{encoding.JSON, encoding.Protobuf} {
+		for _, shape := range []encoding.Projection{encoding.Full, encoding.Partial, encoding.PartialV1beta1} {
+			item, err := v.Encoder(media, shape).Item(o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -352,7 +319,7 @@ func TestD15ClientsMayMutate(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	e := s.Registry.Endpoint(gvr("apps", "v1", "deployments"), "")
-	value := fuzzed(t, e.View.Resource, 5).value
+	value := registrytest.NewSample(t, e.View.Resource, 5).Value
 	revision := s.Store.PutAll(map[string][]byte{"/registry/deployments/default/d": value})
 	if err := e.View.Resource.Cache.Wait(ctx, revision); err != nil {
 		t.Fatal(err)
@@ -362,12 +329,12 @@ func TestD15ClientsMayMutate(t *testing.T) {
 	want := jsonItem(t, e.View, o)
 	store := e.View.Resource.Storage()
 	for range 3 {
-		list := e.View.Resource.NewList()
+		list := e.View.Resource.Codec().NewList()
 		if err := store.GetList(ctx, "/deployments/", storage.ListOptions{Predicate: storage.Everything, Recursive: true}, list); err != nil {
 			t.Fatal(err)
 		}
 		scribble(reflect.ValueOf(list))
-		obj := e.View.Resource.NewObject()
+		obj := e.View.Resource.Codec().New()
 		if err := store.Get(ctx, "/deployments/default/d", storage.GetOptions{}, obj); err != nil {
 			t.Fatal(err)
 		}
@@ -381,7 +348,7 @@ func TestD15ClientsMayMutate(t *testing.T) {
 			t.Fatal("the cache was written to")
 		}
 	}
-	again := e.View.Resource.Ingest("default/d", value, revision)
+	again := registrytest.Object(e.View.Resource, "default/d", value, revision)
 	if !bytes.Equal(again.Body(), before) {
 		t.Error("the cache holds something else than the store")
 	}

@@ -1,4 +1,4 @@
-package registry
+package table
 
 import (
 	"reflect"

@@ -1,4 +1,4 @@
-package registry_test
+package encoding_test
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
@@ -19,28 +20,28 @@ func TestSource(t *testing.T) {
 	for _, c := range []struct {
 		room         int64 // for so many bytes of encodings
 		fewest, most int   // items that are made again
-		media        registry.MediaType
+		media        encoding.MediaType
 		name         string
 	}{
-		{-1, 0, 0, registry.JSON, "no bound"},
-		{16 << 20, 0, 0, registry.JSON, "room for all"},
-		{1 << 20, 100, 400, registry.JSON, "room for most"},
-		{1 << 10, 480, 500, registry.JSON, "room for next to nothing"},
-		{1 << 10, 0, 0, registry.Protobuf, "parts of the canonical bytes"},
+		{-1, 0, 0, encoding.JSON, "no bound"},
+		{16 << 20, 0, 0, encoding.JSON, "room for all"},
+		{1 << 20, 100, 400, encoding.JSON, "room for most"},
+		{1 << 10, 480, 500, encoding.JSON, "room for next to nothing"},
+		{1 << 10, 0, 0, encoding.Protobuf, "parts of the canonical bytes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			server := registrytest.New(t, nil, func(config *registry.Config) { config.CacheBytes = c.room })
 			v := server.Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "").View
 			var objects []*cache.Object
 			for i := range 500 {
-				raw, err := benchPod(i).Marshal()
+				raw, err := registrytest.Pod(i).Marshal()
 				if err != nil {
 					t.Fatal(err)
 				}
 				value := wire.Protobuf(wire.Kind{APIVersion: "v1", Kind: "Pod"}).AppendObject(nil, raw)
-				objects = append(objects, v.Resource.Ingest(fmt.Sprintf("default/web-%06d", i), value, int64(7*i+5)))
+				objects = append(objects, registrytest.Object(v.Resource, fmt.Sprintf("default/web-%06d", i), value, int64(7*i+5)))
 			}
-			f := v.Form(c.media, registry.Full)
+			f := v.Encoder(c.media, encoding.Full)
 			from := f.Source(objects)
 			list := func() (items [][]byte, made int) {
 				for _, o := range objects {

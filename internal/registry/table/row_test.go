@@ -1,4 +1,4 @@
-package registry_test
+package table_test
 
 import (
 	"bytes"
@@ -20,6 +20,7 @@ import (
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/internal/registry/table"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
@@ -42,19 +43,21 @@ func sameRows(t *testing.T, v *registry.View, objects []*cache.Object, include m
 	if err := codecs.EncoderForVersion(info.Serializer, gv).Encode(table, &want); err != nil {
 		t.Fatal(err)
 	}
-	equal(t, "table", got, want.Bytes(), len(got))
+	if !bytes.Equal(got, want.Bytes()) {
+		t.Errorf("table\n got %s\nwant %s", got, want.Bytes())
+	}
 }
 
 // aged is a fuzzed object whose times lie as those of a real one might: after its
 // birth, seconds to days apart, some equal, some yet to come.
 func aged(t *testing.T, r *registry.Resource, random *rand.Rand, seed int64) *cache.Object {
 	t.Helper()
-	obj := r.NewObject()
-	fill(obj, rand.NewSource(seed))
+	obj := r.Codec().New()
+	registrytest.Fill(obj, rand.NewSource(seed))
 	scales := []time.Duration{time.Second, 10 * time.Second, time.Minute, time.Hour, 50 * time.Hour, 300 * 24 * time.Hour}
 	birth := time.Now().Truncate(time.Second).Add(-time.Duration(random.Int63n(int64(scales[random.Intn(len(scales))]))).Truncate(time.Second))
 	scale := scales[random.Intn(len(scales))]
-	times, _ := registry.Times(obj)
+	times, _ := table.Times(obj)
 	for _, at := range times {
 		later := time.Duration(random.Int63n(int64(scale)))
 		if random.Intn(3) > 0 {
@@ -62,11 +65,11 @@ func aged(t *testing.T, r *registry.Resource, random *rand.Rand, seed int64) *ca
 		}
 		*at = birth.Add(later)
 	}
-	value, err := r.Stored(obj)
+	value, err := r.Codec().EncodeStored(obj)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := r.Ingest(fmt.Sprintf("ns/object-%d", seed), value, seed+5)
+	o := registrytest.Object(r, fmt.Sprintf("ns/object-%d", seed), value, seed+5)
 	if err := o.Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +99,7 @@ func testRows(t *testing.T, v *registry.View) {
 	for seed := range int64(12) {
 		objects = append(objects, aged(t, v.Resource, random, seed))
 	}
-	objects = append(objects, fuzzed(t, v.Resource, 1).object, fuzzed(t, v.Resource, 2).object)
+	objects = append(objects, registrytest.NewSample(t, v.Resource, 1).Object, registrytest.NewSample(t, v.Resource, 2).Object)
 	kept := 0
 	for _, o := range objects {
 		ok, err := v.RowKept(o)
@@ -134,7 +137,7 @@ type rowCase struct {
 func rowCases(now time.Time) []rowCase {
 	at := func(ago time.Duration) metav1.Time { return metav1.NewTime(now.Add(-ago).Truncate(time.Second)) }
 	pod := func(ago time.Duration, restarts ...time.Duration) *corev1.Pod {
-		p := benchPod(1)
+		p := registrytest.Pod(1)
 		p.CreationTimestamp = at(ago)
 		for i, r := range restarts {
 			p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{
@@ -198,15 +201,15 @@ func TestRowCases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, c := range rowCases(time.Now()) {
 			v := server.Registry.Endpoint(c.resource, "").View
-			obj := v.Resource.NewObject()
+			obj := v.Resource.Codec().New()
 			if err := legacyscheme.Scheme.Convert(c.object, obj, nil); err != nil {
 				t.Fatal(err)
 			}
-			value, err := v.Resource.Stored(obj)
+			value, err := v.Resource.Codec().EncodeStored(obj)
 			if err != nil {
 				t.Fatal(err)
 			}
-			o := v.Resource.Ingest("default/o", value, 5)
+			o := registrytest.Object(v.Resource, "default/o", value, 5)
 			if kept, err := v.RowKept(o); err != nil || kept == c.volatile {
 				t.Errorf("%s: kept %v, %v", c.name, kept, err)
 			}

@@ -1,9 +1,7 @@
-package registry
+package table
 
 import (
-	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -15,28 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/duration"
-	"k8s.io/apiserver/pkg/registry/rest"
-	"k8s.io/apiserver/pkg/storage"
-
-	"github.com/larder-io/larder/cache"
-)
-
-// A row is what a printer says of one object, kept in the cache as bytes:
-//
-//	flags, length of the text, text, ages
-//
-// The text is the row in JSON up to its object, but for the ages: what cells say of
-// the time since something happened. Each age follows as its distance in the text
-// from the one before, and the seconds and nanoseconds of what it is counted from.
-//
-// Printers know the time and no other clock can be given to them. What in a cell
-// depends on it is found by printing the object with all its times moved: cells that
-// stay the same hold no age. A cell that does not is kept if it is an age with
-// something constant around it, counted from a time of the object that is told from
-// all others. A row with any other cell is volatile, and printed for each reader.
-const (
-	rowVolatile = 1 << iota // there is no text
-	rowMetadata             // the object shows its metadata even where none is asked for
 )
 
 const (
@@ -57,164 +33,16 @@ const (
 	apart = 30 * time.Second
 )
 
-var errRows = errors.New("registry: a printer made not one row of one object")
-
-// row returns the kept row of o. The bytes are shared.
-func (v *View) row(o *cache.Object) ([]byte, error) {
-	if o.Err() != nil {
-		return nil, o.Err()
-	}
-	return o.DearEncoding(cache.EncodingID(v.rowID), v.encodeRow)
-}
-
-// appendRow appends the text of a row that is not volatile, as it reads at now.
-func appendRow(dst, row []byte, now time.Time) []byte {
-	length, n := binary.Uvarint(row[1:])
-	text, ages := row[1+n:1+n+int(length)], row[1+n+int(length):]
-	for len(ages) > 0 {
-		distance, n := binary.Uvarint(ages)
-		seconds, m := binary.Varint(ages[n:])
-		nanos, l := binary.Uvarint(ages[n+m:])
-		ages = ages[n+m+l:]
-		dst = append(dst, text[:distance]...)
-		text = text[distance:]
-		dst = appendAge(dst, now.Sub(time.Unix(seconds, int64(nanos))))
-	}
-	return append(dst, text...)
-}
-
-// appendAge appends an age as it stands in a string in JSON.
-func appendAge(dst []byte, age time.Duration) []byte {
-	text := duration.HumanDuration(age)
-	if text[0] == '<' {
-		return append(dst, `\u003cinvalid\u003e`...)
-	}
-	return append(dst, text...)
-}
-
-// encodeRow prints o and finds out what of that depends on time.
-func (v *View) encodeRow(o *cache.Object) ([]byte, error) {
-	if v.columns != nil {
-		return v.encodeColumns(o)
-	}
-	obj, err := v.codec().internal(o, 0)
-	if err != nil {
-		return nil, err
-	}
-	flags, err := rowFlags(obj)
-	if err != nil {
-		return nil, err
-	}
-	p, movable, err := v.newRowProbe(obj)
-	if err != nil {
-		return nil, err
-	}
-	if movable {
-		row, err := p.encode(flags)
-		if err == nil || !errors.Is(err, errVolatile) {
-			return row, err
-		}
-	}
-	return []byte{flags | rowVolatile}, nil
-}
-
-func rowFlags(obj runtime.Object) (byte, error) {
-	initialEnd, err := storage.HasInitialEventsEndBookmarkAnnotation(obj)
-	if initialEnd {
-		return rowMetadata, err
-	}
-	return 0, err
-}
-
-// printRow prints one object.
-func (v *View) printRow(list runtime.Object) (metav1.TableRow, error) { return printRow(v.table, list) }
-
-func printRow(printer rest.TableConvertor, list runtime.Object) (metav1.TableRow, error) {
-	// Printers ask nothing of the context.
-	table, err := printer.ConvertToTable(context.Background(), list, &metav1.TableOptions{NoHeaders: true})
-	if err != nil {
-		return metav1.TableRow{}, err
-	}
-	if len(table.Rows) != 1 {
-		return metav1.TableRow{}, errRows
-	}
-	return table.Rows[0], nil
-}
-
-// listOf returns a list that holds obj alone.
-func (c *codec) listOf(obj runtime.Object) (runtime.Object, error) {
-	list := c.newListFunc()
-	if err := meta.SetList(list, []runtime.Object{obj}); err != nil {
-		return nil, fmt.Errorf("registry: table: %w", err)
-	}
-	return list, nil
-}
-
-// appendText appends a row in JSON up to its object. cell appends the i-th cell.
-func appendText(dst []byte, row metav1.TableRow, cell func(dst []byte, i int) ([]byte, error)) ([]byte, error) {
-	dst = append(dst, `{"cells":`...)
-	if row.Cells == nil {
-		dst = append(dst, "null"...)
-	} else {
-		dst = append(dst, '[')
-		for i := range row.Cells {
-			if i > 0 {
-				dst = append(dst, ',')
-			}
-			var err error
-			if dst, err = cell(dst, i); err != nil {
-				return dst, err
-			}
-		}
-		dst = append(dst, ']')
-	}
-	if len(row.Conditions) > 0 {
-		conditions, err := marshalJSON(row.Conditions)
-		if err != nil {
-			return dst, err
-		}
-		dst = append(append(dst, `,"conditions":`...), conditions...)
-	}
-	return append(dst, `,"object":`...), nil
-}
-
-// printedRow prints o as it is now. The row is not kept.
-func (v *View) printedRow(o *cache.Object, flags byte) ([]byte, error) {
-	obj, err := v.codec().internal(o, 0)
-	if err != nil {
-		return nil, err
-	}
-	list, err := v.codec().listOf(obj)
-	if err != nil {
-		return nil, err
-	}
-	row, err := v.printRow(list)
-	if err != nil {
-		return nil, err
-	}
-	text, err := appendText(nil, row, func(dst []byte, i int) ([]byte, error) {
-		data, err := marshalJSON(row.Cells[i])
-		return append(dst, data...), err
-	})
-	return joinRow(flags&^rowVolatile, text, nil), err
-}
-
-func joinRow(flags byte, text, ages []byte) []byte {
-	row := make([]byte, 0, 1+binary.MaxVarintLen32+len(text)+len(ages))
-	row = binary.AppendUvarint(append(row, flags), uint64(len(text)))
-	return append(append(row, text...), ages...)
-}
-
 // errVolatile says that a row cannot be kept.
-var errVolatile = errors.New("registry: row depends on time in a way that is not known")
+var errVolatile = errors.New("table: row depends on time in a way that is not known")
 
 // rowProbe prints one object with its times moved.
 type rowProbe struct {
-	view  *View
-	list  runtime.Object // holds the object, whose times are moved
-	times []*time.Time
-	was   []time.Time // what times were
-	since []time.Time // different ones of them, that of creation first
+	printer *Printer
+	list    runtime.Object // holds the object, whose times are moved
+	times   []*time.Time
+	was     []time.Time // what times were
+	since   []time.Time // different ones of them, that of creation first
 
 	plain, far rowPrint
 	near       map[nearKey]rowPrint // made when needed
@@ -236,16 +64,16 @@ type rowPrint struct {
 
 // newRowProbe returns a probe of obj. movable is false if it has times that cannot be
 // moved.
-func (v *View) newRowProbe(obj runtime.Object) (p *rowProbe, movable bool, err error) {
-	p = &rowProbe{view: v, near: map[nearKey]rowPrint{}}
-	if p.list, err = v.codec().listOf(obj); err != nil {
+func newRowProbe(printer *Printer, obj runtime.Object) (p *rowProbe, movable bool, err error) {
+	p = &rowProbe{printer: printer, near: map[nearKey]rowPrint{}}
+	if p.list, err = printer.listOf(obj); err != nil {
 		return nil, false, err
 	}
 	items, err := meta.GetItemsPtr(p.list)
 	if err != nil {
-		return nil, false, fmt.Errorf("registry: table: %w", err)
+		return nil, false, fmt.Errorf("table: %w", err)
 	}
-	p.times, movable = v.times().find(reflect.ValueOf(items).Elem(), nil)
+	p.times, movable = printer.times().find(reflect.ValueOf(items).Elem(), nil)
 	if accessor, err := meta.Accessor(obj); err == nil && !accessor.GetCreationTimestamp().Time.IsZero() {
 		p.since = append(p.since, accessor.GetCreationTimestamp().Time)
 	}
@@ -287,12 +115,6 @@ func (p *rowProbe) encode(flags byte) ([]byte, error) {
 	return joinRow(flags, text, ages), nil
 }
 
-// appendString appends what stands between the quotes of s in JSON.
-func appendString(dst []byte, s string) []byte {
-	quoted, _ := json.Marshal(s) // strings always marshal
-	return append(dst, quoted[1:len(quoted)-1]...)
-}
-
 // begin makes the prints that every row needs.
 func (p *rowProbe) begin() (err error) {
 	if p.plain, err = p.print(0, nil); err != nil || len(p.times) == 0 {
@@ -328,7 +150,7 @@ func (p *rowProbe) print(seconds int64, more func(time.Time) time.Duration) (row
 	}
 	out := rowPrint{seconds: seconds, begun: time.Now()}
 	var err error
-	out.TableRow, err = p.view.printRow(p.list)
+	out.TableRow, err = printRow(p.printer.printer, p.list)
 	out.ended = time.Now()
 	if errors.Is(err, errRows) {
 		err = errVolatile

@@ -1,0 +1,120 @@
+package encoding_test
+
+import (
+	"fmt"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/encoding"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/internal/registry/wire"
+)
+
+func benchView(b *testing.B) (*registry.View, [][]byte) {
+	server := registrytest.New(b, nil)
+	v := server.Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "").View
+	var values [][]byte
+	for i := range 1000 {
+		value := wire.Protobuf(wire.Kind{APIVersion: "v1", Kind: "Pod"})
+		raw, err := registrytest.Pod(i).Marshal()
+		if err != nil {
+			b.Fatal(err)
+		}
+		values = append(values, value.AppendObject(nil, raw))
+	}
+	return v, values
+}
+
+func BenchmarkIngest(b *testing.B) {
+	v, values := benchView(b)
+	b.SetBytes(int64(len(values[0])))
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if o := registrytest.Object(v.Resource, "default/web", values[i%len(values)], 5); o.Err() != nil {
+			b.Fatal(o.Err())
+		}
+	}
+}
+
+// BenchmarkFirstRead ingests an object and reads it in a form.
+func BenchmarkFirstRead(b *testing.B) {
+	v, values := benchView(b)
+	for _, c := range []struct {
+		name  string
+		media encoding.MediaType
+		shape encoding.Projection
+	}{
+		{"json", encoding.JSON, encoding.Full},
+		{"json-partial", encoding.JSON, encoding.Partial},
+		{"protobuf-partial", encoding.Protobuf, encoding.Partial},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			f := v.Encoder(c.media, c.shape)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				o := registrytest.Object(v.Resource, "default/web", values[i%len(values)], 5)
+				if _, err := f.Item(o); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkList writes a list of 1,000 pods that were read before.
+func BenchmarkList(b *testing.B) {
+	v, values := benchView(b)
+	var objects []*cache.Object
+	for i, value := range values {
+		objects = append(objects, registrytest.Object(v.Resource, fmt.Sprintf("default/web-%06d", i), value, int64(i+5)))
+	}
+	for name, media := range map[string]encoding.MediaType{runtime.ContentTypeProtobuf: encoding.Protobuf, runtime.ContentTypeJSON: encoding.JSON} {
+		b.Run(name, func(b *testing.B) {
+			f := v.Encoder(media, encoding.Full)
+			items := make([][]byte, len(objects))
+			var dst []byte
+			b.ReportAllocs()
+			for b.Loop() {
+				size := 0
+				for i, o := range objects {
+					item, err := f.Item(o)
+					if err != nil {
+						b.Fatal(err)
+					}
+					items[i], size = item, size+f.ItemSize(item)
+				}
+				meta := wire.ListMeta{Revision: 99}
+				dst = f.AppendListHeader(dst[:0], meta, len(items), size)
+				for i, item := range items {
+					dst = append(f.AppendItemHeader(dst, i, item), item...)
+				}
+				dst = f.AppendListFooter(dst, meta, len(items))
+			}
+			b.SetBytes(int64(len(dst)))
+		})
+	}
+}
+
+// BenchmarkDeletedFrame splices a revision and frames the object.
+func BenchmarkDeletedFrame(b *testing.B) {
+	v, values := benchView(b)
+	o := registrytest.Object(v.Resource, "default/web", values[0], 5)
+	for name, media := range map[string]encoding.MediaType{runtime.ContentTypeProtobuf: encoding.Protobuf, runtime.ContentTypeJSON: encoding.JSON} {
+		b.Run(name, func(b *testing.B) {
+			f := v.Encoder(media, encoding.Full)
+			var dst []byte
+			b.ReportAllocs()
+			for b.Loop() {
+				item, err := f.ItemAt(o, 123456)
+				if err != nil {
+					b.Fatal(err)
+				}
+				dst = f.AppendFrame(dst[:0], "DELETED", item)
+			}
+		})
+	}
+}

@@ -1,0 +1,359 @@
+package encoding
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/value"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry/transcode"
+	"github.com/larder-io/larder/internal/registry/wire"
+)
+
+// Config says what a [Codec] is made of.
+type Config struct {
+	GroupResource schema.GroupResource
+
+	// Storage is upstream's codec of stored values, and EncodeVersioner says which
+	// version it stores.
+	Storage         runtime.Codec
+	EncodeVersioner runtime.GroupVersioner
+
+	// Transformer encrypts stored values. Encrypted says that it may ask a service for
+	// keys, so that decrypting takes time.
+	Transformer value.Transformer
+	Encrypted   bool
+
+	// Schema is of the objects that the Codec makes for the cache.
+	Schema *cache.Schema
+
+	// New and NewList make empty objects of the type that handlers and strategies work
+	// with. Without New the records are no API objects: they have no canonical encoding.
+	New     func() runtime.Object
+	NewList func() runtime.Object
+
+	// Attrs finds the labels and the selectable fields of an object.
+	Attrs storage.AttrFunc
+
+	// Scheme converts; nil means the one of the built-in kinds.
+	Scheme *runtime.Scheme
+
+	// Canonical is the kind that objects are kept as; empty means the one that they are
+	// stored as.
+	Canonical schema.GroupVersionKind
+
+	// Planner makes the plans by which JSON is written without decoding; nil makes none.
+	Planner *transcode.Planner
+}
+
+// Codec turns what one resource has in the store into what the cache holds, and
+// that back into objects.
+//
+// A stored value is decrypted, decoded with the storage codec (which applies
+// defaults), given its resourceVersion, decorated as a read would decorate it,
+// converted to the canonical version and encoded once. The canonical encoding is the
+// bare protobuf message of the storage version. Stored bytes may lack defaults or hold
+// what a read drops. Only those whose fingerprint says that all this would leave them as
+// they are skip it: they are given their resourceVersion and served.
+//
+// A resource of a CRD has a Codec for each of its versions beside its own: see [Custom].
+type Codec struct {
+	groupResource schema.GroupResource
+	storage       runtime.Codec
+	versioner     storage.Versioner
+	transformer   value.Transformer
+	encrypted     bool
+	schema        *cache.Schema
+	scheme        *runtime.Scheme
+	convertor     runtime.ObjectConvertor // shares memory between in and out
+	canonical     schema.GroupVersionKind
+	newFunc       func() runtime.Object
+	newListFunc   func() runtime.Object
+	attrs         storage.AttrFunc
+	numbers       *numbers // of the encodings of the resource's objects
+
+	// decorate is what the REST storage does to every object that it reads, nil
+	// for nearly all. It is set before the first use. Storages that read through
+	// storage.Interface do it again: it is idempotent.
+	decorate func(runtime.Object)
+
+	// splitMetadata says that conversion moves annotations to fields and back, so
+	// that PartialObjectMetadata, which upstream takes from the internal object,
+	// is no part of the canonical bytes.
+	splitMetadata bool
+
+	// fingerprints tell which stored values are canonical already, nil where that is
+	// not known of any.
+	fingerprints *fingerprints
+
+	// planner makes plans by which items are made without decoding, nil for none.
+	planner *transcode.Planner
+
+	// custom is what is particular to a resource of a CRD, nil for built-in ones.
+	custom *customCodec
+
+	// decodes counts decodings of cached bytes: none happen when the encoding that is
+	// asked for was made before.
+	decodes atomic.Uint64
+}
+
+// New returns the Codec of a built-in resource.
+func New(config Config) (*Codec, error) {
+	c := &Codec{
+		groupResource: config.GroupResource,
+		storage:       config.Storage,
+		versioner:     storage.APIObjectVersioner{},
+		transformer:   config.Transformer,
+		encrypted:     config.Encrypted,
+		schema:        config.Schema,
+		scheme:        config.Scheme,
+		canonical:     config.Canonical,
+		newFunc:       config.New,
+		newListFunc:   config.NewList,
+		attrs:         config.Attrs,
+		numbers:       new(numbers),
+
+		splitMetadata: splitMetadata[config.GroupResource],
+		fingerprints:  newFingerprints(config.GroupResource),
+		planner:       config.Planner,
+	}
+	if c.scheme == nil {
+		c.scheme = legacyscheme.Scheme
+	}
+	c.convertor = runtime.UnsafeObjectConvertor(c.scheme)
+	if c.newFunc == nil || !c.canonical.Empty() {
+		return c, nil
+	}
+	kinds, _, err := c.scheme.ObjectKinds(c.newFunc())
+	if err != nil {
+		return nil, fmt.Errorf("encoding: %s: %w", config.GroupResource, err)
+	}
+	gvk, ok := config.EncodeVersioner.KindForGroupVersionKinds(kinds)
+	if !ok {
+		return nil, fmt.Errorf("encoding: %s: no storage version for %v", config.GroupResource, kinds)
+	}
+	c.canonical = gvk
+	return c, nil
+}
+
+// splitMetadata lists the resources whose canonical metadata differs from that of
+// their internal objects (kubernetes pkg/apis/apps/v1/conversion.go).
+var splitMetadata = map[schema.GroupResource]bool{
+	{Group: "apps", Resource: "daemonsets"}:  true,
+	{Group: "apps", Resource: "deployments"}: true,
+}
+
+// splitPrefix is what the annotations begin with that such conversions make of fields.
+const splitPrefix = "deprecated."
+
+// Decorate sets what the REST storage does to every object that it reads. It is called
+// before the Codec is used.
+func (c *Codec) Decorate(decorate func(runtime.Object)) { c.decorate = decorate }
+
+// Decorated reports whether objects are decorated: what is decoded from the cache is then
+// not what is stored.
+func (c *Codec) Decorated() bool { return c.decorate != nil }
+
+// GroupResource names the resource.
+func (c *Codec) GroupResource() schema.GroupResource { return c.groupResource }
+
+// Schema is of the objects that the Codec makes for the cache.
+func (c *Codec) Schema() *cache.Schema { return c.schema }
+
+// Versioner reads and writes resourceVersions.
+func (c *Codec) Versioner() storage.Versioner { return c.versioner }
+
+// Scheme converts between versions; nil for custom resources.
+func (c *Codec) Scheme() *runtime.Scheme { return c.scheme }
+
+// Canonical is the kind whose encoding is the canonical one.
+func (c *Codec) Canonical() schema.GroupVersionKind { return c.canonical }
+
+// Records reports whether what is stored are records that are no API objects: they have
+// no canonical encoding and are not cached.
+func (c *Codec) Records() bool { return c.newFunc == nil }
+
+// Encrypted reports whether decrypting a value may take time: a service is asked for keys.
+func (c *Codec) Encrypted() bool { return c.encrypted }
+
+// Decodes counts the decodings of cached bytes so far. Reads of an encoding that was
+// asked for before do not add to it.
+func (c *Codec) Decodes() uint64 { return c.decodes.Load() }
+
+// New makes an empty object of the type that handlers and strategies work with.
+func (c *Codec) New() runtime.Object { return c.newFunc() }
+
+// NewList makes an empty list of such objects.
+func (c *Codec) NewList() runtime.Object { return c.newListFunc() }
+
+// authenticatedKey binds an encrypted value to the key that it is stored under.
+type authenticatedKey string
+
+func (k authenticatedKey) AuthenticatedData() []byte { return []byte(k) }
+
+// Decrypt undoes encryption at rest. stale says that the value should be written
+// anew although it does not change.
+func (c *Codec) Decrypt(ctx context.Context, key string, value []byte) (data []byte, stale bool, err error) {
+	data, stale, err = c.transformer.TransformFromStorage(ctx, value, authenticatedKey(key))
+	if err != nil {
+		return nil, false, storage.NewInternalError(err)
+	}
+	return data, stale, nil
+}
+
+// Encrypt makes the value that is stored under key.
+func (c *Codec) Encrypt(ctx context.Context, key string, data []byte) ([]byte, error) {
+	value, err := c.transformer.TransformToStorage(ctx, data, authenticatedKey(key))
+	if err != nil {
+		return nil, storage.NewInternalError(err)
+	}
+	return value, nil
+}
+
+// DecodeStored decodes plain stored data into an object of revision.
+func (c *Codec) DecodeStored(data []byte, into runtime.Object, revision int64) error {
+	if _, _, err := c.storage.Decode(data, nil, into); err != nil {
+		return err
+	}
+	return c.SetRevision(into, revision)
+}
+
+// EncodeStored encodes obj for the store, and clears in obj what is not stored.
+func (c *Codec) EncodeStored(obj runtime.Object) ([]byte, error) {
+	if err := c.versioner.PrepareObjectForStorage(obj); err != nil {
+		return nil, fmt.Errorf("PrepareObjectForStorage failed: %w", err)
+	}
+	return runtime.Encode(c.storage, obj)
+}
+
+// SetRevision makes revision the resourceVersion of obj.
+func (c *Codec) SetRevision(obj runtime.Object, revision int64) error {
+	if err := c.versioner.UpdateObject(obj, uint64(revision)); err != nil {
+		return fmt.Errorf("encoding: set resourceVersion: %w", err)
+	}
+	return nil
+}
+
+// encode returns the canonical bytes of obj. obj is not kept.
+func (c *Codec) encode(obj runtime.Object) ([]byte, error) {
+	if u, ok := obj.(runtime.Unstructured); ok && c.custom != nil {
+		return marshalJSON(u.UnstructuredContent())
+	}
+	converted, err := c.convertor.ConvertToVersion(obj, c.canonical.GroupVersion())
+	if err != nil {
+		return nil, fmt.Errorf("encoding: convert to %s: %w", c.canonical, err)
+	}
+	return marshalProtobuf(converted)
+}
+
+// appendRevision appends canonical bytes with another resourceVersion.
+func (c *Codec) appendRevision(dst, body []byte, revision int64) ([]byte, error) {
+	if c.custom != nil {
+		return wire.AppendRevisionJSON(dst, body, revision)
+	}
+	return wire.AppendRevisionProtobuf(dst, body, revision)
+}
+
+// versioned decodes canonical bytes into a fresh object of the canonical version.
+func (c *Codec) versioned(body []byte) (runtime.Object, error) {
+	obj, err := c.scheme.New(c.canonical)
+	if err != nil {
+		return nil, fmt.Errorf("encoding: %w", err)
+	}
+	m, ok := obj.(unmarshaler)
+	if !ok {
+		return nil, fmt.Errorf("%w: %T", errNotProtobuf, obj)
+	}
+	c.decodes.Add(1)
+	if err := m.Unmarshal(body); err != nil {
+		return nil, fmt.Errorf("encoding: decode %s: %w", c.canonical, err)
+	}
+	return obj, nil
+}
+
+// Decode decodes canonical bytes into an object of the type that handlers and
+// strategies work with.
+func (c *Codec) Decode(body []byte, into runtime.Object) error {
+	if c.custom != nil {
+		c.decodes.Add(1)
+		_, _, err := c.storage.Decode(body, nil, into)
+		return err
+	}
+	obj, err := c.versioned(body)
+	if err != nil {
+		return err
+	}
+	if from, to := reflect.ValueOf(obj), reflect.ValueOf(into); from.Type() == to.Type() {
+		to.Elem().Set(from.Elem())
+		return nil
+	}
+	// obj is ours alone, so that into may share its memory.
+	if err := c.scheme.Convert(obj, into, nil); err != nil {
+		return fmt.Errorf("encoding: convert from %s: %w", c.canonical, err)
+	}
+	return nil
+}
+
+// Internal decodes a cached object into one of the internal version, which is the
+// caller's own. revision, if not 0, replaces its resourceVersion.
+func (c *Codec) Internal(o *cache.Object, revision int64) (runtime.Object, error) {
+	if o.Err() != nil {
+		return nil, o.Err()
+	}
+	obj := c.newFunc()
+	if err := c.Decode(o.Body(), obj); err != nil {
+		return nil, err
+	}
+	if revision != 0 && revision != o.Revision() {
+		if err := c.SetRevision(obj, revision); err != nil {
+			return nil, err
+		}
+	}
+	return obj, nil
+}
+
+// as decodes canonical bytes into version gv, without kind and apiVersion. It goes
+// by way of the internal version even to the canonical one: conversion adds what
+// protobuf does not carry (kind and apiVersion of volume claim templates).
+func (c *Codec) as(body []byte, gv schema.GroupVersion) (runtime.Object, error) {
+	obj := c.newFunc()
+	if err := c.Decode(body, obj); err != nil {
+		return nil, err
+	}
+	return c.toVersion(obj, gv)
+}
+
+// toVersion converts obj, which the result may share memory with.
+func (c *Codec) toVersion(obj runtime.Object, gv schema.GroupVersion) (runtime.Object, error) {
+	out, err := c.convertor.ConvertToVersion(obj, gv)
+	if err != nil {
+		return nil, fmt.Errorf("encoding: convert to %s: %w", gv, err)
+	}
+	out.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
+	return out, nil
+}
+
+// Bookmark makes the object of a bookmark: it says nothing but revision and whether the
+// initial events have all been sent. It is decorated as upstream's is.
+func (c *Codec) Bookmark(revision int64, initialEnd bool) (runtime.Object, error) {
+	obj := c.newFunc()
+	if err := c.SetRevision(obj, revision); err != nil {
+		return nil, err
+	}
+	if initialEnd {
+		if err := storage.AnnotateInitialEventsEndBookmark(obj); err != nil {
+			return nil, fmt.Errorf("encoding: annotate bookmark: %w", err)
+		}
+	}
+	if c.decorate != nil {
+		c.decorate(obj)
+	}
+	return obj, nil
+}

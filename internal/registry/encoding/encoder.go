@@ -1,0 +1,227 @@
+package encoding
+
+import (
+	"bytes"
+	"fmt"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/invariants"
+	"github.com/larder-io/larder/internal/registry/transcode"
+	"github.com/larder-io/larder/internal/registry/wire"
+)
+
+// Encoder is one way in which objects leave: a version, a media type and a projection.
+// Its Writer puts heads, lists and frames around items; the Encoder makes the items of
+// objects. Items are shared by all responses and never written to.
+type Encoder struct {
+	wire.Writer
+
+	codec      *Codec // of the version
+	gvk        schema.GroupVersionKind
+	media      MediaType
+	projection Projection
+	id         ID
+	plan       func() *transcode.Plan // by which items are written without decoding; it may return nil
+
+	mu        sync.Mutex
+	bookmarks [2][]byte // items, by whether they end the initial events; guarded by mu
+}
+
+// ID tells e apart from the other encoders of its resource, for frames that are
+// shared by event and encoder.
+func (e *Encoder) ID() ID { return e.id }
+
+// MediaType returns the media type of e.
+func (e *Encoder) MediaType() MediaType { return e.media }
+
+func (e *Encoder) canonical() bool {
+	return e.gvk.GroupVersion() == e.codec.canonical.GroupVersion()
+}
+
+// Planned reports whether items are made without decoding objects.
+func (e *Encoder) Planned() bool { return e.Sliced() || e.plan() != nil }
+
+// Sliced reports whether items are parts of the canonical bytes: they cost nothing to
+// make and no memory beside the object's.
+func (e *Encoder) Sliced() bool {
+	if e.codec.custom != nil {
+		return e.projection == Full && e.codec.custom.alone
+	}
+	if e.projection == Full {
+		return e.media == Protobuf && e.canonical()
+	}
+	return e.media == Protobuf && !e.codec.splitMetadata
+}
+
+// Item returns the item of o. The bytes are shared.
+func (e *Encoder) Item(o *cache.Object) ([]byte, error) {
+	if o.Err() != nil {
+		return nil, o.Err()
+	}
+	if e.Sliced() {
+		return e.slice(o.Body())
+	}
+	if e.whole(o) {
+		return o.Body(), nil
+	}
+	return o.Encoding(cache.EncodingID(e.id), e.encode)
+}
+
+func (e *Encoder) slice(body []byte) ([]byte, error) {
+	if e.projection == Full {
+		return body, nil
+	}
+	return wire.PartialProtobuf(body)
+}
+
+// whole reports whether the item of o, an object of a CRD, is all of its canonical bytes.
+func (e *Encoder) whole(o *cache.Object) bool {
+	c := e.codec.custom
+	return c != nil && e.projection == Full && o.Err() == nil && c.stores(o.Body())
+}
+
+// rooms holds buffers for items that are copied elsewhere.
+var rooms = sync.Pool{New: func() any { return new([]byte) }}
+
+func giveBack(room *[]byte) {
+	if invariants.Enabled {
+		invariants.Overwrite(*room)
+	}
+	rooms.Put(room)
+}
+
+// encode makes the item of o from its canonical bytes, to be kept.
+func (e *Encoder) encode(o *cache.Object) ([]byte, error) {
+	if e.plan() == nil {
+		return e.decoded(o)
+	}
+	room := rooms.Get().(*[]byte)
+	defer giveBack(room)
+	item, err := e.append((*room)[:0], o)
+	*room = item[:0]
+	if err != nil {
+		return nil, err
+	}
+	return bytes.Clone(item), nil
+}
+
+// append appends the item of o, made by the plan if there is one for it.
+func (e *Encoder) append(dst []byte, o *cache.Object) ([]byte, error) {
+	if out, ok := e.planned(dst, o.Body()); ok {
+		return out, nil
+	}
+	item, err := e.decoded(o)
+	return append(dst, item...), err
+}
+
+// planned appends the item of a body, and reports whether the plan could make it.
+func (e *Encoder) planned(dst, body []byte) ([]byte, bool) {
+	plan := e.plan()
+	if plan == nil {
+		return dst, false
+	}
+	if e.projection != Full {
+		part, err := wire.PartialProtobuf(body)
+		if err != nil || e.codec.splitMetadata && bytes.Contains(part, []byte(splitPrefix)) {
+			return dst, false
+		}
+		body = part
+	}
+	out, err := plan.Append(dst, body)
+	return out, err == nil
+}
+
+// decoded makes the item of o by decoding the object, or as much of it as it takes.
+func (e *Encoder) decoded(o *cache.Object) ([]byte, error) {
+	c := e.codec
+	switch {
+	case c.custom != nil:
+		return e.decodedCustom(o)
+	case e.projection == Full:
+		obj, err := c.as(o.Body(), e.gvk.GroupVersion())
+		if err != nil {
+			return nil, err
+		}
+		return e.marshal(obj)
+	case c.splitMetadata:
+		obj := c.newFunc()
+		if err := c.Decode(o.Body(), obj); err != nil {
+			return nil, err
+		}
+		return e.partialOf(obj)
+	default:
+		c.decodes.Add(1)
+		return e.partial(o.Body())
+	}
+}
+
+// decodedCustom is decoded for objects of a CRD.
+func (e *Encoder) decodedCustom(o *cache.Object) ([]byte, error) {
+	c := e.codec
+	if e.projection == Full {
+		if e.media != JSON {
+			return nil, fmt.Errorf("%w: %s", errNotProtobuf, e.gvk)
+		}
+		obj, err := c.Internal(o, 0)
+		if err != nil {
+			return nil, err
+		}
+		return c.encode(obj)
+	}
+	if c.custom.converts && !c.custom.stores(o.Body()) {
+		obj, err := c.Internal(o, 0)
+		if err != nil {
+			return nil, err
+		}
+		return e.partialOf(obj)
+	}
+	raw, err := wire.MetadataJSON(o.Body())
+	if err != nil {
+		return nil, err
+	}
+	c.decodes.Add(1)
+	var metadata map[string]any
+	if err := utiljson.Unmarshal(raw, &metadata); err != nil {
+		return nil, fmt.Errorf("encoding: decode metadata: %w", err)
+	}
+	return e.partialOf(&unstructured.Unstructured{Object: map[string]any{"metadata": metadata}})
+}
+
+func (e *Encoder) marshal(obj runtime.Object) ([]byte, error) {
+	if e.media == Protobuf {
+		return marshalProtobuf(obj)
+	}
+	return marshalJSON(obj)
+}
+
+// partial makes the JSON item of PartialObjectMetadata; only ObjectMeta is decoded.
+func (e *Encoder) partial(body []byte) ([]byte, error) {
+	raw, err := wire.ObjectMetaProtobuf(body)
+	if err != nil {
+		return nil, err
+	}
+	var m metav1.ObjectMeta
+	if err := m.Unmarshal(raw); err != nil {
+		return nil, fmt.Errorf("encoding: decode metadata: %w", err)
+	}
+	return e.partialOf(&m)
+}
+
+// partialOf makes the item of PartialObjectMetadata of something with metadata.
+func (e *Encoder) partialOf(obj any) ([]byte, error) {
+	accessor, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, fmt.Errorf("encoding: %w", err)
+	}
+	partial, kind := meta.AsPartialObjectMetadata(accessor), partialKind(e.projection)
+	partial.Kind, partial.APIVersion = kind.Kind, kind.APIVersion
+	return e.marshal(partial)
+}

@@ -1,0 +1,109 @@
+package encoding
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry/wire"
+)
+
+// AppendEvent appends the frame of an event that shows o as it is. It keeps the item if
+// there is room: others may begin to watch the same objects.
+func (e *Encoder) AppendEvent(dst []byte, event string, o *cache.Object) ([]byte, error) {
+	return e.framed(dst, event, o, Source{e, parts}, o.Revision())
+}
+
+// AppendEventAt appends the frame of an event that shows o with revision in place of its
+// own, as a DELETED event does.
+func (e *Encoder) AppendEventAt(dst []byte, event string, o *cache.Object, revision int64) ([]byte, error) {
+	return e.framed(dst, event, o, e.Passing(), revision)
+}
+
+func (e *Encoder) framed(dst []byte, event string, o *cache.Object, from Source, revision int64) ([]byte, error) {
+	room := rooms.Get().(*[]byte)
+	defer giveBack(room)
+	item, grown, err := from.Next((*room)[:0], o)
+	*room = grown[:0]
+	if err != nil {
+		return dst, err
+	}
+	if item == nil {
+		item = grown
+	}
+	if revision != o.Revision() {
+		start := len(grown)
+		if grown, err = e.AppendRevision(grown, item, revision); err != nil {
+			return dst, err
+		}
+		item, *room = grown[start:], grown[:0]
+	}
+	if dst == nil {
+		dst = make([]byte, 0, e.FrameSize(event, item))
+	}
+	return e.AppendFrame(dst, event, item), nil
+}
+
+// AppendBookmark appends a BOOKMARK event: an empty object of the kind that says
+// nothing but revision, and whether the initial events have all been sent.
+func (e *Encoder) AppendBookmark(dst []byte, revision int64, initialEnd bool) ([]byte, error) {
+	item, err := e.bookmark(initialEnd)
+	if err != nil {
+		return dst, err
+	}
+	if item, err = e.AppendRevision(make([]byte, 0, len(item)+wire.MaxRevision), item, revision); err != nil {
+		return dst, err
+	}
+	return e.AppendFrame(dst, "BOOKMARK", item), nil
+}
+
+// bookmark returns the item of a bookmark of some revision, made once.
+func (e *Encoder) bookmark(initialEnd bool) ([]byte, error) {
+	i := 0
+	if initialEnd {
+		i = 1
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.bookmarks[i] == nil {
+		item, err := e.makeBookmark(initialEnd)
+		if err != nil {
+			return nil, err
+		}
+		e.bookmarks[i] = item
+	}
+	return e.bookmarks[i], nil
+}
+
+func (e *Encoder) makeBookmark(initialEnd bool) ([]byte, error) {
+	c := e.codec
+	obj, err := c.Bookmark(1, initialEnd)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case e.projection != Full:
+		return e.partialOf(obj)
+	case c.custom != nil:
+		return c.encode(obj)
+	}
+	out, err := c.toVersion(obj, e.gvk.GroupVersion())
+	if err != nil {
+		return nil, err
+	}
+	return e.marshal(out)
+}
+
+// AppendError appends an ERROR event that carries status.
+func (e *Encoder) AppendError(dst []byte, status *metav1.Status) ([]byte, error) {
+	kind := wire.Kind{APIVersion: "v1", Kind: "Status"}
+	bare := *status
+	bare.TypeMeta = metav1.TypeMeta{}
+	item, err := e.marshal(&bare)
+	if err != nil {
+		return dst, err
+	}
+	if e.media == Protobuf {
+		return wire.Protobuf(kind).AppendFrame(dst, "ERROR", item), nil
+	}
+	return wire.JSON(kind).AppendFrame(dst, "ERROR", item), nil
+}

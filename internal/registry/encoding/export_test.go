@@ -1,0 +1,54 @@
+package encoding
+
+import (
+	"context"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry/wire"
+)
+
+// Read decodes a stored value as upstream's storages give it to a reader.
+func (c *Codec) Read(value []byte, revision int64) (runtime.Object, error) {
+	obj := c.newFunc()
+	if err := c.DecodeStored(value, obj, revision); err != nil {
+		return nil, err
+	}
+	if c.decorate != nil {
+		c.decorate(obj)
+	}
+	return obj, nil
+}
+
+// DecodeUnknown is DecodeValue that knows no fingerprints.
+func (c *Codec) DecodeUnknown(rest string, value []byte, revision int64) *cache.Object {
+	known := c.fingerprints
+	defer func() { c.fingerprints = known }()
+	c.fingerprints = nil
+	return c.DecodeValue(context.Background(), rest, rest, value, revision)
+}
+
+// SkeletonLayout is the Layout of the resource's stored values after their magic
+// number, nil if they have no fingerprints.
+func (c *Codec) SkeletonLayout() *wire.Fields {
+	if c.fingerprints == nil {
+		return nil
+	}
+	return c.fingerprints.layout
+}
+
+// Fingerprints counts the values whose fingerprint was known, and those whose was not.
+func (c *Codec) Fingerprints() (hits, misses uint64) {
+	return c.fingerprints.hits.Load(), c.fingerprints.misses.Load()
+}
+
+// ItemAt returns o as an item with revision in place of its own, as a DELETED
+// event shows it. The bytes are shared only if the revisions are equal.
+func (e *Encoder) ItemAt(o *cache.Object, revision int64) ([]byte, error) {
+	item, err := e.Item(o)
+	if err != nil || revision == o.Revision() {
+		return item, err
+	}
+	return e.AppendRevision(make([]byte, 0, len(item)+20), item, revision)
+}

@@ -1,0 +1,123 @@
+package encoding
+
+import (
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry/wire"
+)
+
+// Ahead is how many items it pays to ask for at once before they are written.
+const Ahead = 32
+
+// Source gives the items of a list of objects. As many are kept as there is room for,
+// always the same: where there is not room for all, keeping one would drive out another
+// of the same list.
+type Source struct {
+	*Encoder
+	fit uint64 // which part of the objects is kept, of parts; 0 is none whatever the room
+}
+
+const parts = 1 << 16
+
+// Source returns the source of the items of objects.
+func (e *Encoder) Source(objects []*cache.Object) Source {
+	const encoded, canonical = 3, 2 // JSON is about half as large again
+	limit := e.codec.schema.Budget().Limit()
+	if e.Sliced() || limit <= 0 {
+		return Source{e, parts}
+	}
+	need := estimate(objects, e.canonicalSize) / canonical * encoded
+	if need <= limit {
+		return Source{e, parts}
+	}
+	return Source{e, max(1, uint64(float64(limit)/float64(need)*parts*7/8))}
+}
+
+// Passing returns a source that keeps nothing that was not kept before.
+func (e *Encoder) Passing() Source { return Source{e, 0} }
+
+// keeps reports whether the item of o is one of those to keep.
+func (s Source) keeps(o *cache.Object) bool {
+	// Revisions are as good as at random when multiplied (Knuth's way to hash).
+	return s.fit == parts || uint64(o.Revision())*0x9e3779b97f4a7c15>>48 < s.fit
+}
+
+// Kept returns the item of o if it costs nothing to make or was made before.
+func (s Source) Kept(o *cache.Object) ([]byte, bool) {
+	if s.Sliced() {
+		item, err := s.Encoder.Item(o)
+		return item, err == nil
+	}
+	if s.whole(o) {
+		return o.Body(), true
+	}
+	return o.Kept(cache.EncodingID(s.id))
+}
+
+// Item returns the item of o, shared bytes or some of the caller's own.
+func (s Source) Item(o *cache.Object) ([]byte, error) {
+	if s.keeps(o) {
+		return s.Encoder.Item(o)
+	}
+	if item, ok := s.Kept(o); ok || o.Err() != nil {
+		return item, o.Err()
+	}
+	s.refuse()
+	return s.encode(o)
+}
+
+// refuse counts an item that would be kept if there were room.
+func (s Source) refuse() {
+	if s.fit > 0 {
+		s.codec.schema.Refuse()
+	}
+}
+
+// Next returns the item of o as shared bytes, or appends it to dst and returns that, nil
+// then being shared.
+func (s Source) Next(dst []byte, o *cache.Object) (shared, grown []byte, err error) {
+	if o.Err() != nil {
+		return nil, dst, o.Err()
+	}
+	if item, ok := s.Kept(o); ok {
+		return item, dst, nil
+	}
+	if s.keeps(o) && s.admits(o) {
+		item, err := s.Encoder.Item(o)
+		return item, dst, err
+	}
+	s.refuse()
+	dst, err = s.append(dst, o)
+	return nil, dst, err
+}
+
+// admits reports whether the item of o would be kept.
+func (e *Encoder) admits(o *cache.Object) bool {
+	const encoded, canonical = 3, 2
+	return e.codec.schema.Budget().Admits(int64(e.canonicalSize(o)) / canonical * encoded)
+}
+
+// canonicalSize is the size of the canonical bytes that the item of o is made of.
+func (e *Encoder) canonicalSize(o *cache.Object) int {
+	if e.projection != Full && e.codec.custom == nil {
+		if part, err := wire.PartialProtobuf(o.Body()); err == nil {
+			return len(part)
+		}
+	}
+	return len(o.Body())
+}
+
+// BodyBytes estimates the size of the canonical encodings of objects.
+func BodyBytes(objects []*cache.Object) int64 {
+	return estimate(objects, func(o *cache.Object) int { return len(o.Body()) })
+}
+
+// estimate sums up the sizes of objects from those of a few.
+func estimate(objects []*cache.Object, size func(*cache.Object) int) int64 {
+	const samples = 64
+	sum, n, step := 0, 0, max(1, len(objects)/samples)
+	for i := 0; i < len(objects); i += step {
+		sum += size(objects[i])
+		n++
+	}
+	return int64(sum) * int64(len(objects)) / int64(max(1, n))
+}

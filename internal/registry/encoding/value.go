@@ -1,0 +1,140 @@
+package encoding
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry/wire"
+)
+
+// DecodeValue makes the cache's object of a stored value. key is the full key, rest
+// what identifies the object within the resource. Of a value that cannot be decrypted or
+// decoded it makes a corrupt object, which says why.
+func (c *Codec) DecodeValue(ctx context.Context, key, rest string, value []byte, revision int64) *cache.Object {
+	if rest == "" {
+		rest = "/" // the root itself: kube-apiserver reads it, and no object is there
+	}
+	data, _, err := c.Decrypt(ctx, key, value)
+	if err != nil {
+		err = storage.NewInternalError(fmt.Errorf("unable to transform key %q: %w", key, errors.Unwrap(err)))
+		return c.corrupt(rest, revision, len(value), err)
+	}
+	config := cache.ObjectConfig{Key: rest, Revision: revision, Stored: len(value)}
+	if c.fingerprints == nil {
+		err = c.complete(data, &config)
+	} else {
+		err = c.completeUnknown(data, &config)
+	}
+	if err != nil {
+		return c.corrupt(rest, revision, len(value), err)
+	}
+	return cache.NewObject(config, c.schema)
+}
+
+// corrupt makes an object that fails the reads which cover it and no others.
+func (c *Codec) corrupt(rest string, revision int64, stored int, err error) *cache.Object {
+	return cache.NewObject(cache.ObjectConfig{Key: rest, Revision: revision, Stored: stored, Err: err}, c.schema)
+}
+
+// completeUnknown is complete that decodes only data whose fingerprint is not known.
+func (c *Codec) completeUnknown(data []byte, config *cache.ObjectConfig) error {
+	v, ok := c.fingerprints.inspect(data)
+	if !ok {
+		return c.complete(data, config)
+	}
+	defer c.fingerprints.release(v)
+	if c.fingerprints.complete(v, config) {
+		return nil
+	}
+	if err := c.complete(data, config); err != nil {
+		return err
+	}
+	c.fingerprints.learn(v, config)
+	return nil
+}
+
+// complete fills in config, which has a key and a revision, from what data decodes to.
+// Selectable fields are those of the object before decoration, as upstream's watch
+// cache has them.
+func (c *Codec) complete(data []byte, config *cache.ObjectConfig) error {
+	obj := c.newFunc()
+	if err := c.DecodeStored(data, obj, config.Revision); err != nil {
+		return err
+	}
+	var err error
+	if config.Labels, config.Fields, err = c.attrs(obj); err != nil {
+		return err
+	}
+	if c.decorate != nil {
+		c.decorate(obj)
+	}
+	config.Body, err = c.encode(obj)
+	return err
+}
+
+// Foresee returns what the cache will hold of data that is about to be stored, but for
+// its revision and size. obj is what data decodes to. A config without a Body says that
+// this is not known, and that the cache has to decode the value itself.
+func (c *Codec) Foresee(rest string, data []byte, obj runtime.Object) cache.ObjectConfig {
+	if rest == "" {
+		return cache.ObjectConfig{}
+	}
+	attrs := c.attrs
+	if c.custom != nil {
+		// A custom resource is kept in the version that it is stored in. If that is not
+		// the version that was written, the cache has to convert.
+		if !c.custom.stores(data) || c.SetRevision(obj, 1) != nil { // to have a place for the real one
+			return cache.ObjectConfig{}
+		}
+		attrs = c.custom.attrs
+	}
+	config := cache.ObjectConfig{Key: rest}
+	var err error
+	if config.Labels, config.Fields, err = attrs(obj); err != nil {
+		return cache.ObjectConfig{}
+	}
+	if c.decorate != nil {
+		obj = obj.DeepCopyObject()
+		c.decorate(obj)
+	}
+	if config.Body, err = c.encode(obj); err != nil {
+		return cache.ObjectConfig{}
+	}
+	return config
+}
+
+// Written makes the cache's object of what [Codec.Foresee] returned, now that it is
+// stored at revision; nil if it cannot be made.
+func (c *Codec) Written(config cache.ObjectConfig, revision int64) *cache.Object {
+	if config.Body == nil {
+		return nil
+	}
+	body, err := c.appendRevision(make([]byte, 0, len(config.Body)+wire.MaxRevision), config.Body, revision)
+	if err != nil {
+		return nil
+	}
+	config.Body, config.Revision = body, revision
+	return cache.NewObject(config, c.schema)
+}
+
+// StoresAs reports whether data, about to be stored, is what o would be stored as.
+func (c *Codec) StoresAs(o *cache.Object, data []byte) bool {
+	raw, apiVersion, kind, ok := wire.Unenvelope(data)
+	if ok && apiVersion == c.canonical.GroupVersion().String() && kind == c.canonical.Kind {
+		body := o.Body()
+		plain, err := wire.AppendRevisionProtobuf(make([]byte, 0, len(body)), body, 0)
+		return err == nil && bytes.Equal(raw, plain)
+	}
+	obj := c.newFunc()
+	if err := c.Decode(o.Body(), obj); err != nil {
+		return false
+	}
+	before, err := c.EncodeStored(obj)
+	return err == nil && bytes.Equal(data, before)
+}

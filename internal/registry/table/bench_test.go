@@ -1,0 +1,82 @@
+package table_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/internal/registry/wire"
+)
+
+func benchView(b *testing.B) (*registry.View, [][]byte) {
+	server := registrytest.New(b, nil)
+	v := server.Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "").View
+	var values [][]byte
+	for i := range 1000 {
+		value := wire.Protobuf(wire.Kind{APIVersion: "v1", Kind: "Pod"})
+		raw, err := registrytest.Pod(i).Marshal()
+		if err != nil {
+			b.Fatal(err)
+		}
+		values = append(values, value.AppendObject(nil, raw))
+	}
+	return v, values
+}
+
+// BenchmarkTable writes a table of 1,000 pods: rows that are made, rows that were,
+// and rows that cannot be kept.
+func BenchmarkTable(b *testing.B) {
+	v, values := benchView(b)
+	var objects []*cache.Object
+	ingest := func() {
+		objects = objects[:0]
+		for i, value := range values {
+			objects = append(objects, registrytest.Object(v.Resource, fmt.Sprintf("default/web-%06d", i), value, int64(i+5)))
+		}
+	}
+	var dst []byte
+	table := func(b *testing.B) {
+		rows, err := v.Rows(b.Context(), objects, wire.ListMeta{Revision: 99}, &metav1.TableOptions{}, metav1.SchemeGroupVersion)
+		if err != nil {
+			b.Fatal(err)
+		}
+		dst = dst[:0]
+		if err := rows.Write(func(p []byte) { dst = append(dst, p...) }); err != nil {
+			b.Fatal(err)
+		}
+		b.SetBytes(int64(len(dst)))
+	}
+	b.Run("first", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			ingest()
+			table(b)
+		}
+	})
+	b.Run("again", func(b *testing.B) {
+		ingest()
+		b.ReportAllocs()
+		for b.Loop() {
+			table(b)
+		}
+	})
+	b.Run("printed", func(b *testing.B) {
+		ingest()
+		b.ReportAllocs()
+		for b.Loop() {
+			table, err := v.Table(b.Context(), objects, wire.ListMeta{Revision: 99}, &metav1.TableOptions{}, metav1.SchemeGroupVersion)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if dst, err = json.Marshal(table); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,113 @@
+package table
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/apiserver/pkg/storage"
+)
+
+// A row is what a printer says of one object, kept in the cache as bytes:
+//
+//	flags, length of the text, text, ages
+//
+// The text is the row in JSON up to its object, but for the ages: what cells say of
+// the time since something happened. Each age follows as its distance in the text
+// from the one before, and the seconds and nanoseconds of what it is counted from.
+//
+// Printers know the time and no other clock can be given to them. What in a cell
+// depends on it is found by printing the object with all its times moved: cells that
+// stay the same hold no age. A cell that does not is kept if it is an age with
+// something constant around it, counted from a time of the object that is told from
+// all others. A row with any other cell is volatile, and printed for each reader.
+const (
+	rowVolatile = 1 << iota // there is no text
+	rowMetadata             // the object shows its metadata even where none is asked for
+)
+
+func rowFlags(obj runtime.Object) (byte, error) {
+	initialEnd, err := storage.HasInitialEventsEndBookmarkAnnotation(obj)
+	if initialEnd {
+		return rowMetadata, err
+	}
+	return 0, err
+}
+
+// appendRow appends the text of a row that is not volatile, as it reads at now.
+func appendRow(dst, row []byte, now time.Time) []byte {
+	length, n := binary.Uvarint(row[1:])
+	text, ages := row[1+n:1+n+int(length)], row[1+n+int(length):]
+	for len(ages) > 0 {
+		distance, n := binary.Uvarint(ages)
+		seconds, m := binary.Varint(ages[n:])
+		nanos, l := binary.Uvarint(ages[n+m:])
+		ages = ages[n+m+l:]
+		dst = append(dst, text[:distance]...)
+		text = text[distance:]
+		dst = appendAge(dst, now.Sub(time.Unix(seconds, int64(nanos))))
+	}
+	return append(dst, text...)
+}
+
+// appendAge appends an age as it stands in a string in JSON.
+func appendAge(dst []byte, age time.Duration) []byte {
+	text := duration.HumanDuration(age)
+	if text[0] == '<' {
+		return append(dst, `\u003cinvalid\u003e`...)
+	}
+	return append(dst, text...)
+}
+
+// appendText appends a row in JSON up to its object. cell appends the i-th cell.
+func appendText(dst []byte, row metav1.TableRow, cell func(dst []byte, i int) ([]byte, error)) ([]byte, error) {
+	dst = append(dst, `{"cells":`...)
+	if row.Cells == nil {
+		dst = append(dst, "null"...)
+	} else {
+		dst = append(dst, '[')
+		for i := range row.Cells {
+			if i > 0 {
+				dst = append(dst, ',')
+			}
+			var err error
+			if dst, err = cell(dst, i); err != nil {
+				return dst, err
+			}
+		}
+		dst = append(dst, ']')
+	}
+	if len(row.Conditions) > 0 {
+		conditions, err := marshalJSON(row.Conditions)
+		if err != nil {
+			return dst, err
+		}
+		dst = append(append(dst, `,"conditions":`...), conditions...)
+	}
+	return append(dst, `,"object":`...), nil
+}
+
+func joinRow(flags byte, text, ages []byte) []byte {
+	row := make([]byte, 0, 1+binary.MaxVarintLen32+len(text)+len(ages))
+	row = binary.AppendUvarint(append(row, flags), uint64(len(text)))
+	return append(append(row, text...), ages...)
+}
+
+// appendString appends what stands between the quotes of s in JSON.
+func appendString(dst []byte, s string) []byte {
+	quoted, _ := json.Marshal(s) // strings always marshal
+	return append(dst, quoted[1:len(quoted)-1]...)
+}
+
+// marshalJSON writes obj as encoding/json does.
+func marshalJSON(obj any) ([]byte, error) {
+	data, err := json.Marshal(obj)
+	if err != nil {
+		return nil, fmt.Errorf("table: %w", err)
+	}
+	return data, nil
+}
