@@ -1,12 +1,14 @@
 package auth
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
 	"slices"
 	"time"
 
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/request/anonymous"
@@ -134,16 +136,16 @@ func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config) (fu
 	if err != nil {
 		return nil, err
 	}
-	tokens := config
-	tokens.RequestHeaderConfig, tokens.ClientCAContentProvider = nil, nil
-	tokens.Anonymous = apiserver.AnonymousAuthConfig{}
-	// What is remembered of tokens is put in front: revocation looks past it.
-	tokens.TokenSuccessCacheTTL, tokens.TokenFailureCacheTTL = 0, 0
-	fresh, update, _, _, err := tokens.New(ctx)
+	here, others := byTokens(config)
+	near, _, _, _, err := here.New(ctx)
 	if err != nil {
 		return nil, err
 	}
-	token := remembering(fresh, config.TokenSuccessCacheTTL, config.TokenFailureCacheTTL)
+	away, update, _, _, err := others.New(ctx)
+	if err != nil {
+		return nil, err
+	}
+	token := remembering(successive(near, away), config.TokenSuccessCacheTTL, config.TokenFailureCacheTTL)
 	var all []authenticator.Request
 	if proxy != nil {
 		all = append(all, proxy)
@@ -161,8 +163,10 @@ func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config) (fu
 		a.Authenticator = union.New(all...)
 	}
 	a.again = &again{
-		trusted: nonNil(proxy, certificate), token: fresh, issuers: config.ServiceAccountIssuers,
-		remote: config.WebhookTokenAuthnConfigFile != "",
+		trusted: nonNil(proxy, certificate), near: near, away: away, issuers: config.ServiceAccountIssuers,
+	}
+	if jwt := config.AuthenticationConfig; config.WebhookTokenAuthnConfigFile == "" && config.AuthenticationConfigData == "" && (jwt == nil || len(jwt.JWT) == 0) {
+		a.again.away = nil // nobody, ever
 	}
 	if config.Anonymous.Enabled {
 		a.again.anonymous = anonymous.NewAuthenticator(config.Anonymous.Conditions)
@@ -170,6 +174,42 @@ func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config) (fu
 		a.AnonymousByPath = len(config.Anonymous.Conditions) > 0
 	}
 	return update, nil
+}
+
+// byTokens splits what config says of tokens: here is by what there is here, others is by
+// what others say, of whom upstream asks later. What is remembered of tokens is put in
+// front: revocation looks past it.
+func byTokens(config kubeauthenticator.Config) (here, others kubeauthenticator.Config) {
+	config.RequestHeaderConfig, config.ClientCAContentProvider = nil, nil
+	config.Anonymous = apiserver.AnonymousAuthConfig{}
+	config.TokenSuccessCacheTTL, config.TokenFailureCacheTTL = 0, 0
+	here, others = config, config
+	here.AuthenticationConfig, here.WebhookTokenAuthnConfigFile = nil, ""
+	others.TokenAuthFile, others.ServiceAccountPublicKeysGetter, others.BootstrapToken = "", nil, false
+	return here, others
+}
+
+// successive asks near and then away, as upstream asks all of them at once. Each may be nil.
+func successive(near, away authenticator.Request) authenticator.Request {
+	if near == nil || away == nil {
+		return cmp.Or(near, away)
+	}
+	return authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+		resp, ok, err := near.AuthenticateRequest(req)
+		if err == nil && ok {
+			return resp, true, nil
+		}
+		resp, ok, other := away.AuthenticateRequest(req)
+		switch {
+		case other == nil && ok:
+			return resp, true, nil
+		case other == nil || other.Error() == refusedToken:
+			return nil, false, err
+		case err == nil || err.Error() == refusedToken:
+			return nil, false, other
+		}
+		return nil, false, utilerrors.NewAggregate([]error{err, other})
+	})
 }
 
 func nonNil(all ...authenticator.Request) []authenticator.Request {

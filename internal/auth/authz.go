@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"slices"
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -59,6 +60,7 @@ type link struct {
 // links are a chain at one time. They are immutable.
 type links struct {
 	all, door authorizer.Authorizer
+	near      authorizer.Authorizer // as door, up to the first webhook
 	rules     authorizer.RuleResolver
 	remote    bool // there are webhooks
 }
@@ -79,6 +81,23 @@ type gate struct{ *chain }
 // Authorize implements authorizer.Authorizer.
 func (g gate) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	return g.current.Load().door.Authorize(ctx, a)
+}
+
+// nearGate decides as its chain's gate does where no webhook is asked, and fails with
+// ErrOthers elsewhere.
+type nearGate struct{ *chain }
+
+// Authorize implements authorizer.Authorizer.
+func (g nearGate) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	return g.current.Load().near.Authorize(ctx, a)
+}
+
+// others stands for a webhook that is not asked.
+type others struct{}
+
+// Authorize implements authorizer.Authorizer.
+func (others) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+	return authorizer.DecisionNoOpinion, "", ErrOthers
 }
 
 func (a *Auth) loadAuthorizer(ctx context.Context, c Config) error {
@@ -173,6 +192,7 @@ func (c *chain) rbac(configured authzapi.AuthorizerConfiguration) (link, error) 
 func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfiguration) (*links, error) {
 	super := authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)
 	all, door := []authorizer.Authorizer{super}, []authorizer.Authorizer{super}
+	near := slices.Clone(all)
 	var rules []authorizer.RuleResolver
 	remote := false
 	for _, configured := range config.Authorizers {
@@ -180,6 +200,9 @@ func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfigur
 		switch {
 		case configured.Type == authzapi.TypeWebhook:
 			var err error
+			if !remote {
+				near = append(near, others{})
+			}
 			remote = true
 			if next, err = c.webhook(ctx, configured); err != nil {
 				return nil, err
@@ -187,9 +210,12 @@ func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfigur
 		case !ok:
 			return nil, fmt.Errorf("authorizer type %s is not allowed if it was not enabled at initial server startup", configured.Type)
 		}
+		if !remote {
+			near = append(near, next.door)
+		}
 		all, door, rules = append(all, next.asks), append(door, next.door), append(rules, next.rules)
 	}
-	return &links{all: union.New(all...), door: union.New(door...), rules: union.NewRuleResolvers(rules...), remote: remote}, nil
+	return &links{all: union.New(all...), door: union.New(door...), near: union.New(near...), rules: union.NewRuleResolvers(rules...), remote: remote}, nil
 }
 
 // webhook makes one by upstream's constructor of chains, which puts the super-user's

@@ -22,7 +22,8 @@ const bootstrapTimeout = 10 * time.Second
 func (b bootstrapSecrets) Get(name string) (*corev1.Secret, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), bootstrapTimeout)
 	defer cancel()
-	return b.client.Secrets(metav1.NamespaceSystem).Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
+	secret, err := b.client.Secrets(metav1.NamespaceSystem).Get(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
+	return lookedUp(ctx, secret, err)
 }
 
 // List implements listers.SecretNamespaceLister, which nobody needs of it.

@@ -3,6 +3,7 @@ package auth_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -15,9 +16,13 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/client-go/kubernetes/fake"
+	k8stesting "k8s.io/client-go/testing"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 	"sigs.k8s.io/yaml"
@@ -371,5 +376,81 @@ func TestRefusedAuthentication(t *testing.T) {
 				t.Errorf("error %v, want %q in it", err, test.want)
 			}
 		})
+	}
+}
+
+// TestTokensOutliveOutages: who hangs on an object that is gone is refused; who hangs on
+// one that cannot be read at the moment is not, whatever upstream makes of that.
+func TestTokensOutliveOutages(t *testing.T) {
+	c := config(t, newAuthority(t))
+	c.Authentication.BootstrapToken.Enable = true
+	var failing atomic.Pointer[error]
+	client := fake.NewClientset(robot(), pod())
+	client.PrependReactor("get", "*", func(k8stesting.Action) (bool, runtime.Object, error) {
+		if err := failing.Load(); err != nil {
+			return true, nil, *err
+		}
+		return false, nil, nil
+	})
+	c.Client = client
+	a := load(t, c)
+	again := a.Revocation().Again
+	busy := error(apierrors.NewTooManyRequests("the cache loads", 1))
+	gone := error(apierrors.NewNotFound(corev1.Resource("pods"), "arm"))
+	for name, token := range map[string]string{
+		"service account": token(t, a, "", issuer, 600), "pod": token(t, a, "p1", issuer, 600), "bootstrap token": "abcdef.0123456789abcdef",
+	} {
+		for _, test := range []struct {
+			why   *error
+			known bool
+		}{{&busy, false}, {&gone, true}} {
+			failing.Store(test.why)
+			if resp, ok, err := again.AuthenticateRequest(request(t, token, nil)); ok || (err == nil) != test.known {
+				t.Errorf("%s while %v: %v, %v", name, *test.why, resp, err)
+			}
+		}
+	}
+	failing.Store(nil)
+	if _, ok, err := again.AuthenticateRequest(request(t, token(t, a, "p1", issuer, 600), nil)); !ok || err != nil {
+		t.Errorf("at last: %v, %v", ok, err)
+	}
+}
+
+// TestNearAsksNobody: what is known here is told without asking others, who are asked about
+// the rest.
+func TestNearAsksNobody(t *testing.T) {
+	var asked atomic.Int32
+	url, ca := serveTLS(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		http.Error(w, "down", http.StatusInternalServerError)
+	}))
+	authority := newAuthority(t)
+	c := rbacConfig(t, []string{"RBAC", "Webhook"})
+	full := config(t, authority)
+	c.Authentication, c.Signing, c.Client = full.Authentication, full.Signing, full.Client
+	c.Authentication.WebHook.ConfigFile, c.Authentication.WebHook.Version = kubeconfig(t, url, ca), "v1"
+	c.Authorization.WebhookConfigFile, c.Authorization.WebhookVersion = kubeconfig(t, url, ca), "v1"
+	a := load(t, c)
+	r := a.Revocation()
+	for name, req := range map[string]*http.Request{
+		"service account": request(t, token(t, a, "", issuer, 600), nil),
+		"token file":      request(t, "s3cret", nil),
+		"certificate":     request(t, "", authority.client(t, "bob")),
+	} {
+		if _, ok, err := r.Near.AuthenticateRequest(req); !ok || err != nil {
+			t.Errorf("%s: %v, %v", name, ok, err)
+		}
+	}
+	if _, ok, err := r.Near.AuthenticateRequest(request(t, "opaque", nil)); ok || !errors.Is(err, auth.ErrOthers) {
+		t.Errorf("a token that is not known here: %v, %v", ok, err)
+	}
+	if decision, _, err := r.Gate.Authorize(t.Context(), pods("reader")); decision != authorizer.DecisionAllow || err != nil {
+		t.Errorf("what RBAC allows: %v, %v", decision, err)
+	}
+	if decision, _, err := r.Gate.Authorize(t.Context(), pods("wendy")); decision == authorizer.DecisionAllow || !errors.Is(err, auth.ErrOthers) {
+		t.Errorf("what RBAC says nothing of: %v, %v", decision, err)
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("webhooks were asked %d times", n)
 	}
 }

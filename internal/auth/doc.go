@@ -23,7 +23,8 @@
 // [Auth.Revocation] is what decisions hang on, for who serves somebody for longer than a
 // request takes. It authenticates once more, past what is remembered of tokens, and says
 // when to do so. It tells a refusal from an answer that could not be had: webhooks that are
-// down take nobody's right.
+// down, providers that are not reached and caches that load take nobody's right. What can
+// be told without asking others it tells apart, so that nobody has to wait for them.
 //
 // [LoadAudit] does the same for audit, which is kube-apiserver's own too: the policy and
 // what writes the records. The front door makes them.

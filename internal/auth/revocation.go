@@ -1,14 +1,19 @@
 package auth
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
@@ -19,6 +24,10 @@ type Revocation struct {
 	// remembered of tokens. An error says that it cannot be told at the moment. It may
 	// change the request's header.
 	Again authenticator.Request
+	// Near does so without asking anybody else, and Gate authorizes so: where others have
+	// a say they fail with [ErrOthers]. If they are nil, nobody else has.
+	Near authenticator.Request
+	Gate authorizer.Authorizer
 	// Ties says when to ask Again about a request that was accepted.
 	Ties func(*http.Request) Ties
 	// Generation changes when Again is to be asked about all requests.
@@ -49,10 +58,13 @@ type ObjectName struct {
 	Namespace, Name string
 }
 
+// ErrOthers says that others have to be asked, who may take their time.
+var ErrOthers = errors.New("auth: others are to be asked")
+
 // Revocation returns what a's decisions hang on.
 func (a *Auth) Revocation() *Revocation {
 	return &Revocation{
-		Again: a.again, Ties: a.again.ties, Generation: a.Generation,
+		Again: a.again, Near: nearby{a.again}, Gate: nearGate{a.chain}, Ties: a.again.ties, Generation: a.Generation,
 		Authority: a.chain.authority, Remote: a.chain.remote,
 	}
 }
@@ -61,14 +73,31 @@ func (a *Auth) Revocation() *Revocation {
 // tells a refusal from an answer that could not be had. It is immutable.
 type again struct {
 	trusted   []authenticator.Request // front proxies and certificates
-	token     authenticator.Request   // may be nil
+	near      authenticator.Request   // by tokens that are known here; may be nil
+	away      authenticator.Request   // by tokens that others are asked about; may be nil
 	anonymous authenticator.Request   // nil: nobody is
 	issuers   []string                // of service accounts
-	remote    bool                    // a webhook may be asked about tokens
+}
+
+// nearby authenticates so without asking others.
+type nearby struct{ *again }
+
+// AuthenticateRequest implements authenticator.Request.
+func (n nearby) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	return n.authenticate(req, authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
+		return nil, false, ErrOthers
+	}))
 }
 
 // AuthenticateRequest implements authenticator.Request.
 func (a *again) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	return a.authenticate(req, a.away)
+}
+
+// authenticate asks away, if there is somebody to ask, about tokens that are not known here.
+func (a *again) authenticate(req *http.Request, away authenticator.Request) (*authenticator.Response, bool, error) {
+	token, untold := bearer(req), new(atomic.Bool)
+	req = req.WithContext(context.WithValue(req.Context(), untoldKey{}, untold))
 	refused := false
 	for _, trusted := range a.trusted {
 		resp, ok, err := trusted.AuthenticateRequest(req)
@@ -77,13 +106,22 @@ func (a *again) AuthenticateRequest(req *http.Request) (*authenticator.Response,
 		}
 		refused = refused || err != nil
 	}
-	if a.token != nil {
-		mine := a.claims(bearer(req)).local(a.issuers)
-		resp, ok, err := a.token.AuthenticateRequest(req)
+	if a.near != nil {
+		resp, ok, err := a.near.AuthenticateRequest(req)
 		switch {
 		case err == nil && ok:
 			return resp, true, nil
-		case err != nil && err.Error() != refusedToken && (a.remote && !mine || req.Context().Err() != nil):
+		case err != nil && (untold.Load() || errors.Is(err, errUntold)):
+			return nil, false, err
+		}
+		refused = refused || err != nil
+	}
+	if a.away != nil && token != "" {
+		resp, ok, err := away.AuthenticateRequest(req)
+		switch {
+		case err == nil && ok:
+			return resp, true, nil
+		case err != nil && !a.refuses(req.Context(), err, token):
 			return nil, false, err
 		}
 		refused = refused || err != nil
@@ -94,9 +132,60 @@ func (a *again) AuthenticateRequest(req *http.Request) (*authenticator.Response,
 	return a.anonymous.AuthenticateRequest(req)
 }
 
+// refuses reports whether err, which came of asking others about a token, is a refusal:
+// else somebody did not answer. A token that is issued here was refused already.
+func (a *again) refuses(ctx context.Context, err error, token string) bool {
+	text := err.Error()
+	switch {
+	case errors.Is(err, ErrOthers):
+		return false
+	case text == refusedToken:
+		return true
+	case ctx.Err() != nil:
+		return false
+	case a.claims(token).local(a.issuers):
+		return true
+	}
+	// A webhook refuses without an error: this is of a provider of tokens, and its last word
+	// unless the provider could not be reached. Two errors at once begin otherwise.
+	return strings.HasPrefix(text, "oidc: ") && !slices.ContainsFunc(silentProvider, func(part string) bool { return strings.Contains(text, part) })
+}
+
 // refusedToken is what upstream says of a token that everybody who was asked has refused:
-// apiserver pkg/authentication/request/bearertoken and websocket. Else somebody did not answer.
+// apiserver pkg/authentication/request/bearertoken and websocket.
 const refusedToken = "invalid bearer token"
+
+// silentProvider is what upstream says of a token where its provider could not be asked:
+// apiserver plugin/pkg/authenticator/token/oidc, and go-oidc below it.
+var silentProvider = []string{"oidc: authenticator not initialized", "fetching keys", "oidc: could not expand distributed claims"}
+
+// errUntold says that something that a credential hangs on could not be looked up.
+var errUntold = errors.New("auth: it cannot be told now")
+
+// untoldError is errUntold beside the reason, whose text it has.
+type untoldError struct{ error }
+
+// Is lets errors.Is find errUntold.
+func (untoldError) Is(target error) bool { return target == errUntold }
+
+// Unwrap returns the reason.
+func (e untoldError) Unwrap() error { return e.error }
+
+// untoldKey is where a context has an *atomic.Bool, for what is looked up by code that does
+// not hand errors on.
+type untoldKey struct{}
+
+// lookedUp passes on what came of looking for an object. That there is none tells something;
+// any other error does not.
+func lookedUp[T any](ctx context.Context, object T, err error) (T, error) {
+	if err == nil || apierrors.IsNotFound(err) {
+		return object, err
+	}
+	if untold, ok := ctx.Value(untoldKey{}).(*atomic.Bool); ok {
+		untold.Store(true)
+	}
+	return object, untoldError{err}
+}
 
 // ties implements Revocation.Ties.
 func (a *again) ties(req *http.Request) Ties {

@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 )
@@ -73,7 +76,16 @@ func TestAgainTellsRefusalsFromSilence(t *testing.T) {
 			return &authenticator.Response{User: &user.DefaultInfo{Name: "x"}}, ok, err
 		})
 	}
-	down := errors.New("connection refused")
+	// invalidated says what upstream says where an object was looked up with an error.
+	invalidated := func(cause error) authenticator.Request {
+		return authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+			_, _ = lookedUp(req.Context(), 0, cause)
+			return nil, false, errors.New("service account token has been invalidated")
+		})
+	}
+	unknown := errors.New(refusedToken)
+	down, gone := errors.New("connection refused"), apierrors.NewNotFound(schema.GroupResource{}, "x")
+	_, unread := lookedUp(t.Context(), 0, down)
 	local := http.Header{"Authorization": {"Bearer " + webToken(`{"iss":"https://here"}`)}}
 	other := http.Header{"Authorization": {"Bearer opaque"}}
 	for name, c := range map[string]struct {
@@ -81,21 +93,39 @@ func TestAgainTellsRefusalsFromSilence(t *testing.T) {
 		header  http.Header
 		ok      bool
 		unknown bool
+		others  bool // who asks nobody else cannot tell
 	}{
-		"accepted":                   {again: again{token: says(true, nil)}, header: other, ok: true},
-		"refused":                    {again: again{token: says(false, nil)}, header: other},
-		"refused by all":             {again: again{token: says(false, errors.New(refusedToken)), remote: true}, header: other},
-		"webhook is down":            {again: again{token: says(false, down), remote: true}, header: other, unknown: true},
-		"own token, webhook is down": {again: again{token: says(false, down), remote: true}, header: local},
-		"certificate":                {again: again{trusted: []authenticator.Request{says(true, nil)}}, ok: true},
+		"accepted":                   {again: again{near: says(true, nil), away: says(false, down)}, header: other, ok: true},
+		"accepted elsewhere":         {again: again{near: says(false, unknown), away: says(true, nil)}, header: other, ok: true, others: true},
+		"refused":                    {again: again{near: says(false, nil)}, header: other},
+		"refused by all":             {again: again{near: says(false, unknown), away: says(false, unknown)}, header: other, others: true},
+		"webhook is down":            {again: again{away: says(false, down)}, header: other, unknown: true, others: true},
+		"own token, webhook is down": {again: again{near: says(false, unknown), away: says(false, down)}, header: local, others: true},
+		"own token, all are asked":   {again: again{near: says(false, errors.New("token has expired")), away: says(false, unknown)}, header: local, others: true},
+		"object is gone":             {again: again{near: invalidated(gone)}, header: local},
+		"object cannot be read":      {again: again{near: invalidated(down)}, header: local, unknown: true},
+		"and webhook refuses":        {again: again{near: invalidated(down), away: says(false, unknown)}, header: local, unknown: true},
+		"secret cannot be read":      {again: again{near: says(false, utilerrors.NewAggregate([]error{unread}))}, header: other, unknown: true},
+		"provider refuses":           {again: again{away: says(false, errors.New("oidc: verify token: oidc: token is expired"))}, header: other, others: true},
+		"provider is unreachable":    {again: again{away: says(false, errors.New("oidc: verify token: failed to verify signature: fetching keys oidc: get keys failed"))}, header: other, unknown: true, others: true},
+		"provider was never reached": {again: again{away: says(false, errors.New("oidc: authenticator not initialized"))}, header: other, unknown: true, others: true},
+		"one refuses, one is down":   {again: again{away: says(false, utilerrors.NewAggregate([]error{errors.New("oidc: parse claims"), down}))}, header: other, unknown: true, others: true},
+		"certificate":                {again: again{trusted: []authenticator.Request{says(true, nil)}, away: says(false, down)}, ok: true},
 		"bad certificate":            {again: again{trusted: []authenticator.Request{says(false, down)}, anonymous: says(true, nil)}},
-		"certificate made good":      {again: again{trusted: []authenticator.Request{says(false, down)}, token: says(true, nil)}, header: other, ok: true},
-		"anonymous":                  {again: again{token: says(false, nil), anonymous: says(true, nil)}, ok: true},
+		"certificate made good":      {again: again{trusted: []authenticator.Request{says(false, down)}, near: says(true, nil)}, header: other, ok: true},
+		"anonymous":                  {again: again{near: says(false, nil), away: says(false, nil), anonymous: says(true, nil)}, ok: true},
 	} {
 		c.again.issuers = []string{"https://here"}
 		_, ok, err := c.again.AuthenticateRequest(&http.Request{Header: c.header})
 		if ok != c.ok || (err != nil) != c.unknown {
 			t.Errorf("%s: %v, %v", name, ok, err)
+		}
+		_, ok, err = nearby{&c.again}.AuthenticateRequest(&http.Request{Header: c.header})
+		switch {
+		case c.others && !errors.Is(err, ErrOthers):
+			t.Errorf("%s: nobody else is asked: %v, %v", name, ok, err)
+		case !c.others && (ok != c.ok || (err != nil) != c.unknown || errors.Is(err, ErrOthers)):
+			t.Errorf("%s: nobody else has to be asked: %v, %v", name, ok, err)
 		}
 	}
 }

@@ -156,7 +156,7 @@ func (g getter) GetNode(ctx context.Context, name string) (*corev1.Node, error) 
 func lookup[T any](ctx context.Context, name string, get func(context.Context, string, metav1.GetOptions) (T, error)) (T, error) {
 	object, err := get(ctx, name, metav1.GetOptions{ResourceVersion: "0"})
 	if apierrors.IsNotFound(err) {
-		return get(ctx, name, metav1.GetOptions{})
+		object, err = get(ctx, name, metav1.GetOptions{})
 	}
-	return object, err
+	return lookedUp(ctx, object, err)
 }
