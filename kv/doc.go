@@ -76,7 +76,8 @@
 // stream of its own, so that no other watch can hold back its progress.
 //
 // A disk that stalls holds up writes, and reads of what only the database knows; all
-// end at their contexts' deadlines, and Revision is not held up.
+// end at their contexts' deadlines, and Revision is not held up. Reads that were given up
+// go on until the disk lets them; only so many are begun, and others wait for a place.
 //
 // Nobody needs to look after the database. When it reaches its quota, etcd refuses
 // writes with its own error; then old revisions are given up, the room is given to the
@@ -115,8 +116,9 @@
 // Etcd: revisions.mu, leases.mu, history.mu, watches.mu, watch.mu, members.mu and direct.mu are
 // leaves; watch.mu is held while a request is sent, direct.mu until one is answered.
 // Tail: Tail.mu > Subscription.mu, both leaves towards the outside; neither is
-// held across a call to the Store but Replacements, which does not block. Goroutines are started by Run alone (and one
-// per Watch, which ends with the watch); Run waits for all of them.
+// held across a call to the Store but Replacements, which does not block. Goroutines are
+// started by Run alone, but one per Watch, which ends with the watch, and one per read of
+// an embedded server; Run waits for all of them.
 //
 // # Bytes
 //

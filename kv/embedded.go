@@ -91,7 +91,7 @@ func openEmbedded(ctx context.Context, cfg EmbeddedConfig, e *Etcd) (*session, e
 		return nil, err
 	}
 	client := v3client.New(server.Server)
-	own := &ownKV{KVClient: adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server.Server)), history: &e.history}
+	own := newOwnKV(adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server.Server)), &e.history)
 	client.KV = clientv3.NewKVFromKVClient(own, client)
 	e.history.learn(&etcdserverpb.ResponseHeader{
 		ClusterId: uint64(server.Server.Cluster().ID()), RaftTerm: server.Server.Term(), Revision: server.Server.KV().Rev(),
@@ -104,9 +104,9 @@ func openEmbedded(ctx context.Context, cfg EmbeddedConfig, e *Etcd) (*session, e
 		size:   func(context.Context) (int64, error) { return server.Server.Backend().Size(), nil },
 		failed: server.Err(),
 		close: func() {
+			own.close() // first: no read may meet a database that is closed
 			client.Close()
 			server.Close()
-			own.reads.Wait()
 			lock.Close()
 		},
 	}, nil

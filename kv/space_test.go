@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -170,5 +172,68 @@ func TestEmbeddedStalledDatabase(t *testing.T) {
 	release()
 	if item, found, _, err := store.Get(ctx, "/registry/a"); err != nil || !found || item.Revision != written {
 		t.Errorf("after the stall: %+v, %v, %v", item, found, err)
+	}
+}
+
+// TestStalledReadsAreBounded has many readers give up on a database that stalls: what
+// they leave behind does not grow with their number, and ends with the stall.
+func TestStalledReadsAreBounded(t *testing.T) {
+	store := openEmbedded(t, kv.EmbeddedConfig{QuotaBytes: 16 << 20})
+	put(t, store, "/registry/a", "1")
+	release := store.StallDatabase(t)
+	defer release()
+	before := runtime.NumGoroutine()
+	for range 8 {
+		var readers sync.WaitGroup
+		for range 200 {
+			readers.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+				defer cancel()
+				if _, _, _, err := store.Get(ctx, "/registry/a"); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("Get: %v", err)
+				}
+			})
+		}
+		readers.Wait()
+	}
+	if left := runtime.NumGoroutine() - before; left > 400 {
+		t.Errorf("1600 readers left %d goroutines behind", left)
+	}
+	release()
+	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
+	defer cancel()
+	if _, found, _, err := store.Get(ctx, "/registry/a"); err != nil || !found {
+		t.Errorf("after the stall: %v, %v", found, err)
+	}
+}
+
+// TestEmbeddedClosesWhileRead closes a store that is read all the time: each reader is
+// told of it.
+func TestEmbeddedClosesWhileRead(t *testing.T) {
+	for range 5 {
+		store := openEmbedded(t, kv.EmbeddedConfig{})
+		put(t, store, "/registry/a", "1")
+		var readers sync.WaitGroup
+		reading := make(chan struct{}, 1)
+		for range 20 {
+			readers.Go(func() {
+				for {
+					_, _, _, err := store.Get(t.Context(), "/registry/a")
+					if err != nil {
+						if !errors.Is(err, kv.ErrClosed) {
+							t.Errorf("Get: %v", err)
+						}
+						return
+					}
+					select {
+					case reading <- struct{}{}:
+					default:
+					}
+				}
+			})
+		}
+		<-reading
+		store.Close()
+		readers.Wait()
 	}
 }
