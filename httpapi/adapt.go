@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 
+	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/internal/registry"
 )
 
@@ -22,7 +23,7 @@ const maxBuffered = 4 << 20
 // serveHTTP serves the request by a net/http handler. The handler runs on its own
 // goroutine with copies of everything, so that it may outlive its deadline and even
 // the connection: shutdown waits for it.
-func (x *exchange) serveHTTP(h http.Handler) {
+func (x *chain) serveHTTP(h http.Handler) {
 	if x.LongRunning() {
 		x.serveStream(h)
 		return
@@ -32,14 +33,14 @@ func (x *exchange) serveHTTP(h http.Handler) {
 
 // serveHandler is serveHTTP. If prompt, what the handler flushes leaves at once, and it
 // sees the headers that are set already.
-func (x *exchange) serveHandler(h http.Handler, prompt bool) {
-	ctx, cancel := context.WithDeadline(x.trail.context(x.s.base), x.deadline)
-	req := x.http().WithContext(handlerContext(ctx, x.RequestInfo(), x.user, x.received))
+func (x *chain) serveHandler(h http.Handler, prompt bool) {
+	ctx, cancel := context.WithDeadline(x.Trail.Context(x.Base()), x.Deadline)
+	req := x.http().WithContext(handlerContext(ctx, x.RequestInfo(), x.User, x.Received))
 	w := newBuffered(cancel)
 	if w.prompt = prompt; prompt {
-		x.header(w.header)
+		x.HeaderTo(w.header)
 	}
-	w.trail, w.place = x.takeTrail(), x.takePlace()
+	w.trail, w.place = x.TakeTrail(), x.TakePlace()
 	x.s.work.Go(func() {
 		defer cancel()
 		registry.ReserveStack()
@@ -55,7 +56,7 @@ func (x *exchange) serveHandler(h http.Handler, prompt bool) {
 
 // wait reads the body if the handler wants it and waits until it has answered. It
 // reports whether that was in time.
-func (x *exchange) wait(ctx context.Context, w *buffered) bool {
+func (x *chain) wait(ctx context.Context, w *buffered) bool {
 	wanted := x.wanted()
 	for {
 		select {
@@ -75,18 +76,18 @@ func (x *exchange) wait(ctx context.Context, w *buffered) bool {
 }
 
 // timedOut answers for a handler that took too long.
-func (x *exchange) timedOut() {
-	x.reset()
-	x.fail(apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0))
+func (x *chain) timedOut() {
+	x.Reset()
+	x.Fail(apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0))
 }
 
 // answer sends what a handler wrote that has ended or written too much to hold. One
 // that gave up at the deadline without a word has not answered.
-func (x *exchange) answer(ctx context.Context, w *buffered) {
+func (x *chain) answer(ctx context.Context, w *buffered) {
 	select {
 	case <-w.overflowed:
-		x.copyHeader(w.sent)
-		x.sendReader(w.status, w.pipe)
+		x.CopyHeader(w.sent)
+		x.SendReader(w.status, w.pipe)
 		return
 	default:
 		<-w.done
@@ -95,7 +96,7 @@ func (x *exchange) answer(ctx context.Context, w *buffered) {
 	case w.panicked != nil:
 		panic(http.ErrAbortHandler)
 	case w.crashed:
-		x.panicked()
+		x.Panicked()
 	case w.status == 0 && errors.Is(ctx.Err(), context.DeadlineExceeded):
 		x.timedOut()
 	default:
@@ -105,33 +106,18 @@ func (x *exchange) answer(ctx context.Context, w *buffered) {
 
 // logged is what a log line about the request says of it, for code that outlives
 // the exchange.
-func (x *exchange) logged() []any {
-	return []any{"method", x.Method, "path", x.Path, "auditID", x.auditID}
+func (x *chain) logged() []any {
+	return []any{"method", x.Method, "path", x.Path, "auditID", x.AuditID}
 }
 
 // sendRecorded answers with what w recorded.
-func (x *exchange) sendRecorded(w *recorder) {
+func (x *chain) sendRecorded(w *recorder) {
 	w.WriteHeader(http.StatusOK)
 	if w.sent.Get("Content-Type") == "" && w.body.Len() > 0 {
 		w.sent.Set("Content-Type", http.DetectContentType(w.body.Bytes()))
 	}
-	x.copyHeader(w.sent)
-	x.send(w.status, "", w.body.Bytes())
-}
-
-func (x *exchange) copyHeader(header http.Header) {
-	for name, values := range header {
-		if name == "Content-Length" || name == "Transfer-Encoding" {
-			continue // set by what frames the body
-		}
-		for i, value := range values {
-			if i == 0 && name != "Warning" { // there may be others
-				x.set(name, value)
-			} else {
-				x.add(name, value)
-			}
-		}
-	}
+	x.CopyHeader(w.sent)
+	x.Send(w.status, "", w.body.Bytes())
 }
 
 // recorder is a http.ResponseWriter that keeps what it is given.
@@ -164,9 +150,9 @@ func (w *recorder) Write(p []byte) (int, error) {
 // buffered records up to maxBuffered bytes. Beyond them it turns into a pipe whose
 // reading end the connection gets.
 type buffered struct {
-	prompt     bool   // Flush is heeded
-	trail      *trail // that the handler ends
-	place      place  // that it has until it ends
+	prompt     bool            // Flush is heeded
+	trail      *exchange.Trail // that the handler ends
+	place      exchange.Place  // that it has until it ends
 	cancel     context.CancelFunc
 	done       chan struct{} // closed when the handler has ended
 	overflowed chan struct{} // closed when pipe is to be read
@@ -206,7 +192,7 @@ func newBuffered(cancel context.CancelFunc) *buffered {
 func (w *buffered) finish(log []any, h http.Handler, req *http.Request) {
 	defer func() {
 		if p := recover(); p != nil {
-			w.trail.panicked(p)
+			w.trail.Panicked(p)
 			w.recovered(p, log)
 		}
 		w.mu.Lock()
@@ -215,7 +201,7 @@ func (w *buffered) finish(log []any, h http.Handler, req *http.Request) {
 		if out != nil {
 			out.CloseWithError(w.ending())
 		}
-		w.place.release()
+		w.place.Release()
 		close(w.done)
 	}()
 	h.ServeHTTP(w, req)
@@ -231,19 +217,19 @@ func (w *buffered) record() {
 	status := w.status
 	w.mu.Unlock()
 	if status != 0 {
-		w.trail.answer(status)
+		w.trail.Answer(status)
 	}
-	w.trail.end()
+	w.trail.End()
 }
 
 // recovered takes note of a panic.
 func (w *buffered) recovered(p any, log []any) {
-	if isAbort(p) {
+	if exchange.IsAbort(p) {
 		w.panicked = p
 		return
 	}
 	w.crashed = true
-	klog.ErrorS(nil, "Request panicked", append(log, "panic", p, "stack", stack())...)
+	klog.ErrorS(nil, "Request panicked", append(log, "panic", p, "stack", exchange.Stack())...)
 }
 
 // ending is what ends the pipe: an error cuts the connection.
@@ -315,52 +301,43 @@ func (w *buffered) Flush() {
 	}
 }
 
-// header adds the headers that are set of the response to dst.
-func (x *exchange) header(dst http.Header) {
-	for name, value := range x.fast.Response.Header.All() {
-		if string(name) != "Content-Type" {
-			dst.Add(string(name), string(value))
-		}
-	}
-}
-
 // serveStream serves a request that may take long and wants to be heard at once,
 // or takes the connection over, by a net/http handler on the bare connection.
-func (x *exchange) serveStream(h http.Handler) {
+func (x *chain) serveStream(h http.Handler) {
 	req := x.http()
-	info, who, received, log, trail := x.RequestInfo(), x.user, x.received, x.logged(), x.takeTrail()
-	body, seat, rights, held := x.session.body, x.takeStreamPlace(), x.s.rights, x.s.rights.join(x)
+	info, who, received, log, trail := x.RequestInfo(), x.User, x.Received, x.logged(), x.TakeTrail()
+	seat, rights, held := x.takeStreamPlace(), x.s.rights, x.s.rights.join(x)
 	header := make(http.Header)
-	x.header(header)
+	x.HeaderTo(header)
 	leave := func() {
-		seat.leave()
+		seat.Leave()
 		rights.leave(held)
 	}
 	refused := func() {
 		leave()
-		trail.end()
+		trail.End()
 	}
-	x.take(held, refused, func(ctx context.Context, st *stream) {
+	x.take(held, refused, func(ctx context.Context, st *stream, body exchange.TakenBody) {
 		w := newStreamWriter(st, req, header)
 		w.trail = trail
 		defer leave()
 		defer func() {
 			switch p := recover(); {
-			case p != nil && isAbort(p) && st.revoked(): // who hands on has no other end
-				trail.end()
+			case p != nil && exchange.IsAbort(p) && st.revoked(): // who hands on has no other end
+				trail.End()
 				_ = w.finish()
 			case p != nil:
-				trail.panicked(p)
+				trail.Panicked(p)
 				w.recovered(p, log)
 			}
 		}()
-		req := req.WithContext(handlerContext(trail.context(seat.context(ctx)), info, who, received))
-		if !body.over {
-			_ = body.proceed(deadlineWriter{st}) // an error comes from the body too
+		req := req.WithContext(handlerContext(trail.Context(seat.Context(ctx)), info, who, received))
+		if body != nil {
+			_ = body.Proceed(deadlineWriter{st}) // an error comes from the body too
 			req.Body = st.openBody(body)
 		}
 		h.ServeHTTP(w, req)
-		trail.end()
+		trail.End()
 		if err := w.finish(); err != nil {
 			klog.V(4).InfoS("Stream ended early", append(log, "err", fmt.Sprint(err))...)
 		}

@@ -17,6 +17,8 @@ import (
 
 	"github.com/valyala/fasthttp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/larder-io/larder/httpapi/exchange"
 )
 
 const (
@@ -145,8 +147,8 @@ func (b *incoming) readTrailer() error {
 // buffered reports whether the rest of the body has already come.
 func (b *incoming) buffered() bool { return b.length >= 0 && int64(b.in.Buffered()) >= b.left }
 
-// proceed tells a client that waits for it to send its body.
-func (b *incoming) proceed(w io.Writer) error {
+// Proceed tells a client that waits for it to send its body.
+func (b *incoming) Proceed(w io.Writer) error {
 	if !b.expects {
 		return nil
 	}
@@ -215,21 +217,19 @@ func (b *handlerBody) give(data []byte, err error) {
 // streamBody is what a handler that has a connection to itself reads a body from, as
 // it comes and without a bound.
 type streamBody struct {
-	incoming
+	io.Reader
 	st *stream
 }
 
 // openBody returns the body of a request that st has become.
-func (st *stream) openBody(b incoming) *streamBody {
-	b.in = bufio.NewReader(st.ahead)
-	st.ahead = b.in
+func (st *stream) openBody(b io.Reader) *streamBody {
 	st.listen(true)
-	return &streamBody{incoming: b, st: st}
+	return &streamBody{Reader: b, st: st}
 }
 
 // Read implements io.Reader. From the end on nobody reads the connection.
 func (b *streamBody) Read(p []byte) (int, error) {
-	n, err := b.incoming.Read(p)
+	n, err := b.Reader.Read(p)
 	if err != nil {
 		b.st.listen(false)
 	}
@@ -240,7 +240,7 @@ func (b *streamBody) Read(p []byte) (int, error) {
 func (b *streamBody) Close() error { return nil }
 
 // wanted is closed when the handler asks for the body; nil if there is none.
-func (x *exchange) wanted() <-chan struct{} {
+func (x *chain) wanted() <-chan struct{} {
 	if x.lazy == nil {
 		return nil
 	}
@@ -248,8 +248,8 @@ func (x *exchange) wanted() <-chan struct{} {
 }
 
 // supply reads the body for the handler and reports whether it came in time.
-func (x *exchange) supply() bool {
-	data, err := x.session.readBody(x.deadline)
+func (x *chain) supply() bool {
+	data, err := x.Carrier.ReadBody(x.Deadline)
 	if isTimeout(err) {
 		return false
 	}
@@ -261,7 +261,7 @@ func (x *exchange) supply() bool {
 }
 
 // endBody lets nobody wait for a body that will not be read any more.
-func (x *exchange) endBody() {
+func (x *chain) endBody() {
 	if x.lazy != nil {
 		x.lazy.give(nil, http.ErrBodyReadAfterClose)
 	}
@@ -272,12 +272,12 @@ func isTimeout(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// readBody reads the body of the request that ss is at, until the deadline.
-func (ss *session) readBody(deadline time.Time) ([]byte, error) {
+// ReadBody implements exchange.Carrier.
+func (ss *session) ReadBody(deadline time.Time) ([]byte, error) {
 	if err := ss.writeBy(time.Now().Add(ss.s.limits.write)); err != nil {
 		return nil, err
 	}
-	if err := ss.body.proceed(ss.conn); err != nil {
+	if err := ss.body.Proceed(ss.conn); err != nil {
 		return nil, err
 	}
 	if err := ss.bodyBy(deadline); err != nil {
@@ -301,20 +301,20 @@ func (ss *session) bodyBy(until time.Time) error {
 // that waits to be told to send it. It is read before the answer is written, which
 // some clients do not read before they have sent everything. Nothing is held
 // meanwhile: the request has given up its place, and no list waits for a body.
-func (ss *session) settle(x *exchange) bool {
+func (ss *session) settle(x *exchange.Exchange) bool {
 	b := &ss.body
 	switch {
 	case b.over:
 		return true
 	case b.err != nil || b.expects || b.left >= discardMost:
 		return false
-	case x.body != nil && !b.buffered():
+	case x.Body != nil && !b.buffered():
 		return false
 	}
-	if x.body == nil {
-		x.place.release()
+	if x.Body == nil {
+		x.Place.Release()
 	}
-	if ss.bodyBy(x.received.Add(ss.s.limits.body)) != nil {
+	if ss.bodyBy(x.Received.Add(ss.s.limits.body)) != nil {
 		return false
 	}
 	_, err := io.CopyN(io.Discard, b, discardMost+1)

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"runtime/debug"
 	"strings"
 	"time"
 
-	"github.com/valyala/fasthttp"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -22,75 +20,66 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/request"
 )
 
 // handle serves one request whose header has been read, up to what is to be sent. A panic
 // goes no further.
-func (s *Server) handle(fast *fasthttp.RequestCtx, ss *session, received time.Time) (x *exchange) {
-	x = &exchange{s: s, fast: fast, session: ss, received: received}
-	x.Request = &x.request
-	defer x.fence() // x is what is returned then
+func (s *Server) handle(c exchange.Carrier, received time.Time) *exchange.Exchange {
+	x := &chain{s: s}
+	x.Init(c, received, s.deadlines)
+	x.run()
+	return &x.Exchange
+}
+
+func (x *chain) run() {
+	defer x.fence()
 	if x.parse() {
 		x.serve()
 	}
-	return x
 }
 
 // fence answers for a handler that panicked.
-func (x *exchange) fence() {
+func (x *chain) fence() {
 	p := recover()
 	if p == nil {
 		return
 	}
-	x.takeTrail().panicked(p)
-	if isAbort(p) {
-		x.cut = true
+	x.TakeTrail().Panicked(p)
+	if exchange.IsAbort(p) {
+		x.Cut = true
 		return
 	}
-	klog.ErrorS(nil, "Request panicked", "method", x.Method, "path", x.Path, "auditID", x.auditID, "panic", p, "stack", stack())
-	x.panicked()
-	x.abort()
+	klog.ErrorS(nil, "Request panicked", "method", x.Method, "path", x.Path, "auditID", x.AuditID, "panic", p, "stack", exchange.Stack())
+	x.Panicked()
+	x.Closing = true
 }
-
-// isAbort reports whether p asks to cut the connection without a word.
-func isAbort(p any) bool {
-	err, ok := p.(error)
-	return ok && errors.Is(err, http.ErrAbortHandler)
-}
-
-func stack() string { return string(debug.Stack()) }
 
 // parse reads the request and answers it if that is not possible.
-func (x *exchange) parse() bool {
-	x.auditID = string(x.peek("Audit-Id"))
-	if x.auditID == "" {
-		x.auditID = newAuditID()
+func (x *chain) parse() bool {
+	x.AuditID = string(x.Peek("Audit-Id"))
+	if x.AuditID == "" {
+		x.AuditID = newAuditID()
 	}
-	x.commonHeaders()
-	if proto := x.fast.Request.Header.Protocol(); string(proto) != "HTTP/1.1" && string(proto) != "HTTP/1.0" {
-		x.text(http.StatusHTTPVersionNotSupported, "505 HTTP Version Not Supported")
-		x.abort()
+	x.CommonHeaders()
+	facts := x.Carrier.Inspect()
+	if facts.Code != 0 {
+		x.Text(facts.Code, facts.Refusal)
+		x.Closing = true
 		return false
 	}
-	block := x.fast.Request.Header.RawHeaders()
-	facts := inspect(block)
-	if facts.malformed != "" {
-		x.text(http.StatusBadRequest, "400 Bad Request: "+facts.malformed)
-		x.abort()
-		return false
-	}
-	x.impersonates, x.foreign = facts.impersonates, facts.foreign
-	x.foreign = x.foreign || x.s.proxies.other && x.s.proxies.in(block)
-	err := x.request.Parse(methodString(x.fast.Method()), string(x.fast.Request.Header.RequestURI()))
+	x.impersonates, x.foreign = facts.Impersonates, facts.Foreign
+	x.foreign = x.foreign || x.s.proxies.other && x.s.proxies.in(x.Carrier.Lines())
+	err := x.Parse(methodString(x.Carrier.Method()), string(x.Carrier.Target()))
 	if errors.Is(err, request.ErrTarget) {
-		x.text(http.StatusBadRequest, "400 Bad Request")
-		x.abort()
+		x.Text(http.StatusBadRequest, "400 Bad Request")
+		x.Closing = true
 		return false
 	}
 	if err != nil {
-		x.internalError(fmt.Errorf("failed to create RequestInfo: %w", err))
-		x.fast.Response.Header.Del("Cache-Control") // upstream fails before it would set it
+		x.InternalError(fmt.Errorf("failed to create RequestInfo: %w", err))
+		x.Del("Cache-Control") // upstream fails before it would set it
 		return false
 	}
 	return true
@@ -107,17 +96,17 @@ func methodString(b []byte) string {
 }
 
 // serve takes a parsed request through the chain.
-func (x *exchange) serve() {
+func (x *chain) serve() {
 	x.openTrail()
 	if x.setDeadline() && x.authenticate() && x.audit() && x.impersonate() && x.admit() && x.authorize() {
 		x.route()
 	}
-	x.closeTrail()
+	x.CloseTrail()
 }
 
 // setDeadline bounds the request by the server's timeout, or the client's if that
 // is shorter.
-func (x *exchange) setDeadline() bool {
+func (x *chain) setDeadline() bool {
 	if x.LongRunning() {
 		return true
 	}
@@ -127,14 +116,14 @@ func (x *exchange) setDeadline() bool {
 		if err != nil {
 			refusal := apierrors.NewBadRequest("invalid timeout specified in the request URL - " + err.Error())
 			x.auditRefusal(refusal.Error())
-			x.fail(refusal)
+			x.Fail(refusal)
 			return false
 		}
 		if d > 0 && d < timeout {
-			timeout, x.hurried = d, true
+			timeout, x.Hurried = d, true
 		}
 	}
-	x.deadline = x.received.Add(timeout)
+	x.Deadline = x.Received.Add(timeout)
 	return true
 }
 
@@ -143,23 +132,23 @@ var processUser = &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{u
 
 // authenticate finds out who asks. A credential that is not accepted is never
 // taken for none.
-func (x *exchange) authenticate() bool {
+func (x *chain) authenticate() bool {
 	auth := x.s.config.Authenticator
-	if auth == nil || x.internal() {
-		x.user = processUser
+	if auth == nil || x.Carrier.Internal() {
+		x.User = processUser
 		return true
 	}
 	// What authenticators have to say for the record they say each time.
-	if known := x.remembered(); known != nil && x.trail == nil {
-		x.user = known.User
-		x.s.access.remembered(&x.session.known)
+	if known := x.remembered(); known != nil && x.Trail == nil {
+		x.User = known.User
+		x.s.access.remembered(x.known())
 		return true
 	}
 	generation, asked := x.s.config.Generation(), time.Now()
 	req, warner := x.http(), &warner{x: x}
-	bound, cancel := x.prepared()
+	bound, cancel := x.Prepared()
 	defer cancel()
-	ctx := warning.WithWarningRecorder(x.trail.context(bound), warner)
+	ctx := warning.WithWarningRecorder(x.Trail.Context(bound), warner)
 	if len(x.s.config.Audiences) > 0 {
 		ctx = authenticator.WithAudiences(ctx, x.s.config.Audiences)
 	}
@@ -167,7 +156,7 @@ func (x *exchange) authenticate() bool {
 	if err == nil && ok && !acceptable(x.s.config.Audiences, resp.Audiences) {
 		err = fmt.Errorf("unable to match the audience: %v , accepted: %v", resp.Audiences, x.s.config.Audiences)
 	}
-	x.trail.authenticated(time.Since(asked))
+	x.Trail.Authenticated(time.Since(asked))
 	x.s.access.authenticated(resp, ok, err, time.Since(asked))
 	switch {
 	case err != nil && bound.Err() != nil:
@@ -177,7 +166,7 @@ func (x *exchange) authenticate() bool {
 		x.unauthorized(err)
 		return false
 	}
-	x.user = resp.User
+	x.User = resp.User
 	if len(warner.warned) == 0 { // which each answer is to say
 		x.remember(resp, generation)
 	}
@@ -192,22 +181,22 @@ func (x *exchange) authenticate() bool {
 
 // late answers a request whose time was over before it was known who asks, as whom, or
 // whether he may.
-func (x *exchange) late() {
-	if x.user == nil {
+func (x *chain) late() {
+	if x.User == nil {
 		x.auditRefusal(x.attempted())
 	}
-	x.fail(apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0))
+	x.Fail(apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0))
 }
 
 // unauthorized answers whom nobody knows.
-func (x *exchange) unauthorized(err error) {
+func (x *chain) unauthorized(err error) {
 	if err != nil {
-		klog.ErrorS(err, "Unable to authenticate the request", "auditID", x.auditID)
+		klog.ErrorS(err, "Unable to authenticate the request", "auditID", x.AuditID)
 	}
-	if x.trail != nil {
+	if x.Trail != nil {
 		x.auditRefusal(x.attempted())
 	}
-	x.fail(apierrors.NewUnauthorized("Unauthorized"))
+	x.Fail(apierrors.NewUnauthorized("Unauthorized"))
 }
 
 func acceptable(want, have authenticator.Audiences) bool {
@@ -216,18 +205,18 @@ func acceptable(want, have authenticator.Audiences) bool {
 
 // impersonate lets who may act as another do so, by upstream's filter. A request
 // to act as another is never served as its sender's.
-func (x *exchange) impersonate() bool {
-	if !x.impersonates || x.internal() {
+func (x *chain) impersonate() bool {
+	if !x.impersonates || x.Carrier.Internal() {
 		return true
 	}
 	if x.s.config.Authorizer == nil {
-		x.deny(apierrors.NewForbidden(schema.GroupResource{Group: x.Group, Resource: x.Resource}, x.Name, errors.New("nobody can say who may impersonate")))
+		x.Deny(apierrors.NewForbidden(schema.GroupResource{Group: x.Group, Resource: x.Resource}, x.Name, errors.New("nobody can say who may impersonate")))
 		return false
 	}
 	w := newRecorder()
-	bound, cancel := x.prepared()
+	bound, cancel := x.Prepared()
 	defer cancel()
-	ctx := handlerContext(x.trail.context(bound), x.RequestInfo(), x.user, x.received)
+	ctx := handlerContext(x.Trail.Context(bound), x.RequestInfo(), x.User, x.Received)
 	x.s.impersonation.ServeHTTP(w, x.http().WithContext(context.WithValue(ctx, impersonatedKey{}, x.impersonated)))
 	switch {
 	case !x.impersonates:
@@ -241,10 +230,10 @@ func (x *exchange) impersonate() bool {
 }
 
 // impersonated goes on with what upstream's filter lets through.
-func (x *exchange) impersonated(req *http.Request) {
-	x.user, _ = apirequest.UserFrom(req.Context())
+func (x *chain) impersonated(req *http.Request) {
+	x.User, _ = apirequest.UserFrom(req.Context())
 	x.impersonates = false
-	x.detached = req.WithContext(x.s.base)
+	x.detached = req.WithContext(x.Base())
 }
 
 // impersonatedKey is where newImpersonation's filter finds whom to call.
@@ -261,13 +250,13 @@ func newImpersonation(a authorizer.Authorizer) http.Handler {
 
 // authorize asks whether the user may do what the Request says, which is what
 // routing acts on too.
-func (x *exchange) authorize() bool {
-	if x.s.config.Authorizer == nil || x.internal() {
-		x.trail.decided(authorizer.DecisionAllow, "", nil, 0)
+func (x *chain) authorize() bool {
+	if x.s.config.Authorizer == nil || x.Carrier.Internal() {
+		x.Trail.Decided(authorizer.DecisionAllow, "", nil, 0)
 		return true
 	}
 	attributes := x.attributes()
-	ctx, cancel := x.prepared()
+	ctx, cancel := x.Prepared()
 	defer cancel()
 	decision, reason, err := x.ask(ctx, attributes)
 	switch {
@@ -276,31 +265,31 @@ func (x *exchange) authorize() bool {
 	case err != nil && ctx.Err() != nil:
 		x.late()
 	case err != nil:
-		x.internalError(err)
+		x.InternalError(err)
 	default:
-		klog.V(4).InfoS("Forbidden", "path", x.Path, "reason", reason, "auditID", x.auditID)
-		x.deny(responsewriters.ForbiddenStatusError(attributes, reason))
+		klog.V(4).InfoS("Forbidden", "path", x.Path, "reason", reason, "auditID", x.AuditID)
+		x.Deny(responsewriters.ForbiddenStatusError(attributes, reason))
 	}
 	return false
 }
 
 // ask asks the authorizer, and records and counts its answer.
-func (x *exchange) ask(ctx context.Context, attributes *request.Attributes) (authorizer.Decision, string, error) {
+func (x *chain) ask(ctx context.Context, attributes *request.Attributes) (authorizer.Decision, string, error) {
 	asked := time.Now()
-	decision, reason, err := x.s.config.Authorizer.Authorize(x.trail.context(ctx), attributes)
+	decision, reason, err := x.s.config.Authorizer.Authorize(x.Trail.Context(ctx), attributes)
 	took := time.Since(asked)
 	x.s.access.authorized(decision, err, took)
-	x.trail.decided(decision, reason, err, took)
+	x.Trail.Decided(decision, reason, err, took)
 	return decision, reason, err
 }
 
-func (x *exchange) attributes() *request.Attributes {
-	x.claims.Fill(x.Request, x.user)
+func (x *chain) attributes() *request.Attributes {
+	x.claims.Fill(&x.Request, x.User)
 	return &x.claims
 }
 
 // route hands the request to what serves it.
-func (x *exchange) route() {
+func (x *chain) route() {
 	if h := x.remote(); h != nil {
 		x.forward(h)
 		return
@@ -313,18 +302,18 @@ func (x *exchange) route() {
 		x.unknown()
 		return
 	}
-	i, ok := x.s.lookup(x.Request)
+	i, ok := x.s.lookup(&x.Request)
 	switch {
 	case !strings.HasPrefix(x.Path, "/"+x.APIPrefix+"/"): // "//api/...": authorized as a resource, but not routed as one
-		x.text(http.StatusNotFound, "404 page not found")
+		x.Text(http.StatusNotFound, "404 page not found")
 	case !ok && x.extend():
 	case !ok:
 		x.unknown()
-	case !i.permits(x.Request):
+	case !i.permits(&x.Request):
 		x.noMethod(i)
 	case i.view != nil && x.read(i):
 	default:
-		h, ok := i.handler(x.Request)
+		h, ok := i.handler(&x.Request)
 		if !ok {
 			x.noMethod(i)
 			return
@@ -335,29 +324,29 @@ func (x *exchange) route() {
 
 // noMethod answers for a method that i does not know at the request's path. A path
 // at which it knows none is no path of its.
-func (x *exchange) noMethod(i *installed) {
-	if !i.knows(x.Request) {
+func (x *chain) noMethod(i *installed) {
+	if !i.knows(&x.Request) {
 		x.unknown()
 		return
 	}
-	x.noRoute(http.StatusMethodNotAllowed, "405: Method Not Allowed")
+	x.NoRoute(http.StatusMethodNotAllowed, "405: Method Not Allowed")
 }
 
 // unknown answers for a path that nothing is installed at: inside a version that
 // is served as upstream's router does, elsewhere as the end of its delegation chain.
-func (x *exchange) unknown() {
+func (x *chain) unknown() {
 	t := x.s.table.Load()
 	// A version that is not served still lies below the document of its group.
 	below, ok := t.nonResource(x.Path)
 	switch {
 	case x.IsResourceRequest && t.versions[groupVersion{x.Group, x.Version}]:
-		x.noRoute(http.StatusNotFound, "404: Page Not Found")
+		x.NoRoute(http.StatusNotFound, "404: Page Not Found")
 	case ok:
 		x.serveHTTP(below)
 	case x.describeGroup():
 	case x.s.config.Extensions != nil:
 		x.serveHTTP(x.s.config.Extensions)
 	default:
-		x.text(http.StatusNotFound, "404 page not found")
+		x.Text(http.StatusNotFound, "404 page not found")
 	}
 }

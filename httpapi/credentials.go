@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"hash"
+	"iter"
 	"net/http"
 	"slices"
 	"strings"
@@ -28,7 +29,8 @@ const rememberCredentials = time.Second
 // kept but a digest under a key of this process.
 type credentials struct {
 	digest   [sha256.Size]byte
-	response *authenticator.Response // nil: nothing is known
+	asked    [sha256.Size]byte // room for the digest of what the request has
+	response *authenticator.Response
 	until    time.Time
 
 	generation uint64    // of what says who may be accepted
@@ -56,15 +58,25 @@ func (d *digester) digest(dst *[sha256.Size]byte, secret []byte) {
 	d.pool.Put(h)
 }
 
-// remembered returns whom the connection was authenticated as, if the request has
-// the same credentials. A client certificate is the connection's.
-func (x *exchange) remembered() *authenticator.Response {
-	known := &x.session.known
-	if x.foreign || known.response == nil || !x.received.Before(known.until) || known.generation != x.s.config.Generation() {
+// known returns what the connection was last authenticated by; nil if that is not known.
+func (x *chain) known() *credentials {
+	slot := x.Carrier.Slot()
+	if slot == nil {
 		return nil
 	}
-	digest := &x.session.digest
-	x.s.digester.digest(digest, x.peek("Authorization"))
+	known, _ := (*slot).(*credentials)
+	return known
+}
+
+// remembered returns whom the connection was authenticated as, if the request has
+// the same credentials. A client certificate is the connection's.
+func (x *chain) remembered() *authenticator.Response {
+	known := x.known()
+	if x.foreign || known == nil || !x.Received.Before(known.until) || known.generation != x.s.config.Generation() {
+		return nil
+	}
+	digest := &known.asked
+	x.s.digester.digest(digest, x.Peek("Authorization"))
 	if subtle.ConstantTimeCompare(digest[:], known.digest[:]) == 0 {
 		return nil
 	}
@@ -72,25 +84,29 @@ func (x *exchange) remembered() *authenticator.Response {
 }
 
 // remember keeps whom the request was authenticated as, in that generation.
-func (x *exchange) remember(response *authenticator.Response, generation uint64) {
+func (x *chain) remember(response *authenticator.Response, generation uint64) {
 	name := response.User.GetName()
 	if x.foreign || x.s.config.AnonymousByPath && name == user.Anonymous {
 		return
 	}
-	secret := x.peek("Authorization")
-	known := &x.session.known
-	*known = credentials{
-		response: response, until: x.received.Add(rememberCredentials), generation: generation,
+	secret := x.Peek("Authorization")
+	slot := x.Carrier.Slot()
+	if slot == nil {
+		return
+	}
+	known := &credentials{
+		response: response, until: x.Received.Add(rememberCredentials), generation: generation,
 		class: classOf(name), token: len(secret) > 0,
 	}
 	x.s.digester.digest(&known.digest, secret)
-	if state := x.fast.TLSConnectionState(); state != nil && len(state.PeerCertificates) > 0 {
+	if state := x.Carrier.TLS(); state != nil && len(state.PeerCertificates) > 0 {
 		leaf := state.PeerCertificates[0]
 		if leaf.NotAfter.Before(known.until) {
 			known.until = leaf.NotAfter
 		}
 		known.token = known.token && name != leaf.Subject.CommonName
 	}
+	*slot = known
 }
 
 // proxyHeaders are the headers by which a front proxy names the user, in their canonical
@@ -129,9 +145,9 @@ func (p *proxyHeaders) has(name string) bool {
 	return slices.Contains(p.names, name) || slices.ContainsFunc(p.prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
-// in reports whether any is in a header block that inspect accepts.
-func (p *proxyHeaders) in(block []byte) bool {
-	for name := range headerLines(block) {
+// in reports whether any is among the lines of a header.
+func (p *proxyHeaders) in(lines iter.Seq2[[]byte, []byte]) bool {
+	for name := range lines {
 		if p.has(http.CanonicalHeaderKey(string(name))) {
 			return true
 		}
@@ -149,7 +165,7 @@ const warningCode = 299
 
 // warner sends what authenticators warn of, who are heard before there is an answer.
 type warner struct {
-	x      *exchange
+	x      *chain
 	warned []string
 }
 
@@ -160,6 +176,6 @@ func (w *warner) AddWarning(agent, text string) {
 	}
 	if header, err := utilnet.NewWarningHeader(warningCode, agent, text); err == nil {
 		w.warned = append(w.warned, text)
-		w.x.add("Warning", header)
+		w.x.Add("Warning", header)
 	}
 }

@@ -136,12 +136,12 @@ func (selectable) ConvertToVersion(in runtime.Object, _ runtime.GroupVersioner) 
 
 // extend answers from an extension's resource if the request is for one, and reports
 // whether it did.
-func (x *exchange) extend() bool {
+func (x *chain) extend() bool {
 	extensions := x.s.config.Extensions
 	if extensions == nil || x.Method != http.MethodGet || x.Subresource != "" || x.VerbInPath || len(x.Parts) > 2 {
 		return false
 	}
-	c, done := extensions.Custom(x.Request)
+	c, done := extensions.Custom(&x.Request)
 	if c == nil {
 		return false
 	}

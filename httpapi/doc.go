@@ -11,6 +11,8 @@
 //     two ways. Method and target become a [request.Request], by one parser. Routing and
 //     authorization read nothing else. All this, and whatever else is read before it is
 //     known who asks, takes work in proportion to the header's length.
+//     From here on nobody sees the connection or the HTTP library, but an
+//     [exchange.Exchange]: the request, who sent it, until when, and the response.
 //  3. From here to the answer a panic goes no further than the request.
 //  4. What is not long-running gets a deadline: the server's or, if it is shorter,
 //     that of ?timeout=.

@@ -34,7 +34,7 @@ type Aggregator interface {
 }
 
 // remote returns what hands the request on to another server; nil if this one serves it.
-func (x *exchange) remote() http.Handler {
+func (x *chain) remote() http.Handler {
 	if x.s.config.Aggregator == nil {
 		return nil
 	}
@@ -44,9 +44,9 @@ func (x *exchange) remote() http.Handler {
 // forward serves the request by h, which hands it on to another server: bodies pass as
 // they come. A body that is short, or none, and an answer to it leave the connection to
 // be used again; others have it to themselves.
-func (x *exchange) forward(h http.Handler) {
+func (x *chain) forward(h http.Handler) {
 	req := x.http()
-	req.Header.Set("Audit-Id", x.auditID)
+	req.Header.Set("Audit-Id", x.AuditID)
 	h = abortable(h)
 	upgrades := isUpgrade(req.Header.Get("Connection"), req.Header.Get("Upgrade"))
 	switch length := req.ContentLength; {
@@ -69,7 +69,7 @@ func abortable(h http.Handler) http.Handler {
 
 // describeGroup answers if the request is for the description of a group that is not
 // built in, and reports whether it did.
-func (x *exchange) describeGroup() bool {
+func (x *chain) describeGroup() bool {
 	if x.IsResourceRequest || x.s.config.Aggregator == nil {
 		return false
 	}
@@ -84,8 +84,8 @@ func (x *exchange) describeGroup() bool {
 const maxHandedWhole = 64 << 10
 
 // bound gives h, which has a connection to itself, the request's deadline.
-func (x *exchange) bound(h http.Handler) http.Handler {
-	deadline := x.deadline
+func (x *chain) bound(h http.Handler) http.Handler {
+	deadline := x.Deadline
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		ctx, cancel := context.WithDeadline(req.Context(), deadline)
 		defer cancel()

@@ -1,9 +1,7 @@
 package httpapi
 
 import (
-	"bytes"
 	"net/http"
-	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,15 +25,15 @@ type format struct {
 
 // negotiate finds the format for a request that i serves. Upstream's router refuses
 // what it cannot produce before its handlers warn or look at parameters.
-func (x *exchange) negotiate(i *installed) (format, bool) {
-	accept := x.peek("Accept")
+func (x *chain) negotiate(i *installed) (format, bool) {
+	accept := x.Peek("Accept")
 	f, known := usualFormat(accept)
 	known = known && (f.mediaType == runtime.ContentTypeJSON || len(i.scope.StandardSerializers) == 0)
 	header := ""
 	if !known {
 		header = string(accept)
 		if media := produced(i, x.Verb); !i.bare && !accepts(header, media) {
-			x.noRoute(http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: "+strings.Join(media, ", "))
+			x.NoRoute(http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: "+strings.Join(media, ", "))
 			return format{}, false
 		}
 	}
@@ -44,11 +42,11 @@ func (x *exchange) negotiate(i *installed) (format, bool) {
 		var ok bool
 		if f, ok = acceptedFormat(header, i.scope.Serializer.SupportedMediaTypes(), i.scope); !ok {
 			media, _ := negotiation.MediaTypesForSerializer(i.scope.Serializer)
-			x.fail(negotiation.NewNotAcceptableError(media))
+			x.Fail(negotiation.NewNotAcceptableError(media))
 			return format{}, false
 		}
 	}
-	f.pretty = f.pretty || x.pretty()
+	f.pretty = f.pretty || x.Pretty()
 	return f, true
 }
 
@@ -87,22 +85,6 @@ func acceptedFormat(accept string, supported []runtime.SerializerInfo, restricti
 	}, true
 }
 
-// pretty reports whether the client looks like a human's, or says so (apiserver
-// pkg/endpoints/handlers/negotiation/negotiate.go).
-func (x *exchange) pretty() bool {
-	if asked := x.Query.Get("pretty"); asked != "" {
-		pretty, err := strconv.ParseBool(asked)
-		return err == nil && pretty
-	}
-	agent := x.fast.Request.Header.UserAgent()
-	for _, prefix := range [...]string{"curl", "Wget", "Mozilla/5.0"} {
-		if bytes.HasPrefix(agent, []byte(prefix)) {
-			return true
-		}
-	}
-	return false
-}
-
 // media is the media type that f's bytes are made from.
 func (f format) media() registry.MediaType {
 	if f.mediaType == runtime.ContentTypeProtobuf {
@@ -124,19 +106,6 @@ func (f format) shape() registry.Shape {
 	default:
 		return registry.Partial
 	}
-}
-
-// acceptsGzip reports whether a header names gzip without weighing it, which is
-// all that upstream understands.
-func acceptsGzip(header []byte) bool {
-	for len(header) > 0 {
-		token, rest, _ := bytes.Cut(header, []byte{','})
-		if string(bytes.TrimSpace(token)) == "gzip" {
-			return true
-		}
-		header = rest
-	}
-	return false
 }
 
 // metaVersion is the version of meta.k8s.io that options are decoded in.

@@ -15,6 +15,8 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/munnerz/goautoneg"
+
+	"github.com/larder-io/larder/httpapi/exchange"
 )
 
 // document is an OpenAPI document: built when it is first asked for, kept compressed
@@ -59,8 +61,8 @@ type packed struct {
 // pack compresses what write writes.
 func pack(write func(w io.Writer) error) (*packed, error) {
 	var out bytes.Buffer
-	z := getGzip(&out)
-	defer gzips.Put(z)
+	z := exchange.GetGzip(&out)
+	defer exchange.PutGzip(z)
 	hash, size := sha512.New(), new(counter)
 	if err := write(io.MultiWriter(z, hash, size)); err != nil {
 		return nil, err

@@ -1,13 +1,10 @@
 package httpapi
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
-	"sync"
 	"time"
 
-	"github.com/klauspost/compress/gzip"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -27,8 +24,8 @@ import (
 
 // read answers a GET, LIST or WATCH from encoded bytes and reports whether it did:
 // what it leaves goes to upstream's handlers.
-func (x *exchange) read(i *installed) bool {
-	if i.view.Resource.Cache == nil || x.trail.recordsAnswers() && x.Verb != "watch" {
+func (x *chain) read(i *installed) bool {
+	if i.view.Resource.Cache == nil || x.Trail.RecordsAnswers() && x.Verb != "watch" {
 		return false
 	}
 	switch x.Verb {
@@ -37,7 +34,7 @@ func (x *exchange) read(i *installed) bool {
 	case "list":
 		x.list(i)
 	case "watch":
-		if isUpgrade(string(x.peek("Connection")), string(x.peek("Upgrade"))) {
+		if isUpgrade(string(x.Peek("Connection")), string(x.Peek("Upgrade"))) {
 			return false // a websocket: upstream's handler speaks it
 		}
 		x.watch(i)
@@ -48,13 +45,13 @@ func (x *exchange) read(i *installed) bool {
 }
 
 // groupResource names the resource in errors, as upstream takes it from the request.
-func (x *exchange) groupResource() schema.GroupResource {
+func (x *chain) groupResource() schema.GroupResource {
 	return schema.GroupResource{Group: x.Group, Resource: x.Resource}
 }
 
 // listOptions decodes, defaults and validates the options of a list or watch, in
 // upstream's order (apiserver pkg/endpoints/handlers/get.go).
-func (x *exchange) listOptions(i *installed) (*internalversion.ListOptions, error) {
+func (x *chain) listOptions(i *installed) (*internalversion.ListOptions, error) {
 	decoded, err := x.ListOptions()
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
@@ -85,7 +82,7 @@ func (x *exchange) listOptions(i *installed) (*internalversion.ListOptions, erro
 
 // scopeOf narrows a list or watch by what its selectors pin down (apiserver
 // pkg/registry/generic/registry/store.go).
-func (x *exchange) scopeOf(i *installed, o *internalversion.ListOptions) registry.Scope {
+func (x *chain) scopeOf(i *installed, o *internalversion.ListOptions) registry.Scope {
 	var scope registry.Scope
 	namespaced := i.endpoint.Namespaced
 	if namespaced {
@@ -110,7 +107,7 @@ func (x *exchange) scopeOf(i *installed, o *internalversion.ListOptions) registr
 }
 
 // tableOptions decodes the options of a table; nil if none was asked for.
-func (x *exchange) tableOptions(f format) (*metav1.TableOptions, error) {
+func (x *chain) tableOptions(f format) (*metav1.TableOptions, error) {
 	if !f.isTable() {
 		return nil, nil
 	}
@@ -137,11 +134,11 @@ func notAcceptable(message string) error {
 }
 
 // sendTable answers with rows.
-func (x *exchange) sendTable(f format, table *metav1.Table) {
+func (x *chain) sendTable(f format, table *metav1.Table) {
 	supported := internalscheme.Codecs.SupportedMediaTypes()
 	info, ok := runtime.SerializerInfoForMediaType(supported, f.mediaType)
 	if !ok {
-		x.fail(negotiation.NewNotAcceptableError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML}))
+		x.Fail(negotiation.NewNotAcceptableError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML}))
 		return
 	}
 	serializer := info.Serializer
@@ -150,10 +147,10 @@ func (x *exchange) sendTable(f format, table *metav1.Table) {
 	}
 	body, err := runtime.Encode(internalscheme.Codecs.EncoderForVersion(serializer, f.convert.GroupVersion()), table)
 	if err != nil {
-		x.fail(err)
+		x.Fail(err)
 		return
 	}
-	x.sendCompressed(http.StatusOK, f.mediaType, body)
+	x.SendCompressed(http.StatusOK, f.mediaType, body)
 }
 
 // negotiatedTable encodes tables in JSON for watches.
@@ -163,7 +160,7 @@ func negotiatedTable(version schema.GroupVersion) runtime.Encoder {
 }
 
 // sendJSON answers with a whole JSON body, in the way of writing it that f asks for.
-func (x *exchange) sendJSON(f format, body []byte) {
+func (x *chain) sendJSON(f format, body []byte) {
 	var err error
 	switch {
 	case f.mediaType == runtime.ContentTypeYAML:
@@ -172,10 +169,10 @@ func (x *exchange) sendJSON(f format, body []byte) {
 		body, err = wire.Pretty(body)
 	}
 	if err != nil {
-		x.fail(err)
+		x.Fail(err)
 		return
 	}
-	x.sendCompressed(http.StatusOK, f.mediaType, body)
+	x.SendCompressed(http.StatusOK, f.mediaType, body)
 }
 
 // rewritten reports whether an answer in f is written from a whole JSON body.
@@ -183,66 +180,15 @@ func (f format) rewritten() bool {
 	return f.mediaType == runtime.ContentTypeYAML || f.pretty && f.mediaType == runtime.ContentTypeJSON
 }
 
-// compressFrom is the size from which answers are compressed (apiserver
-// pkg/endpoints/handlers/responsewriters/writers.go).
-const compressFrom = 128 << 10
-
-// compresses reports whether an answer of size bytes is to be compressed.
-func (x *exchange) compresses(size int) bool {
-	return size > compressFrom && acceptsGzip(x.peek("Accept-Encoding"))
-}
-
-// sendCompressed completes the response with body, compressed if that is wanted.
-func (x *exchange) sendCompressed(status int, contentType string, body []byte) {
-	if !x.compresses(len(body)) {
-		x.send(status, contentType, body)
-		return
-	}
-	out := bytes.NewBuffer(make([]byte, 0, len(body)/8))
-	z := getGzip(out)
-	_, err := z.Write(body)
-	x.sendGzip(status, contentType, out, z, err)
-}
-
-// sendGzip completes the response with what z wrote to out.
-func (x *exchange) sendGzip(status int, contentType string, out *bytes.Buffer, z *gzip.Writer, err error) {
-	if closeErr := z.Close(); err == nil {
-		err = closeErr
-	}
-	gzips.Put(z)
-	if err != nil {
-		x.fail(err) // of a buffer: cannot be
-		return
-	}
-	x.set("Content-Encoding", "gzip")
-	x.add("Vary", "Accept-Encoding")
-	x.send(status, contentType, out.Bytes())
-}
-
-// gzips holds writers, which are large.
-var gzips = sync.Pool{New: func() any {
-	z, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
-	if err != nil {
-		panic(err) // the level is a constant
-	}
-	return z
-}}
-
-func getGzip(out *bytes.Buffer) *gzip.Writer {
-	z := gzips.Get().(*gzip.Writer)
-	z.Reset(out)
-	return z
-}
-
 // observe reports a read to upstream's metrics.
-func (x *exchange) observe(i *installed, scope string, size int) {
-	i.observe(x.Verb, scope, x.fast.Response.StatusCode(), size, time.Since(x.received))
+func (x *chain) observe(i *installed, scope string, size int) {
+	i.observe(x.Verb, scope, x.StatusCode(), size, time.Since(x.Received))
 }
 
 // warn tells clients what is to be said of the endpoint.
-func (x *exchange) warn(i *installed) {
+func (x *chain) warn(i *installed) {
 	for _, text := range i.warnings {
-		x.add("Warning", warningHeader(text))
+		x.Add("Warning", warningHeader(text))
 	}
 }
 

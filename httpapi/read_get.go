@@ -12,32 +12,33 @@ import (
 	storeerrors "k8s.io/apiserver/pkg/storage/errors"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/registry"
 )
 
 // get answers a GET of one object: apiserver pkg/endpoints/handlers/get.go,
 // GetResource, and pkg/registry/generic/registry/store.go, Get.
-func (x *exchange) get(i *installed) {
+func (x *chain) get(i *installed) {
 	f, ok := x.negotiate(i)
 	if !ok {
 		return
 	}
 	o, err := x.getObject(i)
 	if err != nil {
-		x.fail(err)
+		x.Fail(err)
 		x.observe(i, "resource", 0)
 		return
 	}
 	size, err := x.sendObject(i, f, o)
 	if err != nil {
-		x.fail(err)
+		x.Fail(err)
 	}
 	x.observe(i, "resource", size)
 }
 
 // getObject finds the object that the request names.
-func (x *exchange) getObject(i *installed) (*cache.Object, error) {
+func (x *chain) getObject(i *installed) (*cache.Object, error) {
 	if value, ok := x.Query.Lookup("export"); ok && request.IsTrue(value) {
 		return nil, apierrors.NewBadRequest("the export parameter, deprecated since v1.14, is no longer supported")
 	}
@@ -50,7 +51,7 @@ func (x *exchange) getObject(i *installed) (*cache.Object, error) {
 	if err := checkName(x.Name); err != nil {
 		return nil, err
 	}
-	ctx, cancel := x.bounded()
+	ctx, cancel := x.Bounded()
 	defer cancel()
 	o, err := i.view.Resource.Get(ctx, scope, x.Query.Get("resourceVersion"))
 	if err != nil {
@@ -76,7 +77,7 @@ func checkName(name string) error {
 
 // readError is err as the client sees it: a wait that the request's own deadline
 // cut short is the request's timeout.
-func (x *exchange) readError(err error) error {
+func (x *chain) readError(err error) error {
 	if storage.IsRequestTimeout(err) {
 		return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
 	}
@@ -84,18 +85,18 @@ func (x *exchange) readError(err error) error {
 }
 
 // sendObject answers with o and returns the size of the body before compression.
-func (x *exchange) sendObject(i *installed, f format, o *cache.Object) (int, error) {
+func (x *chain) sendObject(i *installed, f format, o *cache.Object) (int, error) {
 	if f.isTable() {
 		options, err := x.tableOptions(f)
 		if err != nil {
 			return 0, err
 		}
-		table, err := i.view.TableOf(x.s.base, o, 0, options, f.convert.GroupVersion())
+		table, err := i.view.TableOf(x.Base(), o, 0, options, f.convert.GroupVersion())
 		if err != nil {
 			return 0, err
 		}
 		x.sendTable(f, table)
-		return len(x.fast.Response.Body()), nil
+		return len(x.Bytes), nil
 	}
 	if f.convert != nil && f.convert.Kind == "PartialObjectMetadataList" {
 		if i.bare {
@@ -109,16 +110,16 @@ func (x *exchange) sendObject(i *installed, f format, o *cache.Object) (int, err
 		return 0, err
 	}
 	size := form.ObjectSize(item)
-	if size <= recordSize && !f.rewritten() {
+	if size <= exchange.RecordSize && !f.rewritten() {
 		x.object = objectBody{form, item}
-		x.sendFrom(http.StatusOK, f.mediaType, size, &x.object)
+		x.SendFrom(http.StatusOK, f.mediaType, size, &x.object)
 		return size, nil
 	}
 	body := form.AppendObject(make([]byte, 0, size), item)
 	if f.rewritten() {
 		x.sendJSON(f, body)
 	} else {
-		x.sendCompressed(http.StatusOK, f.mediaType, body)
+		x.SendCompressed(http.StatusOK, f.mediaType, body)
 	}
 	return size, nil
 }
@@ -136,11 +137,11 @@ type objectBody struct {
 
 // WriteTo implements io.WriterTo.
 func (b *objectBody) WriteTo(w io.Writer) (int64, error) {
-	out := newChunkWriter(w)
-	defer out.release()
-	out.buf = b.form.AppendObject(out.buf, b.item)
-	out.flush()
-	return out.written, out.err
+	out := exchange.NewChunkWriter(w)
+	defer out.Release()
+	out.Buf = b.form.AppendObject(out.Buf, b.item)
+	out.Flush()
+	return out.Written, out.Err
 }
 
 // Close implements io.Closer.

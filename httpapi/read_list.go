@@ -15,13 +15,13 @@ import (
 	storeerrors "k8s.io/apiserver/pkg/storage/errors"
 
 	"github.com/larder-io/larder/cache"
-	"github.com/larder-io/larder/internal/invariants"
+	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
 // list answers a LIST: apiserver pkg/endpoints/handlers/get.go, ListResource.
-func (x *exchange) list(i *installed) {
+func (x *chain) list(i *installed) {
 	f, ok := x.negotiate(i)
 	if !ok {
 		return
@@ -34,9 +34,9 @@ func (x *exchange) list(i *installed) {
 		size, err = x.sendListing(i, f, o, func(size int) { x.observe(i, scope, size) })
 	}
 	if err != nil {
-		x.fail(err)
+		x.Fail(err)
 	}
-	if size != unknownSize {
+	if size != exchange.UnknownSize {
 		x.observe(i, scope, size)
 	}
 }
@@ -56,8 +56,8 @@ func listScope(scope registry.Scope) string {
 // sendListing answers with what o selects and returns the size of the body before
 // compression; unknownSize if it is to be told to sent when it is over. Nothing was sent
 // if there is an error.
-func (x *exchange) sendListing(i *installed, f format, o *internalversion.ListOptions, sent func(size int)) (int, error) {
-	ctx, cancel := x.bounded()
+func (x *chain) sendListing(i *installed, f format, o *internalversion.ListOptions, sent func(size int)) (int, error) {
+	ctx, cancel := x.Bounded()
 	defer cancel()
 	room := lists.Get().(*listBody)
 	room.sent = sent
@@ -90,7 +90,7 @@ func (x *exchange) sendListing(i *installed, f format, o *internalversion.ListOp
 }
 
 // sendList answers with a listing. taken says that room belongs to the response.
-func (x *exchange) sendList(ctx context.Context, i *installed, f format, listing registry.Listing, room *listBody) (size int, taken bool, err error) {
+func (x *chain) sendList(ctx context.Context, i *installed, f format, listing registry.Listing, room *listBody) (size int, taken bool, err error) {
 	if f.isTable() {
 		options, err := x.tableOptions(f)
 		if err != nil {
@@ -110,12 +110,12 @@ func (x *exchange) sendList(ctx context.Context, i *installed, f format, listing
 			return 0, false, err
 		}
 		x.sendTable(f, table)
-		return len(x.fast.Response.Body()), false, nil
+		return len(x.Bytes), false, nil
 	}
 	if f.convert != nil && f.convert.Kind == "PartialObjectMetadata" {
 		return 0, false, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", newList(i)))
 	}
-	if err := room.fill(i.view.Form(f.media(), f.shape()), listing.Meta, x.chunks() && f.mediaType != runtime.ContentTypeYAML); err != nil {
+	if err := room.fill(i.view.Form(f.media(), f.shape()), listing.Meta, x.Carrier.Chunks() && f.mediaType != runtime.ContentTypeYAML); err != nil {
 		return 0, false, err
 	}
 	size = room.size
@@ -126,8 +126,8 @@ func (x *exchange) sendList(ctx context.Context, i *installed, f format, listing
 // sendWhole answers with the size bytes that body writes, in the way that f and the
 // client ask for. It reports whether body belongs to the response. What is large and
 // rewritten, or of unknown size, is sent as it is made.
-func (x *exchange) sendWhole(f format, size int, body writerToCloser) bool {
-	piecemeal := size == unknownSize || size >= streamFrom && x.chunks() && f.rewritten() && f.mediaType != runtime.ContentTypeYAML
+func (x *chain) sendWhole(f format, size int, body exchange.Body) bool {
+	piecemeal := size == exchange.UnknownSize || size >= streamFrom && x.Carrier.Chunks() && f.rewritten() && f.mediaType != runtime.ContentTypeYAML
 	switch {
 	case piecemeal:
 		x.sendPiecemeal(f, body)
@@ -135,33 +135,33 @@ func (x *exchange) sendWhole(f format, size int, body writerToCloser) bool {
 	case f.rewritten():
 		whole := bytes.NewBuffer(make([]byte, 0, size))
 		if _, err := body.WriteTo(whole); err != nil {
-			x.fail(err) // of a buffer: cannot be
+			x.Fail(err) // of a buffer: cannot be
 			return false
 		}
 		x.sendJSON(f, whole.Bytes())
 		return false
-	case x.compresses(size):
+	case x.Compresses(size):
 		out := bytes.NewBuffer(make([]byte, 0, size/8))
-		z := getGzip(out)
+		z := exchange.GetGzip(out)
 		_, err := body.WriteTo(z)
-		x.sendGzip(http.StatusOK, f.mediaType, out, z, err)
+		x.SendGzip(http.StatusOK, f.mediaType, out, z, err)
 		return false
 	}
-	x.sendFrom(http.StatusOK, f.mediaType, size, body)
+	x.SendFrom(http.StatusOK, f.mediaType, size, body)
 	return true
 }
 
 // sendPiecemeal answers with what body writes, a large list, as it is made.
-func (x *exchange) sendPiecemeal(f format, body writerToCloser) {
+func (x *chain) sendPiecemeal(f format, body exchange.Body) {
 	if f.rewritten() {
 		body = prettyBody{body}
 	}
-	if acceptsGzip(x.peek("Accept-Encoding")) {
-		x.set("Content-Encoding", "gzip")
-		x.add("Vary", "Accept-Encoding")
+	if exchange.AcceptsGzip(x.Peek("Accept-Encoding")) {
+		x.Set("Content-Encoding", "gzip")
+		x.Add("Vary", "Accept-Encoding")
 		body = gzipBody{body}
 	}
-	x.sendChunked(http.StatusOK, f.mediaType, body)
+	x.SendFrom(http.StatusOK, f.mediaType, exchange.UnknownSize, body)
 }
 
 // tableBody writes a table. It owns room, which holds the objects in it.
@@ -172,13 +172,13 @@ type tableBody struct {
 
 // WriteTo implements io.WriterTo.
 func (b *tableBody) WriteTo(w io.Writer) (int64, error) {
-	out := newChunkWriter(w)
-	defer out.release()
-	if err := b.rows.Write(out.write); err != nil {
-		return out.written, err
+	out := exchange.NewChunkWriter(w)
+	defer out.Release()
+	if err := b.rows.Write(out.Add); err != nil {
+		return out.Written, err
 	}
-	out.flush()
-	return out.written, out.err
+	out.Flush()
+	return out.Written, out.Err
 }
 
 // Close implements io.Closer.
@@ -186,23 +186,23 @@ func (b *tableBody) Close() error { return b.room.Close() }
 
 // stitches reports whether a listing is one whose compressed pieces are worth
 // keeping: all of a resource or namespace, in a form that is kept.
-func (x *exchange) stitches(f format, o *internalversion.ListOptions, listing registry.Listing) bool {
+func (x *chain) stitches(f format, o *internalversion.ListOptions, listing registry.Listing) bool {
 	whole := x.Name == "" && o.Continue == "" && listing.Meta.Continue == "" &&
 		(o.LabelSelector == nil || o.LabelSelector.Empty()) && (o.FieldSelector == nil || o.FieldSelector.Empty())
 	list := f.convert == nil || f.convert.Kind == "PartialObjectMetadataList"
-	return whole && list && !f.rewritten() && acceptsGzip(x.peek("Accept-Encoding"))
+	return whole && list && !f.rewritten() && exchange.AcceptsGzip(x.Peek("Accept-Encoding"))
 }
 
 // sendStitched answers with a listing that is stitched from compressed pieces, and
 // returns its size before compression; 0 if it is too small to be compressed.
-func (x *exchange) sendStitched(i *installed, f format, listing registry.Listing) (int, error) {
+func (x *chain) sendStitched(i *installed, f format, listing registry.Listing) (int, error) {
 	body, err := x.s.stitcher.stitch(i.view.Form(f.media(), f.shape()), listing.Meta, listing.Objects)
-	if err != nil || body == nil || body.size <= compressFrom {
+	if err != nil || body == nil || body.size <= exchange.CompressFrom {
 		return 0, err
 	}
-	x.set("Content-Encoding", "gzip")
-	x.add("Vary", "Accept-Encoding")
-	x.sendFrom(http.StatusOK, f.mediaType, body.length, body)
+	x.Set("Content-Encoding", "gzip")
+	x.Add("Vary", "Accept-Encoding")
+	x.SendFrom(http.StatusOK, f.mediaType, body.length, body)
 	return body.size, nil
 }
 
@@ -238,7 +238,7 @@ const (
 	keepItems = 1 << 15
 	// streamFrom is the size of canonical encodings from which a list is sent without
 	// making its items beforehand. It leaves no doubt that the list is to be compressed.
-	streamFrom = 4 * compressFrom
+	streamFrom = 4 * exchange.CompressFrom
 )
 
 // fill learns the body's size, if that costs no items that are made twice. Otherwise the
@@ -250,7 +250,7 @@ func (b *listBody) fill(form *registry.Form, meta wire.ListMeta, stream bool) er
 	b.source = form.Source(b.objects)
 	sliced := form.Sliced()
 	if stream && form.MediaType() == registry.JSON && registry.BodyBytes(b.objects) >= streamFrom && !b.kept() {
-		b.size = unknownSize
+		b.size = exchange.UnknownSize
 		return b.readable()
 	}
 	b.sum = 0
@@ -293,30 +293,30 @@ func (b *listBody) readable() error {
 
 // WriteTo implements io.WriterTo.
 func (b *listBody) WriteTo(w io.Writer) (int64, error) {
-	out := newChunkWriter(w)
-	defer out.release()
-	out.buf = b.form.AppendListHeader(out.buf, b.meta, len(b.objects), b.sum)
+	out := exchange.NewChunkWriter(w)
+	defer out.Release()
+	out.Buf = b.form.AppendListHeader(out.Buf, b.meta, len(b.objects), b.sum)
 	write := b.writeKept
-	if b.size == unknownSize {
+	if b.size == exchange.UnknownSize {
 		write = b.writeMade
 	}
 	if err := write(out); err != nil {
-		return out.written, err
+		return out.Written, err
 	}
-	out.buf = b.form.AppendListFooter(out.buf, b.meta, len(b.objects))
-	out.flush()
-	return out.written, out.err
+	out.Buf = b.form.AppendListFooter(out.Buf, b.meta, len(b.objects))
+	out.Flush()
+	return out.Written, out.Err
 }
 
-func (b *listBody) writeKept(out *chunkWriter) error {
+func (b *listBody) writeKept(out *exchange.ChunkWriter) error {
 	for i := 0; i < len(b.objects); {
 		items, err := b.ahead(i)
 		if err != nil {
 			return err
 		}
 		for _, item := range items {
-			out.buf = b.form.AppendItemHeader(out.buf, i, item)
-			out.write(item)
+			out.Buf = b.form.AppendItemHeader(out.Buf, i, item)
+			out.Add(item)
 			i++
 		}
 	}
@@ -325,19 +325,19 @@ func (b *listBody) writeKept(out *chunkWriter) error {
 
 // writeMade writes items that are kept, and makes the others in the place where they are
 // sent from.
-func (b *listBody) writeMade(out *chunkWriter) error {
+func (b *listBody) writeMade(out *exchange.ChunkWriter) error {
 	for i, o := range b.objects {
-		out.buf = b.form.AppendItemHeader(out.buf, i, nil) // in JSON it does not look at the item
-		before := len(out.buf)
-		shared, made, err := b.source.Next(out.buf, o)
+		out.Buf = b.form.AppendItemHeader(out.Buf, i, nil) // in JSON it does not look at the item
+		before := len(out.Buf)
+		shared, made, err := b.source.Next(out.Buf, o)
 		if err != nil {
 			return err
 		}
 		b.sum += len(made) - before + len(shared)
-		out.buf = made
-		out.write(shared)
-		if out.err != nil {
-			return out.err
+		out.Buf = made
+		out.Add(shared)
+		if out.Err != nil {
+			return out.Err
 		}
 	}
 	return nil
@@ -362,7 +362,7 @@ func (b *listBody) ahead(i int) ([][]byte, error) {
 
 // Close gives b back.
 func (b *listBody) Close() error {
-	if b.size == unknownSize {
+	if b.size == exchange.UnknownSize {
 		b.sent(b.sum)
 	}
 	clear(b.objects[:cap(b.objects)])
@@ -373,90 +373,4 @@ func (b *listBody) Close() error {
 	*b = listBody{objects: b.objects[:0], items: b.items[:0]}
 	lists.Put(b)
 	return nil
-}
-
-const (
-	// chunkSize is how much a chunkWriter gathers: whole TLS records, small enough
-	// to stay in the processor's cache.
-	chunkSize  = 4 * recordSize
-	recordSize = 16 << 10
-	chunkRoom  = 16 << 10 // for what is appended before it is known to fit
-	keepChunk  = 4 * chunkSize
-)
-
-// chunkWriter gathers small pieces into writes of whole TLS records. After an error
-// it takes everything and writes nothing.
-type chunkWriter struct {
-	w       io.Writer
-	buf     []byte
-	nested  int // users beyond the first
-	written int64
-	err     error
-}
-
-var chunks = sync.Pool{New: func() any { return &chunkWriter{buf: make([]byte, 0, chunkSize+chunkRoom)} }}
-
-// newChunkWriter returns a chunkWriter to w; w itself, if it is one already.
-func newChunkWriter(w io.Writer) *chunkWriter {
-	if c, ok := w.(*chunkWriter); ok {
-		c.nested++
-		return c
-	}
-	c := chunks.Get().(*chunkWriter)
-	*c = chunkWriter{w: w, buf: c.buf[:0]}
-	return c
-}
-
-// Write implements io.Writer.
-func (c *chunkWriter) Write(p []byte) (int, error) {
-	c.write(p)
-	return len(p), c.err
-}
-
-// write adds p.
-func (c *chunkWriter) write(p []byte) {
-	for len(c.buf)+len(p) >= chunkSize {
-		if len(c.buf) == 0 {
-			whole := len(p) / recordSize * recordSize
-			c.send(p[:whole])
-			p = p[whole:]
-			break
-		}
-		n := min(max(0, chunkSize-len(c.buf)), len(p))
-		c.buf = append(c.buf, p[:n]...)
-		p = p[n:]
-		c.send(c.buf[:chunkSize])
-		c.buf = append(c.buf[:0], c.buf[chunkSize:]...)
-	}
-	c.buf = append(c.buf, p...)
-}
-
-// flush sends what is left.
-func (c *chunkWriter) flush() {
-	c.send(c.buf)
-	c.buf = c.buf[:0]
-}
-
-func (c *chunkWriter) send(p []byte) {
-	if c.err != nil || len(p) == 0 {
-		return
-	}
-	var n int
-	n, c.err = c.w.Write(p)
-	c.written += int64(n)
-}
-
-// release gives c back when its last user does.
-func (c *chunkWriter) release() {
-	if c.nested > 0 {
-		c.nested--
-		return
-	}
-	if c.w = nil; cap(c.buf) > keepChunk {
-		return
-	}
-	if invariants.Enabled {
-		invariants.Overwrite(c.buf)
-	}
-	chunks.Put(c)
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"pgregory.net/rapid"
 
+	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 	"github.com/larder-io/larder/kv/kvtest"
@@ -335,7 +336,7 @@ func FuzzNegotiation(f *testing.F) {
 
 func TestGzipIsAskedForByName(t *testing.T) {
 	for header, want := range map[string]bool{"": false, "gzip": true, " gzip ": true, "deflate,gzip": true, "gzip;q=1": false, "x-gzip": false, "GZIP": false, "br, gzip, x": true} {
-		if acceptsGzip([]byte(header)) != want {
+		if exchange.AcceptsGzip([]byte(header)) != want {
 			t.Errorf("%q: want %v", header, want)
 		}
 	}

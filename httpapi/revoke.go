@@ -114,8 +114,8 @@ func newRights(s *Server) *rights {
 
 // join returns by what right the request, a watch that is about to begin, is served; nil
 // if that is not looked after. It must be left.
-func (r *rights) join(x *exchange) *right {
-	if r.config == nil || x.Verb != "watch" || x.s.config.Authenticator == nil || x.internal() {
+func (r *rights) join(x *chain) *right {
+	if r.config == nil || x.Verb != "watch" || x.s.config.Authenticator == nil || x.Carrier.Internal() {
 		return nil
 	}
 	req := x.credentialRequest()
@@ -126,11 +126,11 @@ func (r *rights) join(x *exchange) *right {
 	c := r.known[key]
 	if c == nil {
 		c = &credential{
-			key: key, request: req, rights: make(map[string]*right), who: x.user, ties: r.config.Ties(req),
+			key: key, request: req, rights: make(map[string]*right), who: x.User, ties: r.config.Ties(req),
 			impersonates: len(req.Header["Impersonate-User"]) > 0,
 		}
 		// One that was over when the watch began is accepted for another reason.
-		if c.ties.Ends && !c.ties.Expires.After(x.received) {
+		if c.ties.Ends && !c.ties.Expires.After(x.Received) {
 			c.ties.Ends, c.ties.Expires = false, time.Time{}
 		}
 		r.known[key] = c
@@ -139,7 +139,7 @@ func (r *rights) join(x *exchange) *right {
 	if held == nil {
 		held = &right{of: c, key: what, attributes: *x.attributes(), info: x.RequestInfo()}
 		held.attributes.Request = &request.Request{FieldSelector: x.FieldSelector, LabelSelector: x.LabelSelector}
-		held.single = x.Name != "" && slices.Contains(x.user.GetGroups(), user.NodesGroup)
+		held.single = x.Name != "" && slices.Contains(x.User.GetGroups(), user.NodesGroup)
 		c.rights[what] = held
 	}
 	held.holders++
@@ -170,20 +170,19 @@ func (r *rights) dropLocked(held *right) {
 }
 
 // credentialRequest is a request with nothing but what says who asks, and as whom.
-func (x *exchange) credentialRequest() *http.Request {
-	header := make(http.Header)
-	for k, v := range x.fast.Request.Header.All() {
-		switch key := string(k); {
-		case x.s.isCredential(key), key == "Sec-Websocket-Protocol", strings.HasPrefix(key, "Impersonate-"),
-			key == "Connection", key == "Upgrade": // without which there is no Sec-WebSocket-Protocol
-			header[key] = append(header[key], string(v))
+func (x *chain) credentialRequest() *http.Request {
+	header := x.CopyHeaders(func(key string) bool {
+		switch key {
+		case "Sec-Websocket-Protocol", "Connection", "Upgrade": // the former counts with the latter alone
+			return true
 		}
-	}
+		return x.s.isCredential(key) || strings.HasPrefix(key, "Impersonate-")
+	})
 	req := &http.Request{
 		Method: http.MethodGet, URL: &url.URL{Path: x.Path}, Header: header, Body: http.NoBody,
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, RemoteAddr: x.fast.RemoteAddr().String(),
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, RemoteAddr: x.Carrier.RemoteAddr().String(),
 	}
-	if state := x.fast.TLSConnectionState(); state != nil { // the rest of it holds the connection
+	if state := x.Carrier.TLS(); state != nil { // the rest of it holds the connection
 		req.TLS = &tls.ConnectionState{Version: state.Version, HandshakeComplete: true, PeerCertificates: state.PeerCertificates}
 	}
 	return req
@@ -191,7 +190,7 @@ func (x *exchange) credentialRequest() *http.Request {
 
 // credentialKey tells credentials apart. Who has none is told apart by what he asks for,
 // if not everything may be asked for without.
-func (x *exchange) credentialKey(req *http.Request) (key [sha256.Size]byte) {
+func (x *chain) credentialKey(req *http.Request) (key [sha256.Size]byte) {
 	var b []byte
 	for _, name := range sortedNames(req.Header) {
 		b = append(append(b, name...), 0)

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/server/healthz"
 
+	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -183,8 +184,8 @@ type Server struct {
 	conns         connCounts
 	rights        *rights
 
-	deadlines deadlines
-	inflight  inflight
+	deadlines *exchange.Deadlines
+	inflight  exchange.InFlight
 	streams   streams
 	work      sync.WaitGroup // handlers that run on goroutines of their own
 	base      context.Context
@@ -215,7 +216,7 @@ func newServer(config Config) *Server {
 	s.limits = limits{header: headerTimeout, idle: idleTimeout, body: config.RequestTimeout, write: writeTimeout}
 	s.outer = s.newDoor(0) // its listener bounds more than sessions
 	s.inner = s.newDoor(config.MaxConns)
-	s.deadlines.init(s.base, config.RequestTimeout)
+	s.deadlines = exchange.NewDeadlines(s.base, config.RequestTimeout)
 	s.client = s.memory.client()
 	s.impersonation = newImpersonation(config.Authorizer)
 	s.digester = newDigester()
@@ -248,7 +249,7 @@ func (s *Server) Run(ctx context.Context) error {
 	sweep, stopSweep := context.WithCancel(context.Background())
 	defer stopSweep()
 	group.Go(func() error { s.streams.sweep(sweep, sweepInterval); return nil })
-	group.Go(func() error { s.inflight.report(sweep); return nil })
+	group.Go(func() error { s.inflight.Report(sweep); return nil })
 	group.Go(func() error { s.rights.run(sweep); return nil })
 	group.Go(func() error {
 		<-groupCtx.Done()

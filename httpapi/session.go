@@ -3,7 +3,6 @@ package httpapi
 import (
 	"bufio"
 	"bytes"
-	"crypto/sha256"
 	"errors"
 	"io"
 	"net"
@@ -14,6 +13,7 @@ import (
 	"github.com/valyala/fasthttp"
 	"k8s.io/klog/v2"
 
+	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/internal/invariants"
 )
 
@@ -65,11 +65,12 @@ type session struct {
 	reads int      // from conn since the first byte of the request
 	body  incoming // of the request
 
+	fast   *fasthttp.RequestCtx // the request; nil while idle
+	fields []exchange.Field     // room for the header of the response
+	slot   any                  // what the handler remembers of the sender
+
 	// The deadlines that are set on conn.
 	readUntil, writeUntil time.Time
-
-	known  credentials // who asked last
-	digest [sha256.Size]byte
 }
 
 const (
@@ -84,8 +85,8 @@ func (ss *session) serve() {
 	defer ss.door.forget(ss)
 	given := false
 	defer func() {
-		if p := recover(); p != nil && !isAbort(p) {
-			klog.ErrorS(nil, "Connection panicked", "panic", p, "stack", stack())
+		if p := recover(); p != nil && !exchange.IsAbort(p) {
+			klog.ErrorS(nil, "Connection panicked", "panic", p, "stack", exchange.Stack())
 		}
 		if !given {
 			ss.conn.Close()
@@ -171,46 +172,61 @@ func (ss *session) Read(p []byte) (int, error) {
 // requests serves the request that has begun and those that came with it. It returns
 // who takes the connection over, or whether there may be more requests.
 func (ss *session) requests() (take func(), again bool) {
-	fast := contexts.Get().(*fasthttp.RequestCtx)
+	m := messages.Get().(*message)
+	fast := &m.RequestCtx
+	ss.fast, ss.fields = fast, m.fields[:]
 	ss.openReader()
 	defer func() {
 		if take == nil && ss.size <= headerKept { // what a large header left behind is not kept
-			reset(fast)
-			contexts.Put(fast)
+			m.reset()
+			messages.Put(m)
 		}
+		ss.fast, ss.fields = nil, nil
 		ss.closeReader()
 	}()
 	for {
 		fast.Init2(ss.conn, frontLogger{}, true)
 		fast.Response.Header.SetNoDefaultContentType(true)
-		if take, again = ss.request(fast); !again {
+		if take, again = ss.request(); !again {
 			return take, false
 		}
 		if ss.in.Buffered() == 0 && len(ss.ahead) == 0 {
 			ss.state.Store(sessionIdle)
 			return nil, !ss.door.stopping()
 		}
-		reset(fast)
+		m.reset()
 	}
 }
 
-// reset makes fast ready for another request.
-func reset(fast *fasthttp.RequestCtx) {
+// message is what is kept of a request and its response while they are read and written.
+type message struct {
+	fasthttp.RequestCtx
+
+	fields [usualFields]exchange.Field // of the response's header
+}
+
+// usualFields is how many fields responses have at most, but for rare ones.
+const usualFields = 8
+
+// reset makes m ready for another request.
+func (m *message) reset() {
 	if invariants.Enabled {
-		poisonMessages(fast)
+		poisonMessages(&m.RequestCtx)
 	}
-	fast.Request.Reset()
-	fast.Response.Reset()
+	m.Request.Reset()
+	m.Response.Reset()
+	clear(m.fields[:])
 }
 
-// contexts holds what fasthttp keeps of a request and its response.
-var contexts = sync.Pool{New: func() any { return new(fasthttp.RequestCtx) }}
+// messages holds them between requests.
+var messages = sync.Pool{New: func() any { return new(message) }}
 
 // request serves one request. Its body is read when somebody wants it.
-func (ss *session) request(fast *fasthttp.RequestCtx) (take func(), again bool) {
+func (ss *session) request() (take func(), again bool) {
 	ss.body = incoming{over: true}
+	fast := ss.fast
 	if err := ss.readHeader(fast); err != nil {
-		ss.refuse(fast, err)
+		ss.refuse(err)
 		return nil, false
 	}
 	received := time.Now()
@@ -218,22 +234,22 @@ func (ss *session) request(fast *fasthttp.RequestCtx) (take func(), again bool) 
 	expect := header.Peek("Expect")
 	ss.body = bodyOf(header, ss.in, continues(expect))
 	if len(expect) > 0 && !continues(expect) {
-		ss.refuse(fast, errExpectation)
+		ss.refuse(errExpectation)
 		return nil, false
 	}
 	closing := header.ConnectionClose()
 	if string(header.RequestURI()) == "*" { // fasthttp takes it with OPTIONS alone
-		return nil, ss.answer(ss.s.handleAsterisk(fast, received), closing)
+		return nil, ss.answer(ss.asterisk(received), closing)
 	}
-	x := ss.s.handle(fast, ss, received)
-	defer x.close()
+	x := ss.s.handle(ss, received)
+	defer x.Close()
 	switch {
-	case x.stolen:
+	case x.Stolen:
 		return func() {}, false
-	case x.cut:
+	case x.Cut:
 		return nil, false
-	case x.taken != nil:
-		return ss.give(x.taken), false
+	case x.Taken != nil:
+		return ss.give(x.Taken), false
 	}
 	return nil, ss.answer(x, closing)
 }
@@ -337,26 +353,27 @@ func (ss *session) closeReader() {
 
 // refuse answers what could not be read as a request, unless the client is gone, and
 // ends the connection.
-func (ss *session) refuse(fast *fasthttp.RequestCtx, err error) {
+func (ss *session) refuse(err error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
 		return
 	}
 	ss.body.over = !errors.Is(err, errHeaderTooLarge) && ss.body.over
-	ss.answer(ss.s.handleError(fast, err), true)
+	ss.answer(ss.unreadable(err), true)
 }
 
 // answer writes the response and reports whether the connection can be used again.
-func (ss *session) answer(x *exchange, closing bool) bool {
-	resp := &x.fast.Response
+func (ss *session) answer(x *exchange.Exchange, closing bool) bool {
+	resp := &ss.fast.Response
+	setHeader(resp, &x.Response)
 	closing = closing || resp.Header.ConnectionClose() || ss.door.stopping() || !ss.settle(x)
 	switch {
 	case closing:
 		resp.Header.SetConnectionClose()
-	case !x.fast.Request.Header.IsHTTP11():
+	case !ss.Chunks():
 		resp.Header.Set("Connection", "keep-alive")
 	}
-	resp.SkipBody = x.fast.IsHead()
-	if ss.writeBy(time.Now().Add(ss.s.limits.write)) != nil || x.write(ss.conn) != nil {
+	resp.SkipBody = ss.fast.IsHead()
+	if ss.writeBy(time.Now().Add(ss.s.limits.write)) != nil || ss.write(x) != nil {
 		return false
 	}
 	if closing && !ss.body.over {
@@ -366,17 +383,23 @@ func (ss *session) answer(x *exchange, closing bool) bool {
 }
 
 // give hands the connection, as if nothing had been set on it, to who takes it.
-func (ss *session) give(taken func(net.Conn)) func() {
+func (ss *session) give(taken func(net.Conn, exchange.TakenBody)) func() {
 	rest, _ := ss.in.Peek(ss.in.Buffered())
 	c := &handedConn{Conn: ss.conn, ahead: ss.conn}
 	if rest = append(bytes.Clone(rest), ss.ahead...); len(rest) > 0 {
 		c.ahead = io.MultiReader(bytes.NewReader(rest), ss.conn)
 	}
+	var body exchange.TakenBody
+	if !ss.body.over {
+		b := ss.body
+		b.in = bufio.NewReader(c.ahead)
+		c.ahead, body = b.in, &b
+	}
 	return func() {
 		if ss.conn.SetDeadline(time.Time{}) != nil {
 			ss.conn.Close() // whoever takes it will see
 		}
-		taken(c)
+		taken(c, body)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/klauspost/compress/flate"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/internal/invariants"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/wire"
@@ -87,7 +88,7 @@ const (
 	shortRun = 2
 	longRun  = 3
 	// stitchFrom is the size of canonical encodings from which lists are stitched.
-	stitchFrom = 2 * compressFrom
+	stitchFrom = 2 * exchange.CompressFrom
 	// pieceOverhead and weakOverhead are what a kept piece costs beside its bytes,
 	// and each object in it: a pointer and what the runtime keeps for it.
 	pieceOverhead = 300
@@ -382,21 +383,21 @@ func (l *stitchedList) sum() {
 
 // WriteTo implements io.WriterTo.
 func (l *stitchedList) WriteTo(w io.Writer) (int64, error) {
-	out := newChunkWriter(w)
-	defer out.release()
-	out.buf = append(out.buf, gzipHeader...)
-	out.buf = appendStored(out.buf, l.header, false)
+	out := exchange.NewChunkWriter(w)
+	defer out.Release()
+	out.Buf = append(out.Buf, gzipHeader...)
+	out.Buf = appendStored(out.Buf, l.header, false)
 	for i, p := range l.pieces {
 		if i > 0 && len(l.separator) > 0 {
-			out.buf = appendStored(out.buf, l.separator, false)
+			out.Buf = appendStored(out.Buf, l.separator, false)
 		}
-		out.write(p.data)
+		out.Add(p.data)
 	}
-	out.buf = appendStored(out.buf, l.footer, true)
-	out.buf = binary.LittleEndian.AppendUint32(out.buf, l.crc)
-	out.buf = binary.LittleEndian.AppendUint32(out.buf, uint32(l.size))
-	out.flush()
-	return out.written, out.err
+	out.Buf = appendStored(out.Buf, l.footer, true)
+	out.Buf = binary.LittleEndian.AppendUint32(out.Buf, l.crc)
+	out.Buf = binary.LittleEndian.AppendUint32(out.Buf, uint32(l.size))
+	out.Flush()
+	return out.Written, out.Err
 }
 
 // Close implements io.Closer.

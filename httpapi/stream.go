@@ -19,29 +19,29 @@ import (
 )
 
 // watch answers a WATCH: apiserver pkg/endpoints/handlers/get.go and watch.go.
-func (x *exchange) watch(i *installed) {
+func (x *chain) watch(i *installed) {
 	f, ok := x.negotiate(i)
 	if !ok {
 		return
 	}
 	ws, err := x.openWatch(i, f)
 	if err != nil {
-		x.fail(err)
+		x.Fail(err)
 		x.observe(i, "cluster", 0)
 		return
 	}
-	x.trail.answer(http.StatusOK)
-	ws.trail, ws.place = x.takeTrail(), x.takePlace()
+	x.Trail.Answer(http.StatusOK)
+	ws.trail, ws.place = x.TakeTrail(), x.TakePlace()
 	if flow := x.s.config.Flow; flow != nil {
 		ws.forget = flow.RegisterWatch(x.RequestInfo(), x.Query.Encode())
 	}
 	ws.right = x.s.rights.join(x)
-	x.s.streams.watch(ws, x.steal())
+	x.s.streams.watch(ws, x.Steal())
 }
 
 // openWatch makes everything that a watch needs once its request is gone. Like
 // upstream it opens the watch before it looks at how to write it.
-func (x *exchange) openWatch(i *installed, f format) (*watchStream, error) {
+func (x *chain) openWatch(i *installed, f format) (*watchStream, error) {
 	o, err := x.listOptions(i)
 	if err != nil {
 		return nil, err
@@ -52,11 +52,11 @@ func (x *exchange) openWatch(i *installed, f format) (*watchStream, error) {
 		monitor:   i.monitors[monitorKey{"watch", listScope(scope)}],
 		legacy:    o.SendInitialEvents == nil,
 		bookmarks: o.AllowWatchBookmarks,
-		chunked:   x.fast.Request.Header.IsHTTP11(),
-		began:     x.received,
-		ends:      x.received.Add(x.watchTimeout(o)),
+		chunked:   x.Carrier.Chunks(),
+		began:     x.Received,
+		ends:      x.Received.Add(x.watchTimeout(o)),
 	}
-	ctx, cancel := context.WithTimeout(x.s.base, x.s.config.RequestTimeout)
+	ctx, cancel := context.WithTimeout(x.Base(), x.s.config.RequestTimeout)
 	defer cancel()
 	ws.watcher, err = i.view.Resource.Watch(ctx, registry.WatchRequest{
 		Scope:             scope,
@@ -83,7 +83,7 @@ func (x *exchange) openWatch(i *installed, f format) (*watchStream, error) {
 }
 
 // choose decides how events are written.
-func (ws *watchStream) choose(x *exchange, i *installed, f format) error {
+func (ws *watchStream) choose(x *chain, i *installed, f format) error {
 	options, err := x.tableOptions(f)
 	if err != nil {
 		return err
@@ -103,7 +103,7 @@ func (ws *watchStream) choose(x *exchange, i *installed, f format) error {
 }
 
 // watchTimeout is how long the watch lasts.
-func (x *exchange) watchTimeout(o *internalversion.ListOptions) time.Duration {
+func (x *chain) watchTimeout(o *internalversion.ListOptions) time.Duration {
 	if o.TimeoutSeconds != nil && *o.TimeoutSeconds != 0 {
 		return time.Duration(*o.TimeoutSeconds) * time.Second
 	}
@@ -112,14 +112,14 @@ func (x *exchange) watchTimeout(o *internalversion.ListOptions) time.Duration {
 }
 
 // watchHead is the response's head.
-func (x *exchange) watchHead(f format) []byte {
+func (x *chain) watchHead(f format) []byte {
 	contentType := f.mediaType
 	if contentType != runtime.ContentTypeJSON {
 		contentType += ";stream=watch"
 	}
 	h := make([]byte, 0, 320)
 	h = append(h, "HTTP/1.1 200 OK\r\nAudit-Id: "...)
-	h = append(h, x.auditID...)
+	h = append(h, x.AuditID...)
 	h = append(h, "\r\nCache-Control: no-cache, private\r\nContent-Type: "...)
 	h = append(h, contentType...)
 	h = append(h, "\r\nDate: "...)
@@ -130,11 +130,13 @@ func (x *exchange) watchHead(f format) []byte {
 		h = append(h, "\r\nX-Kubernetes-Pf-Prioritylevel-Uid: "...)
 		h = append(h, x.class.LevelUID...)
 	}
-	for _, text := range x.fast.Response.Header.PeekAll("Warning") {
-		h = append(h, "\r\nWarning: "...)
-		h = append(h, text...)
+	for _, f := range x.Header {
+		if f.Name == "Warning" {
+			h = append(h, "\r\nWarning: "...)
+			h = append(h, f.Value...)
+		}
 	}
-	if x.fast.Request.Header.IsHTTP11() {
+	if x.Carrier.Chunks() {
 		h = append(h, "\r\nTransfer-Encoding: chunked"...)
 	}
 	return append(h, "\r\nConnection: close\r\n\r\n"...)

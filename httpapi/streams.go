@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/httpapi/exchange"
 )
 
 // sweepInterval is how often idle streams are looked at for a client that left.
@@ -105,8 +107,8 @@ func (ss *streams) start(parent context.Context, c net.Conn, held *right, serve 
 
 // fence keeps a panic to its stream.
 func (st *stream) fence() {
-	if p := recover(); p != nil && !isAbort(p) {
-		klog.ErrorS(nil, "Stream panicked", "panic", p, "stack", stack())
+	if p := recover(); p != nil && !exchange.IsAbort(p) {
+		klog.ErrorS(nil, "Stream panicked", "panic", p, "stack", exchange.Stack())
 	}
 }
 

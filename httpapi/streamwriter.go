@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/httpapi/exchange"
 )
 
 // streamWriter is the http.ResponseWriter of a handler that has a connection to
@@ -23,7 +25,7 @@ type streamWriter struct {
 	req    *http.Request
 	header http.Header
 	out    *bufio.Writer
-	trail  *trail
+	trail  *exchange.Trail
 
 	status   int
 	started  bool // the head is written
@@ -66,7 +68,7 @@ func (w *streamWriter) WriteHeader(status int) {
 		return // nobody here waits for them
 	}
 	w.status = status
-	w.trail.answer(status)
+	w.trail.Answer(status)
 	if status == http.StatusSwitchingProtocols {
 		w.started, w.bodyless = true, true
 		w.writeHead()
@@ -186,7 +188,7 @@ func (w *streamWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if w.started && w.status != http.StatusSwitchingProtocols {
 		return nil, nil, errors.New("httpapi: the response has begun")
 	}
-	w.trail.answer(http.StatusSwitchingProtocols)
+	w.trail.Answer(http.StatusSwitchingProtocols)
 	w.taken = true
 	w.st.own()
 	if err := w.st.SetDeadline(time.Time{}); err != nil {
@@ -233,10 +235,10 @@ func (w *streamWriter) finish() error {
 // recovered ends the response after the handler panicked. If the head is out, the
 // client sees a body cut short.
 func (w *streamWriter) recovered(p any, log []any) {
-	if isAbort(p) {
+	if exchange.IsAbort(p) {
 		return
 	}
-	klog.ErrorS(nil, "Request panicked", append(log, "panic", p, "stack", stack())...)
+	klog.ErrorS(nil, "Request panicked", append(log, "panic", p, "stack", exchange.Stack())...)
 	if w.taken || w.started {
 		return
 	}

@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/internal/invariants"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/watch"
@@ -40,9 +41,9 @@ type watchStream struct {
 	table   *tableStream // nil unless rows are sent
 	head    []byte
 	monitor *monitor
-	trail   *trail
-	place   place  // until the initial objects have been sent
-	forget  func() // what flow control knows of the watch; may be nil
+	trail   *exchange.Trail
+	place   exchange.Place // until the initial objects have been sent
+	forget  func()         // what flow control knows of the watch; may be nil
 	streams *streams
 
 	bookmarks bool
@@ -139,8 +140,8 @@ func (ws *watchStream) open(b *batch) (v verdict) {
 func (ws *watchStream) fence(b *batch, v *verdict) {
 	b.reset()
 	if p := recover(); p != nil {
-		klog.ErrorS(nil, "Watch panicked", "panic", p, "stack", stack())
-		ws.trail.panicked(p)
+		klog.ErrorS(nil, "Watch panicked", "panic", p, "stack", exchange.Stack())
+		ws.trail.Panicked(p)
 		ws.trail = nil
 		*v = ws.finish(errLeft)
 	}
@@ -206,7 +207,7 @@ func (ws *watchStream) park() bool {
 
 // setTimer begins to keep time: the initial objects have been sent.
 func (ws *watchStream) setTimer() {
-	ws.place.release()
+	ws.place.Release()
 	ws.nextBookmark = ws.began.Add(bookmarkEvery + time.Duration(rand.Int64N(int64(2*time.Second))) - time.Second)
 	ws.timer = time.AfterFunc(ws.untilRing(time.Now()), ws.ring)
 }
@@ -365,7 +366,7 @@ func (ws *watchStream) finish(err error) verdict {
 	}
 	// Who sees the end finds it counted and recorded.
 	ws.uncount()
-	ws.trail.end()
+	ws.trail.End()
 	ws.monitor.leave()
 	ws.monitor.observe(http.StatusOK, ws.size, time.Since(ws.began))
 	if err == errEnd && ws.chunked {
@@ -382,13 +383,13 @@ func (ws *watchStream) discard() {
 		ws.watcher.Close()
 	}
 	ws.uncount()
-	ws.trail.end()
+	ws.trail.End()
 	ws.Conn.Close()
 }
 
 // uncount ends what flow control has of the watch, and what is known of its right.
 func (ws *watchStream) uncount() {
-	ws.place.release()
+	ws.place.Release()
 	if ws.forget != nil {
 		ws.forget()
 	}

@@ -22,6 +22,7 @@ internal/invariants, internal/proctest
 < internal/registry
 < internal/registry/bootstrap, internal/auth, internal/admission
 < httpapi/request
+< httpapi/exchange
 < httpapi
 < internal/extension, internal/aggregator
 < internal/server

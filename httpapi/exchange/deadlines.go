@@ -1,4 +1,4 @@
-package httpapi
+package exchange
 
 import (
 	"context"
@@ -13,9 +13,9 @@ import (
 // then, and so does every net/http handler.
 const deadlineStep = 250 * time.Millisecond
 
-// deadlines gives requests that begin at about the same time one context, which ends
+// Deadlines gives requests that begin at about the same time one context, which ends
 // when the last of them must have ended.
-type deadlines struct {
+type Deadlines struct {
 	base    context.Context
 	timeout time.Duration
 	current atomic.Pointer[deadline]
@@ -28,12 +28,13 @@ type deadline struct {
 	cancel   context.CancelFunc
 }
 
-func (d *deadlines) init(base context.Context, timeout time.Duration) {
-	d.base, d.timeout = base, timeout
+// NewDeadlines gives requests timeout each. Their contexts end with base, too.
+func NewDeadlines(base context.Context, timeout time.Duration) *Deadlines {
+	return &Deadlines{base: base, timeout: timeout}
 }
 
-// at returns the context of a request that begins at now.
-func (d *deadlines) at(now time.Time) context.Context {
+// At returns the context of a request that begins at now.
+func (d *Deadlines) At(now time.Time) context.Context {
 	known := d.current.Load()
 	if known != nil && !now.Before(known.from) && now.Before(known.to) {
 		return known.ctx
@@ -42,26 +43,4 @@ func (d *deadlines) at(now time.Time) context.Context {
 	fresh.ctx, fresh.cancel = context.WithDeadline(d.base, fresh.to.Add(d.timeout))
 	d.current.CompareAndSwap(known, fresh) // else it serves this request alone
 	return fresh.ctx
-}
-
-// prepared is bounded for what comes before a request is served: for one that is
-// long-running, too, which has as long for that as others have for all.
-func (x *exchange) prepared() (context.Context, context.CancelFunc) {
-	if x.deadline.IsZero() {
-		return x.s.deadlines.at(x.received), func() {}
-	}
-	return x.bounded()
-}
-
-// bounded returns a context that ends at the request's deadline, and what must be
-// called when it is not needed any more.
-func (x *exchange) bounded() (context.Context, context.CancelFunc) {
-	switch {
-	case x.deadline.IsZero():
-		return x.s.base, func() {}
-	case x.hurried:
-		return context.WithDeadline(x.s.base, x.deadline)
-	default:
-		return x.s.deadlines.at(x.received), func() {}
-	}
 }

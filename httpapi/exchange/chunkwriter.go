@@ -1,0 +1,95 @@
+package exchange
+
+import (
+	"io"
+	"sync"
+
+	"github.com/larder-io/larder/internal/invariants"
+)
+
+const (
+	// ChunkSize is how much a [ChunkWriter] gathers: whole TLS records, small enough
+	// to stay in the processor's cache.
+	ChunkSize = 4 * RecordSize
+	// RecordSize is how much a TLS record holds.
+	RecordSize = 16 << 10
+	chunkRoom  = 16 << 10 // for what is appended before it is known to fit
+	keepChunk  = 4 * ChunkSize
+)
+
+// ChunkWriter gathers small pieces into writes of whole TLS records. After an error
+// it takes everything and writes nothing.
+type ChunkWriter struct {
+	To      io.Writer
+	Buf     []byte // what is gathered; may be appended to
+	Written int64  // to To
+	Err     error
+	nested  int // users beyond the first
+}
+
+var chunks = sync.Pool{New: func() any { return &ChunkWriter{Buf: make([]byte, 0, ChunkSize+chunkRoom)} }}
+
+// NewChunkWriter returns a ChunkWriter to w; w itself, if it is one already.
+func NewChunkWriter(w io.Writer) *ChunkWriter {
+	if c, ok := w.(*ChunkWriter); ok {
+		c.nested++
+		return c
+	}
+	c := chunks.Get().(*ChunkWriter)
+	*c = ChunkWriter{To: w, Buf: c.Buf[:0]}
+	return c
+}
+
+// Write implements io.Writer.
+func (c *ChunkWriter) Write(p []byte) (int, error) {
+	c.Add(p)
+	return len(p), c.Err
+}
+
+// Add adds p.
+func (c *ChunkWriter) Add(p []byte) {
+	for len(c.Buf)+len(p) >= ChunkSize {
+		if len(c.Buf) == 0 {
+			whole := len(p) / RecordSize * RecordSize
+			c.send(p[:whole])
+			p = p[whole:]
+			break
+		}
+		n := min(max(0, ChunkSize-len(c.Buf)), len(p))
+		c.Buf = append(c.Buf, p[:n]...)
+		p = p[n:]
+		c.send(c.Buf[:ChunkSize])
+		c.Buf = append(c.Buf[:0], c.Buf[ChunkSize:]...)
+	}
+	c.Buf = append(c.Buf, p...)
+}
+
+// Flush sends what is left.
+func (c *ChunkWriter) Flush() {
+	c.send(c.Buf)
+	c.Buf = c.Buf[:0]
+}
+
+func (c *ChunkWriter) send(p []byte) {
+	if c.Err != nil || len(p) == 0 {
+		return
+	}
+	var n int
+	n, c.Err = c.To.Write(p)
+	c.Written += int64(n)
+}
+
+// Release gives c back when its last user does.
+func (c *ChunkWriter) Release() {
+	if c.nested > 0 {
+		c.nested--
+		return
+	}
+	if c.To = nil; cap(c.Buf) > keepChunk {
+		return
+	}
+	if invariants.Enabled {
+		invariants.Overwrite(c.Buf)
+	}
+	chunks.Put(c)
+}

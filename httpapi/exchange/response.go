@@ -1,0 +1,164 @@
+package exchange
+
+import (
+	"io"
+	"net"
+	"net/http"
+	"strings"
+)
+
+// UnknownSize stands for the size of a body that is written as it is made.
+const UnknownSize = -1
+
+// Body is the body of a response that writes itself.
+type Body interface {
+	io.WriterTo
+	io.Closer
+}
+
+// Field is one field of a response's header.
+type Field struct {
+	Name, Value string
+	// Added says that other fields of the name stay.
+	Added bool
+}
+
+// Response is what is answered. It is filled in by whoever serves the request and written
+// by the door when that has returned, except where the connection was taken over.
+//
+// The body is one of Bytes, Body and Reader, or there is none.
+type Response struct {
+	Code   int // 0 stands for 200
+	Header []Field
+
+	Bytes []byte // shared, not changed
+
+	Body Body // is closed when it is written or nobody wants it
+	Size int  // of what Body writes, or UnknownSize
+
+	// Reader is read to its end. Each piece leaves when it comes.
+	Reader io.ReadCloser
+
+	// Closing says that the connection ends after the response, which that to a broken
+	// request must.
+	Closing bool
+	// Cut ends the connection without a response.
+	Cut bool
+	// Taken takes the connection over when the exchange has ended, and writes the whole
+	// response. Stolen says that somebody has the connection already. See [Carrier.Steal].
+	Taken  func(c net.Conn, body TakenBody)
+	Stolen bool
+}
+
+// TakenBody is the body of a request whose connection was taken over: it is read from the
+// connection, as it comes and without a bound. It is nil if there is none.
+type TakenBody interface {
+	io.Reader
+	// Proceed tells a client that waits for it to send its body.
+	Proceed(w io.Writer) error
+}
+
+// Set sets a field of the header.
+func (r *Response) Set(name, value string) {
+	for i := range r.Header {
+		if f := &r.Header[i]; strings.EqualFold(f.Name, name) {
+			f.Value = value
+			return
+		}
+	}
+	r.Header = append(r.Header, Field{Name: name, Value: value})
+}
+
+// Add adds a field to the header.
+func (r *Response) Add(name, value string) {
+	r.Header = append(r.Header, Field{Name: name, Value: value, Added: true})
+}
+
+// Del takes the fields of a name out of the header.
+func (r *Response) Del(name string) {
+	kept := r.Header[:0]
+	for _, f := range r.Header {
+		if !strings.EqualFold(f.Name, name) {
+			kept = append(kept, f)
+		}
+	}
+	r.Header = kept
+}
+
+// CopyHeader sets what header has, but for what frames the body.
+func (r *Response) CopyHeader(header http.Header) {
+	for name, values := range header {
+		if name == "Content-Length" || name == "Transfer-Encoding" {
+			continue
+		}
+		for i, value := range values {
+			if i == 0 && name != "Warning" { // there may be others
+				r.Set(name, value)
+			} else {
+				r.Add(name, value)
+			}
+		}
+	}
+}
+
+// HeaderTo adds the fields that are set to dst, but for the type of a body.
+func (r *Response) HeaderTo(dst http.Header) {
+	for _, f := range r.Header {
+		if !strings.EqualFold(f.Name, "Content-Type") {
+			dst.Add(f.Name, f.Value)
+		}
+	}
+}
+
+// StatusCode is the code of the answer.
+func (r *Response) StatusCode() int {
+	if r.Code == 0 {
+		return http.StatusOK
+	}
+	return r.Code
+}
+
+// Head sets what precedes the body. contentType may be empty.
+func (r *Response) Head(code int, contentType string) {
+	r.Code = code
+	if contentType != "" {
+		r.Set("Content-Type", contentType)
+	}
+}
+
+// Send completes the response with body.
+func (r *Response) Send(code int, contentType string, body []byte) {
+	r.Head(code, contentType)
+	r.Bytes = body
+}
+
+// SendFrom completes the response with the size bytes that body writes, which is closed when
+// they are written or the client is gone. If size is UnknownSize and body fails, the client
+// sees that the end is missing.
+func (r *Response) SendFrom(code int, contentType string, size int, body Body) {
+	r.Head(code, contentType)
+	r.Body, r.Size = body, size
+}
+
+// SendReader completes the response with what body yields.
+func (r *Response) SendReader(code int, body io.ReadCloser) {
+	r.Head(code, "")
+	r.Reader = body
+}
+
+// closeBody closes what the response would have been written from.
+func (r *Response) closeBody() {
+	if r.Body != nil {
+		r.Body.Close()
+		r.Body = nil
+	}
+	if r.Reader != nil {
+		r.Reader.Close()
+		r.Reader = nil
+	}
+}
+
+// small reports whether the response leaves in one write, or hardly more.
+func (r *Response) small() bool {
+	return r.Body == nil || r.Size != UnknownSize && r.Size <= RecordSize
+}

@@ -1,0 +1,199 @@
+package exchange
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"github.com/larder-io/larder/httpapi/request"
+)
+
+// Trail is what is recorded of one request. Stages, and what is told in each, are those
+// of apiserver pkg/endpoints/filters, audit.go, authn_audit.go and request_deadline.go.
+//
+// It belongs to whoever serves the request and is handed on with it. A nil trail records
+// nothing.
+type Trail struct {
+	ctx     context.Context // has ac, and what measures latencies of all but watches
+	ac      *audit.AuditContext
+	long    bool // the beginning of the answer is recorded, too
+	refused bool // only the beginning is: nobody knows yet who asks
+	once    sync.Once
+}
+
+// slowRequest is from when on it is recorded where the time of a request went.
+const slowRequest = 500 * time.Millisecond
+
+// NewTrail begins the trail of r.
+func NewTrail(base context.Context, auditID string, r *request.Request) *Trail {
+	ctx := audit.WithAuditContext(base)
+	if r.Verb != "watch" {
+		ctx = apirequest.WithLatencyTrackers(ctx)
+	}
+	audit.WithAuditID(ctx, types.UID(auditID))
+	return &Trail{ctx: ctx, ac: audit.AuditContextFrom(ctx), long: r.LongRunning()}
+}
+
+// Begin takes in what the policy says of the request and who takes the records. It reports
+// whether anything is recorded.
+func (t *Trail) Begin(rule audit.RequestAuditConfig, sink audit.Sink) bool {
+	audit.ObservePolicyLevel(t.ctx, rule.Level)
+	if rule.Level == auditapi.LevelNone {
+		return false
+	}
+	_ = t.ac.Init(rule, sink) // the only error is that of a second one
+	return true
+}
+
+// Describe records what is asked: req has the URL that the client sent.
+func (t *Trail) Describe(req *http.Request, received time.Time, a authorizer.Attributes) {
+	audit.LogRequestMetadata(t.ctx, req, received, a)
+}
+
+// Received records that the request came, and reports whether that could be recorded.
+func (t *Trail) Received() bool {
+	if t.ac.ProcessEventStage(t.ctx, auditapi.StageRequestReceived) {
+		return true
+	}
+	audit.ApiserverAuditDroppedCounter.WithContext(t.ctx).Inc()
+	return false
+}
+
+// Refuse records that the request is refused before it is known who asks: only the
+// beginning of its answer is recorded.
+func (t *Trail) Refuse(reason string) {
+	t.refused = true
+	t.ac.SetEventStage(auditapi.StageResponseStarted)
+	t.ac.SetEventResponseStatus(&metav1.Status{Message: reason})
+}
+
+// RecordsAnswers reports whether objects that are answered are recorded, which
+// upstream's handlers do.
+func (t *Trail) RecordsAnswers() bool {
+	return t != nil && t.ac.GetEventLevel() == auditapi.LevelRequestResponse
+}
+
+// Context returns one that ends with ctx and knows the trail.
+func (t *Trail) Context(ctx context.Context) context.Context {
+	if t == nil {
+		return ctx
+	}
+	return audited{ctx, t.ctx}
+}
+
+// audited is a context that knows what another one does.
+type audited struct {
+	context.Context
+	trail context.Context
+}
+
+// Value implements context.Context.
+func (c audited) Value(key any) any {
+	if value := c.Context.Value(key); value != nil {
+		return value
+	}
+	return c.trail.Value(key)
+}
+
+// Authenticated records how long that took.
+func (t *Trail) Authenticated(took time.Duration) {
+	if t != nil {
+		apirequest.TrackAuthenticationLatency(t.ctx, took)
+	}
+}
+
+// Decided records what the authorizer said (apiserver
+// pkg/endpoints/filters/authorization.go).
+func (t *Trail) Decided(decision authorizer.Decision, reason string, err error, took time.Duration) {
+	if t == nil {
+		return
+	}
+	apirequest.TrackAuthorizationLatency(t.ctx, took)
+	const decisionKey, reasonKey = "authorization.k8s.io/decision", "authorization.k8s.io/reason"
+	switch {
+	case decision == authorizer.DecisionAllow:
+		audit.AddAuditAnnotations(t.ctx, decisionKey, "allow", reasonKey, reason)
+	case err != nil:
+		audit.AddAuditAnnotation(t.ctx, reasonKey, "internal error")
+	default:
+		audit.AddAuditAnnotations(t.ctx, decisionKey, "forbid", reasonKey, reason)
+	}
+}
+
+// Failed records the Status that is answered to a client that accepts what accept says.
+func (t *Trail) Failed(status *metav1.Status, accept string) {
+	if t == nil {
+		return
+	}
+	if _, ok := negotiation.NegotiateMediaTypeOptions(accept, legacyscheme.Codecs.SupportedMediaTypes(), negotiation.DefaultEndpointRestrictions); ok {
+		audit.LogResponseObject(t.ctx, status, schema.GroupVersion{Version: "v1"}, legacyscheme.Codecs)
+	}
+}
+
+// Answer records with which status the answer begins. The first one counts.
+func (t *Trail) Answer(code int) {
+	if t == nil {
+		return
+	}
+	t.once.Do(func() {
+		t.ac.SetEventResponseStatusCode(int32(code))
+		if t.long || t.refused {
+			t.ac.ProcessEventStage(t.ctx, auditapi.StageResponseStarted)
+		}
+	})
+}
+
+// End records that the answer is complete, or that there was none.
+func (t *Trail) End() {
+	if t == nil || t.refused {
+		return
+	}
+	if t.ac.GetEventResponseStatus() == nil {
+		t.ac.SetEventResponseStatus(&metav1.Status{
+			Code: http.StatusOK, Status: metav1.StatusSuccess, Message: "Connection closed early",
+		})
+		if t.long {
+			t.ac.ProcessEventStage(t.ctx, auditapi.StageResponseStarted)
+		}
+	}
+	t.addLatencies()
+	t.ac.ProcessEventStage(t.ctx, auditapi.StageResponseComplete)
+}
+
+// addLatencies records where the time of a slow request went.
+func (t *Trail) addLatencies() {
+	total := time.Since(t.ac.GetEventRequestReceivedTimestamp().Time)
+	if total <= slowRequest {
+		return
+	}
+	parts := apirequest.AuditAnnotationsFromLatencyTrackers(t.ctx)
+	if len(parts) == 0 {
+		return
+	}
+	parts["apiserver.latency.k8s.io/total"] = total.String()
+	audit.AddAuditAnnotationsMap(t.ctx, parts)
+}
+
+// Panicked records that who served the request panicked with p.
+func (t *Trail) Panicked(p any) {
+	if t == nil || t.refused {
+		return
+	}
+	t.ac.SetEventResponseStatus(&metav1.Status{
+		Code: http.StatusInternalServerError, Status: metav1.StatusFailure,
+		Reason: metav1.StatusReasonInternalError, Message: fmt.Sprintf("APIServer panic'd: %v", p),
+	})
+	t.ac.ProcessEventStage(t.ctx, auditapi.StagePanic)
+}
