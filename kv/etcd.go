@@ -52,7 +52,7 @@ type Etcd struct {
 	failure error         // why ready will never close; written before ending is closed
 
 	revisions revisionReader
-	leases    leaseManager
+	leases    *leaseManager
 	history   history
 	watches   watches
 }
@@ -86,7 +86,7 @@ func newEtcd(name, prefix string, logger *slog.Logger, observer Observer, interv
 		ending:     make(chan struct{}),
 		done:       make(chan struct{}),
 		revisions:  revisionReader{kick: make(chan struct{}, 1)},
-		leases:     leaseManager{retired: observer.LeaseObjects},
+		leases:     newLeaseManager(observer.LeaseObjects),
 	}
 }
 

@@ -7,12 +7,15 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"pgregory.net/rapid"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // TestPrefixEnd: a key has the prefix exactly if it lies in the range.
@@ -213,7 +216,7 @@ func (g *grants) Grant(_ context.Context, ttl int64) (*clientv3.LeaseGrantRespon
 func TestLeaseReuse(t *testing.T) {
 	var retired []int64
 	var g grants
-	l := leaseManager{retired: func(n int64) { retired = append(retired, n) }}
+	l := newLeaseManager(func(n int64) { retired = append(retired, n) })
 	take := func(ttl int64) clientv3.LeaseID {
 		t.Helper()
 		lease, err := l.lease(t.Context(), &g, ttl, 0)
@@ -251,6 +254,69 @@ func TestLeaseReuse(t *testing.T) {
 	if want := []int64{1000, 1, 2}; !slices.Equal(retired, want) {
 		t.Errorf("retired with %d keys, want %d", retired, want)
 	}
+}
+
+// stalledGrants grants nothing until it is told to.
+type stalledGrants struct {
+	grants
+	asked, granted chan struct{}
+}
+
+func (g *stalledGrants) Grant(ctx context.Context, ttl int64) (*clientv3.LeaseGrantResponse, error) {
+	g.asked <- struct{}{}
+	select {
+	case <-g.granted:
+		return g.grants.Grant(ctx, ttl)
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// TestLeaseWhileStoreStalls: who needs a lease while another one is being granted waits
+// no longer than it can, not at all where the last one fits, and asks itself where
+// nothing came of it.
+func TestLeaseWhileStoreStalls(t *testing.T) {
+	g := stalledGrants{asked: make(chan struct{}, 10), granted: make(chan struct{})}
+	l := newLeaseManager(nil)
+	type result struct {
+		lease clientv3.LeaseID
+		err   error
+	}
+	take := func(ctx context.Context, ttl int64) <-chan result {
+		taken := make(chan result, 1)
+		go func() {
+			lease, err := l.lease(ctx, &g, ttl, 0)
+			taken <- result{lease, err}
+		}()
+		return taken
+	}
+	want := func(taken <-chan result, lease clientv3.LeaseID, err error) {
+		t.Helper()
+		select {
+		case got := <-taken:
+			if got.lease != lease || !errors.Is(got.err, err) {
+				t.Errorf("lease %d, %v; want %d, %v", got.lease, got.err, lease, err)
+			}
+		case <-time.After(proctest.Patience):
+			t.Fatal("still waiting")
+		}
+	}
+	first := take(t.Context(), 3600)
+	g.granted <- struct{}{}
+	want(first, 1, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	stalled := take(ctx, 15)
+	<-g.asked
+	<-g.asked
+	want(take(t.Context(), 3600), 1, nil)
+	short, cancelShort := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancelShort()
+	want(take(short, 15), 0, context.DeadlineExceeded)
+	next := take(t.Context(), 15)
+	cancel()
+	want(stalled, 0, context.Canceled)
+	g.granted <- struct{}{}
+	want(next, 2, nil)
 }
 
 func TestErrorShowsEtcdsText(t *testing.T) {

@@ -21,6 +21,7 @@ const (
 // longer than asked, never shorter.
 type leaseManager struct {
 	retired func(objects int64) // may be nil
+	turn    chan struct{}       // has an element while a lease is being granted
 
 	mu      sync.Mutex
 	last    clientv3.LeaseID
@@ -29,26 +30,50 @@ type leaseManager struct {
 	objects int64 // handed out for the last lease
 }
 
-// lease returns a lease of a history that lasts at least ttl seconds from now.
+func newLeaseManager(retired func(objects int64)) *leaseManager {
+	return &leaseManager{retired: retired, turn: make(chan struct{}, 1)}
+}
+
+// lease returns a lease of a history that lasts at least ttl seconds from now. Where one
+// has to be granted, one caller asks for it, and others wait for what it gets.
 func (l *leaseManager) lease(ctx context.Context, client clientv3.Lease, ttl int64, history uint64) (clientv3.LeaseID, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	now := time.Now()
-	if l.history == history && l.reusableLocked(now, ttl) {
-		l.objects++
-		return l.last, nil
+	if lease, ok := l.reuse(ttl, history); ok {
+		return lease, nil
 	}
+	select {
+	case l.turn <- struct{}{}:
+		defer func() { <-l.turn }()
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+	if lease, ok := l.reuse(ttl, history); ok {
+		return lease, nil
+	}
+	now := time.Now()
 	granted := ttl + leaseReuseWindow(ttl)
 	resp, err := client.Grant(ctx, granted)
 	if err != nil {
 		return 0, err
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.retired != nil && l.objects > 0 {
 		l.retired(l.objects)
 	}
 	l.last, l.history, l.objects = resp.ID, history, 1
 	l.expires = now.Add(time.Duration(granted) * time.Second)
 	return l.last, nil
+}
+
+// reuse hands out the last lease again if it fits.
+func (l *leaseManager) reuse(ttl int64, history uint64) (clientv3.LeaseID, bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.history != history || !l.reusableLocked(time.Now(), ttl) {
+		return 0, false
+	}
+	l.objects++
+	return l.last, true
 }
 
 // forget makes sure that the lease is not handed out again.

@@ -161,6 +161,10 @@ func TestEmbeddedStalledDatabase(t *testing.T) {
 			_, err := store.Put(ctx, "/registry/b", nil, kv.PutOptions{})
 			return err
 		},
+		"Put with a TTL": func(ctx context.Context) error {
+			_, err := store.Put(ctx, "/registry/c", nil, kv.PutOptions{TTL: time.Hour})
+			return err
+		},
 		"Health": store.Health,
 	} {
 		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
