@@ -89,6 +89,22 @@ func (e *Etcd) RevokeLease(ctx context.Context, lease int64) error {
 	return err
 }
 
+// Defragment makes the database smaller.
+func (e *Etcd) Defragment(ctx context.Context) error {
+	client, err := e.client(ctx)
+	if err != nil {
+		return err
+	}
+	if e.session.space != nil {
+		return e.session.space.defragment()
+	}
+	_, err = client.Defragment(ctx, client.Endpoints()[0])
+	return err
+}
+
+// IsBehind does what a heartbeat does.
+func (t *Tail) IsBehind(ctx context.Context) bool { return t.isBehind(ctx) }
+
 // StallDatabase makes an embedded store's database wait in the middle of a commit, as
 // it does on a disk that does not answer, until release is called: a file that has to
 // grow waits for all who read its mapping.
