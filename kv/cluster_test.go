@@ -28,31 +28,6 @@ func leader(t *testing.T, members []*kvtest.Member) *kvtest.Member {
 	return members[slices.Index(kvtest.URLs(members), url)]
 }
 
-// recorder applies a subscription's batches and remembers their keys in order.
-type recorder struct {
-	keys      []string
-	revisions []int64
-}
-
-func (r *recorder) run(ctx context.Context, sub *kv.Subscription) error {
-	for {
-		batches, err := sub.Next(ctx)
-		if err != nil {
-			if ctx.Err() != nil {
-				return nil
-			}
-			return err
-		}
-		for _, batch := range batches {
-			for _, event := range batch.Events {
-				r.keys = append(r.keys, event.Key)
-				r.revisions = append(r.revisions, event.Revision)
-			}
-		}
-		sub.Applied(len(batches))
-	}
-}
-
 // TestClusterLeaderKilled writes while the leader is killed and comes back: what
 // was acknowledged is there, the Tail saw each of it once and in order, and never
 // lost its place.
@@ -61,13 +36,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
 	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
-	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
-	runUntilEnd(t, tail.Run)
-	if err := tail.Wait(ctx, 1); err != nil {
-		t.Fatal(err)
-	}
-	sub := tail.Subscribe("/registry/pods/")
-	load(t, store, sub, "/registry/pods/")
+	tail, sub := followPods(t, store)
 	following, stop := context.WithCancel(ctx)
 	var group errgroup.Group
 	var seen recorder
@@ -114,21 +83,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 	if err := group.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	at := make(map[string]int64)
-	for i, key := range seen.keys {
-		if at[key] != 0 {
-			t.Errorf("%s was seen twice", key)
-		}
-		at[key] = seen.revisions[i]
-	}
-	if !slices.IsSorted(seen.revisions) {
-		t.Errorf("revisions out of order: %d", seen.revisions)
-	}
-	for key, revision := range acknowledged {
-		if at[key] != revision {
-			t.Errorf("%s was acknowledged at %d, seen at %d", key, revision, at[key])
-		}
-	}
+	seen.sawOnce(t, acknowledged)
 	if stats := tail.Stats(); stats.Losses != 0 {
 		t.Errorf("the tail lost its place: %+v", stats)
 	}
@@ -139,13 +94,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 func TestExternalReplaced(t *testing.T) {
 	members := startCluster(t, 1, nil)
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
-	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
-	runUntilEnd(t, tail.Run)
-	if err := tail.Wait(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
-	sub := tail.Subscribe("/registry/pods/")
-	load(t, store, sub, "/registry/pods/")
+	tail, sub := followPods(t, store)
 	var last int64
 	for i := range 20 {
 		last = put(t, store, fmt.Sprintf("/registry/pods/%d", i), "old")

@@ -175,13 +175,7 @@ func TestReplacedStoreEndsWatches(t *testing.T) {
 		"cluster":  store.ForgeCluster,
 	} {
 		t.Run(name, func(t *testing.T) {
-			tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
-			runUntilEnd(t, tail.Run)
-			if err := tail.Wait(t.Context(), 1); err != nil {
-				t.Fatal(err)
-			}
-			sub := tail.Subscribe("/registry/pods/")
-			load(t, store, sub, "/registry/pods/")
+			_, sub := followPods(t, store)
 			// The tail's own watch is open once an event came through it.
 			put(t, store, "/registry/pods/before-"+name, "1")
 			if keys, _ := next(t, sub); len(keys) != 1 {

@@ -3,7 +3,6 @@ package kv_test
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -56,13 +55,7 @@ func TestKineKilled(t *testing.T) {
 	store, sibling := open(), open()
 	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
-	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
-	runUntilEnd(t, tail.Run)
-	if err := tail.Wait(ctx, 1); err != nil {
-		t.Fatal(err)
-	}
-	sub := tail.Subscribe("/registry/pods/")
-	load(t, store, sub, "/registry/pods/")
+	tail, sub := followPods(t, store)
 	following, stop := context.WithCancel(ctx)
 	var follow errgroup.Group
 	var seen recorder
@@ -117,21 +110,7 @@ func TestKineKilled(t *testing.T) {
 	if err := follow.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	at := make(map[string]int64)
-	for i, key := range seen.keys {
-		if at[key] != 0 {
-			t.Errorf("%s was seen twice", key)
-		}
-		at[key] = seen.revisions[i]
-	}
-	if !slices.IsSorted(seen.revisions) {
-		t.Errorf("revisions out of order: %d", seen.revisions)
-	}
-	for key, revision := range acknowledged {
-		if at[key] != revision {
-			t.Errorf("%s was acknowledged at %d, seen at %d", key, revision, at[key])
-		}
-	}
+	seen.sawOnce(t, acknowledged)
 	if stats := tail.Stats(); stats.Losses != 0 || store.Replacements() != 0 {
 		t.Errorf("the tail lost its place: %+v, %d replacements", stats, store.Replacements())
 	}

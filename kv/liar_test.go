@@ -206,13 +206,7 @@ func TestProgressAheadOfEvents(t *testing.T) {
 			store := openExternal(t, kv.ExternalConfig{Endpoints: []string{liar.url}})
 			ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 			defer cancel()
-			tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
-			runUntilEnd(t, tail.Run)
-			if err := tail.Wait(ctx, 1); err != nil {
-				t.Fatal(err)
-			}
-			sub := tail.Subscribe("/registry/pods/")
-			load(t, store, sub, "/registry/pods/")
+			_, sub := followPods(t, store)
 			put(t, store, "/registry/pods/before", "1")
 			next(t, sub)
 			sub.Applied(1)

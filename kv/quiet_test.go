@@ -26,15 +26,10 @@ func TestQuietStoreIsFollowed(t *testing.T) {
 			store := open(t)
 			ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 			defer cancel()
-			tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
-			runUntilEnd(t, tail.Run)
-			if err := tail.Wait(ctx, 1); err != nil {
-				t.Fatal(err)
-			}
-			load(t, store, tail.Subscribe("/registry/events/"), "/registry/events/")
+			tail, _ := followPods(t, store)
 			ttls := []time.Duration{time.Second, 4 * time.Second} // heartbeats in between
 			for _, ttl := range ttls {
-				key := fmt.Sprintf("/registry/events/%v", ttl)
+				key := fmt.Sprintf("/registry/pods/%v", ttl)
 				if result, err := store.Put(ctx, key, nil, kv.PutOptions{TTL: ttl}); err != nil || !result.Committed {
 					t.Fatalf("%+v, %v", result, err)
 				}
@@ -63,7 +58,7 @@ func TestQuietStoreIsFollowed(t *testing.T) {
 				t.Fatal(err)
 			}
 			well("a defragmentation")
-			if err := tail.Wait(ctx, put(t, store, "/registry/events/last", "1")); err != nil {
+			if err := tail.Wait(ctx, put(t, store, "/registry/pods/last", "1")); err != nil {
 				t.Error(err)
 			}
 			well("a write")

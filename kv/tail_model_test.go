@@ -270,13 +270,7 @@ func (w *world) settle() error {
 // queued and, only when allowed, applied: no label is ahead of what was allowed.
 func TestFreshUnderRace(t *testing.T) {
 	store := kvtest.NewMemory()
-	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
-	runUntilEnd(t, tail.Run)
-	if err := tail.Wait(t.Context(), 1); err != nil {
-		t.Fatal(err)
-	}
-	sub := tail.Subscribe("/registry/pods/")
-	load(t, store, sub, "/registry/pods/")
+	tail, sub := followPods(t, store)
 	var allowed atomic.Int64 // raised before the owner applies
 	allowed.Store(1)
 	ctx, cancel := context.WithCancel(t.Context())
