@@ -36,7 +36,8 @@ type compaction struct {
 	revision int64
 }
 
-// Compaction returns the last compacted revision that was observed.
+// Compaction returns the highest revision that the store was seen to be compacted at, or
+// told to be. What that says of the past, and what not, [Store] tells.
 func (e *Etcd) Compaction() int64 {
 	if last := e.compaction.observed.Load(); last != nil && last.history == e.history.generation.Load() {
 		return last.revision

@@ -96,13 +96,15 @@
 //
 // Progress (K4) is only taken from members that report it soundly, as etcd does from
 // 3.4.31 and 3.5.13 on; each is asked for its version whenever it begins to serve a
-// watch. Others, and members that do not tell, are watched without a prefix: as each
-// revision has an event, the watch tells by itself how far it has come. For that, a
-// user of etcd must be allowed to read all keys.
+// watch, through all endpoints. The first answer of the member counts; an endpoint that
+// swallows questions is waited for last. Others, and members that do not tell, are watched
+// without a prefix: as each revision has an event, the watch tells by itself how far it
+// has come. For that, a user of etcd must be allowed to read all keys.
 //
 // What only imitates etcd, as kine does, serves too, with its limits: transactions
 // write one key, and a watch that begins in the future or at the compacted revision
-// ends with an error.
+// ends with an error. It may compact by itself, and keep what it was told to give up: how
+// far the past reaches is found out by reading it.
 //
 // # Compaction
 //

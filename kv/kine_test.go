@@ -2,6 +2,7 @@ package kv_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -114,4 +115,88 @@ func TestKineKilled(t *testing.T) {
 	if stats := tail.Stats(); stats.Losses != 0 || store.Replacements() != 0 {
 		t.Errorf("the tail lost its place: %+v, %d replacements", stats, store.Replacements())
 	}
+}
+
+// TestKineCompactsOtherwise: kine may compact by itself, unknown to the protocol, and may
+// keep what the protocol had it give up. The past that is begun with is there in either
+// case, as far back as can be known, and nothing older is said to be.
+func TestKineCompactsOtherwise(t *testing.T) {
+	const retain = 20
+	// prepare returns a store that holds many revisions, and the last.
+	prepare := func(t *testing.T, flags ...string) (*kv.Etcd, int64) {
+		kine := kvtest.StartKine(t, flags...)
+		store := openExternal(t, kv.ExternalConfig{Endpoints: []string{kine.URL}, CompactionInterval: time.Hour})
+		var last int64
+		for i := range 100 {
+			last = put(t, store, "/registry/pods/a", fmt.Sprint(i))
+		}
+		return store, last
+	}
+	read := func(t *testing.T, store *kv.Etcd, revision int64) error {
+		_, err := store.Range(t.Context(), kv.RangeOptions{Prefix: "/registry/pods/", Revision: revision})
+		return err
+	}
+	// follow begins as early as possible and comes to the present.
+	follow := func(t *testing.T, store *kv.Etcd, last int64) (past int64) {
+		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 1_000_000})
+		runUntilEnd(t, tail.Run)
+		sub := tail.Subscribe("/registry/pods/")
+		past, _, err := sub.Begin(t.Context(), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := read(t, store, past); err != nil {
+			t.Errorf("the past at %d: %v", past, err)
+		}
+		sub.Loaded(past)
+		for at := past; at < last; {
+			batches, err := sub.Next(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, batch := range batches {
+				if at++; batch.Revision != at {
+					t.Fatalf("revision %d, want %d", batch.Revision, at)
+				}
+			}
+			sub.Applied(len(batches))
+		}
+		return past
+	}
+	t.Run("by itself", func(t *testing.T) {
+		store, last := prepare(t, "--compact-interval", "200ms", "--compact-interval-jitter", "0", "--compact-min-retain", fmt.Sprint(retain))
+		proctest.Eventually(t, "kine compacts", func() error {
+			if err := read(t, store, last-retain-1); !errors.Is(err, kv.ErrCompacted) {
+				return fmt.Errorf("%d of %d: %v", last-retain-1, last, err)
+			}
+			return nil
+		})
+		if told := store.Compaction(); told != 0 {
+			t.Errorf("compacted at %d, which nobody has told", told)
+		}
+		if past := follow(t, store, last); past != last-retain {
+			t.Errorf("begun at %d, want %d", past, last-retain)
+		}
+		if response := <-store.Watch(t.Context(), "/registry/", 1); !errors.Is(response.Err, kv.ErrCompacted) {
+			t.Errorf("watch of what was compacted: %+v", response)
+		}
+		if told := store.Compaction(); told != last-retain {
+			t.Errorf("compacted at %d, want %d", told, last-retain)
+		}
+	})
+	t.Run("less than it was told", func(t *testing.T) {
+		store, last := prepare(t) // keeps a thousand
+		for range 2 {
+			if err := store.CompactOnce(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		told := store.Compaction()
+		if told < last || read(t, store, last-1) != nil {
+			t.Errorf("compacted at %d, %d is read: %v", told, last-1, read(t, store, last-1))
+		}
+		if past := follow(t, store, told); past != told {
+			t.Errorf("begun at %d, want %d", past, told)
+		}
+	})
 }

@@ -192,7 +192,9 @@ type Store interface {
 	Lost() int64
 	// Health reads from the store and returns what went wrong.
 	Health(ctx context.Context) error
-	// Compaction returns the last compacted revision that was observed.
+	// Compaction returns the highest revision that the store was seen to be compacted at,
+	// or told to be. It promises no past: what is newer may be gone, too, where somebody
+	// compacted unseen, and what only imitates etcd may keep what is older.
 	Compaction() int64
 	// Run opens the store and blocks until ctx ends or the store fails; then it
 	// closes the store and waits for all that it started. It returns nil when it
