@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -266,23 +265,4 @@ func TestTransport(t *testing.T) {
 		t.Errorf("%q %v", buf, err)
 	}
 	cancel()
-}
-
-func TestClientsThatKeepSendingKeepNobody(t *testing.T) {
-	client, server := net.Pipe()
-	defer client.Close()
-	go func() {
-		for {
-			if _, err := client.Write(make([]byte, 512)); err != nil {
-				return
-			}
-		}
-	}()
-	if !alive(server) {
-		t.Error("a client that sends is taken for gone")
-	}
-	server.Close()
-	if alive(server) {
-		t.Error("a closed connection is taken for alive")
-	}
 }

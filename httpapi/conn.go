@@ -6,10 +6,11 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/larder-io/larder/httpapi/socket"
 )
 
 // listener puts TLS on accepted connections and knows those that are open, so
@@ -73,7 +74,7 @@ func (l *listener) Accept() (net.Conn, error) {
 func (l *listener) admit(raw net.Conn) *conn {
 	peer := peerOf(raw.RemoteAddr())
 	if tcp, ok := raw.(*net.TCPConn); ok {
-		raw = &tcpSocket{TCPConn: tcp}
+		raw = socket.NewTCP(tcp)
 	}
 	c := &conn{Conn: tls.Server(raw, l.config), from: l}
 	l.mu.Lock()
@@ -179,77 +180,12 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// alive reports whether c's peer is still there, hardly blocking. Nobody else reads
-// from c: what the peer sent is thrown away, to see the end behind a TLS farewell.
-func alive(c net.Conn) bool {
-	if raw, ok := socket(c); ok {
-		switch peek(raw) {
-		case peekGone:
-			return false
-		case peekNothing:
-			return true
-		}
+// rest reads a little when it comes. What TLS holds already it gives at once. Else the
+// goroutine waits outside TLS, where it keeps half the stack.
+func (c *conn) rest(first []byte) (int, error) {
+	s, ok := c.NetConn().(*socket.TCP)
+	if !ok {
+		return c.Read(first)
 	}
-	return readAway(c)
-}
-
-// socket returns the socket below c.
-func socket(c net.Conn) (syscall.RawConn, bool) {
-	for {
-		switch t := c.(type) {
-		case interface{ NetConn() net.Conn }:
-			c = t.NetConn()
-		case syscall.Conn:
-			raw, err := t.SyscallConn()
-			return raw, err == nil
-		default:
-			return nil, false
-		}
-	}
-}
-
-type peekResult int
-
-const (
-	peekNothing peekResult = iota
-	peekData
-	peekGone
-)
-
-// peek looks at what the kernel has received, leaving it there.
-func peek(raw syscall.RawConn) peekResult {
-	result := peekGone
-	if err := raw.Control(func(fd uintptr) { result = peekAt(fd) }); err != nil {
-		return peekGone
-	}
-	return result
-}
-
-func peekAt(fd uintptr) peekResult {
-	var b [1]byte
-	n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
-	switch {
-	case err == unix.EAGAIN || err == unix.EINTR:
-		return peekNothing
-	case err == nil && n > 0:
-		return peekData
-	}
-	return peekGone
-}
-
-// readAway discards a little of what is readable at once and reports whether the
-// connection is still open. A client that keeps sending is there, and keeps nobody.
-func readAway(c net.Conn) bool {
-	if err := c.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
-		return false
-	}
-	defer c.SetReadDeadline(time.Time{})
-	var b [512]byte
-	for range 8 {
-		if _, err := c.Read(b[:]); err != nil {
-			timeout, ok := err.(net.Error)
-			return ok && timeout.Timeout()
-		}
-	}
-	return true
+	return s.ReadLate(c.Conn, first)
 }

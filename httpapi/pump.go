@@ -105,16 +105,16 @@ func (p *pump) next() *watchStream {
 	return ws
 }
 
-// waits says that the caller, who has a turn, begins to wait for a client.
-func (p *pump) waits() {
+// Waits says that the caller, who has a turn, begins to wait for a client.
+func (p *pump) Waits() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.active--
 	p.staffLocked()
 }
 
-// goesOn says that the caller waits no more.
-func (p *pump) goesOn() {
+// GoesOn says that the caller waits no more.
+func (p *pump) GoesOn() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.active++

@@ -19,6 +19,7 @@ import (
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/httpapi/request"
+	"github.com/larder-io/larder/httpapi/socket"
 	"github.com/larder-io/larder/internal/auth"
 )
 
@@ -275,7 +276,7 @@ func (r *rights) part(now time.Time) {
 			r.ended[st.right.lost.Load()].Add(1)
 			st.revoke()
 		case now.Sub(since) >= revokePatience:
-			cutOff(st.Conn)
+			socket.CutOff(st.Conn)
 		}
 	}
 	for st := range r.parting {

@@ -24,6 +24,7 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -162,7 +163,6 @@ func setDefault[T comparable](field *T, value T) {
 const (
 	handshakeTimeout = 10 * time.Second
 	keepalivePeriod  = 15 * time.Second
-	writeTimeout     = time.Minute // of one response, or of one batch of a stream
 )
 
 // Server is the front door. Build one with [New] and serve with [Server.Run].
@@ -213,7 +213,7 @@ func newServer(config Config) *Server {
 	s := &Server{config: config, memory: newMemoryListener(), draining: make(chan struct{})}
 	s.base, s.cancel = context.WithCancel(context.Background())
 	s.streams.init()
-	s.limits = limits{header: headerTimeout, idle: idleTimeout, body: config.RequestTimeout, write: writeTimeout}
+	s.limits = limits{header: headerTimeout, idle: idleTimeout, body: config.RequestTimeout, write: socket.WriteTimeout}
 	s.outer = s.newDoor(0) // its listener bounds more than sessions
 	s.inner = s.newDoor(config.MaxConns)
 	s.deadlines = exchange.NewDeadlines(s.base, config.RequestTimeout)

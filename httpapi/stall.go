@@ -5,7 +5,7 @@ import (
 	"net"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/larder-io/larder/httpapi/socket"
 )
 
 // stallLimit is how long, during shutdown, a client may read nothing of what waits for it,
@@ -14,18 +14,6 @@ const (
 	stallLimit = 5 * time.Second
 	stallPoll  = 500 * time.Millisecond
 )
-
-// queued returns how many bytes the kernel holds for the peer that it has not
-// acknowledged: 0 if there is no telling.
-func queued(c net.Conn) int {
-	raw, ok := socket(c)
-	if !ok {
-		return 0
-	}
-	bytes := 0
-	_ = raw.Control(func(fd uintptr) { bytes, _ = unix.IoctlGetInt(int(fd), unix.TIOCOUTQ) }) // closed: 0
-	return bytes
-}
 
 // cutStalled closes connections whose clients do not read, until ctx ends. It is for
 // shutdown, which must not wait for them; it costs those who read nothing.
@@ -40,7 +28,7 @@ func (l *listener) cutStalled(ctx context.Context) {
 	for {
 		now := time.Now()
 		for _, c := range l.list() {
-			bytes := queued(c)
+			bytes := socket.Queued(c)
 			before, known := stands[c]
 			switch {
 			case bytes == 0:
@@ -62,17 +50,8 @@ func (l *listener) cutStalled(ctx context.Context) {
 // closeNow closes c without waiting for its peer: TLS says farewell only where there is
 // room for that.
 func closeNow(c net.Conn) {
-	if secure, ok := c.(*conn); ok && queued(c) > 0 {
+	if secure, ok := c.(*conn); ok && socket.Queued(c) > 0 {
 		secure.from.forget(secure)
-		secure.NetConn().Close()
-		return
-	}
-	c.Close()
-}
-
-// cutOff closes what is below TLS, so that whoever waits for c's peer waits no more.
-func cutOff(c net.Conn) {
-	if secure, ok := c.(*conn); ok {
 		secure.NetConn().Close()
 		return
 	}

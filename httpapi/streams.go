@@ -10,6 +10,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
 )
 
 // sweepInterval is how often idle streams are looked at for a client that left.
@@ -20,6 +21,7 @@ const sweepInterval = 5 * time.Second
 type streams struct {
 	ending chan struct{} // closed when streams shall end by themselves
 	pump   pump          // gives watches their turns
+	waiter socket.Waiter // is pump
 	rights *rights       // that watches rest on
 
 	mu      sync.Mutex
@@ -52,6 +54,7 @@ func (ss *streams) init() {
 	ss.open = make(map[*stream]struct{})
 	ss.drained = make(chan struct{})
 	ss.pump.init()
+	ss.waiter = &ss.pump
 }
 
 // watch serves ws on c, which it closes at the end. Shutdown waits for it.
@@ -225,7 +228,7 @@ func (ss *streams) sweep(ctx context.Context, interval time.Duration) {
 func (st *stream) probe() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if !st.owned && !st.heard && !alive(st.Conn) {
+	if !st.owned && !st.heard && !socket.Alive(st.Conn) {
 		st.leave()
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
 )
 
 // streamWriter is the http.ResponseWriter of a handler that has a connection to
@@ -50,7 +51,7 @@ type deadlineWriter struct{ st *stream }
 
 // Write implements io.Writer.
 func (w deadlineWriter) Write(p []byte) (int, error) {
-	if err := w.st.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+	if err := w.st.SetWriteDeadline(time.Now().Add(socket.WriteTimeout)); err != nil {
 		return 0, err
 	}
 	return w.st.Conn.Write(p)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
 	"github.com/larder-io/larder/internal/invariants"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/watch"
@@ -60,7 +61,7 @@ type watchStream struct {
 	began, ends  time.Time
 	nextBookmark time.Time
 	timer        *time.Timer // calls ring; nil before the first rest
-	gate         *tcpSocket  // nil: writes cannot tell when they wait
+	gate         *socket.TCP // nil: writes cannot tell when they wait
 	size         int
 }
 
@@ -196,7 +197,7 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 func (ws *watchStream) park() bool {
 	if !ws.pumped {
 		ws.pumped = true
-		ws.gate = gateOf(ws.Conn, &ws.streams.pump)
+		ws.gate = socket.NotifyWaits(ws.Conn, &ws.streams.waiter)
 	}
 	if ws.phase.CompareAndSwap(phaseTurn, phaseParked) {
 		return true
@@ -360,9 +361,9 @@ func (ws *watchStream) finish(err error) verdict {
 	}
 	if ws.pumped {
 		// From here on every write has a deadline of its own, and may wait for it.
-		ws.streams.pump.waits()
-		defer ws.streams.pump.goesOn()
-		ws.gate.open()
+		ws.streams.pump.Waits()
+		defer ws.streams.pump.GoesOn()
+		ws.gate.StopNotifying()
 	}
 	// Who sees the end finds it counted and recorded.
 	ws.uncount()
@@ -400,16 +401,16 @@ func (ws *watchStream) uncount() {
 func (ws *watchStream) send(p []byte) error {
 	switch {
 	case ws.gate != nil:
-		return ws.gate.send(ws.Conn, p)
+		return ws.gate.Send(ws.Conn, p)
 	case ws.pumped:
-		ws.streams.pump.waits()
-		defer ws.streams.pump.goesOn()
+		ws.streams.pump.Waits()
+		defer ws.streams.pump.GoesOn()
 	}
 	return ws.sendWithin(p)
 }
 
 func (ws *watchStream) sendWithin(p []byte) error {
-	if err := ws.Conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+	if err := ws.Conn.SetWriteDeadline(time.Now().Add(socket.WriteTimeout)); err != nil {
 		return err
 	}
 	_, err := ws.Conn.Write(p)

@@ -21,7 +21,7 @@ internal/invariants, internal/proctest
 < internal/registry/table
 < internal/registry
 < internal/registry/bootstrap, internal/auth, internal/admission
-< httpapi/request
+< httpapi/socket, httpapi/request
 < httpapi/exchange
 < httpapi
 < internal/extension, internal/aggregator

@@ -1,4 +1,4 @@
-package httpapi
+package socket
 
 import (
 	"net"
@@ -11,14 +11,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tcpSocket is the TCP connection below TLS. It can tell a [pump] when a write has to
+// WriteTimeout is how long one response, or one batch of a stream, may take to be written.
+const WriteTimeout = time.Minute
+
+// Waiter is told when a write has to wait for the client, and when it goes on.
+type Waiter interface {
+	Waits()
+	GoesOn()
+}
+
+// TCP is the TCP connection below TLS. It can tell a [waiter] when a write has to
 // wait for the client. Until it does, a write has no deadline: setting one costs more than
 // all else that a write needs besides the system call.
-type tcpSocket struct {
+type TCP struct {
 	*net.TCPConn
 
-	pump atomic.Pointer[pump] // nil: writes are a TCPConn's
-	raw  syscall.RawConn      // set before pump is
+	waiter atomic.Pointer[Waiter] // nil: writes are a TCPConn's
+	raw    syscall.RawConn        // set before waiter is
 
 	// mute and readiness belong to whoever reads.
 	mute      bool
@@ -29,14 +38,17 @@ type tcpSocket struct {
 	waited bool
 }
 
-// gateOf makes the socket below c tell p when writes wait. It returns nil if there
+// NewTCP returns one over c.
+func NewTCP(c *net.TCPConn) *TCP { return &TCP{TCPConn: c} }
+
+// NotifyWaits makes the socket below c tell w when writes wait. It returns nil if there
 // is none.
-func gateOf(c net.Conn, p *pump) *tcpSocket {
+func NotifyWaits(c net.Conn, w *Waiter) *TCP {
 	above, ok := c.(interface{ NetConn() net.Conn })
 	if !ok {
 		return nil
 	}
-	s, ok := above.NetConn().(*tcpSocket)
+	s, ok := above.NetConn().(*TCP)
 	if !ok {
 		return nil
 	}
@@ -47,20 +59,20 @@ func gateOf(c net.Conn, p *pump) *tcpSocket {
 	if err := s.SetWriteDeadline(time.Time{}); err != nil {
 		return nil
 	}
-	s.pump.Store(p)
+	s.waiter.Store(w)
 	return s
 }
 
-// open undoes gateOf. s may be nil.
-func (s *tcpSocket) open() {
+// StopNotifying undoes gateOf. s may be nil.
+func (s *TCP) StopNotifying() {
 	if s != nil {
-		s.pump.Store(nil)
+		s.waiter.Store(nil)
 	}
 }
 
-// send writes p to c, which s is below, within writeTimeout from when it first has to
+// Send writes p to c, which s is below, within writeTimeout from when it first has to
 // wait.
-func (s *tcpSocket) send(c net.Conn, p []byte) error {
+func (s *TCP) Send(c net.Conn, p []byte) error {
 	_, err := c.Write(p)
 	if s.waited && err == nil {
 		s.waited = false
@@ -70,22 +82,22 @@ func (s *tcpSocket) send(c net.Conn, p []byte) error {
 }
 
 // Write implements net.Conn.
-func (s *tcpSocket) Write(p []byte) (int, error) {
-	pump := s.pump.Load()
-	if pump == nil {
+func (s *TCP) Write(p []byte) (int, error) {
+	waiter := s.waiter.Load()
+	if waiter == nil {
 		return s.TCPConn.Write(p)
 	}
 	w := writes.Get().(*write)
-	w.socket, w.pump, w.rest = s, pump, p
+	w.socket, w.waiter, w.rest = s, *waiter, p
 	err := s.raw.Write(w.try)
 	if w.waits {
-		pump.goesOn()
+		w.waiter.GoesOn()
 	}
 	if err == nil {
 		err = w.err
 	}
 	n := len(p) - len(w.rest)
-	w.socket, w.pump, w.rest, w.waits, w.err = nil, nil, nil, false, nil
+	w.socket, w.waiter, w.rest, w.waits, w.err = nil, nil, nil, false, nil
 	writes.Put(w)
 	return n, err
 }
@@ -93,8 +105,8 @@ func (s *tcpSocket) Write(p []byte) (int, error) {
 // write is one Write under way. It is kept for the next, for what the runtime calls
 // back escapes.
 type write struct {
-	socket *tcpSocket
-	pump   *pump
+	socket *TCP
+	waiter Waiter
 	rest   []byte
 	waits  bool
 	err    error
@@ -131,10 +143,10 @@ func (w *write) attempt(fd uintptr) bool {
 func (w *write) wait() {
 	if !w.waits {
 		w.waits = true
-		w.pump.waits()
+		w.waiter.Waits()
 	}
 	if s := w.socket; !s.waited {
 		s.waited = true
-		_ = s.SetWriteDeadline(time.Now().Add(writeTimeout)) // closed: waiting fails too
+		_ = s.SetWriteDeadline(time.Now().Add(WriteTimeout)) // closed: waiting fails too
 	}
 }

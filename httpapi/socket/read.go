@@ -1,4 +1,4 @@
-package httpapi
+package socket
 
 import (
 	"net"
@@ -46,22 +46,18 @@ func (errNothing) Temporary() bool { return true }
 var _ net.Error = errNothing{}
 
 // Read implements net.Conn: a mute socket has nothing to read.
-func (s *tcpSocket) Read(p []byte) (int, error) {
+func (s *TCP) Read(p []byte) (int, error) {
 	if s.mute {
 		return 0, errNothing{}
 	}
 	return s.TCPConn.Read(p)
 }
 
-// rest reads a little when it comes. What TLS holds already it gives at once. Else the
-// goroutine waits outside TLS, where it keeps half the stack.
-func (c *conn) rest(first []byte) (int, error) {
-	s, ok := c.NetConn().(*tcpSocket)
-	if !ok {
-		return c.Read(first)
-	}
+// ReadLate reads from c, which s is below, when there is something. What c holds already it
+// gives at once. Else the goroutine waits here, outside TLS, where it keeps half the stack.
+func (s *TCP) ReadLate(c net.Conn, p []byte) (int, error) {
 	s.mute = true
-	n, err := c.Conn.Read(first)
+	n, err := c.Read(p)
 	s.mute = false
 	if err != (errNothing{}) {
 		return n, err
@@ -69,5 +65,5 @@ func (c *conn) rest(first []byte) (int, error) {
 	if err := s.readiness.wait(s.TCPConn); err != nil {
 		return 0, err
 	}
-	return c.Read(first)
+	return c.Read(p)
 }
