@@ -22,7 +22,7 @@ import (
 )
 
 // gathered returns what the front door counted, as sample and value.
-func (f *front) gathered(t *testing.T) string {
+func (f *running) gathered(t *testing.T) string {
 	t.Helper()
 	r := prometheus.NewRegistry()
 	r.MustRegister(newAccessCollector(&f.access))
@@ -205,7 +205,7 @@ func TestCredentialsAreForgotten(t *testing.T) {
 	f, byPath := newFront(t, config(false), echo), newFront(t, config(true), echo)
 	client := f.client(t)
 	strict := byPath.client(t)
-	ask := func(c *http.Client, f *front, header, value string) *http.Response {
+	ask := func(c *http.Client, f *running, header, value string) *http.Response {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+f.addr+"/x", nil)
 		if err != nil {

@@ -142,7 +142,7 @@ func auditedPair(t *testing.T, rules string) (p *pair, ours, theirs *events) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p = &pair{front: runFront(t, s, l.Addr().String(), pool), store: back.Store}
+	p = &pair{running: runFront(t, s, l.Addr().String(), pool), store: back.Store}
 	back.Start(t)
 	client := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableCompression: true}
 	t.Cleanup(client.CloseIdleConnections)
@@ -388,7 +388,7 @@ func TestD18AuditThatMust(t *testing.T) {
 	all := newEvents()
 	all.broken = true
 	served := false
-	serve := func(omit string) *front {
+	serve := func(omit string) *running {
 		config := Config{AuditPolicy: parsePolicy(t, "omitStages: ["+omit+"]\nrules: [{level: Metadata}]"), Audit: all}
 		return newFront(t, config, func(routes *table) {
 			routes.handle("/x", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served = true }))

@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/valyala/fasthttp"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"pgregory.net/rapid"
@@ -42,7 +41,7 @@ func TestDrippingHeader(t *testing.T) {
 		"GET /x HTTP/1.1\r\nHost: h\r\n" + strings.Repeat("A: b\r\n", len(long)/6-1) + "\r\n",
 	} {
 		c := &dripConn{scriptConn{in: bytes.NewReader([]byte(script))}}
-		(&session{s: s, door: s.newDoor(1), conn: c}).serve()
+		s.front.Session(c).Serve()
 		if !strings.HasPrefix(c.out.String(), "HTTP/1.1 200 OK") {
 			t.Errorf("%.60q: %.60q", script, c.out.String())
 		}
@@ -55,71 +54,7 @@ func BenchmarkDrippingHeader(b *testing.B) {
 	defer s.cancel()
 	script := []byte("GET /x?" + strings.Repeat("a", 64<<10) + " HTTP/1.1\r\nHost: h\r\n\r\n")
 	for b.Loop() {
-		(&session{s: s, door: s.newDoor(1), conn: &dripConn{scriptConn{in: bytes.NewReader(script)}}}).serve()
-	}
-}
-
-// TestHeaderEndLooksOnce: where a header ends does not depend on the pieces it comes
-// in, and nothing that was looked at is looked at again.
-func TestHeaderEndLooksOnce(t *testing.T) {
-	piece := rapid.SampledFrom([]string{"\r\n", "\n", "\r", "A: b", "A: b\r\n", "Host: h\r\n", "\r\n\r\n", "\n\n", "\n\r\n"})
-	rapid.Check(t, func(t *rapid.T) {
-		header := []byte("GET / HTTP/1.1" + strings.Join(rapid.SliceOfN(piece, 0, 8).Draw(t, "pieces"), ""))
-		var drip headerEnd
-		var got string
-		for n := 1; n <= len(header) && got == ""; n++ {
-			block := bytes.Clone(header[:n])
-			// What lies well behind is an end by now, for who looks.
-			for i := 0; drip.line > 0 && i+4 < drip.seen && i+4 < n; i++ {
-				if i > drip.line+2 || i+4 < drip.line {
-					copy(block[i:], "\r\n\r\n")
-				}
-			}
-			whole, err := drip.find(block)
-			if whole || err != nil {
-				got = fmt.Sprint(n, whole, err)
-			}
-		}
-		if want := slowHeaderEnd(header); got != want {
-			t.Fatalf("%q: %s, want %s", header, got, want)
-		}
-	})
-}
-
-// slowHeaderEnd looks at all of a header for each of its bytes.
-func slowHeaderEnd(header []byte) string {
-	for n := 1; n <= len(header); n++ {
-		block := string(header[:n])
-		line, rest, ok := strings.Cut(block, "\n")
-		switch {
-		case !ok:
-		case !isRequestLine([]byte(line)):
-			return fmt.Sprint(n, false, errRequestLine)
-		case strings.HasPrefix(rest, "\r\n"), strings.HasSuffix(block, "\r\n\r\n"):
-			return fmt.Sprint(n, true, nil)
-		case strings.HasSuffix(block, "\n\n"), strings.HasSuffix(block, "\n\r\n"):
-			return fmt.Sprint(n, false, errBareLine)
-		}
-	}
-	return ""
-}
-
-// TestWholeHeadersAreParsed: what is taken for whole is whole for fasthttp too.
-func TestWholeHeadersAreParsed(t *testing.T) {
-	for _, header := range []string{
-		"GET / HTTP/1.1\r\nHost: h\r\n\r\n", "GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.0\n\r\n", "GET / HTTP/1.1\nHost: h\r\n\r\n", "GET / HTTP/1.1\r\nHost: h\nA: b\r\n\r\n",
-	} {
-		for n := 1; n <= len(header); n++ {
-			var end headerEnd
-			whole, err := end.find([]byte(header[:n]))
-			if whole != (n == len(header)) || err != nil {
-				t.Errorf("%q: whole %t, %v", header[:n], whole, err)
-			}
-		}
-		var h fasthttp.RequestHeader
-		if err := h.Read(bufio.NewReader(strings.NewReader(header))); err != nil {
-			t.Errorf("%q: %v", header, err)
-		}
+		s.front.Session(&dripConn{scriptConn{in: bytes.NewReader(script)}}).Serve()
 	}
 }
 
@@ -149,6 +84,9 @@ func TestNobodyIsWaitedFor(t *testing.T) {
 	}
 }
 
+// discarded is how much of a body that nobody reads is read.
+const discarded = 256 << 10
+
 // TestBodiesArrive: a handler reads what was sent, however it was framed and cut, and
 // the next request is found behind it whether it was read or not.
 func TestBodiesArrive(t *testing.T) {
@@ -166,13 +104,13 @@ func TestBodiesArrive(t *testing.T) {
 		var script bytes.Buffer
 		var want []string
 		for range rapid.IntRange(1, 3).Draw(t, "requests") {
-			body := make([]byte, rapid.SampledFrom([]int{0, 1, 100, 4096, 5000, 100_000, discardMost, 300 << 10}).Draw(t, "size"))
+			body := make([]byte, rapid.SampledFrom([]int{0, 1, 100, 4096, 5000, 100_000, discarded, 300 << 10}).Draw(t, "size"))
 			rand.Read(body)
 			path := rapid.SampledFrom([]string{"/read", "/leave"}).Draw(t, "path")
 			frame(t, &script, path, body)
 			if path == "/leave" {
 				want = append(want, "")
-				if len(body) >= discardMost {
+				if len(body) >= discarded {
 					break // the connection ends
 				}
 				continue
@@ -180,7 +118,7 @@ func TestBodiesArrive(t *testing.T) {
 			want = append(want, fmt.Sprintf("%x <nil>", sha256.Sum256(body)))
 		}
 		c := &scriptConn{in: bytes.NewReader(script.Bytes())}
-		(&session{s: s, door: s.newDoor(1), conn: c}).serve()
+		s.front.Session(c).Serve()
 		in := bufio.NewReader(&c.out)
 		for i, text := range want {
 			resp, err := http.ReadResponse(in, nil)

@@ -28,7 +28,7 @@ type collector struct {
 func (s *Server) collectors() []prometheus.Collector {
 	return []prometheus.Collector{
 		newCollector(s.config.Registry), newBudgetCollector(s.config.Registry), newAccessCollector(&s.access),
-		newConnCollector(&s.conns, s.caps()), newRevokedWatches(s.rights),
+		s.front.Collector(), newRevokedWatches(s.rights),
 		newStitcherBytes(s.stitcher), newStitcherMade(s.stitcher), newBuildInfo(s.config.Version),
 	}
 }

@@ -86,7 +86,7 @@ func holding(began chan<- struct{}, release <-chan struct{}) func(*table) {
 	}
 }
 
-func (f *front) get(t *testing.T, path, who string) answer {
+func (f *running) get(t *testing.T, path, who string) answer {
 	t.Helper()
 	req, err := http.NewRequest(http.MethodGet, "https://"+f.addr+path, nil)
 	if err != nil {
@@ -174,7 +174,7 @@ func TestD18FlowControl(t *testing.T) {
 func TestD18WatchesKeepNoSeat(t *testing.T) {
 	back := registrytest.New(t, nil)
 	flow := newFlow(t)
-	p := &pair{front: serveBackWith(t, back, func(c *Config) { c.Flow, c.Authenticator = flow, named })}
+	p := &pair{running: serveBackWith(t, back, func(c *Config) { c.Flow, c.Authenticator = flow, named })}
 	ask := func(path string) *http.Response {
 		req, err := http.NewRequest(http.MethodGet, "https://"+p.addr+path, nil)
 		if err != nil {

@@ -26,11 +26,12 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	"github.com/larder-io/larder/httpapi/front"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
 // front is a Server without a registry, behind TLS on loopback.
-type front struct {
+type running struct {
 	*Server
 	addr string
 	pool *x509.CertPool
@@ -62,7 +63,13 @@ func testTLS(t testing.TB) (*tls.Config, *x509.CertPool) {
 }
 
 // newFront serves the handlers that fill installs.
-func newFront(t testing.TB, config Config, fill func(*table)) *front {
+func newFront(t testing.TB, config Config, fill func(*table)) *running {
+	t.Helper()
+	return newFrontWith(t, config, func(*front.Config) {}, fill)
+}
+
+// newFrontWith is newFront with another configuration of what reads requests.
+func newFrontWith(t testing.TB, config Config, change func(*front.Config), fill func(*table)) *running {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -72,6 +79,9 @@ func newFront(t testing.TB, config Config, fill func(*table)) *front {
 	config.Listener = l
 	config.TLS, pool = testTLS(t)
 	s := newServer(config)
+	door := s.frontConfig()
+	change(&door)
+	s.front = front.New(door)
 	routes := newTable()
 	fill(routes)
 	s.publish(routes)
@@ -79,11 +89,11 @@ func newFront(t testing.TB, config Config, fill func(*table)) *front {
 }
 
 // runFront runs s until the test ends or stop is called.
-func runFront(t testing.TB, s *Server, addr string, pool *x509.CertPool) *front {
+func runFront(t testing.TB, s *Server, addr string, pool *x509.CertPool) *running {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	f := &front{Server: s, addr: addr, pool: pool}
+	f := &running{Server: s, addr: addr, pool: pool}
 	var stopped atomic.Bool
 	f.stop = func() error {
 		cancel()
@@ -100,13 +110,13 @@ func runFront(t testing.TB, s *Server, addr string, pool *x509.CertPool) *front 
 	return f
 }
 
-func (f *front) client(t testing.TB) *http.Client {
+func (f *running) client(t testing.TB) *http.Client {
 	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: f.pool}, DisableCompression: true}
 	t.Cleanup(tr.CloseIdleConnections)
 	return &http.Client{Transport: tr}
 }
 
-func (f *front) dial(t testing.TB) *tls.Conn {
+func (f *running) dial(t testing.TB) *tls.Conn {
 	t.Helper()
 	c, err := tls.Dial("tcp", f.addr, &tls.Config{RootCAs: f.pool})
 	if err != nil {
@@ -120,7 +130,7 @@ func (f *front) dial(t testing.TB) *tls.Conn {
 }
 
 // raw sends bytes and returns all that comes back until the connection ends.
-func (f *front) raw(t testing.TB, request string) string {
+func (f *running) raw(t testing.TB, request string) string {
 	t.Helper()
 	c := f.dial(t)
 	if _, err := io.WriteString(c, request); err != nil {
@@ -145,25 +155,15 @@ func echo(w http.ResponseWriter, req *http.Request) {
 func TestSettings(t *testing.T) {
 	s := newServer(Config{})
 	for name, ok := range map[string]bool{
-		"bodies are bounded as upstream's":      s.config.MaxRequestBodyBytes == 3<<20,
-		"headers are bounded as upstream's":     s.config.MaxHeaderBytes == 1<<20,
-		"reading a header takes bounded time":   s.limits.header == 32*time.Second,
-		"reading a body takes bounded time":     s.limits.body == s.config.RequestTimeout && s.config.RequestTimeout == time.Minute,
-		"idle connections end":                  s.limits.idle == 90*time.Second,
-		"writing a response takes bounded time": s.limits.write > 0,
-		"connections are bounded":               s.caps().all == 1<<16 && s.inner.most == 1<<16,
-		"one address may have all of them":      s.caps().perPeer == 0,
+		"bodies are bounded as upstream's":  s.config.MaxRequestBodyBytes == 3<<20,
+		"headers are bounded as upstream's": s.config.MaxHeaderBytes == 1<<20,
+		"reading a body takes bounded time": s.frontConfig().BodyTimeout == s.config.RequestTimeout && s.config.RequestTimeout == time.Minute,
+		"connections are bounded":           s.frontConfig().MaxConns == 1<<16,
+		"one address may have all of them":  s.frontConfig().MaxConnsPerIP == 0,
 	} {
 		if !ok {
 			t.Errorf("not so: %s", name)
 		}
-	}
-	config := newListener(nil, &tls.Config{NextProtos: []string{"h2"}}, connCaps{}, new(connCounts)).config
-	if len(config.NextProtos) != 1 || config.NextProtos[0] != "http/1.1" {
-		t.Errorf("ALPN offers %q", config.NextProtos)
-	}
-	if config.MinVersion < tls.VersionTLS12 || !config.DynamicRecordSizingDisabled {
-		t.Errorf("TLS from version %x, dynamic records %v", config.MinVersion, !config.DynamicRecordSizingDisabled)
 	}
 }
 
@@ -407,38 +407,6 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 	if !strings.HasPrefix(out, "HTTP/1.1 404 ") || !strings.HasSuffix(out, "\r\n\r\n404 page not found\n") {
 		t.Errorf("answer %q", out)
 	}
-}
-
-// TestSilentConnectionsEnd checks that whoever never speaks is not waited for.
-func TestSilentConnectionsEnd(t *testing.T) {
-	var c conn
-	client, server := net.Pipe()
-	defer client.Close()
-	config, _ := testTLS(t)
-	c.Conn = tls.Server(&hastyConn{Conn: server}, config)
-	if err := c.Handshake(); !errors.Is(err, errHasty) {
-		t.Errorf("handshake: %v", err)
-	}
-}
-
-var errHasty = errors.New("deadline set")
-
-// hastyConn fails its reads if they have the handshake's deadline.
-type hastyConn struct {
-	net.Conn
-	bounded bool
-}
-
-func (c *hastyConn) SetDeadline(d time.Time) error {
-	c.bounded = time.Until(d) <= handshakeTimeout
-	return nil
-}
-
-func (c *hastyConn) Read([]byte) (int, error) {
-	if c.bounded {
-		return 0, errHasty
-	}
-	return 0, io.EOF
 }
 
 func TestShutdownFinishesWhatBegan(t *testing.T) {

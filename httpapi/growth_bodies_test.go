@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // listed is text n times, which holds one %d and ends with a comma, but for the last comma.
@@ -24,7 +26,7 @@ func TestBodiesCostWhatTheyWeigh(t *testing.T) {
 		return `{"metadata":{"name":"` + name + `"},"spec":{"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},` +
 			`"spec":{"containers":[{"name":"c","image":"i","env":[` + env + `]}]}}}}`
 	}
-	for _, n := range []int{1, 200, 200 << growthSteps} {
+	for _, n := range []int{1, 200, 200 << proctest.GrowthSteps} {
 		larder.must(t, post(deployments, deployment(fmt.Sprint("there", n), listed(n, `{"name":"e%d","value":"v"},`))))
 	}
 	typed := func(kind string, c call) call { return with(c, "Content-Type", "application/"+kind) }
@@ -114,7 +116,7 @@ func TestBodiesCostWhatTheyWeigh(t *testing.T) {
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			ofProcess.checkGrowth(t, test.n, func(n int) func() {
+			proctest.OfProcess.CheckGrowth(t, test.n, func(n int) func() {
 				c := test.call(n)
 				return func() {
 					if a := larder.call(t, c); a.code != test.code {

@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/request/bearertoken"
@@ -22,66 +20,9 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
-
-// What follows counts CPU, not time: a loaded machine changes it little, and the least of
-// several tries is what the work takes.
-
-// clock is a clock of the system that counts CPU time.
-type clock int32
-
-const (
-	ofThread  clock = unix.CLOCK_THREAD_CPUTIME_ID
-	ofProcess clock = unix.CLOCK_PROCESS_CPUTIME_ID // for work that several goroutines do
-)
-
-func (c clock) now(t testing.TB) time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(int32(c), &ts); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(ts.Nano())
-}
-
-// work is the least CPU time that fn takes, of several tries.
-func (c clock) work(t testing.TB, fn func()) time.Duration {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	least, all := time.Duration(1<<63-1), time.Duration(0)
-	for i := 0; i < 5 && (i < 2 || all < growthPatience); i++ {
-		began := c.now(t)
-		fn()
-		took := c.now(t) - began
-		least, all = min(least, took), all+took
-	}
-	return least
-}
-
-const (
-	growthSteps = 3 // of doubling
-	// What twice as much may cost of twice the work: caches are left, buffers grow, the
-	// collector helps itself. What is quadratic costs 8 times as much
-	// as what is not after all steps, but for what is small.
-	growthSlack = 4
-	growthFloor = 5 * time.Millisecond // less says nothing
-	// growthPatience is how much CPU all tries may take before they are enough.
-	growthPatience = 100 * time.Millisecond
-)
-
-// checkGrowth fails t where eight times as much input takes more than eight times the
-// work, within a tolerance. prepare returns the work on input of size n.
-func (c clock) checkGrowth(t *testing.T, n int, prepare func(n int) func()) {
-	t.Helper()
-	if raceDetector {
-		t.Skip("the race detector's own work does not grow as that of what it looks at")
-	}
-	small := c.work(t, prepare(n))
-	large := c.work(t, prepare(n<<growthSteps))
-	t.Logf("%d: %v, %d: %v (%.1f times)", n, small, n<<growthSteps, large, float64(large)/float64(small))
-	if bound := growthSlack * max(small, growthFloor) << growthSteps; large > bound {
-		t.Errorf("%d times as much takes %v where %v took %v, more than %v", 1<<growthSteps, large, n, small, bound)
-	}
-}
 
 // headerRoom is what fits into a header as the server bounds it, all but the common rest.
 const headerRoom = http.DefaultMaxHeaderBytes
@@ -120,7 +61,7 @@ func growing(t testing.TB, s *Server, code int, target, header string) func() {
 	}
 	return func() {
 		c := &scriptConn{in: bytes.NewReader(script)}
-		(&session{s: s, door: s.newDoor(1), conn: c}).serve()
+		s.front.Session(c).Serve()
 		if got := c.out.String(); !strings.HasPrefix(got, fmt.Sprintf("HTTP/1.1 %d ", code)) {
 			t.Fatalf("answered %.200q", got)
 		}
@@ -201,7 +142,7 @@ func TestHeadersCostWhatTheyWeigh(t *testing.T) {
 		{name: "authorization", n: 1 << 16, header: func(n int) string { return "Authorization: Bearer " + strings.Repeat("t", n) + "\r\n" }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			ofThread.checkGrowth(t, test.n, func(n int) func() {
+			proctest.OfThread.CheckGrowth(t, test.n, func(n int) func() {
 				target, header := "/api/v1/pods", ""
 				if test.target != nil {
 					target = test.target(n)
@@ -244,7 +185,7 @@ func TestImpersonationCostsWhatItWeighs(t *testing.T) {
 		"equal groups":   "Impersonate-Group: a\r\nA%d: b\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			ofThread.checkGrowth(t, 500, func(n int) func() {
+			proctest.OfThread.CheckGrowth(t, 500, func(n int) func() {
 				return growing(t, s, http.StatusForbidden, "/api/v1/pods", "Impersonate-User: u\r\n"+numbered(n, header))
 			})
 		})
@@ -277,7 +218,7 @@ func TestRangesCostWhatTheyWeigh(t *testing.T) {
 		{"tags", "If-None-Match", 1000, func(n int) string { return strings.Repeat(`"x", `, n) + `"y"` }, http.StatusOK},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			ofProcess.checkGrowth(t, test.n, func(n int) func() {
+			proctest.OfProcess.CheckGrowth(t, test.n, func(n int) func() {
 				header := http.Header{test.header: {test.value(n)}}
 				return func() {
 					if w := answerOf(handler, http.MethodGet, "/openapi/v2", header); w.Code != test.code {

@@ -132,7 +132,7 @@ func asked(method, target string) (c claim, r *request.Request, handed *http.Req
 	})
 	defer s.cancel()
 	script := method + " " + target + " HTTP/1.1\r\nHost: h\r\n\r\n"
-	(&session{s: s, door: s.newDoor(1), conn: &scriptConn{in: bytes.NewReader([]byte(script))}}).serve()
+	s.front.Session(&scriptConn{in: bytes.NewReader([]byte(script))}).Serve()
 	if r == nil {
 		return c, nil, nil
 	}

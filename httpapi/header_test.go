@@ -11,33 +11,6 @@ import (
 	"time"
 )
 
-func TestInspect(t *testing.T) {
-	for block, want := range map[string]headerFacts{
-		"": {},
-		"Host: h\r\nAccept: a\r\nAccept: b\r\n\r\n": {},
-		"A-_.~!#$%&'*+^`|1: b\r\n\r\n":              {},
-		"Impersonate-User: x\r\n\r\n":               {impersonates: true},
-		"iMPERSONATE-eXTRA-a: x\r\n\r\n":            {impersonates: true},
-		"Impersonate: x\r\n\r\n":                    {},
-		"Host: a\r\nhost: b\r\n":                    {malformed: "repeated Host header"},
-		"authorization: a\r\nAUTHORIZATION: b\r\n":  {malformed: "repeated Authorization header"},
-		"authorization: a\nAUTHORIZATION: b\r\n":    {malformed: "malformed header line"},
-		"Host: h\r\n\n":                             {malformed: "malformed header line"},
-		"\n":                                        {malformed: "malformed header line"},
-		"Content-Type: a\r\nContent-type: b\r\n":    {malformed: "repeated Content-Type header"},
-		"transfer-encoding: Chunked \r\n":           {},
-		"Transfer-Encoding: identity\r\n":           {malformed: "unsupported transfer encoding"},
-		" A: b\r\n":                                 {malformed: "malformed header name"},
-		"A : b\r\n":                                 {malformed: "malformed header name"},
-		"A\r\n":                                     {malformed: "malformed header name"},
-		"\x80: b\r\n":                               {malformed: "malformed header name"},
-	} {
-		if got := inspect([]byte(block)); got != want {
-			t.Errorf("%q: %+v, want %+v", block, got, want)
-		}
-	}
-}
-
 // TestHeaderEndsAtOnePlace: whoever ends a line of a header with LF alone is refused,
 // whatever pieces the header comes in, and nothing behind it is read. net/http's server
 // and some proxies take such a line, other proxies do not: to them the header ends
@@ -82,7 +55,7 @@ func answersTo(t *testing.T, script string, piece int) (codes []int) {
 	routes.handlePrefix("/", http.HandlerFunc(echo))
 	s.publish(routes)
 	c := &scriptConn{in: bytes.NewReader([]byte(script))}
-	(&session{s: s, door: s.newDoor(1), conn: &pieces{c, piece}}).serve()
+	s.front.Session(&pieces{c, piece}).Serve()
 	s.work.Wait()
 	for in := bufio.NewReader(&c.out); ; {
 		resp, err := http.ReadResponse(in, nil)

@@ -31,18 +31,18 @@ import (
 // pair is a Larder server over TLS, and upstream's handlers over the same registry:
 // both must answer the same, to the byte.
 type pair struct {
-	*front
+	*running
 	ours, theirs *side
 	store        *kvtest.Memory
 }
 
 // serveBack runs a server of back that allows everything until the test ends.
-func serveBack(t testing.TB, back *registrytest.Server) *front {
+func serveBack(t testing.TB, back *registrytest.Server) *running {
 	t.Helper()
 	return serveBackWith(t, back, func(*Config) {})
 }
 
-func serveBackWith(t testing.TB, back *registrytest.Server, change func(*Config)) *front {
+func serveBackWith(t testing.TB, back *registrytest.Server, change func(*Config)) *running {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -64,7 +64,7 @@ func serveBackWith(t testing.TB, back *registrytest.Server, change func(*Config)
 }
 
 // side is f, reached by client.
-func (f *front) side(t testing.TB, back *registrytest.Server, client http.RoundTripper) *side {
+func (f *running) side(t testing.TB, back *registrytest.Server, client http.RoundTripper) *side {
 	return &side{name: "larder", registry: back.Registry, do: func(req *http.Request) *http.Response {
 		req.URL.Scheme, req.URL.Host = "https", f.addr
 		resp, err := client.RoundTrip(req)
@@ -78,7 +78,7 @@ func (f *front) side(t testing.TB, back *registrytest.Server, client http.RoundT
 func newPair(t testing.TB, change ...func(*registry.Config)) *pair {
 	t.Helper()
 	back := registrytest.New(t, nil, change...)
-	p := &pair{front: serveBack(t, back), store: back.Store}
+	p := &pair{running: serveBack(t, back), store: back.Store}
 	client := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.pool}, DisableCompression: true}
 	t.Cleanup(client.CloseIdleConnections)
 	p.ours = p.side(t, back, client)

@@ -86,7 +86,7 @@ func (p *power) revocation() *auth.Revocation {
 
 // revoked is a server that asks a power.
 type revoked struct {
-	*front
+	*running
 	*side
 	power *power
 }
@@ -95,11 +95,11 @@ func newRevoked(t *testing.T) *revoked {
 	t.Helper()
 	r := &revoked{power: newPower()}
 	back := registrytest.New(t, nil)
-	r.front = serveBackWith(t, back, func(c *Config) {
+	r.running = serveBackWith(t, back, func(c *Config) {
 		c.Authenticator = authenticator.RequestFunc(r.power.AuthenticateRequest)
 		c.Authorizer, c.Revocation = r.power, r.power.revocation()
 	})
-	r.side = r.front.side(t, back, r.client(t).Transport)
+	r.side = r.running.side(t, back, r.client(t).Transport)
 	r.must(t, r.as("root", post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`)))
 	r.must(t, r.as("root", post(configmaps, configmap("one", "", ""))))
 	return r

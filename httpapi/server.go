@@ -24,7 +24,7 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 
 	"github.com/larder-io/larder/httpapi/exchange"
-	"github.com/larder-io/larder/httpapi/socket"
+	"github.com/larder-io/larder/httpapi/front"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -160,19 +160,10 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-const (
-	handshakeTimeout = 10 * time.Second
-	keepalivePeriod  = 15 * time.Second
-)
-
 // Server is the front door. Build one with [New] and serve with [Server.Run].
 type Server struct {
 	config Config
-	limits limits
-	outer  *door // what the network reaches
-	inner  *door // what this process reaches, without network
-	memory *memoryListener
-	client http.RoundTripper
+	front  *front.Server
 	table  atomic.Pointer[table]
 
 	models        *models
@@ -181,7 +172,6 @@ type Server struct {
 	digester      *digester
 	proxies       proxyHeaders
 	access        access
-	conns         connCounts
 	rights        *rights
 
 	deadlines *exchange.Deadlines
@@ -210,14 +200,11 @@ func New(config Config) (*Server, error) {
 // newServer returns a server that routes nothing yet.
 func newServer(config Config) *Server {
 	config.setDefaults()
-	s := &Server{config: config, memory: newMemoryListener(), draining: make(chan struct{})}
+	s := &Server{config: config, draining: make(chan struct{})}
 	s.base, s.cancel = context.WithCancel(context.Background())
 	s.streams.init()
-	s.limits = limits{header: headerTimeout, idle: idleTimeout, body: config.RequestTimeout, write: socket.WriteTimeout}
-	s.outer = s.newDoor(0) // its listener bounds more than sessions
-	s.inner = s.newDoor(config.MaxConns)
 	s.deadlines = exchange.NewDeadlines(s.base, config.RequestTimeout)
-	s.client = s.memory.client()
+	s.front = front.New(s.frontConfig())
 	s.impersonation = newImpersonation(config.Authorizer)
 	s.digester = newDigester()
 	s.proxies = newProxyHeaders(config.RequestHeader)
@@ -230,7 +217,7 @@ func newServer(config Config) *Server {
 
 // RoundTripper reaches the server's handlers from within the process, as the
 // super-user, without network. It works while Run does.
-func (s *Server) RoundTripper() http.RoundTripper { return s.client }
+func (s *Server) RoundTripper() http.RoundTripper { return s.front.RoundTripper() }
 
 // Draining is closed when shutdown begins, before anything is refused.
 func (s *Server) Draining() <-chan struct{} { return s.draining }
@@ -240,12 +227,11 @@ func (s *Server) Draining() <-chan struct{} { return s.draining }
 // flight finish. It returns when everything that it started has ended.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.cancel()
-	door := newListener(s.config.Listener, s.config.TLS, s.caps(), &s.conns)
-	door.patience = s.config.UserTimeout
+	s.front.Listen(s.config.Listener, s.config.TLS)
 	group, groupCtx := errgroup.WithContext(ctx)
 	accepted := make(chan struct{})
-	group.Go(func() error { defer close(accepted); return s.outer.serve(door) })
-	group.Go(func() error { return s.inner.serve(s.memory) })
+	group.Go(func() error { defer close(accepted); return s.front.ServeNetwork() })
+	group.Go(s.front.ServeMemory)
 	sweep, stopSweep := context.WithCancel(context.Background())
 	defer stopSweep()
 	group.Go(func() error { s.streams.sweep(sweep, sweepInterval); return nil })
@@ -254,58 +240,53 @@ func (s *Server) Run(ctx context.Context) error {
 	group.Go(func() error {
 		<-groupCtx.Done()
 		defer stopSweep()
-		return s.shutdown(door, accepted)
+		return s.shutdown(accepted)
 	})
 	return group.Wait()
 }
 
-func (s *Server) caps() connCaps {
-	return connCaps{all: s.config.MaxConns, perPeer: s.config.MaxConnsPerIP}
+// frontConfig is what the front is told of the configuration.
+func (s *Server) frontConfig() front.Config {
+	return front.Config{
+		Handler:        s.handle,
+		Draining:       s.draining,
+		MaxHeaderBytes: s.config.MaxHeaderBytes,
+		MaxBodyBytes:   s.config.MaxRequestBodyBytes,
+		BodyTimeout:    s.config.RequestTimeout,
+		MaxConns:       s.config.MaxConns,
+		MaxConnsPerIP:  s.config.MaxConnsPerIP,
+		UserTimeout:    s.config.UserTimeout,
+	}
 }
 
 // beginDrain withdraws readiness.
 func (s *Server) beginDrain() { s.drain.Do(func() { close(s.draining) }) }
 
-// isDraining reports whether shutdown has begun.
-func (s *Server) isDraining() bool {
-	select {
-	case <-s.draining:
-		return true
-	default:
-		return false
-	}
-}
-
 // shutdown ends what Run started, in order: nobody is told to go while he could still
 // come back, only to be cut off. accepted is closed when no more connections come. What
 // does not end within the grace is cut off.
-func (s *Server) shutdown(door *listener, accepted <-chan struct{}) error {
+func (s *Server) shutdown(accepted <-chan struct{}) error {
 	s.beginDrain()
 	<-time.After(s.config.ShutdownDelay)
 	grace, cancel := context.WithTimeout(context.Background(), s.config.ShutdownGrace)
 	defer cancel()
-	door.Close()
+	s.front.StopAccepting()
 	<-accepted
 	var cutting sync.WaitGroup
 	defer cutting.Wait()
 	draining, drained := context.WithCancel(context.Background())
 	defer drained()
-	cutting.Go(func() { door.cutStalled(draining) })
-	s.outer.close()
+	cutting.Go(func() { s.front.CutStalled(draining) })
+	s.front.CloseNetwork()
 	s.streams.end()
-	err := s.outer.drain(grace)
+	err := s.front.DrainNetwork(grace)
 	s.streams.wait(grace)
 	s.cancel()
-	s.client.(*http.Transport).CloseIdleConnections()
-	s.inner.close()
-	s.memory.Close()
-	if innerErr := s.inner.drain(grace); err == nil {
+	s.front.CloseMemory()
+	if innerErr := s.front.DrainMemory(grace); err == nil {
 		err = innerErr
 	}
-	door.closeAll()
-	s.memory.closeAll()
-	s.outer.running.Wait()
-	s.inner.running.Wait()
+	s.front.Abort()
 	s.streams.abort()
 	s.streams.wait(context.Background())
 	s.work.Wait()

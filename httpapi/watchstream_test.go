@@ -116,7 +116,7 @@ func TestWatchesShareTurns(t *testing.T) {
 }
 
 // dialNarrow opens a connection that takes little before somebody reads from it.
-func (f *front) dialNarrow(t testing.TB) *tls.Conn {
+func (f *running) dialNarrow(t testing.TB) *tls.Conn {
 	t.Helper()
 	raw, err := net.Dial("tcp", f.addr)
 	if err != nil {

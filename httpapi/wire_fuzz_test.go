@@ -137,7 +137,7 @@ func checkScript(t interface {
 	routes := newTable()
 	routes.handlePrefix("/", listen(&ours))
 	s.publish(routes)
-	(&session{s: s, door: s.newDoor(1), conn: &scriptConn{in: bytes.NewReader(script)}}).serve()
+	s.front.Session(&scriptConn{in: bytes.NewReader(script)}).Serve()
 	s.work.Wait()
 	theirs := reference(script)
 	for i, h := range ours {

@@ -1,6 +1,7 @@
 package socket
 
 import (
+	"errors"
 	"net"
 	"syscall"
 	"time"
@@ -102,4 +103,10 @@ func CutOff(c net.Conn) {
 		return
 	}
 	c.Close()
+}
+
+// IsTimeout reports whether err says that a deadline has passed.
+func IsTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
 }

@@ -23,6 +23,7 @@ internal/invariants, internal/proctest
 < internal/registry/bootstrap, internal/auth, internal/admission
 < httpapi/socket, httpapi/request
 < httpapi/exchange
+< httpapi/front
 < httpapi
 < internal/extension, internal/aggregator
 < internal/server
@@ -41,7 +42,7 @@ var reserved = []struct {
 	tests  bool // whether any test file may import it
 }{
 	{"go.etcd.io/", []string{"kv"}, false},
-	{"github.com/valyala/fasthttp", []string{"httpapi", "bench"}, false},
+	{"github.com/valyala/fasthttp", []string{"httpapi/front", "bench"}, false},
 	{"k8s.io/kubernetes/", []string{"internal/registry", "internal/auth", "internal/admission", "httpapi", "internal/extension", "internal/aggregator", "internal/server", "cmd/larder"}, true},
 	{"k8s.io/", []string{"internal/registry", "internal/auth", "internal/admission", "httpapi", "internal/extension", "internal/aggregator", "internal/server", "cmd/larder", "bench", "cmd/larder-bench", "internal/consistency"}, false},
 	{"k8s.io/kubernetes/cmd/", nil, false},

@@ -1,7 +1,8 @@
-package httpapi
+package front
 
 import (
 	"container/heap"
+	"math"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -234,7 +235,7 @@ func (l *listener) report(peer netip.Prefix) {
 const displaceAfter = time.Second
 
 // displace reports whether the session waits for a request, which it then does in vain.
-func (ss *session) displace() bool {
+func (ss *Session) displace() bool {
 	return ss.state.CompareAndSwap(sessionIdle, sessionClosed) ||
 		time.Since(ss.began) > displaceAfter && ss.state.CompareAndSwap(sessionNew, sessionClosed)
 }
@@ -272,8 +273,16 @@ func (c *connCollector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(c.open, prometheus.GaugeValue, float64(c.counts.open.Load()))
 	limits := [lastCap]int{c.caps.all, c.caps.perPeer}
 	for reached, label := range [lastCap]string{"all", "address"} {
-		ch <- prometheus.MustNewConstMetric(c.limit, prometheus.GaugeValue, bound(int64(limits[reached])), label)
+		ch <- prometheus.MustNewConstMetric(c.limit, prometheus.GaugeValue, limitValue(limits[reached]), label)
 		ch <- prometheus.MustNewConstMetric(c.refused, prometheus.CounterValue, float64(c.counts.refused[reached].Load()), label)
 		ch <- prometheus.MustNewConstMetric(c.displaced, prometheus.CounterValue, float64(c.counts.displaced[reached].Load()), label)
 	}
+}
+
+// limitValue is a limit as a metric; 0 is none.
+func limitValue(limit int) float64 {
+	if limit <= 0 {
+		return math.Inf(1)
+	}
+	return float64(limit)
 }

@@ -1,4 +1,4 @@
-package httpapi
+package front
 
 import (
 	"errors"
@@ -9,11 +9,12 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
 )
 
 // asterisk answers what is asked of the server as a whole, as net/http's does
 // before anybody is authenticated.
-func (ss *session) asterisk(received time.Time) *exchange.Exchange {
+func (ss *Session) asterisk(received time.Time) *exchange.Exchange {
 	x := new(exchange.Exchange)
 	x.Init(ss, received, nil)
 	x.Head(http.StatusOK, "")
@@ -21,7 +22,7 @@ func (ss *session) asterisk(received time.Time) *exchange.Exchange {
 }
 
 // unreadable answers what could not be read as a request.
-func (ss *session) unreadable(err error) *exchange.Exchange {
+func (ss *Session) unreadable(err error) *exchange.Exchange {
 	x := new(exchange.Exchange)
 	x.Init(ss, time.Time{}, nil)
 	x.Reset()
@@ -30,7 +31,7 @@ func (ss *session) unreadable(err error) *exchange.Exchange {
 		x.Text(http.StatusRequestHeaderFieldsTooLarge, "431 Request Header Fields Too Large")
 	case errors.Is(err, errExpectation):
 		x.Head(http.StatusExpectationFailed, "")
-	case isTimeout(err):
+	case socket.IsTimeout(err):
 		x.Text(http.StatusRequestTimeout, "408 Request Timeout")
 	default:
 		x.Text(http.StatusBadRequest, "400 Bad Request")

@@ -1,4 +1,4 @@
-package httpapi
+package front
 
 import (
 	"bufio"
@@ -35,7 +35,7 @@ func TestPeers(t *testing.T) {
 }
 
 // held is a connection with a request under way.
-func (f *front) held(t *testing.T) (c net.Conn, in *bufio.Reader) {
+func (f *testServer) held(t *testing.T) (c net.Conn, in *bufio.Reader) {
 	t.Helper()
 	tc := f.dial(t)
 	if _, err := io.WriteString(tc, "GET /hold HTTP/1.1\r\nHost: h\r\n\r\n"); err != nil {
@@ -51,7 +51,7 @@ func TestConnectionCaps(t *testing.T) {
 	for reached, config := range [lastCap]Config{capAll: {MaxConns: 3}, capPeer: {MaxConnsPerIP: 3}} {
 		t.Run(capFlag(reached), func(t *testing.T) {
 			began, release := make(chan struct{}), make(chan struct{})
-			f := newFront(t, config, holding(began, release))
+			f := newTestServer(t, config, holding(began, release))
 			var ins []*bufio.Reader
 			for range 2 {
 				_, in := f.held(t)
@@ -69,7 +69,7 @@ func TestConnectionCaps(t *testing.T) {
 				}
 				f.awaitIdle(t, 1)
 			}
-			if n := f.conns.displaced[reached].Load(); n != 4 {
+			if n := f.counts.displaced[reached].Load(); n != 4 {
 				t.Errorf("%d connections were displaced, want 4", n)
 			}
 			_, in := f.held(t)
@@ -79,10 +79,10 @@ func TestConnectionCaps(t *testing.T) {
 				c.Close()
 				t.Error("a fourth connection was accepted beside three that are used")
 			}
-			if n := f.conns.refused[reached].Load(); n != 1 {
+			if n := f.counts.refused[reached].Load(); n != 1 {
 				t.Errorf("%d connections were refused, want 1", n)
 			}
-			if n := f.conns.open.Load(); n != 3 {
+			if n := f.counts.open.Load(); n != 3 {
 				t.Errorf("%d connections are open, want 3", n)
 			}
 			close(release)
@@ -100,7 +100,7 @@ func TestConnectionCaps(t *testing.T) {
 // own have more places already.
 func TestNewcomersFindRoom(t *testing.T) {
 	began, release := make(chan struct{}), make(chan struct{})
-	f := newFront(t, Config{MaxConns: 5}, holding(began, release))
+	f := newTestServer(t, Config{MaxConns: 5}, holding(began, release))
 	defer close(release)
 	from := func(ip string) (net.Conn, error) {
 		raw, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}).Dial("tcp", f.addr)
@@ -148,7 +148,7 @@ func TestNewcomersFindRoom(t *testing.T) {
 	if _, err := from("127.0.0.2"); err == nil {
 		t.Error("who has most places got one more, of somebody who has less")
 	}
-	if refused, displaced := f.conns.refused[capAll].Load(), f.conns.displaced[capAll].Load(); refused != 1 || displaced != 1 {
+	if refused, displaced := f.counts.refused[capAll].Load(), f.counts.displaced[capAll].Load(); refused != 1 || displaced != 1 {
 		t.Errorf("%d were refused and %d displaced, want one each", refused, displaced)
 	}
 }
@@ -168,7 +168,7 @@ func crowded(n int) (*listener, func(i int) net.Conn) {
 		return &peerConn{addr: net.TCPAddr{IP: net.IPv4(10, byte(i>>16), byte(i>>8), byte(i))}}
 	}
 	for i := range n {
-		ss := new(session)
+		ss := new(Session)
 		ss.state.Store(sessionActive)
 		l.admit(from(i)).session.Store(ss)
 	}
@@ -178,7 +178,7 @@ func crowded(n int) (*listener, func(i int) net.Conn) {
 // TestRefusalsStayCheap: what it costs to refuse a newcomer does not grow with how many
 // addresses the others come from.
 func TestRefusalsStayCheap(t *testing.T) {
-	ofThread.checkGrowth(t, 2000, func(n int) func() {
+	proctest.OfThread.CheckGrowth(t, 2000, func(n int) func() {
 		l, from := crowded(n)
 		return func() {
 			for i := range n {
@@ -199,7 +199,7 @@ func TestIdleAreFoundLater(t *testing.T) {
 		l.caps.all++
 		for range n { // all but one from the same address
 			l.caps.all++
-			ss := new(session)
+			ss := new(Session)
 			ss.state.Store(sessionActive)
 			l.admit(from(0)).session.Store(ss)
 		}
@@ -224,7 +224,7 @@ func TestIdleAreFoundLater(t *testing.T) {
 }
 
 // awaitIdle waits until so many connections wait for a request.
-func (f *front) awaitIdle(t *testing.T, want int) {
+func (f *testServer) awaitIdle(t *testing.T, want int) {
 	t.Helper()
 	proctest.Eventually(t, "a connection waits for a request", func() error {
 		f.outer.mu.Lock()
@@ -240,45 +240,4 @@ func (f *front) awaitIdle(t *testing.T, want int) {
 		}
 		return nil
 	})
-}
-
-// TestShutdownLeavesWhoDoesNotRead: clients that do not read what they asked for do not
-// keep the server from ending, however long its grace is.
-func TestShutdownLeavesWhoDoesNotRead(t *testing.T) {
-	wrote := make(chan struct{}, 3)
-	pour := func(w http.ResponseWriter, _ *http.Request) {
-		wrote <- struct{}{}
-		chunk := make([]byte, 1<<20)
-		for range 256 {
-			if _, err := w.Write(chunk); err != nil {
-				return
-			}
-		}
-	}
-	f := newFront(t, Config{ShutdownGrace: time.Hour, RequestTimeout: time.Hour, UserTimeout: time.Hour}, func(routes *table) {
-		routes.handle("/x", http.HandlerFunc(echo))
-		routes.handle("/pour", http.HandlerFunc(pour))
-		routes.handle("/debug/pprof/pour", http.HandlerFunc(pour)) // a stream
-	})
-	f.limits.write = time.Hour
-	for _, path := range []string{"/pour", "/debug/pprof/pour"} {
-		c := f.dial(t)
-		if err := c.SetDeadline(time.Time{}); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: h\r\n\r\n", path); err != nil {
-			t.Fatal(err)
-		}
-		<-wrote
-	}
-	ended := make(chan error, 1)
-	go func() { ended <- f.stop() }()
-	select {
-	case err := <-ended:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(proctest.Patience / 2):
-		t.Fatal("the server waits for clients that do not read")
-	}
 }

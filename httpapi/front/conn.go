@@ -1,4 +1,4 @@
-package httpapi
+package front
 
 import (
 	"crypto/tls"
@@ -145,7 +145,7 @@ type conn struct {
 	*tls.Conn
 	from    *listener
 	origin  *origin                 // guarded by from.mu: that it is part of
-	session atomic.Pointer[session] // that serves it; nil before it is taken
+	session atomic.Pointer[Session] // that serves it; nil before it is taken
 	shaken  atomic.Bool
 }
 

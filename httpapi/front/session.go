@@ -1,4 +1,4 @@
-package httpapi
+package front
 
 import (
 	"bufio"
@@ -45,13 +45,13 @@ const (
 	headerExtra = 4 << 10
 )
 
-// session serves the requests of one connection, one after the other. fasthttp
+// Session serves the requests of one connection, one after the other. fasthttp
 // parses them and writes most responses; when bytes are read and written, into what
 // and until when, is decided here. A session that waits for a request holds no
 // buffer.
 //
 // It belongs to the goroutine that serves it, but for state.
-type session struct {
+type Session struct {
 	s     *Server
 	door  *door
 	conn  net.Conn
@@ -80,8 +80,8 @@ const (
 	sessionClosed // by the door
 )
 
-// serve serves requests until there are no more.
-func (ss *session) serve() {
+// Serve serves requests until there are no more.
+func (ss *Session) Serve() {
 	defer ss.door.forget(ss)
 	given := false
 	defer func() {
@@ -95,10 +95,9 @@ func (ss *session) serve() {
 	if c, ok := ss.conn.(*conn); ok && c.Handshake() != nil {
 		return
 	}
-	ss.size = headerStart
 	wait := ss.s.limits.header
-	for ss.await(wait) {
-		take, again := ss.requests()
+	for {
+		take, again := ss.ServeNext(wait)
 		if take != nil {
 			given = true
 			take()
@@ -110,8 +109,17 @@ func (ss *session) serve() {
 	}
 }
 
+// ServeNext waits for a request and serves it and those that came with it. It returns who
+// takes the connection over, or whether there may be more requests.
+func (ss *Session) ServeNext(wait time.Duration) (take func(), again bool) {
+	if !ss.await(wait) {
+		return nil, false
+	}
+	return ss.requests()
+}
+
 // await waits for the first byte of a request and reports whether it came.
-func (ss *session) await(timeout time.Duration) bool {
+func (ss *Session) await(timeout time.Duration) bool {
 	if ss.readBy(time.Now().Add(timeout)) != nil {
 		return false
 	}
@@ -124,7 +132,7 @@ func (ss *session) await(timeout time.Duration) bool {
 }
 
 // firstByte waits for the first byte of a request.
-func (ss *session) firstByte() (int, error) {
+func (ss *Session) firstByte() (int, error) {
 	if c, ok := ss.conn.(*conn); ok {
 		return c.rest(ss.first[:])
 	}
@@ -132,7 +140,7 @@ func (ss *session) firstByte() (int, error) {
 }
 
 // readBy makes reads end at until or a little later.
-func (ss *session) readBy(until time.Time) error {
+func (ss *Session) readBy(until time.Time) error {
 	if !ss.readUntil.Before(until) && ss.readUntil.Sub(until) <= slack {
 		return nil
 	}
@@ -141,7 +149,7 @@ func (ss *session) readBy(until time.Time) error {
 }
 
 // writeBy makes writes end at until or a little later.
-func (ss *session) writeBy(until time.Time) error {
+func (ss *Session) writeBy(until time.Time) error {
 	if !ss.writeUntil.Before(until) {
 		return nil
 	}
@@ -151,7 +159,7 @@ func (ss *session) writeBy(until time.Time) error {
 
 // Read reads what belongs to the request. A header that did not come with its first
 // bytes must come in time.
-func (ss *session) Read(p []byte) (int, error) {
+func (ss *Session) Read(p []byte) (int, error) {
 	n := copy(p, ss.ahead)
 	ss.ahead = ss.ahead[n:]
 	if n > 1 || n == len(p) {
@@ -171,7 +179,7 @@ func (ss *session) Read(p []byte) (int, error) {
 
 // requests serves the request that has begun and those that came with it. It returns
 // who takes the connection over, or whether there may be more requests.
-func (ss *session) requests() (take func(), again bool) {
+func (ss *Session) requests() (take func(), again bool) {
 	m := messages.Get().(*message)
 	fast := &m.RequestCtx
 	ss.fast, ss.fields = fast, m.fields[:]
@@ -222,7 +230,7 @@ func (m *message) reset() {
 var messages = sync.Pool{New: func() any { return new(message) }}
 
 // request serves one request. Its body is read when somebody wants it.
-func (ss *session) request() (take func(), again bool) {
+func (ss *Session) request() (take func(), again bool) {
 	ss.body = incoming{over: true}
 	fast := ss.fast
 	if err := ss.readHeader(fast); err != nil {
@@ -241,7 +249,7 @@ func (ss *session) request() (take func(), again bool) {
 	if string(header.RequestURI()) == "*" { // fasthttp takes it with OPTIONS alone
 		return nil, ss.answer(ss.asterisk(received), closing)
 	}
-	x := ss.s.handle(ss, received)
+	x := ss.s.config.Handler(ss, received)
 	defer x.Close()
 	switch {
 	case x.Stolen:
@@ -256,7 +264,7 @@ func (ss *session) request() (take func(), again bool) {
 
 // readHeader reads a request's header into as small a buffer as holds it. It is parsed
 // once, when all of it is there.
-func (ss *session) readHeader(fast *fasthttp.RequestCtx) error {
+func (ss *Session) readHeader(fast *fasthttp.RequestCtx) error {
 	var end headerEnd
 	for {
 		block, _ := ss.in.Peek(ss.in.Buffered())
@@ -296,7 +304,7 @@ var (
 
 // grow replaces the reader by a larger one that begins at the same place, if the
 // bound allows one.
-func (ss *session) grow() error {
+func (ss *Session) grow() error {
 	bound := ss.s.config.MaxHeaderBytes + headerExtra
 	if ss.size >= bound {
 		return errHeaderTooLarge
@@ -317,7 +325,7 @@ var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, header
 // largeReaders holds buffers of the next sizes.
 var largeReaders = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, headerStart*headerGrowth) }}
 
-func (ss *session) openReader() {
+func (ss *Session) openReader() {
 	pool := &readers
 	if ss.size > headerStart {
 		pool = &largeReaders
@@ -332,7 +340,7 @@ func (ss *session) openReader() {
 
 // closeReader gives the buffer back. What a connection needed once it will need
 // again, unless that is rare.
-func (ss *session) closeReader() {
+func (ss *Session) closeReader() {
 	if ss.in == nil {
 		return
 	}
@@ -353,7 +361,7 @@ func (ss *session) closeReader() {
 
 // refuse answers what could not be read as a request, unless the client is gone, and
 // ends the connection.
-func (ss *session) refuse(err error) {
+func (ss *Session) refuse(err error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
 		return
 	}
@@ -362,7 +370,7 @@ func (ss *session) refuse(err error) {
 }
 
 // answer writes the response and reports whether the connection can be used again.
-func (ss *session) answer(x *exchange.Exchange, closing bool) bool {
+func (ss *Session) answer(x *exchange.Exchange, closing bool) bool {
 	resp := &ss.fast.Response
 	setHeader(resp, &x.Response)
 	closing = closing || resp.Header.ConnectionClose() || ss.door.stopping() || !ss.settle(x)
@@ -383,7 +391,7 @@ func (ss *session) answer(x *exchange.Exchange, closing bool) bool {
 }
 
 // give hands the connection, as if nothing had been set on it, to who takes it.
-func (ss *session) give(taken func(net.Conn, exchange.TakenBody)) func() {
+func (ss *Session) give(taken func(net.Conn, exchange.TakenBody)) func() {
 	rest, _ := ss.in.Peek(ss.in.Buffered())
 	c := &handedConn{Conn: ss.conn, ahead: ss.conn}
 	if rest = append(bytes.Clone(rest), ss.ahead...); len(rest) > 0 {

@@ -1,4 +1,4 @@
-package httpapi
+package front
 
 import (
 	"bufio"
@@ -29,7 +29,7 @@ func setHeader(resp *fasthttp.Response, r *exchange.Response) {
 }
 
 // write writes the response of x to the connection.
-func (ss *session) write(x *exchange.Exchange) error {
+func (ss *Session) write(x *exchange.Exchange) error {
 	out := exchange.NewChunkWriter(ss.conn)
 	defer out.Release()
 	resp := &ss.fast.Response
@@ -88,7 +88,7 @@ func (f framer) Write(p []byte) (int, error) {
 var writers = sync.Pool{New: func() any { return bufio.NewWriterSize(nil, 4<<10) }}
 
 // writeBuffered writes a response whose body is bytes or a reader.
-func (ss *session) writeBuffered(x *exchange.Exchange, out *exchange.ChunkWriter) error {
+func (ss *Session) writeBuffered(x *exchange.Exchange, out *exchange.ChunkWriter) error {
 	w := writers.Get().(*bufio.Writer)
 	defer func() {
 		if invariants.Enabled {

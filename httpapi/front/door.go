@@ -1,4 +1,4 @@
-package httpapi
+package front
 
 import (
 	"context"
@@ -19,12 +19,12 @@ type door struct {
 	running sync.WaitGroup // sessions
 
 	mu   sync.Mutex
-	open map[*session]struct{} // guarded by mu
+	open map[*Session]struct{} // guarded by mu
 	shut bool                  // guarded by mu: stop is closed
 }
 
 func (s *Server) newDoor(most int) *door {
-	return &door{s: s, most: most, stop: make(chan struct{}), open: make(map[*session]struct{})}
+	return &door{s: s, most: most, stop: make(chan struct{}), open: make(map[*Session]struct{})}
 }
 
 const (
@@ -45,7 +45,7 @@ func (d *door) serve(l net.Listener) error {
 		case err == nil:
 			delay = acceptRetry
 			d.take(c)
-		case d.stopping(), d.s.isDraining() && errors.Is(err, net.ErrClosed):
+		case d.stopping(), d.draining() && errors.Is(err, net.ErrClosed):
 			return nil
 		case passes(err):
 			select {
@@ -56,6 +56,16 @@ func (d *door) serve(l net.Listener) error {
 		default:
 			return fmt.Errorf("httpapi: accept: %w", err)
 		}
+	}
+}
+
+// draining reports whether shutdown has begun.
+func (d *door) draining() bool {
+	select {
+	case <-d.s.config.Draining:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -76,7 +86,7 @@ func passes(err error) bool {
 // take serves c, or closes it if there are too many: before the handshake there is
 // no way to say why.
 func (d *door) take(c net.Conn) {
-	ss := &session{s: d.s, door: d, conn: c, began: time.Now()}
+	ss := &Session{s: d.s, door: d, conn: c, began: time.Now(), size: headerStart}
 	if !d.admit(ss) {
 		c.Close()
 		return
@@ -86,11 +96,11 @@ func (d *door) take(c net.Conn) {
 	}
 	go func() {
 		defer d.running.Done()
-		ss.serve()
+		ss.Serve()
 	}()
 }
 
-func (d *door) admit(ss *session) bool {
+func (d *door) admit(ss *Session) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.shut || d.most > 0 && len(d.open) >= d.most {
@@ -101,7 +111,7 @@ func (d *door) admit(ss *session) bool {
 	return true
 }
 
-func (d *door) forget(ss *session) {
+func (d *door) forget(ss *Session) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.open, ss)
@@ -150,7 +160,7 @@ func (d *door) closeIdle() (left int) {
 	return left
 }
 
-func (d *door) takeIdle() (idle []*session, open int) {
+func (d *door) takeIdle() (idle []*Session, open int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for ss := range d.open {

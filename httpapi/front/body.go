@@ -1,4 +1,4 @@
-package httpapi
+package front
 
 import (
 	"bufio"
@@ -6,13 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
 	"net/http/httputil"
 	"net/textproto"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -175,105 +172,8 @@ func (b *incoming) readAll(limit int64) ([]byte, error) {
 	return data.Bytes(), nil
 }
 
-// handlerBody is what a net/http handler reads a body from. The handler may outlive
-// its request, so it does not touch the connection: its first Read asks the goroutine
-// that serves the connection for the body, and gets it whole.
-type handlerBody struct {
-	asked  chan struct{} // closed by the first Read
-	answer chan struct{} // closed when data and err are there
-	ask    sync.Once
-	reply  sync.Once
-	data   []byte
-	err    error // after data
-}
-
-func newHandlerBody() *handlerBody {
-	return &handlerBody{asked: make(chan struct{}), answer: make(chan struct{})}
-}
-
-// Read waits for the body.
-func (b *handlerBody) Read(p []byte) (int, error) {
-	b.ask.Do(func() { close(b.asked) })
-	<-b.answer
-	if len(b.data) == 0 {
-		return 0, b.err
-	}
-	n := copy(p, b.data)
-	b.data = b.data[n:]
-	return n, nil
-}
-
-// Close does nothing: what was not read the connection deals with.
-func (b *handlerBody) Close() error { return nil }
-
-// give lets Read go on. The first call counts.
-func (b *handlerBody) give(data []byte, err error) {
-	b.reply.Do(func() {
-		b.data, b.err = data, err
-		close(b.answer)
-	})
-}
-
-// streamBody is what a handler that has a connection to itself reads a body from, as
-// it comes and without a bound.
-type streamBody struct {
-	io.Reader
-	st *stream
-}
-
-// openBody returns the body of a request that st has become.
-func (st *stream) openBody(b io.Reader) *streamBody {
-	st.listen(true)
-	return &streamBody{Reader: b, st: st}
-}
-
-// Read implements io.Reader. From the end on nobody reads the connection.
-func (b *streamBody) Read(p []byte) (int, error) {
-	n, err := b.Reader.Read(p)
-	if err != nil {
-		b.st.listen(false)
-	}
-	return n, err
-}
-
-// Close does nothing: the connection ends with its request.
-func (b *streamBody) Close() error { return nil }
-
-// wanted is closed when the handler asks for the body; nil if there is none.
-func (x *chain) wanted() <-chan struct{} {
-	if x.lazy == nil {
-		return nil
-	}
-	return x.lazy.asked
-}
-
-// supply reads the body for the handler and reports whether it came in time.
-func (x *chain) supply() bool {
-	data, err := x.Carrier.ReadBody(x.Deadline)
-	if isTimeout(err) {
-		return false
-	}
-	if err == nil {
-		err = io.EOF
-	}
-	x.lazy.give(data, err)
-	return true
-}
-
-// endBody lets nobody wait for a body that will not be read any more.
-func (x *chain) endBody() {
-	if x.lazy != nil {
-		x.lazy.give(nil, http.ErrBodyReadAfterClose)
-	}
-}
-
-func isTimeout(err error) bool {
-	var timeout net.Error
-	return errors.As(err, &timeout) && timeout.Timeout()
-}
-
 // ReadBody implements exchange.Carrier.
-func (ss *session) ReadBody(deadline time.Time) ([]byte, error) {
+func (ss *Session) ReadBody(deadline time.Time) ([]byte, error) {
 	if err := ss.writeBy(time.Now().Add(ss.s.limits.write)); err != nil {
 		return nil, err
 	}
@@ -283,11 +183,11 @@ func (ss *session) ReadBody(deadline time.Time) ([]byte, error) {
 	if err := ss.bodyBy(deadline); err != nil {
 		return nil, err
 	}
-	return ss.body.readAll(ss.s.config.MaxRequestBodyBytes)
+	return ss.body.readAll(ss.s.config.MaxBodyBytes)
 }
 
 // bodyBy makes reading the body end at until.
-func (ss *session) bodyBy(until time.Time) error {
+func (ss *Session) bodyBy(until time.Time) error {
 	ss.reads = 2 // the header's deadline is over
 	if ss.body.buffered() {
 		return nil
@@ -301,7 +201,7 @@ func (ss *session) bodyBy(until time.Time) error {
 // that waits to be told to send it. It is read before the answer is written, which
 // some clients do not read before they have sent everything. Nothing is held
 // meanwhile: the request has given up its place, and no list waits for a body.
-func (ss *session) settle(x *exchange.Exchange) bool {
+func (ss *Session) settle(x *exchange.Exchange) bool {
 	b := &ss.body
 	switch {
 	case b.over:

@@ -1,4 +1,4 @@
-package httpapi
+package front
 
 import (
 	"crypto/tls"
@@ -11,28 +11,28 @@ import (
 )
 
 // A session is the exchange.Carrier of the request that it is at.
-var _ exchange.Carrier = (*session)(nil)
+var _ exchange.Carrier = (*Session)(nil)
 
 // Method implements exchange.Carrier.
-func (ss *session) Method() []byte { return ss.fast.Method() }
+func (ss *Session) Method() []byte { return ss.fast.Method() }
 
 // Target implements exchange.Carrier.
-func (ss *session) Target() []byte { return ss.fast.Request.Header.RequestURI() }
+func (ss *Session) Target() []byte { return ss.fast.Request.Header.RequestURI() }
 
 // Host implements exchange.Carrier.
-func (ss *session) Host() []byte { return ss.fast.Request.Header.Host() }
+func (ss *Session) Host() []byte { return ss.fast.Request.Header.Host() }
 
 // Peek implements exchange.Carrier.
-func (ss *session) Peek(name string) []byte { return ss.fast.Request.Header.Peek(name) }
+func (ss *Session) Peek(name string) []byte { return ss.fast.Request.Header.Peek(name) }
 
 // Lines implements exchange.Carrier, from the block that was inspected: fasthttp's own
 // listing takes cookies apart, and each line of them costs it all the others.
-func (ss *session) Lines() iter.Seq2[[]byte, []byte] {
+func (ss *Session) Lines() iter.Seq2[[]byte, []byte] {
 	return headerLines(ss.fast.Request.Header.RawHeaders())
 }
 
 // Inspect implements exchange.Carrier.
-func (ss *session) Inspect() exchange.Facts {
+func (ss *Session) Inspect() exchange.Facts {
 	header := &ss.fast.Request.Header
 	if proto := header.Protocol(); string(proto) != "HTTP/1.1" && string(proto) != "HTTP/1.0" {
 		return exchange.Facts{Code: http.StatusHTTPVersionNotSupported, Refusal: "505 HTTP Version Not Supported"}
@@ -45,19 +45,19 @@ func (ss *session) Inspect() exchange.Facts {
 }
 
 // Fields implements exchange.Carrier.
-func (ss *session) Fields() []exchange.Field { return ss.fields[:0] }
+func (ss *Session) Fields() []exchange.Field { return ss.fields[:0] }
 
 // Chunks implements exchange.Carrier.
-func (ss *session) Chunks() bool { return ss.fast.Request.Header.IsHTTP11() }
+func (ss *Session) Chunks() bool { return ss.fast.Request.Header.IsHTTP11() }
 
 // BodyLength implements exchange.Carrier.
-func (ss *session) BodyLength() int64 { return ss.body.length }
+func (ss *Session) BodyLength() int64 { return ss.body.length }
 
 // RemoteAddr implements exchange.Carrier.
-func (ss *session) RemoteAddr() net.Addr { return ss.conn.RemoteAddr() }
+func (ss *Session) RemoteAddr() net.Addr { return ss.conn.RemoteAddr() }
 
 // TLS implements exchange.Carrier.
-func (ss *session) TLS() *tls.ConnectionState {
+func (ss *Session) TLS() *tls.ConnectionState {
 	c, ok := ss.conn.(interface{ ConnectionState() tls.ConnectionState })
 	if !ok {
 		return nil
@@ -67,16 +67,16 @@ func (ss *session) TLS() *tls.ConnectionState {
 }
 
 // Internal implements exchange.Carrier.
-func (ss *session) Internal() bool {
+func (ss *Session) Internal() bool {
 	_, ok := ss.conn.(*memoryConn)
 	return ok
 }
 
 // Slot implements exchange.Carrier: the requests of a connection come one after the other.
-func (ss *session) Slot() *any { return &ss.slot }
+func (ss *Session) Slot() *any { return &ss.slot }
 
 // Steal implements exchange.Carrier.
-func (ss *session) Steal() net.Conn {
+func (ss *Session) Steal() net.Conn {
 	_ = ss.conn.SetDeadline(time.Time{}) // an error will come back from the first write
 	return ss.conn
 }

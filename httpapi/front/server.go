@@ -1,0 +1,123 @@
+package front
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
+)
+
+const (
+	handshakeTimeout = 10 * time.Second
+	keepalivePeriod  = 15 * time.Second
+)
+
+// Config says to whom a [Server] hands what it reads, and what it bounds. All but
+// MaxConnsPerIP and WriteTimeout are required.
+type Config struct {
+	// Handler answers the request that c carries, which was received then.
+	Handler func(c exchange.Carrier, received time.Time) *exchange.Exchange
+	// Draining is closed when shutdown begins.
+	Draining <-chan struct{}
+
+	MaxHeaderBytes int           // of a request's line and header, of which 4 KiB more are let pass
+	MaxBodyBytes   int64         // of a request's body
+	BodyTimeout    time.Duration // from the end of the header to that of the body
+	WriteTimeout   time.Duration // of one response; 0 means socket.WriteTimeout
+	// UserTimeout is how long written data may stay unacknowledged, which finds a peer that
+	// vanished while it is being written to.
+	UserTimeout time.Duration
+
+	// MaxConns bounds open connections, MaxConnsPerIP those from one IPv4 address or one
+	// /64 of IPv6 addresses; 0 sets no bound.
+	MaxConns, MaxConnsPerIP int
+}
+
+// Server accepts connections, reads requests and writes responses. The connections come from
+// the network or, without network, from this process.
+type Server struct {
+	config Config
+	limits limits
+	caps   connCaps
+	counts connCounts
+	outer  *door // what the network reaches
+	inner  *door // what this process reaches
+	memory *memoryListener
+	client *http.Transport
+
+	network *listener // nil before Listen
+}
+
+// New returns a server that does not listen yet.
+func New(config Config) *Server {
+	if config.WriteTimeout == 0 {
+		config.WriteTimeout = socket.WriteTimeout
+	}
+	s := &Server{config: config, memory: newMemoryListener(), caps: connCaps{all: config.MaxConns, perPeer: config.MaxConnsPerIP}}
+	s.limits = limits{header: headerTimeout, idle: idleTimeout, body: config.BodyTimeout, write: config.WriteTimeout}
+	s.outer = s.newDoor(0) // its listener bounds more than sessions
+	s.inner = s.newDoor(config.MaxConns)
+	s.client = s.memory.client()
+	return s
+}
+
+// RoundTripper reaches the server from within the process, without network.
+func (s *Server) RoundTripper() http.RoundTripper { return s.client }
+
+// Collector reports connections.
+func (s *Server) Collector() prometheus.Collector { return newConnCollector(&s.counts, s.caps) }
+
+// Listen puts TLS on l, which the server owns from here on. It is called once, before
+// ServeNetwork.
+func (s *Server) Listen(l net.Listener, config *tls.Config) {
+	s.network = newListener(l, config, s.caps, &s.counts)
+	s.network.patience = s.config.UserTimeout
+}
+
+// ServeNetwork accepts connections of the network until StopAccepting, ServeMemory those of
+// this process until CloseMemory. What they began goes on.
+func (s *Server) ServeNetwork() error { return s.outer.serve(s.network) }
+
+// ServeMemory accepts connections of this process.
+func (s *Server) ServeMemory() error { return s.inner.serve(s.memory) }
+
+// Session returns what serves the requests of c, which is not counted.
+func (s *Server) Session(c net.Conn) *Session {
+	return &Session{s: s, door: s.newDoor(1), conn: c, began: time.Now(), size: headerStart}
+}
+
+// StopAccepting lets no connection come from the network any more.
+func (s *Server) StopAccepting() { s.network.Close() }
+
+// CutStalled closes connections of the network whose clients do not read, until ctx ends.
+func (s *Server) CutStalled(ctx context.Context) { s.network.cutStalled(ctx) }
+
+// CloseNetwork lets no request follow another on connections of the network.
+func (s *Server) CloseNetwork() { s.outer.close() }
+
+// DrainNetwork waits until the requests from the network have been answered, or ctx ends.
+func (s *Server) DrainNetwork(ctx context.Context) error { return s.outer.drain(ctx) }
+
+// CloseMemory ends accepting from this process, and lets no request follow another.
+func (s *Server) CloseMemory() {
+	s.client.CloseIdleConnections()
+	s.inner.close()
+	s.memory.Close()
+}
+
+// DrainMemory waits until the requests of this process have been answered, or ctx ends.
+func (s *Server) DrainMemory(ctx context.Context) error { return s.inner.drain(ctx) }
+
+// Abort closes all connections, and returns when none is served any more.
+func (s *Server) Abort() {
+	s.network.closeAll()
+	s.memory.closeAll()
+	s.outer.running.Wait()
+	s.inner.running.Wait()
+}

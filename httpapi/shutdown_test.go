@@ -1,0 +1,50 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// TestShutdownLeavesWhoDoesNotRead: clients that do not read what they asked for do not
+// keep the server from ending, however long its grace is.
+func TestShutdownLeavesWhoDoesNotRead(t *testing.T) {
+	wrote := make(chan struct{}, 3)
+	pour := func(w http.ResponseWriter, _ *http.Request) {
+		wrote <- struct{}{}
+		chunk := make([]byte, 1<<20)
+		for range 256 {
+			if _, err := w.Write(chunk); err != nil {
+				return
+			}
+		}
+	}
+	f := newFront(t, Config{ShutdownGrace: time.Hour, RequestTimeout: time.Hour, UserTimeout: time.Hour}, func(routes *table) {
+		routes.handle("/x", http.HandlerFunc(echo))
+		routes.handle("/pour", http.HandlerFunc(pour))
+		routes.handle("/debug/pprof/pour", http.HandlerFunc(pour)) // a stream
+	})
+	for _, path := range []string{"/pour", "/debug/pprof/pour"} {
+		c := f.dial(t)
+		if err := c.SetDeadline(time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: h\r\n\r\n", path); err != nil {
+			t.Fatal(err)
+		}
+		<-wrote
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- f.stop() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(proctest.Patience / 2):
+		t.Fatal("the server waits for clients that do not read")
+	}
+}

@@ -1,0 +1,70 @@
+package proctest
+
+import (
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// CPUClock is a clock of the system that counts CPU time, not time: a loaded machine changes
+// it little, and the least of several tries is what the work takes.
+type CPUClock int32
+
+// The clocks of the thread that does the work, and of the process, for work that several
+// goroutines do.
+const (
+	OfThread  CPUClock = unix.CLOCK_THREAD_CPUTIME_ID
+	OfProcess CPUClock = unix.CLOCK_PROCESS_CPUTIME_ID
+)
+
+// now is the CPU time so far.
+func (c CPUClock) now(t testing.TB) time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(int32(c), &ts); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(ts.Nano())
+}
+
+// Work is the least CPU time that fn takes, of several tries.
+func (c CPUClock) Work(t testing.TB, fn func()) time.Duration {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	least, all := time.Duration(1<<63-1), time.Duration(0)
+	for i := 0; i < 5 && (i < 2 || all < growthPatience); i++ {
+		began := c.now(t)
+		fn()
+		took := c.now(t) - began
+		least, all = min(least, took), all+took
+	}
+	return least
+}
+
+const (
+	// GrowthSteps is how often CheckGrowth doubles the input.
+	GrowthSteps = 3
+	// What twice as much may cost of twice the work: caches are left, buffers grow, the
+	// collector helps itself. What is quadratic costs 8 times as much
+	// as what is not after all steps, but for what is small.
+	growthSlack = 4
+	growthFloor = 5 * time.Millisecond // less says nothing
+	// growthPatience is how much CPU all tries may take before they are enough.
+	growthPatience = 100 * time.Millisecond
+)
+
+// CheckGrowth fails t where eight times as much input takes more than eight times the
+// work, within a tolerance. prepare returns the work on input of size n.
+func (c CPUClock) CheckGrowth(t testing.TB, n int, prepare func(n int) func()) {
+	t.Helper()
+	if raceDetector {
+		t.Skip("the race detector's own work does not grow as that of what it looks at")
+	}
+	small := c.Work(t, prepare(n))
+	large := c.Work(t, prepare(n<<GrowthSteps))
+	t.Logf("%d: %v, %d: %v (%.1f times)", n, small, n<<GrowthSteps, large, float64(large)/float64(small))
+	if bound := growthSlack * max(small, growthFloor) << GrowthSteps; large > bound {
+		t.Errorf("%d times as much takes %v where %v took %v, more than %v", 1<<GrowthSteps, large, n, small, bound)
+	}
+}
