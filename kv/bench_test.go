@@ -10,13 +10,14 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/embedded"
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
 // openBench opens an embedded store for a benchmark.
 func openBench(b *testing.B) *kv.Etcd {
 	b.Helper()
-	store, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: b.TempDir(), UnsafeNoFsync: true})
+	store, err := embedded.New(embedded.Config{Dir: b.TempDir(), UnsafeNoFsync: true})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -33,37 +34,6 @@ func must[T any](b *testing.B) func(T, error) T {
 			b.Fatal(err)
 		}
 		return v
-	}
-}
-
-func BenchmarkEmbeddedGet(b *testing.B) {
-	store := openBench(b)
-	must[kv.Result](b)(store.Put(b.Context(), "/registry/a", make([]byte, 5000), kv.PutOptions{}))
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, _, _, err := store.Get(b.Context(), "/registry/a"); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-func BenchmarkEmbeddedRevision(b *testing.B) {
-	for _, callers := range []int{1, 16} {
-		b.Run(fmt.Sprintf("callers=%d", callers), func(b *testing.B) {
-			store := openBench(b)
-			b.SetParallelism(callers)
-			b.ReportAllocs()
-			before := store.RevisionReads()
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					if _, err := store.Revision(b.Context()); err != nil {
-						b.Error(err)
-						return
-					}
-				}
-			})
-			b.ReportMetric(float64(store.RevisionReads()-before)/float64(b.N), "reads/op")
-		})
 	}
 }
 
@@ -104,40 +74,6 @@ func cpuTime(b *testing.B) time.Duration {
 		b.Fatal(err)
 	}
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
-}
-
-func BenchmarkEmbeddedPut(b *testing.B) {
-	store := openBench(b)
-	value := make([]byte, 5000)
-	var revision int64
-	b.ReportAllocs()
-	for b.Loop() {
-		result := must[kv.Result](b)(store.Put(b.Context(), "/registry/a", value, kv.PutOptions{IfRevision: revision}))
-		revision = result.Revision
-	}
-}
-
-func BenchmarkEmbeddedRangeAll(b *testing.B) {
-	const items = 10_000
-	store := openBench(b)
-	for i := range items {
-		must[kv.Result](b)(store.Put(b.Context(), fmt.Sprintf("/registry/pods/ns/%05d", i), make([]byte, 500), kv.PutOptions{}))
-	}
-	for _, size := range []int64{500, 10_000} {
-		b.Run(fmt.Sprintf("page=%d", size), func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				n := 0
-				must[int64](b)(kv.RangeAll(b.Context(), store, "/registry/pods/", size, func(page kv.Page) error {
-					n += len(page.Items)
-					return nil
-				}))
-				if n != items {
-					b.Fatalf("%d items", n)
-				}
-			}
-		})
-	}
 }
 
 // BenchmarkWriteToApplied is a write and a consistent read behind it: put, learn

@@ -72,7 +72,7 @@ func (e *Etcd) runCompactor(ctx context.Context) error {
 			return ctx.Err()
 		case <-ticker.C:
 		}
-		if err := e.compact(ctx, e.session.client); err != nil && ctx.Err() == nil {
+		if err := e.compact(ctx, e.session.Client); err != nil && ctx.Err() == nil {
 			e.logger.Warn("compaction failed", "error", err)
 		}
 	}

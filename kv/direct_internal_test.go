@@ -136,7 +136,7 @@ func TestDirectGivesUp(t *testing.T) {
 		}
 	}()
 	member := &url.URL{Scheme: "http", Host: "member:2379"}
-	d := newDirect([]string{member.String()}, nil, newEtcd("", "", nil, Observer{}, 0).logger)
+	d := newDirect([]string{member.String()}, nil, NewEtcd(Opening{}).logger)
 	<-d.wanted
 	d.replace(newDirectConn(here, member))
 	ctx, cancel := context.WithCancel(t.Context())

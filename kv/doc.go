@@ -1,12 +1,13 @@
-// Package kv remembers: it keeps keys, values and revisions in etcd, embedded
-// in this process or on a cluster, and tells what changed.
+// Package kv remembers: it keeps keys, values and revisions in etcd, on a cluster or in
+// this process, and tells what changed. It is a client: the server for this process is
+// package embedded, and only who imports that links it.
 //
 // # Model
 //
 // A [Store] is etcd's multi-version map. Every committed write gets the next
 // revision; all keys written by one transaction share theirs. Two stores exist:
-// [Etcd], which serves both an embedded server ([NewEmbedded]) and a cluster
-// ([NewExternal]) through one client code, and the in-memory model of package
+// [Etcd], which serves both a cluster ([NewExternal]) and a server in this process
+// (package embedded) through one client code, and the in-memory model of package
 // kvtest. One conformance suite runs over all of them.
 //
 // # Guarantees
@@ -65,25 +66,12 @@
 // was restored from a backup while nobody watched: restore with a raised revision
 // and the older ones marked as compacted, as etcd recommends.
 //
-// # Embedded server
+// # Server in this process
 //
-// The embedded server is called in process, without gRPC; it listens on nothing
-// but a unix socket in a directory of mode 0700 inside the data directory, for
-// etcdctl. While it is the only member, its revision is known without asking it: each
-// answer that it gives, to this process or through the socket, is taken note of before
-// it is given. Acknowledged writes survive kill -9 and power loss (unless
-// UnsafeNoFsync). Watches are the same code in process as over the network: each has a
-// stream of its own, so that no other watch can hold back its progress.
-//
-// A disk that stalls holds up writes, and reads of what only the database knows; all
-// end at their contexts' deadlines, and Revision is not held up. Reads that were given up
-// go on until the disk lets them; only so many are begun, and others wait for a place.
-//
-// Nobody needs to look after the database. When it reaches its quota, etcd refuses
-// writes with its own error; then old revisions are given up, the room is given to the
-// file, and etcd is told to write again. Deletions, reads and watches go on meanwhile.
-// A database of which most is free is made smaller from time to time; writes wait for
-// that.
+// What opens etcd is an [Opening], and what it gives a [Session]. That of a server in
+// this process hands each answer to [Answers] before anybody gets it, to this process or
+// past it: while the server is the only member, its revision is known without asking it.
+// Watches are the same code in process as over the network.
 //
 // # Cluster
 //
@@ -119,8 +107,8 @@
 // leaves; watch.mu is held while a request is sent, direct.mu until one is answered.
 // Tail: Tail.mu > Subscription.mu, both leaves towards the outside; neither is
 // held across a call to the Store but Replacements, which does not block. Goroutines are
-// started by Run alone, but one per Watch, which ends with the watch, and one per read of
-// an embedded server; Run waits for all of them.
+// started by Run alone, but one per Watch, which ends with the watch; Run waits for all of
+// them.
 //
 // # Bytes
 //

@@ -33,14 +33,14 @@ type Observer struct {
 	LeaseObjects func(count int64)
 }
 
-// Etcd is a Store kept by etcd, embedded in this process or on a cluster.
+// Etcd is a Store kept by etcd, on a cluster or in this process.
 type Etcd struct {
 	name       string
 	healthKey  string
 	logger     *slog.Logger
 	observer   Observer
 	compaction compactor
-	open       func(ctx context.Context) (*session, error)
+	open       func(ctx context.Context, answers Answers) (*Session, error)
 
 	running atomic.Bool
 	stop    chan struct{} // closed by Close
@@ -48,7 +48,7 @@ type Etcd struct {
 	ready   chan struct{} // closed when session is set
 	ending  chan struct{} // closed when Run begins to end or will never begin
 	done    chan struct{} // closed when Run has ended or will never begin
-	session *session      // written before ready is closed, never after
+	session *Session      // written before ready is closed, never after
 	failure error         // why ready will never close; written before ending is closed
 
 	revisions revisionReader
@@ -57,36 +57,25 @@ type Etcd struct {
 	watches   watches
 }
 
-// session is an open connection to etcd.
-type session struct {
-	client *clientv3.Client
-	watch  etcdserverpb.WatchClient
-	direct *direct // nil: there is none
-	// members tells which members' progress is believed; nil believes the only one,
-	// which is in this process.
-	members *members
-	space   *space                                   // nil: it is kept by others
-	size    func(ctx context.Context) (int64, error) // bytes of the database file
-	failed  <-chan error                             // delivers when the server died; nil for a cluster
-	close   func()
-}
-
-func newEtcd(name, prefix string, logger *slog.Logger, observer Observer, interval time.Duration) *Etcd {
-	if logger == nil {
-		logger = slog.New(slog.DiscardHandler)
+// NewEtcd returns a store that Run opens. Programs call [NewExternal], or New of package
+// embedded.
+func NewEtcd(how Opening) *Etcd {
+	if how.Logger == nil {
+		how.Logger = slog.New(slog.DiscardHandler)
 	}
 	return &Etcd{
-		name:       name,
-		healthKey:  strings.TrimSuffix(prefix, "/") + "/health",
-		logger:     logger,
-		observer:   observer,
-		compaction: compactor{interval: interval},
+		name:       how.Name,
+		healthKey:  strings.TrimSuffix(how.Prefix, "/") + "/health",
+		logger:     how.Logger,
+		observer:   how.Observer,
+		compaction: compactor{interval: how.CompactionInterval},
+		open:       how.Open,
 		stop:       make(chan struct{}),
 		ready:      make(chan struct{}),
 		ending:     make(chan struct{}),
 		done:       make(chan struct{}),
 		revisions:  revisionReader{kick: make(chan struct{}, 1)},
-		leases:     newLeaseManager(observer.LeaseObjects),
+		leases:     newLeaseManager(how.Observer.LeaseObjects),
 	}
 }
 
@@ -113,7 +102,7 @@ func (e *Etcd) Run(ctx context.Context) error {
 	}()
 	defer func() { cancel(); <-stopped }()
 
-	s, err := e.open(ctx)
+	s, err := e.open(ctx, Answers{e})
 	if err != nil {
 		e.failure = fmt.Errorf("kv: open %s etcd: %w", e.name, err)
 		close(e.ending)
@@ -124,10 +113,10 @@ func (e *Etcd) Run(ctx context.Context) error {
 		}
 		return e.failure
 	}
-	e.session = s
+	e.session, e.revisions.alone = s, s.Alone
 	close(e.ready)
 	defer close(e.done)
-	defer s.close()
+	defer s.Close()
 	defer e.watches.close()
 	defer close(e.ending) // what fails from here on, fails because of it
 
@@ -136,14 +125,14 @@ func (e *Etcd) Run(ctx context.Context) error {
 	if d := s.direct; d != nil {
 		group.Go(func() error { return d.run(groupCtx) })
 	}
-	if s.space != nil {
-		group.Go(func() error { return s.space.run(groupCtx) })
+	if s.Tend != nil {
+		group.Go(func() error { return s.Tend(groupCtx) })
 	}
 	group.Go(func() error { return e.runCompactor(groupCtx) })
 	group.Go(func() error { return e.followCompaction(groupCtx) })
 	group.Go(func() error {
 		select {
-		case err, ok := <-s.failed:
+		case err, ok := <-s.Failed:
 			if !ok {
 				err = errors.New("server stopped")
 			}
@@ -180,11 +169,11 @@ func (e *Etcd) client(ctx context.Context) (*clientv3.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return session.client, nil
+	return session.Client, nil
 }
 
 // opened waits until the store is open and returns its session.
-func (e *Etcd) opened(ctx context.Context) (*session, error) {
+func (e *Etcd) opened(ctx context.Context) (*Session, error) {
 	select {
 	case <-e.ending:
 		return nil, e.endedBy()
@@ -365,7 +354,7 @@ func (e *Etcd) Size(ctx context.Context) (int64, error) {
 	if _, err := e.client(ctx); err != nil {
 		return 0, e.fail("size", "", err)
 	}
-	size, err := e.session.size(ctx)
+	size, err := e.session.Size(ctx)
 	if err != nil {
 		return 0, e.fail("size", "", err)
 	}

@@ -3,9 +3,6 @@ package kv_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,18 +10,12 @@ import (
 	"testing"
 	"time"
 
-	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/embedded"
 	"github.com/larder-io/larder/kv/kvtest"
 )
-
-func TestEmbedded(t *testing.T) {
-	kvtest.Conformance(t, func(t *testing.T) kvtest.Subject {
-		return subject(openEmbedded(t, kv.EmbeddedConfig{}))
-	})
-}
 
 func TestExternal(t *testing.T) {
 	members := startCluster(t, 1, nil)
@@ -40,112 +31,8 @@ func TestCluster(t *testing.T) {
 	})
 }
 
-func TestEmbeddedListensOnPrivateSocket(t *testing.T) {
-	dir, err := os.MkdirTemp("", "kv") // short enough for a socket's address
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	store := openEmbedded(t, kv.EmbeddedConfig{Dir: dir})
-	revision := put(t, store, "/registry/a", "1")
-	info, err := os.Stat(filepath.Join(dir, "sock"))
-	if err != nil || info.Mode().Perm() != 0o700 {
-		t.Errorf("socket directory: %v, %v", info, err)
-	}
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + filepath.Join(dir, "sock", "etcd")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	resp, err := client.Get(t.Context(), "/registry/a")
-	if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].ModRevision != revision {
-		t.Errorf("through the socket: %v, %v", resp, err)
-	}
-}
-
-func TestEmbeddedWithoutSocket(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), strings.Repeat("long/", 30))
-	put(t, openEmbedded(t, kv.EmbeddedConfig{Dir: dir}), "/registry/a", "1")
-}
-
-func TestEmbeddedDirInUse(t *testing.T) {
-	dir := t.TempDir()
-	openEmbedded(t, kv.EmbeddedConfig{Dir: dir})
-	second, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "in use") {
-		t.Errorf("Run: %v", err)
-	}
-}
-
-func TestEmbeddedDirUnusable(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	store, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: filepath.Join(file, "data")})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "open embedded etcd") {
-		t.Errorf("Run: %v", err)
-	}
-	if _, _, _, err := store.Get(t.Context(), "/registry/a"); err == nil {
-		t.Error("Get from a store that did not open")
-	}
-	store.Close()
-}
-
-// TestEmbeddedDataDamaged: a database that is older than the snapshot, here an empty
-// one, is an error of Run, not a panic of the process.
-func TestEmbeddedDataDamaged(t *testing.T) {
-	dir := t.TempDir()
-	first := openEmbedded(t, kv.EmbeddedConfig{Dir: dir, SnapshotCount: 10})
-	for i := range 50 {
-		put(t, first, fmt.Sprintf("/registry/%d", i), "1")
-	}
-	first.Close()
-	if err := os.Truncate(filepath.Join(dir, "member", "snap", "db"), 0); err != nil {
-		t.Fatal(err)
-	}
-	store, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: dir, SnapshotCount: 10, UnsafeNoFsync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := store.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "etcd cannot use "+dir) {
-		t.Errorf("Run: %v", err)
-	}
-}
-
-func TestEmbeddedReopens(t *testing.T) {
-	dir := t.TempDir()
-	first := openEmbedded(t, kv.EmbeddedConfig{Dir: dir})
-	revision := put(t, first, "/registry/a", "1")
-	cluster := first.ClusterID()
-	first.Close()
-	again := openEmbedded(t, kv.EmbeddedConfig{Dir: dir})
-	item, found, _, err := again.Get(t.Context(), "/registry/a")
-	if err != nil || !found || item.Revision != revision || again.ClusterID() != cluster {
-		t.Errorf("found %v at %d in cluster %x, %v; want %d in %x", found, item.Revision, again.ClusterID(), err, revision, cluster)
-	}
-	if size, err := again.Size(t.Context()); err != nil || size <= 0 {
-		t.Errorf("Size = %d, %v", size, err)
-	}
-}
-
-func TestEmbeddedRequestTooLarge(t *testing.T) {
-	store := openEmbedded(t, kv.EmbeddedConfig{})
-	_, err := store.Put(t.Context(), "/registry/a", make([]byte, 2<<20), kv.PutOptions{})
-	var failed *kv.Error
-	if !errors.As(err, &failed) || failed.Err.Error() != "etcdserver: request is too large" {
-		t.Errorf("Put of 2 MiB: %v", err)
-	}
-}
-
 func TestUnopenedStoreWaits(t *testing.T) {
-	store, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: t.TempDir()})
+	store, err := embedded.New(embedded.Config{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +55,7 @@ func TestUnopenedStoreWaits(t *testing.T) {
 }
 
 func TestReplacedStoreEndsWatches(t *testing.T) {
-	store := openEmbedded(t, kv.EmbeddedConfig{})
+	store := openEmbedded(t, embedded.Config{})
 	for name, forge := range map[string]func(){
 		"revision": func() { store.ForgeHistory(1 << 40) },
 		"term":     func() { store.ForgeTerm(1 << 40) },
@@ -213,7 +100,7 @@ func TestReplacedStoreEndsWatches(t *testing.T) {
 // entry that it applied before.
 func TestOldTermReplacesNothing(t *testing.T) {
 	for name, open := range map[string]func(*testing.T) *kv.Etcd{
-		"embedded": func(t *testing.T) *kv.Etcd { return openEmbedded(t, kv.EmbeddedConfig{}) },
+		"embedded": func(t *testing.T) *kv.Etcd { return openEmbedded(t, embedded.Config{}) },
 		"external": func(t *testing.T) *kv.Etcd {
 			return openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(startCluster(t, 1, nil))})
 		},
@@ -297,7 +184,7 @@ func TestCompactionProtocol(t *testing.T) {
 // answered with it. A revision that is asked for afterwards must not seem to have gone
 // back behind what the watches told.
 func TestExpiryIsNoReplacement(t *testing.T) {
-	store := openEmbedded(t, kv.EmbeddedConfig{})
+	store := openEmbedded(t, embedded.Config{})
 	result, err := store.Put(t.Context(), "/registry/a", nil, kv.PutOptions{TTL: time.Hour})
 	if err != nil {
 		t.Fatal(err)
@@ -321,7 +208,7 @@ func TestExpiryIsNoReplacement(t *testing.T) {
 }
 
 func TestRevokedLeaseIsReplaced(t *testing.T) {
-	store := openEmbedded(t, kv.EmbeddedConfig{})
+	store := openEmbedded(t, embedded.Config{})
 	lease := func(key string) int64 {
 		t.Helper()
 		result, err := store.Put(t.Context(), key, nil, kv.PutOptions{TTL: time.Hour})
@@ -357,7 +244,7 @@ func TestRevisionIsShared(t *testing.T) {
 		}
 	})
 	t.Run("alone", func(t *testing.T) {
-		if reads, calls := shareRevisions(t, openEmbedded(t, kv.EmbeddedConfig{})); reads != 0 {
+		if reads, calls := shareRevisions(t, openEmbedded(t, embedded.Config{})); reads != 0 {
 			t.Errorf("%d reads for %d calls", reads, calls)
 		}
 	})
@@ -399,7 +286,7 @@ func shareRevisions(t *testing.T, store *kv.Etcd) (reads, calls uint64) {
 func TestObserver(t *testing.T) {
 	var mu sync.Mutex
 	var ops []string
-	store := openEmbedded(t, kv.EmbeddedConfig{Prefix: "/registry", Observer: kv.Observer{
+	store := openEmbedded(t, embedded.Config{Prefix: "/registry", Observer: kv.Observer{
 		Request: func(op, key string, _ time.Duration, err error) {
 			if !strings.HasPrefix(key, "/registry") {
 				return

@@ -2,17 +2,9 @@ package kv
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"sync"
-	"testing"
-	"time"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.etcd.io/etcd/server/v3/storage/schema"
-
-	"github.com/larder-io/larder/internal/proctest"
 )
 
 // CompactAt compacts the store.
@@ -89,57 +81,5 @@ func (e *Etcd) RevokeLease(ctx context.Context, lease int64) error {
 	return err
 }
 
-// Defragment makes the database smaller.
-func (e *Etcd) Defragment(ctx context.Context) error {
-	client, err := e.client(ctx)
-	if err != nil {
-		return err
-	}
-	if e.session.space != nil {
-		return e.session.space.defragment()
-	}
-	_, err = client.Defragment(ctx, client.Endpoints()[0])
-	return err
-}
-
 // IsBehind does what a heartbeat does.
 func (t *Tail) IsBehind(ctx context.Context) bool { return t.isBehind(ctx) }
-
-// StallDatabase makes an embedded store's database wait in the middle of a commit, as
-// it does on a disk that does not answer, until release is called: a file that has to
-// grow waits for all who read its mapping.
-func (e *Etcd) StallDatabase(t testing.TB) (release func()) {
-	t.Helper()
-	database := e.session.space.database
-	reader := database.Snapshot()
-	var committing sync.WaitGroup
-	release = sync.OnceFunc(func() {
-		reader.Close()
-		committing.Wait()
-	})
-	t.Cleanup(release)
-	committing.Go(func() {
-		tx := database.BatchTx()
-		tx.LockOutsideApply()
-		tx.UnsafeCreateBucket(schema.Test)
-		for i := range 80 {
-			tx.UnsafePut(schema.Test, fmt.Appendf(nil, "%d", i), make([]byte, 1<<20))
-		}
-		tx.Unlock()
-		database.ForceCommit()
-	})
-	proctest.Eventually(t, "the database stalls", func() error {
-		read := make(chan struct{})
-		committing.Go(func() {
-			database.ConcurrentReadTx().RUnlock()
-			close(read)
-		})
-		select {
-		case <-read:
-			return errors.New("it can be read")
-		case <-time.After(100 * time.Millisecond):
-			return nil
-		}
-	})
-	return release
-}

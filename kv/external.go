@@ -12,6 +12,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
+
+	"github.com/larder-io/larder/kv/internal/zaplog"
 )
 
 // Timeouts of the connection to a cluster
@@ -55,13 +57,17 @@ func NewExternal(cfg ExternalConfig) (*Etcd, error) {
 	if (cfg.CertFile == "") != (cfg.KeyFile == "") {
 		return nil, errors.New("kv: external etcd needs both CertFile and KeyFile or neither")
 	}
-	e := newEtcd("external", cfg.Prefix, cfg.Logger, cfg.Observer, cfg.CompactionInterval)
-	e.open = func(ctx context.Context) (*session, error) { return openExternal(ctx, cfg, e) }
-	return e, nil
+	return NewEtcd(Opening{
+		Name: "external",
+		Open: func(ctx context.Context, answers Answers) (*Session, error) {
+			return openExternal(ctx, cfg, answers.etcd)
+		},
+		Prefix: cfg.Prefix, CompactionInterval: cfg.CompactionInterval, Logger: cfg.Logger, Observer: cfg.Observer,
+	}), nil
 }
 
 // openExternal dials the cluster and waits until it answers.
-func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*session, error) {
+func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Session, error) {
 	var attempts attemptErrors
 	config := clientv3.Config{
 		Endpoints:            cfg.Endpoints,
@@ -73,7 +79,7 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*session, e
 			grpc.WithStaticStreamWindowSize(streamWindow),
 			grpc.WithStaticConnWindowSize(connectionWindow),
 		},
-		Logger: zapLogger(e.logger, zapcore.ErrorLevel), // it warns of each attempt
+		Logger: zaplog.New(e.logger, zapcore.ErrorLevel), // it warns of each attempt
 	}
 	if cfg.CAFile != "" || cfg.CertFile != "" {
 		info := transport.TLSInfo{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, TrustedCAFile: cfg.CAFile}
@@ -100,17 +106,17 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*session, e
 		}
 		return status.DbSize, nil
 	}
-	return &session{
-		client: client,
-		watch:  etcdserverpb.NewWatchClient(client.ActiveConnection()),
+	return &Session{
+		Client: client,
+		Watch:  etcdserverpb.NewWatchClient(client.ActiveConnection()),
 		direct: newDirect(cfg.Endpoints, config.TLS, e.logger),
 		members: &members{
 			endpoints: client.Endpoints,
 			status:    client.Status,
 			logger:    e.logger,
 		},
-		size:  size,
-		close: func() { client.Close() },
+		Size:  size,
+		Close: func() { client.Close() },
 	}, nil
 }
 

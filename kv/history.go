@@ -108,7 +108,7 @@ func (h *history) settle(mark historyMark, header *etcdserverpb.ResponseHeader) 
 // agrees to has a term of the time; once a second agreement was applied, all that the
 // first one changed has been. Two nobodies' leases are revoked, which changes nothing.
 func (e *Etcd) currentHeader(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
-	client := e.session.client
+	client := e.session.Client
 	for range 2 {
 		_, err := client.Lease.Revoke(ctx, clientv3.NoLease)
 		if !errors.Is(err, rpctypes.ErrLeaseNotFound) {

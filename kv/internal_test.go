@@ -338,7 +338,6 @@ func TestErrorShowsEtcdsText(t *testing.T) {
 
 func TestConfigsAreChecked(t *testing.T) {
 	for name, err := range map[string]error{
-		"no directory":            second(NewEmbedded(EmbeddedConfig{})),
 		"no endpoint":             second(NewExternal(ExternalConfig{CAFile: "ca"})),
 		"certificate without key": second(NewExternal(ExternalConfig{Endpoints: []string{"http://127.0.0.1:1"}, CertFile: "c"})),
 	} {

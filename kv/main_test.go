@@ -11,31 +11,19 @@ import (
 
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/embedded"
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// The variables make the test binary play another process, configured by their
-// value: a member of an etcd cluster, or a program that uses embedded etcd in ways that
-// may end it.
-const (
-	memberVariable = "LARDER_KV_TEST_MEMBER"
-	writerVariable = "LARDER_KV_TEST_WRITER"
-	openerVariable = "LARDER_KV_TEST_OPENER"
-	fillerVariable = "LARDER_KV_TEST_FILLER"
-)
+// memberVariable makes the test binary play another process, a member of an etcd cluster
+// that is configured by its value.
+const memberVariable = "LARDER_KV_TEST_MEMBER"
 
 func TestMain(m *testing.M) {
 	if raw := os.Getenv(memberVariable); raw != "" {
 		log.Fatal(kvtest.RunMember(raw))
-	} else if raw := os.Getenv(writerVariable); raw != "" {
-		playWriter(raw)
-	} else if raw := os.Getenv(openerVariable); raw != "" {
-		playOpener(raw)
-	} else if raw := os.Getenv(fillerVariable); raw != "" {
-		playFiller(raw)
-	} else {
-		goleak.VerifyTestMain(m)
 	}
+	goleak.VerifyTestMain(m)
 }
 
 // startCluster starts a cluster of real members.
@@ -66,13 +54,13 @@ func runStore(t *testing.T, store *kv.Etcd, err error) *kv.Etcd {
 	return store
 }
 
-func openEmbedded(t *testing.T, cfg kv.EmbeddedConfig) *kv.Etcd {
+func openEmbedded(t *testing.T, cfg embedded.Config) *kv.Etcd {
 	t.Helper()
 	if cfg.Dir == "" {
 		cfg.Dir = t.TempDir()
 	}
 	cfg.UnsafeNoFsync = true
-	store, err := kv.NewEmbedded(cfg)
+	store, err := embedded.New(cfg)
 	return runStore(t, store, err)
 }
 

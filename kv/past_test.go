@@ -272,41 +272,6 @@ func TestPastAfterLoss(t *testing.T) {
 	}
 }
 
-// TestEmbeddedReplay: an embedded etcd that is opened again still has its past.
-func TestEmbeddedReplay(t *testing.T) {
-	dir := t.TempDir()
-	var first, last int64
-	t.Run("before", func(t *testing.T) {
-		store := openEmbedded(t, kv.EmbeddedConfig{Dir: dir})
-		first = put(t, store, "/registry/pods/a", "0")
-		for i := range 3000 { // more than etcd sends at once
-			last = put(t, store, fmt.Sprintf("/registry/pods/%d", i%10), strconv.Itoa(i))
-		}
-	})
-	store := openEmbedded(t, kv.EmbeddedConfig{Dir: dir})
-	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 1_000_000})
-	sub := tail.Subscribe("/registry/pods/")
-	runUntilEnd(t, tail.Run)
-	past, present, err := sub.Begin(t.Context(), 0)
-	if err != nil || past >= first || present != last {
-		t.Fatalf("from %d to %d, %v; want from before %d to %d", past, present, err, first, last)
-	}
-	sub.Loaded(past)
-	for next := first; next <= last; {
-		batches, err := sub.Next(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, batch := range batches {
-			if batch.Revision != next {
-				t.Fatalf("revision %d, want %d", batch.Revision, next)
-			}
-			next++
-		}
-		sub.Applied(len(batches))
-	}
-}
-
 // TestCatchUp replays a past that is read in parts, some of them empty, while the
 // store fails in different ways: what is handed out has no gap and nothing twice.
 func TestCatchUp(t *testing.T) {

@@ -71,7 +71,7 @@ func (e *Etcd) Revision(ctx context.Context) (int64, error) {
 
 // ownRevision returns the revision of a server in this process that is the only
 // member of its cluster. Every answer of that server, to this process or past it, was
-// learnt from before it was given (ownKV, learnAnswers), so that nothing needs to be
+// learnt from before it was given (Answers), so that nothing needs to be
 // asked: the server itself would wait for locks that are held while the disk is written.
 // What nobody is answered, as that a lease has expired, its watches tell.
 func (e *Etcd) ownRevision() (int64, bool) {
@@ -153,7 +153,7 @@ func (e *Etcd) readRevision(ctx context.Context) (int64, error) {
 	mark, start := e.history.mark(), time.Now()
 	header := e.session.direct.ask(ctx)
 	if header == nil {
-		resp, err := e.session.client.KV.Get(ctx, compactionKey, clientv3.WithCountOnly())
+		resp, err := e.session.Client.KV.Get(ctx, compactionKey, clientv3.WithCountOnly())
 		if err != nil {
 			e.observe("get", "", start, err)
 			return 0, e.fail("revision", "", err)

@@ -215,13 +215,13 @@ func reopens(err error) bool {
 }
 
 // copyStream copies one stream until it ends and returns why.
-func (f *follower) copyStream(ctx context.Context, session *session) error {
+func (f *follower) copyStream(ctx context.Context, session *Session) error {
 	var identifying sync.WaitGroup
 	defer identifying.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	generation := f.etcd.history.generation.Load()
-	stream, err := session.watch.Watch(ctx, grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(math.MaxInt32))
+	stream, err := session.Watch.Watch(ctx, grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(math.MaxInt32))
 	if err != nil {
 		return err
 	}

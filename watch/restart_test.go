@@ -9,6 +9,7 @@ import (
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/embedded"
 	"github.com/larder-io/larder/kv/kvtest"
 	"github.com/larder-io/larder/watch"
 	"github.com/larder-io/larder/watch/watchtest"
@@ -148,7 +149,7 @@ func TestWatchesGoOnAfterRestart(t *testing.T) {
 
 func openEtcd(t *testing.T, dir string) *kv.Etcd {
 	t.Helper()
-	store, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: dir, UnsafeNoFsync: true})
+	store, err := embedded.New(embedded.Config{Dir: dir, UnsafeNoFsync: true})
 	if err != nil {
 		t.Fatal(err)
 	}

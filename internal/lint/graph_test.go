@@ -1,6 +1,8 @@
 package lint
 
 import (
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 )
@@ -12,7 +14,7 @@ import (
 const graph = `
 internal/invariants, internal/proctest
 < kv
-< kv/kvtest
+< kv/embedded, kv/kvtest
 < cache
 < watch
 < watch/watchtest
@@ -41,6 +43,7 @@ var reserved = []struct {
 	users  []string
 	tests  bool // whether any test file may import it
 }{
+	{"go.etcd.io/etcd/server/", []string{"kv/embedded", "kv/kvtest"}, false},
 	{"go.etcd.io/", []string{"kv"}, false},
 	{"github.com/valyala/fasthttp", []string{"httpapi/front", "bench"}, false},
 	{"k8s.io/kubernetes/", []string{"internal/registry", "internal/auth", "internal/admission", "httpapi", "internal/extension", "internal/aggregator", "internal/server", "cmd/larder"}, true},
@@ -55,6 +58,22 @@ var lean = []string{"kv", "cache", "watch"}
 
 // leanMay lists all that lean packages import from Kubernetes.
 var leanMay = []string{"k8s.io/apimachinery/pkg/labels", "k8s.io/apimachinery/pkg/fields", "k8s.io/apimachinery/pkg/selection"}
+
+// TestLibraryLinksNoServer builds the list of all that a program links which follows a
+// cluster: etcd's server is not in it.
+func TestLibraryLinksNoServer(t *testing.T) {
+	for pkg, serves := range map[string]bool{"kv": false, "cache": false, "watch": false, "kv/embedded": true} {
+		list := exec.Command("go", "list", "-deps", module+"/"+pkg)
+		list.Stderr = os.Stderr
+		deps, err := list.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if links := strings.Contains(string(deps), "\ngo.etcd.io/etcd/server/"); links != serves {
+			t.Errorf("%s links etcd's server: %v, want %v", pkg, links, serves)
+		}
+	}
+}
 
 func TestImportGraph(t *testing.T) {
 	rank := ranks()

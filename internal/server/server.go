@@ -22,6 +22,7 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/bootstrap"
 	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/embedded"
 )
 
 // Server is a Larder process. Run it once.
@@ -154,7 +155,7 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 			CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, Observer: s.metrics.observer(),
 		})
 	} else {
-		s.store, err = kv.NewEmbedded(kv.EmbeddedConfig{
+		s.store, err = embedded.New(embedded.Config{
 			Dir: filepath.Join(s.config.DataDir, "etcd"), Prefix: c.Prefix, Die: s.config.Die,
 			CompactionInterval: c.CompactionInterval, UnsafeNoFsync: c.UnsafeNoFsync, Logger: newLogger(),
 			QuotaBytes: c.QuotaBytes, DefragmentInterval: c.DefragmentInterval, Observer: s.metrics.observer(),

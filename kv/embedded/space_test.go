@@ -1,4 +1,4 @@
-package kv_test
+package embedded_test
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/embedded"
 )
 
 // isRefused reports whether etcd refused a write for lack of space, in its own words.
@@ -22,7 +23,7 @@ func isRefused(err error) bool {
 
 // fillQuota writes keys of 200 KiB until one is refused, and returns how many were not.
 // rewrite has it write the same one over and over.
-func fillQuota(t *testing.T, store *kv.Etcd, rewrite bool) int {
+func fillQuota(t *testing.T, store kv.Store, rewrite bool) int {
 	t.Helper()
 	var before int64
 	for i := 0; ; i++ {
@@ -42,11 +43,11 @@ func fillQuota(t *testing.T, store *kv.Etcd, rewrite bool) int {
 	}
 }
 
-// TestEmbeddedMakesRoom fills the quota with the past of one key. Nobody is there to
+// TestMakesRoom fills the quota with the past of one key. Nobody is there to
 // tell etcd what to do, and yet it writes again soon, several times over. Reads and
 // watches go on.
-func TestEmbeddedMakesRoom(t *testing.T) {
-	store := openEmbedded(t, kv.EmbeddedConfig{QuotaBytes: 8 << 20})
+func TestMakesRoom(t *testing.T) {
+	store := open(t, embedded.Config{QuotaBytes: 8 << 20})
 	start, err := store.Revision(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -75,10 +76,10 @@ func TestEmbeddedMakesRoom(t *testing.T) {
 	}
 }
 
-// TestEmbeddedFullOfThePresent fills the quota with what is kept. Writes are refused
+// TestFullOfThePresent fills the quota with what is kept. Writes are refused
 // until something was deleted.
-func TestEmbeddedFullOfThePresent(t *testing.T) {
-	store := openEmbedded(t, kv.EmbeddedConfig{QuotaBytes: 8 << 20})
+func TestFullOfThePresent(t *testing.T) {
+	store := open(t, embedded.Config{QuotaBytes: 8 << 20})
 	count := fillQuota(t, store, false)
 	refused := func() bool {
 		_, err := store.Put(t.Context(), fmt.Sprintf("/registry/more-%d", count), make([]byte, 200<<10), kv.PutOptions{})
@@ -107,9 +108,9 @@ func TestEmbeddedFullOfThePresent(t *testing.T) {
 	})
 }
 
-// TestEmbeddedDefragments empties a large database: its file gets smaller by itself.
-func TestEmbeddedDefragments(t *testing.T) {
-	store := openEmbedded(t, kv.EmbeddedConfig{DefragmentInterval: time.Millisecond})
+// TestDefragments empties a large database: its file gets smaller by itself.
+func TestDefragments(t *testing.T) {
+	store := open(t, embedded.Config{DefragmentInterval: time.Millisecond})
 	var revision int64
 	for range 400 {
 		result, err := store.Put(t.Context(), "/registry/one", make([]byte, 200<<10), kv.PutOptions{IfRevision: revision})
@@ -134,11 +135,11 @@ func TestEmbeddedDefragments(t *testing.T) {
 	})
 }
 
-// TestEmbeddedStalledDatabase has the database's locks held, as they are while a disk
+// TestStalledDatabase has the database's locks held, as they are while a disk
 // stalls. Who asks for the revision is answered, and who reads what only the database
 // knows gets away at its deadline.
-func TestEmbeddedStalledDatabase(t *testing.T) {
-	store := openEmbedded(t, kv.EmbeddedConfig{QuotaBytes: 16 << 20})
+func TestStalledDatabase(t *testing.T) {
+	store := open(t, embedded.Config{QuotaBytes: 16 << 20})
 	written := put(t, store, "/registry/a", "1")
 	release := store.StallDatabase(t)
 	defer release()
@@ -182,7 +183,7 @@ func TestEmbeddedStalledDatabase(t *testing.T) {
 // TestStalledReadsAreBounded has many readers give up on a database that stalls: what
 // they leave behind does not grow with their number, and ends with the stall.
 func TestStalledReadsAreBounded(t *testing.T) {
-	store := openEmbedded(t, kv.EmbeddedConfig{QuotaBytes: 16 << 20})
+	store := open(t, embedded.Config{QuotaBytes: 16 << 20})
 	put(t, store, "/registry/a", "1")
 	release := store.StallDatabase(t)
 	defer release()
@@ -211,11 +212,11 @@ func TestStalledReadsAreBounded(t *testing.T) {
 	}
 }
 
-// TestEmbeddedClosesWhileRead closes a store that is read all the time: each reader is
+// TestClosesWhileRead closes a store that is read all the time: each reader is
 // told of it.
-func TestEmbeddedClosesWhileRead(t *testing.T) {
+func TestClosesWhileRead(t *testing.T) {
 	for range 5 {
-		store := openEmbedded(t, kv.EmbeddedConfig{})
+		store := open(t, embedded.Config{})
 		put(t, store, "/registry/a", "1")
 		var readers sync.WaitGroup
 		reading := make(chan struct{}, 1)

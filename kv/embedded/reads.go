@@ -1,10 +1,12 @@
-package kv
+package embedded
 
 import (
 	"context"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
+
+	"github.com/larder-io/larder/kv"
 )
 
 // mostReads is how many reads of the server in this process may be under way, those
@@ -21,14 +23,14 @@ const mostReads = 256
 // deadlines by themselves.
 type ownKV struct {
 	etcdserverpb.KVClient
-	history *history
+	answers kv.Answers
 	under   chan struct{}   // has an element for each read that has not ended
 	open    context.Context // ends when no more reads may begin, and ends all that wait
 	shut    context.CancelFunc
 }
 
-func newOwnKV(server etcdserverpb.KVClient, history *history) *ownKV {
-	k := &ownKV{KVClient: server, history: history, under: make(chan struct{}, mostReads)}
+func newOwnKV(server etcdserverpb.KVClient, answers kv.Answers) *ownKV {
+	k := &ownKV{KVClient: server, answers: answers, under: make(chan struct{}, mostReads)}
 	k.open, k.shut = context.WithCancel(context.Background())
 	return k
 }
@@ -64,7 +66,7 @@ func (k *ownKV) Range(ctx context.Context, in *etcdserverpb.RangeRequest, opts .
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-k.open.Done():
-		return nil, ErrClosed
+		return nil, kv.ErrClosed
 	}
 }
 
@@ -74,7 +76,7 @@ func (k *ownKV) begin(ctx context.Context) error {
 		return err
 	}
 	if k.open.Err() != nil {
-		return ErrClosed
+		return kv.ErrClosed
 	}
 	select {
 	case k.under <- struct{}{}:
@@ -82,41 +84,32 @@ func (k *ownKV) begin(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-k.open.Done():
-		return ErrClosed
+		return kv.ErrClosed
 	}
 }
 
 func (k *ownKV) answer(out *etcdserverpb.RangeResponse, err error) (*etcdserverpb.RangeResponse, error) {
-	k.history.learn(out.GetHeader())
+	k.answers.Learn(out.GetHeader())
 	return out, err
 }
 
 // Txn writes.
 func (k *ownKV) Txn(ctx context.Context, in *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
 	out, err := k.KVClient.Txn(ctx, in, opts...)
-	k.history.learn(out.GetHeader())
+	k.answers.Learn(out.GetHeader())
 	return out, err
 }
 
 // learnAnswers takes note of what a server in this process answers to others, before
 // they get the answers.
-func learnAnswers(h *history) grpc.UnaryServerInterceptor {
+func learnAnswers(answers kv.Answers) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, in any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		out, err := handler(ctx, in)
 		if answer, ok := out.(interface {
 			GetHeader() *etcdserverpb.ResponseHeader
 		}); ok && err == nil {
-			h.learn(answer.GetHeader())
+			answers.Learn(answer.GetHeader())
 		}
 		return out, err
-	}
-}
-
-// learn takes in an answer of the server in this process, whose history is not replaced
-// while it runs.
-func (h *history) learn(header *etcdserverpb.ResponseHeader) {
-	if header != nil {
-		h.clusterID.CompareAndSwap(0, header.ClusterId)
-		h.raise(h.generation.Load(), header)
 	}
 }

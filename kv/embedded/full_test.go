@@ -1,4 +1,4 @@
-package kv_test
+package embedded_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/embedded"
 )
 
 // playFiller writes into its embedded etcd until there is no room. raw is the
@@ -23,7 +24,7 @@ func playFiller(raw string) {
 	if err := json.Unmarshal([]byte(raw), &dir); err != nil {
 		log.Fatal(err)
 	}
-	store, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: dir, Die: func(err error) {
+	store, err := embedded.New(embedded.Config{Dir: dir, Die: func(err error) {
 		fmt.Println("dies:", err)
 		os.Exit(7)
 	}})
@@ -47,9 +48,9 @@ func playFiller(raw string) {
 	}
 }
 
-// TestEmbeddedFull fills the disk: the process is told why it must end, once, and what
+// TestFull fills the disk: the process is told why it must end, once, and what
 // was acknowledged is there afterwards.
-func TestEmbeddedFull(t *testing.T) {
+func TestFull(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "etcd")
 	filler := proctest.New(t, "filler", proctest.Role(t, fillerVariable, dir))
 	if err := filler.Start(); err != nil {
@@ -60,10 +61,10 @@ func TestEmbeddedFull(t *testing.T) {
 	}
 	lines := strings.Split(strings.TrimSpace(filler.Output()), "\n")
 	last := lines[len(lines)-1]
-	if !strings.HasPrefix(last, "dies: kv: embedded etcd failed: ") || !strings.HasSuffix(last, "file too large") {
+	if !strings.HasPrefix(last, "dies: embedded: etcd failed: ") || !strings.HasSuffix(last, "file too large") {
 		t.Errorf("last words %q", last)
 	}
-	store := openEmbedded(t, kv.EmbeddedConfig{Dir: dir})
+	store := open(t, embedded.Config{Dir: dir})
 	for i, line := range lines[:len(lines)-1] {
 		if line != fmt.Sprintf("wrote %d", i) {
 			t.Fatalf("line %d: %q", i, line)

@@ -1,4 +1,4 @@
-package kv_test
+package embedded_test
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/embedded"
 )
 
 // playWriter writes keys into its embedded etcd and prints each one that was
@@ -20,7 +21,7 @@ func playWriter(raw string) {
 	if err := json.Unmarshal([]byte(raw), &dir); err != nil {
 		log.Fatal(err)
 	}
-	store, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: dir, SnapshotCount: 100})
+	store, err := embedded.New(embedded.Config{Dir: dir, SnapshotCount: 100})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -48,9 +49,9 @@ func playWriter(raw string) {
 	select {}
 }
 
-// TestEmbeddedSurvivesKill kills a process in the middle of its writes, several
+// TestSurvivesKill kills a process in the middle of its writes, several
 // times over, and finds all that it had been told was written.
-func TestEmbeddedSurvivesKill(t *testing.T) {
+func TestSurvivesKill(t *testing.T) {
 	dir := t.TempDir()
 	writer := proctest.New(t, "writer", proctest.Role(t, writerVariable, dir))
 	acknowledged := make(map[string]int64)
@@ -77,7 +78,7 @@ func TestEmbeddedSurvivesKill(t *testing.T) {
 	if len(acknowledged) < 300 {
 		t.Fatalf("only %d writes were acknowledged", len(acknowledged))
 	}
-	store := openEmbedded(t, kv.EmbeddedConfig{Dir: dir})
+	store := open(t, embedded.Config{Dir: dir})
 	for key, revision := range acknowledged {
 		item, found, _, err := store.Get(t.Context(), key)
 		if err != nil || !found || item.Revision != revision {

@@ -1,4 +1,4 @@
-package kv
+package embedded
 
 import (
 	"context"
@@ -13,6 +13,8 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/storage/backend"
 	"go.etcd.io/etcd/server/v3/storage/schema"
+
+	"github.com/larder-io/larder/kv"
 )
 
 const (
@@ -38,8 +40,7 @@ type space struct {
 	alarmed  func() bool // etcd refuses to write
 	client   *clientv3.Client
 	member   uint64
-	history  *history
-	observe  func(compacted int64)
+	answers  kv.Answers
 	quota    int64
 	interval time.Duration // of defragmentations; 0 is never
 	worth    int64         // bytes that one must free
@@ -47,7 +48,7 @@ type space struct {
 	took     time.Duration // the last defragmentation, even in vain
 }
 
-func newSpace(server *etcdserver.EtcdServer, client *clientv3.Client, cfg EmbeddedConfig, e *Etcd) *space {
+func newSpace(server *etcdserver.EtcdServer, client *clientv3.Client, cfg Config, answers kv.Answers) *space {
 	return &space{
 		database: server.Backend(),
 		alarmed: func() bool {
@@ -58,9 +59,8 @@ func newSpace(server *etcdserver.EtcdServer, client *clientv3.Client, cfg Embedd
 			}
 			return false
 		},
-		client: client, member: uint64(server.MemberID()), history: &e.history,
-		observe: func(compacted int64) { e.observeCompaction(e.history.generation.Load(), compacted) },
-		quota:   server.Cfg.QuotaBackendBytes, interval: cfg.DefragmentInterval, worth: worthFreeing, logger: e.logger,
+		client: client, member: uint64(server.MemberID()), answers: answers,
+		quota: server.Cfg.QuotaBackendBytes, interval: cfg.DefragmentInterval, worth: worthFreeing, logger: cfg.Logger,
 	}
 }
 
@@ -68,8 +68,10 @@ func newSpace(server *etcdserver.EtcdServer, client *clientv3.Client, cfg Embedd
 func (s *space) run(ctx context.Context) error {
 	last := time.Now() // of a look at what is worth freeing
 	for pause := spaceInterval; ; {
-		if err := sleep(ctx, pause); err != nil {
-			return err
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 		pause = spaceInterval
 		switch {
@@ -102,7 +104,7 @@ func (s *space) enough() int64 { return s.quota - s.quota/20 }
 func (s *space) hasRoom() bool { return s.database.SizeInUse() <= s.enough()-s.quota/20 }
 
 // errFull says that what is kept fills the quota.
-var errFull = errors.New("kv: too little of the database is free: delete something, or raise the quota")
+var errFull = errors.New("embedded: too little of the database is free: delete something, or raise the quota")
 
 // makeRoom has etcd write again. It gives up the past only if it must.
 func (s *space) makeRoom(ctx context.Context) error {
@@ -121,7 +123,7 @@ func (s *space) makeRoom(ctx context.Context) error {
 	}
 	_, err := s.client.AlarmDisarm(ctx, &clientv3.AlarmMember{MemberID: s.member, Alarm: etcdserverpb.AlarmType_NOSPACE})
 	if err != nil {
-		return fmt.Errorf("kv: end the alarm: %w", err)
+		return fmt.Errorf("embedded: end the alarm: %w", err)
 	}
 	s.logger.Warn("etcd had reached its quota, and has room again", "quota", s.quota, "size", s.database.Size())
 	return nil
@@ -129,15 +131,15 @@ func (s *space) makeRoom(ctx context.Context) error {
 
 // compactAll gives up all but the present, if that is more than it was.
 func (s *space) compactAll(ctx context.Context) error {
-	revision := s.history.revision.Load()
+	revision := s.answers.Revision()
 	_, err := s.client.Compact(ctx, revision, clientv3.WithCompactPhysical())
 	switch {
 	case errors.Is(err, rpctypes.ErrCompacted):
 		return errFull
 	case err != nil:
-		return fmt.Errorf("kv: compact a full store: %w", err)
+		return fmt.Errorf("embedded: compact a full store: %w", err)
 	}
-	s.observe(revision)
+	s.answers.Compacted(revision)
 	return nil
 }
 
@@ -160,7 +162,7 @@ func (s *space) defragment() error {
 	err := s.database.Defrag()
 	s.took = time.Since(start)
 	if err != nil {
-		err = fmt.Errorf("kv: defragment: %w", err)
+		err = fmt.Errorf("embedded: defragment: %w", err)
 		s.logger.Warn("etcd's database could not be made smaller", "error", err)
 		return err
 	}

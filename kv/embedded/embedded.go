@@ -1,4 +1,4 @@
-package kv
+package embedded
 
 import (
 	"cmp"
@@ -23,6 +23,8 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/datadir"
 	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
+
+	"github.com/larder-io/larder/kv"
 )
 
 const (
@@ -35,8 +37,8 @@ const (
 	socketPathMax = 103
 )
 
-// EmbeddedConfig says how to run etcd inside this process.
-type EmbeddedConfig struct {
+// Config says how to run etcd inside this process. Dir is required.
+type Config struct {
 	// Dir is the data directory, created if missing. One process may use it.
 	Dir string
 	// Prefix is where the keys of the cluster lie; the health probe reads below it.
@@ -59,51 +61,68 @@ type EmbeddedConfig struct {
 	// panics.
 	Die      func(error)
 	Logger   *slog.Logger // nil discards
-	Observer Observer
+	Observer kv.Observer
 }
 
-// NewEmbedded returns a store kept by an etcd server that Run starts inside this
-// process.
-func NewEmbedded(cfg EmbeddedConfig) (*Etcd, error) {
+// New returns a store kept by an etcd server that Run starts inside this process.
+func New(cfg Config) (*kv.Etcd, error) {
+	store, _, err := newStore(cfg)
+	return store, err
+}
+
+// newStore returns what opens the store as well.
+func newStore(cfg Config) (*kv.Etcd, *opener, error) {
 	if cfg.Dir == "" {
-		return nil, errors.New("kv: embedded etcd needs a directory")
+		return nil, nil, errors.New("embedded: etcd needs a directory")
 	}
-	e := newEtcd("embedded", cfg.Prefix, cfg.Logger, cfg.Observer, cfg.CompactionInterval)
-	e.open = func(ctx context.Context) (*session, error) { return openEmbedded(ctx, cfg, e) }
-	return e, nil
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	o := &opener{cfg: cfg}
+	return kv.NewEtcd(kv.Opening{
+		Name: "embedded", Open: o.open,
+		Prefix: cfg.Prefix, CompactionInterval: cfg.CompactionInterval, Logger: cfg.Logger, Observer: cfg.Observer,
+	}), o, nil
 }
 
-// openEmbedded locks the directory, starts the server and waits until it can serve.
-func openEmbedded(ctx context.Context, cfg EmbeddedConfig, e *Etcd) (*session, error) {
-	config, err := embeddedConfig(cfg, e.logger)
+// opener opens a store, once.
+type opener struct {
+	cfg   Config
+	space *space // nil before
+}
+
+// open locks the directory, starts the server and waits until it can serve.
+func (o *opener) open(ctx context.Context, answers kv.Answers) (*kv.Session, error) {
+	config, err := serverConfig(o.cfg)
 	if err != nil {
 		return nil, err
 	}
-	config.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainUnaryInterceptor(learnAnswers(&e.history))}
+	config.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainUnaryInterceptor(learnAnswers(answers))}
 	// etcd would wait for another process to let go of the database.
 	lock, err := fileutil.TryLockFile(filepath.Join(config.Dir, "lock"), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("%s is in use: %w", config.Dir, err)
 	}
-	server, err := startEmbedded(ctx, config)
+	server, err := startServer(ctx, config)
 	if err != nil {
 		lock.Close()
 		return nil, err
 	}
 	client := v3client.New(server.Server)
-	own := newOwnKV(adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server.Server)), &e.history)
+	own := newOwnKV(adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server.Server)), answers)
 	client.KV = clientv3.NewKVFromKVClient(own, client)
-	e.history.learn(&etcdserverpb.ResponseHeader{
+	answers.Learn(&etcdserverpb.ResponseHeader{
 		ClusterId: uint64(server.Server.Cluster().ID()), RaftTerm: server.Server.Term(), Revision: server.Server.KV().Rev(),
 	})
-	e.revisions.alone = func() bool { return alone(server.Server) }
-	return &session{
-		client: client,
-		watch:  adapter.WatchServerToWatchClient(v3rpc.NewWatchServer(server.Server)),
-		space:  newSpace(server.Server, client, cfg, e),
-		size:   func(context.Context) (int64, error) { return server.Server.Backend().Size(), nil },
-		failed: server.Err(),
-		close: func() {
+	o.space = newSpace(server.Server, client, o.cfg, answers)
+	return &kv.Session{
+		Client: client,
+		Watch:  adapter.WatchServerToWatchClient(v3rpc.NewWatchServer(server.Server)),
+		Alone:  func() bool { return alone(server.Server) },
+		Tend:   o.space.run,
+		Size:   func(context.Context) (int64, error) { return server.Server.Backend().Size(), nil },
+		Failed: server.Err(),
+		Close: func() {
 			own.close() // first: no read may meet a database that is closed
 			client.Close()
 			server.Close()
@@ -119,7 +138,7 @@ func alone(server *etcdserver.EtcdServer) bool {
 	return ok && len(voters.VotingMemberIDs()) == 1 && server.Leader() == server.MemberID()
 }
 
-func startEmbedded(ctx context.Context, config *embed.Config) (*embed.Etcd, error) {
+func startServer(ctx context.Context, config *embed.Config) (*embed.Etcd, error) {
 	if err := checkDatabase(datadir.ToBackendFileName(config.Dir)); err != nil {
 		return nil, err
 	}
@@ -149,7 +168,7 @@ func startEtcd(config *embed.Config) (server *embed.Etcd, err error) {
 	return embed.StartEtcd(config)
 }
 
-func embeddedConfig(cfg EmbeddedConfig, logger *slog.Logger) (*embed.Config, error) {
+func serverConfig(cfg Config) (*embed.Config, error) {
 	dir, err := filepath.Abs(cfg.Dir)
 	if err != nil {
 		return nil, err
@@ -171,8 +190,8 @@ func embeddedConfig(cfg EmbeddedConfig, logger *slog.Logger) (*embed.Config, err
 	config.QuotaBackendBytes = cmp.Or(cfg.QuotaBytes, defaultQuota)
 	config.UnsafeNoFsync = cfg.UnsafeNoFsync
 	config.BootstrapDefragThresholdMegabytes = defragThreshold
-	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(serverLogger(logger, zapcore.WarnLevel, cfg.Die))
-	return config, listenOnSocket(config, logger)
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(serverLogger(cfg.Logger, zapcore.WarnLevel, cfg.Die))
+	return config, listenOnSocket(config, cfg.Logger)
 }
 
 // listenOnSocket makes the server listen on a unix socket that this user alone

@@ -1,11 +1,12 @@
-package kv
+// Package zaplog passes etcd's log on to slog.
+//
+// What etcd warns of although all is as it should be is left out, and so is what a server
+// says before its last words: whoever starts one hears those otherwise.
+package zaplog
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
-	"runtime"
 	"strings"
 	"time"
 
@@ -13,57 +14,15 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// LoggerKey is the attribute by which etcd's own entries in a log can be told from this
-// package's, EtcdLogger its value.
+// Key is the attribute that etcd's own entries have in a log, Etcd its value.
 const (
-	LoggerKey  = "logger"
-	EtcdLogger = "etcd"
+	Key  = "logger"
+	Etcd = "etcd"
 )
 
-// zapLogger returns a logger for etcd that passes on entries of a level and above.
-func zapLogger(logger *slog.Logger, level zapcore.Level, options ...zap.Option) *zap.Logger {
-	return zap.New(slogCore{Level: level, logger: logger.With(LoggerKey, EtcdLogger)}, options...)
-}
-
-// serverLogger is for an embedded server, which logs its last words when it cannot go
-// on: that is how it refuses to acknowledge a write that it could not store. They are
-// not logged but given to die, or panicked with while the server is being started.
-func serverLogger(logger *slog.Logger, level zapcore.Level, die func(error)) *zap.Logger {
-	hook := lastWords{die}
-	return zapLogger(logger, level, zap.WithPanicHook(hook), zap.WithFatalHook(hook))
-}
-
-// lastWords is what a zap logger does after an entry that says that it is the last.
-type lastWords struct{ die func(error) }
-
-// OnWrite does not return.
-func (w lastWords) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
-	err := errors.New(entry.Message)
-	for _, field := range fields {
-		if cause, ok := field.Interface.(error); ok && field.Type == zapcore.ErrorType {
-			err = fmt.Errorf("%s: %w", entry.Message, cause)
-		}
-	}
-	if w.die == nil || starting() {
-		panic(err)
-	}
-	w.die(fmt.Errorf("kv: embedded etcd failed: %w", err))
-}
-
-// starting reports whether the caller's goroutine is the one that starts a server.
-func starting() bool {
-	const most = 200
-	callers := make([]uintptr, most)
-	frames := runtime.CallersFrames(callers[:runtime.Callers(1, callers)])
-	for {
-		frame, more := frames.Next()
-		if strings.HasSuffix(frame.Function, "/kv.startEtcd") {
-			return true
-		}
-		if !more {
-			return false
-		}
-	}
+// New returns a logger for etcd that passes on entries of a level and above.
+func New(logger *slog.Logger, level zapcore.Level, options ...zap.Option) *zap.Logger {
+	return zap.New(slogCore{Level: level, logger: logger.With(Key, Etcd)}, options...)
 }
 
 // slogCore is a zapcore.Core over a slog.Logger.

@@ -1,4 +1,4 @@
-package kv_test
+package embedded_test
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"github.com/larder-io/larder/internal/proctest"
-	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/embedded"
 )
 
 // openerConfig is what a process that opens damaged stores is told.
@@ -42,7 +42,7 @@ func playOpener(raw string) {
 		if err := os.WriteFile(filepath.Join(dir, database), content, 0o600); err != nil {
 			log.Fatal(err)
 		}
-		fmt.Printf("seed %d: %v\n", seed, open(dir))
+		fmt.Printf("seed %d: %v\n", seed, tryOpen(dir))
 		os.RemoveAll(dir)
 	}
 }
@@ -57,9 +57,9 @@ func damage(content []byte, random *rand.Rand) {
 	}
 }
 
-// open opens a store and closes it again.
-func open(dir string) error {
-	store, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: dir, UnsafeNoFsync: true})
+// tryOpen opens a store and closes it again.
+func tryOpen(dir string) error {
+	store, err := embedded.New(embedded.Config{Dir: dir, UnsafeNoFsync: true})
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func open(dir string) error {
 // fill leaves a store with some keys behind.
 func fill(t *testing.T, dir string) {
 	t.Helper()
-	store, err := kv.NewEmbedded(kv.EmbeddedConfig{Dir: dir, UnsafeNoFsync: true})
+	store, err := embedded.New(embedded.Config{Dir: dir, UnsafeNoFsync: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,9 +92,9 @@ func fill(t *testing.T, dir string) {
 	}
 }
 
-// TestEmbeddedDamaged: an embedded store whose database is damaged opens or says why
+// TestDamaged: an embedded store whose database is damaged opens or says why
 // not, and does not take the process down.
-func TestEmbeddedDamaged(t *testing.T) {
+func TestDamaged(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "etcd")
 	fill(t, dir)
 	told := openerConfig{Dir: dir}

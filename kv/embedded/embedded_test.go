@@ -1,0 +1,170 @@
+package embedded_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/embedded"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+func TestConformance(t *testing.T) {
+	kvtest.Conformance(t, func(t *testing.T) kvtest.Subject {
+		store := open(t, embedded.Config{})
+		return kvtest.Subject{Store: store, Compact: store.CompactAt, PutAll: store.PutAll}
+	})
+}
+
+func TestListensOnPrivateSocket(t *testing.T) {
+	dir, err := os.MkdirTemp("", "kv") // short enough for a socket's address
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	store := open(t, embedded.Config{Dir: dir})
+	revision := put(t, store, "/registry/a", "1")
+	info, err := os.Stat(filepath.Join(dir, "sock"))
+	if err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("socket directory: %v, %v", info, err)
+	}
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"unix://" + filepath.Join(dir, "sock", "etcd")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	resp, err := client.Get(t.Context(), "/registry/a")
+	if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].ModRevision != revision {
+		t.Errorf("through the socket: %v, %v", resp, err)
+	}
+}
+
+func TestWithoutSocket(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), strings.Repeat("long/", 30))
+	put(t, open(t, embedded.Config{Dir: dir}), "/registry/a", "1")
+}
+
+func TestDirInUse(t *testing.T) {
+	dir := t.TempDir()
+	open(t, embedded.Config{Dir: dir})
+	second, err := embedded.New(embedded.Config{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := second.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "in use") {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+func TestDirUnusable(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	store, err := embedded.New(embedded.Config{Dir: filepath.Join(file, "data")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "open embedded etcd") {
+		t.Errorf("Run: %v", err)
+	}
+	if _, _, _, err := store.Get(t.Context(), "/registry/a"); err == nil {
+		t.Error("Get from a store that did not open")
+	}
+	store.Close()
+}
+
+// TestDataDamaged: a database that is older than the snapshot, here an empty
+// one, is an error of Run, not a panic of the process.
+func TestDataDamaged(t *testing.T) {
+	dir := t.TempDir()
+	first := open(t, embedded.Config{Dir: dir, SnapshotCount: 10})
+	for i := range 50 {
+		put(t, first, fmt.Sprintf("/registry/%d", i), "1")
+	}
+	first.Close()
+	if err := os.Truncate(filepath.Join(dir, "member", "snap", "db"), 0); err != nil {
+		t.Fatal(err)
+	}
+	store, err := embedded.New(embedded.Config{Dir: dir, SnapshotCount: 10, UnsafeNoFsync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "etcd cannot use "+dir) {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+func TestReopens(t *testing.T) {
+	dir := t.TempDir()
+	first := open(t, embedded.Config{Dir: dir})
+	revision := put(t, first, "/registry/a", "1")
+	cluster := first.ClusterID()
+	first.Close()
+	again := open(t, embedded.Config{Dir: dir})
+	item, found, _, err := again.Get(t.Context(), "/registry/a")
+	if err != nil || !found || item.Revision != revision || again.ClusterID() != cluster {
+		t.Errorf("found %v at %d in cluster %x, %v; want %d in %x", found, item.Revision, again.ClusterID(), err, revision, cluster)
+	}
+	if size, err := again.Size(t.Context()); err != nil || size <= 0 {
+		t.Errorf("Size = %d, %v", size, err)
+	}
+}
+
+func TestRequestTooLarge(t *testing.T) {
+	store := open(t, embedded.Config{})
+	_, err := store.Put(t.Context(), "/registry/a", make([]byte, 2<<20), kv.PutOptions{})
+	var failed *kv.Error
+	if !errors.As(err, &failed) || failed.Err.Error() != "etcdserver: request is too large" {
+		t.Errorf("Put of 2 MiB: %v", err)
+	}
+}
+
+// TestReplay: an embedded etcd that is opened again still has its past.
+func TestReplay(t *testing.T) {
+	dir := t.TempDir()
+	var first, last int64
+	t.Run("before", func(t *testing.T) {
+		store := open(t, embedded.Config{Dir: dir})
+		first = put(t, store, "/registry/pods/a", "0")
+		for i := range 3000 { // more than etcd sends at once
+			last = put(t, store, fmt.Sprintf("/registry/pods/%d", i%10), strconv.Itoa(i))
+		}
+	})
+	store := open(t, embedded.Config{Dir: dir})
+	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 1_000_000})
+	sub := tail.Subscribe("/registry/pods/")
+	runUntilEnd(t, tail.Run)
+	past, present, err := sub.Begin(t.Context(), 0)
+	if err != nil || past >= first || present != last {
+		t.Fatalf("from %d to %d, %v; want from before %d to %d", past, present, err, first, last)
+	}
+	sub.Loaded(past)
+	for next := first; next <= last; {
+		batches, err := sub.Next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, batch := range batches {
+			if batch.Revision != next {
+				t.Fatalf("revision %d, want %d", batch.Revision, next)
+			}
+			next++
+		}
+		sub.Applied(len(batches))
+	}
+}
+
+// TestConfigIsChecked before anything is opened.
+func TestConfigIsChecked(t *testing.T) {
+	if _, err := embedded.New(embedded.Config{}); err == nil {
+		t.Error("no error without a directory")
+	}
+}

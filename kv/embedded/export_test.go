@@ -1,0 +1,91 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/storage/schema"
+
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/kv"
+)
+
+// Store is an embedded store that tests reach behind. What is not of kv.Store may be
+// called once it is open.
+type Store struct {
+	*kv.Etcd
+	opener *opener
+}
+
+// NewStore is New.
+func NewStore(cfg Config) (*Store, error) {
+	etcd, opener, err := newStore(cfg)
+	return &Store{etcd, opener}, err
+}
+
+// CompactAt compacts the store.
+func (s *Store) CompactAt(ctx context.Context, revision int64) error {
+	_, err := s.opener.space.client.KV.Compact(ctx, revision)
+	return err
+}
+
+// PutAll writes several keys in one transaction.
+func (s *Store) PutAll(ctx context.Context, values map[string][]byte) (int64, error) {
+	var ops []clientv3.Op
+	for key, value := range values {
+		if value == nil {
+			ops = append(ops, clientv3.OpDelete(key))
+		} else {
+			ops = append(ops, clientv3.OpPut(key, string(value)))
+		}
+	}
+	resp, err := s.opener.space.client.KV.Txn(ctx).Then(ops...).Commit()
+	if err != nil {
+		return 0, err
+	}
+	return resp.Header.Revision, nil
+}
+
+// StallDatabase makes the store's database wait in the middle of a commit, as
+// it does on a disk that does not answer, until release is called: a file that has to
+// grow waits for all who read its mapping.
+func (s *Store) StallDatabase(t testing.TB) (release func()) {
+	t.Helper()
+	database := s.opener.space.database
+	reader := database.Snapshot()
+	var committing sync.WaitGroup
+	release = sync.OnceFunc(func() {
+		reader.Close()
+		committing.Wait()
+	})
+	t.Cleanup(release)
+	committing.Go(func() {
+		tx := database.BatchTx()
+		tx.LockOutsideApply()
+		tx.UnsafeCreateBucket(schema.Test)
+		for i := range 80 {
+			tx.UnsafePut(schema.Test, fmt.Appendf(nil, "%d", i), make([]byte, 1<<20))
+		}
+		tx.Unlock()
+		database.ForceCommit()
+	})
+	proctest.Eventually(t, "the database stalls", func() error {
+		read := make(chan struct{})
+		committing.Go(func() {
+			database.ConcurrentReadTx().RUnlock()
+			close(read)
+		})
+		select {
+		case <-read:
+			return errors.New("it can be read")
+		case <-time.After(100 * time.Millisecond):
+			return nil
+		}
+	})
+	return release
+}

@@ -1,0 +1,81 @@
+package embedded_test
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/embedded"
+)
+
+// The variables make the test binary play another process, configured by their value: a
+// program that uses embedded etcd in ways that may end it.
+const (
+	writerVariable = "LARDER_EMBEDDED_TEST_WRITER"
+	openerVariable = "LARDER_EMBEDDED_TEST_OPENER"
+	fillerVariable = "LARDER_EMBEDDED_TEST_FILLER"
+)
+
+func TestMain(m *testing.M) {
+	if raw := os.Getenv(writerVariable); raw != "" {
+		playWriter(raw)
+	} else if raw := os.Getenv(openerVariable); raw != "" {
+		playOpener(raw)
+	} else if raw := os.Getenv(fillerVariable); raw != "" {
+		playFiller(raw)
+	} else {
+		goleak.VerifyTestMain(m)
+	}
+}
+
+// open runs a store until the test ends and waits until it is open.
+func open(t testing.TB, cfg embedded.Config) *embedded.Store {
+	t.Helper()
+	if cfg.Dir == "" {
+		cfg.Dir = t.TempDir()
+	}
+	cfg.UnsafeNoFsync = true
+	store, err := embedded.NewStore(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runUntilEnd(t, store.Run)
+	select {
+	case <-store.Ready():
+	case <-time.After(proctest.Patience):
+		t.Fatal("the store does not open")
+	}
+	return store
+}
+
+// runUntilEnd runs fn until the test ends and fails the test if it failed.
+func runUntilEnd(t testing.TB, fn func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- fn(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+func put(t *testing.T, store kv.Store, key, value string) int64 {
+	t.Helper()
+	item, _, _, err := store.Get(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := store.Put(t.Context(), key, []byte(value), kv.PutOptions{IfRevision: item.Revision})
+	if err != nil || !result.Committed {
+		t.Fatalf("put %s: %+v, %v", key, result, err)
+	}
+	return result.Revision
+}
