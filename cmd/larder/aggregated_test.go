@@ -3,23 +3,14 @@ package main_test
 import (
 	"bufio"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -38,6 +29,7 @@ import (
 	aggregator "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 
 	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
 // gvThings is the version that the aggregated server of these tests serves.
@@ -227,41 +219,12 @@ func (p *process) fetch(method, path string, body io.Reader, header http.Header)
 	return resp, string(text)
 }
 
-// frontProxy writes a client certificate for name and returns its files.
-func frontProxy(t *testing.T, dir, name string) (certFile, keyFile string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	certFile, keyFile = filepath.Join(dir, "proxy.crt"), filepath.Join(dir, "proxy.key")
-	for file, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: der}, keyFile: {Type: "EC PRIVATE KEY", Bytes: private}} {
-		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return certFile, keyFile
-}
-
 // TestAggregated hands requests on to another API server: lists, watches, uploads and
 // protocols of its own, by client-go and by kubectl, with the caller's name and the
 // front proxy's certificate; while it is down, after it is up, after a restart.
 func TestAggregated(t *testing.T) {
 	a := newAggregated(t, "things")
-	certFile, keyFile := frontProxy(t, t.TempDir(), "front-proxy")
+	certFile, keyFile := testcert.Write(t, t.TempDir(), "proxy", testcert.New(t, "proxies").Sign(t, "front-proxy", nil, nil))
 	p := serve(t, "--authorization-mode=AlwaysAllow", "--unsafe-no-fsync", "--proxy-client-cert-file", certFile, "--proxy-client-key-file", keyFile)
 	if resp, body := p.fetch("GET", things+"/things", nil, nil); resp.StatusCode != http.StatusNotFound || body != "404 page not found\n" {
 		t.Errorf("before it is registered: %d %q", resp.StatusCode, body)

@@ -1,27 +1,20 @@
 package security
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"log"
-	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
 // Tokens of the fortress's users, and what they may be found in: nothing.
@@ -34,14 +27,14 @@ const (
 // fortress is a server with its guards up, and what it works with.
 type fortress struct {
 	*server
-	clients, proxies *authority // of clients' and of front proxies' certificates
-	policy           *hook      // of images
-	audit            string     // file
+	clients, proxies *testcert.Authority // of clients' and of front proxies' certificates
+	policy           *hook               // of images
+	audit            string              // file
 }
 
 func newFortress(t *testing.T) *fortress {
 	t.Helper()
-	f := &fortress{clients: newAuthority(t, "clients"), proxies: newAuthority(t, "proxies"), policy: newHook(t)}
+	f := &fortress{clients: testcert.New(t, "clients"), proxies: testcert.New(t, "proxies"), policy: newHook(t)}
 	dir := t.TempDir()
 	f.audit = filepath.Join(dir, "audit.log")
 	f.policy.answer = func(w http.ResponseWriter, body []byte) {
@@ -53,8 +46,8 @@ func newFortress(t *testing.T) *fortress {
 		`"configuration":{"imagePolicy":{"kubeConfigFile":%q,"allowTTL":1,"denyTTL":1,"retryBackoff":500,"defaultAllow":false}}}]}`, kubeconfig))
 	f.server = serve(t, alice+",alice,u1,\n"+reader+",reader,u2,\n"+node+",system:node:node-1,u3,system:nodes\n",
 		"--authorization-mode=Node,RBAC", "-v=10",
-		"--client-ca-file", file(t, dir, "clients.crt", f.clients.pem()),
-		"--requestheader-client-ca-file", file(t, dir, "proxies.crt", f.proxies.pem()), "--requestheader-allowed-names=front-proxy",
+		"--client-ca-file", file(t, dir, "clients.crt", f.clients.PEM()),
+		"--requestheader-client-ca-file", file(t, dir, "proxies.crt", f.proxies.PEM()), "--requestheader-allowed-names=front-proxy",
 		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--enable-admission-plugins=NodeRestriction,DenyServiceExternalIPs,ImagePolicyWebhook", "--admission-control-config-file", plugins,
 		"--audit-log-path", f.audit, "--audit-policy-file", file(t, dir, "policy.yaml", `{"apiVersion":"audit.k8s.io/v1","kind":"Policy","rules":[{"level":"RequestResponse"}]}`))
@@ -72,60 +65,6 @@ func (s *server) patch(t *testing.T, path, body string) answer {
 // pod is the JSON of one that runs an image.
 func pod(name, image, more string) string {
 	return fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"containers":[{"name":"c","image":%q}]%s}}`, name, image, more)
-}
-
-// authority signs certificates.
-type authority struct {
-	key  *ecdsa.PrivateKey
-	cert *x509.Certificate
-}
-
-func newAuthority(t *testing.T, name string) *authority {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		KeyUsage: x509.KeyUsageCertSign, BasicConstraintsValid: true, IsCA: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ca, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &authority{key: key, cert: ca}
-}
-
-func (a *authority) pem() string {
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.cert.Raw}))
-}
-
-// sign makes a certificate for clients of that name, which edit changes before.
-func (a *authority) sign(t *testing.T, name string, groups []string, edit func(*x509.Certificate)) tls.Certificate {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name, Organization: groups},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}
-	if edit != nil {
-		edit(template)
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
 // hook is a webhook that keeps what it is asked, by path.

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
 // backend is a server behind the proxy that answers as an enemy would: an aggregated
@@ -29,12 +31,12 @@ type backend struct {
 
 func newBackend(t *testing.T, name string) *backend {
 	t.Helper()
-	authority := newAuthority(t, "backends")
-	own := authority.sign(t, name, nil, func(c *x509.Certificate) {
+	authority := testcert.New(t, "backends")
+	own := authority.Sign(t, name, nil, func(c *x509.Certificate) {
 		c.DNSNames, c.IPAddresses = []string{name}, []net.IP{net.IPv4(127, 0, 0, 1)}
 		c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	})
-	b := &backend{authority: []byte(authority.pem())}
+	b := &backend{authority: []byte(authority.PEM())}
 	b.Server = httptest.NewUnstartedServer(b)
 	b.Config.ErrorLog = log.New(io.Discard, "", 0)
 	b.TLS = &tls.Config{Certificates: []tls.Certificate{own}}

@@ -2,7 +2,6 @@ package security
 
 import (
 	"bufio"
-	"crypto/ecdsa"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
 // used is the CPU time of the server's process.
@@ -157,7 +157,7 @@ func metricsGrow(t *testing.T, f *fortress) {
 
 // spacedHeaders says who asks in ways that a proxy in front does not know to take away.
 func spacedHeaders(t *testing.T, f *fortress) {
-	proxy := f.proxies.sign(t, "front-proxy", nil, nil)
+	proxy := f.proxies.Sign(t, "front-proxy", nil, nil)
 	const who = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 	const body = `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`
 	ask := func(lines string, certificates ...tls.Certificate) answer {
@@ -167,7 +167,7 @@ func spacedHeaders(t *testing.T, f *fortress) {
 	if a := ask("X-Remote-User: jane\r\nX-Remote-Group: system:masters\r\n", proxy); a.code != http.StatusCreated || !strings.Contains(a.body, `"username":"jane"`) {
 		t.Fatalf("by the proxy: %d %s", a.code, a.body)
 	}
-	stranger := f.clients.sign(t, "front-proxy", nil, nil) // of the proxy's name, not of its authority
+	stranger := f.clients.Sign(t, "front-proxy", nil, nil) // of the proxy's name, not of its authority
 	for _, line := range []string{
 		"X-Remote-User : root", "X-Remote-User\t: root", " X-Remote-User: root", "\tX-Remote-User: root", "X-Remote-User:root", "x-remote-user: root", "X_Remote_User: root",
 		"X-Remote-User\x00: root", "X-Remote-User\r: root", "X-Remote-User\v: root", "X-Nothing: 0\r\n X-Remote-User: root", "X-Nothing: 0\nX-Remote-User: root", "X-Remote-User: \troot",
@@ -190,14 +190,9 @@ func spacedHeaders(t *testing.T, f *fortress) {
 // clientCertificates are good and bad ones.
 func clientCertificates(t *testing.T, f *fortress) {
 	masters := []string{"system:masters"}
-	other := newAuthority(t, "clients") // the same name, another key
-	leaf := f.clients.sign(t, "leaf", nil, nil)
-	parsed, err := x509.ParseCertificate(leaf.Certificate[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	under := &authority{key: leaf.PrivateKey.(*ecdsa.PrivateKey), cert: parsed}
-	chained := under.sign(t, "root", masters, nil)
+	other := testcert.New(t, "clients") // the same name, another key
+	leaf := f.clients.Sign(t, "leaf", nil, nil)
+	chained := testcert.Of(t, leaf).Sign(t, "root", masters, nil)
 	chained.Certificate = append(chained.Certificate, leaf.Certificate[0])
 	narrow := f.intermediate(t, func(c *x509.Certificate) {
 		c.PermittedDNSDomains, c.PermittedDNSDomainsCritical = []string{"allowed.example"}, true
@@ -207,14 +202,14 @@ func clientCertificates(t *testing.T, f *fortress) {
 		certificate tls.Certificate
 		code        int
 	}{
-		"good":            {f.clients.sign(t, "root", masters, nil), http.StatusOK},
-		"by another":      {other.sign(t, "root", masters, nil), http.StatusUnauthorized},
-		"of the proxies'": {f.proxies.sign(t, "root", masters, nil), http.StatusUnauthorized},
-		"for servers": {f.clients.sign(t, "root", masters, func(c *x509.Certificate) {
+		"good":            {f.clients.Sign(t, "root", masters, nil), http.StatusOK},
+		"by another":      {other.Sign(t, "root", masters, nil), http.StatusUnauthorized},
+		"of the proxies'": {f.proxies.Sign(t, "root", masters, nil), http.StatusUnauthorized},
+		"for servers": {f.clients.Sign(t, "root", masters, func(c *x509.Certificate) {
 			c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 		}), http.StatusUnauthorized},
-		"expired":                    {f.clients.sign(t, "root", masters, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }), http.StatusUnauthorized},
-		"not yet valid":              {f.clients.sign(t, "root", masters, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Hour / 2) }), http.StatusUnauthorized},
+		"expired":                    {f.clients.Sign(t, "root", masters, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }), http.StatusUnauthorized},
+		"not yet valid":              {f.clients.Sign(t, "root", masters, func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Hour / 2) }), http.StatusUnauthorized},
 		"by one that may not":        {chained, http.StatusUnauthorized},
 		"beyond its constraints":     {narrow, http.StatusUnauthorized},
 		"by an authority of servers": {serving, http.StatusUnauthorized},
@@ -227,16 +222,11 @@ func clientCertificates(t *testing.T, f *fortress) {
 // intermediate is a client certificate by an authority that the clients' one signed.
 func (f *fortress) intermediate(t *testing.T, edit func(*x509.Certificate)) tls.Certificate {
 	t.Helper()
-	between := f.clients.sign(t, "between", nil, func(c *x509.Certificate) {
+	between := f.clients.Sign(t, "between", nil, func(c *x509.Certificate) {
 		c.IsCA, c.BasicConstraintsValid, c.KeyUsage, c.ExtKeyUsage = true, true, x509.KeyUsageCertSign, nil
 		edit(c)
 	})
-	parsed, err := x509.ParseCertificate(between.Certificate[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := &authority{key: between.PrivateKey.(*ecdsa.PrivateKey), cert: parsed}
-	leaf := a.sign(t, "root", []string{"system:masters"}, func(c *x509.Certificate) { c.DNSNames = []string{"root.elsewhere.example"} })
+	leaf := testcert.Of(t, between).Sign(t, "root", []string{"system:masters"}, func(c *x509.Certificate) { c.DNSNames = []string{"root.elsewhere.example"} })
 	leaf.Certificate = append(leaf.Certificate, between.Certificate[0])
 	return leaf
 }

@@ -1,0 +1,109 @@
+// Package testcert makes certificates for tests. All are good for an hour, and were for the
+// one before; keys are of the curve P-256. An error ends the test. Nothing is shared: all
+// functions may be called from any goroutine on which the test may be ended.
+package testcert
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// Authority signs certificates. Key is the private key of Cert.
+type Authority struct {
+	Key  *ecdsa.PrivateKey
+	Cert *x509.Certificate
+}
+
+// New makes an authority of that name.
+func New(t testing.TB, name string) *Authority {
+	t.Helper()
+	template := newTemplate(pkix.Name{CommonName: name})
+	template.KeyUsage, template.BasicConstraintsValid, template.IsCA = x509.KeyUsageCertSign, true, true
+	key := newKey(t)
+	return &Authority{Key: key, Cert: parse(t, create(t, template, template, key, key))}
+}
+
+// Of takes a certificate that another authority has signed for one.
+func Of(t testing.TB, cert tls.Certificate) *Authority {
+	t.Helper()
+	return &Authority{Key: cert.PrivateKey.(*ecdsa.PrivateKey), Cert: parse(t, cert.Certificate[0])}
+}
+
+// PEM is the authority's own certificate.
+func (a *Authority) PEM() string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: a.Cert.Raw}))
+}
+
+// Sign makes a certificate for clients of that name, which edit, if it is not nil, changes
+// before.
+func (a *Authority) Sign(t testing.TB, name string, groups []string, edit func(*x509.Certificate)) tls.Certificate {
+	t.Helper()
+	template := newTemplate(pkix.Name{CommonName: name, Organization: groups})
+	template.KeyUsage, template.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	if edit != nil {
+		edit(template)
+	}
+	key := newKey(t)
+	return tls.Certificate{Certificate: [][]byte{create(t, template, a.Cert, key, a.Key)}, PrivateKey: key}
+}
+
+// Write writes a certificate and its key in PEM to dir, as name.crt and name.key, and
+// returns the files.
+func Write(t testing.TB, dir, name string, cert tls.Certificate) (certFile, keyFile string) {
+	t.Helper()
+	key, err := x509.MarshalECPrivateKey(cert.PrivateKey.(*ecdsa.PrivateKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	certFile, keyFile = filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key")
+	for file, block := range map[string]*pem.Block{certFile: {Type: "CERTIFICATE", Bytes: cert.Certificate[0]}, keyFile: {Type: "EC PRIVATE KEY", Bytes: key}} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return certFile, keyFile
+}
+
+func newTemplate(subject pkix.Name) *x509.Certificate {
+	return &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: subject,
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
+}
+
+func newKey(t testing.TB) *ecdsa.PrivateKey {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func create(t testing.TB, template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey) []byte {
+	t.Helper()
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return der
+}
+
+func parse(t testing.TB, der []byte) *x509.Certificate {
+	t.Helper()
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
