@@ -156,13 +156,20 @@ func TestSiblingAtAnotherPort(t *testing.T) {
 	}
 }
 
+// comeLater has a stock server take a turn once a server has published its endpoints.
+func comeLater(t *testing.T, ip net.IP, port int32) (s *registrytest.Server, b *bootstrap.Bootstrap, end func(), sibling *stock) {
+	t.Helper()
+	s = registrytest.New(t, nil)
+	b, end = run(t, s, nil)
+	eventuallyWhere(t, s, "192.0.2.7:6443")
+	sibling = newStock(t, s, ip, port)
+	sibling.turn()
+	return s, b, end, sibling
+}
+
 // At the same port, servers stand beside each other.
 func TestSiblingAtTheSamePort(t *testing.T) {
-	s := registrytest.New(t, nil)
-	b, _ := run(t, s, nil)
-	eventuallyWhere(t, s, "192.0.2.7:6443")
-	sibling := newStock(t, s, there, 6443)
-	sibling.turn()
+	s, b, _, _ := comeLater(t, there, 6443)
 	eventuallyWhere(t, s, "192.0.2.7:6443", "192.0.2.8:6443")
 	b.Stop()
 	eventuallyWhere(t, s, "192.0.2.8:6443")
@@ -187,11 +194,7 @@ func TestSiblingLeaves(t *testing.T) {
 // A stock server that comes later to the same address keeps the port that it finds. When
 // the first goes, it publishes its own with its next turn.
 func TestSiblingStays(t *testing.T) {
-	s := registrytest.New(t, nil)
-	b, end := run(t, s, nil)
-	eventuallyWhere(t, s, "192.0.2.7:6443")
-	sibling := newStock(t, s, here, 35443)
-	sibling.turn()
+	s, b, end, sibling := comeLater(t, here, 35443)
 	eventuallyWhere(t, s, "192.0.2.7:6443")
 	b.Stop()
 	end()
