@@ -2,8 +2,10 @@ package main_test
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
@@ -80,4 +82,63 @@ func TestHangingKeyService(t *testing.T) {
 		}
 		return err
 	})
+}
+
+// TestHangingKeyServiceOfTheServersOwn starts a server over definitions, APIServices,
+// services and their addresses whose key service hangs: it is ready without them, keeps
+// on trying, and has made and serves everything once the service answers.
+func TestHangingKeyServiceOfTheServersOwn(t *testing.T) {
+	t.Parallel()                        // it waits for the key service most of the time
+	dir, err := os.MkdirTemp("", "kms") // names of sockets must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	file, keys := filepath.Join(dir, "encryption.yaml"), startKeys(t, dir, "keys")
+	encryptResources(t, file, "services,servicecidrs.networking.k8s.io,ipaddresses.networking.k8s.io,"+
+		"customresourcedefinitions.apiextensions.k8s.io,apiservices.apiregistration.k8s.io", keys)
+	p := serve(t, "--unsafe-no-fsync", "--encryption-provider-config", file)
+	definition := `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"things.example.com"},` +
+		`"spec":{"group":"example.com","scope":"Cluster","names":{"plural":"things","kind":"Thing"},` +
+		`"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`
+	ask := func(method, path, body string) error { // without trying again
+		resp, text := p.fetch(method, path, strings.NewReader(body), http.Header{"Content-Type": {"application/json"}})
+		if resp.StatusCode >= http.StatusBadRequest {
+			return fmt.Errorf("%d %s", resp.StatusCode, text)
+		}
+		return nil
+	}
+	if err := ask("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition); err != nil {
+		t.Fatal(err)
+	}
+	things := func() error { return ask("GET", "/apis/example.com/v1/things", "") }
+	proctest.Eventually(t, "things are served", things)
+	service := func(name string) error {
+		return ask("POST", "/api/v1/namespaces/default/services?timeout=2s", fmt.Sprintf(`{"metadata":{"name":%q},"spec":{"ports":[{"port":80}]}}`, name))
+	}
+	if err := service("before"); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Terminate(t); err != nil {
+		t.Fatal(err)
+	}
+
+	keys.hangs.Store(true)
+	p.start()
+	p.awaitReady()
+	if resp, body := p.fetch("GET", "/readyz?verbose", nil, nil); resp.StatusCode != http.StatusOK {
+		t.Errorf("/readyz: %d %s", resp.StatusCode, body)
+	}
+	if _, err := p.client().CoreV1().ConfigMaps("default").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, metav1.CreateOptions{}); err != nil {
+		t.Errorf("a configmap: %v", err)
+	}
+	if err := things(); err == nil || !strings.HasPrefix(err.Error(), "503 ") {
+		t.Errorf("things that nobody knows to be served or not: %v", err)
+	}
+	if err := service("meanwhile"); err == nil {
+		t.Error("a service was given an address, though nobody knows which are taken")
+	}
+	keys.hangs.Store(false)
+	proctest.Eventually(t, "things are served again", things)
+	proctest.Eventually(t, "services are", func() error { return service("after") })
 }

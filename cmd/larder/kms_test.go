@@ -129,7 +129,13 @@ func (s *keyService) Decrypt(ctx context.Context, _ string, req *kms.DecryptRequ
 // encryptBy has secrets encrypted by the first of the services and decrypted by any.
 func encryptBy(t *testing.T, file string, services ...*keyService) {
 	t.Helper()
-	config := "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [secrets]\n  providers:\n"
+	encryptResources(t, file, "secrets", services...)
+}
+
+// encryptResources is encryptBy for resources, separated by commas.
+func encryptResources(t *testing.T, file, resources string, services ...*keyService) {
+	t.Helper()
+	config := "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [" + resources + "]\n  providers:\n"
 	for _, s := range services {
 		config += fmt.Sprintf("  - kms: {apiVersion: v2, name: %s, endpoint: \"unix://%s\", timeout: 10s}\n", filepath.Base(s.socket), s.socket)
 	}

@@ -95,6 +95,7 @@ type Aggregator struct {
 	routes  atomic.Pointer[map[string]*proxy] // remote servers by "group/version"; nil if there are none
 	hooks   hooks
 	pending pending
+	excused atomic.Bool // by Excuse
 }
 
 // resync is how often controllers look at every APIService again, as upstream's do.

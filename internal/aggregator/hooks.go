@@ -63,27 +63,50 @@ func (a *Aggregator) Checks() []healthz.HealthChecker {
 			case <-a.hooks[name]:
 				return nil
 			default:
-				return errNotFinished
+				return a.unlessExcused(errNotFinished)
 			}
 		}))
 	}
-	return append(checks, healthz.NamedCheck(completion, func(*http.Request) error { return a.pending.check() }))
+	return append(checks, healthz.NamedCheck(completion, func(*http.Request) error { return a.unlessExcused(a.pending.check()) }))
+}
+
+// Excuse has the checks fail no more, though APIServices, or the services of other
+// servers, cannot be read for example. All go on; until they have come to an end,
+// requests for what is not known are answered 503.
+func (a *Aggregator) Excuse() { a.excused.Store(true) }
+
+func (a *Aggregator) unlessExcused(err error) error {
+	if a.excused.Load() {
+		return nil
+	}
+	return err
 }
 
 // WaitReady blocks until none of the checks fails.
 func (a *Aggregator) WaitReady(ctx context.Context) error {
 	for name, done := range a.hooks {
-		select {
-		case <-done:
-		case <-ctx.Done():
+		if !await(ctx, done) {
 			return fmt.Errorf("aggregator: %s: %w", name, context.Cause(ctx))
 		}
 	}
-	select {
-	case <-a.pending.none:
-		return nil
-	case <-ctx.Done():
+	if !await(ctx, a.pending.none) {
 		return errors.Join(fmt.Errorf("aggregator: %s: %w", completion, context.Cause(ctx)), a.pending.check())
+	}
+	return nil
+}
+
+// await blocks until done is closed; it returns false if ctx ends before.
+func await(ctx context.Context, done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+	}
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 

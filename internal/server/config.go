@@ -29,9 +29,8 @@ type Config struct {
 	DataDir string
 	// Scratch has the certificates, keys and kubeconfig made without a DataDir, too:
 	// in a temporary directory that goes when the Server ends, or, if it is killed, when
-	// the next one makes its own. Without either, only a
-	// serving certificate is made, in Serving.CertDir, and the rest must be named, as
-	// for kube-apiserver.
+	// the next one makes its own. Without either, only a serving certificate is made, in
+	// Serving.CertDir, and the rest must be named, as for kube-apiserver.
 	Scratch bool
 
 	Serving  Serving

@@ -250,8 +250,10 @@ func (s *Server) awaitReady(ctx context.Context) error {
 		}
 	}
 	p.admission.Open()
-	if err := p.extensions.WaitSynced(ctx); err != nil {
+	if err := p.extensions.WaitSynced(bounded); ctx.Err() != nil {
 		return fmt.Errorf("server: %w", err)
+	} else if err != nil {
+		s.progress.printf("late: not all custom resources are known yet")
 	}
 	select {
 	case <-p.auth.NodeSynced():
@@ -259,14 +261,15 @@ func (s *Server) awaitReady(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("server: %w", context.Cause(ctx))
 		}
-		s.progress.printf("late: the node authorizer has not seen all pods yet")
+		select {
+		case <-p.auth.NodeSynced(): // while something else was waited for
+		default:
+			s.progress.printf("late: the node authorizer has not seen all pods yet")
+		}
 	}
 	s.ready.synced.Store(true)
-	if err := p.bootstrap.WaitReady(ctx); err != nil {
-		return fmt.Errorf("server: %w", err)
-	}
-	if err := p.aggregator.WaitReady(ctx); err != nil {
-		return fmt.Errorf("server: %w", err)
+	if err := s.awaitHooks(ctx, bounded); err != nil {
+		return err
 	}
 	s.progress.printf("serving: %s, ready after %v", s.id.url, s.progress.elapsed())
 	if s.id.kubeconfig != "" {
@@ -278,9 +281,30 @@ func (s *Server) awaitReady(ctx context.Context) error {
 	return nil
 }
 
+// awaitHooks blocks until the parts of the start are done that have health checks of
+// their own. Where they wait for what cannot be read, that is while bounded lasts.
+func (s *Server) awaitHooks(ctx, bounded context.Context) error {
+	p := &s.parts
+	if err := p.bootstrap.WaitReady(bounded); err != nil {
+		for _, name := range p.bootstrap.Excuse() {
+			s.progress.printf("late: %s has not finished yet", name)
+		}
+		if err := p.bootstrap.WaitReady(ctx); err != nil {
+			return fmt.Errorf("server: %w", err)
+		}
+	}
+	if err := p.aggregator.WaitReady(bounded); ctx.Err() != nil {
+		return fmt.Errorf("server: %w", context.Cause(ctx))
+	} else if err != nil {
+		p.aggregator.Excuse()
+		s.progress.printf("late: %v", err)
+	}
+	return nil
+}
+
 // readyPatience is how long after the server began to serve /readyz is red because of
-// resources that cannot be loaded: as long as kube-apiserver waits for its storage
-// (apiserver pkg/server/storage_readiness_hook.go).
+// resources that cannot be loaded, or what rests on them: as long as kube-apiserver waits
+// for its storage (apiserver pkg/server/storage_readiness_hook.go).
 const readyPatience = time.Minute
 
 // awaitLoaded blocks until every cache mirrors the store, but for those that take too long.

@@ -1,11 +1,13 @@
 package bootstrap
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -89,30 +91,14 @@ func (c *Config) setDefaults() {
 		c.SystemNamespaces = []string{
 			metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease, metav1.NamespaceDefault}
 	}
-	if c.ServicePort == 0 {
-		c.ServicePort = 443
-	}
-	if c.EndpointTTL == 0 {
-		c.EndpointTTL = 15 * time.Second
-	}
-	if c.EndpointInterval == 0 {
-		c.EndpointInterval = 10 * time.Second
-	}
-	if c.EndpointReconciler == "" {
-		c.EndpointReconciler = reconcilers.LeaseEndpointReconcilerType
-	}
-	if c.Instances == 0 {
-		c.Instances = 1
-	}
-	if c.Grace == 0 {
-		c.Grace = 5 * time.Second
-	}
-	if c.RetryInterval == 0 {
-		c.RetryInterval = 10 * time.Second
-	}
-	if c.RepairInterval == 0 {
-		c.RepairInterval = 3 * time.Minute
-	}
+	c.ServicePort = cmp.Or(c.ServicePort, 443)
+	c.EndpointReconciler = cmp.Or(c.EndpointReconciler, reconcilers.LeaseEndpointReconcilerType)
+	c.EndpointTTL = cmp.Or(c.EndpointTTL, 15*time.Second)
+	c.EndpointInterval = cmp.Or(c.EndpointInterval, 10*time.Second)
+	c.Instances = cmp.Or(c.Instances, 1)
+	c.Grace = cmp.Or(c.Grace, 5*time.Second)
+	c.RetryInterval = cmp.Or(c.RetryInterval, 10*time.Second)
+	c.RepairInterval = cmp.Or(c.RepairInterval, 3*time.Minute)
 }
 
 // Bootstrap makes and keeps a cluster's first objects. Build one with [New].
@@ -127,21 +113,26 @@ type Hook struct {
 	// Name is the name of its health check, as in kube-apiserver.
 	Name string
 
-	run   func(ctx context.Context, ready func()) error
-	ready chan struct{}
+	run     func(ctx context.Context, ready func()) error
+	ready   chan struct{}
+	waits   bool        // for as long as it takes: it does not end the server instead
+	excused atomic.Bool // by Excuse
 }
 
 // Ready is closed once the hook's objects exist.
 func (h *Hook) Ready() <-chan struct{} { return h.ready }
 
-// Check returns an error until the hook's objects exist.
+// Check returns an error until the hook's objects exist, or it is excused.
 func (h *Hook) Check() error {
 	select {
 	case <-h.ready:
 		return nil
 	default:
-		return errNotFinished
 	}
+	if h.excused.Load() {
+		return nil
+	}
+	return errNotFinished
 }
 
 // errNotFinished has the text of kube-apiserver's health check.
@@ -162,7 +153,10 @@ func New(config Config) (*Bootstrap, error) {
 		return nil, fmt.Errorf("bootstrap: %w", err)
 	}
 	b.service = service
-	b.add("bootstrap-controller", service.run)
+	keep := b.add("bootstrap-controller", service.run)
+	for _, h := range []*Hook{namespaces, cidr, repair, keep} {
+		h.waits = true
+	}
 	b.add("start-cluster-authentication-info-controller", b.keepTrust(namespaces.ready))
 	b.add("start-legacy-token-tracking-controller", b.keepTokenTracking(namespaces.ready))
 	if config.RBAC {
@@ -217,9 +211,26 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// WaitReady blocks until every hook is ready.
+// Excuse has the server count as ready without hooks that are not ready yet, because what
+// they need cannot be read for example, and names them. They go on. Hooks that would
+// rather end the server are not excused: nobody could use it without roles.
+func (b *Bootstrap) Excuse() []string {
+	var excused []string
+	for _, h := range b.hooks {
+		if h.waits && h.Check() != nil {
+			h.excused.Store(true)
+			excused = append(excused, h.Name)
+		}
+	}
+	return excused
+}
+
+// WaitReady blocks until every hook is ready or was excused before.
 func (b *Bootstrap) WaitReady(ctx context.Context) error {
 	for _, h := range b.hooks {
+		if h.Check() == nil { // which counts even if ctx is over
+			continue
+		}
 		select {
 		case <-h.ready:
 		case <-ctx.Done():

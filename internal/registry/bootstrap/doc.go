@@ -18,7 +18,8 @@
 // this server are an exception: they are published when /readyz answers 200, and
 // withdrawn by [Bootstrap.Stop]; not at all while others have published another port.
 // A namespace or the kubernetes service that cannot be made is another: it is tried again
-// for as long as the server runs, which is ready after Config.Grace.
+// for as long as the server runs, which is ready after Config.Grace. What rests on objects
+// that cannot be read is waited for, until [Bootstrap.Excuse]; it is done once they can.
 //
 // # Goroutines
 //

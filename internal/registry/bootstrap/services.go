@@ -27,12 +27,12 @@ const (
 	portName    = "https"
 )
 
-// keepServiceCIDR makes the default ServiceCIDR and leaves it to upstream's
-// controller, whose goroutines end with ctx. The controller would make it too, but
-// not within 100 ms.
+// keepServiceCIDR makes the default ServiceCIDR, however long that takes, and leaves it to
+// upstream's controller, whose goroutines end with ctx. The controller would make it too,
+// but not within 100 ms.
 func (b *Bootstrap) keepServiceCIDR(ctx context.Context, ready func()) error {
-	if err := retry(ctx, patience, b.ensureServiceCIDR); err != nil {
-		return err
+	if !b.config.persevere(ctx, func() {}, "default ServiceCIDR", b.ensureServiceCIDR) {
+		return ctx.Err()
 	}
 	ready()
 	services := b.config.Registry.Services()

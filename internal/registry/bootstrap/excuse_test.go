@@ -1,0 +1,61 @@
+package bootstrap_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/registry/bootstrap"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+// TestExcuse: hooks that rest on a ServiceCIDR which cannot be read wait for it, the server
+// may be ready without them, and they end their work once it can be read.
+func TestExcuse(t *testing.T) {
+	store := kvtest.NewMemory()
+	const key = "/registry/servicecidrs/kubernetes"
+	store.PutAll(map[string][]byte{key: []byte("k8s:enc:kms:v2:gone:x")})
+	b, _ := start(t, registrytest.New(t, store), nil)
+	waiting := []string{"poststarthook/start-kubernetes-service-cidr-controller", "poststarthook/start-service-ip-repair-controllers", "poststarthook/bootstrap-controller"}
+	for _, h := range b.Hooks() {
+		if !slices.Contains(waiting, h.Name) {
+			awaitHook(t, h)
+		}
+	}
+	soon, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := b.WaitReady(soon); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), waiting[0]) {
+		t.Errorf("before they are excused: %v", err)
+	}
+	if got := b.Excuse(); !slices.Equal(got, waiting) {
+		t.Errorf("excused are %v", got)
+	}
+	for _, h := range b.Hooks() {
+		if err := h.Check(); err != nil {
+			t.Errorf("%s: %v", h.Name, err)
+		}
+	}
+	wait(t, b)
+	store.PutAll(map[string][]byte{key: nil})
+	for _, h := range b.Hooks() {
+		awaitHook(t, h)
+	}
+	if got := b.Excuse(); len(got) > 0 {
+		t.Errorf("excused are %v, which are ready", got)
+	}
+}
+
+// awaitHook waits until a hook has done its work, excused or not.
+func awaitHook(t *testing.T, h *bootstrap.Hook) {
+	t.Helper()
+	select {
+	case <-h.Ready():
+	case <-time.After(proctest.Patience):
+		t.Fatalf("%s has not done its work", h.Name)
+	}
+}
