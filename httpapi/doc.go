@@ -31,9 +31,9 @@
 //     and gives the rest of the request back.
 //  9. Everything else goes to a net/http handler, upstream's mostly, on a goroutine
 //     of its own, with copies of all that it may keep. Its URL is written anew from the
-//     Request: what the handler reads there is what was authorized. Its answer is held back until it
-//     is whole or too large; a handler that streams gets the connection.
-//  9. A body, bounded in size and time, is read when a handler first asks for it and not
+//     Request: what the handler reads there is what was authorized. Its answer is held
+//     back until it is whole or too large; a handler that streams gets the connection.
+//  10. A body, bounded in size and time, is read when a handler first asks for it and not
 //     before: who may not do what he asks uploads nothing. What nobody wanted of it is
 //     passed over before the answer if it is small; else the connection ends.
 //
@@ -56,8 +56,9 @@
 // no buffer. A handler may outlive its request's deadline, and
 // then keeps nothing but itself alive.
 //
-// By what right watches are open, one goroutine looks after, and up to eight that it
-// waits for while somebody is asked.
+// By what right watches are open, one goroutine looks after. It waits for no answer: what
+// it has to ask is asked on up to eight others, and on up to 64 where webhooks or providers
+// of tokens are asked. Rights that are decided here end at once, however slow those are.
 //
 // A watch has a goroutine while it sends its head and its initial objects. Then it is
 // parked: it has none until there is something to tell, and then a turn on one of the

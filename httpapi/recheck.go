@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -10,103 +11,75 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/klog/v2"
 
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// round is one look at all rights.
+// ruling is what comes of a question.
+type ruling uint8
+
+const (
+	rulingNone   ruling = iota // nobody could tell
+	rulingOthers               // those who were asked leave it to others
+	rulingYes
+	rulingNo
+)
+
+// round is one look at rights. What it asks nobody waits for.
 type round struct {
 	*rights
-	now                    time.Time
-	generation, all, nodes uint64
-	remote                 bool // the authorizer asks others
-	impersonation          func() http.Handler
-	silent                 atomic.Bool // somebody who is asked does not answer
+	mark
+	ctx        context.Context // of run
+	now        time.Time
+	here, away *judges
 }
 
-// look asks about what may have changed, and ends the watches whose right is lost.
+// judges are who is asked.
+type judges struct {
+	again         authenticator.Request
+	gate          authorizer.Authorizer // nil: everything is allowed
+	impersonation func() http.Handler   // which remembers decisions, so it is made for each round
+}
+
+func newJudges(again authenticator.Request, gate authorizer.Authorizer) *judges {
+	return &judges{again, gate, sync.OnceValue(func() http.Handler { return newImpersonation(doubting{gate}) })}
+}
+
+// look asks about what may have changed, and ends the watches whose right is lost. It
+// waits for no answer.
 func (r *rights) look(ctx context.Context, now time.Time) {
-	// Counters are read before anybody is asked: what changes meanwhile is seen the next time.
-	turn := &round{rights: r, now: now, generation: r.config.Generation(), remote: r.config.Remote()}
-	turn.all, turn.nodes = r.config.Authority()
-	turn.impersonation = sync.OnceValue(func() http.Handler { return newImpersonation(doubting{r.s.config.Authorizer}) })
-	group := new(errgroup.Group)
-	group.SetLimit(recheckCrowd)
-	for c, held := range turn.due() {
-		group.Go(func() error { turn.check(ctx, c, held); return nil })
+	r.told.settle()
+	turn := &round{rights: r, ctx: ctx, now: now, mark: r.marks()}
+	due := turn.due()
+	if len(due) > 0 {
+		turn.away = newJudges(r.config.Again, r.s.config.Authorizer)
+		turn.here = turn.away
+		if r.config.Near != nil {
+			turn.here = newJudges(r.config.Near, cmp.Or(r.config.Gate, r.s.config.Authorizer))
+		}
 	}
-	_ = group.Wait() // nobody fails
+	for c, all := range due {
+		c.busy = true
+		r.near.add(ctx, func(ctx context.Context) func() bool {
+			turn.check(ctx, c, all)
+			return func() bool {
+				c.busy = false
+				r.lookAgain(c)
+				return true
+			}
+		})
+	}
 	r.part(now)
 }
 
-// due returns the credentials that are to be asked about, and the rights of each.
-func (t *round) due() map[*credential][]*right {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	var due map[*credential][]*right
-	for _, c := range t.known {
-		ask := t.dueCredential(c)
-		for _, held := range c.rights {
-			ask = ask || t.dueRight(held)
-		}
-		if !ask {
-			continue
-		}
-		all := make([]*right, 0, len(c.rights))
-		for _, held := range c.rights {
-			all = append(all, held)
-		}
-		if due == nil {
-			due = make(map[*credential][]*right)
-		}
-		due[c] = all
-	}
-	return due
-}
-
-// dueCredential reports whether to ask who c is.
-func (t *round) dueCredential(c *credential) bool {
-	if !c.asked || c.generation != t.generation {
-		return true
-	}
-	if !c.ties.Expires.IsZero() && !t.now.Before(c.ties.Expires) || c.ties.Remote && !t.now.Before(c.next) {
-		return true
-	}
-	for i, name := range c.ties.Objects {
-		if revision, known := t.revision(name); known && revision != c.revisions[i] {
-			return true
-		}
-	}
-	return false
-}
-
-// revision is that of an object, 0 if there is none; known says that it can be told now.
-func (r *rights) revision(name auth.ObjectName) (revision int64, known bool) {
-	of := r.caches[name.Resource]
-	if of == nil || !of.Ready() {
-		return 0, false
-	}
-	key := name.Name
-	if name.Namespace != "" {
-		key = name.Namespace + "/" + name.Name
-	}
-	if o := of.Snapshot().Get(key); o != nil {
-		return o.Revision(), true
-	}
-	return 0, true
-}
-
-// dueRight reports whether to ask what held's owner may do.
-func (t *round) dueRight(held *right) bool {
-	return !held.asked || held.all != t.all || held.single && held.nodes != t.nodes ||
-		t.remote && !t.now.Before(held.next)
-}
-
-// check asks who c is and what he may do, where that may have changed.
+// check asks who c is and what he may do, where that may have changed, without asking
+// others. What is left to others is put to them. c is busy meanwhile.
 func (t *round) check(ctx context.Context, c *credential, all []*right) {
 	if t.dueCredential(c) && !t.identify(ctx, c, all) {
 		return
@@ -118,71 +91,109 @@ func (t *round) check(ctx context.Context, c *credential, all []*right) {
 		if !t.dueRight(held) {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(ctx, recheckTimeout)
-		allowed, known := t.may(ctx, held)
-		cancel()
-		switch {
-		case known && !allowed:
-			t.lose(held, lossPermission)
-		case known:
-			held.asked, held.all, held.nodes, held.next = true, t.all, t.nodes, t.now.Add(remoteInterval)
+		about := held.question()
+		switch v := t.here.may(ctx, about, t.now); v {
+		case rulingOthers:
+			held.asking = true
+			t.permissions.add(t.ctx, func(ctx context.Context) func() bool {
+				v := t.away.may(ctx, about, t.now)
+				return func() bool { return t.decided(about, v) }
+			})
+		default:
+			t.decide(held, v)
 		}
 	}
 }
 
-// identify authenticates c once more, and reports whether that is who it was.
+// decided takes over what others say, unless c is busy. It belongs to the goroutine that
+// calls run.
+func (t *round) decided(about *question, v ruling) bool {
+	held, c := about.held, about.held.of
+	if c.busy {
+		return false
+	}
+	held.asking = false
+	if about.who == c.who { // else it was about somebody else
+		t.decide(held, v)
+	}
+	t.lookAgain(c)
+	return true
+}
+
+// decide takes over whether held's owner may watch still.
+func (t *round) decide(held *right, v ruling) {
+	switch v {
+	case rulingNo:
+		t.lose(held, lossPermission)
+	case rulingYes:
+		held.asked, held.all, held.nodes, held.next = true, t.authority.all, t.authority.nodes, t.now.Add(remoteInterval)
+	default:
+		held.retry = t.now.Add(retryInterval)
+	}
+}
+
+// identify authenticates c once more, and reports whether it may go on with who it was.
 func (t *round) identify(ctx context.Context, c *credential, all []*right) bool {
-	if c.ties.Remote && t.silent.Load() {
-		return true // others wait for the same who does not answer
+	if c.ties.Ends && t.expired(c) {
+		return t.learn(c, all, nil, nil, rulingNo)
 	}
 	revisions := make([]int64, len(c.ties.Objects))
 	for i, name := range c.ties.Objects {
 		revisions[i], _ = t.revision(name)
 	}
-	resp, ok, err := t.authenticate(ctx, c)
+	who, v := t.here.identify(ctx, c, t.s.config.Audiences)
 	switch {
-	case c.ties.Ends && !t.now.Before(c.ties.Expires), err == nil && !ok:
+	case v == rulingYes:
+		c.near = true
+	case v == rulingOthers && c.near: // what was known here is not known any more
+		v = rulingNo
+	case v == rulingOthers:
+		c.asking = true
+		t.identities.add(t.ctx, func(ctx context.Context) func() bool {
+			who, v := t.away.identify(ctx, c, t.s.config.Audiences)
+			return func() bool { return t.identified(c, who, revisions, v) }
+		})
+		return true
+	}
+	return t.learn(c, all, who, revisions, v)
+}
+
+// identified takes over what others say of who c is, unless c is busy. It belongs to the
+// goroutine that calls run.
+func (t *round) identified(c *credential, who user.Info, revisions []int64, v ruling) bool {
+	if c.busy {
+		return false
+	}
+	c.asking = false
+	t.learn(c, t.rightsOf(c), who, revisions, v)
+	t.lookAgain(c)
+	return true
+}
+
+// learn takes over who c is, and reports whether it has rights still.
+func (t *round) learn(c *credential, all []*right, who user.Info, revisions []int64, v ruling) bool {
+	switch v {
+	case rulingNo:
 		for _, held := range all {
 			t.lose(held, lossCredential)
 		}
 		return false
-	case err != nil: // it cannot be told now
-		if c.ties.Remote && errors.Is(err, context.DeadlineExceeded) {
-			t.silent.Store(true)
-		}
+	case rulingYes:
+	default:
+		c.retry = t.now.Add(retryInterval)
 		return true
 	}
 	c.asked, c.generation, c.revisions, c.next = true, t.generation, revisions, t.now.Add(remoteInterval)
-	if !sameUser(c.who, resp.User) {
-		c.who = resp.User
+	if !sameUser(c.who, who) {
+		c.who = who
 		for _, held := range all {
 			held.asked = false
 			if !c.impersonates {
-				held.attributes.User = resp.User
+				held.attributes.User = who
 			}
 		}
 	}
 	return true
-}
-
-// authenticate asks who c is.
-func (t *round) authenticate(ctx context.Context, c *credential) (*authenticator.Response, bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, recheckTimeout)
-	defer cancel()
-	audiences := t.s.config.Audiences
-	if len(audiences) > 0 {
-		ctx = authenticator.WithAudiences(ctx, audiences)
-	}
-	req := c.request.WithContext(ctx)
-	req.Header = c.request.Header.Clone() // which loses what authenticators have accepted
-	resp, ok, err := t.config.Again.AuthenticateRequest(req)
-	if err != nil && ctx.Err() != nil {
-		err = errors.Join(err, ctx.Err()) // however it is told
-	}
-	if err == nil && ok && !acceptable(audiences, resp.Audiences) {
-		return nil, false, nil
-	}
-	return resp, ok, err
 }
 
 func sameUser(a, b user.Info) bool {
@@ -190,36 +201,82 @@ func sameUser(a, b user.Info) bool {
 		reflect.DeepEqual(a.GetExtra(), b.GetExtra())
 }
 
-// may asks whether held's owner may watch still. known says that there was an answer.
-func (t *round) may(ctx context.Context, held *right) (allowed, known bool) {
-	if t.s.config.Authorizer == nil {
-		return true, true
+// identify asks who c is.
+func (j *judges) identify(ctx context.Context, c *credential, audiences authenticator.Audiences) (_ user.Info, v ruling) {
+	defer fenceQuestion(&v)
+	if len(audiences) > 0 {
+		ctx = authenticator.WithAudiences(ctx, audiences)
 	}
-	if held.of.impersonates {
-		if allowed, known := t.mayImpersonate(ctx, held); !allowed {
-			return false, known
+	req := c.request.WithContext(ctx)
+	req.Header = c.request.Header.Clone() // which loses what authenticators have accepted
+	resp, ok, err := j.again.AuthenticateRequest(req)
+	switch {
+	case errors.Is(err, auth.ErrOthers):
+		return nil, rulingOthers
+	case err != nil:
+		return nil, rulingNone
+	case !ok || !acceptable(audiences, resp.Audiences):
+		return nil, rulingNo
+	}
+	return resp.User, rulingYes
+}
+
+// question is whether somebody may watch still. It is immutable.
+type question struct {
+	held       *right
+	who        user.Info // held's owner, who may act as another
+	attributes request.Attributes
+}
+
+func (held *right) question() *question { return &question{held, held.of.who, held.attributes} }
+
+// may asks a question.
+func (j *judges) may(ctx context.Context, about *question, now time.Time) (v ruling) {
+	defer fenceQuestion(&v)
+	if j.gate == nil {
+		return rulingYes
+	}
+	if about.held.of.impersonates {
+		if v := j.mayImpersonate(ctx, about, now); v != rulingYes {
+			return v
 		}
 	}
-	decision, _, err := t.s.config.Authorizer.Authorize(ctx, &held.attributes)
-	if decision == authorizer.DecisionAllow {
-		return true, true
+	decision, _, err := j.gate.Authorize(ctx, &about.attributes)
+	switch {
+	case decision == authorizer.DecisionAllow:
+		return rulingYes
+	case errors.Is(err, auth.ErrOthers):
+		return rulingOthers
+	case err != nil:
+		return rulingNone
 	}
-	return false, err == nil
+	return rulingNo
 }
 
-// mayImpersonate asks, by upstream's filter, whether held's owner may act as whom he does.
-// known says that there was an answer.
-func (t *round) mayImpersonate(ctx context.Context, held *right) (allowed, known bool) {
-	var doubt atomic.Bool
-	ctx = context.WithValue(ctx, doubtKey{}, &doubt)
-	ctx = context.WithValue(handlerContext(ctx, held.info, held.of.who, t.now), impersonatedKey{}, func(*http.Request) { allowed = true })
-	req := held.of.request.WithContext(ctx)
-	req.Header = held.of.request.Header.Clone()
-	t.impersonation().ServeHTTP(newRecorder(), req)
-	return allowed, !doubt.Load() && ctx.Err() == nil
+// mayImpersonate asks, by upstream's filter, whether who asks may act as whom he does.
+func (j *judges) mayImpersonate(ctx context.Context, about *question, now time.Time) ruling {
+	doubt, allowed := new(doubt), false
+	ctx = context.WithValue(ctx, doubtKey{}, doubt)
+	ctx = context.WithValue(handlerContext(ctx, about.held.info, about.who, now), impersonatedKey{}, func(*http.Request) { allowed = true })
+	sent := about.held.of.request
+	req := sent.WithContext(ctx)
+	req.Header = sent.Header.Clone()
+	j.impersonation().ServeHTTP(newRecorder(), req)
+	switch {
+	case allowed:
+		return rulingYes
+	case doubt.others.Load():
+		return rulingOthers
+	case doubt.any.Load() || ctx.Err() != nil:
+		return rulingNone
+	}
+	return rulingNo
 }
 
-// doubtKey is where a context has the *atomic.Bool that doubting sets.
+// doubt takes note of questions that were not answered.
+type doubt struct{ any, others atomic.Bool }
+
+// doubtKey is where a context has its *doubt.
 type doubtKey struct{}
 
 // doubting takes note of questions that were not answered: the filter of impersonation
@@ -229,8 +286,19 @@ type doubting struct{ authorizer.Authorizer }
 // Authorize implements authorizer.Authorizer.
 func (d doubting) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	decision, reason, err := d.Authorizer.Authorize(ctx, a)
-	if doubt, ok := ctx.Value(doubtKey{}).(*atomic.Bool); ok && err != nil && decision != authorizer.DecisionAllow {
-		doubt.Store(true)
+	if doubt, ok := ctx.Value(doubtKey{}).(*doubt); ok && err != nil && decision != authorizer.DecisionAllow {
+		doubt.any.Store(true)
+		if errors.Is(err, auth.ErrOthers) {
+			doubt.others.Store(true)
+		}
 	}
 	return decision, reason, err
+}
+
+// fenceQuestion keeps a panic to the question, which nobody has answered then.
+func fenceQuestion(v *ruling) {
+	if p := recover(); p != nil {
+		*v = rulingNone
+		klog.ErrorS(nil, "A question about a watch's right panicked", "panic", p, "stack", exchange.Stack())
+	}
 }

@@ -24,23 +24,33 @@ import (
 )
 
 // A watch was authenticated and authorized when it began, and may last for an hour. What
-// that rests on is looked at every revokeInterval, and what it rests on that nobody tells
-// of is asked about every remoteInterval; so a watch ends within five seconds of losing
-// its right. Who does not take the end of his stream in is cut off after revokePatience.
+// that rests on is looked at every revokeInterval. What it rests on that nobody tells of is
+// asked about remoteInterval after the last time, as soon as there is a look: that is every
+// three seconds, and who is asked has recheckTimeout for his answer. So a watch ends within
+// five seconds of losing its right. Nobody who could not be asked ends one: he is asked
+// again after retryInterval. Who does not take the end of his stream in is cut off after
+// revokePatience.
 const (
 	revokeInterval = time.Second
-	remoteInterval = 3 * time.Second
+	remoteInterval = 3*time.Second - revokeInterval/2
+	retryInterval  = revokeInterval / 2
 	revokePatience = 2 * time.Second
-	// recheckTimeout bounds one question, recheckCrowd how many are asked at once.
+	// recheckTimeout bounds one question to others, or all about one credential that are
+	// decided here.
 	recheckTimeout = 2 * time.Second
-	recheckCrowd   = 8
+	// nearCrowd is how many credentials are looked at here at once, remoteCrowd how many
+	// questions of a kind others are asked at once.
+	nearCrowd   = 8
+	remoteCrowd = 32
 )
 
 // rights knows by what right watches are open. Watches of the same sender for the same
 // share one, so that a thousand of them cost one question.
 //
-// While there is nothing to tell, a right costs a comparison of counters every second.
-// Nothing is asked but by the goroutine that calls run, and those that it waits for.
+// While nothing changes that rights rest on, they cost nothing. Nothing is asked but in
+// three lanes, so that no answer keeps another waiting that does not come from the same:
+// what is decided here, who others say a credential belongs to, and what they say he may
+// do. Run waits for whoever asks.
 type rights struct {
 	s      *Server
 	config *auth.Revocation // nil: rights are not looked after
@@ -49,8 +59,12 @@ type rights struct {
 	ended  [lastLoss]atomic.Int64 // watches
 	losing atomic.Bool            // a right was lost since part looked
 
-	mu    sync.Mutex
-	known map[[sha256.Size]byte]*credential // guarded by mu
+	near, identities, permissions lane
+	told                          answers // by the lanes
+
+	mu     sync.Mutex
+	known  map[[sha256.Size]byte]*credential // guarded by mu
+	agenda agenda                            // guarded by mu
 
 	// The rest belongs to the goroutine that calls run.
 	parting map[*stream]time.Time // watches that were told to end, and when
@@ -72,9 +86,15 @@ type credential struct {
 	impersonates bool
 	rights       map[string]*right // guarded by rights.mu
 
-	// The rest belongs to the goroutine that calls run, or to one that it waits for.
+	// The rest belongs to the goroutine that calls run and, while busy, to the one that
+	// looks at it.
+	busy       bool
 	ties       auth.Ties
+	near       bool // it is known here who this is
+	asking     bool // others are asked
 	asked      bool
+	retry      time.Time // not to be asked about before
+	alarm      int64     // of agenda, 0 if there is none
 	generation uint64
 	revisions  []int64 // of ties.Objects, as they were when it was asked
 	next       time.Time
@@ -91,7 +111,9 @@ type right struct {
 	// The rest belongs to who credential's belongs to.
 	attributes request.Attributes
 	info       *apirequest.RequestInfo
+	asking     bool // others are asked
 	asked      bool
+	retry      time.Time // not to be asked about before
 	next       time.Time // to ask others
 	all, nodes uint64    // of the authorizer, when it was asked
 	single     bool      // it may hang on what a node needs
@@ -101,7 +123,10 @@ func newRights(s *Server) *rights {
 	r := &rights{
 		s: s, config: s.config.Revocation, caches: make(map[string]*cache.Cache),
 		known: make(map[[sha256.Size]byte]*credential), parting: make(map[*stream]time.Time),
+		agenda: newAgenda(), told: answers{come: make(chan struct{}, 1)},
 	}
+	r.near = lane{wide: nearCrowd, told: &r.told}
+	r.identities, r.permissions = lane{wide: remoteCrowd, told: &r.told}, lane{wide: remoteCrowd, told: &r.told}
 	if r.config == nil || s.config.Registry == nil {
 		return r
 	}
@@ -135,6 +160,7 @@ func (r *rights) join(x *chain) *right {
 			c.ties.Ends, c.ties.Expires = false, time.Time{}
 		}
 		r.known[key] = c
+		r.agenda.enter(c)
 	}
 	held := c.rights[what]
 	if held == nil {
@@ -142,6 +168,10 @@ func (r *rights) join(x *chain) *right {
 		held.attributes.Request = &request.Request{FieldSelector: x.FieldSelector, LabelSelector: x.LabelSelector}
 		held.single = x.Name != "" && slices.Contains(x.User.GetGroups(), user.NodesGroup)
 		c.rights[what] = held
+		r.agenda.next[c] = struct{}{}
+		if held.single {
+			r.agenda.tie(c, onNodes)
+		}
 	}
 	held.holders++
 	return held
@@ -167,6 +197,7 @@ func (r *rights) dropLocked(held *right) {
 	}
 	if len(c.rights) == 0 && r.known[c.key] == c {
 		delete(r.known, c.key)
+		r.agenda.leave(c)
 	}
 }
 
@@ -223,6 +254,9 @@ func (r *rights) run(ctx context.Context) {
 	if r.config == nil {
 		return
 	}
+	for _, asked := range []*lane{&r.near, &r.identities, &r.permissions} {
+		defer asked.asking.Wait()
+	}
 	ticker := time.NewTicker(revokeInterval)
 	defer ticker.Stop()
 	for {
@@ -230,8 +264,9 @@ func (r *rights) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			r.look(ctx, time.Now())
+		case <-r.told.come:
 		}
+		r.look(ctx, time.Now())
 	}
 }
 
@@ -244,15 +279,6 @@ func (r *rights) lose(held *right, loss uint32) {
 	r.losing.Store(true)
 	klog.V(2).InfoS("Watches end: their right is lost", "user", held.of.who.GetName(), "credentialLost", loss == lossCredential,
 		"group", held.info.APIGroup, "resource", held.info.Resource, "namespace", held.info.Namespace)
-}
-
-// revoke ends st as a stream ends that is complete.
-func (st *stream) revoke() {
-	if st.watch != nil {
-		st.watch.wake() // it sees that its right is lost
-	} else {
-		st.cancel()
-	}
 }
 
 // revoked reports whether the right that st rests on is lost.
@@ -274,7 +300,7 @@ func (r *rights) part(now time.Time) {
 		case !known:
 			r.parting[st] = now
 			r.ended[st.right.lost.Load()].Add(1)
-			st.revoke()
+			st.end()
 		case now.Sub(since) >= revokePatience:
 			socket.CutOff(st.Conn)
 		}

@@ -7,15 +7,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry/registrytest"
@@ -26,16 +32,25 @@ import (
 type power struct {
 	generation, changes atomic.Uint64
 	asked               atomic.Int64 // about permissions
+	known               atomic.Int64 // how often it was asked once more who somebody is
+	remote              atomic.Bool
 
 	mu      sync.Mutex
-	unknown map[string]bool // guarded by mu
-	denied  map[string]bool // guarded by mu
-	mute    bool            // guarded by mu: neither can be told
-	ties    auth.Ties       // guarded by mu
+	unknown map[string]bool  // guarded by mu
+	denied  map[string]bool  // guarded by mu
+	mute    bool             // guarded by mu: neither can be told
+	silent  map[string]bool  // guarded by mu: it cannot be told once more who they are
+	subject map[string]bool  // guarded by mu: they may not act as others
+	stuck   chan struct{}    // guarded by mu: nothing comes from elsewhere until it is closed; may be nil
+	ties    auth.Ties        // guarded by mu
+	about   map[string]int64 // guarded by mu: as asked, by name
 }
 
 func newPower() *power {
-	return &power{unknown: make(map[string]bool), denied: make(map[string]bool)}
+	return &power{
+		unknown: make(map[string]bool), denied: make(map[string]bool), silent: make(map[string]bool),
+		subject: make(map[string]bool), about: make(map[string]int64),
+	}
 }
 
 func (p *power) change(counter *atomic.Uint64, change func()) {
@@ -63,7 +78,10 @@ func (p *power) Authorize(_ context.Context, a authorizer.Attributes) (authorize
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked.Add(1)
+	p.about[a.GetUser().GetName()]++
 	switch {
+	case p.subject[a.GetUser().GetName()] && strings.HasPrefix(a.GetVerb(), "impersonate"):
+		return authorizer.DecisionNoOpinion, "", nil
 	case p.mute:
 		return authorizer.DecisionNoOpinion, "", errMute
 	case p.denied[a.GetUser().GetName()]:
@@ -72,9 +90,72 @@ func (p *power) Authorize(_ context.Context, a authorizer.Attributes) (authorize
 	return authorizer.DecisionAllow, "", nil
 }
 
+// again authenticates once more.
+func (p *power) again(req *http.Request) (*authenticator.Response, bool, error) {
+	p.known.Add(1)
+	p.mu.Lock()
+	silent := p.silent[req.Header.Get("Authorization")]
+	p.mu.Unlock()
+	if silent {
+		return nil, false, errMute
+	}
+	return p.AuthenticateRequest(req)
+}
+
+// elsewhere reports whether others are to be asked about somebody.
+func elsewhere(who string) bool { return strings.HasPrefix(who, "far") }
+
+// wait waits while those who are asked about somebody are stuck, however long they may be.
+func (p *power) wait(who string) {
+	p.mu.Lock()
+	stuck := p.stuck
+	p.mu.Unlock()
+	if stuck != nil && elsewhere(who) {
+		<-stuck
+	}
+}
+
+// stick makes others stuck. It must be called with mu held.
+func (p *power) stick() { p.stuck = make(chan struct{}) }
+
+// loosen undoes that.
+func (p *power) loosen() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stuck != nil {
+		close(p.stuck)
+		p.stuck = nil
+	}
+}
+
+// farther has others asked about some.
+func (p *power) farther(r *auth.Revocation) (*auth.Revocation, authorizer.Authorizer) {
+	gate := authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		p.wait(a.GetUser().GetName())
+		return p.Authorize(ctx, a)
+	})
+	r.Again = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+		p.wait(req.Header.Get("Authorization"))
+		return p.again(req)
+	})
+	r.Near = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
+		if elsewhere(req.Header.Get("Authorization")) {
+			return nil, false, auth.ErrOthers
+		}
+		return p.again(req)
+	})
+	r.Gate = authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if elsewhere(a.GetUser().GetName()) {
+			return authorizer.DecisionNoOpinion, "", auth.ErrOthers
+		}
+		return p.Authorize(ctx, a)
+	})
+	return r, gate
+}
+
 func (p *power) revocation() *auth.Revocation {
 	return &auth.Revocation{
-		Again: p, Generation: p.generation.Load, Remote: func() bool { return false },
+		Again: authenticator.RequestFunc(p.again), Generation: p.generation.Load, Remote: p.remote.Load,
 		Authority: func() (uint64, uint64) { return p.changes.Load(), 0 },
 		Ties: func(*http.Request) auth.Ties {
 			p.mu.Lock()
@@ -93,11 +174,17 @@ type revoked struct {
 
 func newRevoked(t *testing.T) *revoked {
 	t.Helper()
+	return newRevokedWith(t, func(*power, *Config) {})
+}
+
+func newRevokedWith(t *testing.T, adapt func(*power, *Config)) *revoked {
+	t.Helper()
 	r := &revoked{power: newPower()}
 	back := registrytest.New(t, nil)
 	r.running = serveBackWith(t, back, func(c *Config) {
 		c.Authenticator = authenticator.RequestFunc(r.power.AuthenticateRequest)
 		c.Authorizer, c.Revocation = r.power, r.power.revocation()
+		adapt(r.power, c)
 	})
 	r.side = r.running.side(t, back, r.client(t).Transport)
 	r.must(t, r.as("root", post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`)))
@@ -131,7 +218,11 @@ func (r *revoked) open(t *testing.T, who string, header http.Header) *bufio.Read
 	return in
 }
 
-// awaitEnd waits for the clean end of a watch.
+// revocation bounds how long a watch may go on whose right is lost: what the server
+// promises, with as much again and more for a machine that has other work.
+const revocation = 4 * 5 * time.Second
+
+// awaitEnd waits for the clean end of a watch whose right is lost.
 func awaitEnd(t *testing.T, in io.Reader) {
 	t.Helper()
 	rest := make(chan error, 1)
@@ -147,7 +238,7 @@ func awaitEnd(t *testing.T, in io.Reader) {
 		if err != nil {
 			t.Errorf("the watch did not end well: %v", err)
 		}
-	case <-time.After(proctest.Patience):
+	case <-time.After(revocation):
 		t.Fatal("the watch goes on")
 	}
 }
@@ -160,6 +251,31 @@ func (r *revoked) round(t *testing.T) {
 	r.power.change(&r.power.changes, func() { r.power.denied["canary"] = true })
 	awaitEnd(t, in)
 	r.power.change(&r.power.changes, func() { delete(r.power.denied, "canary") })
+	proctest.Eventually(t, "everything was looked at", r.rights.idle)
+}
+
+// idle fails while there is anything to look at or to ask.
+func (r *rights) idle() error {
+	now := r.marks()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.agenda.seen != now || len(r.agenda.next) > 0 {
+		return errors.New("there is something to look at")
+	}
+	for _, l := range []*lane{&r.near, &r.identities, &r.permissions} {
+		l.mu.Lock()
+		running := l.running
+		l.mu.Unlock()
+		if running > 0 {
+			return errors.New("somebody is asked")
+		}
+	}
+	r.told.mu.Lock()
+	defer r.told.mu.Unlock()
+	if len(r.told.list) > 0 {
+		return errors.New("there is an answer")
+	}
+	return nil
 }
 
 // TestRevokedWatches: a watch ends, as one ends that is complete, when its sender is not
@@ -241,11 +357,19 @@ func TestRevocationIsShared(t *testing.T) {
 func TestRevocationOutlivesOutages(t *testing.T) {
 	r := newRevoked(t)
 	jane, acting := r.open(t, "jane", nil), r.open(t, "boss", http.Header{"Impersonate-User": {"jim"}})
-	before := r.power.asked.Load()
-	r.power.change(&r.power.changes, func() { r.power.mute = true })
+	r.round(t) // else the boss might not be asked about, of whom nobody could say who he is
+	before := make(map[string]int64)
+	r.power.change(&r.power.changes, func() {
+		r.power.mute = true
+		maps.Copy(before, r.power.about)
+	})
 	proctest.Eventually(t, "they are asked about, again and again", func() error {
-		if r.power.asked.Load() < before+6 {
-			return errors.New("not yet")
+		r.power.mu.Lock()
+		defer r.power.mu.Unlock()
+		for _, who := range []string{"jane", "boss"} {
+			if n := r.power.about[who] - before[who]; n < 3 {
+				return fmt.Errorf("%s: %d times", who, n)
+			}
 		}
 		return nil
 	})
@@ -254,6 +378,125 @@ func TestRevocationOutlivesOutages(t *testing.T) {
 	r.must(t, r.as("root", post(configmaps, configmap("two", "", ""))))
 	expect(t, jane, "ADDED two")
 	expect(t, acting, "ADDED two")
+}
+
+// TestWhoActsAsAnotherIsKnownFirst: what somebody may do who acts as another is not asked
+// before it is known who he is: the other need not have the right to act as himself.
+func TestWhoActsAsAnotherIsKnownFirst(t *testing.T) {
+	r := newRevoked(t)
+	r.power.change(new(atomic.Uint64), func() { r.power.silent["boss"], r.power.subject["jim"] = true, true })
+	acting := r.open(t, "boss", http.Header{"Impersonate-User": {"jim"}})
+	before := r.power.known.Load()
+	proctest.Eventually(t, "it is asked who he is, again and again", func() error {
+		if r.power.known.Load() < before+3 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	r.must(t, r.as("root", post(configmaps, configmap("two", "", ""))))
+	expect(t, acting, "ADDED two")
+	r.power.change(&r.power.changes, func() {
+		delete(r.power.silent, "boss")
+		r.power.subject["boss"] = true
+	})
+	awaitEnd(t, acting)
+}
+
+// TestSlowJudgesKeepNobodyWaiting: rights that are decided here end at once, however many
+// questions others leave unanswered; and who hangs on those goes on.
+func TestSlowJudgesKeepNobodyWaiting(t *testing.T) {
+	r := newRevokedWith(t, func(p *power, c *Config) { c.Revocation, c.Authorizer = p.farther(c.Revocation) })
+	const crowd = 2 * remoteCrowd
+	var far []*bufio.Reader
+	for i := range crowd {
+		far = append(far, r.open(t, fmt.Sprint("far", i), nil))
+	}
+	jane, joe := r.open(t, "jane", nil), r.open(t, "joe", nil)
+	r.round(t)
+	defer r.power.loosen()
+	for who, lost := range map[string]struct {
+		counter *atomic.Uint64
+		of      map[string]bool
+		watch   *bufio.Reader
+	}{
+		"jane": {&r.power.changes, r.power.denied, jane},
+		"joe":  {&r.power.generation, r.power.unknown, joe},
+	} {
+		r.power.change(lost.counter, func() {
+			r.power.stick()
+			lost.of[who] = true
+		})
+		awaitEnd(t, lost.watch)
+		r.power.loosen()
+		r.round(t)
+	}
+	r.must(t, r.as("root", post(configmaps, configmap("two", "", ""))))
+	for _, in := range far {
+		expect(t, in, "ADDED two")
+	}
+}
+
+// TestOthersEndWatches: who is refused by others, of whose changes nobody tells, loses his
+// watch.
+func TestOthersEndWatches(t *testing.T) {
+	r := newRevokedWith(t, func(p *power, c *Config) { c.Revocation, c.Authorizer = p.farther(c.Revocation) })
+	r.power.remote.Store(true)
+	r.power.change(new(atomic.Uint64), func() { r.power.ties = auth.Ties{Remote: true} })
+	jane, one, two := r.open(t, "jane", nil), r.open(t, "far1", nil), r.open(t, "far2", nil)
+	acting := r.open(t, "far3", http.Header{"Impersonate-User": {"jim"}})
+	r.round(t)
+	for who, c := range map[string]struct {
+		of    map[string]bool
+		watch *bufio.Reader
+	}{"far1": {r.power.denied, one}, "far2": {r.power.unknown, two}, "far3": {r.power.subject, acting}} {
+		r.power.change(new(atomic.Uint64), func() { c.of[who] = true }) // nobody tells
+		awaitEnd(t, c.watch)
+	}
+	r.must(t, r.as("root", post(configmaps, configmap("two", "", ""))))
+	expect(t, jane, "ADDED two")
+}
+
+// TestLooksComeToRest: what nobody could tell, or what is near its end, is not asked again
+// and again without a pause.
+func TestLooksComeToRest(t *testing.T) {
+	now := time.Now()
+	for name, prepare := range map[string]func(*power, *credential){
+		"all is well":                func(*power, *credential) {},
+		"nobody answers":             func(p *power, _ *credential) { p.mute = true },
+		"who acts as another":        func(_ *power, c *credential) { c.impersonates = true },
+		"who that is nobody says":    func(p *power, c *credential) { p.silent["jane"], c.impersonates = true, true },
+		"expired, and good still":    func(_ *power, c *credential) { c.ties.Expires = now.Add(-time.Second) },
+		"others are asked":           func(p *power, c *credential) { p.remote.Store(true); c.ties.Remote = true },
+		"others do not answer":       func(p *power, c *credential) { p.remote.Store(true); c.ties.Remote, p.mute = true, true },
+		"somebody else since":        func(_ *power, c *credential) { c.who = &user.DefaultInfo{Name: "joe"} },
+		"he hangs on what is unread": func(_ *power, c *credential) { c.ties.Objects = []auth.ObjectName{{Resource: "pods", Name: "x"}} },
+	} {
+		p := newPower()
+		s := newServer(Config{Authenticator: p, Authorizer: p, Revocation: p.revocation()})
+		defer s.cancel()
+		jane := &user.DefaultInfo{Name: "jane"}
+		header := http.Header{"Authorization": {"jane"}, "Impersonate-User": {"jim"}}
+		c := &credential{request: httptest.NewRequest("GET", "/", nil), rights: make(map[string]*right), who: jane}
+		c.request.Header = header
+		held := &right{of: c, holders: 1, info: &apirequest.RequestInfo{Verb: "watch"}}
+		held.attributes.Request, held.attributes.User = &request.Request{Verb: "watch"}, jane
+		prepare(p, c)
+		r := s.rights
+		c.rights[""], r.known[c.key] = held, c
+		r.agenda.enter(c)
+		for range 4 {
+			r.look(t.Context(), now)
+			for _, l := range []*lane{&r.near, &r.identities, &r.permissions} {
+				l.asking.Wait()
+			}
+		}
+		if err := r.idle(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if len(r.known) == 0 {
+			t.Errorf("%s: he lost his rights", name)
+		}
+	}
 }
 
 // TestRevocationByTies: who hangs on an object is asked about when it changes, who expires
@@ -306,6 +549,7 @@ func BenchmarkQuietRound(b *testing.B) {
 		}
 	}
 	now := time.Now()
+	s.rights.look(b.Context(), now) // at all
 	b.ReportAllocs()
 	for b.Loop() {
 		s.rights.look(b.Context(), now)

@@ -147,11 +147,16 @@ func (ss *streams) end() {
 		return
 	}
 	for _, st := range ss.list() {
-		if st.watch != nil {
-			st.watch.wake() // it sees that all are ending
-		} else {
-			st.cancel()
-		}
+		st.end()
+	}
+}
+
+// end lets st end as a stream ends that is complete: there is a reason for it already.
+func (st *stream) end() {
+	if st.watch != nil {
+		st.watch.wake() // it sees the reason
+	} else {
+		st.cancel()
 	}
 }
 

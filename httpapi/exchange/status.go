@@ -19,8 +19,9 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
-// This file is the only place where an error becomes a response, apart from
-// upstream's handlers, whose rules it follows.
+// What goes wrong before a handler has the request, or while something is read, becomes a
+// response here, by the rules of upstream's handlers. Handlers behind net/http answer for
+// themselves, and a watch that has begun tells of an error in an event.
 
 // Fail answers with the Status of err, in the form that the client accepts.
 func (x *Exchange) Fail(err error) {
