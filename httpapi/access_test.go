@@ -12,20 +12,21 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/warning"
+
+	"github.com/larder-io/larder/httpapi/apimetrics"
 )
 
 // gathered returns what the front door counted, as sample and value.
 func (f *running) gathered(t *testing.T) string {
 	t.Helper()
 	r := prometheus.NewRegistry()
-	r.MustRegister(newAccessCollector(&f.access))
+	r.MustRegister(apimetrics.NewAccessCollector(&f.access))
 	families, err := r.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -118,50 +119,9 @@ authorization_duration_seconds{no-opinion} 1`
 	if got := f.gathered(t); got != want {
 		t.Errorf("counted\n%s\nwant\n%s", got, want)
 	}
-	f.access.reset()
+	f.access.Reset()
 	if got := f.gathered(t); got != "" {
 		t.Errorf("after a reset there is\n%s", got)
-	}
-}
-
-// TestTokensAreCounted: those that were remembered are hits of upstream's cache.
-func TestTokensAreCounted(t *testing.T) {
-	a := &access{}
-	for range 3 {
-		a.remembered(&credentials{token: true})
-	}
-	a.remembered(&credentials{})
-	r := prometheus.NewRegistry()
-	requests := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "authentication_token_cache_request_total", Help: "h"}, []string{"status"})
-	took := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "authentication_token_cache_request_duration_seconds", Help: "h"}, []string{"status"})
-	r.MustRegister(requests, took)
-	for _, hits := range []float64{3, 5} {
-		requests.WithLabelValues("miss").Inc()
-		took.WithLabelValues("miss").Observe(0.1)
-		families, err := r.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
-		a.addTokens(families)
-		for _, family := range families {
-			at := family.GetMetric()[0]
-			for _, m := range family.GetMetric() {
-				if m.GetLabel()[0].GetValue() == "hit" {
-					at = m
-				}
-			}
-			got := at.GetCounter().GetValue()
-			if family.GetType() == dto.MetricType_HISTOGRAM {
-				got = float64(at.GetHistogram().GetBucket()[0].GetCumulativeCount())
-			}
-			if got != hits {
-				t.Errorf("%s has %v hits, want %v", family.GetName(), got, hits)
-			}
-		}
-		requests.WithLabelValues("hit").Add(2) // which upstream has counted itself
-		for range 2 {
-			took.WithLabelValues("hit").Observe(0)
-		}
 	}
 }
 

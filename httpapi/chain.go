@@ -141,7 +141,8 @@ func (x *chain) authenticate() bool {
 	// What authenticators have to say for the record they say each time.
 	if known := x.remembered(); known != nil && x.Trail == nil {
 		x.User = known.User
-		x.s.access.remembered(x.known())
+		by := x.known()
+		x.s.access.Remembered(by.class, by.token)
 		return true
 	}
 	generation, asked := x.s.config.Generation(), time.Now()
@@ -157,7 +158,7 @@ func (x *chain) authenticate() bool {
 		err = fmt.Errorf("unable to match the audience: %v , accepted: %v", resp.Audiences, x.s.config.Audiences)
 	}
 	x.Trail.Authenticated(time.Since(asked))
-	x.s.access.authenticated(resp, ok, err, time.Since(asked))
+	x.s.access.Authenticated(resp, ok, err, time.Since(asked))
 	switch {
 	case err != nil && bound.Err() != nil:
 		x.late()
@@ -278,7 +279,7 @@ func (x *chain) ask(ctx context.Context, attributes *request.Attributes) (author
 	asked := time.Now()
 	decision, reason, err := x.s.config.Authorizer.Authorize(x.Trail.Context(ctx), attributes)
 	took := time.Since(asked)
-	x.s.access.authorized(decision, err, took)
+	x.s.access.Authorized(decision, err, took)
 	x.Trail.Decided(decision, reason, err, took)
 	return decision, reason, err
 }

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
 	"k8s.io/apiserver/pkg/authentication/user"
+
+	"github.com/larder-io/larder/httpapi/apimetrics"
 )
 
 // rememberCredentials is how long a connection's credentials are not looked at again.
@@ -33,9 +35,9 @@ type credentials struct {
 	response *authenticator.Response
 	until    time.Time
 
-	generation uint64    // of what says who may be accepted
-	class      userClass // of the user, for metrics
-	token      bool      // it was a token, which upstream would have looked up
+	generation uint64               // of what says who may be accepted
+	class      apimetrics.UserClass // of the user, for metrics
+	token      bool                 // it was a token, which upstream would have looked up
 }
 
 // digester makes digests of credentials.
@@ -96,7 +98,7 @@ func (x *chain) remember(response *authenticator.Response, generation uint64) {
 	}
 	known := &credentials{
 		response: response, until: x.Received.Add(rememberCredentials), generation: generation,
-		class: classOf(name), token: len(secret) > 0,
+		class: apimetrics.ClassOf(name), token: len(secret) > 0,
 	}
 	x.s.digester.digest(&known.digest, secret)
 	if state := x.Carrier.TLS(); state != nil && len(state.PeerCertificates) > 0 {

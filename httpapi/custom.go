@@ -15,6 +15,7 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -93,7 +94,7 @@ func NewCustom(config CustomConfig) *Custom {
 		warnings: config.Warnings,
 		bare:     true,
 	}}
-	c.monitor()
+	c.monitors = apimetrics.NewMonitors(c.endpoint)
 	return c
 }
 

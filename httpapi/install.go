@@ -7,6 +7,7 @@ import (
 	"time"
 
 	jsonpatch "github.com/evanphx/json-patch"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/server/healthz"
 
+	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/internal/registry"
 )
 
@@ -82,7 +84,7 @@ func (s *Server) install() error {
 	if config.Flow != nil {
 		serveFlow(t, config.Flow)
 	}
-	if err := serveMetrics(t, config, &s.access, append(s.collectors(), config.Collectors...)...); err != nil {
+	if err := s.metricsPage(t).Install(paths{t}); err != nil {
 		return err
 	}
 	serveVersionInfo(t, config.Version)
@@ -94,6 +96,30 @@ func (s *Server) install() error {
 	serveIndex(t, config.Aggregator)
 	s.publish(t)
 	return nil
+}
+
+// metricsPage is what /metrics tells of what t serves.
+func (s *Server) metricsPage(t *table) *apimetrics.Page {
+	p := &apimetrics.Page{Resources: t, Access: &s.access, Collectors: append(s.collectors(), s.config.Collectors...)}
+	if s.config.Flow != nil {
+		p.Amend = append(p.Amend, s.config.Flow.AddTo)
+	}
+	if s.config.Amend != nil {
+		p.Amend = append(p.Amend, s.config.Amend)
+	}
+	if s.config.Aggregator != nil {
+		p.More = append(p.More, s.config.Aggregator)
+	}
+	return p
+}
+
+// collectors report what the server itself has.
+func (s *Server) collectors() []prometheus.Collector {
+	return []prometheus.Collector{
+		apimetrics.NewCacheCollector(s.config.Registry), apimetrics.NewBudgetCollector(s.config.Registry), apimetrics.NewAccessCollector(&s.access),
+		s.front.Collector(), newRevokedWatches(s.rights),
+		newStitcherBytes(s.stitcher), newStitcherMade(s.stitcher), apimetrics.NewBuildInfo(s.config.Version),
+	}
 }
 
 // readyChecks are those of the configuration, and that shutdown has not begun.

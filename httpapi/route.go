@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"iter"
 	"net/http"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 
+	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -44,28 +46,12 @@ type installed struct {
 	warnings []string
 
 	// monitors report what the fast path serves, by verb and scope. add makes them.
-	monitors map[monitorKey]*monitor
-}
-
-type monitorKey struct{ verb, scope string }
-
-// monitor prepares the reports of what the fast path serves.
-func (i *installed) monitor() {
-	i.monitors = make(map[monitorKey]*monitor)
-	for _, key := range []monitorKey{
-		{"get", "resource"},
-		{"list", "resource"}, {"list", "namespace"}, {"list", "cluster"},
-		{"watch", "resource"}, {"watch", "namespace"}, {"watch", "cluster"},
-	} {
-		if m, err := newMonitor(i.endpoint, strings.ToUpper(key.verb), key.scope); err == nil {
-			i.monitors[key] = m
-		}
-	}
+	monitors apimetrics.Monitors
 }
 
 // observe reports a request that the fast path served.
 func (i *installed) observe(verb, scope string, code, size int, elapsed time.Duration) {
-	i.monitors[monitorKey{verb, scope}].observe(code, size, elapsed)
+	i.monitors.Of(verb, scope).Observe(code, size, elapsed)
 }
 
 // resourceKey names an endpoint.
@@ -105,10 +91,29 @@ func newTable() *table {
 // add puts i under its endpoint's names.
 func (t *table) add(gvr schema.GroupVersionResource, subresource string, i *installed) {
 	if i.view != nil {
-		i.monitor()
+		i.monitors = apimetrics.NewMonitors(i.endpoint)
 	}
 	t.resources[resourceKey{gvr.Group, gvr.Version, gvr.Resource, subresource}] = i
 	t.versions[groupVersion{gvr.Group, gvr.Version}] = true
+}
+
+// Monitors implements what /metrics asks for.
+func (t *table) Monitors(group, version, resource, subresource string) apimetrics.Monitors {
+	if i := t.resources[resourceKey{group, version, resource, subresource}]; i != nil {
+		return i.monitors
+	}
+	return nil
+}
+
+// AllMonitors implements what /metrics asks for.
+func (t *table) AllMonitors() iter.Seq[apimetrics.Monitors] {
+	return func(yield func(apimetrics.Monitors) bool) {
+		for _, i := range t.resources {
+			if !yield(i.monitors) {
+				return
+			}
+		}
+	}
 }
 
 // handle serves path, and nothing below it, by h.
@@ -217,3 +222,12 @@ func (i *installed) knows(r *request.Request) bool {
 	}
 	return slices.ContainsFunc(verbs, i.serves)
 }
+
+// paths makes a table what upstream's installers register paths on.
+type paths struct{ t *table }
+
+// Handle serves path by h.
+func (p paths) Handle(path string, h http.Handler) { p.t.handle(path, h) }
+
+// HandlePrefix serves every path below path, which ends in "/", by h.
+func (p paths) HandlePrefix(path string, h http.Handler) { p.t.handlePrefix(path, h) }

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/server/healthz"
 
+	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/front"
 	"github.com/larder-io/larder/internal/auth"
@@ -171,7 +172,7 @@ type Server struct {
 	stitcher      *stitcher
 	digester      *digester
 	proxies       proxyHeaders
-	access        access
+	access        apimetrics.Access
 	rights        *rights
 
 	deadlines *exchange.Deadlines

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/klauspost/compress/flate"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/httpapi/exchange"
@@ -414,4 +415,20 @@ func appendStored(dst, p []byte, last bool) []byte {
 	dst = binary.LittleEndian.AppendUint16(dst, uint16(len(p)))
 	dst = binary.LittleEndian.AppendUint16(dst, ^uint16(len(p)))
 	return append(dst, p...)
+}
+
+// newStitcherBytes reports what is kept of compressed lists.
+func newStitcherBytes(s *stitcher) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "larder_compressed_list_bytes",
+		Help: "Bytes of compressed pieces of lists, kept to be sent again.",
+	}, func() float64 { return float64(s.bytes()) })
+}
+
+// newStitcherMade reports how much of compressed lists could not be sent again.
+func newStitcherMade(s *stitcher) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "larder_compressed_list_pieces_total",
+		Help: "Counter of pieces of lists that were compressed.",
+	}, func() float64 { return float64(s.made.Load()) })
 }

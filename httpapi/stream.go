@@ -49,7 +49,7 @@ func (x *chain) openWatch(i *installed, f format) (*watchStream, error) {
 	scope := x.scopeOf(i, o)
 	ws := &watchStream{
 		form:      i.view.Form(f.media(), f.shape()),
-		monitor:   i.monitors[monitorKey{"watch", listScope(scope)}],
+		monitor:   i.monitors.Of("watch", listScope(scope)),
 		legacy:    o.SendInitialEvents == nil,
 		bookmarks: o.AllowWatchBookmarks,
 		chunked:   x.Carrier.Chunks(),

@@ -64,7 +64,7 @@ func (ss *streams) watch(ws *watchStream, c net.Conn) {
 		ws.discard()
 		return
 	}
-	ws.monitor.enter()
+	ws.monitor.Enter()
 	ss.pump.running.Go(ws.begin)
 }
 

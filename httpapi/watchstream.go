@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/socket"
 	"github.com/larder-io/larder/internal/invariants"
@@ -41,7 +42,7 @@ type watchStream struct {
 	form    *registry.Form
 	table   *tableStream // nil unless rows are sent
 	head    []byte
-	monitor *monitor
+	monitor *apimetrics.Monitor
 	trail   *exchange.Trail
 	place   exchange.Place // until the initial objects have been sent
 	forget  func()         // what flow control knows of the watch; may be nil
@@ -368,8 +369,8 @@ func (ws *watchStream) finish(err error) verdict {
 	// Who sees the end finds it counted and recorded.
 	ws.uncount()
 	ws.trail.End()
-	ws.monitor.leave()
-	ws.monitor.observe(http.StatusOK, ws.size, time.Since(ws.began))
+	ws.monitor.Leave()
+	ws.monitor.Observe(http.StatusOK, ws.size, time.Since(ws.began))
 	if err == errEnd && ws.chunked {
 		_ = ws.sendWithin([]byte("0\r\n\r\n"))
 	}

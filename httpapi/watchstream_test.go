@@ -21,6 +21,7 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 	"pgregory.net/rapid"
 
+	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/internal/registry"
 )
 
@@ -206,15 +207,15 @@ func TestPanicsEndOneWatch(t *testing.T) {
 func TestEndsAreCountedFirst(t *testing.T) {
 	metrics.Register()
 	i := &installed{endpoint: &registry.Endpoint{GVR: schema.GroupVersionResource{Group: "ends.test", Version: "v1", Resource: "counted"}}}
-	i.monitor()
-	m := i.monitors[monitorKey{"watch", "cluster"}]
+	i.monitors = apimetrics.NewMonitors(i.endpoint)
+	m := i.monitors.Of("watch", "cluster")
 	before := ended(t, "ends.test")
-	c := &witness{seen: func() string { return fmt.Sprint(m.open.Load(), " open, ", ended(t, "ends.test")-before, " ended") }}
+	c := &witness{seen: func() string { return fmt.Sprint(m.Watches(), " open, ", ended(t, "ends.test")-before, " ended") }}
 	var ss streams
 	ss.init()
 	ws := &watchStream{streams: &ss, chunked: true, monitor: m}
 	ws.Conn = c
-	m.enter()
+	m.Enter()
 	ws.finish(errEnd)
 	if want := []string{"0 open, 1 ended", "0 open, 1 ended"}; !slices.Equal(c.told, want) { // at the last write and at Close
 		t.Errorf("seen %q, want %q", c.told, want)

@@ -1,4 +1,4 @@
-package httpapi
+package apimetrics
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
@@ -8,12 +8,12 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// collector reports what the caches hold and do, read when it is asked for. Where
+// cacheCollector reports what the caches hold and do, read when it is asked for. Where
 // upstream's cacher has a metric of the same meaning (apiserver
 // pkg/storage/cacher/metrics, pkg/storage/etcd3/metrics), it has its name.
 //
 // It is immutable.
-type collector struct {
+type cacheCollector struct {
 	registry *registry.Registry
 
 	storageObjects, objects, version    *prometheus.Desc
@@ -24,23 +24,15 @@ type collector struct {
 	dropped, refused                    *prometheus.Desc
 }
 
-// collectors report what the server itself has.
-func (s *Server) collectors() []prometheus.Collector {
-	return []prometheus.Collector{
-		newCollector(s.config.Registry), newBudgetCollector(s.config.Registry), newAccessCollector(&s.access),
-		s.front.Collector(), newRevokedWatches(s.rights),
-		newStitcherBytes(s.stitcher), newStitcherMade(s.stitcher), newBuildInfo(s.config.Version),
-	}
-}
-
 // Secondary encodings are numbered; 0 is the canonical one.
 const maxEncodings = 256
 
-func newCollector(r *registry.Registry) *collector {
+// NewCacheCollector reports the caches of r.
+func NewCacheCollector(r *registry.Registry) prometheus.Collector {
 	desc := func(name, help string, more ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, append([]string{"group", "resource"}, more...), nil)
 	}
-	return &collector{
+	return &cacheCollector{
 		registry:       r,
 		storageObjects: prometheus.NewDesc("apiserver_storage_objects", "Number of stored objects split by kind.", []string{"resource"}, nil),
 		objects:        desc("apiserver_resource_objects", "Number of stored objects split by kind."),
@@ -63,8 +55,8 @@ func newCollector(r *registry.Registry) *collector {
 	}
 }
 
-// newBuildInfo reports which release a server is, under upstream's name.
-func newBuildInfo(info *version.Info) prometheus.Collector {
+// NewBuildInfo reports which release a server is, under upstream's name.
+func NewBuildInfo(info *version.Info) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kubernetes_build_info",
 		Help: "A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
@@ -82,24 +74,8 @@ func newBuildInfo(info *version.Info) prometheus.Collector {
 	}, func() float64 { return 1 })
 }
 
-// newStitcherBytes reports what is kept of compressed lists.
-func newStitcherBytes(s *stitcher) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "larder_compressed_list_bytes",
-		Help: "Bytes of compressed pieces of lists, kept to be sent again.",
-	}, func() float64 { return float64(s.bytes()) })
-}
-
-// newStitcherMade reports how much of compressed lists could not be sent again.
-func newStitcherMade(s *stitcher) prometheus.Collector {
-	return prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "larder_compressed_list_pieces_total",
-		Help: "Counter of pieces of lists that were compressed.",
-	}, func() float64 { return float64(s.made.Load()) })
-}
-
 // Describe implements prometheus.Collector.
-func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+func (c *cacheCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.storageObjects, c.objects, c.version, c.received, c.terminated, c.initialised,
 		c.bytes, c.history, c.watchers, c.watchSets, c.decodes, c.ingested, c.offered,
@@ -110,7 +86,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 }
 
 // Collect implements prometheus.Collector.
-func (c *collector) Collect(ch chan<- prometheus.Metric) {
+func (c *cacheCollector) Collect(ch chan<- prometheus.Metric) {
 	for _, r := range c.registry.Resources() {
 		if r.Cache != nil {
 			c.collect(ch, r)
@@ -121,7 +97,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-func (c *collector) collect(ch chan<- prometheus.Metric, r *registry.Resource) {
+func (c *cacheCollector) collect(ch chan<- prometheus.Metric, r *registry.Resource) {
 	gr := r.GroupResource
 	emit := func(desc *prometheus.Desc, kind prometheus.ValueType, value float64, more ...string) {
 		labels := append([]string{gr.Group, gr.Resource}, more...)

@@ -1,4 +1,4 @@
-package httpapi
+package apimetrics
 
 import (
 	"slices"
@@ -12,11 +12,11 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// access counts what authentication and authorization come to, under the names of
+// Access counts what authentication and authorization come to, under the names of
 // upstream's metrics (apiserver pkg/endpoints/filters/metrics.go), which only upstream's
 // filters can count, which do not serve here. Whom a connection was taken for is counted
 // without a look at the clock: it took less than the smallest bound.
-type access struct {
+type Access struct {
 	known  [lastClass]atomic.Int64 // remembered, by class of the user
 	tokens atomic.Int64            // of these, by a token
 
@@ -25,11 +25,11 @@ type access struct {
 	authorizations  [lastResult]spent
 }
 
-// userClass is what upstream's metric tells of a user's name.
-type userClass uint8
+// UserClass is what upstream's metric tells of a user's name.
+type UserClass uint8
 
 const (
-	classOther userClass = iota
+	classOther UserClass = iota
 	classEmail
 	classAdmin
 	classClient
@@ -40,13 +40,14 @@ const (
 )
 
 // String is the label.
-func (c userClass) String() string {
+func (c UserClass) String() string {
 	return [lastClass]string{
 		"other", "email_id", "admin", "client", "kube_proxy", "kubelet", "system:serviceaccount:kube-system:default",
 	}[c]
 }
 
-func classOf(user string) userClass {
+// ClassOf returns what upstream's metric tells of a user.
+func ClassOf(user string) UserClass {
 	for c := classAdmin; c < lastClass; c++ {
 		if user == c.String() {
 			return c
@@ -87,26 +88,29 @@ func (s *spent) add(took time.Duration) {
 	s.counts[i].Add(1)
 }
 
-func (a *access) remembered(known *credentials) {
-	a.known[known.class].Add(1)
-	if known.token {
+// Remembered counts one who was known already, by a token or not.
+func (a *Access) Remembered(class UserClass, token bool) {
+	a.known[class].Add(1)
+	if token {
 		a.tokens.Add(1)
 	}
 }
 
-func (a *access) authenticated(resp *authenticator.Response, ok bool, err error, took time.Duration) {
+// Authenticated counts one authentication.
+func (a *Access) Authenticated(resp *authenticator.Response, ok bool, err error, took time.Duration) {
 	switch {
 	case err != nil:
 		a.authentications[resultError].add(took)
 	case !ok:
 		a.authentications[resultFailure].add(took)
 	default:
-		a.users[classOf(resp.User.GetName())].Add(1)
+		a.users[ClassOf(resp.User.GetName())].Add(1)
 		a.authentications[resultSuccess].add(took)
 	}
 }
 
-func (a *access) authorized(decision authorizer.Decision, err error, took time.Duration) {
+// Authorized counts one authorization.
+func (a *Access) Authorized(decision authorizer.Decision, err error, took time.Duration) {
 	result := resultNoOpinion
 	switch {
 	case decision == authorizer.DecisionAllow:
@@ -119,7 +123,8 @@ func (a *access) authorized(decision authorizer.Decision, err error, took time.D
 	a.authorizations[result].add(took)
 }
 
-func (a *access) reset() {
+// Reset forgets what was counted.
+func (a *Access) Reset() {
 	a.tokens.Store(0)
 	for c := range a.known {
 		a.known[c].Store(0)
@@ -137,13 +142,14 @@ func (a *access) reset() {
 
 // accessCollector reports an access. It is immutable.
 type accessCollector struct {
-	access *access
+	access *Access
 
 	users, attempts, authentication *prometheus.Desc
 	decisions, authorization        *prometheus.Desc
 }
 
-func newAccessCollector(a *access) prometheus.Collector {
+// NewAccessCollector reports a.
+func NewAccessCollector(a *Access) prometheus.Collector {
 	desc := func(name, help, label string) *prometheus.Desc {
 		return prometheus.NewDesc(name, "[ALPHA] "+help, []string{label}, nil)
 	}
@@ -205,7 +211,7 @@ func (s *spent) collect(ch chan<- prometheus.Metric, counter, histogram *prometh
 }
 
 // withoutUpstream returns families without upstream's counters of the same.
-func (*access) withoutUpstream(families []*dto.MetricFamily) []*dto.MetricFamily {
+func (*Access) withoutUpstream(families []*dto.MetricFamily) []*dto.MetricFamily {
 	return slices.DeleteFunc(families, func(f *dto.MetricFamily) bool {
 		switch f.GetName() {
 		case "authenticated_user_requests", "authentication_attempts", "authentication_duration_seconds",
@@ -218,7 +224,7 @@ func (*access) withoutUpstream(families []*dto.MetricFamily) []*dto.MetricFamily
 
 // addTokens adds the tokens that were remembered to those that upstream's cache has found.
 // It has missed the first of each.
-func (a *access) addTokens(families []*dto.MetricFamily) {
+func (a *Access) addTokens(families []*dto.MetricFamily) {
 	found := uint64(a.tokens.Load())
 	if found == 0 {
 		return

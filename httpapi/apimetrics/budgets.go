@@ -1,4 +1,4 @@
-package httpapi
+package apimetrics
 
 import (
 	"math"
@@ -17,7 +17,8 @@ type budgetCollector struct {
 	limit, used *prometheus.Desc
 }
 
-func newBudgetCollector(r *registry.Registry) *budgetCollector {
+// NewBudgetCollector reports the budgets of r.
+func NewBudgetCollector(r *registry.Registry) prometheus.Collector {
 	labels := []string{"budget", "of"}
 	return &budgetCollector{
 		registry: r,

@@ -1,6 +1,7 @@
-package httpapi
+package apimetrics
 
 import (
+	"iter"
 	"maps"
 	"math"
 	"net/http"
@@ -16,13 +17,25 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
+// served are resources of one group by name.
+type served map[string]Monitors
+
+func (s served) Monitors(group, _, resource, _ string) Monitors {
+	if group != "tally.test" {
+		return nil
+	}
+	return s[resource]
+}
+
+func (s served) AllMonitors() iter.Seq[Monitors] { return maps.Values(s) }
+
 // reports is what /metrics says of a resource: values by metric, labels and bucket.
-func reports(t *rapid.T, routes *table, resource string) map[string]float64 {
+func reports(t *rapid.T, of Resources, resource string) map[string]float64 {
 	families, err := legacyregistry.DefaultGatherer.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
-	addTallies(families, routes)
+	addTallies(families, of)
 	values := make(map[string]float64)
 	for _, family := range families {
 		for _, sample := range family.GetMetric() {
@@ -66,22 +79,17 @@ func TestTalliesAreUpstreamsMetrics(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		metrics.Reset()
-		routes := newTable()
-		ours, theirs := &installed{endpoint: endpoint("ours")}, &installed{endpoint: endpoint("theirs")}
-		for _, i := range []*installed{ours, theirs} {
-			i.monitor()
-			gvr := i.endpoint.GVR
-			routes.resources[resourceKey{gvr.Group, gvr.Version, gvr.Resource, ""}] = i
-		}
+		ours, theirs := NewMonitors(endpoint("ours")), NewMonitors(endpoint("theirs"))
+		routes := served{"ours": ours, "theirs": theirs}
 		for range rapid.IntRange(0, 40).Draw(t, "requests") {
-			key := rapid.SampledFrom([]monitorKey{
+			key := rapid.SampledFrom([]Key{
 				{"get", "resource"}, {"list", "resource"}, {"list", "namespace"}, {"list", "cluster"}, {"watch", "cluster"},
 			}).Draw(t, "kind")
 			code := rapid.SampledFrom([]int{http.StatusOK, http.StatusOK, http.StatusOK, http.StatusNotFound}).Draw(t, "code")
 			size := rapid.OneOf(rapid.SampledFrom([]int{0, 1000, 1001, 1e6, 1e9}), rapid.IntRange(0, 2e9)).Draw(t, "size")
 			took := time.Duration(rapid.OneOf(rapid.SampledFrom([]int{0, 5e3, 5001, 5e4, 6e7}), rapid.IntRange(0, 7e7)).Draw(t, "microseconds")) * time.Microsecond
-			ours.observe(key.verb, key.scope, code, size, took)
-			m := theirs.monitors[key]
+			ours[key].Observe(code, size, took)
+			m := theirs[key]
 			gvr := m.endpoint.GVR
 			metrics.MonitorRequest(m.request, m.verb, gvr.Group, gvr.Version, gvr.Resource, "", m.scope,
 				metrics.APIServerComponent, false, "", code, size, took)
@@ -97,10 +105,9 @@ func TestTalliesAreUpstreamsMetrics(t *testing.T) {
 // BenchmarkObserve measures what a request pays for being counted.
 func BenchmarkObserve(b *testing.B) {
 	metrics.Register()
-	i := &installed{endpoint: &registry.Endpoint{GVR: schema.GroupVersionResource{Version: "v1", Resource: "counted"}}}
-	i.monitor()
+	all := NewMonitors(&registry.Endpoint{GVR: schema.GroupVersionResource{Version: "v1", Resource: "counted"}})
 	b.ReportAllocs()
 	for b.Loop() {
-		i.observe("get", "resource", http.StatusOK, 5000, time.Millisecond)
+		all.Of("get", "resource").Observe(http.StatusOK, 5000, time.Millisecond)
 	}
 }

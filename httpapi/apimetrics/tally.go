@@ -1,4 +1,4 @@
-package httpapi
+package apimetrics
 
 import (
 	"net/http"
@@ -64,21 +64,21 @@ func (t *tally) reset() {
 
 // tallied reports whether the answers that m reports are of one kind: upstream calls a
 // list of one name now this and now that.
-func (m *monitor) tallied(code int) bool {
+func (m *Monitor) tallied(code int) bool {
 	return code == http.StatusOK && (m.verb == "GET" && m.scope == "resource" || m.verb == "LIST" && m.scope != "resource")
 }
 
 // resetTallies forgets what was counted.
-func resetTallies(t *table) {
-	for _, i := range t.resources {
-		for _, m := range i.monitors {
+func resetTallies(of Resources) {
+	for all := range of.AllMonitors() {
+		for _, m := range all {
 			m.tally.reset()
 		}
 	}
 }
 
-// addTallies adds what was counted for t's resources to upstream's metrics.
-func addTallies(families []*dto.MetricFamily, t *table) {
+// addTallies adds what was counted of resources to upstream's metrics.
+func addTallies(families []*dto.MetricFamily, of Resources) {
 	for _, family := range families {
 		name := family.GetName()
 		switch name {
@@ -88,7 +88,7 @@ func addTallies(families []*dto.MetricFamily, t *table) {
 			continue
 		}
 		for _, sample := range family.GetMetric() {
-			if m := t.monitorOf(sample); m != nil {
+			if m := monitorOf(sample, of); m != nil {
 				m.tally.addTo(sample, name == "apiserver_response_sizes")
 			}
 		}
@@ -97,7 +97,7 @@ func addTallies(families []*dto.MetricFamily, t *table) {
 
 // monitorOf returns whose answers a metric of upstream's counts, nil if its are not
 // tallied.
-func (t *table) monitorOf(sample *dto.Metric) *monitor {
+func monitorOf(sample *dto.Metric, of Resources) *Monitor {
 	labels := make(map[string]string)
 	for _, l := range sample.GetLabel() {
 		labels[l.GetName()] = l.GetValue()
@@ -105,11 +105,8 @@ func (t *table) monitorOf(sample *dto.Metric) *monitor {
 	if code := labels["code"]; labels["dry_run"] != "" || code != "" && code != "200" {
 		return nil
 	}
-	i := t.resources[resourceKey{labels["group"], labels["version"], labels["resource"], labels["subresource"]}]
-	if i == nil {
-		return nil
-	}
-	m := i.monitors[monitorKey{strings.ToLower(labels["verb"]), labels["scope"]}]
+	all := of.Monitors(labels["group"], labels["version"], labels["resource"], labels["subresource"])
+	m := all.Of(strings.ToLower(labels["verb"]), labels["scope"])
 	if m == nil || m.verb == apirequest.MethodWatch || !m.tallied(http.StatusOK) {
 		return nil
 	}

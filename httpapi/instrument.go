@@ -1,0 +1,64 @@
+package httpapi
+
+import (
+	"context"
+	"net/http"
+
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/warning"
+)
+
+// instrument reports what h does under upstream's metrics, by verb, and warns
+// clients of deprecated kinds.
+func (b *handlerBuilder) instrument(verb string, h http.HandlerFunc) http.Handler {
+	e, life := b.endpoint, b.life
+	served := func(w http.ResponseWriter, req *http.Request) {
+		for _, text := range life.warnings {
+			warning.AddWarning(req.Context(), "", text)
+		}
+		h(w, req)
+	}
+	measure := func(scope string) http.HandlerFunc {
+		return metrics.InstrumentHandlerFunc(verb, e.GVR.Group, e.GVR.Version, e.GVR.Resource, e.Subresource,
+			scope, metrics.APIServerComponent, life.deprecated, life.removed, served)
+	}
+	item, namespace, cluster := measure("resource"), measure("namespace"), measure("cluster")
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if stream, ok := w.(streamer); ok {
+			w = &notifying{streamer: stream, done: req.Context()}
+		}
+		switch info, _ := apirequest.RequestInfoFrom(req.Context()); {
+		case info == nil || len(info.Parts) > 1 || verb == apirequest.MethodPost:
+			item(w, req)
+		case info.Namespace != "" && e.Namespaced:
+			namespace(w, req)
+		default:
+			cluster(w, req)
+		}
+	})
+}
+
+// streamer is a response that can be sent piecemeal or taken over.
+type streamer interface {
+	http.ResponseWriter
+	http.Flusher
+	http.Hijacker
+}
+
+// notifying adds to a streamer the method without which upstream's decorators hide
+// that it is one (apiserver pkg/endpoints/responsewriter/wrapper.go).
+type notifying struct {
+	streamer
+	done context.Context
+}
+
+// CloseNotify implements http.CloseNotifier.
+func (n *notifying) CloseNotify() <-chan bool {
+	gone := make(chan bool, 1)
+	context.AfterFunc(n.done, func() { gone <- true })
+	return gone
+}
+
+// Unwrap is for http.ResponseController.
+func (n *notifying) Unwrap() http.ResponseWriter { return n.streamer }
