@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"pgregory.net/rapid"
@@ -266,5 +268,39 @@ func TestWhoIsWaitedForHoldsNoPlace(t *testing.T) {
 	io.WriteString(slow, "01234")
 	if resp, err := http.ReadResponse(bufio.NewReader(slow), nil); err != nil || resp.StatusCode != http.StatusForbidden || resp.Close {
 		t.Errorf("%v %v", resp, err)
+	}
+}
+
+// TestOversizedBodiesAreAnswered holds that a client which is still sending reads
+// why it should not.
+func TestOversizedBodiesAreAnswered(t *testing.T) {
+	_, server := newLarder(t)
+	tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+	defer tr.CloseIdleConnections()
+	client := &http.Client{Transport: tr}
+	url := "https://" + server.config.Listener.Addr().String() + maps_
+	for _, size := range []int{3<<20 + 1, 4 << 20, 16 << 20} {
+		for name, body := range map[string]io.Reader{
+			"sized":   strings.NewReader(strings.Repeat(" ", size)),
+			"chunked": io.MultiReader(strings.NewReader(strings.Repeat(" ", size))),
+		} {
+			resp, err := client.Post(url, "application/json", body)
+			if err != nil {
+				t.Errorf("%d bytes, %s: %v", size, name, err)
+				continue
+			}
+			data, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if err != nil {
+				t.Errorf("%d bytes, %s: %v", size, name, err)
+				continue
+			}
+			var status metav1.Status
+			decode(t, data, &status)
+			if resp.StatusCode != http.StatusRequestEntityTooLarge || status.Reason != metav1.StatusReasonRequestEntityTooLarge ||
+				status.Message != "Request entity too large: limit is 3145728" {
+				t.Errorf("%d bytes, %s: %d %s", size, name, resp.StatusCode, data)
+			}
+		}
 	}
 }

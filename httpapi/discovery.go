@@ -21,6 +21,7 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/internal/registry"
 )
 
@@ -93,7 +94,7 @@ func (d *discoverer) serve(t *table) error {
 	root := discovery.NewLegacyRootAPIHandler(d, d.core.Info.NegotiatedSerializer, "/api")
 	api := aggregated.WrapAggregatedDiscoveryToHandler(root, legacy, legacy)
 	serveDocument(t, "/api", api)
-	t.handlePrefix("/api/", http.HandlerFunc(nothingBelow))
+	t.handlePrefix("/api/", http.HandlerFunc(negotiate.NothingBelow))
 	return nil
 }
 
@@ -109,7 +110,7 @@ func (d *discoverer) serveGroup(t *table, g *registry.Group, everything aggregat
 		t.handle("/apis/"+g.Name, http.HandlerFunc(serve))
 		t.handle("/apis/"+g.Name+"/", http.HandlerFunc(serve))
 	}
-	t.handlePrefix("/apis/"+g.Name+"/", http.HandlerFunc(nothingBelow))
+	t.handlePrefix("/apis/"+g.Name+"/", http.HandlerFunc(negotiate.NothingBelow))
 	for _, v := range g.Versions {
 		gv := metav1.GroupVersion{Group: g.Name, Version: v.Version}
 		if priority, ok := d.priorities[v.GroupVersion]; ok {
@@ -145,7 +146,7 @@ func serveVersion(t *table, g *registry.Group, v registry.GroupVersion, path str
 // serveDocument serves one document by GET, with and without a slash at the end.
 func serveDocument(t *table, path string, document http.Handler) {
 	media, _ := negotiation.MediaTypesForSerializer(legacyscheme.Codecs)
-	h := onlyMethods(producing(media, document), http.MethodGet)
+	h := negotiate.OnlyMethods(negotiate.Producing(media, document), http.MethodGet)
 	t.handle(path, h)
 	t.handle(path+"/", h)
 }
@@ -189,10 +190,10 @@ func serveVersionInfo(t *table, info *version.Info) {
 	serve := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		responsewriters.WriteRawJSON(http.StatusOK, *info, w)
 	})
-	h := onlyMethods(producing([]string{runtime.ContentTypeJSON}, serve), http.MethodGet)
+	h := negotiate.OnlyMethods(negotiate.Producing([]string{runtime.ContentTypeJSON}, serve), http.MethodGet)
 	t.handle("/version", h)
 	t.handle("/version/", h)
-	t.handlePrefix("/version/", http.HandlerFunc(nothingBelow))
+	t.handlePrefix("/version/", http.HandlerFunc(negotiate.NothingBelow))
 }
 
 // serveIndex adds / and /index.html, which list the paths of t and those of

@@ -25,6 +25,7 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/internal/registry"
 )
 
@@ -277,7 +278,7 @@ func (b *handlerBuilder) handlers() map[string]http.Handler {
 		}))
 	}
 	if s, ok := storage.(rest.Patcher); ok {
-		h["patch"] = consuming(patchTypes, b.finish(apirequest.MethodPatch, perRequest(func() http.HandlerFunc {
+		h["patch"] = negotiate.Consuming(patchTypes, b.finish(apirequest.MethodPatch, perRequest(func() http.HandlerFunc {
 			return handlers.PatchResource(s, b.scope, b.admit, patchTypes)
 		})).ServeHTTP)
 	}
@@ -371,7 +372,7 @@ func (b *handlerBuilder) finish(action string, h http.HandlerFunc) http.Handler 
 
 // finishAs is finish for an action that metrics know by another verb.
 func (b *handlerBuilder) finishAs(action, verb string, h http.HandlerFunc) http.Handler {
-	return producing(b.produces(action), recordingWarnings(b.instrument(verb, h)))
+	return negotiate.Producing(b.produces(action), recordingWarnings(b.instrument(verb, h)))
 }
 
 // produces lists the media types that an action answers with.

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +19,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
+	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
@@ -42,6 +44,42 @@ func (x *chain) read(i *installed) bool {
 		return false
 	}
 	return true
+}
+
+// negotiate finds the format for a request that i serves. Upstream's router refuses
+// what it cannot produce before its handlers warn or look at parameters.
+func (x *chain) negotiate(i *installed) (negotiate.Format, bool) {
+	accept := x.Peek("Accept")
+	f, known := negotiate.Usual(accept)
+	known = known && (f.MediaType == runtime.ContentTypeJSON || len(i.scope.StandardSerializers) == 0)
+	header := ""
+	if !known {
+		header = string(accept)
+		if media := produced(i, x.Verb); !i.bare && !negotiate.Accepts(header, media) {
+			x.NoRoute(http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: "+strings.Join(media, ", "))
+			return negotiate.Format{}, false
+		}
+	}
+	x.warn(i)
+	if !known {
+		var ok bool
+		if f, ok = negotiate.Accepted(header, i.scope.Serializer.SupportedMediaTypes(), i.scope); !ok {
+			media, _ := negotiation.MediaTypesForSerializer(i.scope.Serializer)
+			x.Fail(negotiation.NewNotAcceptableError(media))
+			return negotiate.Format{}, false
+		}
+	}
+	f.Pretty = f.Pretty || x.Pretty()
+	return f, true
+}
+
+// produced lists the media types that upstream's route for verb names.
+func produced(i *installed, verb string) []string {
+	media, streams := negotiation.MediaTypesForSerializer(i.scope.Serializer)
+	if verb == "get" {
+		return media
+	}
+	return append(media, streams...)
 }
 
 // groupResource names the resource in errors, as upstream takes it from the request.
@@ -107,12 +145,12 @@ func (x *chain) scopeOf(i *installed, o *internalversion.ListOptions) registry.S
 }
 
 // tableOptions decodes the options of a table; nil if none was asked for.
-func (x *chain) tableOptions(f format) (*metav1.TableOptions, error) {
-	if !f.isTable() {
+func (x *chain) tableOptions(f negotiate.Format) (*metav1.TableOptions, error) {
+	if !f.IsTable() {
 		return nil, nil
 	}
 	o := &metav1.TableOptions{}
-	if err := internalscheme.ParameterCodec.DecodeParameters(x.Query.Values(), metaVersion, o); err != nil {
+	if err := internalscheme.ParameterCodec.DecodeParameters(x.Query.Values(), metav1.SchemeGroupVersion, o); err != nil {
 		return nil, err
 	}
 	switch errs := metavalidation.ValidateTableOptions(o); len(errs) {
@@ -134,23 +172,23 @@ func notAcceptable(message string) error {
 }
 
 // sendTable answers with rows.
-func (x *chain) sendTable(f format, table *metav1.Table) {
+func (x *chain) sendTable(f negotiate.Format, table *metav1.Table) {
 	supported := internalscheme.Codecs.SupportedMediaTypes()
-	info, ok := runtime.SerializerInfoForMediaType(supported, f.mediaType)
+	info, ok := runtime.SerializerInfoForMediaType(supported, f.MediaType)
 	if !ok {
 		x.Fail(negotiation.NewNotAcceptableError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML}))
 		return
 	}
 	serializer := info.Serializer
-	if f.pretty && info.PrettySerializer != nil {
+	if f.Pretty && info.PrettySerializer != nil {
 		serializer = info.PrettySerializer
 	}
-	body, err := runtime.Encode(internalscheme.Codecs.EncoderForVersion(serializer, f.convert.GroupVersion()), table)
+	body, err := runtime.Encode(internalscheme.Codecs.EncoderForVersion(serializer, f.Convert.GroupVersion()), table)
 	if err != nil {
 		x.Fail(err)
 		return
 	}
-	x.SendCompressed(http.StatusOK, f.mediaType, body)
+	x.SendCompressed(http.StatusOK, f.MediaType, body)
 }
 
 // negotiatedTable encodes tables in JSON for watches.
@@ -160,24 +198,19 @@ func negotiatedTable(version schema.GroupVersion) runtime.Encoder {
 }
 
 // sendJSON answers with a whole JSON body, in the way of writing it that f asks for.
-func (x *chain) sendJSON(f format, body []byte) {
+func (x *chain) sendJSON(f negotiate.Format, body []byte) {
 	var err error
 	switch {
-	case f.mediaType == runtime.ContentTypeYAML:
+	case f.MediaType == runtime.ContentTypeYAML:
 		body, err = wire.YAML(body)
-	case f.pretty:
+	case f.Pretty:
 		body, err = wire.Pretty(body)
 	}
 	if err != nil {
 		x.Fail(err)
 		return
 	}
-	x.SendCompressed(http.StatusOK, f.mediaType, body)
-}
-
-// rewritten reports whether an answer in f is written from a whole JSON body.
-func (f format) rewritten() bool {
-	return f.mediaType == runtime.ContentTypeYAML || f.pretty && f.mediaType == runtime.ContentTypeJSON
+	x.SendCompressed(http.StatusOK, f.MediaType, body)
 }
 
 // observe reports a read to upstream's metrics.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -85,41 +86,41 @@ func (x *chain) readError(err error) error {
 }
 
 // sendObject answers with o and returns the size of the body before compression.
-func (x *chain) sendObject(i *installed, f format, o *cache.Object) (int, error) {
-	if f.isTable() {
+func (x *chain) sendObject(i *installed, f negotiate.Format, o *cache.Object) (int, error) {
+	if f.IsTable() {
 		options, err := x.tableOptions(f)
 		if err != nil {
 			return 0, err
 		}
-		table, err := i.view.TableOf(x.Base(), o, 0, options, f.convert.GroupVersion())
+		table, err := i.view.TableOf(x.Base(), o, 0, options, f.Convert.GroupVersion())
 		if err != nil {
 			return 0, err
 		}
 		x.sendTable(f, table)
 		return len(x.Bytes), nil
 	}
-	if f.convert != nil && f.convert.Kind == "PartialObjectMetadataList" {
+	if f.Convert != nil && f.Convert.Kind == "PartialObjectMetadataList" {
 		if i.bare {
 			return 0, errNoList
 		}
 		return 0, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", i.endpoint.Storage.New()))
 	}
-	form := i.view.Form(f.media(), f.shape())
+	form := i.view.Form(f.Encoding(), f.Shape())
 	item, err := form.Item(o)
 	if err != nil {
 		return 0, err
 	}
 	size := form.ObjectSize(item)
-	if size <= exchange.RecordSize && !f.rewritten() {
+	if size <= exchange.RecordSize && !f.Rewritten() {
 		x.object = objectBody{form, item}
-		x.SendFrom(http.StatusOK, f.mediaType, size, &x.object)
+		x.SendFrom(http.StatusOK, f.MediaType, size, &x.object)
 		return size, nil
 	}
 	body := form.AppendObject(make([]byte, 0, size), item)
-	if f.rewritten() {
+	if f.Rewritten() {
 		x.sendJSON(f, body)
 	} else {
-		x.SendCompressed(http.StatusOK, f.mediaType, body)
+		x.SendCompressed(http.StatusOK, f.MediaType, body)
 	}
 	return size, nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
@@ -56,7 +57,7 @@ func listScope(scope registry.Scope) string {
 // sendListing answers with what o selects and returns the size of the body before
 // compression; unknownSize if it is to be told to sent when it is over. Nothing was sent
 // if there is an error.
-func (x *chain) sendListing(i *installed, f format, o *internalversion.ListOptions, sent func(size int)) (int, error) {
+func (x *chain) sendListing(i *installed, f negotiate.Format, o *internalversion.ListOptions, sent func(size int)) (int, error) {
 	ctx, cancel := x.Bounded()
 	defer cancel()
 	room := lists.Get().(*listBody)
@@ -90,14 +91,14 @@ func (x *chain) sendListing(i *installed, f format, o *internalversion.ListOptio
 }
 
 // sendList answers with a listing. taken says that room belongs to the response.
-func (x *chain) sendList(ctx context.Context, i *installed, f format, listing registry.Listing, room *listBody) (size int, taken bool, err error) {
-	if f.isTable() {
+func (x *chain) sendList(ctx context.Context, i *installed, f negotiate.Format, listing registry.Listing, room *listBody) (size int, taken bool, err error) {
+	if f.IsTable() {
 		options, err := x.tableOptions(f)
 		if err != nil {
 			return 0, false, err
 		}
-		if f.mediaType == runtime.ContentTypeJSON {
-			rows, err := i.view.Rows(ctx, listing.Objects, listing.Meta, options, f.convert.GroupVersion())
+		if f.MediaType == runtime.ContentTypeJSON {
+			rows, err := i.view.Rows(ctx, listing.Objects, listing.Meta, options, f.Convert.GroupVersion())
 			if err != nil {
 				return 0, false, err
 			}
@@ -105,17 +106,17 @@ func (x *chain) sendList(ctx context.Context, i *installed, f format, listing re
 				return rows.Size(), x.sendWhole(f, rows.Size(), &tableBody{rows, room}), nil
 			}
 		}
-		table, err := i.view.Table(ctx, listing.Objects, listing.Meta, options, f.convert.GroupVersion())
+		table, err := i.view.Table(ctx, listing.Objects, listing.Meta, options, f.Convert.GroupVersion())
 		if err != nil {
 			return 0, false, err
 		}
 		x.sendTable(f, table)
 		return len(x.Bytes), false, nil
 	}
-	if f.convert != nil && f.convert.Kind == "PartialObjectMetadata" {
+	if f.Convert != nil && f.Convert.Kind == "PartialObjectMetadata" {
 		return 0, false, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", newList(i)))
 	}
-	if err := room.fill(i.view.Form(f.media(), f.shape()), listing.Meta, x.Carrier.Chunks() && f.mediaType != runtime.ContentTypeYAML); err != nil {
+	if err := room.fill(i.view.Form(f.Encoding(), f.Shape()), listing.Meta, x.Carrier.Chunks() && f.MediaType != runtime.ContentTypeYAML); err != nil {
 		return 0, false, err
 	}
 	size = room.size
@@ -126,13 +127,13 @@ func (x *chain) sendList(ctx context.Context, i *installed, f format, listing re
 // sendWhole answers with the size bytes that body writes, in the way that f and the
 // client ask for. It reports whether body belongs to the response. What is large and
 // rewritten, or of unknown size, is sent as it is made.
-func (x *chain) sendWhole(f format, size int, body exchange.Body) bool {
-	piecemeal := size == exchange.UnknownSize || size >= streamFrom && x.Carrier.Chunks() && f.rewritten() && f.mediaType != runtime.ContentTypeYAML
+func (x *chain) sendWhole(f negotiate.Format, size int, body exchange.Body) bool {
+	piecemeal := size == exchange.UnknownSize || size >= streamFrom && x.Carrier.Chunks() && f.Rewritten() && f.MediaType != runtime.ContentTypeYAML
 	switch {
 	case piecemeal:
 		x.sendPiecemeal(f, body)
 		return true
-	case f.rewritten():
+	case f.Rewritten():
 		whole := bytes.NewBuffer(make([]byte, 0, size))
 		if _, err := body.WriteTo(whole); err != nil {
 			x.Fail(err) // of a buffer: cannot be
@@ -144,16 +145,16 @@ func (x *chain) sendWhole(f format, size int, body exchange.Body) bool {
 		out := bytes.NewBuffer(make([]byte, 0, size/8))
 		z := exchange.GetGzip(out)
 		_, err := body.WriteTo(z)
-		x.SendGzip(http.StatusOK, f.mediaType, out, z, err)
+		x.SendGzip(http.StatusOK, f.MediaType, out, z, err)
 		return false
 	}
-	x.SendFrom(http.StatusOK, f.mediaType, size, body)
+	x.SendFrom(http.StatusOK, f.MediaType, size, body)
 	return true
 }
 
 // sendPiecemeal answers with what body writes, a large list, as it is made.
-func (x *chain) sendPiecemeal(f format, body exchange.Body) {
-	if f.rewritten() {
+func (x *chain) sendPiecemeal(f negotiate.Format, body exchange.Body) {
+	if f.Rewritten() {
 		body = prettyBody{body}
 	}
 	if exchange.AcceptsGzip(x.Peek("Accept-Encoding")) {
@@ -161,7 +162,7 @@ func (x *chain) sendPiecemeal(f format, body exchange.Body) {
 		x.Add("Vary", "Accept-Encoding")
 		body = gzipBody{body}
 	}
-	x.SendFrom(http.StatusOK, f.mediaType, exchange.UnknownSize, body)
+	x.SendFrom(http.StatusOK, f.MediaType, exchange.UnknownSize, body)
 }
 
 // tableBody writes a table. It owns room, which holds the objects in it.
@@ -186,23 +187,23 @@ func (b *tableBody) Close() error { return b.room.Close() }
 
 // stitches reports whether a listing is one whose compressed pieces are worth
 // keeping: all of a resource or namespace, in a form that is kept.
-func (x *chain) stitches(f format, o *internalversion.ListOptions, listing registry.Listing) bool {
+func (x *chain) stitches(f negotiate.Format, o *internalversion.ListOptions, listing registry.Listing) bool {
 	whole := x.Name == "" && o.Continue == "" && listing.Meta.Continue == "" &&
 		(o.LabelSelector == nil || o.LabelSelector.Empty()) && (o.FieldSelector == nil || o.FieldSelector.Empty())
-	list := f.convert == nil || f.convert.Kind == "PartialObjectMetadataList"
-	return whole && list && !f.rewritten() && exchange.AcceptsGzip(x.Peek("Accept-Encoding"))
+	list := f.Convert == nil || f.Convert.Kind == "PartialObjectMetadataList"
+	return whole && list && !f.Rewritten() && exchange.AcceptsGzip(x.Peek("Accept-Encoding"))
 }
 
 // sendStitched answers with a listing that is stitched from compressed pieces, and
 // returns its size before compression; 0 if it is too small to be compressed.
-func (x *chain) sendStitched(i *installed, f format, listing registry.Listing) (int, error) {
-	body, err := x.s.stitcher.stitch(i.view.Form(f.media(), f.shape()), listing.Meta, listing.Objects)
+func (x *chain) sendStitched(i *installed, f negotiate.Format, listing registry.Listing) (int, error) {
+	body, err := x.s.stitcher.stitch(i.view.Form(f.Encoding(), f.Shape()), listing.Meta, listing.Objects)
 	if err != nil || body == nil || body.size <= exchange.CompressFrom {
 		return 0, err
 	}
 	x.Set("Content-Encoding", "gzip")
 	x.Add("Vary", "Accept-Encoding")
-	x.SendFrom(http.StatusOK, f.mediaType, body.length, body)
+	x.SendFrom(http.StatusOK, f.MediaType, body.length, body)
 	return body.size, nil
 }
 

@@ -18,11 +18,7 @@ import (
 	"testing"
 
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
-	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
-	"pgregory.net/rapid"
 
-	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 	"github.com/larder-io/larder/kv/kvtest"
@@ -300,44 +296,6 @@ func TestPagesAnswerAsUpstream(t *testing.T) {
 				token, _, _ := strings.Cut(rest, `"`)
 				path = base + "&continue=" + url.QueryEscape(token)
 			}
-		}
-	}
-}
-
-func checkNegotiation(t interface {
-	Fatalf(string, ...any)
-}, accept string) {
-	supported := legacyscheme.Codecs.SupportedMediaTypes()
-	want, ok := acceptedFormat(accept, supported, negotiation.DefaultEndpointRestrictions)
-	got, known := usualFormat([]byte(accept))
-	if known && (!ok || got.mediaType != want.mediaType || got.streams != want.streams || got.pretty != want.pretty || want.convert != nil) {
-		t.Fatalf("%q: %+v, upstream's %+v %v", accept, got, want, ok)
-	}
-	req := &http.Request{Header: http.Header{"Accept": {accept}}, URL: &url.URL{}}
-	_, info, err := negotiation.NegotiateOutputMediaType(req, legacyscheme.Codecs, negotiation.DefaultEndpointRestrictions)
-	if (err == nil) != ok || ok && info.MediaType != want.mediaType {
-		t.Fatalf("%q: %+v %v, upstream's %v %v", accept, want, ok, info.MediaType, err)
-	}
-}
-
-func TestUsualFormatsAreUpstreams(t *testing.T) {
-	clause := rapid.SampledFrom([]string{"application/json", "*/*", "application/vnd.kubernetes.protobuf", "application/yaml", "text/html", "application/*", "application/json;q=0.5", "application/json;stream=watch"})
-	rapid.Check(t, func(t *rapid.T) {
-		checkNegotiation(t, strings.Join(rapid.SliceOfN(clause, 0, 3).Draw(t, "clauses"), rapid.SampledFrom([]string{",", ", "}).Draw(t, "comma")))
-	})
-}
-
-func FuzzNegotiation(f *testing.F) {
-	for _, accept := range readAccepts {
-		f.Add(accept)
-	}
-	f.Fuzz(func(t *testing.T, accept string) { checkNegotiation(t, accept) })
-}
-
-func TestGzipIsAskedForByName(t *testing.T) {
-	for header, want := range map[string]bool{"": false, "gzip": true, " gzip ": true, "deflate,gzip": true, "gzip;q=1": false, "x-gzip": false, "GZIP": false, "br, gzip, x": true} {
-		if exchange.AcceptsGzip([]byte(header)) != want {
-			t.Errorf("%q: want %v", header, want)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
+	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/watch"
 )
@@ -41,14 +42,14 @@ func (x *chain) watch(i *installed) {
 
 // openWatch makes everything that a watch needs once its request is gone. Like
 // upstream it opens the watch before it looks at how to write it.
-func (x *chain) openWatch(i *installed, f format) (*watchStream, error) {
+func (x *chain) openWatch(i *installed, f negotiate.Format) (*watchStream, error) {
 	o, err := x.listOptions(i)
 	if err != nil {
 		return nil, err
 	}
 	scope := x.scopeOf(i, o)
 	ws := &watchStream{
-		form:      i.view.Form(f.media(), f.shape()),
+		form:      i.view.Form(f.Encoding(), f.Shape()),
 		monitor:   i.monitors.Of("watch", listScope(scope)),
 		legacy:    o.SendInitialEvents == nil,
 		bookmarks: o.AllowWatchBookmarks,
@@ -83,19 +84,19 @@ func (x *chain) openWatch(i *installed, f format) (*watchStream, error) {
 }
 
 // choose decides how events are written.
-func (ws *watchStream) choose(x *chain, i *installed, f format) error {
+func (ws *watchStream) choose(x *chain, i *installed, f negotiate.Format) error {
 	options, err := x.tableOptions(f)
 	if err != nil {
 		return err
 	}
-	if !f.streams {
+	if !f.Streams {
 		_, media := negotiation.MediaTypesForSerializer(i.scope.Serializer)
 		return negotiation.NewNotAcceptableError(media)
 	}
 	if options != nil {
-		ws.table = &tableStream{view: i.view, options: options, version: f.convert.GroupVersion()}
+		ws.table = &tableStream{view: i.view, options: options, version: f.Convert.GroupVersion()}
 	}
-	if f.convert != nil && f.convert.Kind == "PartialObjectMetadataList" {
+	if f.Convert != nil && f.Convert.Kind == "PartialObjectMetadataList" {
 		ws.mute = true
 	}
 	ws.head = x.watchHead(f)
@@ -112,8 +113,8 @@ func (x *chain) watchTimeout(o *internalversion.ListOptions) time.Duration {
 }
 
 // watchHead is the response's head.
-func (x *chain) watchHead(f format) []byte {
-	contentType := f.mediaType
+func (x *chain) watchHead(f negotiate.Format) []byte {
+	contentType := f.MediaType
 	if contentType != runtime.ContentTypeJSON {
 		contentType += ";stream=watch"
 	}

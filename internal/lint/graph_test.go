@@ -24,7 +24,7 @@ internal/invariants, internal/proctest
 < internal/registry
 < internal/registry/bootstrap, internal/auth, internal/admission
 < httpapi/socket, httpapi/request
-< httpapi/exchange, httpapi/apimetrics
+< httpapi/exchange, httpapi/negotiate, httpapi/apimetrics
 < httpapi/front
 < httpapi
 < internal/extension, internal/aggregator

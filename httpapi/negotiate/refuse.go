@@ -1,4 +1,4 @@
-package httpapi
+package negotiate
 
 import (
 	"net/http"
@@ -15,11 +15,11 @@ import (
 // with texts of its own: go-restful jsr311.go, detectRoute, and apiserver
 // pkg/server/handler.go, serviceErrorHandler.
 
-// producing refuses requests that accept none of media.
-func producing(media []string, h http.Handler) http.Handler {
+// Producing refuses requests that accept none of media.
+func Producing(media []string, h http.Handler) http.Handler {
 	text := "406: Not Acceptable\n\nAvailable representations: " + strings.Join(media, ", ")
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if !accepts(req.Header.Get("Accept"), media) {
+		if !Accepts(req.Header.Get("Accept"), media) {
 			refuse(w, req, http.StatusNotAcceptable, text)
 			return
 		}
@@ -27,9 +27,9 @@ func producing(media []string, h http.Handler) http.Handler {
 	})
 }
 
-// accepts reports whether an Accept header names one of media. Parameters are
+// Accepts reports whether an Accept header names one of media. Parameters are
 // ignored; of the wildcards only */* counts.
-func accepts(header string, media []string) bool {
+func Accepts(header string, media []string) bool {
 	if header == "" {
 		return true
 	}
@@ -42,8 +42,8 @@ func accepts(header string, media []string) bool {
 	return false
 }
 
-// consuming refuses bodies of a type that is not among media.
-func consuming(media []string, h http.HandlerFunc) http.HandlerFunc {
+// Consuming refuses bodies of a type that is not among media.
+func Consuming(media []string, h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
 		for clause := range strings.SplitSeq(req.Header.Get("Content-Type"), ",") {
 			if slices.Contains(media, mediaName(clause)) {
@@ -61,8 +61,8 @@ func mediaName(clause string) string {
 	return strings.Trim(name, " ")
 }
 
-// onlyMethods answers other methods than those given with 405.
-func onlyMethods(h http.Handler, methods ...string) http.Handler {
+// OnlyMethods answers other methods than those given with 405.
+func OnlyMethods(h http.Handler, methods ...string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if !slices.Contains(methods, req.Method) {
 			refuse(w, req, http.StatusMethodNotAllowed, "405: Method Not Allowed")
@@ -72,8 +72,8 @@ func onlyMethods(h http.Handler, methods ...string) http.Handler {
 	})
 }
 
-// nothingBelow answers for a path below a document of upstream's router.
-func nothingBelow(w http.ResponseWriter, req *http.Request) {
+// NothingBelow answers for a path below a document of upstream's router.
+func NothingBelow(w http.ResponseWriter, req *http.Request) {
 	refuse(w, req, http.StatusNotFound, "404: Page Not Found")
 }
 

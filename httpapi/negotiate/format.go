@@ -1,0 +1,74 @@
+package negotiate
+
+import (
+	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// Format is what a client accepts an answer in.
+type Format struct {
+	MediaType string // application/json, application/yaml or the protobuf one
+	Streams   bool   // watches can be written in it
+	Pretty    bool
+
+	// Convert is the kind that the client wants instead of the resource's own.
+	Convert *schema.GroupVersionKind
+}
+
+// Usual knows the headers that nearly all clients send.
+func Usual(accept []byte) (f Format, known bool) {
+	switch string(accept) {
+	case "", "*/*", "application/json", "application/json, */*", "application/json,*/*":
+		return Format{MediaType: runtime.ContentTypeJSON, Streams: true}, true
+	case "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json",
+		"application/vnd.kubernetes.protobuf, application/json", "application/vnd.kubernetes.protobuf, */*":
+		return Format{MediaType: runtime.ContentTypeProtobuf, Streams: true}, true
+	}
+	return Format{}, false
+}
+
+// Accepted applies upstream's rules to any header.
+func Accepted(accept string, supported []runtime.SerializerInfo, restrictions negotiation.EndpointRestrictions) (Format, bool) {
+	media, ok := negotiation.NegotiateMediaTypeOptions(accept, supported, restrictions)
+	if !ok {
+		return Format{}, false
+	}
+	return Format{
+		MediaType: media.Accepted.MediaType,
+		Streams:   media.Accepted.StreamSerializer != nil,
+		Pretty:    media.Pretty,
+		Convert:   media.Convert,
+	}, true
+}
+
+// Encoding is the media type that f's bytes are made from.
+func (f Format) Encoding() registry.MediaType {
+	if f.MediaType == runtime.ContentTypeProtobuf {
+		return registry.Protobuf
+	}
+	return registry.JSON // YAML is made from it
+}
+
+// IsTable reports whether the client wants rows.
+func (f Format) IsTable() bool { return f.Convert != nil && f.Convert.Kind == "Table" }
+
+// Shape is how much of each object the client wants, unless it wants rows.
+func (f Format) Shape() registry.Shape {
+	switch {
+	case f.Convert == nil:
+		return registry.Full
+	case f.Convert.GroupVersion() == metav1beta1.SchemeGroupVersion:
+		return registry.PartialV1beta1
+	default:
+		return registry.Partial
+	}
+}
+
+// Rewritten reports whether an answer in f is written from a whole JSON body.
+func (f Format) Rewritten() bool {
+	return f.MediaType == runtime.ContentTypeYAML || f.Pretty && f.MediaType == runtime.ContentTypeJSON
+}
