@@ -21,6 +21,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
 )
 
@@ -312,7 +313,7 @@ func (x *chain) route() {
 		x.unknown()
 	case !i.permits(&x.Request):
 		x.noMethod(i)
-	case i.view != nil && x.read(i):
+	case i.View != nil && x.read(&i.Resource):
 	default:
 		h, ok := i.handler(&x.Request)
 		if !ok {
@@ -350,4 +351,21 @@ func (x *chain) unknown() {
 	default:
 		x.Text(http.StatusNotFound, "404 page not found")
 	}
+}
+
+// read answers a GET, LIST or WATCH from encoded bytes and reports whether it did:
+// what it leaves goes to upstream's handlers.
+func (x *chain) read(i *reads.Resource) bool {
+	if i.View.Resource.Cache == nil || x.Trail.RecordsAnswers() && x.Verb != "watch" {
+		return false
+	}
+	x.reading.Exchange, x.reading.Stitcher = &x.Exchange, x.s.stitcher
+	if x.Verb != "watch" {
+		return x.reading.Serve(i)
+	}
+	if isUpgrade(string(x.Peek("Connection")), string(x.Peek("Upgrade"))) {
+		return false // a websocket: upstream's handler speaks it
+	}
+	x.watch(i)
+	return true
 }

@@ -75,15 +75,4 @@
 //
 // What fasthttp read is copied before anything keeps it; an exchange ends with its
 // handler. What the cache and the registry give is shared by all and only read.
-//
-// A list that is being sent holds its objects, which the snapshot that it is of shares
-// with all others, and one chunk. What was made of the objects belongs to the cache and
-// is asked for as it is sent, or is made in that chunk: clients that read slowly cost no
-// memory but for that. A large list in JSON that is not all kept, or indented, is never in
-// one place, and its length is not announced.
-//
-// A compressed list of a whole resource or namespace is one gzip member, put together
-// from pieces that are compressed once and kept, within a bound, while the objects in
-// them stay as they are. A piece holds no object in memory and nothing that depends
-// on who asks. Requests that need the same piece wait for the one that makes it.
 package httpapi

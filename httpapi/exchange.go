@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/auth"
 )
@@ -26,7 +27,7 @@ type chain struct {
 	impersonates bool            // the request asks to act as somebody else
 	foreign      bool            // it has credentials that are not remembered
 	claims       request.Attributes
-	object       objectBody // is the body of the response, if it is one object
+	reading      reads.Read
 }
 
 // take hands the connection to serve, which runs on a goroutine of the server's

@@ -26,6 +26,7 @@ import (
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/negotiate"
+	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/internal/registry"
 )
 
@@ -116,11 +117,12 @@ func (s *Server) metricsPage(t *table) *apimetrics.Page {
 
 // collectors report what the server itself has.
 func (s *Server) collectors() []prometheus.Collector {
-	return []prometheus.Collector{
+	own := []prometheus.Collector{
 		apimetrics.NewCacheCollector(s.config.Registry), apimetrics.NewBudgetCollector(s.config.Registry), apimetrics.NewAccessCollector(&s.access),
 		s.front.Collector(), newRevokedWatches(s.rights),
-		newStitcherBytes(s.stitcher), newStitcherMade(s.stitcher), apimetrics.NewBuildInfo(s.config.Version),
+		apimetrics.NewBuildInfo(s.config.Version),
 	}
+	return append(own, s.stitcher.Collectors()...)
 }
 
 // readyChecks are those of the configuration, and that shutdown has not begun.
@@ -159,13 +161,10 @@ func (in *installer) endpoint(g *registry.Group, e *registry.Endpoint, converter
 	}
 	b := &handlerBuilder{installer: in, endpoint: e, scope: scope, life: life}
 	i := &installed{
-		endpoint: e,
-		scope:    scope,
-		view:     e.View,
+		Resource: reads.NewResource(e, scope, false, life.warnings),
 		http:     b.handlers(),
 		connect:  b.connects(),
 		subpath:  b.subpath(),
-		warnings: life.warnings,
 	}
 	return i, nil
 }

@@ -97,3 +97,35 @@ func TestPiecemealListsOfOldClients(t *testing.T) {
 		}
 	}
 }
+
+// TestCompressedList compares compressed lists with plain ones over the network.
+func TestCompressedList(t *testing.T) {
+	p := newPair(t)
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	create := func(n int) {
+		p.ours.must(t, post(configmaps, fmt.Sprintf(`{"metadata":{"name":"c%d"},"data":{"k":"%s"}}`, n, strings.Repeat("0123456789", 2000))))
+	}
+	for n := range 40 {
+		create(n)
+	}
+	for n := range 3 {
+		for _, path := range []string{configmaps, "/api/v1/configmaps", configmaps + "?labelSelector=!x", configmaps + "?limit=10"} {
+			for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
+				a := p.same(t, call{method: "GET", path: path, header: map[string]string{"Accept": accept, "Accept-Encoding": "gzip"}})
+				length, chunked := a.header.Get("Content-Length"), strings.Contains(path, "Selector") // made as it is sent
+				if a.header.Get("Content-Encoding") != "gzip" || a.header.Get("Vary") != "Accept-Encoding" ||
+					length != fmt.Sprint(len(a.body)) && !(chunked && length == "") {
+					t.Errorf("%s %s: %d bytes with %v", path, accept, len(a.body), a.header)
+				}
+			}
+		}
+		create(100 + n)
+		p.ours.must(t, call{method: "DELETE", path: fmt.Sprintf("%s/c%d", configmaps, n)})
+	}
+	metrics := string(p.ours.call(t, call{method: "GET", path: "/metrics"}).body)
+	for _, name := range []string{"larder_compressed_list_bytes ", "larder_compressed_list_pieces_total "} {
+		if _, after, ok := strings.Cut(metrics, "\n"+name); !ok || strings.HasPrefix(after, "0\n") {
+			t.Errorf("%s is missing or 0", name)
+		}
+	}
+}

@@ -5,29 +5,23 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/endpoints/handlers"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
-	"github.com/larder-io/larder/internal/registry"
 )
 
 // installed is one resource or subresource as one API version serves it.
 // It is written before it is published in a table and never after.
 type installed struct {
-	endpoint *registry.Endpoint
-	scope    *handlers.RequestScope
-
-	// view serves GET, LIST and WATCH from encoded bytes. nil: the handlers do.
-	view *registry.View
+	reads.Resource // as it is read
 
 	// http holds the net/http handlers by Request.Verb: get, list, watch, create,
 	// update, patch, delete, deletecollection. A verb that is not there is not
-	// supported. Where view is set, the entries for get, list and watch serve
-	// only what the fast path leaves to them.
+	// supported. Where resource has a view, the entries for get, list and watch serve
+	// only what is not read from encoded bytes.
 	http map[string]http.Handler
 
 	// connect holds, by HTTP method, the handlers of a subresource that takes the
@@ -38,20 +32,6 @@ type installed struct {
 	// subpath says that path segments behind the subresource belong to the
 	// handler, as in .../pods/x/proxy/metrics.
 	subpath bool
-
-	// bare says that no router of upstream's stands in front of its handlers.
-	bare bool
-
-	// warnings are sent with every response, as for a deprecated version.
-	warnings []string
-
-	// monitors report what the fast path serves, by verb and scope. add makes them.
-	monitors apimetrics.Monitors
-}
-
-// observe reports a request that the fast path served.
-func (i *installed) observe(verb, scope string, code, size int, elapsed time.Duration) {
-	i.monitors.Of(verb, scope).Observe(code, size, elapsed)
 }
 
 // resourceKey names an endpoint.
@@ -90,9 +70,6 @@ func newTable() *table {
 
 // add puts i under its endpoint's names.
 func (t *table) add(gvr schema.GroupVersionResource, subresource string, i *installed) {
-	if i.view != nil {
-		i.monitors = apimetrics.NewMonitors(i.endpoint)
-	}
 	t.resources[resourceKey{gvr.Group, gvr.Version, gvr.Resource, subresource}] = i
 	t.versions[groupVersion{gvr.Group, gvr.Version}] = true
 }
@@ -100,7 +77,7 @@ func (t *table) add(gvr schema.GroupVersionResource, subresource string, i *inst
 // Monitors implements what /metrics asks for.
 func (t *table) Monitors(group, version, resource, subresource string) apimetrics.Monitors {
 	if i := t.resources[resourceKey{group, version, resource, subresource}]; i != nil {
-		return i.monitors
+		return i.Monitors
 	}
 	return nil
 }
@@ -109,7 +86,7 @@ func (t *table) Monitors(group, version, resource, subresource string) apimetric
 func (t *table) AllMonitors() iter.Seq[apimetrics.Monitors] {
 	return func(yield func(apimetrics.Monitors) bool) {
 		for _, i := range t.resources {
-			if !yield(i.monitors) {
+			if !yield(i.Monitors) {
 				return
 			}
 		}
@@ -159,7 +136,7 @@ func (i *installed) covers(r *request.Request) bool {
 		return false
 	case r.VerbInPath && (r.Verb != "watch" || len(r.Parts) > 2):
 		return false
-	case !i.endpoint.Namespaced:
+	case !i.Endpoint.Namespaced:
 		return !r.InNamespace
 	case !r.InNamespace:
 		return !r.NamesItem() && i.serves("list")
@@ -172,7 +149,7 @@ func (i *installed) serves(verb string) bool {
 	if _, ok := i.http[verb]; ok {
 		return true
 	}
-	return i.view != nil && (verb == "get" || verb == "list" || verb == "watch")
+	return i.View != nil && (verb == "get" || verb == "list" || verb == "watch")
 }
 
 // permits reports whether i answers r's method and verb at r's path.
@@ -183,12 +160,12 @@ func (i *installed) permits(r *request.Request) bool {
 	if r.VerbInPath || r.Verb == "watch" || r.Verb == "list" || r.Verb == "get" {
 		return r.Method == http.MethodGet && i.serves(r.Verb)
 	}
-	if i.endpoint.Namespaced && !r.InNamespace {
+	if i.Endpoint.Namespaced && !r.InNamespace {
 		return false
 	}
 	switch r.Verb {
 	case "create":
-		return r.NamesItem() == (i.endpoint.Subresource != "") && i.serves(r.Verb)
+		return r.NamesItem() == (i.Endpoint.Subresource != "") && i.serves(r.Verb)
 	case "update", "patch", "delete":
 		return r.NamesItem() && i.serves(r.Verb)
 	default:
@@ -213,11 +190,11 @@ func (i *installed) knows(r *request.Request) bool {
 		return true
 	case r.VerbInPath:
 		verbs = []string{"watch"}
-	case !r.NamesItem() && i.endpoint.Namespaced && !r.InNamespace:
+	case !r.NamesItem() && i.Endpoint.Namespaced && !r.InNamespace:
 		verbs = []string{"list", "watch"}
 	case !r.NamesItem():
 		verbs = []string{"list", "watch", "create", "deletecollection"}
-	case i.endpoint.Subresource != "":
+	case i.Endpoint.Subresource != "":
 		verbs = append(verbs, "create")
 	}
 	return slices.ContainsFunc(verbs, i.serves)

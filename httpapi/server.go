@@ -26,6 +26,7 @@ import (
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/front"
+	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -169,7 +170,7 @@ type Server struct {
 
 	models        *models
 	impersonation http.Handler
-	stitcher      *stitcher
+	stitcher      *reads.Stitcher
 	digester      *digester
 	proxies       proxyHeaders
 	access        apimetrics.Access
@@ -211,7 +212,7 @@ func newServer(config Config) *Server {
 	s.proxies = newProxyHeaders(config.RequestHeader)
 	s.rights = newRights(s)
 	s.streams.rights = s.rights
-	s.stitcher = newStitcher(config.CompressedListBytes)
+	s.stitcher = reads.NewStitcher(config.CompressedListBytes)
 	s.publish(newTable())
 	return s
 }

@@ -15,20 +15,21 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
 	"github.com/larder-io/larder/httpapi/negotiate"
+	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/watch"
 )
 
 // watch answers a WATCH: apiserver pkg/endpoints/handlers/get.go and watch.go.
-func (x *chain) watch(i *installed) {
-	f, ok := x.negotiate(i)
+func (x *chain) watch(i *reads.Resource) {
+	f, ok := x.reading.Negotiate(i)
 	if !ok {
 		return
 	}
 	ws, err := x.openWatch(i, f)
 	if err != nil {
 		x.Fail(err)
-		x.observe(i, "cluster", 0)
+		x.reading.Observe(i, "cluster", 0)
 		return
 	}
 	x.Trail.Answer(http.StatusOK)
@@ -42,15 +43,15 @@ func (x *chain) watch(i *installed) {
 
 // openWatch makes everything that a watch needs once its request is gone. Like
 // upstream it opens the watch before it looks at how to write it.
-func (x *chain) openWatch(i *installed, f negotiate.Format) (*watchStream, error) {
-	o, err := x.listOptions(i)
+func (x *chain) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream, error) {
+	o, err := x.reading.ValidListOptions(i)
 	if err != nil {
 		return nil, err
 	}
-	scope := x.scopeOf(i, o)
+	scope := x.reading.ScopeOf(i, o)
 	ws := &watchStream{
-		form:      i.view.Form(f.Encoding(), f.Shape()),
-		monitor:   i.monitors.Of("watch", listScope(scope)),
+		form:      i.View.Form(f.Encoding(), f.Shape()),
+		monitor:   i.Monitors.Of("watch", reads.ListScope(scope)),
 		legacy:    o.SendInitialEvents == nil,
 		bookmarks: o.AllowWatchBookmarks,
 		chunked:   x.Carrier.Chunks(),
@@ -59,7 +60,7 @@ func (x *chain) openWatch(i *installed, f negotiate.Format) (*watchStream, error
 	}
 	ctx, cancel := context.WithTimeout(x.Base(), x.s.config.RequestTimeout)
 	defer cancel()
-	ws.watcher, err = i.view.Resource.Watch(ctx, registry.WatchRequest{
+	ws.watcher, err = i.View.Resource.Watch(ctx, registry.WatchRequest{
 		Scope:             scope,
 		ResourceVersion:   o.ResourceVersion,
 		SendInitialEvents: o.SendInitialEvents,
@@ -72,7 +73,7 @@ func (x *chain) openWatch(i *installed, f negotiate.Format) (*watchStream, error
 	if errors.As(err, &inStream) {
 		ws.refused = inStream.Err
 	} else if err != nil {
-		return nil, x.readError(err)
+		return nil, x.reading.ReadError(err)
 	}
 	if err := ws.choose(x, i, f); err != nil {
 		if ws.watcher != nil {
@@ -84,17 +85,17 @@ func (x *chain) openWatch(i *installed, f negotiate.Format) (*watchStream, error
 }
 
 // choose decides how events are written.
-func (ws *watchStream) choose(x *chain, i *installed, f negotiate.Format) error {
-	options, err := x.tableOptions(f)
+func (ws *watchStream) choose(x *chain, i *reads.Resource, f negotiate.Format) error {
+	options, err := x.reading.TableOptions(f)
 	if err != nil {
 		return err
 	}
 	if !f.Streams {
-		_, media := negotiation.MediaTypesForSerializer(i.scope.Serializer)
+		_, media := negotiation.MediaTypesForSerializer(i.Scope.Serializer)
 		return negotiation.NewNotAcceptableError(media)
 	}
 	if options != nil {
-		ws.table = &tableStream{view: i.view, options: options, version: f.Convert.GroupVersion()}
+		ws.table = &tableStream{view: i.View, options: options, version: f.Convert.GroupVersion()}
 	}
 	if f.Convert != nil && f.Convert.Kind == "PartialObjectMetadataList" {
 		ws.mute = true
@@ -182,7 +183,7 @@ func (t *tableStream) frame(d watch.Delivery) ([]byte, error) {
 		return nil, err
 	}
 	t.options.NoHeaders = true
-	encoder := negotiatedTable(t.version)
+	encoder := reads.TableEncoder(t.version)
 	object, err := runtime.Encode(encoder, table)
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/larder-io/larder/internal/proctest"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
@@ -115,7 +116,7 @@ func (n *nodeWatches) put(i int) int64 {
 // rest again.
 func (n *nodeWatches) round(b *testing.B, changes int, pace time.Duration) time.Duration {
 	goal := n.events() + uint64(changes)
-	before, start := processTime(b), time.Now()
+	before, start := proctest.OfProcess.Now(b), time.Now()
 	for i := range changes {
 		time.Sleep(time.Until(start.Add(time.Duration(i) * pace)))
 		n.put(i)
@@ -123,7 +124,7 @@ func (n *nodeWatches) round(b *testing.B, changes int, pace time.Duration) time.
 	for n.events() < goal || busy(&n.streams) > 0 {
 		time.Sleep(50 * time.Microsecond)
 	}
-	used := processTime(b) - before
+	used := proctest.OfProcess.Now(b) - before
 	b.StopTimer()
 	defer b.StartTimer()
 	trash := make([]byte, 64<<10)

@@ -206,9 +206,7 @@ func TestPanicsEndOneWatch(t *testing.T) {
 // TestEndsAreCountedFirst: a client that has seen the end of its watch finds it counted.
 func TestEndsAreCountedFirst(t *testing.T) {
 	metrics.Register()
-	i := &installed{endpoint: &registry.Endpoint{GVR: schema.GroupVersionResource{Group: "ends.test", Version: "v1", Resource: "counted"}}}
-	i.monitors = apimetrics.NewMonitors(i.endpoint)
-	m := i.monitors.Of("watch", "cluster")
+	m := apimetrics.NewMonitors(&registry.Endpoint{GVR: schema.GroupVersionResource{Group: "ends.test", Version: "v1", Resource: "counted"}}).Of("watch", "cluster")
 	before := ended(t, "ends.test")
 	c := &witness{seen: func() string { return fmt.Sprint(m.Watches(), " open, ", ended(t, "ends.test")-before, " ended") }}
 	var ss streams

@@ -22,7 +22,7 @@ import (
 	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/table"
 )
@@ -33,7 +33,7 @@ import (
 type generation struct {
 	custom   *registry.CustomResource
 	upstream customHandler
-	versions map[string]*httpapi.Custom // those that are served
+	versions map[string]*reads.Resource // those that are served
 
 	ending context.Context // of requests that last: ends with retirement
 	end    context.CancelFunc
@@ -67,7 +67,7 @@ func (s *serving) build() (*generation, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &generation{custom: custom, versions: make(map[string]*httpapi.Custom), idle: make(chan struct{})}
+	g := &generation{custom: custom, versions: make(map[string]*reads.Resource), idle: make(chan struct{})}
 	if g.upstream, err = s.newUpstream(custom); err != nil {
 		return nil, err
 	}
@@ -155,7 +155,7 @@ func (g *generation) addVersion(definition *apiextensionsv1.CustomResourceDefini
 	if err != nil {
 		return err
 	}
-	config := httpapi.CustomConfig{
+	config := reads.CustomConfig{
 		Resource:   gv.WithResource(names.Plural),
 		Namespaced: definition.Spec.Scope == apiextensionsv1.NamespaceScoped,
 		View:       view,
@@ -165,7 +165,7 @@ func (g *generation) addVersion(definition *apiextensionsv1.CustomResourceDefini
 	for _, f := range v.SelectableFields {
 		config.Fields = append(config.Fields, strings.TrimPrefix(f.JSONPath, "."))
 	}
-	g.versions[v.Name] = httpapi.NewCustom(config)
+	g.versions[v.Name] = reads.NewCustom(config)
 	return nil
 }
 

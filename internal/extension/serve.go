@@ -23,6 +23,7 @@ import (
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
 
 	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -34,7 +35,7 @@ var _ httpapi.Extensions = (*Extensions)(nil)
 const catchUp = 10 * time.Second
 
 // Custom implements httpapi.Extensions.
-func (e *Extensions) Custom(r *request.Request) (c *httpapi.Custom, done func()) {
+func (e *Extensions) Custom(r *request.Request) (c *reads.Resource, done func()) {
 	s := (*e.servings.Load())[schema.GroupResource{Group: r.Group, Resource: r.Resource}]
 	if s == nil || !s.offers(r.Version) {
 		return nil, nil

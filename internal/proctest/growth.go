@@ -19,8 +19,8 @@ const (
 	OfProcess CPUClock = unix.CLOCK_PROCESS_CPUTIME_ID
 )
 
-// now is the CPU time so far.
-func (c CPUClock) now(t testing.TB) time.Duration {
+// Now is the CPU time so far.
+func (c CPUClock) Now(t testing.TB) time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(int32(c), &ts); err != nil {
 		t.Fatal(err)
@@ -34,9 +34,9 @@ func (c CPUClock) Work(t testing.TB, fn func()) time.Duration {
 	defer runtime.UnlockOSThread()
 	least, all := time.Duration(1<<63-1), time.Duration(0)
 	for i := 0; i < 5 && (i < 2 || all < growthPatience); i++ {
-		began := c.now(t)
+		began := c.Now(t)
 		fn()
-		took := c.now(t) - began
+		took := c.Now(t) - began
 		least, all = min(least, took), all+took
 	}
 	return least

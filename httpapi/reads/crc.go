@@ -1,4 +1,4 @@
-package httpapi
+package reads
 
 import "hash/crc32"
 

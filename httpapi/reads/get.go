@@ -1,4 +1,4 @@
-package httpapi
+package reads
 
 import (
 	"errors"
@@ -20,31 +20,31 @@ import (
 
 // get answers a GET of one object: apiserver pkg/endpoints/handlers/get.go,
 // GetResource, and pkg/registry/generic/registry/store.go, Get.
-func (x *chain) get(i *installed) {
-	f, ok := x.negotiate(i)
+func (x *Read) get(i *Resource) {
+	f, ok := x.Negotiate(i)
 	if !ok {
 		return
 	}
 	o, err := x.getObject(i)
 	if err != nil {
 		x.Fail(err)
-		x.observe(i, "resource", 0)
+		x.Observe(i, "resource", 0)
 		return
 	}
 	size, err := x.sendObject(i, f, o)
 	if err != nil {
 		x.Fail(err)
 	}
-	x.observe(i, "resource", size)
+	x.Observe(i, "resource", size)
 }
 
 // getObject finds the object that the request names.
-func (x *chain) getObject(i *installed) (*cache.Object, error) {
+func (x *Read) getObject(i *Resource) (*cache.Object, error) {
 	if value, ok := x.Query.Lookup("export"); ok && request.IsTrue(value) {
 		return nil, apierrors.NewBadRequest("the export parameter, deprecated since v1.14, is no longer supported")
 	}
 	scope := registry.Scope{Name: x.Name}
-	if i.endpoint.Namespaced {
+	if i.Endpoint.Namespaced {
 		if scope.Namespace = x.Namespace; scope.Namespace == "" {
 			return nil, apierrors.NewBadRequest("Namespace parameter required.")
 		}
@@ -54,9 +54,9 @@ func (x *chain) getObject(i *installed) (*cache.Object, error) {
 	}
 	ctx, cancel := x.Bounded()
 	defer cancel()
-	o, err := i.view.Resource.Get(ctx, scope, x.Query.Get("resourceVersion"))
+	o, err := i.View.Resource.Get(ctx, scope, x.Query.Get("resourceVersion"))
 	if err != nil {
-		return nil, x.readError(storeerrors.InterpretGetError(err, x.groupResource(), x.Name))
+		return nil, x.ReadError(storeerrors.InterpretGetError(err, x.groupResource(), x.Name))
 	}
 	return o, nil
 }
@@ -76,9 +76,9 @@ func checkName(name string) error {
 	return nil
 }
 
-// readError is err as the client sees it: a wait that the request's own deadline
+// ReadError is err as the client sees it: a wait that the request's own deadline
 // cut short is the request's timeout.
-func (x *chain) readError(err error) error {
+func (x *Read) ReadError(err error) error {
 	if storage.IsRequestTimeout(err) {
 		return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
 	}
@@ -86,13 +86,13 @@ func (x *chain) readError(err error) error {
 }
 
 // sendObject answers with o and returns the size of the body before compression.
-func (x *chain) sendObject(i *installed, f negotiate.Format, o *cache.Object) (int, error) {
+func (x *Read) sendObject(i *Resource, f negotiate.Format, o *cache.Object) (int, error) {
 	if f.IsTable() {
-		options, err := x.tableOptions(f)
+		options, err := x.TableOptions(f)
 		if err != nil {
 			return 0, err
 		}
-		table, err := i.view.TableOf(x.Base(), o, 0, options, f.Convert.GroupVersion())
+		table, err := i.View.TableOf(x.Base(), o, 0, options, f.Convert.GroupVersion())
 		if err != nil {
 			return 0, err
 		}
@@ -103,9 +103,9 @@ func (x *chain) sendObject(i *installed, f negotiate.Format, o *cache.Object) (i
 		if i.bare {
 			return 0, errNoList
 		}
-		return 0, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", i.endpoint.Storage.New()))
+		return 0, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", i.Endpoint.Storage.New()))
 	}
-	form := i.view.Form(f.Encoding(), f.Shape())
+	form := i.View.Form(f.Encoding(), f.Shape())
 	item, err := form.Item(o)
 	if err != nil {
 		return 0, err

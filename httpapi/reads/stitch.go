@@ -1,4 +1,4 @@
-package httpapi
+package reads
 
 import (
 	"bytes"
@@ -22,7 +22,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// stitcher compresses lists piece by piece and keeps the pieces, so that listing
+// Stitcher compresses lists piece by piece and keeps the pieces, so that listing
 // again costs only the compression of what changed in between.
 //
 // A list is cut into runs of items before objects whose key's hash says so, the same in
@@ -37,7 +37,7 @@ import (
 // does not drive out what the next such list could use.
 //
 // Lists that need the same piece at the same time wait for the first to make it.
-type stitcher struct {
+type Stitcher struct {
 	limit int64
 	made  atomic.Int64
 
@@ -96,12 +96,13 @@ const (
 	weakOverhead  = 48
 )
 
-func newStitcher(limit int64) *stitcher {
-	return &stitcher{limit: limit, flights: map[pieceKey]*flight{}, kept: map[pieceKey]*list.Element{}}
+// NewStitcher returns one that keeps pieces of limit bytes in all.
+func NewStitcher(limit int64) *Stitcher {
+	return &Stitcher{limit: limit, flights: map[pieceKey]*flight{}, kept: map[pieceKey]*list.Element{}}
 }
 
 // bytes is what the kept pieces cost.
-func (s *stitcher) bytes() int64 {
+func (s *Stitcher) bytes() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.used
@@ -109,7 +110,7 @@ func (s *stitcher) bytes() int64 {
 
 // stitch compresses a list, or returns nil for one that is too small to gain by it.
 // All that can fail does so here.
-func (s *stitcher) stitch(form *registry.Form, meta wire.ListMeta, objects []*cache.Object) (*stitchedList, error) {
+func (s *Stitcher) stitch(form *registry.Form, meta wire.ListMeta, objects []*cache.Object) (*stitchedList, error) {
 	body := registry.BodyBytes(objects)
 	if body < stitchFrom {
 		return nil, nil
@@ -147,7 +148,7 @@ func separator(w wire.Writer) []byte {
 }
 
 // piece returns the piece that rest begins with. keep says that it is worth keeping.
-func (s *stitcher) piece(from pieceSource, owner weak.Pointer[registry.Form], rest []*cache.Object, runs int, keep bool) (*piece, error) {
+func (s *Stitcher) piece(from pieceSource, owner weak.Pointer[registry.Form], rest []*cache.Object, runs int, keep bool) (*piece, error) {
 	key := pieceKey{form: owner, first: weak.Make(rest[0])}
 	if p := s.find(key); p != nil && s.fits(p, rest) {
 		return p, nil
@@ -183,13 +184,13 @@ func (s *stitcher) piece(from pieceSource, owner weak.Pointer[registry.Form], re
 	return p, err
 }
 
-func (s *stitcher) make(from pieceSource, objects []*cache.Object, runs int) (*piece, error) {
+func (s *Stitcher) make(from pieceSource, objects []*cache.Object, runs int) (*piece, error) {
 	s.made.Add(1)
 	return newPiece(from, objects, runs)
 }
 
 // take returns the flight of a piece, and whether the caller is to make it.
-func (s *stitcher) take(key pieceKey) (f *flight, first bool) {
+func (s *Stitcher) take(key pieceKey) (f *flight, first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if f, ok := s.flights[key]; ok {
@@ -201,7 +202,7 @@ func (s *stitcher) take(key pieceKey) (f *flight, first bool) {
 }
 
 // land keeps what a flight made and lets go who waits for it.
-func (s *stitcher) land(key pieceKey, f *flight) {
+func (s *Stitcher) land(key pieceKey, f *flight) {
 	if f.piece != nil {
 		s.keep(key, f.piece)
 	}
@@ -212,7 +213,7 @@ func (s *stitcher) land(key pieceKey, f *flight) {
 }
 
 // ends reports whether a run of about as many objects ends after the n-th of rest.
-func (s *stitcher) ends(rest []*cache.Object, n, runs int) bool {
+func (s *Stitcher) ends(rest []*cache.Object, n, runs int) bool {
 	least := runs / shortRun
 	if n < least || n >= longRun*runs {
 		return n >= least
@@ -221,7 +222,7 @@ func (s *stitcher) ends(rest []*cache.Object, n, runs int) bool {
 }
 
 // fits reports whether p is made of what rest begins with and ends where a run does.
-func (s *stitcher) fits(p *piece, rest []*cache.Object) bool {
+func (s *Stitcher) fits(p *piece, rest []*cache.Object) bool {
 	n := len(p.objects)
 	if n > len(rest) {
 		return false
@@ -234,7 +235,7 @@ func (s *stitcher) fits(p *piece, rest []*cache.Object) bool {
 	return n == len(rest) || s.ends(rest, n, p.runs)
 }
 
-func (s *stitcher) find(key pieceKey) *piece {
+func (s *Stitcher) find(key pieceKey) *piece {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e, ok := s.kept[key]
@@ -247,7 +248,7 @@ func (s *stitcher) find(key pieceKey) *piece {
 
 // keep puts p in the place of another with its key, and drops others until the
 // limit holds. A piece that is larger than the limit is not kept.
-func (s *stitcher) keep(key pieceKey, p *piece) {
+func (s *Stitcher) keep(key pieceKey, p *piece) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e, ok := s.kept[key]; ok {
@@ -266,7 +267,7 @@ func (s *stitcher) keep(key pieceKey, p *piece) {
 	}
 }
 
-func (s *stitcher) dropLocked(e *list.Element) {
+func (s *Stitcher) dropLocked(e *list.Element) {
 	k := s.order.Remove(e).(*keptPiece)
 	delete(s.kept, k.key)
 	s.used -= k.piece.cost()
@@ -417,16 +418,21 @@ func appendStored(dst, p []byte, last bool) []byte {
 	return append(dst, p...)
 }
 
-// newStitcherBytes reports what is kept of compressed lists.
-func newStitcherBytes(s *stitcher) prometheus.Collector {
+// Collectors report what is kept of compressed lists, and what could not be sent again.
+func (s *Stitcher) Collectors() []prometheus.Collector {
+	return []prometheus.Collector{newKeptBytes(s), newPiecesMade(s)}
+}
+
+// newKeptBytes reports what is kept of compressed lists.
+func newKeptBytes(s *Stitcher) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "larder_compressed_list_bytes",
 		Help: "Bytes of compressed pieces of lists, kept to be sent again.",
 	}, func() float64 { return float64(s.bytes()) })
 }
 
-// newStitcherMade reports how much of compressed lists could not be sent again.
-func newStitcherMade(s *stitcher) prometheus.Collector {
+// newPiecesMade reports how much of compressed lists could not be sent again.
+func newPiecesMade(s *Stitcher) prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "larder_compressed_list_pieces_total",
 		Help: "Counter of pieces of lists that were compressed.",

@@ -1,4 +1,4 @@
-package httpapi
+package reads
 
 import (
 	"fmt"
@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 	"github.com/larder-io/larder/internal/registry/wire"
@@ -65,15 +65,6 @@ func benchPod(b *testing.B, v *registry.View, n, revision int) *cache.Object {
 	return cache.NewObject(cache.ObjectConfig{Key: key, Revision: int64(revision), Body: body}, v.Resource.Cache.Schema())
 }
 
-// processTime is the CPU time that this process used.
-func processTime(b *testing.B) time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
 // BenchmarkStitch lists 10,000 pods compressed, with so many changed in between.
 // What is reported as cpu-ms is the CPU time of the whole process for one list.
 func BenchmarkStitch(b *testing.B) {
@@ -90,7 +81,7 @@ func BenchmarkStitch(b *testing.B) {
 			name = "cold"
 		}
 		b.Run(name, func(b *testing.B) {
-			s, revision := newStitcher(64<<20), 1
+			s, revision := NewStitcher(64<<20), 1
 			var list *stitchedList
 			stitch := func() {
 				var err error
@@ -112,11 +103,11 @@ func BenchmarkStitch(b *testing.B) {
 					objects[at] = benchPod(b, v, n, revision)
 				}
 				if changes < 0 {
-					s = newStitcher(64 << 20)
+					s = NewStitcher(64 << 20)
 				}
-				began := processTime(b)
+				began := proctest.OfProcess.Now(b)
 				stitch()
-				used += processTime(b) - began
+				used += proctest.OfProcess.Now(b) - began
 			}
 			b.ReportMetric(float64(used.Microseconds())/1000/float64(b.N), "cpu-ms/op")
 			b.ReportMetric(float64(list.length)/1e6, "MB-sent")

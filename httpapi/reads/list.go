@@ -1,4 +1,4 @@
-package httpapi
+package reads
 
 import (
 	"bytes"
@@ -22,28 +22,28 @@ import (
 )
 
 // list answers a LIST: apiserver pkg/endpoints/handlers/get.go, ListResource.
-func (x *chain) list(i *installed) {
-	f, ok := x.negotiate(i)
+func (x *Read) list(i *Resource) {
+	f, ok := x.Negotiate(i)
 	if !ok {
 		return
 	}
 	scope := "cluster"
-	o, err := x.listOptions(i)
+	o, err := x.ValidListOptions(i)
 	size := 0
 	if err == nil {
-		scope = listScope(x.scopeOf(i, o))
-		size, err = x.sendListing(i, f, o, func(size int) { x.observe(i, scope, size) })
+		scope = ListScope(x.ScopeOf(i, o))
+		size, err = x.sendListing(i, f, o, func(size int) { x.Observe(i, scope, size) })
 	}
 	if err != nil {
 		x.Fail(err)
 	}
 	if size != exchange.UnknownSize {
-		x.observe(i, scope, size)
+		x.Observe(i, scope, size)
 	}
 }
 
-// listScope is the scope of a list in metrics.
-func listScope(scope registry.Scope) string {
+// ListScope is the scope of a list in metrics.
+func ListScope(scope registry.Scope) string {
 	switch {
 	case scope.Name != "":
 		return "resource"
@@ -57,13 +57,13 @@ func listScope(scope registry.Scope) string {
 // sendListing answers with what o selects and returns the size of the body before
 // compression; unknownSize if it is to be told to sent when it is over. Nothing was sent
 // if there is an error.
-func (x *chain) sendListing(i *installed, f negotiate.Format, o *internalversion.ListOptions, sent func(size int)) (int, error) {
+func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.ListOptions, sent func(size int)) (int, error) {
 	ctx, cancel := x.Bounded()
 	defer cancel()
 	room := lists.Get().(*listBody)
 	room.sent = sent
-	listing, err := i.view.Resource.List(ctx, registry.ListRequest{
-		Scope:           x.scopeOf(i, o),
+	listing, err := i.View.Resource.List(ctx, registry.ListRequest{
+		Scope:           x.ScopeOf(i, o),
 		ResourceVersion: o.ResourceVersion,
 		Match:           o.ResourceVersionMatch,
 		Label:           o.LabelSelector,
@@ -74,7 +74,7 @@ func (x *chain) sendListing(i *installed, f negotiate.Format, o *internalversion
 	if err != nil {
 		room.Close()
 		group := schema.GroupResource{Group: x.Group, Resource: x.Resource}
-		return 0, x.readError(storeerrors.InterpretListError(err, group))
+		return 0, x.ReadError(storeerrors.InterpretListError(err, group))
 	}
 	room.objects = listing.Objects
 	if x.stitches(f, o, listing) {
@@ -91,14 +91,14 @@ func (x *chain) sendListing(i *installed, f negotiate.Format, o *internalversion
 }
 
 // sendList answers with a listing. taken says that room belongs to the response.
-func (x *chain) sendList(ctx context.Context, i *installed, f negotiate.Format, listing registry.Listing, room *listBody) (size int, taken bool, err error) {
+func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, listing registry.Listing, room *listBody) (size int, taken bool, err error) {
 	if f.IsTable() {
-		options, err := x.tableOptions(f)
+		options, err := x.TableOptions(f)
 		if err != nil {
 			return 0, false, err
 		}
 		if f.MediaType == runtime.ContentTypeJSON {
-			rows, err := i.view.Rows(ctx, listing.Objects, listing.Meta, options, f.Convert.GroupVersion())
+			rows, err := i.View.Rows(ctx, listing.Objects, listing.Meta, options, f.Convert.GroupVersion())
 			if err != nil {
 				return 0, false, err
 			}
@@ -106,7 +106,7 @@ func (x *chain) sendList(ctx context.Context, i *installed, f negotiate.Format, 
 				return rows.Size(), x.sendWhole(f, rows.Size(), &tableBody{rows, room}), nil
 			}
 		}
-		table, err := i.view.Table(ctx, listing.Objects, listing.Meta, options, f.Convert.GroupVersion())
+		table, err := i.View.Table(ctx, listing.Objects, listing.Meta, options, f.Convert.GroupVersion())
 		if err != nil {
 			return 0, false, err
 		}
@@ -116,7 +116,7 @@ func (x *chain) sendList(ctx context.Context, i *installed, f negotiate.Format, 
 	if f.Convert != nil && f.Convert.Kind == "PartialObjectMetadata" {
 		return 0, false, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", newList(i)))
 	}
-	if err := room.fill(i.view.Form(f.Encoding(), f.Shape()), listing.Meta, x.Carrier.Chunks() && f.MediaType != runtime.ContentTypeYAML); err != nil {
+	if err := room.fill(i.View.Form(f.Encoding(), f.Shape()), listing.Meta, x.Carrier.Chunks() && f.MediaType != runtime.ContentTypeYAML); err != nil {
 		return 0, false, err
 	}
 	size = room.size
@@ -127,7 +127,7 @@ func (x *chain) sendList(ctx context.Context, i *installed, f negotiate.Format, 
 // sendWhole answers with the size bytes that body writes, in the way that f and the
 // client ask for. It reports whether body belongs to the response. What is large and
 // rewritten, or of unknown size, is sent as it is made.
-func (x *chain) sendWhole(f negotiate.Format, size int, body exchange.Body) bool {
+func (x *Read) sendWhole(f negotiate.Format, size int, body exchange.Body) bool {
 	piecemeal := size == exchange.UnknownSize || size >= streamFrom && x.Carrier.Chunks() && f.Rewritten() && f.MediaType != runtime.ContentTypeYAML
 	switch {
 	case piecemeal:
@@ -153,7 +153,7 @@ func (x *chain) sendWhole(f negotiate.Format, size int, body exchange.Body) bool
 }
 
 // sendPiecemeal answers with what body writes, a large list, as it is made.
-func (x *chain) sendPiecemeal(f negotiate.Format, body exchange.Body) {
+func (x *Read) sendPiecemeal(f negotiate.Format, body exchange.Body) {
 	if f.Rewritten() {
 		body = prettyBody{body}
 	}
@@ -187,7 +187,7 @@ func (b *tableBody) Close() error { return b.room.Close() }
 
 // stitches reports whether a listing is one whose compressed pieces are worth
 // keeping: all of a resource or namespace, in a form that is kept.
-func (x *chain) stitches(f negotiate.Format, o *internalversion.ListOptions, listing registry.Listing) bool {
+func (x *Read) stitches(f negotiate.Format, o *internalversion.ListOptions, listing registry.Listing) bool {
 	whole := x.Name == "" && o.Continue == "" && listing.Meta.Continue == "" &&
 		(o.LabelSelector == nil || o.LabelSelector.Empty()) && (o.FieldSelector == nil || o.FieldSelector.Empty())
 	list := f.Convert == nil || f.Convert.Kind == "PartialObjectMetadataList"
@@ -196,8 +196,8 @@ func (x *chain) stitches(f negotiate.Format, o *internalversion.ListOptions, lis
 
 // sendStitched answers with a listing that is stitched from compressed pieces, and
 // returns its size before compression; 0 if it is too small to be compressed.
-func (x *chain) sendStitched(i *installed, f negotiate.Format, listing registry.Listing) (int, error) {
-	body, err := x.s.stitcher.stitch(i.view.Form(f.Encoding(), f.Shape()), listing.Meta, listing.Objects)
+func (x *Read) sendStitched(i *Resource, f negotiate.Format, listing registry.Listing) (int, error) {
+	body, err := x.Stitcher.stitch(i.View.Form(f.Encoding(), f.Shape()), listing.Meta, listing.Objects)
 	if err != nil || body == nil || body.size <= exchange.CompressFrom {
 		return 0, err
 	}
@@ -207,8 +207,8 @@ func (x *chain) sendStitched(i *installed, f negotiate.Format, listing registry.
 	return body.size, nil
 }
 
-func newList(i *installed) any {
-	if l, ok := i.endpoint.Storage.(interface{ NewList() runtime.Object }); ok {
+func newList(i *Resource) any {
+	if l, ok := i.Endpoint.Storage.(interface{ NewList() runtime.Object }); ok {
 		return l.NewList()
 	}
 	return nil

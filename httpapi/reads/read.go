@@ -1,4 +1,4 @@
-package httpapi
+package reads
 
 import (
 	"fmt"
@@ -19,39 +19,39 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
+	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// read answers a GET, LIST or WATCH from encoded bytes and reports whether it did:
-// what it leaves goes to upstream's handlers.
-func (x *chain) read(i *installed) bool {
-	if i.view.Resource.Cache == nil || x.Trail.RecordsAnswers() && x.Verb != "watch" {
-		return false
-	}
+// Read is one GET or LIST on its way: what is asked, of which resource is said to its
+// methods, and room for the body that most answers have.
+type Read struct {
+	*exchange.Exchange
+	Stitcher *Stitcher
+	object   objectBody // is the body of the response, if it is one object
+}
+
+// Serve answers x, a GET or LIST of i, which has a view, and reports whether it did.
+func (x *Read) Serve(i *Resource) bool {
 	switch x.Verb {
 	case "get":
 		x.get(i)
 	case "list":
 		x.list(i)
-	case "watch":
-		if isUpgrade(string(x.Peek("Connection")), string(x.Peek("Upgrade"))) {
-			return false // a websocket: upstream's handler speaks it
-		}
-		x.watch(i)
 	default:
 		return false
 	}
 	return true
 }
 
-// negotiate finds the format for a request that i serves. Upstream's router refuses
+// Negotiate finds the format for a request that i serves. Upstream's router refuses
 // what it cannot produce before its handlers warn or look at parameters.
-func (x *chain) negotiate(i *installed) (negotiate.Format, bool) {
+func (x *Read) Negotiate(i *Resource) (negotiate.Format, bool) {
 	accept := x.Peek("Accept")
 	f, known := negotiate.Usual(accept)
-	known = known && (f.MediaType == runtime.ContentTypeJSON || len(i.scope.StandardSerializers) == 0)
+	known = known && (f.MediaType == runtime.ContentTypeJSON || len(i.Scope.StandardSerializers) == 0)
 	header := ""
 	if !known {
 		header = string(accept)
@@ -63,8 +63,8 @@ func (x *chain) negotiate(i *installed) (negotiate.Format, bool) {
 	x.warn(i)
 	if !known {
 		var ok bool
-		if f, ok = negotiate.Accepted(header, i.scope.Serializer.SupportedMediaTypes(), i.scope); !ok {
-			media, _ := negotiation.MediaTypesForSerializer(i.scope.Serializer)
+		if f, ok = negotiate.Accepted(header, i.Scope.Serializer.SupportedMediaTypes(), i.Scope); !ok {
+			media, _ := negotiation.MediaTypesForSerializer(i.Scope.Serializer)
 			x.Fail(negotiation.NewNotAcceptableError(media))
 			return negotiate.Format{}, false
 		}
@@ -74,8 +74,8 @@ func (x *chain) negotiate(i *installed) (negotiate.Format, bool) {
 }
 
 // produced lists the media types that upstream's route for verb names.
-func produced(i *installed, verb string) []string {
-	media, streams := negotiation.MediaTypesForSerializer(i.scope.Serializer)
+func produced(i *Resource, verb string) []string {
+	media, streams := negotiation.MediaTypesForSerializer(i.Scope.Serializer)
 	if verb == "get" {
 		return media
 	}
@@ -83,13 +83,13 @@ func produced(i *installed, verb string) []string {
 }
 
 // groupResource names the resource in errors, as upstream takes it from the request.
-func (x *chain) groupResource() schema.GroupResource {
+func (x *Read) groupResource() schema.GroupResource {
 	return schema.GroupResource{Group: x.Group, Resource: x.Resource}
 }
 
-// listOptions decodes, defaults and validates the options of a list or watch, in
+// ValidListOptions decodes, defaults and validates the options of a list or watch, in
 // upstream's order (apiserver pkg/endpoints/handlers/get.go).
-func (x *chain) listOptions(i *installed) (*internalversion.ListOptions, error) {
+func (x *Read) ValidListOptions(i *Resource) (*internalversion.ListOptions, error) {
 	decoded, err := x.ListOptions()
 	if err != nil {
 		return nil, apierrors.NewBadRequest(err.Error())
@@ -101,7 +101,7 @@ func (x *chain) listOptions(i *installed) (*internalversion.ListOptions, error) 
 	}
 	if o.FieldSelector != nil && !o.FieldSelector.Empty() {
 		o.FieldSelector, err = o.FieldSelector.Transform(func(label, value string) (string, string, error) {
-			return i.scope.Convertor.ConvertFieldLabel(i.scope.Kind, label, value)
+			return i.Scope.Convertor.ConvertFieldLabel(i.Scope.Kind, label, value)
 		})
 		if err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
@@ -118,11 +118,11 @@ func (x *chain) listOptions(i *installed) (*internalversion.ListOptions, error) 
 	return &o, nil
 }
 
-// scopeOf narrows a list or watch by what its selectors pin down (apiserver
+// ScopeOf narrows a list or watch by what its selectors pin down (apiserver
 // pkg/registry/generic/registry/store.go).
-func (x *chain) scopeOf(i *installed, o *internalversion.ListOptions) registry.Scope {
+func (x *Read) ScopeOf(i *Resource, o *internalversion.ListOptions) registry.Scope {
 	var scope registry.Scope
-	namespaced := i.endpoint.Namespaced
+	namespaced := i.Endpoint.Namespaced
 	if namespaced {
 		scope.Namespace = x.Namespace
 	}
@@ -144,8 +144,8 @@ func (x *chain) scopeOf(i *installed, o *internalversion.ListOptions) registry.S
 	return scope
 }
 
-// tableOptions decodes the options of a table; nil if none was asked for.
-func (x *chain) tableOptions(f negotiate.Format) (*metav1.TableOptions, error) {
+// TableOptions decodes the options of a table; nil if none was asked for.
+func (x *Read) TableOptions(f negotiate.Format) (*metav1.TableOptions, error) {
 	if !f.IsTable() {
 		return nil, nil
 	}
@@ -172,7 +172,7 @@ func notAcceptable(message string) error {
 }
 
 // sendTable answers with rows.
-func (x *chain) sendTable(f negotiate.Format, table *metav1.Table) {
+func (x *Read) sendTable(f negotiate.Format, table *metav1.Table) {
 	supported := internalscheme.Codecs.SupportedMediaTypes()
 	info, ok := runtime.SerializerInfoForMediaType(supported, f.MediaType)
 	if !ok {
@@ -191,14 +191,14 @@ func (x *chain) sendTable(f negotiate.Format, table *metav1.Table) {
 	x.SendCompressed(http.StatusOK, f.MediaType, body)
 }
 
-// negotiatedTable encodes tables in JSON for watches.
-func negotiatedTable(version schema.GroupVersion) runtime.Encoder {
+// TableEncoder encodes tables in JSON for watches.
+func TableEncoder(version schema.GroupVersion) runtime.Encoder {
 	info, _ := runtime.SerializerInfoForMediaType(internalscheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
 	return internalscheme.Codecs.EncoderForVersion(info.Serializer, version)
 }
 
 // sendJSON answers with a whole JSON body, in the way of writing it that f asks for.
-func (x *chain) sendJSON(f negotiate.Format, body []byte) {
+func (x *Read) sendJSON(f negotiate.Format, body []byte) {
 	var err error
 	switch {
 	case f.MediaType == runtime.ContentTypeYAML:
@@ -213,13 +213,13 @@ func (x *chain) sendJSON(f negotiate.Format, body []byte) {
 	x.SendCompressed(http.StatusOK, f.MediaType, body)
 }
 
-// observe reports a read to upstream's metrics.
-func (x *chain) observe(i *installed, scope string, size int) {
+// Observe reports a read to upstream's metrics.
+func (x *Read) Observe(i *Resource, scope string, size int) {
 	i.observe(x.Verb, scope, x.StatusCode(), size, time.Since(x.Received))
 }
 
 // warn tells clients what is to be said of the endpoint.
-func (x *chain) warn(i *installed) {
+func (x *Read) warn(i *Resource) {
 	for _, text := range i.warnings {
 		x.Add("Warning", warningHeader(text))
 	}

@@ -1,4 +1,4 @@
-package httpapi
+package reads
 
 import (
 	"bytes"
@@ -82,7 +82,7 @@ func inflate(t interface{ Fatalf(string, ...any) }, data []byte) []byte {
 }
 
 // stitchBoth stitches a list and compares it with the plain one.
-func stitchBoth(t *rapid.T, s *stitcher, f *registry.Form, meta wire.ListMeta, objects []*cache.Object) {
+func stitchBoth(t *rapid.T, s *Stitcher, f *registry.Form, meta wire.ListMeta, objects []*cache.Object) {
 	l, err := s.stitch(f, meta, objects)
 	if err != nil {
 		t.Fatalf("stitch: %v", err)
@@ -114,7 +114,7 @@ func TestStitchedLists(t *testing.T) {
 	v := configMapView(t)
 	forms, stitched := everyForm(v), 0
 	rapid.Check(t, func(t *rapid.T) {
-		s := newStitcher(rapid.SampledFrom([]int64{0, 20 << 10, 1 << 30}).Draw(t, "limit"))
+		s := NewStitcher(rapid.SampledFrom([]int64{0, 20 << 10, 1 << 30}).Draw(t, "limit"))
 		byKey, revision := map[string]*cache.Object{}, int64(0)
 		put := func(n int) {
 			revision++
@@ -167,7 +167,7 @@ func TestStitchedListsReuse(t *testing.T) {
 		original[n] = configMap(t, v, fmt.Sprintf("ns/c%04d", n), int64(n+1), 20000)
 	}
 	for round := range 5 {
-		s := newStitcher(1 << 30)
+		s := NewStitcher(1 << 30)
 		made := func(objects []*cache.Object) int64 {
 			before := s.made.Load()
 			if l, err := s.stitch(f, meta, objects); err != nil || l == nil {
@@ -197,10 +197,10 @@ func TestStitchedListsReuse(t *testing.T) {
 			t.Fatal(err)
 		}
 		pieces := len(l.pieces)
-		if l, err = newStitcher(1<<30).stitch(f, meta, grown); err != nil || pieces > len(l.pieces)+1 {
+		if l, err = NewStitcher(1<<30).stitch(f, meta, grown); err != nil || pieces > len(l.pieces)+1 {
 			t.Errorf("%d pieces, %d when cut at once: %v", pieces, len(l.pieces), err)
 		}
-		other, err := newStitcher(1<<30).stitch(f, meta, grown)
+		other, err := NewStitcher(1<<30).stitch(f, meta, grown)
 		if err != nil || !slices.EqualFunc(l.pieces, other.pieces, func(a, b *piece) bool { return bytes.Equal(a.data, b.data) }) {
 			t.Errorf("two servers compress one list in two ways: %v", err)
 		}
@@ -217,7 +217,7 @@ func TestStitchedListsTogether(t *testing.T) {
 	}
 	changed := slices.Clone(objects)
 	changed[150] = configMap(t, v, changed[150].Key(), 1000, 20000)
-	s := newStitcher(1 << 30)
+	s := NewStitcher(1 << 30)
 	results := make([]*stitchedList, 16)
 	var all sync.WaitGroup
 	for i := range results {
@@ -268,7 +268,7 @@ func TestStitchedListsTooLarge(t *testing.T) {
 	for n := range objects {
 		objects[n] = configMap(t, v, fmt.Sprintf("ns/c%04d", n), int64(n+1), 20000)
 	}
-	s := newStitcher(1 << 30)
+	s := NewStitcher(1 << 30)
 	list := func(objects []*cache.Object) int64 {
 		before := s.made.Load()
 		if _, err := s.stitch(f, meta, objects); err != nil {
@@ -278,7 +278,7 @@ func TestStitchedListsTooLarge(t *testing.T) {
 	}
 	all := list(objects)
 	whole := s.bytes()
-	s = newStitcher(whole / 2)
+	s = NewStitcher(whole / 2)
 	small := objects[:40]
 	list(small)
 	for range 3 {
@@ -310,7 +310,7 @@ func TestStitchedListsElsewhere(t *testing.T) {
 		items = append(items, item)
 	}
 	meta := wire.ListMeta{Revision: 1}
-	l, err := newStitcher(1<<30).stitch(f, meta, objects)
+	l, err := NewStitcher(1<<30).stitch(f, meta, objects)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -330,38 +330,6 @@ func TestStitchedListsElsewhere(t *testing.T) {
 	}
 	if !bytes.Equal(plain, wire.AppendList(nil, f, meta, items)) {
 		t.Errorf("gzip read %d bytes, not the list", len(plain))
-	}
-}
-
-// TestCompressedList compares compressed lists with plain ones over the network.
-func TestCompressedList(t *testing.T) {
-	p := newPair(t)
-	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
-	create := func(n int) {
-		p.ours.must(t, post(configmaps, fmt.Sprintf(`{"metadata":{"name":"c%d"},"data":{"k":"%s"}}`, n, strings.Repeat("0123456789", 2000))))
-	}
-	for n := range 40 {
-		create(n)
-	}
-	for n := range 3 {
-		for _, path := range []string{configmaps, "/api/v1/configmaps", configmaps + "?labelSelector=!x", configmaps + "?limit=10"} {
-			for _, accept := range []string{"application/json", "application/vnd.kubernetes.protobuf"} {
-				a := p.same(t, call{method: "GET", path: path, header: map[string]string{"Accept": accept, "Accept-Encoding": "gzip"}})
-				length, chunked := a.header.Get("Content-Length"), strings.Contains(path, "Selector") // made as it is sent
-				if a.header.Get("Content-Encoding") != "gzip" || a.header.Get("Vary") != "Accept-Encoding" ||
-					length != fmt.Sprint(len(a.body)) && !(chunked && length == "") {
-					t.Errorf("%s %s: %d bytes with %v", path, accept, len(a.body), a.header)
-				}
-			}
-		}
-		create(100 + n)
-		p.ours.must(t, call{method: "DELETE", path: fmt.Sprintf("%s/c%d", configmaps, n)})
-	}
-	metrics := string(p.ours.call(t, call{method: "GET", path: "/metrics"}).body)
-	for _, name := range []string{"larder_compressed_list_bytes ", "larder_compressed_list_pieces_total "} {
-		if _, after, ok := strings.Cut(metrics, "\n"+name); !ok || strings.HasPrefix(after, "0\n") {
-			t.Errorf("%s is missing or 0", name)
-		}
 	}
 }
 

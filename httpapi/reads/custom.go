@@ -1,0 +1,95 @@
+package reads
+
+import (
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/registry/rest"
+
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// CustomConfig says what a resource is whose kind has no Go type. All fields but the last two are required.
+type CustomConfig struct {
+	Resource   schema.GroupVersionResource
+	Namespaced bool
+	View       *registry.View
+	Table      rest.TableConvertor
+
+	// Fields are those to select by, beside name and namespace.
+	Fields []string
+	// Warnings are sent with every response.
+	Warnings []string
+}
+
+// NewCustom returns one version of a resource whose kind has no Go type: how GET, LIST and
+// WATCH of it are answered from encoded bytes.
+func NewCustom(config CustomConfig) *Resource {
+	kind := config.View.GVK
+	codecs := serializer.NewCodecFactory(runtime.NewScheme()) // for the names of media types alone
+	typed := codecs.SupportedMediaTypes()
+	endpoint := &registry.Endpoint{
+		GVR:        config.Resource,
+		GVK:        kind,
+		Namespaced: config.Namespaced,
+		Storage:    untypedSamples{},
+		View:       config.View,
+	}
+	scope := &handlers.RequestScope{
+		Serializer:       codecs,
+		Convertor:        selectable{config.Namespaced, config.Fields},
+		Kind:             kind,
+		Resource:         config.Resource,
+		MetaGroupVersion: metav1.SchemeGroupVersion,
+		TableConvertor:   config.Table,
+		// Objects have no protobuf form, their metadata do.
+		StandardSerializers: slices.DeleteFunc(slices.Clone(typed), func(info runtime.SerializerInfo) bool {
+			return info.MediaType == runtime.ContentTypeProtobuf
+		}),
+	}
+	r := NewResource(endpoint, scope, true, config.Warnings)
+	return &r
+}
+
+// untypedSamples is a storage by whose types errors name what was asked for.
+type untypedSamples struct{}
+
+// New implements rest.Storage.
+func (untypedSamples) New() runtime.Object { return &unstructured.Unstructured{} }
+
+// Destroy implements rest.Storage.
+func (untypedSamples) Destroy() {}
+
+// NewList returns a list of what New returns.
+func (untypedSamples) NewList() runtime.Object { return &unstructured.UnstructuredList{} }
+
+// selectable converts field labels of objects without a Go type, and nothing else, as
+// apiextensions-apiserver pkg/apiserver/conversion/converter.go does.
+type selectable struct {
+	namespaced bool
+	fields     []string
+}
+
+// ConvertFieldLabel implements runtime.ObjectConvertor.
+func (s selectable) ConvertFieldLabel(_ schema.GroupVersionKind, label, value string) (string, string, error) {
+	if label == "metadata.name" || label == "metadata.namespace" && s.namespaced || slices.Contains(s.fields, label) {
+		return label, value, nil
+	}
+	return "", "", fmt.Errorf("field label not supported: %s", label)
+}
+
+// Convert implements runtime.ObjectConvertor.
+func (selectable) Convert(in, _, _ any) error {
+	return fmt.Errorf("httpapi: %T is not converted here", in)
+}
+
+// ConvertToVersion implements runtime.ObjectConvertor.
+func (selectable) ConvertToVersion(in runtime.Object, _ runtime.GroupVersioner) (runtime.Object, error) {
+	return nil, fmt.Errorf("httpapi: %T is not converted here", in)
+}
