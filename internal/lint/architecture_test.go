@@ -1,0 +1,76 @@
+package lint
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestArchitectureNamesPackages: a reader finds every package in the table of
+// ARCHITECTURE.md: its path in the first column, or in the second its name below the path
+// in the first. What the table names is there.
+func TestArchitectureNamesPackages(t *testing.T) {
+	root := filepath.Join("..", "..")
+	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(text), "| package |")
+	if !found {
+		t.Fatal("ARCHITECTURE.md has no table of packages")
+	}
+	table, _, _ = strings.Cut(table, "\n\n")
+	quoted := regexp.MustCompile("`([^`]+)`")
+	named := make(map[string]bool)
+	for row := range strings.Lines(table) {
+		cells := strings.Split(row, "|")
+		if len(cells) < 3 {
+			continue
+		}
+		for _, pkg := range quoted.FindAllStringSubmatch(cells[1], -1) {
+			named[pkg[1]] = true
+			if _, err := os.Stat(filepath.Join(root, pkg[1])); err != nil {
+				t.Errorf("ARCHITECTURE.md names %s, which is not there: %v", pkg[1], err)
+			}
+			for _, below := range quoted.FindAllStringSubmatch(cells[2], -1) {
+				named[pkg[1]+"/"+below[1]] = true
+			}
+		}
+	}
+	_, files := tree(t)
+	for _, f := range files {
+		if !named[f.pkg] {
+			named[f.pkg] = true // once is enough
+			t.Errorf("%s: ARCHITECTURE.md says nothing of the package: give it a row in the table", f.pkg)
+		}
+	}
+}
+
+// TestDocsNameFiles: files of this module that the documents name are there.
+func TestDocsNameFiles(t *testing.T) {
+	root := filepath.Join("..", "..")
+	documents, err := filepath.Glob(filepath.Join(root, "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	documents = append(documents, filepath.Join(root, "docs", "differences.md"))
+	file := regexp.MustCompile("`((?:bench|cache|cmd|httpapi|internal|kv|watch)/[a-z0-9_/.-]+\\.go)`")
+	seen := 0
+	for _, document := range documents {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range file.FindAllStringSubmatch(string(text), -1) {
+			seen++
+			if _, err := os.Stat(filepath.Join(root, name[1])); err != nil {
+				t.Errorf("%s names %s, which is not there", filepath.Base(document), name[1])
+			}
+		}
+	}
+	if seen < 10 {
+		t.Errorf("found only %d names of files: the expression is broken", seen)
+	}
+}
