@@ -12,6 +12,7 @@ import (
 	"github.com/larder-io/larder/kv/embedded"
 	"github.com/larder-io/larder/kv/kvtest"
 	"github.com/larder-io/larder/watch"
+	"github.com/larder-io/larder/watch/mirror"
 	"github.com/larder-io/larder/watch/watchtest"
 	"golang.org/x/sync/errgroup"
 )
@@ -29,31 +30,20 @@ type process struct {
 func boot(t *testing.T, store kv.Store) *process {
 	t.Helper()
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 10_000})
-	sub := tail.Subscribe(restartPrefix)
 	schema := cache.NewSchema("pods", nil)
-	p := &process{}
-	var err error
-	p.cache, err = cache.New(cache.Config{
-		Schema: schema,
-		Source: sub,
-		Ingest: func(_ context.Context, key string, value []byte, revision int64) *cache.Object {
+	m, err := mirror.New(mirror.Config{
+		Store: store, Tail: tail, Prefix: restartPrefix, Schema: schema,
+		Decode: func(_ context.Context, key string, value []byte, revision int64) *cache.Object {
 			return cache.NewObject(cache.ObjectConfig{Key: key, Revision: revision, Body: value, Labels: restartLabels(value)}, schema)
 		},
-		OnAppend: func() { p.hub.Notify() },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.hub, err = watch.New(watch.Config{Cache: p.cache}); err != nil {
-		t.Fatal(err)
-	}
-	feed, err := cache.NewFeed(cache.FeedConfig{Store: store, Sub: sub, Cache: p.cache, Prefix: restartPrefix})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := &process{cache: m.Cache, hub: m.Hub}
 	ctx, cancel := context.WithCancel(context.Background())
 	group, ctx := errgroup.WithContext(ctx)
-	for _, run := range []func(context.Context) error{tail.Run, feed.Run, p.hub.Run} {
+	for _, run := range []func(context.Context) error{tail.Run, m.Run} {
 		group.Go(func() error { return run(ctx) })
 	}
 	p.stop = func() {

@@ -17,7 +17,7 @@ internal/invariants, internal/proctest
 < kv/embedded, kv/kvtest
 < cache
 < watch
-< watch/watchtest
+< watch/mirror, watch/watchtest
 < internal/registry/wire, internal/registry/transcode
 < internal/registry/encoding
 < internal/registry/table
@@ -62,7 +62,7 @@ var leanMay = []string{"k8s.io/apimachinery/pkg/labels", "k8s.io/apimachinery/pk
 // TestLibraryLinksNoServer builds the list of all that a program links which follows a
 // cluster: etcd's server is not in it.
 func TestLibraryLinksNoServer(t *testing.T) {
-	for pkg, serves := range map[string]bool{"kv": false, "cache": false, "watch": false, "kv/embedded": true} {
+	for pkg, serves := range map[string]bool{"kv": false, "cache": false, "watch/mirror": false, "kv/embedded": true} {
 		list := exec.Command("go", "list", "-deps", module+"/"+pkg)
 		list.Stderr = os.Stderr
 		deps, err := list.Output()

@@ -1,0 +1,229 @@
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/watch"
+)
+
+// lookUp is how long a wait goes on without a look at whether it still can end.
+const lookUp = time.Second
+
+// Config says what a Mirror is made of. Store and Prefix are required.
+type Config struct {
+	// Store is followed. Whoever made it runs it.
+	Store kv.Store
+	// Prefix of the keys in the store; it ends in "/". What follows it is an object's key.
+	Prefix string
+
+	// Decode makes the object of a stored value, as [cache.Config].Ingest has it: several
+	// goroutines call it at once, and it never fails, but makes an object with an error. Nil
+	// makes objects whose bodies are the values as they are stored.
+	Decode func(ctx context.Context, key string, value []byte, revision int64) *cache.Object
+	// Schema is that of the objects; nil is one without indexes. With Decode it is required.
+	Schema *cache.Schema
+
+	// Tail follows the store for several Mirrors, and is run by whoever made it; nil has the
+	// Mirror follow the store by itself.
+	Tail *kv.Tail
+	// Log says how much of the past is remembered, for watchers that come back.
+	Log cache.LogConfig
+	// Since is the revision before which the past is of no use.
+	Since int64
+	// Workers is how many goroutines decode; 0 is one per processor.
+	Workers int
+	// Closed is [watch.Config].Closed.
+	Closed func(history uint64, revision int64)
+	Logger *slog.Logger // nil discards
+}
+
+// Mirror shows what a store holds under a prefix, and tells what changes. Its parts are
+// there for who needs more of them.
+type Mirror struct {
+	Cache *cache.Cache
+	Hub   *watch.Hub
+	Feed  *cache.Feed
+
+	store kv.Store
+	tail  *kv.Tail
+	owned bool // the tail is run by this
+	sub   *kv.Subscription
+}
+
+// New returns a Mirror, which shows nothing before Run has loaded it. It does no I/O.
+func New(config Config) (*Mirror, error) {
+	switch {
+	case config.Store == nil:
+		return nil, errors.New("mirror: Config.Store is missing")
+	case !strings.HasSuffix(config.Prefix, "/"):
+		return nil, fmt.Errorf("mirror: prefix %q does not end in /", config.Prefix)
+	case config.Schema == nil && config.Decode != nil:
+		return nil, errors.New("mirror: Config.Schema is missing")
+	}
+	config.setDefaults()
+	m := &Mirror{store: config.Store, tail: config.Tail}
+	if m.owned = m.tail == nil; m.owned {
+		m.tail = kv.NewTail(kv.TailConfig{Store: config.Store, Prefix: config.Prefix, Logger: config.Logger})
+	}
+	m.sub = m.tail.Subscribe(config.Prefix)
+	if err := m.assemble(config); err != nil {
+		m.sub.Close()
+		return nil, fmt.Errorf("mirror: %w", err)
+	}
+	return m, nil
+}
+
+// setDefaults fills in what decodes nothing.
+func (c *Config) setDefaults() {
+	if c.Schema == nil {
+		c.Schema = cache.NewSchema(c.Prefix, nil)
+	}
+	if schema := c.Schema; c.Decode == nil {
+		c.Decode = func(_ context.Context, key string, value []byte, revision int64) *cache.Object {
+			return cache.NewObject(cache.ObjectConfig{Key: key, Revision: revision, Body: value, Stored: len(value)}, schema)
+		}
+	}
+}
+
+// assemble ties the parts together.
+func (m *Mirror) assemble(config Config) (err error) {
+	m.Cache, err = cache.New(cache.Config{
+		Schema:   config.Schema,
+		Ingest:   config.Decode,
+		Source:   m.sub,
+		Log:      config.Log,
+		OnAppend: func() { m.Hub.Notify() },
+	})
+	if err != nil {
+		return err
+	}
+	if m.Hub, err = watch.New(watch.Config{Cache: m.Cache, Closed: config.Closed}); err != nil {
+		return err
+	}
+	m.Feed, err = cache.NewFeed(cache.FeedConfig{
+		Store: config.Store, Sub: m.sub, Cache: m.Cache, Prefix: config.Prefix,
+		Since: config.Since, Workers: config.Workers, Logger: config.Logger,
+	})
+	return err
+}
+
+// Run keeps the Mirror current and tells its watchers until ctx ends, which is no error.
+// It returns when all that it started has ended. It may be called once.
+func (m *Mirror) Run(ctx context.Context) error {
+	group, inner := errgroup.WithContext(ctx)
+	if m.owned {
+		group.Go(func() error { return m.tail.Run(inner) })
+	}
+	group.Go(func() error { return m.feed(inner) })
+	group.Go(func() error { return m.Hub.Run(inner) })
+	if err := group.Wait(); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// feed runs the Feed once the tail has its place in the store's history: what is loaded
+// before is loaded again if something changes in between, and that ends watches.
+func (m *Mirror) feed(ctx context.Context) error {
+	for {
+		err := m.tail.Wait(ctx, 1)
+		if errors.Is(err, kv.ErrReplaced) {
+			continue // its place is elsewhere
+		}
+		if err != nil {
+			return err
+		}
+		return m.Feed.Run(ctx)
+	}
+}
+
+// Retire ends a Mirror that was run, or never will be. It shows what it held last, and
+// keeps nothing else.
+func (m *Mirror) Retire() {
+	m.Cache.Retire()
+	m.sub.Close()
+}
+
+// Snapshot gives what is at hand, without waiting. Before the Mirror has loaded there is
+// nothing in it ([cache.Cache.WaitReady]).
+func (m *Mirror) Snapshot() cache.Snapshot { return m.Cache.Snapshot() }
+
+// Outdated reports whether the Mirror shows a history that the store has lost: until it
+// has loaded again, nothing of it needs to be in the store.
+func (m *Mirror) Outdated() bool { return m.Snapshot().History() != m.store.Replacements() }
+
+// Fresh waits until the Mirror shows everything that was written to the store before the
+// call, and gives that. A store that was replaced meanwhile is asked again: what it told
+// before says nothing of what it holds now.
+func (m *Mirror) Fresh(ctx context.Context) (cache.Snapshot, error) {
+	for {
+		history := m.store.Replacements()
+		revision, err := m.store.Revision(ctx)
+		if err == nil {
+			err = m.reach(ctx, history, revision)
+		}
+		snapshot := m.Snapshot()
+		same := m.store.Replacements() == history
+		if err == nil && same && snapshot.History() == history {
+			return snapshot, nil
+		}
+		if err == nil || !same {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return cache.Snapshot{}, fmt.Errorf("mirror: %w", err)
+		}
+	}
+}
+
+// reach waits for a revision of a history, and no longer than that lasts. Who waits for
+// one of a history that was lost just before waits for what may never come, and is only
+// told of the next loss: so it looks up from time to time.
+func (m *Mirror) reach(ctx context.Context, history uint64, revision int64) error {
+	for m.store.Replacements() == history {
+		bounded, cancel := context.WithTimeout(ctx, lookUp)
+		err := m.Cache.Wait(bounded, revision)
+		cancel()
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+	}
+	return kv.ErrReplaced
+}
+
+// Get gives the object with a key as it is in the store now, nil if there is none.
+func (m *Mirror) Get(ctx context.Context, key string) (*cache.Object, error) {
+	snapshot, err := m.Fresh(ctx)
+	if err != nil {
+		return nil, err
+	}
+	o := snapshot.Get(key)
+	if o != nil && o.Err() != nil {
+		return nil, &cache.PoisonError{Object: o}
+	}
+	return o, nil
+}
+
+// List gives the objects that are in the store now, and the revision that they are of.
+// Pages of one revision are had from one Snapshot.
+func (m *Mirror) List(ctx context.Context, query cache.Query) (cache.Page, int64, error) {
+	snapshot, err := m.Fresh(ctx)
+	if err != nil {
+		return cache.Page{}, 0, err
+	}
+	page, err := snapshot.List(query, nil)
+	return page, snapshot.Revision(), err
+}
+
+// Watch begins to tell of changes, after a Snapshot or a revision. While the Mirror has
+// not loaded the error is [cache.ErrNotReady]. Whoever asks closes what he gets.
+func (m *Mirror) Watch(options watch.Options) (*watch.Watcher, error) { return m.Hub.Watch(options) }

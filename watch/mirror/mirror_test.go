@@ -1,0 +1,338 @@
+package mirror_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
+	"github.com/larder-io/larder/watch"
+	"github.com/larder-io/larder/watch/mirror"
+)
+
+const prefix = "/registry/pods/"
+
+// start runs a mirror in a synctest bubble until the test ends.
+func start(t *testing.T, config mirror.Config) *mirror.Mirror {
+	t.Helper()
+	m, err := mirror.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, m.Run)
+	return m
+}
+
+// run runs fn until the test ends and fails the test if it failed.
+func run(t *testing.T, fn func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- fn(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+func put(t *testing.T, store kv.Store, key, value string) int64 {
+	t.Helper()
+	item, _, _, err := store.Get(t.Context(), prefix+key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	result, err := store.Put(t.Context(), prefix+key, []byte(value), kv.PutOptions{IfRevision: item.Revision})
+	if err != nil || !result.Committed {
+		t.Fatalf("put %s: %+v, %v", key, result, err)
+	}
+	return result.Revision
+}
+
+// shown lists keys and bodies.
+func shown(s cache.Snapshot) string {
+	var list []string
+	for o := range s.All() {
+		list = append(list, o.Key()+"="+string(o.Body()))
+	}
+	return strings.Join(list, " ")
+}
+
+// told lists what a watcher is told, once it has been told it.
+func told(t *testing.T, w *watch.Watcher) string {
+	t.Helper()
+	synctest.Wait()
+	deliveries, err := w.Poll(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	for _, d := range deliveries {
+		list = append(list, fmt.Sprintf("%v %s", d.Type, d.Object.Key()))
+	}
+	return strings.Join(list, ", ")
+}
+
+// TestReadsSeeWritesBefore has the store keep its events to itself for a while: a
+// consistent read waits for them, what is at hand does not show them.
+func TestReadsSeeWritesBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		put(t, store, "a", "1")
+		m := start(t, mirror.Config{Store: store, Prefix: prefix})
+		if snapshot, err := m.Fresh(t.Context()); err != nil || shown(snapshot) != "a=1" {
+			t.Fatalf("%q, %v", shown(snapshot), err)
+		}
+		store.Hold()
+		written := put(t, store, "a", "2")
+		if o, err := m.Get(soon(t), "a"); err == nil {
+			t.Errorf("read %q before the event came", o.Body())
+		}
+		read := make(chan string)
+		go func() {
+			page, revision, err := m.List(context.Background(), cache.Query{})
+			if err != nil || len(page.Objects) != 1 || revision < written {
+				t.Errorf("%+v at %d, %v; want one of %d", page, revision, err, written)
+			}
+			read <- string(page.Objects[0].Body())
+		}()
+		<-time.After(time.Minute)
+		if got := shown(m.Snapshot()); got != "a=1" {
+			t.Errorf("at hand is %q", got)
+		}
+		store.Release()
+		if got := <-read; got != "2" {
+			t.Errorf("read %q", got)
+		}
+		if o, err := m.Get(t.Context(), "a"); err != nil || o == nil || o.Revision() != written {
+			t.Errorf("%+v, %v", o, err)
+		}
+		if o, err := m.Get(t.Context(), "b"); err != nil || o != nil {
+			t.Errorf("what is not there: %+v, %v", o, err)
+		}
+	})
+}
+
+// soon is a context that ends soon.
+func soon(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// TestWatchFollowsASnapshot: what changes is told from the snapshot on, to those whose
+// selectors select it.
+func TestWatchFollowsASnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		schema := cache.NewSchema("pods", nil, cache.Index{Label: "app"})
+		m, err := mirror.New(mirror.Config{Store: store, Prefix: prefix, Schema: schema,
+			Decode: func(_ context.Context, key string, value []byte, revision int64) *cache.Object {
+				return cache.NewObject(cache.ObjectConfig{
+					Key: key, Revision: revision, Body: value, Labels: map[string]string{"app": string(value)},
+				}, schema)
+			}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Watch(watch.Options{}); !errors.Is(err, cache.ErrNotReady) {
+			t.Errorf("watch before the mirror has loaded: %v", err)
+		}
+		run(t, m.Run)
+		put(t, store, "ns/a", "x")
+		snapshot, err := m.Fresh(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		put(t, store, "ns/b", "x")
+		w, err := m.Watch(watch.Options{Initial: &snapshot, Label: labels.SelectorFromSet(labels.Set{"app": "x"})})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		put(t, store, "ns/c", "y")
+		put(t, store, "ns/a", "y")
+		if got := told(t, w); got != "ADDED ns/a, ADDED ns/b, DELETED ns/a" {
+			t.Errorf("told %q", got)
+		}
+	})
+}
+
+// TestReplacedStore goes back to an older state of itself, with events held back: reads
+// are of the new history alone, and watchers are told to begin again.
+func TestReplacedStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		old := put(t, store, "a", "old")
+		m := start(t, mirror.Config{Store: store, Prefix: prefix})
+		for range 5 {
+			put(t, store, "a", "lost")
+		}
+		snapshot, err := m.Fresh(t.Context())
+		if err != nil || shown(snapshot) != "a=lost" {
+			t.Fatalf("%q, %v", shown(snapshot), err)
+		}
+		w, err := m.Watch(watch.Options{After: snapshot.Revision()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		store.Restore(old, true)
+		if !m.Outdated() {
+			t.Error("what was read before the store was replaced is not outdated")
+		}
+		if snapshot, err = m.Fresh(t.Context()); err != nil || shown(snapshot) != "a=old" || m.Outdated() {
+			t.Errorf("%q, %v, outdated %v", shown(snapshot), err, m.Outdated())
+		}
+		if _, err := w.Next(t.Context(), nil); !errors.Is(err, watch.ErrReplaced) {
+			t.Errorf("the watch ended with %v", err)
+		}
+	})
+}
+
+// TestReplacedWhileAsked replaces the store between its answer and the wait for that: the
+// revision is of no history any more, and must not be waited for.
+func TestReplacedWhileAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := kvtest.NewMemory()
+		old := put(t, memory, "a", "old")
+		for range 50 {
+			put(t, memory, "a", "lost")
+		}
+		store := &late{Memory: memory}
+		m := start(t, mirror.Config{Store: store, Prefix: prefix})
+		if _, err := m.Fresh(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		store.then = func() { memory.Restore(old, true) }
+		snapshot, err := m.Fresh(soon(t))
+		if err != nil || shown(snapshot) != "a=old" {
+			t.Errorf("%q, %v", shown(snapshot), err)
+		}
+	})
+}
+
+// late does something once, when it has told its revision and somebody has looked whether
+// it is still the store that it was.
+type late struct {
+	*kvtest.Memory
+	then  func()
+	armed atomic.Bool
+}
+
+func (l *late) Revision(ctx context.Context) (int64, error) {
+	defer l.armed.Store(l.then != nil)
+	return l.Memory.Revision(ctx)
+}
+
+func (l *late) Replacements() uint64 {
+	if l.armed.CompareAndSwap(true, false) {
+		then := l.then
+		l.then = nil
+		defer then()
+	}
+	return l.Memory.Replacements()
+}
+
+// TestMirrorsShareATail: mirrors of one tail take one watch of the store, and each shows
+// what is below its prefix.
+func TestMirrorsShareATail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
+		run(t, tail.Run)
+		pods := start(t, mirror.Config{Store: store, Tail: tail, Prefix: prefix})
+		nodes := start(t, mirror.Config{Store: store, Tail: tail, Prefix: "/registry/nodes/"})
+		put(t, store, "a", "1")
+		for name, c := range map[string]struct {
+			mirror *mirror.Mirror
+			want   string
+		}{"pods": {pods, "a=1"}, "nodes": {nodes, ""}} {
+			if snapshot, err := c.mirror.Fresh(t.Context()); err != nil || shown(snapshot) != c.want {
+				t.Errorf("%s: %q, %v; want %q", name, shown(snapshot), err, c.want)
+			}
+		}
+		if n := store.Watches(); n != 1 {
+			t.Errorf("%d watches of the store", n)
+		}
+		nodes.Retire()
+		if _, err := nodes.Fresh(t.Context()); !errors.Is(err, kv.ErrClosed) {
+			t.Errorf("a mirror that was retired: %v", err)
+		}
+	})
+}
+
+// TestUnreadable: a value that cannot be understood fails the reads that cover it.
+func TestUnreadable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		schema := cache.NewSchema("pods", nil)
+		bad := errors.New("no pod")
+		m := start(t, mirror.Config{Store: store, Prefix: prefix, Schema: schema,
+			Decode: func(_ context.Context, key string, value []byte, revision int64) *cache.Object {
+				config := cache.ObjectConfig{Key: key, Revision: revision, Body: value}
+				if string(value) == "bad" {
+					config.Err = bad
+				}
+				return cache.NewObject(config, schema)
+			}})
+		put(t, store, "a", "good")
+		put(t, store, "b", "bad")
+		if _, err := m.Get(t.Context(), "b"); !errors.Is(err, bad) {
+			t.Errorf("Get of it: %v", err)
+		}
+		if _, _, err := m.List(t.Context(), cache.Query{}); !errors.Is(err, bad) {
+			t.Errorf("List of all: %v", err)
+		}
+		if o, err := m.Get(t.Context(), "a"); err != nil || string(o.Body()) != "good" {
+			t.Errorf("Get of another: %v, %v", o, err)
+		}
+	})
+}
+
+// TestStoreFails: a store that ends ends the mirror, with the reason.
+func TestStoreFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		m, err := mirror.New(mirror.Config{Store: store, Prefix: prefix})
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- m.Run(context.Background()) }()
+		if _, err := m.Fresh(t.Context()); err != nil {
+			t.Error(err)
+		}
+		store.Close()
+		if err := <-done; !errors.Is(err, kv.ErrClosed) {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	store := kvtest.NewMemory()
+	decode := func(context.Context, string, []byte, int64) *cache.Object { return nil }
+	for name, config := range map[string]mirror.Config{
+		"no store":         {Prefix: prefix},
+		"no prefix":        {Store: store},
+		"prefix of a name": {Store: store, Prefix: "/registry/pods"},
+		"no schema":        {Store: store, Prefix: prefix, Decode: decode},
+		"index of nothing": {Store: store, Prefix: prefix, Schema: cache.NewSchema("pods", nil, cache.Index{})},
+	} {
+		if _, err := mirror.New(config); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
