@@ -115,7 +115,7 @@ func (c *cacheCollector) collect(ch chan<- prometheus.Metric, r *registry.Resour
 	emit(c.decodes, counter, float64(r.Decodes()))
 	emit(c.ingested, counter, float64(feed.Ingested))
 	emit(c.offered, counter, float64(feed.Offered))
-	audits := r.AuditStats()
+	audits := r.CheckStats()
 	emit(c.audits, counter, float64(audits.Equal), "success")
 	emit(c.audits, counter, float64(audits.Different), "failure")
 	emit(c.audits, counter, float64(audits.Failed), "error")

@@ -15,7 +15,7 @@ import (
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
 
-	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/builtin"
 )
 
 // Parts of the start, by the names of upstream's health checks.
@@ -126,7 +126,7 @@ func (a *Aggregator) Registered() bool {
 // has none, nor has that of APIServices themselves.
 func (a *Aggregator) builtIn() []*apiregistrationv1.APIService {
 	var list []*apiregistrationv1.APIService
-	priorities := registry.Priorities()
+	priorities := builtin.Priorities()
 	for _, g := range a.config.Registry.Groups() {
 		for _, v := range g.Versions {
 			priority, ok := priorities[v.GroupVersion]

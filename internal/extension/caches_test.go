@@ -14,6 +14,7 @@ import (
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/storage"
 )
 
 func shelvesResource() schema.GroupResource {
@@ -129,31 +130,31 @@ func compareCaches(t *testing.T, got, want map[string]*cache.Object) {
 // TestD16AuditCoversCustomResources holds that a cache of custom resources that has gone
 // wrong is found out and loads again.
 func TestD16AuditCoversCustomResources(t *testing.T) {
-	s := newServer(t, func(c *registry.Config) { c.AuditInterval = 100 * time.Millisecond })
+	s := newServer(t, func(c *registry.Config) { c.CheckInterval = 100 * time.Millisecond })
 	s.define(t, shelves)
 	for i := range 5 {
 		s.do(t, http.MethodPost, shelvesV1, "application/json", fmt.Sprintf(`{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"s%d"}}`, i))
 	}
 	s.get(t, shelvesV1)
 	r := s.registry.CustomResource(shelvesResource())
-	until := func(what string, check func(registry.AuditStats) bool) {
+	until := func(what string, check func(storage.CheckStats) bool) {
 		t.Helper()
 		proctest.Eventually(t, what, func() error {
-			if now := r.AuditStats(); !check(now) {
+			if now := r.CheckStats(); !check(now) {
 				return fmt.Errorf("%+v", now)
 			}
 			return nil
 		})
 	}
-	until("the cache is compared", func(now registry.AuditStats) bool { return now.Equal > 1 })
-	if now := r.AuditStats(); now.Different != 0 {
+	until("the cache is compared", func(now storage.CheckStats) bool { return now.Equal > 1 })
+	if now := r.CheckStats(); now.Different != 0 {
 		t.Fatalf("a sound cache: %+v", now)
 	}
 	item := s.put(t, "/registry/example.com/shelves/ns/other", `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"other","namespace":"ns"}}`)
 	s.get(t, shelvesV1)
 	r.Cache.Apply(cache.Batch{Revision: item + 1, Changes: []cache.Change{{Key: "ns/s3"}}})
 	s.put(t, "/registry/example.com/elsewhere", "x") // for the store to be at that revision, too
-	until("the difference is found", func(now registry.AuditStats) bool { return now.Different > 0 })
+	until("the difference is found", func(now storage.CheckStats) bool { return now.Different > 0 })
 	contains(t, s.get(t, "/metrics").body, `larder_cache_offered_total{group="example.com",resource="shelves"} `)
 	proctest.Eventually(t, "what was lost is back", func() error {
 		if a := s.get(t, shelvesV1+"/s3"); a.code != http.StatusOK {

@@ -20,7 +20,7 @@ internal/invariants, internal/proctest
 < watch/mirror, watch/watchtest
 < internal/registry/wire, internal/registry/transcode
 < internal/registry/encoding
-< internal/registry/table
+< internal/registry/table, internal/registry/storage, internal/registry/builtin
 < internal/registry
 < internal/registry/bootstrap, internal/auth, internal/admission
 < httpapi/socket, httpapi/request

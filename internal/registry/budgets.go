@@ -8,9 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/larder-io/larder/cache"
 )
@@ -85,18 +83,13 @@ func (b *budgets) of(prefix string) *cache.Budget {
 	return b.shared
 }
 
-// builtIn reports whether the resources of a group are upstream's own.
-func builtIn(group string) bool {
-	return group == apiextensions.GroupName || legacyscheme.Scheme.IsGroupRegistered(group)
-}
-
 // sharePrefix is what the keys of gr begin with, a custom resource if it is none of
 // upstream's.
 func (o *options) sharePrefix(gr schema.GroupResource) string {
-	if !builtIn(gr.Group) {
+	if !o.factory.HasGroup(gr.Group) {
 		return customPrefix(gr)
 	}
-	return "/" + o.resourcePrefix(gr)
+	return "/" + o.factory.ResourcePrefix(gr)
 }
 
 // checkShares refuses shares of resources that are not served and cannot be defined.
@@ -109,7 +102,7 @@ func (r *Registry) checkShares() error {
 	}
 	slices.SortFunc(served, func(a, b schema.GroupResource) int { return cmp.Compare(a.String(), b.String()) })
 	for gr := range r.config.CacheShares {
-		custom := !builtIn(gr.Group) && strings.Contains(gr.Group, ".")
+		custom := !r.options.factory.HasGroup(gr.Group) && strings.Contains(gr.Group, ".")
 		if custom || slices.Contains(served, gr) {
 			continue
 		}

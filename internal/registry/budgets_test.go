@@ -34,8 +34,8 @@ func TestShares(t *testing.T) {
 		}
 	}
 	custom, err := r.NewCustomResource(registry.CustomResourceConfig{GroupResource: crontabs, Versions: 1})
-	if err != nil || custom.Budget().Limit() != 64<<20 {
-		t.Errorf("a custom resource may take %d, %v", custom.Budget().Limit(), err)
+	if err != nil || custom.Codec().Schema().Budget().Limit() != 64<<20 {
+		t.Errorf("a custom resource may take %d, %v", custom.Codec().Schema().Budget().Limit(), err)
 	}
 	var names []string
 	for _, b := range r.Budgets() {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured/unstructuredscheme"
@@ -13,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	"k8s.io/apimachinery/pkg/runtime/serializer/recognizer"
 	"k8s.io/apiserver/pkg/registry/generic"
-	"k8s.io/apiserver/pkg/storage"
+	apistorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	"k8s.io/apiserver/pkg/storage/value"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry/encoding"
+	"github.com/larder-io/larder/internal/registry/storage"
 	"github.com/larder-io/larder/internal/registry/table"
 )
 
@@ -36,7 +36,7 @@ import (
 // it, then the views are taken and Run is called. After Run it answers 410: whoever still
 // holds it must not take what it does not know for what is not there.
 type CustomResource struct {
-	*Resource
+	*storage.Resource
 
 	registry *Registry
 	config   CustomResourceConfig
@@ -68,26 +68,18 @@ func (r *Registry) NewCustomResource(config CustomResourceConfig) (*CustomResour
 	if t := r.config.Transformers; t != nil {
 		transformer = t.TransformerForResource(config.GroupResource)
 	}
-	transformer, encrypted := bound(transformer)
 	prefix := customPrefix(config.GroupResource)
 	c.codec = encoding.NewCustom(encoding.CustomConfig{
 		GroupResource: config.GroupResource,
 		Versions:      config.Versions,
 		Webhook:       config.Webhook,
 		Transformer:   transformer,
-		Encrypted:     encrypted,
 		Schema:        cache.NewSchema(config.GroupResource.String(), r.budgets.of(prefix)),
 	})
-	c.Resource = &Resource{
-		GroupResource: config.GroupResource,
-		store:         r.config.Store,
-		tail:          r.config.Tail,
-		made:          time.Now(),
-		custom:        true,
-		codec:         c.codec.Codec,
-	}
 	var err error
-	c.layout, err = newLayout(r.config.Prefix, prefix)
+	c.Resource, err = storage.New(storage.Config{
+		Store: r.config.Store, Tail: r.config.Tail, Prefix: r.config.Prefix, ResourcePrefix: prefix, Codec: c.codec.Codec,
+	})
 	return c, err
 }
 
@@ -118,19 +110,19 @@ func (c *CustomResource) decorate(
 	prefix string,
 	_ func(runtime.Object) (string, error),
 	newFunc, newListFunc func() runtime.Object,
-	getAttrs storage.AttrFunc,
-	_ storage.IndexerFuncs,
+	getAttrs apistorage.AttrFunc,
+	_ apistorage.IndexerFuncs,
 	_ *clientcache.Indexers,
-) (storage.Interface, factory.DestroyFunc, error) {
+) (apistorage.Interface, factory.DestroyFunc, error) {
 	gvk := newFunc().GetObjectKind().GroupVersionKind()
 	if prefix != customPrefix(c.GroupResource) || c.Cache != nil {
 		return nil, nil, fmt.Errorf("registry: storage of %s under %s does not belong here", gvk, prefix)
 	}
 	codec, err := c.codec.Add(gvk, config.Codec, newFunc, newListFunc, getAttrs)
 	if err != nil {
-		return nil, nil, fmt.Errorf("registry: %w", err)
+		return nil, nil, err
 	}
-	return &store{c.Resource, codec}, func() {}, nil
+	return c.StorageOf(codec), func() {}, nil
 }
 
 // Finish builds the cache, after the storages of all versions were.
@@ -138,7 +130,7 @@ func (c *CustomResource) Finish() error {
 	if c.codec.Empty() {
 		return errors.New("registry: " + c.GroupResource.String() + " has no versions")
 	}
-	return c.addCache(resourceConfig{Registry: c.registry, Since: c.config.Revision})
+	return c.AddCache(storage.CacheConfig{Since: c.config.Revision, Logger: c.registry.config.Logger})
 }
 
 // View returns one version, which a storage was built for.
@@ -149,7 +141,7 @@ func (c *CustomResource) View(gvk schema.GroupVersionKind, listKind string, colu
 	}
 	version, err := codec.NewVersion(gvk, listKind)
 	if err != nil {
-		return nil, fmt.Errorf("registry: %w", err)
+		return nil, err
 	}
 	return &View{Resource: c.Resource, Version: version, Printer: table.NewCustom(version, columns)}, nil
 }
@@ -157,10 +149,8 @@ func (c *CustomResource) View(gvk schema.GroupVersionKind, listKind string, colu
 // Run keeps the cache current until ctx ends, and gives back what it took. From then on
 // reads are told that the resource is gone.
 func (c *CustomResource) Run(ctx context.Context) error {
-	defer c.sub.Close()
+	defer c.Retire()
 	end := c.registry.customs.begin(c.Resource)
-	err := c.Resource.Run(ctx)
-	end()
-	c.Cache.Retire()
-	return err
+	defer end()
+	return c.Resource.Run(ctx)
 }

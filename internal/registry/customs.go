@@ -5,29 +5,31 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/larder-io/larder/internal/registry/storage"
 )
 
 // customs are the resources of definitions that are kept at the moment. Two states of
 // one definition may be, for a while.
 type customs struct {
 	mu   sync.Mutex
-	list []*Resource                          // in the order in which they began
-	by   map[schema.GroupResource][]*Resource // the same, by name
+	list []*storage.Resource                          // in the order in which they began
+	by   map[schema.GroupResource][]*storage.Resource // the same, by name
 }
 
 // begin adds r until end is called.
-func (c *customs) begin(r *Resource) (end func()) {
+func (c *customs) begin(r *storage.Resource) (end func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.by == nil {
-		c.by = make(map[schema.GroupResource][]*Resource)
+		c.by = make(map[schema.GroupResource][]*storage.Resource)
 	}
 	c.list = append(c.list, r)
 	c.by[r.GroupResource] = append(c.by[r.GroupResource], r)
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		own := func(other *Resource) bool { return other == r }
+		own := func(other *storage.Resource) bool { return other == r }
 		c.list = slices.DeleteFunc(c.list, own)
 		if c.by[r.GroupResource] = slices.DeleteFunc(c.by[r.GroupResource], own); len(c.by[r.GroupResource]) == 0 {
 			delete(c.by, r.GroupResource)
@@ -36,14 +38,14 @@ func (c *customs) begin(r *Resource) (end func()) {
 }
 
 // all lists what is kept now.
-func (c *customs) all() []*Resource {
+func (c *customs) all() []*storage.Resource {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.list)
 }
 
 // holds reports whether r is kept now.
-func (c *customs) holds(r *Resource) bool {
+func (c *customs) holds(r *storage.Resource) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Contains(c.by[r.GroupResource], r)
@@ -51,7 +53,7 @@ func (c *customs) holds(r *Resource) bool {
 
 // CustomResource returns the newest state of a custom resource that is kept, and nil if
 // none is.
-func (r *Registry) CustomResource(gr schema.GroupResource) *Resource {
+func (r *Registry) CustomResource(gr schema.GroupResource) *storage.Resource {
 	r.customs.mu.Lock()
 	defer r.customs.mu.Unlock()
 	if states := r.customs.by[gr]; len(states) > 0 {
@@ -61,10 +63,10 @@ func (r *Registry) CustomResource(gr schema.GroupResource) *Resource {
 }
 
 // CustomResources lists the newest states of the custom resources that are kept.
-func (r *Registry) CustomResources() []*Resource {
+func (r *Registry) CustomResources() []*storage.Resource {
 	r.customs.mu.Lock()
 	defer r.customs.mu.Unlock()
-	list := make([]*Resource, 0, len(r.customs.by))
+	list := make([]*storage.Resource, 0, len(r.customs.by))
 	for _, states := range r.customs.by {
 		list = append(list, states[len(states)-1])
 	}

@@ -19,17 +19,18 @@
 // go through their storage. Resources that several groups or versions serve
 // (events, autoscalers) are one Resource under several Views.
 //
+// What those are made of has a package each: storage keeps and reads the objects of one
+// resource, encoding turns them into bytes, table prints them, builtin makes upstream's
+// REST storages. This package ties them together; a [View] is a resource, the encodings
+// of one version of it, and its printer. A [CustomResource] ties together the same for
+// one state of a CRD.
+//
 // # Guarantees
 //
 // Keys and stored bytes are kube-apiserver's own, so that Larder can share an
 // etcd with kube-apiservers. New does no I/O and starts no goroutine. The client
 // in Config is first used after Run was called. Config is not changed and may be
 // reused.
-//
-// A value that cannot be decoded fails the reads that cover it and no others. A cache
-// that holds other objects than the store is found by comparing keys and revisions now
-// and then, and loads again. An update that changes nothing is recognised in bytes read
-// from the store, never in the cache's.
 //
 // # Bytes
 //
@@ -38,15 +39,11 @@
 //
 // # Goroutines
 //
-// Run starts the tail of the store, a feed and a hub per Resource, the allocators of
-// service addresses and one goroutine that compares the caches with the store
-// (audit.go), and returns when all of them have ended. A watch
-// opened through a storage has a goroutine of its own, which ends when the watch is
-// stopped or its context ends.
+// Run starts the tail of the store, what each Resource runs, the allocators of service
+// addresses and the consistency checker, and returns when all of them have ended.
 //
 // # Locks
 //
-// A Registry is written by New alone and read without locks afterwards. The node
-// port allocator has a mutex which it holds across a write to the store, as
-// upstream's does.
+// A Registry is written by New alone and read without locks afterwards, but for the list
+// of custom resources, whose mutex is a leaf.
 package registry

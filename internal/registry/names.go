@@ -1,13 +1,34 @@
 package registry
 
 import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry/builtin"
 	"github.com/larder-io/larder/internal/registry/encoding"
+	"github.com/larder-io/larder/internal/registry/storage"
 	"github.com/larder-io/larder/internal/registry/table"
 )
 
-// The names below are those of packages encoding and table, for packages that serve what
-// a View gives out.
+// The names below are those of the packages that the Registry is made of, for packages
+// that serve what a View gives out.
+
+// What a View reads from, and what it is asked.
+type (
+	Resource     = storage.Resource
+	Scope        = storage.Scope
+	ListRequest  = storage.ListRequest
+	Listing      = storage.Listing
+	WatchRequest = storage.WatchRequest
+	StreamError  = storage.StreamError
+)
+
+// WatchStatus is what an ERROR event says of err.
+func WatchStatus(err error) *metav1.Status { return storage.WatchStatus(err) }
+
+// ReserveStack makes the goroutine's stack large enough for a write, at once.
+func ReserveStack() { storage.ReserveStack() }
 
 // Form is one way in which the objects of a View leave.
 type Form = encoding.Encoder
@@ -38,6 +59,19 @@ type Rows = table.Rows
 
 // BodyBytes estimates the size of the canonical encodings of objects.
 func BodyBytes(objects []*cache.Object) int64 { return encoding.BodyBytes(objects) }
+
+// Priority is where a version stands in discovery.
+type Priority = builtin.Priority
+
+// Priorities returns those of all versions that a server may have built in.
+func Priorities() map[schema.GroupVersion]Priority { return builtin.Priorities() }
+
+// ServiceAccounts, Services and Leases are those of package builtin.
+type (
+	ServiceAccounts = builtin.ServiceAccounts
+	Services        = builtin.Services
+	Leases          = builtin.Leases
+)
 
 // Form returns the way in which objects leave in media and shape.
 func (v *View) Form(media MediaType, shape Shape) *Form { return v.Encoder(media, shape) }

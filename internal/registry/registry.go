@@ -5,61 +5,30 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/apiserver/pkg/authentication/authenticator"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
-	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/storage/value"
-	"k8s.io/client-go/informers"
-	restclient "k8s.io/client-go/rest"
-	"k8s.io/kubernetes/pkg/controlplane"
-	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
-	"k8s.io/kubernetes/pkg/serviceaccount"
+	"k8s.io/kubernetes/pkg/registry/core/rangeallocation"
 
+	"github.com/larder-io/larder/internal/registry/builtin"
 	"github.com/larder-io/larder/internal/registry/encoding"
+	"github.com/larder-io/larder/internal/registry/storage"
 	"github.com/larder-io/larder/internal/registry/transcode"
 	"github.com/larder-io/larder/kv"
 )
 
-// Config says what a Registry is built from. Store, Tail, ClientConfig, Informers
-// and Authorizer are required; other fields have kube-apiserver's defaults.
+// Config says what a Registry is built from. Store, Tail, and of the embedded Config
+// ClientConfig, Informers and Authorizer are required; other fields have kube-apiserver's
+// defaults.
 type Config struct {
 	// Store holds the objects. Tail follows everything under Prefix in it.
 	Store kv.Store
 	Tail  *kv.Tail
 
-	// Prefix starts every key in the store; "" means "/registry".
-	Prefix string
-
-	// ClientConfig reaches this very server, with a transport inside the process.
-	// Storages that ask the API (disruption budgets, service addresses) use it,
-	// after Run has started.
-	ClientConfig *restclient.Config
-
-	// Informers are those that the server shares. New asks for the ones it needs;
-	// whoever owns them starts them.
-	Informers informers.SharedInformerFactory
-
-	// Authenticator answers token reviews. Authorizer answers access reviews, and
-	// the storages for whose writes the right to write is not enough; RuleResolver
-	// lists what a user may do.
-	Authenticator authenticator.Request
-	Authorizer    authorizer.Authorizer
-	RuleResolver  authorizer.RuleResolver
-	APIAudiences  authenticator.Audiences
-
-	// APIResources says which versions and resources are served; nil means those
-	// that kube-apiserver serves by default.
-	APIResources *serverstorage.ResourceConfig
-
-	// StorageMediaType is what objects are stored in; "" means protobuf.
-	StorageMediaType string
+	// Config is what the REST storages are made with.
+	builtin.Config
 
 	// Transformers encrypt at rest; nil stores plain text.
 	Transformers value.ResourceTransformers
@@ -88,8 +57,8 @@ type Config struct {
 	// without a search. Others are learnt from what clients ask for.
 	IndexLabels map[schema.GroupResource][]string
 
-	// AuditInterval is how often each cache is compared with the store; 0 is never.
-	AuditInterval time.Duration
+	// CheckInterval is how often each cache is compared with the store; 0 is never.
+	CheckInterval time.Duration
 
 	// LoadPatience is how long after Run has begun WaitReady waits for caches that do
 	// not load; 0 means 40 seconds.
@@ -97,37 +66,6 @@ type Config struct {
 
 	// Logger tells of what the caches meet; nil discards.
 	Logger *slog.Logger
-
-	// EventTTL is how long events are kept; 0 means one hour.
-	EventTTL time.Duration
-
-	ServiceAccounts ServiceAccounts
-	Services        Services
-
-	// Kubelet says how to reach kubelets for logs, exec and the like; the zero
-	// value means kube-apiserver's defaults.
-	Kubelet kubeletclient.KubeletClientConfig
-
-	// ProxyTransport carries requests to pods and services; nil means a transport
-	// that does not verify their certificates.
-	ProxyTransport http.RoundTripper
-}
-
-// ServiceAccounts says how tokens of service accounts are issued. Without an
-// Issuer there is no serviceaccounts/token.
-type ServiceAccounts struct {
-	Issuer                serviceaccount.TokenGenerator
-	MaxExpiration         time.Duration
-	ExtendExpiration      bool
-	MaxExtendedExpiration time.Duration
-}
-
-// Services says what addresses and ports services get. The zero value means
-// 10.0.0.0/24 and ports 30000 to 32767.
-type Services struct {
-	ClusterIPRange          net.IPNet
-	SecondaryClusterIPRange net.IPNet
-	NodePortRange           utilnet.PortRange
 }
 
 // Registry is every API group that a server serves. Build one with [New].
@@ -136,7 +74,7 @@ type Registry struct {
 	groups    []*Group
 	endpoints map[endpointKey]*Endpoint
 	options   *options
-	core      *coreProvider
+	builtin   *builtin.Builtin
 	budgets   *budgets
 	planner   *transcode.Planner
 	customs   customs
@@ -170,7 +108,7 @@ func New(config Config) (*Registry, error) {
 	if r.budgets, err = newBudgets(&r.config, r.options); err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
-	if r.core, err = newCoreProvider(&r.config, r.options); err != nil {
+	if r.builtin, err = builtin.New(r.config.Config, r.options.factory, r.options.records, r.config.Store.Health); err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
 	if err := r.buildGroups(); err != nil {
@@ -205,27 +143,13 @@ func (c *Config) check() error {
 		return errors.New("registry: Config.Store is missing")
 	case c.Tail == nil:
 		return errors.New("registry: Config.Tail is missing")
-	case c.ClientConfig == nil:
-		return errors.New("registry: Config.ClientConfig is missing")
-	case c.Informers == nil:
-		return errors.New("registry: Config.Informers is missing")
-	case c.Authorizer == nil:
-		return errors.New("registry: Config.Authorizer is missing")
 	}
-	return nil
+	return c.Config.Check()
 }
 
 // setDefaults fills in what kube-apiserver would, on a copy of the caller's.
 func (c *Config) setDefaults() {
-	if c.Prefix == "" {
-		c.Prefix = defaultPrefix
-	}
-	if c.APIResources == nil {
-		c.APIResources = controlplane.DefaultAPIResourceConfigSource()
-	}
-	if c.StorageMediaType == "" {
-		c.StorageMediaType = defaultMediaType
-	}
+	c.Config.SetDefaults()
 	if c.DeleteCollectionWorkers == 0 {
 		c.DeleteCollectionWorkers = 1
 	}
@@ -235,15 +159,6 @@ func (c *Config) setDefaults() {
 	if c.LoadPatience == 0 {
 		c.LoadPatience = 40 * time.Second
 	}
-	if c.EventTTL == 0 {
-		c.EventTTL = time.Hour
-	}
-	c.ClientConfig = clientDefaults(c.ClientConfig)
-	c.Services.setDefaults()
-	kubeletDefaults(&c.Kubelet)
-	if c.ProxyTransport == nil {
-		c.ProxyTransport = newProxyTransport()
-	}
 }
 
 // Run follows the store, keeps every cache and serves the allocators until ctx
@@ -252,23 +167,35 @@ func (c *Config) setDefaults() {
 func (r *Registry) Run(ctx context.Context) error {
 	group, inner := errgroup.WithContext(ctx)
 	group.Go(func() error { return r.config.Tail.Run(inner) })
-	group.Go(func() error { return r.core.serviceIPs.run(inner) })
+	group.Go(func() error { return r.builtin.Run(inner) })
 	for _, res := range r.options.resources {
 		group.Go(func() error { return res.Run(inner) })
 	}
-	audits := auditor{resources: r.options.resources, customs: &r.customs, interval: r.config.AuditInterval, logger: r.config.Logger}
-	group.Go(func() error { return audits.run(inner) })
+	checker := storage.Checker{
+		Resources: r.kept, Kept: r.customs.holds, Interval: r.config.CheckInterval, Logger: r.config.Logger,
+	}
+	group.Go(func() error { return checker.Run(inner) })
 	group.Go(func() error {
-		err := leaveAlone(inner, r.config.LoadPatience)
-		if err == nil {
+		timer := time.NewTimer(r.config.LoadPatience)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
 			r.impatient()
+			return nil
+		case <-inner.Done():
+			return inner.Err()
 		}
-		return err
 	})
 	if err := group.Wait(); ctx.Err() == nil {
 		return err
 	}
 	return nil
+}
+
+// kept lists the resources that are stored at the moment, with those of CRDs.
+func (r *Registry) kept() []*storage.Resource {
+	builtin := r.options.resources
+	return append(builtin[:len(builtin):len(builtin)], r.customs.all()...)
 }
 
 // WaitReady blocks until every cache has loaded, or for a while: one that hangs must not
@@ -321,7 +248,7 @@ func (r *Registry) Progress() Progress {
 func (r *Registry) Groups() []*Group { return r.groups }
 
 // Resources lists the stored resources, each once.
-func (r *Registry) Resources() []*Resource { return r.options.resources }
+func (r *Registry) Resources() []*storage.Resource { return r.options.resources }
 
 // Endpoint returns the endpoint of a resource, or of a subresource of it, and nil
 // if there is none.
@@ -331,3 +258,19 @@ func (r *Registry) Endpoint(gvr schema.GroupVersionResource, subresource string)
 
 // Services says what addresses and ports services get.
 func (r *Registry) Services() Services { return r.config.Services }
+
+// NodePorts is the record of all node ports in use, for the loop that repairs it.
+func (r *Registry) NodePorts() rangeallocation.RangeRegistry { return r.builtin.NodePorts() }
+
+// Leases returns the records of the API servers alive, with which the endpoints of
+// the kubernetes service are reconciled. A record expires ttl after its refresh.
+func (r *Registry) Leases(ttl time.Duration) (*Leases, error) { return r.builtin.Leases(ttl) }
+
+// Decodes counts the decodings of cached bytes over all resources.
+func (r *Registry) Decodes() uint64 {
+	var n uint64
+	for _, res := range r.Resources() {
+		n += res.Decodes()
+	}
+	return n
+}

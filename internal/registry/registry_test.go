@@ -15,6 +15,7 @@ import (
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/builtin"
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/kvtest"
 )
@@ -39,11 +40,13 @@ func newConfig(t testing.TB) registry.Config {
 		return nil
 	})
 	return registry.Config{
-		Store:        store,
-		Tail:         kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"}),
-		ClientConfig: client,
-		Informers:    informers.NewSharedInformerFactory(clients, 0),
-		Authorizer:   authorizerfactory.NewAlwaysAllowAuthorizer(),
+		Store: store,
+		Tail:  kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"}),
+		Config: builtin.Config{
+			ClientConfig: client,
+			Informers:    informers.NewSharedInformerFactory(clients, 0),
+			Authorizer:   authorizerfactory.NewAlwaysAllowAuthorizer(),
+		},
 	}
 }
 

@@ -10,13 +10,14 @@ import (
 	"k8s.io/apiserver/pkg/registry/rest"
 
 	"github.com/larder-io/larder/internal/registry/encoding"
+	"github.com/larder-io/larder/internal/registry/storage"
 	"github.com/larder-io/larder/internal/registry/table"
 )
 
 // View is one served version of a stored resource: what its objects are read from, how
 // they are encoded, and how they are printed as tables. It is immutable.
 type View struct {
-	Resource *Resource
+	Resource *storage.Resource
 	*encoding.Version
 	*table.Printer
 }
@@ -24,15 +25,15 @@ type View struct {
 // newView adds a version that storage serves: its printer makes the tables, and
 // what it does to every object that it reads is done once, when an object enters
 // the cache.
-func newView(r *Resource, gvk schema.GroupVersionKind, storage rest.Storage) (*View, error) {
-	printer, ok := storage.(rest.TableConvertor)
+func newView(r *storage.Resource, gvk schema.GroupVersionKind, upstream rest.Storage) (*View, error) {
+	printer, ok := upstream.(rest.TableConvertor)
 	if !ok {
-		return nil, fmt.Errorf("storage %T of %s makes no tables", storage, r.GroupResource)
+		return nil, fmt.Errorf("storage %T of %s makes no tables", upstream, r.GroupResource)
 	}
-	if decorate := decoratorOf(storage); decorate != nil {
-		r.codec.Decorate(decorate)
+	if decorate := decoratorOf(upstream); decorate != nil {
+		r.Codec().Decorate(decorate)
 	}
-	version, err := r.codec.NewVersion(gvk, gvk.Kind+"List")
+	version, err := r.Codec().NewVersion(gvk, gvk.Kind+"List")
 	if err != nil {
 		return nil, err
 	}
@@ -41,8 +42,8 @@ func newView(r *Resource, gvk schema.GroupVersionKind, storage rest.Storage) (*V
 
 // decoratorOf finds the function by which a storage completes what it read, nil for
 // most. Upstream keeps it in the generic store that its storages embed.
-func decoratorOf(storage rest.Storage) func(runtime.Object) {
-	v := reflect.Indirect(reflect.ValueOf(storage))
+func decoratorOf(upstream rest.Storage) func(runtime.Object) {
+	v := reflect.Indirect(reflect.ValueOf(upstream))
 	if v.Kind() != reflect.Struct {
 		return nil
 	}

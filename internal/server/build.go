@@ -15,6 +15,7 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/bootstrap"
+	"github.com/larder-io/larder/internal/registry/builtin"
 	"github.com/larder-io/larder/kv"
 )
 
@@ -96,26 +97,28 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 	config := registry.Config{
 		Store:         s.store,
 		Tail:          tail,
-		Prefix:        s.config.Store.Prefix,
-		ClientConfig:  p.loopback,
-		Informers:     p.informers,
-		Authenticator: p.auth.Authenticator,
-		Authorizer:    p.auth.Authorizer,
-		RuleResolver:  p.auth.RuleResolver,
-		APIAudiences:  p.auth.Audiences,
-		EventTTL:      s.config.EventTTL,
 		IndexLabels:   s.config.IndexLabels,
 		CacheBytes:    s.config.CacheBytes,
 		CacheShares:   s.config.CacheShares,
-		AuditInterval: s.config.Store.SelfAuditInterval,
+		CheckInterval: s.config.Store.SelfAuditInterval,
 		Logger:        newLogger(),
 		Transformers:  p.encryption.transformers,
-		ServiceAccounts: registry.ServiceAccounts{
-			Issuer: p.auth.Issuer.Tokens, MaxExpiration: p.auth.Issuer.MaxExpiration,
-			ExtendExpiration:      s.config.Authentication.ServiceAccounts.ExtendExpiration,
-			MaxExtendedExpiration: p.auth.Issuer.MaxExtendedExpiration,
+		Config: builtin.Config{
+			Prefix:        s.config.Store.Prefix,
+			ClientConfig:  p.loopback,
+			Informers:     p.informers,
+			Authenticator: p.auth.Authenticator,
+			Authorizer:    p.auth.Authorizer,
+			RuleResolver:  p.auth.RuleResolver,
+			APIAudiences:  p.auth.Audiences,
+			EventTTL:      s.config.EventTTL,
+			ServiceAccounts: builtin.ServiceAccounts{
+				Issuer: p.auth.Issuer.Tokens, MaxExpiration: p.auth.Issuer.MaxExpiration,
+				ExtendExpiration:      s.config.Authentication.ServiceAccounts.ExtendExpiration,
+				MaxExtendedExpiration: p.auth.Issuer.MaxExtendedExpiration,
+			},
+			Services: builtin.Services{ClusterIPRange: *services.ClusterIPRanges[0], NodePortRange: services.NodePorts},
 		},
-		Services: registry.Services{ClusterIPRange: *services.ClusterIPRanges[0], NodePortRange: services.NodePorts},
 	}
 	if len(services.ClusterIPRanges) > 1 {
 		config.Services.SecondaryClusterIPRange = *services.ClusterIPRanges[1]

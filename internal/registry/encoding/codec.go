@@ -26,10 +26,8 @@ type Config struct {
 	Storage         runtime.Codec
 	EncodeVersioner runtime.GroupVersioner
 
-	// Transformer encrypts stored values. Encrypted says that it may ask a service for
-	// keys, so that decrypting takes time.
+	// Transformer encrypts stored values; nil stores plain text.
 	Transformer value.Transformer
-	Encrypted   bool
 
 	// Schema is of the objects that the Codec makes for the cache.
 	Schema *cache.Schema
@@ -110,8 +108,6 @@ func New(config Config) (*Codec, error) {
 		groupResource: config.GroupResource,
 		storage:       config.Storage,
 		versioner:     storage.APIObjectVersioner{},
-		transformer:   config.Transformer,
-		encrypted:     config.Encrypted,
 		schema:        config.Schema,
 		scheme:        config.Scheme,
 		canonical:     config.Canonical,
@@ -124,6 +120,7 @@ func New(config Config) (*Codec, error) {
 		fingerprints:  newFingerprints(config.GroupResource),
 		planner:       config.Planner,
 	}
+	c.transformer, c.encrypted = bound(config.Transformer)
 	if c.scheme == nil {
 		c.scheme = legacyscheme.Scheme
 	}
@@ -133,11 +130,11 @@ func New(config Config) (*Codec, error) {
 	}
 	kinds, _, err := c.scheme.ObjectKinds(c.newFunc())
 	if err != nil {
-		return nil, fmt.Errorf("encoding: %s: %w", config.GroupResource, err)
+		return nil, fmt.Errorf("registry: %s: %w", config.GroupResource, err)
 	}
 	gvk, ok := config.EncodeVersioner.KindForGroupVersionKinds(kinds)
 	if !ok {
-		return nil, fmt.Errorf("encoding: %s: no storage version for %v", config.GroupResource, kinds)
+		return nil, fmt.Errorf("registry: %s: no storage version for %v", config.GroupResource, kinds)
 	}
 	c.canonical = gvk
 	return c, nil
@@ -236,7 +233,7 @@ func (c *Codec) EncodeStored(obj runtime.Object) ([]byte, error) {
 // SetRevision makes revision the resourceVersion of obj.
 func (c *Codec) SetRevision(obj runtime.Object, revision int64) error {
 	if err := c.versioner.UpdateObject(obj, uint64(revision)); err != nil {
-		return fmt.Errorf("encoding: set resourceVersion: %w", err)
+		return fmt.Errorf("registry: set resourceVersion: %w", err)
 	}
 	return nil
 }
@@ -248,7 +245,7 @@ func (c *Codec) encode(obj runtime.Object) ([]byte, error) {
 	}
 	converted, err := c.convertor.ConvertToVersion(obj, c.canonical.GroupVersion())
 	if err != nil {
-		return nil, fmt.Errorf("encoding: convert to %s: %w", c.canonical, err)
+		return nil, fmt.Errorf("registry: convert to %s: %w", c.canonical, err)
 	}
 	return marshalProtobuf(converted)
 }
@@ -265,7 +262,7 @@ func (c *Codec) appendRevision(dst, body []byte, revision int64) ([]byte, error)
 func (c *Codec) versioned(body []byte) (runtime.Object, error) {
 	obj, err := c.scheme.New(c.canonical)
 	if err != nil {
-		return nil, fmt.Errorf("encoding: %w", err)
+		return nil, fmt.Errorf("registry: %w", err)
 	}
 	m, ok := obj.(unmarshaler)
 	if !ok {
@@ -273,7 +270,7 @@ func (c *Codec) versioned(body []byte) (runtime.Object, error) {
 	}
 	c.decodes.Add(1)
 	if err := m.Unmarshal(body); err != nil {
-		return nil, fmt.Errorf("encoding: decode %s: %w", c.canonical, err)
+		return nil, fmt.Errorf("registry: decode %s: %w", c.canonical, err)
 	}
 	return obj, nil
 }
@@ -296,7 +293,7 @@ func (c *Codec) Decode(body []byte, into runtime.Object) error {
 	}
 	// obj is ours alone, so that into may share its memory.
 	if err := c.scheme.Convert(obj, into, nil); err != nil {
-		return fmt.Errorf("encoding: convert from %s: %w", c.canonical, err)
+		return fmt.Errorf("registry: convert from %s: %w", c.canonical, err)
 	}
 	return nil
 }
@@ -334,7 +331,7 @@ func (c *Codec) as(body []byte, gv schema.GroupVersion) (runtime.Object, error) 
 func (c *Codec) toVersion(obj runtime.Object, gv schema.GroupVersion) (runtime.Object, error) {
 	out, err := c.convertor.ConvertToVersion(obj, gv)
 	if err != nil {
-		return nil, fmt.Errorf("encoding: convert to %s: %w", gv, err)
+		return nil, fmt.Errorf("registry: convert to %s: %w", gv, err)
 	}
 	out.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{})
 	return out, nil
@@ -349,7 +346,7 @@ func (c *Codec) Bookmark(revision int64, initialEnd bool) (runtime.Object, error
 	}
 	if initialEnd {
 		if err := storage.AnnotateInitialEventsEndBookmark(obj); err != nil {
-			return nil, fmt.Errorf("encoding: annotate bookmark: %w", err)
+			return nil, fmt.Errorf("registry: annotate bookmark: %w", err)
 		}
 	}
 	if c.decorate != nil {

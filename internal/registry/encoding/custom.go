@@ -35,9 +35,8 @@ type CustomConfig struct {
 	Versions int
 	Webhook  bool
 
-	// Transformer and Encrypted are those of [Config].
+	// Transformer encrypts stored values; nil stores plain text.
 	Transformer value.Transformer
-	Encrypted   bool
 
 	// Schema is of the objects that are made for the cache.
 	Schema *cache.Schema
@@ -57,22 +56,22 @@ func (c *Custom) newCodec(custom *customCodec) *Codec {
 	codec := &Codec{
 		groupResource: c.config.GroupResource,
 		versioner:     storage.APIObjectVersioner{},
-		transformer:   c.config.Transformer,
-		encrypted:     c.config.Encrypted,
 		schema:        c.config.Schema,
 		numbers:       new(numbers),
 		custom:        custom,
 	}
-	if c.Codec != nil {
-		codec.numbers = c.numbers
+	if c.Codec == nil { // the first is that of the whole resource
+		codec.transformer, codec.encrypted = bound(c.config.Transformer)
+		return codec
 	}
+	codec.transformer, codec.encrypted, codec.numbers = c.transformer, c.encrypted, c.numbers
 	return codec
 }
 
 // Add adds a version, with what upstream's storage of that version is made of.
 func (c *Custom) Add(gvk schema.GroupVersionKind, stored runtime.Codec, newFunc, newListFunc func() runtime.Object, attrs storage.AttrFunc) (*Codec, error) {
 	if c.versions[gvk.Version] != nil {
-		return nil, fmt.Errorf("encoding: %s is there already", gvk)
+		return nil, fmt.Errorf("registry: %s is there already", gvk)
 	}
 	version, err := marshalJSON(gvk.GroupVersion().String())
 	if err != nil {

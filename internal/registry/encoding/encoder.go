@@ -190,7 +190,7 @@ func (e *Encoder) decodedCustom(o *cache.Object) ([]byte, error) {
 	c.decodes.Add(1)
 	var metadata map[string]any
 	if err := utiljson.Unmarshal(raw, &metadata); err != nil {
-		return nil, fmt.Errorf("encoding: decode metadata: %w", err)
+		return nil, fmt.Errorf("registry: decode metadata: %w", err)
 	}
 	return e.partialOf(&unstructured.Unstructured{Object: map[string]any{"metadata": metadata}})
 }
@@ -210,7 +210,7 @@ func (e *Encoder) partial(body []byte) ([]byte, error) {
 	}
 	var m metav1.ObjectMeta
 	if err := m.Unmarshal(raw); err != nil {
-		return nil, fmt.Errorf("encoding: decode metadata: %w", err)
+		return nil, fmt.Errorf("registry: decode metadata: %w", err)
 	}
 	return e.partialOf(&m)
 }
@@ -219,7 +219,7 @@ func (e *Encoder) partial(body []byte) ([]byte, error) {
 func (e *Encoder) partialOf(obj any) ([]byte, error) {
 	accessor, err := meta.Accessor(obj)
 	if err != nil {
-		return nil, fmt.Errorf("encoding: %w", err)
+		return nil, fmt.Errorf("registry: %w", err)
 	}
 	partial, kind := meta.AsPartialObjectMetadata(accessor), partialKind(e.projection)
 	partial.Kind, partial.APIVersion = kind.Kind, kind.APIVersion

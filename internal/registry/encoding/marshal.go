@@ -17,7 +17,7 @@ type unmarshaler interface {
 }
 
 // errNotProtobuf says that a kind has no protobuf encoding.
-var errNotProtobuf = errors.New("encoding: kind has no protobuf form")
+var errNotProtobuf = errors.New("registry: kind has no protobuf form")
 
 // marshalProtobuf writes the bare message of obj.
 func marshalProtobuf(obj runtime.Object) ([]byte, error) {
@@ -32,7 +32,7 @@ func marshalProtobuf(obj runtime.Object) ([]byte, error) {
 func marshalJSON(obj any) ([]byte, error) {
 	data, err := json.Marshal(obj)
 	if err != nil {
-		return nil, fmt.Errorf("encoding: %w", err)
+		return nil, fmt.Errorf("registry: %w", err)
 	}
 	return data, nil
 }

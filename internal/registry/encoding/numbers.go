@@ -1,6 +1,8 @@
 package encoding
 
-import "errors"
+import (
+	"errors"
+)
 
 // ID tells the encodings of one resource's objects apart. Versions share the encodings
 // of PartialObjectMetadata, which are the same in every version of a built-in kind.
@@ -14,7 +16,7 @@ const (
 )
 
 // errTooManyVersions says that there is no number left for the encodings of a version.
-var errTooManyVersions = errors.New("encoding: served in too many versions")
+var errTooManyVersions = errors.New("registry: served in too many versions")
 
 // numbers gives out IDs, those of one version after the other.
 type numbers struct{ used int }

@@ -32,6 +32,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/builtin"
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/kvtest"
 )
@@ -69,11 +70,13 @@ func New(t testing.TB, store *kvtest.Memory, change ...func(*registry.Config)) *
 	}
 	s.Informers = informers.NewSharedInformerFactory(s.Client, 0)
 	config := registry.Config{
-		Store:        s.Store,
-		Tail:         kv.NewTail(kv.TailConfig{Store: s.Store, Prefix: "/registry"}),
-		ClientConfig: s.ClientConfig,
-		Informers:    s.Informers,
-		Authorizer:   authorizerfactory.NewAlwaysAllowAuthorizer(),
+		Store: s.Store,
+		Tail:  kv.NewTail(kv.TailConfig{Store: s.Store, Prefix: "/registry"}),
+		Config: builtin.Config{
+			ClientConfig: s.ClientConfig,
+			Informers:    s.Informers,
+			Authorizer:   authorizerfactory.NewAlwaysAllowAuthorizer(),
+		},
 	}
 	for _, fn := range change {
 		fn(&config)

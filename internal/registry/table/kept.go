@@ -107,7 +107,7 @@ func appendString(dst []byte, s string) []byte {
 func marshalJSON(obj any) ([]byte, error) {
 	data, err := json.Marshal(obj)
 	if err != nil {
-		return nil, fmt.Errorf("table: %w", err)
+		return nil, fmt.Errorf("registry: table: %w", err)
 	}
 	return data, nil
 }

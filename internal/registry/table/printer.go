@@ -75,10 +75,10 @@ func (p *Printer) printList(ctx context.Context, objects []*cache.Object, list w
 	}
 	out := c.NewList()
 	if err := meta.SetList(out, items); err != nil {
-		return nil, fmt.Errorf("table: %w", err)
+		return nil, fmt.Errorf("registry: table: %w", err)
 	}
 	if err := c.Versioner().UpdateList(out, uint64(list.Revision), list.Continue, list.Remaining); err != nil {
-		return nil, fmt.Errorf("table: %w", err)
+		return nil, fmt.Errorf("registry: table: %w", err)
 	}
 	return p.printer.ConvertToTable(ctx, out, options)
 }
@@ -152,7 +152,7 @@ func (p *Printer) rowObject(row *metav1.TableRow, include metav1.IncludeObjectPo
 	}
 }
 
-var errRows = errors.New("table: a printer made not one row of one object")
+var errRows = errors.New("registry: a printer made not one row of one object")
 
 // printRow prints a list of one object.
 func printRow(printer rest.TableConvertor, list runtime.Object) (metav1.TableRow, error) {
@@ -171,7 +171,7 @@ func printRow(printer rest.TableConvertor, list runtime.Object) (metav1.TableRow
 func (p *Printer) listOf(obj runtime.Object) (runtime.Object, error) {
 	list := p.codec.NewList()
 	if err := meta.SetList(list, []runtime.Object{obj}); err != nil {
-		return nil, fmt.Errorf("table: %w", err)
+		return nil, fmt.Errorf("registry: table: %w", err)
 	}
 	return list, nil
 }

@@ -34,7 +34,7 @@ const (
 )
 
 // errVolatile says that a row cannot be kept.
-var errVolatile = errors.New("table: row depends on time in a way that is not known")
+var errVolatile = errors.New("registry: row depends on time in a way that is not known")
 
 // rowProbe prints one object with its times moved.
 type rowProbe struct {
@@ -71,7 +71,7 @@ func newRowProbe(printer *Printer, obj runtime.Object) (p *rowProbe, movable boo
 	}
 	items, err := meta.GetItemsPtr(p.list)
 	if err != nil {
-		return nil, false, fmt.Errorf("table: %w", err)
+		return nil, false, fmt.Errorf("registry: table: %w", err)
 	}
 	p.times, movable = printer.times().find(reflect.ValueOf(items).Elem(), nil)
 	if accessor, err := meta.Accessor(obj); err == nil && !accessor.GetCreationTimestamp().Time.IsZero() {

@@ -1,0 +1,168 @@
+package builtin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage"
+	storeerr "k8s.io/apiserver/pkg/storage/errors"
+	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/registry/core/rangeallocation"
+	"k8s.io/kubernetes/pkg/registry/core/service/allocator"
+)
+
+// errTaken ends an update whose number or range has nothing left to give.
+var errTaken = errors.New("registry: nothing to allocate")
+
+// rangeAllocator gives out numbers of a range whose bitmap is one record in the
+// store, shared with every other API server on it: the record kube-apiserver keeps
+// (kubernetes pkg/registry/core/service/allocator/storage). Until the repair loop
+// has created the record nothing can be allocated.
+type rangeAllocator struct {
+	storage  storage.Interface
+	key      string
+	resource schema.GroupResource
+
+	mu sync.Mutex
+	// Invariant: bitmap holds what the record held at revision; "" means unknown.
+	bitmap   allocator.Snapshottable
+	revision string
+}
+
+var (
+	_ allocator.Interface           = (*rangeAllocator)(nil)
+	_ rangeallocation.RangeRegistry = (*rangeAllocator)(nil)
+)
+
+// Allocate takes one number and reports whether it was free.
+func (a *rangeAllocator) Allocate(offset int) (bool, error) {
+	return a.take(func() (bool, error) { return a.bitmap.Allocate(offset) })
+}
+
+// AllocateNext takes any free number and reports whether there was one.
+func (a *rangeAllocator) AllocateNext() (int, bool, error) {
+	var offset int
+	ok, err := a.take(func() (ok bool, err error) {
+		offset, ok, err = a.bitmap.AllocateNext()
+		return ok, err
+	})
+	return offset, ok, err
+}
+
+// Release gives a number back.
+func (a *rangeAllocator) Release(offset int) error {
+	_, err := a.take(func() (bool, error) { return true, a.bitmap.Release(offset) })
+	return err
+}
+
+// take applies change to the bitmap and writes it, unless change reports false. An
+// attempt that is not known to have been written leaves the revision unknown, so
+// that the next one starts from the record again.
+func (a *rangeAllocator) take(change func() (bool, error)) (bool, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	update := func(input runtime.Object) (runtime.Object, error) {
+		record := input.(*api.RangeAllocation)
+		if record.ResourceVersion == "" {
+			return nil, fmt.Errorf("cannot allocate resources of type %s at this time", a.resource)
+		}
+		if record.ResourceVersion != a.revision {
+			if err := a.bitmap.Restore(record.Range, record.Data); err != nil {
+				return nil, err
+			}
+		}
+		a.revision = ""
+		if ok, err := change(); err != nil {
+			return nil, err
+		} else if !ok {
+			return nil, errTaken
+		}
+		record.Range, record.Data = a.bitmap.Snapshot()
+		return record, nil
+	}
+	err := a.updateLocked(update)
+	if errors.Is(err, errTaken) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// updateLocked writes what update makes of the record, and notes its revision.
+func (a *rangeAllocator) updateLocked(update func(runtime.Object) (runtime.Object, error)) error {
+	record := &api.RangeAllocation{}
+	err := a.storage.GuaranteedUpdate(context.Background(), a.key, record, true, nil, storage.SimpleUpdate(update), nil)
+	if err != nil {
+		return storeerr.InterpretUpdateError(err, a.resource, "")
+	}
+	a.revision = record.ResourceVersion
+	return nil
+}
+
+// Get returns the record, empty if there is none.
+func (a *rangeAllocator) Get() (*api.RangeAllocation, error) {
+	record := &api.RangeAllocation{}
+	err := a.storage.Get(context.Background(), a.key, storage.GetOptions{IgnoreNotFound: true}, record)
+	if err != nil {
+		return nil, storeerr.InterpretGetError(err, a.resource, "")
+	}
+	return record, nil
+}
+
+// CreateOrUpdate replaces the record by a snapshot of it, if it is still the one
+// that the snapshot was taken of.
+func (a *rangeAllocator) CreateOrUpdate(snapshot *api.RangeAllocation) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	taken := snapshot.ResourceVersion
+	a.revision = ""
+	err := a.updateLocked(func(input runtime.Object) (runtime.Object, error) {
+		now := input.(*api.RangeAllocation).ResourceVersion
+		switch {
+		case now == "" || now == taken:
+			return snapshot.DeepCopy(), nil
+		case taken == "":
+			return nil, apierrors.NewConflict(a.resource, "", errors.New("another caller has already initialized the resource"))
+		default:
+			return nil, apierrors.NewConflict(a.resource, "", errors.New("the provided resource version does not match"))
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if err := a.bitmap.Restore(snapshot.Range, snapshot.Data); err != nil {
+		a.revision = ""
+		return err
+	}
+	return nil
+}
+
+// ForEach calls fn for every number taken, as this process knows it.
+func (a *rangeAllocator) ForEach(fn func(int)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.bitmap.ForEach(fn)
+}
+
+// Has reports whether a number is taken, as this process knows it.
+func (a *rangeAllocator) Has(offset int) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.bitmap.Has(offset)
+}
+
+// Free counts the numbers not taken, as this process knows it.
+func (a *rangeAllocator) Free() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.bitmap.Free()
+}
+
+// Destroy has nothing to release.
+func (a *rangeAllocator) Destroy() {}

@@ -1,0 +1,214 @@
+package builtin
+
+import (
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	restclient "k8s.io/client-go/rest"
+	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/registry/core/service/allocator"
+	"pgregory.net/rapid"
+
+	"github.com/larder-io/larder/internal/registry/encoding"
+	"github.com/larder-io/larder/internal/registry/storage"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+// newBuiltin builds what needs no cache over a store.
+func newBuiltin(t *testing.T, store *kvtest.Memory) *Builtin {
+	t.Helper()
+	client := &restclient.Config{}
+	clients, err := kubernetes.NewForConfig(client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := Config{ClientConfig: client, Informers: informers.NewSharedInformerFactory(clients, 0)}
+	config.SetDefaults()
+	factory, err := NewStorageFactory(&config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	records := func(config *storagebackend.ConfigForResource, prefix string) (apistorage.Interface, error) {
+		codec, err := encoding.New(encoding.Config{GroupResource: config.GroupResource, Storage: config.Codec})
+		if err != nil {
+			return nil, err
+		}
+		res, err := storage.New(storage.Config{Store: store, Prefix: "/registry", ResourcePrefix: prefix, Codec: codec})
+		if err != nil {
+			return nil, err
+		}
+		return res.Storage(), nil
+	}
+	b, err := New(config, factory, records, store.Health)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// newRange returns an allocator of 4 numbers whose record lies in store.
+func newRange(t *testing.T, store *kvtest.Memory) *rangeAllocator {
+	t.Helper()
+	a := newBuiltin(t, store).core.nodeRange
+	a.bitmap = allocator.NewAllocationMap(4, "30000-30003")
+	return a
+}
+
+// initialise writes the empty record, as the repair loop does.
+func initialise(t *testing.T, a *rangeAllocator) {
+	t.Helper()
+	record, err := a.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	record.Range = "30000-30003"
+	if err := a.CreateOrUpdate(record); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRangeNeedsItsRecord(t *testing.T) {
+	a := newRange(t, kvtest.NewMemory())
+	if ok, err := a.Allocate(1); ok || err == nil {
+		t.Errorf("Allocate without a record: %v, %v", ok, err)
+	}
+	initialise(t, a)
+	if ok, err := a.Allocate(1); !ok || err != nil {
+		t.Errorf("Allocate: %v, %v", ok, err)
+	}
+}
+
+// TestRangeIsShared gives each number once, whichever of two servers asks.
+func TestRangeIsShared(t *testing.T) {
+	store := kvtest.NewMemory()
+	a, b := newRange(t, store), newRange(t, store)
+	initialise(t, a)
+	taken := make(map[int]bool)
+	for i := range 4 {
+		from := []*rangeAllocator{a, b}[i%2]
+		n, ok, err := from.AllocateNext()
+		if !ok || err != nil || taken[n] {
+			t.Fatalf("AllocateNext = %d, %v, %v; taken %v", n, ok, err, taken)
+		}
+		taken[n] = true
+	}
+	if _, ok, err := b.AllocateNext(); ok || err != nil {
+		t.Errorf("AllocateNext of a full range: %v, %v", ok, err)
+	}
+	if err := a.Release(2); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := b.Allocate(2); !ok || err != nil {
+		t.Errorf("Allocate of a number that another server gave back: %v, %v", ok, err)
+	}
+	if ok, err := a.Allocate(2); ok || err != nil {
+		t.Errorf("Allocate of a number that another server has: %v, %v", ok, err)
+	}
+	if !b.Has(2) || b.Free() != 0 {
+		t.Errorf("Has(2) = %v, Free() = %d", b.Has(2), b.Free())
+	}
+}
+
+// TestRangeAfterFailedWrite leaves a number free whose allocation was not written.
+func TestRangeAfterFailedWrite(t *testing.T) {
+	store := kvtest.NewMemory()
+	a := newRange(t, store)
+	initialise(t, a)
+	var failing atomic.Bool
+	broken := errors.New("broken")
+	store.SetHook(func(op, key string) error {
+		if failing.Load() && op == "put" {
+			return broken
+		}
+		return nil
+	})
+	if ok, err := a.Allocate(0); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	failing.Store(true)
+	if ok, err := a.Allocate(1); ok || err == nil {
+		t.Fatalf("Allocate while writes fail: %v, %v", ok, err)
+	}
+	failing.Store(false)
+	if ok, err := a.Allocate(1); !ok || err != nil {
+		t.Errorf("Allocate after a failed write: %v, %v", ok, err)
+	}
+}
+
+// TestRangeRepairConflict refuses to replace a record that has changed since.
+func TestRangeRepairConflict(t *testing.T) {
+	store := kvtest.NewMemory()
+	a, b := newRange(t, store), newRange(t, store)
+	initialise(t, a)
+	old, err := b.Get()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := a.Allocate(3); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if err := b.CreateOrUpdate(old); !apierrors.IsConflict(err) {
+		t.Errorf("CreateOrUpdate of an old record: %v", err)
+	}
+	if err := b.CreateOrUpdate(&api.RangeAllocation{Range: "30000-30003"}); !apierrors.IsConflict(err) {
+		t.Errorf("CreateOrUpdate as if there were none: %v", err)
+	}
+	if ok, err := b.Allocate(3); ok || err != nil {
+		t.Errorf("Allocate of a number that is taken: %v, %v", ok, err)
+	}
+}
+
+// TestRangeModel runs random operations of three servers, some of whose writes
+// fail, against a set of numbers.
+func TestRangeModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		store := kvtest.NewMemory()
+		servers := []*rangeAllocator{newRange(t, store), newRange(t, store), newRange(t, store)}
+		initialise(t, servers[0])
+		failing := false
+		store.SetHook(func(op, key string) error {
+			if failing && op == "put" {
+				return errors.New("broken")
+			}
+			return nil
+		})
+		taken := make(map[int]bool)
+		rt.Repeat(map[string]func(*rapid.T){
+			"allocate": func(rt *rapid.T) {
+				server, n := rapid.SampledFrom(servers).Draw(rt, "server"), rapid.IntRange(0, 3).Draw(rt, "number")
+				failing = rapid.Bool().Draw(rt, "failing")
+				ok, err := server.Allocate(n)
+				if written := !failing && !taken[n]; ok != written {
+					rt.Fatalf("Allocate(%d) = %v, %v; taken %v, failing %v", n, ok, err, taken, failing)
+				} else if written {
+					taken[n] = true
+				}
+			},
+			"next": func(rt *rapid.T) {
+				failing = false
+				n, ok, err := rapid.SampledFrom(servers).Draw(rt, "server").AllocateNext()
+				if full := len(taken) == 4; err != nil || ok == full || ok && taken[n] {
+					rt.Fatalf("AllocateNext() = %d, %v, %v; taken %v", n, ok, err, taken)
+				}
+				if ok {
+					taken[n] = true
+				}
+			},
+			"release": func(rt *rapid.T) {
+				server, n := rapid.SampledFrom(servers).Draw(rt, "server"), rapid.IntRange(0, 3).Draw(rt, "number")
+				failing = rapid.Bool().Draw(rt, "failing")
+				if err := server.Release(n); err == nil {
+					delete(taken, n)
+				} else if !failing {
+					rt.Fatalf("Release(%d): %v", n, err)
+				}
+			},
+		})
+	})
+}

@@ -1,0 +1,109 @@
+package builtin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apiserver/pkg/registry/generic"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	"k8s.io/client-go/kubernetes"
+	basecompatibility "k8s.io/component-base/compatibility"
+	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/registry/core/rangeallocation"
+)
+
+// Builtin makes the REST storages of all built-in groups, and runs what gives out the
+// addresses of services. Build one with [New].
+type Builtin struct {
+	config  Config
+	factory *StorageFactory
+	records Records
+	core    *coreProvider
+}
+
+// New prepares a Builtin for a config that has its defaults. health asks the store how it
+// is. New does no I/O and starts nothing.
+func New(config Config, factory *StorageFactory, records Records, health func(context.Context) error) (*Builtin, error) {
+	b := &Builtin{config: config, factory: factory, records: records}
+	var err error
+	b.core, err = newCoreProvider(&b.config, factory, records, health)
+	return b, err
+}
+
+// Group is what upstream's provider made of one API group.
+type Group struct {
+	Name string
+	Info *genericapiserver.APIGroupInfo
+}
+
+// Groups makes the REST storages of every group of which something is enabled, in the
+// order in which upstream installs them. It is called once.
+func (b *Builtin) Groups(getter generic.RESTOptionsGetter) ([]Group, error) {
+	client, err := kubernetes.NewForConfig(b.config.ClientConfig)
+	if err != nil {
+		return nil, err
+	}
+	version := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
+	expiration, err := genericapiserver.NewResourceExpirationEvaluatorFromOptions(genericapiserver.ResourceExpirationEvaluatorOptions{
+		CurrentVersion: version.EmulationVersion(),
+		Prerelease:     version.BinaryVersion().PreRelease(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	var groups []Group
+	for _, p := range providers(&b.config, b.core, client) {
+		info, err := b.info(p, getter, expiration)
+		if err != nil {
+			return nil, fmt.Errorf("group %q: %w", p.GroupName(), err)
+		}
+		if info != nil {
+			groups = append(groups, Group{p.GroupName(), info})
+		}
+	}
+	return groups, nil
+}
+
+// info returns nil for a group of which nothing is enabled. The steps are
+// those of kubernetes pkg/controlplane/apiserver/apis.go, InstallAPIs.
+func (b *Builtin) info(p provider, getter generic.RESTOptionsGetter, expiration genericapiserver.ResourceExpirationEvaluator) (*genericapiserver.APIGroupInfo, error) {
+	info, err := p.NewRESTStorage(b.config.APIResources, getter)
+	if err != nil {
+		return nil, err
+	}
+	storages := info.VersionedResourcesStorageMap
+	if len(storages) == 0 {
+		return nil, nil
+	}
+	if err := expiration.RemoveUnavailableKinds(p.GroupName(), info.Scheme, storages, b.config.APIResources); err != nil {
+		return nil, err
+	}
+	if len(storages) == 0 {
+		return nil, nil
+	}
+	return &info, nil
+}
+
+// Run makes the allocators of service addresses and serves them until ctx ends. It may be
+// called once.
+func (b *Builtin) Run(ctx context.Context) error { return b.core.serviceIPs.run(ctx) }
+
+// NodePorts is the record of all node ports in use, for the loop that repairs it.
+func (b *Builtin) NodePorts() rangeallocation.RangeRegistry { return b.core.nodeRange }
+
+// Leases returns the records of the API servers alive, with which the endpoints of
+// the kubernetes service are reconciled. A record expires ttl after its refresh.
+func (b *Builtin) Leases(ttl time.Duration) (*Leases, error) {
+	gr := api.Resource("apiServerIPInfo")
+	config, err := b.factory.RecordConfig(gr, gr, &api.Endpoints{})
+	if err != nil {
+		return nil, err
+	}
+	storage, err := b.records(config, masterLeases)
+	if err != nil {
+		return nil, err
+	}
+	return newLeases(storage, ttl), nil
+}

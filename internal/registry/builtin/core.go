@@ -1,0 +1,281 @@
+package builtin
+
+import (
+	"context"
+	"crypto/tls"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	policyclient "k8s.io/client-go/kubernetes/typed/policy/v1"
+	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/cluster/ports"
+	"k8s.io/kubernetes/pkg/probe"
+	"k8s.io/kubernetes/pkg/registry/core/componentstatus"
+	endpointsstore "k8s.io/kubernetes/pkg/registry/core/endpoint/storage"
+	limitrangestore "k8s.io/kubernetes/pkg/registry/core/limitrange/storage"
+	nodestore "k8s.io/kubernetes/pkg/registry/core/node/storage"
+	pvstore "k8s.io/kubernetes/pkg/registry/core/persistentvolume/storage"
+	pvcstore "k8s.io/kubernetes/pkg/registry/core/persistentvolumeclaim/storage"
+	podstore "k8s.io/kubernetes/pkg/registry/core/pod/storage"
+	podtemplatestore "k8s.io/kubernetes/pkg/registry/core/podtemplate/storage"
+	controllerstore "k8s.io/kubernetes/pkg/registry/core/replicationcontroller/storage"
+	corerest "k8s.io/kubernetes/pkg/registry/core/rest"
+	"k8s.io/kubernetes/pkg/registry/core/service/allocator"
+	"k8s.io/kubernetes/pkg/registry/core/service/portallocator"
+	servicestore "k8s.io/kubernetes/pkg/registry/core/service/storage"
+	serviceaccountstore "k8s.io/kubernetes/pkg/registry/core/serviceaccount/storage"
+	kubeschedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
+)
+
+const nodePortRanges = "/ranges"
+
+// coreProvider makes the core group. It does what kubernetes
+// pkg/registry/core/rest/storage_core.go does, except that nothing in it dials etcd
+// and nothing starts before Run.
+type coreProvider struct {
+	generic    *corerest.GenericConfig // makes what needs no pods and nodes
+	config     *Config
+	nodePorts  *portallocator.PortAllocator
+	nodeRange  *rangeAllocator
+	serviceIPs *serviceIPs
+	health     func(context.Context) error // of the store
+}
+
+func newCoreProvider(config *Config, factory *StorageFactory, records Records, health func(context.Context) error) (*coreProvider, error) {
+	p := &coreProvider{config: config, serviceIPs: newServiceIPs(config), health: health}
+	p.generic = &corerest.GenericConfig{
+		StorageFactory:              factory.factory,
+		EventTTL:                    config.EventTTL,
+		ServiceAccountIssuer:        config.ServiceAccounts.Issuer,
+		ServiceAccountMaxExpiration: config.ServiceAccounts.MaxExpiration,
+		ExtendExpiration:            config.ServiceAccounts.ExtendExpiration,
+		MaxExtendedExpiration:       config.ServiceAccounts.MaxExtendedExpiration,
+		APIAudiences:                config.APIAudiences,
+		LoopbackClientConfig:        config.ClientConfig,
+		Informers:                   config.Informers,
+	}
+	if err := p.buildNodePorts(factory, records); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *coreProvider) buildNodePorts(factory *StorageFactory, records Records) error {
+	gr := api.Resource("servicenodeportallocations")
+	encoded, err := factory.RecordConfig(gr, api.Resource("services"), &api.Service{})
+	if err != nil {
+		return err
+	}
+	store, err := records(encoded, nodePortRanges)
+	if err != nil {
+		return err
+	}
+	p.nodePorts, err = portallocator.New(p.config.Services.NodePortRange, func(size int, spec string, offset int) (allocator.Interface, error) {
+		p.nodeRange = &rangeAllocator{
+			storage:  store,
+			key:      nodePortRanges + "/servicenodeports",
+			resource: gr,
+			bitmap:   allocator.NewAllocationMapWithOffset(size, spec, offset),
+		}
+		return p.nodeRange, nil
+	})
+	if err != nil {
+		return err
+	}
+	p.nodePorts.EnableMetrics()
+	return nil
+}
+
+// GroupName implements provider.
+func (p *coreProvider) GroupName() string { return api.GroupName }
+
+// NewRESTStorage implements provider.
+func (p *coreProvider) NewRESTStorage(enabled serverstorage.APIResourceConfigSource, getter generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
+	info, err := p.generic.NewRESTStorage(enabled, getter)
+	if err != nil {
+		return info, err
+	}
+	storages := info.VersionedResourcesStorageMap["v1"]
+	if storages == nil {
+		storages = make(map[string]rest.Storage)
+	}
+	b := coreBuilder{coreProvider: p, enabled: enabled, getter: getter, storages: storages}
+	if err := b.build(); err != nil {
+		return info, err
+	}
+	if len(storages) > 0 {
+		info.VersionedResourcesStorageMap["v1"] = storages
+	}
+	return info, nil
+}
+
+// coreBuilder adds to storages what upstream's generic control plane has not.
+type coreBuilder struct {
+	*coreProvider
+	enabled  serverstorage.APIResourceConfigSource
+	getter   generic.RESTOptionsGetter
+	storages map[string]rest.Storage
+}
+
+// add serves a resource and its subresources if the resource is enabled.
+func (b *coreBuilder) add(resource string, storages map[string]rest.Storage) {
+	if !b.enabled.ResourceEnabled(corev1.SchemeGroupVersion.WithResource(resource)) {
+		return
+	}
+	for subresource, storage := range storages {
+		b.storages[resource+subresource] = storage
+	}
+}
+
+func (b *coreBuilder) build() error {
+	endpoints, err := endpointsstore.NewREST(b.getter)
+	if err != nil {
+		return err
+	}
+	b.add("endpoints", map[string]rest.Storage{"": endpoints})
+	nodes, err := nodestore.NewStorage(b.getter, b.config.Kubelet, b.config.ProxyTransport)
+	if err != nil {
+		return err
+	}
+	b.add("nodes", map[string]rest.Storage{"": nodes.Node, "/proxy": nodes.Proxy, "/status": nodes.Status})
+	pods, err := b.buildPods(nodes)
+	if err != nil {
+		return err
+	}
+	if err := b.buildServices(endpoints, pods); err != nil {
+		return err
+	}
+	if err := b.buildServiceAccounts(pods, nodes); err != nil {
+		return err
+	}
+	if err := b.buildVolumes(); err != nil {
+		return err
+	}
+	if err := b.buildControllers(); err != nil {
+		return err
+	}
+	b.add("componentstatuses", map[string]rest.Storage{"": componentstatus.NewStorage(b.components)})
+	return nil
+}
+
+func (b *coreBuilder) buildPods(nodes *nodestore.NodeStorage) (*podstore.PodStorage, error) {
+	budgets, err := policyclient.NewForConfig(b.config.ClientConfig)
+	if err != nil {
+		return nil, err
+	}
+	pods, err := podstore.NewStorage(b.getter, nodes.KubeletConnectionInfo, b.config.ProxyTransport, budgets, b.config.Authorizer)
+	if err != nil {
+		return nil, err
+	}
+	b.add("pods", map[string]rest.Storage{
+		"":                     pods.Pod,
+		"/attach":              pods.Attach,
+		"/binding":             pods.Binding,
+		"/ephemeralcontainers": pods.EphemeralContainers,
+		"/eviction":            pods.Eviction,
+		"/exec":                pods.Exec,
+		"/log":                 pods.Log,
+		"/portforward":         pods.PortForward,
+		"/proxy":               pods.Proxy,
+		"/resize":              pods.Resize,
+		"/status":              pods.Status,
+	})
+	b.add("bindings", map[string]rest.Storage{"": pods.LegacyBinding})
+	return &pods, nil
+}
+
+func (b *coreBuilder) buildServices(endpoints *endpointsstore.REST, pods *podstore.PodStorage) error {
+	gated := gatedOptions{RESTOptionsGetter: b.getter, ips: b.serviceIPs}
+	services, status, proxy, err := servicestore.NewREST(
+		gated, b.serviceIPs.primary, b.serviceIPs.allocators, b.nodePorts, endpoints, pods.Pod, b.config.ProxyTransport)
+	if err != nil {
+		return err
+	}
+	b.serviceIPs.gate(services.Store)
+	b.add("services", map[string]rest.Storage{"": services, "/proxy": proxy, "/status": status})
+	return nil
+}
+
+// buildServiceAccounts replaces the generic storage by one that binds tokens to
+// pods and nodes.
+func (b *coreBuilder) buildServiceAccounts(pods *podstore.PodStorage, nodes *nodestore.NodeStorage) error {
+	s := b.config.ServiceAccounts
+	secrets, ok := b.storages["secrets"].(rest.Getter)
+	if s.Issuer == nil || !ok {
+		return nil
+	}
+	accounts, err := serviceaccountstore.NewREST(
+		b.getter, s.Issuer, b.config.APIAudiences, s.MaxExpiration, pods.Pod.Store, secrets, nodes.Node.Store, s.ExtendExpiration, s.MaxExtendedExpiration)
+	if err != nil {
+		return err
+	}
+	b.add("serviceaccounts", map[string]rest.Storage{"": accounts, "/token": accounts.Token})
+	return nil
+}
+
+func (b *coreBuilder) buildVolumes() error {
+	volumes, volumeStatus, err := pvstore.NewREST(b.getter)
+	if err != nil {
+		return err
+	}
+	b.add("persistentvolumes", map[string]rest.Storage{"": volumes, "/status": volumeStatus})
+	claims, claimStatus, err := pvcstore.NewREST(b.getter)
+	if err != nil {
+		return err
+	}
+	b.add("persistentvolumeclaims", map[string]rest.Storage{"": claims, "/status": claimStatus})
+	return nil
+}
+
+func (b *coreBuilder) buildControllers() error {
+	templates, err := podtemplatestore.NewREST(b.getter)
+	if err != nil {
+		return err
+	}
+	b.add("podtemplates", map[string]rest.Storage{"": templates})
+	limits, err := limitrangestore.NewREST(b.getter)
+	if err != nil {
+		return err
+	}
+	b.add("limitranges", map[string]rest.Storage{"": limits})
+	controllers, err := controllerstore.NewStorage(b.getter)
+	if err != nil {
+		return err
+	}
+	b.add("replicationcontrollers", map[string]rest.Storage{
+		"": controllers.Controller, "/scale": controllers.Scale, "/status": controllers.Status})
+	return nil
+}
+
+// components lists what componentstatuses probes: the other control plane
+// processes where kubeadm puts them, and the store.
+func (p *coreProvider) components() map[string]componentstatus.Server {
+	local := func(port int) *componentstatus.HttpServer {
+		return &componentstatus.HttpServer{
+			EnableHTTPS: true,
+			TLSConfig:   &tls.Config{InsecureSkipVerify: true},
+			Addr:        "127.0.0.1",
+			Port:        port,
+			Path:        "/healthz",
+		}
+	}
+	return map[string]componentstatus.Server{
+		"controller-manager": local(ports.KubeControllerManagerPort),
+		"scheduler":          local(kubeschedulerconfig.DefaultKubeSchedulerPort),
+		"etcd-0":             storeProbe(p.health),
+	}
+}
+
+// storeProbe shows the store's health as a component.
+type storeProbe func(context.Context) error
+
+// DoServerCheck implements componentstatus.Server.
+func (p storeProbe) DoServerCheck() (probe.Result, string, error) {
+	if err := p(context.Background()); err != nil {
+		return probe.Failure, "", err
+	}
+	return probe.Success, "ok", nil
+}

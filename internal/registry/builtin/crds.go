@@ -1,0 +1,50 @@
+package builtin
+
+import (
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsv1beta1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1"
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/registry/rest"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
+)
+
+// crdProvider makes the group of CRDs, as
+// apiextensions-apiserver pkg/apiserver/apiserver.go does.
+type crdProvider struct{}
+
+// GroupName implements provider.
+func (crdProvider) GroupName() string { return apiextensions.GroupName }
+
+// NewRESTStorage implements provider. The group is always served.
+func (crdProvider) NewRESTStorage(_ serverstorage.APIResourceConfigSource, getter generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
+	info := genericapiserver.NewDefaultAPIGroupInfo(apiextensions.GroupName, apiextensionsserver.Scheme,
+		metav1.ParameterCodec, apiextensionsserver.Codecs)
+	definitions, err := customresourcedefinition.NewREST(apiextensionsserver.Scheme, getter)
+	if err != nil {
+		return info, err
+	}
+	info.VersionedResourcesStorageMap[apiextensionsv1.SchemeGroupVersion.Version] = map[string]rest.Storage{
+		"customresourcedefinitions":        definitions,
+		"customresourcedefinitions/status": customresourcedefinition.NewStatusREST(apiextensionsserver.Scheme, definitions),
+	}
+	return info, nil
+}
+
+// crdKind is what CRDs are kept as. They are stored as v1beta1, which
+// is not served.
+func crdKind() schema.GroupVersionKind {
+	return apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
+}
+
+// crdConfig says how CRDs are stored: in JSON, in the older version,
+// which is the shorter (kubernetes pkg/controlplane/apiserver/apiextensions.go).
+func (f *StorageFactory) crdConfig(gr schema.GroupResource) *storagebackend.ConfigForResource {
+	return f.inJSON(gr, apiextensionsserver.Codecs, apiextensionsv1beta1.SchemeGroupVersion, apiextensionsv1.SchemeGroupVersion)
+}

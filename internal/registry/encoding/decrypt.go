@@ -1,0 +1,136 @@
+package encoding
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apiserver/pkg/storage/value"
+	"k8s.io/apiserver/pkg/storage/value/encrypt/identity"
+)
+
+const (
+	// decryptTimeout is how long one value may take: longer than a key service is given
+	// by default (apiserver pkg/apis/apiserver/v1/defaults.go).
+	decryptTimeout = 10 * time.Second
+	// DecryptWorkers is how many values of a resource are decrypted at once: nearly all
+	// of the time is waiting for a key service.
+	DecryptWorkers = 32
+
+	// A key service that failed hungAfter times in a row, each after hungTime or more, is
+	// left alone but for one question at a time, at least hungPause apart.
+	hungTime  = time.Second
+	hungAfter = 4
+	hungPause = 5 * time.Second
+
+	// maxProviders is how many providers of keys are told apart, and maxProviderName how
+	// far into a value their name is looked for: whoever writes to the store makes up both.
+	maxProviders    = 64
+	maxProviderName = 512
+)
+
+// errHung says that a key service was not asked, because it has not answered lately.
+var errHung = errors.New("registry: the key service does not answer")
+
+// encrypted is what every value begins with that is not stored in the clear (apiserver
+// pkg/server/options/encryptionconfig/config.go).
+var encrypted = []byte("k8s:enc:")
+
+// bounded is a transformer that nobody waits for without end. What holds the keys may
+// hang; then each of many values would be waited for. Of several providers of keys one
+// that hangs keeps none from the values of the others.
+type bounded struct {
+	value.Transformer
+
+	mu        sync.Mutex
+	providers map[string]*keyProvider // by what the values begin with that each encrypts
+}
+
+// keyProvider is what is known of one provider of keys.
+type keyProvider struct {
+	failures atomic.Int32 // slow ones, since it answered last
+	resting  atomic.Int64 // until when nobody asks, in nanoseconds since 1970
+}
+
+// bound returns t within bounds, and whether it decrypts at all.
+func bound(t value.Transformer) (value.Transformer, bool) {
+	if t == nil {
+		t = identity.NewEncryptCheckTransformer()
+	}
+	if reflect.TypeOf(t) == reflect.TypeOf(identity.NewEncryptCheckTransformer()) {
+		return t, false
+	}
+	return &bounded{Transformer: t, providers: make(map[string]*keyProvider)}, true
+}
+
+// TransformFromStorage implements value.Transformer.
+func (b *bounded) TransformFromStorage(ctx context.Context, data []byte, dataCtx value.Context) ([]byte, bool, error) {
+	if !bytes.HasPrefix(data, encrypted) {
+		return b.Transformer.TransformFromStorage(ctx, data, dataCtx)
+	}
+	p := b.provider(providerOf(data))
+	begun := time.Now()
+	if !p.mayAsk(begun) {
+		return nil, false, errHung
+	}
+	ctx, cancel := context.WithTimeout(ctx, decryptTimeout)
+	defer cancel()
+	out, stale, err := b.Transformer.TransformFromStorage(ctx, data, dataCtx)
+	switch now := time.Now(); {
+	case err == nil || now.Sub(begun) < hungTime && ctx.Err() == nil:
+		p.failures.Store(0)
+	case !errors.Is(ctx.Err(), context.Canceled): // else the caller has left
+		p.resting.Store(now.Add(hungPause).UnixNano())
+		p.failures.Add(1)
+	}
+	return out, stale, err
+}
+
+// providerOf is what an encrypted value begins with: encrypted, the provider's kind, its
+// version and its name, each ended by a colon, "k8s:enc:kms:v2:NAME:" for example. It is
+// empty if the value does not begin so.
+func providerOf(data []byte) []byte {
+	data = data[:min(len(data), maxProviderName)]
+	end := len(encrypted)
+	for range 3 {
+		i := bytes.IndexByte(data[end:], ':')
+		if i < 0 {
+			return nil
+		}
+		end += i + 1
+	}
+	return data[:end]
+}
+
+// provider returns what is known of the provider of that name. Those that are too many
+// share one.
+func (b *bounded) provider(name []byte) *keyProvider {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p := b.providers[string(name)]
+	if p != nil {
+		return p
+	}
+	if len(b.providers) >= maxProviders {
+		name = nil
+		if p := b.providers[""]; p != nil {
+			return p
+		}
+	}
+	p = new(keyProvider)
+	b.providers[string(name)] = p
+	return p
+}
+
+// mayAsk reports whether the caller may ask what holds the keys.
+func (p *keyProvider) mayAsk(now time.Time) bool {
+	if p.failures.Load() < hungAfter {
+		return true
+	}
+	until := p.resting.Load()
+	return until <= now.UnixNano() && p.resting.CompareAndSwap(until, now.Add(decryptTimeout+hungPause).UnixNano())
+}

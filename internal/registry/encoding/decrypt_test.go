@@ -1,0 +1,152 @@
+package encoding
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apiserver/pkg/storage/value"
+)
+
+// keyService is a transformer that asks a key service, which may hang. It counts who asks.
+type keyService struct {
+	value.Transformer
+	hangs       atomic.Bool
+	asked, most atomic.Int64
+	asking      atomic.Int64
+}
+
+const keyPrefix = "k8s:enc:kms:v2:test:"
+
+// TransformFromStorage implements value.Transformer.
+func (k *keyService) TransformFromStorage(ctx context.Context, data []byte, _ value.Context) ([]byte, bool, error) {
+	k.asked.Add(1)
+	k.most.Store(max(k.most.Load(), k.asking.Add(1)))
+	defer k.asking.Add(-1)
+	if k.hangs.Load() {
+		<-ctx.Done()
+		return nil, false, ctx.Err()
+	}
+	time.Sleep(100 * time.Millisecond)
+	return data[min(len(data), len(keyPrefix)):], false, nil
+}
+
+// TestKeyServiceThatHangs: however many values there are, a key service that hangs holds
+// up who wants them for seconds, is asked few times, and found when it answers again.
+func TestKeyServiceThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		service := new(keyService)
+		service.hangs.Store(true)
+		b, decrypts := bound(service)
+		if !decrypts {
+			t.Fatal("it is taken for one that does nothing")
+		}
+		all := func() (failed int64) {
+			var wait sync.WaitGroup
+			var failures atomic.Int64
+			for range DecryptWorkers {
+				wait.Go(func() {
+					for range 1000 {
+						if _, _, err := b.TransformFromStorage(t.Context(), []byte(keyPrefix+"x"), nil); err != nil {
+							failures.Add(1)
+						}
+					}
+				})
+			}
+			wait.Wait()
+			return failures.Load()
+		}
+		begun := time.Now()
+		if failed := all(); failed != DecryptWorkers*1000 || service.asked.Load() > DecryptWorkers+hungAfter || time.Since(begun) > 3*decryptTimeout {
+			t.Errorf("%d failed after asking %d times, within %v", failed, service.asked.Load(), time.Since(begun))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		other, _ := bound(service)
+		for range 10 { // callers that leave say nothing about the service
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() { time.Sleep(2 * hungTime); cancel() }()
+			if _, _, err := other.TransformFromStorage(ctx, []byte(keyPrefix+"x"), nil); !errors.Is(err, context.Canceled) {
+				t.Errorf("who leaves is told: %v", err)
+			}
+		}
+		if _, _, err := b.TransformFromStorage(ctx, []byte("plain"), nil); errors.Is(err, errHung) {
+			t.Errorf("what is not encrypted: %v", err)
+		}
+		service.hangs.Store(false)
+		time.Sleep(decryptTimeout + hungPause)
+		if _, _, err := b.TransformFromStorage(t.Context(), []byte(keyPrefix+"x"), nil); err != nil {
+			t.Errorf("after it answers again: %v", err)
+		}
+		if failed := all(); failed > 0 {
+			t.Errorf("%d failed after it answered again", failed)
+		}
+	})
+}
+
+// keyServices are transformers by what the values begin with that each encrypts.
+type keyServices map[string]*keyService
+
+// TransformFromStorage implements value.Transformer.
+func (k keyServices) TransformFromStorage(ctx context.Context, data []byte, dataCtx value.Context) ([]byte, bool, error) {
+	for prefix, service := range k {
+		if bytes.HasPrefix(data, []byte(prefix)) {
+			return service.TransformFromStorage(ctx, data, dataCtx)
+		}
+	}
+	return nil, false, errors.New("nobody has the key")
+}
+
+// TransformToStorage implements value.Transformer.
+func (k keyServices) TransformToStorage(context.Context, []byte, value.Context) ([]byte, error) {
+	return nil, errors.New("nothing is encrypted here")
+}
+
+// TestOneKeyServiceOfSeveralHangs: values that others have the keys of are decrypted all
+// the while, and the names of a flood of providers that nobody has are not all kept.
+func TestOneKeyServiceOfSeveralHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hung, other, local := "k8s:enc:kms:v2:hung:", "k8s:enc:kms:v2:hung2:", "k8s:enc:aescbc:v1:hung:"
+		services := keyServices{hung: new(keyService), other: new(keyService), local: new(keyService)}
+		services[hung].hangs.Store(true)
+		transformer, _ := bound(services)
+		decrypt := func(data string) error {
+			_, _, err := transformer.TransformFromStorage(t.Context(), []byte(data), nil)
+			return err
+		}
+		for range hungAfter {
+			if err := decrypt(hung + "x"); !errors.Is(err, context.DeadlineExceeded) {
+				t.Fatalf("by a service that hangs: %v", err)
+			}
+		}
+		if err := decrypt(hung + "y"); !errors.Is(err, errHung) {
+			t.Errorf("by a service that has hung often: %v", err)
+		}
+		for _, prefix := range []string{other, local} {
+			if err := decrypt(prefix + "a value that is long enough to hold a name"); err != nil {
+				t.Errorf("%s, which answers: %v", prefix, err)
+			}
+		}
+		if err := decrypt(hung + "z"); !errors.Is(err, errHung) {
+			t.Errorf("after another has answered: %v", err)
+		}
+		for i := range 10 * maxProviders {
+			if err := decrypt(fmt.Sprintf("k8s:enc:kms:v2:%d:x", i)); err == nil {
+				t.Error("decrypted what nobody has the key of")
+			}
+		}
+		if err := decrypt("k8s:enc:" + strings.Repeat("x", 2*maxProviderName) + ":v2:n:x"); err == nil {
+			t.Error("decrypted what nobody has the key of")
+		}
+		if n := len(transformer.(*bounded).providers); n > maxProviders+1 {
+			t.Errorf("%d providers are kept", n)
+		}
+	})
+}

@@ -1,0 +1,193 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/larder-io/larder/kv"
+)
+
+// freshness is how long a read waits for the cache to reach a revision, as in
+// apiserver pkg/storage/cacher/watch_cache.go.
+const freshness = 3 * time.Second
+
+// awaitNow waits until the cache has seen everything that was written before the
+// call. A cache that cannot keep up makes its readers wait and never sends them to
+// the store, which would then have to serve them all. A revision that the store told of
+// before it was replaced says nothing of what it holds now: it is asked again.
+func (r *Resource) awaitNow(ctx context.Context) error {
+	for {
+		history := r.store.Replacements()
+		revision, err := r.store.Revision(ctx)
+		if err != nil {
+			return etcdError(err)
+		}
+		err = r.awaitReached(ctx, uint64(revision))
+		switch {
+		case r.store.Replacements() != history && ctx.Err() == nil:
+			continue
+		case storage.IsTooLargeResourceVersion(err):
+			return apierrors.NewTooManyRequests("the watch cache has not caught up with the store, please try again later", 1)
+		}
+		return err
+	}
+}
+
+// await waits until the cache shows the store's own history, and has seen everything up
+// to revision, which a client named. In a store that was replaced it does not wait for
+// what may never come.
+func (r *Resource) await(ctx context.Context, revision uint64) error {
+	if r.shows(revision) {
+		return nil
+	}
+	if err := r.awaitCurrent(ctx); err != nil {
+		return err
+	}
+	if r.shows(revision) {
+		return nil
+	}
+	if r.store.Replacements() > 0 {
+		if err := r.refuseUnreached(ctx, revision); err != nil {
+			return err
+		}
+	}
+	if r.uncached() {
+		if err := r.refuseFuture(ctx, revision, 0); err != nil {
+			return err
+		}
+	}
+	return r.awaitReached(ctx, revision)
+}
+
+// shows reports whether the cache shows the store's own history, up to revision.
+func (r *Resource) shows(revision uint64) bool {
+	snapshot := r.Cache.Snapshot()
+	return uint64(snapshot.Revision()) >= revision && snapshot.History() == r.store.Replacements()
+}
+
+// awaitReached is await for a revision that the store may be expected to reach.
+func (r *Resource) awaitReached(ctx context.Context, revision uint64) error {
+	for {
+		if r.shows(revision) {
+			return nil
+		}
+		if err := r.awaitCurrent(ctx); err != nil {
+			return err
+		}
+		bounded, cancel := context.WithTimeout(ctx, freshness)
+		err := r.Cache.Wait(bounded, int64(min(revision, math.MaxInt64)))
+		cancel()
+		switch {
+		case errors.Is(err, kv.ErrReplaced):
+			return r.await(ctx, revision) // which may never be reached by now
+		case err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+			return storage.NewTooLargeResourceVersionError(revision, uint64(r.Cache.Snapshot().Revision()), 1)
+		case err != nil:
+			return r.waitError(ctx, err)
+		case !r.outdated():
+			return nil
+		}
+	}
+}
+
+// waitError is the error of a read that waited in vain.
+func (r *Resource) waitError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return storage.NewTimeoutError(r.layout.resource, "request did not complete within requested timeout")
+	}
+	if gone := r.gone(); gone != nil { // while it was waited for
+		return gone
+	}
+	return err
+}
+
+// outdated reports whether the cache shows a history that the store has lost.
+func (r *Resource) outdated() bool {
+	return r.Cache.Snapshot().History() != r.store.Replacements()
+}
+
+// awaitCurrent waits until the cache shows the store's own history.
+func (r *Resource) awaitCurrent(ctx context.Context) error {
+	if !r.outdated() {
+		return nil
+	}
+	bounded, cancel := context.WithTimeout(ctx, freshness)
+	defer cancel()
+	for {
+		// From the first revision on nothing but that has to be waited for.
+		err := r.Cache.Wait(bounded, 1)
+		switch {
+		case err == nil && !r.outdated():
+			return nil
+		case err != nil && !errors.Is(err, kv.ErrReplaced):
+			return r.reloading(ctx, err)
+		}
+	}
+}
+
+// reloading is the error of a read that cannot be answered, because of err, before
+// everything has been loaded from a store that was replaced.
+func (r *Resource) reloading(ctx context.Context, err error) error {
+	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		return apierrors.NewTooManyRequests("storage is (re)initializing", 1)
+	}
+	return r.waitError(ctx, err)
+}
+
+// awaitTold is await for reads that take what is at hand: at the start the store may have
+// told of more than the cache has seen, and no read shows less than another before it.
+func (r *Resource) awaitTold(ctx context.Context, revision uint64) error {
+	told := r.told.since(r.store.Replacements())
+	if told <= revision {
+		return r.await(ctx, revision)
+	}
+	err := r.await(ctx, told)
+	if storage.IsTooLargeResourceVersion(err) {
+		return r.notReady()
+	}
+	return err
+}
+
+// notReady sends readers away for the longer, the longer it takes to load
+// (apiserver pkg/storage/cacher/util.go).
+func (r *Resource) notReady() error {
+	seconds := math.Exp(0.06 * time.Since(r.made).Seconds())
+	return apierrors.NewTooManyRequests("storage is (re)initializing", int(min(max(seconds, 1), 30)))
+}
+
+// uncached reports whether upstream keeps no cache of the resource (kubernetes
+// pkg/kubeapiserver/default_storage_factory_builder.go): what clients see of that is
+// kept: the words of errors, limits at any revision, and not waiting for the future.
+func (r *Resource) uncached() bool { return r.layout.resource == "/events" }
+
+// refuseFuture fails if the store has not reached revision, with a hint after how
+// many seconds to try again.
+func (r *Resource) refuseFuture(ctx context.Context, revision uint64, retry int) error {
+	current, err := r.store.Revision(ctx)
+	switch {
+	case err != nil:
+		return etcdError(err)
+	case revision > uint64(current):
+		return storage.NewTooLargeResourceVersionError(revision, uint64(current), retry)
+	}
+	return nil
+}
+
+// refuseUnreached fails if the store has not reached a revision, nor can have: it is then
+// one of the future that no replica can have told of, or of a history that is lost.
+func (r *Resource) refuseUnreached(ctx context.Context, revision uint64) error {
+	current, err := r.store.Revision(ctx)
+	switch {
+	case err != nil:
+		return etcdError(err)
+	case revision > uint64(current):
+		return apierrors.NewResourceExpired(fmt.Sprintf("resource version %d is not in the store's history, which has come to %d", revision, current))
+	}
+	return nil
+}

@@ -1,0 +1,139 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"time"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/kv"
+)
+
+const (
+	// checkPage is how many keys are read from the store at once, checkPause how long
+	// the store is left alone between two pages.
+	checkPage  = 10_000
+	checkPause = 100 * time.Millisecond
+)
+
+// ErrInconsistent says that a cache does not hold what the store does.
+var ErrInconsistent = errors.New("registry: cache and store differ")
+
+// Checker is the consistency checker: it compares caches with the store, one after the
+// other, each once in an interval. It finds what nothing else would: a cache that has gone
+// wrong answers quickly and looks well. What upstream does about it is in apiserver
+// pkg/storage/cacher/delegator.go.
+type Checker struct {
+	// Resources lists what there is to compare now.
+	Resources func() []*Resource
+
+	// Kept reports whether a resource of a CRD has not ended meanwhile.
+	Kept func(*Resource) bool
+
+	// Interval is the time in which each cache is compared once; 0 compares nothing.
+	Interval time.Duration
+
+	Logger *slog.Logger
+}
+
+// Run compares until ctx ends.
+func (c *Checker) Run(ctx context.Context) error {
+	if c.Interval <= 0 {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	for at := 0; ; at++ {
+		all := c.Resources()
+		if err := pause(ctx, max(c.Interval/time.Duration(max(len(all), 1)), time.Millisecond)); err != nil {
+			return err
+		}
+		if len(all) == 0 {
+			continue
+		}
+		at %= len(all)
+		if r := all[at]; r.Cache != nil && r.Cache.Ready() {
+			if c.judge(r, r.check(ctx)); ctx.Err() != nil {
+				return ctx.Err()
+			}
+		}
+	}
+}
+
+// judge does what the end of a comparison asks for. The comparison of a cache that is kept
+// no longer says nothing.
+func (c *Checker) judge(r *Resource, err error) {
+	switch {
+	case err == nil:
+		r.checks.equal.Add(1)
+	case errors.Is(err, context.Canceled) || r.codec.Custom() && !c.Kept(r):
+	case errors.Is(err, ErrInconsistent):
+		r.checks.different.Add(1)
+		c.Logger.Error("cache differs from the store, loading again", "resource", r.GroupResource, "error", err)
+		r.Feed.Reload()
+	default:
+		r.checks.failed.Add(1)
+		c.Logger.Warn("cache could not be compared with the store", "resource", r.GroupResource, "error", err)
+	}
+}
+
+// check compares the keys and revisions of the cache with those that the store had at
+// the same revision. It reads no values, and no more than a page at a time.
+func (r *Resource) check(ctx context.Context) error {
+	snapshot := r.Cache.Snapshot()
+	next, stop := iter.Pull(snapshot.All())
+	defer stop()
+	held, more := next()
+	opts := kv.RangeOptions{Prefix: r.layout.root, Revision: snapshot.Revision(), Limit: checkPage, KeysOnly: true}
+	for {
+		page, err := r.store.Range(ctx, opts)
+		if err != nil {
+			return err
+		}
+		for _, item := range page.Items {
+			rest := r.layout.rest(item.Key)
+			if rest == "" {
+				continue // the root itself is no object
+			}
+			if !more || held.Key() != rest || held.Revision() != item.Revision {
+				return inconsistent(held, rest, item.Revision, opts.Revision)
+			}
+			held, more = next()
+		}
+		if !page.More || len(page.Items) == 0 {
+			break
+		}
+		opts.Start = page.Items[len(page.Items)-1].Key + "\x00"
+		if err := pause(ctx, checkPause); err != nil {
+			return err
+		}
+	}
+	if more {
+		return inconsistent(held, "", 0, opts.Revision)
+	}
+	return nil
+}
+
+// inconsistent names the first difference: the cache's object (nil at its end) and the
+// store's key ("" at its end).
+func inconsistent(held *cache.Object, key string, revision, at int64) error {
+	cached, cachedRevision := "", int64(0)
+	if held != nil {
+		cached, cachedRevision = held.Key(), held.Revision()
+	}
+	return fmt.Errorf("%w at revision %d: cache has %q of %d, store has %q of %d", ErrInconsistent, at, cached, cachedRevision, key, revision)
+}
+
+// pause waits, unless ctx ends before.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

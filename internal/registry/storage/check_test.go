@@ -1,0 +1,159 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/kv"
+)
+
+// A cache that holds something other than the store is found out, whatever it is, and
+// loads again; one that holds the same is left alone.
+func TestD16CheckFindsCorruption(t *testing.T) {
+	for name, corrupt := range map[string]func(f *fixture) cache.Change{
+		"missing":       func(*fixture) cache.Change { return cache.Change{Key: "a/0500"} },
+		"first missing": func(*fixture) cache.Change { return cache.Change{Key: "a/0000"} },
+		"last missing":  func(*fixture) cache.Change { return cache.Change{Key: "a/1999"} },
+		"made up":       func(f *fixture) cache.Change { return f.change("a/0500x", 1) },
+		"made up last":  func(f *fixture) cache.Change { return f.change("z/z", 1) },
+		"old":           func(f *fixture) cache.Change { return f.change("a/1500", 1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, runtime.ContentTypeProtobuf)
+				values := make(map[string][]byte)
+				for i := range 2000 {
+					key := fmt.Sprintf("/pods/a/%04d", i)
+					values[key] = fmt.Appendf(nil, `%s{"kind":"Pod","apiVersion":"example.apiserver.k8s.io/v1","metadata":{"name":"%04d","namespace":"a"}}`, testPrefix, i)
+				}
+				f.memory.PutAll(values)
+				f.checked(t, time.Minute)
+				time.Sleep(90 * time.Second)
+				if got, want := f.resource.CheckStats(), (CheckStats{Equal: 1}); got != want {
+					t.Fatalf("sound: %+v", got)
+				}
+				loads := f.resource.Feed.Stats().Loads
+
+				revision := f.increase(t.Context(), t)
+				f.resource.Cache.Apply(cache.Batch{Revision: revision, Changes: []cache.Change{corrupt(f)}})
+				time.Sleep(time.Minute)
+				if got, want := f.resource.CheckStats(), (CheckStats{Equal: 1, Different: 1}); got != want {
+					t.Fatalf("corrupted: %+v", got)
+				}
+				synctest.Wait()
+				if got := f.resource.Feed.Stats().Loads; got != loads+1 {
+					t.Errorf("loaded %d times", got-loads)
+				}
+				listing, err := f.list(ListRequest{})
+				if err != nil || len(listing.Objects) != 2000 {
+					t.Errorf("%d objects after the reload, %v", len(listing.Objects), err)
+				}
+				time.Sleep(time.Minute)
+				if got, want := f.resource.CheckStats(), (CheckStats{Equal: 2, Different: 1}); got != want {
+					t.Errorf("healed: %+v", got)
+				}
+			})
+		})
+	}
+}
+
+// A comparison of many objects asks for them in pages of ten thousand keys, without their
+// values, and finds what differs in the last of them.
+func TestD16CheckPages(t *testing.T) {
+	const n = 25_000
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, runtime.ContentTypeProtobuf)
+		values := make(map[string][]byte, n)
+		for i := range n {
+			key := fmt.Sprintf("/pods/a/%05d", i)
+			values[key] = fmt.Appendf(nil, `%s{"kind":"Pod","apiVersion":"example.apiserver.k8s.io/v1","metadata":{"name":"%05d","namespace":"a"}}`, testPrefix, i)
+		}
+		if err := f.resource.Cache.Wait(t.Context(), f.memory.PutAll(values)); err != nil {
+			t.Fatal(err)
+		}
+		var pages atomic.Int64
+		f.memory.SetHook(func(op, _ string) error {
+			if op == "list" {
+				pages.Add(1)
+			}
+			return nil
+		})
+		if err := f.resource.check(t.Context()); err != nil || pages.Load() != (n+checkPage-1)/checkPage {
+			t.Errorf("%d pages, %v", pages.Load(), err)
+		}
+		revision := f.increase(t.Context(), t)
+		f.resource.Cache.Apply(cache.Batch{Revision: revision, Changes: []cache.Change{f.change(fmt.Sprintf("a/%05d", n-1), 1)}})
+		if err := f.resource.check(t.Context()); !errors.Is(err, ErrInconsistent) {
+			t.Errorf("a difference in the last page: %v", err)
+		}
+	})
+}
+
+// What cannot be compared says nothing about the cache: it stays as it is.
+func TestD16CheckThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, runtime.ContentTypeProtobuf)
+		f.create(examplePod("a", "one"))
+		f.memory.SetHook(func(op, _ string) error {
+			if op == "list" {
+				return kv.ErrCompacted
+			}
+			return nil
+		})
+		f.checked(t, time.Minute)
+		time.Sleep(90 * time.Second)
+		if got, want := f.resource.CheckStats(), (CheckStats{Failed: 1}); got != want {
+			t.Errorf("%+v", got)
+		}
+		if loads := f.resource.Feed.Stats().Loads; loads != 1 {
+			t.Errorf("loaded %d times", loads)
+		}
+	})
+}
+
+// A resource under constant change is equal to the store at each of its revisions.
+func TestD16CheckUnderWrites(t *testing.T) {
+	f := newFixture(t, runtime.ContentTypeProtobuf)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := 0; ctx.Err() == nil; i++ {
+			values := map[string][]byte{fmt.Sprintf("/pods/a/%d", i*7%50): nil}
+			values[fmt.Sprintf("/pods/a/%d", i%50)] = fmt.Appendf(nil, `%s{"kind":"Pod","apiVersion":"example.apiserver.k8s.io/v1","metadata":{"name":"%d","namespace":"a"}}`, testPrefix, i%50)
+			f.memory.PutAll(values)
+		}
+	}()
+	for range 200 {
+		if err := f.resource.check(t.Context()); err != nil {
+			t.Error(err)
+			if !errors.Is(err, ErrInconsistent) {
+				break
+			}
+		}
+	}
+	cancel()
+	<-done
+}
+
+// checked compares the fixture's cache with the store until the test ends.
+func (f *fixture) checked(t *testing.T, interval time.Duration) {
+	t.Helper()
+	c := Checker{Resources: func() []*Resource { return []*Resource{f.resource} }, Interval: interval, Logger: slog.New(slog.DiscardHandler)}
+	run(t, c.Run)
+}
+
+// change makes an object of a cache without a store.
+func (f *fixture) change(key string, revision int64) cache.Change {
+	return cache.Change{Key: key, Object: cache.NewObject(cache.ObjectConfig{Key: key, Revision: revision}, f.resource.codec.Schema())}
+}

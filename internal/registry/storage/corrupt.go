@@ -1,0 +1,95 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
+	"github.com/larder-io/larder/cache"
+)
+
+// Where corrupt objects may be deleted unread, reads tell of them in more words:
+// apiserver pkg/storage/etcd3/corrupt_obj_deleter.go.
+const (
+	untransformable = "data from the storage is not transformable"
+	undecodable     = "object not decodable"
+
+	// maxCorrupt is how many corrupt objects a list tells of before it gives up.
+	maxCorrupt = 100
+)
+
+// deletesUnread reports whether corrupt objects may be deleted unread, which is not
+// so unless the feature was asked for.
+func deletesUnread() bool {
+	return utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
+}
+
+// corruption says what is wrong with a stored value.
+type corruption struct {
+	what     string
+	revision int64
+	err      error
+}
+
+// Error names the kind of corruption before the error itself.
+func (c *corruption) Error() string {
+	return fmt.Sprintf("%s revision=%d: %v", c.what, c.revision, c.err)
+}
+
+// Unwrap returns the error of the value.
+func (c *corruption) Unwrap() error { return c.err }
+
+// corruptError is the error by which upstream knows that the object under key may be
+// deleted unread.
+func corruptError(key string, o *cache.Object) error {
+	c := &corruption{what: undecodable, revision: o.Revision(), err: o.Err()}
+	if storage.IsInternalError(c.err) { // as Codec.DecodeValue wraps it
+		c = &corruption{what: untransformable, err: errors.Unwrap(errors.Unwrap(c.err))}
+	}
+	return storage.NewCorruptObjError(key, c)
+}
+
+// corrupt is why a read of one object fails: plain, unless it may be deleted unread.
+func (r *Resource) corrupt(full string, o *cache.Object, plain error) error {
+	if plain == nil || !deletesUnread() {
+		return plain
+	}
+	return corruptError(full[len(r.layout.base)-1:], o)
+}
+
+// corruptList collects what is wrong with the objects that a list covers.
+type corruptList struct{ causes []metav1.StatusCause }
+
+// add takes in an object under its full key, and reports whether there is room for more.
+func (l *corruptList) add(full string, o *cache.Object) bool {
+	if len(l.causes) >= maxCorrupt {
+		l.causes = append(l.causes, metav1.StatusCause{
+			Type: metav1.CauseTypeTooMany, Message: "too many errors, the list is truncated",
+		})
+		return false
+	}
+	l.causes = append(l.causes, metav1.StatusCause{
+		Type: metav1.CauseTypeUnexpectedServerResponse, Field: full, Message: corruptError(full, o).Error(),
+	})
+	return true
+}
+
+// status is the answer to a list of corrupt objects, nil if there are none.
+func (l *corruptList) status(r *Resource) error {
+	if len(l.causes) == 0 {
+		return nil
+	}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status:  metav1.StatusFailure,
+		Code:    http.StatusInternalServerError,
+		Reason:  metav1.StatusReasonStoreReadError,
+		Message: fmt.Sprintf("failed to read one or more %s from the storage", r.GroupResource),
+		Details: &metav1.StatusDetails{Group: r.GroupResource.Group, Kind: r.GroupResource.Resource, Name: "list", Causes: l.causes},
+	}}
+}

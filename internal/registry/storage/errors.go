@@ -1,0 +1,34 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/kv"
+)
+
+// badRevision is the error of a resourceVersion that is none.
+func badRevision(err error) error {
+	return apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err))
+}
+
+// listError is the error of the object that a list stumbled over.
+func listError(err error) error {
+	var poison *cache.PoisonError
+	if errors.As(err, &poison) {
+		return poison.Object.Err()
+	}
+	return err
+}
+
+// etcdError returns etcd's own error, whose text clients see.
+func etcdError(err error) error {
+	var e *kv.Error
+	if errors.As(err, &e) {
+		return e.Err
+	}
+	return err
+}

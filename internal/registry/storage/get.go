@@ -1,0 +1,67 @@
+package storage
+
+import (
+	"context"
+
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/larder-io/larder/cache"
+)
+
+// Get returns the object that scope names, not older than resourceVersion: ""
+// asks for the newest there is, "0" for whatever is at hand. Errors are those of
+// storage.Interface; an object that cannot be read is one.
+func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string) (*cache.Object, error) {
+	if err := scope.check(r.layout); err != nil {
+		return nil, err
+	}
+	revision, err := r.codec.Versioner().ParseResourceVersion(resourceVersion)
+	switch {
+	case err != nil && r.uncached():
+		return nil, badRevision(err)
+	case err != nil:
+		return nil, err
+	}
+	if err := r.gone(); err != nil {
+		return nil, err
+	}
+	if r.Cache == nil || !r.Cache.Ready() || scope.key() == "" { // the root is nobody's key
+		return r.getStored(ctx, scope.key(), revision)
+	}
+	if resourceVersion == "" {
+		err = r.awaitNow(ctx)
+	} else {
+		err = r.await(ctx, revision)
+	}
+	if err != nil {
+		return nil, err
+	}
+	o := r.Cache.Snapshot().Get(scope.key())
+	switch {
+	case o == nil:
+		return nil, storage.NewKeyNotFoundError(r.layout.root+scope.key(), 0)
+	case o.Err() != nil:
+		// The store may hold something readable by now, and has the exact error.
+		return r.getStored(ctx, scope.key(), 0)
+	}
+	return o, nil
+}
+
+// getStored reads one object from the store.
+func (r *Resource) getStored(ctx context.Context, rest string, atLeast uint64) (*cache.Object, error) {
+	full := r.layout.root + rest
+	item, found, revision, err := r.store.Get(ctx, full)
+	switch {
+	case err != nil:
+		return nil, etcdError(err)
+	case atLeast > uint64(revision):
+		return nil, storage.NewTooLargeResourceVersionError(atLeast, uint64(revision), 0)
+	case !found:
+		return nil, storage.NewKeyNotFoundError(full, 0)
+	}
+	o := r.codec.DecodeValue(ctx, full, rest, item.Value, item.Revision)
+	if _, _, err := r.codec.Decrypt(ctx, full, item.Value); err != nil {
+		return nil, r.corrupt(full, o, err) // a list says it in other words
+	}
+	return o, r.corrupt(full, o, o.Err())
+}

@@ -1,0 +1,327 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/larder-io/larder/watch"
+)
+
+// names reads with fn and returns what it is given, ignoring nothing.
+func (f *fixture) names(q ListRequest) ([]string, error) {
+	listing, err := f.list(q)
+	var names []string
+	for _, o := range listing.Objects {
+		names = append(names, o.Key())
+	}
+	return names, err
+}
+
+// follow opens a watch after a revision.
+func (f *fixture) follow(after int64) (*watch.Watcher, error) {
+	w, err := f.resource.Watch(context.Background(), WatchRequest{ResourceVersion: strconv.FormatInt(after, 10)})
+	if w != nil {
+		f.t.Cleanup(w.Close)
+	}
+	return w, err
+}
+
+func expired(err error) bool {
+	var inStream *StreamError
+	return errors.As(err, &inStream) && apierrors.IsResourceExpired(inStream.Err) || apierrors.IsResourceExpired(err)
+}
+
+// set back replaces the store by what it was at a revision. What loads again stands still
+// until the returned function is called.
+func (f *fixture) setBack(revision int64) (load func()) {
+	loading := make(chan struct{})
+	f.memory.SetHook(func(op, _ string) error {
+		if op == "list" {
+			<-loading
+		}
+		return nil
+	})
+	f.memory.Restore(revision, false)
+	return func() { close(loading) }
+}
+
+// TestReadsOfAReplacedStore: once an answer shows that the store was replaced, which that
+// of the first consistent read does, no read shows what is lost, however long it takes to
+// load what took its place.
+func TestReadsOfAReplacedStore(t *testing.T) {
+	one := Scope{Namespace: "a", Name: "lost"}
+	get := func(resourceVersion string) func(*fixture) (int, error) {
+		return func(f *fixture) (int, error) {
+			o, err := f.resource.Get(context.Background(), one, resourceVersion)
+			if storage.IsNotFound(err) {
+				return 0, nil
+			}
+			if o != nil {
+				return 2, err
+			}
+			return 0, err
+		}
+	}
+	list := func(q ListRequest) func(*fixture) (int, error) {
+		return func(f *fixture) (int, error) {
+			names, err := f.names(q)
+			return len(names), err
+		}
+	}
+	for name, c := range map[string]struct {
+		read  func(*fixture) (int, error) // that begins once the store is replaced
+		later bool                        // but not before that is known
+	}{
+		"get":              {get(""), false},
+		"get RV=0":         {get("0"), true},
+		"get RV=N":         {get("3"), true},
+		"list":             {list(ListRequest{}), false},
+		"list one":         {list(ListRequest{Scope: one}), false},
+		"list pages":       {list(ListRequest{Limit: 5}), false},
+		"list RV=0":        {list(ListRequest{ResourceVersion: "0"}), true},
+		"list RV=N":        {list(ListRequest{ResourceVersion: "2"}), true},
+		"list RV=N, later": {list(ListRequest{ResourceVersion: "3"}), true},
+		"watch from now": {func(f *fixture) (int, error) {
+			yes := true
+			w, err := f.resource.Watch(context.Background(), WatchRequest{SendInitialEvents: &yes, Bookmarks: true})
+			if err != nil {
+				return 0, err
+			}
+			defer w.Close()
+			deliveries, err := w.Poll(nil)
+			return len(deliveries) - 1, err // the last ends the initial ones
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t, runtime.ContentTypeProtobuf)
+				kept := revisionOf(t, f.create(examplePod("a", "kept")).ResourceVersion)
+				f.create(examplePod("a", "lost"))
+				if names, err := f.names(ListRequest{}); err != nil || len(names) != 2 {
+					t.Fatal(names, err)
+				}
+				load := f.setBack(kept)
+				if c.later {
+					if _, err := f.memory.Revision(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if n, err := c.read(f); n > 0 || !apierrors.IsTooManyRequests(errorOf(err)) && !expired(err) {
+					t.Errorf("while it loads again: %d objects, %v", n, err)
+				}
+				load()
+				synctest.Wait()
+				time.Sleep(10 * time.Second)
+				if n, err := c.read(f); n > 1 || err != nil && !expired(err) {
+					t.Errorf("after it has loaded again: %d objects, %v", n, err)
+				}
+			})
+		})
+	}
+}
+
+// errorOf is the error that a client is told, in the stream or not.
+func errorOf(err error) error {
+	var inStream *StreamError
+	if errors.As(err, &inStream) {
+		return inStream.Err
+	}
+	return err
+}
+
+// TestRevisionsOfAReplacedStore: a revision that the store has not reached, or that only
+// the lost history may have given out, is too old; what lists were given out with since
+// is not.
+func TestRevisionsOfAReplacedStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, runtime.ContentTypeProtobuf)
+		kept := revisionOf(t, f.create(examplePod("a", "kept")).ResourceVersion)
+		for i := range 10 {
+			f.create(examplePod("a", "lost"+strconv.Itoa(i)))
+		}
+		open, err := f.follow(kept + 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		listing, err := f.list(ListRequest{Limit: 3})
+		if err != nil || listing.Meta.Continue == "" {
+			t.Fatal(err)
+		}
+		load := f.setBack(kept)
+		load()
+		f.create(examplePod("a", "new")) // has the revision that the first lost one had
+		synctest.Wait()
+		time.Sleep(10 * time.Second)
+		if _, err := open.Poll(nil); !errors.Is(err, watch.ErrReplaced) || WatchStatus(err).Code != 410 {
+			t.Errorf("a watch of the lost history ends with %v", err)
+		}
+		exact := func(revision int64) error {
+			_, err := f.list(ListRequest{ResourceVersion: strconv.FormatInt(revision, 10), Match: metav1.ResourceVersionMatchExact})
+			return err
+		}
+		for _, revision := range []int64{kept + 1, kept + 5, kept + 10, kept + 1000} {
+			if _, err := f.follow(revision); !expired(err) {
+				t.Errorf("watch after %d: %v", revision, err)
+			}
+			if err := exact(revision); !expired(err) {
+				t.Errorf("list at %d: %v", revision, err)
+			}
+		}
+		began := time.Now()
+		if _, err := f.list(ListRequest{ResourceVersion: strconv.FormatInt(kept+10, 10)}); !expired(err) || time.Since(began) > 0 {
+			t.Errorf("list of what is not reached: %v after %v", err, time.Since(began))
+		}
+		if _, err := f.list(ListRequest{Limit: 3, Continue: listing.Meta.Continue}); !expired(err) {
+			t.Errorf("next page of a list of the lost history: %v", err)
+		}
+
+		f.create(examplePod("a", "new2"))
+		now, err := f.list(ListRequest{})
+		if err != nil || now.Meta.Revision != kept+2 || len(now.Objects) != 3 {
+			t.Fatalf("%d objects at %d, %v", len(now.Objects), now.Meta.Revision, err)
+		}
+		if _, err := f.follow(kept + 2); err != nil {
+			t.Errorf("watch after the revision of a list: %v", err)
+		}
+		if err := exact(kept + 2); err != nil {
+			t.Errorf("list at the revision of a list: %v", err)
+		}
+		for i := range 20 {
+			f.create(examplePod("b", "new"+strconv.Itoa(i)))
+		}
+		if _, err := f.list(ListRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		for revision, want := range map[int64]bool{kept + 1: true, kept + 10: true, kept + 11: false, kept + 20: false} {
+			if _, err := f.follow(revision); expired(err) != want || !want && err != nil {
+				t.Errorf("watch after %d, which the lost history had reached: %v; %v", revision, want, err)
+			}
+		}
+	})
+}
+
+// TestWatchesOfAReplacedStore: a watch goes on where another ended that was opened after
+// the store was replaced, be that at an event, a bookmark or the end of the initial
+// events. It does not where that had been before, nor where one ended of the lost history.
+func TestWatchesOfAReplacedStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, runtime.ContentTypeProtobuf)
+		kept := revisionOf(t, f.create(examplePod("a", "kept")).ResourceVersion)
+		lost, err := f.follow(kept)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 20 {
+			f.create(examplePod("a", "lost"+strconv.Itoa(i)))
+		}
+		told := func(w *watch.Watcher) int64 {
+			t.Helper()
+			synctest.Wait()
+			deliveries, err := w.Poll(nil)
+			if err != nil || len(deliveries) == 0 {
+				t.Fatal(deliveries, err)
+			}
+			return deliveries[len(deliveries)-1].Revision
+		}
+		if got := told(lost); got != kept+20 {
+			t.Fatalf("the last event is of %d", got)
+		}
+		f.setBack(kept)()
+		synctest.Wait()
+		time.Sleep(10 * time.Second)
+		lost.Close()
+		open := func(q WatchRequest) *watch.Watcher {
+			t.Helper()
+			q.Bookmarks = true
+			w, err := f.resource.Watch(t.Context(), q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return w
+		}
+		goesOn := func(what string, revision int64, want bool) {
+			t.Helper()
+			w, err := f.follow(revision)
+			if expired(err) == want || want && err != nil {
+				t.Errorf("after %s, at %d: %v", what, revision, err)
+			}
+			if w != nil {
+				w.Close()
+			}
+		}
+		yes := true
+		f.create(examplePod("b", "new1"))
+		f.create(examplePod("b", "new2"))
+		synctest.Wait()
+		w := open(WatchRequest{SendInitialEvents: &yes, ResourceVersion: "0"})
+		if got := told(w); got != kept+2 {
+			t.Fatalf("the initial events end at %d", got)
+		}
+		goesOn("the initial events of an open watch", kept+2, false)
+		w.Close()
+		goesOn("initial events", kept+2, true)
+		w = open(WatchRequest{ResourceVersion: strconv.FormatInt(kept+2, 10)})
+		f.create(examplePod("b", "new3"))
+		told(w)
+		f.create(examplePod("b", "new4"))
+		told(w)
+		w.Close()
+		goesOn("an event", kept+4, true)
+		goesOn("an event that was not the last", kept+3, false)
+		w = open(WatchRequest{ResourceVersion: strconv.FormatInt(kept+4, 10), Scope: Scope{Namespace: "z"}})
+		f.create(examplePod("b", "new5"))
+		f.create(examplePod("b", "new6"))
+		synctest.Wait()
+		if d, err := w.Poll(nil); len(d) > 0 || err != nil {
+			t.Fatal(d, err)
+		}
+		if b, ok := w.Bookmark(); !ok || b.Revision != kept+6 {
+			t.Fatal(b, ok)
+		}
+		w.Close()
+		goesOn("a bookmark", kept+6, true)
+		goesOn("nothing", kept+5, false)
+		for i := 7; i <= 20; i++ {
+			f.create(examplePod("b", "new"+strconv.Itoa(i)))
+		}
+		synctest.Wait()
+		goesOn("an event of the lost history", kept+20, false)
+	})
+}
+
+// TestWatchOfTheFuture: no replica can have told of a revision that the store has not
+// reached. One that the cache alone has not reached is waited for.
+func TestWatchOfTheFuture(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, runtime.ContentTypeProtobuf)
+		now := revisionOf(t, f.create(examplePod("a", "one")).ResourceVersion)
+		if _, err := f.follow(now + 1); !expired(err) {
+			t.Errorf("watch after a revision of the future: %v", err)
+		}
+		f.memory.Hold() // a sibling is ahead
+		value, _, _, err := f.memory.Get(t.Context(), "/pods/a/one")
+		if err != nil {
+			t.Fatal(err)
+		}
+		told := f.plant("/pods/a/two", string(value.Value))
+		w, err := f.follow(told)
+		if err != nil {
+			t.Fatalf("watch after a revision that a sibling told of: %v", err)
+		}
+		f.memory.Release()
+		next := f.plant("/pods/a/three", string(value.Value))
+		synctest.Wait()
+		if deliveries, err := w.Poll(nil); err != nil || len(deliveries) != 1 || deliveries[0].Revision != next {
+			t.Errorf("it tells %v, %v; want that of %d", deliveries, err, next)
+		}
+	})
+}

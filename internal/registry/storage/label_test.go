@@ -1,0 +1,105 @@
+package storage
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/larder-io/larder/watch"
+)
+
+// TestLabelsAfterListsOfTheStore: what the store answered, before the cache was ready,
+// names a revision that the cache has yet to reach. No list or watch names an older one.
+func TestLabelsAfterListsOfTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, runtime.ContentTypeProtobuf)
+		f.create(examplePod("a", "one"))
+		if _, err := f.list(ListRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		f.memory.Hold()
+		f.create(examplePod("a", "two"))
+		stored, err := f.resource.listStored(t.Context(), wholeListing(), nil)
+		if err != nil || len(stored.Objects) != 2 {
+			t.Fatalf("%d objects, %v", len(stored.Objects), err)
+		}
+		if _, err := f.list(ListRequest{ResourceVersion: "0"}); err == nil {
+			t.Error("a list of the past while the cache lags")
+		}
+		time.AfterFunc(time.Second, f.memory.Release)
+		listing, err := f.list(ListRequest{ResourceVersion: "0"})
+		if err != nil || listing.Meta.Revision < stored.Meta.Revision {
+			t.Errorf("list at %d after one at %d, %v", listing.Meta.Revision, stored.Meta.Revision, err)
+		}
+
+		f.memory.Hold()
+		f.create(examplePod("a", "three"))
+		if stored, err = f.resource.listStored(t.Context(), wholeListing(), nil); err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(time.Second, f.memory.Release)
+		yes := true
+		w, err := f.resource.Watch(t.Context(), WatchRequest{ResourceVersion: "0", SendInitialEvents: &yes, Bookmarks: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		for end := int64(0); end == 0; {
+			deliveries, err := w.Next(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := deliveries[len(deliveries)-1]; d.Type == watch.InitialEnd {
+				end = d.Revision
+			}
+			if end != 0 && end < stored.Meta.Revision {
+				t.Errorf("the initial events end at %d, after a list at %d", end, stored.Meta.Revision)
+			}
+		}
+		// Of another history nothing has been told.
+		f.memory.Restore(stored.Meta.Revision-1, true)
+		f.until("the cache has loaded again", func() bool {
+			listing, err = f.list(ListRequest{ResourceVersion: "0"})
+			return err == nil && listing.Meta.Revision < stored.Meta.Revision
+		})
+	})
+}
+
+// wholeListing is a listing of all objects, as List passes it on.
+func wholeListing() listing {
+	q := ListRequest{}.withSelectors()
+	return listing{q: q, prefix: "/pods/"}
+}
+
+// TestPagesOfACacheThatLags: a list that was told to be no older than a revision begins at
+// one whose next page can be read, though everything up to it was compacted.
+func TestPagesOfACacheThatLags(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, runtime.ContentTypeProtobuf)
+		first := f.create(examplePod("a", "one"))
+		f.create(examplePod("a", "two"))
+		if _, err := f.list(ListRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		f.memory.Hold()
+		last := revisionOf(t, f.create(examplePod("a", "three")).ResourceVersion)
+		if err := f.memory.Compact(last); err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(time.Second, f.memory.Release)
+		request := ListRequest{ResourceVersion: first.ResourceVersion, Match: metav1.ResourceVersionMatchNotOlderThan, Limit: 1}
+		for pages := 1; ; pages++ {
+			listing, err := f.resource.List(context.Background(), request, nil)
+			if err != nil {
+				t.Fatalf("page %d: %v", pages, err)
+			}
+			if request = (ListRequest{Limit: 1, Continue: listing.Meta.Continue}); listing.Meta.Continue == "" {
+				return
+			}
+		}
+	})
+}

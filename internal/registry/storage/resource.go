@@ -1,0 +1,197 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry/encoding"
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/watch"
+)
+
+// Resource is one stored resource: its cache, what keeps it current and who
+// watches it.
+//
+// Invariant: Cache, Hub and Feed are nil together, in a resource that is read
+// from the store.
+type Resource struct {
+	GroupResource schema.GroupResource
+
+	Cache *cache.Cache
+	Hub   *watch.Hub
+	Feed  *cache.Feed
+
+	store  kv.Store
+	tail   *kv.Tail
+	codec  *encoding.Codec
+	layout layout
+	made   time.Time
+	sub    *kv.Subscription // nil without a cache
+	checks checkCounters
+	told   told
+	handed handed
+}
+
+// Config says what a [Resource] is made of.
+type Config struct {
+	// Store holds the objects, and Tail follows the store.
+	Store kv.Store
+	Tail  *kv.Tail
+
+	// Prefix starts every key in the store. ResourcePrefix, which begins with a slash,
+	// follows in the keys of this resource.
+	Prefix, ResourcePrefix string
+
+	// Codec is of the whole resource.
+	Codec *encoding.Codec
+}
+
+// New returns a Resource without a cache: it is read from the store. It does no I/O.
+func New(config Config) (*Resource, error) {
+	r := &Resource{
+		GroupResource: config.Codec.GroupResource(),
+		store:         config.Store,
+		tail:          config.Tail,
+		codec:         config.Codec,
+		made:          time.Now(),
+		handed:        handed{store: config.Store},
+	}
+	var err error
+	r.layout, err = newLayout(config.Prefix, config.ResourcePrefix)
+	return r, err
+}
+
+// CacheConfig says how the cache of a [Resource] is kept.
+type CacheConfig struct {
+	// Since is the revision before which the history is of no use.
+	Since int64
+
+	Logger *slog.Logger
+}
+
+// AddCache gives r a cache, which is current while Run runs. It is called before r is used.
+func (r *Resource) AddCache(config CacheConfig) error {
+	r.sub = r.tail.Subscribe(r.layout.root)
+	var err error
+	r.Cache, err = cache.New(cache.Config{
+		Schema: r.codec.Schema(),
+		Ingest: func(ctx context.Context, rest string, value []byte, revision int64) *cache.Object {
+			return r.codec.DecodeValue(ctx, r.layout.root+rest, rest, value, revision)
+		},
+		Source:   r.sub,
+		OnAppend: func() { r.Hub.Notify() },
+	})
+	if err != nil {
+		return err
+	}
+	if r.Hub, err = watch.New(watch.Config{Cache: r.Cache, Closed: r.handed.out}); err != nil {
+		return err
+	}
+	feed := cache.FeedConfig{
+		Store:  r.store,
+		Sub:    r.sub,
+		Cache:  r.Cache,
+		Prefix: r.layout.root,
+		Since:  config.Since,
+		Logger: config.Logger,
+	}
+	if r.codec.Encrypted() {
+		feed.Workers = encoding.DecryptWorkers
+	}
+	r.Feed, err = cache.NewFeed(feed)
+	return err
+}
+
+// Codec turns what the store holds of the resource into what the cache holds.
+func (r *Resource) Codec() *encoding.Codec { return r.codec }
+
+// Run keeps the cache current and tells watchers, until ctx ends.
+func (r *Resource) Run(ctx context.Context) error {
+	if r.Cache == nil {
+		<-ctx.Done()
+		return nil
+	}
+	// What is loaded before the tail has its place is loaded again if it changes
+	// in between, and that ends watches.
+	if err := r.tail.Wait(ctx, 1); err != nil {
+		return r.runError(ctx, err)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return r.Feed.Run(ctx) })
+	group.Go(func() error { return r.Hub.Run(ctx) })
+	return r.runError(ctx, group.Wait())
+}
+
+// runError is err, unless Run was told to end.
+func (r *Resource) runError(ctx context.Context, err error) error {
+	if err == nil || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return nil
+	}
+	return fmt.Errorf("registry: %s: %w", r.GroupResource, err)
+}
+
+// Root is what the resource's keys in the store start with; it ends in "/".
+func (r *Resource) Root() string { return r.layout.root }
+
+// Retire gives back what the cache took, after Run has ended. From then on reads are told
+// that the resource is gone.
+func (r *Resource) Retire() {
+	r.Cache.Retire()
+	r.sub.Close()
+}
+
+// Ready reports whether the cache has loaded.
+func (r *Resource) Ready() bool { return r.Cache == nil || r.Cache.Ready() }
+
+// gone is the error of all reads once the resource is kept no more, else nil.
+func (r *Resource) gone() error {
+	if r.Cache == nil || !r.Cache.Retired() {
+		return nil
+	}
+	return apierrors.NewGone(fmt.Sprintf("the definition of %s has changed", r.GroupResource))
+}
+
+// WaitReady blocks until the cache has loaded.
+func (r *Resource) WaitReady(ctx context.Context) error {
+	if r.Cache == nil {
+		return nil
+	}
+	return r.Cache.WaitReady(ctx)
+}
+
+// Mirrored counts the objects that were loaded from the store so far.
+func (r *Resource) Mirrored() int64 {
+	if r.Feed == nil {
+		return 0
+	}
+	return r.Feed.Stats().Loaded
+}
+
+// Decodes counts the decodings of cached bytes so far. Reads of a form that was
+// asked for before do not add to it.
+func (r *Resource) Decodes() uint64 { return r.codec.Decodes() }
+
+// Canonical is the kind whose encoding is the canonical one.
+func (r *Resource) Canonical() schema.GroupVersionKind { return r.codec.Canonical() }
+
+// CheckStats counts comparisons of a cache with the store, by how they ended.
+type CheckStats struct {
+	Equal, Different int64
+	Failed           int64 // could not be made
+}
+
+type checkCounters struct{ equal, different, failed atomic.Int64 }
+
+// CheckStats returns the counters.
+func (r *Resource) CheckStats() CheckStats {
+	return CheckStats{r.checks.equal.Load(), r.checks.different.Load(), r.checks.failed.Load()}
+}

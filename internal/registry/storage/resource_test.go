@@ -1,0 +1,375 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/apis/example"
+	examplev1 "k8s.io/apiserver/pkg/apis/example/v1"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/larder-io/larder/internal/registry/encoding"
+	"github.com/larder-io/larder/kv"
+)
+
+func examplePod(namespace, name string) *example.Pod {
+	return &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+}
+
+func (f *fixture) create(pod *example.Pod) *example.Pod {
+	f.t.Helper()
+	out := &example.Pod{}
+	if err := f.Create(context.Background(), fmt.Sprintf("/pods/%s/%s", pod.Namespace, pod.Name), pod, out, 0); err != nil {
+		f.t.Fatal(err)
+	}
+	return out
+}
+
+// plant puts a value under a key, whatever is there.
+func (f *fixture) plant(key, value string) int64 {
+	f.t.Helper()
+	item, _, _, err := f.memory.Get(context.Background(), key)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	result, err := f.memory.Put(context.Background(), key, []byte(value), kv.PutOptions{IfRevision: item.Revision})
+	if err != nil || !result.Committed {
+		f.t.Fatalf("put: committed %v, %v", result.Committed, err)
+	}
+	return result.Revision
+}
+
+func (f *fixture) view() *encoding.Version {
+	f.t.Helper()
+	v, err := f.resource.codec.NewVersion(examplev1.SchemeGroupVersion.WithKind("Pod"), "PodList")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return v
+}
+
+// list reads everything, consistently.
+func (f *fixture) list(q ListRequest) (Listing, error) {
+	return f.resource.List(context.Background(), q, nil)
+}
+
+func TestReadsDoNotDecode(t *testing.T) {
+	f := newFixture(t, runtime.ContentTypeProtobuf)
+	f.create(examplePod("a", "one"))
+	f.create(examplePod("a", "two"))
+	v := f.view()
+	read := func(media encoding.MediaType, projection encoding.Projection) uint64 {
+		before := f.resource.Decodes()
+		listing, err := f.list(ListRequest{})
+		if err != nil || len(listing.Objects) != 2 {
+			t.Fatalf("%d objects, %v", len(listing.Objects), err)
+		}
+		for _, o := range listing.Objects {
+			if _, err := v.Encoder(media, projection).Item(o); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := v.Encoder(media, projection).AppendEventAt(nil, "DELETED", o, 12345); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return f.resource.Decodes() - before
+	}
+	for _, c := range []struct {
+		media         encoding.MediaType
+		projection    encoding.Projection
+		first, second uint64
+	}{
+		{encoding.Protobuf, encoding.Full, 0, 0}, {encoding.Protobuf, encoding.Partial, 0, 0},
+		{encoding.JSON, encoding.Full, 2, 0}, {encoding.JSON, encoding.Partial, 2, 0}, {encoding.JSON, encoding.PartialV1beta1, 2, 0},
+	} {
+		if n := read(c.media, c.projection); n != c.first {
+			t.Errorf("media %d, projection %d: %d decodings at first, want %d", c.media, c.projection, n, c.first)
+		}
+		if n := read(c.media, c.projection); n != c.second {
+			t.Errorf("media %d, projection %d: %d decodings when repeated, want %d", c.media, c.projection, n, c.second)
+		}
+	}
+}
+
+// What a write hands over is what ingesting the stored value would have made.
+func TestOfferedObjectsAreWhatIngestMakes(t *testing.T) {
+	for _, media := range []string{runtime.ContentTypeProtobuf, runtime.ContentTypeJSON} {
+		t.Run(media, func(t *testing.T) {
+			f := newFixture(t, media)
+			pod := examplePod("a", "one")
+			pod.Labels = map[string]string{"k": "v"}
+			pod.Spec.NodeName = "n1"
+			f.memory.Hold() // the feed is never first
+			f.create(pod)
+			err := f.GuaranteedUpdate(context.Background(), "/pods/a/one", &example.Pod{}, false, nil, storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+				obj.(*example.Pod).Status.Phase = "Running"
+				return obj, nil
+			}), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.memory.Release()
+			o, err := f.resource.Get(context.Background(), Scope{Namespace: "a", Name: "one"}, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			item, _, _, err := f.memory.Get(context.Background(), "/pods/a/one")
+			if err != nil {
+				t.Fatal(err)
+			}
+			fresh := f.resource.Object("a/one", item.Value, item.Revision)
+			if !bytes.Equal(o.Body(), fresh.Body()) || o.Revision() != fresh.Revision() {
+				t.Errorf("cached %q at %d, stored %q at %d", o.Body(), o.Revision(), fresh.Body(), fresh.Revision())
+			}
+			for _, name := range []string{"spec.nodeName", "status.phase", "metadata.name", "metadata.namespace"} {
+				if got, want := o.Fields().Get(name), fresh.Fields().Get(name); got != want || got == "" {
+					t.Errorf("%s is %q, want %q", name, got, want)
+				}
+			}
+			if s := f.resource.Feed.Stats(); s.Offered != 2 || s.Ingested != 0 {
+				t.Errorf("%d offered, %d ingested", s.Offered, s.Ingested)
+			}
+		})
+	}
+}
+
+// A value that cannot be read fails the reads that cover it, and no others.
+func TestD8CorruptObjects(t *testing.T) {
+	ctx := context.Background()
+	for _, c := range []struct {
+		name, value string
+		internal    bool // the error is storage's InternalError
+		list        string
+	}{
+		{"not decrypted", "garbage", true, `unable to transform key "/pods/b/bad": value does not have expected prefix`},
+		{"not decoded", testPrefix + "k8s\x00garbage", false, ""},
+		{"of another kind", testPrefix + `{"kind":"Secret","apiVersion":"v9"}`, false, `no kind "Secret" is registered`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFixture(t, runtime.ContentTypeProtobuf)
+			f.create(examplePod("a", "good"))
+			revision := f.plant("/pods/b/bad", c.value)
+			_, err := f.list(ListRequest{})
+			if err == nil || storage.IsInternalError(err) != c.internal || !strings.Contains(err.Error(), c.list) {
+				t.Errorf("list: %v", err)
+			}
+			_, err = f.resource.Get(ctx, Scope{Namespace: "b", Name: "bad"}, "")
+			if err == nil || storage.IsNotFound(err) || storage.IsInternalError(err) != c.internal || strings.Contains(err.Error(), "unable to transform") {
+				t.Errorf("get: %v", err)
+			}
+			if listing, err := f.list(ListRequest{Scope: Scope{Namespace: "a"}}); err != nil || len(listing.Objects) != 1 || listing.Meta.Revision < revision {
+				t.Errorf("another namespace: %+v, %v", listing, err)
+			}
+			f.create(examplePod("a", "later"))
+			if _, err := f.resource.Get(ctx, Scope{Namespace: "a", Name: "later"}, ""); err != nil {
+				t.Errorf("later: %v", err)
+			}
+			if _, err := f.memory.Delete(ctx, "/pods/b/bad", revision); err != nil {
+				t.Fatal(err)
+			}
+			if listing, err := f.list(ListRequest{}); err != nil || len(listing.Objects) != 2 {
+				t.Errorf("after its deletion: %+v, %v", listing, err)
+			}
+		})
+	}
+}
+
+// A write that changes nothing is not written, and is told from the store's bytes.
+func TestD6NoOpUpdatesAreRecognisedInTheStore(t *testing.T) {
+	f := newFixture(t, runtime.ContentTypeProtobuf)
+	created := f.create(examplePod("a", "one"))
+	same := storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) { return obj, nil })
+	update := func() *example.Pod {
+		t.Helper()
+		out := &example.Pod{}
+		if err := f.GuaranteedUpdate(context.Background(), "/pods/a/one", out, false, nil, same, nil); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	if out := update(); out.ResourceVersion != created.ResourceVersion {
+		t.Errorf("written at %s", out.ResourceVersion)
+	}
+	// The same object in other bytes, as an older version would have stored it.
+	f.plant("/pods/a/one", testPrefix+`{"kind":"Pod","apiVersion":"example.apiserver.k8s.io/v1","metadata":{"name":"one","namespace":"a"}}`)
+	planted, err := f.resource.Get(context.Background(), Scope{Namespace: "a", Name: "one"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := update()
+	if out.ResourceVersion == fmt.Sprint(planted.Revision()) {
+		t.Error("stored bytes were not migrated")
+	}
+	if again := update(); again.ResourceVersion != out.ResourceVersion {
+		t.Errorf("written again at %s", again.ResourceVersion)
+	}
+}
+
+func TestReadsOfACacheThatLags(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		f := newFixture(t, runtime.ContentTypeProtobuf)
+		f.create(examplePod("a", "one"))
+		if _, err := f.list(ListRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		f.memory.Hold()
+		f.memory.Mute(true)
+		created := f.create(examplePod("a", "two"))
+		began := time.Now()
+		if _, err := f.list(ListRequest{}); !apierrors.IsTooManyRequests(err) {
+			t.Errorf("consistent list: %v", err)
+		} else if seconds, ok := apierrors.SuggestsClientDelay(err); !ok || seconds != 1 {
+			t.Errorf("retry after %d, %v", seconds, ok)
+		}
+		if waited := time.Since(began); waited != freshness {
+			t.Errorf("waited %v", waited)
+		}
+		if _, err := f.resource.Get(ctx, Scope{Namespace: "a", Name: "two"}, ""); !apierrors.IsTooManyRequests(err) {
+			t.Errorf("consistent get: %v", err)
+		}
+		for _, match := range []metav1.ResourceVersionMatch{"", metav1.ResourceVersionMatchNotOlderThan, metav1.ResourceVersionMatchExact} {
+			_, err := f.list(ListRequest{ResourceVersion: created.ResourceVersion, Match: match})
+			if !storage.IsTooLargeResourceVersion(err) {
+				t.Errorf("list at a revision, match %q: %v", match, err)
+			} else if seconds, _ := apierrors.SuggestsClientDelay(err); seconds != 1 {
+				t.Errorf("retry after %d", seconds)
+			}
+		}
+		if listing, err := f.list(ListRequest{ResourceVersion: "0"}); err != nil || len(listing.Objects) != 1 {
+			t.Errorf("list of what is at hand: %+v, %v", listing, err)
+		}
+		short, stop := context.WithTimeout(ctx, time.Second)
+		defer stop()
+		if _, err := f.resource.List(short, ListRequest{}, nil); !storage.IsRequestTimeout(err) {
+			t.Errorf("a deadline before the wait is over: %v", err)
+		}
+		f.memory.Release()
+		if listing, err := f.list(ListRequest{}); err != nil || len(listing.Objects) != 2 {
+			t.Errorf("after catching up: %+v, %v", listing, err)
+		}
+	})
+}
+
+func TestReadsOfACacheThatHasNotLoaded(t *testing.T) {
+	ctx := context.Background()
+	loaded := newFixture(t, runtime.ContentTypeProtobuf)
+	loaded.create(examplePod("a", "one"))
+	loaded.create(examplePod("a", "two"))
+	// A second server over the same store, whose feed is not running.
+	config := loaded.config
+	config.Store, config.Tail = loaded.memory, kv.NewTail(kv.TailConfig{Store: loaded.memory, Prefix: "/"})
+	cold := config.newResource(t)
+	if o, err := cold.Get(ctx, Scope{Namespace: "a", Name: "one"}, ""); err != nil || o.Name() != "one" {
+		t.Errorf("get: %v, %v", o, err)
+	}
+	if _, err := cold.Get(ctx, Scope{Namespace: "a", Name: "none"}, "0"); !storage.IsNotFound(err) {
+		t.Errorf("get of nothing: %v", err)
+	}
+	listing, err := cold.List(ctx, ListRequest{Limit: 1}, nil)
+	if err != nil || len(listing.Objects) != 1 || listing.Meta.Continue == "" || *listing.Meta.Remaining != 1 {
+		t.Errorf("limited list: %+v, %v", listing, err)
+	}
+	if _, err := cold.List(ctx, ListRequest{}, nil); !apierrors.IsTooManyRequests(err) {
+		t.Errorf("list: %v", err)
+	}
+	if _, err := cold.Watch(ctx, WatchRequest{}); !apierrors.IsTooManyRequests(err) {
+		t.Errorf("watch: %v", err)
+	}
+	if err := cold.Storage().ReadinessCheck(); err == nil {
+		t.Error("ready")
+	}
+}
+
+// Tokens of kube-apiserver's cacher begin with a slash, those of its etcd3 do not.
+func TestContinueTokensOfSiblings(t *testing.T) {
+	f := newFixture(t, runtime.ContentTypeProtobuf)
+	for _, name := range []string{"one", "three", "two"} {
+		f.create(examplePod("a", name))
+	}
+	first, err := f.list(ListRequest{Limit: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := base64.RawURLEncoding.DecodeString(first.Meta.Continue)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf(`{"v":"meta.k8s.io/v1","rv":%d,"start":"/a/one\u0000"}`, first.Meta.Revision)
+	if string(token) != want {
+		t.Errorf("token %s, want %s", token, want)
+	}
+	for _, start := range []string{"a/one", "/a/one"} {
+		token := fmt.Sprintf(`{"v":"meta.k8s.io/v1","rv":%d,"start":"%s\u0000"}`, first.Meta.Revision, start)
+		listing, err := f.list(ListRequest{Continue: base64.RawURLEncoding.EncodeToString([]byte(token))})
+		if err != nil || len(listing.Objects) != 2 || listing.Objects[0].Name() != "three" {
+			t.Errorf("%s: %+v, %v", start, listing, err)
+		}
+	}
+	for _, token := range []string{"!", "e30", base64.RawURLEncoding.EncodeToString([]byte(`{"v":"meta.k8s.io/v1","rv":1,"start":"../x"}`))} {
+		if _, err := f.list(ListRequest{Continue: token}); !apierrors.IsBadRequest(err) {
+			t.Errorf("token %q: %v", token, err)
+		}
+	}
+}
+
+// kube-apiserver's cache ignores limits at revision 0; events are not in it.
+func TestLimitsAtAnyRevision(t *testing.T) {
+	for prefix, want := range map[string]int{"/pods": 3, "/events": 1} {
+		f := newFixture(t, runtime.ContentTypeProtobuf, func(c *fixtureConfig) { c.ResourcePrefix = prefix })
+		for _, name := range []string{"one", "three", "two"} {
+			made := &example.Pod{}
+			if err := f.Create(t.Context(), prefix+"/a/"+name, examplePod("a", name), made, 0); err != nil {
+				t.Fatal(err)
+			}
+			revision, err := storage.APIObjectVersioner{}.ObjectResourceVersion(made)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := f.resource.Cache.Wait(t.Context(), int64(revision)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		listing, err := f.list(ListRequest{Limit: 1, ResourceVersion: "0"})
+		if err != nil || len(listing.Objects) != want || (listing.Meta.Continue != "") != (want < 3) {
+			t.Errorf("%s: %d objects, continue %q, %v; want %d objects", prefix, len(listing.Objects), listing.Meta.Continue, err, want)
+		}
+	}
+}
+
+// The old way to ask for the present objects does not tell where they end.
+func TestLegacyWatchHasNoEndOfInitialEvents(t *testing.T) {
+	f := newFixture(t, runtime.ContentTypeProtobuf)
+	f.create(examplePod("a", "one"))
+	if _, err := f.list(ListRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	predicate := storage.Everything
+	predicate.AllowWatchBookmarks = true
+	w, err := f.Watch(t.Context(), "/pods/", storage.ListOptions{ResourceVersion: "0", Predicate: predicate, Recursive: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.create(examplePod("a", "two"))
+	for _, want := range []string{"one", "two"} {
+		event := <-w.ResultChan()
+		if pod, ok := event.Object.(*example.Pod); !ok || event.Type != apiwatch.Added || pod.Name != want {
+			t.Errorf("%s %v, want %s", event.Type, event.Object, want)
+		}
+	}
+	w.Stop()
+	for event := range w.ResultChan() {
+		t.Errorf("%s after the watch was stopped", event.Type)
+	}
+}

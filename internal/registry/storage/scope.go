@@ -1,0 +1,50 @@
+package storage
+
+import (
+	"fmt"
+)
+
+// Scope is where a read looks: in one namespace or, if that is empty, in all of
+// the resource; at one object if Name is not empty.
+type Scope struct {
+	Namespace, Name string
+
+	// one says that rest is the key, even if namespace and name do not make it up.
+	one  bool
+	rest string
+}
+
+// single reports whether the scope is one key.
+func (s Scope) single() bool { return s.one || s.Name != "" }
+
+// key is the object's key within the resource.
+func (s Scope) key() string {
+	switch {
+	case s.one:
+		return s.rest
+	case s.Namespace == "":
+		return s.Name
+	}
+	return s.Namespace + "/" + s.Name
+}
+
+// prefix is what the keys of the scope's objects begin with.
+func (s Scope) prefix() string {
+	if s.Namespace == "" {
+		return ""
+	}
+	return s.Namespace + "/"
+}
+
+// check refuses a namespace that is no step down the path of a key (apiserver
+// pkg/storage/interfaces.go, PrepareKey).
+func (s Scope) check(l layout) error {
+	if s.Namespace != "." && s.Namespace != ".." {
+		return nil
+	}
+	key := l.resource + "/" + s.Namespace
+	if s.Name != "" {
+		key += "/" + s.Name
+	}
+	return fmt.Errorf("invalid key: %q", key)
+}

@@ -1,0 +1,190 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/larder-io/larder/internal/registry/encoding"
+	"github.com/larder-io/larder/kv"
+)
+
+// store is a Resource as upstream's generic registry uses it: writes go to the
+// store, reads come from the cache, decoded into objects of the caller's own.
+//
+// What it does to be seen from outside is what apiserver pkg/storage/etcd3 does
+// behind its cacher; storage/testing of the same module describes it.
+type store struct {
+	*Resource
+	codec *encoding.Codec // of the version that the storage is for
+}
+
+var _ storage.Interface = (*store)(nil)
+
+// Storage returns the resource as upstream's REST storages use it.
+func (r *Resource) Storage() storage.Interface { return &store{r, r.codec} }
+
+// StorageOf returns it as the REST storages of one version of a CRD do, whose Codec is
+// codec.
+func (r *Resource) StorageOf(codec *encoding.Codec) storage.Interface { return &store{r, codec} }
+
+// Versioner implements storage.Interface.
+func (s *store) Versioner() storage.Versioner { return s.codec.Versioner() }
+
+// scope says where key lies. A recursive key names a namespace or everything.
+func (s *store) scope(key string, recursive bool) (Scope, error) {
+	full, err := s.layout.full(key, recursive)
+	if err != nil {
+		return Scope{}, err
+	}
+	if recursive {
+		rest := s.layout.rest(full)
+		if rest == "" {
+			return Scope{}, nil
+		}
+		return Scope{Namespace: rest[:len(rest)-1]}, nil
+	}
+	rest := s.layout.rest(full)
+	namespace, name := splitKey(rest)
+	return Scope{Namespace: namespace, Name: name, one: true, rest: rest}, nil
+}
+
+// Get implements storage.Interface.
+func (s *store) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
+	if s.codec.Records() {
+		return s.getRecord(ctx, key, opts, out)
+	}
+	scope, err := s.scope(key, false)
+	if err != nil {
+		return err
+	}
+	o, err := s.Resource.Get(ctx, scope, opts.ResourceVersion)
+	if storage.IsNotFound(err) && opts.IgnoreNotFound {
+		return runtime.SetZeroValue(out)
+	}
+	if err != nil {
+		return err
+	}
+	return s.codec.Decode(o.Body(), out)
+}
+
+// GetList implements storage.Interface.
+func (s *store) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
+	scope, err := s.scope(key, opts.Recursive)
+	if err != nil {
+		return err
+	}
+	items, err := itemsOf(list)
+	if err != nil {
+		return err
+	}
+	if s.codec.Records() {
+		return s.listRecords(ctx, key, opts, list, items)
+	}
+	q := ListRequest{
+		Scope:           scope,
+		ResourceVersion: opts.ResourceVersion,
+		Match:           opts.ResourceVersionMatch,
+		Label:           opts.Predicate.Label,
+		Field:           opts.Predicate.Field,
+		Limit:           opts.Predicate.Limit,
+		Continue:        opts.Predicate.Continue,
+		ended:           strings.HasSuffix(key, "/"),
+	}
+	late := s.codec.Converts() && !opts.Predicate.Empty()
+	if late {
+		q.Label, q.Field, q.Limit = nil, nil, 0 // all on one page
+	}
+	listing, err := s.Resource.List(ctx, q, nil)
+	if err != nil {
+		return err
+	}
+	if err := decodeItems(ctx, s.codec, listing.Objects, list, items); err != nil {
+		return err
+	}
+	if late {
+		if err := selectItems(items, opts.Predicate); err != nil {
+			return err
+		}
+	}
+	return s.codec.Versioner().UpdateList(list, uint64(listing.Meta.Revision), listing.Meta.Continue, listing.Meta.Remaining)
+}
+
+// Stats implements storage.Interface.
+func (s *store) Stats(ctx context.Context) (storage.Stats, error) {
+	if s.Cache == nil || !s.Cache.Ready() {
+		page, err := s.store.Range(ctx, kv.RangeOptions{Prefix: s.layout.root, CountOnly: true})
+		return storage.Stats{ObjectCount: page.Count}, etcdError(err)
+	}
+	snapshot := s.Cache.Snapshot()
+	stats := storage.Stats{ObjectCount: int64(snapshot.Len())}
+	if stats.ObjectCount > 0 {
+		stats.EstimatedAverageObjectSizeBytes = snapshot.Stored() / stats.ObjectCount
+	}
+	return stats, nil
+}
+
+// ReadinessCheck implements storage.Interface.
+func (s *store) ReadinessCheck() error {
+	if !s.Ready() {
+		return storage.ErrStorageNotReady
+	}
+	return nil
+}
+
+// RequestWatchProgress implements storage.Interface.
+func (s *store) RequestWatchProgress(ctx context.Context) error {
+	return etcdError(s.store.RequestProgress(ctx))
+}
+
+// GetCurrentResourceVersion implements storage.Interface.
+func (s *store) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
+	revision, err := s.store.Revision(ctx)
+	if err != nil {
+		return 0, etcdError(err)
+	}
+	if revision <= 0 {
+		return 0, errors.New("the current resource version must be greater than 0")
+	}
+	return uint64(revision), nil
+}
+
+// EnableResourceSizeEstimation implements storage.Interface. Sizes are known
+// without estimating.
+func (s *store) EnableResourceSizeEstimation(keys storage.KeysFunc) error {
+	if keys == nil {
+		return errors.New("KeysFunc cannot be nil")
+	}
+	return nil
+}
+
+// CompactRevision implements storage.Interface.
+func (s *store) CompactRevision() int64 { return s.store.Compaction() }
+
+// Watch implements storage.Interface.
+func (s *store) Watch(ctx context.Context, key string, opts storage.ListOptions) (apiwatch.Interface, error) {
+	scope, err := s.scope(key, opts.Recursive)
+	if err != nil {
+		return nil, err
+	}
+	w, err := s.Resource.Watch(ctx, WatchRequest{
+		Scope:             scope,
+		ResourceVersion:   opts.ResourceVersion,
+		SendInitialEvents: opts.SendInitialEvents,
+		Bookmarks:         opts.Predicate.AllowWatchBookmarks || opts.ProgressNotify,
+		Label:             opts.Predicate.Label,
+		Field:             opts.Predicate.Field,
+	})
+	var late *StreamError
+	if errors.As(err, &late) {
+		return failedWatch(late), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return newStoreWatch(ctx, s.codec, w, opts), nil
+}

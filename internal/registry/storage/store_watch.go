@@ -1,0 +1,219 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"io"
+	"runtime/debug"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/storage"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
+	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/internal/registry/encoding"
+	"github.com/larder-io/larder/watch"
+)
+
+const (
+	// bookmarkEvery and beforeDeadline are when upstream's watch cache sends
+	// bookmarks (apiserver pkg/storage/cacher/cacher.go).
+	bookmarkEvery  = time.Minute
+	beforeDeadline = 2 * time.Second
+
+	// progressEvery is how often kube-apiserver has etcd tell of its progress.
+	progressEvery = 5 * time.Second
+
+	storeWatchBuffer = 100
+)
+
+// storeWatch is a watch.Watcher as upstream's handlers and informers use one: with
+// decoded objects of their own. It ends when its context does, when it is stopped
+// or when the Watcher ends, and closes the channel then. A panic ends it alone, and is
+// told as an error.
+type storeWatch struct {
+	codec   *encoding.Codec
+	watcher *watch.Watcher
+	every   time.Duration // between bookmarks; 0 is none
+	legacy  bool          // the end of the initial events is not told
+	result  chan apiwatch.Event
+	cancel  context.CancelFunc
+}
+
+func newStoreWatch(ctx context.Context, c *encoding.Codec, w *watch.Watcher, opts storage.ListOptions) *storeWatch {
+	ctx, cancel := context.WithCancel(ctx)
+	s := &storeWatch{
+		codec:   c,
+		watcher: w,
+		legacy:  opts.SendInitialEvents == nil,
+		result:  make(chan apiwatch.Event, storeWatchBuffer),
+		cancel:  cancel,
+	}
+	switch {
+	case opts.ProgressNotify:
+		s.every = progressEvery
+	case opts.Predicate.AllowWatchBookmarks:
+		s.every = bookmarkEvery
+	}
+	go s.run(ctx)
+	return s
+}
+
+// ResultChan implements watch.Interface of apimachinery.
+func (s *storeWatch) ResultChan() <-chan apiwatch.Event { return s.result }
+
+// Stop implements watch.Interface of apimachinery.
+func (s *storeWatch) Stop() { s.cancel() }
+
+func (s *storeWatch) run(ctx context.Context) {
+	defer close(s.result)
+	defer s.watcher.Close()
+	defer s.fence(ctx)
+	defer utilflowcontrol.WatchInitialized(ctx)
+	if err := s.follow(ctx); err != nil && !errors.Is(err, io.EOF) {
+		s.send(ctx, apiwatch.Event{Type: apiwatch.Error, Object: WatchStatus(err)})
+	}
+}
+
+// fence keeps a panic to its watch.
+func (s *storeWatch) fence(ctx context.Context) {
+	p := recover()
+	if p == nil {
+		return
+	}
+	klog.ErrorS(nil, "Watch panicked", "panic", p, "stack", string(debug.Stack()))
+	s.send(ctx, apiwatch.Event{Type: apiwatch.Error, Object: WatchStatus(errPanicked)})
+}
+
+var errPanicked = errors.New("registry: the watch panicked")
+
+// follow sends what there is to tell until ctx ends, which is no error, or telling does.
+// Flow control hears of it when the initial events have been sent.
+func (s *storeWatch) follow(ctx context.Context) error {
+	periodic, last, stop := s.bookmarkTimers(ctx)
+	defer stop()
+	deliveries := make([]watch.Delivery, 0, storeWatchBuffer)
+	initial, owed := true, false // owed: a bookmark, since one was due
+	for {
+		var err error
+		if deliveries, err = s.watcher.Poll(deliveries[:0]); err != nil {
+			return err
+		}
+		for _, d := range deliveries {
+			if ok, err := s.deliver(ctx, d); err != nil || !ok {
+				return err
+			}
+		}
+		if len(deliveries) > 0 {
+			continue
+		}
+		if initial {
+			initial = false
+			utilflowcontrol.WatchInitialized(ctx)
+		}
+		if owed {
+			d, there := s.watcher.Bookmark()
+			if there {
+				if ok, err := s.deliver(ctx, d); err != nil || !ok {
+					return err
+				}
+			}
+			owed = !there
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.watcher.Ready():
+		case <-periodic:
+			owed = true
+		case <-last:
+			owed = true
+		case <-bookmarkRetry(owed):
+		}
+	}
+}
+
+// bookmarkRetry says when to try again to send a bookmark that is owed: something was
+// under way when it was due.
+func bookmarkRetry(owed bool) <-chan time.Time {
+	if !owed {
+		return nil
+	}
+	return time.After(100 * time.Millisecond)
+}
+
+// bookmarkTimers say when bookmarks are due: every so often, and shortly before the
+// watch will be ended.
+func (s *storeWatch) bookmarkTimers(ctx context.Context) (periodic, last <-chan time.Time, stop func()) {
+	if s.every == 0 {
+		return nil, nil, func() {}
+	}
+	ticker := time.NewTicker(s.every)
+	deadline, ok := ctx.Deadline()
+	if !ok {
+		return ticker.C, nil, ticker.Stop
+	}
+	timer := time.NewTimer(max(0, time.Until(deadline)-beforeDeadline))
+	return ticker.C, timer.C, func() {
+		ticker.Stop()
+		timer.Stop()
+	}
+}
+
+// deliver sends d and reports whether to go on.
+func (s *storeWatch) deliver(ctx context.Context, d watch.Delivery) (bool, error) {
+	if d.Type == watch.InitialEnd && s.legacy {
+		return true, nil
+	}
+	event, err := s.event(d)
+	if err != nil {
+		return false, err
+	}
+	return s.send(ctx, event), nil
+}
+
+func (s *storeWatch) event(d watch.Delivery) (apiwatch.Event, error) {
+	var (
+		obj runtime.Object
+		err error
+	)
+	c := s.codec
+	switch d.Type {
+	case watch.Bookmark, watch.InitialEnd:
+		obj, err = c.Bookmark(d.Revision, d.Type == watch.InitialEnd)
+		return apiwatch.Event{Type: apiwatch.Bookmark, Object: obj}, err
+	case watch.Deleted:
+		obj, err = c.Internal(d.Object, d.Revision)
+	default:
+		obj, err = c.Internal(d.Object, 0)
+	}
+	return apiwatch.Event{Type: apiwatch.EventType(d.Type.String()), Object: obj}, err
+}
+
+func (s *storeWatch) send(ctx context.Context, event apiwatch.Event) bool {
+	select {
+	case s.result <- event:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// failed is a watch that could not start and says why.
+type failed chan apiwatch.Event
+
+// failedWatch tells err as the only event.
+func failedWatch(err error) apiwatch.Interface {
+	f := make(failed, 1)
+	f <- apiwatch.Event{Type: apiwatch.Error, Object: WatchStatus(err)}
+	close(f)
+	return f
+}
+
+// ResultChan implements watch.Interface of apimachinery.
+func (f failed) ResultChan() <-chan apiwatch.Event { return f }
+
+// Stop implements watch.Interface of apimachinery.
+func (f failed) Stop() {}

@@ -1,0 +1,141 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	apiwatch "k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apiserver/pkg/apis/example"
+	"k8s.io/apiserver/pkg/storage"
+	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// fill creates so many pods, and waits until the cache has them.
+func (f *fixture) fill(pods int) {
+	f.t.Helper()
+	for i := range pods {
+		name := fmt.Sprintf("pod-%03d", i)
+		pod := &example.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}}
+		if err := f.Create(f.t.Context(), "/pods/a/"+name, pod, &example.Pod{}, 0); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+	var all example.PodList
+	if err := f.GetList(f.t.Context(), "/pods/", everything(), &all); err != nil || len(all.Items) != pods {
+		f.t.Fatalf("%d pods, %v", len(all.Items), err)
+	}
+}
+
+// next returns the next event of w; ok says that there was one before its end.
+func next(t *testing.T, w apiwatch.Interface) (event apiwatch.Event, ok bool) {
+	t.Helper()
+	select {
+	case event, ok = <-w.ResultChan():
+		return event, ok
+	case <-time.After(proctest.Patience):
+		t.Fatal("the watch neither tells anything nor ends")
+		return
+	}
+}
+
+func everything() storage.ListOptions {
+	return storage.ListOptions{Recursive: true, Predicate: storage.Everything}
+}
+
+// TestPanicEndsOneWatch: what panics while it makes the events of one watch ends that
+// watch, with an error, and no other.
+func TestPanicEndsOneWatch(t *testing.T) {
+	f := newFixture(t, runtime.ContentTypeJSON)
+	f.fill(1)
+	broken := &store{Resource: f.resource} // without a codec
+	bad, err := broken.Watch(t.Context(), "/pods/", everything())
+	if err != nil {
+		t.Fatal(err)
+	}
+	good, err := f.Watch(t.Context(), "/pods/", everything())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer good.Stop()
+	event, ok := next(t, bad)
+	if status, is := event.Object.(*metav1.Status); !ok || event.Type != apiwatch.Error || !is || status.Code != http.StatusInternalServerError {
+		t.Errorf("told %+v %v", event, ok)
+	}
+	if event, ok := next(t, bad); ok {
+		t.Errorf("goes on with %+v", event)
+	}
+	if event, _ := next(t, good); event.Type != apiwatch.Added {
+		t.Errorf("another watch is told %+v", event)
+	}
+}
+
+// once is the signal by which flow control learns that a watch has been initialized.
+type once struct {
+	given chan struct{}
+	close func()
+}
+
+func newOnce() *once {
+	o := &once{given: make(chan struct{})}
+	o.close = sync.OnceFunc(func() { close(o.given) })
+	return o
+}
+
+// Signal implements InitializationSignal.
+func (o *once) Signal() { o.close() }
+
+// Wait implements InitializationSignal.
+func (o *once) Wait() { <-o.given }
+
+// TestWatchIsInitializedByItsObjects: a watch keeps its seat until it has sent the objects
+// that there are, or has ended.
+func TestWatchIsInitializedByItsObjects(t *testing.T) {
+	f := newFixture(t, runtime.ContentTypeJSON)
+	const pods = storeWatchBuffer + 20
+	f.fill(pods)
+	signal := newOnce()
+	w, err := f.Watch(utilflowcontrol.WithInitializationSignal(t.Context(), signal), "/pods/", everything())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	for i := range pods {
+		if event, _ := next(t, w); event.Type != apiwatch.Added {
+			t.Fatalf("told %+v", event)
+		}
+		if i > 10 {
+			continue
+		}
+		select { // more are left than the channel holds
+		case <-signal.given:
+			t.Fatalf("initialized after %d of %d objects", i+1, pods)
+		default:
+		}
+	}
+	awaitSignal(t, signal)
+
+	signal = newOnce()
+	ctx, cancel := context.WithCancel(utilflowcontrol.WithInitializationSignal(t.Context(), signal))
+	if _, err := f.Watch(ctx, "/pods/", everything()); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	awaitSignal(t, signal)
+}
+
+func awaitSignal(t *testing.T, signal *once) {
+	t.Helper()
+	select {
+	case <-signal.given:
+	case <-time.After(proctest.Patience):
+		t.Error("not initialized")
+	}
+}

@@ -1,0 +1,391 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"reflect"
+	"time"
+
+	"k8s.io/apimachinery/pkg/conversion"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/kv"
+)
+
+// present is an object as a write found it.
+type present struct {
+	obj   runtime.Object // nil if it was to be deleted unread
+	rev   int64          // 0 if there is none
+	data  []byte         // plain stored bytes; nil if it came from the cache
+	stale bool           // to be written even if nothing changes
+	from  *cache.Object  // the cache's object that obj was decoded from
+	fresh bool           // read from the store by this write
+}
+
+// Create implements storage.Interface.
+func (s *store) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+	ReserveStack()
+	full, err := s.layout.full(key, false)
+	if err != nil {
+		return err
+	}
+	if version, err := s.codec.Versioner().ObjectResourceVersion(obj); err == nil && version != 0 {
+		return storage.ErrResourceVersionSetOnCreate
+	}
+	data, err := s.codec.EncodeStored(obj)
+	if err != nil {
+		return err
+	}
+	var next *outcome
+	if out != nil {
+		next = s.foresee(full, data, out)
+	}
+	result, err := s.put(ctx, full, data, 0, ttl, next)
+	switch {
+	case err != nil:
+		return err
+	case !result.Committed:
+		return storage.NewKeyExistsError(full, 0)
+	case out == nil:
+		return nil
+	}
+	return s.committed(next, out, result.Revision)
+}
+
+// put encrypts data and writes it if the key is at revision. next, if not nil, is
+// told how large it is then.
+func (s *store) put(ctx context.Context, full string, data []byte, revision int64, ttl uint64, next *outcome) (kv.Result, error) {
+	value, err := s.codec.Encrypt(ctx, full, data)
+	if err != nil {
+		return kv.Result{}, err
+	}
+	if next != nil {
+		next.cache.Stored, next.history = len(value), s.store.Replacements()
+	}
+	result, err := s.store.Put(ctx, full, value, kv.PutOptions{IfRevision: revision, TTL: time.Duration(ttl) * time.Second})
+	return result, etcdError(err)
+}
+
+// outcome is what a write will have made of an object, but for the revision.
+//
+// It is made before the write: the store tells the feed of a write as soon as it
+// tells the writer, and whichever is first decodes the object for the cache.
+type outcome struct {
+	obj   runtime.Object
+	cache cache.ObjectConfig // Body is nil if there is nothing to hand over
+	err   error              // data does not decode; the write takes place even so
+
+	history uint64 // of the store before the write
+}
+
+// foresee makes the outcome of storing data, in an object like out.
+func (s *store) foresee(full string, data []byte, out runtime.Object) *outcome {
+	next := &outcome{obj: newLike(out)}
+	if next.err = s.codec.DecodeStored(data, next.obj, 0); next.err != nil || s.Cache == nil {
+		return next
+	}
+	next.cache = s.codec.Foresee(s.layout.rest(full), data, next.obj)
+	return next
+}
+
+// committed gives out what was stored at revision, and its canonical form to the
+// cache.
+func (s *store) committed(next *outcome, out runtime.Object, revision int64) error {
+	if next.cache.Body != nil && next.history == s.store.Replacements() {
+		if o := s.codec.Written(next.cache, revision); o != nil {
+			s.Cache.Offer(o.Key(), revision, next.history, o)
+		}
+	}
+	if next.err != nil {
+		return next.err
+	}
+	reflect.ValueOf(out).Elem().Set(reflect.ValueOf(next.obj).Elem())
+	return s.codec.SetRevision(out, revision)
+}
+
+// read gets the present object from the store.
+func (s *store) read(ctx context.Context, full string, like runtime.Object, ignoreNotFound, unread bool) (*present, error) {
+	item, found, _, err := s.store.Get(ctx, full)
+	if err != nil {
+		return nil, etcdError(err)
+	}
+	return s.presentOf(ctx, full, item, found, like, ignoreNotFound, unread)
+}
+
+// presentOf decodes an item of the store. unread leaves it undecoded, for objects
+// that cannot be read and are to be deleted.
+func (s *store) presentOf(ctx context.Context, full string, item kv.Item, found bool, like runtime.Object, ignoreNotFound, unread bool) (*present, error) {
+	p := &present{fresh: true}
+	if !found {
+		if !ignoreNotFound {
+			return nil, storage.NewKeyNotFoundError(full, 0)
+		}
+		p.obj = newLike(like)
+		return p, runtime.SetZeroValue(p.obj)
+	}
+	p.rev = item.Revision
+	if unread {
+		p.stale = true
+		return p, nil
+	}
+	var err error
+	if p.data, p.stale, err = s.codec.Decrypt(ctx, full, item.Value); err != nil {
+		return nil, err
+	}
+	p.obj = newLike(like)
+	return p, s.codec.DecodeStored(p.data, p.obj, p.rev)
+}
+
+// newLike makes an empty object of the type that obj has.
+func newLike(obj runtime.Object) runtime.Object {
+	if u, ok := obj.(runtime.Unstructured); ok {
+		return u.NewEmptyInstance()
+	}
+	return reflect.New(reflect.TypeOf(obj).Elem()).Interface().(runtime.Object)
+}
+
+// suggestion guesses the present object without asking the store: from the cache
+// or, if there is none, from what the caller has. nil means there is no guess.
+//
+// Decorated objects are not what is stored and are never guessed from the cache.
+func (s *store) suggestion(full string, like, given runtime.Object) (*present, error) {
+	if s.Cache != nil && s.Cache.Ready() && !s.codec.Decorated() {
+		snapshot := s.Cache.Snapshot()
+		o := snapshot.Get(s.layout.rest(full))
+		if o == nil || o.Err() != nil || snapshot.History() != s.store.Replacements() {
+			return nil, nil
+		}
+		p := &present{obj: newLike(like), rev: o.Revision(), from: o}
+		return p, s.codec.Decode(o.Body(), p.obj)
+	}
+	if given == nil {
+		return nil, nil
+	}
+	revision, err := s.codec.Versioner().ObjectResourceVersion(given)
+	if err != nil {
+		return nil, fmt.Errorf("couldn't get resource version: %w", err)
+	}
+	p := &present{obj: given, rev: int64(revision)}
+	if p.data, err = s.codec.EncodeStored(given); err != nil {
+		return nil, err
+	}
+	return p, s.codec.SetRevision(given, p.rev)
+}
+
+// unchanged reports whether data, about to be stored, is what p was stored as, as
+// far as p knows.
+func (s *store) unchanged(p *present, data []byte) bool {
+	if p.stale || p.rev == 0 {
+		return false
+	}
+	if p.from == nil {
+		return bytes.Equal(data, p.data)
+	}
+	return s.codec.StoresAs(p.from, data)
+}
+
+// GuaranteedUpdate implements storage.Interface.
+func (s *store) GuaranteedUpdate(ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, given runtime.Object) error {
+	ReserveStack()
+	full, err := s.layout.full(key, false)
+	if err != nil {
+		return err
+	}
+	if _, err := conversion.EnforcePtr(destination); err != nil {
+		return fmt.Errorf("unable to convert output object to pointer: %w", err)
+	}
+	u := &update{
+		write:  write{store: s, full: full, like: destination, ignoreNotFound: ignoreNotFound, preconditions: preconditions},
+		change: tryUpdate,
+	}
+	if err := u.begin(ctx, given); err != nil {
+		return err
+	}
+	for {
+		done, err := u.try(ctx, destination)
+		if done || err != nil {
+			return err
+		}
+	}
+}
+
+// write is a write of one key under way: it is tried against what is believed to
+// be present until the belief was right.
+type write struct {
+	*store
+	full           string
+	like           runtime.Object
+	ignoreNotFound bool
+	unread         bool
+	preconditions  *storage.Preconditions
+	now            *present
+}
+
+// begin guesses what is present, or reads it.
+func (w *write) begin(ctx context.Context, given runtime.Object) error {
+	var err error
+	if !w.unread {
+		w.now, err = w.suggestion(w.full, w.like, given)
+	}
+	if err == nil && w.now == nil {
+		err = w.refresh(ctx)
+	}
+	return err
+}
+
+func (w *write) refresh(ctx context.Context) error {
+	var err error
+	w.now, err = w.read(ctx, w.full, w.like, w.ignoreNotFound, w.unread)
+	return err
+}
+
+// refused decides what becomes of a refusal: one by an object that is not present
+// any more does not count.
+func (w *write) refused(ctx context.Context, refusal error) error {
+	if w.now.fresh {
+		return refusal
+	}
+	before := w.now.rev
+	if err := w.refresh(ctx); err != nil {
+		return err
+	}
+	if w.now.rev == before {
+		return refusal
+	}
+	return nil
+}
+
+// lost takes over what a conflicting write left.
+func (w *write) lost(ctx context.Context, result kv.Result) error {
+	var err error
+	w.now, err = w.presentOf(ctx, w.full, result.Current, result.Found, w.like, w.ignoreNotFound, w.unread)
+	return err
+}
+
+// update is a GuaranteedUpdate under way.
+type update struct {
+	write
+	change storage.UpdateFunc
+}
+
+// try updates what is believed to be present. It is not done if that was wrong.
+func (u *update) try(ctx context.Context, destination runtime.Object) (done bool, err error) {
+	if err := u.preconditions.Check(u.full, u.now.obj); err != nil {
+		if u.now.fresh {
+			return false, err
+		}
+		return false, u.refresh(ctx)
+	}
+	ret, ttl, err := u.change(u.now.obj, storage.ResponseMeta{ResourceVersion: uint64(u.now.rev)})
+	if err != nil {
+		return false, u.refused(ctx, err)
+	}
+	data, err := u.codec.EncodeStored(ret)
+	if err != nil {
+		return false, err
+	}
+	if u.unchanged(u.now, data) {
+		if done, err := u.confirm(ctx, data, destination); done || err != nil {
+			return done, err
+		}
+		if !bytes.Equal(data, u.now.data) {
+			return false, nil // something else is there: try again with that
+		}
+	}
+	var seconds uint64
+	if ttl != nil {
+		seconds = *ttl
+	}
+	next := u.foresee(u.full, data, destination)
+	result, err := u.put(ctx, u.full, data, u.now.rev, seconds, next)
+	if err != nil {
+		return false, err
+	}
+	if !result.Committed {
+		return false, u.lost(ctx, result)
+	}
+	return true, u.committed(next, destination, result.Revision)
+}
+
+// confirm spares a write that would change nothing, if the store itself says so:
+// the cache holds defaults that stored bytes may lack, and the caller may be here
+// to have them written in the present version or with the present key.
+func (u *update) confirm(ctx context.Context, data []byte, destination runtime.Object) (done bool, err error) {
+	if !u.now.fresh {
+		if err := u.refresh(ctx); err != nil {
+			return false, err
+		}
+	}
+	if u.now.stale || !bytes.Equal(data, u.now.data) {
+		return false, nil
+	}
+	return true, u.codec.DecodeStored(u.now.data, destination, u.now.rev)
+}
+
+// Delete implements storage.Interface.
+func (s *store) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions, validate storage.ValidateObjectFunc, given runtime.Object, opts storage.DeleteOptions) error {
+	ReserveStack()
+	full, err := s.layout.full(key, false)
+	if err != nil {
+		return err
+	}
+	if _, err := conversion.EnforcePtr(out); err != nil {
+		return fmt.Errorf("unable to convert output object to pointer: %w", err)
+	}
+	d := &deletion{
+		write:    write{store: s, full: full, like: out, preconditions: preconditions},
+		validate: validate,
+	}
+	d.unread = opts.IgnoreStoreReadError && deletesUnread()
+	if err := d.begin(ctx, given); err != nil {
+		return err
+	}
+	for {
+		done, err := d.try(ctx, out)
+		if done || err != nil {
+			return err
+		}
+	}
+}
+
+// deletion is a Delete under way.
+type deletion struct {
+	write
+	validate storage.ValidateObjectFunc
+}
+
+// try deletes what is believed to be present. It is not done if that was wrong.
+func (d *deletion) try(ctx context.Context, out runtime.Object) (done bool, err error) {
+	if err := d.check(ctx); err != nil {
+		return false, d.refused(ctx, err)
+	}
+	result, err := d.store.store.Delete(ctx, d.full, d.now.rev)
+	if err != nil {
+		return false, etcdError(err)
+	}
+	if !result.Committed {
+		return false, d.lost(ctx, result)
+	}
+	if d.unread {
+		return true, nil
+	}
+	if d.now.from != nil {
+		if err := d.codec.Decode(d.now.from.Body(), out); err != nil {
+			return false, err
+		}
+		return true, d.codec.SetRevision(out, result.Revision)
+	}
+	return true, d.codec.DecodeStored(d.now.data, out, result.Revision)
+}
+
+func (d *deletion) check(ctx context.Context) error {
+	if d.preconditions != nil {
+		if err := d.preconditions.Check(d.full, d.now.obj); err != nil {
+			return err
+		}
+	}
+	return d.validate(ctx, d.now.obj)
+}

@@ -1,0 +1,179 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/watch"
+)
+
+// WatchRequest asks for what happens in a scope.
+type WatchRequest struct {
+	Scope
+	ResourceVersion   string
+	SendInitialEvents *bool
+	Bookmarks         bool
+	Label             labels.Selector
+	Field             fields.Selector
+
+	// Wake is [watch.Options].Wake.
+	Wake func()
+}
+
+// StreamError is why a watch could not start, to be told in the stream: the
+// request itself was in order.
+type StreamError struct{ Err error }
+
+// Error implements error.
+func (e *StreamError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the reason.
+func (e *StreamError) Unwrap() error { return e.Err }
+
+// Watch opens a watcher. Without SendInitialEvents nobody asked for the bookmark
+// that ends the initial events: whoever serves the watch leaves it out. A [StreamError] is to be sent as an ERROR event, any
+// other error as a response. The rules are those of apiserver
+// pkg/storage/cacher/cacher.go, Watch.
+func (r *Resource) Watch(ctx context.Context, q WatchRequest) (*watch.Watcher, error) {
+	if err := q.Scope.check(r.layout); err != nil {
+		return nil, err
+	}
+	revision, err := r.codec.Versioner().ParseResourceVersion(q.ResourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	if r.Cache == nil {
+		return nil, apierrors.NewMethodNotSupported(r.GroupResource, "watch")
+	}
+	if err := r.gone(); err != nil {
+		return nil, err
+	}
+	if !r.Cache.Ready() {
+		return nil, r.notReady()
+	}
+	for {
+		history := r.store.Replacements()
+		w, err := r.openWatch(ctx, q, int64(revision))
+		if r.store.Replacements() == history || ctx.Err() != nil {
+			return w, err
+		}
+		if w != nil { // it may follow one history from a revision of the other
+			w.Close()
+		}
+	}
+}
+
+// openWatch opens a watcher, which belongs to the store's history if that was not
+// replaced meanwhile.
+func (r *Resource) openWatch(ctx context.Context, q WatchRequest, revision int64) (*watch.Watcher, error) {
+	if err := r.awaitCurrent(ctx); err != nil {
+		return nil, err
+	}
+	options := watch.Options{Namespace: q.Namespace, Name: q.Name, Label: q.Label, Field: q.Field, Bookmarks: q.Bookmarks, Wake: q.Wake}
+	if err := r.watchStart(ctx, q, revision, &options); err != nil {
+		return nil, &StreamError{err}
+	}
+	w, err := r.Hub.Watch(options)
+	if err != nil {
+		return nil, &StreamError{watchError(err)}
+	}
+	return w, nil
+}
+
+// watchStart decides where a watch begins: with the present objects or after a
+// revision.
+func (r *Resource) watchStart(ctx context.Context, q WatchRequest, revision int64, options *watch.Options) error {
+	initial := q.SendInitialEvents != nil && *q.SendInitialEvents
+	if q.ResourceVersion == "" && q.SendInitialEvents != nil {
+		now, err := r.store.Revision(ctx)
+		if err != nil {
+			return etcdError(err)
+		}
+		revision = now
+	}
+	if initial {
+		if r.uncached() {
+			if err := r.refuseFuture(ctx, uint64(max(revision, 0)), 1); err != nil {
+				return err
+			}
+		}
+		if err := r.awaitTold(ctx, uint64(max(revision, 0))); err != nil {
+			return err
+		}
+	}
+	snapshot := r.Cache.Snapshot()
+	switch {
+	case initial:
+		options.Initial = &snapshot
+	case revision > 0:
+		options.After = revision
+		return r.checkResume(ctx, revision, snapshot.Revision())
+	case q.SendInitialEvents == nil: // the old way to ask for both
+		options.Initial = &snapshot
+	default:
+		options.After = snapshot.Revision()
+	}
+	return nil
+}
+
+// checkResume fails if a watch cannot go on after a revision, because the store has not
+// reached it: whoever told of it saw a history that the store has lost, and would wait for
+// revisions that come with other contents, if at all. Nor can it after one that may be of
+// a lost history. known is what the cache has reached.
+func (r *Resource) checkResume(ctx context.Context, revision, known int64) error {
+	if revision > known {
+		if err := r.refuseUnreached(ctx, uint64(revision)); err != nil {
+			return err
+		}
+	}
+	if r.handed.lost(revision) {
+		return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", revision, r.store.Lost()+1))
+	}
+	return nil
+}
+
+// watchError turns the end of a watch into the error that clients know.
+func watchError(err error) error {
+	if errors.Is(err, watch.ErrReplaced) {
+		return apierrors.NewResourceExpired("the resource versions told so far are not in the store's history any more: it was replaced")
+	}
+	var old watch.ErrTooOld
+	if errors.As(err, &old) {
+		return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", old.Requested, old.Oldest))
+	}
+	return listError(err)
+}
+
+// WatchStatus is what an ERROR event says of err, which a [StreamError] holds or
+// [watch.Watcher] ended with.
+func WatchStatus(err error) *metav1.Status {
+	var poison *cache.PoisonError
+	if errors.As(err, &poison) && poison.Deleted { // apiserver pkg/storage/etcd3/watcher.go
+		return &metav1.Status{
+			Status:  metav1.StatusFailure,
+			Message: fmt.Sprintf("saw a DELETED event, but object data is corrupt - %v", poison.Object.Err()),
+			Reason:  metav1.StatusReasonStoreReadError,
+			Code:    http.StatusInternalServerError,
+		}
+	}
+	err = watchError(err)
+	var status apierrors.APIStatus
+	if errors.As(err, &status) {
+		s := status.Status()
+		return &s
+	}
+	return &metav1.Status{
+		Status:  metav1.StatusFailure,
+		Message: err.Error(),
+		Reason:  metav1.StatusReasonInternalError,
+		Code:    http.StatusInternalServerError,
+	}
+}
