@@ -9,8 +9,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
-// customs are the resources of definitions that are kept at the moment. Two states of
-// one definition may be, for a while.
+// customs are the resources of CRDs that are kept at the moment. Two states of one CRD
+// may be, for a while.
 type customs struct {
 	mu   sync.Mutex
 	list []*storage.Resource                          // in the order in which they began

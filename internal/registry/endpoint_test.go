@@ -83,7 +83,7 @@ func TestDefaultVersions(t *testing.T) {
 	}
 }
 
-// TestNothingEnabled drops groups of which nothing is served. Definitions and APIServices
+// TestNothingEnabled drops groups of which nothing is served. CRDs and APIServices
 // always are.
 func TestNothingEnabled(t *testing.T) {
 	s := registrytest.New(t, nil, func(c *registry.Config) {

@@ -34,8 +34,8 @@ type Config struct {
 	Transformers value.ResourceTransformers
 
 	// CacheBytes bounds what all caches together keep beside the present objects in
-	// their canonical form: other forms, frames of events, and the past. 0 means half
-	// of what those objects take, though at least 144 MiB, for forms and frames; with the
+	// their canonical encoding: other encodings, frames of events, and the past. 0 means half
+	// of what those objects take, though at least 144 MiB, for encodings and frames; with the
 	// past twice what they take, though at least 256 MiB; and at most three eighths of
 	// the memory limit of the process. Less than 0 means no bound.
 	CacheBytes int64

@@ -26,13 +26,13 @@ func (crdProvider) GroupName() string { return apiextensions.GroupName }
 func (crdProvider) NewRESTStorage(_ serverstorage.APIResourceConfigSource, getter generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
 	info := genericapiserver.NewDefaultAPIGroupInfo(apiextensions.GroupName, apiextensionsserver.Scheme,
 		metav1.ParameterCodec, apiextensionsserver.Codecs)
-	definitions, err := customresourcedefinition.NewREST(apiextensionsserver.Scheme, getter)
+	crds, err := customresourcedefinition.NewREST(apiextensionsserver.Scheme, getter)
 	if err != nil {
 		return info, err
 	}
 	info.VersionedResourcesStorageMap[apiextensionsv1.SchemeGroupVersion.Version] = map[string]rest.Storage{
-		"customresourcedefinitions":        definitions,
-		"customresourcedefinitions/status": customresourcedefinition.NewStatusREST(apiextensionsserver.Scheme, definitions),
+		"customresourcedefinitions":        crds,
+		"customresourcedefinitions/status": customresourcedefinition.NewStatusREST(apiextensionsserver.Scheme, crds),
 	}
 	return info, nil
 }

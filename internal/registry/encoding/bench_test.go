@@ -29,7 +29,7 @@ func benchView(b *testing.B) (*registry.View, [][]byte) {
 	return v, values
 }
 
-func BenchmarkIngest(b *testing.B) {
+func BenchmarkDecodeValue(b *testing.B) {
 	v, values := benchView(b)
 	b.SetBytes(int64(len(values[0])))
 	b.ReportAllocs()
@@ -40,20 +40,20 @@ func BenchmarkIngest(b *testing.B) {
 	}
 }
 
-// BenchmarkFirstRead ingests an object and reads it in a form.
+// BenchmarkFirstRead decodes an object and reads it in an encoding.
 func BenchmarkFirstRead(b *testing.B) {
 	v, values := benchView(b)
 	for _, c := range []struct {
-		name  string
-		media encoding.MediaType
-		shape encoding.Projection
+		name       string
+		media      encoding.MediaType
+		projection encoding.Projection
 	}{
 		{"json", encoding.JSON, encoding.Full},
 		{"json-partial", encoding.JSON, encoding.Partial},
 		{"protobuf-partial", encoding.Protobuf, encoding.Partial},
 	} {
 		b.Run(c.name, func(b *testing.B) {
-			f := v.Encoder(c.media, c.shape)
+			f := v.Encoder(c.media, c.projection)
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				o := registrytest.Object(v.Resource, "default/web", values[i%len(values)], 5)

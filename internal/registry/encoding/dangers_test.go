@@ -196,17 +196,17 @@ func TestD4SeveralServedVersions(t *testing.T) {
 }
 
 // sameAsUpstream holds random objects of a view against upstream's encoders, in
-// all media types and shapes.
-func sameAsUpstream(t *testing.T, v *registry.View, seeds int64, shapes ...encoding.Projection) {
+// all media types and projections.
+func sameAsUpstream(t *testing.T, v *registry.View, seeds int64, projections ...encoding.Projection) {
 	t.Helper()
-	if shapes == nil {
-		shapes = []encoding.Projection{encoding.Full}
+	if projections == nil {
+		projections = []encoding.Projection{encoding.Full}
 	}
 	for seed := range seeds {
 		s := registrytest.NewSample(t, v.Resource, 100+seed)
 		for _, media := range []encoding.MediaType{encoding.JSON, encoding.Protobuf} {
-			for _, shape := range shapes {
-				testObject(t, v, v.Encoder(media, shape), newUpstream(v, media, shape), s)
+			for _, projection := range projections {
+				testObject(t, v, v.Encoder(media, projection), newUpstream(v, media, projection), s)
 			}
 		}
 	}
@@ -302,8 +302,8 @@ func TestD14ManagedFields(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, media := range []encoding.MediaType{encoding.JSON, encoding.Protobuf} {
-		for _, shape := range []encoding.Projection{encoding.Full, encoding.Partial, encoding.PartialV1beta1} {
-			item, err := v.Encoder(media, shape).Item(o)
+		for _, projection := range []encoding.Projection{encoding.Full, encoding.Partial, encoding.PartialV1beta1} {
+			item, err := v.Encoder(media, projection).Item(o)
 			if err != nil {
 				t.Fatal(err)
 			}

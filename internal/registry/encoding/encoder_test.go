@@ -25,24 +25,24 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// upstream encodes objects of one view, media type and shape with upstream's own
+// upstream encodes objects of one view, media type and projection with upstream's own
 // serializers, as apiserver pkg/endpoints/handlers puts them together.
 type upstream struct {
-	codecs runtime.NegotiatedSerializer
-	events runtime.NegotiatedSerializer // of what is around an object in a stream
-	gv     schema.GroupVersion          // of what is written
-	kind   schema.GroupVersion          // of the view
-	shape  encoding.Projection
-	media  string
+	codecs     runtime.NegotiatedSerializer
+	events     runtime.NegotiatedSerializer // of what is around an object in a stream
+	gv         schema.GroupVersion          // of what is written
+	kind       schema.GroupVersion          // of the view
+	projection encoding.Projection
+	media      string
 }
 
-func newUpstream(v *registry.View, media encoding.MediaType, shape encoding.Projection) upstream {
-	u := upstream{gv: v.GVK.GroupVersion(), kind: v.GVK.GroupVersion(), shape: shape, media: runtime.ContentTypeJSON}
+func newUpstream(v *registry.View, media encoding.MediaType, projection encoding.Projection) upstream {
+	u := upstream{gv: v.GVK.GroupVersion(), kind: v.GVK.GroupVersion(), projection: projection, media: runtime.ContentTypeJSON}
 	u.events = serializer.NewCodecFactory(schemeOf(v.Resource))
 	if media == encoding.Protobuf {
 		u.media = runtime.ContentTypeProtobuf
 	}
-	switch shape {
+	switch projection {
 	case encoding.Partial:
 		u.gv, u.codecs = metav1.SchemeGroupVersion, apihelpers.GetMetaInternalVersionCodecs()
 	case encoding.PartialV1beta1:
@@ -63,10 +63,10 @@ func (u upstream) info(t *testing.T) runtime.SerializerInfo {
 	return info
 }
 
-// shaped converts obj to what was asked for.
-func (u upstream) shaped(t *testing.T, obj runtime.Object) runtime.Object {
+// projected converts obj to what was asked for.
+func (u upstream) projected(t *testing.T, obj runtime.Object) runtime.Object {
 	t.Helper()
-	if u.shape == encoding.Full {
+	if u.projection == encoding.Full {
 		return obj
 	}
 	if !meta.IsListType(obj) {
@@ -85,7 +85,7 @@ func (u upstream) shaped(t *testing.T, obj runtime.Object) runtime.Object {
 		partials = append(partials, *u.partial(t, item))
 	}
 	listMeta := metav1.ListMeta{ResourceVersion: list.GetResourceVersion(), Continue: list.GetContinue(), RemainingItemCount: list.GetRemainingItemCount()}
-	if u.shape == encoding.PartialV1beta1 {
+	if u.projection == encoding.PartialV1beta1 {
 		return &metav1beta1.PartialObjectMetadataList{ListMeta: listMeta, Items: partials}
 	}
 	return &metav1.PartialObjectMetadataList{ListMeta: listMeta, Items: partials}
@@ -106,7 +106,7 @@ func (u upstream) partial(t *testing.T, obj runtime.Object) *metav1.PartialObjec
 func (u upstream) body(t *testing.T, obj runtime.Object) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	if err := u.codecs.EncoderForVersion(u.info(t).Serializer, u.gv).Encode(u.shaped(t, obj), &out); err != nil {
+	if err := u.codecs.EncoderForVersion(u.info(t).Serializer, u.gv).Encode(u.projected(t, obj), &out); err != nil {
 		t.Fatal(err)
 	}
 	return out.Bytes()
@@ -189,9 +189,9 @@ func testView(t *testing.T, v *registry.View) {
 		samples = append(samples, registrytest.NewSample(t, v.Resource, seed))
 	}
 	for _, media := range []encoding.MediaType{encoding.JSON, encoding.Protobuf} {
-		for _, shape := range []encoding.Projection{encoding.Full, encoding.Partial, encoding.PartialV1beta1} {
-			t.Run(fmt.Sprintf("media=%d/shape=%d", media, shape), func(t *testing.T) {
-				f, u := v.Encoder(media, shape), newUpstream(v, media, shape)
+		for _, projection := range []encoding.Projection{encoding.Full, encoding.Partial, encoding.PartialV1beta1} {
+			t.Run(fmt.Sprintf("media=%d/projection=%d", media, projection), func(t *testing.T) {
+				f, u := v.Encoder(media, projection), newUpstream(v, media, projection)
 				for _, s := range samples {
 					testObject(t, v, f, u, s)
 				}
@@ -241,7 +241,7 @@ func testObject(t *testing.T, v *registry.View, f *encoding.Encoder, u upstream,
 		t.Errorf("item changed: %v", err)
 	}
 	if v.Resource.Decodes() != decodes {
-		t.Error("decoded twice for the same form")
+		t.Error("decoded twice for the same encoding")
 	}
 }
 

@@ -20,9 +20,9 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// TestShapes ingests values of every resource that has shapes, many of the same
-// shape and many that all but have it, and wants what the long way makes of them.
-func TestShapes(t *testing.T) {
+// TestFingerprints decodes values of every resource that has fingerprints, many of the same
+// one and many that all but have it, and wants what decoding each of them anew makes.
+func TestFingerprints(t *testing.T) {
 	server := registrytest.New(t, nil)
 	tested := 0
 	for _, r := range server.Registry.Resources() {
@@ -30,14 +30,14 @@ func TestShapes(t *testing.T) {
 			continue
 		}
 		tested++
-		t.Run(r.GroupResource.String(), func(t *testing.T) { checkShapes(t, r) })
+		t.Run(r.GroupResource.String(), func(t *testing.T) { checkFingerprints(t, r) })
 	}
 	if tested == 0 {
-		t.Error("no resource has shapes")
+		t.Error("no resource has fingerprints")
 	}
 }
 
-func checkShapes(t *testing.T, r *registry.Resource) {
+func checkFingerprints(t *testing.T, r *registry.Resource) {
 	const bases, variants = 60, 60
 	random := rand.New(rand.NewSource(5))
 	fill := fuzzer.FuzzerFor(apitesting.FuzzerFuncs, random, legacyscheme.Codecs)
@@ -53,34 +53,34 @@ func checkShapes(t *testing.T, r *registry.Resource) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		checkIngest(t, r, value, 1)
+		checkValue(t, r, value, 1)
 		for j := range variants {
 			v := variation{rand: random, careless: j%3 == 2}
-			checkIngest(t, r, v.value(value, r.Codec().SkeletonLayout()), int64(i*variants+j+1))
+			checkValue(t, r, v.value(value, r.Codec().SkeletonLayout()), int64(i*variants+j+1))
 		}
 	}
 	hits, misses := r.Codec().Fingerprints()
 	if hits < bases*variants/4 || misses < bases {
-		t.Errorf("%d values had a known shape, %d had not: too few to tell anything", hits, misses)
+		t.Errorf("%d values had a known fingerprint, %d had not: too few to tell anything", hits, misses)
 	}
 	t.Logf("%d known, %d not", hits, misses)
 }
 
-// checkIngest ingests a value both ways, and by its shape a second time, when that
+// checkValue decodes a value both ways, and by its fingerprint a second time, when that
 // may have been learnt.
-func checkIngest(t *testing.T, r *registry.Resource, value []byte, revision int64) {
+func checkValue(t *testing.T, r *registry.Resource, value []byte, revision int64) {
 	t.Helper()
 	want := r.Codec().DecodeUnknown("ns/name", bytes.Clone(value), revision)
 	for range 2 {
 		got := registrytest.Object(r, "ns/name", bytes.Clone(value), revision)
 		if (got.Err() == nil) != (want.Err() == nil) || got.Err() != nil && got.Err().Error() != want.Err().Error() {
-			t.Fatalf("error %v, the long way %v", got.Err(), want.Err())
+			t.Fatalf("error %v, decoded anew %v", got.Err(), want.Err())
 		}
 		if !bytes.Equal(got.Body(), want.Body()) {
-			t.Fatalf("another body:\n%q\nthe long way:\n%q\nof:\n%q", got.Body(), want.Body(), value)
+			t.Fatalf("another body:\n%q\ndecoded anew:\n%q\nof:\n%q", got.Body(), want.Body(), value)
 		}
 		if g, w := described(got), described(want); !maps.Equal(g, w) || got.Stored() != want.Stored() {
-			t.Fatalf("described as %v, the long way %v", g, w)
+			t.Fatalf("described as %v, decoded anew %v", g, w)
 		}
 	}
 }

@@ -225,7 +225,7 @@ func tornPair(f *fixture, pods int) string {
 	return ""
 }
 
-// A key service that fails for a while makes what was stored meanwhile unreadable for
+// A key service that fails for a while makes what was stored meanwhile corrupt for
 // that while: nothing is skipped, and nothing has to be written again.
 func TestD7KeyServiceFailsForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -17,9 +17,9 @@ func badRevision(err error) error {
 
 // listError is the error of the object that a list stumbled over.
 func listError(err error) error {
-	var poison *cache.PoisonError
-	if errors.As(err, &poison) {
-		return poison.Object.Err()
+	var corrupt *cache.PoisonError
+	if errors.As(err, &corrupt) {
+		return corrupt.Object.Err()
 	}
 	return err
 }

@@ -96,7 +96,7 @@ func (r *Resource) AddCache(config CacheConfig) error {
 	if r.Hub, err = watch.New(watch.Config{Cache: r.Cache, Closed: r.handed.out}); err != nil {
 		return err
 	}
-	feed := cache.FeedConfig{
+	reflector := cache.FeedConfig{
 		Store:  r.store,
 		Sub:    r.sub,
 		Cache:  r.Cache,
@@ -105,9 +105,9 @@ func (r *Resource) AddCache(config CacheConfig) error {
 		Logger: config.Logger,
 	}
 	if r.codec.Encrypted() {
-		feed.Workers = encoding.DecryptWorkers
+		reflector.Workers = encoding.DecryptWorkers
 	}
-	r.Feed, err = cache.NewFeed(feed)
+	r.Feed, err = cache.NewFeed(reflector)
 	return err
 }
 
@@ -176,7 +176,7 @@ func (r *Resource) Mirrored() int64 {
 	return r.Feed.Stats().Loaded
 }
 
-// Decodes counts the decodings of cached bytes so far. Reads of a form that was
+// Decodes counts the decodings of cached bytes so far. Reads of an encoding that was
 // asked for before do not add to it.
 func (r *Resource) Decodes() uint64 { return r.codec.Decodes() }
 

@@ -101,15 +101,15 @@ func TestReadsDoNotDecode(t *testing.T) {
 	}
 }
 
-// What a write hands over is what ingesting the stored value would have made.
-func TestOfferedObjectsAreWhatIngestMakes(t *testing.T) {
+// What a write hands over is what decoding the stored value would have made.
+func TestOfferedObjectsAreWhatDecodingMakes(t *testing.T) {
 	for _, media := range []string{runtime.ContentTypeProtobuf, runtime.ContentTypeJSON} {
 		t.Run(media, func(t *testing.T) {
 			f := newFixture(t, media)
 			pod := examplePod("a", "one")
 			pod.Labels = map[string]string{"k": "v"}
 			pod.Spec.NodeName = "n1"
-			f.memory.Hold() // the feed is never first
+			f.memory.Hold() // the reflector is never first
 			f.create(pod)
 			err := f.GuaranteedUpdate(context.Background(), "/pods/a/one", &example.Pod{}, false, nil, storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
 				obj.(*example.Pod).Status.Phase = "Running"
@@ -267,7 +267,7 @@ func TestReadsOfACacheThatHasNotLoaded(t *testing.T) {
 	loaded := newFixture(t, runtime.ContentTypeProtobuf)
 	loaded.create(examplePod("a", "one"))
 	loaded.create(examplePod("a", "two"))
-	// A second server over the same store, whose feed is not running.
+	// A second server over the same store, whose reflector is not running.
 	config := loaded.config
 	config.Store, config.Tail = loaded.memory, kv.NewTail(kv.TailConfig{Store: loaded.memory, Prefix: "/"})
 	cold := config.newResource(t)

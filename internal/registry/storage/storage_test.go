@@ -231,7 +231,7 @@ func (f *fixture) restart() {
 	}
 }
 
-// CorruptTransformer makes whatever is stored unreadable.
+// CorruptTransformer makes whatever is stored corrupt.
 func (f *fixture) CorruptTransformer() func() {
 	return f.UpdatePrefixTransformer(func(p *storagetesting.PrefixTransformer) value.Transformer {
 		return corrupt{p}

@@ -71,7 +71,7 @@ func (s *store) put(ctx context.Context, full string, data []byte, revision int6
 
 // outcome is what a write will have made of an object, but for the revision.
 //
-// It is made before the write: the store tells the feed of a write as soon as it
+// It is made before the write: the store tells the reflector of a write as soon as it
 // tells the writer, and whichever is first decodes the object for the cache.
 type outcome struct {
 	obj   runtime.Object
@@ -91,7 +91,7 @@ func (s *store) foresee(full string, data []byte, out runtime.Object) *outcome {
 	return next
 }
 
-// committed gives out what was stored at revision, and its canonical form to the
+// committed gives out what was stored at revision, and its canonical encoding to the
 // cache.
 func (s *store) committed(next *outcome, out runtime.Object, revision int64) error {
 	if next.cache.Body != nil && next.history == s.store.Replacements() {

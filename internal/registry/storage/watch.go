@@ -155,11 +155,11 @@ func watchError(err error) error {
 // WatchStatus is what an ERROR event says of err, which a [StreamError] holds or
 // [watch.Watcher] ended with.
 func WatchStatus(err error) *metav1.Status {
-	var poison *cache.PoisonError
-	if errors.As(err, &poison) && poison.Deleted { // apiserver pkg/storage/etcd3/watcher.go
+	var corrupt *cache.PoisonError
+	if errors.As(err, &corrupt) && corrupt.Deleted { // apiserver pkg/storage/etcd3/watcher.go
 		return &metav1.Status{
 			Status:  metav1.StatusFailure,
-			Message: fmt.Sprintf("saw a DELETED event, but object data is corrupt - %v", poison.Object.Err()),
+			Message: fmt.Sprintf("saw a DELETED event, but object data is corrupt - %v", corrupt.Object.Err()),
 			Reason:  metav1.StatusReasonStoreReadError,
 			Code:    http.StatusInternalServerError,
 		}

@@ -34,7 +34,7 @@ func benchView(b *testing.B) (*registry.View, [][]byte) {
 func BenchmarkTable(b *testing.B) {
 	v, values := benchView(b)
 	var objects []*cache.Object
-	ingest := func() {
+	decode := func() {
 		objects = objects[:0]
 		for i, value := range values {
 			objects = append(objects, registrytest.Object(v.Resource, fmt.Sprintf("default/web-%06d", i), value, int64(i+5)))
@@ -55,19 +55,19 @@ func BenchmarkTable(b *testing.B) {
 	b.Run("first", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			ingest()
+			decode()
 			table(b)
 		}
 	})
 	b.Run("again", func(b *testing.B) {
-		ingest()
+		decode()
 		b.ReportAllocs()
 		for b.Loop() {
 			table(b)
 		}
 	})
 	b.Run("printed", func(b *testing.B) {
-		ingest()
+		decode()
 		b.ReportAllocs()
 		for b.Loop() {
 			table, err := v.Table(b.Context(), objects, wire.ListMeta{Revision: 99}, &metav1.TableOptions{}, metav1.SchemeGroupVersion)
