@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -83,6 +84,7 @@ func TestLabelsUnderRace(t *testing.T) {
 			}
 			var told atomic.Int64 // the highest label of any snapshot that was taken
 			var over atomic.Bool
+			var rounds atomic.Int64 // of the readers
 			var readers sync.WaitGroup
 			for reader := range 3 {
 				readers.Go(func() {
@@ -91,6 +93,7 @@ func TestLabelsUnderRace(t *testing.T) {
 							t.Error(err)
 							over.Store(true)
 						}
+						rounds.Add(1)
 					}
 				})
 			}
@@ -109,8 +112,10 @@ func TestLabelsUnderRace(t *testing.T) {
 				if i%200 == 0 {
 					m.store.EndWatches(errors.New("connection lost"))
 				}
-				if i%8 == 0 {
-					time.Sleep(time.Microsecond)
+				if i%8 == 0 { // no reader misses much
+					for seen := rounds.Load(); rounds.Load() == seen && !over.Load(); {
+						runtime.Gosched()
+					}
 				}
 			}
 			over.Store(true)

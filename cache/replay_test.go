@@ -42,6 +42,7 @@ func TestFeedReplays(t *testing.T) {
 		tail   kv.TailConfig
 		before func(store *kvtest.Memory) error            // the start
 		list   func(store *kvtest.Memory, pages int) error // before a page is read
+		slow   time.Duration                               // how long a page takes
 		oldest int64
 	}{
 		{name: "no replay", oldest: writes + 1},
@@ -80,10 +81,7 @@ func TestFeedReplays(t *testing.T) {
 		},
 		{
 			name: "too much for the queue", tail: kv.TailConfig{Replay: 1000, QueueBytes: 1000}, oldest: writes + 1,
-			list: func(*kvtest.Memory, int) error {
-				time.Sleep(time.Second)
-				return nil
-			},
+			slow: time.Second,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -99,7 +97,11 @@ func TestFeedReplays(t *testing.T) {
 				}
 				pages := 0
 				store.SetHook(func(op, key string) error {
-					if op != "list" || !strings.HasPrefix(key, feedPrefix) || c.list == nil {
+					if op != "list" || !strings.HasPrefix(key, feedPrefix) {
+						return nil
+					}
+					time.Sleep(c.slow)
+					if c.list == nil {
 						return nil
 					}
 					pages++
@@ -207,20 +209,14 @@ func TestFeedReplaysOfReplacedStore(t *testing.T) {
 func TestFeedReloadsThePast(t *testing.T) {
 	const writes = 50 // revisions 2 to 51
 	for name, c := range map[string]struct {
-		meanwhile func(m *mirror) // at revision 71, while the watch delivers nothing
+		reloaded  bool // at revision 71, while the watch delivers nothing
 		compacted int64
 		oldest    int64
 	}{
-		"compacted":                   {func(*mirror) {}, 60, 60},
-		"compacted up to the present": {func(*mirror) {}, 81, 81},
-		"loaded anew before": {func(m *mirror) {
-			m.feed.Reload()
-			time.Sleep(time.Second)
-		}, 60, 71},
-		"loaded anew, then compacted": {func(m *mirror) {
-			m.feed.Reload()
-			time.Sleep(time.Second)
-		}, 75, 75},
+		"compacted":                   {false, 60, 60},
+		"compacted up to the present": {false, 81, 81},
+		"loaded anew before":          {true, 60, 71},
+		"loaded anew, then compacted": {true, 75, 75},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -245,7 +241,10 @@ func TestFeedReloadsThePast(t *testing.T) {
 				store.Hold()
 				store.EndWatches(errors.New("connection lost"))
 				write(20)
-				c.meanwhile(m)
+				if c.reloaded {
+					m.feed.Reload()
+					time.Sleep(time.Second)
+				}
 				write(10)
 				if err := store.Compact(c.compacted); err != nil {
 					t.Fatal(err)

@@ -2,13 +2,13 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
@@ -149,9 +150,12 @@ func TestD18FlowControl(t *testing.T) {
 	began, release := make(chan struct{}), make(chan struct{})
 	f := newFront(t, Config{Authenticator: named, Flow: flow}, holding(began, release))
 	const level, flowSchema = "X-Kubernetes-PF-PriorityLevel-UID", "X-Kubernetes-PF-FlowSchema-UID"
-	for f.get(t, "/x", "u").header.Get(level) != "all-level" {
-		time.Sleep(time.Millisecond) // until the configuration has been loaded
-	}
+	proctest.Eventually(t, "the configuration is loaded", func() error {
+		if got := f.get(t, "/x", "u").header.Get(level); got != "all-level" {
+			return fmt.Errorf("level %q", got)
+		}
+		return nil
+	})
 	held := make(chan answer)
 	go func() { held <- f.get(t, "/hold", "u") }()
 	<-began
@@ -188,9 +192,12 @@ func TestD18WatchesKeepNoSeat(t *testing.T) {
 		return resp
 	}
 	const path = "/api/v1/configmaps?watch=1"
-	for p.get(t, "/version", "u").header.Get("X-Kubernetes-PF-FlowSchema-UID") == "" {
-		time.Sleep(time.Millisecond) // until the configuration has been loaded
-	}
+	proctest.Eventually(t, "the configuration is loaded", func() error {
+		if p.get(t, "/version", "u").header.Get("X-Kubernetes-PF-FlowSchema-UID") == "" {
+			return errors.New("no flow schema")
+		}
+		return nil
+	})
 	for range 3 {
 		resp := ask(path)
 		// The head comes first, and the one before may still be at its initial objects.

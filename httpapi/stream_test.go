@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // event is one event of a JSON watch.
@@ -202,12 +205,15 @@ func TestWatchEnds(t *testing.T) {
 		resp, _ := p.openWatch(t, configmaps+"?watch=1", "application/json")
 		before := p.streams.count()
 		resp.Body.Close()
-		for p.streams.count() >= before {
+		proctest.Eventually(t, "the watch ends", func() error {
+			if open := p.streams.count(); open < before {
+				return nil
+			}
 			for _, st := range p.streams.list() {
 				st.probe()
 			}
-			time.Sleep(time.Millisecond)
-		}
+			return errors.New("it is open")
+		})
 	})
 	t.Run("with the server", func(t *testing.T) {
 		_, in := p.openWatch(t, configmaps+"?watch=1", "application/json")

@@ -10,9 +10,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-io/larder/internal/proctest"
 	"golang.org/x/sys/unix"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // BenchmarkWatchNodes follows events from the store to the sockets of 1,000 watches,
@@ -62,9 +63,12 @@ func newNodeWatches(b *testing.B, nodes int) *nodeWatches {
 	for i := range n.pods {
 		revision = n.put(i)
 	}
-	for n.events() < uint64(nodes) {
-		time.Sleep(time.Millisecond)
-	}
+	proctest.Eventually(b, "the hub has read all", func() error {
+		if read := n.events(); read < uint64(nodes) {
+			return fmt.Errorf("%d of %d", read, nodes)
+		}
+		return nil
+	})
 	for i := range nodes {
 		c := n.dial(b)
 		fmt.Fprintf(c, "GET /api/v1/pods?watch=1&resourceVersion=%d&fieldSelector=spec.nodeName%%3Dnode-%04d HTTP/1.1\r\nHost: h\r\nAccept: application/vnd.kubernetes.protobuf\r\n\r\n", revision, i)
@@ -117,12 +121,16 @@ func (n *nodeWatches) put(i int) int64 {
 func (n *nodeWatches) round(b *testing.B, changes int, pace time.Duration) time.Duration {
 	goal := n.events() + uint64(changes)
 	before, start := proctest.OfProcess.Now(b), time.Now()
+	tick := time.NewTicker(50 * time.Microsecond)
+	defer tick.Stop()
 	for i := range changes {
-		time.Sleep(time.Until(start.Add(time.Duration(i) * pace)))
+		for time.Since(start) < time.Duration(i)*pace {
+			<-tick.C
+		}
 		n.put(i)
 	}
 	for n.events() < goal || busy(&n.streams) > 0 {
-		time.Sleep(50 * time.Microsecond)
+		<-tick.C
 	}
 	used := proctest.OfProcess.Now(b) - before
 	b.StopTimer()

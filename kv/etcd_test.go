@@ -3,6 +3,7 @@ package kv_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/embedded"
 	"github.com/larder-io/larder/kv/kvtest"
@@ -171,12 +173,12 @@ func TestCompactionProtocol(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, store := range map[string]*kv.Etcd{"a": a, "b": b} { // a learns of it by its watch
-		for store.Compaction() == 0 || string(item.Value) != itoa(store.Compaction()) {
-			time.Sleep(time.Millisecond)
-			if t.Context().Err() != nil {
-				t.Fatalf("%s observed %d, want %s", name, store.Compaction(), item.Value)
+		proctest.Eventually(t, name+" observes the compaction", func() error {
+			if at := store.Compaction(); at == 0 || string(item.Value) != itoa(at) {
+				return fmt.Errorf("%d, want %s", at, item.Value)
 			}
-		}
+			return nil
+		})
 	}
 }
 

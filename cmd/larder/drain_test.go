@@ -6,9 +6,9 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"k8s.io/client-go/rest"
 
@@ -85,6 +85,7 @@ func TestDrainUnderLoad(t *testing.T) {
 	config := p.config()
 	ended := make(chan error)
 	const readers = 8
+	var reads atomic.Int64
 	for range readers {
 		transport, err := rest.TransportFor(config)
 		if err != nil {
@@ -94,15 +95,22 @@ func TestDrainUnderLoad(t *testing.T) {
 			var err error
 			for err == nil {
 				err = readAll(transport, p.url()+"/apis/rbac.authorization.k8s.io/v1/clusterroles")
+				reads.Add(1)
 			}
 			ended <- err
 		}()
 	}
-	select {
-	case err := <-ended:
-		t.Fatalf("before the drain: %v", err)
-	case <-time.After(time.Second):
-	}
+	p.Eventually(t, "serves all of them", func() error {
+		select {
+		case err := <-ended:
+			t.Fatalf("before the drain: %v", err)
+		default:
+		}
+		if n := reads.Load(); n < 20*readers {
+			return fmt.Errorf("%d reads", n)
+		}
+		return nil
+	})
 	p.signal(syscall.SIGTERM)
 	for range readers {
 		if err := <-ended; !errors.Is(err, syscall.ECONNREFUSED) {

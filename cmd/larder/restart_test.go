@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -104,13 +102,16 @@ func numbers(t *testing.T, client kubernetes.Interface, after string, count int)
 			break
 		}
 	}
-	// Nothing comes twice, nor after the end.
-	select {
-	case event := <-w.ResultChan():
-		return append(got, strings.ToLower(string(event.Type))), nil
-	case <-time.After(100 * time.Millisecond):
-		return got, nil
+	// Nothing comes twice, nor after the end: what comes next is what is written next.
+	barrier := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "barrier", Labels: map[string]string{"app": "number"}}}
+	if barrier, err = client.CoreV1().ConfigMaps("default").Create(ctx, barrier, metav1.CreateOptions{}); err != nil {
+		return got, err
 	}
+	event, ok := <-w.ResultChan()
+	if object, is := event.Object.(*corev1.ConfigMap); !ok || !is || event.Type != watch.Added || object.ResourceVersion != barrier.ResourceVersion {
+		return got, fmt.Errorf("%v after the last change, want the barrier's", event)
+	}
+	return got, nil
 }
 
 // TestCustomWatchGoesOnAfterRestart is TestWatchGoesOnAfterRestart for a custom resource,

@@ -34,15 +34,7 @@ import (
 // eventually waits until try returns nil.
 func eventually(t *testing.T, try func() error) {
 	t.Helper()
-	for deadline := time.Now().Add(proctest.Patience); ; time.Sleep(5 * time.Millisecond) {
-		err := try()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatal(err)
-		}
-	}
+	proctest.Eventually(t, "it succeeds", try)
 }
 
 // who asks and returns who that is.

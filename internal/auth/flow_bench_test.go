@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -17,6 +18,8 @@ import (
 	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // flowConfiguration is what every cluster begins with.
@@ -57,9 +60,12 @@ func runFlow(t testing.TB, limit int, objects ...runtime.Object) *Flow {
 		}
 	})
 	factory.WaitForCacheSync(ctx.Done())
-	for f.generation.Load() == before || !f.has("global-default") {
-		time.Sleep(time.Millisecond)
-	}
+	proctest.Eventually(t, "the configuration is loaded", func() error {
+		if f.generation.Load() == before || !f.has("global-default") {
+			return errors.New("not yet")
+		}
+		return nil
+	})
 	return f
 }
 

@@ -100,11 +100,12 @@ func (tr *truth) newest() int64 {
 // await returns once everything up to a revision of an object is known.
 func (tr *truth) await(t *testing.T, revision int64) {
 	t.Helper()
-	for deadline := time.Now().Add(proctest.Patience); tr.newest() < revision; time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("invalid: the truth stands at %d, not %d", tr.newest(), revision)
+	proctest.Eventually(t, "invalid: the truth is known", func() error {
+		if newest := tr.newest(); newest < revision {
+			return fmt.Errorf("it stands at %d, not %d", newest, revision)
 		}
-	}
+		return nil
+	})
 }
 
 // entry is one change of the log.

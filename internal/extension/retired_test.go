@@ -168,7 +168,6 @@ func TestDefinitionOutlivesItsObjects(t *testing.T) {
 		must(t, err)
 		describe(time.Now().String())(definition) // has the controllers look at it again
 		_, err = client.Update(t.Context(), definition, metav1.UpdateOptions{})
-		time.Sleep(time.Second)
 		return fmt.Errorf("still there, %v", err)
 	})
 }

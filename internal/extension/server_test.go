@@ -12,7 +12,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -268,17 +267,14 @@ func (w *stream) next(t *testing.T) (watch.EventType, string, bool) {
 // eventually asks until want says it is so.
 func (s *server) eventually(t *testing.T, c call, want func(answer) bool) answer {
 	t.Helper()
-	deadline := time.Now().Add(proctest.Patience)
-	for {
-		a := s.ask(t, c)
-		if want(a) {
-			return a
+	var a answer
+	proctest.Eventually(t, fmt.Sprintf("%s %s", c.method, c.path), func() error {
+		if a = s.ask(t, c); want(a) {
+			return nil
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s %s: still %s", c.method, c.path, a)
-		}
-		time.Sleep(time.Millisecond)
-	}
+		return fmt.Errorf("still %s", a)
+	})
+	return a
 }
 
 func contains(t *testing.T, text string, parts ...string) {

@@ -217,7 +217,7 @@ var shunned = map[string]string{
 	"fmt.Print":   "write to an injected io.Writer or log",
 	"fmt.Printf":  "write to an injected io.Writer or log",
 	"fmt.Println": "write to an injected io.Writer or log",
-	"time.Sleep":  "wait for what happens; in tests use testing/synctest",
+	"time.Sleep":  "wait for what happens",
 	"os.Getenv":   "read the environment in cmd",
 	"os.Exit":     "return an error",
 	"log.Fatal":   "return an error",

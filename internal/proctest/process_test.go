@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"runtime"
 	"strings"
 	"syscall"
@@ -25,7 +26,7 @@ func TestMain(m *testing.M) {
 	switch os.Getenv(roleVariable) {
 	case `"stand"`:
 		fmt.Println("standing")
-		<-time.After(time.Hour)
+		stand()
 	case `"end"`:
 		fmt.Println("last words")
 		os.Exit(3)
@@ -36,10 +37,17 @@ func TestMain(m *testing.M) {
 			return cmd
 		})
 		fmt.Println(child.Start())
-		<-time.After(time.Hour)
+		stand()
 	default:
 		goleak.VerifyTestMain(m)
 	}
+}
+
+// stand waits for a signal that nobody sends.
+func stand() {
+	never := make(chan os.Signal, 1)
+	signal.Notify(never, syscall.SIGUSR2)
+	<-never
 }
 
 // careless is a test that does not clean up.

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/larder-io/larder/internal/proctest"
 )
@@ -104,16 +103,10 @@ func TestCertificates(t *testing.T) {
 	if err := writePair(certFile, certPEM, keyFile, keyPEM); err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(proctest.Patience)
-	for {
-		if _, err = shake(t, address, poolOf(t, after), nil); err == nil {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the new certificate is not shown: %v", err)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	proctest.Eventually(t, "the new certificate is shown", func() error {
+		_, err := shake(t, address, poolOf(t, after), nil)
+		return err
+	})
 }
 
 func TestCertificatesBroken(t *testing.T) {

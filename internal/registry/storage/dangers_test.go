@@ -158,6 +158,10 @@ func (s *slowTransformer) TransformFromStorage(ctx context.Context, data []byte,
 // Values are decoded at the same time; what comes of them is seen in the order in
 // which it was stored, and no revision before it is complete.
 func TestD17IngestKeepsOrder(t *testing.T) {
+	synctest.Test(t, ingestKeepsOrder)
+}
+
+func ingestKeepsOrder(t *testing.T) {
 	const revisions, pods = 600, 7
 	f := newFixture(t, runtime.ContentTypeProtobuf)
 	slow := &slowTransformer{Transformer: *f.transformer.now.Load()}
@@ -183,7 +187,7 @@ func TestD17IngestKeepsOrder(t *testing.T) {
 	torn := make(chan string, 1)
 	go func() {
 		defer close(torn)
-		for {
+		for i := 0; ; i++ {
 			select {
 			case <-stop:
 				return
@@ -192,6 +196,9 @@ func TestD17IngestKeepsOrder(t *testing.T) {
 			if text := tornPair(f, pods); text != "" {
 				torn <- text
 				return
+			}
+			if i%100 == 0 { // lets the time of the bubble pass
+				time.Sleep(100 * time.Microsecond)
 			}
 		}
 	}()
