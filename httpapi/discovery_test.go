@@ -22,7 +22,7 @@ func TestVersionDocuments(t *testing.T) {
 	theirs := newUpstream(t)
 	for _, g := range ours.registry.Groups() {
 		for _, v := range g.Versions {
-			p := path.Join("/", rootOf(g.Name == ""), g.Name, v.Version)
+			p := path.Join("/", apiRoot(g.Name == ""), g.Name, v.Version)
 			for _, accept := range []string{"application/json", "application/yaml", "application/vnd.kubernetes.protobuf", "text/plain"} {
 				c := call{method: "GET", path: p, header: map[string]string{"Accept": accept}}
 				t.Run(strings.TrimPrefix(p, "/")+" "+accept, func(t *testing.T) {

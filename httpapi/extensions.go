@@ -3,10 +3,11 @@ package httpapi
 import (
 	"net/http"
 
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	"github.com/larder-io/larder/httpapi/openapi"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
 )
@@ -24,19 +25,8 @@ type Extensions interface {
 	// Groups lists the groups that the resources are in, each once.
 	Groups() []metav1.APIGroup
 
-	// OpenAPIV2 describes the resources, each by itself, and OpenAPIV3 each of their
-	// versions by its path below /openapi/v3/.
-	OpenAPIV2() []Description[spec.Swagger]
-	OpenAPIV3() []Description[spec3.OpenAPI]
-}
-
-// Description is a part of an OpenAPI document, or a whole one, that can be built.
-type Description[T any] struct {
-	Name  string // tells it from the others
-	State string // another one stands for another description
-
-	// Build makes it anew.
-	Build func() (*T, error)
+	// What the resources are is described in the OpenAPI documents.
+	openapi.Extensions
 }
 
 // extend answers from an extension's resource if the request is for one, and reports
@@ -62,4 +52,15 @@ func (x *chain) extend() bool {
 		return false // what is selected by is what the webhook makes
 	}
 	return x.read(c)
+}
+
+// Schemas returns the OpenAPI schemas of definitions of custom resources, and with them
+// those that schemas of custom resources refer to.
+func (s *Server) Schemas() (map[string]*spec.Schema, error) {
+	for _, g := range s.config.Registry.Groups() {
+		if g.Name == apiextensions.GroupName {
+			return s.models.Schemas(g)
+		}
+	}
+	return nil, nil
 }

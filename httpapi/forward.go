@@ -5,8 +5,8 @@ import (
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/kube-openapi/pkg/handler3"
-	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/larder-io/larder/httpapi/openapi"
 )
 
 // Aggregator answers for other servers, which serve parts of what clients see as one.
@@ -20,12 +20,8 @@ type Aggregator interface {
 	ServeGroups(w http.ResponseWriter, req *http.Request)
 	Group(path string) http.Handler
 
-	// OpenAPIV2 describes what the other servers serve, OpenAPIV3 says where their
-	// documents of OpenAPI v3 are, by path below /openapi/v3/, and ServeOpenAPIV3 serves
-	// them.
-	OpenAPIV2() []Description[spec.Swagger]
-	OpenAPIV3() map[string]handler3.OpenAPIV3DiscoveryGroupVersion
-	ServeOpenAPIV3(w http.ResponseWriter, req *http.Request)
+	// What the other servers serve is described in the OpenAPI documents.
+	openapi.Aggregator
 
 	// Paths lists the paths of the groups and their versions.
 	Paths() []string

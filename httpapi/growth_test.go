@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -190,66 +189,4 @@ func TestImpersonationCostsWhatItWeighs(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestRangesCostWhatTheyWeigh: a document of OpenAPI is inflated as often as it is read,
-// not as there are ranges.
-func TestRangesCostWhatTheyWeigh(t *testing.T) {
-	const size = 4 << 20
-	p, err := pack(func(w io.Writer) error {
-		_, err := io.WriteString(w, numbered(size/16, "%015d,"))
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.send(w, r, "json", p.tag) })
-	for _, test := range []struct {
-		name, header string
-		n            int
-		value        func(n int) string
-		code         int
-	}{
-		{"ascending", "Range", 12, func(n int) string { return "bytes=" + numbered(n, "1%02d000-1%02[1]d001,") }, http.StatusPartialContent},
-		{"descending", "Range", 12, func(n int) string { return "bytes=" + downward(n) }, http.StatusPartialContent},
-		{"equal", "Range", 12, func(n int) string { return "bytes=" + strings.Repeat("4000000-4000001,", n) }, http.StatusPartialContent},
-		{"too many", "Range", 1000, func(n int) string { return "bytes=" + strings.Repeat("4000000-4000001,", n) }, http.StatusOK},
-		{"malformed", "Range", 12, func(n int) string { return "bytes=" + strings.Repeat("0-0,", n) + "x" }, http.StatusRequestedRangeNotSatisfiable},
-		{"tags", "If-None-Match", 1000, func(n int) string { return strings.Repeat(`"x", `, n) + `"y"` }, http.StatusOK},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			proctest.OfProcess.CheckGrowth(t, test.n, func(n int) func() {
-				header := http.Header{test.header: {test.value(n)}}
-				return func() {
-					if w := answerOf(handler, http.MethodGet, "/openapi/v2", header); w.Code != test.code {
-						t.Fatalf("answered %d, want %d", w.Code, test.code)
-					}
-				}
-			})
-		})
-	}
-	// Going back and forth gives what is there.
-	whole, err := p.unpack()
-	if err != nil {
-		t.Fatal(err)
-	}
-	content := p.content()
-	for _, at := range []int64{0, size - 20, 100, 50, size - 10, 0, 7} {
-		if _, err := content.Seek(at, io.SeekStart); err != nil {
-			t.Fatal(err)
-		}
-		got := make([]byte, 10)
-		if _, err := io.ReadFull(content, got); err != nil || !bytes.Equal(got, whole[at:at+10]) {
-			t.Errorf("at %d: %q, %v", at, got, err)
-		}
-	}
-}
-
-// downward is n ranges, each before the last.
-func downward(n int) string {
-	var b strings.Builder
-	for i := range n {
-		fmt.Fprintf(&b, "%d-%[1]d,", 4000000-i*1000)
-	}
-	return b.String()
 }

@@ -23,9 +23,11 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/server/healthz"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/negotiate"
+	"github.com/larder-io/larder/httpapi/openapi"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -51,7 +53,7 @@ type installer struct {
 	// minWatch is the least time that a watch without timeoutSeconds lasts.
 	minWatch time.Duration
 
-	models *models
+	models *openapi.Models
 }
 
 // maxCopied is how many bytes the copies of one JSON patch may add in all (apiserver
@@ -72,7 +74,7 @@ func (s *Server) install() error {
 		version:      config.Version,
 		maxBodyBytes: config.MaxRequestBodyBytes,
 		minWatch:     config.MinRequestTimeout,
-		models:       newModels(),
+		models:       openapi.NewModels(),
 	}
 	s.models = in.models
 	t := newTable()
@@ -82,7 +84,8 @@ func (s *Server) install() error {
 	if err := newDiscoverer(groups, config).serve(t); err != nil {
 		return err
 	}
-	(&describer{models: in.models, groups: groups, version: config.Version, extensions: config.Extensions, aggregator: config.Aggregator, handlers: config.Handlers}).serve(t)
+	documents := &openapi.Describer{Models: in.models, Groups: groups, Version: config.Version, Extensions: config.Extensions, Aggregator: config.Aggregator, Handlers: config.Handlers}
+	documents.Install(paths{t})
 	if config.Flow != nil {
 		serveFlow(t, config.Flow)
 	}
@@ -134,7 +137,7 @@ func (s *Server) readyChecks() []healthz.HealthChecker {
 func (in *installer) install(t *table, groups []*registry.Group) error {
 	kinds := runtime.NewEquivalentResourceRegistry()
 	for _, g := range groups {
-		converter := in.models.converter(g)
+		converter := in.models.Converter(g)
 		for _, v := range g.Versions {
 			for _, e := range v.Endpoints {
 				i, err := in.endpoint(g, e, converter, kinds)
@@ -210,6 +213,26 @@ func (in *installer) scope(g *registry.Group, e *registry.Endpoint, converter ma
 	scope.FieldManager, err = managedfields.NewDefaultFieldManager(converter, scope.UnsafeConvertor,
 		scope.Defaulter, scope.Creater, e.GVK, scope.HubGroupVersion, e.Subresource, reset)
 	return scope, err
+}
+
+// resetFields says which fields storage's strategy ignores in requests, for the
+// field manager to leave them to their owners.
+func resetFields(storage any) (map[fieldpath.APIVersion]fieldpath.Filter, error) {
+	sets, hasSets := storage.(interface {
+		GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set
+	})
+	filters, hasFilters := storage.(interface {
+		GetResetFieldsFilter() map[fieldpath.APIVersion]fieldpath.Filter
+	})
+	switch {
+	case hasSets && hasFilters:
+		return nil, fmt.Errorf("%T resets fields in two ways", storage)
+	case hasSets:
+		return fieldpath.NewExcludeFilterSetMap(sets.GetResetFields()), nil
+	case hasFilters:
+		return filters.GetResetFieldsFilter(), nil
+	}
+	return nil, nil
 }
 
 // roomyCreater makes objects. Upstream's handler of creations calls it first on the

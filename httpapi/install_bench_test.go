@@ -25,32 +25,6 @@ func BenchmarkNew(b *testing.B) {
 	}
 }
 
-// BenchmarkConverter is what the first write to a group costs on top.
-func BenchmarkConverter(b *testing.B) {
-	back := registrytest.New(b, nil)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := newModels().buildConverter(back.Registry.Groups()[0]); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-// BenchmarkOpenAPIV3 is the first request for the index, which names each document
-// by its hash and so needs them all.
-func BenchmarkOpenAPIV3(b *testing.B) {
-	back := registrytest.New(b, nil)
-	b.ReportAllocs()
-	for b.Loop() {
-		d := &describer{models: newModels(), groups: back.Registry.Groups(), version: testVersion()}
-		for _, s := range d.services() {
-			if _, err := d.v3(s); err != nil {
-				b.Fatal(err)
-			}
-		}
-	}
-}
-
 // BenchmarkCreate is a write through the whole server over a store in memory.
 func BenchmarkCreate(b *testing.B) {
 	s, _ := newLarder(b)

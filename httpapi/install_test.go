@@ -32,6 +32,7 @@ import (
 	"k8s.io/apiserver/pkg/server/routes"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	"github.com/larder-io/larder/httpapi/openapi"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
@@ -109,16 +110,24 @@ func newUpstream(t testing.TB) *side {
 	}}
 }
 
+// apiRoot is below which path a group is served.
+func apiRoot(core bool) string {
+	if core {
+		return "api"
+	}
+	return "apis"
+}
+
 func upstreamHandler(r *registry.Registry) (http.Handler, error) {
 	chain := func(h http.Handler) http.Handler { return h }
 	api := genericapiserver.NewAPIServerHandler("upstream", legacyscheme.Codecs, chain, nil)
 	routes.Version{Version: testVersion()}.Install(api.GoRestfulContainer)
 	legacy := discovery.NewLegacyRootAPIHandler(discovery.DefaultAddresses{}, legacyscheme.Codecs, "/api")
 	api.GoRestfulContainer.Add(legacy.WebService())
-	models := newModels()
+	models := openapi.NewModels()
 	kinds := runtime.NewEquivalentResourceRegistry()
 	for _, g := range r.Groups() {
-		converter := models.converter(g)
+		converter := models.Converter(g)
 		if g.Name != "" {
 			group := discovery.NewAPIGroupHandler(g.Info.NegotiatedSerializer, apiGroup(g))
 			api.GoRestfulContainer.Add(group.WebService())
@@ -127,7 +136,7 @@ func upstreamHandler(r *registry.Registry) (http.Handler, error) {
 			scheme := g.Info.Scheme
 			gv := &endpoints.APIGroupVersion{
 				Storage:                    g.Info.VersionedResourcesStorageMap[v.Version],
-				Root:                       "/" + rootOf(g.Name == ""),
+				Root:                       "/" + apiRoot(g.Name == ""),
 				GroupVersion:               v.GroupVersion,
 				OptionsExternalVersion:     g.Info.OptionsExternalVersion,
 				Serializer:                 g.Info.NegotiatedSerializer,

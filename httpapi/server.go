@@ -26,6 +26,7 @@ import (
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/front"
+	"github.com/larder-io/larder/httpapi/openapi"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
@@ -168,7 +169,7 @@ type Server struct {
 	front  *front.Server
 	table  atomic.Pointer[table]
 
-	models        *models
+	models        *openapi.Models
 	impersonation http.Handler
 	stitcher      *reads.Stitcher
 	digester      *digester

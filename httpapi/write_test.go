@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"github.com/larder-io/larder/httpapi/openapi"
 )
 
 const (
@@ -215,10 +217,10 @@ func TestWritesInEveryMediaType(t *testing.T) {
 
 // TestConverterIsBuiltOnFirstWrite holds that starting a server makes no schemas.
 func TestConverterIsBuiltOnFirstWrite(t *testing.T) {
-	m := newModels()
+	m := openapi.NewModels()
 	_, s := newLarder(t)
 	for _, g := range s.config.Registry.Groups() {
-		converter := m.converter(g)
+		converter := m.Converter(g)
 		object, err := g.Info.Scheme.New(g.Versions[0].Endpoints[0].GVK)
 		if err != nil {
 			t.Fatal(err)

@@ -14,11 +14,11 @@ import (
 	"k8s.io/kube-openapi/pkg/handler3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
-	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/httpapi/openapi"
 )
 
 // OpenAPIV2 implements httpapi.Aggregator.
-func (a *Aggregator) OpenAPIV2() []httpapi.Description[spec.Swagger] { return a.swagger.list() }
+func (a *Aggregator) OpenAPIV2() []openapi.Description[spec.Swagger] { return a.swagger.list() }
 
 // OpenAPIV3 implements httpapi.Aggregator.
 func (a *Aggregator) OpenAPIV3() map[string]handler3.OpenAPIV3DiscoveryGroupVersion {
@@ -141,13 +141,13 @@ func (s *swagger) RemoveAPIService(name string) {
 }
 
 // list describes all that could be had.
-func (s *swagger) list() []httpapi.Description[spec.Swagger] {
+func (s *swagger) list() []openapi.Description[spec.Swagger] {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var list []httpapi.Description[spec.Swagger]
+	var list []openapi.Description[spec.Swagger]
 	for name, known := range s.known {
 		if built, etag := known.now(); built != nil {
-			list = append(list, httpapi.Description[spec.Swagger]{
+			list = append(list, openapi.Description[spec.Swagger]{
 				Name: "APIService " + name, State: fmt.Sprintf("%p %s", known, etag), Build: func() (*spec.Swagger, error) { return built, nil },
 			})
 		}

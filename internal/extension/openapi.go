@@ -15,19 +15,19 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
-	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/httpapi/openapi"
 )
 
 // OpenAPIV2 implements httpapi.Extensions: it describes each definition.
-func (e *Extensions) OpenAPIV2() []httpapi.Description[spec.Swagger] {
+func (e *Extensions) OpenAPIV2() []openapi.Description[spec.Swagger] {
 	servings := *e.servings.Load()
-	list := make([]httpapi.Description[spec.Swagger], 0, len(servings))
+	list := make([]openapi.Description[spec.Swagger], 0, len(servings))
 	for _, s := range servings {
 		definition := s.definition.Load()
 		if !apihelpers.IsCRDConditionTrue(definition, apiextensionsv1.Established) {
 			continue
 		}
-		list = append(list, httpapi.Description[spec.Swagger]{
+		list = append(list, openapi.Description[spec.Swagger]{
 			Name: definition.Name, State: stateOf(definition), Build: s.describeV2,
 		})
 	}
@@ -69,7 +69,7 @@ func (s *serving) describeV2() (*spec.Swagger, error) {
 }
 
 // OpenAPIV3 implements httpapi.Extensions: it describes each version of each group.
-func (e *Extensions) OpenAPIV3() []httpapi.Description[spec3.OpenAPI] {
+func (e *Extensions) OpenAPIV3() []openapi.Description[spec3.OpenAPI] {
 	members := make(map[versioned][]*serving)
 	for _, s := range *e.servings.Load() {
 		definition := s.definition.Load()
@@ -83,9 +83,9 @@ func (e *Extensions) OpenAPIV3() []httpapi.Description[spec3.OpenAPI] {
 			}
 		}
 	}
-	list := make([]httpapi.Description[spec3.OpenAPI], 0, len(members))
+	list := make([]openapi.Description[spec3.OpenAPI], 0, len(members))
 	for key, all := range members {
-		list = append(list, httpapi.Description[spec3.OpenAPI]{
+		list = append(list, openapi.Description[spec3.OpenAPI]{
 			Name: "apis/" + key.group + "/" + key.version, State: stateOfAll(all),
 			Build: func() (*spec3.OpenAPI, error) { return describeV3(key.version, all) },
 		})

@@ -1,4 +1,4 @@
-package httpapi
+package openapi
 
 import (
 	"fmt"
@@ -6,7 +6,6 @@ import (
 	"sync"
 	"weak"
 
-	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
@@ -19,39 +18,39 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
-	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// models names and makes the OpenAPI definitions of the built-in kinds.
+// Models names and makes the OpenAPI definitions of the built-in kinds.
 //
 // All of them together take 10 ms and 6 MB to make and most processes need few,
 // so they are kept no longer than the garbage collector lets them be; the callers
 // keep what they derive. Upstream holds two full sets for the life of the process.
-type models struct {
+type Models struct {
 	namer func() *openapinamer.DefinitionNamer
 
 	mu   sync.Mutex // held by who builds from definitions: upstream's builders write to them
 	last weak.Pointer[common.OpenAPIV3Config]
 }
 
-func newModels() *models {
-	return &models{namer: sync.OnceValue(func() *openapinamer.DefinitionNamer {
+// NewModels returns models that have made nothing yet.
+func NewModels() *Models {
+	return &Models{namer: sync.OnceValue(func() *openapinamer.DefinitionNamer {
 		return openapinamer.NewDefinitionNamer(legacyscheme.Scheme, apiextensionsserver.Scheme, aggregatorscheme.Scheme)
 	})}
 }
 
 // generate is a common.GetOpenAPIDefinitions: every definition, without the
 // fields of disabled features.
-func (m *models) generate(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
+func (m *Models) generate(ref common.ReferenceCallback) map[string]common.OpenAPIDefinition {
 	return openapienablement.GetOpenAPIDefinitionsWithoutDisabledFeatures(generatedopenapi.GetOpenAPIDefinitions)(ref)
 }
 
 // v3Locked is the configuration for OpenAPI v3, with the definitions. The caller
 // changes neither and holds mu as long as it uses them.
-func (m *models) v3Locked() *common.OpenAPIV3Config {
+func (m *Models) v3Locked() *common.OpenAPIV3Config {
 	if config := m.last.Value(); config != nil {
 		return config
 	}
@@ -69,25 +68,25 @@ func (m *models) v3Locked() *common.OpenAPIV3Config {
 	return config
 }
 
-// converter returns the type converter of one group, which is built when the
+// Converter returns the type converter of one group, which is built when the
 // first object of the group is written.
-func (m *models) converter(g *registry.Group) managedfields.TypeConverter {
+func (m *Models) Converter(g *registry.Group) managedfields.TypeConverter {
 	return &lazyConverter{build: sync.OnceValues(func() (managedfields.TypeConverter, error) {
 		return m.buildConverter(g)
 	})}
 }
 
 // buildConverter derives the converter of g's own kinds.
-func (m *models) buildConverter(g *registry.Group) (managedfields.TypeConverter, error) {
-	schemas, err := m.schemas(g)
+func (m *Models) buildConverter(g *registry.Group) (managedfields.TypeConverter, error) {
+	schemas, err := m.Schemas(g)
 	if err != nil {
 		return nil, err
 	}
 	return managedfields.NewTypeConverter(schemas, false)
 }
 
-// schemas returns the schemas of g's own kinds, and of what they refer to.
-func (m *models) schemas(g *registry.Group) (map[string]*spec.Schema, error) {
+// Schemas returns the schemas of g's own kinds, and of what they refer to.
+func (m *Models) Schemas(g *registry.Group) (map[string]*spec.Schema, error) {
 	names, err := canonicalNames(g)
 	if err != nil {
 		return nil, fmt.Errorf("httpapi: schemas of group %q: %w", g.Name, err)
@@ -103,17 +102,6 @@ func (m *models) schemas(g *registry.Group) (map[string]*spec.Schema, error) {
 		s.Extensions = maps.Clone(s.Extensions)
 	}
 	return schemas, nil
-}
-
-// Schemas returns the OpenAPI schemas of definitions of custom resources, and with them
-// those that schemas of custom resources refer to.
-func (s *Server) Schemas() (map[string]*spec.Schema, error) {
-	for _, g := range s.config.Registry.Groups() {
-		if g.Name == apiextensions.GroupName {
-			return s.models.schemas(g)
-		}
-	}
-	return nil, nil
 }
 
 // canonicalNames lists the Go types behind g's endpoints, as the definitions name
@@ -154,24 +142,4 @@ func (c *lazyConverter) TypedToObject(value *typed.TypedValue) (runtime.Object, 
 		return nil, err
 	}
 	return built.TypedToObject(value)
-}
-
-// resetFields says which fields storage's strategy ignores in requests, for the
-// field manager to leave them to their owners.
-func resetFields(storage any) (map[fieldpath.APIVersion]fieldpath.Filter, error) {
-	sets, hasSets := storage.(interface {
-		GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set
-	})
-	filters, hasFilters := storage.(interface {
-		GetResetFieldsFilter() map[fieldpath.APIVersion]fieldpath.Filter
-	})
-	switch {
-	case hasSets && hasFilters:
-		return nil, fmt.Errorf("%T resets fields in two ways", storage)
-	case hasSets:
-		return fieldpath.NewExcludeFilterSetMap(sets.GetResetFields()), nil
-	case hasFilters:
-		return filters.GetResetFieldsFilter(), nil
-	}
-	return nil, nil
 }

@@ -1,4 +1,4 @@
-package httpapi
+package openapi
 
 import (
 	"fmt"
@@ -31,25 +31,25 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// describer writes the OpenAPI documents: upstream's installer describes the
+// Describer writes the OpenAPI documents: upstream's installer describes the
 // routes of the same storages to a container that nobody serves from, and
 // upstream's builders make documents of it.
-type describer struct {
-	models     *models
-	groups     []*registry.Group
-	version    *version.Info
-	extensions Extensions // nil if there are none
-	aggregator Aggregator // nil if there is none
+type Describer struct {
+	Models     *Models
+	Groups     []*registry.Group
+	Version    *version.Info
+	Extensions Extensions // nil if there are none
+	Aggregator Aggregator // nil if there is none
 
-	// handlers answer further paths, by path. Those of the OpenID provider are described.
-	handlers map[string]http.Handler
+	// Handlers answer further paths, by path. Those of the OpenID provider are described.
+	Handlers map[string]http.Handler
 }
 
-// serve adds /openapi/v2 and /openapi/v3 to t. Nothing is described before a document
+// Install adds /openapi/v2 and /openapi/v3. Nothing is described before a document
 // is asked for.
-func (d *describer) serve(t *table) {
-	t.handle("/openapi/v2", newSwaggerService(d.v2, d.descriptionsV2))
-	v3 := &openAPIv3{builtIn: make(map[string]*document), extensions: d.extensions, aggregator: d.aggregator}
+func (d *Describer) Install(to Mux) {
+	to.Handle("/openapi/v2", newSwaggerService(d.v2, d.descriptionsV2))
+	v3 := &openAPIv3{builtIn: make(map[string]*document), extensions: d.Extensions, aggregator: d.Aggregator}
 	for _, s := range d.services() {
 		v3.builtIn[s.name] = newDocument(inV3, func(w io.Writer) error {
 			document, err := d.v3(s)
@@ -59,17 +59,17 @@ func (d *describer) serve(t *table) {
 			return writeJSON(w, document)
 		})
 	}
-	t.handle("/openapi/v3", http.HandlerFunc(v3.serveIndex))
-	t.handlePrefix("/openapi/v3/", http.HandlerFunc(v3.serveDocument))
+	to.Handle("/openapi/v3", http.HandlerFunc(v3.serveIndex))
+	to.HandlePrefix("/openapi/v3/", http.HandlerFunc(v3.serveDocument))
 }
 
 // descriptionsV2 describe what is not built in.
-func (d *describer) descriptionsV2() (list []Description[spec.Swagger]) {
-	if d.extensions != nil {
-		list = d.extensions.OpenAPIV2()
+func (d *Describer) descriptionsV2() (list []Description[spec.Swagger]) {
+	if d.Extensions != nil {
+		list = d.Extensions.OpenAPIV2()
 	}
-	if d.aggregator != nil {
-		list = append(list, d.aggregator.OpenAPIV2()...)
+	if d.Aggregator != nil {
+		list = append(list, d.Aggregator.OpenAPIV2()...)
 	}
 	return list
 }
@@ -84,13 +84,13 @@ type service struct {
 }
 
 // services lists all of them.
-func (d *describer) services() []service {
+func (d *Describer) services() []service {
 	list := []service{{name: "version", install: func(c *restful.Container) error {
-		routes.Version{Version: d.version}.Install(c)
+		routes.Version{Version: d.Version}.Install(c)
 		return nil
 	}}}
 	for _, name := range openIDPaths {
-		if d.handlers["/"+name] != nil {
+		if d.Handlers["/"+name] != nil {
 			list = append(list, service{name: name, install: describeOpenID(name)})
 		}
 	}
@@ -102,7 +102,7 @@ func (d *describer) services() []service {
 			return nil
 		}})
 	}
-	for _, g := range d.groups {
+	for _, g := range d.Groups {
 		if g.Name != "" {
 			list = append(list, service{name: "apis/" + g.Name, group: g, install: func(c *restful.Container) error {
 				c.Add(discovery.NewAPIGroupHandler(g.Info.NegotiatedSerializer, metav1.APIGroup{Name: g.Name}).WebService())
@@ -146,7 +146,7 @@ func rootOf(core bool) string {
 }
 
 // describe adds the routes of one version to c.
-func (d *describer) describe(g *registry.Group, v registry.GroupVersion, c *restful.Container) error {
+func (d *Describer) describe(g *registry.Group, v registry.GroupVersion, c *restful.Container) error {
 	storages := make(map[string]rest.Storage, len(v.Endpoints))
 	for _, e := range v.Endpoints {
 		storages[e.Name()] = e.Storage
@@ -167,7 +167,7 @@ func (d *describer) describe(g *registry.Group, v registry.GroupVersion, c *rest
 		Defaulter:                  scheme,
 		UnsafeConvertor:            runtime.UnsafeObjectConvertor(scheme),
 		Namer:                      runtime.Namer(meta.NewAccessor()),
-		TypeConverter:              d.models.converter(g),
+		TypeConverter:              d.Models.Converter(g),
 		EquivalentResourceRegistry: runtime.NewEquivalentResourceRegistry(),
 	}
 	_, _, err := described.InstallREST(c)
@@ -175,7 +175,7 @@ func (d *describer) describe(g *registry.Group, v registry.GroupVersion, c *rest
 }
 
 // v2 builds the one document that describes all services.
-func (d *describer) v2() (*spec.Swagger, error) {
+func (d *Describer) v2() (*spec.Swagger, error) {
 	c := restful.NewContainer()
 	for _, s := range d.services() {
 		if err := s.install(c); err != nil {
@@ -188,8 +188,8 @@ func (d *describer) v2() (*spec.Swagger, error) {
 		DefaultResponse:       &spec.Response{ResponseProps: spec.ResponseProps{Description: "Default Response."}},
 		CommonResponses:       map[int]spec.Response{http.StatusUnauthorized: {ResponseProps: spec.ResponseProps{Description: "Unauthorized"}}},
 		GetOperationIDAndTags: openapinamer.GetOperationIDAndTags,
-		GetDefinitionName:     d.models.namer().GetDefinitionName,
-		GetDefinitions:        d.models.generate,
+		GetDefinitionName:     d.Models.namer().GetDefinitionName,
+		GetDefinitions:        d.Models.generate,
 		DefaultSecurity:       []map[string][]string{{"BearerToken": {}}},
 		SecurityDefinitions: &spec.SecurityDefinitions{"BearerToken": {SecuritySchemeProps: spec.SecuritySchemeProps{
 			Type: "apiKey", Name: "authorization", In: "header", Description: "Bearer Token authentication",
@@ -204,14 +204,14 @@ func (d *describer) v2() (*spec.Swagger, error) {
 }
 
 // v3 builds the document that describes one service.
-func (d *describer) v3(s service) (*spec3.OpenAPI, error) {
+func (d *Describer) v3(s service) (*spec3.OpenAPI, error) {
 	c := restful.NewContainer()
 	if err := s.install(c); err != nil {
 		return nil, fmt.Errorf("httpapi: describing %s: %w", s.name, err)
 	}
-	d.models.mu.Lock()
-	defer d.models.mu.Unlock()
-	config := *d.models.v3Locked()
+	d.Models.mu.Lock()
+	defer d.Models.mu.Unlock()
+	config := *d.Models.v3Locked()
 	config.Info = d.info()
 	config.DefaultResponse = &spec3.Response{ResponseProps: spec3.ResponseProps{Description: "Default Response."}}
 	config.CommonResponses = map[int]*spec3.Response{http.StatusUnauthorized: {ResponseProps: spec3.ResponseProps{Description: "Unauthorized"}}}
@@ -234,9 +234,9 @@ func (d *describer) v3(s service) (*spec3.OpenAPI, error) {
 	return document, nil
 }
 
-func (d *describer) info() *spec.Info {
+func (d *Describer) info() *spec.Info {
 	// As kubernetes pkg/controlplane/apiserver/config.go: no patch release.
-	return &spec.Info{InfoProps: spec.InfoProps{Title: "Kubernetes", Version: d.version.Major + "." + d.version.Minor}}
+	return &spec.Info{InfoProps: spec.InfoProps{Title: "Kubernetes", Version: d.Version.Major + "." + d.Version.Minor}}
 }
 
 // narrow takes the kinds of other versions off the types that every version has

@@ -1,4 +1,4 @@
-package httpapi
+package openapi
 
 import (
 	"bytes"
@@ -24,11 +24,12 @@ import (
 	"k8s.io/kube-openapi/pkg/handler3"
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
+
+	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
 // described is an Extensions of definitions that say what they are and nothing more.
 type described struct {
-	Extensions
 	definitions map[string]*apiextensionsv1.CustomResourceDefinition
 	built       map[string]int // by name and state
 }
@@ -87,8 +88,7 @@ const plainSchema = `{"type":"object","description":"a <thing> & more","properti
 // builtInSwagger is a part of what a server without extensions tells of itself.
 func builtInSwagger(t *testing.T) *spec.Swagger {
 	t.Helper()
-	s, _ := newLarder(t)
-	document, err := (&describer{models: newModels(), groups: s.registry.Groups(), version: testVersion()}).v2()
+	document, err := (&Describer{Models: NewModels(), Groups: registrytest.New(t, nil).Registry.Groups(), Version: release()}).v2()
 	if err != nil {
 		t.Fatal(err)
 	}

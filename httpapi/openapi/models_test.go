@@ -1,0 +1,171 @@
+package openapi
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/version"
+
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+)
+
+// release is the release that documents are of.
+func release() *version.Info { return &version.Info{Major: "1", Minor: "36"} }
+
+// TestOpenAPIDocumentsShareNoMaps holds that a document which is being encoded is not
+// what the builder of the next writes to.
+func TestOpenAPIDocumentsShareNoMaps(t *testing.T) {
+	groups := registrytest.New(t, nil).Registry.Groups()
+	d := &Describer{Models: NewModels(), Groups: groups, Version: release()}
+	d.Models.mu.Lock()
+	definitions := d.Models.v3Locked() // kept, so that all documents are made of it
+	d.Models.mu.Unlock()
+	for _, service := range d.services() {
+		document, err := d.v3(service)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, schema := range document.Components.Schemas {
+			if schema.Extensions != nil {
+				schema.Extensions["x-written-by"] = service.name
+			}
+		}
+	}
+	for name, definition := range definitions.Definitions {
+		if by, ok := definition.Schema.Extensions["x-written-by"]; ok {
+			t.Errorf("%s is shared by the document of %v", name, by)
+		}
+	}
+}
+
+// TestSchemasShareNoMaps holds the same of what converters are built from.
+func TestSchemasShareNoMaps(t *testing.T) {
+	groups := registrytest.New(t, nil).Registry.Groups()
+	m := NewModels()
+	m.mu.Lock()
+	definitions := m.v3Locked() // kept, so that all schemas are made of it
+	m.mu.Unlock()
+	written := 0
+	for _, g := range groups {
+		schemas, err := m.Schemas(g)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, schema := range schemas {
+			if schema.Extensions != nil {
+				schema.Extensions["x-written-by"] = g.Name
+				written++
+			}
+		}
+	}
+	if written == 0 {
+		t.Error("no schema has extensions: proves nothing")
+	}
+	for name, definition := range definitions.Definitions {
+		if by, ok := definition.Schema.Extensions["x-written-by"]; ok {
+			t.Errorf("%s is shared by the schemas of group %q", name, by)
+		}
+	}
+}
+
+// BenchmarkConverter is what the first write to a group costs on top.
+func BenchmarkConverter(b *testing.B) {
+	back := registrytest.New(b, nil)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := NewModels().buildConverter(back.Registry.Groups()[0]); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkOpenAPIV3 is the first request for the index, which names each document
+// by its hash and so needs them all.
+func BenchmarkOpenAPIV3(b *testing.B) {
+	back := registrytest.New(b, nil)
+	b.ReportAllocs()
+	for b.Loop() {
+		d := &Describer{Models: NewModels(), Groups: back.Registry.Groups(), Version: release()}
+		for _, s := range d.services() {
+			if _, err := d.v3(s); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
+
+// TestRangesCostWhatTheyWeigh: a document of OpenAPI is inflated as often as it is read,
+// not as there are ranges.
+func TestRangesCostWhatTheyWeigh(t *testing.T) {
+	const size = 4 << 20
+	p, err := pack(func(w io.Writer) error {
+		_, err := io.WriteString(w, ranges(size/16, "%015d,"))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.send(w, r, "json", p.tag) })
+	for _, test := range []struct {
+		name, header string
+		n            int
+		value        func(n int) string
+		code         int
+	}{
+		{"ascending", "Range", 12, func(n int) string { return "bytes=" + ranges(n, "1%02d000-1%02[1]d001,") }, http.StatusPartialContent},
+		{"descending", "Range", 12, func(n int) string { return "bytes=" + downward(n) }, http.StatusPartialContent},
+		{"equal", "Range", 12, func(n int) string { return "bytes=" + strings.Repeat("4000000-4000001,", n) }, http.StatusPartialContent},
+		{"too many", "Range", 1000, func(n int) string { return "bytes=" + strings.Repeat("4000000-4000001,", n) }, http.StatusOK},
+		{"malformed", "Range", 12, func(n int) string { return "bytes=" + strings.Repeat("0-0,", n) + "x" }, http.StatusRequestedRangeNotSatisfiable},
+		{"tags", "If-None-Match", 1000, func(n int) string { return strings.Repeat(`"x", `, n) + `"y"` }, http.StatusOK},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			proctest.OfProcess.CheckGrowth(t, test.n, func(n int) func() {
+				header := http.Header{test.header: {test.value(n)}}
+				return func() {
+					if w := answerOf(handler, http.MethodGet, "/openapi/v2", header); w.Code != test.code {
+						t.Fatalf("answered %d, want %d", w.Code, test.code)
+					}
+				}
+			})
+		})
+	}
+	// Going back and forth gives what is there.
+	whole, err := p.unpack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	content := p.content()
+	for _, at := range []int64{0, size - 20, 100, 50, size - 10, 0, 7} {
+		if _, err := content.Seek(at, io.SeekStart); err != nil {
+			t.Fatal(err)
+		}
+		got := make([]byte, 10)
+		if _, err := io.ReadFull(content, got); err != nil || !bytes.Equal(got, whole[at:at+10]) {
+			t.Errorf("at %d: %q, %v", at, got, err)
+		}
+	}
+}
+
+// downward is n ranges, each before the last.
+func downward(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "%d-%[1]d,", 4000000-i*1000)
+	}
+	return b.String()
+}
+
+// ranges repeats text, which holds one %d.
+func ranges(n int, text string) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, text, i)
+	}
+	return b.String()
+}
