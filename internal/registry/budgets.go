@@ -6,7 +6,6 @@ import (
 	"maps"
 	"runtime/debug"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -26,7 +25,9 @@ type share struct {
 	budget   *cache.Budget
 }
 
-func newBudgets(config *Config, o *options) (*budgets, error) {
+// newBudgets makes the budgets of a config. prefix says what the keys of a resource begin
+// with.
+func newBudgets(config *Config, prefix func(schema.GroupResource) string) (*budgets, error) {
 	sum := int64(0)
 	for gr, bytes := range config.CacheShares {
 		if bytes < 0 {
@@ -42,11 +43,11 @@ func newBudgets(config *Config, o *options) (*budgets, error) {
 	}
 	b := &budgets{shared: shared, shares: make(map[string]share)}
 	for gr, bytes := range config.CacheShares {
-		prefix := o.sharePrefix(gr)
-		if other, ok := b.shares[prefix]; ok {
+		keys := prefix(gr)
+		if other, ok := b.shares[keys]; ok {
 			return nil, fmt.Errorf("%s and %s are the same objects: only one can have bytes of the cache", gr, other.resource)
 		}
-		b.shares[prefix] = share{gr, shared.NewShare(bytes)}
+		b.shares[keys] = share{gr, shared.NewShare(bytes)}
 	}
 	return b, nil
 }
@@ -83,40 +84,6 @@ func (b *budgets) of(prefix string) *cache.Budget {
 	return b.shared
 }
 
-// sharePrefix is what the keys of gr begin with, a custom resource if it is none of
-// upstream's.
-func (o *options) sharePrefix(gr schema.GroupResource) string {
-	if !o.factory.HasGroup(gr.Group) {
-		return customPrefix(gr)
-	}
-	return "/" + o.factory.ResourcePrefix(gr)
-}
-
-// checkShares refuses shares of resources that are not served and cannot be defined.
-func (r *Registry) checkShares() error {
-	var served []schema.GroupResource
-	for key := range r.endpoints {
-		if key.subresource == "" {
-			served = append(served, key.GroupResource())
-		}
-	}
-	slices.SortFunc(served, func(a, b schema.GroupResource) int { return cmp.Compare(a.String(), b.String()) })
-	for gr := range r.config.CacheShares {
-		custom := !r.options.factory.HasGroup(gr.Group) && strings.Contains(gr.Group, ".")
-		if custom || slices.Contains(served, gr) {
-			continue
-		}
-		err := fmt.Errorf("bytes of the cache for %q, which is not served", gr)
-		for _, other := range served {
-			if other.Resource == gr.Resource {
-				return fmt.Errorf("%w; %q is", err, other)
-			}
-		}
-		return err
-	}
-	return nil
-}
-
 // Budget is the room of one resource, or of several together.
 type Budget struct {
 	*cache.Budget
@@ -125,10 +92,10 @@ type Budget struct {
 	Resource schema.GroupResource
 }
 
-// Budgets lists all, that of most resources first.
-func (r *Registry) Budgets() []Budget {
-	all := []Budget{{Budget: r.budgets.shared}}
-	for _, s := range slices.SortedFunc(maps.Values(r.budgets.shares), func(a, b share) int {
+// list returns all, that of most resources first.
+func (b *budgets) list() []Budget {
+	all := []Budget{{Budget: b.shared}}
+	for _, s := range slices.SortedFunc(maps.Values(b.shares), func(a, b share) int {
 		return cmp.Compare(a.resource.String(), b.resource.String())
 	}) {
 		all = append(all, Budget{s.budget, s.resource})

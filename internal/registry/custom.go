@@ -74,7 +74,7 @@ func (r *Registry) NewCustomResource(config CustomResourceConfig) (*CustomResour
 		Versions:      config.Versions,
 		Webhook:       config.Webhook,
 		Transformer:   transformer,
-		Schema:        cache.NewSchema(config.GroupResource.String(), r.budgets.of(prefix)),
+		Schema:        cache.NewSchema(config.GroupResource.String(), r.options.budgets.of(prefix)),
 	})
 	var err error
 	c.Resource, err = storage.New(storage.Config{
@@ -82,10 +82,6 @@ func (r *Registry) NewCustomResource(config CustomResourceConfig) (*CustomResour
 	})
 	return c, err
 }
-
-// customPrefix is where upstream keeps custom resources (apiserver
-// pkg/server/options/etcd.go, SimpleStorageFactory).
-func customPrefix(gr schema.GroupResource) string { return "/" + gr.Group + "/" + gr.Resource }
 
 // GetRESTOptions implements generic.RESTOptionsGetter. The codec is what upstream puts
 // its coercion and conversion around (apiextensions-apiserver

@@ -51,23 +51,22 @@ func (c *customs) holds(r *storage.Resource) bool {
 	return slices.Contains(c.by[r.GroupResource], r)
 }
 
-// CustomResource returns the newest state of a custom resource that is kept, and nil if
-// none is.
-func (r *Registry) CustomResource(gr schema.GroupResource) *storage.Resource {
-	r.customs.mu.Lock()
-	defer r.customs.mu.Unlock()
-	if states := r.customs.by[gr]; len(states) > 0 {
+// newest returns the newest state of a resource that is kept, and nil if none is.
+func (c *customs) newest(gr schema.GroupResource) *storage.Resource {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if states := c.by[gr]; len(states) > 0 {
 		return states[len(states)-1]
 	}
 	return nil
 }
 
-// CustomResources lists the newest states of the custom resources that are kept.
-func (r *Registry) CustomResources() []*storage.Resource {
-	r.customs.mu.Lock()
-	defer r.customs.mu.Unlock()
-	list := make([]*storage.Resource, 0, len(r.customs.by))
-	for _, states := range r.customs.by {
+// allNewest lists the newest states of all resources that are kept.
+func (c *customs) allNewest() []*storage.Resource {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := make([]*storage.Resource, 0, len(c.by))
+	for _, states := range c.by {
 		list = append(list, states[len(states)-1])
 	}
 	return list

@@ -54,6 +54,12 @@ type Endpoint struct {
 	ownVersion bool   // discovery names group and version of GVK
 }
 
+// endpointKey names an endpoint.
+type endpointKey struct {
+	schema.GroupVersionResource
+	subresource string
+}
+
 // Name is the name in discovery: "pods" or "pods/status".
 func (e *Endpoint) Name() string {
 	if e.Subresource == "" {

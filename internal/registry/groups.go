@@ -1,13 +1,16 @@
 package registry
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 
 	"github.com/larder-io/larder/internal/registry/builtin"
+	"github.com/larder-io/larder/internal/registry/storage"
 )
 
 // Group is one API group with its served versions.
@@ -31,58 +34,55 @@ type GroupVersion struct {
 	Endpoints []*Endpoint
 }
 
-// buildGroups makes a Group of each that upstream's providers made.
-func (r *Registry) buildGroups() error {
-	groups, err := r.builtin.Groups(r.options)
-	if err != nil {
-		return err
-	}
-	for _, g := range groups {
-		group, err := r.buildGroup(g)
-		if err != nil {
-			return fmt.Errorf("group %q: %w", g.Name, err)
-		}
-		r.groups = append(r.groups, group)
-	}
-	return nil
+// groups are made of what upstream's providers made.
+type groups struct {
+	list      []*Group
+	endpoints map[endpointKey]*Endpoint
+	resource  func(schema.GroupResource) *storage.Resource // that a resource is stored in, nil if it is not stored
 }
 
-func (r *Registry) buildGroup(g builtin.Group) (*Group, error) {
-	group := &Group{Name: g.Name, Preferred: g.Info.PrioritizedVersions[0], Info: g.Info}
-	for _, gv := range g.Info.PrioritizedVersions {
-		if len(g.Info.VersionedResourcesStorageMap[gv.Version]) == 0 {
+// add adds a Group with its endpoints.
+func (g *groups) add(from builtin.APIGroup) error {
+	group := &Group{Name: from.Name, Preferred: from.Info.PrioritizedVersions[0], Info: from.Info}
+	for _, gv := range from.Info.PrioritizedVersions {
+		if len(from.Info.VersionedResourcesStorageMap[gv.Version]) == 0 {
 			continue
 		}
-		endpoints, err := r.buildVersion(g.Info, gv)
+		endpoints, err := buildEndpoints(from.Info, gv)
 		if err != nil {
-			return nil, err
+			return err
+		}
+		for _, e := range endpoints {
+			g.endpoints[endpointKey{e.GVR, e.Subresource}] = e
+			if err := g.attachView(e); err != nil {
+				return fmt.Errorf("%s: %w", e.GVR, err)
+			}
 		}
 		group.Versions = append(group.Versions, GroupVersion{GroupVersion: gv, Endpoints: endpoints})
 	}
-	return group, nil
-}
-
-func (r *Registry) buildVersion(info *genericapiserver.APIGroupInfo, gv schema.GroupVersion) ([]*Endpoint, error) {
-	endpoints, err := buildEndpoints(info, gv)
-	if err != nil {
-		return nil, err
-	}
-	for _, e := range endpoints {
-		r.endpoints[endpointKey{e.GVR, e.Subresource}] = e
-		if err := r.attachView(e); err != nil {
-			return nil, fmt.Errorf("%s: %w", e.GVR, err)
-		}
-	}
-	return endpoints, nil
+	g.list = append(g.list, group)
+	return nil
 }
 
 // attachView gives a stored endpoint its View.
-func (r *Registry) attachView(e *Endpoint) error {
-	res := r.options.resource(e.GVR.GroupResource())
+func (g *groups) attachView(e *Endpoint) error {
+	res := g.resource(e.GVR.GroupResource())
 	if res == nil || e.Subresource != "" || !is[rest.Watcher](e.Storage) {
 		return nil
 	}
 	var err error
 	e.View, err = newView(res, e.GVK, e.Storage)
 	return err
+}
+
+// names lists the resources that are served, in order.
+func (g *groups) names() []schema.GroupResource {
+	var served []schema.GroupResource
+	for key := range g.endpoints {
+		if key.subresource == "" {
+			served = append(served, key.GroupResource())
+		}
+	}
+	slices.SortFunc(served, func(a, b schema.GroupResource) int { return cmp.Compare(a.String(), b.String()) })
+	return slices.Compact(served)
 }

@@ -72,6 +72,3 @@ type (
 	Services        = builtin.Services
 	Leases          = builtin.Leases
 )
-
-// Form returns the way in which objects leave in media and shape.
-func (v *View) Form(media MediaType, shape Shape) *Form { return v.Encoder(media, shape) }

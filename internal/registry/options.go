@@ -15,6 +15,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/builtin"
 	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/storage"
+	"github.com/larder-io/larder/internal/registry/transcode"
 )
 
 // options answers what upstream's REST storages ask when they are built: codec
@@ -22,21 +23,39 @@ import (
 //
 // Invariant: byPrefix holds exactly resources, each under its prefix.
 type options struct {
-	registry  *Registry
+	config    *Config
 	factory   *builtin.StorageFactory
+	budgets   *budgets
+	planner   *transcode.Planner
 	resources []*storage.Resource // in the order in which they were first asked for
 	byPrefix  map[string]*storage.Resource
 }
 
 var _ generic.RESTOptionsGetter = (*options)(nil)
 
-func newOptions(r *Registry) (*options, error) {
-	factory, err := builtin.NewStorageFactory(&r.config.Config)
-	if err != nil {
+// newOptions returns the options of a config that has its defaults, which they keep.
+func newOptions(config *Config) (*options, error) {
+	o := &options{config: config, planner: encoding.NewPlanner(), byPrefix: make(map[string]*storage.Resource)}
+	var err error
+	if o.factory, err = builtin.NewStorageFactory(&config.Config); err != nil {
 		return nil, err
 	}
-	return &options{registry: r, factory: factory, byPrefix: make(map[string]*storage.Resource)}, nil
+	o.budgets, err = newBudgets(config, o.keyPrefix)
+	return o, err
 }
+
+// keyPrefix is what the keys of gr begin with, a custom resource if it is none of
+// upstream's.
+func (o *options) keyPrefix(gr schema.GroupResource) string {
+	if !o.factory.HasGroup(gr.Group) {
+		return customPrefix(gr)
+	}
+	return "/" + o.factory.ResourcePrefix(gr)
+}
+
+// customPrefix is where upstream keeps custom resources (apiserver
+// pkg/server/options/etcd.go, SimpleStorageFactory).
+func customPrefix(gr schema.GroupResource) string { return "/" + gr.Group + "/" + gr.Resource }
 
 // GetRESTOptions implements generic.RESTOptionsGetter. CountMetricPollPeriod stays
 // zero: with it upstream would start a goroutine per storage.
@@ -45,14 +64,14 @@ func (o *options) GetRESTOptions(gr schema.GroupResource, example runtime.Object
 	if err != nil {
 		return generic.RESTOptions{}, err
 	}
-	if t := o.registry.config.Transformers; t != nil {
+	if t := o.config.Transformers; t != nil {
 		config.Transformer = t.TransformerForResource(gr)
 	}
 	return generic.RESTOptions{
 		StorageConfig:           config,
 		Decorator:               o.decorate,
-		DeleteCollectionWorkers: o.registry.config.DeleteCollectionWorkers,
-		EnableGarbageCollection: !o.registry.config.DisableGarbageCollection,
+		DeleteCollectionWorkers: o.config.DeleteCollectionWorkers,
+		EnableGarbageCollection: !o.config.DisableGarbageCollection,
 		ResourcePrefix:          o.factory.ResourcePrefix(gr),
 	}, nil
 }
@@ -85,7 +104,7 @@ func (o *options) decorate(
 			Attrs:           getAttrs,
 			Scheme:          scheme,
 			Canonical:       canonical,
-			Planner:         o.registry.planner,
+			Planner:         o.planner,
 		})
 		if err != nil {
 			return nil, nil, err
@@ -93,7 +112,7 @@ func (o *options) decorate(
 		if res, err = o.newResource(prefix, codec); err != nil {
 			return nil, nil, err
 		}
-		if err := res.AddCache(storage.CacheConfig{Logger: o.registry.config.Logger}); err != nil {
+		if err := res.AddCache(storage.CacheConfig{Logger: o.config.Logger}); err != nil {
 			return nil, nil, err
 		}
 		o.byPrefix[prefix] = res
@@ -105,7 +124,7 @@ func (o *options) decorate(
 // indexLabels are the labels to index under prefix, whichever of its resources they
 // were configured for.
 func (o *options) indexLabels(prefix string) (keys []string) {
-	for gr, labels := range o.registry.config.IndexLabels {
+	for gr, labels := range o.config.IndexLabels {
 		if "/"+o.factory.ResourcePrefix(gr) == prefix {
 			keys = append(keys, labels...)
 		}
@@ -115,7 +134,7 @@ func (o *options) indexLabels(prefix string) (keys []string) {
 
 // newResource returns a Resource whose keys begin with prefix, after the prefix of all.
 func (o *options) newResource(prefix string, codec *encoding.Codec) (*storage.Resource, error) {
-	config := &o.registry.config
+	config := o.config
 	return storage.New(storage.Config{
 		Store: config.Store, Tail: config.Tail, Prefix: config.Prefix, ResourcePrefix: prefix, Codec: codec,
 	})
@@ -123,7 +142,7 @@ func (o *options) newResource(prefix string, codec *encoding.Codec) (*storage.Re
 
 // schema is of the cached objects of a resource.
 func (o *options) schema(gr schema.GroupResource, prefix string, indexes []cache.Index) *cache.Schema {
-	return cache.NewSchema(gr.String(), o.registry.budgets.of(prefix), indexes...)
+	return cache.NewSchema(gr.String(), o.budgets.of(prefix), indexes...)
 }
 
 // records is a builtin.Records.

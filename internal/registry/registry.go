@@ -2,91 +2,30 @@ package registry
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/storage/value"
 	"k8s.io/kubernetes/pkg/registry/core/rangeallocation"
 
 	"github.com/larder-io/larder/internal/registry/builtin"
-	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/storage"
-	"github.com/larder-io/larder/internal/registry/transcode"
-	"github.com/larder-io/larder/kv"
 )
-
-// Config says what a Registry is built from. Store, Tail, and of the embedded Config
-// ClientConfig, Informers and Authorizer are required; other fields have kube-apiserver's
-// defaults.
-type Config struct {
-	// Store holds the objects. Tail follows everything under Prefix in it.
-	Store kv.Store
-	Tail  *kv.Tail
-
-	// Config is what the REST storages are made with.
-	builtin.Config
-
-	// Transformers encrypt at rest; nil stores plain text.
-	Transformers value.ResourceTransformers
-
-	// CacheBytes bounds what all caches together keep beside the present objects in
-	// their canonical encoding: other encodings, frames of events, and the past. 0 means half
-	// of what those objects take, though at least 144 MiB, for encodings and frames; with the
-	// past twice what they take, though at least 256 MiB; and at most three eighths of
-	// the memory limit of the process. Less than 0 means no bound.
-	CacheBytes int64
-	// CacheShares are parts of that for single resources, 0 of which keeps nothing. Such
-	// a resource takes no more than its share, and nothing that is kept of others takes
-	// anything from it; what it does not use, they have. Where CacheBytes is no figure,
-	// shares come beside what it stands for.
-	CacheShares map[schema.GroupResource]int64
-
-	// DeleteCollectionWorkers is how many deletions of one collection run at once;
-	// 0 means 1.
-	DeleteCollectionWorkers int
-
-	// DisableGarbageCollection turns off the finalizers that the garbage collector
-	// of the controller manager needs.
-	DisableGarbageCollection bool
-
-	// IndexLabels are label keys by whose values objects of a resource are found
-	// without a search. Others are learnt from what clients ask for.
-	IndexLabels map[schema.GroupResource][]string
-
-	// CheckInterval is how often each cache is compared with the store; 0 is never.
-	CheckInterval time.Duration
-
-	// LoadPatience is how long after Run has begun WaitReady waits for caches that do
-	// not load; 0 means 40 seconds.
-	LoadPatience time.Duration
-
-	// Logger tells of what the caches meet; nil discards.
-	Logger *slog.Logger
-}
 
 // Registry is every API group that a server serves. Build one with [New].
 type Registry struct {
-	config    Config
-	groups    []*Group
-	endpoints map[endpointKey]*Endpoint
-	options   *options
-	builtin   *builtin.Builtin
-	budgets   *budgets
-	planner   *transcode.Planner
-	customs   customs
+	config  Config
+	groups  groups
+	options *options
+	builtin *builtin.Builtin
+	customs customs
 
 	// patience ends, by impatient, when caches are waited for no longer.
 	patience  context.Context
 	impatient context.CancelFunc
-}
-
-type endpointKey struct {
-	schema.GroupVersionResource
-	subresource string
 }
 
 // New builds all REST storages. It does no I/O and starts nothing.
@@ -95,17 +34,10 @@ func New(config Config) (*Registry, error) {
 		return nil, err
 	}
 	config.setDefaults()
-	r := &Registry{
-		config:    config,
-		endpoints: make(map[endpointKey]*Endpoint),
-		planner:   encoding.NewPlanner(),
-	}
+	r := &Registry{config: config}
 	r.patience, r.impatient = context.WithCancel(context.Background())
 	var err error
-	if r.options, err = newOptions(r); err != nil {
-		return nil, fmt.Errorf("registry: %w", err)
-	}
-	if r.budgets, err = newBudgets(&r.config, r.options); err != nil {
+	if r.options, err = newOptions(&r.config); err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
 	if r.builtin, err = builtin.New(r.config.Config, r.options.factory, r.options.records, r.config.Store.Health); err != nil {
@@ -123,42 +55,49 @@ func New(config Config) (*Registry, error) {
 	return r, nil
 }
 
+// buildGroups makes a Group of each that upstream's providers made.
+func (r *Registry) buildGroups() error {
+	made, err := r.builtin.Groups(r.options)
+	if err != nil {
+		return err
+	}
+	r.groups = groups{endpoints: make(map[endpointKey]*Endpoint), resource: r.options.resource}
+	for _, group := range made {
+		if err := r.groups.add(group); err != nil {
+			return fmt.Errorf("group %q: %w", group.Name, err)
+		}
+	}
+	return nil
+}
+
 // checkIndexLabels refuses labels of resources that are not served.
 func (r *Registry) checkIndexLabels() error {
-	served := make(map[schema.GroupResource]bool)
-	for key := range r.endpoints {
-		served[key.GroupResource()] = true
-	}
+	served := r.groups.names()
 	for gr := range r.config.IndexLabels {
-		if !served[gr] {
+		if !slices.Contains(served, gr) {
 			return fmt.Errorf("labels to index of %q, which is not served", gr)
 		}
 	}
 	return nil
 }
 
-func (c *Config) check() error {
-	switch {
-	case c.Store == nil:
-		return errors.New("registry: Config.Store is missing")
-	case c.Tail == nil:
-		return errors.New("registry: Config.Tail is missing")
+// checkShares refuses shares of resources that are not served and cannot be defined.
+func (r *Registry) checkShares() error {
+	served := r.groups.names()
+	for gr := range r.config.CacheShares {
+		custom := !r.options.factory.HasGroup(gr.Group) && strings.Contains(gr.Group, ".")
+		if custom || slices.Contains(served, gr) {
+			continue
+		}
+		err := fmt.Errorf("bytes of the cache for %q, which is not served", gr)
+		for _, other := range served {
+			if other.Resource == gr.Resource {
+				return fmt.Errorf("%w; %q is", err, other)
+			}
+		}
+		return err
 	}
-	return c.Config.Check()
-}
-
-// setDefaults fills in what kube-apiserver would, on a copy of the caller's.
-func (c *Config) setDefaults() {
-	c.Config.SetDefaults()
-	if c.DeleteCollectionWorkers == 0 {
-		c.DeleteCollectionWorkers = 1
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
-	if c.LoadPatience == 0 {
-		c.LoadPatience = 40 * time.Second
-	}
+	return nil
 }
 
 // Run follows the store, keeps every cache and serves the allocators until ctx
@@ -245,7 +184,7 @@ func (r *Registry) Progress() Progress {
 
 // Groups lists the served groups in the order in which upstream installs them,
 // which is the order of preference for a resource name that several groups have.
-func (r *Registry) Groups() []*Group { return r.groups }
+func (r *Registry) Groups() []*Group { return r.groups.list }
 
 // Resources lists the stored resources, each once.
 func (r *Registry) Resources() []*storage.Resource { return r.options.resources }
@@ -253,7 +192,7 @@ func (r *Registry) Resources() []*storage.Resource { return r.options.resources 
 // Endpoint returns the endpoint of a resource, or of a subresource of it, and nil
 // if there is none.
 func (r *Registry) Endpoint(gvr schema.GroupVersionResource, subresource string) *Endpoint {
-	return r.endpoints[endpointKey{gvr, subresource}]
+	return r.groups.endpoints[endpointKey{gvr, subresource}]
 }
 
 // Services says what addresses and ports services get.
@@ -274,3 +213,15 @@ func (r *Registry) Decodes() uint64 {
 	}
 	return n
 }
+
+// Budgets lists all, that of most resources first.
+func (r *Registry) Budgets() []Budget { return r.options.budgets.list() }
+
+// CustomResource returns the newest state of a custom resource that is kept, and nil if
+// none is.
+func (r *Registry) CustomResource(gr schema.GroupResource) *storage.Resource {
+	return r.customs.newest(gr)
+}
+
+// CustomResources lists the newest states of the custom resources that are kept.
+func (r *Registry) CustomResources() []*storage.Resource { return r.customs.allNewest() }

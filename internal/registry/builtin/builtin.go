@@ -32,15 +32,15 @@ func New(config Config, factory *StorageFactory, records Records, health func(co
 	return b, err
 }
 
-// Group is what upstream's provider made of one API group.
-type Group struct {
+// APIGroup is what upstream's provider made of one API group.
+type APIGroup struct {
 	Name string
 	Info *genericapiserver.APIGroupInfo
 }
 
 // Groups makes the REST storages of every group of which something is enabled, in the
 // order in which upstream installs them. It is called once.
-func (b *Builtin) Groups(getter generic.RESTOptionsGetter) ([]Group, error) {
+func (b *Builtin) Groups(getter generic.RESTOptionsGetter) ([]APIGroup, error) {
 	client, err := kubernetes.NewForConfig(b.config.ClientConfig)
 	if err != nil {
 		return nil, err
@@ -53,14 +53,14 @@ func (b *Builtin) Groups(getter generic.RESTOptionsGetter) ([]Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	var groups []Group
+	var groups []APIGroup
 	for _, p := range providers(&b.config, b.core, client) {
 		info, err := b.info(p, getter, expiration)
 		if err != nil {
 			return nil, fmt.Errorf("group %q: %w", p.GroupName(), err)
 		}
 		if info != nil {
-			groups = append(groups, Group{p.GroupName(), info})
+			groups = append(groups, APIGroup{p.GroupName(), info})
 		}
 	}
 	return groups, nil

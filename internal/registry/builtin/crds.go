@@ -3,16 +3,13 @@ package builtin
 import (
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apiextensionsv1beta1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresourcedefinition"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
-	"k8s.io/apiserver/pkg/storage/storagebackend"
 )
 
 // crdProvider makes the group of CRDs, as
@@ -35,16 +32,4 @@ func (crdProvider) NewRESTStorage(_ serverstorage.APIResourceConfigSource, gette
 		"customresourcedefinitions/status": customresourcedefinition.NewStatusREST(apiextensionsserver.Scheme, crds),
 	}
 	return info, nil
-}
-
-// crdKind is what CRDs are kept as. They are stored as v1beta1, which
-// is not served.
-func crdKind() schema.GroupVersionKind {
-	return apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
-}
-
-// crdConfig says how CRDs are stored: in JSON, in the older version,
-// which is the shorter (kubernetes pkg/controlplane/apiserver/apiextensions.go).
-func (f *StorageFactory) crdConfig(gr schema.GroupResource) *storagebackend.ConfigForResource {
-	return f.inJSON(gr, apiextensionsserver.Codecs, apiextensionsv1beta1.SchemeGroupVersion, apiextensionsv1.SchemeGroupVersion)
 }

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apiextensionsv1beta1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -13,6 +15,8 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	apiregistrationv1beta1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1beta1"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/kubeapiserver"
@@ -102,4 +106,27 @@ func (f *StorageFactory) inJSON(gr schema.GroupResource, codecs serializer.Codec
 	config.Codec = codecs.LegacyCodec(stored, other)
 	config.EncodeVersioner = runtime.NewMultiGroupVersioner(stored, schema.GroupKind{Group: stored.Group})
 	return config.ForResource(gr)
+}
+
+// crdKind is what CRDs are kept as. They are stored as v1beta1, which
+// is not served.
+func crdKind() schema.GroupVersionKind {
+	return apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
+}
+
+// crdConfig says how CRDs are stored: in JSON, in the older version,
+// which is the shorter (kubernetes pkg/controlplane/apiserver/apiextensions.go).
+func (f *StorageFactory) crdConfig(gr schema.GroupResource) *storagebackend.ConfigForResource {
+	return f.inJSON(gr, apiextensionsserver.Codecs, apiextensionsv1beta1.SchemeGroupVersion, apiextensionsv1.SchemeGroupVersion)
+}
+
+// apiServiceKind is what they are kept as.
+func apiServiceKind() schema.GroupVersionKind {
+	return apiregistrationv1.SchemeGroupVersion.WithKind("APIService")
+}
+
+// apiServiceConfig says how they are stored: in JSON (kubernetes
+// pkg/controlplane/apiserver/aggregator.go).
+func (f *StorageFactory) apiServiceConfig(gr schema.GroupResource) *storagebackend.ConfigForResource {
+	return f.inJSON(gr, aggregatorscheme.Codecs, apiregistrationv1.SchemeGroupVersion, apiregistrationv1beta1.SchemeGroupVersion)
 }

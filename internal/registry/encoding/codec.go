@@ -184,6 +184,13 @@ func (c *Codec) Encrypted() bool { return c.encrypted }
 // asked for before do not add to it.
 func (c *Codec) Decodes() uint64 { return c.decodes.Load() }
 
+// IsCustom reports whether the resource is that of a CRD.
+func (c *Codec) IsCustom() bool { return c.custom != nil }
+
+// Converts reports whether making an object of this version may take a webhook, which may
+// change labels and fields.
+func (c *Codec) Converts() bool { return c.custom != nil && c.custom.converts }
+
 // New makes an empty object of the type that handlers and strategies work with.
 func (c *Codec) New() runtime.Object { return c.newFunc() }
 

@@ -29,10 +29,3 @@ type customCodec struct {
 func (c *customCodec) stores(data []byte) bool {
 	return len(c.head) > 0 && len(data) > len(c.head) && string(data[:len(c.head)]) == string(c.head)
 }
-
-// Custom reports whether the resource is that of a CRD.
-func (c *Codec) Custom() bool { return c.custom != nil }
-
-// Converts reports whether making an object of this version may take a webhook, which may
-// change labels and fields.
-func (c *Codec) Converts() bool { return c.custom != nil && c.custom.converts }

@@ -68,7 +68,7 @@ func (c *Checker) judge(r *Resource, err error) {
 	switch {
 	case err == nil:
 		r.checks.equal.Add(1)
-	case errors.Is(err, context.Canceled) || r.codec.Custom() && !c.Kept(r):
+	case errors.Is(err, context.Canceled) || r.codec.IsCustom() && !c.Kept(r):
 	case errors.Is(err, ErrInconsistent):
 		r.checks.different.Add(1)
 		c.Logger.Error("cache differs from the store, loading again", "resource", r.GroupResource, "error", err)

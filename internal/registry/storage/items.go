@@ -36,7 +36,7 @@ func decodeItems(ctx context.Context, codec *encoding.Codec, objects []*cache.Ob
 		if ctx.Err() != nil {
 			return storage.NewTimeoutError(o.Key(), "request did not complete within requested timeout")
 		}
-		if codec.Custom() {
+		if codec.IsCustom() {
 			items.Index(i).Set(reflect.ValueOf(newItem(list, items)).Elem())
 		}
 		obj, ok := items.Index(i).Addr().Interface().(runtime.Object)

@@ -13,30 +13,30 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// store is a Resource as upstream's generic registry uses it: writes go to the
+// adapter is a Resource as upstream's generic registry uses it: writes go to the
 // store, reads come from the cache, decoded into objects of the caller's own.
 //
 // What it does to be seen from outside is what apiserver pkg/storage/etcd3 does
 // behind its cacher; storage/testing of the same module describes it.
-type store struct {
+type adapter struct {
 	*Resource
 	codec *encoding.Codec // of the version that the storage is for
 }
 
-var _ storage.Interface = (*store)(nil)
+var _ storage.Interface = (*adapter)(nil)
 
 // Storage returns the resource as upstream's REST storages use it.
-func (r *Resource) Storage() storage.Interface { return &store{r, r.codec} }
+func (r *Resource) Storage() storage.Interface { return &adapter{r, r.codec} }
 
 // StorageOf returns it as the REST storages of one version of a CRD do, whose Codec is
 // codec.
-func (r *Resource) StorageOf(codec *encoding.Codec) storage.Interface { return &store{r, codec} }
+func (r *Resource) StorageOf(codec *encoding.Codec) storage.Interface { return &adapter{r, codec} }
 
 // Versioner implements storage.Interface.
-func (s *store) Versioner() storage.Versioner { return s.codec.Versioner() }
+func (s *adapter) Versioner() storage.Versioner { return s.codec.Versioner() }
 
 // scope says where key lies. A recursive key names a namespace or everything.
-func (s *store) scope(key string, recursive bool) (Scope, error) {
+func (s *adapter) scope(key string, recursive bool) (Scope, error) {
 	full, err := s.layout.full(key, recursive)
 	if err != nil {
 		return Scope{}, err
@@ -54,7 +54,7 @@ func (s *store) scope(key string, recursive bool) (Scope, error) {
 }
 
 // Get implements storage.Interface.
-func (s *store) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
+func (s *adapter) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
 	if s.codec.Records() {
 		return s.getRecord(ctx, key, opts, out)
 	}
@@ -73,7 +73,7 @@ func (s *store) Get(ctx context.Context, key string, opts storage.GetOptions, ou
 }
 
 // GetList implements storage.Interface.
-func (s *store) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
+func (s *adapter) GetList(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object) error {
 	scope, err := s.scope(key, opts.Recursive)
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ func (s *store) GetList(ctx context.Context, key string, opts storage.ListOption
 }
 
 // Stats implements storage.Interface.
-func (s *store) Stats(ctx context.Context) (storage.Stats, error) {
+func (s *adapter) Stats(ctx context.Context) (storage.Stats, error) {
 	if s.Cache == nil || !s.Cache.Ready() {
 		page, err := s.store.Range(ctx, kv.RangeOptions{Prefix: s.layout.root, CountOnly: true})
 		return storage.Stats{ObjectCount: page.Count}, etcdError(err)
@@ -129,7 +129,7 @@ func (s *store) Stats(ctx context.Context) (storage.Stats, error) {
 }
 
 // ReadinessCheck implements storage.Interface.
-func (s *store) ReadinessCheck() error {
+func (s *adapter) ReadinessCheck() error {
 	if !s.Ready() {
 		return storage.ErrStorageNotReady
 	}
@@ -137,12 +137,12 @@ func (s *store) ReadinessCheck() error {
 }
 
 // RequestWatchProgress implements storage.Interface.
-func (s *store) RequestWatchProgress(ctx context.Context) error {
+func (s *adapter) RequestWatchProgress(ctx context.Context) error {
 	return etcdError(s.store.RequestProgress(ctx))
 }
 
 // GetCurrentResourceVersion implements storage.Interface.
-func (s *store) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
+func (s *adapter) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
 	revision, err := s.store.Revision(ctx)
 	if err != nil {
 		return 0, etcdError(err)
@@ -155,7 +155,7 @@ func (s *store) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
 
 // EnableResourceSizeEstimation implements storage.Interface. Sizes are known
 // without estimating.
-func (s *store) EnableResourceSizeEstimation(keys storage.KeysFunc) error {
+func (s *adapter) EnableResourceSizeEstimation(keys storage.KeysFunc) error {
 	if keys == nil {
 		return errors.New("KeysFunc cannot be nil")
 	}
@@ -163,10 +163,10 @@ func (s *store) EnableResourceSizeEstimation(keys storage.KeysFunc) error {
 }
 
 // CompactRevision implements storage.Interface.
-func (s *store) CompactRevision() int64 { return s.store.Compaction() }
+func (s *adapter) CompactRevision() int64 { return s.store.Compaction() }
 
 // Watch implements storage.Interface.
-func (s *store) Watch(ctx context.Context, key string, opts storage.ListOptions) (apiwatch.Interface, error) {
+func (s *adapter) Watch(ctx context.Context, key string, opts storage.ListOptions) (apiwatch.Interface, error) {
 	scope, err := s.scope(key, opts.Recursive)
 	if err != nil {
 		return nil, err

@@ -201,19 +201,19 @@ func (s *storeWatch) send(ctx context.Context, event apiwatch.Event) bool {
 	}
 }
 
-// failed is a watch that could not start and says why.
-type failed chan apiwatch.Event
+// failure is a watch that could not start and says why.
+type failure chan apiwatch.Event
 
 // failedWatch tells err as the only event.
 func failedWatch(err error) apiwatch.Interface {
-	f := make(failed, 1)
+	f := make(failure, 1)
 	f <- apiwatch.Event{Type: apiwatch.Error, Object: WatchStatus(err)}
 	close(f)
 	return f
 }
 
 // ResultChan implements watch.Interface of apimachinery.
-func (f failed) ResultChan() <-chan apiwatch.Event { return f }
+func (f failure) ResultChan() <-chan apiwatch.Event { return f }
 
 // Stop implements watch.Interface of apimachinery.
-func (f failed) Stop() {}
+func (f failure) Stop() {}

@@ -55,7 +55,7 @@ func everything() storage.ListOptions {
 func TestPanicEndsOneWatch(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeJSON)
 	f.fill(1)
-	broken := &store{Resource: f.resource} // without a codec
+	broken := &adapter{Resource: f.resource} // without a codec
 	bad, err := broken.Watch(t.Context(), "/pods/", everything())
 	if err != nil {
 		t.Fatal(err)

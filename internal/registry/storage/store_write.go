@@ -26,7 +26,7 @@ type present struct {
 }
 
 // Create implements storage.Interface.
-func (s *store) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
+func (s *adapter) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
 	ReserveStack()
 	full, err := s.layout.full(key, false)
 	if err != nil {
@@ -57,7 +57,7 @@ func (s *store) Create(ctx context.Context, key string, obj, out runtime.Object,
 
 // put encrypts data and writes it if the key is at revision. next, if not nil, is
 // told how large it is then.
-func (s *store) put(ctx context.Context, full string, data []byte, revision int64, ttl uint64, next *outcome) (kv.Result, error) {
+func (s *adapter) put(ctx context.Context, full string, data []byte, revision int64, ttl uint64, next *outcome) (kv.Result, error) {
 	value, err := s.codec.Encrypt(ctx, full, data)
 	if err != nil {
 		return kv.Result{}, err
@@ -82,7 +82,7 @@ type outcome struct {
 }
 
 // foresee makes the outcome of storing data, in an object like out.
-func (s *store) foresee(full string, data []byte, out runtime.Object) *outcome {
+func (s *adapter) foresee(full string, data []byte, out runtime.Object) *outcome {
 	next := &outcome{obj: newLike(out)}
 	if next.err = s.codec.DecodeStored(data, next.obj, 0); next.err != nil || s.Cache == nil {
 		return next
@@ -93,7 +93,7 @@ func (s *store) foresee(full string, data []byte, out runtime.Object) *outcome {
 
 // committed gives out what was stored at revision, and its canonical encoding to the
 // cache.
-func (s *store) committed(next *outcome, out runtime.Object, revision int64) error {
+func (s *adapter) committed(next *outcome, out runtime.Object, revision int64) error {
 	if next.cache.Body != nil && next.history == s.store.Replacements() {
 		if o := s.codec.Written(next.cache, revision); o != nil {
 			s.Cache.Offer(o.Key(), revision, next.history, o)
@@ -107,7 +107,7 @@ func (s *store) committed(next *outcome, out runtime.Object, revision int64) err
 }
 
 // read gets the present object from the store.
-func (s *store) read(ctx context.Context, full string, like runtime.Object, ignoreNotFound, unread bool) (*present, error) {
+func (s *adapter) read(ctx context.Context, full string, like runtime.Object, ignoreNotFound, unread bool) (*present, error) {
 	item, found, _, err := s.store.Get(ctx, full)
 	if err != nil {
 		return nil, etcdError(err)
@@ -117,7 +117,7 @@ func (s *store) read(ctx context.Context, full string, like runtime.Object, igno
 
 // presentOf decodes an item of the store. unread leaves it undecoded, for objects
 // that cannot be read and are to be deleted.
-func (s *store) presentOf(ctx context.Context, full string, item kv.Item, found bool, like runtime.Object, ignoreNotFound, unread bool) (*present, error) {
+func (s *adapter) presentOf(ctx context.Context, full string, item kv.Item, found bool, like runtime.Object, ignoreNotFound, unread bool) (*present, error) {
 	p := &present{fresh: true}
 	if !found {
 		if !ignoreNotFound {
@@ -151,7 +151,7 @@ func newLike(obj runtime.Object) runtime.Object {
 // or, if there is none, from what the caller has. nil means there is no guess.
 //
 // Decorated objects are not what is stored and are never guessed from the cache.
-func (s *store) suggestion(full string, like, given runtime.Object) (*present, error) {
+func (s *adapter) suggestion(full string, like, given runtime.Object) (*present, error) {
 	if s.Cache != nil && s.Cache.Ready() && !s.codec.Decorated() {
 		snapshot := s.Cache.Snapshot()
 		o := snapshot.Get(s.layout.rest(full))
@@ -177,7 +177,7 @@ func (s *store) suggestion(full string, like, given runtime.Object) (*present, e
 
 // unchanged reports whether data, about to be stored, is what p was stored as, as
 // far as p knows.
-func (s *store) unchanged(p *present, data []byte) bool {
+func (s *adapter) unchanged(p *present, data []byte) bool {
 	if p.stale || p.rev == 0 {
 		return false
 	}
@@ -188,7 +188,7 @@ func (s *store) unchanged(p *present, data []byte) bool {
 }
 
 // GuaranteedUpdate implements storage.Interface.
-func (s *store) GuaranteedUpdate(ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, given runtime.Object) error {
+func (s *adapter) GuaranteedUpdate(ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, given runtime.Object) error {
 	ReserveStack()
 	full, err := s.layout.full(key, false)
 	if err != nil {
@@ -198,7 +198,7 @@ func (s *store) GuaranteedUpdate(ctx context.Context, key string, destination ru
 		return fmt.Errorf("unable to convert output object to pointer: %w", err)
 	}
 	u := &update{
-		write:  write{store: s, full: full, like: destination, ignoreNotFound: ignoreNotFound, preconditions: preconditions},
+		write:  write{adapter: s, full: full, like: destination, ignoreNotFound: ignoreNotFound, preconditions: preconditions},
 		change: tryUpdate,
 	}
 	if err := u.begin(ctx, given); err != nil {
@@ -215,7 +215,7 @@ func (s *store) GuaranteedUpdate(ctx context.Context, key string, destination ru
 // write is a write of one key under way: it is tried against what is believed to
 // be present until the belief was right.
 type write struct {
-	*store
+	*adapter
 	full           string
 	like           runtime.Object
 	ignoreNotFound bool
@@ -326,7 +326,7 @@ func (u *update) confirm(ctx context.Context, data []byte, destination runtime.O
 }
 
 // Delete implements storage.Interface.
-func (s *store) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions, validate storage.ValidateObjectFunc, given runtime.Object, opts storage.DeleteOptions) error {
+func (s *adapter) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions, validate storage.ValidateObjectFunc, given runtime.Object, opts storage.DeleteOptions) error {
 	ReserveStack()
 	full, err := s.layout.full(key, false)
 	if err != nil {
@@ -336,7 +336,7 @@ func (s *store) Delete(ctx context.Context, key string, out runtime.Object, prec
 		return fmt.Errorf("unable to convert output object to pointer: %w", err)
 	}
 	d := &deletion{
-		write:    write{store: s, full: full, like: out, preconditions: preconditions},
+		write:    write{adapter: s, full: full, like: out, preconditions: preconditions},
 		validate: validate,
 	}
 	d.unread = opts.IgnoreStoreReadError && deletesUnread()
@@ -362,7 +362,7 @@ func (d *deletion) try(ctx context.Context, out runtime.Object) (done bool, err 
 	if err := d.check(ctx); err != nil {
 		return false, d.refused(ctx, err)
 	}
-	result, err := d.store.store.Delete(ctx, d.full, d.now.rev)
+	result, err := d.store.Delete(ctx, d.full, d.now.rev)
 	if err != nil {
 		return false, etcdError(err)
 	}

@@ -130,7 +130,7 @@ func (p *Printer) rowObject(row *metav1.TableRow, include metav1.IncludeObjectPo
 		return apierrors.NewInternalError(fmt.Errorf("unable to determine if the obj has the required annotation, err: %w", err))
 	}
 	switch {
-	case include == metav1.IncludeObject && p.codec.Custom():
+	case include == metav1.IncludeObject && p.codec.IsCustom():
 		return nil
 	case include == metav1.IncludeObject:
 		row.Object.Object, err = p.codec.Scheme().ConvertToVersion(obj, p.version.GVK.GroupVersion())

@@ -1,0 +1,86 @@
+package registry
+
+import (
+	"errors"
+	"log/slog"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage/value"
+
+	"github.com/larder-io/larder/internal/registry/builtin"
+	"github.com/larder-io/larder/kv"
+)
+
+// Config says what a Registry is built from. Store, Tail, and of the embedded Config
+// ClientConfig, Informers and Authorizer are required; other fields have kube-apiserver's
+// defaults.
+type Config struct {
+	// Store holds the objects. Tail follows everything under Prefix in it.
+	Store kv.Store
+	Tail  *kv.Tail
+
+	// Config is what the REST storages are made with.
+	builtin.Config
+
+	// Transformers encrypt at rest; nil stores plain text.
+	Transformers value.ResourceTransformers
+
+	// CacheBytes bounds what all caches together keep beside the present objects in
+	// their canonical encoding: other encodings, frames of events, and the past. 0 means half
+	// of what those objects take, though at least 144 MiB, for encodings and frames; with the
+	// past twice what they take, though at least 256 MiB; and at most three eighths of
+	// the memory limit of the process. Less than 0 means no bound.
+	CacheBytes int64
+	// CacheShares are parts of that for single resources, 0 of which keeps nothing. Such
+	// a resource takes no more than its share, and nothing that is kept of others takes
+	// anything from it; what it does not use, they have. Where CacheBytes is no figure,
+	// shares come beside what it stands for.
+	CacheShares map[schema.GroupResource]int64
+
+	// DeleteCollectionWorkers is how many deletions of one collection run at once;
+	// 0 means 1.
+	DeleteCollectionWorkers int
+
+	// DisableGarbageCollection turns off the finalizers that the garbage collector
+	// of the controller manager needs.
+	DisableGarbageCollection bool
+
+	// IndexLabels are label keys by whose values objects of a resource are found
+	// without a search. Others are learnt from what clients ask for.
+	IndexLabels map[schema.GroupResource][]string
+
+	// CheckInterval is how often each cache is compared with the store; 0 is never.
+	CheckInterval time.Duration
+
+	// LoadPatience is how long after Run has begun WaitReady waits for caches that do
+	// not load; 0 means 40 seconds.
+	LoadPatience time.Duration
+
+	// Logger tells of what the caches meet; nil discards.
+	Logger *slog.Logger
+}
+
+func (c *Config) check() error {
+	switch {
+	case c.Store == nil:
+		return errors.New("registry: Config.Store is missing")
+	case c.Tail == nil:
+		return errors.New("registry: Config.Tail is missing")
+	}
+	return c.Config.Check()
+}
+
+// setDefaults fills in what kube-apiserver would, on a copy of the caller's.
+func (c *Config) setDefaults() {
+	c.Config.SetDefaults()
+	if c.DeleteCollectionWorkers == 0 {
+		c.DeleteCollectionWorkers = 1
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.LoadPatience == 0 {
+		c.LoadPatience = 40 * time.Second
+	}
+}
