@@ -30,11 +30,12 @@ import (
 // What is in the cache is the JSON of each object as reading it from the store gives
 // it, in the version that it was stored in: pruned, defaulted and repaired as that
 // state of the CRD says. Another version is made of it when it is first asked
-// for. A conversion that fails fails who asked for it, and is tried again for the next.
+// for. If a conversion fails, the request that needed it fails, and the next one that needs
+// it tries again.
 //
 // It is a generic.RESTOptionsGetter: upstream's storages of all versions are built over
-// it, then the views are taken and Run is called. After Run it answers 410: whoever still
-// holds it must not take what it does not know for what is not there.
+// it, then the views are taken and Run is called. After Run it answers 410, so that nobody
+// who still holds it believes that the objects are gone.
 type CustomResource struct {
 	*storage.Resource
 

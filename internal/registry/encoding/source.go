@@ -8,12 +8,12 @@ import (
 // Ahead is how many items it pays to ask for at once before they are written.
 const Ahead = 32
 
-// Source gives the items of a list of objects. As many are kept as there is room for,
-// always the same: where there is not room for all, keeping one would drive out another
-// of the same list.
+// Source gives the items of a list of objects. It keeps as many of them as there is room
+// for. Where there is not room for all it always keeps the same ones, since keeping another
+// would only drive out one of the same list.
 type Source struct {
 	*Encoder
-	fit uint64 // which part of the objects is kept, of parts; 0 is none whatever the room
+	fit uint64 // how many of parts objects are kept; 0 keeps none even if there is room
 }
 
 const parts = 1 << 16

@@ -163,7 +163,8 @@ func (r *Resource) notReady() error {
 
 // uncached reports whether upstream keeps no cache of the resource (kubernetes
 // pkg/kubeapiserver/default_storage_factory_builder.go): what clients see of that is
-// kept: the words of errors, limits at any revision, and not waiting for the future.
+// kept here: the words of errors, that limits hold at any revision, and that nobody waits
+// for a revision of the future.
 func (r *Resource) uncached() bool { return r.layout.resource == "/events" }
 
 // refuseFuture fails if the store has not reached revision, with a hint after how

@@ -16,8 +16,8 @@ import (
 // adapter is a Resource as upstream's generic registry uses it: writes go to the
 // store, reads come from the cache, decoded into objects of the caller's own.
 //
-// What it does to be seen from outside is what apiserver pkg/storage/etcd3 does
-// behind its cacher; storage/testing of the same module describes it.
+// Seen from outside it does what apiserver pkg/storage/etcd3 does behind its cacher. The
+// suites in storage/testing of the same module describe that.
 type adapter struct {
 	*Resource
 	codec *encoding.Codec // of the version that the storage is for

@@ -37,7 +37,7 @@ type storeWatch struct {
 	codec   *encoding.Codec
 	watcher *watch.Watcher
 	every   time.Duration // between bookmarks; 0 is none
-	legacy  bool          // the end of the initial events is not told
+	legacy  bool          // the bookmark that ends the initial events is left out
 	result  chan apiwatch.Event
 	cancel  context.CancelFunc
 }

@@ -212,8 +212,8 @@ func (s *adapter) GuaranteedUpdate(ctx context.Context, key string, destination 
 	}
 }
 
-// write is a write of one key under way: it is tried against what is believed to
-// be present until the belief was right.
+// write is a write of one key under way. It takes the object that it believes to be
+// present, and begins again with the one that is, until the store confirms the belief.
 type write struct {
 	*adapter
 	full           string

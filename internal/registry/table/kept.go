@@ -20,11 +20,12 @@ import (
 // the time since something happened. Each age follows as its distance in the text
 // from the one before, and the seconds and nanoseconds of what it is counted from.
 //
-// Printers know the time and no other clock can be given to them. What in a cell
-// depends on it is found by printing the object with all its times moved: cells that
-// stay the same hold no age. A cell that does not is kept if it is an age with
-// something constant around it, counted from a time of the object that is told from
-// all others. A row with any other cell is volatile, and printed for each reader.
+// Printers read the clock, and no other clock can be given to them. Which cells depend
+// on the time is found out by printing the object again with all its times moved. A
+// cell that stays the same holds no age. A cell that changes can be kept if it is an age
+// with something constant around it, and if it is known which time of the object the
+// age is counted from. A row with any other cell is volatile: it is printed for each
+// reader.
 const (
 	rowVolatile = 1 << iota // there is no text
 	rowMetadata             // the object shows its metadata even where none is asked for
