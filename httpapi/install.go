@@ -2,7 +2,9 @@ package httpapi
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -26,6 +28,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/discovery"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/httpapi/openapi"
 	"github.com/larder-io/larder/httpapi/reads"
@@ -81,24 +84,28 @@ func (s *Server) install() error {
 	if err := in.install(t, groups); err != nil {
 		return err
 	}
-	if err := newDiscoverer(groups, config).serve(t); err != nil {
+	documents := discovery.New(discovery.Config{
+		Groups: groups, Address: config.externalAddress(),
+		Extensions: config.Extensions, Aggregator: config.Aggregator, Everything: config.Discovery,
+	})
+	if err := documents.Install(paths{t}); err != nil {
 		return err
 	}
-	documents := &openapi.Describer{Models: in.models, Groups: groups, Version: config.Version, Extensions: config.Extensions, Aggregator: config.Aggregator, Handlers: config.Handlers}
-	documents.Install(paths{t})
+	describer := &openapi.Describer{Models: in.models, Groups: groups, Version: config.Version, Extensions: config.Extensions, Aggregator: config.Aggregator, Handlers: config.Handlers}
+	describer.Install(paths{t})
 	if config.Flow != nil {
 		serveFlow(t, config.Flow)
 	}
 	if err := s.metricsPage(t).Install(paths{t}); err != nil {
 		return err
 	}
-	serveVersionInfo(t, config.Version)
+	discovery.InstallVersion(paths{t}, config.Version)
 	serveHealth(t, config.HealthChecks, config.LiveChecks, s.readyChecks())
 	serveProfiling(t)
 	for path, h := range config.Handlers {
 		t.handle(path, h)
 	}
-	serveIndex(t, config.Aggregator)
+	discovery.InstallIndex(paths{t}, slices.Collect(maps.Keys(t.exact)), config.Aggregator)
 	s.publish(t)
 	return nil
 }
@@ -409,4 +416,12 @@ func (b *handlerBuilder) produces(action string) []string {
 		list = append(list, streams...)
 	}
 	return list
+}
+
+// externalAddress is where clients reach the server.
+func (c *Config) externalAddress() string {
+	if c.ExternalAddress != "" {
+		return c.ExternalAddress
+	}
+	return c.Listener.Addr().String()
 }

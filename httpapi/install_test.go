@@ -25,13 +25,14 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/apiserver/pkg/endpoints"
-	"k8s.io/apiserver/pkg/endpoints/discovery"
+	upstreamdiscovery "k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/filters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/routes"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	"github.com/larder-io/larder/httpapi/discovery"
 	"github.com/larder-io/larder/httpapi/openapi"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/registrytest"
@@ -122,14 +123,14 @@ func upstreamHandler(r *registry.Registry) (http.Handler, error) {
 	chain := func(h http.Handler) http.Handler { return h }
 	api := genericapiserver.NewAPIServerHandler("upstream", legacyscheme.Codecs, chain, nil)
 	routes.Version{Version: testVersion()}.Install(api.GoRestfulContainer)
-	legacy := discovery.NewLegacyRootAPIHandler(discovery.DefaultAddresses{}, legacyscheme.Codecs, "/api")
+	legacy := upstreamdiscovery.NewLegacyRootAPIHandler(upstreamdiscovery.DefaultAddresses{}, legacyscheme.Codecs, "/api")
 	api.GoRestfulContainer.Add(legacy.WebService())
 	models := openapi.NewModels()
 	kinds := runtime.NewEquivalentResourceRegistry()
 	for _, g := range r.Groups() {
 		converter := models.Converter(g)
 		if g.Name != "" {
-			group := discovery.NewAPIGroupHandler(g.Info.NegotiatedSerializer, apiGroup(g))
+			group := upstreamdiscovery.NewAPIGroupHandler(g.Info.NegotiatedSerializer, discovery.Group(g))
 			api.GoRestfulContainer.Add(group.WebService())
 		}
 		for _, v := range g.Versions {

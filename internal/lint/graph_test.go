@@ -25,7 +25,7 @@ internal/invariants, internal/proctest
 < internal/registry/bootstrap, internal/auth, internal/admission
 < httpapi/socket, httpapi/request
 < httpapi/exchange, httpapi/negotiate, httpapi/apimetrics
-< httpapi/front, httpapi/reads, httpapi/openapi
+< httpapi/front, httpapi/reads, httpapi/openapi, httpapi/discovery
 < httpapi
 < internal/extension, internal/aggregator
 < internal/server

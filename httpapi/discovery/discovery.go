@@ -1,4 +1,4 @@
-package httpapi
+package discovery
 
 import (
 	"cmp"
@@ -25,23 +25,54 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// discoverer answers what is served: /api, /apis and what lies below them down to
+// Documents answers what is served: /api, /apis and what lies below them down to
 // the versions. The documents are made from the registry when a table is built.
-type discoverer struct {
+type Documents struct {
 	groups []*registry.Group // without the core group, in the order of /apis
 	core   *registry.Group   // nil if it is not served
 
 	priorities map[schema.GroupVersion]registry.Priority
 
-	address    string // host and port that clients reach this server by
-	extensions Extensions
-	aggregator Aggregator
+	address    string     // host and port that clients reach this server by
+	extensions Extensions // nil if there is nothing to add
+	aggregator Aggregator // nil if there are no other servers
 	everything aggregated.ResourceManager
 }
 
-func newDiscoverer(groups []*registry.Group, config *Config) *discoverer {
-	d := &discoverer{priorities: registry.Priorities(), address: config.externalAddress(), extensions: config.Extensions, aggregator: config.Aggregator, everything: config.Discovery}
-	for _, g := range groups {
+// Config says what is discovered.
+type Config struct {
+	Groups     []*registry.Group
+	Address    string     // host and port that clients reach this server by
+	Extensions Extensions // nil if there is nothing to add
+	Aggregator Aggregator // nil if there are no other servers
+	// Everything collects what is served below /apis.
+	Everything aggregated.ResourceManager
+}
+
+// Extensions adds groups that come and go.
+type Extensions interface {
+	// Groups lists them, each once.
+	Groups() []metav1.APIGroup
+}
+
+// Aggregator answers for other servers.
+type Aggregator interface {
+	// ServeGroups lists the groups of all servers, in the order of /apis.
+	ServeGroups(w http.ResponseWriter, req *http.Request)
+	// Paths lists the paths of the groups and their versions.
+	Paths() []string
+}
+
+// Mux is what paths are installed on.
+type Mux interface {
+	Handle(path string, h http.Handler)
+	HandlePrefix(path string, h http.Handler)
+}
+
+// New returns the documents of what config says.
+func New(config Config) *Documents {
+	d := &Documents{priorities: registry.Priorities(), address: config.Address, extensions: config.Extensions, aggregator: config.Aggregator, everything: config.Everything}
+	for _, g := range config.Groups {
 		if g.Name == "" {
 			d.core = g
 			continue
@@ -55,22 +86,15 @@ func newDiscoverer(groups []*registry.Group, config *Config) *discoverer {
 }
 
 // priority is that of a group: the greatest of its versions.
-func (d *discoverer) priority(g *registry.Group) (most int32) {
+func (d *Documents) priority(g *registry.Group) (most int32) {
 	for _, v := range g.Versions {
 		most = max(most, d.priorities[v.GroupVersion].Group)
 	}
 	return most
 }
 
-func (c *Config) externalAddress() string {
-	if c.ExternalAddress != "" {
-		return c.ExternalAddress
-	}
-	return c.Listener.Addr().String()
-}
-
-// serve adds the documents to t.
-func (d *discoverer) serve(t *table) error {
+// Install adds the documents to t.
+func (d *Documents) Install(t Mux) error {
 	for _, g := range d.groups {
 		if err := d.serveGroup(t, g, d.everything); err != nil {
 			return err
@@ -80,8 +104,8 @@ func (d *discoverer) serve(t *table) error {
 	if d.aggregator != nil {
 		groups = d.aggregator.ServeGroups
 	}
-	t.handle("/apis", aggregated.WrapAggregatedDiscoveryToHandler(groups, d.everything, d.everything))
-	t.handle("/apis/", groups)
+	t.Handle("/apis", aggregated.WrapAggregatedDiscoveryToHandler(groups, d.everything, d.everything))
+	t.Handle("/apis/", groups)
 	if d.core == nil {
 		return nil
 	}
@@ -94,23 +118,23 @@ func (d *discoverer) serve(t *table) error {
 	root := discovery.NewLegacyRootAPIHandler(d, d.core.Info.NegotiatedSerializer, "/api")
 	api := aggregated.WrapAggregatedDiscoveryToHandler(root, legacy, legacy)
 	serveDocument(t, "/api", api)
-	t.handlePrefix("/api/", http.HandlerFunc(negotiate.NothingBelow))
+	t.HandlePrefix("/api/", http.HandlerFunc(negotiate.NothingBelow))
 	return nil
 }
 
 // serveGroup adds /apis/g and the documents of its versions.
-func (d *discoverer) serveGroup(t *table, g *registry.Group, everything aggregated.ResourceManager) error {
+func (d *Documents) serveGroup(t Mux, g *registry.Group, everything aggregated.ResourceManager) error {
 	serve := func(w http.ResponseWriter, req *http.Request) {
-		document := apiGroup(g) // of this request alone: encoding sets its kind for a while
+		document := Group(g) // of this request alone: encoding sets its kind for a while
 		writeUnversioned(w, req, &document)
 	}
 	if g.Name == apiregistrationv1.GroupName { // upstream serves it itself, and others by what is registered
 		serveDocument(t, "/apis/"+g.Name, http.HandlerFunc(serve))
 	} else {
-		t.handle("/apis/"+g.Name, http.HandlerFunc(serve))
-		t.handle("/apis/"+g.Name+"/", http.HandlerFunc(serve))
+		t.Handle("/apis/"+g.Name, http.HandlerFunc(serve))
+		t.Handle("/apis/"+g.Name+"/", http.HandlerFunc(serve))
 	}
-	t.handlePrefix("/apis/"+g.Name+"/", http.HandlerFunc(negotiate.NothingBelow))
+	t.HandlePrefix("/apis/"+g.Name+"/", http.HandlerFunc(negotiate.NothingBelow))
 	for _, v := range g.Versions {
 		gv := metav1.GroupVersion{Group: g.Name, Version: v.Version}
 		if priority, ok := d.priorities[v.GroupVersion]; ok {
@@ -124,7 +148,7 @@ func (d *discoverer) serveGroup(t *table, g *registry.Group, everything aggregat
 }
 
 // serveVersion adds the list of one version's resources, alone and to everything.
-func serveVersion(t *table, g *registry.Group, v registry.GroupVersion, path string, everything aggregated.ResourceManager) error {
+func serveVersion(t Mux, g *registry.Group, v registry.GroupVersion, path string, everything aggregated.ResourceManager) error {
 	list := make([]metav1.APIResource, 0, len(v.Endpoints))
 	for _, e := range v.Endpoints {
 		list = append(list, e.Discovery())
@@ -144,19 +168,19 @@ func serveVersion(t *table, g *registry.Group, v registry.GroupVersion, path str
 }
 
 // serveDocument serves one document by GET, with and without a slash at the end.
-func serveDocument(t *table, path string, document http.Handler) {
+func serveDocument(t Mux, path string, document http.Handler) {
 	media, _ := negotiation.MediaTypesForSerializer(legacyscheme.Codecs)
 	h := negotiate.OnlyMethods(negotiate.Producing(media, document), http.MethodGet)
-	t.handle(path, h)
-	t.handle(path+"/", h)
+	t.Handle(path, h)
+	t.Handle(path+"/", h)
 }
 
 // serveGroups answers /apis. Upstream's comes from its aggregator (kube-aggregator
 // pkg/apiserver/handler_apis.go): versioned, and without server addresses.
-func (d *discoverer) serveGroups(w http.ResponseWriter, req *http.Request) {
+func (d *Documents) serveGroups(w http.ResponseWriter, req *http.Request) {
 	list := &metav1.APIGroupList{Groups: make([]metav1.APIGroup, 0, len(d.groups))}
 	for _, g := range d.groups {
-		list.Groups = append(list.Groups, apiGroup(g))
+		list.Groups = append(list.Groups, Group(g))
 	}
 	if d.extensions != nil {
 		list.Groups = append(list.Groups, d.extensions.Groups()...)
@@ -164,7 +188,8 @@ func (d *discoverer) serveGroups(w http.ResponseWriter, req *http.Request) {
 	writeUnversioned(w, req, list)
 }
 
-func apiGroup(g *registry.Group) metav1.APIGroup {
+// Group describes a group.
+func Group(g *registry.Group) metav1.APIGroup {
 	document := metav1.APIGroup{Name: g.Name}
 	for _, v := range g.Versions {
 		entry := metav1.GroupVersionForDiscovery{GroupVersion: v.String(), Version: v.Version}
@@ -181,27 +206,26 @@ func writeUnversioned(w http.ResponseWriter, req *http.Request, document runtime
 
 // ServerAddressByClientCIDRs implements discovery.Addresses: every client reaches
 // this server by the same address.
-func (d *discoverer) ServerAddressByClientCIDRs(net.IP) []metav1.ServerAddressByClientCIDR {
+func (d *Documents) ServerAddressByClientCIDRs(net.IP) []metav1.ServerAddressByClientCIDR {
 	return []metav1.ServerAddressByClientCIDR{{ClientCIDR: "0.0.0.0/0", ServerAddress: d.address}}
 }
 
-// serveVersionInfo adds /version.
-func serveVersionInfo(t *table, info *version.Info) {
+// InstallVersion adds /version.
+func InstallVersion(t Mux, info *version.Info) {
 	serve := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		responsewriters.WriteRawJSON(http.StatusOK, *info, w)
 	})
 	h := negotiate.OnlyMethods(negotiate.Producing([]string{runtime.ContentTypeJSON}, serve), http.MethodGet)
-	t.handle("/version", h)
-	t.handle("/version/", h)
-	t.handlePrefix("/version/", http.HandlerFunc(negotiate.NothingBelow))
+	t.Handle("/version", h)
+	t.Handle("/version/", h)
+	t.HandlePrefix("/version/", http.HandlerFunc(negotiate.NothingBelow))
 }
 
-// serveIndex adds / and /index.html, which list the paths of t and those of
-// other servers. Everything else
-// must have been added before.
-func serveIndex(t *table, aggregator Aggregator) {
+// InstallIndex adds / and /index.html, which list paths and those of other servers, which may
+// be nil.
+func InstallIndex(t Mux, paths []string, aggregator Aggregator) {
 	listed := make(map[string]bool)
-	for path := range t.exact {
+	for _, path := range paths {
 		// The forms with a slash at the end are not listed, but for this one.
 		if path == "/apis/" || path[len(path)-1] != '/' {
 			listed[path] = true
@@ -217,8 +241,8 @@ func serveIndex(t *table, aggregator Aggregator) {
 		}
 		return slices.Sorted(maps.Keys(all))
 	})}
-	t.handle("/", index)
-	t.handle("/index.html", index)
+	t.Handle("/", index)
+	t.Handle("/index.html", index)
 }
 
 // pathLister implements routes.ListedPathProvider.

@@ -1,0 +1,65 @@
+package discovery
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+
+	"github.com/larder-io/larder/internal/registry/registrytest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// served are the handlers by path.
+type served map[string]http.Handler
+
+func (s served) Handle(path string, h http.Handler)       { s[path] = h }
+func (s served) HandlePrefix(path string, h http.Handler) { s[path+"*"] = h }
+
+// TestEveryVersionHasADocument: each group and each version of the registry is found under
+// its path, by GET alone where upstream's router says so, and the index lists them.
+func TestEveryVersionHasADocument(t *testing.T) {
+	groups := registrytest.New(t, nil).Registry.Groups()
+	all := make(served)
+	d := New(Config{Groups: groups, Address: "h:1", Everything: aggregated.NewResourceManager("apis")})
+	if err := d.Install(all); err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	for _, g := range groups {
+		for _, v := range g.Versions {
+			path := "/apis/" + g.Name + "/" + v.Version
+			if g.Name == "" {
+				path = "/api/" + v.Version
+			}
+			paths = append(paths, path)
+			for method, code := range map[string]int{http.MethodGet: http.StatusOK, http.MethodPut: http.StatusMethodNotAllowed} {
+				w := httptest.NewRecorder()
+				h := all[path]
+				if h == nil {
+					t.Fatalf("%s is not served", path)
+				}
+				h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+				if w.Code != code {
+					t.Errorf("%s %s: %d, want %d", method, path, w.Code, code)
+				}
+			}
+		}
+	}
+	InstallIndex(all, append(slices.Clone(paths), "/apis/", "/unlisted/"), nil)
+	w := httptest.NewRecorder()
+	all["/"].ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	for _, path := range append(paths, "/apis/") {
+		if !strings.Contains(w.Body.String(), `"`+path+`"`) {
+			t.Errorf("the index does not list %s", path)
+		}
+	}
+	if strings.Contains(w.Body.String(), "unlisted") {
+		t.Errorf("the index lists what ends with a slash: %s", w.Body)
+	}
+}
