@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"sync"
 
@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/streams"
 	"github.com/larder-io/larder/internal/registry"
 )
 
@@ -304,42 +305,28 @@ func (w *buffered) Flush() {
 // serveStream serves a request that may take long and wants to be heard at once,
 // or takes the connection over, by a net/http handler on the bare connection.
 func (x *chain) serveStream(h http.Handler) {
-	req := x.http()
-	info, who, received, log, trail := x.RequestInfo(), x.User, x.Received, x.logged(), x.TakeTrail()
-	seat, rights, held := x.takeStreamPlace(), x.s.rights, x.s.rights.join(x)
-	header := make(http.Header)
-	x.HeaderTo(header)
-	leave := func() {
-		seat.Leave()
-		rights.leave(held)
+	info, who, received, seat := x.RequestInfo(), x.User, x.Received, x.takeStreamPlace()
+	handed := &streams.Handed{
+		Handler: h,
+		Request: x.http(),
+		Header:  make(http.Header),
+		Context: func(ctx context.Context) context.Context {
+			return handlerContext(seat.Context(ctx), info, who, received)
+		},
+		Trail: x.TakeTrail(),
+		Right: x.join(),
+		Leave: seat.Leave,
+		Log:   x.logged(),
 	}
-	refused := func() {
-		leave()
-		trail.End()
+	x.HeaderTo(handed.Header)
+	s := x.s
+	x.Taken = func(c net.Conn, body exchange.TakenBody) { s.streams.Serve(s.base, c, body, handed) }
+}
+
+// join returns by what right the request's stream is open; nil if that is not looked after.
+func (x *chain) join() streams.Right {
+	if held := x.s.rights.join(x); held != nil {
+		return held
 	}
-	x.take(held, refused, func(ctx context.Context, st *stream, body exchange.TakenBody) {
-		w := newStreamWriter(st, req, header)
-		w.trail = trail
-		defer leave()
-		defer func() {
-			switch p := recover(); {
-			case p != nil && exchange.IsAbort(p) && st.revoked(): // who hands on has no other end
-				trail.End()
-				_ = w.finish()
-			case p != nil:
-				trail.Panicked(p)
-				w.recovered(p, log)
-			}
-		}()
-		req := req.WithContext(handlerContext(trail.Context(seat.Context(ctx)), info, who, received))
-		if body != nil {
-			_ = body.Proceed(deadlineWriter{st}) // an error comes from the body too
-			req.Body = st.openBody(body)
-		}
-		h.ServeHTTP(w, req)
-		trail.End()
-		if err := w.finish(); err != nil {
-			klog.V(4).InfoS("Stream ended early", append(log, "err", fmt.Sprint(err))...)
-		}
-	})
+	return nil
 }

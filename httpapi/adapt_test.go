@@ -171,9 +171,7 @@ func TestStreamsAreHeardAtOnce(t *testing.T) {
 		case <-gone:
 			return
 		case <-time.After(10 * time.Millisecond):
-			for _, st := range f.streams.list() {
-				st.probe()
-			}
+			f.streams.Probe()
 		}
 	}
 }
@@ -223,7 +221,7 @@ func TestShutdownEndsStreams(t *testing.T) {
 	if err := f.stop(); err != nil {
 		t.Error(err)
 	}
-	if n := f.streams.count(); n != 0 {
+	if n := f.streams.Stats().Open; n != 0 {
 		t.Errorf("%d streams are left", n)
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
+	"github.com/larder-io/larder/httpapi/streams"
 )
 
 // handle serves one request whose header has been read, up to what is to be sent. A panic
@@ -363,9 +364,12 @@ func (x *chain) read(i *reads.Resource) bool {
 	if x.Verb != "watch" {
 		return x.reading.Serve(i)
 	}
-	if isUpgrade(string(x.Peek("Connection")), string(x.Peek("Upgrade"))) {
+	if streams.IsUpgrade(string(x.Peek("Connection")), string(x.Peek("Upgrade"))) {
 		return false // a websocket: upstream's handler speaks it
 	}
-	x.watch(i)
+	x.s.streams.Watch(streams.Opening{
+		Read: &x.reading, Flow: x.s.config.Flow, Class: x.class, Join: x.join,
+		MinTimeout: x.s.config.MinRequestTimeout, RequestTimeout: x.s.config.RequestTimeout,
+	}, i)
 	return true
 }

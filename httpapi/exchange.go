@@ -1,9 +1,7 @@
 package httpapi
 
 import (
-	"context"
 	"math/rand/v2"
-	"net"
 	"net/http"
 
 	"github.com/larder-io/larder/httpapi/exchange"
@@ -28,19 +26,6 @@ type chain struct {
 	foreign      bool            // it has credentials that are not remembered
 	claims       request.Attributes
 	reading      reads.Read
-}
-
-// take hands the connection to serve, which runs on a goroutine of the server's
-// and writes the whole response. The connection is closed after it. serve must not
-// use the exchange, which ends before it begins. During shutdown refused is called instead.
-// held may be nil.
-func (x *chain) take(held *right, refused func(), serve func(context.Context, *stream, exchange.TakenBody)) {
-	s := x.s
-	x.Taken = func(c net.Conn, body exchange.TakenBody) {
-		if !s.streams.start(s.base, c, held, func(ctx context.Context, st *stream) { serve(ctx, st, body) }) {
-			refused()
-		}
-	}
 }
 
 // newAuditID returns a random UUID. It names requests in logs and guards nothing.

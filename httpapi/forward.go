@@ -7,6 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-io/larder/httpapi/openapi"
+	"github.com/larder-io/larder/httpapi/streams"
 )
 
 // Aggregator answers for other servers, which serve parts of what clients see as one.
@@ -44,7 +45,7 @@ func (x *chain) forward(h http.Handler) {
 	req := x.http()
 	req.Header.Set("Audit-Id", x.AuditID)
 	h = abortable(h)
-	upgrades := isUpgrade(req.Header.Get("Connection"), req.Header.Get("Upgrade"))
+	upgrades := streams.IsUpgrade(req.Header.Get("Connection"), req.Header.Get("Upgrade"))
 	switch length := req.ContentLength; {
 	case x.LongRunning():
 		x.serveStream(h)

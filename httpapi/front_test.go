@@ -471,8 +471,8 @@ func TestNobodyIsCutOffWhoComesBack(t *testing.T) {
 	stopped := make(chan error, 1)
 	go func() { stopped <- f.stop() }()
 	<-closing
-	if resp := ask(); resp.Close || s.streams.isEnding() {
-		t.Errorf("connection ends: %v; streams end: %v", resp.Close, s.streams.isEnding())
+	if resp := ask(); resp.Close || s.streams.IsEnding() {
+		t.Errorf("connection ends: %v; streams end: %v", resp.Close, s.streams.IsEnding())
 	}
 	if out := f.raw(t, "GET /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"); !strings.HasPrefix(out, "HTTP/1.1 200 ") {
 		t.Errorf("who came last was answered %q", out)

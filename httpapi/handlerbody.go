@@ -47,31 +47,6 @@ func (b *handlerBody) give(data []byte, err error) {
 	})
 }
 
-// streamBody is what a handler that has a connection to itself reads a body from, as
-// it comes and without a bound.
-type streamBody struct {
-	io.Reader
-	st *stream
-}
-
-// openBody returns the body of a request that st has become.
-func (st *stream) openBody(b io.Reader) *streamBody {
-	st.listen(true)
-	return &streamBody{Reader: b, st: st}
-}
-
-// Read implements io.Reader. From the end on nobody reads the connection.
-func (b *streamBody) Read(p []byte) (int, error) {
-	n, err := b.Reader.Read(p)
-	if err != nil {
-		b.st.listen(false)
-	}
-	return n, err
-}
-
-// Close does nothing: the connection ends with its request.
-func (b *streamBody) Close() error { return nil }
-
 // wanted is closed when the handler asks for the body; nil if there is none.
 func (x *chain) wanted() <-chan struct{} {
 	if x.lazy == nil {

@@ -75,7 +75,7 @@ func (r *rights) look(ctx context.Context, now time.Time) {
 			}
 		})
 	}
-	r.part(now)
+	r.s.streams.EndRevoked(now)
 }
 
 // check asks who c is and what he may do, where that may have changed, without asking

@@ -19,7 +19,6 @@ import (
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/httpapi/request"
-	"github.com/larder-io/larder/httpapi/socket"
 	"github.com/larder-io/larder/internal/auth"
 )
 
@@ -34,7 +33,6 @@ const (
 	revokeInterval = time.Second
 	remoteInterval = 3*time.Second - revokeInterval/2
 	retryInterval  = revokeInterval / 2
-	revokePatience = 2 * time.Second
 	// recheckTimeout bounds one question to others, or all about one credential that are
 	// decided here.
 	recheckTimeout = 2 * time.Second
@@ -56,8 +54,7 @@ type rights struct {
 	config *auth.Revocation // nil: rights are not looked after
 	caches map[string]*cache.Cache
 
-	ended  [lastLoss]atomic.Int64 // watches
-	losing atomic.Bool            // a right was lost since part looked
+	ended [lastLoss]atomic.Int64 // watches
 
 	near, identities, permissions lane
 	told                          answers // by the lanes
@@ -65,9 +62,6 @@ type rights struct {
 	mu     sync.Mutex
 	known  map[[sha256.Size]byte]*credential // guarded by mu
 	agenda agenda                            // guarded by mu
-
-	// The rest belongs to the goroutine that calls run.
-	parting map[*stream]time.Time // watches that were told to end, and when
 }
 
 // What is lost.
@@ -104,6 +98,7 @@ type credential struct {
 // right is what watches of one credential for the same rest on.
 type right struct {
 	of      *credential
+	set     *rights
 	key     string
 	holders int           // guarded by rights.mu
 	lost    atomic.Uint32 // a loss
@@ -122,7 +117,7 @@ type right struct {
 func newRights(s *Server) *rights {
 	r := &rights{
 		s: s, config: s.config.Revocation, caches: make(map[string]*cache.Cache),
-		known: make(map[[sha256.Size]byte]*credential), parting: make(map[*stream]time.Time),
+		known:  make(map[[sha256.Size]byte]*credential),
 		agenda: newAgenda(), told: answers{come: make(chan struct{}, 1)},
 	}
 	r.near = lane{wide: nearCrowd, told: &r.told}
@@ -164,7 +159,7 @@ func (r *rights) join(x *chain) *right {
 	}
 	held := c.rights[what]
 	if held == nil {
-		held = &right{of: c, key: what, attributes: *x.attributes(), info: x.RequestInfo()}
+		held = &right{of: c, set: r, key: what, attributes: *x.attributes(), info: x.RequestInfo()}
 		held.attributes.Request = &request.Request{FieldSelector: x.FieldSelector, LabelSelector: x.LabelSelector}
 		held.single = x.Name != "" && slices.Contains(x.User.GetGroups(), user.NodesGroup)
 		c.rights[what] = held
@@ -270,47 +265,25 @@ func (r *rights) run(ctx context.Context) {
 	}
 }
 
-// lose says that held is lost. The watches that rest on it end when part looks.
+// lose says that held is lost. The watches that rest on it end when streams.part looks.
 func (r *rights) lose(held *right, loss uint32) {
 	r.mu.Lock()
 	r.dropLocked(held)
 	r.mu.Unlock()
 	held.lost.Store(loss)
-	r.losing.Store(true)
+	r.s.streams.Revoke()
 	klog.V(2).InfoS("Watches end: their right is lost", "user", held.of.who.GetName(), "credentialLost", loss == lossCredential,
 		"group", held.info.APIGroup, "resource", held.info.Resource, "namespace", held.info.Namespace)
 }
 
-// revoked reports whether the right that st rests on is lost.
-func (st *stream) revoked() bool { return st.right != nil && st.right.lost.Load() != lossNone }
+// Lost implements streams.Right.
+func (held *right) Lost() bool { return held.lost.Load() != lossNone }
 
-// part ends the watches whose right is lost, and cuts off who does not take that in. It
-// belongs to the goroutine that calls run.
-func (r *rights) part(now time.Time) {
-	if !r.losing.Swap(false) && len(r.parting) == 0 {
-		return
-	}
-	open := make(map[*stream]bool)
-	for _, st := range r.s.streams.list() {
-		if !st.revoked() {
-			continue
-		}
-		open[st] = true
-		switch since, known := r.parting[st]; {
-		case !known:
-			r.parting[st] = now
-			r.ended[st.right.lost.Load()].Add(1)
-			st.end()
-		case now.Sub(since) >= revokePatience:
-			socket.CutOff(st.Conn)
-		}
-	}
-	for st := range r.parting {
-		if !open[st] {
-			delete(r.parting, st)
-		}
-	}
-}
+// Ended implements streams.Right.
+func (held *right) Ended() { held.set.ended[held.lost.Load()].Add(1) }
+
+// Leave implements streams.Right.
+func (held *right) Leave() { held.set.leave(held) }
 
 // newRevokedWatches reports how many watches ended for want of a right.
 func newRevokedWatches(r *rights) prometheus.Collector {

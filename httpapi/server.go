@@ -28,6 +28,7 @@ import (
 	"github.com/larder-io/larder/httpapi/front"
 	"github.com/larder-io/larder/httpapi/openapi"
 	"github.com/larder-io/larder/httpapi/reads"
+	"github.com/larder-io/larder/httpapi/streams"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -179,7 +180,7 @@ type Server struct {
 
 	deadlines *exchange.Deadlines
 	inflight  exchange.InFlight
-	streams   streams
+	streams   *streams.Streams
 	work      sync.WaitGroup // handlers that run on goroutines of their own
 	base      context.Context
 	cancel    context.CancelFunc
@@ -203,16 +204,14 @@ func New(config Config) (*Server, error) {
 // newServer returns a server that routes nothing yet.
 func newServer(config Config) *Server {
 	config.setDefaults()
-	s := &Server{config: config, draining: make(chan struct{})}
+	s := &Server{config: config, draining: make(chan struct{}), streams: streams.New()}
 	s.base, s.cancel = context.WithCancel(context.Background())
-	s.streams.init()
 	s.deadlines = exchange.NewDeadlines(s.base, config.RequestTimeout)
 	s.front = front.New(s.frontConfig())
 	s.impersonation = newImpersonation(config.Authorizer)
 	s.digester = newDigester()
 	s.proxies = newProxyHeaders(config.RequestHeader)
 	s.rights = newRights(s)
-	s.streams.rights = s.rights
 	s.stitcher = reads.NewStitcher(config.CompressedListBytes)
 	s.publish(newTable())
 	return s
@@ -237,7 +236,7 @@ func (s *Server) Run(ctx context.Context) error {
 	group.Go(s.front.ServeMemory)
 	sweep, stopSweep := context.WithCancel(context.Background())
 	defer stopSweep()
-	group.Go(func() error { s.streams.sweep(sweep, sweepInterval); return nil })
+	group.Go(func() error { s.streams.Sweep(sweep); return nil })
 	group.Go(func() error { s.inflight.Report(sweep); return nil })
 	group.Go(func() error { s.rights.run(sweep); return nil })
 	group.Go(func() error {
@@ -281,17 +280,17 @@ func (s *Server) shutdown(accepted <-chan struct{}) error {
 	defer drained()
 	cutting.Go(func() { s.front.CutStalled(draining) })
 	s.front.CloseNetwork()
-	s.streams.end()
+	s.streams.End()
 	err := s.front.DrainNetwork(grace)
-	s.streams.wait(grace)
+	s.streams.Wait(grace)
 	s.cancel()
 	s.front.CloseMemory()
 	if innerErr := s.front.DrainMemory(grace); err == nil {
 		err = innerErr
 	}
 	s.front.Abort()
-	s.streams.abort()
-	s.streams.wait(context.Background())
+	s.streams.Abort()
+	s.streams.Wait(context.Background())
 	s.work.Wait()
 	if err != nil && grace.Err() == nil {
 		return fmt.Errorf("httpapi: shutdown: %w", err)

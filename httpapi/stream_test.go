@@ -203,15 +203,13 @@ func TestWatchEnds(t *testing.T) {
 	})
 	t.Run("with its client", func(t *testing.T) {
 		resp, _ := p.openWatch(t, configmaps+"?watch=1", "application/json")
-		before := p.streams.count()
+		before := p.streams.Stats().Open
 		resp.Body.Close()
 		proctest.Eventually(t, "the watch ends", func() error {
-			if open := p.streams.count(); open < before {
+			if open := p.streams.Stats().Open; open < before {
 				return nil
 			}
-			for _, st := range p.streams.list() {
-				st.probe()
-			}
+			p.streams.Probe()
 			return errors.New("it is open")
 		})
 	})

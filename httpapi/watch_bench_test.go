@@ -129,7 +129,7 @@ func (n *nodeWatches) round(b *testing.B, changes int, pace time.Duration) time.
 		}
 		n.put(i)
 	}
-	for n.events() < goal || busy(&n.streams) > 0 {
+	for n.events() < goal || n.streams.Stats().Busy > 0 {
 		<-tick.C
 	}
 	used := proctest.OfProcess.Now(b) - before

@@ -26,6 +26,7 @@ internal/invariants, internal/proctest
 < httpapi/socket, httpapi/request
 < httpapi/exchange, httpapi/negotiate, httpapi/apimetrics
 < httpapi/front, httpapi/reads, httpapi/openapi, httpapi/discovery
+< httpapi/streams
 < httpapi
 < internal/extension, internal/aggregator
 < internal/server

@@ -1,4 +1,4 @@
-package httpapi
+package streams
 
 import (
 	"errors"
@@ -35,7 +35,7 @@ const (
 //
 // It belongs to the goroutine that gives it a turn. Others call wake, ring and leave.
 type watchStream struct {
-	stream
+	Stream
 
 	watcher *watch.Watcher
 	refused error // why there is no watcher: to be told in the stream
@@ -46,7 +46,7 @@ type watchStream struct {
 	trail   *exchange.Trail
 	place   exchange.Place // until the initial objects have been sent
 	forget  func()         // what flow control knows of the watch; may be nil
-	streams *streams
+	streams *Streams
 
 	bookmarks bool
 	legacy    bool // the client did not ask to be told where the initial objects end
@@ -176,7 +176,7 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 	switch {
 	case ws.gone.Load():
 		return false, errLeft
-	case ws.streams.isEnding(), ws.revoked():
+	case ws.streams.IsEnding(), ws.revoked():
 		return false, errEnd
 	}
 	if more, err = ws.drain(b); err != nil {
@@ -375,7 +375,7 @@ func (ws *watchStream) finish(err error) verdict {
 		_ = ws.sendWithin([]byte("0\r\n\r\n"))
 	}
 	ws.Conn.Close()
-	ws.streams.remove(&ws.stream)
+	ws.streams.remove(&ws.Stream)
 	return over
 }
 
@@ -395,7 +395,9 @@ func (ws *watchStream) uncount() {
 	if ws.forget != nil {
 		ws.forget()
 	}
-	ws.streams.rights.leave(ws.right)
+	if ws.right != nil {
+		ws.right.Leave()
+	}
 }
 
 // send writes p within the time that one write may take.

@@ -1,4 +1,4 @@
-package httpapi
+package streams
 
 import (
 	"context"
@@ -16,39 +16,55 @@ import (
 
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/httpapi/reads"
+	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/watch"
 )
 
-// watch answers a WATCH: apiserver pkg/endpoints/handlers/get.go and watch.go.
-func (x *chain) watch(i *reads.Resource) {
-	f, ok := x.reading.Negotiate(i)
+// Opening is a WATCH that is to be opened.
+type Opening struct {
+	*reads.Read
+
+	Flow  *auth.Flow      // may be nil
+	Class *auth.FlowClass // nil: flow control has no say
+
+	// MinTimeout is the least time that a watch without timeoutSeconds lasts,
+	// RequestTimeout how long opening it may take.
+	MinTimeout, RequestTimeout time.Duration
+
+	// Join returns by what right the watch is open; nil if that is not looked after.
+	Join func() Right
+}
+
+// Watch answers a WATCH of i: apiserver pkg/endpoints/handlers/get.go and watch.go.
+func (ss *Streams) Watch(x Opening, i *reads.Resource) {
+	f, ok := x.Negotiate(i)
 	if !ok {
 		return
 	}
 	ws, err := x.openWatch(i, f)
 	if err != nil {
 		x.Fail(err)
-		x.reading.Observe(i, "cluster", 0)
+		x.Observe(i, "cluster", 0)
 		return
 	}
 	x.Trail.Answer(http.StatusOK)
 	ws.trail, ws.place = x.TakeTrail(), x.TakePlace()
-	if flow := x.s.config.Flow; flow != nil {
-		ws.forget = flow.RegisterWatch(x.RequestInfo(), x.Query.Encode())
+	if x.Flow != nil {
+		ws.forget = x.Flow.RegisterWatch(x.RequestInfo(), x.Query.Encode())
 	}
-	ws.right = x.s.rights.join(x)
-	x.s.streams.watch(ws, x.Steal())
+	ws.right = x.Join()
+	ss.begin(ws, x.Steal())
 }
 
 // openWatch makes everything that a watch needs once its request is gone. Like
 // upstream it opens the watch before it looks at how to write it.
-func (x *chain) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream, error) {
-	o, err := x.reading.ValidListOptions(i)
+func (x Opening) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream, error) {
+	o, err := x.ValidListOptions(i)
 	if err != nil {
 		return nil, err
 	}
-	scope := x.reading.ScopeOf(i, o)
+	scope := x.ScopeOf(i, o)
 	ws := &watchStream{
 		form:      i.View.Form(f.Encoding(), f.Shape()),
 		monitor:   i.Monitors.Of("watch", reads.ListScope(scope)),
@@ -58,7 +74,7 @@ func (x *chain) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream, 
 		began:     x.Received,
 		ends:      x.Received.Add(x.watchTimeout(o)),
 	}
-	ctx, cancel := context.WithTimeout(x.Base(), x.s.config.RequestTimeout)
+	ctx, cancel := context.WithTimeout(x.Base(), x.RequestTimeout)
 	defer cancel()
 	ws.watcher, err = i.View.Resource.Watch(ctx, registry.WatchRequest{
 		Scope:             scope,
@@ -73,7 +89,7 @@ func (x *chain) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream, 
 	if errors.As(err, &inStream) {
 		ws.refused = inStream.Err
 	} else if err != nil {
-		return nil, x.reading.ReadError(err)
+		return nil, x.ReadError(err)
 	}
 	if err := ws.choose(x, i, f); err != nil {
 		if ws.watcher != nil {
@@ -85,8 +101,8 @@ func (x *chain) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream, 
 }
 
 // choose decides how events are written.
-func (ws *watchStream) choose(x *chain, i *reads.Resource, f negotiate.Format) error {
-	options, err := x.reading.TableOptions(f)
+func (ws *watchStream) choose(x Opening, i *reads.Resource, f negotiate.Format) error {
+	options, err := x.TableOptions(f)
 	if err != nil {
 		return err
 	}
@@ -105,16 +121,16 @@ func (ws *watchStream) choose(x *chain, i *reads.Resource, f negotiate.Format) e
 }
 
 // watchTimeout is how long the watch lasts.
-func (x *chain) watchTimeout(o *internalversion.ListOptions) time.Duration {
+func (x Opening) watchTimeout(o *internalversion.ListOptions) time.Duration {
 	if o.TimeoutSeconds != nil && *o.TimeoutSeconds != 0 {
 		return time.Duration(*o.TimeoutSeconds) * time.Second
 	}
-	least := x.s.config.MinRequestTimeout
+	least := x.MinTimeout
 	return time.Duration(float64(least) * (1 + rand.Float64()))
 }
 
 // watchHead is the response's head.
-func (x *chain) watchHead(f negotiate.Format) []byte {
+func (x Opening) watchHead(f negotiate.Format) []byte {
 	contentType := f.MediaType
 	if contentType != runtime.ContentTypeJSON {
 		contentType += ";stream=watch"
@@ -126,11 +142,11 @@ func (x *chain) watchHead(f negotiate.Format) []byte {
 	h = append(h, contentType...)
 	h = append(h, "\r\nDate: "...)
 	h = time.Now().UTC().AppendFormat(h, http.TimeFormat)
-	if x.class != nil {
+	if x.Class != nil {
 		h = append(h, "\r\nX-Kubernetes-Pf-Flowschema-Uid: "...)
-		h = append(h, x.class.SchemaUID...)
+		h = append(h, x.Class.SchemaUID...)
 		h = append(h, "\r\nX-Kubernetes-Pf-Prioritylevel-Uid: "...)
-		h = append(h, x.class.LevelUID...)
+		h = append(h, x.Class.LevelUID...)
 	}
 	for _, f := range x.Header {
 		if f.Name == "Warning" {

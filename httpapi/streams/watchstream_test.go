@@ -1,16 +1,12 @@
-package httpapi
+package streams
 
 import (
-	"bufio"
 	"bytes"
-	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
 	"net/http/httputil"
-	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -91,106 +87,12 @@ func TestChunksCarryFrames(t *testing.T) {
 	})
 }
 
-// TestWatchesShareTurns has more watches that never read than there are goroutines
-// to give turns, and one that does read.
-func TestWatchesShareTurns(t *testing.T) {
-	p := newPair(t)
-	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
-	stuck := 3 * p.streams.pump.most
-	for range stuck {
-		c := p.dialNarrow(t)
-		fmt.Fprintf(c, "GET %s?watch=1&resourceVersion=1 HTTP/1.1\r\nHost: h\r\n\r\n", configmaps)
-		if line, err := bufio.NewReaderSize(c, 16).ReadString('\n'); err != nil || !strings.Contains(line, "200") {
-			t.Fatal(line, err)
-		}
-	}
-	_, in := p.openWatch(t, configmaps+"?watch=1&resourceVersion=1", "application/json")
-	p.ours.must(t, post(configmaps, configmap("one", "", "")))
-	expect(t, in, "ADDED one")
-	value := strings.Repeat("x", 900_000)
-	for i := 0; busy(&p.streams) < stuck; i++ { // the kernel takes some, then writes wait
-		p.ours.must(t, put(configmaps+"/one", configmap("one", "", fmt.Sprint(value, i))))
-		expect(t, in, "MODIFIED one")
-	}
-	p.ours.must(t, del(configmaps+"/one"))
-	expect(t, in, "DELETED one")
-}
-
-// dialNarrow opens a connection that takes little before somebody reads from it.
-func (f *running) dialNarrow(t testing.TB) *tls.Conn {
-	t.Helper()
-	raw, err := net.Dial("tcp", f.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := raw.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
-		t.Fatal(err)
-	}
-	c := tls.Client(raw, &tls.Config{RootCAs: f.pool, ServerName: "127.0.0.1"})
-	t.Cleanup(func() { c.Close() })
-	return c
-}
-
-// busy is how many watches have a goroutine.
-func busy(ss *streams) (n int) {
-	for _, st := range ss.list() {
-		if st.watch != nil && st.watch.phase.Load() != phaseParked {
-			n++
-		}
-	}
-	return n
-}
-
-// TestIdleWatchesRest checks that what idle watches keep is no goroutine, but for the
-// few that all share.
-func TestIdleWatchesRest(t *testing.T) {
-	p := newPair(t)
-	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
-	var ins []*bufio.Reader
-	for range 5 {
-		_, in := p.openWatch(t, configmaps+"?watch=1&resourceVersion=1", "application/json")
-		ins = append(ins, in)
-	}
-	for i := range 3 {
-		name := fmt.Sprint("c", i)
-		p.ours.must(t, post(configmaps, configmap(name, "", "")))
-		for _, in := range ins {
-			expect(t, in, "ADDED "+name)
-		}
-		for busy(&p.streams) > 0 { // all are parked in the end
-			runtime.Gosched()
-		}
-		if idle := resting(&p.streams.pump); idle > mostIdle {
-			t.Errorf("%d goroutines wait for work", idle)
-		}
-	}
-	p.streams.end()
-	p.streams.pump.running.Wait()
-	if idle := resting(&p.streams.pump); idle != 0 {
-		t.Errorf("%d goroutines wait for work that never comes", idle)
-	}
-}
-
-// resting is how many goroutines wait for work, once none does any.
-func resting(p *pump) int {
-	for {
-		p.mu.Lock()
-		active, idle := p.active, p.idle
-		p.mu.Unlock()
-		if active == 0 {
-			return idle
-		}
-		runtime.Gosched()
-	}
-}
-
 // TestPanicsEndOneWatch checks that a watch that panics takes neither its goroutine
 // nor its neighbour with it, and leaves it none of its bytes.
 func TestPanicsEndOneWatch(t *testing.T) {
-	var ss streams
-	ss.init()
+	ss := New()
 	s := &sink{}
-	ws := &watchStream{streams: &ss, timer: time.NewTimer(time.Hour)} // no watcher: drain panics
+	ws := &watchStream{streams: ss, timer: time.NewTimer(time.Hour)} // no watcher: drain panics
 	ws.Conn = closing{s}
 	b := getBatch()
 	defer b.release()
@@ -209,9 +111,8 @@ func TestEndsAreCountedFirst(t *testing.T) {
 	m := apimetrics.NewMonitors(&registry.Endpoint{GVR: schema.GroupVersionResource{Group: "ends.test", Version: "v1", Resource: "counted"}}).Of("watch", "cluster")
 	before := ended(t, "ends.test")
 	c := &witness{seen: func() string { return fmt.Sprint(m.Watches(), " open, ", ended(t, "ends.test")-before, " ended") }}
-	var ss streams
-	ss.init()
-	ws := &watchStream{streams: &ss, chunked: true, monitor: m}
+	ss := New()
+	ws := &watchStream{streams: ss, chunked: true, monitor: m}
 	ws.Conn = c
 	m.Enter()
 	ws.finish(errEnd)
@@ -262,10 +163,9 @@ func (closing) Close() error { return nil }
 
 // TestWakesAreNotLost has a watch woken from many sides while it goes to rest.
 func TestWakesAreNotLost(t *testing.T) {
-	var ss streams
-	ss.init()
+	ss := New()
 	const wakers, wakes = 4, 2000
-	ws := &watchStream{streams: &ss, pumped: true}
+	ws := &watchStream{streams: ss, pumped: true}
 	var told, seen sync.Map
 	var all sync.WaitGroup
 	for i := range wakers {

@@ -1,4 +1,4 @@
-package httpapi
+package streams
 
 import (
 	"runtime"

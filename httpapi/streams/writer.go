@@ -1,4 +1,4 @@
-package httpapi
+package streams
 
 import (
 	"bufio"
@@ -22,7 +22,7 @@ import (
 //
 // It implements http.Flusher and http.Hijacker.
 type streamWriter struct {
-	st     *stream
+	st     *Stream
 	req    *http.Request
 	header http.Header
 	out    *bufio.Writer
@@ -42,12 +42,12 @@ const maxHeld = 4 << 10
 
 var errHijacked = errors.New("httpapi: the connection was taken over")
 
-func newStreamWriter(st *stream, req *http.Request, header http.Header) *streamWriter {
+func newStreamWriter(st *Stream, req *http.Request, header http.Header) *streamWriter {
 	return &streamWriter{st: st, req: req, header: header, out: bufio.NewWriterSize(deadlineWriter{st}, 4<<10), left: -1}
 }
 
 // deadlineWriter gives each write to a stream its own deadline.
-type deadlineWriter struct{ st *stream }
+type deadlineWriter struct{ st *Stream }
 
 // Write implements io.Writer.
 func (w deadlineWriter) Write(p []byte) (int, error) {
@@ -202,7 +202,7 @@ func (w *streamWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // takenConn is a connection whose first bytes were read before it was taken over.
 type takenConn struct {
 	net.Conn
-	st *stream
+	st *Stream
 }
 
 // Read implements net.Conn.
@@ -249,7 +249,7 @@ func (w *streamWriter) recovered(p any, log []any) {
 	_ = w.finish()
 }
 
-// isUpgrade reports whether the client asks for another protocol.
-func isUpgrade(connection, upgrade string) bool {
+// IsUpgrade reports whether the client asks for another protocol.
+func IsUpgrade(connection, upgrade string) bool {
 	return upgrade != "" && strings.Contains(strings.ToLower(connection), "upgrade")
 }

@@ -1,0 +1,99 @@
+package streams
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+
+	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+)
+
+// Handed is a request that a net/http handler serves on a connection that it has to
+// itself.
+type Handed struct {
+	Handler http.Handler
+	Request *http.Request
+	Header  http.Header // that the response begins with
+
+	// Context adds to a context what handlers look for there.
+	Context func(context.Context) context.Context
+
+	Trail *exchange.Trail
+	Right Right  // nil if that is not looked after
+	Leave func() // is called when the request is over
+	Log   []any  // says in the log which request it is
+}
+
+// Serve serves h on c, on a goroutine that shutdown waits for, and closes c after it. During
+// shutdown it only ends what h holds.
+func (ss *Streams) Serve(base context.Context, c net.Conn, body exchange.TakenBody, h *Handed) {
+	started := ss.start(base, c, h.Right, func(ctx context.Context, st *Stream) { h.serve(ctx, st, body) })
+	if !started {
+		h.leave()
+		h.Trail.End()
+	}
+}
+
+// leave ends what h holds.
+func (h *Handed) leave() {
+	h.Leave()
+	if h.Right != nil {
+		h.Right.Leave()
+	}
+}
+
+// serve runs the handler on st.
+func (h *Handed) serve(ctx context.Context, st *Stream, body exchange.TakenBody) {
+	w := newStreamWriter(st, h.Request, h.Header)
+	w.trail = h.Trail
+	defer h.leave()
+	defer func() {
+		switch p := recover(); {
+		case p != nil && exchange.IsAbort(p) && st.revoked(): // who hands on has no other end
+			h.Trail.End()
+			_ = w.finish()
+		case p != nil:
+			h.Trail.Panicked(p)
+			w.recovered(p, h.Log)
+		}
+	}()
+	req := h.Request.WithContext(h.Context(h.Trail.Context(ctx)))
+	if body != nil {
+		_ = body.Proceed(deadlineWriter{st}) // an error comes from the body too
+		req.Body = st.openBody(body)
+	}
+	h.Handler.ServeHTTP(w, req)
+	h.Trail.End()
+	if err := w.finish(); err != nil {
+		klog.V(4).InfoS("Stream ended early", append(h.Log, "err", fmt.Sprint(err))...)
+	}
+}
+
+// streamBody is what a handler that has a connection to itself reads a body from, as
+// it comes and without a bound.
+type streamBody struct {
+	io.Reader
+	st *Stream
+}
+
+// openBody returns the body of a request that st has become.
+func (st *Stream) openBody(b io.Reader) *streamBody {
+	st.listen(true)
+	return &streamBody{Reader: b, st: st}
+}
+
+// Read implements io.Reader. From the end on nobody reads the connection.
+func (b *streamBody) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if err != nil {
+		b.st.listen(false)
+	}
+	return n, err
+}
+
+// Close does nothing: the connection ends with its request.
+func (b *streamBody) Close() error { return nil }

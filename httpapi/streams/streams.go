@@ -1,0 +1,341 @@
+package streams
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
+)
+
+// sweepInterval is how often idle streams are looked at for a client that left.
+const sweepInterval = 5 * time.Second
+
+// Streams counts the connections that left fasthttp's care: watches, upgraded
+// connections, answers that never end. Shutdown ends and awaits them.
+type Streams struct {
+	ending chan struct{} // closed when streams shall end by themselves
+	pump   pump          // gives watches their turns
+	waiter socket.Waiter // is pump
+	losing atomic.Bool   // a right was lost since part looked
+
+	parting map[*Stream]time.Time // belongs to who calls part: streams that were told to end, and when
+
+	mu      sync.Mutex
+	open    map[*Stream]struct{} // guarded by mu
+	closed  bool                 // guarded by mu: no stream may start
+	drained chan struct{}        // guarded by mu: closed when closed and open is empty
+}
+
+// Stream is one such connection. Who serves it has it for itself but for the
+// sweeper, which looks whether the client is there.
+type Stream struct {
+	net.Conn
+
+	watch *watchStream // that it is part of, or nil
+	right Right        // that it rests on; nil if that is not looked after
+
+	// ahead reads what fasthttp had read from the connection before it let go, and
+	// then the connection. It holds fasthttp's buffer: drop it if nothing is read.
+	ahead io.Reader
+
+	cancel context.CancelFunc // nil for a watch
+
+	mu    sync.Mutex
+	owned bool // guarded by mu: a handler has the connection to itself
+	heard bool // guarded by mu: a handler reads a body from it
+}
+
+// Right is by what right a stream is open.
+type Right interface {
+	// Lost reports whether the right is lost. The stream ends then.
+	Lost() bool
+	// Ended counts a stream that was told to end because the right is lost.
+	Ended()
+	// Leave says that the stream is over.
+	Leave()
+}
+
+// New returns streams of which none is open.
+func New() *Streams {
+	ss := &Streams{
+		ending:  make(chan struct{}),
+		open:    make(map[*Stream]struct{}),
+		drained: make(chan struct{}),
+		parting: make(map[*Stream]time.Time),
+	}
+	ss.pump.init()
+	ss.waiter = &ss.pump
+	return ss
+}
+
+// begin serves ws on c, which it closes at the end. Shutdown waits for it.
+func (ss *Streams) begin(ws *watchStream, c net.Conn) {
+	ws.Stream.Conn, ws.Stream.watch, ws.streams = c, ws, ss
+	if !ss.add(&ws.Stream) {
+		ws.discard()
+		return
+	}
+	ws.monitor.Enter()
+	ss.pump.running.Go(ws.begin)
+}
+
+// IsEnding reports whether streams shall end by themselves.
+func (ss *Streams) IsEnding() bool {
+	select {
+	case <-ss.ending:
+		return true
+	default:
+		return false
+	}
+}
+
+// start runs serve on a goroutine that shutdown waits for, with a context that
+// ends when the client leaves, and closes the connection after it. It reports false if
+// no stream may start.
+func (ss *Streams) start(parent context.Context, c net.Conn, held Right, serve func(context.Context, *Stream)) bool {
+	ctx, cancel := context.WithCancel(parent)
+	st := &Stream{Conn: c, ahead: c, cancel: cancel, right: held}
+	if h, ok := c.(interface{ UnsafeConn() net.Conn }); ok {
+		st.Conn = h.UnsafeConn()
+	}
+	if !ss.add(st) {
+		cancel()
+		st.Conn.Close()
+		return false
+	}
+	if st.revoked() { // between joining and being added
+		cancel()
+		ss.losing.Store(true) // whoever does not take that in is cut off
+	}
+	stop := context.AfterFunc(ctx, st.cut)
+	go func() {
+		defer ss.remove(st)
+		defer stop()
+		defer st.Conn.Close()
+		defer cancel()
+		defer st.fence()
+		serve(ctx, st)
+	}()
+	return true
+}
+
+// fence keeps a panic to its stream.
+func (st *Stream) fence() {
+	if p := recover(); p != nil && !exchange.IsAbort(p) {
+		klog.ErrorS(nil, "Stream panicked", "panic", p, "stack", exchange.Stack())
+	}
+}
+
+func (ss *Streams) add(st *Stream) bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if ss.closed {
+		return false
+	}
+	ss.open[st] = struct{}{}
+	return true
+}
+
+func (ss *Streams) remove(st *Stream) {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	delete(ss.open, st)
+	if ss.closed && len(ss.open) == 0 {
+		close(ss.drained)
+	}
+}
+
+// End asks all streams to end and lets none start.
+func (ss *Streams) End() {
+	if !ss.close() {
+		return
+	}
+	for _, st := range ss.list() {
+		st.end()
+	}
+}
+
+// end lets st end as a stream ends that is complete: there is a reason for it already.
+func (st *Stream) end() {
+	if st.watch != nil {
+		st.watch.wake() // it sees the reason
+	} else {
+		st.cancel()
+	}
+}
+
+// close lets no more streams start, and reports whether any could before.
+func (ss *Streams) close() bool {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	if ss.closed {
+		return false
+	}
+	ss.closed = true
+	close(ss.ending)
+	ss.pump.close()
+	if len(ss.open) == 0 {
+		close(ss.drained)
+	}
+	return true
+}
+
+// Wait blocks until every stream has ended after end, or ctx has.
+func (ss *Streams) Wait(ctx context.Context) {
+	select {
+	case <-ss.drained:
+		ss.pump.running.Wait()
+	case <-ctx.Done():
+	}
+}
+
+// Abort closes the connections of all streams.
+func (ss *Streams) Abort() {
+	for _, st := range ss.list() {
+		st.leave()
+		st.Conn.Close()
+	}
+}
+
+// leave tells who serves st that the client has left.
+func (st *Stream) leave() {
+	if st.watch != nil {
+		st.watch.leave()
+	} else {
+		st.cancel()
+	}
+}
+
+func (ss *Streams) list() []*Stream {
+	ss.mu.Lock()
+	defer ss.mu.Unlock()
+	list := make([]*Stream, 0, len(ss.open))
+	for st := range ss.open {
+		list = append(list, st)
+	}
+	return list
+}
+
+// Sweep ends the streams whose clients have left, until ctx ends. Looking at
+// sockets is cheaper than a goroutine per stream that waits for the end of file.
+func (ss *Streams) Sweep(ctx context.Context) {
+	ticker := time.NewTicker(sweepInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			ss.Probe()
+		}
+	}
+}
+
+// Probe ends the streams whose clients have left.
+func (ss *Streams) Probe() {
+	for _, st := range ss.list() {
+		st.probe()
+	}
+}
+
+// probe ends st if its client has left.
+func (st *Stream) probe() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if !st.owned && !st.heard && !socket.Alive(st.Conn) {
+		st.leave()
+	}
+}
+
+// cut closes the connection under a handler that has it to itself and need not look
+// at its context. One that ends for want of a right has a while to end well.
+func (st *Stream) cut() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if (st.owned || st.heard) && !st.revoked() {
+		st.Conn.Close()
+	}
+}
+
+// own leaves the connection to a handler that reads from it.
+func (st *Stream) own() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.owned = true
+}
+
+// listen says whether a handler reads a body from the connection.
+func (st *Stream) listen(heard bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.heard = heard
+}
+
+// revoked reports whether the right that st rests on is lost.
+func (st *Stream) revoked() bool { return st.right != nil && st.right.Lost() }
+
+// revokePatience is how long who does not take the end of his stream in has before he is cut
+// off.
+const revokePatience = 2 * time.Second
+
+// EndRevoked ends the streams whose right is lost, and cuts off who does not take that in. One
+// goroutine calls it.
+func (ss *Streams) EndRevoked(now time.Time) {
+	if !ss.losing.Swap(false) && len(ss.parting) == 0 {
+		return
+	}
+	open := make(map[*Stream]bool)
+	for _, st := range ss.list() {
+		if !st.revoked() {
+			continue
+		}
+		open[st] = true
+		switch since, known := ss.parting[st]; {
+		case !known:
+			ss.parting[st] = now
+			st.right.Ended()
+			st.end()
+		case now.Sub(since) >= revokePatience:
+			socket.CutOff(st.Conn)
+		}
+	}
+	for st := range ss.parting {
+		if !open[st] {
+			delete(ss.parting, st)
+		}
+	}
+}
+
+// Revoke says that a right is lost that streams may rest on. They end when part looks.
+func (ss *Streams) Revoke() { ss.losing.Store(true) }
+
+// Stats says what streams do.
+type Stats struct {
+	Open    int // streams
+	Busy    int // watches that have a goroutine
+	Turning int // goroutines that give watches their turns and do not wait
+	Idle    int // goroutines that wait for work
+	AtOnce  int // how many goroutines may give turns
+}
+
+// Stats says what the streams do at the moment.
+func (ss *Streams) Stats() Stats {
+	list := ss.list()
+	s := Stats{Open: len(list)}
+	for _, st := range list {
+		if st.watch != nil && st.watch.phase.Load() != phaseParked {
+			s.Busy++
+		}
+	}
+	ss.pump.mu.Lock()
+	defer ss.pump.mu.Unlock()
+	s.Turning, s.Idle, s.AtOnce = ss.pump.active, ss.pump.idle, ss.pump.most
+	return s
+}

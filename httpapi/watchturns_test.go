@@ -1,0 +1,94 @@
+package httpapi
+
+import (
+	"bufio"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/larder-io/larder/httpapi/streams"
+)
+
+// TestWatchesShareTurns has more watches that never read than there are goroutines
+// to give turns, and one that does read.
+func TestWatchesShareTurns(t *testing.T) {
+	p := newPair(t)
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	stuck := 3 * p.streams.Stats().AtOnce
+	for range stuck {
+		c := p.dialNarrow(t)
+		fmt.Fprintf(c, "GET %s?watch=1&resourceVersion=1 HTTP/1.1\r\nHost: h\r\n\r\n", configmaps)
+		if line, err := bufio.NewReaderSize(c, 16).ReadString('\n'); err != nil || !strings.Contains(line, "200") {
+			t.Fatal(line, err)
+		}
+	}
+	_, in := p.openWatch(t, configmaps+"?watch=1&resourceVersion=1", "application/json")
+	p.ours.must(t, post(configmaps, configmap("one", "", "")))
+	expect(t, in, "ADDED one")
+	value := strings.Repeat("x", 900_000)
+	for i := 0; p.streams.Stats().Busy < stuck; i++ { // the kernel takes some, then writes wait
+		p.ours.must(t, put(configmaps+"/one", configmap("one", "", fmt.Sprint(value, i))))
+		expect(t, in, "MODIFIED one")
+	}
+	p.ours.must(t, del(configmaps+"/one"))
+	expect(t, in, "DELETED one")
+}
+
+// dialNarrow opens a connection that takes little before somebody reads from it.
+func (f *running) dialNarrow(t testing.TB) *tls.Conn {
+	t.Helper()
+	raw, err := net.Dial("tcp", f.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := raw.(*net.TCPConn).SetReadBuffer(4 << 10); err != nil {
+		t.Fatal(err)
+	}
+	c := tls.Client(raw, &tls.Config{RootCAs: f.pool, ServerName: "127.0.0.1"})
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// TestIdleWatchesRest checks that what idle watches keep is no goroutine, but for the
+// few that all share.
+func TestIdleWatchesRest(t *testing.T) {
+	p := newPair(t)
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	var ins []*bufio.Reader
+	for range 5 {
+		_, in := p.openWatch(t, configmaps+"?watch=1&resourceVersion=1", "application/json")
+		ins = append(ins, in)
+	}
+	for i := range 3 {
+		name := fmt.Sprint("c", i)
+		p.ours.must(t, post(configmaps, configmap(name, "", "")))
+		for _, in := range ins {
+			expect(t, in, "ADDED "+name)
+		}
+		for p.streams.Stats().Busy > 0 { // all are parked in the end
+			runtime.Gosched()
+		}
+		if idle := resting(p.streams); idle > 2 {
+			t.Errorf("%d goroutines wait for work", idle)
+		}
+	}
+	p.streams.End()
+	p.streams.Wait(t.Context())
+	if idle := resting(p.streams); idle != 0 {
+		t.Errorf("%d goroutines wait for work that never comes", idle)
+	}
+}
+
+// resting is how many goroutines wait for work, once none does any.
+func resting(ss *streams.Streams) int {
+	for {
+		now := ss.Stats()
+		if now.Turning == 0 {
+			return now.Idle
+		}
+		runtime.Gosched()
+	}
+}
