@@ -50,10 +50,24 @@ type Carrier interface {
 	// the next; nil if requests of the connection are served at the same time.
 	Slot() *any
 
-	// Steal returns the connection to one who writes the whole response and reads nothing
-	// more, and may do so at once. What was read ahead is lost, which Response.Taken does
-	// not lose.
-	Steal() net.Conn
+	// Steal leaves the response to one who writes its body piece by piece and reads nothing
+	// more, and may do so at once. It has code and header, which ends with the exchange and
+	// to which the door adds what frames the body, and Date. What was read ahead is lost, which Response.Taken does not
+	// lose.
+	Steal(code int, header []Field) Stolen
+}
+
+// Stolen is where the body of a response goes that is written by hand.
+type Stolen struct {
+	// Conn takes the body. Whoever has it bounds his writes in time, and closes it.
+	Conn net.Conn
+	// Head is to be written before the body. It is nil if the door has sent it.
+	Head []byte
+	// Chunked says that the body is to be framed in chunks, of which the last is its end.
+	Chunked bool
+	// End tells the client that the body is whole. It is nil where the last chunk or the end
+	// of the connection says so.
+	End func() error
 }
 
 // Facts is what one look at a request's header finds.
@@ -124,10 +138,10 @@ func (x *Exchange) Close() {
 	x.Place.Release()
 }
 
-// Steal takes the connection at once. See [Carrier.Steal].
-func (x *Exchange) Steal() net.Conn {
+// Steal leaves the response to the caller at once. See [Carrier.Steal].
+func (x *Exchange) Steal(code int, header []Field) Stolen {
 	x.Stolen = true
-	return x.Carrier.Steal()
+	return x.Carrier.Steal(code, header)
 }
 
 // TakeTrail hands the trail to who serves the request from here on.

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"net"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/larder-io/larder/httpapi/exchange"
@@ -76,7 +77,31 @@ func (ss *Session) Internal() bool {
 func (ss *Session) Slot() *any { return &ss.slot }
 
 // Steal implements exchange.Carrier.
-func (ss *Session) Steal() net.Conn {
+func (ss *Session) Steal(code int, header []exchange.Field) exchange.Stolen {
 	_ = ss.conn.SetDeadline(time.Time{}) // an error will come back from the first write
-	return ss.conn
+	chunked := ss.Chunks()
+	return exchange.Stolen{Conn: ss.conn, Head: appendHead(make([]byte, 0, stolenHead), code, header, chunked), Chunked: chunked}
+}
+
+// stolenHead is how long the head of a stolen response is at most, but for rare ones.
+const stolenHead = 320
+
+// appendHead appends the head of a response after which the connection ends. Date comes
+// behind the type of the body.
+func appendHead(dst []byte, code int, header []exchange.Field, chunked bool) []byte {
+	dst = append(dst, "HTTP/1.1 "...)
+	dst = strconv.AppendInt(dst, int64(code), 10)
+	dst = append(append(dst, ' '), http.StatusText(code)...)
+	for _, f := range header {
+		dst = append(append(dst, "\r\n"...), f.Name...)
+		dst = append(append(dst, ": "...), f.Value...)
+		if f.Name == "Content-Type" {
+			dst = append(dst, "\r\nDate: "...)
+			dst = time.Now().UTC().AppendFormat(dst, http.TimeFormat)
+		}
+	}
+	if chunked {
+		dst = append(dst, "\r\nTransfer-Encoding: chunked"...)
+	}
+	return append(dst, "\r\nConnection: close\r\n\r\n"...)
 }

@@ -214,7 +214,7 @@ type message struct {
 }
 
 // usualFields is how many fields responses have at most, but for rare ones.
-const usualFields = 8
+const usualFields = 16
 
 // reset makes m ready for another request.
 func (m *message) reset() {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
+	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/internal/auth"
@@ -54,7 +55,9 @@ func (ss *Streams) Watch(x Opening, i *reads.Resource) {
 		ws.forget = x.Flow.RegisterWatch(x.RequestInfo(), x.Query.Encode())
 	}
 	ws.right = x.Join()
-	ss.begin(ws, x.Steal())
+	to := x.Steal(http.StatusOK, x.header(f))
+	ws.head, ws.chunked, ws.whole = to.Head, to.Chunked, to.End
+	ss.begin(ws, to.Conn)
 }
 
 // openWatch makes everything that a watch needs once its request is gone. Like
@@ -70,7 +73,6 @@ func (x Opening) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream,
 		monitor:   i.Monitors.Of("watch", reads.ListScope(scope)),
 		legacy:    o.SendInitialEvents == nil,
 		bookmarks: o.AllowWatchBookmarks,
-		chunked:   x.Carrier.Chunks(),
 		began:     x.Received,
 		ends:      x.Received.Add(x.watchTimeout(o)),
 	}
@@ -116,7 +118,6 @@ func (ws *watchStream) choose(x Opening, i *reads.Resource, f negotiate.Format) 
 	if f.Convert != nil && f.Convert.Kind == "PartialObjectMetadataList" {
 		ws.mute = true
 	}
-	ws.head = x.watchHead(f)
 	return nil
 }
 
@@ -129,35 +130,29 @@ func (x Opening) watchTimeout(o *internalversion.ListOptions) time.Duration {
 	return time.Duration(float64(least) * (1 + rand.Float64()))
 }
 
-// watchHead is the response's head.
-func (x Opening) watchHead(f negotiate.Format) []byte {
+// header is that of the response, in the order in which upstream sends it.
+func (x Opening) header(f negotiate.Format) []exchange.Field {
 	contentType := f.MediaType
 	if contentType != runtime.ContentTypeJSON {
 		contentType += ";stream=watch"
 	}
-	h := make([]byte, 0, 320)
-	h = append(h, "HTTP/1.1 200 OK\r\nAudit-Id: "...)
-	h = append(h, x.AuditID...)
-	h = append(h, "\r\nCache-Control: no-cache, private\r\nContent-Type: "...)
-	h = append(h, contentType...)
-	h = append(h, "\r\nDate: "...)
-	h = time.Now().UTC().AppendFormat(h, http.TimeFormat)
+	h := append(x.Header[len(x.Header):], // there is room for more
+		exchange.Field{Name: "Audit-Id", Value: x.AuditID},
+		exchange.Field{Name: "Cache-Control", Value: "no-cache, private"},
+		exchange.Field{Name: "Content-Type", Value: contentType},
+	)
 	if x.Class != nil {
-		h = append(h, "\r\nX-Kubernetes-Pf-Flowschema-Uid: "...)
-		h = append(h, x.Class.SchemaUID...)
-		h = append(h, "\r\nX-Kubernetes-Pf-Prioritylevel-Uid: "...)
-		h = append(h, x.Class.LevelUID...)
+		h = append(h,
+			exchange.Field{Name: "X-Kubernetes-Pf-Flowschema-Uid", Value: x.Class.SchemaUID},
+			exchange.Field{Name: "X-Kubernetes-Pf-Prioritylevel-Uid", Value: x.Class.LevelUID},
+		)
 	}
 	for _, f := range x.Header {
 		if f.Name == "Warning" {
-			h = append(h, "\r\nWarning: "...)
-			h = append(h, f.Value...)
+			h = append(h, f)
 		}
 	}
-	if x.Carrier.Chunks() {
-		h = append(h, "\r\nTransfer-Encoding: chunked"...)
-	}
-	return append(h, "\r\nConnection: close\r\n\r\n"...)
+	return h
 }
 
 // append adds the frame of d, which others do not share.

@@ -41,7 +41,8 @@ type watchStream struct {
 	refused error // why there is no watcher: to be told in the stream
 	form    *registry.Form
 	table   *tableStream // nil unless rows are sent
-	head    []byte
+	head    []byte       // to be sent before the body
+	whole   func() error // says that the body is whole; may be nil
 	monitor *apimetrics.Monitor
 	trail   *exchange.Trail
 	place   exchange.Place // until the initial objects have been sent
@@ -51,7 +52,7 @@ type watchStream struct {
 	bookmarks bool
 	legacy    bool // the client did not ask to be told where the initial objects end
 	mute      bool // events cannot be written as asked: the first one ends the watch
-	chunked   bool // false: an HTTP/1.0 client, the body ends with the connection
+	chunked   bool // the body is framed in chunks
 	lastSent  bool // the bookmark before the end was tried
 	pumped    bool // turns come from the pump: it was parked once
 
@@ -127,7 +128,10 @@ func (ws *watchStream) begin() {
 
 func (ws *watchStream) open(b *batch) (v verdict) {
 	defer ws.fence(b, &v)
-	err := ws.send(ws.head)
+	var err error
+	if len(ws.head) > 0 {
+		err = ws.send(ws.head)
+	}
 	ws.head = nil
 	if err == nil && ws.refused != nil {
 		err = ws.sendError(b, ws.refused)
@@ -371,8 +375,12 @@ func (ws *watchStream) finish(err error) verdict {
 	ws.trail.End()
 	ws.monitor.Leave()
 	ws.monitor.Observe(http.StatusOK, ws.size, time.Since(ws.began))
-	if err == errEnd && ws.chunked {
+	switch {
+	case err != errEnd:
+	case ws.chunked:
 		_ = ws.sendWithin([]byte("0\r\n\r\n"))
+	case ws.whole != nil:
+		_ = ws.whole() // an error: the client is gone
 	}
 	ws.Conn.Close()
 	ws.streams.remove(&ws.Stream)

@@ -1,0 +1,41 @@
+package front
+
+import (
+	"bytes"
+	"net/http"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+)
+
+// TestStolenResponses: who writes a body by hand is told how, the head says the same, and
+// nothing is added to what he writes.
+func TestStolenResponses(t *testing.T) {
+	for proto, want := range map[string]string{
+		"HTTP/1.1": "HTTP/1.1 200 OK\r\nAudit-Id: i\r\nContent-Type: t\r\nDate: D\r\nWarning: w\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\nbody",
+		"HTTP/1.0": "HTTP/1.1 200 OK\r\nAudit-Id: i\r\nContent-Type: t\r\nDate: D\r\nWarning: w\r\nConnection: close\r\n\r\nbody",
+	} {
+		s := New(Config{MaxHeaderBytes: 1 << 20, Handler: func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+			x := new(exchange.Exchange)
+			x.Init(c, received, nil)
+			to := x.Steal(http.StatusOK, []exchange.Field{{Name: "Audit-Id", Value: "i"}, {Name: "Content-Type", Value: "t"}, {Name: "Warning", Value: "w"}})
+			if to.Chunked != (proto == "HTTP/1.1") || to.End != nil {
+				t.Errorf("%s: %+v", proto, to)
+			}
+			for _, p := range [][]byte{to.Head, []byte("body")} {
+				if _, err := to.Conn.Write(p); err != nil {
+					t.Error(err)
+				}
+			}
+			return x
+		}})
+		c := &scriptConn{in: bytes.NewReader([]byte("GET / " + proto + "\r\nHost: h\r\n\r\nGET /behind HTTP/1.1\r\n\r\n"))}
+		s.Session(c).Serve()
+		date := regexp.MustCompile(`Date: [^\r]*GMT`)
+		if got := date.ReplaceAllString(c.out.String(), "Date: D"); got != want {
+			t.Errorf("%s: %q, want %q", proto, got, want)
+		}
+	}
+}
