@@ -24,7 +24,26 @@ import (
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/httpapi/streams"
+	"github.com/larder-io/larder/internal/auth"
 )
+
+// chain takes one exchange through authentication, audit, impersonation, flow control and
+// authorization to what answers it.
+//
+// It belongs to the goroutine that serves the exchange and ends with it.
+type chain struct {
+	exchange.Exchange
+
+	s        *Server
+	detached *http.Request
+	lazy     *handlerBody // of detached; nil if it has none
+
+	class        *auth.FlowClass // nil: flow control has no say
+	impersonates bool            // the request asks to act as somebody else
+	foreign      bool            // it has credentials that are not remembered
+	claims       request.Attributes
+	reading      reads.Read
+}
 
 // handle serves one request whose header has been read, up to what is to be sent. A panic
 // goes no further.

@@ -50,7 +50,8 @@ const (
 // and until when, is decided here. A session that waits for a request holds no
 // buffer.
 //
-// It belongs to the goroutine that serves it, but for state.
+// It belongs to the goroutine that serves it, but for state. It is the exchange.Carrier of
+// the request that it is at.
 type Session struct {
 	s     *Server
 	door  *door

@@ -20,7 +20,7 @@ type Waiter interface {
 	GoesOn()
 }
 
-// TCP is the TCP connection below TLS. It can tell a [waiter] when a write has to
+// TCP is the TCP connection below TLS. It can tell a [Waiter] when a write has to
 // wait for the client. Until it does, a write has no deadline: setting one costs more than
 // all else that a write needs besides the system call.
 type TCP struct {

@@ -17,7 +17,7 @@ import (
 // sweepInterval is how often idle streams are looked at for a client that left.
 const sweepInterval = 5 * time.Second
 
-// Streams counts the connections that left fasthttp's care: watches, upgraded
+// Streams counts the connections that left the door's care: watches, upgraded
 // connections, answers that never end. Shutdown ends and awaits them.
 type Streams struct {
 	ending chan struct{} // closed when streams shall end by themselves
@@ -41,8 +41,8 @@ type Stream struct {
 	watch *watchStream // that it is part of, or nil
 	right Right        // that it rests on; nil if that is not looked after
 
-	// ahead reads what fasthttp had read from the connection before it let go, and
-	// then the connection. It holds fasthttp's buffer: drop it if nothing is read.
+	// ahead reads what had been read from the connection before it was taken over, and
+	// then the connection. It holds a buffer: drop it if nothing is read.
 	ahead io.Reader
 
 	cancel context.CancelFunc // nil for a watch
