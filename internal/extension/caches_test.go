@@ -127,9 +127,9 @@ func compareCaches(t *testing.T, got, want map[string]*cache.Object) {
 	}
 }
 
-// TestD16AuditCoversCustomResources holds that a cache of custom resources that has gone
+// TestD16CheckCoversCustomResources holds that a cache of custom resources that has gone
 // wrong is found out and loads again.
-func TestD16AuditCoversCustomResources(t *testing.T) {
+func TestD16CheckCoversCustomResources(t *testing.T) {
 	s := newServer(t, func(c *registry.Config) { c.CheckInterval = 100 * time.Millisecond })
 	s.define(t, shelves)
 	for i := range 5 {

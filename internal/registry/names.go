@@ -11,10 +11,11 @@ import (
 	"github.com/larder-io/larder/internal/registry/table"
 )
 
-// The names below are those of the packages that the Registry is made of, for packages
-// that serve what a View gives out.
+// The names below are those of the packages that the Registry is made of, so that those who
+// serve what a View gives out need to know this package alone.
 
-// What a View reads from, and what it is asked.
+// A Resource is what a View reads from, and the others are what it is asked and answers:
+// see package storage.
 type (
 	Resource     = storage.Resource
 	Scope        = storage.Scope
@@ -30,7 +31,7 @@ func WatchStatus(err error) *metav1.Status { return storage.WatchStatus(err) }
 // ReserveStack makes the goroutine's stack large enough for a write, at once.
 func ReserveStack() { storage.ReserveStack() }
 
-// Form is one way in which the objects of a View leave.
+// Form is an encoding.Encoder: one way in which the objects of a View leave.
 type Form = encoding.Encoder
 
 // Source gives the items of a list of objects.
@@ -39,7 +40,7 @@ type Source = encoding.Source
 // MediaType is what bytes are written in.
 type MediaType = encoding.MediaType
 
-// Shape is how much of an object a reader asked for.
+// Shape is an encoding.Projection: how much of an object a reader asked for.
 type Shape = encoding.Projection
 
 // What readers ask for.
@@ -66,9 +67,5 @@ type Priority = builtin.Priority
 // Priorities returns those of all versions that a server may have built in.
 func Priorities() map[schema.GroupVersion]Priority { return builtin.Priorities() }
 
-// ServiceAccounts, Services and Leases are those of package builtin.
-type (
-	ServiceAccounts = builtin.ServiceAccounts
-	Services        = builtin.Services
-	Leases          = builtin.Leases
-)
+// Leases tells which API servers of the cluster are alive.
+type Leases = builtin.Leases

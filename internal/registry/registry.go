@@ -196,7 +196,7 @@ func (r *Registry) Endpoint(gvr schema.GroupVersionResource, subresource string)
 }
 
 // Services says what addresses and ports services get.
-func (r *Registry) Services() Services { return r.config.Services }
+func (r *Registry) Services() builtin.Services { return r.config.Services }
 
 // NodePorts is the record of all node ports in use, for the loop that repairs it.
 func (r *Registry) NodePorts() rangeallocation.RangeRegistry { return r.builtin.NodePorts() }
