@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/kubernetes/pkg/controlplane/controller/legacytokentracking"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 
 	"github.com/larder-io/larder/internal/proctest"
@@ -44,12 +45,13 @@ func newStock(t *testing.T, s *registrytest.Server, ip net.IP, port int32) *stoc
 	}
 }
 
-// turn is what a stock server does every ten seconds.
+// turn is what a stock server does every ten seconds, and once more if it failed because
+// another was faster.
 func (s *stock) turn() {
 	s.t.Helper()
-	if err := s.ReconcileEndpoints("kubernetes", s.ip, s.ports, false); err != nil {
-		s.t.Fatal(err)
-	}
+	proctest.Eventually(s.t, "stock has its turn", func() error {
+		return s.ReconcileEndpoints("kubernetes", s.ip, s.ports, false)
+	})
 }
 
 // stop may find that another server was faster.
@@ -97,6 +99,21 @@ func eventuallyWhere(t *testing.T, s *registrytest.Server, want ...string) {
 	})
 }
 
+// settle waits for what upstream's controllers write some time after a server is ready.
+func settle(t *testing.T, s *registrytest.Server) {
+	t.Helper()
+	proctest.Eventually(t, "the server has written everything", func() error {
+		cidr, err := s.Client.NetworkingV1().ServiceCIDRs().Get(t.Context(), "kubernetes", metav1.GetOptions{})
+		if err == nil && len(cidr.Status.Conditions) == 0 {
+			err = errors.New("the ServiceCIDR has no conditions")
+		}
+		if err == nil {
+			_, err = s.Client.CoreV1().ConfigMaps("kube-system").Get(t.Context(), legacytokentracking.ConfigMapName, metav1.GetOptions{})
+		}
+		return err
+	})
+}
+
 // turns returns a function that waits until the servers on store have looked at the
 // leases some times more: until they have had turns.
 func turns(t *testing.T, store *kvtest.Memory) func() {
@@ -132,6 +149,7 @@ func TestSiblingAtAnotherPort(t *testing.T) {
 			store := kvtest.NewMemory()
 			first := registrytest.New(t, store)
 			_, stop := run(t, first, func(c *bootstrap.Config) { c.PublicAddress = nil }) // as stock makes its objects
+			settle(t, first)
 			stop()
 			sibling := newStock(t, first, ip, 35443)
 			sibling.turn()
