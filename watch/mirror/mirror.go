@@ -161,6 +161,12 @@ func (m *Mirror) Snapshot() cache.Snapshot { return m.Cache.Snapshot() }
 // has loaded again, nothing of it needs to be in the store.
 func (m *Mirror) Outdated() bool { return m.Snapshot().History() != m.store.Replacements() }
 
+// Shows reports whether the Mirror shows the store's own history, up to a revision.
+func (m *Mirror) Shows(revision int64) bool {
+	snapshot := m.Snapshot()
+	return snapshot.Revision() >= revision && snapshot.History() == m.store.Replacements()
+}
+
 // Fresh waits until the Mirror shows everything that was written to the store before the
 // call, and gives that. A store that was replaced meanwhile is asked again: what it told
 // before says nothing of what it holds now.

@@ -67,8 +67,7 @@ func (r *Resource) await(ctx context.Context, revision uint64) error {
 
 // shows reports whether the cache shows the store's own history, up to revision.
 func (r *Resource) shows(revision uint64) bool {
-	snapshot := r.Cache.Snapshot()
-	return uint64(snapshot.Revision()) >= revision && snapshot.History() == r.store.Replacements()
+	return r.mirror.Shows(int64(min(revision, math.MaxInt64)))
 }
 
 // awaitReached is await for a revision that the store may be expected to reach.
@@ -90,7 +89,7 @@ func (r *Resource) awaitReached(ctx context.Context, revision uint64) error {
 			return storage.NewTooLargeResourceVersionError(revision, uint64(r.Cache.Snapshot().Revision()), 1)
 		case err != nil:
 			return r.waitError(ctx, err)
-		case !r.outdated():
+		case !r.mirror.Outdated():
 			return nil
 		}
 	}
@@ -107,14 +106,9 @@ func (r *Resource) waitError(ctx context.Context, err error) error {
 	return err
 }
 
-// outdated reports whether the cache shows a history that the store has lost.
-func (r *Resource) outdated() bool {
-	return r.Cache.Snapshot().History() != r.store.Replacements()
-}
-
 // awaitCurrent waits until the cache shows the store's own history.
 func (r *Resource) awaitCurrent(ctx context.Context) error {
-	if !r.outdated() {
+	if !r.mirror.Outdated() {
 		return nil
 	}
 	bounded, cancel := context.WithTimeout(ctx, freshness)
@@ -123,7 +117,7 @@ func (r *Resource) awaitCurrent(ctx context.Context) error {
 		// From the first revision on nothing but that has to be waited for.
 		err := r.Cache.Wait(bounded, 1)
 		switch {
-		case err == nil && !r.outdated():
+		case err == nil && !r.mirror.Outdated():
 			return nil
 		case err != nil && !errors.Is(err, kv.ErrReplaced):
 			return r.reloading(ctx, err)

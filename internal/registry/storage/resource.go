@@ -2,13 +2,11 @@ package storage
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -16,12 +14,13 @@ import (
 	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/watch"
+	"github.com/larder-io/larder/watch/mirror"
 )
 
 // Resource is one stored resource: its cache, what keeps it current and who
 // watches it.
 //
-// Invariant: Cache, Hub and Feed are nil together, in a resource that is read
+// Invariant: Cache, Hub, Feed and mirror are nil together, in a resource that is read
 // from the store.
 type Resource struct {
 	GroupResource schema.GroupResource
@@ -35,7 +34,7 @@ type Resource struct {
 	codec  *encoding.Codec
 	layout layout
 	made   time.Time
-	sub    *kv.Subscription // nil without a cache
+	mirror *mirror.Mirror // of which Cache, Hub and Feed are parts
 	checks checkCounters
 	told   told
 	handed handed
@@ -80,35 +79,27 @@ type CacheConfig struct {
 
 // AddCache gives r a cache, which is current while Run runs. It is called before r is used.
 func (r *Resource) AddCache(config CacheConfig) error {
-	r.sub = r.tail.Subscribe(r.layout.root)
-	var err error
-	r.Cache, err = cache.New(cache.Config{
+	parts := mirror.Config{
+		Store:  r.store,
+		Tail:   r.tail,
+		Prefix: r.layout.root,
 		Schema: r.codec.Schema(),
-		Ingest: func(ctx context.Context, rest string, value []byte, revision int64) *cache.Object {
+		Decode: func(ctx context.Context, rest string, value []byte, revision int64) *cache.Object {
 			return r.codec.DecodeValue(ctx, r.layout.root+rest, rest, value, revision)
 		},
-		Source:   r.sub,
-		OnAppend: func() { r.Hub.Notify() },
-	})
-	if err != nil {
-		return err
-	}
-	if r.Hub, err = watch.New(watch.Config{Cache: r.Cache, Closed: r.handed.out}); err != nil {
-		return err
-	}
-	reflector := cache.FeedConfig{
-		Store:  r.store,
-		Sub:    r.sub,
-		Cache:  r.Cache,
-		Prefix: r.layout.root,
 		Since:  config.Since,
+		Closed: r.handed.out,
 		Logger: config.Logger,
 	}
 	if r.codec.Encrypted() {
-		reflector.Workers = encoding.DecryptWorkers
+		parts.Workers = encoding.DecryptWorkers
 	}
-	r.Feed, err = cache.NewFeed(reflector)
-	return err
+	m, err := mirror.New(parts)
+	if err != nil {
+		return err
+	}
+	r.mirror, r.Cache, r.Hub, r.Feed = m, m.Cache, m.Hub, m.Feed
+	return nil
 }
 
 // Codec turns what the store holds of the resource into what the cache holds.
@@ -120,23 +111,10 @@ func (r *Resource) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	// What is loaded before the tail has its place is loaded again if it changes
-	// in between, and that ends watches.
-	if err := r.tail.Wait(ctx, 1); err != nil {
-		return r.runError(ctx, err)
+	if err := r.mirror.Run(ctx); err != nil {
+		return fmt.Errorf("registry: %s: %w", r.GroupResource, err)
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return r.Feed.Run(ctx) })
-	group.Go(func() error { return r.Hub.Run(ctx) })
-	return r.runError(ctx, group.Wait())
-}
-
-// runError is err, unless Run was told to end.
-func (r *Resource) runError(ctx context.Context, err error) error {
-	if err == nil || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-		return nil
-	}
-	return fmt.Errorf("registry: %s: %w", r.GroupResource, err)
+	return nil
 }
 
 // Root is what the resource's keys in the store start with; it ends in "/".
@@ -144,10 +122,7 @@ func (r *Resource) Root() string { return r.layout.root }
 
 // Retire gives back what the cache took, after Run has ended. From then on reads are told
 // that the resource is gone.
-func (r *Resource) Retire() {
-	r.Cache.Retire()
-	r.sub.Close()
-}
+func (r *Resource) Retire() { r.mirror.Retire() }
 
 // Ready reports whether the cache has loaded.
 func (r *Resource) Ready() bool { return r.Cache == nil || r.Cache.Ready() }
