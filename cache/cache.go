@@ -25,13 +25,13 @@ type Source interface {
 type Config struct {
 	// Schema describes the resource. Required.
 	Schema *Schema
-	// Ingest makes the Object of a stored value. It is called by a Feed, from
+	// Ingest makes the Object of a stored value. It is called by a Reflector, from
 	// several goroutines at once, and never fails: a value that cannot be
 	// understood becomes an Object with Err, also if that is because of something
-	// transient (a key service that is down): the Feed asks again. While it blocks the
+	// transient (a key service that is down): the Reflector asks again. While it blocks the
 	// cache stays at the revision before, so that it must not do so for long. What it
 	// returns after ctx has ended is not used. The value is immutable and may be kept.
-	// Required with a Feed.
+	// Required with a Reflector.
 	Ingest func(ctx context.Context, key string, value []byte, revision int64) *Object
 	// Source is how far the store was followed; nil means no further than what
 	// was applied.
@@ -39,7 +39,7 @@ type Config struct {
 	// Log says how far back the log reaches.
 	Log LogConfig
 	// Learn bounds the label indexes that the cache makes because its queries would
-	// profit. Without a Feed it makes none.
+	// profit. Without a Reflector it makes none.
 	Learn LearnConfig
 	// OnAppend, if set, is called by the writer after every Apply and Reset, and no
 	// lock is held then. It must not block.
@@ -73,7 +73,7 @@ type Cache struct {
 	learner  *learner
 
 	current atomic.Pointer[state]
-	ready   chan struct{} // closed by the first Reset, or once a Feed has replayed the past
+	ready   chan struct{} // closed by the first Reset, or once a Reflector has replayed the past
 	retired atomic.Bool   // written under mu
 
 	mu sync.Mutex // held by the writer; guards the order of all stores to current, log and history
@@ -108,7 +108,7 @@ func (c *Cache) Schema() *Schema { return c.schema }
 // Log is the recent past.
 func (c *Cache) Log() *Log { return c.log }
 
-// Ready reports whether the cache was ever loaded. While a Feed replays the past
+// Ready reports whether the cache was ever loaded. While a Reflector replays the past
 // it is not: what it shows is older than what was read before the start.
 func (c *Cache) Ready() bool {
 	select {

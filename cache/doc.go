@@ -3,7 +3,7 @@
 //
 // # Model
 //
-// A [Cache] has one writer and any number of readers. The writer, a [Feed],
+// A [Cache] has one writer and any number of readers. The writer, a [Reflector],
 // hands it batches in revision order, one batch per revision of the store. Each
 // batch publishes a new [Snapshot], an immutable tree of [Object]s ordered by
 // key, and appends what changed to the [Log], a ring that forgets its oldest
@@ -16,7 +16,7 @@
 //	...
 //	events, next, err := c.Log().Read(s.Position(), nil)
 //
-// A Feed may begin in the past, so that the Log reaches back to before the start of
+// A Reflector may begin in the past, so that the Log reaches back to before the start of
 // the process. The Cache is ready when it has come to the present of the start.
 //
 // An Object is one stored value, encoded and ready to serve: its key, its
@@ -53,7 +53,7 @@
 //   - A stored value that cannot be understood becomes an Object with an error
 //     (it is poisoned). A List that covers it fails, a Get of it shows the error,
 //     all other keys are served, and its deletion is an event like any other. A
-//     Feed tries again every few seconds, all of them in turn if there are many; a
+//     Reflector tries again every few seconds, all of them in turn if there are many; a
 //     value that can be understood by then takes the poison's place without an event.
 //   - [Cache.Retire] ends a Cache that is not kept current any more. It shows what it
 //     held, at the revision that it held it, and never less.
@@ -85,7 +85,7 @@
 //
 // # Goroutines
 //
-// A Cache starts none. [Feed.Run] starts workers that decode and one that makes
+// A Cache starts none. [Reflector.Run] starts workers that decode and one that makes
 // indexes, and waits for them.
 //
 // # Reading the source
@@ -93,5 +93,5 @@
 // Start with object.go and cache.go; then state.go (what a batch does to the
 // trees), ring.go and log.go (the past), history.go (exact old revisions),
 // list.go (queries), learn.go (indexes that nobody declared), encoding.go (shared bytes),
-// budget.go (how many of them), feed.go (the way in).
+// budget.go (how many of them), reflector.go (the way in).
 package cache

@@ -25,10 +25,10 @@ func TestLabelOutlastsReload(t *testing.T) {
 		t.Run(fmt.Sprint("replay ", replay), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := kvtest.NewMemory()
-				store.PutAll(map[string][]byte{feedPrefix + "a": []byte("1")})
+				store.PutAll(map[string][]byte{testPrefix + "a": []byte("1")})
 				m := replayed(t, store, kv.TailConfig{Replay: replay})
 				m.start(t)
-				changed := m.put(t, feedPrefix+"a", "2")
+				changed := m.put(t, testPrefix+"a", "2")
 				for range 10 {
 					m.put(t, "/registry/others/o", "x")
 				}
@@ -61,7 +61,7 @@ func TestLabelOutlastsReload(t *testing.T) {
 				if got := m.cache.Log().Oldest(); replay > 0 && got != changed {
 					t.Errorf("the log reaches back to %d, want %d", got, changed)
 				}
-				if loads := m.feed.Stats().Loads; loads != 2 {
+				if loads := m.reflector.Stats().Loads; loads != 2 {
 					t.Errorf("%d loads", loads)
 				}
 				m.settle(t)
@@ -101,9 +101,9 @@ func TestLabelsUnderRace(t *testing.T) {
 			for i := range 2000 {
 				switch {
 				case random.IntN(20) == 0:
-					m.put(t, fmt.Sprint(feedPrefix, random.IntN(30)), fmt.Sprint(i))
+					m.put(t, fmt.Sprint(testPrefix, random.IntN(30)), fmt.Sprint(i))
 				case random.IntN(400) == 0:
-					m.feed.Reload()
+					m.reflector.Reload()
 				case random.IntN(400) == 0:
 					m.store.EndWatches(kv.ErrCompacted)
 				default:
@@ -141,13 +141,13 @@ func (m *mirror) readLabel(t *testing.T, told *atomic.Int64, compare bool) error
 	if !compare {
 		return nil
 	}
-	page, err := m.store.Range(t.Context(), kv.RangeOptions{Prefix: feedPrefix, Revision: s.Revision()})
+	page, err := m.store.Range(t.Context(), kv.RangeOptions{Prefix: testPrefix, Revision: s.Revision()})
 	if err != nil {
 		return err
 	}
 	var want, got []string
 	for _, item := range page.Items {
-		want = append(want, fmt.Sprintf("%s@%d", strings.TrimPrefix(item.Key, feedPrefix), item.Revision))
+		want = append(want, fmt.Sprintf("%s@%d", strings.TrimPrefix(item.Key, testPrefix), item.Revision))
 	}
 	for o := range s.All() {
 		got = append(got, fmt.Sprintf("%s@%d", o.Key(), o.Revision()))

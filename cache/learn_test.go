@@ -315,13 +315,13 @@ func TestRareQueriesAreNotLearnt(t *testing.T) {
 	}
 }
 
-// TestFeedLearns: a running cache makes and drops indexes by itself, and keeps them
+// TestReflectorLearns: a running cache makes and drops indexes by itself, and keeps them
 // over a reload.
-func TestFeedLearns(t *testing.T) {
+func TestReflectorLearns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &mirror{store: kvtest.NewMemory()}
 		m.tail = kv.NewTail(kv.TailConfig{Store: m.store, Prefix: "/registry"})
-		m.sub = m.tail.Subscribe(feedPrefix)
+		m.sub = m.tail.Subscribe(testPrefix)
 		schema := NewSchema("things", nil)
 		var err error
 		m.cache, err = New(Config{Schema: schema, Source: m.sub, Ingest: func(_ context.Context, key string, value []byte, revision int64) *Object {
@@ -330,12 +330,12 @@ func TestFeedLearns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if m.feed, err = NewFeed(FeedConfig{Store: m.store, Sub: m.sub, Cache: m.cache, Prefix: feedPrefix}); err != nil {
+		if m.reflector, err = NewReflector(ReflectorConfig{Store: m.store, Sub: m.sub, Cache: m.cache, Prefix: testPrefix}); err != nil {
 			t.Fatal(err)
 		}
 		many := map[string][]byte{}
 		for i := range 1000 {
-			many[fmt.Sprintf("%sns/%04d", feedPrefix, i)] = fmt.Append(nil, i%100)
+			many[fmt.Sprintf("%sns/%04d", testPrefix, i)] = fmt.Append(nil, i%100)
 		}
 		m.store.PutAll(many)
 		m.start(t)
@@ -348,7 +348,7 @@ func TestFeedLearns(t *testing.T) {
 		m.store.Restore(2, true)
 		time.Sleep(time.Second)
 		m.settle(t)
-		m.put(t, feedPrefix+"ns/0000", "7")
+		m.put(t, testPrefix+"ns/0000", "7")
 		s := m.settle(t)
 		page, err := s.List(Query{Label: selector(t, "app=7")}, nil)
 		if err != nil || s.Epoch() != 2 || page.Index != "app" || len(page.Objects) != 11 {

@@ -15,10 +15,10 @@ func TestLoadAcrossAReplacement(t *testing.T) {
 		m := newMirror(t)
 		values := make(map[string][]byte)
 		for i := range 3000 {
-			values[feedPrefix+string(rune('a'+i%26))+string(rune('0'+i/26))] = []byte("old")
+			values[testPrefix+string(rune('a'+i%26))+string(rune('0'+i/26))] = []byte("old")
 		}
 		m.store.PutAll(values)
-		m.put(t, feedPrefix+"a0", "lost")
+		m.put(t, testPrefix+"a0", "lost")
 		pages, shown := 0, false
 		m.store.SetHook(func(op, _ string) error {
 			if op != "list" {
@@ -27,7 +27,7 @@ func TestLoadAcrossAReplacement(t *testing.T) {
 			switch pages++; pages {
 			case 2:
 				m.store.Restore(2, true)
-				m.put(t, feedPrefix+"z9", "new")
+				m.put(t, testPrefix+"z9", "new")
 			case 3:
 				shown = m.cache.Snapshot().Epoch() > 0
 			}
@@ -49,10 +49,10 @@ func TestLoadAcrossAReplacement(t *testing.T) {
 func TestSnapshotOfALostHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
-		m.put(t, feedPrefix+"a", "kept")
-		kept := m.put(t, feedPrefix+"b", "kept")
+		m.put(t, testPrefix+"a", "kept")
+		kept := m.put(t, testPrefix+"b", "kept")
 		m.start(t)
-		last := m.put(t, feedPrefix+"b", "lost")
+		last := m.put(t, testPrefix+"b", "lost")
 		m.settle(t)
 		loading := make(chan struct{})
 		m.store.SetHook(func(op, _ string) error {

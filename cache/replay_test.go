@@ -19,22 +19,22 @@ func replayed(t *testing.T, store *kvtest.Memory, tail kv.TailConfig) *mirror {
 	m := &mirror{store: store}
 	tail.Store, tail.Prefix = store, "/registry"
 	m.tail = kv.NewTail(tail)
-	m.sub = m.tail.Subscribe(feedPrefix)
+	m.sub = m.tail.Subscribe(testPrefix)
 	schema := NewSchema("things", nil)
 	var err error
 	if m.cache, err = New(Config{Schema: schema, Ingest: ingestTest(schema), Source: m.sub}); err != nil {
 		t.Fatal(err)
 	}
-	m.feed, err = NewFeed(FeedConfig{Store: store, Sub: m.sub, Cache: m.cache, Prefix: feedPrefix, Workers: 3})
+	m.reflector, err = NewReflector(ReflectorConfig{Store: store, Sub: m.sub, Cache: m.cache, Prefix: testPrefix, Workers: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return m
 }
 
-// TestFeedReplays: after a start a cache shows the present, and the past as far as
+// TestReflectorReplays: after a start a cache shows the present, and the past as far as
 // it was to be had; before it has come to the present it shows nothing.
-func TestFeedReplays(t *testing.T) {
+func TestReflectorReplays(t *testing.T) {
 	const writes = 50 // revisions 2 to 51
 	compact := func(store *kvtest.Memory, revision int64) error { return store.Compact(revision) }
 	for _, c := range []struct {
@@ -88,7 +88,7 @@ func TestFeedReplays(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := kvtest.NewMemory()
 				for i := range writes {
-					store.PutAll(map[string][]byte{fmt.Sprintf("%s%d", feedPrefix, i%7): fmt.Append(nil, i)})
+					store.PutAll(map[string][]byte{fmt.Sprintf("%s%d", testPrefix, i%7): fmt.Append(nil, i)})
 				}
 				if c.before != nil {
 					if err := c.before(store); err != nil {
@@ -97,7 +97,7 @@ func TestFeedReplays(t *testing.T) {
 				}
 				pages := 0
 				store.SetHook(func(op, key string) error {
-					if op != "list" || !strings.HasPrefix(key, feedPrefix) {
+					if op != "list" || !strings.HasPrefix(key, testPrefix) {
 						return nil
 					}
 					time.Sleep(c.slow)
@@ -134,12 +134,12 @@ func (m *mirror) checkPast(t *testing.T, from, to int64) {
 		if err != nil {
 			t.Fatalf("at %d: %v", revision, err)
 		}
-		page, err := m.store.Range(t.Context(), kv.RangeOptions{Prefix: feedPrefix, Revision: revision})
+		page, err := m.store.Range(t.Context(), kv.RangeOptions{Prefix: testPrefix, Revision: revision})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, item := range page.Items {
-			o := s.Get(strings.TrimPrefix(item.Key, feedPrefix))
+			o := s.Get(strings.TrimPrefix(item.Key, testPrefix))
 			if o == nil || o.Revision() != item.Revision || string(o.Body()) != string(item.Value) {
 				t.Errorf("at %d, %s is not as in the store", revision, item.Key)
 			}
@@ -153,13 +153,13 @@ func (m *mirror) checkPast(t *testing.T, from, to int64) {
 	}
 }
 
-// TestFeedIsReadyAtThePresent: while the watch has yet to deliver the past, nobody
+// TestReflectorIsReadyAtThePresent: while the watch has yet to deliver the past, nobody
 // may read the cache; writes made meanwhile do not put that off.
-func TestFeedIsReadyAtThePresent(t *testing.T) {
+func TestReflectorIsReadyAtThePresent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		for i := range 10 {
-			store.PutAll(map[string][]byte{feedPrefix + "a": fmt.Append(nil, i)})
+			store.PutAll(map[string][]byte{testPrefix + "a": fmt.Append(nil, i)})
 		}
 		store.PutAll(map[string][]byte{"/registry/others/x": nil, "/registry/others/y": []byte("1")})
 		store.Hold()
@@ -183,13 +183,13 @@ func TestFeedIsReadyAtThePresent(t *testing.T) {
 	})
 }
 
-// TestFeedReplaysOfReplacedStore: a store that is replaced under the replay must
+// TestReflectorReplaysOfReplacedStore: a store that is replaced under the replay must
 // not keep the cache waiting for a revision that may never come.
-func TestFeedReplaysOfReplacedStore(t *testing.T) {
+func TestReflectorReplaysOfReplacedStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		for i := range 10 {
-			store.PutAll(map[string][]byte{feedPrefix + "a": fmt.Append(nil, i)})
+			store.PutAll(map[string][]byte{testPrefix + "a": fmt.Append(nil, i)})
 		}
 		store.Hold()
 		m := replayed(t, store, kv.TailConfig{Replay: 8})
@@ -204,9 +204,9 @@ func TestFeedReplaysOfReplacedStore(t *testing.T) {
 	})
 }
 
-// TestFeedReloadsThePast: after a gap the Log reaches back to where the store does,
+// TestReflectorReloadsThePast: after a gap the Log reaches back to where the store does,
 // but what readers were shown before is not undone.
-func TestFeedReloadsThePast(t *testing.T) {
+func TestReflectorReloadsThePast(t *testing.T) {
 	const writes = 50 // revisions 2 to 51
 	for name, c := range map[string]struct {
 		reloaded  bool // at revision 71, while the watch delivers nothing
@@ -223,7 +223,7 @@ func TestFeedReloadsThePast(t *testing.T) {
 				store := kvtest.NewMemory()
 				write := func(n int) {
 					for i := range n {
-						store.PutAll(map[string][]byte{fmt.Sprintf("%s%d", feedPrefix, i%7): fmt.Append(nil, n, i)})
+						store.PutAll(map[string][]byte{fmt.Sprintf("%s%d", testPrefix, i%7): fmt.Append(nil, n, i)})
 					}
 				}
 				write(writes)
@@ -242,7 +242,7 @@ func TestFeedReloadsThePast(t *testing.T) {
 				store.EndWatches(errors.New("connection lost"))
 				write(20)
 				if c.reloaded {
-					m.feed.Reload()
+					m.reflector.Reload()
 					time.Sleep(time.Second)
 				}
 				write(10)
@@ -263,23 +263,23 @@ func TestFeedReloadsThePast(t *testing.T) {
 	}
 }
 
-// TestFeedIsReadyInAnotherHistory: who waits for the present of a store that was
+// TestReflectorIsReadyInAnotherHistory: who waits for the present of a store that was
 // replaced waits for that of its replacement, which has a past by then.
-func TestFeedIsReadyInAnotherHistory(t *testing.T) {
+func TestReflectorIsReadyInAnotherHistory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		for i := range 100 {
-			store.PutAll(map[string][]byte{feedPrefix + "a": fmt.Append(nil, i)})
+			store.PutAll(map[string][]byte{testPrefix + "a": fmt.Append(nil, i)})
 		}
 		first := true
 		store.SetHook(func(op, key string) error {
-			if op != "list" || key != feedPrefix || !first {
+			if op != "list" || key != testPrefix || !first {
 				return nil
 			}
 			first = false
 			store.Restore(50, true)
 			time.Sleep(time.Second)
-			store.PutAll(map[string][]byte{feedPrefix + "a": []byte("new")})
+			store.PutAll(map[string][]byte{testPrefix + "a": []byte("new")})
 			store.EndWatches(kv.ErrCompacted)
 			time.Sleep(time.Second)
 			return nil
@@ -303,7 +303,7 @@ func TestReplayedEventsAge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		for i := range 500 {
-			store.PutAll(map[string][]byte{feedPrefix + "a": fmt.Append(nil, i)})
+			store.PutAll(map[string][]byte{testPrefix + "a": fmt.Append(nil, i)})
 		}
 		time.Sleep(time.Hour)
 		m := replayed(t, store, kv.TailConfig{Replay: 1000})

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// retryEvery is how often a Feed looks whether poisoned objects can be understood
+	// retryEvery is how often a Reflector looks whether poisoned objects can be understood
 	// by now.
 	retryEvery = 10 * time.Second
 	// maxRetries bounds the objects that are looked at each time, unless some heal: many
@@ -25,7 +25,7 @@ type healing struct{ poisoned, sound *Object }
 // retry takes poisoned objects up again: what failed may have been a service that
 // holds keys, not the value. It goes through them in the order of their keys, as far as
 // maxRetries at a time, and further as long as some of them heal.
-func (f *Feed) retry(ctx context.Context) error {
+func (r *Reflector) retry(ctx context.Context) error {
 	tick := time.NewTicker(retryEvery)
 	defer tick.Stop()
 	next := ""
@@ -36,11 +36,11 @@ func (f *Feed) retry(ctx context.Context) error {
 		case <-tick.C:
 		}
 		// Those before next come last, once.
-		for left := f.cache.current.Load().poison(); left > 0; left -= maxRetries {
+		for left := r.cache.current.Load().poison(); left > 0; left -= maxRetries {
 			var part []*Object
-			part, next = f.cache.current.Load().poisonedFrom(next, min(maxRetries, left))
-			healed := f.retryAll(ctx, part)
-			f.cache.heal(healed)
+			part, next = r.cache.current.Load().poisonedFrom(next, min(maxRetries, left))
+			healed := r.retryAll(ctx, part)
+			r.cache.heal(healed)
 			if len(healed) == 0 {
 				break
 			}
@@ -49,16 +49,16 @@ func (f *Feed) retry(ctx context.Context) error {
 }
 
 // retryAll takes objects up again and returns those that are sound now.
-func (f *Feed) retryAll(ctx context.Context, poisoned []*Object) []healing {
+func (r *Reflector) retryAll(ctx context.Context, poisoned []*Object) []healing {
 	var (
 		mu     sync.Mutex
 		healed []healing
 		group  errgroup.Group
 	)
-	group.SetLimit(f.workers)
+	group.SetLimit(r.workers)
 	for _, o := range poisoned {
 		group.Go(func() error {
-			if sound := f.retryOne(ctx, o); sound != nil {
+			if sound := r.retryOne(ctx, o); sound != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				healed = append(healed, healing{o, sound})
@@ -71,12 +71,12 @@ func (f *Feed) retryAll(ctx context.Context, poisoned []*Object) []healing {
 }
 
 // retryOne returns what a poisoned object is if it can be understood by now, else nil.
-func (f *Feed) retryOne(ctx context.Context, o *Object) *Object {
-	item, found, _, err := f.store.Get(ctx, f.prefix+o.Key())
+func (r *Reflector) retryOne(ctx context.Context, o *Object) *Object {
+	item, found, _, err := r.store.Get(ctx, r.prefix+o.Key())
 	if err != nil || !found || item.Revision != o.Revision() {
 		return nil // what came after it is on its way
 	}
-	if sound := f.ingest(ctx, o.Key(), item.Value, item.Revision); sound != nil && sound.Err() == nil {
+	if sound := r.ingest(ctx, o.Key(), item.Value, item.Revision); sound != nil && sound.Err() == nil {
 		return sound
 	}
 	return nil

@@ -111,7 +111,7 @@ func TestHopelessObjectsAreRarelyRead(t *testing.T) {
 		}
 		many := map[string][]byte{}
 		for i := range n {
-			many[fmt.Sprintf("%sns/%05d", feedPrefix, i)] = []byte("locked")
+			many[fmt.Sprintf("%sns/%05d", testPrefix, i)] = []byte("locked")
 		}
 		m.store.PutAll(many)
 		m.start(t)
@@ -120,7 +120,7 @@ func TestHopelessObjectsAreRarelyRead(t *testing.T) {
 		}
 		var reads atomic.Int64
 		m.store.SetHook(func(op, key string) error {
-			if op == "get" && strings.HasPrefix(key, feedPrefix) {
+			if op == "get" && strings.HasPrefix(key, testPrefix) {
 				reads.Add(1)
 			}
 			return nil

@@ -105,16 +105,16 @@ func (c *cacheCollector) collect(ch chan<- prometheus.Metric, r *registry.Resour
 	}
 	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
 
-	feed, hub := r.Feed.Stats(), r.Hub.Stats()
+	reflector, hub := r.Reflector.Stats(), r.Hub.Stats()
 	emit(c.received, counter, float64(hub.Events))
 	emit(c.events, counter, float64(hub.Events))
 	emit(c.terminated, counter, float64(hub.Lapped))
-	emit(c.initialised, counter, float64(feed.Loads))
+	emit(c.initialised, counter, float64(reflector.Loads))
 	emit(c.watchers, gauge, float64(hub.Watchers))
 	emit(c.watchSets, gauge, float64(hub.Groups))
 	emit(c.decodes, counter, float64(r.Decodes()))
-	emit(c.ingested, counter, float64(feed.Ingested))
-	emit(c.offered, counter, float64(feed.Offered))
+	emit(c.ingested, counter, float64(reflector.Ingested))
+	emit(c.offered, counter, float64(reflector.Offered))
 	audits := r.CheckStats()
 	emit(c.audits, counter, float64(audits.Equal), "success")
 	emit(c.audits, counter, float64(audits.Different), "failure")

@@ -82,13 +82,13 @@ func TestD5OffersAreWhatTheStoreHolds(t *testing.T) {
 			}
 			s.get(t, shelvesV1) // has seen all of it
 			offered := cached(r)
-			if r.Feed.Stats().Offered == 0 { // an event may come before its offer
+			if r.Reflector.Stats().Offered == 0 { // an event may come before its offer
 				t.Error("nothing was taken from offers")
 			}
-			loads := r.Feed.Stats().Loads
-			r.Feed.Reload()
+			loads := r.Reflector.Stats().Loads
+			r.Reflector.Reload()
 			proctest.Eventually(t, "the cache loads again", func() error {
-				if r.Feed.Stats().Loads == loads {
+				if r.Reflector.Stats().Loads == loads {
 					return errors.New("not yet")
 				}
 				return nil

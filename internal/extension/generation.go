@@ -225,7 +225,7 @@ func (g *generation) run(ctx context.Context) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = g.custom.Run(ctx) // ends with ctx; what its feed meets is logged there
+		_ = g.custom.Run(ctx) // ends with ctx; what its reflector meets is logged there
 	}()
 	select {
 	case <-g.idle:

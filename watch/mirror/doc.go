@@ -6,9 +6,9 @@
 //
 // # Model
 //
-//	store --kv.Tail--> kv.Subscription --cache.Feed--> cache.Cache --> watch.Hub --> watchers
+//	store --kv.Tail--> kv.Subscription --cache.Reflector--> cache.Cache --> watch.Hub --> watchers
 //
-// A Mirror is a Cache of the keys under a prefix, the Feed that keeps it current, and the
+// A Mirror is a Cache of the keys under a prefix, the Reflector that keeps it current, and the
 // Hub that tells its watchers. The Tail is either the Mirror's own or shared by several
 // Mirrors below one prefix, which then take one watch of the store together.
 //

@@ -49,9 +49,9 @@ type Config struct {
 // Mirror shows what a store holds under a prefix, and tells what changes. Its parts are
 // there for who needs more of them.
 type Mirror struct {
-	Cache *cache.Cache
-	Hub   *watch.Hub
-	Feed  *cache.Feed
+	Cache     *cache.Cache
+	Hub       *watch.Hub
+	Reflector *cache.Reflector
 
 	store kv.Store
 	tail  *kv.Tail
@@ -109,7 +109,7 @@ func (m *Mirror) assemble(config Config) (err error) {
 	if m.Hub, err = watch.New(watch.Config{Cache: m.Cache, Closed: config.Closed}); err != nil {
 		return err
 	}
-	m.Feed, err = cache.NewFeed(cache.FeedConfig{
+	m.Reflector, err = cache.NewReflector(cache.ReflectorConfig{
 		Store: config.Store, Sub: m.sub, Cache: m.Cache, Prefix: config.Prefix,
 		Since: config.Since, Workers: config.Workers, Logger: config.Logger,
 	})
@@ -123,7 +123,7 @@ func (m *Mirror) Run(ctx context.Context) error {
 	if m.owned {
 		group.Go(func() error { return m.tail.Run(inner) })
 	}
-	group.Go(func() error { return m.feed(inner) })
+	group.Go(func() error { return m.reflect(inner) })
 	group.Go(func() error { return m.Hub.Run(inner) })
 	if err := group.Wait(); ctx.Err() == nil {
 		return err
@@ -131,9 +131,9 @@ func (m *Mirror) Run(ctx context.Context) error {
 	return nil
 }
 
-// feed runs the Feed once the tail has its place in the store's history: what is loaded
+// reflect runs the Reflector once the tail has its place in the store's history: what is loaded
 // before is loaded again if something changes in between, and that ends watches.
-func (m *Mirror) feed(ctx context.Context) error {
+func (m *Mirror) reflect(ctx context.Context) error {
 	for {
 		err := m.tail.Wait(ctx, 1)
 		if errors.Is(err, kv.ErrReplaced) {
@@ -142,7 +142,7 @@ func (m *Mirror) feed(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		return m.Feed.Run(ctx)
+		return m.Reflector.Run(ctx)
 	}
 }
 

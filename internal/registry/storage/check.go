@@ -72,7 +72,7 @@ func (c *Checker) judge(r *Resource, err error) {
 	case errors.Is(err, ErrInconsistent):
 		r.checks.different.Add(1)
 		c.Logger.Error("cache differs from the store, loading again", "resource", r.GroupResource, "error", err)
-		r.Feed.Reload()
+		r.Reflector.Reload()
 	default:
 		r.checks.failed.Add(1)
 		c.Logger.Warn("cache could not be compared with the store", "resource", r.GroupResource, "error", err)

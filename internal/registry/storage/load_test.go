@@ -55,7 +55,7 @@ func TestLoadWithoutKeys(t *testing.T) {
 		if err := f.resource.Cache.Wait(t.Context(), revision); err != nil || time.Since(begun) > time.Minute {
 			t.Fatalf("applied after %v, %v", time.Since(begun), err)
 		}
-		f.resource.Feed.Reload()
+		f.resource.Reflector.Reload()
 		begun = time.Now()
 		if err := f.resource.Cache.Wait(t.Context(), revision); err != nil || time.Since(begun) > 30*time.Second {
 			t.Fatalf("loaded after %v, %v", time.Since(begun), err)

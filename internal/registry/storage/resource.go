@@ -20,21 +20,21 @@ import (
 // Resource is one stored resource: its cache, what keeps it current and who
 // watches it.
 //
-// Invariant: Cache, Hub, Feed and mirror are nil together, in a resource that is read
+// Invariant: Cache, Hub, Reflector and mirror are nil together, in a resource that is read
 // from the store.
 type Resource struct {
 	GroupResource schema.GroupResource
 
-	Cache *cache.Cache
-	Hub   *watch.Hub
-	Feed  *cache.Feed
+	Cache     *cache.Cache
+	Hub       *watch.Hub
+	Reflector *cache.Reflector
 
 	store  kv.Store
 	tail   *kv.Tail
 	codec  *encoding.Codec
 	layout layout
 	made   time.Time
-	mirror *mirror.Mirror // of which Cache, Hub and Feed are parts
+	mirror *mirror.Mirror // of which Cache, Hub and Reflector are parts
 	checks checkCounters
 	told   told
 	handed handed
@@ -98,7 +98,7 @@ func (r *Resource) AddCache(config CacheConfig) error {
 	if err != nil {
 		return err
 	}
-	r.mirror, r.Cache, r.Hub, r.Feed = m, m.Cache, m.Hub, m.Feed
+	r.mirror, r.Cache, r.Hub, r.Reflector = m, m.Cache, m.Hub, m.Reflector
 	return nil
 }
 
@@ -145,10 +145,10 @@ func (r *Resource) WaitReady(ctx context.Context) error {
 
 // Mirrored counts the objects that were loaded from the store so far.
 func (r *Resource) Mirrored() int64 {
-	if r.Feed == nil {
+	if r.Reflector == nil {
 		return 0
 	}
-	return r.Feed.Stats().Loaded
+	return r.Reflector.Stats().Loaded
 }
 
 // Decodes counts the decodings of cached bytes so far. Reads of an encoding that was

@@ -136,7 +136,7 @@ func TestOfferedObjectsAreWhatDecodingMakes(t *testing.T) {
 					t.Errorf("%s is %q, want %q", name, got, want)
 				}
 			}
-			if s := f.resource.Feed.Stats(); s.Offered != 2 || s.Ingested != 0 {
+			if s := f.resource.Reflector.Stats(); s.Offered != 2 || s.Ingested != 0 {
 				t.Errorf("%d offered, %d ingested", s.Offered, s.Ingested)
 			}
 		})

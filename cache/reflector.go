@@ -31,8 +31,8 @@ const (
 	forgetEvery = 15 * time.Second
 )
 
-// FeedConfig is what a Feed is made of.
-type FeedConfig struct {
+// ReflectorConfig is what a Reflector is made of.
+type ReflectorConfig struct {
 	Store kv.Store
 	// Sub is the subscription to Prefix; it is also the Cache's Source.
 	Sub   *kv.Subscription
@@ -48,7 +48,7 @@ type FeedConfig struct {
 	Logger  *slog.Logger // nil discards
 }
 
-// Feed keeps a Cache equal to a prefix of a store: it loads all objects, then
+// Reflector keeps a Cache equal to a prefix of a store: it loads all objects, then
 // applies what its subscription delivers, and loads again whenever the
 // subscription has lost its place. It is the sole caller of Apply and Reset.
 //
@@ -57,7 +57,7 @@ type FeedConfig struct {
 // the Cache is ready once it has come to what was the present at the start. A Cache
 // that is loaded again begins no earlier than it was, unless the store was replaced.
 // Replayed events count as having happened when they are applied.
-type Feed struct {
+type Reflector struct {
 	store   kv.Store
 	sub     *kv.Subscription
 	cache   *Cache
@@ -85,17 +85,17 @@ type replay struct {
 	until int64
 }
 
-// NewFeed makes a Feed. Run does the work.
-func NewFeed(config FeedConfig) (*Feed, error) {
+// NewReflector makes a Reflector. Run does the work.
+func NewReflector(config ReflectorConfig) (*Reflector, error) {
 	switch {
 	case config.Store == nil || config.Sub == nil || config.Cache == nil:
-		return nil, errors.New("cache: a Feed needs a store, a subscription and a cache")
+		return nil, errors.New("cache: a Reflector needs a store, a subscription and a cache")
 	case config.Cache.ingest == nil:
-		return nil, errors.New("cache: a Feed needs Config.Ingest of its cache")
+		return nil, errors.New("cache: a Reflector needs Config.Ingest of its cache")
 	case !strings.HasSuffix(config.Prefix, "/"):
-		return nil, fmt.Errorf("cache: prefix %q of a Feed does not end in /", config.Prefix)
+		return nil, fmt.Errorf("cache: prefix %q of a Reflector does not end in /", config.Prefix)
 	}
-	f := &Feed{
+	r := &Reflector{
 		store:   config.Store,
 		sub:     config.Sub,
 		cache:   config.Cache,
@@ -107,17 +107,17 @@ func NewFeed(config FeedConfig) (*Feed, error) {
 		overtake:  func() {},
 		replaying: make(chan replay, 1),
 	}
-	if f.workers <= 0 {
-		f.workers = runtime.GOMAXPROCS(0)
+	if r.workers <= 0 {
+		r.workers = runtime.GOMAXPROCS(0)
 	}
-	if f.logger == nil {
-		f.logger = slog.New(slog.DiscardHandler)
+	if r.logger == nil {
+		r.logger = slog.New(slog.DiscardHandler)
 	}
-	return f, nil
+	return r, nil
 }
 
-// FeedStats says what a Feed has done.
-type FeedStats struct {
+// ReflectorStats says what a Reflector has done.
+type ReflectorStats struct {
 	// Loaded and Total are the progress of the present or last load: objects
 	// mirrored, and objects there are.
 	Loaded, Total int64
@@ -129,28 +129,28 @@ type FeedStats struct {
 }
 
 // Stats gives the counters.
-func (f *Feed) Stats() FeedStats {
-	return FeedStats{
-		Loaded:   f.loaded.Load(),
-		Total:    f.total.Load(),
-		Loads:    f.loads.Load(),
-		Ingested: f.ingested.Load(),
-		Offered:  f.offered.Load(),
+func (r *Reflector) Stats() ReflectorStats {
+	return ReflectorStats{
+		Loaded:   r.loaded.Load(),
+		Total:    r.total.Load(),
+		Loads:    r.loads.Load(),
+		Ingested: r.ingested.Load(),
+		Offered:  r.offered.Load(),
 	}
 }
 
 // Reload makes the cache load again, as after a loss. It does not wait for that.
-func (f *Feed) Reload() { f.sub.Reload() }
+func (r *Reflector) Reload() { r.sub.Reload() }
 
-// Run feeds the cache until ctx ends; then it returns nil. Any other end is an
+// Run keeps the cache current until ctx ends; then it returns nil. Any other end is an
 // error: the store or the subscription was closed.
-func (f *Feed) Run(ctx context.Context) error {
+func (r *Reflector) Run(ctx context.Context) error {
 	group, ctx2 := errgroup.WithContext(ctx)
-	group.Go(func() error { return f.follow(ctx2) })
-	group.Go(func() error { return f.announce(ctx2) })
-	group.Go(func() error { return f.learn(ctx2) })
-	group.Go(func() error { return f.forget(ctx2) })
-	group.Go(func() error { return f.retry(ctx2) })
+	group.Go(func() error { return r.follow(ctx2) })
+	group.Go(func() error { return r.announce(ctx2) })
+	group.Go(func() error { return r.learn(ctx2) })
+	group.Go(func() error { return r.forget(ctx2) })
+	group.Go(func() error { return r.retry(ctx2) })
 	if err := group.Wait(); ctx.Err() == nil {
 		return err
 	}
@@ -159,14 +159,14 @@ func (f *Feed) Run(ctx context.Context) error {
 
 // announce makes the cache ready once what was loaded of the past was brought to
 // the present.
-func (f *Feed) announce(ctx context.Context) error {
+func (r *Reflector) announce(ctx context.Context) error {
 	for {
 		select {
-		case r := <-f.replaying:
-			switch err := f.sub.Wait(r.ctx, r.until); {
+		case p := <-r.replaying:
+			switch err := r.sub.Wait(p.ctx, p.until); {
 			case err == nil:
-				f.cache.becomeReady()
-			case r.ctx.Err() == nil && !errors.Is(err, kv.ErrReplaced): // then it is loaded again
+				r.cache.becomeReady()
+			case p.ctx.Err() == nil && !errors.Is(err, kv.ErrReplaced): // then it is loaded again
 				return err
 			}
 		case <-ctx.Done():
@@ -176,7 +176,7 @@ func (f *Feed) announce(ctx context.Context) error {
 }
 
 // forget ages the log of a cache that nothing happens to.
-func (f *Feed) forget(ctx context.Context) error {
+func (r *Reflector) forget(ctx context.Context) error {
 	tick := time.NewTicker(forgetEvery)
 	defer tick.Stop()
 	for {
@@ -184,48 +184,48 @@ func (f *Feed) forget(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case now := <-tick.C:
-			f.cache.Forget(now)
-			f.cache.review()
+			r.cache.Forget(now)
+			r.cache.review()
 		}
 	}
 }
 
 // learn makes the indexes that the cache's queries deserve.
-func (f *Feed) learn(ctx context.Context) error {
+func (r *Reflector) learn(ctx context.Context) error {
 	for {
 		select {
-		case <-f.cache.learner.wanted:
-			f.cache.learn()
+		case <-r.cache.learner.wanted:
+			r.cache.learn()
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-func (f *Feed) follow(ctx context.Context) error {
+func (r *Reflector) follow(ctx context.Context) error {
 	for {
-		if err := f.loadUntilDone(ctx); err != nil {
+		if err := r.loadUntilDone(ctx); err != nil {
 			return err
 		}
-		err := f.applyUntilLost(ctx)
+		err := r.applyUntilLost(ctx)
 		if !errors.Is(err, kv.ErrLost) {
 			return err
 		}
-		f.logger.Warn("subscription lost its place, loading again", "resource", f.cache.schema.name)
+		r.logger.Warn("subscription lost its place, loading again", "resource", r.cache.schema.name)
 	}
 }
 
 // loadUntilDone repeats load, at growing intervals, until it succeeds.
-func (f *Feed) loadUntilDone(ctx context.Context) error {
+func (r *Reflector) loadUntilDone(ctx context.Context) error {
 	for pause := retryFirst; ; pause = min(2*pause, retryMax) {
-		err := f.load(ctx)
+		err := r.load(ctx)
 		if err == nil || errors.Is(err, kv.ErrClosed) {
 			return err
 		}
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		f.logger.Warn("loading failed, will be repeated", "resource", f.cache.schema.name, "error", err)
+		r.logger.Warn("loading failed, will be repeated", "resource", r.cache.schema.name, "error", err)
 		select {
 		case <-time.After(pause/2 + rand.N(pause/2)):
 		case <-ctx.Done():
@@ -235,80 +235,80 @@ func (f *Feed) loadUntilDone(ctx context.Context) error {
 }
 
 // load reads all objects of one revision and resets the cache to them.
-func (f *Feed) load(ctx context.Context) error {
-	replacements := f.store.Replacements()
+func (r *Reflector) load(ctx context.Context) error {
+	replacements := r.store.Replacements()
 	// From Begin on nobody else knows what was promised of what the cache holds.
-	least, label := f.since, int64(0)
-	if known := f.cache.settle(); replacements == f.replacements {
-		least, label = max(least, f.cache.current.Load().revision), known
+	least, label := r.since, int64(0)
+	if known := r.cache.settle(); replacements == r.replacements {
+		least, label = max(least, r.cache.current.Load().revision), known
 	}
 	for {
-		past, present, err := f.sub.Begin(ctx, least)
+		past, present, err := r.sub.Begin(ctx, least)
 		if err != nil {
-			return fmt.Errorf("cache: load %s: %w", f.prefix, err)
+			return fmt.Errorf("cache: load %s: %w", r.prefix, err)
 		}
-		objects, revision, err := f.read(ctx, past)
+		objects, revision, err := r.read(ctx, past)
 		if past > 0 && errors.Is(err, kv.ErrCompacted) {
 			least = past + 1
 			continue
 		}
-		if err == nil && f.store.Replacements() != replacements {
+		if err == nil && r.store.Replacements() != replacements {
 			err = kv.ErrReplaced // between two pages, maybe
 		}
 		if err != nil {
-			return fmt.Errorf("cache: load %s: %w", f.prefix, err)
+			return fmt.Errorf("cache: load %s: %w", r.prefix, err)
 		}
 		if past == 0 {
 			label = 0
 		}
 		// A state of the past is exact for what was promised: nothing happened until then.
-		f.cache.reset(objects, revision, label, replacements)
-		f.sub.Loaded(revision)
-		f.cache.appended()
-		f.loads.Add(1)
-		f.replacements = replacements
-		f.replay(ctx, past, present)
+		r.cache.reset(objects, revision, label, replacements)
+		r.sub.Loaded(revision)
+		r.cache.appended()
+		r.loads.Add(1)
+		r.replacements = replacements
+		r.replay(ctx, past, present)
 		return nil
 	}
 }
 
 // replay has the cache become ready, at once if what was loaded is no past.
-func (f *Feed) replay(ctx context.Context, past, present int64) {
-	f.overtake()
+func (r *Reflector) replay(ctx context.Context, past, present int64) {
+	r.overtake()
 	if past == 0 {
-		f.cache.becomeReady()
+		r.cache.becomeReady()
 		return
 	}
 	select {
-	case <-f.replaying: // was not waited for yet
+	case <-r.replaying: // was not waited for yet
 	default:
 	}
-	r := replay{until: present}
-	r.ctx, f.overtake = context.WithCancel(ctx)
-	f.replaying <- r
+	p := replay{until: present}
+	p.ctx, r.overtake = context.WithCancel(ctx)
+	r.replaying <- p
 }
 
 // read gives all objects of a revision, 0 being the newest, and which one that is.
 // Pages are fetched while earlier ones are decoded.
-func (f *Feed) read(ctx context.Context, at int64) ([]*Object, int64, error) {
-	f.loaded.Store(0)
-	f.total.Store(0)
+func (r *Reflector) read(ctx context.Context, at int64) ([]*Object, int64, error) {
+	r.loaded.Store(0)
+	r.total.Store(0)
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(f.workers)
+	group.SetLimit(r.workers)
 	var chunks [][]*Object
-	revision, err := kv.RangeAllAt(ctx, f.store, f.prefix, at, kv.FittingPages, func(page kv.Page) error {
-		if f.total.Load() == 0 {
-			f.total.Store(page.Count)
+	revision, err := kv.RangeAllAt(ctx, r.store, r.prefix, at, kv.FittingPages, func(page kv.Page) error {
+		if r.total.Load() == 0 {
+			r.total.Store(page.Count)
 		}
 		// Where many work, because they wait more than they work, a chunk is small.
-		chunk := max(1, min(ingestChunk, len(page.Items)/f.workers))
+		chunk := max(1, min(ingestChunk, len(page.Items)/r.workers))
 		for items := page.Items; len(items) > 0; {
 			part := items[:min(chunk, len(items))]
 			items = items[len(part):]
 			objects := make([]*Object, len(part))
 			chunks = append(chunks, objects)
 			group.Go(func() error {
-				f.ingestItems(ctx, part, objects)
+				r.ingestItems(ctx, part, objects)
 				return ctx.Err()
 			})
 		}
@@ -320,7 +320,7 @@ func (f *Feed) read(ctx context.Context, at int64) ([]*Object, int64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	all := make([]*Object, 0, f.loaded.Load())
+	all := make([]*Object, 0, r.loaded.Load())
 	for _, objects := range chunks {
 		for _, o := range objects {
 			if o != nil {
@@ -332,34 +332,34 @@ func (f *Feed) read(ctx context.Context, at int64) ([]*Object, int64, error) {
 }
 
 // ingestItems fills objects from items, leaving nil what is not an object.
-func (f *Feed) ingestItems(ctx context.Context, items []kv.Item, objects []*Object) {
+func (r *Reflector) ingestItems(ctx context.Context, items []kv.Item, objects []*Object) {
 	for i := range items {
-		if key := items[i].Key[len(f.prefix):]; key != "" {
-			objects[i] = f.ingest(ctx, key, items[i].Value, items[i].Revision)
+		if key := items[i].Key[len(r.prefix):]; key != "" {
+			objects[i] = r.ingest(ctx, key, items[i].Value, items[i].Revision)
 		}
 	}
-	f.loaded.Add(int64(len(items)))
+	r.loaded.Add(int64(len(items)))
 }
 
 // ingest makes an Object of a value. A decoder that panics has met a value it
 // cannot understand; that must not take down the other keys.
-func (f *Feed) ingest(ctx context.Context, key string, value []byte, revision int64) (o *Object) {
+func (r *Reflector) ingest(ctx context.Context, key string, value []byte, revision int64) (o *Object) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			err := fmt.Errorf("cache: panic while decoding %s%s: %v", f.prefix, key, cause)
-			f.logger.Error("decoder panicked", "error", err)
-			o = NewObject(ObjectConfig{Key: key, Revision: revision, Err: err, Stored: len(value)}, f.cache.schema)
+			err := fmt.Errorf("cache: panic while decoding %s%s: %v", r.prefix, key, cause)
+			r.logger.Error("decoder panicked", "error", err)
+			o = NewObject(ObjectConfig{Key: key, Revision: revision, Err: err, Stored: len(value)}, r.cache.schema)
 		}
 	}()
-	f.ingested.Add(1)
-	return f.cache.ingest(ctx, key, value, revision)
+	r.ingested.Add(1)
+	return r.cache.ingest(ctx, key, value, revision)
 }
 
 // applyUntilLost applies what the subscription delivers. It returns ErrLost when
 // the cache must be loaded again.
-func (f *Feed) applyUntilLost(ctx context.Context) error {
+func (r *Reflector) applyUntilLost(ctx context.Context) error {
 	for {
-		batches, err := f.sub.Next(ctx)
+		batches, err := r.sub.Next(ctx)
 		if err != nil {
 			return err
 		}
@@ -369,7 +369,7 @@ func (f *Feed) applyUntilLost(ctx context.Context) error {
 				events += len(batches[n].Events)
 				n++
 			}
-			if err := f.apply(ctx, batches[:n]); err != nil {
+			if err := r.apply(ctx, batches[:n]); err != nil {
 				return err
 			}
 			batches = batches[n:]
@@ -379,18 +379,18 @@ func (f *Feed) applyUntilLost(ctx context.Context) error {
 
 // apply ingests the batches' values, in parallel when there are many, and applies
 // them one revision after the other.
-func (f *Feed) apply(ctx context.Context, batches []kv.Batch) error {
+func (r *Reflector) apply(ctx context.Context, batches []kv.Batch) error {
 	if len(batches) == 1 { // the usual case
-		f.scratch = f.changes(ctx, f.scratch[:0], batches[0].Events)
+		r.scratch = r.changes(ctx, r.scratch[:0], batches[0].Events)
 		if ctx.Err() == nil {
-			f.applyOne(batches[0].Revision, time.Now(), f.scratch)
+			r.applyOne(batches[0].Revision, time.Now(), r.scratch)
 		}
-		clear(f.scratch)
+		clear(r.scratch)
 		return ctx.Err()
 	}
 	changes := make([][]Change, len(batches))
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(f.workers)
+	group.SetLimit(r.workers)
 	for i := 0; i < len(batches); {
 		first, events := i, 0
 		for ; i < len(batches) && events < ingestChunk; i++ {
@@ -400,7 +400,7 @@ func (f *Feed) apply(ctx context.Context, batches []kv.Batch) error {
 		work := func() error {
 			for at := first; at < last; at++ {
 				events := batches[at].Events
-				changes[at] = f.changes(ctx, make([]Change, 0, len(events)), events)
+				changes[at] = r.changes(ctx, make([]Change, 0, len(events)), events)
 			}
 			return ctx.Err()
 		}
@@ -417,35 +417,35 @@ func (f *Feed) apply(ctx context.Context, batches []kv.Batch) error {
 	}
 	now := time.Now()
 	for i, batch := range batches {
-		f.applyOne(batch.Revision, now, changes[i])
+		r.applyOne(batch.Revision, now, changes[i])
 	}
 	return nil
 }
 
 // applyOne applies one batch. Readers learn of it before the watchers are told.
-func (f *Feed) applyOne(revision int64, now time.Time, changes []Change) {
-	tell := f.cache.apply(Batch{Revision: revision, Time: now, Changes: changes})
-	f.sub.Applied(1)
+func (r *Reflector) applyOne(revision int64, now time.Time, changes []Change) {
+	tell := r.cache.apply(Batch{Revision: revision, Time: now, Changes: changes})
+	r.sub.Applied(1)
 	if tell {
-		f.cache.appended()
+		r.cache.appended()
 	}
 }
 
 // changes appends to changes what the events do.
-func (f *Feed) changes(ctx context.Context, changes []Change, events []kv.Event) []Change {
+func (r *Reflector) changes(ctx context.Context, changes []Change, events []kv.Event) []Change {
 	for i := range events {
 		e := &events[i]
-		key := e.Key[len(f.prefix):]
+		key := e.Key[len(r.prefix):]
 		switch {
 		case key == "": // the prefix itself is no object
 		case e.Kind == kv.Delete:
 			changes = append(changes, Change{Key: key})
 		default:
-			o := f.cache.offers.take(key, e.Revision)
+			o := r.cache.offers.take(key, e.Revision)
 			if o == nil {
-				o = f.ingest(ctx, key, e.Value, e.Revision)
+				o = r.ingest(ctx, key, e.Value, e.Revision)
 			} else {
-				f.offered.Add(1)
+				r.offered.Add(1)
 			}
 			changes = append(changes, Change{Key: key, Object: o})
 		}

@@ -17,15 +17,15 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-const feedPrefix = "/registry/things/"
+const testPrefix = "/registry/things/"
 
-// mirror is a store, its tail, and a cache that a Feed keeps equal to a prefix.
+// mirror is a store, its tail, and a cache that a Reflector keeps equal to a prefix.
 type mirror struct {
-	store *kvtest.Memory
-	tail  *kv.Tail
-	sub   *kv.Subscription
-	cache *Cache
-	feed  *Feed
+	store     *kvtest.Memory
+	tail      *kv.Tail
+	sub       *kv.Subscription
+	cache     *Cache
+	reflector *Reflector
 }
 
 // ingestTest makes objects of anything but "corrupt" and "panic".
@@ -46,23 +46,23 @@ func newMirror(t *testing.T) *mirror {
 	t.Helper()
 	m := &mirror{store: kvtest.NewMemory()}
 	m.tail = kv.NewTail(kv.TailConfig{Store: m.store, Prefix: "/registry"})
-	m.sub = m.tail.Subscribe(feedPrefix)
+	m.sub = m.tail.Subscribe(testPrefix)
 	schema := NewSchema("things", nil)
 	var err error
 	if m.cache, err = New(Config{Schema: schema, Ingest: ingestTest(schema), Source: m.sub}); err != nil {
 		t.Fatal(err)
 	}
-	m.feed, err = NewFeed(FeedConfig{Store: m.store, Sub: m.sub, Cache: m.cache, Prefix: feedPrefix, Workers: 3})
+	m.reflector, err = NewReflector(ReflectorConfig{Store: m.store, Sub: m.sub, Cache: m.cache, Prefix: testPrefix, Workers: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return m
 }
 
-// start runs the tail and the feed until the test ends.
+// start runs the tail and the reflector until the test ends.
 func (m *mirror) start(t *testing.T) {
 	t.Helper()
-	for _, run := range []func(context.Context) error{m.tail.Run, m.feed.Run} {
+	for _, run := range []func(context.Context) error{m.tail.Run, m.reflector.Run} {
 		ctx, cancel := context.WithCancel(context.Background())
 		done := make(chan error, 1)
 		go func() { done <- run(ctx) }()
@@ -72,7 +72,7 @@ func (m *mirror) start(t *testing.T) {
 				t.Errorf("Run: %v", err)
 			}
 		})
-		// A feed that loads before the tail has begun may have to load again.
+		// A reflector that loads before the tail has begun may have to load again.
 		if err := m.tail.Wait(t.Context(), 1); err != nil {
 			t.Fatal(err)
 		}
@@ -111,13 +111,13 @@ func (m *mirror) settle(t *testing.T) Snapshot {
 	if s.Revision() < revision {
 		t.Fatalf("snapshot of %d after waiting for %d", s.Revision(), revision)
 	}
-	page, err := m.store.Range(t.Context(), kv.RangeOptions{Prefix: feedPrefix})
+	page, err := m.store.Range(t.Context(), kv.RangeOptions{Prefix: testPrefix})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]string{}
 	for _, item := range page.Items {
-		want[strings.TrimPrefix(item.Key, feedPrefix)] = fmt.Sprintf("%d %s", item.Revision, item.Value)
+		want[strings.TrimPrefix(item.Key, testPrefix)] = fmt.Sprintf("%d %s", item.Revision, item.Value)
 	}
 	got := map[string]string{}
 	s.state.objects.Ascend(func(o *Object) bool {
@@ -133,31 +133,31 @@ func (m *mirror) settle(t *testing.T) Snapshot {
 	return s
 }
 
-func TestFeedMirrorsStore(t *testing.T) {
+func TestReflectorMirrorsStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		many := map[string][]byte{}
 		for i := range 2500 { // several pages
-			many[fmt.Sprintf("%sns/%04d", feedPrefix, i)] = fmt.Append(nil, i)
+			many[fmt.Sprintf("%sns/%04d", testPrefix, i)] = fmt.Append(nil, i)
 		}
 		many["/registry/things"] = []byte("no object")
-		many[feedPrefix] = []byte("no object either")
+		many[testPrefix] = []byte("no object either")
 		m.store.PutAll(many)
-		m.remove(t, feedPrefix)
+		m.remove(t, testPrefix)
 		m.start(t)
 		m.settle(t)
-		if stats := m.feed.Stats(); stats.Loaded != 2500 || stats.Total != 2500 || stats.Loads == 0 {
+		if stats := m.reflector.Stats(); stats.Loaded != 2500 || stats.Total != 2500 || stats.Loads == 0 {
 			t.Errorf("after the load: %+v", stats)
 		}
 		position := m.cache.Snapshot().Position()
 		var events []string
 		for i := range 300 {
-			key := fmt.Sprintf("%sns/%04d", feedPrefix, 2400+i)
+			key := fmt.Sprintf("%sns/%04d", testPrefix, 2400+i)
 			events = append(events, fmt.Sprint(m.put(t, key, "new")))
 		}
 		m.put(t, "/registry/others/x", "of another resource")
 		for i := range 50 {
-			events = append(events, fmt.Sprint(m.remove(t, fmt.Sprintf("%sns/%04d", feedPrefix, i))))
+			events = append(events, fmt.Sprint(m.remove(t, fmt.Sprintf("%sns/%04d", testPrefix, i))))
 		}
 		m.settle(t)
 		logged, _, err := m.cache.Log().Read(position, make([]*Event, 0, 1000))
@@ -174,11 +174,11 @@ func TestFeedMirrorsStore(t *testing.T) {
 	})
 }
 
-// TestFeedFollowsOtherResources: writes elsewhere move the label of an idle cache.
-func TestFeedFollowsOtherResources(t *testing.T) {
+// TestReflectorFollowsOtherResources: writes elsewhere move the label of an idle cache.
+func TestReflectorFollowsOtherResources(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
-		m.put(t, feedPrefix+"a", "1")
+		m.put(t, testPrefix+"a", "1")
 		m.start(t)
 		m.settle(t)
 		revision := m.put(t, "/registry/others/x", "1")
@@ -188,14 +188,14 @@ func TestFeedFollowsOtherResources(t *testing.T) {
 	})
 }
 
-func TestFeedPoison(t *testing.T) {
+func TestReflectorPoison(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
-		m.put(t, feedPrefix+"a/corrupt", "corrupt")
-		m.put(t, feedPrefix+"b/sound", "1")
+		m.put(t, testPrefix+"a/corrupt", "corrupt")
+		m.put(t, testPrefix+"b/sound", "1")
 		m.start(t)
 		m.settle(t)
-		revision := m.put(t, feedPrefix+"a/panics", "panic")
+		revision := m.put(t, testPrefix+"a/panics", "panic")
 		if err := m.cache.Wait(t.Context(), revision); err != nil {
 			t.Fatal(err)
 		}
@@ -210,15 +210,15 @@ func TestFeedPoison(t *testing.T) {
 		if page, err := s.List(Query{Prefix: "b/"}, nil); err != nil || len(page.Objects) != 1 {
 			t.Errorf("list beside poison: %v", err)
 		}
-		m.remove(t, feedPrefix+"a/panics")
-		m.put(t, feedPrefix+"a/corrupt", "repaired")
+		m.remove(t, testPrefix+"a/panics")
+		m.put(t, testPrefix+"a/corrupt", "repaired")
 		m.settle(t)
 	})
 }
 
-// TestFeedReloads: whatever the store does to the watch, the cache ends up equal
+// TestReflectorReloads: whatever the store does to the watch, the cache ends up equal
 // to it, in a new epoch if there was a gap.
-func TestFeedReloads(t *testing.T) {
+func TestReflectorReloads(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		epochs uint64
@@ -226,16 +226,16 @@ func TestFeedReloads(t *testing.T) {
 	}{
 		{"connection lost", 0, func(t *testing.T, m *mirror) {
 			m.store.EndWatches(errors.New("connection lost"))
-			m.put(t, feedPrefix+"a", "2")
+			m.put(t, testPrefix+"a", "2")
 		}},
 		{"compacted while disconnected", 1, func(t *testing.T, m *mirror) {
 			m.store.EndWatches(errors.New("connection lost"))
 			m.store.Hold()
 			var revision int64
 			for i := range 5 {
-				revision = m.put(t, feedPrefix+"a", fmt.Sprint(i))
+				revision = m.put(t, testPrefix+"a", fmt.Sprint(i))
 			}
-			m.remove(t, feedPrefix+"b")
+			m.remove(t, testPrefix+"b")
 			if err := m.store.Compact(revision); err != nil {
 				t.Fatal(err)
 			}
@@ -243,14 +243,14 @@ func TestFeedReloads(t *testing.T) {
 		}},
 		{"store restored", 1, func(t *testing.T, m *mirror) {
 			m.store.Restore(3, true)
-			m.put(t, feedPrefix+"c", "other history")
+			m.put(t, testPrefix+"c", "other history")
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m := newMirror(t)
 				for _, key := range []string{"a", "b", "c", "d"} {
-					m.put(t, feedPrefix+key, "1")
+					m.put(t, testPrefix+key, "1")
 				}
 				m.start(t)
 				before := m.settle(t)
@@ -269,13 +269,13 @@ func TestFeedReloads(t *testing.T) {
 	}
 }
 
-// TestFeedRepeatsLoad: a load that fails, at any page, is repeated.
-func TestFeedRepeatsLoad(t *testing.T) {
+// TestReflectorRepeatsLoad: a load that fails, at any page, is repeated.
+func TestReflectorRepeatsLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		many := map[string][]byte{}
 		for i := range 13_000 {
-			many[fmt.Sprintf("%s%05d", feedPrefix, i)] = []byte("x")
+			many[fmt.Sprintf("%s%05d", testPrefix, i)] = []byte("x")
 		}
 		m.store.PutAll(many)
 		var mu sync.Mutex
@@ -283,7 +283,7 @@ func TestFeedRepeatsLoad(t *testing.T) {
 		m.store.SetHook(func(op, key string) error {
 			mu.Lock()
 			defer mu.Unlock()
-			if op != "list" || !strings.HasPrefix(key, feedPrefix) {
+			if op != "list" || !strings.HasPrefix(key, testPrefix) {
 				return nil
 			}
 			if lists++; lists == 1 || lists == 3 || lists == 6 {
@@ -293,7 +293,7 @@ func TestFeedRepeatsLoad(t *testing.T) {
 		})
 		m.start(t)
 		m.settle(t)
-		if stats := m.feed.Stats(); stats.Loads != 1 || stats.Loaded != 13_000 {
+		if stats := m.reflector.Stats(); stats.Loads != 1 || stats.Loaded != 13_000 {
 			t.Errorf("%+v", stats)
 		}
 		mu.Lock()
@@ -304,22 +304,22 @@ func TestFeedRepeatsLoad(t *testing.T) {
 	})
 }
 
-// TestFeedCompactedBetweenPages: the revision of a load may be compacted under it.
-func TestFeedCompactedBetweenPages(t *testing.T) {
+// TestReflectorCompactedBetweenPages: the revision of a load may be compacted under it.
+func TestReflectorCompactedBetweenPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		many := map[string][]byte{}
 		for i := range 2500 {
-			many[fmt.Sprintf("%s%04d", feedPrefix, i)] = []byte("x")
+			many[fmt.Sprintf("%s%04d", testPrefix, i)] = []byte("x")
 		}
 		m.store.PutAll(many)
 		lists := 0 // by one goroutine
 		m.store.SetHook(func(op, key string) error {
-			if op != "list" || !strings.HasPrefix(key, feedPrefix) {
+			if op != "list" || !strings.HasPrefix(key, testPrefix) {
 				return nil
 			}
 			if lists++; lists == 2 {
-				revision := m.store.PutAll(map[string][]byte{feedPrefix + "9999": []byte("y")})
+				revision := m.store.PutAll(map[string][]byte{testPrefix + "9999": []byte("y")})
 				return m.store.Compact(revision)
 			}
 			return nil
@@ -329,14 +329,14 @@ func TestFeedCompactedBetweenPages(t *testing.T) {
 	})
 }
 
-func TestFeedTakesOffers(t *testing.T) {
+func TestReflectorTakesOffers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		m.start(t)
 		m.settle(t)
-		before := m.feed.Stats()
+		before := m.reflector.Stats()
 		m.store.Hold() // so that the offer comes before the event
-		revision := m.put(t, feedPrefix+"a", "stored")
+		revision := m.put(t, testPrefix+"a", "stored")
 		o := NewObject(ObjectConfig{Key: "a", Revision: revision, Body: []byte("handed over")}, m.cache.Schema())
 		m.cache.Offer("a", revision, 0, o)
 		m.store.Release()
@@ -348,21 +348,21 @@ func TestFeedTakesOffers(t *testing.T) {
 		}
 		// An offer of another revision is not for this event.
 		m.cache.Offer("a", revision+5, 0, o)
-		m.put(t, feedPrefix+"a", "stored again")
+		m.put(t, testPrefix+"a", "stored again")
 		m.settle(t)
-		after := m.feed.Stats()
+		after := m.reflector.Stats()
 		if after.Offered-before.Offered != 1 || after.Ingested-before.Ingested != 1 {
 			t.Errorf("before %+v, after %+v", before, after)
 		}
 	})
 }
 
-func TestFeedEnds(t *testing.T) {
+func TestReflectorEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- m.feed.Run(ctx) }()
+		go func() { done <- m.reflector.Run(ctx) }()
 		if err := m.cache.WaitReady(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -370,28 +370,28 @@ func TestFeedEnds(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Errorf("cancelled: %v", err)
 		}
-		go func() { done <- m.feed.Run(t.Context()) }()
+		go func() { done <- m.reflector.Run(t.Context()) }()
 		synctest.Wait()
 		m.sub.Close()
 		if err := <-done; !errors.Is(err, kv.ErrClosed) {
 			t.Errorf("subscription closed: %v", err)
 		}
 		m.store.Close()
-		go func() { done <- m.feed.Run(t.Context()) }()
+		go func() { done <- m.reflector.Run(t.Context()) }()
 		if err := <-done; !errors.Is(err, kv.ErrClosed) {
 			t.Errorf("store closed: %v", err)
 		}
 	})
 }
 
-// TestFeedForgetsWhenIdle: the log of a quiet cache ages.
-func TestFeedForgetsWhenIdle(t *testing.T) {
+// TestReflectorForgetsWhenIdle: the log of a quiet cache ages.
+func TestReflectorForgetsWhenIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		m.start(t)
 		m.settle(t)
 		for i := range 500 {
-			m.put(t, feedPrefix+"a", fmt.Sprint(i))
+			m.put(t, testPrefix+"a", fmt.Sprint(i))
 		}
 		m.settle(t)
 		if n := m.cache.Log().Len(); n != 500 {
@@ -408,26 +408,26 @@ func TestFeedForgetsWhenIdle(t *testing.T) {
 	})
 }
 
-func TestNewFeedRefuses(t *testing.T) {
+func TestNewReflectorRefuses(t *testing.T) {
 	m := newMirror(t)
 	bare, err := New(Config{Schema: NewSchema("things", nil)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, config := range map[string]FeedConfig{
+	for name, config := range map[string]ReflectorConfig{
 		"nothing":   {},
-		"no ingest": {Store: m.store, Sub: m.sub, Cache: bare, Prefix: feedPrefix},
+		"no ingest": {Store: m.store, Sub: m.sub, Cache: bare, Prefix: testPrefix},
 		"no slash":  {Store: m.store, Sub: m.sub, Cache: m.cache, Prefix: "/registry/things"},
 	} {
-		if _, err := NewFeed(config); err == nil {
+		if _, err := NewReflector(config); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
 }
 
-// TestFeedStorm writes, disconnects, compacts and reads at once, outside of any
+// TestReflectorStorm writes, disconnects, compacts and reads at once, outside of any
 // bubble; reads that waited for a revision must see it.
-func TestFeedStorm(t *testing.T) {
+func TestReflectorStorm(t *testing.T) {
 	m := newMirror(t)
 	m.start(t)
 	var workers sync.WaitGroup
@@ -437,7 +437,7 @@ func TestFeedStorm(t *testing.T) {
 			for i := range 400 {
 				key := fmt.Sprintf("ns-%d/%d", random.IntN(3), random.IntN(30))
 				value := fmt.Sprintf("%d of %d", i, w)
-				revision := m.store.PutAll(map[string][]byte{feedPrefix + key: []byte(value)})
+				revision := m.store.PutAll(map[string][]byte{testPrefix + key: []byte(value)})
 				if i%3 == 0 {
 					m.cache.Offer(key, revision, 0, NewObject(ObjectConfig{Key: key, Revision: revision, Body: []byte(value)}, m.cache.Schema()))
 				}
