@@ -214,7 +214,7 @@ func (s *Subscription) fill(ctx context.Context, past, since int64) error {
 	ctx, cancel := context.WithTimeout(ctx, fillTimeout)
 	defer cancel()
 	replacements := s.tail.store.Replacements()
-	batches, err := s.tail.readPart(ctx, s.prefix, past, since)
+	batches, err := s.tail.read(ctx, s.prefix, past, since)
 	if err != nil {
 		return err
 	}
@@ -244,4 +244,43 @@ func (s *Subscription) fill(ctx context.Context, past, since int64) error {
 	s.setFirstLocked()
 	s.since = past
 	return nil
+}
+
+// read returns everything that happened under a prefix after one revision up to
+// another, which the store has reached.
+func (t *Tail) read(ctx context.Context, prefix string, after, until int64) ([]Batch, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	t.stats.watches.Add(1)
+	responses := t.store.Watch(ctx, prefix, after)
+	silent := time.NewTicker(progressMax) // nothing may have happened since until
+	defer silent.Stop()
+	var batches []Batch
+	for reached := after; ; {
+		select {
+		case response, ok := <-responses:
+			switch {
+			case !ok && ctx.Err() != nil:
+				return nil, context.Cause(ctx)
+			case !ok:
+				return nil, errWatchEnded
+			case response.Err != nil:
+				return nil, response.Err
+			}
+			if response.Progress > reached {
+				reached = response.Progress
+				t.advances.Add(1)
+			}
+			for _, batch := range response.Batches {
+				if batch.Revision <= until {
+					batches = append(batches, batch)
+				}
+			}
+			if reached >= until {
+				return batches, nil
+			}
+		case <-silent.C:
+			t.requestProgress(ctx)
+		}
+	}
 }

@@ -272,7 +272,7 @@ func TestPastAfterLoss(t *testing.T) {
 	}
 }
 
-// TestCatchUp replays a past that is read in parts, some of them empty, while the
+// TestCatchUp replays a long past, much of it of others, while the
 // store fails in different ways: what is handed out has no gap and nothing twice.
 func TestCatchUp(t *testing.T) {
 	for name, c := range map[string]struct {

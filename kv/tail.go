@@ -249,10 +249,6 @@ func (t *Tail) watch(ctx context.Context, after int64, replacements uint64) erro
 	defer cancel(nil)
 	t.setCancel(cancel)
 	defer t.setCancel(nil)
-	after, err := t.catchUp(ctx, after, replacements)
-	if err != nil {
-		return err
-	}
 	t.stats.watches.Add(1)
 	responses := t.store.Watch(ctx, t.prefix, after)
 	if t.store.Replacements() != replacements {

@@ -188,7 +188,7 @@ func (o *options) larder(fs *pflag.FlagSet) {
 	fs.IntVar(&o.config.Serving.MaxConnectionsPerAddress, "max-connections-per-address", o.config.Serving.MaxConnectionsPerAddress,
 		"How many of them may come from one IPv4 address or one /64 of IPv6 addresses. Behind a load balancer that shows its own address, all clients share one. 0 sets no bound.")
 	fs.Int64Var(&o.config.Store.ReplayRevisions, "replay-revisions", o.config.Store.ReplayRevisions,
-		"How many revisions that etcd still has are replayed at the start, at most, so that clients can go on watching where they were before a restart. Ten thousand take about a fifth of a second. 0 replays none.")
+		"How many revisions that etcd still has are replayed at the start, at most, so that clients can go on watching where they were before a restart. Ten thousand take about a second. 0 replays none.")
 	fs.DurationVar(&o.config.Store.SelfAuditInterval, "self-audit-interval", o.config.Store.SelfAuditInterval,
 		"How often the keys and revisions of each cache are compared with those in etcd. A cache that differs is loaded again. 0 compares none.")
 	fs.Int64Var(&o.config.Store.QuotaBytes, "quota-backend-bytes", o.config.Store.QuotaBytes,
