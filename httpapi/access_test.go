@@ -20,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/routes"
 )
 
 // gathered returns what the front door counted, as sample and value.
@@ -68,8 +69,8 @@ func TestAccessIsCounted(t *testing.T) {
 			}
 			return authorizer.DecisionAllow, "", nil
 		}),
-	}, func(routes *table) {
-		routes.handle("/x", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	}, func(routes *routes.Table) {
+		routes.Handle("/x", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	})
 	client := f.client(t)
 	ask := func(token, path string) {
@@ -153,8 +154,8 @@ func TestCredentialsAreForgotten(t *testing.T) {
 			}),
 		}
 	}
-	echo := func(routes *table) {
-		routes.handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	echo := func(routes *routes.Table) {
+		routes.Handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			for name := range req.Header {
 				if strings.HasPrefix(name, "X-Who") || name == "Authorization" {
 					t.Errorf("the handler sees %s", name)

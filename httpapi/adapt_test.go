@@ -12,12 +12,14 @@ import (
 	"time"
 
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/larder-io/larder/httpapi/routes"
 )
 
 func TestAnswersOfHandlers(t *testing.T) {
 	big := bytes.Repeat([]byte("0123456789abcdef"), (maxBuffered+1<<20)/16)
-	f := newFront(t, Config{}, func(routes *table) {
-		handle := func(path string, h http.HandlerFunc) { routes.handle(path, h) }
+	f := newFront(t, Config{}, func(routes *routes.Table) {
+		handle := func(path string, h http.HandlerFunc) { routes.Handle(path, h) }
 		handle("/silent", func(http.ResponseWriter, *http.Request) {})
 		handle("/sniffed", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") })
 		handle("/none", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
@@ -87,8 +89,8 @@ func TestHandlersMayOutliveTheirRequest(t *testing.T) {
 	type seen struct{ before, after string }
 	saw := make(chan seen, 1)
 	resume := make(chan struct{})
-	f := newFront(t, Config{}, func(routes *table) {
-		routes.handle("/slow", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	f := newFront(t, Config{}, func(routes *routes.Table) {
+		routes.Handle("/slow", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			describe := func() string {
 				info, _ := apirequest.RequestInfoFrom(req.Context())
 				return fmt.Sprint(req.Method, req.URL, req.Header["Secret"], req.Host, req.RemoteAddr, info.Path)
@@ -114,7 +116,7 @@ func TestHandlersMayOutliveTheirRequest(t *testing.T) {
 				t.Error("a write after the deadline went somewhere")
 			}
 		}))
-		routes.handle("/x", http.HandlerFunc(echo))
+		routes.Handle("/x", http.HandlerFunc(echo))
 	})
 	for _, query := range []string{"", "&reads"} {
 		conn := f.dial(t)
@@ -141,8 +143,8 @@ func TestHandlersMayOutliveTheirRequest(t *testing.T) {
 
 func TestStreamsAreHeardAtOnce(t *testing.T) {
 	next, gone := make(chan struct{}), make(chan struct{})
-	f := newFront(t, Config{}, func(routes *table) {
-		routes.handle("/debug/pprof/follow", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	f := newFront(t, Config{}, func(routes *routes.Table) {
+		routes.Handle("/debug/pprof/follow", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			io.WriteString(w, "first")
 			w.(http.Flusher).Flush()
 			<-next
@@ -177,8 +179,8 @@ func TestStreamsAreHeardAtOnce(t *testing.T) {
 }
 
 func TestConnectionsAreTakenOver(t *testing.T) {
-	f := newFront(t, Config{}, func(routes *table) {
-		routes.handle("/debug/pprof/upgrade", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	f := newFront(t, Config{}, func(routes *routes.Table) {
+		routes.Handle("/debug/pprof/upgrade", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			w.Header().Set("Upgrade", "echo")
 			w.Header().Set("Connection", "Upgrade")
 			w.WriteHeader(http.StatusSwitchingProtocols)
@@ -208,8 +210,8 @@ func TestConnectionsAreTakenOver(t *testing.T) {
 
 func TestShutdownEndsStreams(t *testing.T) {
 	began := make(chan struct{})
-	f := newFront(t, Config{}, func(routes *table) {
-		routes.handle("/debug/pprof/follow", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	f := newFront(t, Config{}, func(routes *routes.Table) {
+		routes.Handle("/debug/pprof/follow", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			w.(http.Flusher).Flush()
 			close(began)
 			<-req.Context().Done()
@@ -227,13 +229,13 @@ func TestShutdownEndsStreams(t *testing.T) {
 }
 
 func TestTransport(t *testing.T) {
-	f := newFront(t, Config{}, func(routes *table) {
-		routes.handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	f := newFront(t, Config{}, func(routes *routes.Table) {
+		routes.Handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			u, _ := apirequest.UserFrom(req.Context())
 			body, _ := io.ReadAll(req.Body)
 			fmt.Fprintf(w, "%s %s", u.GetName(), body)
 		}))
-		routes.handle("/debug/pprof/follow", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		routes.Handle("/debug/pprof/follow", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			io.WriteString(w, "first")
 			w.(http.Flusher).Flush()
 			<-req.Context().Done()

@@ -29,6 +29,7 @@ import (
 	genericfilters "k8s.io/apiserver/pkg/server/filters"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
+	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
@@ -344,18 +345,18 @@ func (e *events) stages(t *testing.T, ends ...auditapi.Stage) string {
 func TestD18AuditOfFailures(t *testing.T) {
 	all := newEvents()
 	release := make(chan struct{})
-	f := newFront(t, Config{AuditPolicy: parsePolicy(t, "rules: [{level: Metadata}]"), Audit: all}, func(routes *table) {
-		routes.handle("/panic", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("oh") }))
-		routes.handle("/abort", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
-		routes.handle("/silent", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-		routes.handle("/slow", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	f := newFront(t, Config{AuditPolicy: parsePolicy(t, "rules: [{level: Metadata}]"), Audit: all}, func(routes *routes.Table) {
+		routes.Handle("/panic", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("oh") }))
+		routes.Handle("/abort", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+		routes.Handle("/silent", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		routes.Handle("/slow", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			<-req.Context().Done()
 			<-release
 			fmt.Fprint(w, "too late")
 		}))
-		routes.handle("/large", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, maxBuffered+1)) }))
-		routes.handle("/debug/pprof/panic", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("oh") }))
-		routes.handle("/debug/pprof/x", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
+		routes.Handle("/large", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, maxBuffered+1)) }))
+		routes.Handle("/debug/pprof/panic", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("oh") }))
+		routes.Handle("/debug/pprof/x", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }))
 	})
 	ends := []auditapi.Stage{auditapi.StageResponseComplete, auditapi.StagePanic}
 	for _, c := range []struct{ path, want string }{
@@ -390,8 +391,8 @@ func TestD18AuditThatMust(t *testing.T) {
 	served := false
 	serve := func(omit string) *running {
 		config := Config{AuditPolicy: parsePolicy(t, "omitStages: ["+omit+"]\nrules: [{level: Metadata}]"), Audit: all}
-		return newFront(t, config, func(routes *table) {
-			routes.handle("/x", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served = true }))
+		return newFront(t, config, func(routes *routes.Table) {
+			routes.Handle("/x", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served = true }))
 		})
 	}
 	const request = "GET /x HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"

@@ -20,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"pgregory.net/rapid"
 
+	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -33,8 +34,8 @@ func (c *dripConn) Read(p []byte) (int, error) { return c.scriptConn.Read(p[:min
 func TestDrippingHeader(t *testing.T) {
 	s := newServer(Config{})
 	defer s.cancel()
-	routes := newTable()
-	routes.handle("/x", http.HandlerFunc(echo))
+	routes := routes.New()
+	routes.Handle("/x", http.HandlerFunc(echo))
 	s.publish(routes)
 	long := strings.Repeat("a", 1<<20-100)
 	for _, script := range []string{
@@ -63,8 +64,8 @@ func BenchmarkDrippingHeader(b *testing.B) {
 // TestNobodyIsWaitedFor: who may not do what he asks is told so before he has sent a
 // body, and holds no memory for one.
 func TestNobodyIsWaitedFor(t *testing.T) {
-	f := newFront(t, Config{Authenticator: authenticator.RequestFunc(wireUser), Authorizer: authorizer.AuthorizerFunc(wireMay)}, func(routes *table) {
-		routes.handle("/x", http.HandlerFunc(echo))
+	f := newFront(t, Config{Authenticator: authenticator.RequestFunc(wireUser), Authorizer: authorizer.AuthorizerFunc(wireMay)}, func(routes *routes.Table) {
+		routes.Handle("/x", http.HandlerFunc(echo))
 	})
 	for _, c := range []struct{ header, status string }{
 		{"", "403"},
@@ -94,13 +95,13 @@ const discarded = 256 << 10
 func TestBodiesArrive(t *testing.T) {
 	s := newServer(Config{MaxRequestBodyBytes: 300 << 10})
 	defer s.cancel()
-	routes := newTable()
+	routes := routes.New()
 	sum := func(w http.ResponseWriter, req *http.Request) {
 		body, err := io.ReadAll(req.Body)
 		fmt.Fprintf(w, "%x %v", sha256.Sum256(body), err)
 	}
-	routes.handle("/read", http.HandlerFunc(sum))
-	routes.handle("/leave", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	routes.Handle("/read", http.HandlerFunc(sum))
+	routes.Handle("/leave", http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	s.publish(routes)
 	rapid.Check(t, func(t *rapid.T) {
 		var script bytes.Buffer
@@ -158,8 +159,8 @@ func frame(t *rapid.T, script *bytes.Buffer, path string, body []byte) {
 // TestStreamsReadBodies: a handler that has the connection to itself reads a body
 // without a bound, and what follows it if it takes the connection over.
 func TestStreamsReadBodies(t *testing.T) {
-	f := newFront(t, Config{MaxRequestBodyBytes: 100}, func(routes *table) {
-		routes.handle("/debug/pprof/sum", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	f := newFront(t, Config{MaxRequestBodyBytes: 100}, func(routes *routes.Table) {
+		routes.Handle("/debug/pprof/sum", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			n, err := io.Copy(io.Discard, req.Body)
 			fmt.Fprint(w, n, " ", err)
 		}))
@@ -204,7 +205,7 @@ func TestChainPanicsAreAnswered(t *testing.T) {
 			panic(http.ErrAbortHandler)
 		}
 		panic("boom")
-	})}, func(*table) {})
+	})}, func(*routes.Table) {})
 	if out := f.raw(t, "GET /x HTTP/1.1\r\nHost: h\r\n\r\n"); !strings.HasPrefix(out, "HTTP/1.1 500 ") {
 		t.Errorf("answer %q", out)
 	}
@@ -217,8 +218,8 @@ func TestChainPanicsAreAnswered(t *testing.T) {
 // for one that will not be read.
 func TestLateBodies(t *testing.T) {
 	ended := make(chan error, 1)
-	f := newFront(t, Config{RequestTimeout: time.Hour}, func(routes *table) {
-		routes.handle("/x", http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+	f := newFront(t, Config{RequestTimeout: time.Hour}, func(routes *routes.Table) {
+		routes.Handle("/x", http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 			_, err := io.ReadAll(req.Body)
 			ended <- err
 		}))
@@ -245,7 +246,7 @@ func TestWhoIsWaitedForHoldsNoPlace(t *testing.T) {
 			default:
 			}
 			return authorizer.DecisionNoOpinion, "", nil
-		})}, func(*table) {})
+		})}, func(*routes.Table) {})
 	slow := f.dial(t)
 	io.WriteString(slow, "POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\n")
 	<-asked

@@ -23,6 +23,7 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
+	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/httpapi/streams"
 	"github.com/larder-io/larder/internal/auth"
 )
@@ -317,25 +318,25 @@ func (x *chain) route() {
 		return
 	}
 	if !x.IsResourceRequest {
-		if h, ok := x.s.table.Load().nonResource(x.Path); ok {
+		if h, ok := x.s.table.Load().NonResource(x.Path); ok {
 			x.serveHTTP(h)
 			return
 		}
 		x.unknown()
 		return
 	}
-	i, ok := x.s.lookup(&x.Request)
+	i, ok := x.s.table.Load().Lookup(&x.Request)
 	switch {
 	case !strings.HasPrefix(x.Path, "/"+x.APIPrefix+"/"): // "//api/...": authorized as a resource, but not routed as one
 		x.Text(http.StatusNotFound, "404 page not found")
 	case !ok && x.extend():
 	case !ok:
 		x.unknown()
-	case !i.permits(&x.Request):
+	case !i.Permits(&x.Request):
 		x.noMethod(i)
 	case i.View != nil && x.read(&i.Resource):
 	default:
-		h, ok := i.handler(&x.Request)
+		h, ok := i.Handler(&x.Request)
 		if !ok {
 			x.noMethod(i)
 			return
@@ -346,8 +347,8 @@ func (x *chain) route() {
 
 // noMethod answers for a method that i does not know at the request's path. A path
 // at which it knows none is no path of its.
-func (x *chain) noMethod(i *installed) {
-	if !i.knows(&x.Request) {
+func (x *chain) noMethod(i *routes.Endpoint) {
+	if !i.Knows(&x.Request) {
 		x.unknown()
 		return
 	}
@@ -359,9 +360,9 @@ func (x *chain) noMethod(i *installed) {
 func (x *chain) unknown() {
 	t := x.s.table.Load()
 	// A version that is not served still lies below the document of its group.
-	below, ok := t.nonResource(x.Path)
+	below, ok := t.NonResource(x.Path)
 	switch {
-	case x.IsResourceRequest && t.versions[groupVersion{x.Group, x.Version}]:
+	case x.IsResourceRequest && t.ServesVersion(x.Group, x.Version):
 		x.NoRoute(http.StatusNotFound, "404: Page Not Found")
 	case ok:
 		x.serveHTTP(below)

@@ -2,13 +2,11 @@ package httpapi
 
 import (
 	"context"
-	"net/http"
 	"time"
 
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
-	"k8s.io/apiserver/pkg/endpoints/filters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
@@ -37,9 +35,4 @@ func unaudited(ctx context.Context) context.Context {
 	// The only error is that of a second Init.
 	_ = audit.AuditContextFrom(ctx).Init(audit.RequestAuditConfig{Level: auditapi.LevelNone}, nil)
 	return ctx
-}
-
-// recordingWarnings lets h, and whatever it calls, send Warning headers.
-func recordingWarnings(h http.Handler) http.Handler {
-	return filters.WithWarningRecorder(h)
 }

@@ -9,6 +9,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/larder-io/larder/httpapi/routes"
 )
 
 // TestDeadlineOfPreparation: who says who asks, as whom, and whether he may, may take no
@@ -44,7 +46,7 @@ func TestDeadlineOfPreparation(t *testing.T) {
 				if kind != "asked for" {
 					config.RequestTimeout = 20 * time.Millisecond
 				}
-				f := newFront(t, config, func(routes *table) { routes.handle("/x", http.HandlerFunc(echo)) })
+				f := newFront(t, config, func(routes *routes.Table) { routes.Handle("/x", http.HandlerFunc(echo)) })
 				req, err := http.NewRequest(http.MethodGet, "https://"+f.addr+path, nil)
 				if err != nil {
 					t.Fatal(err)

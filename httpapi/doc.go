@@ -22,7 +22,7 @@
 //     which it may have to wait, or refuses it. It keeps its seat until its answer has
 //     been written, a watch until it has been told what there is.
 //  7. What the Request says is authorized, before anything is looked up.
-//  8. The Request is routed. reads answers GET and LIST of a stored resource from encoded
+//  8. The Request is routed, by a table of routes. reads answers GET and LIST of a stored resource from encoded
 //     bytes, streams opens a WATCH, which takes the connection and gives the rest of the
 //     request back.
 //  9. Everything else goes to a net/http handler: upstream's mostly, or one of discovery,

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apiserver/pkg/server/mux"
 
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/internal/auth"
 )
 
@@ -103,8 +104,8 @@ func (x *chain) takeStreamPlace() *exchange.StreamPlace {
 }
 
 // serveFlow adds the pages that show what waits for what.
-func serveFlow(t *table, flow *auth.Flow) {
+func serveFlow(t *routes.Table, flow *auth.Flow) {
 	pages := mux.NewPathRecorderMux("flow control")
 	flow.Install(pages)
-	t.handlePrefix("/debug/api_priority_and_fairness/", pages)
+	t.HandlePrefix("/debug/api_priority_and_fairness/", pages)
 }

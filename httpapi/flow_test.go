@@ -21,6 +21,7 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry/registrytest"
@@ -76,14 +77,14 @@ func newFlow(t *testing.T) *auth.Flow {
 }
 
 // holding serves /hold until release, and says when it began.
-func holding(began chan<- struct{}, release <-chan struct{}) func(*table) {
-	return func(routes *table) {
-		routes.handle("/hold", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+func holding(began chan<- struct{}, release <-chan struct{}) func(*routes.Table) {
+	return func(routes *routes.Table) {
+		routes.Handle("/hold", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			began <- struct{}{}
 			<-release
 			fmt.Fprint(w, "held")
 		}))
-		routes.handle("/x", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "x") }))
+		routes.Handle("/x", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "x") }))
 	}
 }
 

@@ -27,6 +27,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/larder-io/larder/httpapi/front"
+	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -63,13 +64,13 @@ func testTLS(t testing.TB) (*tls.Config, *x509.CertPool) {
 }
 
 // newFront serves the handlers that fill installs.
-func newFront(t testing.TB, config Config, fill func(*table)) *running {
+func newFront(t testing.TB, config Config, fill func(*routes.Table)) *running {
 	t.Helper()
 	return newFrontWith(t, config, func(*front.Config) {}, fill)
 }
 
 // newFrontWith is newFront with another configuration of what reads requests.
-func newFrontWith(t testing.TB, config Config, change func(*front.Config), fill func(*table)) *running {
+func newFrontWith(t testing.TB, config Config, change func(*front.Config), fill func(*routes.Table)) *running {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -82,7 +83,7 @@ func newFrontWith(t testing.TB, config Config, change func(*front.Config), fill 
 	door := s.frontConfig()
 	change(&door)
 	s.front = front.New(door)
-	routes := newTable()
+	routes := routes.New()
 	fill(routes)
 	s.publish(routes)
 	return runFront(t, s, l.Addr().String(), pool)
@@ -171,12 +172,12 @@ func TestSettings(t *testing.T) {
 // message may reach the handler twice, or what follows it as another.
 func TestRequestsAreReadOnce(t *testing.T) {
 	var served atomic.Int64
-	f := newFront(t, Config{}, func(routes *table) {
-		routes.handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	f := newFront(t, Config{}, func(routes *routes.Table) {
+		routes.Handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			served.Add(1)
 			echo(w, req)
 		}))
-		routes.handle("/smuggled", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("smuggled request served") }))
+		routes.Handle("/smuggled", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("smuggled request served") }))
 	})
 	const smuggled = "GET /smuggled HTTP/1.1\r\nHost: h\r\n\r\n"
 	for _, c := range []struct {
@@ -229,7 +230,7 @@ func TestRequestsAreReadOnce(t *testing.T) {
 }
 
 func TestLimits(t *testing.T) {
-	f := newFront(t, Config{}, func(routes *table) { routes.handle("/x", http.HandlerFunc(echo)) })
+	f := newFront(t, Config{}, func(routes *routes.Table) { routes.Handle("/x", http.HandlerFunc(echo)) })
 	t.Run("header", func(t *testing.T) {
 		out := f.raw(t, "GET /x HTTP/1.1\r\nHost: h\r\nA: "+strings.Repeat("a", 1<<20+8<<10)+"\r\n\r\n")
 		if !strings.HasPrefix(out, "HTTP/1.1 431 ") {
@@ -263,15 +264,15 @@ func (zeros) Read(p []byte) (int, error) {
 }
 
 func TestPanicsStayWithTheirRequest(t *testing.T) {
-	f := newFront(t, Config{}, func(routes *table) {
-		routes.handle("/x", http.HandlerFunc(echo))
-		routes.handle("/panic", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("boom") }))
-		routes.handle("/late", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	f := newFront(t, Config{}, func(routes *routes.Table) {
+		routes.Handle("/x", http.HandlerFunc(echo))
+		routes.Handle("/panic", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("boom") }))
+		routes.Handle("/late", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Write(make([]byte, maxBuffered+1))
 			panic("boom")
 		}))
-		routes.handle("/abort", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
-		routes.handle("/debug/pprof/stream", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("boom") }))
+		routes.Handle("/abort", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))
+		routes.Handle("/debug/pprof/stream", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("boom") }))
 	})
 	c := f.client(t)
 	for _, path := range []string{"/panic", "/debug/pprof/stream"} {
@@ -304,12 +305,12 @@ func TestPanicsStayWithTheirRequest(t *testing.T) {
 
 func TestDeadline(t *testing.T) {
 	released := make(chan struct{})
-	f := newFront(t, Config{RequestTimeout: time.Hour}, func(routes *table) {
-		routes.handle("/slow", http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+	f := newFront(t, Config{RequestTimeout: time.Hour}, func(routes *routes.Table) {
+		routes.Handle("/slow", http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 			<-req.Context().Done()
 			close(released)
 		}))
-		routes.handle("/x", http.HandlerFunc(echo))
+		routes.Handle("/x", http.HandlerFunc(echo))
 	})
 	c := f.client(t)
 	for _, test := range []struct {
@@ -354,8 +355,8 @@ func TestChainAnswersBeforeRouting(t *testing.T) {
 		}
 		return authorizer.DecisionDeny, "because", nil
 	}
-	f := newFront(t, Config{Authenticator: authenticator.RequestFunc(who), Authorizer: authorizer.AuthorizerFunc(may)}, func(routes *table) {
-		routes.handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	f := newFront(t, Config{Authenticator: authenticator.RequestFunc(who), Authorizer: authorizer.AuthorizerFunc(may)}, func(routes *routes.Table) {
+		routes.Handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			fmt.Fprintf(w, "%q %q", req.Header.Get("Authorization"), req.Header.Get("X-Remote-User"))
 		}))
 	})
@@ -402,7 +403,7 @@ func TestChainAnswersBeforeRouting(t *testing.T) {
 }
 
 func TestUnknownPathsAndMethods(t *testing.T) {
-	f := newFront(t, Config{}, func(routes *table) { routes.handle("/x", http.HandlerFunc(echo)) })
+	f := newFront(t, Config{}, func(routes *routes.Table) { routes.Handle("/x", http.HandlerFunc(echo)) })
 	out := f.raw(t, "GET /nowhere HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
 	if !strings.HasPrefix(out, "HTTP/1.1 404 ") || !strings.HasSuffix(out, "\r\n\r\n404 page not found\n") {
 		t.Errorf("answer %q", out)
@@ -411,8 +412,8 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 
 func TestShutdownFinishesWhatBegan(t *testing.T) {
 	began, finish := make(chan struct{}), make(chan struct{})
-	f := newFront(t, Config{}, func(routes *table) {
-		routes.handle("/slow", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	f := newFront(t, Config{}, func(routes *routes.Table) {
+		routes.Handle("/slow", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			close(began)
 			<-finish
 			io.WriteString(w, "done")
@@ -452,8 +453,8 @@ func TestNobodyIsCutOffWhoComesBack(t *testing.T) {
 	closing, proceed := make(chan struct{}), make(chan struct{})
 	config, pool := testTLS(t)
 	s := newServer(Config{TLS: config, Listener: &lateListener{Listener: l, closing: closing, proceed: proceed}})
-	routes := newTable()
-	routes.handle("/x", http.HandlerFunc(echo))
+	routes := routes.New()
+	routes.Handle("/x", http.HandlerFunc(echo))
 	s.publish(routes)
 	f := runFront(t, s, l.Addr().String(), pool)
 	c := f.dial(t)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/larder-io/larder/httpapi/routes"
 )
 
 // TestHeaderEndsAtOnePlace: whoever ends a line of a header with LF alone is refused,
@@ -51,8 +53,8 @@ func answersTo(t *testing.T, script string, piece int) (codes []int) {
 	t.Helper()
 	s := newServer(Config{RequestTimeout: time.Minute})
 	defer s.cancel()
-	routes := newTable()
-	routes.handlePrefix("/", http.HandlerFunc(echo))
+	routes := routes.New()
+	routes.HandlePrefix("/", http.HandlerFunc(echo))
 	s.publish(routes)
 	c := &scriptConn{in: bytes.NewReader([]byte(script))}
 	s.front.Session(&pieces{c, piece}).Serve()
@@ -74,30 +76,6 @@ type pieces struct {
 }
 
 func (c *pieces) Read(p []byte) (int, error) { return c.scriptConn.Read(p[:min(len(p), c.most)]) }
-
-func TestTablePrefersTheMorePrecisePath(t *testing.T) {
-	routes := newTable()
-	named := func(name string) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Name", name) })
-	}
-	routes.handlePrefix("/a/", named("short"))
-	routes.handlePrefix("/a/b/", named("long"))
-	routes.handle("/a/b/", named("exact"))
-	for path, want := range map[string]string{"/a/": "short", "/a/x": "short", "/a/b/c": "long", "/a/b/": "exact", "/a": "", "/ab/": ""} {
-		h, ok := routes.nonResource(path)
-		if ok != (want != "") {
-			t.Errorf("%s: found %v", path, ok)
-		}
-		if !ok {
-			continue
-		}
-		w := newRecorder()
-		h.ServeHTTP(w, nil)
-		if got := w.Header().Get("Name"); got != want {
-			t.Errorf("%s: %s, want %s", path, got, want)
-		}
-	}
-}
 
 func TestAuditIDsAreRandomUUIDs(t *testing.T) {
 	a, b := newAuditID(), newAuditID()

@@ -278,30 +278,6 @@ func blank(v any) {
 	}
 }
 
-func TestEveryEndpointIsInstalled(t *testing.T) {
-	_, s := newLarder(t)
-	table := s.table.Load()
-	for _, g := range s.config.Registry.Groups() {
-		for _, v := range g.Versions {
-			for _, e := range v.Endpoints {
-				i := table.resources[resourceKey{e.GVR.Group, e.GVR.Version, e.GVR.Resource, e.Subresource}]
-				if i == nil {
-					t.Errorf("%s %s is not installed", v, e.Name())
-					continue
-				}
-				for _, verb := range e.Verbs {
-					if i.http[verb] == nil && i.connect[methodOf(verb)] == nil {
-						t.Errorf("%s %s: no handler for %s", v, e.Name(), verb)
-					}
-				}
-				if e.Connect != (len(i.connect) > 0) {
-					t.Errorf("%s %s: connects by %v, handlers for %d methods", v, e.Name(), e.Connect, len(i.connect))
-				}
-			}
-		}
-	}
-}
-
 // observedAdmission notes how deep in calls each request is admitted.
 type observedAdmission struct {
 	mu     sync.Mutex
@@ -364,17 +340,3 @@ func TestAdmissionDoesNotDeepen(t *testing.T) {
 }
 
 // methodOf returns the HTTP method that asks for verb.
-func methodOf(verb string) string {
-	switch verb {
-	case "create":
-		return http.MethodPost
-	case "update":
-		return http.MethodPut
-	case "patch":
-		return http.MethodPatch
-	case "delete", "deletecollection":
-		return http.MethodDelete
-	default:
-		return http.MethodGet
-	}
-}

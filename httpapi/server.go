@@ -28,6 +28,7 @@ import (
 	"github.com/larder-io/larder/httpapi/front"
 	"github.com/larder-io/larder/httpapi/openapi"
 	"github.com/larder-io/larder/httpapi/reads"
+	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/httpapi/streams"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
@@ -168,7 +169,7 @@ func setDefault[T comparable](field *T, value T) {
 type Server struct {
 	config Config
 	front  *front.Server
-	table  atomic.Pointer[table]
+	table  atomic.Pointer[routes.Table]
 
 	models        *openapi.Models
 	impersonation http.Handler
@@ -213,7 +214,7 @@ func newServer(config Config) *Server {
 	s.proxies = newProxyHeaders(config.RequestHeader)
 	s.rights = newRights(s)
 	s.stitcher = reads.NewStitcher(config.CompressedListBytes)
-	s.publish(newTable())
+	s.publish(routes.New())
 	return s
 }
 

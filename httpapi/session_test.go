@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/larder-io/larder/httpapi/routes"
 )
 
 // smallHeader is the size of the smallest buffer that a header must fit into.
@@ -22,8 +24,8 @@ const smallHeader = 4 << 10
 // TestLongHeaders: a header may be as long as net/http lets it be, whatever stands in
 // it, and what follows it on the connection is the next request.
 func TestLongHeaders(t *testing.T) {
-	f := newFront(t, Config{}, func(routes *table) {
-		routes.handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	f := newFront(t, Config{}, func(routes *routes.Table) {
+		routes.Handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			body, _ := io.ReadAll(req.Body)
 			fmt.Fprintf(w, "%d %d %d", len(req.URL.Query().Get("labelSelector")), len(req.Header.Get("X-Token")), len(body))
 		}))
@@ -88,9 +90,9 @@ func TestLongHeaders(t *testing.T) {
 // TestOldClients: one that knows no chunks gets a long answer whole, and none that
 // was cut short looks whole.
 func TestOldClients(t *testing.T) {
-	f := newFront(t, Config{}, func(routes *table) {
-		routes.handle("/long", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, maxBuffered+1)) }))
-		routes.handle("/late", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	f := newFront(t, Config{}, func(routes *routes.Table) {
+		routes.Handle("/long", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, maxBuffered+1)) }))
+		routes.Handle("/late", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Write(make([]byte, maxBuffered+1))
 			panic("boom")
 		}))
@@ -150,8 +152,8 @@ func TestSlowClients(t *testing.T) {
 func checkPace(t *testing.T, paces []pace, status string, from, to time.Duration) {
 	s := newServer(Config{})
 	defer s.cancel()
-	routes := newTable()
-	routes.handle("/x", http.HandlerFunc(echo))
+	routes := routes.New()
+	routes.Handle("/x", http.HandlerFunc(echo))
 	s.publish(routes)
 	client, server := net.Pipe()
 	start := time.Now()

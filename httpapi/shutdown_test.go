@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
@@ -22,10 +23,10 @@ func TestShutdownLeavesWhoDoesNotRead(t *testing.T) {
 			}
 		}
 	}
-	f := newFront(t, Config{ShutdownGrace: time.Hour, RequestTimeout: time.Hour, UserTimeout: time.Hour}, func(routes *table) {
-		routes.handle("/x", http.HandlerFunc(echo))
-		routes.handle("/pour", http.HandlerFunc(pour))
-		routes.handle("/debug/pprof/pour", http.HandlerFunc(pour)) // a stream
+	f := newFront(t, Config{ShutdownGrace: time.Hour, RequestTimeout: time.Hour, UserTimeout: time.Hour}, func(routes *routes.Table) {
+		routes.Handle("/x", http.HandlerFunc(echo))
+		routes.Handle("/pour", http.HandlerFunc(pour))
+		routes.Handle("/debug/pprof/pour", http.HandlerFunc(pour)) // a stream
 	})
 	for _, path := range []string{"/pour", "/debug/pprof/pour"} {
 		c := f.dial(t)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/larder-io/larder/httpapi/routes"
 )
 
 // scriptConn is a connection on which everything that a client sends is known
@@ -134,8 +136,8 @@ func checkScript(t interface {
 	var ours []heard
 	s := newServer(Config{RequestTimeout: time.Minute})
 	defer s.cancel()
-	routes := newTable()
-	routes.handlePrefix("/", listen(&ours))
+	routes := routes.New()
+	routes.HandlePrefix("/", listen(&ours))
 	s.publish(routes)
 	s.front.Session(&scriptConn{in: bytes.NewReader(script)}).Serve()
 	s.work.Wait()

@@ -26,7 +26,7 @@ internal/invariants, internal/proctest
 < httpapi/socket, httpapi/request
 < httpapi/exchange, httpapi/negotiate, httpapi/apimetrics
 < httpapi/front, httpapi/reads, httpapi/openapi, httpapi/discovery
-< httpapi/streams
+< httpapi/routes, httpapi/streams
 < httpapi
 < internal/extension, internal/aggregator
 < internal/server

@@ -1,7 +1,8 @@
-package httpapi
+package routes
 
 import (
 	"iter"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -13,9 +14,9 @@ import (
 	"github.com/larder-io/larder/httpapi/request"
 )
 
-// installed is one resource or subresource as one API version serves it.
+// Endpoint is one resource or subresource as one API version serves it.
 // It is written before it is published in a table and never after.
-type installed struct {
+type Endpoint struct {
 	reads.Resource // as it is read
 
 	// http holds the net/http handlers by Request.Verb: get, list, watch, create,
@@ -39,11 +40,10 @@ type resourceKey struct {
 	group, version, resource, subresource string
 }
 
-// table is everything that can be routed to. It is immutable once published:
-// Server.publish replaces it whole, so that definitions may come and go while
-// requests are served.
-type table struct {
-	resources map[resourceKey]*installed
+// Table is everything that can be routed to. It is immutable once published: who changes
+// what is served replaces it whole.
+type Table struct {
+	resources map[resourceKey]*Endpoint
 	versions  map[groupVersion]bool // those that resources stand in
 
 	// exact and prefixes hold the paths that are no resource requests (discovery,
@@ -60,22 +60,23 @@ type prefixRoute struct {
 
 type groupVersion struct{ group, version string }
 
-func newTable() *table {
-	return &table{
-		resources: make(map[resourceKey]*installed),
+// New returns a table of nothing.
+func New() *Table {
+	return &Table{
+		resources: make(map[resourceKey]*Endpoint),
 		versions:  make(map[groupVersion]bool),
 		exact:     make(map[string]http.Handler),
 	}
 }
 
-// add puts i under its endpoint's names.
-func (t *table) add(gvr schema.GroupVersionResource, subresource string, i *installed) {
+// Add puts i under its endpoint's names.
+func (t *Table) Add(gvr schema.GroupVersionResource, subresource string, i *Endpoint) {
 	t.resources[resourceKey{gvr.Group, gvr.Version, gvr.Resource, subresource}] = i
 	t.versions[groupVersion{gvr.Group, gvr.Version}] = true
 }
 
 // Monitors implements what /metrics asks for.
-func (t *table) Monitors(group, version, resource, subresource string) apimetrics.Monitors {
+func (t *Table) Monitors(group, version, resource, subresource string) apimetrics.Monitors {
 	if i := t.resources[resourceKey{group, version, resource, subresource}]; i != nil {
 		return i.Monitors
 	}
@@ -83,7 +84,7 @@ func (t *table) Monitors(group, version, resource, subresource string) apimetric
 }
 
 // AllMonitors implements what /metrics asks for.
-func (t *table) AllMonitors() iter.Seq[apimetrics.Monitors] {
+func (t *Table) AllMonitors() iter.Seq[apimetrics.Monitors] {
 	return func(yield func(apimetrics.Monitors) bool) {
 		for _, i := range t.resources {
 			if !yield(i.Monitors) {
@@ -93,20 +94,20 @@ func (t *table) AllMonitors() iter.Seq[apimetrics.Monitors] {
 	}
 }
 
-// handle serves path, and nothing below it, by h.
-func (t *table) handle(path string, h http.Handler) { t.exact[path] = h }
+// Handle serves path, and nothing below it, by h.
+func (t *Table) Handle(path string, h http.Handler) { t.exact[path] = h }
 
-// handlePrefix serves every path that begins with prefix by h, unless a more
+// HandlePrefix serves every path that begins with prefix by h, unless a more
 // precise entry exists. prefix ends in "/".
-func (t *table) handlePrefix(prefix string, h http.Handler) {
+func (t *Table) HandlePrefix(prefix string, h http.Handler) {
 	at, _ := slices.BinarySearchFunc(t.prefixes, prefix, func(p prefixRoute, target string) int {
 		return len(target) - len(p.prefix) // longest first
 	})
 	t.prefixes = slices.Insert(t.prefixes, at, prefixRoute{prefix, h})
 }
 
-// nonResource returns the handler of a path that names no resource.
-func (t *table) nonResource(path string) (http.Handler, bool) {
+// NonResource returns the handler of a path that names no resource.
+func (t *Table) NonResource(path string) (http.Handler, bool) {
 	if h, ok := t.exact[path]; ok {
 		return h, true
 	}
@@ -118,19 +119,24 @@ func (t *table) nonResource(path string) (http.Handler, bool) {
 	return nil, false
 }
 
-// publish makes t what requests are routed by from now on.
-func (s *Server) publish(t *table) { s.table.Store(t) }
-
-// lookup returns what serves the resource that r names, whatever its verb.
-func (s *Server) lookup(r *request.Request) (*installed, bool) {
-	i, ok := s.table.Load().resources[resourceKey{r.Group, r.Version, r.Resource, r.Subresource}]
+// Lookup returns what serves the resource that r names, whatever its verb.
+func (t *Table) Lookup(r *request.Request) (*Endpoint, bool) {
+	i, ok := t.resources[resourceKey{r.Group, r.Version, r.Resource, r.Subresource}]
 	return i, ok && i.covers(r)
 }
+
+// ServesVersion reports whether resources stand in a version of a group.
+func (t *Table) ServesVersion(group, version string) bool {
+	return t.versions[groupVersion{group, version}]
+}
+
+// Paths lists the paths that are served exactly.
+func (t *Table) Paths() []string { return slices.Collect(maps.Keys(t.exact)) }
 
 // covers reports whether r's path has a shape that i serves by some method: an
 // item of a namespaced resource lies below its namespace, its collection may
 // also span all of them, and what belongs to the cluster lies below none.
-func (i *installed) covers(r *request.Request) bool {
+func (i *Endpoint) covers(r *request.Request) bool {
 	switch {
 	case len(r.Parts) > 3 && !i.subpath:
 		return false
@@ -145,15 +151,15 @@ func (i *installed) covers(r *request.Request) bool {
 }
 
 // serves reports whether i answers verb at all.
-func (i *installed) serves(verb string) bool {
+func (i *Endpoint) serves(verb string) bool {
 	if _, ok := i.http[verb]; ok {
 		return true
 	}
 	return i.View != nil && (verb == "get" || verb == "list" || verb == "watch")
 }
 
-// permits reports whether i answers r's method and verb at r's path.
-func (i *installed) permits(r *request.Request) bool {
+// Permits reports whether i answers r's method and verb at r's path.
+func (i *Endpoint) Permits(r *request.Request) bool {
 	if len(i.connect) > 0 {
 		return i.connect[r.Method] != nil
 	}
@@ -173,8 +179,8 @@ func (i *installed) permits(r *request.Request) bool {
 	}
 }
 
-// handler returns the net/http handler for r, which i permits.
-func (i *installed) handler(r *request.Request) (http.Handler, bool) {
+// Handler returns the net/http handler for r, which i permits.
+func (i *Endpoint) Handler(r *request.Request) (http.Handler, bool) {
 	if h, ok := i.connect[r.Method]; ok {
 		return h, true
 	}
@@ -182,8 +188,8 @@ func (i *installed) handler(r *request.Request) (http.Handler, bool) {
 	return h, ok
 }
 
-// knows reports whether i answers any method at r's path.
-func (i *installed) knows(r *request.Request) bool {
+// Knows reports whether i answers any method at r's path.
+func (i *Endpoint) Knows(r *request.Request) bool {
 	verbs := []string{"get", "update", "patch", "delete"}
 	switch {
 	case len(i.connect) > 0:
@@ -199,12 +205,3 @@ func (i *installed) knows(r *request.Request) bool {
 	}
 	return slices.ContainsFunc(verbs, i.serves)
 }
-
-// paths makes a table what upstream's installers register paths on.
-type paths struct{ t *table }
-
-// Handle serves path by h.
-func (p paths) Handle(path string, h http.Handler) { p.t.handle(path, h) }
-
-// HandlePrefix serves every path below path, which ends in "/", by h.
-func (p paths) HandlePrefix(path string, h http.Handler) { p.t.handlePrefix(path, h) }

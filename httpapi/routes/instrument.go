@@ -1,9 +1,10 @@
-package httpapi
+package routes
 
 import (
 	"context"
 	"net/http"
 
+	"k8s.io/apiserver/pkg/endpoints/filters"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
@@ -62,3 +63,8 @@ func (n *notifying) CloseNotify() <-chan bool {
 
 // Unwrap is for http.ResponseController.
 func (n *notifying) Unwrap() http.ResponseWriter { return n.streamer }
+
+// recordingWarnings lets h, and whatever it calls, send Warning headers.
+func recordingWarnings(h http.Handler) http.Handler {
+	return filters.WithWarningRecorder(h)
+}

@@ -1,4 +1,4 @@
-package httpapi
+package routes
 
 import (
 	"net/http"
@@ -10,16 +10,16 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// serveHealth adds /healthz, /livez and /readyz and a path for each of their
+// InstallHealth adds /healthz, /livez and /readyz and a path for each of their
 // checks, in upstream's text format. Each list begins with ping and log.
-func serveHealth(t *table, health, live, ready []healthz.HealthChecker) {
+func InstallHealth(t *Table, health, live, ready []healthz.HealthChecker) {
 	base := []healthz.HealthChecker{healthz.PingHealthz, newLogCheck()}
 	with := func(more []healthz.HealthChecker) []healthz.HealthChecker {
 		return append(base[:len(base):len(base)], more...)
 	}
-	healthz.InstallHandler(paths{t}, with(health)...)
-	healthz.InstallLivezHandler(paths{t}, with(live)...)
-	healthz.InstallReadyzHandler(paths{t}, with(ready)...)
+	healthz.InstallHandler(t, with(health)...)
+	healthz.InstallLivezHandler(t, with(live)...)
+	healthz.InstallReadyzHandler(t, with(ready)...)
 }
 
 // logCheck fails, by not answering, when logging is blocked. Upstream's check of
@@ -46,12 +46,12 @@ func (c *logCheck) Check(*http.Request) error {
 	return nil
 }
 
-// serveProfiling adds /debug/pprof.
-func serveProfiling(t *table) {
-	t.handle("/debug/pprof", http.RedirectHandler("/debug/pprof/", http.StatusFound))
-	t.handlePrefix("/debug/pprof/", http.HandlerFunc(pprof.Index))
-	t.handle("/debug/pprof/cmdline", http.HandlerFunc(pprof.Cmdline))
-	t.handle("/debug/pprof/profile", http.HandlerFunc(pprof.Profile))
-	t.handle("/debug/pprof/symbol", http.HandlerFunc(pprof.Symbol))
-	t.handle("/debug/pprof/trace", http.HandlerFunc(pprof.Trace))
+// InstallProfiling adds /debug/pprof.
+func InstallProfiling(t *Table) {
+	t.Handle("/debug/pprof", http.RedirectHandler("/debug/pprof/", http.StatusFound))
+	t.HandlePrefix("/debug/pprof/", http.HandlerFunc(pprof.Index))
+	t.Handle("/debug/pprof/cmdline", http.HandlerFunc(pprof.Cmdline))
+	t.Handle("/debug/pprof/profile", http.HandlerFunc(pprof.Profile))
+	t.Handle("/debug/pprof/symbol", http.HandlerFunc(pprof.Symbol))
+	t.Handle("/debug/pprof/trace", http.HandlerFunc(pprof.Trace))
 }

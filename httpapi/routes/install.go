@@ -1,15 +1,10 @@
-package httpapi
+package routes
 
 import (
 	"fmt"
-	"maps"
 	"net/http"
-	"slices"
-	"sync/atomic"
 	"time"
 
-	jsonpatch "github.com/evanphx/json-patch"
-	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -24,11 +19,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/registry/rest"
-	"k8s.io/apiserver/pkg/server/healthz"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
-	"github.com/larder-io/larder/httpapi/apimetrics"
-	"github.com/larder-io/larder/httpapi/discovery"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/httpapi/openapi"
 	"github.com/larder-io/larder/httpapi/reads"
@@ -44,107 +36,26 @@ var patchTypes = []string{
 	string(types.ApplyYAMLPatchType),
 }
 
-// installer turns the registry's endpoints into what requests are routed to. What
+// Installer turns the registry's endpoints into what requests are routed to. What
 // it fills in, and from where, follows apiserver pkg/endpoints/installer.go.
-type installer struct {
-	admit      admission.Interface
-	authorizer authorizer.Authorizer
-	version    *version.Info
+type Installer struct {
+	Admission  admission.Interface
+	Authorizer authorizer.Authorizer
+	Version    *version.Info
 
-	maxBodyBytes int64
+	MaxBodyBytes int64
 
-	// minWatch is the least time that a watch without timeoutSeconds lasts.
-	minWatch time.Duration
+	// MinWatch is the least time that a watch without timeoutSeconds lasts.
+	MinWatch time.Duration
 
-	models *openapi.Models
+	Models *openapi.Models
 }
 
-// maxCopied is how many bytes the copies of one JSON patch may add in all (apiserver
-// pkg/server/config.go). Without a bound few operations would fill any memory.
-const maxCopied = 3 << 20
-
-// boundCopies bounds them, for the whole process: the library has a variable for it.
-func boundCopies() { atomic.CompareAndSwapInt64(&jsonpatch.AccumulatedCopySizeLimit, 0, maxCopied) }
-
-// install builds the table of everything that the server answers and publishes it.
-func (s *Server) install() error {
-	boundCopies()
-	config := &s.config
-	groups := config.Registry.Groups()
-	in := &installer{
-		admit:        config.Admission,
-		authorizer:   config.Authorizer,
-		version:      config.Version,
-		maxBodyBytes: config.MaxRequestBodyBytes,
-		minWatch:     config.MinRequestTimeout,
-		models:       openapi.NewModels(),
-	}
-	s.models = in.models
-	t := newTable()
-	if err := in.install(t, groups); err != nil {
-		return err
-	}
-	documents := discovery.New(discovery.Config{
-		Groups: groups, Address: config.externalAddress(),
-		Extensions: config.Extensions, Aggregator: config.Aggregator, Everything: config.Discovery,
-	})
-	if err := documents.Install(paths{t}); err != nil {
-		return err
-	}
-	describer := &openapi.Describer{Models: in.models, Groups: groups, Version: config.Version, Extensions: config.Extensions, Aggregator: config.Aggregator, Handlers: config.Handlers}
-	describer.Install(paths{t})
-	if config.Flow != nil {
-		serveFlow(t, config.Flow)
-	}
-	if err := s.metricsPage(t).Install(paths{t}); err != nil {
-		return err
-	}
-	discovery.InstallVersion(paths{t}, config.Version)
-	serveHealth(t, config.HealthChecks, config.LiveChecks, s.readyChecks())
-	serveProfiling(t)
-	for path, h := range config.Handlers {
-		t.handle(path, h)
-	}
-	discovery.InstallIndex(paths{t}, slices.Collect(maps.Keys(t.exact)), config.Aggregator)
-	s.publish(t)
-	return nil
-}
-
-// metricsPage is what /metrics tells of what t serves.
-func (s *Server) metricsPage(t *table) *apimetrics.Page {
-	p := &apimetrics.Page{Resources: t, Access: &s.access, Collectors: append(s.collectors(), s.config.Collectors...)}
-	if s.config.Flow != nil {
-		p.Amend = append(p.Amend, s.config.Flow.AddTo)
-	}
-	if s.config.Amend != nil {
-		p.Amend = append(p.Amend, s.config.Amend)
-	}
-	if s.config.Aggregator != nil {
-		p.More = append(p.More, s.config.Aggregator)
-	}
-	return p
-}
-
-// collectors report what the server itself has.
-func (s *Server) collectors() []prometheus.Collector {
-	own := []prometheus.Collector{
-		apimetrics.NewCacheCollector(s.config.Registry), apimetrics.NewBudgetCollector(s.config.Registry), apimetrics.NewAccessCollector(&s.access),
-		s.front.Collector(), newRevokedWatches(s.rights),
-		apimetrics.NewBuildInfo(s.config.Version),
-	}
-	return append(own, s.stitcher.Collectors()...)
-}
-
-// readyChecks are those of the configuration, and that shutdown has not begun.
-func (s *Server) readyChecks() []healthz.HealthChecker {
-	return append(s.config.ReadyChecks[:len(s.config.ReadyChecks):len(s.config.ReadyChecks)], healthz.NewShutdownHealthz(s.draining))
-}
-
-// install adds every endpoint of groups to t.
-func (in *installer) install(t *table, groups []*registry.Group) error {
+// Install adds every endpoint of groups to t.
+func (in *Installer) Install(t *Table, groups []*registry.Group) error {
 	kinds := runtime.NewEquivalentResourceRegistry()
 	for _, g := range groups {
-		converter := in.models.Converter(g)
+		converter := in.Models.Converter(g)
 		for _, v := range g.Versions {
 			for _, e := range v.Endpoints {
 				i, err := in.endpoint(g, e, converter, kinds)
@@ -152,7 +63,7 @@ func (in *installer) install(t *table, groups []*registry.Group) error {
 					return fmt.Errorf("httpapi: %s %s: %w", v.GroupVersion, e.Name(), err)
 				}
 				kinds.RegisterKindFor(e.GVR, e.Subresource, e.GVK)
-				t.add(e.GVR, e.Subresource, i)
+				t.Add(e.GVR, e.Subresource, i)
 			}
 		}
 	}
@@ -160,7 +71,7 @@ func (in *installer) install(t *table, groups []*registry.Group) error {
 }
 
 // endpoint builds what serves e.
-func (in *installer) endpoint(g *registry.Group, e *registry.Endpoint, converter managedfields.TypeConverter, kinds runtime.EquivalentResourceMapper) (*installed, error) {
+func (in *Installer) endpoint(g *registry.Group, e *registry.Endpoint, converter managedfields.TypeConverter, kinds runtime.EquivalentResourceMapper) (*Endpoint, error) {
 	scope, err := in.scope(g, e, converter, kinds)
 	if err != nil {
 		return nil, err
@@ -169,8 +80,8 @@ func (in *installer) endpoint(g *registry.Group, e *registry.Endpoint, converter
 	if err != nil {
 		return nil, err
 	}
-	b := &handlerBuilder{installer: in, endpoint: e, scope: scope, life: life}
-	i := &installed{
+	b := &handlerBuilder{Installer: in, endpoint: e, scope: scope, life: life}
+	i := &Endpoint{
 		Resource: reads.NewResource(e, scope, false, life.warnings),
 		http:     b.handlers(),
 		connect:  b.connects(),
@@ -180,7 +91,7 @@ func (in *installer) endpoint(g *registry.Group, e *registry.Endpoint, converter
 }
 
 // scope is what upstream's handlers know of an endpoint.
-func (in *installer) scope(g *registry.Group, e *registry.Endpoint, converter managedfields.TypeConverter, kinds runtime.EquivalentResourceMapper) (*handlers.RequestScope, error) {
+func (in *Installer) scope(g *registry.Group, e *registry.Endpoint, converter managedfields.TypeConverter, kinds runtime.EquivalentResourceMapper) (*handlers.RequestScope, error) {
 	scheme := g.Info.Scheme
 	scope := &handlers.RequestScope{
 		Namer: handlers.ContextBasedNaming{
@@ -194,14 +105,14 @@ func (in *installer) scope(g *registry.Group, e *registry.Endpoint, converter ma
 		Defaulter:                scheme,
 		Typer:                    scheme,
 		UnsafeConvertor:          runtime.UnsafeObjectConvertor(scheme),
-		Authorizer:               in.authorizer,
+		Authorizer:               in.Authorizer,
 		EquivalentResourceMapper: kinds,
 		Resource:                 e.GVR,
 		Kind:                     e.GVK,
 		Subresource:              e.Subresource,
 		MetaGroupVersion:         metav1.SchemeGroupVersion,
 		HubGroupVersion:          schema.GroupVersion{Group: e.GVK.Group, Version: runtime.APIVersionInternal},
-		MaxRequestBodyBytes:      in.maxBodyBytes,
+		MaxRequestBodyBytes:      in.MaxBodyBytes,
 	}
 	if g.Info.MetaGroupVersion != nil {
 		scope.MetaGroupVersion = *g.Info.MetaGroupVersion
@@ -259,15 +170,15 @@ type lifecycle struct {
 	warnings   []string
 }
 
-func (in *installer) lifecycle(g *registry.Group, e *registry.Endpoint) (lifecycle, error) {
+func (in *Installer) lifecycle(g *registry.Group, e *registry.Endpoint) (lifecycle, error) {
 	obj, err := g.Info.Scheme.New(e.GVK)
 	if err != nil {
 		return lifecycle{}, err
 	}
 	obj.GetObjectKind().SetGroupVersionKind(e.GVK)
-	major, minor, err := deprecation.MajorMinor(*in.version)
+	major, minor, err := deprecation.MajorMinor(*in.Version)
 	if err != nil {
-		return lifecycle{}, fmt.Errorf("version %q: %w", in.version, err)
+		return lifecycle{}, fmt.Errorf("version %q: %w", in.Version, err)
 	}
 	if !deprecation.IsDeprecated(obj, major, minor) {
 		return lifecycle{}, nil
@@ -281,7 +192,7 @@ func (in *installer) lifecycle(g *registry.Group, e *registry.Endpoint) (lifecyc
 
 // handlerBuilder makes the handlers of one endpoint out of what its storage can do.
 type handlerBuilder struct {
-	*installer
+	*Installer
 	endpoint *registry.Endpoint
 	scope    *handlers.RequestScope
 	life     lifecycle
@@ -294,31 +205,31 @@ func (b *handlerBuilder) handlers() map[string]http.Handler {
 	storage := b.endpoint.Storage
 	if s, ok := storage.(rest.NamedCreater); ok {
 		h["create"] = b.finish(apirequest.MethodPost, perRequest(func() http.HandlerFunc {
-			return handlers.CreateNamedResource(s, b.scope, b.admit)
+			return handlers.CreateNamedResource(s, b.scope, b.Admission)
 		}))
 	} else if s, ok := storage.(rest.Creater); ok {
 		h["create"] = b.finish(apirequest.MethodPost, perRequest(func() http.HandlerFunc {
-			return handlers.CreateResource(s, b.scope, b.admit)
+			return handlers.CreateResource(s, b.scope, b.Admission)
 		}))
 	}
 	if s, ok := storage.(rest.Updater); ok {
 		h["update"] = b.finish(apirequest.MethodPut, perRequest(func() http.HandlerFunc {
-			return handlers.UpdateResource(s, b.scope, b.admit)
+			return handlers.UpdateResource(s, b.scope, b.Admission)
 		}))
 	}
 	if s, ok := storage.(rest.Patcher); ok {
 		h["patch"] = negotiate.Consuming(patchTypes, b.finish(apirequest.MethodPatch, perRequest(func() http.HandlerFunc {
-			return handlers.PatchResource(s, b.scope, b.admit, patchTypes)
+			return handlers.PatchResource(s, b.scope, b.Admission, patchTypes)
 		})).ServeHTTP)
 	}
 	if s, ok := storage.(rest.GracefulDeleter); ok {
 		h["delete"] = b.finish(apirequest.MethodDelete, perRequest(func() http.HandlerFunc {
-			return handlers.DeleteResource(s, true, b.scope, b.admit)
+			return handlers.DeleteResource(s, true, b.scope, b.Admission)
 		}))
 	}
 	if s, ok := storage.(rest.CollectionDeleter); ok {
 		h["deletecollection"] = b.finish(apirequest.MethodDeleteCollection, perRequest(func() http.HandlerFunc {
-			return handlers.DeleteCollection(s, true, b.scope, b.admit)
+			return handlers.DeleteCollection(s, true, b.scope, b.Admission)
 		}))
 	}
 	return h
@@ -351,11 +262,11 @@ func (b *handlerBuilder) readers(h map[string]http.Handler) {
 	}
 	// A watcher that is nil makes the handler answer that watches are not supported.
 	watcher, _ := storage.(rest.Watcher)
-	h["list"] = b.finish(apirequest.MethodList, handlers.ListResource(lister, watcher, b.scope, false, b.minWatch))
+	h["list"] = b.finish(apirequest.MethodList, handlers.ListResource(lister, watcher, b.scope, false, b.MinWatch))
 	// A request for a watch that came by ?watch=1 is treated alike by either value
 	// of forceWatch; one that came by the deprecated path needs it.
 	h["watch"] = b.finishAs(apirequest.MethodList, apirequest.MethodWatch,
-		handlers.ListResource(lister, watcher, b.scope, true, b.minWatch))
+		handlers.ListResource(lister, watcher, b.scope, true, b.MinWatch))
 }
 
 // storageMetricsOverride is endpoints.StorageMetricsOverride of apiserver.
@@ -371,7 +282,7 @@ func (b *handlerBuilder) connects() map[string]http.Handler {
 		return nil
 	}
 	connect := perRequest(func() http.HandlerFunc {
-		return handlers.ConnectResource(s, b.scope, b.admit, b.endpoint.Name(), b.endpoint.Subresource != "")
+		return handlers.ConnectResource(s, b.scope, b.Admission, b.endpoint.Name(), b.endpoint.Subresource != "")
 	})
 	h := make(map[string]http.Handler)
 	for _, method := range s.ConnectMethods() {
@@ -416,12 +327,4 @@ func (b *handlerBuilder) produces(action string) []string {
 		list = append(list, streams...)
 	}
 	return list
-}
-
-// externalAddress is where clients reach the server.
-func (c *Config) externalAddress() string {
-	if c.ExternalAddress != "" {
-		return c.ExternalAddress
-	}
-	return c.Listener.Addr().String()
 }
