@@ -307,7 +307,7 @@ func (x *chain) ask(ctx context.Context, attributes *request.Attributes) (author
 }
 
 func (x *chain) attributes() *request.Attributes {
-	x.claims.Fill(&x.Request, x.User)
+	x.claims = request.Attributes{User: x.User, Request: &x.Request}
 	return &x.claims
 }
 

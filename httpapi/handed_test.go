@@ -154,10 +154,11 @@ func checkHanded(t interface{ Fatalf(string, ...any) }, method, target string) {
 	if err != nil {
 		t.Fatalf("%s %.200q: %v", method, target, err)
 	}
-	if got := claimOf(&request.Attributes{AttributesRecord: authorizer.AttributesRecord{
-		Verb: info.Verb, APIGroup: info.APIGroup, APIVersion: info.APIVersion, Namespace: info.Namespace, Resource: info.Resource,
-		Subresource: info.Subresource, Name: info.Name, Path: info.Path, ResourceRequest: info.IsResourceRequest,
-	}, Request: &request.Request{FieldSelector: info.FieldSelector, LabelSelector: info.LabelSelector}}); got != want {
+	if got := claimOf(&request.Attributes{Request: &request.Request{
+		Verb: info.Verb, Group: info.APIGroup, Version: info.APIVersion, Namespace: info.Namespace, Resource: info.Resource,
+		Subresource: info.Subresource, Name: info.Name, Path: info.Path, IsResourceRequest: info.IsResourceRequest,
+		FieldSelector: info.FieldSelector, LabelSelector: info.LabelSelector,
+	}}); got != want {
 		t.Fatalf("%s %.200q: authorized as\n%+v\nread as\n%+v", method, target, want, got)
 	}
 	query := handed.URL.Query()

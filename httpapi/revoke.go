@@ -159,8 +159,7 @@ func (r *rights) join(x *chain) *right {
 	}
 	held := c.rights[what]
 	if held == nil {
-		held = &right{of: c, set: r, key: what, attributes: *x.attributes(), info: x.RequestInfo()}
-		held.attributes.Request = &request.Request{FieldSelector: x.FieldSelector, LabelSelector: x.LabelSelector}
+		held = &right{of: c, set: r, key: what, attributes: request.Attributes{User: x.User, Request: x.Asked()}, info: x.RequestInfo()}
 		held.single = x.Name != "" && slices.Contains(x.User.GetGroups(), user.NodesGroup)
 		c.rights[what] = held
 		r.agenda.next[c] = struct{}{}

@@ -11,24 +11,57 @@ import (
 // Request and who sent it (apiserver pkg/endpoints/filters/authorization.go). Few
 // authorizers look at selectors, so these are parsed when one does.
 type Attributes struct {
-	authorizer.AttributesRecord
+	User    user.Info
 	Request *Request
 }
 
-// Fill makes a the question whether u may do what r says.
-func (a *Attributes) Fill(r *Request, u user.Info) {
-	a.Request = r
-	a.AttributesRecord = authorizer.AttributesRecord{
-		User:            u,
-		Verb:            r.Verb,
-		Namespace:       r.Namespace,
-		APIGroup:        r.Group,
-		APIVersion:      r.Version,
-		Resource:        r.Resource,
-		Subresource:     r.Subresource,
-		Name:            r.Name,
-		ResourceRequest: r.IsResourceRequest,
-		Path:            r.Path,
+var _ authorizer.Attributes = (*Attributes)(nil)
+
+// GetUser implements authorizer.Attributes.
+func (a *Attributes) GetUser() user.Info { return a.User }
+
+// GetVerb implements authorizer.Attributes.
+func (a *Attributes) GetVerb() string { return a.Request.Verb }
+
+// IsReadOnly implements authorizer.Attributes.
+func (a *Attributes) IsReadOnly() bool {
+	switch a.Request.Verb {
+	case "get", "list", "watch":
+		return true
+	}
+	return false
+}
+
+// GetNamespace implements authorizer.Attributes.
+func (a *Attributes) GetNamespace() string { return a.Request.Namespace }
+
+// GetResource implements authorizer.Attributes.
+func (a *Attributes) GetResource() string { return a.Request.Resource }
+
+// GetSubresource implements authorizer.Attributes.
+func (a *Attributes) GetSubresource() string { return a.Request.Subresource }
+
+// GetName implements authorizer.Attributes.
+func (a *Attributes) GetName() string { return a.Request.Name }
+
+// GetAPIGroup implements authorizer.Attributes.
+func (a *Attributes) GetAPIGroup() string { return a.Request.Group }
+
+// GetAPIVersion implements authorizer.Attributes.
+func (a *Attributes) GetAPIVersion() string { return a.Request.Version }
+
+// IsResourceRequest implements authorizer.Attributes.
+func (a *Attributes) IsResourceRequest() bool { return a.Request.IsResourceRequest }
+
+// GetPath implements authorizer.Attributes.
+func (a *Attributes) GetPath() string { return a.Request.Path }
+
+// Asked returns a copy of r that has what attributes tell and nothing else of it.
+func (r *Request) Asked() *Request {
+	return &Request{
+		IsResourceRequest: r.IsResourceRequest, Verb: r.Verb, Path: r.Path,
+		Group: r.Group, Version: r.Version, Namespace: r.Namespace, Resource: r.Resource, Subresource: r.Subresource, Name: r.Name,
+		FieldSelector: r.FieldSelector, LabelSelector: r.LabelSelector,
 	}
 }
 
