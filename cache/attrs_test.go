@@ -98,9 +98,9 @@ func TestFieldSelectorsSeeAbsentFieldsAsEmpty(t *testing.T) {
 	}
 }
 
-// TestParallelIngest makes objects on several goroutines while field names are
+// TestParallelDecode makes objects on several goroutines while field names are
 // still being learned.
-func TestParallelIngest(t *testing.T) {
+func TestParallelDecode(t *testing.T) {
 	schema := NewSchema("things", nil)
 	var workers sync.WaitGroup
 	for range 4 {

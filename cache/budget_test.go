@@ -150,7 +150,7 @@ func TestBudgetDear(t *testing.T) {
 	made := 0
 	for range 5 {
 		for _, o := range objects[:8] {
-			if _, err := o.DearEncoding(2, func(*Object) ([]byte, error) { made++; return make([]byte, 1000), nil }); err != nil {
+			if _, err := o.ExpensiveEncoding(2, func(*Object) ([]byte, error) { made++; return make([]byte, 1000), nil }); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -25,14 +25,14 @@ type Source interface {
 type Config struct {
 	// Schema describes the resource. Required.
 	Schema *Schema
-	// Ingest makes the Object of a stored value. It is called by a Reflector, from
+	// Decode makes the Object of a stored value. It is called by a Reflector, from
 	// several goroutines at once, and never fails: a value that cannot be
 	// understood becomes an Object with Err, also if that is because of something
 	// transient (a key service that is down): the Reflector asks again. While it blocks the
 	// cache stays at the revision before, so that it must not do so for long. What it
 	// returns after ctx has ended is not used. The value is immutable and may be kept.
 	// Required with a Reflector.
-	Ingest func(ctx context.Context, key string, value []byte, revision int64) *Object
+	Decode func(ctx context.Context, key string, value []byte, revision int64) *Object
 	// Source is how far the store was followed; nil means no further than what
 	// was applied.
 	Source Source
@@ -64,7 +64,7 @@ type Batch struct {
 // load it with Reset and keep it current with Apply.
 type Cache struct {
 	schema   *Schema
-	ingest   func(ctx context.Context, key string, value []byte, revision int64) *Object
+	decode   func(ctx context.Context, key string, value []byte, revision int64) *Object
 	source   Source
 	onAppend func()
 	log      *Log
@@ -91,7 +91,7 @@ func New(config Config) (*Cache, error) {
 	}
 	c := &Cache{
 		schema:   config.Schema,
-		ingest:   config.Ingest,
+		decode:   config.Decode,
 		source:   config.Source,
 		onAppend: config.OnAppend,
 		learner:  newLearner(config.Learn),

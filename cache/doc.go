@@ -51,10 +51,10 @@
 //   - Of a store that was replaced nothing is shown that was read from both; a Snapshot
 //     tells by its History which one it shows.
 //   - A stored value that cannot be understood becomes an Object with an error
-//     (it is poisoned). A List that covers it fails, a Get of it shows the error,
+//     (it is corrupt). A List that covers it fails, a Get of it shows the error,
 //     all other keys are served, and its deletion is an event like any other. A
 //     Reflector tries again every few seconds, all of them in turn if there are many; a
-//     value that can be understood by then takes the poison's place without an event.
+//     value that can be understood by then takes the corrupt object's place without an event.
 //   - [Cache.Retire] ends a Cache that is not kept current any more. It shows what it
 //     held, at the revision that it held it, and never less.
 //
@@ -76,7 +76,7 @@
 //		Budget.mu     of one Budget at a time
 //	cell.mu           one encoding while it is made
 //		cell.mu       of another encoding that its encoder asks for
-//		Schema.mu     names of fields, learned at ingest
+//		Schema.mu     names of fields, learned while decoding
 //		Budget.mu     the order of what is kept
 //	learner.mu        what queries cost; readers only try it
 //	offers.mu         objects handed over by the write path

@@ -41,18 +41,18 @@ func (e ErrFuture) Error() string {
 	return fmt.Sprintf("cache: revision %d too large (current %d)", e.Requested, e.Current)
 }
 
-// PoisonError fails a List that covers an object which could not be understood.
-type PoisonError struct {
-	// Object is the poisoned object; its Err is not nil.
+// CorruptError fails a List that covers an object which could not be understood.
+type CorruptError struct {
+	// Object is the corrupt object; its Err is not nil.
 	Object *Object
 	// Deleted says that the object was met in the event of its deletion.
 	Deleted bool
 }
 
 // Error names the key and the reason.
-func (e *PoisonError) Error() string {
+func (e *CorruptError) Error() string {
 	return fmt.Sprintf("cache: object %q: %v", e.Object.Key(), e.Object.Err())
 }
 
 // Unwrap gives the reason as NewObject was given it.
-func (e *PoisonError) Unwrap() error { return e.Object.Err() }
+func (e *CorruptError) Unwrap() error { return e.Object.Err() }

@@ -194,7 +194,7 @@ func (c *Cache) adopt(base *state, ix index) bool {
 	if now.epoch != base.epoch {
 		return false
 	}
-	poisoned, _ := base.poisonedFrom("", base.poison())
+	corrupt, _ := base.corruptFrom("", base.corruptCount())
 	if missed := int(now.position - base.position); missed > 0 {
 		events, next, err := c.log.Read(base.position, make([]*Event, 0, missed))
 		if err != nil || next != now.position {
@@ -202,13 +202,13 @@ func (c *Cache) adopt(base *state, ix index) bool {
 		}
 		for _, e := range events {
 			ix.move(e.Prev, e.Object)
-			if e.Object != nil && e.Object.poison != nil {
-				poisoned = append(poisoned, e.Object)
+			if e.Object != nil && e.Object.corruption != nil {
+				corrupt = append(corrupt, e.Object)
 			}
 		}
 	}
 	// There is no event of an object that healed.
-	for _, o := range poisoned {
+	for _, o := range corrupt {
 		if present := now.get(o.Key()); present != nil {
 			ix.move(nil, present)
 		}

@@ -47,7 +47,7 @@ func (c *Cache) learntIndexes() (names []string) {
 
 // TestLearntIndexesEqualScans: while indexes come and go, and are built of states
 // that are no longer the present ones, every list of every state gives what a scan
-// gives, page by page. Objects that are poisoned at times fail lists until they heal,
+// gives, page by page. Objects that are corrupt at times fail lists until they heal,
 // and are found afterwards like any other.
 func TestLearntIndexesEqualScans(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -58,7 +58,7 @@ func TestLearntIndexesEqualScans(t *testing.T) {
 		}
 		objects, revision, epochs := map[string]labels.Set{}, int64(1), 0
 		c.Reset(nil, revision)
-		poisoned := map[string]*Object{}
+		corrupt := map[string]*Object{}
 		type past struct {
 			snapshot Snapshot
 			objects  map[string]labels.Set
@@ -78,7 +78,7 @@ func TestLearntIndexesEqualScans(t *testing.T) {
 					if slices.ContainsFunc(batch.Changes, func(change Change) bool { return change.Key == key }) {
 						continue
 					}
-					delete(poisoned, key)
+					delete(corrupt, key)
 					if rapid.IntRange(0, 3).Draw(t, "delete") == 0 {
 						delete(objects, key)
 						batch.Changes = append(batch.Changes, Change{Key: key})
@@ -92,20 +92,20 @@ func TestLearntIndexesEqualScans(t *testing.T) {
 					}
 					objects[key] = set
 					o := object(key)
-					if rapid.IntRange(0, 5).Draw(t, "poison") == 0 {
+					if rapid.IntRange(0, 5).Draw(t, "corrupt") == 0 {
 						o = NewObject(ObjectConfig{Key: key, Revision: revision, Err: errCorrupt}, schema)
-						poisoned[key] = o
+						corrupt[key] = o
 					}
 					batch.Changes = append(batch.Changes, Change{Key: key, Object: o})
 				}
 				c.Apply(batch)
 			},
 			"heal": func(t *rapid.T) {
-				for key, o := range poisoned {
+				for key, o := range corrupt {
 					sound := NewObject(ObjectConfig{Key: key, Revision: o.Revision(), Labels: objects[key]}, schema)
 					c.heal([]healing{{o, sound}})
 				}
-				clear(poisoned)
+				clear(corrupt)
 			},
 			"reset": func(t *rapid.T) {
 				if epochs++; epochs%5 != 0 {
@@ -116,7 +116,7 @@ func TestLearntIndexesEqualScans(t *testing.T) {
 				for key := range objects {
 					all = append(all, object(key))
 				}
-				clear(poisoned)
+				clear(corrupt)
 				c.Reset(all, revision)
 			},
 			"learn": func(t *rapid.T) {
@@ -144,8 +144,8 @@ func TestLearntIndexesEqualScans(t *testing.T) {
 				}
 			},
 			"keep": func(t *rapid.T) {
-				if len(poisoned) > 0 {
-					t.Skip("a list that covers a poisoned object fails: there would be nothing to compare with")
+				if len(corrupt) > 0 {
+					t.Skip("a list that covers a corrupt object fails: there would be nothing to compare with")
 				}
 				pasts = append(pasts[max(0, len(pasts)-3):], past{c.Snapshot(), maps.Clone(objects)})
 			},
@@ -157,7 +157,7 @@ func TestLearntIndexesEqualScans(t *testing.T) {
 				text := rapid.SampledFrom([]string{"app=a", "app=", "tier in (b)", "tier=a,app=b", "zone=a,tier=c", "app in (a,b)", "!app", "app=a,app!=a", "nobody=x", "tier!=a"}).Draw(t, "selector")
 				limit := rapid.IntRange(0, 3).Draw(t, "limit")
 				all := pasts
-				if len(poisoned) == 0 {
+				if len(corrupt) == 0 {
 					all = append(pasts[:len(pasts):len(pasts)], past{c.Snapshot(), objects})
 				}
 				for _, p := range all {
@@ -324,7 +324,7 @@ func TestReflectorLearns(t *testing.T) {
 		m.sub = m.tail.Subscribe(testPrefix)
 		schema := NewSchema("things", nil)
 		var err error
-		m.cache, err = New(Config{Schema: schema, Source: m.sub, Ingest: func(_ context.Context, key string, value []byte, revision int64) *Object {
+		m.cache, err = New(Config{Schema: schema, Source: m.sub, Decode: func(_ context.Context, key string, value []byte, revision int64) *Object {
 			return NewObject(ObjectConfig{Key: key, Revision: revision, Body: value, Labels: labels.Set{"app": string(value)}}, schema)
 		}})
 		if err != nil {

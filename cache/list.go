@@ -44,7 +44,7 @@ type Page struct {
 }
 
 // List appends the objects that match to dst, in key order. It allocates nothing
-// per object. A poisoned object within the range fails it with a PoisonError,
+// per object. A corrupt object within the range fails it with a CorruptError,
 // whether or not it would have matched: nobody can tell.
 func (s Snapshot) List(q Query, dst []*Object) (Page, error) {
 	l := lister{query: q, state: s.state, page: Page{Objects: dst}}
@@ -55,8 +55,8 @@ func (s Snapshot) List(q Query, dst []*Object) (Page, error) {
 		l.field = q.Field
 	}
 	l.run()
-	if l.poisoned != nil {
-		return l.page, &PoisonError{Object: l.poisoned}
+	if l.corrupt != nil {
+		return l.page, &CorruptError{Object: l.corrupt}
 	}
 	if l.label != nil && s.state.learner != nil {
 		s.state.learner.observe(s.state, l.label, l.page.Scanned, l.found)
@@ -71,10 +71,10 @@ type lister struct {
 	label labels.Selector // nil: everything
 	field fields.Selector // nil: everything
 
-	page     Page
-	found    int
-	last     *Object // the object that reached the limit
-	poisoned *Object
+	page    Page
+	found   int
+	last    *Object // the object that reached the limit
+	corrupt *Object
 }
 
 func (l *lister) run() {
@@ -83,7 +83,7 @@ func (l *lister) run() {
 	defer l.state.pivots.put(pivot)
 	if ix, value := l.chooseIndex(pivot); ix != nil {
 		l.scanIndex(ix.tree, entry{value, pivot})
-		l.checkPoison(start)
+		l.checkCorrupt(start)
 		return
 	}
 	if start == "" {
@@ -109,8 +109,8 @@ func (l *lister) visit(o *Object) bool {
 		return false
 	}
 	l.page.Scanned++
-	if o.poison != nil {
-		l.poisoned = o
+	if o.corruption != nil {
+		l.corrupt = o
 		return false
 	}
 	if l.label != nil && !l.label.Matches((*objectLabels)(o)) {
@@ -208,14 +208,14 @@ func (l *lister) scanIndex(tree *btree.BTreeG[entry], from entry) {
 	})
 }
 
-// checkPoison finds the poison that a scan of the same range would have met. An
-// index cannot: poison has lost the value that it was filed under.
-func (l *lister) checkPoison(start string) {
-	o := l.state.firstPoisoned(start)
+// checkCorrupt finds the corrupt object that a scan of the same range would have met. An
+// index cannot: a corrupt object has lost the value that it was filed under.
+func (l *lister) checkCorrupt(start string) {
+	o := l.state.firstCorrupt(start)
 	if o == nil || !strings.HasPrefix(o.Key(), l.query.Prefix) || l.page.Next != "" && o.Key() >= l.page.Next {
 		return
 	}
-	l.poisoned = o
+	l.corrupt = o
 }
 
 // count gives the number of objects with a prefix from a key on. When the range

@@ -26,12 +26,12 @@ type thing struct {
 	revision int64
 	node     string
 	labels   labels.Set
-	poisoned bool
+	corrupt  bool
 }
 
 func (x thing) object(s *Schema, key string) *Object {
 	config := ObjectConfig{Key: key, Revision: x.revision}
-	if x.poisoned {
+	if x.corrupt {
 		config.Err = errCorrupt
 	} else {
 		config.Body = fmt.Appendf(nil, "%s@%d", key, x.revision)
@@ -81,7 +81,7 @@ func (m *model) eventsAfter(revision int64) (n int) {
 
 // list is the obvious implementation of Snapshot.List. The result's next is the
 // key of the object that filled the page, "" on the last page.
-func (w world) list(q Query) (found []string, next string, remaining int64, poisoned bool) {
+func (w world) list(q Query) (found []string, next string, remaining int64, corrupt bool) {
 	var keys []string
 	for _, key := range slices.Sorted(maps.Keys(w)) {
 		if strings.HasPrefix(key, q.Prefix) && key >= q.From {
@@ -90,7 +90,7 @@ func (w world) list(q Query) (found []string, next string, remaining int64, pois
 	}
 	for i, key := range keys {
 		x := w[key]
-		if x.poisoned {
+		if x.corrupt {
 			return nil, "", 0, true
 		}
 		name := key[strings.LastIndex(key, "/")+1:]
@@ -166,7 +166,7 @@ func drawThing(t *rapid.T, revision int64) thing {
 		labels: rapid.SampledFrom([]labels.Set{
 			nil, {"app": "p"}, {"app": "q", "tier": "t"}, {"tier": "t"}, {"app": ""},
 		}).Draw(t, "labels"),
-		poisoned: rapid.IntRange(0, 19).Draw(t, "poisoned") == 0,
+		corrupt: rapid.IntRange(0, 19).Draw(t, "corrupt") == 0,
 	}
 }
 
@@ -403,7 +403,7 @@ func (s *subject) compare(t *rapid.T, got map[string]*Object, want world) {
 	}
 	for key, x := range want {
 		o := got[key]
-		if o == nil || o.Revision() != x.revision || (o.Err() != nil) != x.poisoned {
+		if o == nil || o.Revision() != x.revision || (o.Err() != nil) != x.corrupt {
 			t.Fatalf("%s: %s is %+v, want %+v", s.name, key, o, x)
 		}
 	}
@@ -412,18 +412,18 @@ func (s *subject) compare(t *rapid.T, got map[string]*Object, want world) {
 // compareList pages through a query on both sides.
 func (s *subject) compareList(t *rapid.T, snapshot Snapshot, q Query, w world) {
 	for {
-		found, next, remaining, poisoned := w.list(q)
+		found, next, remaining, corrupt := w.list(q)
 		page, err := snapshot.List(q, nil)
-		if poisoned {
+		if corrupt {
 			if !errors.Is(err, errCorrupt) {
-				t.Fatalf("%s: %+v covers poison: %v", s.name, q, err)
+				t.Fatalf("%s: %+v covers a corrupt object: %v", s.name, q, err)
 			}
 			return
 		}
 		if errors.Is(err, errCorrupt) && page.Index != "" {
 			// Where an index knows that nothing more can match, it covers the whole
-			// range and so the poison that a scan would meet on a later page.
-			if _, _, _, poisoned := w.list(Query{Prefix: q.Prefix, From: q.From}); poisoned {
+			// range and so the corrupt object that a scan would meet on a later page.
+			if _, _, _, corrupt := w.list(Query{Prefix: q.Prefix, From: q.From}); corrupt {
 				return
 			}
 		}

@@ -24,20 +24,20 @@ type Object struct {
 	// meta is the key, cells.extra bytes long, then the values of fields as
 	// packFields packs them, then the size of the stored value.
 	// Invariant: cells.extra + sizeWidth <= len(meta)
-	meta     string
-	labels   string // packed by packLabels, interned
-	schema   *Schema
-	poison   *poison
-	revision int64
-	cells    cells
+	meta       string
+	labels     string // packed by packLabels, interned
+	schema     *Schema
+	corruption *corruption
+	revision   int64
+	cells      cells
 }
 
 // sizeWidth is how many bytes the size of a stored value takes.
 const sizeWidth = 4
 
-// poison says why an object could not be understood. It is apart from Object
+// corruption says why an object could not be understood. It is apart from Object
 // because hardly any object has one.
-type poison struct{ err error }
+type corruption struct{ err error }
 
 // ObjectConfig is what an Object is made of.
 type ObjectConfig struct {
@@ -53,7 +53,7 @@ type ObjectConfig struct {
 	Fields fields.Set
 	// Stored is how many bytes the store keeps as the value.
 	Stored int
-	// Err marks the object as poisoned: the stored value cannot be understood.
+	// Err marks the object as corrupt: the stored value cannot be understood.
 	Err error
 }
 
@@ -68,7 +68,7 @@ func NewObject(config ObjectConfig, schema *Schema) *Object {
 	meta := append(space[:0], config.Key...)
 	if config.Err != nil {
 		o.meta = string(packSize(meta, config.Stored))
-		o.poison = &poison{config.Err}
+		o.corruption = &corruption{config.Err}
 		return o
 	}
 	o.body, _ = trim(config.Body)
@@ -110,13 +110,13 @@ func (o *Object) Revision() int64 { return o.revision }
 // Body is the canonical encoding. It is shared and must not be written to.
 func (o *Object) Body() []byte { return o.body }
 
-// Err says why the object is poisoned; nil for every sound object. A poisoned
+// Err says why the object is corrupt; nil for every sound object. A corrupt
 // object has no body, labels or fields.
 func (o *Object) Err() error {
-	if o.poison == nil {
+	if o.corruption == nil {
 		return nil
 	}
-	return o.poison.err
+	return o.corruption.err
 }
 
 // Stored is how many bytes the store keeps as the object's value.
@@ -141,9 +141,9 @@ func (o *Object) Encoding(id EncodingID, encode func(*Object) ([]byte, error)) (
 	return o.encoding(id, account{schema: o.schema}, encode)
 }
 
-// DearEncoding is Encoding for what costs much to make for what it takes to keep: others
-// give way to it although they are in use.
-func (o *Object) DearEncoding(id EncodingID, encode func(*Object) ([]byte, error)) ([]byte, error) {
+// ExpensiveEncoding is Encoding for what costs much to make but little to keep: other encodings
+// give way to it even while they are in use.
+func (o *Object) ExpensiveEncoding(id EncodingID, encode func(*Object) ([]byte, error)) ([]byte, error) {
 	return o.encoding(id, account{schema: o.schema, urgent: true}, encode)
 }
 

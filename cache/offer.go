@@ -24,8 +24,8 @@ type offerID struct {
 }
 
 // Offer hands over the Object of a write that succeeded: the state of a key at a
-// revision, exactly as Ingest would make it from the stored bytes. A Reflector uses it
-// instead of Ingest. history is how often the store had been replaced when it was
+// revision, exactly as Decode would make it from the stored bytes. A Reflector uses it
+// instead of Decode. history is how often the store had been replaced when it was
 // written to, from before the write until after it. Offers that come late, are of
 // another history or too many are dropped.
 func (c *Cache) Offer(key string, revision int64, history uint64, o *Object) {

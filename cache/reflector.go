@@ -17,10 +17,10 @@ import (
 )
 
 const (
-	// ingestChunk is the number of values a worker takes at once, applyChunk the
-	// number of events ingested before they are applied: a long backlog must not
+	// decodeChunk is the number of values a worker takes at once, applyChunk the
+	// number of events decoded before they are applied: a long backlog must not
 	// wait for its own end.
-	ingestChunk = 64
+	decodeChunk = 64
 	applyChunk  = 1024
 
 	// Pauses between attempts to load.
@@ -42,8 +42,8 @@ type ReflectorConfig struct {
 	Prefix string
 	// Since is the revision at which the past begins at the earliest.
 	Since int64
-	// Workers is the number of goroutines that ingest; 0 is one per processor. More are
-	// of use where Ingest waits for something.
+	// Workers is the number of goroutines that decode; 0 is one per processor. More are
+	// of use where Decode waits for something.
 	Workers int
 	Logger  *slog.Logger // nil discards
 }
@@ -66,9 +66,9 @@ type Reflector struct {
 	workers int
 	logger  *slog.Logger
 
-	loaded, total     atomic.Int64
-	ingested, offered atomic.Int64
-	loads             atomic.Int64
+	loaded, total    atomic.Int64
+	decoded, offered atomic.Int64
+	loads            atomic.Int64
 
 	scratch []Change // of the goroutine that applies
 
@@ -90,8 +90,8 @@ func NewReflector(config ReflectorConfig) (*Reflector, error) {
 	switch {
 	case config.Store == nil || config.Sub == nil || config.Cache == nil:
 		return nil, errors.New("cache: a Reflector needs a store, a subscription and a cache")
-	case config.Cache.ingest == nil:
-		return nil, errors.New("cache: a Reflector needs Config.Ingest of its cache")
+	case config.Cache.decode == nil:
+		return nil, errors.New("cache: a Reflector needs Config.Decode of its cache")
 	case !strings.HasSuffix(config.Prefix, "/"):
 		return nil, fmt.Errorf("cache: prefix %q of a Reflector does not end in /", config.Prefix)
 	}
@@ -123,19 +123,19 @@ type ReflectorStats struct {
 	Loaded, Total int64
 	// Loads counts the loads that succeeded.
 	Loads int64
-	// Ingested counts values that were decoded, Offered those that the write path
+	// Decoded counts values that were decoded, Offered those that the write path
 	// had handed over.
-	Ingested, Offered int64
+	Decoded, Offered int64
 }
 
 // Stats gives the counters.
 func (r *Reflector) Stats() ReflectorStats {
 	return ReflectorStats{
-		Loaded:   r.loaded.Load(),
-		Total:    r.total.Load(),
-		Loads:    r.loads.Load(),
-		Ingested: r.ingested.Load(),
-		Offered:  r.offered.Load(),
+		Loaded:  r.loaded.Load(),
+		Total:   r.total.Load(),
+		Loads:   r.loads.Load(),
+		Decoded: r.decoded.Load(),
+		Offered: r.offered.Load(),
 	}
 }
 
@@ -301,14 +301,14 @@ func (r *Reflector) read(ctx context.Context, at int64) ([]*Object, int64, error
 			r.total.Store(page.Count)
 		}
 		// Where many work, because they wait more than they work, a chunk is small.
-		chunk := max(1, min(ingestChunk, len(page.Items)/r.workers))
+		chunk := max(1, min(decodeChunk, len(page.Items)/r.workers))
 		for items := page.Items; len(items) > 0; {
 			part := items[:min(chunk, len(items))]
 			items = items[len(part):]
 			objects := make([]*Object, len(part))
 			chunks = append(chunks, objects)
 			group.Go(func() error {
-				r.ingestItems(ctx, part, objects)
+				r.decodeItems(ctx, part, objects)
 				return ctx.Err()
 			})
 		}
@@ -331,19 +331,19 @@ func (r *Reflector) read(ctx context.Context, at int64) ([]*Object, int64, error
 	return all, revision, nil
 }
 
-// ingestItems fills objects from items, leaving nil what is not an object.
-func (r *Reflector) ingestItems(ctx context.Context, items []kv.Item, objects []*Object) {
+// decodeItems fills objects from items, leaving nil what is not an object.
+func (r *Reflector) decodeItems(ctx context.Context, items []kv.Item, objects []*Object) {
 	for i := range items {
 		if key := items[i].Key[len(r.prefix):]; key != "" {
-			objects[i] = r.ingest(ctx, key, items[i].Value, items[i].Revision)
+			objects[i] = r.decode(ctx, key, items[i].Value, items[i].Revision)
 		}
 	}
 	r.loaded.Add(int64(len(items)))
 }
 
-// ingest makes an Object of a value. A decoder that panics has met a value it
+// decode makes an Object of a value. A decoder that panics has met a value it
 // cannot understand; that must not take down the other keys.
-func (r *Reflector) ingest(ctx context.Context, key string, value []byte, revision int64) (o *Object) {
+func (r *Reflector) decode(ctx context.Context, key string, value []byte, revision int64) (o *Object) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			err := fmt.Errorf("cache: panic while decoding %s%s: %v", r.prefix, key, cause)
@@ -351,8 +351,8 @@ func (r *Reflector) ingest(ctx context.Context, key string, value []byte, revisi
 			o = NewObject(ObjectConfig{Key: key, Revision: revision, Err: err, Stored: len(value)}, r.cache.schema)
 		}
 	}()
-	r.ingested.Add(1)
-	return r.cache.ingest(ctx, key, value, revision)
+	r.decoded.Add(1)
+	return r.cache.decode(ctx, key, value, revision)
 }
 
 // applyUntilLost applies what the subscription delivers. It returns ErrLost when
@@ -377,7 +377,7 @@ func (r *Reflector) applyUntilLost(ctx context.Context) error {
 	}
 }
 
-// apply ingests the batches' values, in parallel when there are many, and applies
+// apply decodes the batches' values, in parallel when there are many, and applies
 // them one revision after the other.
 func (r *Reflector) apply(ctx context.Context, batches []kv.Batch) error {
 	if len(batches) == 1 { // the usual case
@@ -393,7 +393,7 @@ func (r *Reflector) apply(ctx context.Context, batches []kv.Batch) error {
 	group.SetLimit(r.workers)
 	for i := 0; i < len(batches); {
 		first, events := i, 0
-		for ; i < len(batches) && events < ingestChunk; i++ {
+		for ; i < len(batches) && events < decodeChunk; i++ {
 			events += len(batches[i].Events)
 		}
 		last := i
@@ -443,7 +443,7 @@ func (r *Reflector) changes(ctx context.Context, changes []Change, events []kv.E
 		default:
 			o := r.cache.offers.take(key, e.Revision)
 			if o == nil {
-				o = r.ingest(ctx, key, e.Value, e.Revision)
+				o = r.decode(ctx, key, e.Value, e.Revision)
 			} else {
 				r.offered.Add(1)
 			}

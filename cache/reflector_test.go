@@ -28,8 +28,8 @@ type mirror struct {
 	reflector *Reflector
 }
 
-// ingestTest makes objects of anything but "corrupt" and "panic".
-func ingestTest(schema *Schema) func(context.Context, string, []byte, int64) *Object {
+// decodeTest makes objects of anything but "corrupt" and "panic".
+func decodeTest(schema *Schema) func(context.Context, string, []byte, int64) *Object {
 	return func(_ context.Context, key string, value []byte, revision int64) *Object {
 		config := ObjectConfig{Key: key, Revision: revision, Body: value}
 		switch string(value) {
@@ -49,7 +49,7 @@ func newMirror(t *testing.T) *mirror {
 	m.sub = m.tail.Subscribe(testPrefix)
 	schema := NewSchema("things", nil)
 	var err error
-	if m.cache, err = New(Config{Schema: schema, Ingest: ingestTest(schema), Source: m.sub}); err != nil {
+	if m.cache, err = New(Config{Schema: schema, Decode: decodeTest(schema), Source: m.sub}); err != nil {
 		t.Fatal(err)
 	}
 	m.reflector, err = NewReflector(ReflectorConfig{Store: m.store, Sub: m.sub, Cache: m.cache, Prefix: testPrefix, Workers: 3})
@@ -188,7 +188,7 @@ func TestReflectorFollowsOtherResources(t *testing.T) {
 	})
 }
 
-func TestReflectorPoison(t *testing.T) {
+func TestReflectorCorruptObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMirror(t)
 		m.put(t, testPrefix+"a/corrupt", "corrupt")
@@ -203,12 +203,12 @@ func TestReflectorPoison(t *testing.T) {
 		if err := s.Get("a/panics").Err(); err == nil || !strings.Contains(err.Error(), "cannot cope") {
 			t.Errorf("a decoder's panic gives %v", err)
 		}
-		var poison *PoisonError
-		if _, err := s.List(Query{Prefix: "a/"}, nil); !errors.As(err, &poison) || !errors.Is(err, errCorrupt) || poison.Object.Key() != "a/corrupt" {
-			t.Errorf("list of poison: %v", err)
+		var corrupt *CorruptError
+		if _, err := s.List(Query{Prefix: "a/"}, nil); !errors.As(err, &corrupt) || !errors.Is(err, errCorrupt) || corrupt.Object.Key() != "a/corrupt" {
+			t.Errorf("list of a corrupt object: %v", err)
 		}
 		if page, err := s.List(Query{Prefix: "b/"}, nil); err != nil || len(page.Objects) != 1 {
-			t.Errorf("list beside poison: %v", err)
+			t.Errorf("list beside a corrupt object: %v", err)
 		}
 		m.remove(t, testPrefix+"a/panics")
 		m.put(t, testPrefix+"a/corrupt", "repaired")
@@ -351,7 +351,7 @@ func TestReflectorTakesOffers(t *testing.T) {
 		m.put(t, testPrefix+"a", "stored again")
 		m.settle(t)
 		after := m.reflector.Stats()
-		if after.Offered-before.Offered != 1 || after.Ingested-before.Ingested != 1 {
+		if after.Offered-before.Offered != 1 || after.Decoded-before.Decoded != 1 {
 			t.Errorf("before %+v, after %+v", before, after)
 		}
 	})
@@ -415,9 +415,9 @@ func TestNewReflectorRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, config := range map[string]ReflectorConfig{
-		"nothing":   {},
-		"no ingest": {Store: m.store, Sub: m.sub, Cache: bare, Prefix: testPrefix},
-		"no slash":  {Store: m.store, Sub: m.sub, Cache: m.cache, Prefix: "/registry/things"},
+		"nothing":    {},
+		"no decoder": {Store: m.store, Sub: m.sub, Cache: bare, Prefix: testPrefix},
+		"no slash":   {Store: m.store, Sub: m.sub, Cache: m.cache, Prefix: "/registry/things"},
 	} {
 		if _, err := NewReflector(config); err == nil {
 			t.Errorf("%s: accepted", name)

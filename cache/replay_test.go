@@ -22,7 +22,7 @@ func replayed(t *testing.T, store *kvtest.Memory, tail kv.TailConfig) *mirror {
 	m.sub = m.tail.Subscribe(testPrefix)
 	schema := NewSchema("things", nil)
 	var err error
-	if m.cache, err = New(Config{Schema: schema, Ingest: ingestTest(schema), Source: m.sub}); err != nil {
+	if m.cache, err = New(Config{Schema: schema, Decode: decodeTest(schema), Source: m.sub}); err != nil {
 		t.Fatal(err)
 	}
 	m.reflector, err = NewReflector(ReflectorConfig{Store: store, Sub: m.sub, Cache: m.cache, Prefix: testPrefix, Workers: 3})

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// retryEvery is how often a Reflector looks whether poisoned objects can be understood
+	// retryEvery is how often a Reflector looks whether corrupt objects can be understood
 	// by now.
 	retryEvery = 10 * time.Second
 	// maxRetries bounds the objects that are looked at each time, unless some heal: many
@@ -19,10 +19,10 @@ const (
 	maxRetries = 1000
 )
 
-// healing is a poisoned object, and what it turned out to be.
-type healing struct{ poisoned, sound *Object }
+// healing is a corrupt object, and what it turned out to be.
+type healing struct{ corrupt, sound *Object }
 
-// retry takes poisoned objects up again: what failed may have been a service that
+// retry takes corrupt objects up again: what failed may have been a service that
 // holds keys, not the value. It goes through them in the order of their keys, as far as
 // maxRetries at a time, and further as long as some of them heal.
 func (r *Reflector) retry(ctx context.Context) error {
@@ -36,9 +36,9 @@ func (r *Reflector) retry(ctx context.Context) error {
 		case <-tick.C:
 		}
 		// Those before next come last, once.
-		for left := r.cache.current.Load().poison(); left > 0; left -= maxRetries {
+		for left := r.cache.current.Load().corruptCount(); left > 0; left -= maxRetries {
 			var part []*Object
-			part, next = r.cache.current.Load().poisonedFrom(next, min(maxRetries, left))
+			part, next = r.cache.current.Load().corruptFrom(next, min(maxRetries, left))
 			healed := r.retryAll(ctx, part)
 			r.cache.heal(healed)
 			if len(healed) == 0 {
@@ -49,14 +49,14 @@ func (r *Reflector) retry(ctx context.Context) error {
 }
 
 // retryAll takes objects up again and returns those that are sound now.
-func (r *Reflector) retryAll(ctx context.Context, poisoned []*Object) []healing {
+func (r *Reflector) retryAll(ctx context.Context, corrupt []*Object) []healing {
 	var (
 		mu     sync.Mutex
 		healed []healing
 		group  errgroup.Group
 	)
 	group.SetLimit(r.workers)
-	for _, o := range poisoned {
+	for _, o := range corrupt {
 		group.Go(func() error {
 			if sound := r.retryOne(ctx, o); sound != nil {
 				mu.Lock()
@@ -70,19 +70,19 @@ func (r *Reflector) retryAll(ctx context.Context, poisoned []*Object) []healing 
 	return healed
 }
 
-// retryOne returns what a poisoned object is if it can be understood by now, else nil.
+// retryOne returns what a corrupt object is if it can be understood by now, else nil.
 func (r *Reflector) retryOne(ctx context.Context, o *Object) *Object {
 	item, found, _, err := r.store.Get(ctx, r.prefix+o.Key())
 	if err != nil || !found || item.Revision != o.Revision() {
 		return nil // what came after it is on its way
 	}
-	if sound := r.ingest(ctx, o.Key(), item.Value, item.Revision); sound != nil && sound.Err() == nil {
+	if sound := r.decode(ctx, o.Key(), item.Value, item.Revision); sound != nil && sound.Err() == nil {
 		return sound
 	}
 	return nil
 }
 
-// heal shows sound objects in place of poisoned ones of the same revision, where those
+// heal shows sound objects in place of corrupt ones of the same revision, where those
 // are still present. Nothing happened to the objects, so there are no events.
 func (c *Cache) heal(healed []healing) {
 	c.mu.Lock()
@@ -90,7 +90,7 @@ func (c *Cache) heal(healed []healing) {
 	now := c.current.Load()
 	var next *state
 	for _, h := range healed {
-		if now.get(h.poisoned.Key()) != h.poisoned {
+		if now.get(h.corrupt.Key()) != h.corrupt {
 			continue
 		}
 		if next == nil {

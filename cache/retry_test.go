@@ -13,14 +13,14 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// poisonedObjects makes n objects that cannot be understood, and what they are once they can.
-func poisonedObjects(schema *Schema, n int) (poisoned, sound []*Object) {
+// corruptObjects makes n objects that cannot be understood, and what they are once they can.
+func corruptObjects(schema *Schema, n int) (corrupt, sound []*Object) {
 	for i := range n {
 		key := fmt.Sprintf("ns/%06d", i)
-		poisoned = append(poisoned, NewObject(ObjectConfig{Key: key, Revision: 1, Err: errCorrupt}, schema))
+		corrupt = append(corrupt, NewObject(ObjectConfig{Key: key, Revision: 1, Err: errCorrupt}, schema))
 		sound = append(sound, NewObject(ObjectConfig{Key: key, Revision: 1, Labels: labels.Set{"app": fmt.Sprint(i % 100)}}, schema))
 	}
-	return poisoned, sound
+	return corrupt, sound
 }
 
 // allocated is how many bytes work allocates.
@@ -33,22 +33,22 @@ func allocated(work func()) uint64 {
 }
 
 // TestHealedWhileIndexIsBuilt: an object that heals while an index is built of a state
-// that had it poisoned is found by the index.
+// that had it corrupt is found by the index.
 func TestHealedWhileIndexIsBuilt(t *testing.T) {
 	schema := NewSchema("things", nil)
 	c, err := New(Config{Schema: schema})
 	if err != nil {
 		t.Fatal(err)
 	}
-	poisoned, sound := poisonedObjects(schema, 200)
-	c.Reset(append(sound[:100:100], poisoned[100]), 1)
+	corrupt, sound := corruptObjects(schema, 200)
+	c.Reset(append(sound[:100:100], corrupt[100]), 1)
 	base := c.current.Load()
 	ix, ok := base.buildIndex("app")
 	if !ok {
 		t.Fatal("no index of the label")
 	}
-	c.Apply(Batch{Revision: 2, Changes: []Change{{Key: poisoned[101].Key(), Object: poisoned[101]}}})
-	c.heal([]healing{{poisoned[100], sound[100]}, {poisoned[101], sound[101]}})
+	c.Apply(Batch{Revision: 2, Changes: []Change{{Key: corrupt[101].Key(), Object: corrupt[101]}}})
+	c.heal([]healing{{corrupt[100], sound[100]}, {corrupt[101], sound[101]}})
 	if !c.adopt(base, ix) {
 		t.Fatal("the index was not taken in")
 	}
@@ -60,25 +60,25 @@ func TestHealedWhileIndexIsBuilt(t *testing.T) {
 	}
 }
 
-// TestPoisonCostsWhatObjectsCost counts what is allocated when poisoned objects are
+// TestCorruptCostsWhatObjectsCost counts what is allocated when corrupt objects are
 // loaded, applied, healed and deleted: 25 times as many cost about 25 times as much.
-func TestPoisonCostsWhatObjectsCost(t *testing.T) {
+func TestCorruptCostsWhatObjectsCost(t *testing.T) {
 	measure := func(n int) map[string]uint64 {
 		schema := NewSchema("things", nil, Index{Label: "app"})
 		c, err := New(Config{Schema: schema, Log: LogConfig{MaxEvents: 100}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		poisoned, sound := poisonedObjects(schema, n)
+		corrupt, sound := corruptObjects(schema, n)
 		var changes, deletes []Change
 		var healed []healing
-		for i, o := range poisoned {
+		for i, o := range corrupt {
 			changes = append(changes, Change{Key: o.Key(), Object: o})
 			deletes = append(deletes, Change{Key: o.Key()})
 			healed = append(healed, healing{o, sound[i]})
 		}
 		return map[string]uint64{
-			"load":       allocated(func() { c.Reset(poisoned, 1) }),
+			"load":       allocated(func() { c.Reset(corrupt, 1) }),
 			"delete all": allocated(func() { c.Apply(Batch{Revision: 2, Changes: deletes}) }),
 			"apply all":  allocated(func() { c.Apply(Batch{Revision: 3, Changes: changes}) }),
 			"heal":       allocated(func() { c.heal(healed) }),
@@ -102,8 +102,8 @@ func TestHopelessObjectsAreRarelyRead(t *testing.T) {
 		m := newMirror(t)
 		var down atomic.Bool
 		down.Store(true)
-		inner := m.cache.ingest
-		m.cache.ingest = func(ctx context.Context, key string, value []byte, revision int64) *Object {
+		inner := m.cache.decode
+		m.cache.decode = func(ctx context.Context, key string, value []byte, revision int64) *Object {
 			if down.Load() && strings.HasPrefix(string(value), "locked") {
 				return NewObject(ObjectConfig{Key: key, Revision: revision, Err: errCorrupt}, m.cache.schema)
 			}

@@ -17,7 +17,7 @@ import (
 // the cache does now, and commit only changes that you can explain.
 //
 // An object is written "key@revision name=value...": node is spec.nodeName, all
-// other names are labels, "corrupt" poisons it, "size=n" is the length of its
+// other names are labels, "corrupt" makes it corrupt, "size=n" is the length of its
 // body. A line that starts with "-" deletes.
 func TestScenarios(t *testing.T) {
 	datadriven.Walk(t, "testdata/scenarios", func(t *testing.T, path string) {

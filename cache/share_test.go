@@ -87,7 +87,7 @@ func (m *shareModel) encode(t *rapid.T) {
 	before, room, made := m.kept(), m.limits[own]-m.taken(own), false
 	encoding := m.objects[at].Encoding
 	if urgent {
-		encoding = m.objects[at].DearEncoding
+		encoding = m.objects[at].ExpensiveEncoding
 	}
 	got, err := encoding(id, func(o *Object) ([]byte, error) { made = true; return encodeTest(id)(o) })
 	want, _ := encodeTest(id)(m.objects[at])

@@ -57,10 +57,10 @@ func (s Snapshot) Bytes() int64 { return s.state.bytes }
 // Stored is the size of all values together as the store keeps them.
 func (s Snapshot) Stored() int64 { return s.state.stored }
 
-// All gives every object in key order, poisoned ones too.
+// All gives every object in key order, corrupt ones too.
 func (s Snapshot) All() iter.Seq[*Object] {
 	return func(yield func(*Object) bool) { s.state.objects.Ascend(yield) }
 }
 
-// Get gives the object with a key, or nil. It may be poisoned: see Object.Err.
+// Get gives the object with a key, or nil. It may be corrupt: see Object.Err.
 func (s Snapshot) Get(key string) *Object { return s.state.get(key) }

@@ -80,9 +80,9 @@ type state struct {
 	objects *btree.BTreeG[*Object]
 	indexes []index  // none in past states: see plain
 	learner *learner // of the present state's queries, else nil
-	// poisoned are the objects with an error; nil as long as there was none, as almost
+	// corrupt are the objects with an error; nil as long as there was none, as almost
 	// always.
-	poisoned *btree.BTreeG[*Object]
+	corrupt  *btree.BTreeG[*Object]
 	bytes    int64    // of all bodies
 	stored   int64    // bytes of all values in the store
 	revision int64    // of the last change
@@ -122,8 +122,8 @@ func (s *state) clone() *state {
 	for i := range next.indexes {
 		next.indexes[i].tree = cloneTree(s.indexes[i].tree)
 	}
-	if s.poisoned != nil {
-		next.poisoned = cloneTree(s.poisoned)
+	if s.corrupt != nil {
+		next.corrupt = cloneTree(s.corrupt)
 	}
 	return &next
 }
@@ -154,11 +154,11 @@ func (s *state) get(key string) *Object {
 func (s *state) put(o *Object) *Object {
 	prev, _ := s.objects.ReplaceOrInsert(o)
 	s.file(prev, o)
-	if o.poison != nil {
-		if s.poisoned == nil {
-			s.poisoned = btree.NewG(degree, lessObject)
+	if o.corruption != nil {
+		if s.corrupt == nil {
+			s.corrupt = btree.NewG(degree, lessObject)
 		}
-		s.poisoned.ReplaceOrInsert(o)
+		s.corrupt.ReplaceOrInsert(o)
 	}
 	s.bytes += int64(len(o.body))
 	s.stored += o.Stored()
@@ -185,51 +185,51 @@ func (s *state) file(prev, next *Object) {
 	if prev == nil {
 		return
 	}
-	if prev.poison != nil {
-		s.poisoned.Delete(prev)
+	if prev.corruption != nil {
+		s.corrupt.Delete(prev)
 	}
 	s.bytes -= int64(len(prev.body))
 	s.stored -= prev.Stored()
 }
 
-// poison counts the poisoned objects.
-func (s *state) poison() int {
-	if s.poisoned == nil {
+// corruptCount counts the corrupt objects.
+func (s *state) corruptCount() int {
+	if s.corrupt == nil {
 		return 0
 	}
-	return s.poisoned.Len()
+	return s.corrupt.Len()
 }
 
-// firstPoisoned gives the first poisoned object from a key on, or nil.
-func (s *state) firstPoisoned(from string) (first *Object) {
-	if s.poison() == 0 {
+// firstCorrupt gives the first corrupt object from a key on, or nil.
+func (s *state) firstCorrupt(from string) (first *Object) {
+	if s.corruptCount() == 0 {
 		return nil
 	}
 	pivot := s.pivots.get(from)
 	defer s.pivots.put(pivot)
-	s.poisoned.AscendGreaterOrEqual(pivot, func(o *Object) bool {
+	s.corrupt.AscendGreaterOrEqual(pivot, func(o *Object) bool {
 		first = o
 		return false
 	})
 	return first
 }
 
-// poisonedFrom gives up to limit poisoned objects from a key on, in order, the first key
+// corruptFrom gives up to limit corrupt objects from a key on, in order, the first key
 // coming after the last one; and the key to go on at.
-func (s *state) poisonedFrom(from string, limit int) (part []*Object, next string) {
-	if s.poison() == 0 {
+func (s *state) corruptFrom(from string, limit int) (part []*Object, next string) {
+	if s.corruptCount() == 0 {
 		return nil, ""
 	}
-	limit = min(limit, s.poisoned.Len())
+	limit = min(limit, s.corrupt.Len())
 	take := func(o *Object) bool {
 		part = append(part, o)
 		return len(part) < limit
 	}
 	pivot := s.pivots.get(from)
 	defer s.pivots.put(pivot)
-	s.poisoned.AscendGreaterOrEqual(pivot, take)
+	s.corrupt.AscendGreaterOrEqual(pivot, take)
 	if len(part) < limit {
-		s.poisoned.Ascend(take)
+		s.corrupt.Ascend(take)
 	}
 	return part, part[len(part)-1].Key() + "\x00"
 }
@@ -285,11 +285,11 @@ func (s *state) check() {
 	}
 	var last *Object
 	var bytes, stored int64
-	var poisoned int
+	var corrupt int
 	s.objects.Ascend(func(o *Object) bool {
 		invariants.Assertf(last == nil || last.Key() < o.Key(), "cache: %q out of order", o.Key())
-		if o.poison != nil {
-			poisoned++
+		if o.corruption != nil {
+			corrupt++
 		}
 		bytes += int64(len(o.body))
 		stored += o.Stored()
@@ -298,7 +298,7 @@ func (s *state) check() {
 	})
 	invariants.Assertf(bytes == s.bytes, "cache: %d bytes counted, %d kept", bytes, s.bytes)
 	invariants.Assertf(stored == s.stored, "cache: %d stored bytes counted, %d kept", stored, s.stored)
-	invariants.Assertf(poisoned == s.poison(), "cache: %d poisoned, %d listed", poisoned, s.poison())
+	invariants.Assertf(corrupt == s.corruptCount(), "cache: %d corrupt, %d listed", corrupt, s.corruptCount())
 	for _, ix := range s.indexes {
 		filed := 0
 		ix.tree.Ascend(func(e entry) bool {

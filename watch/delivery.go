@@ -22,12 +22,12 @@ const (
 	// InitialEnd is the bookmark that ends the initial objects.
 	InitialEnd
 
-	// unreadable takes the place of an event that cannot be told. It stays inside
+	// corrupt takes the place of an event that cannot be told. It stays inside
 	// the package: a Watcher that meets it ends.
-	unreadable
+	corrupt
 )
 
-var typeNames = [...]string{"NONE", "ADDED", "MODIFIED", "DELETED", "BOOKMARK", "INITIAL-END", "UNREADABLE"}
+var typeNames = [...]string{"NONE", "ADDED", "MODIFIED", "DELETED", "BOOKMARK", "INITIAL-END", "CORRUPT"}
 
 // String names the type, for people. Added, Modified, Deleted and Bookmark have
 // the names that Kubernetes gives them on the wire.
@@ -79,8 +79,8 @@ func (d Delivery) Frame(enc uint8, build func(Delivery) ([]byte, error)) ([]byte
 // earliest after which a watch can start now.
 type ErrTooOld = cache.ErrTooOld
 
-// unreadableError is how a watcher ends that would have to be told d, of an
+// corruptError is how a watcher ends that would have to be told d, of an
 // object that cannot be read.
-func unreadableError(d Delivery) error {
-	return fmt.Errorf("watch: event at revision %d: %w", d.Revision, &cache.PoisonError{Object: d.Object, Deleted: d.event != nil && d.event.Object == nil})
+func corruptError(d Delivery) error {
+	return fmt.Errorf("watch: event at revision %d: %w", d.Revision, &cache.CorruptError{Object: d.Object, Deleted: d.event != nil && d.event.Object == nil})
 }

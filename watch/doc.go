@@ -34,7 +34,7 @@
 //	      +-------------------> | closed | <+
 //	                            +--------+
 //
-// Close, the end of an epoch and an unreadable object lead from every state to closed.
+// Close, the end of an epoch and a corrupt object lead from every state to closed.
 //
 // An event reaches only the groups that it can concern. Each group waits at one
 // place: the object's key, a field or label that its selectors require to have one
@@ -89,11 +89,11 @@
 // go on where they were, as far as the Log has it. Where the store was replaced by
 // another state of itself they end with [ErrReplaced]: their clients must start again.
 //
-// # Unreadable objects
+// # Corrupt objects
 //
 // An object with an error (a stored value that does not decode) has no labels or
 // fields. It is in the scope of its namespace and name, and only empty selectors
-// select it. A watcher that would have to be told of it ends with [cache.PoisonError];
+// select it. A watcher that would have to be told of it ends with [cache.CorruptError];
 // the others go on.
 //
 // # Locks

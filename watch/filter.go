@@ -94,7 +94,7 @@ func (f *filter) transition(e *cache.Event) (Delivery, bool) {
 	}
 	// An object that cannot be read may still be selected: nobody can say that it left.
 	if some.Err() != nil {
-		d.Type, d.Object = unreadable, some
+		d.Type, d.Object = corrupt, some
 	}
 	return d, true
 }

@@ -88,7 +88,7 @@ func (w *world) object(s *watchtest.State) *cache.Object {
 type change struct {
 	key            string
 	labels, fields string
-	gone, bad      bool // deleted; unreadable
+	gone, bad      bool // deleted; corrupt
 }
 
 var errBad = errors.New("the value does not decode")

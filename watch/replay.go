@@ -56,7 +56,7 @@ func (r *replay) pollOne(f *filter, dst []Delivery) ([]Delivery, error) {
 	case o == nil:
 		return dst, nil
 	case o.Err() != nil:
-		return dst, &cache.PoisonError{Object: o}
+		return dst, &cache.CorruptError{Object: o}
 	case !f.selects(o):
 		return dst, nil
 	}

@@ -158,8 +158,8 @@ func (s *scenario) poll(d *datadriven.TestData, w *watch.Watcher) string {
 	if err != nil {
 		fmt.Fprintln(&out, "error:", err)
 	}
-	if poison := (*cache.PoisonError)(nil); errors.As(err, &poison) {
-		fmt.Fprintln(&out, "unreadable:", poison.Object.Key())
+	if corrupt := (*cache.CorruptError)(nil); errors.As(err, &corrupt) {
+		fmt.Fprintln(&out, "corrupt:", corrupt.Object.Key())
 	}
 	fmt.Fprintf(&out, "(%s)\n", w.State())
 	return out.String()

@@ -121,7 +121,7 @@ func (w *Watcher) Next(ctx context.Context, dst []Delivery) ([]Delivery, error) 
 // An error ends the Watcher, and comes without deliveries: io.EOF after Close, at
 // the end of an epoch and when the Hub's Run has ended; ErrReplaced if the epoch ended
 // because the store was replaced; ErrTooOld when the Watcher was lapped; a
-// [cache.PoisonError] at an object that cannot be read.
+// [cache.CorruptError] at an object that cannot be read.
 func (w *Watcher) Poll(dst []Delivery) ([]Delivery, error) {
 	length := len(dst)
 	full := cap(dst)
@@ -332,8 +332,8 @@ func (w *Watcher) take(dst []Delivery, mark int, d Delivery) []Delivery {
 	if w.err != nil {
 		return dst
 	}
-	if d.Type == unreadable {
-		w.end(unreadableError(d))
+	if d.Type == corrupt {
+		w.end(corruptError(d))
 		clear(dst[mark:])
 		return dst[:mark]
 	}

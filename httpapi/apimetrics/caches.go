@@ -113,7 +113,7 @@ func (c *cacheCollector) collect(ch chan<- prometheus.Metric, r *registry.Resour
 	emit(c.watchers, gauge, float64(hub.Watchers))
 	emit(c.watchSets, gauge, float64(hub.Groups))
 	emit(c.decodes, counter, float64(r.Decodes()))
-	emit(c.ingested, counter, float64(reflector.Ingested))
+	emit(c.ingested, counter, float64(reflector.Decoded))
 	emit(c.offered, counter, float64(reflector.Offered))
 	audits := r.CheckStats()
 	emit(c.audits, counter, float64(audits.Equal), "success")

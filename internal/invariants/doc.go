@@ -1,4 +1,4 @@
-// Package invariants switches on the assertions that are too dear for
+// Package invariants switches on the assertions that are too expensive for
 // production. Builds tagged "invariants" set [Enabled]; all others compile the
 // guarded blocks away. An assertion may observe and panic, never change what
 // the program does; [Overwrite] changes bytes that nobody may look at any more.

@@ -25,7 +25,7 @@ type Config struct {
 	// Prefix of the keys in the store; it ends in "/". What follows it is an object's key.
 	Prefix string
 
-	// Decode makes the object of a stored value, as [cache.Config].Ingest has it: several
+	// Decode makes the object of a stored value, as [cache.Config].Decode has it: several
 	// goroutines call it at once, and it never fails, but makes an object with an error. Nil
 	// makes objects whose bodies are the values as they are stored.
 	Decode func(ctx context.Context, key string, value []byte, revision int64) *cache.Object
@@ -98,7 +98,7 @@ func (c *Config) setDefaults() {
 func (m *Mirror) assemble(config Config) (err error) {
 	m.Cache, err = cache.New(cache.Config{
 		Schema:   config.Schema,
-		Ingest:   config.Decode,
+		Decode:   config.Decode,
 		Source:   m.sub,
 		Log:      config.Log,
 		OnAppend: func() { m.Hub.Notify() },
@@ -214,7 +214,7 @@ func (m *Mirror) Get(ctx context.Context, key string) (*cache.Object, error) {
 	}
 	o := snapshot.Get(key)
 	if o != nil && o.Err() != nil {
-		return nil, &cache.PoisonError{Object: o}
+		return nil, &cache.CorruptError{Object: o}
 	}
 	return o, nil
 }

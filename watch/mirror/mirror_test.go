@@ -273,8 +273,8 @@ func TestMirrorsShareATail(t *testing.T) {
 	})
 }
 
-// TestUnreadable: a value that cannot be understood fails the reads that cover it.
-func TestUnreadable(t *testing.T) {
+// TestCorrupt: a value that cannot be understood fails the reads that cover it.
+func TestCorrupt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		schema := cache.NewSchema("pods", nil)

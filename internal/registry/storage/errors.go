@@ -17,7 +17,7 @@ func badRevision(err error) error {
 
 // listError is the error of the object that a list stumbled over.
 func listError(err error) error {
-	var corrupt *cache.PoisonError
+	var corrupt *cache.CorruptError
 	if errors.As(err, &corrupt) {
 		return corrupt.Object.Err()
 	}

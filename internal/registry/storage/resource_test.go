@@ -136,8 +136,8 @@ func TestOfferedObjectsAreWhatDecodingMakes(t *testing.T) {
 					t.Errorf("%s is %q, want %q", name, got, want)
 				}
 			}
-			if s := f.resource.Reflector.Stats(); s.Offered != 2 || s.Ingested != 0 {
-				t.Errorf("%d offered, %d ingested", s.Offered, s.Ingested)
+			if s := f.resource.Reflector.Stats(); s.Offered != 2 || s.Decoded != 0 {
+				t.Errorf("%d offered, %d decoded", s.Offered, s.Decoded)
 			}
 		})
 	}

@@ -155,7 +155,7 @@ func watchError(err error) error {
 // WatchStatus is what an ERROR event says of err, which a [StreamError] holds or
 // [watch.Watcher] ended with.
 func WatchStatus(err error) *metav1.Status {
-	var corrupt *cache.PoisonError
+	var corrupt *cache.CorruptError
 	if errors.As(err, &corrupt) && corrupt.Deleted { // apiserver pkg/storage/etcd3/watcher.go
 		return &metav1.Status{
 			Status:  metav1.StatusFailure,

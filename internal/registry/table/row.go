@@ -11,7 +11,7 @@ func (p *Printer) row(o *cache.Object) ([]byte, error) {
 	if o.Err() != nil {
 		return nil, o.Err()
 	}
-	return o.DearEncoding(cache.EncodingID(p.version.RowID()), p.encodeRow)
+	return o.ExpensiveEncoding(cache.EncodingID(p.version.RowID()), p.encodeRow)
 }
 
 // encodeRow prints o and finds out what of that depends on time.
