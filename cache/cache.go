@@ -148,7 +148,7 @@ func (c *Cache) Wait(ctx context.Context, revision int64) error {
 		return c.source.Wait(ctx, revision)
 	}
 	for {
-		changed := c.log.Changed()
+		changed := c.log.whenChanged()
 		if c.current.Load().revision >= revision {
 			return nil
 		}
@@ -293,9 +293,9 @@ func (c *Cache) publish(next *state) {
 	c.log.wake()
 }
 
-// Forget drops from the log what is too old at the given time. Apply does so as
-// well; Forget is for caches that see no changes.
-func (c *Cache) Forget(now time.Time) {
+// forget drops from the log what is too old at the given time. Apply does so as
+// well; forget is for caches that see no changes.
+func (c *Cache) forget(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.log.forget(now.UnixNano(), 0, 0)

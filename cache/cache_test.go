@@ -155,7 +155,7 @@ func TestChanged(t *testing.T) {
 	c := newTestCache(t, Config{OnAppend: func() { appended++ }})
 	c.Reset(nil, 1)
 	for revision := int64(2); revision < 5; revision++ {
-		changed, same := c.Log().Changed(), c.Log().Changed()
+		changed, same := c.Log().whenChanged(), c.Log().whenChanged()
 		select {
 		case <-changed:
 			t.Fatal("changed before anything happened")

@@ -210,7 +210,7 @@ func readFollowing(_ *testing.T, c *Cache) error {
 func readPast(_ *testing.T, c *Cache) error {
 	revision := c.Snapshot().Revision() - rand.Int64N(150)
 	s, err := c.At(revision)
-	if errors.As(err, new(ErrTooOld)) || errors.As(err, new(ErrFuture)) {
+	if errors.As(err, new(ErrTooOld)) || errors.As(err, new(errFuture)) {
 		return nil
 	}
 	if err != nil {

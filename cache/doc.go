@@ -72,7 +72,7 @@
 // Readers of Snapshot, List, Get, the Log and encodings already made take no
 // lock. What is indented is taken while what stands above it is held:
 //
-//	Cache.mu          the writer: Apply, Reset, Forget, Retire
+//	Cache.mu          the writer: Apply, Reset, forget, Retire
 //		Budget.mu     of one Budget at a time
 //	cell.mu           one encoding while it is made
 //		cell.mu       of another encoding that its encoder asks for

@@ -28,8 +28,8 @@ func (e ErrTooOld) Error() string {
 	return fmt.Sprintf("cache: revision %d too old (oldest %d)", e.Requested, e.Oldest)
 }
 
-// ErrFuture says that the cache has not reached the revision asked for.
-type ErrFuture struct {
+// errFuture says that the cache has not reached the revision asked for.
+type errFuture struct {
 	// Requested is the revision asked for.
 	Requested int64
 	// Current is the newest revision the cache knows to be complete.
@@ -37,7 +37,7 @@ type ErrFuture struct {
 }
 
 // Error describes the miss.
-func (e ErrFuture) Error() string {
+func (e errFuture) Error() string {
 	return fmt.Sprintf("cache: revision %d too large (current %d)", e.Requested, e.Current)
 }
 

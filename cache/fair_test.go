@@ -78,7 +78,7 @@ func TestHotLogsPay(t *testing.T) {
 		}
 		for _, p := range []*pacedLog{cold, rare} {
 			if lost := p.times[p.Log().Oldest()]; !lost.IsZero() && now.Sub(lost) < 75*time.Second {
-				t.Fatalf("%s reaches back %v", p.schema.Name(), now.Sub(lost))
+				t.Fatalf("%s reaches back %v", p.schema.name, now.Sub(lost))
 			}
 		}
 	}

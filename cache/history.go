@@ -114,7 +114,7 @@ func (h *history) remember(s *state) {
 }
 
 // At gives the state exactly as it was at a revision, with that revision as its
-// Revision. Lists of a past state use no index. The error is ErrTooOld when the log does not reach it, ErrFuture when
+// Revision. Lists of a past state use no index. The error is ErrTooOld when the log does not reach it, errFuture when
 // the cache has not come so far, ErrNotReady before the first load.
 func (c *Cache) At(revision int64) (Snapshot, error) {
 	current, newest := c.present()
@@ -122,7 +122,7 @@ func (c *Cache) At(revision int64) (Snapshot, error) {
 		return Snapshot{}, ErrNotReady
 	}
 	if revision > newest {
-		return Snapshot{}, ErrFuture{Requested: revision, Current: newest}
+		return Snapshot{}, errFuture{Requested: revision, Current: newest}
 	}
 	if revision >= current.revision {
 		return Snapshot{state: current, revision: revision}, nil

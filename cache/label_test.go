@@ -135,7 +135,7 @@ func (m *mirror) readLabel(t *testing.T, told *atomic.Int64, compare bool) error
 	for old := told.Load(); old < s.Revision() && !told.CompareAndSwap(old, s.Revision()); old = told.Load() {
 	}
 	at, err := m.cache.At(before)
-	if err == nil && at.Revision() != before || errors.As(err, new(ErrFuture)) {
+	if err == nil && at.Revision() != before || errors.As(err, new(errFuture)) {
 		return fmt.Errorf("the state at %d, which a snapshot had: %v, %w", before, at, err)
 	}
 	if !compare {

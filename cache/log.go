@@ -46,9 +46,6 @@ func (e *Event) Key() string { return e.subject().Key() }
 // Last reports whether the event is the final one of its revision.
 func (e *Event) Last() bool { return e.last }
 
-// Time is the time that its batch carried.
-func (e *Event) Time() time.Time { return time.Unix(0, e.time) }
-
 func (e *Event) subject() *Object {
 	if e.Object != nil {
 		return e.Object
@@ -107,7 +104,7 @@ func setDefault[T comparable](field *T, value T) {
 type Log struct {
 	config LogConfig
 	writer *sync.Mutex // the Cache's; held by who changes the log
-	ring   *Ring[Event]
+	ring   *ring[Event]
 	oldest atomic.Int64
 	bytes  atomic.Int64
 	epoch  atomic.Uint64 // first position of the present epoch
@@ -117,7 +114,7 @@ type Log struct {
 
 func newLog(config LogConfig, writer *sync.Mutex) *Log {
 	config = config.withDefaults()
-	return &Log{config: config, writer: writer, ring: NewRing[Event](min(config.MinEvents, 64), 0)}
+	return &Log{config: config, writer: writer, ring: newRing[Event](min(config.MinEvents, 64), 0)}
 }
 
 // Oldest is the smallest revision from which the log can be followed: every
@@ -136,16 +133,16 @@ func (l *Log) Len() int {
 // Bytes is the memory that the kept events hold on to.
 func (l *Log) Bytes() int64 { return l.bytes.Load() }
 
-// Changed gives a channel that is closed when the log next grows or restarts.
+// whenChanged gives a channel that is closed when the log next grows or restarts.
 // Take it before reading:
 //
 //	for {
-//		changed := log.Changed()
+//		changed := log.whenChanged()
 //		events, pos, err = log.Read(pos, events[:0])
 //		if err != nil || len(events) > 0 { ... }
 //		<-changed
 //	}
-func (l *Log) Changed() <-chan struct{} {
+func (l *Log) whenChanged() <-chan struct{} {
 	for {
 		if c := l.changed.Load(); c != nil {
 			return *c

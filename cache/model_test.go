@@ -277,7 +277,7 @@ func (m *machine) progress(t *rapid.T) {
 func (m *machine) forget(t *rapid.T) {
 	m.clock = m.clock.Add(time.Duration(rapid.IntRange(0, 100).Draw(t, "idle")) * time.Second)
 	for _, s := range m.subjects {
-		s.cache.Forget(m.clock)
+		s.cache.forget(m.clock)
 	}
 }
 
@@ -318,7 +318,7 @@ func (m *machine) check(t *rapid.T) {
 			t.Fatalf("%s: revision %d of %d, %d objects of %d, epoch %d of %d", s.name,
 				snapshot.Revision(), label, snapshot.Len(), len(now.objects), snapshot.Epoch(), m.model.epoch)
 		}
-		if _, err := s.cache.At(label + 1); !errors.As(err, new(ErrFuture)) {
+		if _, err := s.cache.At(label + 1); !errors.As(err, new(errFuture)) {
 			t.Fatalf("%s: At the future: %v", s.name, err)
 		}
 		snapshot.state.check()

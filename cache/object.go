@@ -122,9 +122,6 @@ func (o *Object) Err() error {
 // Stored is how many bytes the store keeps as the object's value.
 func (o *Object) Stored() int64 { return unpackSize(o.meta[len(o.meta)-sizeWidth:]) }
 
-// Schema is the schema the object was made with.
-func (o *Object) Schema() *Schema { return o.schema }
-
 // Labels gives the object's labels, without an allocation.
 func (o *Object) Labels() labels.Labels { return (*objectLabels)(o) }
 

@@ -184,7 +184,7 @@ func (r *Reflector) forget(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case now := <-tick.C:
-			r.cache.Forget(now)
+			r.cache.forget(now)
 			r.cache.review()
 		}
 	}

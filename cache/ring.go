@@ -6,11 +6,11 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// Position counts the entries ever appended to a Ring. An entry's position never
-// changes; positions of different rings have nothing to do with each other.
+// Position counts the entries ever appended to a Log. An entry's position never
+// changes; positions of different Logs have nothing to do with each other.
 type Position uint64
 
-// Ring is a queue with one writer and any number of readers, each of which keeps
+// ring is a queue with one writer and any number of readers, each of which keeps
 // its own Position. Readers take no lock and cost the writer nothing; the writer
 // forgets old entries without asking them, and a reader that fell behind learns
 // so from Read.
@@ -23,7 +23,7 @@ type Position uint64
 // afterwards: if first has passed what it loaded, the reader was lapped.
 // Growing and shrinking publish a new slice that holds all live entries; the old
 // one is never written again, so readers still on it see what they should.
-type Ring[T any] struct {
+type ring[T any] struct {
 	slots atomic.Pointer[[]atomic.Pointer[T]]
 	// first is the oldest entry, next the position after the newest.
 	// Invariant: first <= next, next-first <= len(slots)
@@ -32,11 +32,11 @@ type Ring[T any] struct {
 	smallest, largest int // bounds of len(slots); largest 0 = none
 }
 
-// NewRing makes a ring that starts with room for smallest entries and doubles up
+// newRing makes a ring that starts with room for smallest entries and doubles up
 // to largest before it overwrites its oldest. Both are rounded up to a power of
 // two; largest 0 means that only Forget limits it.
-func NewRing[T any](smallest, largest int) *Ring[T] {
-	r := &Ring[T]{smallest: powerOfTwo(max(smallest, 1))}
+func newRing[T any](smallest, largest int) *ring[T] {
+	r := &ring[T]{smallest: powerOfTwo(max(smallest, 1))}
 	if largest > 0 {
 		r.largest = max(powerOfTwo(largest), r.smallest)
 	}
@@ -54,13 +54,13 @@ func powerOfTwo(n int) int {
 }
 
 // First is the position of the oldest entry, or Next when there is none.
-func (r *Ring[T]) First() Position { return Position(r.first.Load()) }
+func (r *ring[T]) First() Position { return Position(r.first.Load()) }
 
 // Next is the position that the next entry will have.
-func (r *Ring[T]) Next() Position { return Position(r.next.Load()) }
+func (r *ring[T]) Next() Position { return Position(r.next.Load()) }
 
 // Append adds the entries. Readers see all of them or none.
-func (r *Ring[T]) Append(entries ...*T) {
+func (r *ring[T]) Append(entries ...*T) {
 	first, next := r.first.Load(), r.next.Load()
 	if room := r.room(int(next-first) + len(entries)); room != len(*r.slots.Load()) {
 		r.resize(room)
@@ -77,7 +77,7 @@ func (r *Ring[T]) Append(entries ...*T) {
 
 // room is the length of the slice that should hold used entries: grown when they
 // do not fit, halved when they fill less than a quarter.
-func (r *Ring[T]) room(used int) int {
+func (r *ring[T]) room(used int) int {
 	room := len(*r.slots.Load())
 	for used > room && (r.largest == 0 || room < r.largest) {
 		room *= 2
@@ -91,7 +91,7 @@ func (r *Ring[T]) room(used int) int {
 	return room
 }
 
-func (r *Ring[T]) resize(room int) {
+func (r *ring[T]) resize(room int) {
 	old := *r.slots.Load()
 	slots := make([]atomic.Pointer[T], room)
 	for at := r.first.Load(); at != r.next.Load(); at++ {
@@ -101,7 +101,7 @@ func (r *Ring[T]) resize(room int) {
 }
 
 // Forget drops every entry before the position, at most all.
-func (r *Ring[T]) Forget(before Position) {
+func (r *ring[T]) Forget(before Position) {
 	first, to := r.first.Load(), min(uint64(before), r.next.Load())
 	if to <= first {
 		return
@@ -118,7 +118,7 @@ func (r *Ring[T]) Forget(before Position) {
 
 // Skip drops every entry and leaves one position unused, so that all positions
 // known so far, the one after the newest entry included, become too old.
-func (r *Ring[T]) Skip() {
+func (r *ring[T]) Skip() {
 	r.Forget(r.Next())
 	r.first.Store(r.next.Load() + 1)
 	r.next.Store(r.first.Load())
@@ -128,7 +128,7 @@ func (r *Ring[T]) Skip() {
 // gives the position after the last one. A position at or after Next has no
 // entries yet. Lapped reports that entries at the position were forgotten; dst is
 // then returned as it was.
-func (r *Ring[T]) Read(from Position, dst []*T, limit int) (entries []*T, next Position, lapped bool) {
+func (r *ring[T]) Read(from Position, dst []*T, limit int) (entries []*T, next Position, lapped bool) {
 	// next before slots: a slice loaded later holds every entry before next that
 	// is still alive.
 	end := r.next.Load()
@@ -147,7 +147,7 @@ func (r *Ring[T]) Read(from Position, dst []*T, limit int) (entries []*T, next P
 }
 
 // at gives the entry at a position, or nil when it is gone or not there yet.
-func (r *Ring[T]) at(p Position) *T {
+func (r *ring[T]) at(p Position) *T {
 	if uint64(p) >= r.next.Load() {
 		return nil
 	}

@@ -14,7 +14,7 @@ func TestRingModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		smallest := rapid.IntRange(1, 4).Draw(t, "smallest")
 		largest := rapid.SampledFrom([]int{0, 1, 4, 16}).Draw(t, "largest")
-		r := NewRing[int](smallest, largest)
+		r := newRing[int](smallest, largest)
 		var all []int // every entry ever, by position
 		first := 0
 		t.Repeat(map[string]func(*rapid.T){
@@ -78,7 +78,7 @@ func TestRingModel(t *testing.T) {
 func TestRingReaders(t *testing.T) {
 	for name, largest := range map[string]int{"overwriting": 64, "growing": 0} {
 		t.Run(name, func(t *testing.T) {
-			r := NewRing[uint64](2, largest)
+			r := newRing[uint64](2, largest)
 			var done atomic.Bool
 			var readers sync.WaitGroup
 			for range 3 {

@@ -60,9 +60,6 @@ func NewSchema(name string, budget *Budget, indexes ...Index) *Schema {
 	return s
 }
 
-// Name is the name given to NewSchema.
-func (s *Schema) Name() string { return s.name }
-
 // Budget is what bounds secondary encodings.
 func (s *Schema) Budget() *Budget { return s.budget }
 

@@ -174,7 +174,7 @@ func TestShareScan(t *testing.T) {
 			t.Fatalf("others took %d of 40 encodings from the share", made)
 		}
 	}
-	if share := pods[0].Schema().Budget(); whole.Used()+share.Used() > 100*cost {
+	if share := pods[0].schema.Budget(); whole.Used()+share.Used() > 100*cost {
 		t.Errorf("%d and %d are more than %d", whole.Used(), share.Used(), 100*cost)
 	}
 }

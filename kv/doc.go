@@ -39,10 +39,10 @@
 // [Subscription] its part, so that the revisions of all parts move together: an
 // idle part is as fresh as the busiest one. Freshness is a pair of promises with
 // an order between them. The Tail queues a batch to its subscriptions first and
-// raises Seen afterwards; the owner of a Subscription applies a batch first and
-// calls Applied afterwards. Fresh therefore reads Seen first, then the revision of the
-// first batch that is not applied, then that of the last which is: if there is no first,
-// everything up to the Seen it had read is applied, else everything before the first. So
+// says afterwards what it has seen; the owner of a Subscription applies a batch first and
+// calls Applied afterwards. Fresh therefore reads what was seen first, then the revision
+// of the first batch that is not applied, then that of the last which is: if there is no
+// first, everything that had been seen is applied, else everything before the first. So
 // Fresh never goes back, whatever is queued. When the owner loses its place, Fresh stays
 // where it was until the owner begins to load; only of a history that is no more nothing
 // is promised. A generation, odd while the owner must reload, is read before and after,

@@ -17,9 +17,6 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// DefaultCompactionInterval is kube-apiserver's --etcd-compaction-interval.
-const DefaultCompactionInterval = 5 * time.Minute
-
 // Observer is told what the store asks of etcd. Its functions must not block;
 // nil ones are not called.
 type Observer struct {
@@ -360,9 +357,6 @@ func (e *Etcd) Size(ctx context.Context) (int64, error) {
 	}
 	return size, nil
 }
-
-// ClusterID returns the id of the etcd cluster, 0 before the first answer.
-func (e *Etcd) ClusterID() uint64 { return e.history.clusterID.Load() }
 
 // Replacements counts how often the store turned out to be another one.
 func (e *Etcd) Replacements() uint64 { return e.history.generation.Load() }

@@ -83,3 +83,26 @@ func (e *Etcd) RevokeLease(ctx context.Context, lease int64) error {
 
 // IsBehind does what a heartbeat does.
 func (t *Tail) IsBehind(ctx context.Context) bool { return t.isBehind(ctx) }
+
+// Seen returns the revision up to which every event has been queued to its
+// subscription, 0 while that is not known.
+func (t *Tail) Seen() int64 { return t.seen.Load() }
+
+// TailStats counts what a Tail has received.
+type TailStats struct {
+	Batches, Events int64 // delivered by the watch
+	Progress        int64 // responses without events
+	Watches         int64 // opened
+	Losses          int64 // of the history: all subscriptions had to reload
+}
+
+// Stats returns the counters.
+func (t *Tail) Stats() TailStats {
+	return TailStats{
+		Batches:  t.stats.batches.Load(),
+		Events:   t.stats.events.Load(),
+		Progress: t.stats.progress.Load(),
+		Watches:  t.stats.watches.Load(),
+		Losses:   t.stats.losses.Load(),
+	}
+}

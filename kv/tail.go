@@ -91,15 +91,13 @@ type Tail struct {
 	touched []*Subscription         // scratch of routeLocked
 }
 
-// TailStats counts what a Tail has received.
-type TailStats struct {
-	Batches, Events int64 // delivered by the watch
-	Progress        int64 // responses without events
-	Watches         int64 // opened
-	Losses          int64 // of the history: all subscriptions had to reload
+// tailCounters count what a Tail has received.
+type tailCounters struct {
+	batches, events atomic.Int64 // delivered by the watch
+	progress        atomic.Int64 // responses without events
+	watches         atomic.Int64 // opened
+	losses          atomic.Int64 // of the history: all subscriptions had to reload
 }
-
-type tailCounters struct{ batches, events, progress, watches, losses atomic.Int64 }
 
 // NewTail returns a Tail. Run makes it follow the store.
 func NewTail(cfg TailConfig) *Tail {
@@ -132,21 +130,6 @@ func (t *Tail) Run(ctx context.Context) error {
 		return err
 	}
 	return nil
-}
-
-// Seen returns the revision up to which every event has been queued to its
-// subscription, 0 while that is not known.
-func (t *Tail) Seen() int64 { return t.seen.Load() }
-
-// Stats returns the counters.
-func (t *Tail) Stats() TailStats {
-	return TailStats{
-		Batches:  t.stats.batches.Load(),
-		Events:   t.stats.events.Load(),
-		Progress: t.stats.progress.Load(),
-		Watches:  t.stats.watches.Load(),
-		Losses:   t.stats.losses.Load(),
-	}
 }
 
 // Subscribe returns a subscription to the keys under a prefix that ends in "/".
@@ -300,7 +283,7 @@ func (t *Tail) restart(revision, present int64, replacements uint64, foreign boo
 }
 
 // lose gives up the history, a foreign one because the store has another. The
-// subscriptions go first: none may take a Seen of one history for that of another.
+// subscriptions go first: none may take what was seen of one history for that of another.
 func (t *Tail) lose(foreign bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -345,7 +328,7 @@ func (t *Tail) notice() {
 	}
 }
 
-// dispatch queues a response's batches and raises Seen afterwards.
+// dispatch queues a response's batches and raises seen afterwards.
 func (t *Tail) dispatch(response WatchResponse) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"fmt"
 )
 
-// Wait blocks until Seen is at least revision. While no event comes it has the
+// Wait blocks until everything up to revision was queued to its subscription. While no event comes it has the
 // store asked for progress. It returns ErrReplaced if the store turns out to be another
 // one meanwhile, whose revisions are not those of the caller.
 func (t *Tail) Wait(ctx context.Context, revision int64) error {
@@ -54,7 +54,7 @@ func (t *Tail) enlist(history uint64, revision int64) (*waiter, error) {
 	return w, nil
 }
 
-// waiter waits for Seen to reach a revision.
+// waiter waits until a revision has been seen.
 type waiter struct {
 	revision int64
 	done     chan struct{}

@@ -2,6 +2,9 @@ package watch
 
 import "github.com/larder-io/larder/cache"
 
+// ErrClosed is what Watch returns when Run has ended.
+var ErrClosed = errClosed
+
 // Step lets the Hub publish one read of the Log, in place of Run.
 func (h *Hub) Step() bool { return h.step() }
 

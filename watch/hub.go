@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// ErrClosed says that the Hub's Run has ended.
-var ErrClosed = errors.New("watch: the hub is closed")
+// errClosed says that the Hub's Run has ended.
+var errClosed = errors.New("watch: the hub is closed")
 
 // ErrReplaced says that the store was replaced: what the Watcher was told is of a
 // history that does not go on, and no revision of it can be resumed at.
@@ -361,7 +361,7 @@ func (h *Hub) checkLocked() {
 }
 
 // Watch makes a Watcher. The error is ErrTooOld when the Log does not reach back to
-// Options.After, cache.ErrNotReady before the Cache is loaded, and ErrClosed when Run
+// Options.After, cache.ErrNotReady before the Cache is loaded, and errClosed when Run
 // has ended. A Watcher may be made, and read its initial objects, before Run is
 // called.
 func (h *Hub) Watch(options Options) (*Watcher, error) {
@@ -371,7 +371,7 @@ func (h *Hub) Watch(options Options) (*Watcher, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
-		return nil, ErrClosed
+		return nil, errClosed
 	}
 	h.enterEpochLocked()
 	if h.epoch == 0 || !h.cache.Ready() {

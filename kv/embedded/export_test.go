@@ -34,6 +34,15 @@ func (s *Store) CompactAt(ctx context.Context, revision int64) error {
 	return err
 }
 
+// ClusterID returns the id of the cluster that the server is.
+func (s *Store) ClusterID(ctx context.Context) (uint64, error) {
+	resp, err := s.opener.space.client.Get(ctx, "any", clientv3.WithCountOnly())
+	if err != nil {
+		return 0, err
+	}
+	return resp.Header.ClusterId, nil
+}
+
 // PutAll writes several keys in one transaction.
 func (s *Store) PutAll(ctx context.Context, values map[string][]byte) (int64, error) {
 	var ops []clientv3.Op
