@@ -2,6 +2,7 @@ package aggregator
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -10,7 +11,11 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/utils/ptr"
 )
 
 // TestUpgradesLeaveTheirHopBehind: what a client declares to be between it and this server
@@ -53,6 +58,72 @@ func TestUpgradesLeaveTheirHopBehind(t *testing.T) {
 	} {
 		if values := got.Values(name); len(values) > 1 || got.Get(name) != want {
 			t.Errorf("%s: %q, want %q", name, values, want)
+		}
+	}
+}
+
+// TestRequestsThatAreNotHandedOn: what stands in the way is answered as upstream does,
+// and in its order.
+func TestRequestsThatAreNotHandedOn(t *testing.T) {
+	ann := request.WithUser(t.Context(), &user.DefaultInfo{Name: "ann"})
+	apiService := func(available apiregistrationv1.ConditionStatus, authority string) *apiregistrationv1.APIService {
+		return &apiregistrationv1.APIService{
+			ObjectMeta: metav1.ObjectMeta{Name: "v1.example.com"},
+			Spec: apiregistrationv1.APIServiceSpec{
+				Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "remote", Port: ptr.To[int32](443)}, CABundle: []byte(authority),
+			},
+			Status: apiregistrationv1.APIServiceStatus{Conditions: []apiregistrationv1.APIServiceCondition{{Type: apiregistrationv1.Available, Status: available}}},
+		}
+	}
+	for _, c := range []struct {
+		name       string
+		ctx        context.Context
+		apiService *apiregistrationv1.APIService
+		code       int
+		body       string
+	}{
+		{"not available", t.Context(), apiService(apiregistrationv1.ConditionFalse, "no certificate"), http.StatusServiceUnavailable, "service unavailable\n"},
+		{"not known to be available", ann, apiService(apiregistrationv1.ConditionUnknown, ""), http.StatusServiceUnavailable, "service unavailable\n"},
+		{"no authority", t.Context(), apiService(apiregistrationv1.ConditionTrue, "no certificate"), http.StatusInternalServerError, "unable to load root certificates: unable to parse bytes as PEM block\n"},
+		{"nobody", t.Context(), apiService(apiregistrationv1.ConditionTrue, ""), http.StatusInternalServerError, "missing user\n"},
+		{"no service", ann, apiService(apiregistrationv1.ConditionTrue, ""), http.StatusServiceUnavailable, "service unavailable\n"},
+	} {
+		p := &proxy{aggregator: &Aggregator{resolver: nowhere{}}}
+		p.update(c.apiService)
+		w := httptest.NewRecorder()
+		p.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/apis/example.com/v1/things", nil).WithContext(c.ctx))
+		if w.Code != c.code || w.Body.String() != c.body {
+			t.Errorf("%s: %d %q, want %d %q", c.name, w.Code, w.Body, c.code, c.body)
+		}
+	}
+}
+
+// nowhere finds no service.
+type nowhere struct{}
+
+// ResolveEndpoint implements upstream.ServiceResolver.
+func (nowhere) ResolveEndpoint(namespace, name string, _ int32) (*url.URL, error) {
+	return nil, fmt.Errorf("no service %s/%s", namespace, name)
+}
+
+// TestPathsBelongToAPIServices: a path is of the APIService whose version it names or is
+// below; the core group is one, groups themselves are of none.
+func TestPathsBelongToAPIServices(t *testing.T) {
+	names := []string{"v1.", "v1.apps", "v1beta1.things.example.com"}
+	for path, want := range map[string]string{
+		"/api": "v1.", "/api/": "v1.", "/api/v1": "v1.", "/api/v1/pods": "v1.", "/apix": "",
+		"/apis/apps/v1": "v1.apps", "/apis/apps/v1/": "v1.apps", "/apis/apps/v1/deployments/x": "v1.apps", "/apis/apps/v10": "",
+		"/apis/things.example.com/v1beta1/x": "v1beta1.things.example.com",
+		"/apis":                              "", "/apis/": "", "/apis/apps": "", "/apis/apps/": "", "/apis//v1": "", "/": "", "": "", "/healthz": "",
+	} {
+		got := ""
+		for _, name := range names {
+			if key := routeOf(path); key != noRoute && key == route(name) {
+				got = name
+			}
+		}
+		if got != want {
+			t.Errorf("%q belongs to %q, want %q", path, got, want)
 		}
 	}
 }

@@ -93,7 +93,8 @@ func (r *run) prove(ctx context.Context, registration *upstream.APIServiceRegist
 	return nil
 }
 
-// controller is one of upstream's.
+// controller is one of upstream's. It has goroutines from its construction on, which end
+// with its Run alone: who is not needed any more runs as well, for no time.
 type controller interface {
 	Run(workers int, stop <-chan struct{})
 }
@@ -106,12 +107,9 @@ func (r *run) register(ctx context.Context, synced <-chan struct{}, registrar co
 }) {
 	r.hooks.done(hookAutoregistration)
 	r.running.Go(func() {
-		select { // upstream's own way of waiting looks every 100 ms
-		case <-synced:
-		case <-ctx.Done():
-			return
-		}
-		if !cache.WaitForCacheSync(ctx.Done(), r.config.Definitions.Informer().HasSynced) {
+		if !await(ctx, synced) || !cache.WaitForCacheSync(ctx.Done(), r.config.Definitions.Informer().HasSynced) {
+			definitions.Run(workers, ctx.Done())
+			registrar.Run(workers, ctx.Done())
 			return
 		}
 		stop := make(chan struct{})
@@ -127,16 +125,12 @@ func (r *run) register(ctx context.Context, synced <-chan struct{}, registrar co
 func (r *run) follow(ctx context.Context, synced <-chan struct{}, registration *upstream.APIServiceRegistrationController, discovery upstream.DiscoveryAggregationController) {
 	initiated, discovered := make(chan struct{}), make(chan struct{})
 	r.running.Go(func() {
-		select {
-		case <-synced:
-			registration.Run(ctx.Done(), initiated)
-		case <-ctx.Done():
-		}
+		await(ctx, synced) // upstream's own way of waiting looks every 100 ms
+		registration.Run(ctx.Done(), initiated)
 	})
 	r.running.Go(func() {
-		select {
-		case <-initiated:
-		case <-ctx.Done():
+		if !await(ctx, initiated) {
+			discovery.Run(ctx.Done(), discovered)
 			return
 		}
 		select { // remote servers are found by what the informers know
@@ -157,10 +151,8 @@ func (r *run) follow(ctx context.Context, synced <-chan struct{}, registration *
 
 // watchOver asks remote servers how they are, from the first one on.
 func (r *run) watchOver(ctx context.Context, remotes controller) {
-	select {
-	case <-r.remoteWanted:
+	if await(ctx, r.remoteWanted) {
 		r.slices.Start(ctx.Done())
-		remotes.Run(workers, ctx.Done())
-	case <-ctx.Done():
 	}
+	remotes.Run(workers, ctx.Done())
 }
