@@ -296,6 +296,7 @@ func (b *Budget) dropLocked(s *stored) {
 	b.unlinkLocked(s)
 	s.counted().Add(-int64(len(s.bytes)))
 	total := b.count(&b.total, -s.cost())
+	s.seal.Check(s.bytes, "cache: an encoding or frame that is dropped")
 	if invariants.Enabled {
 		invariants.Assertf(total >= 0, "cache: budget below zero: %d", total)
 		invariants.Assertf(s.cell.kept.Load() == s, "cache: dropped an encoding that is not kept")

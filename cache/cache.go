@@ -218,7 +218,7 @@ func (c *Cache) reset(objects []*Object, revision, label int64, history uint64) 
 	next.position, next.epoch = c.log.Next(), old.epoch+1
 	c.publish(next)
 	old.objects.Ascend(func(o *Object) bool {
-		o.cells.retire(c.schema.budget)
+		o.retire()
 		return true
 	})
 }
@@ -244,7 +244,7 @@ func (c *Cache) Retire() {
 	c.publish(&next)
 	c.schema.budget.bodies.Add(-next.bytes)
 	next.objects.Ascend(func(o *Object) bool {
-		o.cells.retire(c.schema.budget)
+		o.retire()
 		return true
 	})
 }

@@ -3,6 +3,8 @@ package cache
 import (
 	"sync"
 	"sync/atomic"
+
+	"github.com/larder-io/larder/internal/invariants"
 )
 
 // storedOverhead is what a kept encoding costs beside its bytes.
@@ -41,6 +43,7 @@ type account struct {
 
 // stored is one kept byte string and its place in the Budget's order.
 type stored struct {
+	seal  invariants.Seal // of bytes
 	bytes []byte
 	cell  *cell
 	account
@@ -58,12 +61,18 @@ func (s *stored) counted() *atomic.Int64 {
 	return &s.schema.counts[s.cell.number]
 }
 
+// shared gives the bytes to one more who reads them.
+func (s *stored) shared() []byte {
+	s.seal.Check(s.bytes, "cache: an encoding or frame")
+	return s.bytes
+}
+
 func (cs *cells) find(number uint32, budget *Budget) ([]byte, bool) {
 	for c := cs.head.Load(); c != nil; c = c.next {
 		if c.number == number {
 			if s := c.kept.Load(); s != nil {
 				budget.used(s)
-				return s.bytes, true
+				return s.shared(), true
 			}
 			return nil, false
 		}
@@ -97,14 +106,14 @@ func (cs *cells) fill(number uint32, a account, build func() ([]byte, error)) ([
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s := c.kept.Load(); s != nil {
-		return s.bytes, nil
+		return s.shared(), nil
 	}
 	b, err := build()
 	if err != nil {
 		return nil, err
 	}
 	b, room := trim(b)
-	a.schema.budget.add(cs, &stored{bytes: b, cell: c, account: a, room: room})
+	a.schema.budget.add(cs, &stored{seal: invariants.SealOf(b), bytes: b, cell: c, account: a, room: room})
 	return b, nil
 }
 

@@ -319,7 +319,7 @@ func (l *Log) retire(e *Event) {
 	budget := e.schema().budget
 	e.frames.retire(budget)
 	if e.Prev != nil {
-		e.Prev.cells.retire(budget)
+		e.Prev.retire()
 	}
 }
 

@@ -20,6 +20,7 @@ type EncodingID uint8
 // Implementation: an object costs one allocation for the struct, one that holds
 // both key and field values, and its body. Label sets are shared among objects.
 type Object struct {
+	seal invariants.Seal // of body
 	body []byte
 	// meta is the key, cells.extra bytes long, then the values of fields as
 	// packFields packs them, then the size of the stored value.
@@ -72,6 +73,7 @@ func NewObject(config ObjectConfig, schema *Schema) *Object {
 		return o
 	}
 	o.body, _ = trim(config.Body)
+	o.seal = invariants.SealOf(o.body)
 	o.meta = string(packSize(packFields(meta, config.Fields, o), config.Stored))
 	o.labels = schema.sets.intern(packLabels(space[:0], config.Labels))
 	return o
@@ -108,7 +110,16 @@ func (o *Object) Name() string {
 func (o *Object) Revision() int64 { return o.revision }
 
 // Body is the canonical encoding. It is shared and must not be written to.
-func (o *Object) Body() []byte { return o.body }
+func (o *Object) Body() []byte {
+	o.seal.Check(o.body, "cache: the body of an object")
+	return o.body
+}
+
+// retire gives up what is derived from an object that leaves the cache.
+func (o *Object) retire() {
+	o.seal.Check(o.body, "cache: the body of an object that leaves")
+	o.cells.retire(o.schema.budget)
+}
 
 // Err says why the object is corrupt; nil for every sound object. A corrupt
 // object has no body, labels or fields.

@@ -72,12 +72,19 @@ type flight struct {
 // piece is a run of items, compressed. It is immutable.
 type piece struct {
 	objects []weak.Pointer[cache.Object]
-	runs    int    // objects in a run on average when it was cut
-	data    []byte // deflate blocks, none of them the last
-	raw     int    // bytes that data stands for
-	sum     int    // of wire.Writer.ItemSize
-	crc     uint32 // of the raw bytes
-	power   uint32 // crcPower(raw)
+	runs    int             // objects in a run on average when it was cut
+	data    []byte          // deflate blocks, none of them the last
+	seal    invariants.Seal // of data
+	raw     int             // bytes that data stands for
+	sum     int             // of wire.Writer.ItemSize
+	crc     uint32          // of the raw bytes
+	power   uint32          // crcPower(raw)
+}
+
+// shared gives the compressed bytes to one more who sends them.
+func (p *piece) shared() []byte {
+	p.seal.Check(p.data, "httpapi: a piece of a compressed list")
+	return p.data
 }
 
 const (
@@ -269,6 +276,7 @@ func (s *Stitcher) keep(key pieceKey, p *piece) {
 
 func (s *Stitcher) dropLocked(e *list.Element) {
 	k := s.order.Remove(e).(*keptPiece)
+	k.piece.shared()
 	delete(s.kept, k.key)
 	s.used -= k.piece.cost()
 }
@@ -340,6 +348,7 @@ func newPiece(from pieceSource, objects []*cache.Object, runs int) (*piece, erro
 		return nil, err
 	}
 	p.data, p.power = bytes.Clone(d.out.Bytes()), crcPower(p.raw)
+	p.seal = invariants.SealOf(p.data)
 	return p, nil
 }
 
@@ -393,7 +402,7 @@ func (l *stitchedList) WriteTo(w io.Writer) (int64, error) {
 		if i > 0 && len(l.separator) > 0 {
 			out.Buf = appendStored(out.Buf, l.separator, false)
 		}
-		out.Add(p.data)
+		out.Add(p.shared())
 	}
 	out.Buf = appendStored(out.Buf, l.footer, true)
 	out.Buf = binary.LittleEndian.AppendUint32(out.Buf, l.crc)

@@ -1,7 +1,8 @@
 // Package invariants switches on the assertions that are too expensive for
 // production. Builds tagged "invariants" set [Enabled]; all others compile the
 // guarded blocks away. An assertion may observe and panic, never change what
-// the program does; [Overwrite] changes bytes that nobody may look at any more.
+// the program does; [Overwrite] changes bytes that nobody may look at any more, and
+// a [Seal] tells whether bytes are still what they were when they were published.
 package invariants
 
 import "fmt"
