@@ -1,0 +1,123 @@
+package kv_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/embedded"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+// A store is written, read and watched. This one is a server in this process; with
+// kv.NewExternal all but its construction is the same.
+func Example() {
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	store, err := embedded.New(embedded.Config{Dir: dir, UnsafeNoFsync: true})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer store.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go store.Run(ctx) // Close waits for it
+
+	before, err := store.Revision(ctx) // waits until the store is open
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	put := func(value string, over int64) kv.Result {
+		result, err := store.Put(ctx, "/registry/pods/default/a", []byte(value), kv.PutOptions{IfRevision: over})
+		if err != nil {
+			fmt.Println(err)
+		}
+		return result
+	}
+	created := put("one", 0)
+	updated := put("two", created.Revision)
+	late := put("three", created.Revision) // somebody was faster
+	fmt.Printf("created %v, updated %v, late %v: it is %q\n", created.Committed, updated.Committed, late.Committed, late.Current.Value)
+
+	for response := range store.Watch(ctx, "/registry/pods/", before) {
+		for _, batch := range response.Batches {
+			for _, event := range batch.Events {
+				fmt.Printf("%v %s: %s, %d after the start\n", event.Kind, event.Key, event.Value, event.Revision-before)
+			}
+		}
+		if response.Progress >= updated.Revision {
+			cancel() // ends the watch
+		}
+	}
+	// Output:
+	// created true, updated true, late false: it is "two"
+	// create /registry/pods/default/a: one, 1 after the start
+	// update /registry/pods/default/a: two, 2 after the start
+}
+
+// A Tail follows everything under a prefix through one watch; a Subscription is one part
+// of it, whose owner loads what there is, and then applies what comes.
+func ExampleTail() {
+	store := kvtest.NewMemory()
+	defer store.Close()
+	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- tail.Run(ctx) }()
+	defer func() { cancel(); <-ended }()
+	write := func(key, value string) {
+		if _, err := store.Put(ctx, key, []byte(value), kv.PutOptions{}); err != nil {
+			fmt.Println(err)
+		}
+	}
+
+	write("/registry/pods/a", "one")
+	pods := tail.Subscribe("/registry/pods/")
+	if err := tail.Wait(ctx, 1); err != nil { // the tail has its place
+		fmt.Println(err)
+		return
+	}
+	loaded, err := kv.RangeAll(ctx, store, "/registry/pods/", kv.FittingPages, func(page kv.Page) error {
+		for _, item := range page.Items {
+			fmt.Println("loaded", item.Key)
+		}
+		return nil
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	pods.Loaded(loaded)
+
+	write("/registry/nodes/n", "elsewhere")
+	write("/registry/pods/b", "two")
+	batches, err := pods.Next(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, batch := range batches {
+		for _, event := range batch.Events {
+			fmt.Println(event.Kind, event.Key)
+		}
+	}
+	pods.Applied(len(batches))
+
+	revision, err := store.Revision(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("as fresh as the store:", pods.Wait(ctx, revision) == nil && pods.Fresh() >= revision)
+	// Output:
+	// loaded /registry/pods/a
+	// create /registry/pods/b
+	// as fresh as the store: true
+}
