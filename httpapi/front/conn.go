@@ -62,7 +62,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if c := l.admit(raw); c != nil {
+		if c := l.track(raw); c != nil {
 			l.setSocketOptions(raw)
 			return c, nil
 		}
@@ -71,7 +71,7 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-func (l *listener) admit(raw net.Conn) *conn {
+func (l *listener) track(raw net.Conn) *conn {
 	peer := peerOf(raw.RemoteAddr())
 	if tcp, ok := raw.(*net.TCPConn); ok {
 		raw = socket.NewTCP(tcp)

@@ -170,7 +170,7 @@ func crowded(n int) (*listener, func(i int) net.Conn) {
 	for i := range n {
 		ss := new(Session)
 		ss.state.Store(sessionActive)
-		l.admit(from(i)).session.Store(ss)
+		l.track(from(i)).session.Store(ss)
 	}
 	return l, from
 }
@@ -182,7 +182,7 @@ func TestRefusalsStayCheap(t *testing.T) {
 		l, from := crowded(n)
 		return func() {
 			for i := range n {
-				if l.admit(from(n+i)) != nil {
+				if l.track(from(n+i)) != nil {
 					t.Error("a newcomer got the place of one who uses it")
 				}
 			}
@@ -201,20 +201,20 @@ func TestIdleAreFoundLater(t *testing.T) {
 			l.caps.all++
 			ss := new(Session)
 			ss.state.Store(sessionActive)
-			l.admit(from(0)).session.Store(ss)
+			l.track(from(0)).session.Store(ss)
 		}
 		l.caps.all--
-		if l.admit(from(n)) != nil {
+		if l.track(from(n)) != nil {
 			t.Fatal("there is room")
 		}
 		for c := range l.peers[peerOf(from(0).RemoteAddr())].conns {
 			c.session.Load().state.Store(sessionIdle)
 		}
-		if l.admit(from(n)) != nil {
+		if l.track(from(n)) != nil {
 			t.Error("all were looked at once more")
 		}
 		time.Sleep(searchInterval)
-		if l.admit(from(n)) == nil {
+		if l.track(from(n)) == nil {
 			t.Error("nobody found one that waits")
 		}
 		if got := l.counts.displaced[capAll].Load(); got != 1 || l.open != l.caps.all {

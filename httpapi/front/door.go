@@ -87,7 +87,7 @@ func passes(err error) bool {
 // no way to say why.
 func (d *door) take(c net.Conn) {
 	ss := &Session{s: d.s, door: d, conn: c, began: time.Now(), size: headerStart}
-	if !d.admit(ss) {
+	if !d.track(ss) {
 		c.Close()
 		return
 	}
@@ -100,7 +100,7 @@ func (d *door) take(c net.Conn) {
 	}()
 }
 
-func (d *door) admit(ss *Session) bool {
+func (d *door) track(ss *Session) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.shut || d.most > 0 && len(d.open) >= d.most {

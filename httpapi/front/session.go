@@ -220,7 +220,7 @@ const usualFields = 16
 // reset makes m ready for another request.
 func (m *message) reset() {
 	if invariants.Enabled {
-		poisonMessages(&m.RequestCtx)
+		overwriteMessages(&m.RequestCtx)
 	}
 	m.Request.Reset()
 	m.Response.Reset()
@@ -346,7 +346,7 @@ func (ss *Session) closeReader() {
 		return
 	}
 	if invariants.Enabled {
-		poisonReader(ss.in)
+		overwriteReader(ss.in)
 	}
 	ss.in.Reset(nil)
 	switch size := ss.in.Size(); {
@@ -367,7 +367,7 @@ func (ss *Session) refuse(err error) {
 		return
 	}
 	ss.body.over = !errors.Is(err, errHeaderTooLarge) && ss.body.over
-	ss.answer(ss.unreadable(err), true)
+	ss.answer(ss.malformed(err), true)
 }
 
 // answer writes the response and reports whether the connection can be used again.

@@ -92,7 +92,7 @@ func (ss *Session) writeBuffered(x *exchange.Exchange, out *exchange.ChunkWriter
 	w := writers.Get().(*bufio.Writer)
 	defer func() {
 		if invariants.Enabled {
-			poisonWriter(w)
+			overwriteWriter(w)
 		}
 		w.Reset(nil)
 		writers.Put(w)

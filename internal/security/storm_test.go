@@ -53,7 +53,7 @@ func markOf(number int, random uint64) string { return fmt.Sprintf("mark%03dx%01
 // foreign says what in an answer to a tenant is not his; nil if nothing is. own counts
 // his marks.
 func (t tenant) foreign(answer []byte) (own int, err error) {
-	if bytes.Contains(answer, []byte(invariants.Poison[:8])) {
+	if bytes.Contains(answer, []byte(invariants.Pattern[:8])) {
 		return 0, errors.New("holds a buffer that was given back")
 	}
 	for _, mark := range marks.FindAll(answer, -1) {
@@ -76,7 +76,7 @@ func TestOracle(t *testing.T) {
 		{"", 0, false},
 		{"a " + alice.mark + " and " + alice.mark, 2, false},
 		{"a " + alice.mark + " and " + bob.mark, 1, true},
-		{alice.mark[:8] + invariants.Poison, 0, true},
+		{alice.mark[:8] + invariants.Pattern, 0, true},
 		{"mark001x", 0, false},
 	} {
 		if own, err := alice.foreign([]byte(c.answer)); own != c.own && err == nil || (err != nil) != c.bad {

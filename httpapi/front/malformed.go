@@ -21,8 +21,8 @@ func (ss *Session) asterisk(received time.Time) *exchange.Exchange {
 	return x
 }
 
-// unreadable answers what could not be read as a request.
-func (ss *Session) unreadable(err error) *exchange.Exchange {
+// malformed answers what could not be read as a request.
+func (ss *Session) malformed(err error) *exchange.Exchange {
 	x := new(exchange.Exchange)
 	x.Init(ss, time.Time{}, nil)
 	x.Reset()

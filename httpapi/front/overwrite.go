@@ -12,15 +12,15 @@ import (
 // What is here overwrites buffers that are about to be used for another client, in
 // builds that check invariants.
 
-// poisonMessages overwrites what fasthttp has copied of a request, and the values of
+// overwriteMessages overwrites what fasthttp has copied of a request, and the values of
 // the response's header, which are fasthttp's as well. A body may be shared bytes.
-func poisonMessages(fast *fasthttp.RequestCtx) {
+func overwriteMessages(fast *fasthttp.RequestCtx) {
 	in, out := &fast.Request.Header, &fast.Response.Header
 	for key, value := range in.All() {
-		poisonValue(key, value)
+		overwriteValue(key, value)
 	}
 	for key, value := range out.All() {
-		poisonValue(key, value)
+		overwriteValue(key, value)
 	}
 	invariants.Overwrite(in.RawHeaders())
 	if uri := in.RequestURI(); string(uri) != "/" { // may be a constant
@@ -28,31 +28,31 @@ func poisonMessages(fast *fasthttp.RequestCtx) {
 	}
 }
 
-// poisonValue overwrites the value of a header, unless it may be a constant of
+// overwriteValue overwrites the value of a header, unless it may be a constant of
 // fasthttp's.
-func poisonValue(key, value []byte) {
+func overwriteValue(key, value []byte) {
 	if string(key) != "Connection" {
 		invariants.Overwrite(value[:len(value):len(value)])
 	}
 }
 
-// poisonReader overwrites r's buffer.
-func poisonReader(r *bufio.Reader) {
-	r.Reset(poison{})
+// overwriteReader overwrites r's buffer.
+func overwriteReader(r *bufio.Reader) {
+	r.Reset(patternReader{})
 	_, _ = r.Peek(r.Size())
 }
 
-// poisonWriter overwrites w's buffer.
-func poisonWriter(w *bufio.Writer) {
+// overwriteWriter overwrites w's buffer.
+func overwriteWriter(w *bufio.Writer) {
 	w.Reset(io.Discard)
 	invariants.Overwrite(w.AvailableBuffer())
 }
 
-// poison never ends.
-type poison struct{}
+// patternReader gives the pattern without end.
+type patternReader struct{}
 
 // Read implements io.Reader.
-func (poison) Read(p []byte) (int, error) {
+func (patternReader) Read(p []byte) (int, error) {
 	invariants.Overwrite(p[:len(p):len(p)])
 	return len(p), nil
 }
