@@ -120,7 +120,7 @@ func methodString(b []byte) string {
 // serve takes a parsed request through the chain.
 func (x *chain) serve() {
 	x.openTrail()
-	if x.setDeadline() && x.authenticate() && x.audit() && x.impersonate() && x.admit() && x.authorize() {
+	if x.setDeadline() && x.authenticate() && x.audit() && x.impersonate() && x.acquireSeat() && x.authorize() {
 		x.route()
 	}
 	x.CloseTrail()

@@ -26,23 +26,23 @@ func (x *chain) gaugeOf() (*exchange.Gauge, int) {
 	return &x.s.inflight.Mutating, x.s.config.MaxMutatingInFlight
 }
 
-// admit waits until the request may be served, or refuses it: apiserver
+// acquireSeat waits until the request may be served, or refuses it: apiserver
 // pkg/server/filters, priority-and-fairness.go and maxinflight.go.
-func (x *chain) admit() bool {
+func (x *chain) acquireSeat() bool {
 	watch, long := x.Verb == "watch", x.LongRunning()
 	switch {
 	case x.s.config.Flow != nil && (watch || !long):
-		return x.admitByFlow()
+		return x.acquireFromFlow()
 	case x.s.config.Flow == nil && !long:
-		return x.admitByNumber()
+		return x.acquireByCount()
 	}
 	return true
 }
 
-// admitByFlow lets priority and fairness decide.
-func (x *chain) admitByFlow() bool {
+// acquireFromFlow lets priority and fairness decide.
+func (x *chain) acquireFromFlow() bool {
 	flow := x.s.config.Flow
-	class, ok := flow.Admit(x.Trail.Context(x.Base()), x.attributes(), &x.Request, x.patience(), &x.Place.Seat)
+	class, ok := flow.Acquire(x.Trail.Context(x.Base()), x.attributes(), &x.Request, x.patience(), &x.Place.Seat)
 	x.class = class
 	x.Set(flowcontrolv1.ResponseHeaderMatchedPriorityLevelConfigurationUID, class.LevelUID)
 	x.Set(flowcontrolv1.ResponseHeaderMatchedFlowSchemaUID, class.SchemaUID)
@@ -56,8 +56,8 @@ func (x *chain) admitByFlow() bool {
 	return true
 }
 
-// admitByNumber lets so many requests be served at once, and the super-user in any case.
-func (x *chain) admitByNumber() bool {
+// acquireByCount lets so many requests be served at once, and the super-user in any case.
+func (x *chain) acquireByCount() bool {
 	counts, most := x.gaugeOf()
 	if now := counts.Add(1); most == 0 || now <= int64(most) {
 		x.Place.Counts = counts

@@ -18,7 +18,7 @@
 //
 // # Guarantees
 //
-// A request has been authenticated, recorded, admitted and authorized when it comes here.
+// A request has been authenticated, recorded, given a seat by flow control and authorized when it comes here.
 // What goes on carries the user's name, UID, groups and extra in X-Remote- headers, which
 // clients cannot set, and this server's own certificate; no credential of the client's.
 // Bodies are not held back and not bounded. A server whose APIService is not available is

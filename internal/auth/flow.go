@@ -152,10 +152,10 @@ func (f *Flow) RetryAfter(class *FlowClass) int64 {
 	return f.dropped.GetRetryAfter(class.Level)
 }
 
-// Admit waits until a request may be served and gives it seat, which must be released.
+// Acquire waits until a request may be served and gives it seat, which must be released.
 // It reports false if that does not happen by the time until. ctx has the request's
 // values and does not end.
-func (f *Flow) Admit(ctx context.Context, a authorizer.Attributes, r FlowRequest, until time.Time, seat *Seat) (*FlowClass, bool) {
+func (f *Flow) Acquire(ctx context.Context, a authorizer.Attributes, r FlowRequest, until time.Time, seat *Seat) (*FlowClass, bool) {
 	q, ok := questionOf(a)
 	if !ok {
 		return nil, false

@@ -61,7 +61,7 @@ func TestFlowRemembersClasses(t *testing.T) {
 			func() flowrequest.WorkEstimate { return flowrequest.WorkEstimate{InitialSeats: 1} }, func(bool) {}, func() {})
 		for range 2 {
 			var seat Seat
-			class, ok := f.Admit(t.Context(), request.attributes(who), request, time.Now().Add(time.Minute), &seat)
+			class, ok := f.Acquire(t.Context(), request.attributes(who), request, time.Now().Add(time.Minute), &seat)
 			seat.Release()
 			if got := class.Schema + " " + class.Level; !ok || got != want {
 				r.Fatalf("%+v of %+v: %v %s, upstream %s", request.info, who, ok, got, want)
@@ -81,7 +81,7 @@ func TestFlowRemembersClasses(t *testing.T) {
 	request := onPods("get")
 	for level := ""; level != "workload-high"; {
 		var seat Seat
-		class, _ := f.Admit(t.Context(), request.attributes(flowUsers["global-default"]), request, time.Now().Add(time.Minute), &seat)
+		class, _ := f.Acquire(t.Context(), request.attributes(flowUsers["global-default"]), request, time.Now().Add(time.Minute), &seat)
 		seat.Release()
 		level = class.Level
 	}
@@ -94,14 +94,14 @@ func TestFlowWaits(t *testing.T) {
 	f := runFlow(t, 20, flowConfiguration()...)
 	request := onPods("get")
 	a := request.attributes(flowUsers["service-accounts"])
-	admit := func(until time.Duration, seat *Seat) bool {
-		_, ok := f.Admit(t.Context(), a, request, time.Now().Add(until), seat)
+	acquire := func(until time.Duration, seat *Seat) bool {
+		_, ok := f.Acquire(t.Context(), a, request, time.Now().Add(until), seat)
 		return ok
 	}
 	var seats []*Seat
 	for {
 		seat := new(Seat)
-		if !admit(10*time.Millisecond, seat) {
+		if !acquire(10*time.Millisecond, seat) {
 			break
 		}
 		seats = append(seats, seat)
@@ -113,7 +113,7 @@ func TestFlowWaits(t *testing.T) {
 	late := make([]Seat, 3)
 	for i := range late {
 		waiting.Go(func() {
-			if !admit(time.Minute, &late[i]) {
+			if !acquire(time.Minute, &late[i]) {
 				t.Errorf("request %d was refused", i)
 			}
 		})
@@ -216,14 +216,14 @@ func TestFlowIsCounted(t *testing.T) {
 		}
 		return value
 	}
-	admit := func(seat *Seat) {
+	acquire := func(seat *Seat) {
 		request := onPods("get")
-		if _, ok := f.Admit(t.Context(), request.attributes(flowUsers["global-default"]), request, time.Now().Add(time.Minute), seat); !ok {
+		if _, ok := f.Acquire(t.Context(), request.attributes(flowUsers["global-default"]), request, time.Now().Add(time.Minute), seat); !ok {
 			t.Fatal("refused")
 		}
 	}
 	var first Seat
-	admit(&first)
+	acquire(&first)
 	first.Release()
 	names := []string{"dispatched_requests_total", "request_execution_seconds", "request_wait_duration_seconds", "work_estimated_seats"}
 	f.running.Wait()
@@ -233,7 +233,7 @@ func TestFlowIsCounted(t *testing.T) {
 	}
 	seats := make([]Seat, 5)
 	for i := range seats {
-		admit(&seats[i])
+		acquire(&seats[i])
 	}
 	if n := read("current_executing_seats", "global-default"); n != 5 {
 		t.Errorf("%v seats are taken", n)
