@@ -18,7 +18,7 @@ import (
 )
 
 // Tenants is the group of users who are no administrators: they may read, and flow
-// control bounds them once [Target.Admit] has been called.
+// control bounds them once [Target.AllowTenants] has been called.
 const Tenants = "bench-tenants"
 
 // As is the same server, asked with another bearer token.
@@ -28,10 +28,10 @@ func (t *Target) As(token string) *Target {
 	return &Target{Process: t.Process, Beside: t.Beside, config: config, tls: t.tls, host: t.host, base: t.base}
 }
 
-// Admit lets [Tenants] read pods, and gives them a priority level of their own with few
+// AllowTenants lets [Tenants] read pods, and gives them a priority level of their own with few
 // seats, which its users have to share. It waits until the server lets tenant, who is one
 // of them, read. What exists is left as it is.
-func (t *Target) Admit(ctx context.Context, tenant *Target) error {
+func (t *Target) AllowTenants(ctx context.Context, tenant *Target) error {
 	client, err := kubernetes.NewForConfig(t.config)
 	if err != nil {
 		return fmt.Errorf("bench: %w", err)

@@ -159,9 +159,9 @@ func (b *Budget) addAlone(owner *cells, s *stored) bool {
 	return true
 }
 
-// Admits makes room for an encoding of about size bytes, as keeping one does, and
+// MakeRoom makes room for an encoding of about size bytes, as keeping one does, and
 // reports whether there is enough: where not, it is no use to make one to keep.
-func (b *Budget) Admits(size int64) bool {
+func (b *Budget) MakeRoom(size int64) bool {
 	cost := size + storedOverhead
 	if b.over(cost) == 0 {
 		return true

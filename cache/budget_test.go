@@ -161,27 +161,27 @@ func TestBudgetDear(t *testing.T) {
 	}
 }
 
-// Admits says what becomes of an encoding that is made then.
-func TestBudgetAdmits(t *testing.T) {
+// MakeRoom says what becomes of an encoding that is made then.
+func TestBudgetMakesRoom(t *testing.T) {
 	budget := NewBudget(10 * (1024 + storedOverhead))
 	objects := budgetObjects(NewSchema("things", budget), 40)
-	admitted := 0
+	fitted := 0
 	for range 3 {
 		for _, o := range objects {
-			if _, ok := o.Kept(1); ok || !budget.Admits(1000) {
+			if _, ok := o.Kept(1); ok || !budget.MakeRoom(1000) {
 				continue
 			}
-			admitted++
+			fitted++
 			scan(t, []*Object{o}, 1)
 			if _, ok := o.Kept(1); !ok {
-				t.Fatal("admitted and not kept")
+				t.Fatal("fitted and not kept")
 			}
 		}
 	}
-	if admitted < 10 || admitted > 20 {
-		t.Errorf("%d were admitted where there is room for 10", admitted)
+	if fitted < 10 || fitted > 20 {
+		t.Errorf("%d fitted where there is room for 10", fitted)
 	}
-	if !NewBudget(0).Admits(1 << 40) {
-		t.Error("no limit admits not everything")
+	if !NewBudget(0).MakeRoom(1 << 40) {
+		t.Error("no limit has no room for everything")
 	}
 }

@@ -36,7 +36,7 @@ func (c *Comparison) flood() step {
 	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) (results []*bench.Result, err error) {
 		server := c.servers[kind]
 		quiet := c.fleet.Tenant(server, 0)
-		if err := server.Target.Admit(ctx, quiet); err != nil {
+		if err := server.Target.AllowTenants(ctx, quiet); err != nil {
 			return nil, err
 		}
 		config := bench.FloodConfig{
@@ -85,7 +85,7 @@ func (c *Comparison) guards() step {
 		})
 	}
 	return step{rows: specs, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
-		if err := c.servers[kind].Target.Admit(ctx, c.fleet.Tenant(c.servers[kind], 0)); err != nil {
+		if err := c.servers[kind].Target.AllowTenants(ctx, c.fleet.Tenant(c.servers[kind], 0)); err != nil {
 			return nil, err
 		}
 		var results []*bench.Result

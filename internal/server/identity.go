@@ -71,7 +71,7 @@ func establish(c *Config, dir *dataDir) (*identity, error) {
 	}
 	id.clientCAFile = filepath.Join(pki, "ca.crt")
 	id.kubeconfig = filepath.Join(dir.path, "admin.kubeconfig")
-	return id, id.admit(ca)
+	return id, id.writeKubeconfig(ca)
 }
 
 // serveAlone makes the serving pair if none was given, signed by an authority that
@@ -152,8 +152,8 @@ func (id *identity) hosts(s Serving) []string {
 	return hosts
 }
 
-// admit writes the administrator's kubeconfig.
-func (id *identity) admit(ca *authority) error {
+// writeKubeconfig writes the administrator's kubeconfig.
+func (id *identity) writeKubeconfig(ca *authority) error {
 	certPEM, keyPEM, err := ca.issueAdmin()
 	if err != nil {
 		return err

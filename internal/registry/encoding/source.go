@@ -81,7 +81,7 @@ func (s Source) Next(dst []byte, o *cache.Object) (shared, grown []byte, err err
 	if item, ok := s.Kept(o); ok {
 		return item, dst, nil
 	}
-	if s.keeps(o) && s.admits(o) {
+	if s.keeps(o) && s.hasRoom(o) {
 		item, err := s.Encoder.Item(o)
 		return item, dst, err
 	}
@@ -90,10 +90,10 @@ func (s Source) Next(dst []byte, o *cache.Object) (shared, grown []byte, err err
 	return nil, dst, err
 }
 
-// admits reports whether the item of o would be kept.
-func (e *Encoder) admits(o *cache.Object) bool {
+// hasRoom reports whether the item of o would be kept.
+func (e *Encoder) hasRoom(o *cache.Object) bool {
 	const encoded, canonical = 3, 2
-	return e.codec.schema.Budget().Admits(int64(e.canonicalSize(o)) / canonical * encoded)
+	return e.codec.schema.Budget().MakeRoom(int64(e.canonicalSize(o)) / canonical * encoded)
 }
 
 // canonicalSize is the size of the canonical bytes that the item of o is made of.
