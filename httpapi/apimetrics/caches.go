@@ -20,7 +20,7 @@ type cacheCollector struct {
 	received, terminated, initialised   *prometheus.Desc
 	bytes, history, watchers, watchSets *prometheus.Desc
 	decodes, ingested, offered          *prometheus.Desc
-	events, stored, audits              *prometheus.Desc
+	events, stored, checks              *prometheus.Desc
 	dropped, refused                    *prometheus.Desc
 }
 
@@ -42,7 +42,7 @@ func NewCacheCollector(r *registry.Registry) prometheus.Collector {
 		initialised:    desc("apiserver_watch_cache_initializations_total", "Counter of watch cache initializations broken by resource type."),
 		events:         desc("apiserver_storage_events_received_total", "Number of etcd events received split by kind."),
 		stored:         desc("apiserver_resource_size_estimate_bytes", "Estimated size of stored objects in database. Estimate is based on sum of last observed sizes of serialized objects."),
-		audits:         desc("apiserver_storage_consistency_checks_total", "Counter for status of consistency checks between etcd and watch cache", "status"),
+		checks:         desc("apiserver_storage_consistency_checks_total", "Counter for status of consistency checks between etcd and watch cache", "status"),
 		bytes:          desc("larder_cache_bytes", "Bytes that the cache holds, by what they are: canonical encodings, encodings made on demand, frames of events, or objects that only the event history still needs.", "of"),
 		dropped:        desc("larder_cache_dropped_total", "Counter of what the cache gave up before its time for want of room: encodings made on demand, frames of events, or events of the history.", "of"),
 		refused:        desc("larder_cache_refused_total", "Counter of encodings that were made on demand and not kept for want of room."),
@@ -79,7 +79,7 @@ func (c *cacheCollector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.storageObjects, c.objects, c.version, c.received, c.terminated, c.initialised,
 		c.bytes, c.history, c.watchers, c.watchSets, c.decodes, c.ingested, c.offered,
-		c.events, c.stored, c.audits, c.dropped, c.refused,
+		c.events, c.stored, c.checks, c.dropped, c.refused,
 	} {
 		ch <- d
 	}
@@ -115,10 +115,10 @@ func (c *cacheCollector) collect(ch chan<- prometheus.Metric, r *registry.Resour
 	emit(c.decodes, counter, float64(r.Decodes()))
 	emit(c.ingested, counter, float64(reflector.Decoded))
 	emit(c.offered, counter, float64(reflector.Offered))
-	audits := r.CheckStats()
-	emit(c.audits, counter, float64(audits.Equal), "success")
-	emit(c.audits, counter, float64(audits.Different), "failure")
-	emit(c.audits, counter, float64(audits.Failed), "error")
+	checks := r.CheckStats()
+	emit(c.checks, counter, float64(checks.Equal), "success")
+	emit(c.checks, counter, float64(checks.Different), "failure")
+	emit(c.checks, counter, float64(checks.Failed), "error")
 	pressure := r.Cache.Schema().Pressure()
 	emit(c.dropped, counter, float64(pressure.Encodings), "encodings")
 	emit(c.dropped, counter, float64(pressure.Frames), "frames")
