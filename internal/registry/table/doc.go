@@ -8,9 +8,9 @@
 // written (kept.go). [Printer.Table] decodes and prints every object anew; it serves what
 // has no kept rows.
 //
-// A printer knows nothing of the cache and reads the clock. Which cells hold ages is found
-// out by printing an object several times with its times moved (probe.go). A row that
-// depends on time in another way is printed for each reader.
+// A printer knows nothing of the cache and reads the clock. For which columns it does, and
+// what the ages there are counted from, is declared (ages.go, K10). A row with an age that
+// may be counted from more than one time is printed for each reader.
 //
 // # Guarantees
 //

@@ -1,16 +1,6 @@
 package table
 
-import (
-	"reflect"
-	"time"
-
-	"github.com/larder-io/larder/cache"
-)
-
-// Times finds the times in obj, and says whether these are all.
-func Times(obj any) ([]*time.Time, bool) {
-	return newTimeFinder(obj).find(reflect.ValueOf(obj), nil)
-}
+import "github.com/larder-io/larder/cache"
 
 // RowKept reports whether the row of o can be kept.
 func (p *Printer) RowKept(o *cache.Object) (bool, error) {

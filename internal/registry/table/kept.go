@@ -20,12 +20,10 @@ import (
 // the time since something happened. Each age follows as its distance in the text
 // from the one before, and the seconds and nanoseconds of what it is counted from.
 //
-// Printers read the clock, and no other clock can be given to them. Which cells depend
-// on the time is found out by printing the object again with all its times moved. A
-// cell that stays the same holds no age. A cell that changes can be kept if it is an age
-// with something constant around it, and if it is known which time of the object the
-// age is counted from. A row with any other cell is volatile: it is printed for each
-// reader.
+// Printers read the clock, and no other clock can be given to them. In which columns they
+// do is declared, and from which times of the object the age there may be counted. A row
+// in which an age is that of none of these, or of more than one, is volatile: it is
+// printed for each reader.
 const (
 	rowVolatile = 1 << iota // there is no text
 	rowMetadata             // the object shows its metadata even where none is asked for

@@ -24,8 +24,8 @@ type Printer struct {
 	version *encoding.Version
 	codec   *encoding.Codec // of the version
 	printer rest.TableConvertor
-	columns *Columns           // of a custom resource, nil for others
-	times   func() *timeFinder // of the version's objects
+	columns *Columns                 // of a custom resource, nil for others
+	names   func() ([]string, error) // of the columns, unless they are a custom resource's
 }
 
 // Columns print the objects of one version of a custom resource.
@@ -41,7 +41,7 @@ type Columns struct {
 // New returns a Printer that prints as a REST storage does.
 func New(version *encoding.Version, printer rest.TableConvertor) *Printer {
 	p := &Printer{version: version, codec: version.Codec(), printer: printer}
-	p.times = sync.OnceValue(func() *timeFinder { return newTimeFinder(p.codec.NewList()) })
+	p.names = sync.OnceValues(p.columnNames)
 	return p
 }
 
@@ -50,6 +50,20 @@ func NewCustom(version *encoding.Version, columns *Columns) *Printer {
 	p := New(version, columns.Table)
 	p.columns = columns
 	return p
+}
+
+// columnNames are those of all columns, in the order of a row's cells.
+func (p *Printer) columnNames() ([]string, error) {
+	// Printers ask nothing of the context.
+	empty, err := p.printer.ConvertToTable(context.Background(), p.codec.NewList(), &metav1.TableOptions{})
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(empty.ColumnDefinitions))
+	for i, column := range empty.ColumnDefinitions {
+		names[i] = column.Name
+	}
+	return names, nil
 }
 
 // Table prints a list of objects. gv is the version of meta.k8s.io that was asked

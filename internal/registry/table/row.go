@@ -1,7 +1,12 @@
 package table
 
 import (
+	"encoding/binary"
 	"errors"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/larder-io/larder/cache"
 )
@@ -14,11 +19,8 @@ func (p *Printer) row(o *cache.Object) ([]byte, error) {
 	return o.ExpensiveEncoding(cache.EncodingID(p.version.RowID()), p.encodeRow)
 }
 
-// encodeRow prints o and finds out what of that depends on time.
+// encodeRow prints o once for all readers, but for the ages.
 func (p *Printer) encodeRow(o *cache.Object) ([]byte, error) {
-	if p.columns != nil {
-		return p.encodeColumns(o)
-	}
 	obj, err := p.codec.Internal(o, 0)
 	if err != nil {
 		return nil, err
@@ -27,17 +29,71 @@ func (p *Printer) encodeRow(o *cache.Object) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	probe, movable, err := newRowProbe(p, obj)
+	list, err := p.listOf(obj)
 	if err != nil {
 		return nil, err
 	}
-	if movable {
-		row, err := probe.encode(flags)
-		if err == nil || !errors.Is(err, errVolatile) {
-			return row, err
-		}
+	begun := time.Now()
+	row, err := printRow(p.printer, list)
+	if err != nil {
+		return nil, err
 	}
-	return []byte{flags | rowVolatile}, nil
+	found, err := p.agesIn(row, obj, list, begun, time.Now())
+	switch {
+	case errors.Is(err, errVolatile):
+		return []byte{flags | rowVolatile}, nil
+	case err != nil:
+		return nil, err
+	}
+	var ages []byte
+	last := 0
+	text, err := appendText(nil, row, func(dst []byte, i int) ([]byte, error) {
+		a, aged := found[i]
+		if !aged {
+			data, err := marshalJSON(row.Cells[i])
+			return append(dst, data...), err
+		}
+		dst = appendString(append(dst, '"'), a.before)
+		ages = binary.AppendUvarint(ages, uint64(len(dst)-last))
+		ages = binary.AppendVarint(ages, a.since.Unix())
+		ages = binary.AppendUvarint(ages, uint64(a.since.Nanosecond()))
+		last = len(dst)
+		return append(appendString(dst, a.after), '"'), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return joinRow(flags, text, ages), nil
+}
+
+// agesIn finds the cells that hold ages in a row of obj, which is alone in list. The row
+// was printed between two moments.
+func (p *Printer) agesIn(row metav1.TableRow, obj, list runtime.Object, begun, ended time.Time) (map[int]age, error) {
+	if p.columns != nil {
+		return p.datesOf(list, row)
+	}
+	names, err := p.names()
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[int]age)
+	for i := range row.Cells {
+		name := ""
+		if i < len(names) {
+			name = names[i]
+		}
+		cell, _ := row.Cells[i].(string)
+		since := sinceOf(obj, name, cell)
+		if len(since) == 0 {
+			continue
+		}
+		a, ok := findAge(cell, since, begun, ended)
+		if !ok {
+			return nil, errVolatile
+		}
+		found[i] = a
+	}
+	return found, nil
 }
 
 // printedRow prints o as it is now. The row is not kept.

@@ -1,0 +1,130 @@
+package table
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/kubernetes/pkg/apis/batch"
+	"k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/apis/resource"
+)
+
+// errVolatile says that a row cannot be kept: it is not known what an age in it is counted
+// from.
+var errVolatile = errors.New("table: row depends on time in a way that is not known")
+
+// age is a cell that says how long ago something happened.
+type age struct {
+	before, after string // around the duration
+	since         time.Time
+}
+
+// agoEnd ends a cell that holds an age beside something else.
+const agoEnd = " ago)"
+
+// sinceOf lists the times that the age in a column may be counted from; none if the cell
+// holds no age. It knows all columns for which upstream's printers read the clock
+// (kubernetes pkg/printers/internalversion/printers.go); TestRows fails where it misses one.
+func sinceOf(obj runtime.Object, column, cell string) []time.Time {
+	var since []time.Time
+	switch o := obj.(type) {
+	case *core.Pod:
+		if column == "Restarts" && strings.HasSuffix(cell, agoEnd) {
+			since = restartsOf(o)
+		}
+	case *core.Event:
+		since = seen(o, column)
+	case *batch.Job:
+		if column == "Duration" && o.Status.StartTime != nil && o.Status.CompletionTime == nil {
+			since = []time.Time{o.Status.StartTime.Time}
+		}
+	case *batch.CronJob:
+		if column == "Last Schedule" && o.Status.LastScheduleTime != nil {
+			since = []time.Time{o.Status.LastScheduleTime.Time}
+		}
+	case *resource.DeviceTaintRule:
+		if column == "TimeAdded" && o.Spec.Taint.TimeAdded != nil {
+			since = []time.Time{o.Spec.Taint.TimeAdded.Time}
+		}
+	case *resource.ResourcePoolStatusRequest:
+		if column == "Completed" && o.Status != nil {
+			for i := range o.Status.Conditions {
+				since = append(since, o.Status.Conditions[i].LastTransitionTime.Time)
+			}
+		}
+	}
+	if column == "Age" || column == "" { // upstream does not declare the age of an IPAddress
+		if accessor, err := meta.Accessor(obj); err == nil {
+			since = []time.Time{accessor.GetCreationTimestamp().Time}
+		}
+	}
+	return slices.DeleteFunc(since, time.Time.IsZero)
+}
+
+// seen is when an event was seen: upstream falls back from one time to another.
+func seen(e *core.Event, column string) []time.Time {
+	first := e.FirstTimestamp.Time
+	if first.IsZero() {
+		first = e.EventTime.Time
+	}
+	switch {
+	case column == "First Seen":
+		return []time.Time{first}
+	case column != "Last Seen":
+		return nil
+	case e.Series != nil:
+		return []time.Time{e.Series.LastObservedTime.Time}
+	case !e.LastTimestamp.IsZero():
+		return []time.Time{e.LastTimestamp.Time}
+	}
+	return []time.Time{first}
+}
+
+// restartsOf lists the times that a pod's last restart may have had: whether containers
+// count, or those that initialise it, or only some of these, depends on how far it is.
+func restartsOf(p *core.Pod) []time.Time {
+	var all []time.Time
+	for _, statuses := range [][]core.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
+		var last time.Time
+		for i := range statuses {
+			if ended := statuses[i].LastTerminationState.Terminated; ended != nil && ended.FinishedAt.After(last) {
+				last = ended.FinishedAt.Time
+			}
+		}
+		all = append(all, last)
+	}
+	return all
+}
+
+// findAge finds the age of one of since in a cell that was printed between two moments. It
+// is false if it is that of none, or of more than one.
+func findAge(cell string, since []time.Time, begun, ended time.Time) (found age, ok bool) {
+	for _, t := range since {
+		for _, now := range []time.Time{begun, ended} {
+			a, is := ageOf(cell, t, now)
+			if !is {
+				continue
+			}
+			if ok && !t.Equal(found.since) {
+				return age{}, false
+			}
+			found, ok = a, true
+		}
+	}
+	return found, ok
+}
+
+// ageOf takes a cell apart that holds the age of since, alone or in front of " ago)".
+func ageOf(cell string, since, now time.Time) (age, bool) {
+	text := duration.HumanDuration(now.Sub(since))
+	if cell == text {
+		return age{since: since}, true
+	}
+	before, ok := strings.CutSuffix(cell, "("+text+agoEnd)
+	return age{before + "(", agoEnd, since}, ok
+}
