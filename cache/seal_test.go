@@ -28,7 +28,7 @@ func TestWritesToSharedBytesAreCaught(t *testing.T) {
 			func(o *Object, _ *Event) { o.Encoding(1, encode) }, encoding},
 		"encoding, asked for": {func(o *Object, _ *Event) []byte { b, _ := o.Encoding(1, encode); return b },
 			func(o *Object, _ *Event) { o.Kept(1) }, encoding},
-		"encoding, dropped": {func(o *Object, _ *Event) []byte { b, _ := o.DearEncoding(1, encode); return b },
+		"encoding, dropped": {func(o *Object, _ *Event) []byte { b, _ := o.ExpensiveEncoding(1, encode); return b },
 			func(o *Object, _ *Event) { o.retire() }, encoding + " that is dropped"},
 		"frame, used": {func(_ *Object, e *Event) []byte { b, _ := e.Frame(1, build); return b },
 			func(_ *Object, e *Event) { e.Frame(1, build) }, frame},
