@@ -16,12 +16,12 @@ import (
 //
 // What is in use stays: when everything that is kept was used lately, what is new is
 // not kept. A reader who goes through more than the budget allows, again and again,
-// would otherwise have everything dropped just before he asks for it (K4). Frames, which
+// would otherwise have everything dropped just before he asks for it (E4). Frames, which
 // are new by nature and which all watchers are about to ask for, are kept in any case, as
 // is what costs much to make; what is neither goes first.
 //
 // A share of a Budget is a Budget for some of the caches. Nothing that other caches keep
-// takes anything from it; they have what it does not use (K6).
+// takes anything from it; they have what it does not use (E6).
 type Budget struct {
 	limit  int64
 	growth *Growth // nil: the limit does not grow
@@ -62,7 +62,7 @@ func (b *Budget) NewShare(limit int64) *Budget {
 	return share
 }
 
-// Growth says how a Budget follows the bodies (K5): encodings and frames may take half as much
+// Growth says how a Budget follows the bodies (E5): encodings and frames may take half as much
 // as the bodies do, and with the past twice as much.
 type Growth struct {
 	Encodings int64 // what encodings and frames may take at least

@@ -46,7 +46,7 @@ func (c LearnConfig) withDefaults() LearnConfig {
 }
 
 // learner watches what queries look at in vain, and says which labels deserve an
-// index (K2). Scores fade, so that a query that is asked now and then does not count.
+// index (E2). Scores fade, so that a query that is asked now and then does not count.
 type learner struct {
 	config LearnConfig
 	wanted chan struct{} // has an element when a candidate deserves an index

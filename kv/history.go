@@ -23,7 +23,7 @@ import (
 // A restored store may have got ahead of the old one meanwhile; then its raft term
 // tells, if it is lower. But a term is that of the last entry which the answering
 // member applied, and a member that was sent a snapshot has it from before: a lower
-// term only raises a doubt (K12).
+// term only raises a doubt (E12).
 type history struct {
 	generation atomic.Uint64 // counts replacements
 	revision   atomic.Int64  // highest that was shown

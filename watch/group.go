@@ -7,7 +7,7 @@ import (
 	"github.com/larder-io/larder/cache"
 )
 
-// group is the watchers of one filter, and the chain from which they read (K9).
+// group is the watchers of one filter, and the chain from which they read (E9).
 type group struct {
 	filter
 	id identity

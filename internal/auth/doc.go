@@ -31,7 +31,7 @@
 //
 // [Flow] is API priority and fairness. It asks upstream's controller about the first request
 // of a kind, and about those that might have to wait; the others it lets pass by count,
-// which costs a fiftieth of a small request (K7) and decides the same.
+// which costs a fiftieth of a small request (E7) and decides the same.
 //
 // Accepted tokens are remembered for nine seconds, keyed by an HMAC under a key of
 // this process, and the front door takes an answer for one second more; so are

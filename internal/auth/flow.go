@@ -41,7 +41,7 @@ type FlowConfig struct {
 // which may not. Build one with [NewFlow].
 //
 // What decides is upstream's controller and its queues (apiserver
-// pkg/util/flowcontrol). They cost half as much as a small request (K7), so what they
+// pkg/util/flowcontrol). They cost half as much as a small request (E7), so what they
 // would say is known beforehand where it can be: of requests of a kind that was
 // classified since the configuration last changed, and of a priority level in which
 // nobody waits and there is room.

@@ -40,7 +40,7 @@ func collectorPercent(live, times uint64) int {
 	return int(min(times*headroom(live)*100/max(live, runtimeMinimum), maxPercent))
 }
 
-// governor keeps the garbage collector's percentage fitting to the heap (K1). A limit set
+// governor keeps the garbage collector's percentage fitting to the heap (E1). A limit set
 // by debug.SetMemoryLimit goes on to count.
 type governor struct {
 	percent int       // last set

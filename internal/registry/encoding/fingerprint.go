@@ -16,7 +16,7 @@ import (
 )
 
 // fingerprints spare stored values decoding, defaulting, conversion and encoding, where
-// it is known that all this would change nothing but the resourceVersion (K11).
+// it is known that all this would change nothing but the resourceVersion (E11).
 //
 // A fingerprint is the digest of a value's skeleton: of everything but names, times and
 // the like, which upstream's code carries along without looking into them. A value that

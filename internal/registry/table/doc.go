@@ -9,7 +9,7 @@
 // has no kept rows.
 //
 // A printer knows nothing of the cache and reads the clock. For which columns it does, and
-// what the ages there are counted from, is declared (ages.go, K10). A row with an age that
+// what the ages there are counted from, is declared (ages.go, E10). A row with an age that
 // may be counted from more than one time is printed for each reader.
 //
 // # Guarantees
