@@ -189,8 +189,13 @@ func (o *options) larder(fs *pflag.FlagSet) {
 		"How many of them may come from one IPv4 address or one /64 of IPv6 addresses. Behind a load balancer that shows its own address, all clients share one. 0 sets no bound.")
 	fs.Int64Var(&o.config.Store.ReplayRevisions, "replay-revisions", o.config.Store.ReplayRevisions,
 		"How many revisions that etcd still has are replayed at the start, at most, so that clients can go on watching where they were before a restart. Ten thousand take about a second. 0 replays none.")
-	fs.DurationVar(&o.config.Store.SelfAuditInterval, "self-audit-interval", o.config.Store.SelfAuditInterval,
+	check := &o.config.Store.CheckInterval
+	fs.DurationVar(check, "consistency-check-interval", *check,
 		"How often the keys and revisions of each cache are compared with those in etcd. A cache that differs is loaded again. 0 compares none.")
+	fs.DurationVar(check, "self-audit-interval", *check, "The former name of --consistency-check-interval.")
+	if err := fs.MarkDeprecated("self-audit-interval", "use --consistency-check-interval."); err != nil {
+		panic(err)
+	}
 	fs.Int64Var(&o.config.Store.QuotaBytes, "quota-backend-bytes", o.config.Store.QuotaBytes,
 		"How many bytes the embedded etcd's database may take. When they are used up, old revisions are given up; until there is room again, writes are refused. 0 is 8 GiB.")
 	fs.DurationVar(&o.config.Store.DefragmentInterval, "defrag-interval", o.config.Store.DefragmentInterval,

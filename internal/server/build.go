@@ -100,7 +100,7 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 		IndexLabels:   s.config.IndexLabels,
 		CacheBytes:    s.config.CacheBytes,
 		CacheShares:   s.config.CacheShares,
-		CheckInterval: s.config.Store.SelfAuditInterval,
+		CheckInterval: s.config.Store.CheckInterval,
 		Logger:        newLogger(),
 		Transformers:  p.encryption.transformers,
 		Config: builtin.Config{

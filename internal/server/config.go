@@ -141,9 +141,9 @@ type Store struct {
 	// at the start, at most, so that clients can go on watching where they were;
 	// 0 replays none.
 	ReplayRevisions int64
-	// SelfAuditInterval is how often each cache is compared with the store; 0 is
+	// CheckInterval is how often each cache is compared with the store; 0 is
 	// never.
-	SelfAuditInterval time.Duration
+	CheckInterval time.Duration
 	// QuotaBytes is how large the embedded etcd's database may grow before writes are
 	// refused; 0 is 8 GiB.
 	QuotaBytes int64
@@ -181,7 +181,7 @@ func Default() Config {
 			MinRequestTimeout: 30 * time.Minute,
 			MaxConnections:    1 << 16,
 		},
-		Store:          Store{Prefix: "/registry", CompactionInterval: 5 * time.Minute, ReplayRevisions: 10_000, SelfAuditInterval: 10 * time.Minute, DefragmentInterval: time.Hour},
+		Store:          Store{Prefix: "/registry", CompactionInterval: 5 * time.Minute, ReplayRevisions: 10_000, CheckInterval: 10 * time.Minute, DefragmentInterval: time.Hour},
 		Authentication: kubeoptions.NewBuiltInAuthenticationOptions().WithAll(),
 		Authorization:  authorizeByRoles(),
 		// A newcomer's network plugin and kube-proxy are privileged pods, and only those
@@ -270,8 +270,8 @@ func (s *Store) validate() error {
 		return fmt.Errorf("--etcd-compaction-interval must not be negative, is %v", s.CompactionInterval)
 	case s.ReplayRevisions < 0:
 		return fmt.Errorf("--replay-revisions must not be negative, is %d", s.ReplayRevisions)
-	case s.SelfAuditInterval < 0:
-		return fmt.Errorf("--self-audit-interval must not be negative, is %v", s.SelfAuditInterval)
+	case s.CheckInterval < 0:
+		return fmt.Errorf("--consistency-check-interval must not be negative, is %v", s.CheckInterval)
 	case s.QuotaBytes < 0:
 		return fmt.Errorf("--quota-backend-bytes must not be negative, is %d", s.QuotaBytes)
 	case s.DefragmentInterval < 0:

@@ -47,7 +47,7 @@ func TestValidate(t *testing.T) {
 		{"etcd key alone", func(c *Config) { c.Store.Servers, c.Store.KeyFile = []string{"x"}, "x" }, "--etcd-certfile"},
 		{"etcd TLS without servers", func(c *Config) { c.Store.CAFile = "x" }, "--etcd-servers"},
 		{"negative compaction", func(c *Config) { c.Store.CompactionInterval = -1 }, "--etcd-compaction-interval"},
-		{"negative audit interval", func(c *Config) { c.Store.SelfAuditInterval = -1 }, "--self-audit-interval"},
+		{"negative check interval", func(c *Config) { c.Store.CheckInterval = -1 }, "--consistency-check-interval"},
 		{"negative quota", func(c *Config) { c.Store.QuotaBytes = -1 }, "--quota-backend-bytes"},
 		{"quota of another's etcd", func(c *Config) { c.Store.Servers, c.Store.QuotaBytes = []string{"x"}, 1 }, "--quota-backend-bytes"},
 		{"negative defragmentation", func(c *Config) { c.Store.DefragmentInterval = -1 }, "--defrag-interval"},
