@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/internal/invariants"
 	"github.com/larder-io/larder/internal/registry"
@@ -429,21 +430,8 @@ func appendStored(dst, p []byte, last bool) []byte {
 
 // Collectors report what is kept of compressed lists, and what could not be sent again.
 func (s *Stitcher) Collectors() []prometheus.Collector {
-	return []prometheus.Collector{newKeptBytes(s), newPiecesMade(s)}
-}
-
-// newKeptBytes reports what is kept of compressed lists.
-func newKeptBytes(s *Stitcher) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name: "larder_compressed_list_bytes",
-		Help: "Bytes of compressed pieces of lists, kept to be sent again.",
-	}, func() float64 { return float64(s.bytes()) })
-}
-
-// newPiecesMade reports how much of compressed lists could not be sent again.
-func newPiecesMade(s *Stitcher) prometheus.Collector {
-	return prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "larder_compressed_list_pieces_total",
-		Help: "Counter of pieces of lists that were compressed.",
-	}, func() float64 { return float64(s.made.Load()) })
+	return apimetrics.NewCompressedLists(
+		func() float64 { return float64(s.bytes()) },
+		func() float64 { return float64(s.made.Load()) },
+	)
 }
