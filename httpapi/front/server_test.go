@@ -58,7 +58,7 @@ func newTestServer(t *testing.T, config Config, handler func(exchange.Carrier, t
 }
 
 // newTLS returns a self-signed certificate for loopback and who trusts it.
-func newTLS(t *testing.T) (*tls.Config, *x509.CertPool) {
+func newTLS(t testing.TB) (*tls.Config, *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
