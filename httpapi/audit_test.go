@@ -259,9 +259,9 @@ func (c call) of(name string) call {
 	return c
 }
 
-// TestD18Audit checks that the same is recorded of requests as upstream's filters and
+// TestRequestsAreRecordedAsUpstreamDoes checks that the same is recorded of requests as upstream's filters and
 // handlers record.
-func TestD18Audit(t *testing.T) {
+func TestRequestsAreRecordedAsUpstreamDoes(t *testing.T) {
 	p, ours, theirs := auditedPair(t, auditRules)
 	p.ours.must(t, as("root", post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`)))
 	ours.next(t, auditapi.StageResponseComplete)
@@ -340,9 +340,9 @@ func (e *events) stages(t *testing.T, ends ...auditapi.Stage) string {
 	return strings.Join(out, ", ")
 }
 
-// TestD18AuditOfFailures checks what is recorded of requests that end otherwise than
+// TestFailuresAreRecordedAsUpstreamDoes checks what is recorded of requests that end otherwise than
 // with the answer of a handler.
-func TestD18AuditOfFailures(t *testing.T) {
+func TestFailuresAreRecordedAsUpstreamDoes(t *testing.T) {
 	all := newEvents()
 	release := make(chan struct{})
 	f := newFront(t, Config{AuditPolicy: parsePolicy(t, "rules: [{level: Metadata}]"), Audit: all}, func(routes *routes.Table) {
@@ -383,9 +383,9 @@ func TestD18AuditOfFailures(t *testing.T) {
 	}
 }
 
-// TestD18AuditThatMust checks that a request is not served that cannot be recorded, and
+// TestRequestsThatCannotBeRecordedAreNotServed checks that a request is not served that cannot be recorded, and
 // that stages which are left out are.
-func TestD18AuditThatMust(t *testing.T) {
+func TestRequestsThatCannotBeRecordedAreNotServed(t *testing.T) {
 	all := newEvents()
 	all.broken = true
 	served := false

@@ -143,9 +143,9 @@ func (a answer) sameRefusal(b answer) bool {
 	return a.code == b.code && string(a.body) == string(b.body)
 }
 
-// TestD18FlowControl checks that who finds no seat is refused as upstream refuses, that
+// TestWhoFindsNoSeatIsRefusedAsUpstreamRefuses checks that who finds no seat is refused as upstream refuses, that
 // the exempt are not, and that all are told what they were taken for.
-func TestD18FlowControl(t *testing.T) {
+func TestWhoFindsNoSeatIsRefusedAsUpstreamRefuses(t *testing.T) {
 	want := refusedByUpstream(t)
 	flow := newFlow(t)
 	began, release := make(chan struct{}), make(chan struct{})
@@ -174,9 +174,9 @@ func TestD18FlowControl(t *testing.T) {
 	}
 }
 
-// TestD18WatchesKeepNoSeat checks that a watch has its seat until its client has been
+// TestWatchesKeepNoSeat checks that a watch has its seat until its client has been
 // told what there is.
-func TestD18WatchesKeepNoSeat(t *testing.T) {
+func TestWatchesKeepNoSeat(t *testing.T) {
 	back := registrytest.New(t, nil)
 	flow := newFlow(t)
 	p := &pair{running: serveBackWith(t, back, func(c *Config) { c.Flow, c.Authenticator = flow, named })}
@@ -216,9 +216,9 @@ func TestD18WatchesKeepNoSeat(t *testing.T) {
 	}
 }
 
-// TestD18RequestsInFlight checks that without flow control the number of requests is
+// TestRequestsInFlightAreBounded checks that without flow control the number of requests is
 // bounded, but for the super-user's.
-func TestD18RequestsInFlight(t *testing.T) {
+func TestRequestsInFlightAreBounded(t *testing.T) {
 	want := refusedByUpstream(t)
 	began, release := make(chan struct{}), make(chan struct{})
 	f := newFront(t, Config{Authenticator: named, MaxInFlight: 1, MaxMutatingInFlight: 1}, holding(began, release))

@@ -243,9 +243,9 @@ func TestWatchOverWebsocket(t *testing.T) {
 	}
 }
 
-// TestD18ReadsAreCounted checks that what never was a net/http request is in upstream's
+// TestReadsAreInUpstreamsMetrics checks that what never was a net/http request is in upstream's
 // metrics all the same.
-func TestD18ReadsAreCounted(t *testing.T) {
+func TestReadsAreInUpstreamsMetrics(t *testing.T) {
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
 	p.ours.must(t, post(configmaps, configmap("one", "", "")))
@@ -287,9 +287,9 @@ func TestD18ReadsAreCounted(t *testing.T) {
 	}
 }
 
-// TestD18ReadsWarn checks that clients of a deprecated kind are told so by reads that
+// TestReadsWarnOfDeprecatedKinds checks that clients of a deprecated kind are told so by reads that
 // no handler of upstream's ever saw.
-func TestD18ReadsWarn(t *testing.T) {
+func TestReadsWarnOfDeprecatedKinds(t *testing.T) {
 	p := newPair(t)
 	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
 	p.ours.must(t, post("/api/v1/namespaces/a/endpoints", `{"metadata":{"name":"e"}}`))

@@ -55,9 +55,9 @@ func randomShelf(random *rand.Rand, name, version string) string {
 	return string(data)
 }
 
-// TestD5OffersAreWhatTheStoreHolds holds that a cache which was filled from what writes
+// TestOffersAreWhatTheStoreHolds holds that a cache which was filled from what writes
 // offer it is the one that is filled from the store.
-func TestD5OffersAreWhatTheStoreHolds(t *testing.T) {
+func TestOffersAreWhatTheStoreHolds(t *testing.T) {
 	for name, text := range map[string]string{"several versions": shelves, "one version": oneVersion} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t)
@@ -127,9 +127,9 @@ func compareCaches(t *testing.T, got, want map[string]*cache.Object) {
 	}
 }
 
-// TestD16CheckCoversCustomResources holds that a cache of custom resources that has gone
+// TestCheckCoversCustomResources holds that a cache of custom resources that has gone
 // wrong is found out and loads again.
-func TestD16CheckCoversCustomResources(t *testing.T) {
+func TestCheckCoversCustomResources(t *testing.T) {
 	s := newServer(t, func(c *registry.Config) { c.CheckInterval = 100 * time.Millisecond })
 	s.define(t, shelves)
 	for i := range 5 {

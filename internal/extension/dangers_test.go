@@ -67,9 +67,9 @@ const old = `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"o
 	`"spec":{"color":"red","unknown":1,"firm":null,"free":{"any":[1]},` +
 	`"inner":{"apiVersion":"v1","kind":"X","metadata":{"name":"i","labels":{"l":5}},"more":1}}}`
 
-// TestD5WhatAReadDoes is that reading prunes, defaults, drops what metadata cannot be and
+// TestReadsPruneAndDefaultCustomResources is that reading prunes, defaults, drops what metadata cannot be and
 // gives a generation, whatever was stored.
-func TestD5WhatAReadDoes(t *testing.T) {
+func TestReadsPruneAndDefaultCustomResources(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
 	revision := s.put(t, shelfKey+"old", old)
@@ -100,9 +100,9 @@ func TestD5WhatAReadDoes(t *testing.T) {
 	lacks(t, other, "color", "firm", "free")
 }
 
-// TestD5WhatUpstreamAnswers compares answers from cached bytes with those of upstream's
+// TestCachedCustomResourcesAreAnsweredAsUpstreamDoes compares answers from cached bytes with those of upstream's
 // handler, which decodes and encodes each object.
-func TestD5WhatUpstreamAnswers(t *testing.T) {
+func TestCachedCustomResourcesAreAnsweredAsUpstreamDoes(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
 	s.put(t, shelfKey+"old", old)
@@ -149,9 +149,9 @@ func ageless(a answer) answer {
 	return a
 }
 
-// TestD5ChangedDefinition is that reads follow the definition: nothing that was made of
+// TestReadsFollowAChangedDefinition is that reads follow the definition: nothing that was made of
 // an object under another one is given out, and watches end.
-func TestD5ChangedDefinition(t *testing.T) {
+func TestReadsFollowAChangedDefinition(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
 	s.put(t, shelfKey+"old", old)
@@ -182,9 +182,9 @@ func TestD5ChangedDefinition(t *testing.T) {
 	contains(t, object, `"width":120`)
 }
 
-// TestD5AnotherDefinitionOfTheName is that a definition that was deleted and made again
+// TestDefinitionMadeAnewForgetsTheFirst is that a definition that was deleted and made again
 // does not give out what was read under the first.
-func TestD5AnotherDefinitionOfTheName(t *testing.T) {
+func TestDefinitionMadeAnewForgetsTheFirst(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
 	s.do(t, http.MethodPost, shelvesV1, "application/json", `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"a"}}`)
@@ -264,8 +264,8 @@ func (c *converter) by(d *apiextensionsv1.CustomResourceDefinition) {
 	}
 }
 
-// TestD5ConversionIsKept is that a webhook is asked once for each state of an object.
-func TestD5ConversionIsKept(t *testing.T) {
+// TestWebhookConvertsEachStateOnce is that a webhook is asked once for each state of an object.
+func TestWebhookConvertsEachStateOnce(t *testing.T) {
 	s, c := newServer(t), newConverter(t)
 	s.define(t, shelves, c.by)
 	s.put(t, shelfKey+"old", old)
@@ -301,9 +301,9 @@ func TestD5ConversionIsKept(t *testing.T) {
 	contains(t, string(event)+object, "ADDED", `"colour":"blue"`)
 }
 
-// TestD5WebhookDown is that a webhook that is down fails the requests that need it, and
+// TestWebhookThatIsDownFailsOnlyWhatNeedsIt is that a webhook that is down fails the requests that need it, and
 // leaves nothing behind.
-func TestD5WebhookDown(t *testing.T) {
+func TestWebhookThatIsDownFailsOnlyWhatNeedsIt(t *testing.T) {
 	s, c := newServer(t), newConverter(t)
 	s.define(t, shelves, c.by)
 	s.put(t, shelfKey+"old", old)

@@ -301,7 +301,7 @@ func rawClient(t *testing.T, s *registrytest.Server) restclient.Interface {
 
 // Storage migration writes objects as they were read. That rewrites what is stored
 // in an older encoding, and nothing else.
-func TestD6StorageMigration(t *testing.T) {
+func TestMigrationRewritesOldEncodingsOnly(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)
 	const key = "/registry/horizontalpodautoscalers/default/h"

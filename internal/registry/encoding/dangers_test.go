@@ -77,7 +77,7 @@ const oldPod = `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"old","namesp
 
 // An object that was stored before a field had a default has the default in
 // every read.
-func TestD1DefaultingOnRead(t *testing.T) {
+func TestReadsHaveDefaultsThatWereNotStored(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)
 	v := s.Registry.Endpoint(gvr("", "v1", "pods"), "").View
@@ -106,7 +106,7 @@ func TestD1DefaultingOnRead(t *testing.T) {
 
 // What reading changes beside defaults is changed in what is served: fields that
 // fill each other in, values that are corrected, fields of newer servers.
-func TestD2ConversionOnRead(t *testing.T) {
+func TestReadsHaveWhatConversionChanges(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)
 	v := s.Registry.Endpoint(gvr("", "v1", "pods"), "").View
@@ -146,7 +146,7 @@ func podOf(t *testing.T, v *registry.View, value string) runtime.Object {
 
 // What a storage does to every object that it reads is done to what the cache
 // serves, in live events as well.
-func TestD3Decorators(t *testing.T) {
+func TestReadsAndEventsAreDecorated(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)
 	services := s.Registry.Endpoint(gvr("", "v1", "services"), "").View
@@ -172,7 +172,7 @@ func TestD3Decorators(t *testing.T) {
 }
 
 // Versions of one stored object are made by conversion, each from the same bytes.
-func TestD4SeveralServedVersions(t *testing.T) {
+func TestServedVersionsAreConvertedFromTheSameBytes(t *testing.T) {
 	s := registrytest.New(t, nil)
 	for _, pair := range [][2]schema.GroupVersionResource{
 		{gvr("autoscaling", "v1", "horizontalpodautoscalers"), gvr("autoscaling", "v2", "horizontalpodautoscalers")},
@@ -214,7 +214,7 @@ func sameAsUpstream(t *testing.T, v *registry.View, seeds int64, projections ...
 
 // A deleted object is told with the revision of its deletion: of that alone, although
 // templates within it have metadata as well.
-func TestD9RevisionSplice(t *testing.T) {
+func TestDeletionIsToldWithItsOwnRevisionOnly(t *testing.T) {
 	s := registrytest.New(t, nil)
 	for _, r := range []schema.GroupVersionResource{
 		gvr("apps", "v1", "statefulsets"), gvr("apps", "v1", "deployments"), gvr("batch", "v1", "cronjobs"),
@@ -239,7 +239,7 @@ func TestD9RevisionSplice(t *testing.T) {
 }
 
 // Items have no kind and apiVersion, objects on their own have.
-func TestD11ItemsAndObjects(t *testing.T) {
+func TestItemsHaveNoKindAndObjectsDo(t *testing.T) {
 	s := registrytest.New(t, nil)
 	v := s.Registry.Endpoint(gvr("", "v1", "configmaps"), "").View
 	o := registrytest.Object(v.Resource, "default/x", []byte(`{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"x","namespace":"default"}}`), 7)
@@ -264,7 +264,7 @@ func TestD11ItemsAndObjects(t *testing.T) {
 
 // JSON is written by encoding/json from Go's types: these kinds have what a
 // transcoder of protobuf would get wrong.
-func TestD12AwkwardJSON(t *testing.T) {
+func TestAwkwardKindsAreWrittenAsEncodingJSONDoes(t *testing.T) {
 	s := registrytest.New(t, nil)
 	for _, r := range []schema.GroupVersionResource{
 		gvr("", "v1", "pods"), gvr("", "v1", "secrets"), gvr("", "v1", "events"), gvr("coordination.k8s.io", "v1", "leases"),
@@ -281,7 +281,7 @@ func TestD12AwkwardJSON(t *testing.T) {
 
 // Metadata on its own is what upstream cuts out of the internal object, which for
 // some kinds differs from what the stored version says.
-func TestD13PartialObjectMetadata(t *testing.T) {
+func TestPartialMetadataIsCutFromTheInternalObject(t *testing.T) {
 	s := registrytest.New(t, nil)
 	for _, resource := range []string{"deployments", "daemonsets", "statefulsets", "replicasets"} {
 		sameAsUpstream(t, s.Registry.Endpoint(gvr("apps", "v1", resource), "").View, 12, encoding.Partial, encoding.PartialV1beta1)
@@ -289,7 +289,7 @@ func TestD13PartialObjectMetadata(t *testing.T) {
 }
 
 // Who set which field is told in every read.
-func TestD14ManagedFields(t *testing.T) {
+func TestManagedFieldsAreInEveryRead(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)
 	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m", Namespace: "default"}, Data: map[string]string{"k": "v"}}
@@ -313,7 +313,7 @@ func TestD14ManagedFields(t *testing.T) {
 }
 
 // Objects that a client is given are its own; what it does to them nobody sees.
-func TestD15ClientsMayMutate(t *testing.T) {
+func TestClientsMayMutateWhatTheyAreGiven(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

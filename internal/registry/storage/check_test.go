@@ -18,7 +18,7 @@ import (
 
 // A cache that holds something other than the store is found out, whatever it is, and
 // loads again; one that holds the same is left alone.
-func TestD16CheckFindsCorruption(t *testing.T) {
+func TestCheckFindsWhatDiffersFromTheStore(t *testing.T) {
 	for name, corrupt := range map[string]func(f *fixture) cache.Change{
 		"missing":       func(*fixture) cache.Change { return cache.Change{Key: "a/0500"} },
 		"first missing": func(*fixture) cache.Change { return cache.Change{Key: "a/0000"} },
@@ -68,7 +68,7 @@ func TestD16CheckFindsCorruption(t *testing.T) {
 
 // A comparison of many objects asks for them in pages of ten thousand keys, without their
 // values, and finds what differs in the last of them.
-func TestD16CheckPages(t *testing.T) {
+func TestCheckReadsInPagesWithoutValues(t *testing.T) {
 	const n = 25_000
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)
@@ -99,7 +99,7 @@ func TestD16CheckPages(t *testing.T) {
 }
 
 // What cannot be compared says nothing about the cache: it stays as it is.
-func TestD16CheckThatFails(t *testing.T) {
+func TestCheckThatFailsLeavesTheCacheAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)
 		f.create(examplePod("a", "one"))
@@ -121,7 +121,7 @@ func TestD16CheckThatFails(t *testing.T) {
 }
 
 // A resource under constant change is equal to the store at each of its revisions.
-func TestD16CheckUnderWrites(t *testing.T) {
+func TestCheckBearsConstantWrites(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeProtobuf)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -18,7 +18,7 @@ import (
 
 // Where corrupt objects may be deleted unread, a list names all of them, up to a
 // hundred, and each of them can be deleted.
-func TestD8CorruptObjectsThatMayBeDeleted(t *testing.T) {
+func TestCorruptObjectsAreNamedAndMayBeDeleted(t *testing.T) {
 	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.AllowUnsafeMalformedObjectDeletion, true)
 	for name, uncached := range map[string]bool{"cached": false, "from the store": true} {
 		t.Run(name, func(t *testing.T) {

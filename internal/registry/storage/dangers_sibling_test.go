@@ -19,7 +19,7 @@ import (
 
 // A sibling writes the same objects through upstream's own store: no write is lost,
 // both read the same afterwards, each what the other wrote.
-func TestD16Siblings(t *testing.T) {
+func TestSiblingsLoseNoWriteAndReadTheSame(t *testing.T) {
 	const writers, rounds = 4, 25
 	server, _ := etcd3testing.NewUnsecuredEtcd3TestClientServer(t)
 	defer server.V3Client.Client.Close()

@@ -65,7 +65,7 @@ func (f *fixture) touch(key string) *example.Pod {
 
 // What is encrypted with an older key is read, and written with the present one when
 // somebody writes it as it is, although the cache sees no difference.
-func TestD7KeyRotation(t *testing.T) {
+func TestOldKeysAreReadAndWritesUseTheNewOne(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeProtobuf)
 	before, after := key(t, "before"), key(t, "after")
 	f.transformer.set(keys(before))
@@ -90,7 +90,7 @@ func TestD7KeyRotation(t *testing.T) {
 
 // Selectors see what the resource says of an object, not its bytes, and both sides of
 // a change.
-func TestD10SelectorsDoNotReadBytes(t *testing.T) {
+func TestSelectorsSeeBothSidesOfAChangeNotItsBytes(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeProtobuf, func(c *fixtureConfig) {
 		c.codec.Attrs = func(obj runtime.Object) (labels.Set, fields.Set, error) {
 			side, _, _ := strings.Cut(obj.(*example.Pod).Annotations["side"], ".")
@@ -157,7 +157,7 @@ func (s *slowTransformer) TransformFromStorage(ctx context.Context, data []byte,
 
 // Values are decoded at the same time; what comes of them is seen in the order in
 // which it was stored, and no revision before it is complete.
-func TestD17IngestKeepsOrder(t *testing.T) {
+func TestIngestKeepsTheOrderOfTheStore(t *testing.T) {
 	synctest.Test(t, ingestKeepsOrder)
 }
 
@@ -234,7 +234,7 @@ func tornPair(f *fixture, pods int) string {
 
 // A key service that fails for a while makes what was stored meanwhile corrupt for
 // that while: nothing is skipped, and nothing has to be written again.
-func TestD7KeyServiceFailsForAWhile(t *testing.T) {
+func TestKeyServiceThatFailsCorruptsOnlyForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)
 		f.create(examplePod("a", "before"))

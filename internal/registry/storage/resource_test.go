@@ -144,7 +144,7 @@ func TestOfferedObjectsAreWhatDecodingMakes(t *testing.T) {
 }
 
 // A value that cannot be read fails the reads that cover it, and no others.
-func TestD8CorruptObjects(t *testing.T) {
+func TestCorruptObjectsFailOnlyReadsThatCoverThem(t *testing.T) {
 	ctx := context.Background()
 	for _, c := range []struct {
 		name, value string
@@ -185,7 +185,7 @@ func TestD8CorruptObjects(t *testing.T) {
 }
 
 // A write that changes nothing is not written, and is told from the store's bytes.
-func TestD6NoOpUpdatesAreRecognisedInTheStore(t *testing.T) {
+func TestNoOpUpdatesAreToldFromTheStoresBytes(t *testing.T) {
 	f := newFixture(t, runtime.ContentTypeProtobuf)
 	created := f.create(examplePod("a", "one"))
 	same := storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) { return obj, nil })

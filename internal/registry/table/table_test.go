@@ -19,9 +19,9 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// TestD13Tables holds tables against those that upstream's handlers make of the same
+// TestTablesAreThoseOfUpstreamsHandlers holds tables against those that upstream's handlers make of the same
 // objects.
-func TestD13Tables(t *testing.T) {
+func TestTablesAreThoseOfUpstreamsHandlers(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)
 	ctx := t.Context()
