@@ -22,7 +22,7 @@ import (
 )
 
 // What could go wrong because bytes are kept in the cache has a test of its own
-// here, in dangers_test.go or where it lives: D1 to D18.
+// here, in files called dangers_test.go, or where it lives.
 
 // gvr is a resource of the built-in groups.
 func gvr(group, version, resource string) schema.GroupVersionResource {
