@@ -14,7 +14,7 @@ import (
 
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/streams"
-	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/storage"
 )
 
 // maxBuffered is the size up to which an answer of a net/http handler is held back,
@@ -44,7 +44,7 @@ func (x *chain) serveHandler(h http.Handler, prompt bool) {
 	w.trail, w.place = x.TakeTrail(), x.TakePlace()
 	x.s.work.Go(func() {
 		defer cancel()
-		registry.ReserveStack()
+		storage.ReserveStack()
 		w.finish(x.logged(), h, req)
 	})
 	defer x.endBody()

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"slices"
 	"sync/atomic"
 
 	jsonpatch "github.com/evanphx/json-patch"
@@ -77,9 +76,10 @@ func (s *Server) metricsPage(t *routes.Table) *apimetrics.Page {
 func (s *Server) collectors() []prometheus.Collector {
 	own := []prometheus.Collector{
 		apimetrics.NewCacheCollector(s.config.Registry), apimetrics.NewBudgetCollector(s.config.Registry), apimetrics.NewAccessCollector(&s.access),
+		s.front.Collector(), newRevokedWatches(s.rights),
 		apimetrics.NewBuildInfo(s.config.Version),
 	}
-	return slices.Concat(own, s.front.Collectors(), newRevokedWatches(s.rights), s.stitcher.Collectors())
+	return append(own, s.stitcher.Collectors()...)
 }
 
 // readyChecks are those of the configuration, and that shutdown has not begun.

@@ -18,7 +18,6 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/cache"
-	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/auth"
 )
@@ -286,7 +285,23 @@ func (held *right) Ended() { held.set.ended[held.lost.Load()].Add(1) }
 func (held *right) Leave() { held.set.leave(held) }
 
 // newRevokedWatches reports how many watches ended for want of a right.
-func newRevokedWatches(r *rights) []prometheus.Collector {
-	ended := func(lost uint32) func() float64 { return func() float64 { return float64(r.ended[lost].Load()) } }
-	return apimetrics.NewRevokedWatches(ended(lossCredential), ended(lossPermission))
+func newRevokedWatches(r *rights) prometheus.Collector {
+	return &revokedCollector{r, prometheus.NewDesc("larder_watches_revoked_total",
+		"Counter of watches that were ended because their sender lost the right to them, by what was lost: the credential or the permission.", []string{"lost"}, nil)}
+}
+
+// revokedCollector is immutable.
+type revokedCollector struct {
+	rights *rights
+	ended  *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (c *revokedCollector) Describe(ch chan<- *prometheus.Desc) { ch <- c.ended }
+
+// Collect implements prometheus.Collector.
+func (c *revokedCollector) Collect(ch chan<- prometheus.Metric) {
+	for loss, label := range map[uint32]string{lossCredential: "credential", lossPermission: "permission"} {
+		ch <- prometheus.MustNewConstMetric(c.ended, prometheus.CounterValue, float64(c.rights.ended[loss].Load()), label)
+	}
 }

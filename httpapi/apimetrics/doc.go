@@ -4,8 +4,7 @@
 // Upstream's metrics belong to the process and are told little: a [Monitor] tells them the
 // first request of each kind and tallies those that follow, [Access] counts who was
 // authenticated and what was authorized, and both are added when a [Page] is asked for.
-// Collectors read what caches hold when they are asked. All metrics of this server's own,
-// larder_*, are declared here, whoever counts them.
+// Collectors read what caches hold when they are asked.
 //
 // Counting takes no lock and allocates nothing.
 package apimetrics

@@ -10,8 +10,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/klog/v2"
-
-	"github.com/larder-io/larder/httpapi/apimetrics"
 )
 
 // connCaps bound open connections: all of them, and those from one place; 0 sets no bound.
@@ -242,17 +240,43 @@ func (ss *Session) displace() bool {
 		time.Since(ss.began) > displaceAfter && ss.state.CompareAndSwap(sessionNew, sessionClosed)
 }
 
-// Collectors report connections.
-func (s *Server) Collectors() []prometheus.Collector {
-	counted := func(n *atomic.Int64) func() float64 { return func() float64 { return float64(n.Load()) } }
-	c := apimetrics.Connections{Open: counted(&s.counts.open), Limits: make(map[string]apimetrics.ConnectionLimit)}
-	limits := [lastCap]int{s.caps.all, s.caps.perPeer}
-	for reached, of := range [lastCap]string{"all", "address"} {
-		c.Limits[of] = apimetrics.ConnectionLimit{
-			Limit: limitValue(limits[reached]), Refused: counted(&s.counts.refused[reached]), Displaced: counted(&s.counts.displaced[reached]),
-		}
+// connCollector reports connCounts. It is immutable.
+type connCollector struct {
+	counts             *connCounts
+	caps               connCaps
+	open, limit        *prometheus.Desc
+	refused, displaced *prometheus.Desc
+}
+
+func newConnCollector(counts *connCounts, caps connCaps) prometheus.Collector {
+	desc := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc(name, help, labels, nil)
 	}
-	return apimetrics.NewConnections(c)
+	return &connCollector{
+		counts: counts, caps: caps,
+		open:      desc("larder_connections", "Number of open connections."),
+		limit:     desc("larder_connections_limit", "Number of connections that may be open, in all or from one address.", "of"),
+		refused:   desc("larder_connections_refused_total", "Counter of connections that were closed at once, by the limit that was reached.", "limit"),
+		displaced: desc("larder_connections_displaced_total", "Counter of connections without a request that were closed to make room for others, by the limit that was reached.", "limit"),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *connCollector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.open, c.limit, c.refused, c.displaced} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *connCollector) Collect(ch chan<- prometheus.Metric) {
+	ch <- prometheus.MustNewConstMetric(c.open, prometheus.GaugeValue, float64(c.counts.open.Load()))
+	limits := [lastCap]int{c.caps.all, c.caps.perPeer}
+	for reached, label := range [lastCap]string{"all", "address"} {
+		ch <- prometheus.MustNewConstMetric(c.limit, prometheus.GaugeValue, limitValue(limits[reached]), label)
+		ch <- prometheus.MustNewConstMetric(c.refused, prometheus.CounterValue, float64(c.counts.refused[reached].Load()), label)
+		ch <- prometheus.MustNewConstMetric(c.displaced, prometheus.CounterValue, float64(c.counts.displaced[reached].Load()), label)
+	}
 }
 
 // limitValue is a limit as a metric; 0 is none.

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/socket"
 )
@@ -67,6 +69,9 @@ func New(config Config) *Server {
 
 // RoundTripper reaches the server from within the process, without network.
 func (s *Server) RoundTripper() http.RoundTripper { return s.client }
+
+// Collector reports connections.
+func (s *Server) Collector() prometheus.Collector { return newConnCollector(&s.counts, s.caps) }
 
 // Listen puts TLS on l, which the server owns from here on. It is called once, before
 // ServeNetwork.

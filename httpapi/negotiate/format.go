@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
-	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/encoding"
 )
 
 // Format is what a client accepts an answer in.
@@ -46,25 +46,25 @@ func Accepted(accept string, supported []runtime.SerializerInfo, restrictions ne
 }
 
 // Encoding is the media type that f's bytes are made from.
-func (f Format) Encoding() registry.MediaType {
+func (f Format) Encoding() encoding.MediaType {
 	if f.MediaType == runtime.ContentTypeProtobuf {
-		return registry.Protobuf
+		return encoding.Protobuf
 	}
-	return registry.JSON // YAML is made from it
+	return encoding.JSON // YAML is made from it
 }
 
 // IsTable reports whether the client wants rows.
 func (f Format) IsTable() bool { return f.Convert != nil && f.Convert.Kind == "Table" }
 
-// Shape is how much of each object the client wants, unless it wants rows.
-func (f Format) Shape() registry.Shape {
+// Projection is how much of each object the client wants, unless it wants rows.
+func (f Format) Projection() encoding.Projection {
 	switch {
 	case f.Convert == nil:
-		return registry.Full
+		return encoding.Full
 	case f.Convert.GroupVersion() == metav1beta1.SchemeGroupVersion:
-		return registry.PartialV1beta1
+		return encoding.PartialV1beta1
 	default:
-		return registry.Partial
+		return encoding.Partial
 	}
 }
 

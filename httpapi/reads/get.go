@@ -8,14 +8,15 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
-	"k8s.io/apiserver/pkg/storage"
+	apistorage "k8s.io/apiserver/pkg/storage"
 	storeerrors "k8s.io/apiserver/pkg/storage/errors"
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/httpapi/request"
-	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/encoding"
+	"github.com/larder-io/larder/internal/registry/storage"
 )
 
 // get answers a GET of one object: apiserver pkg/endpoints/handlers/get.go,
@@ -43,7 +44,7 @@ func (x *Read) getObject(i *Resource) (*cache.Object, error) {
 	if value, ok := x.Query.Lookup("export"); ok && request.IsTrue(value) {
 		return nil, apierrors.NewBadRequest("the export parameter, deprecated since v1.14, is no longer supported")
 	}
-	scope := registry.Scope{Name: x.Name}
+	scope := storage.Scope{Name: x.Name}
 	if i.Endpoint.Namespaced {
 		if scope.Namespace = x.Namespace; scope.Namespace == "" {
 			return nil, apierrors.NewBadRequest("Namespace parameter required.")
@@ -79,7 +80,7 @@ func checkName(name string) error {
 // ReadError is err as the client sees it: a wait that the request's own deadline
 // cut short is the request's timeout.
 func (x *Read) ReadError(err error) error {
-	if storage.IsRequestTimeout(err) {
+	if apistorage.IsRequestTimeout(err) {
 		return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
 	}
 	return err
@@ -105,18 +106,18 @@ func (x *Read) sendObject(i *Resource, f negotiate.Format, o *cache.Object) (int
 		}
 		return 0, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", i.Endpoint.Storage.New()))
 	}
-	form := i.View.Form(f.Encoding(), f.Shape())
-	item, err := form.Item(o)
+	encoder := i.View.Encoder(f.Encoding(), f.Projection())
+	item, err := encoder.Item(o)
 	if err != nil {
 		return 0, err
 	}
-	size := form.ObjectSize(item)
+	size := encoder.ObjectSize(item)
 	if size <= exchange.RecordSize && !f.Rewritten() {
-		x.object = objectBody{form, item}
+		x.object = objectBody{encoder, item}
 		x.SendFrom(http.StatusOK, f.MediaType, size, &x.object)
 		return size, nil
 	}
-	body := form.AppendObject(make([]byte, 0, size), item)
+	body := encoder.AppendObject(make([]byte, 0, size), item)
 	if f.Rewritten() {
 		x.sendJSON(f, body)
 	} else {
@@ -132,15 +133,15 @@ var errNoList = errors.New("content is not a list")
 // objectBody writes an object that is too small to be compressed and fits into what a
 // chunkWriter gathers.
 type objectBody struct {
-	form *registry.Form
-	item []byte
+	encoder *encoding.Encoder
+	item    []byte
 }
 
 // WriteTo implements io.WriterTo.
 func (b *objectBody) WriteTo(w io.Writer) (int64, error) {
 	out := exchange.NewChunkWriter(w)
 	defer out.Release()
-	out.Buf = b.form.AppendObject(out.Buf, b.item)
+	out.Buf = b.encoder.AppendObject(out.Buf, b.item)
 	out.Flush()
 	return out.Written, out.Err
 }

@@ -17,7 +17,9 @@ import (
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/negotiate"
-	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/encoding"
+	"github.com/larder-io/larder/internal/registry/storage"
+	"github.com/larder-io/larder/internal/registry/table"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
@@ -43,7 +45,7 @@ func (x *Read) list(i *Resource) {
 }
 
 // ListScope is the scope of a list in metrics.
-func ListScope(scope registry.Scope) string {
+func ListScope(scope storage.Scope) string {
 	switch {
 	case scope.Name != "":
 		return "resource"
@@ -62,7 +64,7 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 	defer cancel()
 	room := lists.Get().(*listBody)
 	room.sent = sent
-	listing, err := i.View.Resource.List(ctx, registry.ListRequest{
+	listing, err := i.View.Resource.List(ctx, storage.ListRequest{
 		Scope:           x.ScopeOf(i, o),
 		ResourceVersion: o.ResourceVersion,
 		Match:           o.ResourceVersionMatch,
@@ -91,7 +93,7 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 }
 
 // sendList answers with a listing. taken says that room belongs to the response.
-func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, listing registry.Listing, room *listBody) (size int, taken bool, err error) {
+func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, listing storage.Listing, room *listBody) (size int, taken bool, err error) {
 	if f.IsTable() {
 		options, err := x.TableOptions(f)
 		if err != nil {
@@ -116,7 +118,7 @@ func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, li
 	if f.Convert != nil && f.Convert.Kind == "PartialObjectMetadata" {
 		return 0, false, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", newList(i)))
 	}
-	if err := room.fill(i.View.Form(f.Encoding(), f.Shape()), listing.Meta, x.Carrier.Chunks() && f.MediaType != runtime.ContentTypeYAML); err != nil {
+	if err := room.fill(i.View.Encoder(f.Encoding(), f.Projection()), listing.Meta, x.Carrier.Chunks() && f.MediaType != runtime.ContentTypeYAML); err != nil {
 		return 0, false, err
 	}
 	size = room.size
@@ -167,7 +169,7 @@ func (x *Read) sendPiecemeal(f negotiate.Format, body exchange.Body) {
 
 // tableBody writes a table. It owns room, which holds the objects in it.
 type tableBody struct {
-	rows *registry.Rows
+	rows *table.Rows
 	room *listBody
 }
 
@@ -187,7 +189,7 @@ func (b *tableBody) Close() error { return b.room.Close() }
 
 // stitches reports whether a listing is one whose compressed pieces are worth
 // keeping: all of a resource or namespace, in a form that is kept.
-func (x *Read) stitches(f negotiate.Format, o *internalversion.ListOptions, listing registry.Listing) bool {
+func (x *Read) stitches(f negotiate.Format, o *internalversion.ListOptions, listing storage.Listing) bool {
 	whole := x.Name == "" && o.Continue == "" && listing.Meta.Continue == "" &&
 		(o.LabelSelector == nil || o.LabelSelector.Empty()) && (o.FieldSelector == nil || o.FieldSelector.Empty())
 	list := f.Convert == nil || f.Convert.Kind == "PartialObjectMetadataList"
@@ -196,8 +198,8 @@ func (x *Read) stitches(f negotiate.Format, o *internalversion.ListOptions, list
 
 // sendStitched answers with a listing that is stitched from compressed pieces, and
 // returns its size before compression; 0 if it is too small to be compressed.
-func (x *Read) sendStitched(i *Resource, f negotiate.Format, listing registry.Listing) (int, error) {
-	body, err := x.Stitcher.stitch(i.View.Form(f.Encoding(), f.Shape()), listing.Meta, listing.Objects)
+func (x *Read) sendStitched(i *Resource, f negotiate.Format, listing storage.Listing) (int, error) {
+	body, err := x.Stitcher.stitch(i.View.Encoder(f.Encoding(), f.Projection()), listing.Meta, listing.Objects)
 	if err != nil || body == nil || body.size <= exchange.CompressFrom {
 		return 0, err
 	}
@@ -221,11 +223,11 @@ func newList(i *Resource) any {
 // It holds no items that cost memory of their own, lest clients that read slowly hold
 // what the cache has dropped: those are asked for once more when they are written.
 type listBody struct {
-	form    *registry.Form
+	encoder *encoding.Encoder
 	meta    wire.ListMeta
 	objects []*cache.Object
 	items   [][]byte // of all objects if they are parts of them, else a few to be written
-	source  registry.Source
+	source  encoding.Source
 	sum     int // of the items' sizes
 	size    int // of the body, unknownSize if items are made as they are written
 
@@ -246,11 +248,11 @@ const (
 // list is streamed, if it is a large one and that is allowed. All that can fail for an
 // object of the list does so here, before the first byte is sent, but for what a value in
 // it may do to its JSON.
-func (b *listBody) fill(form *registry.Form, meta wire.ListMeta, stream bool) error {
-	b.form, b.meta, b.items, b.sum = form, meta, b.items[:0], 0
-	b.source = form.Source(b.objects)
-	sliced := form.Sliced()
-	if stream && form.MediaType() == registry.JSON && registry.BodyBytes(b.objects) >= streamFrom && !b.kept() {
+func (b *listBody) fill(encoder *encoding.Encoder, meta wire.ListMeta, stream bool) error {
+	b.encoder, b.meta, b.items, b.sum = encoder, meta, b.items[:0], 0
+	b.source = encoder.Source(b.objects)
+	sliced := encoder.Sliced()
+	if stream && encoder.MediaType() == encoding.JSON && encoding.BodyBytes(b.objects) >= streamFrom && !b.kept() {
 		b.size = exchange.UnknownSize
 		return b.readable()
 	}
@@ -266,9 +268,9 @@ func (b *listBody) fill(form *registry.Form, meta wire.ListMeta, stream bool) er
 		if sliced {
 			b.items = append(b.items, item)
 		}
-		b.sum += form.ItemSize(item)
+		b.sum += encoder.ItemSize(item)
 	}
-	b.size = form.ListSize(meta, len(b.objects), b.sum)
+	b.size = encoder.ListSize(meta, len(b.objects), b.sum)
 	return nil
 }
 
@@ -296,7 +298,7 @@ func (b *listBody) readable() error {
 func (b *listBody) WriteTo(w io.Writer) (int64, error) {
 	out := exchange.NewChunkWriter(w)
 	defer out.Release()
-	out.Buf = b.form.AppendListHeader(out.Buf, b.meta, len(b.objects), b.sum)
+	out.Buf = b.encoder.AppendListHeader(out.Buf, b.meta, len(b.objects), b.sum)
 	write := b.writeKept
 	if b.size == exchange.UnknownSize {
 		write = b.writeMade
@@ -304,7 +306,7 @@ func (b *listBody) WriteTo(w io.Writer) (int64, error) {
 	if err := write(out); err != nil {
 		return out.Written, err
 	}
-	out.Buf = b.form.AppendListFooter(out.Buf, b.meta, len(b.objects))
+	out.Buf = b.encoder.AppendListFooter(out.Buf, b.meta, len(b.objects))
 	out.Flush()
 	return out.Written, out.Err
 }
@@ -316,7 +318,7 @@ func (b *listBody) writeKept(out *exchange.ChunkWriter) error {
 			return err
 		}
 		for _, item := range items {
-			out.Buf = b.form.AppendItemHeader(out.Buf, i, item)
+			out.Buf = b.encoder.AppendItemHeader(out.Buf, i, item)
 			out.Add(item)
 			i++
 		}
@@ -328,7 +330,7 @@ func (b *listBody) writeKept(out *exchange.ChunkWriter) error {
 // sent from.
 func (b *listBody) writeMade(out *exchange.ChunkWriter) error {
 	for i, o := range b.objects {
-		out.Buf = b.form.AppendItemHeader(out.Buf, i, nil) // in JSON it does not look at the item
+		out.Buf = b.encoder.AppendItemHeader(out.Buf, i, nil) // in JSON it does not look at the item
 		before := len(out.Buf)
 		shared, made, err := b.source.Next(out.Buf, o)
 		if err != nil {
@@ -351,7 +353,7 @@ func (b *listBody) ahead(i int) ([][]byte, error) {
 		return b.items[i:], nil
 	}
 	b.items = b.items[:0]
-	for _, o := range b.objects[i:min(i+registry.Ahead, len(b.objects))] {
+	for _, o := range b.objects[i:min(i+encoding.Ahead, len(b.objects))] {
 		item, err := b.source.Item(o)
 		if err != nil {
 			return nil, err

@@ -21,7 +21,7 @@ import (
 
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/negotiate"
-	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/storage"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
@@ -120,8 +120,8 @@ func (x *Read) ValidListOptions(i *Resource) (*internalversion.ListOptions, erro
 
 // ScopeOf narrows a list or watch by what its selectors pin down (apiserver
 // pkg/registry/generic/registry/store.go).
-func (x *Read) ScopeOf(i *Resource, o *internalversion.ListOptions) registry.Scope {
-	var scope registry.Scope
+func (x *Read) ScopeOf(i *Resource, o *internalversion.ListOptions) storage.Scope {
+	var scope storage.Scope
 	namespaced := i.Endpoint.Namespaced
 	if namespaced {
 		scope.Namespace = x.Namespace

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/larder-io/larder/cache"
-	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
@@ -31,7 +31,7 @@ func TestWritesToPiecesAreCaught(t *testing.T) {
 	} {
 		for _, writes := range []bool{false, true} {
 			s := NewStitcher(1 << 30)
-			l, err := s.stitch(v.Form(registry.JSON, registry.Full), wire.ListMeta{Revision: 1}, objects)
+			l, err := s.stitch(v.Encoder(encoding.JSON, encoding.Full), wire.ListMeta{Revision: 1}, objects)
 			if err != nil || s.order.Len() == 0 {
 				t.Fatalf("%v, %d pieces are kept", err, s.order.Len())
 			}

@@ -16,10 +16,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-io/larder/cache"
-	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/internal/invariants"
-	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
@@ -54,9 +53,9 @@ type Stitcher struct {
 // pieceKey finds a piece by its first object. A run that the end of a list cut short
 // is apart: a namespace may end where the whole resource goes on.
 type pieceKey struct {
-	form  weak.Pointer[registry.Form]
-	first weak.Pointer[cache.Object]
-	short bool
+	encoder weak.Pointer[encoding.Encoder]
+	first   weak.Pointer[cache.Object]
+	short   bool
 }
 
 type keptPiece struct {
@@ -118,19 +117,19 @@ func (s *Stitcher) bytes() int64 {
 
 // stitch compresses a list, or returns nil for one that is too small to gain by it.
 // All that can fail does so here.
-func (s *Stitcher) stitch(form *registry.Form, meta wire.ListMeta, objects []*cache.Object) (*stitchedList, error) {
-	body := registry.BodyBytes(objects)
+func (s *Stitcher) stitch(encoder *encoding.Encoder, meta wire.ListMeta, objects []*cache.Object) (*stitchedList, error) {
+	body := encoding.BodyBytes(objects)
 	if body < stitchFrom {
 		return nil, nil
 	}
 	mean := body / int64(len(objects))
 	runs := max(1, 1<<bits.Len(uint(runBytes/max(1, mean)))>>1)
-	from := pieceSource{form, form.Source(objects)}
-	if form.Planned() {
-		from.source = form.Passing() // a piece is kept in its place
+	from := pieceSource{encoder, encoder.Source(objects)}
+	if encoder.Planned() {
+		from.source = encoder.Passing() // a piece is kept in its place
 	}
-	l := &stitchedList{separator: separator(form)}
-	owner, sum, cost := weak.Make(form), 0, int64(0)
+	l := &stitchedList{separator: separator(encoder)}
+	owner, sum, cost := weak.Make(encoder), 0, int64(0)
 	for rest := objects; len(rest) > 0; {
 		p, err := s.piece(from, owner, rest, runs, cost <= s.limit/2)
 		if err != nil {
@@ -141,9 +140,9 @@ func (s *Stitcher) stitch(form *registry.Form, meta wire.ListMeta, objects []*ca
 		cost += p.cost()
 		rest = rest[len(p.objects):]
 	}
-	l.header = form.AppendListHeader(nil, meta, len(objects), sum)
-	l.footer = form.AppendListFooter(nil, meta, len(objects))
-	l.size = form.ListSize(meta, len(objects), sum)
+	l.header = encoder.AppendListHeader(nil, meta, len(objects), sum)
+	l.footer = encoder.AppendListFooter(nil, meta, len(objects))
+	l.size = encoder.ListSize(meta, len(objects), sum)
 	l.sum()
 	return l, nil
 }
@@ -156,8 +155,8 @@ func separator(w wire.Writer) []byte {
 }
 
 // piece returns the piece that rest begins with. keep says that it is worth keeping.
-func (s *Stitcher) piece(from pieceSource, owner weak.Pointer[registry.Form], rest []*cache.Object, runs int, keep bool) (*piece, error) {
-	key := pieceKey{form: owner, first: weak.Make(rest[0])}
+func (s *Stitcher) piece(from pieceSource, owner weak.Pointer[encoding.Encoder], rest []*cache.Object, runs int, keep bool) (*piece, error) {
+	key := pieceKey{encoder: owner, first: weak.Make(rest[0])}
 	if p := s.find(key); p != nil && s.fits(p, rest) {
 		return p, nil
 	}
@@ -289,7 +288,7 @@ func (p *piece) cost() int64 {
 // pieceSource gives the items of pieces and what stands between them.
 type pieceSource struct {
 	wire.Writer
-	source registry.Source
+	source encoding.Source
 }
 
 // deflater compresses pieces.
@@ -430,8 +429,21 @@ func appendStored(dst, p []byte, last bool) []byte {
 
 // Collectors report what is kept of compressed lists, and what could not be sent again.
 func (s *Stitcher) Collectors() []prometheus.Collector {
-	return apimetrics.NewCompressedLists(
-		func() float64 { return float64(s.bytes()) },
-		func() float64 { return float64(s.made.Load()) },
-	)
+	return []prometheus.Collector{newKeptBytes(s), newPiecesMade(s)}
+}
+
+// newKeptBytes reports what is kept of compressed lists.
+func newKeptBytes(s *Stitcher) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "larder_compressed_list_bytes",
+		Help: "Bytes of compressed pieces of lists, kept to be sent again.",
+	}, func() float64 { return float64(s.bytes()) })
+}
+
+// newPiecesMade reports how much of compressed lists could not be sent again.
+func newPiecesMade(s *Stitcher) prometheus.Collector {
+	return prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "larder_compressed_list_pieces_total",
+		Help: "Counter of pieces of lists that were compressed.",
+	}, func() float64 { return float64(s.made.Load()) })
 }

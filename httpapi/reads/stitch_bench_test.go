@@ -18,6 +18,7 @@ import (
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
@@ -69,7 +70,7 @@ func benchPod(b *testing.B, v *registry.View, n, revision int) *cache.Object {
 // What is reported as cpu-ms is the CPU time of the whole process for one list.
 func BenchmarkStitch(b *testing.B) {
 	v := registrytest.New(b, nil).Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "").View
-	f := v.Form(registry.JSON, registry.Full)
+	f := v.Encoder(encoding.JSON, encoding.Full)
 	objects := make([]*cache.Object, 10_000)
 	for n := range objects {
 		objects[n] = benchPod(b, v, n, 1)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
@@ -52,12 +53,12 @@ func configMap(t interface{ Fatal(...any) }, v *registry.View, key string, revis
 	return cache.NewObject(cache.ObjectConfig{Key: key, Revision: revision, Body: body}, v.Resource.Cache.Schema())
 }
 
-// everyForm lists the forms of v.
-func everyForm(v *registry.View) []*registry.Form {
-	var all []*registry.Form
-	for _, media := range []registry.MediaType{registry.JSON, registry.Protobuf} {
-		for _, shape := range []registry.Shape{registry.Full, registry.Partial, registry.PartialV1beta1} {
-			all = append(all, v.Form(media, shape))
+// everyEncoder lists the encoders of v.
+func everyEncoder(v *registry.View) []*encoding.Encoder {
+	var all []*encoding.Encoder
+	for _, media := range []encoding.MediaType{encoding.JSON, encoding.Protobuf} {
+		for _, projection := range []encoding.Projection{encoding.Full, encoding.Partial, encoding.PartialV1beta1} {
+			all = append(all, v.Encoder(media, projection))
 		}
 	}
 	return all
@@ -82,7 +83,7 @@ func inflate(t interface{ Fatalf(string, ...any) }, data []byte) []byte {
 }
 
 // stitchBoth stitches a list and compares it with the plain one.
-func stitchBoth(t *rapid.T, s *Stitcher, f *registry.Form, meta wire.ListMeta, objects []*cache.Object) {
+func stitchBoth(t *rapid.T, s *Stitcher, f *encoding.Encoder, meta wire.ListMeta, objects []*cache.Object) {
 	l, err := s.stitch(f, meta, objects)
 	if err != nil {
 		t.Fatalf("stitch: %v", err)
@@ -112,7 +113,7 @@ func stitchBoth(t *rapid.T, s *Stitcher, f *registry.Form, meta wire.ListMeta, o
 // TestStitchedLists lists with objects coming, going and changing in between.
 func TestStitchedLists(t *testing.T) {
 	v := configMapView(t)
-	forms, stitched := everyForm(v), 0
+	encoders, stitched := everyEncoder(v), 0
 	rapid.Check(t, func(t *rapid.T) {
 		s := NewStitcher(rapid.SampledFrom([]int64{0, 20 << 10, 1 << 30}).Draw(t, "limit"))
 		byKey, revision := map[string]*cache.Object{}, int64(0)
@@ -141,11 +142,11 @@ func TestStitchedLists(t *testing.T) {
 				}
 			}
 			slices.SortFunc(objects, func(a, b *cache.Object) int { return strings.Compare(a.Key(), b.Key()) })
-			if registry.BodyBytes(objects) < stitchFrom {
+			if encoding.BodyBytes(objects) < stitchFrom {
 				continue
 			}
 			stitched++
-			f := rapid.SampledFrom(forms).Draw(t, "form")
+			f := rapid.SampledFrom(encoders).Draw(t, "encoder")
 			stitchBoth(t, s, f, wire.ListMeta{Revision: revision}, objects)
 			if s.bytes() > s.limit {
 				t.Fatalf("%d bytes are kept, %d allowed", s.bytes(), s.limit)
@@ -161,7 +162,7 @@ func TestStitchedLists(t *testing.T) {
 // TestStitchedListsReuse counts the pieces that a change costs.
 func TestStitchedListsReuse(t *testing.T) {
 	v := configMapView(t)
-	f, meta := v.Form(registry.JSON, registry.Full), wire.ListMeta{Revision: 1}
+	f, meta := v.Encoder(encoding.JSON, encoding.Full), wire.ListMeta{Revision: 1}
 	original := make([]*cache.Object, 400)
 	for n := range original {
 		original[n] = configMap(t, v, fmt.Sprintf("ns/c%04d", n), int64(n+1), 20000)
@@ -210,7 +211,7 @@ func TestStitchedListsReuse(t *testing.T) {
 // TestStitchedListsTogether: lists that come at once make each piece once.
 func TestStitchedListsTogether(t *testing.T) {
 	v := configMapView(t)
-	f, meta := v.Form(registry.JSON, registry.Full), wire.ListMeta{Revision: 1}
+	f, meta := v.Encoder(encoding.JSON, encoding.Full), wire.ListMeta{Revision: 1}
 	objects := make([]*cache.Object, 300)
 	for n := range objects {
 		objects[n] = configMap(t, v, fmt.Sprintf("ns/c%04d", n), int64(n+1), 20000)
@@ -263,7 +264,7 @@ func TestStitchedListsTogether(t *testing.T) {
 // next one.
 func TestStitchedListsTooLarge(t *testing.T) {
 	v := configMapView(t)
-	f, meta := v.Form(registry.JSON, registry.Full), wire.ListMeta{Revision: 1}
+	f, meta := v.Encoder(encoding.JSON, encoding.Full), wire.ListMeta{Revision: 1}
 	objects := make([]*cache.Object, 400)
 	for n := range objects {
 		objects[n] = configMap(t, v, fmt.Sprintf("ns/c%04d", n), int64(n+1), 20000)
@@ -298,7 +299,7 @@ func TestStitchedListsTooLarge(t *testing.T) {
 // TestStitchedListsElsewhere reads a stitched list with another gzip than Go's.
 func TestStitchedListsElsewhere(t *testing.T) {
 	v := configMapView(t)
-	f := v.Form(registry.JSON, registry.Full)
+	f := v.Encoder(encoding.JSON, encoding.Full)
 	var objects []*cache.Object
 	var items [][]byte
 	for n := range 100 {

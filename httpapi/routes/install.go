@@ -25,6 +25,7 @@ import (
 	"github.com/larder-io/larder/httpapi/openapi"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/storage"
 )
 
 // patchTypes are the content types that PATCH takes. CBOR is off, as upstream has
@@ -159,7 +160,7 @@ type roomyCreater struct{ runtime.ObjectCreater }
 
 // New implements runtime.ObjectCreater.
 func (c roomyCreater) New(kind schema.GroupVersionKind) (runtime.Object, error) {
-	registry.ReserveStack()
+	storage.ReserveStack()
 	return c.ObjectCreater.New(kind)
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/storage"
 	"github.com/larder-io/larder/watch"
 )
 
@@ -69,7 +70,7 @@ func (x Opening) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream,
 	}
 	scope := x.ScopeOf(i, o)
 	ws := &watchStream{
-		form:      i.View.Form(f.Encoding(), f.Shape()),
+		encoder:   i.View.Encoder(f.Encoding(), f.Projection()),
 		monitor:   i.Monitors.Of("watch", reads.ListScope(scope)),
 		legacy:    o.SendInitialEvents == nil,
 		bookmarks: o.AllowWatchBookmarks,
@@ -78,7 +79,7 @@ func (x Opening) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream,
 	}
 	ctx, cancel := context.WithTimeout(x.Base(), x.RequestTimeout)
 	defer cancel()
-	ws.watcher, err = i.View.Resource.Watch(ctx, registry.WatchRequest{
+	ws.watcher, err = i.View.Resource.Watch(ctx, storage.WatchRequest{
 		Scope:             scope,
 		ResourceVersion:   o.ResourceVersion,
 		SendInitialEvents: o.SendInitialEvents,
@@ -87,7 +88,7 @@ func (x Opening) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream,
 		Field:             o.FieldSelector,
 		Wake:              ws.wake,
 	})
-	var inStream *registry.StreamError
+	var inStream *storage.StreamError
 	if errors.As(err, &inStream) {
 		ws.refused = inStream.Err
 	} else if err != nil {
@@ -168,16 +169,16 @@ func (ws *watchStream) append(b *batch, d watch.Delivery) error {
 	var err error
 	switch d.Type {
 	case watch.Bookmark, watch.InitialEnd:
-		b.buf, err = ws.form.AppendBookmark(b.buf, d.Revision, d.Type == watch.InitialEnd)
+		b.buf, err = ws.encoder.AppendBookmark(b.buf, d.Revision, d.Type == watch.InitialEnd)
 		return err
 	}
-	b.buf, err = ws.form.AppendEvent(b.buf, d.Type.String(), d.Object)
+	b.buf, err = ws.encoder.AppendEvent(b.buf, d.Type.String(), d.Object)
 	return err
 }
 
 // buildFrame makes the frame of an event that all its watchers share.
 func (ws *watchStream) buildFrame(d watch.Delivery) ([]byte, error) {
-	return ws.form.AppendEventAt(nil, d.Type.String(), d.Object, d.Revision)
+	return ws.encoder.AppendEventAt(nil, d.Type.String(), d.Object, d.Revision)
 }
 
 // tableStream makes frames of rows. They are made for each watcher: only the first

@@ -16,7 +16,8 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/socket"
 	"github.com/larder-io/larder/internal/invariants"
-	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/encoding"
+	"github.com/larder-io/larder/internal/registry/storage"
 	"github.com/larder-io/larder/watch"
 )
 
@@ -39,7 +40,7 @@ type watchStream struct {
 
 	watcher *watch.Watcher
 	refused error // why there is no watcher: to be told in the stream
-	form    *registry.Form
+	encoder *encoding.Encoder
 	table   *tableStream // nil unless rows are sent
 	head    []byte       // to be sent before the body
 	whole   func() error // says that the body is whole; may be nil
@@ -322,12 +323,12 @@ func (ws *watchStream) appendAll(b *batch) error {
 // appendShared adds the frame that all share who are told d, and sends what is large
 // enough. A frame that is no more work than its copy is not kept for the others.
 func (ws *watchStream) appendShared(b *batch, d watch.Delivery) error {
-	if d.Revision == d.Object.Revision() && len(d.Object.Body()) < largeFrame && ws.form.Sliced() {
+	if d.Revision == d.Object.Revision() && len(d.Object.Body()) < largeFrame && ws.encoder.Sliced() {
 		if err := ws.append(b, d); err != nil {
 			return ws.sendError(b, err)
 		}
 	} else {
-		frame, err := d.Frame(ws.form.ID(), ws.buildFrame)
+		frame, err := d.Frame(ws.encoder.ID(), ws.buildFrame)
 		switch {
 		case err != nil:
 			return ws.sendError(b, err)
@@ -344,7 +345,7 @@ func (ws *watchStream) appendShared(b *batch, d watch.Delivery) error {
 
 // sendError sends what b holds and the Status of err, which ends the watch.
 func (ws *watchStream) sendError(b *batch, err error) error {
-	b.buf, err = ws.form.AppendError(b.buf, registry.WatchStatus(err))
+	b.buf, err = ws.encoder.AppendError(b.buf, storage.WatchStatus(err))
 	if err == nil {
 		err = ws.flush(b)
 	}

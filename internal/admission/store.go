@@ -7,11 +7,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apiserver/pkg/storage"
+	apistorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/client-go/tools/cache"
 
 	larder "github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/encoding"
+	"github.com/larder-io/larder/internal/registry/storage"
 )
 
 // storeTimeout bounds what one question may take where the registry's cache has no
@@ -56,9 +58,9 @@ func (s *store) GetByKey(key string) (item any, exists bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
-	o, err := s.view.Resource.Get(ctx, registry.Scope{Namespace: namespace, Name: name}, "0")
+	o, err := s.view.Resource.Get(ctx, storage.Scope{Namespace: namespace, Name: name}, "0")
 	switch {
-	case storage.IsNotFound(err):
+	case apistorage.IsNotFound(err):
 		return nil, false, nil
 	case err != nil:
 		return nil, false, s.failed(err)
@@ -92,7 +94,7 @@ func (s *store) Index(index string, object any) ([]any, error) {
 func (s *store) list(namespace string) ([]any, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
-	q := registry.ListRequest{Scope: registry.Scope{Namespace: namespace}, ResourceVersion: "0"}
+	q := storage.ListRequest{Scope: storage.Scope{Namespace: namespace}, ResourceVersion: "0"}
 	listing, err := s.view.Resource.List(ctx, q, nil)
 	if err != nil {
 		return nil, s.failed(err)
@@ -109,7 +111,7 @@ func (s *store) list(namespace string) ([]any, error) {
 }
 
 func (s *store) object(o *larder.Object) (any, error) {
-	body, err := s.view.Form(registry.Protobuf, registry.Full).Item(o)
+	body, err := s.view.Encoder(encoding.Protobuf, encoding.Full).Item(o)
 	if err != nil {
 		return nil, s.failed(err)
 	}

@@ -25,7 +25,7 @@ import (
 	"github.com/larder-io/larder/httpapi"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
-	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/storage"
 )
 
 var _ httpapi.Extensions = (*Extensions)(nil)
@@ -161,7 +161,7 @@ func (e *Extensions) find(ctx context.Context, info *apirequest.RequestInfo) *se
 func (e *Extensions) stored(ctx context.Context, gr schema.GroupResource) (int64, bool) {
 	definitions := apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
 	endpoint := e.config.Registry.Endpoint(definitions, "")
-	o, err := endpoint.View.Resource.Get(ctx, registry.Scope{Name: gr.Resource + "." + gr.Group}, "")
+	o, err := endpoint.View.Resource.Get(ctx, storage.Scope{Name: gr.Resource + "." + gr.Group}, "")
 	if err != nil {
 		return 0, false
 	}

@@ -245,30 +245,6 @@ func TestShunnedCalls(t *testing.T) {
 	}
 }
 
-// metricsOwner declares all metrics of our own.
-const metricsOwner = "httpapi/apimetrics"
-
-func TestMetricsAreDeclaredInOnePlace(t *testing.T) {
-	fset, files := tree(t)
-	declared := 0
-	for _, f := range files {
-		if f.test || under(f.pkg, networkOnly) {
-			continue
-		}
-		ast.Inspect(f.ast, func(n ast.Node) bool {
-			if text, ok := n.(*ast.BasicLit); ok && strings.HasPrefix(text.Value, `"larder_`) {
-				if declared++; f.pkg != metricsOwner {
-					t.Errorf("%s: metric %s: declare it in %s", fset.Position(text.Pos()), text.Value, metricsOwner)
-				}
-			}
-			return true
-		})
-	}
-	if declared < 10 {
-		t.Errorf("%d metrics of our own are found", declared)
-	}
-}
-
 func TestFormatted(t *testing.T) {
 	_, files := tree(t)
 	for _, f := range files {

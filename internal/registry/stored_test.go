@@ -32,6 +32,7 @@ import (
 
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/bootstrap"
+	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
@@ -270,19 +271,19 @@ func checkRead(t *testing.T, s *registrytest.Server, e *registry.Endpoint, creat
 	if cached == nil {
 		t.Fatalf("%s has no %s in its cache", e.GVR, key)
 	}
-	for media, accept := range map[registry.MediaType]string{
-		registry.JSON: runtime.ContentTypeJSON, registry.Protobuf: runtime.ContentTypeProtobuf,
+	for media, accept := range map[encoding.MediaType]string{
+		encoding.JSON: runtime.ContentTypeJSON, encoding.Protobuf: runtime.ContentTypeProtobuf,
 	} {
 		want, err := rawClient(t, s).Get().AbsPath(path).SetHeader("Accept", accept).DoRaw(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		form := e.View.Form(media, registry.Full)
-		item, err := form.Item(cached)
+		encoder := e.View.Encoder(media, encoding.Full)
+		item, err := encoder.Item(cached)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := form.AppendObject(nil, item); !bytes.Equal(got, want) {
+		if got := encoder.AppendObject(nil, item); !bytes.Equal(got, want) {
 			t.Errorf("%s as %s: -upstream +ours\n%s", e.GVR, accept, cmp.Diff(string(want), string(got)))
 		}
 	}

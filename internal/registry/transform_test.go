@@ -21,6 +21,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/internal/registry/storage"
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
@@ -101,7 +102,7 @@ func TestOneCacheDoesNotHoldUpTheOthers(t *testing.T) {
 		t.Errorf("late: %v", late)
 	}
 	list := func(gvr schema.GroupVersionResource) error {
-		_, err := s.Registry.Endpoint(gvr, "").View.Resource.List(t.Context(), registry.ListRequest{}, nil)
+		_, err := s.Registry.Endpoint(gvr, "").View.Resource.List(t.Context(), storage.ListRequest{}, nil)
 		return err
 	}
 	for _, gvr := range []schema.GroupVersionResource{

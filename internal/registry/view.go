@@ -22,11 +22,6 @@ type View struct {
 	*table.Printer
 }
 
-// Form returns the way in which objects leave in a media type and a projection.
-func (v *View) Form(media encoding.MediaType, projection encoding.Projection) *encoding.Encoder {
-	return v.Encoder(media, projection)
-}
-
 // newView adds a version that storage serves: its printer makes the tables, and
 // what it does to every object that it reads is done once, when an object enters
 // the cache.

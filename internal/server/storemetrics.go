@@ -9,7 +9,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/kv"
 )
@@ -25,8 +24,7 @@ type storeMetrics struct {
 	failures *prometheus.CounterVec
 	leases   prometheus.Histogram
 
-	size  *prometheus.Desc
-	reads prometheus.Collector
+	size, reads *prometheus.Desc
 
 	// store and owners are known after the first requests were made.
 	store  atomic.Pointer[kv.Etcd]
@@ -35,7 +33,7 @@ type storeMetrics struct {
 
 func newStoreMetrics() *storeMetrics {
 	labels := []string{"operation", "group", "resource"}
-	m := &storeMetrics{
+	return &storeMetrics{
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "etcd_request_duration_seconds",
 			Help: "Etcd request latency in seconds for each operation and object type.",
@@ -57,9 +55,9 @@ func newStoreMetrics() *storeMetrics {
 		}),
 		size: prometheus.NewDesc("apiserver_storage_size_bytes",
 			"Size of the storage database file physically allocated in bytes.", []string{"storage_cluster_id"}, nil),
+		reads: prometheus.NewDesc("larder_revision_reads_total",
+			"Counter of linearizable reads of etcd's revision. Each serves all consistent reads that waited for it.", nil, nil),
 	}
-	m.reads = apimetrics.NewRevisionReads(func() float64 { return float64(m.store.Load().RevisionReads()) })
-	return m
 }
 
 // observer is what the store tells of its requests.
@@ -109,7 +107,7 @@ func (m *storeMetrics) Describe(ch chan<- *prometheus.Desc) {
 	m.failures.Describe(ch)
 	m.leases.Describe(ch)
 	ch <- m.size
-	m.reads.Describe(ch)
+	ch <- m.reads
 }
 
 // Collect implements prometheus.Collector. A store that does not say how large it is
@@ -123,7 +121,7 @@ func (m *storeMetrics) Collect(ch chan<- prometheus.Metric) {
 	if store == nil {
 		return
 	}
-	m.reads.Collect(ch)
+	ch <- prometheus.MustNewConstMetric(m.reads, prometheus.CounterValue, float64(store.RevisionReads()))
 	ctx, cancel := context.WithTimeout(context.Background(), sizeTimeout)
 	defer cancel()
 	if size, err := store.Size(ctx); err == nil {

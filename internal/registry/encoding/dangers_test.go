@@ -13,12 +13,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/storage"
+	apistorage "k8s.io/apiserver/pkg/storage"
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/internal/registry/storage"
 )
 
 // What could go wrong because bytes are kept in the cache has a test of its own
@@ -297,7 +298,7 @@ func TestManagedFieldsAreInEveryRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	v := s.Registry.Endpoint(gvr("", "v1", "configmaps"), "").View
-	o, err := v.Resource.Get(t.Context(), registry.Scope{Namespace: "default", Name: "m"}, "")
+	o, err := v.Resource.Get(t.Context(), storage.Scope{Namespace: "default", Name: "m"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -330,12 +331,12 @@ func TestClientsMayMutateWhatTheyAreGiven(t *testing.T) {
 	store := e.View.Resource.Storage()
 	for range 3 {
 		list := e.View.Resource.Codec().NewList()
-		if err := store.GetList(ctx, "/deployments/", storage.ListOptions{Predicate: storage.Everything, Recursive: true}, list); err != nil {
+		if err := store.GetList(ctx, "/deployments/", apistorage.ListOptions{Predicate: apistorage.Everything, Recursive: true}, list); err != nil {
 			t.Fatal(err)
 		}
 		scribble(reflect.ValueOf(list))
 		obj := e.View.Resource.Codec().New()
-		if err := store.Get(ctx, "/deployments/default/d", storage.GetOptions{}, obj); err != nil {
+		if err := store.Get(ctx, "/deployments/default/d", apistorage.GetOptions{}, obj); err != nil {
 			t.Fatal(err)
 		}
 		scribble(reflect.ValueOf(obj))

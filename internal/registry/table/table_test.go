@@ -16,6 +16,7 @@ import (
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/internal/registry/storage"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
@@ -32,12 +33,12 @@ func TestTablesAreThoseOfUpstreamsHandlers(t *testing.T) {
 		}
 	}
 	v := s.Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "").View
-	scope := registry.Scope{Namespace: "default"}
-	listing, err := v.Resource.List(ctx, registry.ListRequest{Scope: scope}, nil)
+	scope := storage.Scope{Namespace: "default"}
+	listing, err := v.Resource.List(ctx, storage.ListRequest{Scope: scope}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	one, err := v.Resource.Get(ctx, registry.Scope{Namespace: "default", Name: "one"}, "")
+	one, err := v.Resource.Get(ctx, storage.Scope{Namespace: "default", Name: "one"}, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +104,7 @@ func TestLongTables(t *testing.T) {
 		}
 	}
 	v := s.Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "").View
-	listing, err := v.Resource.List(ctx, registry.ListRequest{Scope: registry.Scope{Namespace: "default"}, Limit: 599}, nil)
+	listing, err := v.Resource.List(ctx, storage.ListRequest{Scope: storage.Scope{Namespace: "default"}, Limit: 599}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
