@@ -16,7 +16,7 @@ import (
 //
 // What is in use stays: when everything that is kept was used lately, what is new is
 // not kept. A reader who goes through more than the budget allows, again and again,
-// would otherwise have everything dropped just before he asks for it (E4). Frames, which
+// would otherwise have everything dropped just before it asks for it (E4). Frames, which
 // are new by nature and which all watchers are about to ask for, are kept in any case, as
 // is what costs much to make; what is neither goes first.
 //

@@ -191,7 +191,7 @@ func (c *Cache) settle() int64 {
 	return label
 }
 
-// reset is Reset that leaves open whether the cache is ready, and calls nobody. label is
+// reset is Reset without becoming ready and without calling OnAppend. label is
 // the revision up to which the state is known to be exact, if that is not revision, and
 // history the store's that both are of.
 func (c *Cache) reset(objects []*Object, revision, label int64, history uint64) {
@@ -257,7 +257,7 @@ func (c *Cache) Apply(batch Batch) {
 	}
 }
 
-// apply is Apply that calls nobody. It reports whether there is something to tell.
+// apply is Apply without calling OnAppend. It reports whether there is something to tell.
 func (c *Cache) apply(batch Batch) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -40,7 +40,7 @@
 //     store was followed. A Snapshot that is taken after another has no lower one,
 //     and [Cache.At] knows it, while the cache is loaded again as well, until the store is
 //     replaced by another.
-//   - The Snapshot is never behind the Log: who has read an event finds it in
+//   - The Snapshot is never behind the Log: a reader of an event finds it in
 //     every Snapshot taken afterwards.
 //   - [Cache.At] gives the exact state of any revision that the Log reaches.
 //   - The Log holds every change after [Log.Oldest], in order, each revision

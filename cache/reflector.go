@@ -73,7 +73,7 @@ type Reflector struct {
 	scratch []Change // of the goroutine that applies
 
 	// The goroutine that loads owns both: how often the store had been replaced before
-	// the last load, and what makes nobody wait for that load's replay any more.
+	// the last load, and what ends the wait for that load's replay.
 	replacements uint64
 	overtake     context.CancelFunc
 	replaying    chan replay
@@ -237,7 +237,8 @@ func (r *Reflector) loadUntilDone(ctx context.Context) error {
 // load reads all objects of one revision and resets the cache to them.
 func (r *Reflector) load(ctx context.Context) error {
 	replacements := r.store.Replacements()
-	// From Begin on nobody else knows what was promised of what the cache holds.
+	// After Begin the subscription does not know any more up to which revision the cache
+	// was exact, so settle keeps that in the cache before.
 	least, label := r.since, int64(0)
 	if known := r.cache.settle(); replacements == r.replacements {
 		least, label = max(least, r.cache.current.Load().revision), known

@@ -202,8 +202,8 @@ func (x *chain) authenticate() bool {
 	return true
 }
 
-// late answers a request whose time was over before it was known who asks, as whom, or
-// whether he may.
+// late answers a request whose deadline passed before it was authenticated, impersonated
+// and authorized.
 func (x *chain) late() {
 	if x.User == nil {
 		x.auditRefusal(x.attempted())
@@ -211,7 +211,7 @@ func (x *chain) late() {
 	x.Fail(apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0))
 }
 
-// unauthorized answers whom nobody knows.
+// unauthorized answers a client that could not be authenticated.
 func (x *chain) unauthorized(err error) {
 	if err != nil {
 		klog.ErrorS(err, "Unable to authenticate the request", "auditID", x.AuditID)

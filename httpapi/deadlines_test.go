@@ -13,8 +13,8 @@ import (
 	"github.com/larder-io/larder/httpapi/routes"
 )
 
-// TestDeadlineOfPreparation: who says who asks, as whom, and whether he may, may take no
-// longer than the request; for one that is long-running, as long as for any other.
+// TestDeadlineOfPreparation: authentication, impersonation and authorization may take no
+// longer than the request has; those of a long-running one no longer than of any other.
 func TestDeadlineOfPreparation(t *testing.T) {
 	never := func(ctx context.Context) error {
 		<-ctx.Done()

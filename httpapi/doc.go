@@ -5,7 +5,7 @@
 // # Life of a request
 //
 //  1. front accepts a connection, speaks TLS on it, reads a request's header and refuses it
-//     if two readers could read it in two ways. From here on nobody sees the connection or
+//     if two readers could read it in two ways. From here on no code sees the connection or
 //     the HTTP library, but an [exchange.Exchange]: the request, who sent it, until when,
 //     and the response.
 //  2. Method and target become a [request.Request], by one parser. Routing and
@@ -30,8 +30,8 @@
 //     may keep. Its URL is written anew from the Request: what the handler reads there is
 //     what was authorized. Its answer is held back until it is whole or too large; for a
 //     handler that streams, streams takes the connection.
-//  10. A body is read when a handler first asks for it and not before: who may not do what
-//     he asks uploads nothing.
+//  10. A body is read when a handler first asks for it and not before: a client that may
+//     not do what it asks uploads nothing.
 //  11. front writes what it finds in the Response.
 //
 // # Guarantees

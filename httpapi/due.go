@@ -29,9 +29,8 @@ type tide struct {
 // resource.
 const onNodes = ""
 
-// agenda says which credentials are to be looked at. What concerns nobody costs nothing: a
-// round looks at those that something has happened to, and at all only where what all of
-// them rest on has changed. Its fields are guarded by rights.mu.
+// agenda says which credentials are to be looked at. A round looks at those that a change
+// concerns, and at all of them only where something has changed that all rest on. Its fields are guarded by rights.mu.
 type agenda struct {
 	next   map[*credential]struct{}            // in the next round
 	tied   map[string]map[*credential]struct{} // when a resource changes, or onNodes
@@ -79,8 +78,8 @@ func (a *agenda) leave(c *credential) {
 	}
 }
 
-// alarmAhead is how far ahead alarms are set: of who has left no longer trace is kept, and
-// everybody is looked at once in that time.
+// alarmAhead is how far ahead alarms are set. The alarm of a client that has left is kept
+// no longer than that, and every credential is looked at once in that time.
 const alarmAhead = time.Minute
 
 // alarm has c looked at again when something may come to its end by itself.

@@ -78,14 +78,15 @@ func (r *rights) look(ctx context.Context, now time.Time) {
 	r.s.streams.EndRevoked(now)
 }
 
-// check asks who c is and what he may do, where that may have changed, without asking
-// others. What is left to others is put to them. c is busy meanwhile.
+// check authenticates c and authorizes its watches again, where that may have changed, and
+// asks nothing outside of this process. What others must decide is handed to their lanes.
+// c is busy meanwhile.
 func (t *round) check(ctx context.Context, c *credential, all []*right) {
 	if t.dueCredential(c) && !t.identify(ctx, c, all) {
 		return
 	}
 	if c.impersonates && !c.asked {
-		return // whom he acts as is known, but not yet who he is
+		return // the impersonated user is known, but not yet who impersonates
 	}
 	for _, held := range all {
 		if !t.dueRight(held) {
@@ -221,7 +222,7 @@ func (j *judges) identify(ctx context.Context, c *credential, audiences authenti
 	return resp.User, rulingYes
 }
 
-// question is whether somebody may watch still. It is immutable.
+// question is whether a client may still watch. It is immutable.
 type question struct {
 	held       *right
 	who        user.Info // held's owner, who may act as another
@@ -253,7 +254,7 @@ func (j *judges) may(ctx context.Context, about *question, now time.Time) (v rul
 	return rulingNo
 }
 
-// mayImpersonate asks, by upstream's filter, whether who asks may act as whom he does.
+// mayImpersonate asks upstream's filter whether the client may impersonate as it does.
 func (j *judges) mayImpersonate(ctx context.Context, about *question, now time.Time) ruling {
 	doubt, allowed := new(doubt), false
 	ctx = context.WithValue(ctx, doubtKey{}, doubt)

@@ -22,13 +22,13 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// A watch was authenticated and authorized when it began, and may last for an hour. What
-// that rests on is looked at every revokeInterval. What it rests on that nobody tells of is
-// asked about remoteInterval after the last time, as soon as there is a look: that is every
-// three seconds, and who is asked has recheckTimeout for his answer. So a watch ends within
-// five seconds of losing its right. Nobody who could not be asked ends one: he is asked
-// again after retryInterval. Who does not take the end of his stream in is cut off after
-// revokePatience.
+// A watch was authenticated and authorized when it began, and may last for an hour. Every
+// revokeInterval a round looks at what that rests on. Webhooks and providers, which do not
+// tell of changes, are asked again in the first round that is remoteInterval after the last
+// answer, which makes every three seconds, and have recheckTimeout to answer. So a watch
+// ends within five seconds of losing its right. A webhook or provider that does not answer
+// ends no watch; it is asked again after retryInterval. A client that does not read the end
+// of its stream is cut off after revokePatience.
 const (
 	revokeInterval = time.Second
 	remoteInterval = 3*time.Second - revokeInterval/2
@@ -45,10 +45,10 @@ const (
 // rights knows by what right watches are open. Watches of the same sender for the same
 // share one, so that a thousand of them cost one question.
 //
-// While nothing changes that rights rest on, they cost nothing. Nothing is asked but in
-// three lanes, so that no answer keeps another waiting that does not come from the same:
-// what is decided here, who others say a credential belongs to, and what they say he may
-// do. Run waits for whoever asks.
+// While nothing changes that rights rest on, they cost nothing. Questions
+// are asked in three lanes, so that a slow answer delays only its own lane: what is decided
+// in this process, what others authenticate, and what others authorize. Run waits for all
+// goroutines that ask.
 type rights struct {
 	s      *Server
 	config *auth.Revocation // nil: rights are not looked after
@@ -214,8 +214,8 @@ func (x *chain) credentialRequest() *http.Request {
 	return req
 }
 
-// credentialKey tells credentials apart. Who has none is told apart by what he asks for,
-// if not everything may be asked for without.
+// credentialKey tells credentials apart, and paths if anonymous clients are accepted on some
+// paths only.
 func (x *chain) credentialKey(req *http.Request) (key [sha256.Size]byte) {
 	var b []byte
 	for _, name := range sortedNames(req.Header) {

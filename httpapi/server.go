@@ -48,7 +48,7 @@ type Config struct {
 	// is for tests. It looks at the client's certificate and at the headers
 	// Authorization, Sec-WebSocket-Protocol and those of a front proxy: X-Remote-... or
 	// what RequestHeader says. Its word is taken for a second, unless Generation, which
-	// may be nil, changes. With AnonymousByPath who has no credential is asked each time.
+	// may be nil, changes. With AnonymousByPath a request without a credential is authenticated each time.
 	// Audiences are what tokens may be meant for.
 	Authenticator   authenticator.Request
 	Generation      func() uint64

@@ -29,7 +29,7 @@ const directTimeout = time.Second
 
 // direct asks a cluster one question again and again, at a fraction of what etcd's
 // client takes for it: over an HTTP/2 connection of its own, on the goroutine
-// that asks, for whom nobody else writes and reads (E8). BenchmarkRevision shows both.
+// that asks, which writes and reads by itself (E8). BenchmarkRevision shows both.
 //
 // It answers only if all is well. Whatever is not costs it its connection, and is
 // left to etcd's client, which asks again, waits, moves between members and says what

@@ -29,9 +29,9 @@
 //     one (cluster id changed) or an older one (revision or raft term went back, behind
 //     what an answer or a watch has shown), every watch ends with [ErrReplaced].
 //     Revisions learnt before mean nothing; Replacements tells those who hold one
-//     without a watch, Lost up to where they go. It counts before the answer that shows
-//     it is returned: who asks for the revision, and finds the count as it was when he
-//     learnt something, may go on with that.
+//     without a watch, Lost up to where they go. It is raised before
+//     the answer that shows the replacement is returned: a caller that asks for the
+//     revision and then finds the count unchanged may go on using what it learnt before.
 //
 // # Tail
 //
@@ -61,9 +61,9 @@
 // delivered like anything else, where it is long by several watches at once. So a
 // restart need not cost what the process before it remembered. So it begins again
 // where the store compacted what the Tail had not seen yet: what is left lies behind
-// the gap. The past of a store that was replaced is nobody's: there it begins at the
-// present, and later not before that. What cannot be noticed is that the store
-// was restored from a backup while nobody watched: restore with a raised revision
+// the gap. In a store that was replaced it begins at the
+// present, and later not before that, because its past is that of another store. It cannot
+// notice that the store was restored from a backup while it did not run: restore with a raised revision
 // and the older ones marked as compacted, as etcd recommends.
 //
 // # Server in this process

@@ -104,9 +104,10 @@ func (h *history) settle(mark historyMark, header *etcdserverpb.ResponseHeader) 
 	return h.observe(mark, header)
 }
 
-// currentHeader returns an answer whose term is not from before the call. What a member
-// agrees to has a term of the time; once a second agreement was applied, all that the
-// first one changed has been. Two nobodies' leases are revoked, which changes nothing.
+// currentHeader returns an answer whose raft term is not from before the call. A member
+// learns the present term when the cluster agrees to a proposal, and has applied what a
+// first proposal changed once it has applied a second. So it proposes twice to revoke a
+// lease that does not exist, which changes nothing.
 func (e *Etcd) currentHeader(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
 	client := e.session.Client
 	for range 2 {

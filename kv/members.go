@@ -72,8 +72,8 @@ func (m *members) identify(ctx context.Context, member uint64) bool {
 		return false
 	}
 	sound := known && soundProgress(version)
-	// Who has no member ids is not etcd: what imitates it may keep revisions without
-	// events to itself until it is asked at the right moment.
+	// A server without member ids is not etcd but imitates it. Such a server may not tell
+	// of revisions without events until it is asked at the right moment.
 	if (!sound || member == 0) && !m.wide.Swap(true) {
 		m.logger.Info("all keys of etcd are watched, because its reports of progress do not suffice", "version", version)
 	}

@@ -73,7 +73,7 @@ func (e *Etcd) Revision(ctx context.Context) (int64, error) {
 // member of its cluster. Every answer of that server, to this process or past it, was
 // learnt from before it was given (Answers), so that nothing needs to be
 // asked: the server itself would wait for locks that are held while the disk is written.
-// What nobody is answered, as that a lease has expired, its watches tell.
+// Of changes that answer no request, such as a lease that expires, its watches tell.
 func (e *Etcd) ownRevision() (int64, bool) {
 	if e.revisions.alone == nil || !e.revisions.alone() {
 		return 0, false

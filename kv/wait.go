@@ -39,7 +39,7 @@ func (t *Tail) waitIn(ctx context.Context, history uint64, revision int64) error
 	}
 }
 
-// enlist returns nobody if there is nothing to wait for.
+// enlist returns nil if there is nothing to wait for.
 func (t *Tail) enlist(history uint64, revision int64) (*waiter, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -75,7 +75,7 @@
 //
 // # Slow watchers
 //
-// Being slow is a lag, and a lag costs nobody else anything. A chain holds at most
+// A slow watcher lags behind, which costs other watchers nothing. A chain holds at most
 // [Config.Backlog] revisions for a watcher that does not read; beyond them the
 // watcher falls back to the Log, and once the Log has forgotten what it would read
 // next, it is lapped: Next gives [ErrTooOld]. There is no time budget. A watcher

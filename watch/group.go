@@ -129,8 +129,8 @@ func (g *group) detach(w *Watcher) bool {
 const wakeStretch = 256
 
 // wake signals the watchers that wait; all of them if all is true. It goes from the
-// last to the first: whom detach moves meanwhile has had his turn, and who attaches
-// meanwhile finds what was published before. It returns how many watchers there are.
+// last to the first: detach moves only watchers that were signalled already, and a watcher
+// that attaches meanwhile finds what was published before. It returns how many there are.
 func (g *group) wake(all bool) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -59,7 +59,7 @@ type Carrier interface {
 
 // Stolen is where the body of a response goes that is written by hand.
 type Stolen struct {
-	// Conn takes the body. Whoever has it bounds his writes in time, and closes it.
+	// Conn takes the body. Its owner bounds writes in time, and closes it.
 	Conn net.Conn
 	// Head is to be written before the body. It is nil if the door has sent it.
 	Head []byte

@@ -16,9 +16,9 @@ import (
 //
 // A newcomer for whom there is no room takes the place of a connection that waits for a
 // request: one from where most come from of which some wait or, where that is all a place
-// may have, one from the same. So connections that nobody uses keep nobody out, whom else
-// they come from the same load balancer with. A place takes none from those that have
-// fewer: nobody gets more by opening more.
+// may have, one from the same. So idle connections keep no client out, not even one
+// behind the same load balancer. A place takes none from those that have fewer: no client
+// gets more by opening more.
 type connCaps struct{ all, perPeer int }
 
 // connCounts count connections, by the cap that was reached where it matters.
@@ -171,8 +171,8 @@ func (l *listener) displaceLargerLocked(own *origin, now time.Time) bool {
 }
 
 // An origin none of whose connections waits for a request is not searched again for
-// searchInterval, unless it is small: who opens connections in vain makes nobody look at
-// all of them each time.
+// searchInterval, unless it is small: a client that opens connections in vain does not
+// cause a search of all of them each time.
 const (
 	searchInterval = 100 * time.Millisecond
 	smallOrigin    = 256

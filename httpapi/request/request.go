@@ -121,8 +121,8 @@ func (r *Request) SentURL() (*url.URL, error) {
 	return url.ParseRequestURI(target)
 }
 
-// URL is the target written anew from what was read of it, for whoever reads it again:
-// what he reads is what was authorized. A server that is reached through the proxy of a
+// URL is the target written anew from what was read of it, for handlers that read it again:
+// what they read is what was authorized. A server that is reached through the proxy of a
 // pod, node or service gets its parameters as they were spelled, which may mean something
 // to it and nothing here.
 func (r *Request) URL() *url.URL {

@@ -112,7 +112,7 @@ func (ss *Streams) start(parent context.Context, c net.Conn, held Right, serve f
 	}
 	if st.revoked() { // between joining and being added
 		cancel()
-		ss.losing.Store(true) // whoever does not take that in is cut off
+		ss.losing.Store(true) // a client that does not read that is cut off
 	}
 	stop := context.AfterFunc(ctx, st.cut)
 	go func() {
@@ -281,11 +281,10 @@ func (st *Stream) listen(heard bool) {
 // revoked reports whether the right that st rests on is lost.
 func (st *Stream) revoked() bool { return st.right != nil && st.right.Lost() }
 
-// revokePatience is how long who does not take the end of his stream in has before he is cut
-// off.
+// revokePatience is how long a client has to read the end of its stream before it is cut off.
 const revokePatience = 2 * time.Second
 
-// EndRevoked ends the streams whose right is lost, and cuts off who does not take that in. One
+// EndRevoked ends the streams whose right is lost, and cuts off clients that do not read that. One
 // goroutine calls it.
 func (ss *Streams) EndRevoked(now time.Time) {
 	if !ss.losing.Swap(false) && len(ss.parting) == 0 {

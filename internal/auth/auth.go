@@ -87,9 +87,9 @@ type Auth struct {
 	graph      *graph // nil without the Node authorizer
 }
 
-// Generation counts the changes after which nobody may be taken for whom he was taken
-// before: those of authorities that certificates were accepted by, and of the
-// authentication configuration.
+// Generation counts the changes after which a remembered authentication may be wrong:
+// those of authorities that certificates were accepted by, and of the authentication
+// configuration.
 func (a *Auth) Generation() uint64 { return a.generation.Load() }
 
 // AddTo adds to upstream's metrics what Gate decided without asking.
@@ -142,8 +142,8 @@ func (c Config) complete() Config {
 		accounts := *authentication.ServiceAccounts
 		authentication.ServiceAccounts = &accounts
 	}
-	// Everybody could do everything under AlwaysAllow: nobody is anonymous then. Who asked
-	// for both is warned.
+	// Under AlwaysAllow an anonymous client could do everything, so none is accepted. A
+	// configuration that asks for both is warned of.
 	if anonymous := authentication.Anonymous; anonymous != nil && !anonymous.FlagsSet && slices.Contains(authorization.Modes, ModeAlwaysAllow) {
 		anonymous.Allow = false
 	}

@@ -129,7 +129,7 @@ func (a *Auth) follow(ca dynamiccertificates.CAContentProvider) {
 // compose builds the authenticators of config in upstream's order (kubernetes
 // pkg/kubeapiserver/authenticator/config.go), each by upstream's own constructor but
 // for certificates, which are remembered: front proxies, certificates, tokens, and
-// anonymous last. A bad certificate may be made good by a token, but not by being nobody.
+// anonymous last. A client with a bad certificate may have a good token, but is not taken for anonymous.
 func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config) (func(context.Context, *apiserver.AuthenticationConfiguration) error, error) {
 	proxies := kubeauthenticator.Config{RequestHeaderConfig: config.RequestHeaderConfig, APIAudiences: config.APIAudiences}
 	proxy, _, _, _, err := proxies.New(ctx)

@@ -36,8 +36,8 @@ type decisions struct {
 	changes atomic.Uint64 // of the objects that next reads
 	allowed atomic.Int64  // decisions that were remembered
 	seed    maphash.Seed
-	// stranger is a name that no rule can hold, for nobody knows it: what may be done
-	// to it may be done to every object, whatever it is called.
+	// stranger is a random name, which no rule names: what may be done to it may be done
+	// to an object of any name.
 	stranger string
 	places   [rememberedDecisions]atomic.Pointer[decided]
 }

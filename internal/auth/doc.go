@@ -20,11 +20,11 @@
 // pod the few fields that matter, from the bytes in its cache, and keeps none of it but a
 // digest: what is kept is upstream's graph.
 //
-// [Auth.Revocation] is what decisions hang on, for who serves somebody for longer than a
-// request takes. It authenticates once more, past what is remembered of tokens, and says
-// when to do so. It tells a refusal from an answer that could not be had: webhooks that are
-// down, providers that are not reached and caches that load take nobody's right. What can
-// be told without asking others it tells apart, so that nobody has to wait for them.
+// [Auth.Revocation] is for what is served for longer than a request takes, such as a watch.
+// It authenticates the client again without using remembered tokens, and says when to do
+// so. It tells a refusal from a failure to ask: no right is lost because a webhook is down,
+// a provider is not reached or a cache is loading. It keeps what is decided in this process
+// apart from what others decide, so that the former need not wait for the latter.
 //
 // [LoadAudit] does the same for audit, which is kube-apiserver's own too: the policy and
 // what writes the records. The front door makes them.

@@ -245,7 +245,7 @@ func (s *Seat) Release() {
 		s.lane.leave(s.seats, took, now)
 	case s.done != nil:
 		close(s.done)
-		<-s.ended // who has had his answer must not stand in his own way
+		<-s.ended // else the client's next request might wait for this seat
 	}
 	*s = Seat{}
 }

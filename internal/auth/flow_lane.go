@@ -14,10 +14,10 @@ import (
 )
 
 // lane is the queues of one priority level: upstream's, and before them a count of the
-// seats that are taken. While nobody waits, upstream would let a request pass if there
-// are seats enough for it, and so the count can say. The first request for which there
-// are not opens the queues: whoever holds a seat by count then gets one there, too, and
-// upstream has the word until nobody is left in its queues.
+// seats that are taken. While no request waits, upstream would let one pass if there
+// are seats enough for it, and the count decides the same. The first request for which
+// there are not enough opens the queues: each request that holds a seat by count then
+// gets one there, too, and upstream decides until its queues are empty.
 //
 // enter and leave take no lock while the queues are closed.
 type lane struct {

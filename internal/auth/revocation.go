@@ -17,15 +17,16 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// Revocation is what the front door asks to learn that somebody whom it has let in, and
-// whom it serves still, would not be let in any more.
+// Revocation tells the front door that a client which it accepted, and still serves, would
+// not be accepted any more.
 type Revocation struct {
 	// Again authenticates a request once more, from what there is now: nothing is
 	// remembered of tokens. An error says that it cannot be told at the moment. It may
 	// change the request's header.
 	Again authenticator.Request
-	// Near does so without asking anybody else, and Gate authorizes so: where others have
-	// a say they fail with [ErrOthers]. If they are nil, nobody else has.
+	// Near authenticates and Gate authorizes without asking anything outside of this
+	// process; where that is not enough, they fail with [ErrOthers]. They are nil if
+	// everything is decided in this process.
 	Near authenticator.Request
 	Gate authorizer.Authorizer
 	// Ties says when to ask Again about a request that was accepted.
@@ -35,8 +36,8 @@ type Revocation struct {
 	// Authority changes when the authorizer may decide otherwise: all counts what
 	// concerns everybody, nodes what concerns nodes alone and single objects.
 	Authority func() (all, nodes uint64)
-	// Remote says that others are asked, of whose changes nobody tells: the authorizer is
-	// to be asked every so often.
+	// Remote says that the authorizer asks others, such as a webhook, that do not tell of
+	// changes: it must be asked again at intervals.
 	Remote func() bool
 }
 
@@ -44,11 +45,11 @@ type Revocation struct {
 type Ties struct {
 	// Expires is when it will not be accepted any more, or not much longer; zero is never.
 	Expires time.Time
-	// Ends says that at Expires it is over, whatever anybody remembers.
+	// Ends says that the credential is not accepted after Expires, even if it is remembered.
 	Ends bool
 	// Objects must be as they were.
 	Objects []ObjectName
-	// Remote says that nobody tells of what else it hangs on.
+	// Remote says that it also depends on others that do not tell of changes.
 	Remote bool
 }
 

@@ -102,7 +102,7 @@ func signer(issuer, file string) (serviceaccount.TokenGenerator, error) {
 	return tokens, nil
 }
 
-// externalSigner connects to who signs tokens, and bounds their life by what he says.
+// externalSigner connects to the service that signs tokens, which also bounds their life.
 func externalSigner(ctx context.Context, accounts *options.ServiceAccountAuthenticationOptions, endpoint string) (serviceaccount.TokenGenerator, error) {
 	signer, keys, err := plugin.New(ctx, accounts.Issuers[0], endpoint, keysTimeout, false)
 	if err != nil {

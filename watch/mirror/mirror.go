@@ -231,5 +231,5 @@ func (m *Mirror) List(ctx context.Context, query cache.Query) (cache.Page, int64
 }
 
 // Watch begins to tell of changes, after a Snapshot or a revision. While the Mirror has
-// not loaded the error is [cache.ErrNotReady]. Whoever asks closes what he gets.
+// not loaded the error is [cache.ErrNotReady]. The caller closes the Watcher.
 func (m *Mirror) Watch(options watch.Options) (*watch.Watcher, error) { return m.Hub.Watch(options) }
