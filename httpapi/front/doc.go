@@ -12,7 +12,9 @@
 // A [Session] serves the requests of one connection, one after the other. A header is
 // bounded in size and time and parsed by fasthttp once it is whole. Buffers grow with it and
 // are given back between requests: a connection that waits keeps a small stack and little
-// beside TLS's state. A header that two readers could read in two ways is refused.
+// beside TLS's state, less than fasthttp's own server keeps (D3). That is what the loop is
+// for; a request costs as much as there (D1, D2), and so does a connection that was taken over
+// (D4). A header that two readers could read in two ways is refused.
 //
 // A body is read when somebody asks for it. What nobody wanted of it is passed over before
 // the answer if it is small; else the connection ends.
