@@ -60,6 +60,10 @@ func NewEtcd(how Opening) *Etcd {
 	if how.Logger == nil {
 		how.Logger = slog.New(slog.DiscardHandler)
 	}
+	leases := newLeaseManager(how.Observer.LeaseObjects)
+	if how.LeaseReuse != 0 {
+		leases.longest = int64(max(how.LeaseReuse, 0) / time.Second)
+	}
 	return &Etcd{
 		name:       how.Name,
 		healthKey:  strings.TrimSuffix(how.Prefix, "/") + "/health",
@@ -72,7 +76,7 @@ func NewEtcd(how Opening) *Etcd {
 		ending:     make(chan struct{}),
 		done:       make(chan struct{}),
 		revisions:  revisionReader{kick: make(chan struct{}, 1)},
-		leases:     newLeaseManager(how.Observer.LeaseObjects),
+		leases:     leases,
 	}
 }
 

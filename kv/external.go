@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"sync/atomic"
 	"time"
 
@@ -45,8 +46,13 @@ type ExternalConfig struct {
 	// CompactionInterval is how much history to keep; 0 never compacts, but follows
 	// compactions by others.
 	CompactionInterval time.Duration
-	Logger             *slog.Logger // nil discards
-	Observer           Observer
+	// LeaseReuse is for how long further keys are attached to a lease, at most; 0 means a
+	// minute, and less than 0 gives each key a lease of its own.
+	LeaseReuse time.Duration
+	Logger     *slog.Logger // nil discards
+	Observer   Observer
+	// Dial connects to a member's host and port; nil does so directly.
+	Dial func(ctx context.Context, address string) (net.Conn, error)
 }
 
 // NewExternal returns a store kept by an etcd cluster. Run connects to it.
@@ -62,7 +68,7 @@ func NewExternal(cfg ExternalConfig) (*Etcd, error) {
 		Open: func(ctx context.Context, answers Answers) (*Session, error) {
 			return openExternal(ctx, cfg, answers.etcd)
 		},
-		Prefix: cfg.Prefix, CompactionInterval: cfg.CompactionInterval, Logger: cfg.Logger, Observer: cfg.Observer,
+		Prefix: cfg.Prefix, CompactionInterval: cfg.CompactionInterval, LeaseReuse: cfg.LeaseReuse, Logger: cfg.Logger, Observer: cfg.Observer,
 	}), nil
 }
 
@@ -89,6 +95,10 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Session, e
 		}
 		config.TLS = tlsConfig
 	}
+	direct := newDirect(cfg.Endpoints, config.TLS, e.logger)
+	if cfg.Dial != nil { // of which direct knows nothing
+		config.DialOptions, direct = append(config.DialOptions, grpc.WithContextDialer(cfg.Dial)), nil
+	}
 	client, err := clientv3.New(config)
 	if err != nil {
 		return nil, err
@@ -109,7 +119,7 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Session, e
 	return &Session{
 		Client: client,
 		Watch:  etcdserverpb.NewWatchClient(client.ActiveConnection()),
-		direct: newDirect(cfg.Endpoints, config.TLS, e.logger),
+		direct: direct,
 		members: &members{
 			endpoints: client.Endpoints,
 			status:    client.Status,

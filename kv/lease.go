@@ -12,7 +12,7 @@ import (
 // (apiserver pkg/storage/etcd3/lease_manager.go).
 const (
 	leaseReusePercent = 5
-	leaseReuseMax     = 60 // seconds
+	leaseReuseMax     = 60 // seconds, if nobody says otherwise
 	leaseMaxObjects   = 1000
 )
 
@@ -21,6 +21,7 @@ const (
 // longer than asked, never shorter.
 type leaseManager struct {
 	retired func(objects int64) // may be nil
+	longest int64               // window, in seconds
 	turn    chan struct{}       // has an element while a lease is being granted
 
 	mu      sync.Mutex
@@ -31,7 +32,7 @@ type leaseManager struct {
 }
 
 func newLeaseManager(retired func(objects int64)) *leaseManager {
-	return &leaseManager{retired: retired, turn: make(chan struct{}, 1)}
+	return &leaseManager{retired: retired, longest: leaseReuseMax, turn: make(chan struct{}, 1)}
 }
 
 // lease returns a lease of a history that lasts at least ttl seconds from now. Where one
@@ -50,7 +51,7 @@ func (l *leaseManager) lease(ctx context.Context, client clientv3.Lease, ttl int
 		return lease, nil
 	}
 	now := time.Now()
-	granted := ttl + leaseReuseWindow(ttl)
+	granted := ttl + l.window(ttl)
 	resp, err := client.Grant(ctx, granted)
 	if err != nil {
 		return 0, err
@@ -89,11 +90,11 @@ func (l *leaseManager) forget(lease clientv3.LeaseID) {
 // than the reuse window, and has room.
 func (l *leaseManager) reusableLocked(now time.Time, ttl int64) bool {
 	earliest := now.Add(time.Duration(ttl) * time.Second)
-	latest := earliest.Add(time.Duration(leaseReuseWindow(ttl)) * time.Second)
+	latest := earliest.Add(time.Duration(l.window(ttl)) * time.Second)
 	return earliest.Before(l.expires) && latest.After(l.expires) && l.objects < leaseMaxObjects
 }
 
-// leaseReuseWindow returns for how many seconds a lease for ttl is reused.
-func leaseReuseWindow(ttl int64) int64 {
-	return min(ttl*leaseReusePercent/100, leaseReuseMax)
+// window returns for how many seconds a lease for ttl is reused.
+func (l *leaseManager) window(ttl int64) int64 {
+	return min(ttl*leaseReusePercent/100, l.longest)
 }

@@ -30,8 +30,11 @@ type Opening struct {
 	// CompactionInterval is how much history to keep; 0 never compacts, but follows
 	// compactions by others.
 	CompactionInterval time.Duration
-	Logger             *slog.Logger // nil discards
-	Observer           Observer
+	// LeaseReuse is for how long further keys are attached to a lease, at most; 0 means a
+	// minute, and less than 0 gives each key a lease of its own.
+	LeaseReuse time.Duration
+	Logger     *slog.Logger // nil discards
+	Observer   Observer
 }
 
 // Session is etcd as an Etcd uses it while it runs.

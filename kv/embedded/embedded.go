@@ -53,6 +53,8 @@ type Config struct {
 	DefragmentInterval time.Duration
 	// CompactionInterval is how much history to keep; 0 never compacts.
 	CompactionInterval time.Duration
+	// LeaseReuse is that of kv.Opening.
+	LeaseReuse time.Duration
 	// UnsafeNoFsync acknowledges writes before they are on disk. They survive the
 	// end of this process, but not of the machine.
 	UnsafeNoFsync bool
@@ -81,7 +83,7 @@ func newStore(cfg Config) (*kv.Etcd, *opener, error) {
 	o := &opener{cfg: cfg}
 	return kv.NewEtcd(kv.Opening{
 		Name: "embedded", Open: o.open,
-		Prefix: cfg.Prefix, CompactionInterval: cfg.CompactionInterval, Logger: cfg.Logger, Observer: cfg.Observer,
+		Prefix: cfg.Prefix, CompactionInterval: cfg.CompactionInterval, LeaseReuse: cfg.LeaseReuse, Logger: cfg.Logger, Observer: cfg.Observer,
 	}), o, nil
 }
 
