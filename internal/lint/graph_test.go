@@ -14,7 +14,7 @@ import (
 const graph = `
 internal/invariants, internal/proctest
 < kv
-< kv/embedded, kv/kvtest
+< kv/embedded, kv/etcdmain, kv/kvtest
 < cache
 < watch
 < watch/mirror, watch/watchtest
@@ -44,12 +44,12 @@ var reserved = []struct {
 	users  []string
 	tests  bool // whether any test file may import it
 }{
-	{"go.etcd.io/etcd/server/", []string{"kv/embedded", "kv/kvtest"}, false},
+	{"go.etcd.io/etcd/server/", []string{"kv/embedded", "kv/etcdmain", "kv/kvtest"}, false},
 	{"go.etcd.io/", []string{"kv"}, false},
 	{"github.com/valyala/fasthttp", []string{"httpapi/front", "bench"}, false},
 	{"k8s.io/kubernetes/", []string{"internal/registry", "internal/auth", "internal/admission", "httpapi", "internal/extension", "internal/aggregator", "internal/server", "cmd/larder"}, true},
 	{"k8s.io/", []string{"internal/registry", "internal/auth", "internal/admission", "httpapi", "internal/extension", "internal/aggregator", "internal/server", "cmd/larder", "bench", "cmd/larder-bench", "internal/consistency"}, false},
-	{"k8s.io/kubernetes/cmd/", nil, false},
+	{"k8s.io/kubernetes/cmd/", nil, true},
 	{"k8s.io/apiserver/pkg/storage/cacher", nil, false},
 	{"k8s.io/apiserver/pkg/storage/etcd3", nil, true},
 }

@@ -1,0 +1,66 @@
+package etcdmain_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/kv/etcdmain"
+)
+
+// asEtcd has the test binary be etcd, with these arguments, one a line.
+const asEtcd = "LARDER_TEST_ETCD"
+
+func TestMain(m *testing.M) {
+	if args := os.Getenv(asEtcd); args != "" {
+		os.Args = append([]string{"etcd"}, strings.Split(args, "\n")...)
+		etcdmain.Main(os.Args)
+		return
+	}
+	os.Exit(m.Run())
+}
+
+func etcd(args ...string) *exec.Cmd {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), asEtcd+"="+strings.Join(args, "\n"))
+	return cmd
+}
+
+// It is etcd to those who start it: envtest looks for a flag in its help, and waits for
+// its health.
+func TestEtcd(t *testing.T) {
+	help, err := etcd("--help").CombinedOutput()
+	if err != nil || !strings.Contains(string(help), "--unsafe-no-fsync") {
+		t.Errorf("help: %v\n%s", err, help)
+	}
+	if out, err := etcd("--nothing").CombinedOutput(); err == nil {
+		t.Errorf("an unknown flag is accepted:\n%s", out)
+	}
+	ports := proctest.Ports(t, 2)
+	client, peer := fmt.Sprintf("http://127.0.0.1:%d", ports[0]), fmt.Sprintf("http://127.0.0.1:%d", ports[1])
+	dir := t.TempDir()
+	p := proctest.New(t, "etcd", func() *exec.Cmd {
+		return etcd("--data-dir="+dir, "--listen-client-urls="+client, "--advertise-client-urls="+client, "--listen-peer-urls="+peer, "--unsafe-no-fsync=true")
+	})
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p.Eventually(t, "etcd is healthy", func() error {
+		resp, err := http.Get(client + "/health")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		var said struct{ Health string }
+		if err := json.NewDecoder(resp.Body).Decode(&said); err != nil || said.Health != "true" {
+			return fmt.Errorf("%d %v %v", resp.StatusCode, said, err)
+		}
+		return nil
+	})
+	_ = p.Terminate(t) // by the signal, which etcd raises again
+}
