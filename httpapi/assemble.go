@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"strings"
 	"sync/atomic"
 
 	jsonpatch "github.com/evanphx/json-patch"
@@ -48,9 +49,15 @@ func (s *Server) install() error {
 	}
 	discovery.InstallVersion(t, config.Version)
 	routes.InstallHealth(t, config.HealthChecks, config.LiveChecks, s.readyChecks())
-	routes.InstallProfiling(t)
+	if !config.NoProfiling {
+		routes.InstallProfiling(t)
+	}
 	for path, h := range config.Handlers {
-		t.Handle(path, h)
+		if strings.HasSuffix(path, "/") {
+			t.HandlePrefix(path, h)
+		} else {
+			t.Handle(path, h)
+		}
 	}
 	discovery.InstallIndex(t, t.Paths(), config.Aggregator)
 	s.publish(t)

@@ -85,6 +85,9 @@ func (x *chain) parse() bool {
 		x.AuditID = newAuditID()
 	}
 	x.CommonHeaders()
+	if hsts := x.s.config.HSTS; hsts != "" {
+		x.Set("Strict-Transport-Security", hsts)
+	}
 	facts := x.Carrier.Inspect()
 	if facts.Code != 0 {
 		x.Text(facts.Code, facts.Refusal)
@@ -120,7 +123,7 @@ func methodString(b []byte) string {
 // serve takes a parsed request through the chain.
 func (x *chain) serve() {
 	x.openTrail()
-	if x.setDeadline() && x.authenticate() && x.audit() && x.impersonate() && x.acquireSeat() && x.authorize() {
+	if x.setDeadline() && x.checkOrigin() && x.authenticate() && x.audit() && x.impersonate() && x.acquireSeat() && x.authorize() {
 		x.route()
 	}
 	x.CloseTrail()

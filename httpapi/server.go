@@ -85,8 +85,16 @@ type Config struct {
 	Collectors []prometheus.Collector
 	Amend      func([]*dto.MetricFamily)
 
-	// Handlers answer further paths, which match exactly.
-	Handlers map[string]http.Handler
+	// Handlers answer further paths, and those that end in "/" all below them. NoProfiling
+	// leaves out /debug/pprof.
+	Handlers    map[string]http.Handler
+	NoProfiling bool
+
+	// HSTS is what browsers are told with every answer about coming back by HTTPS alone;
+	// "" tells nothing. CORS are the regular expressions of origins whose pages may send
+	// requests.
+	HSTS string
+	CORS []string
 
 	// Extensions answers what no endpoint knows; nil answers 404. Discovery collects
 	// what is served below /apis, and whoever owns it adds what Extensions serves; nil
@@ -173,6 +181,7 @@ type Server struct {
 
 	models        *openapi.Models
 	impersonation http.Handler
+	cors          http.Handler // nil if no origin may
 	stitcher      *reads.Stitcher
 	digester      *digester
 	proxies       proxyHeaders
@@ -210,6 +219,7 @@ func newServer(config Config) *Server {
 	s.deadlines = exchange.NewDeadlines(s.base, config.RequestTimeout)
 	s.front = front.New(s.frontConfig())
 	s.impersonation = newImpersonation(config.Authorizer)
+	s.cors = newCORS(config.CORS)
 	s.digester = newDigester()
 	s.proxies = newProxyHeaders(config.RequestHeader)
 	s.rights = newRights(s)

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"slices"
+	"strings"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -226,8 +227,9 @@ func InstallVersion(t Mux, info *version.Info) {
 func InstallIndex(t Mux, paths []string, aggregator Aggregator) {
 	listed := make(map[string]bool)
 	for _, path := range paths {
-		// The forms with a slash at the end are not listed, but for this one.
-		if path == "/apis/" || path[len(path)-1] != '/' {
+		// The forms with a slash at the end are not listed, but for this one, nor is what is
+		// for finding faults.
+		if path == "/apis/" || path[len(path)-1] != '/' && !strings.HasPrefix(path, "/debug/") {
 			listed[path] = true
 		}
 	}

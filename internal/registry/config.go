@@ -3,6 +3,7 @@ package registry
 import (
 	"errors"
 	"log/slog"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -19,6 +20,14 @@ type Config struct {
 	// Store holds the objects. Tail follows everything under Prefix in it.
 	Store kv.Store
 	Tail  *kv.Tail
+
+	// Overrides are the stores of what ServersOverrides names, by their servers joined by
+	// semicolons; nil keeps all in Store.
+	Overrides map[string]Override
+
+	// Fresh says of which resources a read is never answered with anything older than what
+	// the store has, as those are of which kube-apiserver keeps no cache; nil says of none.
+	Fresh func(schema.GroupResource) bool
 
 	// Config is what the REST storages are made with.
 	builtin.Config
@@ -60,6 +69,26 @@ type Config struct {
 	// Logger tells of what the caches meet; nil discards.
 	Logger *slog.Logger
 }
+
+// Override is the store of resources that are not in that of the others.
+type Override struct {
+	Store kv.Store
+	Tail  *kv.Tail
+}
+
+// tails are those of Overrides, each once.
+func (c *Config) tails() []*kv.Tail {
+	var all []*kv.Tail
+	for _, o := range c.Overrides {
+		if !slices.Contains(all, o.Tail) {
+			all = append(all, o.Tail)
+		}
+	}
+	return all
+}
+
+// fresh reports whether reads of a resource are.
+func (c *Config) fresh(gr schema.GroupResource) bool { return c.Fresh != nil && c.Fresh(gr) }
 
 func (c *Config) check() error {
 	switch {

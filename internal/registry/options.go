@@ -2,6 +2,7 @@ package registry
 
 import (
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -109,7 +110,7 @@ func (o *options) decorate(
 		if err != nil {
 			return nil, nil, err
 		}
-		if res, err = o.newResource(prefix, codec); err != nil {
+		if res, err = o.newResource(config, prefix, codec); err != nil {
 			return nil, nil, err
 		}
 		if err := res.AddCache(storage.CacheConfig{Logger: o.config.Logger}); err != nil {
@@ -133,10 +134,15 @@ func (o *options) indexLabels(prefix string) (keys []string) {
 }
 
 // newResource returns a Resource whose keys begin with prefix, after the prefix of all.
-func (o *options) newResource(prefix string, codec *encoding.Codec) (*storage.Resource, error) {
+// Where it lies is what of says, upstream's storage configuration.
+func (o *options) newResource(of *storagebackend.ConfigForResource, prefix string, codec *encoding.Codec) (*storage.Resource, error) {
 	config := o.config
+	store, tail := config.Store, config.Tail
+	if apart, ok := config.Overrides[strings.Join(of.Transport.ServerList, ";")]; ok {
+		store, tail = apart.Store, apart.Tail
+	}
 	return storage.New(storage.Config{
-		Store: config.Store, Tail: config.Tail, Prefix: config.Prefix, ResourcePrefix: prefix, Codec: codec,
+		Store: store, Tail: tail, Prefix: config.Prefix, ResourcePrefix: prefix, Codec: codec, Fresh: config.fresh(of.GroupResource),
 	})
 }
 
@@ -156,7 +162,7 @@ func (o *options) records(config *storagebackend.ConfigForResource, prefix strin
 	if err != nil {
 		return nil, err
 	}
-	res, err := o.newResource(prefix, codec)
+	res, err := o.newResource(config, prefix, codec)
 	if err != nil {
 		return nil, err
 	}

@@ -105,7 +105,9 @@ func (r *Registry) checkShares() error {
 // started has ended.
 func (r *Registry) Run(ctx context.Context) error {
 	group, inner := errgroup.WithContext(ctx)
-	group.Go(func() error { return r.config.Tail.Run(inner) })
+	for _, tail := range append(r.config.tails(), r.config.Tail) {
+		group.Go(func() error { return tail.Run(inner) })
+	}
 	group.Go(func() error { return r.builtin.Run(inner) })
 	for _, res := range r.options.resources {
 		group.Go(func() error { return res.Run(inner) })

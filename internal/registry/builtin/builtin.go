@@ -49,6 +49,9 @@ func (b *Builtin) Groups(getter generic.RESTOptionsGetter) ([]APIGroup, error) {
 	expiration, err := genericapiserver.NewResourceExpirationEvaluatorFromOptions(genericapiserver.ResourceExpirationEvaluatorOptions{
 		CurrentVersion: version.EmulationVersion(),
 		Prerelease:     version.BinaryVersion().PreRelease(),
+
+		EmulationForwardCompatible:              b.config.EmulationForwardCompatible,
+		RuntimeConfigEmulationForwardCompatible: b.config.RuntimeConfigEmulationForwardCompatible,
 	})
 	if err != nil {
 		return nil, err

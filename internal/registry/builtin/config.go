@@ -49,6 +49,15 @@ type Config struct {
 	// that kube-apiserver serves by default.
 	APIResources *serverstorage.ResourceConfig
 
+	// EmulationForwardCompatible also serves versions that are newer than the emulated
+	// Kubernetes, of resources that it serves; RuntimeConfigEmulationForwardCompatible
+	// those that APIResources names.
+	EmulationForwardCompatible, RuntimeConfigEmulationForwardCompatible bool
+
+	// ServersOverrides says, as --etcd-servers-overrides does, which resources are kept
+	// elsewhere.
+	ServersOverrides []string
+
 	// StorageMediaType is what objects are stored in; "" means protobuf.
 	StorageMediaType string
 

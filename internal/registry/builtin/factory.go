@@ -38,6 +38,7 @@ type StorageFactory struct {
 func NewStorageFactory(config *Config) (*StorageFactory, error) {
 	etcd := genericoptions.NewEtcdOptions(storagebackend.NewDefaultConfig(config.Prefix, nil))
 	etcd.DefaultStorageMediaType = config.StorageMediaType
+	etcd.EtcdServersOverrides = config.ServersOverrides
 	storages := kubeapiserver.NewStorageFactoryConfig()
 	storages.APIResourceConfig = config.APIResources
 	factory, err := storages.Complete(etcd).New()

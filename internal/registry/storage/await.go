@@ -159,7 +159,7 @@ func (r *Resource) notReady() error {
 // pkg/kubeapiserver/default_storage_factory_builder.go): what clients see of that is
 // kept here: the words of errors, that limits hold at any revision, and that nobody waits
 // for a revision of the future.
-func (r *Resource) uncached() bool { return r.layout.resource == "/events" }
+func (r *Resource) uncached() bool { return r.fresh || r.layout.resource == "/events" }
 
 // refuseFuture fails if the store has not reached revision, with a hint after how
 // many seconds to try again.

@@ -28,7 +28,7 @@ func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string)
 	if r.Cache == nil || !r.Cache.Ready() || scope.key() == "" { // the root is nobody's key
 		return r.getStored(ctx, scope.key(), revision)
 	}
-	if resourceVersion == "" {
+	if resourceVersion == "" || r.fresh && revision == 0 {
 		err = r.awaitNow(ctx)
 	} else {
 		err = r.await(ctx, revision)

@@ -31,7 +31,7 @@ func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, 
 			return snapshot, fmt.Errorf("%w: %w", errNotKept, err)
 		}
 		return snapshot, nil
-	case read.q.ResourceVersion == "" || read.q.Continue != "":
+	case read.q.ResourceVersion == "" || read.q.Continue != "" || r.fresh && read.q.ResourceVersion == "0":
 		if err := r.awaitNow(ctx); err != nil {
 			return cache.Snapshot{}, err
 		}

@@ -34,6 +34,7 @@ type Resource struct {
 	codec  *encoding.Codec
 	layout layout
 	made   time.Time
+	fresh  bool
 	mirror *mirror.Mirror // of which Cache, Hub and Reflector are parts
 	checks checkCounters
 	told   told
@@ -52,6 +53,9 @@ type Config struct {
 
 	// Codec is of the whole resource.
 	Codec *encoding.Codec
+
+	// Fresh has no read be answered with anything older than what the store has.
+	Fresh bool
 }
 
 // New returns a Resource without a cache: it is read from the store. It does no I/O.
@@ -62,6 +66,7 @@ func New(config Config) (*Resource, error) {
 		tail:          config.Tail,
 		codec:         config.Codec,
 		made:          time.Now(),
+		fresh:         config.Fresh,
 		handed:        handed{store: config.Store},
 	}
 	var err error
