@@ -152,7 +152,7 @@ func TestUnderUpstreamsName(t *testing.T) {
 	}{
 		{"--etcd-servers", nil},
 		{"--service-account-signing-key-file and --service-account-issuer are required flags", []string{etcd}},
-		{"unknown command", []string{"serve"}},
+		{`"kube-apiserver" does not take any arguments`, []string{"serve"}},
 	} {
 		if out, err := command(test.args...).CombinedOutput(); err == nil || !strings.Contains(string(out), test.want) {
 			t.Errorf("%v: %v, want %q in\n%s", test.args, err, test.want, out)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	goflag "flag"
 	"fmt"
 	"net"
 	"strings"
@@ -10,7 +9,6 @@ import (
 	"github.com/spf13/pflag"
 	audit "k8s.io/apiserver/pkg/server/options"
 	cliflag "k8s.io/component-base/cli/flag"
-	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 	netutils "k8s.io/utils/net"
 
@@ -24,6 +22,7 @@ type options struct {
 	minRequest int // seconds, as upstream's flag is
 	quiet      bool
 	scratch    bool // what nobody gave is made even where no directory keeps it
+	version    versionFlag
 	revoke     bool // watches end with their right
 	sections   cliflag.NamedFlagSets
 }
@@ -45,8 +44,8 @@ func newOptions(config server.Config) *options {
 	o.services(o.sections.FlagSet("misc"))
 	o.aggregation(o.sections.FlagSet("misc"))
 	o.larder(o.sections.FlagSet("larder"))
-	logging(o.sections.FlagSet("logs"))
-	o.sections.FlagSet("global").BoolP("help", "h", false, "Print this help.")
+	o.upstream()
+	o.global(o.sections.FlagSet("global"))
 	return o
 }
 
@@ -63,6 +62,9 @@ func (o *options) addTo(fs *pflag.FlagSet) {
 func (o *options) complete(changed func(flag string) bool) server.Config {
 	config := o.config
 	config.KeepWatches = !o.revoke
+	if strings.HasPrefix(o.version.asked, "v") {
+		config.Upstream.GitVersion = o.version.asked
+	}
 	if len(config.Store.Servers) > 0 && !changed("data-dir") {
 		config.DataDir, config.Scratch = "", o.scratch
 	}
@@ -205,15 +207,6 @@ func (o *options) larder(fs *pflag.FlagSet) {
 	fs.BoolVarP(&o.quiet, "quiet", "q", o.quiet, "Print no progress.")
 }
 
-// logging offers the two of klog's flags that upstream's command has.
-func logging(fs *pflag.FlagSet) {
-	all := goflag.NewFlagSet("klog", goflag.ContinueOnError)
-	klog.InitFlags(all)
-	level, modules := all.Lookup("v"), all.Lookup("vmodule")
-	fs.VarP(pflag.PFlagFromGoFlag(level).Value, "v", "v", "How verbose the log is. Without it only warnings and errors are logged.")
-	fs.Var(pflag.PFlagFromGoFlag(modules).Value, "vmodule", "The same for single files: comma-separated pattern=N.")
-}
-
 // ipRanges is the flag value of a list of CIDRs.
 type ipRanges struct{ ranges *[]*net.IPNet }
 
@@ -228,6 +221,10 @@ func (r *ipRanges) String() string {
 // Set replaces the list.
 func (r *ipRanges) Set(value string) error {
 	var ranges []*net.IPNet
+	if value == "" {
+		*r.ranges = nil
+		return nil
+	}
 	for cidr := range strings.SplitSeq(value, ",") {
 		_, parsed, err := netutils.ParseCIDRSloppy(strings.TrimSpace(cidr))
 		if err != nil {
@@ -240,4 +237,4 @@ func (r *ipRanges) Set(value string) error {
 }
 
 // Type implements pflag.Value.
-func (r *ipRanges) Type() string { return "cidrs" }
+func (r *ipRanges) Type() string { return "string" }

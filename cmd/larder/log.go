@@ -1,9 +1,74 @@
 package main
 
 import (
+	goflag "flag"
+	"fmt"
 	"io"
+	"os"
 	"regexp"
+	"strings"
+
+	"github.com/spf13/pflag"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
+	"k8s.io/klog/v2"
 )
+
+// asksForLog reports whether any flag of logging was given: then it is logged as
+// kube-apiserver would, and else less.
+func asksForLog(fs *pflag.FlagSet) bool {
+	return changed(fs, func(all *pflag.FlagSet) { logsapi.AddFlags(logsapi.NewLoggingConfiguration(), all) })
+}
+
+// changed reports whether any of the flags that add adds was given in fs.
+func changed(fs *pflag.FlagSet, add func(*pflag.FlagSet)) (any bool) {
+	var all pflag.FlagSet
+	add(&all)
+	all.VisitAll(func(f *pflag.Flag) { any = any || fs.Changed(f.Name) })
+	return any
+}
+
+// silence drops the informational lines of libraries until somebody asks a running server
+// for them, and what belongs to every start and end.
+func silence() error {
+	flags := goflag.NewFlagSet("klog", goflag.ContinueOnError)
+	klog.InitFlags(flags)
+	for name, value := range map[string]string{"logtostderr": "false", "one_output": "true", "stderrthreshold": "FATAL"} {
+		if err := flags.Set(name, value); err != nil {
+			return fmt.Errorf("log: %w", err)
+		}
+	}
+	klog.SetOutputBySeverity("INFO", wanted{os.Stderr})
+	for _, severity := range []string{"WARNING", "ERROR", "FATAL"} {
+		klog.SetOutputBySeverity(severity, uncommon{os.Stderr})
+	}
+	return nil
+}
+
+// wanted passes on the lines of a log once its level was raised.
+type wanted struct{ io.Writer }
+
+// Write takes one entry.
+func (w wanted) Write(entry []byte) (int, error) {
+	if !klog.V(1).Enabled() {
+		return len(entry), nil
+	}
+	return w.Writer.Write(entry)
+}
+
+// logged is what is told of the start and the end, as lines of the log: in a log of JSON
+// every line is.
+type logged struct{}
+
+// Write takes one or more lines.
+func (logged) Write(lines []byte) (int, error) {
+	for line := range strings.Lines(string(lines)) {
+		if line = strings.TrimSpace(line); line != "" {
+			klog.Info(line)
+		}
+	}
+	return len(lines), nil
+}
 
 // uncommon passes on the lines of a log but those that belong to every start and end.
 type uncommon struct{ io.Writer }

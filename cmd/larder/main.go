@@ -4,7 +4,8 @@
 //	larder serve      runs the server
 //	larder version    says what was built
 //
-// Under the name kube-apiserver it is `larder serve` with kube-apiserver's defaults.
+// Under the name kube-apiserver it is `larder serve` with kube-apiserver's defaults, under
+// the name etcd it is etcd.
 //
 // This package reads flags and the environment, and nothing else does.
 package main
@@ -17,6 +18,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/larder-io/larder/kv/etcdmain"
 )
 
 func main() {
@@ -27,7 +30,11 @@ func main() {
 // exit code. An error is one line on stderr.
 func run(args []string, stdout, stderr io.Writer) int {
 	root := newRoot()
-	if strings.TrimSuffix(filepath.Base(args[0]), ".exe") == upstreamName {
+	switch strings.TrimSuffix(filepath.Base(args[0]), ".exe") {
+	case "etcd":
+		etcdmain.Main(args)
+		return 0
+	case upstreamName:
 		root = newUpstream()
 	}
 	root.SetArgs(args[1:])
@@ -54,6 +61,8 @@ func newRoot() *cobra.Command {
 		Args:          cobra.NoArgs,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.Version = versionText()
+	root.SetVersionTemplate("{{.Version}}")
 	root.AddCommand(newServe(), newVersion())
 	return root
 }

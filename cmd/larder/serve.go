@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	goflag "flag"
 	"fmt"
 	"io"
 	"os"
@@ -10,8 +9,10 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	cliflag "k8s.io/component-base/cli/flag"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	metricsfeatures "k8s.io/component-base/metrics/features"
 	"k8s.io/component-base/term"
 	"k8s.io/klog/v2"
 
@@ -44,12 +45,22 @@ func newUpstream() *cobra.Command {
 
 Nothing is written but what flags name, and a serving certificate in --cert-dir.`,
 		SilenceUsage: true, SilenceErrors: true,
+		Args: func(cmd *cobra.Command, args []string) error { // manifests leave empty ones
+			for _, arg := range args {
+				if arg != "" {
+					return fmt.Errorf("%q does not take any arguments, got %q", cmd.CommandPath(), args)
+				}
+			}
+			return nil
+		},
 	})
 }
 
 // serving makes cmd run a server as o says.
 func serving(o *options, cmd *cobra.Command) *cobra.Command {
-	cmd.Args = cobra.NoArgs
+	if cmd.Args == nil {
+		cmd.Args = cobra.NoArgs
+	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return serve(cmd, o) }
 	o.addTo(cmd.Flags())
 	cliflag.SetUsageAndHelpFunc(cmd, o.sections, columns(os.Stdout))
@@ -57,6 +68,22 @@ func serving(o *options, cmd *cobra.Command) *cobra.Command {
 }
 
 func serve(cmd *cobra.Command, o *options) error {
+	if o.version.asked != "" && o.version.tell(cmd.OutOrStdout()) {
+		return nil
+	}
+	up := o.config.Upstream
+	if !asksForLog(cmd.Flags()) {
+		if err := silence(); err != nil {
+			return err
+		}
+	}
+	if err := up.GenericServerRunOptions.ComponentGlobalsRegistry.Set(); err != nil {
+		return err
+	}
+	gates := utilfeature.DefaultMutableFeatureGate
+	if err := logsapi.Validate(up.Logs, gates, nil).ToAggregate(); err != nil {
+		return err
+	}
 	config := o.complete(cmd.Flags().Changed)
 	config.Die = func(err error) { os.Exit(fail(cmd.ErrOrStderr(), err)) }
 	config.SteerCollector = os.Getenv("GOGC") == ""
@@ -64,16 +91,29 @@ func serve(cmd *cobra.Command, o *options) error {
 		config.Progress = cmd.ErrOrStderr()
 		config.Terminal = isTerminal(cmd.ErrOrStderr())
 	}
+	if up.Logs.Format != logsapi.DefaultLogFormat && config.Progress != nil {
+		config.Progress, config.Terminal = logged{}, false
+	}
 	s, err := server.New(config)
 	if err != nil {
 		return err
 	}
-	if err := setLogging(cmd.Flags()); err != nil {
-		return err
+	if asksForLog(cmd.Flags()) {
+		if err := logsapi.ValidateAndApply(up.Logs, gates); err != nil {
+			return err
+		}
 	}
+	gates.AddMetrics()
+	up.GenericServerRunOptions.ComponentGlobalsRegistry.AddMetrics()
+	metricsfeatures.ApplyFeatureGates(gates)
+	if changed(cmd.Flags(), up.Metrics.AddFlags) { // it logs an error where there is nothing to apply
+		up.Metrics.Apply()
+	}
+	warnInert(cmd.Flags())
 	setMemory(os.Getenv)
 	ctx, stop := untilSignal()
 	defer stop()
+	defer klog.Flush()
 	return s.Run(ctx)
 }
 
@@ -83,26 +123,6 @@ func untilSignal() (context.Context, context.CancelFunc) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	context.AfterFunc(ctx, stop) // gives the signals back to their default
 	return ctx, stop
-}
-
-// setLogging silences the informational lines of libraries, unless they were
-// asked for.
-func setLogging(fs *pflag.FlagSet) error {
-	if fs.Changed("v") || fs.Changed("vmodule") {
-		return nil
-	}
-	all := goflag.NewFlagSet("klog", goflag.ContinueOnError)
-	klog.InitFlags(all)
-	for name, value := range map[string]string{"logtostderr": "false", "one_output": "true", "stderrthreshold": "FATAL"} {
-		if err := all.Set(name, value); err != nil {
-			return fmt.Errorf("log: %w", err)
-		}
-	}
-	klog.SetOutputBySeverity("INFO", io.Discard)
-	for _, severity := range []string{"WARNING", "ERROR", "FATAL"} {
-		klog.SetOutputBySeverity(severity, uncommon{os.Stderr})
-	}
-	return nil
 }
 
 // columns is the width to wrap help at.

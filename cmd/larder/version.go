@@ -16,11 +16,15 @@ func newVersion() *cobra.Command {
 		Short: "Print the version of larder and of the Kubernetes API it serves",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "larder %s\nkubernetes %s\n%s %s/%s\n",
-				larderVersion(), server.Version().GitVersion, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprint(cmd.OutOrStdout(), versionText())
 			return err
 		},
 	}
+}
+
+func versionText() string {
+	return fmt.Sprintf("larder %s\nkubernetes %s\n%s %s/%s\n",
+		larderVersion(), server.Version().GitVersion, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 // larderVersion is the module's version, or the commit it was built from.

@@ -21,6 +21,7 @@ import (
 	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
 	apiserverv1alpha1 "k8s.io/apiserver/pkg/apis/apiserver/v1alpha1"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/discovery/cached/memory"
@@ -46,7 +47,8 @@ type Options = kubeoptions.AdmissionOptions
 // NewOptions returns what kube-apiserver starts with when no flag is given.
 func NewOptions() *Options { return kubeoptions.NewAdmissionOptions() }
 
-// Config says what a [Chain] is built from. All fields but Options are required.
+// Config says what a [Chain] is built from. All fields but Options and
+// APIResources are required.
 type Config struct {
 	// Options say which plugins decide; nil means those that do by default.
 	Options *Options
@@ -65,11 +67,14 @@ type Config struct {
 
 	Authorizer authorizer.Authorizer
 	Webhooks   *Webhooks
+
+	// APIResources says what is served; nil means what kube-apiserver serves by default.
+	APIResources serverstorage.APIResourceConfigSource
 }
 
 func (c *Config) check() error {
 	if c.Registry == nil || c.ClientConfig == nil || c.Client == nil || c.Informers == nil || c.InformersEnd == nil || c.Authorizer == nil || c.Webhooks == nil {
-		return errors.New("admission: Config needs all its fields but Options")
+		return errors.New("admission: Config needs all its fields but Options and APIResources")
 	}
 	return nil
 }
@@ -109,6 +114,9 @@ func Load(config Config) (*Chain, error) {
 	}
 	if err := config.check(); err != nil {
 		return nil, err
+	}
+	if config.APIResources == nil {
+		config.APIResources = controlplane.DefaultAPIResourceConfigSource()
 	}
 	if err := Validate(config.Options); err != nil {
 		return nil, err
@@ -186,7 +194,7 @@ func (c *Chain) initializers(config *Config, shared informers.SharedInformerFact
 	if err != nil {
 		return nil, err
 	}
-	quotas, err := quotainstall.NewQuotaConfigurationForAdmission(shared, controlplane.DefaultAPIResourceConfigSource())
+	quotas, err := quotainstall.NewQuotaConfigurationForAdmission(shared, config.APIResources)
 	if err != nil {
 		return nil, err
 	}

@@ -41,6 +41,9 @@ func (c *Chain) guard(plugin admission.Interface, name string, shared informers.
 	case validatingwebhook.PluginName:
 		informer = configured.ValidatingWebhookConfigurations().Informer()
 	case mutatingpolicy.PluginName: // a policy that nothing binds does nothing
+		if !utilfeature.DefaultFeatureGate.Enabled(features.MutatingAdmissionPolicy) {
+			return plugin // there are none, and an older Kubernetes that is emulated serves none
+		}
 		informer = configured.MutatingAdmissionPolicyBindings().Informer()
 	case validatingpolicy.PluginName:
 		informer = configured.ValidatingAdmissionPolicyBindings().Informer()

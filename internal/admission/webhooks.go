@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 
+	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/tracing"
@@ -24,8 +25,8 @@ type Webhooks struct {
 }
 
 // NewWebhooks returns the Webhooks of a server: its services are those of r, and config
-// reaches it.
-func NewWebhooks(r *registry.Registry, config *rest.Config) (*Webhooks, error) {
+// reaches it. egress says how others are connected to; nil does so directly.
+func NewWebhooks(r *registry.Registry, config *rest.Config, egress *egressselector.EgressSelector) (*Webhooks, error) {
 	self, err := url.Parse(config.Host)
 	if err != nil {
 		return nil, fmt.Errorf("admission: %w", err)
@@ -37,7 +38,7 @@ func NewWebhooks(r *registry.Registry, config *rest.Config) (*Webhooks, error) {
 		local.Transport = nil
 		local.Wrap(func(http.RoundTripper) http.RoundTripper { return transport })
 	}
-	auth := webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, nil, local, tracing.NewNoopTracerProvider())
+	auth := webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, egress, local, tracing.NewNoopTracerProvider())
 	services := apiserver.NewClusterIPServiceResolver(coreV1{registry: r}.Services().Lister())
 	return &Webhooks{
 		ServiceResolver: apiserver.NewLoopbackServiceResolver(services, self),

@@ -8,12 +8,14 @@ import (
 	"time"
 
 	apiextensionsinformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	serviceproxy "k8s.io/apiserver/pkg/util/proxy"
 	clientinformers "k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
 	"k8s.io/component-base/metrics"
 	upstream "k8s.io/kube-aggregator/pkg/apiserver"
 	clientset "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
@@ -49,6 +51,9 @@ type Config struct {
 	// CertFile and KeyFile, given together, prove to remote servers who is asking them.
 	// They are read again when they change.
 	CertFile, KeyFile string
+
+	// Dial connects to remote servers; nil does so directly.
+	Dial utilnet.DialFunc
 
 	// EndpointRouting turns to the endpoints of services instead of their cluster IPs.
 	EndpointRouting bool
@@ -89,6 +94,8 @@ type Aggregator struct {
 	metrics    *statusmetrics.Metrics
 	registered metrics.KubeRegistry // holds metrics
 
+	dial *transport.DialHolder // nil for none, and the same for all: connections are shared by it
+
 	swagger   *swagger
 	openAPIv3 *openAPIv3
 
@@ -107,6 +114,9 @@ func New(config Config) (*Aggregator, error) {
 		return nil, err
 	}
 	a := &Aggregator{config: config, metrics: statusmetrics.New(), registered: metrics.NewKubeRegistry()}
+	if config.Dial != nil {
+		a.dial = &transport.DialHolder{Dial: config.Dial}
+	}
 	var err error
 	if a.client, err = clientset.NewForConfig(config.ClientConfig); err != nil {
 		return nil, fmt.Errorf("aggregator: %w", err)

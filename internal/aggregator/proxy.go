@@ -53,7 +53,7 @@ func (p *proxy) update(apiService *apiregistrationv1.APIService) {
 		available: helper.IsAPIServiceConditionTrue(apiService, apiregistrationv1.Available),
 	}
 	// Equal configurations share their connections.
-	t.transport, t.err = transport.New(remote.BuildTransportConfig(nil, cert, key, apiService))
+	t.transport, t.err = transport.New(remote.BuildTransportConfig(p.aggregator.dial, cert, key, apiService))
 	p.target.Store(t)
 }
 

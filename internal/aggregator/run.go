@@ -32,7 +32,7 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	r := &run{Aggregator: a, remoteWanted: make(chan struct{})}
 	client := a.client.ApiregistrationV1()
 	remotes, err := remote.New(a.apiServices(), a.config.Services, a.slices.Discovery().V1().EndpointSlices(),
-		client, nil, a.identity.current, a.resolver, a.metrics)
+		client, a.dial, a.identity.current, a.resolver, a.metrics)
 	if err != nil {
 		return fmt.Errorf("aggregator: %w", err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apiserver/pkg/audit"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/apiserver/pkg/server/options"
 )
 
@@ -20,12 +21,13 @@ type Audit struct {
 
 // LoadAudit reads the files that o names and makes what writes records. It returns nil if
 // none are to be written: without a policy, or without a place to write them to, there
-// is no audit. kube-apiserver takes either for granted, too.
-func LoadAudit(o *options.AuditOptions) (*Audit, error) {
+// is no audit. kube-apiserver takes either for granted, too. egress says how the webhook
+// is connected to; nil does so directly.
+func LoadAudit(o *options.AuditOptions, egress *egressselector.EgressSelector) (*Audit, error) {
 	if o == nil {
 		return nil, nil
 	}
-	var c genericapiserver.Config // of which ApplyTo sets these two
+	c := genericapiserver.Config{EgressSelector: egress} // of which ApplyTo sets two others
 	if err := o.ApplyTo(&c); err != nil {
 		return nil, fmt.Errorf("auth: audit: %w", err)
 	}

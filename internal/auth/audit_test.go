@@ -35,7 +35,7 @@ func TestAuditEnds(t *testing.T) {
 	for _, mode := range options.AllowedModes {
 		o, file := auditTo(t)
 		o.LogOptions.BatchOptions.Mode = mode
-		a, err := auth.LoadAudit(o)
+		a, err := auth.LoadAudit(o, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +67,7 @@ func TestAuditNeedsBoth(t *testing.T) {
 	change := func(change func(*options.AuditOptions)) (*auth.Audit, error) {
 		o, _ := auditTo(t)
 		change(o)
-		return auth.LoadAudit(o)
+		return auth.LoadAudit(o, nil)
 	}
 	for name, with := range map[string]func(*options.AuditOptions){
 		"no policy": func(o *options.AuditOptions) { o.PolicyFile = "" },
@@ -77,7 +77,7 @@ func TestAuditNeedsBoth(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, a, err)
 		}
 	}
-	if a, err := auth.LoadAudit(nil); a != nil || err != nil {
+	if a, err := auth.LoadAudit(nil, nil); a != nil || err != nil {
 		t.Errorf("nothing: %v, %v", a, err)
 	}
 	for name, with := range map[string]func(*options.AuditOptions){

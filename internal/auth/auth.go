@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust"
@@ -41,6 +42,8 @@ type Config struct {
 	// ExternalAddress is the host and port at which others find this server's
 	// service-account keys.
 	ExternalAddress string
+	// Egress says how issuers and webhooks are connected to; nil does so directly.
+	Egress *egressselector.EgressSelector
 	// ServerID names this server in metrics.
 	ServerID string
 

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/request/websocket"
 	tokencache "k8s.io/apiserver/pkg/authentication/token/cache"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/apiserver/pkg/server/egressselector"
 	certutil "k8s.io/client-go/util/cert"
 	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
 	"k8s.io/kubernetes/pkg/kubeapiserver/options"
@@ -36,6 +37,12 @@ func (a *Auth) loadAuthenticator(ctx context.Context, c Config) error {
 	a.Audiences, a.keys, a.RequestHeader = config.APIAudiences, config.ServiceAccountPublicKeysGetter, config.RequestHeaderConfig
 	config.TokenSuccessCacheTTL = tokenSuccessTTL
 	config.APIServerID = c.ServerID
+	if c.Egress != nil {
+		if config.CustomDial, err = c.Egress.Lookup(egressselector.ControlPlane.AsNetworkContext()); err != nil {
+			return err
+		}
+		config.EgressLookup = c.Egress.Lookup
+	}
 	if c.Client != nil {
 		config.ServiceAccountTokenGetter = getter{core: c.Client.CoreV1()}
 		config.SecretsWriter = c.Client.CoreV1()

@@ -17,6 +17,7 @@ import (
 	authorizationcel "k8s.io/apiserver/pkg/authorization/cel"
 	authorizationmetrics "k8s.io/apiserver/pkg/authorization/metrics"
 	"k8s.io/apiserver/pkg/authorization/union"
+	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/apiserver/pkg/server/options/authorizationconfig/metrics"
 	"k8s.io/apiserver/pkg/util/filesystem"
 	"k8s.io/klog/v2"
@@ -104,6 +105,11 @@ func (a *Auth) loadAuthorizer(ctx context.Context, c Config) error {
 	config, err := c.Authorization.ToAuthorizationConfig(c.Informers)
 	if err != nil {
 		return err
+	}
+	if c.Egress != nil {
+		if config.CustomDial, err = c.Egress.Lookup(egressselector.ControlPlane.AsNetworkContext()); err != nil {
+			return err
+		}
 	}
 	made := &chain{
 		config: config, serverID: c.ServerID, stays: make(map[authzapi.AuthorizerType]link),

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/url"
 
+	"k8s.io/apiserver/pkg/server/egressselector"
+
 	"github.com/larder-io/larder/httpapi"
 	"github.com/larder-io/larder/internal/aggregator"
 )
@@ -57,6 +59,7 @@ func (s *Server) aggregate(config *httpapi.Config) error {
 		KeyFile:         c.KeyFile,
 		EndpointRouting: c.EndpointRouting,
 		RejectRedirects: c.RejectRedirects,
+		Dial:            s.dialer(egressselector.Cluster),
 	})
 	if err != nil {
 		return fmt.Errorf("server: other servers: %w", err)

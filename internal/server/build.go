@@ -3,12 +3,11 @@ package server
 import (
 	"context"
 	"net"
-	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/larder-io/larder/httpapi"
@@ -43,19 +42,19 @@ func (s *Server) buildAuth(ctx context.Context) (err error) {
 	}
 	access := s.config.access(s.id.clientCAFile)
 	access.Client, access.Informers = p.client, p.informers
-	access.ExternalAddress = s.externalAddress()
+	access.ExternalAddress, access.Egress = s.externalAddress(), s.egress
 	access.ServerID = genericapiserver.NewConfig(legacyscheme.Codecs).APIServerID
 	if p.auth, err = auth.Load(ctx, access); err != nil {
 		return err
 	}
 	s.layers.start(ctx, "authentication", p.auth.Run)
-	if p.audit, err = auth.LoadAudit(s.config.Audit); err != nil {
+	if p.audit, err = auth.LoadAudit(s.config.Audit, s.egress); err != nil {
 		return err
 	}
 	if p.audit != nil {
 		s.layers.start(ctx, "audit", p.audit.Run)
 	}
-	p.certificates, err = loadCertificates(s.id.certFile, s.id.keyFile, p.auth.ClientCA)
+	p.certificates, err = loadCertificates(s.id.certFile, s.id.keyFile, p.auth.ClientCA, s.config.Upstream.SecureServing.SecureServingOptions)
 	if err != nil {
 		return err
 	}
@@ -75,7 +74,8 @@ func (s *Server) build(ctx context.Context) (err error) {
 	}
 	p.bootstrap, err = bootstrap.New(bootstrap.Config{
 		Registry: p.registry, Client: p.client, Informers: p.informers,
-		PublicAddress: s.id.publish, PublicPort: s.config.Serving.Port, Trust: p.auth.Trust(), RBAC: p.auth.RBAC,
+		ServiceNodePort: s.config.Upstream.NodePort,
+		PublicAddress:   s.id.publish, PublicPort: s.config.Serving.Port, Trust: p.auth.Trust(), RBAC: p.auth.RBAC,
 		EndpointReconciler: s.config.Services.EndpointReconciler, Instances: s.config.Services.Instances,
 	})
 	if err != nil {
@@ -90,7 +90,7 @@ func (s *Server) build(ctx context.Context) (err error) {
 }
 
 func (s *Server) newRegistry() (*registry.Registry, error) {
-	p, services := &s.parts, &s.config.Services
+	p, services, up := &s.parts, &s.config.Services, s.config.Upstream
 	tail := kv.NewTail(kv.TailConfig{
 		Store: s.store, Prefix: s.config.Store.Prefix, Replay: s.config.Store.ReplayRevisions, Logger: newLogger(),
 	})
@@ -103,8 +103,21 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 		CheckInterval: s.config.Store.CheckInterval,
 		Logger:        newLogger(),
 		Transformers:  p.encryption.transformers,
+		Overrides:     s.overrides(),
+		Fresh:         up.fresh(),
+
+		DeleteCollectionWorkers: up.Etcd.DeleteCollectionWorkers, DisableGarbageCollection: !up.Etcd.EnableGarbageCollection,
 		Config: builtin.Config{
-			Prefix:        s.config.Store.Prefix,
+			Prefix:           s.config.Store.Prefix,
+			APIResources:     s.resources,
+			StorageMediaType: up.Etcd.DefaultStorageMediaType,
+			ServersOverrides: up.Etcd.EtcdServersOverrides,
+			Kubelet:          up.Kubelet,
+			ProxyTransport:   s.proxyTransport(),
+
+			EmulationForwardCompatible:              up.GenericServerRunOptions.EmulationForwardCompatible,
+			RuntimeConfigEmulationForwardCompatible: up.GenericServerRunOptions.RuntimeConfigEmulationForwardCompatible,
+
 			ClientConfig:  p.loopback,
 			Informers:     p.informers,
 			Authenticator: p.auth.Authenticator,
@@ -120,6 +133,9 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 			Services: builtin.Services{ClusterIPRange: *services.ClusterIPRanges[0], NodePortRange: services.NodePorts},
 		},
 	}
+	if s.egress != nil {
+		config.Kubelet.Lookup = s.egress.Lookup
+	}
 	if len(services.ClusterIPRanges) > 1 {
 		config.Services.SecondaryClusterIPRange = *services.ClusterIPRanges[1]
 	}
@@ -128,13 +144,13 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 
 func (s *Server) newDoor() (*httpapi.Server, error) {
 	p := &s.parts
-	version := Version()
+	version, up := s.config.Upstream.version(), s.config.Upstream
 	hooks := append(hookChecks(p.bootstrap), s.admissionCheck())
-	store := newStoreHealth(s.store.Health)
-	health := append([]healthz.HealthChecker{store.named("etcd")}, hooks...)
-	ready := append([]healthz.HealthChecker{store.named("etcd-readiness")}, s.ready.checks()...)
+	health, ready := s.storeChecks()
+	live := append(health[:len(health):len(health)], s.inGrace(hooks)...)
+	health, ready = append(health, hooks...), append(ready, s.ready.checks()...)
 	full, ready := append(health[:len(health):len(health)], p.encryption.checks...), append(ready, p.encryption.checks...)
-	handlers := make(map[string]http.Handler)
+	handlers := s.debugHandlers()
 	for _, path := range auth.OpenIDPaths() {
 		if p.auth.OpenID != nil {
 			handlers[path] = p.auth.OpenID
@@ -146,8 +162,10 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 		Authenticator: p.auth.Authenticator, Generation: p.auth.Generation, RequestHeader: p.auth.RequestHeader,
 		AnonymousByPath: p.auth.AnonymousByPath, Audiences: p.auth.Audiences, Authorizer: p.auth.Gate,
 		Admission: p.admission, Version: &version,
-		HealthChecks: full, LiveChecks: health, ReadyChecks: append(health[:len(health):len(health)], ready...),
+		HealthChecks: full, LiveChecks: live, ReadyChecks: append(health[:len(health):len(health)], ready...),
 		RequestTimeout: s.config.Serving.RequestTimeout, MinRequestTimeout: s.config.Serving.MinRequestTimeout,
+		NoProfiling: !up.Features.EnableProfiling, CORS: up.GenericServerRunOptions.CorsAllowedOriginList,
+		HSTS:     strings.Join(up.GenericServerRunOptions.HSTSDirectives, "; "),
 		MaxConns: s.config.Serving.MaxConnections, MaxConnsPerIP: s.config.Serving.MaxConnectionsPerAddress,
 	}
 	if config.Flow = p.flow; p.flow == nil {

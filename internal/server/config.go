@@ -67,6 +67,9 @@ type Config struct {
 	// Audit says what is recorded of requests, and where; nil records nothing.
 	Audit *options.AuditOptions
 
+	// Upstream is what else kube-apiserver can be told; nil means its defaults.
+	Upstream *Upstream
+
 	// KeepWatches lets watches go on whose senders have lost the right to them.
 	KeepWatches bool
 
@@ -157,7 +160,8 @@ type Store struct {
 
 // Services says which addresses and ports Services are given.
 type Services struct {
-	// ClusterIPRanges are one range or, for dual stack, two of different families.
+	// ClusterIPRanges are one range or, for dual stack, two of different families; none
+	// means 10.0.0.0/24.
 	ClusterIPRanges []*net.IPNet
 	NodePorts       utilnet.PortRange
 	// EndpointReconciler says how the endpoints of the kubernetes service are kept:
@@ -190,7 +194,7 @@ func Default() Config {
 		InFlight:        InFlight{Fairness: true, Most: 400, MostMutating: 200},
 		Aggregation:     Aggregation{RejectRedirects: true},
 		Services: Services{
-			ClusterIPRanges: []*net.IPNet{{IP: net.IPv4(10, 0, 0, 0).To4(), Mask: net.CIDRMask(24, 32)}},
+			ClusterIPRanges: []*net.IPNet{defaultRange()},
 			NodePorts:       utilnet.PortRange{Base: 30000, Size: 2768},
 
 			EndpointReconciler: reconcilers.LeaseEndpointReconcilerType,
@@ -203,7 +207,7 @@ func Default() Config {
 // DefaultUpstream returns what kube-apiserver starts with when no flag is given.
 func DefaultUpstream() Config {
 	c := Default()
-	c.DataDir, c.AllowPrivileged = "", false
+	c.DataDir, c.AllowPrivileged, c.Services.ClusterIPRanges = "", false, nil
 	c.Serving.BindAddress, c.Serving.CertDir = net.IPv4zero, "/var/run/kubernetes"
 	c.Authorization = kubeoptions.NewBuiltInAuthorizationOptions()
 	return c
@@ -215,12 +219,27 @@ func authorizeByRoles() *kubeoptions.BuiltInAuthorizationOptions {
 	return o
 }
 
+// defaultRange is of kubernetes pkg/kubeapiserver/options, DefaultServiceIPCIDR.
+func defaultRange() *net.IPNet {
+	return &net.IPNet{IP: net.IPv4(10, 0, 0, 0).To4(), Mask: net.CIDRMask(24, 32)}
+}
+
+// complete fills in what was left open.
+func (c *Config) complete() {
+	if c.Upstream == nil {
+		c.Upstream = NewUpstream()
+	}
+	if len(c.Services.ClusterIPRanges) == 0 {
+		c.Services.ClusterIPRanges = []*net.IPNet{defaultRange()}
+	}
+}
+
 // provisions reports whether what nobody gave is made.
 func (c *Config) provisions() bool { return c.DataDir != "" || c.Scratch }
 
 // Validate checks what can be known without I/O.
 func (c *Config) Validate() error {
-	errs := []error{c.Serving.validate(), c.Store.validate(), c.Services.validate(), c.InFlight.validate(), c.Aggregation.validate(), c.Encryption.validate(), auth.ValidateAudit(c.Audit)}
+	errs := []error{c.Upstream.validate(c), c.Serving.validate(), c.Store.validate(), c.Services.validate(), c.InFlight.validate(), c.Aggregation.validate(), c.Encryption.validate(), auth.ValidateAudit(c.Audit)}
 	if len(c.Store.Servers) == 0 && c.DataDir == "" {
 		return errors.New("--etcd-servers or --data-dir must be specified")
 	}
@@ -289,7 +308,7 @@ func (s *Store) validate() error {
 // validate applies kubernetes pkg/controlplane/apiserver/options/options.go, ServiceIPRange.
 func (s *Services) validate() error {
 	ranges := s.ClusterIPRanges
-	if len(ranges) == 0 || len(ranges) > 2 {
+	if len(ranges) > 2 {
 		return fmt.Errorf("--service-cluster-ip-range must hold one or two ranges, not %d", len(ranges))
 	}
 	for _, r := range ranges {

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -12,10 +13,6 @@ import (
 
 	"github.com/larder-io/larder/internal/registry/bootstrap"
 )
-
-// storeTimeout bounds a health check's question to the store:
-// --etcd-healthcheck-timeout of kube-apiserver.
-const storeTimeout = 2 * time.Second
 
 var (
 	errNotLoaded = errors.New("not finished")
@@ -58,7 +55,8 @@ func after(flag *atomic.Bool) func(*http.Request) error {
 // storeHealth asks the store how it is once a second at most, however many want to know:
 // those who come meanwhile share an answer.
 type storeHealth struct {
-	ask func(context.Context) error
+	ask     func(context.Context) error
+	timeout time.Duration // of a question
 
 	mu   sync.Mutex
 	last *answer // guarded by mu
@@ -74,7 +72,9 @@ type answer struct {
 	err   error
 }
 
-func newStoreHealth(ask func(context.Context) error) *storeHealth { return &storeHealth{ask: ask} }
+func newStoreHealth(ask func(context.Context) error, timeout time.Duration) *storeHealth {
+	return &storeHealth{ask: ask, timeout: timeout}
+}
 
 // check asks the store itself, or waits for what somebody else was told.
 func (h *storeHealth) check(ctx context.Context) error {
@@ -100,7 +100,7 @@ func (h *storeHealth) take(now time.Time) (a *answer, mine bool) {
 			if now.Sub(h.last.asked) < storeInterval {
 				return h.last, false
 			}
-		default: // on its way, by storeTimeout at the latest
+		default: // on its way, by its timeout at the latest
 			return h.last, false
 		}
 	}
@@ -112,7 +112,7 @@ func (h *storeHealth) take(now time.Time) (a *answer, mine bool) {
 func (h *storeHealth) fill(ctx context.Context, a *answer) {
 	defer close(a.given)
 	a.err = errors.New("server: the store's health check panicked")
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), storeTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.timeout)
 	defer cancel()
 	a.err = h.ask(ctx)
 }
@@ -129,4 +129,41 @@ func hookChecks(b *bootstrap.Bootstrap) []healthz.HealthChecker {
 		checks = append(checks, healthz.NamedCheck(hook.Name, func(*http.Request) error { return hook.Check() }))
 	}
 	return checks
+}
+
+// storeChecks ask the stores how they are, for the checks of health and of readiness. The
+// names are kube-apiserver's.
+func (s *Server) storeChecks() (health, ready []healthz.HealthChecker) {
+	etcd := &s.config.Upstream.Etcd.StorageConfig
+	add := func(ask func(context.Context) error, name, readyName string) {
+		sick := newStoreHealth(ask, etcd.HealthcheckTimeout)
+		unready := sick // who asks for both asks the store once
+		if etcd.ReadycheckTimeout != etcd.HealthcheckTimeout {
+			unready = newStoreHealth(ask, etcd.ReadycheckTimeout)
+		}
+		health, ready = append(health, sick.named(name)), append(ready, unready.named(readyName))
+	}
+	add(s.store.Health, "etcd", "etcd-readiness")
+	for i, a := range s.apart {
+		add(a.store.Health, fmt.Sprintf("etcd-override-%d", i), fmt.Sprintf("etcd-override-readiness-%d", i))
+	}
+	return health, ready
+}
+
+// inGrace has checks pass in the first time after the start: --livez-grace-period.
+func (s *Server) inGrace(checks []healthz.HealthChecker) []healthz.HealthChecker {
+	grace, began := s.config.Upstream.GenericServerRunOptions.LivezGracePeriod, time.Now()
+	if grace <= 0 {
+		return checks
+	}
+	var all []healthz.HealthChecker
+	for _, check := range checks {
+		all = append(all, healthz.NamedCheck(check.Name(), func(req *http.Request) error {
+			if err := check.Check(req); err != nil && time.Since(began) >= grace {
+				return err
+			}
+			return nil
+		}))
+	}
+	return all
 }

@@ -23,7 +23,7 @@ func TestHealthChecksShareReads(t *testing.T) {
 			reads.Add(1)
 			time.Sleep(10 * time.Millisecond)
 			return nil
-		})
+		}, 2*time.Second)
 		paths := http.NewServeMux()
 		healthz.InstallReadyzHandler(paths, store.named("etcd"), store.named("etcd-readiness"))
 		const seconds, clients = 10, 100
@@ -62,7 +62,7 @@ func TestHealthTellsTheTruth(t *testing.T) {
 			case <-ctx.Done():
 				return ctx.Err()
 			}
-		})
+		}, 2*time.Second)
 		want := func(want error) {
 			t.Helper()
 			if got := store.check(t.Context()); !errors.Is(got, want) {

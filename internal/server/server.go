@@ -6,9 +6,10 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
-	"strconv"
 	"time"
 
+	"k8s.io/apiserver/pkg/server/egressselector"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -39,15 +40,20 @@ type Server struct {
 	listener net.Listener
 	store    *kv.Etcd
 	serving  time.Time // when it began
-	parts    parts
+
+	resources *serverstorage.ResourceConfig  // that are served
+	apart     []*apart                       // stores of single resources
+	egress    *egressselector.EgressSelector // nil connects directly
+	parts     parts
 }
 
 // New checks config and returns a Server that is not running.
 func New(config Config) (*Server, error) {
+	config.complete()
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	return &Server{config: config, layers: newLayers(), metrics: newStoreMetrics()}, nil
+	return &Server{config: config, layers: newLayers(), metrics: newStoreMetrics(config.Upstream.Etcd.StorageConfig.DBMetricPollInterval)}, nil
 }
 
 // Run serves until ctx ends, then drains. It returns nil if that is all that
@@ -111,7 +117,8 @@ func (s *Server) start(ctx context.Context) error {
 // prepare takes the data directory and the port.
 func (s *Server) prepare(ctx context.Context) (err error) {
 	// Upstream's switch is set once in a process, by whoever comes first.
-	capabilities.Setup(s.config.AllowPrivileged, 0)
+	up := s.config.Upstream
+	capabilities.Setup(s.config.AllowPrivileged, up.MaxConnectionBytesPerSec)
 	if is := capabilities.Get().AllowPrivileged; is != s.config.AllowPrivileged {
 		return fmt.Errorf("server: --allow-privileged is %v in this process already", is)
 	}
@@ -121,12 +128,16 @@ func (s *Server) prepare(ctx context.Context) (err error) {
 	if s.id, err = establish(&s.config, s.dir); err != nil {
 		return err
 	}
-	serving := &s.config.Serving
-	address := net.JoinHostPort(serving.BindAddress.String(), strconv.Itoa(serving.Port))
-	var listen net.ListenConfig
-	if s.listener, err = listen.Listen(ctx, "tcp", address); err != nil {
+	if s.resources, err = up.resources(); err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
+	if s.egress, err = up.egress(); err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	if s.listener, err = up.listen(&s.config.Serving); err != nil {
+		return fmt.Errorf("server: %w", err)
+	}
+	s.startDebugSocket(ctx)
 	return nil
 }
 
@@ -148,24 +159,26 @@ func (s *Server) openDir() (err error) {
 
 // openStore starts the store; awaitStore waits for it.
 func (s *Server) openStore(ctx context.Context) (err error) {
-	c := &s.config.Store
+	c, up := &s.config.Store, s.config.Upstream
 	if len(c.Servers) > 0 {
 		s.store, err = kv.NewExternal(kv.ExternalConfig{
 			Endpoints: c.Servers, Prefix: c.Prefix, CompactionInterval: c.CompactionInterval, Logger: newLogger(),
 			CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, Observer: s.metrics.observer(),
+			Dial: s.dialEtcd(), LeaseReuse: up.leaseReuse(),
 		})
 	} else {
 		s.store, err = embedded.New(embedded.Config{
 			Dir: filepath.Join(s.config.DataDir, "etcd"), Prefix: c.Prefix, Die: s.config.Die,
 			CompactionInterval: c.CompactionInterval, UnsafeNoFsync: c.UnsafeNoFsync, Logger: newLogger(),
 			QuotaBytes: c.QuotaBytes, DefragmentInterval: c.DefragmentInterval, Observer: s.metrics.observer(),
+			LeaseReuse: up.leaseReuse(),
 		})
 	}
 	if err != nil {
 		return err
 	}
 	s.layers.start(ctx, "store", s.store.Run)
-	return nil
+	return s.openApart(ctx)
 }
 
 // parts are what stands on the store.
@@ -232,14 +245,14 @@ func (s *Server) awaitStore(ctx context.Context) error {
 		return fmt.Errorf("server: %s: %w", what, err)
 	}
 	s.progress.printf("store: %s, revision %d", what, revision)
-	return nil
+	return s.awaitApart(ctx)
 }
 
 // awaitReady blocks until everything is there that /readyz answers for.
 func (s *Server) awaitReady(ctx context.Context) error {
 	p := &s.parts
 	<-p.following
-	bounded, cancel := context.WithDeadline(ctx, s.serving.Add(readyPatience))
+	bounded, cancel := context.WithDeadline(ctx, s.serving.Add(s.config.Upstream.GenericServerRunOptions.StorageInitializationTimeout))
 	defer cancel()
 	for kind, ok := range p.informers.WaitForCacheSync(bounded.Done()) {
 		switch {
@@ -301,11 +314,6 @@ func (s *Server) awaitHooks(ctx, bounded context.Context) error {
 	}
 	return nil
 }
-
-// readyPatience is how long after the server began to serve /readyz is red because of
-// resources that cannot be loaded, or what rests on them: as long as kube-apiserver waits
-// for its storage (apiserver pkg/server/storage_readiness_hook.go).
-const readyPatience = time.Minute
 
 // awaitLoaded blocks until every cache mirrors the store, but for those that take too long.
 func (s *Server) awaitLoaded(ctx context.Context) error {

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,15 +26,23 @@ type storeMetrics struct {
 	leases   prometheus.Histogram
 
 	size, reads *prometheus.Desc
+	every       time.Duration // how old a size may be; 0 is never asked for
+
+	mu    sync.Mutex
+	last  int64     // size, guarded by mu
+	asked time.Time // guarded by mu: when last was told
 
 	// store and owners are known after the first requests were made.
 	store  atomic.Pointer[kv.Etcd]
 	owners atomic.Pointer[map[string]schema.GroupResource] // by the start of their keys
 }
 
-func newStoreMetrics() *storeMetrics {
+// newStoreMetrics asks for the size of the database once in every interval, at most; 0 is
+// never.
+func newStoreMetrics(every time.Duration) *storeMetrics {
 	labels := []string{"operation", "group", "resource"}
 	return &storeMetrics{
+		every: every,
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "etcd_request_duration_seconds",
 			Help: "Etcd request latency in seconds for each operation and object type.",
@@ -124,7 +133,25 @@ func (m *storeMetrics) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(m.reads, prometheus.CounterValue, float64(store.RevisionReads()))
 	ctx, cancel := context.WithTimeout(context.Background(), sizeTimeout)
 	defer cancel()
-	if size, err := store.Size(ctx); err == nil {
+	if size, ok := m.sizeNow(ctx, store.Size); ok {
 		ch <- prometheus.MustNewConstMetric(m.size, prometheus.GaugeValue, float64(size), "etcd-0")
 	}
+}
+
+// sizeNow returns the size of the database, which it asks for if what it knows is too old.
+func (m *storeMetrics) sizeNow(ctx context.Context, ask func(context.Context) (int64, error)) (int64, bool) {
+	if m.every <= 0 {
+		return 0, false
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.asked.IsZero() && time.Since(m.asked) < m.every {
+		return m.last, true
+	}
+	size, err := ask(ctx)
+	if err != nil {
+		return 0, false
+	}
+	m.last, m.asked = size, time.Now()
+	return size, true
 }

@@ -14,7 +14,7 @@ import (
 // TestStoreMetricsNameTheResource: what is asked of etcd is counted for the resource
 // whose keys are concerned.
 func TestStoreMetricsNameTheResource(t *testing.T) {
-	m := newStoreMetrics()
+	m := newStoreMetrics(time.Minute)
 	seen := m.observer()
 	seen.Request("get", "/registry/pods/a/b", time.Millisecond, nil) // nobody owns keys yet
 	m.owners.Store(&map[string]schema.GroupResource{

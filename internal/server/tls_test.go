@@ -78,7 +78,7 @@ func TestCertificates(t *testing.T) {
 	if err := before.serving(certFile, keyFile, []string{"host"}); err != nil {
 		t.Fatal(err)
 	}
-	c, err := loadCertificates(certFile, keyFile, nil)
+	c, err := loadCertificates(certFile, keyFile, nil, NewUpstream().SecureServing.SecureServingOptions)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestCertificates(t *testing.T) {
 }
 
 func TestCertificatesBroken(t *testing.T) {
-	if _, err := loadCertificates("missing.crt", "missing.key", nil); err == nil || !strings.Contains(err.Error(), "missing.crt") {
+	if _, err := loadCertificates("missing.crt", "missing.key", nil, NewUpstream().SecureServing.SecureServingOptions); err == nil || !strings.Contains(err.Error(), "missing.crt") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	utilversion "k8s.io/apimachinery/pkg/util/version"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	cliflag "k8s.io/component-base/cli/flag"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/internal/server"
+)
+
+// upstream adds the flags of kube-apiserver that no other section has: its own options
+// declare them, so that names, defaults and syntax are upstream's.
+func (o *options) upstream() {
+	addLoggingGates()
+	up := server.NewUpstream()
+	o.config.Upstream = up
+	var theirs cliflag.NamedFlagSets
+	up.AddFlags(&theirs)
+	o.kubelet(theirs.FlagSet("misc"))
+	declared := make(map[string]bool)
+	for _, ours := range o.sections.FlagSets {
+		ours.VisitAll(func(f *pflag.Flag) { declared[f.Name] = true })
+	}
+	for _, name := range theirs.Order {
+		theirs.FlagSets[name].VisitAll(func(f *pflag.Flag) {
+			if !declared[f.Name] {
+				o.sections.FlagSet(name).AddFlag(f)
+			}
+		})
+	}
+	o.removed(o.sections.FlagSet("misc"))
+}
+
+// addLoggingGates makes the feature gates of logging known, as kube-apiserver's command
+// does. They belong to the process and can be added once.
+func addLoggingGates() {
+	gates := utilfeature.DefaultMutableFeatureGate
+	if _, ok := gates.GetAll()[logsapi.ContextualLogging]; ok {
+		return
+	}
+	if err := logsapi.AddFeatureGates(gates); err != nil {
+		panic(err)
+	}
+}
+
+// kubelet has the flags of kubernetes cmd/kube-apiserver/app/options/options.go that are
+// not in the options it shares with others.
+func (o *options) kubelet(fs *pflag.FlagSet) {
+	k := &o.config.Upstream.Kubelet
+	fs.StringSliceVar(&k.PreferredAddressTypes, "kubelet-preferred-address-types", k.PreferredAddressTypes,
+		"Which of a node's addresses its kubelet is reached at, the most preferred first.")
+	fs.DurationVar(&k.HTTPTimeout, "kubelet-timeout", k.HTTPTimeout, "How long a request to a kubelet may take.")
+	fs.StringVar(&k.TLSClientConfig.CertFile, "kubelet-client-certificate", k.TLSClientConfig.CertFile,
+		"Certificate file that this server shows to kubelets.")
+	fs.StringVar(&k.TLSClientConfig.KeyFile, "kubelet-client-key", k.TLSClientConfig.KeyFile, "Key file of --kubelet-client-certificate.")
+	fs.StringVar(&k.TLSClientConfig.CAFile, "kubelet-certificate-authority", k.TLSClientConfig.CAFile,
+		"Certificate authority file that kubelets' certificates are verified with.")
+	fs.UintVar(&k.Port, "kubelet-port", k.Port, "The port of kubelets that tell none.")
+	fs.UintVar(&k.ReadOnlyPort, "kubelet-read-only-port", k.ReadOnlyPort, "The port of kubelets that asks for no credentials.")
+	deprecate(fs, "kubelet-port", "kubelet-port is deprecated and will be removed.")
+	deprecate(fs, "kubelet-read-only-port", "kubelet-read-only-port is deprecated and will be removed.")
+	fs.IntVar(&o.config.Upstream.NodePort, "kubernetes-service-node-port", o.config.Upstream.NodePort,
+		"The node port of the kubernetes service, which is of type NodePort then. 0 has it of type ClusterIP.")
+}
+
+// removed accepts flags that kube-apiserver had until lately and manifests still hold.
+// They did nothing in the last versions that had them.
+func (o *options) removed(fs *pflag.FlagSet) {
+	for _, name := range []string{"cloud-provider", "cloud-config", "cloud-provider-gce-l7lb-src-cidrs", "cloud-provider-gce-lb-src-cidrs", "master-service-namespace"} {
+		fs.String(name, "", "Does nothing.")
+		deprecate(fs, name, "kube-apiserver has it no more, and it does nothing.")
+	}
+}
+
+// deprecate hides a flag and warns whoever gives it.
+func deprecate(fs *pflag.FlagSet, name, message string) {
+	if err := fs.MarkDeprecated(name, message); err != nil {
+		panic(err)
+	}
+}
+
+func (o *options) global(fs *pflag.FlagSet) {
+	fs.BoolP("help", "h", false, "Print this help.")
+	fs.Var(&o.version, "version", "--version, --version=raw print the version and quit; --version=vX.Y.Z... sets the version that the server tells.")
+	fs.Lookup("version").NoOptDefVal = "true"
+}
+
+// versionFlag is the flag value of --version, as component-base version/verflag has it.
+type versionFlag struct{ asked string }
+
+const versionRaw = "raw"
+
+func (v *versionFlag) String() string {
+	if v.asked == "" {
+		return "false"
+	}
+	return v.asked
+}
+
+// Set takes a boolean, "raw", or a version that must be the build's but for what follows
+// the patch level.
+func (v *versionFlag) Set(value string) error {
+	switch {
+	case value == versionRaw:
+	case strings.HasPrefix(value, "v"):
+		built := server.Version().GitVersion
+		asked, err := utilversion.ParseSemantic(value)
+		if err != nil {
+			return err
+		}
+		is, err := utilversion.ParseSemantic(built)
+		if err != nil || asked.Major() != is.Major() || asked.Minor() != is.Minor() || asked.Patch() != is.Patch() {
+			return fmt.Errorf("version %q must match major/minor/patch of default version %q", value, built)
+		}
+	case value == "true" || value == "false":
+	default:
+		return fmt.Errorf("%q is no boolean, %q or version", value, versionRaw)
+	}
+	v.asked = value
+	return nil
+}
+
+// tell prints the version and reports whether that is all that was asked for.
+func (v *versionFlag) tell(w io.Writer) bool {
+	switch v.asked {
+	case versionRaw:
+		fmt.Fprintf(w, "%#v\n", server.Version())
+	case "true":
+		fmt.Fprintf(w, "Kubernetes %s\n", server.Version().GitVersion)
+	default:
+		return false
+	}
+	return true
+}
+
+// Type implements pflag.Value.
+func (v *versionFlag) Type() string { return "version" }
+
+// inert are the flags of kube-apiserver that mean nothing here, with the reason, and those
+// that are not done yet. Who gives one is told so in one line; docs/differences.md says it,
+// too.
+func inert() map[string]string {
+	const (
+		http2  = "HTTP/2 is not served"
+		peers  = "servers of different versions do not hand requests to each other"
+		leader = "nobody is elected for others"
+	)
+	return map[string]string{
+		"goaway-chance":                    http2,
+		"http2-max-streams-per-connection": http2,
+		"peer-advertise-ip":                peers,
+		"peer-advertise-port":              peers,
+		"peer-ca-file":                     peers,
+
+		"coordinated-leadership-lease-duration":   leader,
+		"coordinated-leadership-renew-deadline":   leader,
+		"coordinated-leadership-retry-period":     leader,
+		"etcd-count-metric-poll-period":           "objects are counted without asking etcd",
+		"shutdown-send-retry-after":               "not done yet: new connections are refused",
+		"shutdown-watch-termination-grace-period": "not done yet: watches end at once",
+		"tracing-config-file":                     "not done yet: no spans are sent",
+	}
+}
+
+// warnInert tells of given flags that mean nothing.
+func warnInert(fs *pflag.FlagSet) {
+	var all []string
+	for name, why := range inert() {
+		if fs.Changed(name) {
+			all = append(all, "--"+name+" ("+why+")")
+		}
+	}
+	if slices.Sort(all); len(all) > 0 {
+		klog.Warningf("Without effect: %s", strings.Join(all, ", "))
+	}
+}

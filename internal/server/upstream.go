@@ -1,0 +1,233 @@
+package server
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apimachineryversion "k8s.io/apimachinery/pkg/version"
+	apiserverfeatures "k8s.io/apiserver/pkg/features"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	basecompatibility "k8s.io/component-base/compatibility"
+	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/cluster/ports"
+	"k8s.io/kubernetes/pkg/controlplane"
+	"k8s.io/kubernetes/pkg/controlplane/apiserver/options"
+	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
+)
+
+// Upstream holds kube-apiserver's own options where they are taken as they are. Of them
+// only those fields count for which [Config] has none of its own.
+type Upstream struct {
+	*options.Options
+
+	// Kubelet says how kubelets are reached.
+	Kubelet kubeletclient.KubeletClientConfig
+	// NodePort is that of the kubernetes service; 0 gives it none.
+	NodePort int
+	// GitVersion is what the server calls its version; "" is that of the build.
+	GitVersion string
+}
+
+// NewUpstream returns kube-apiserver's defaults.
+func NewUpstream() *Upstream {
+	return &Upstream{
+		Options: options.NewOptions(),
+		// kubernetes cmd/kube-apiserver/app/options/options.go, NewServerRunOptions.
+		Kubelet: kubeletclient.KubeletClientConfig{
+			Port:         ports.KubeletPort,
+			ReadOnlyPort: ports.KubeletReadOnlyPort,
+			HTTPTimeout:  5 * time.Second,
+			PreferredAddressTypes: []string{
+				string(api.NodeHostName),
+				string(api.NodeInternalDNS), string(api.NodeInternalIP),
+				string(api.NodeExternalDNS), string(api.NodeExternalIP),
+			},
+		},
+	}
+}
+
+// validate checks what can be known without I/O, in kube-apiserver's words: kubernetes
+// pkg/controlplane/apiserver/options/validation.go.
+func (u *Upstream) validate(c *Config) error {
+	if u == nil {
+		return nil
+	}
+	errs := u.GenericServerRunOptions.Validate()
+	etcd := *u.Etcd // whether there are servers is Config's affair, and so is encryption
+	etcd.StorageConfig.Transport.ServerList, etcd.EncryptionProviderConfigAutomaticReload = []string{"embedded"}, false
+	errs = append(errs, etcd.Validate()...)
+	_, err := genericoptions.ParseWatchCacheSizes(u.Etcd.WatchCacheSizes)
+	errs = append(errs, err)
+	errs = append(errs, u.enablement().Validate(legacyscheme.Scheme, apiextensionsapiserver.Scheme, aggregatorscheme.Scheme)...)
+	errs = append(errs, u.validateMetrics()...)
+	errs = append(errs, u.EgressSelector.Validate()...)
+	errs = append(errs, u.Traces.Validate()...)
+	_, err = tlsConfig(u.SecureServing.SecureServingOptions)
+	errs = append(errs, err, u.validateFairness(c.InFlight.Fairness), u.validatePeers(), u.validateLeadership(), u.validateNodePort(&c.Services))
+	return errors.Join(errs...)
+}
+
+// validateMetrics knows the version better than upstream's options, which ask the linker.
+func (u *Upstream) validateMetrics() []error {
+	options := *u.Metrics
+	shown := options.ShowHiddenMetricsForVersion
+	options.ShowHiddenMetricsForVersion = ""
+	errs := options.Validate()
+	binary := u.effective().BinaryVersion()
+	if previous := fmt.Sprintf("%d.%d", binary.Major(), binary.Minor()-1); shown != "" && shown != previous {
+		errs = append(errs, fmt.Errorf("--show-hidden-metrics-for-version must be omitted or have the value '%v'. Only the previous minor version is allowed", previous))
+	}
+	return errs
+}
+
+func (u *Upstream) validateFairness(on bool) error {
+	enabled := u.APIEnablement.RuntimeConfig.String()
+	for _, apis := range []string{"flowcontrol.apiserver.k8s.io/v1", "api/ga", "api/all"} { // the first that is set counts
+		switch {
+		case !on || strings.Contains(enabled, apis+"=true"):
+			return nil
+		case strings.Contains(enabled, apis+"=false"):
+			return fmt.Errorf("--runtime-config=%s=false conflicts with --enable-priority-and-fairness=true", apis)
+		}
+	}
+	return nil
+}
+
+func (u *Upstream) validatePeers() error {
+	if utilfeature.DefaultFeatureGate.Enabled(apiserverfeatures.UnknownVersionInteroperabilityProxy) {
+		return nil
+	}
+	var errs []error
+	for _, f := range []struct{ flag, value string }{
+		{"peer-ca-file", u.PeerCAFile},
+		{"peer-advertise-ip", u.PeerAdvertiseAddress.PeerAdvertiseIP},
+		{"peer-advertise-port", u.PeerAdvertiseAddress.PeerAdvertisePort},
+	} {
+		if f.value != "" {
+			errs = append(errs, fmt.Errorf("--%s requires UnknownVersionInteroperabilityProxy feature to be turned on", f.flag))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (u *Upstream) validateLeadership() error {
+	switch {
+	case u.CoordinatedLeadershipLeaseDuration <= u.CoordinatedLeadershipRenewDeadline:
+		return errors.New("--coordinated-leadership-lease-duration must be greater than --coordinated-leadership-renew-deadline")
+	case u.CoordinatedLeadershipRenewDeadline <= u.CoordinatedLeadershipRetryPeriod:
+		return errors.New("--coordinated-leadership-renew-deadline must be greater than --coordinated-leadership-retry-period")
+	}
+	return nil
+}
+
+func (u *Upstream) validateNodePort(s *Services) error {
+	switch {
+	case u.NodePort < 0 || u.NodePort > 65535:
+		return fmt.Errorf("--kubernetes-service-node-port %v must be between 0 and 65535, inclusive. If 0, the Kubernetes master service will be of type ClusterIP", u.NodePort)
+	case u.NodePort > 0 && !s.NodePorts.Contains(u.NodePort):
+		return fmt.Errorf("kubernetes service node port range %v doesn't contain %v", s.NodePorts, u.NodePort)
+	}
+	return nil
+}
+
+// effective is the version of Kubernetes that the process stands for.
+func (u *Upstream) effective() basecompatibility.EffectiveVersion {
+	o := u.GenericServerRunOptions
+	return o.ComponentGlobalsRegistry.EffectiveVersionFor(o.ComponentName)
+}
+
+// version is what the server tells of itself.
+func (u *Upstream) version() apimachineryversion.Info {
+	info := Version()
+	if u.GitVersion != "" {
+		info.GitVersion = u.GitVersion
+	}
+	effective := u.effective()
+	if emulated := effective.EmulationVersion(); emulated != nil {
+		info.EmulationMajor, info.EmulationMinor = number(emulated.Major()), number(emulated.Minor())
+	}
+	if least := effective.MinCompatibilityVersion(); least != nil {
+		info.MinCompatibilityMajor, info.MinCompatibilityMinor = number(least.Major()), number(least.Minor())
+	}
+	return info
+}
+
+func number(n uint) string { return strconv.FormatUint(uint64(n), 10) }
+
+// enablement is what --runtime-config says, with the names that the core group has now:
+// kubernetes pkg/controlplane/apiserver/options/options.go.
+func (u *Upstream) enablement() *genericoptions.APIEnablementOptions {
+	asked := make(map[string]string)
+	for key, value := range u.APIEnablement.RuntimeConfig {
+		name := strings.TrimPrefix(key, "api/")
+		switch {
+		case name == "v1" || strings.HasPrefix(name, "v1/"):
+			asked["/v1"] = value
+		case key != "api/legacy":
+			asked[key] = value
+		}
+	}
+	return &genericoptions.APIEnablementOptions{RuntimeConfig: asked}
+}
+
+// resources are the versions and resources that are served: what upstream serves by
+// default and what --runtime-config says.
+func (u *Upstream) resources() (*serverstorage.ResourceConfig, error) {
+	merged := &genericapiserver.Config{
+		EffectiveVersion:           u.effective(),
+		EmulationForwardCompatible: u.GenericServerRunOptions.EmulationForwardCompatible,
+	}
+	if err := u.enablement().ApplyTo(merged, controlplane.DefaultAPIResourceConfigSource(), legacyscheme.Scheme); err != nil {
+		return nil, err
+	}
+	return merged.MergedResourceConfig, nil
+}
+
+// listen takes the port, as SO_REUSEPORT and SO_REUSEADDR say.
+func (u *Upstream) listen(s *Serving) (net.Listener, error) {
+	secure := genericoptions.SecureServingOptions{
+		BindAddress: s.BindAddress, BindPort: s.Port,
+		PermitPortSharing: u.SecureServing.PermitPortSharing, PermitAddressSharing: u.SecureServing.PermitAddressSharing,
+	}
+	var info *genericapiserver.SecureServingInfo
+	if err := secure.ApplyTo(&info); err != nil {
+		return nil, err
+	}
+	return info.Listener, nil
+}
+
+// fresh tells which resources upstream would keep no cache of. Reads of them are never
+// answered with anything older than what the store has.
+func (u *Upstream) fresh() func(schema.GroupResource) bool {
+	if !u.Etcd.EnableWatchCache {
+		return func(schema.GroupResource) bool { return true }
+	}
+	sizes, err := genericoptions.ParseWatchCacheSizes(u.Etcd.WatchCacheSizes)
+	if err != nil {
+		return nil // Validate refused it
+	}
+	return func(gr schema.GroupResource) bool {
+		size, named := sizes[gr]
+		return named && size == 0
+	}
+}
+
+// leaseReuse is for how long a lease is given further keys; less than 0 for none.
+func (u *Upstream) leaseReuse() time.Duration {
+	seconds := u.Etcd.StorageConfig.LeaseManagerConfig.ReuseDurationSeconds
+	if seconds <= 0 {
+		return -1
+	}
+	return time.Duration(seconds) * time.Second
+}
