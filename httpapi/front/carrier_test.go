@@ -2,12 +2,14 @@ package front
 
 import (
 	"bytes"
+	"fmt"
 	"net/http"
 	"regexp"
 	"testing"
 	"time"
 
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // TestStolenResponses: who writes a body by hand is told how, the head says the same, and
@@ -38,4 +40,30 @@ func TestStolenResponses(t *testing.T) {
 			t.Errorf("%s: %q, want %q", proto, got, want)
 		}
 	}
+}
+
+// TestStolenConnectionsHoldNoSession: who has the connection has nothing else of it.
+func TestStolenConnectionsHoldNoSession(t *testing.T) {
+	s := newTestServer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+		x := new(exchange.Exchange)
+		x.Init(c, received, nil)
+		to := x.Steal(http.StatusOK, nil)
+		if _, err := to.Conn.Write(to.Head); err != nil {
+			t.Error(err)
+		}
+		return x
+	})
+	c := s.dial(t)
+	if _, err := c.Write([]byte("GET / HTTP/1.1\r\nHost: h\r\n\r\n")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	proctest.Eventually(t, "the session is let go of", func() error {
+		if open := s.network.list(); len(open) != 1 || open[0].session.Load() != nil {
+			return fmt.Errorf("%d connections are open, the first of a session %t", len(open), len(open) > 0 && open[0].session.Load() != nil)
+		}
+		return nil
+	})
 }

@@ -145,7 +145,7 @@ type conn struct {
 	*tls.Conn
 	from    *listener
 	origin  *origin                 // guarded by from.mu: that it is part of
-	session atomic.Pointer[Session] // that serves it; nil before it is taken
+	session atomic.Pointer[Session] // that serves it; nil before and after
 	shaken  atomic.Bool
 }
 

@@ -91,12 +91,16 @@ func (d *door) take(c net.Conn) {
 		c.Close()
 		return
 	}
-	if c, ok := c.(*conn); ok {
-		c.session.Store(ss)
+	secure, ok := c.(*conn)
+	if ok {
+		secure.session.Store(ss)
 	}
 	go func() {
 		defer d.running.Done()
 		ss.Serve()
+		if ok {
+			secure.session.Store(nil) // whoever has taken c over holds no session
+		}
 	}()
 }
 
