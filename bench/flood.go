@@ -93,7 +93,7 @@ func tenantsLevel(meta metav1.ObjectMeta) *flowcontrolv1.PriorityLevelConfigurat
 	}}
 }
 
-// tenantsSchema puts each of them into queues of his own.
+// tenantsSchema puts each of them into queues of its own.
 func tenantsSchema(meta metav1.ObjectMeta) *flowcontrolv1.FlowSchema {
 	all := []string{flowcontrolv1.ResourceAll}
 	return &flowcontrolv1.FlowSchema{ObjectMeta: meta, Spec: flowcontrolv1.FlowSchemaSpec{

@@ -61,8 +61,8 @@ func BenchmarkDrippingHeader(b *testing.B) {
 	}
 }
 
-// TestNobodyIsWaitedFor: who may not do what he asks is told so before he has sent a
-// body, and holds no memory for one.
+// TestNobodyIsWaitedFor: a client that may not do what it asks is told so before it has
+// sent a body, and takes no memory for one.
 func TestNobodyIsWaitedFor(t *testing.T) {
 	f := newFront(t, Config{Authenticator: authenticator.RequestFunc(wireUser), Authorizer: authorizer.AuthorizerFunc(wireMay)}, func(routes *routes.Table) {
 		routes.Handle("/x", http.HandlerFunc(echo))

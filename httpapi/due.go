@@ -153,7 +153,7 @@ func (t *round) dueLocked(c *credential) bool {
 		return true
 	}
 	if c.impersonates && !c.asked {
-		return false // it must be known first who he is
+		return false // first it must be known who the client is
 	}
 	for _, held := range c.rights {
 		if t.dueRight(held) {

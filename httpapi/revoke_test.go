@@ -243,7 +243,7 @@ func awaitEnd(t *testing.T, in io.Reader) {
 	}
 }
 
-// round waits until everything was looked at: a watch of somebody who lost his right
+// round waits until every right was looked at: a watch whose client lost its right
 // meanwhile has ended.
 func (r *revoked) round(t *testing.T) {
 	t.Helper()
@@ -357,7 +357,7 @@ func TestRevocationIsShared(t *testing.T) {
 func TestRevocationOutlivesOutages(t *testing.T) {
 	r := newRevoked(t)
 	jane, acting := r.open(t, "jane", nil), r.open(t, "boss", http.Header{"Impersonate-User": {"jim"}})
-	r.round(t) // else the boss might not be asked about, of whom nobody could say who he is
+	r.round(t) // else the boss, whose identity nobody could tell, might not be asked about
 	before := make(map[string]int64)
 	r.power.change(&r.power.changes, func() {
 		r.power.mute = true
@@ -380,8 +380,9 @@ func TestRevocationOutlivesOutages(t *testing.T) {
 	expect(t, acting, "ADDED two")
 }
 
-// TestWhoActsAsAnotherIsKnownFirst: what somebody may do who acts as another is not asked
-// before it is known who he is: the other need not have the right to act as himself.
+// TestWhoActsAsAnotherIsKnownFirst: what a client that impersonates another user may do is
+// not asked before it is known who the client is: the other user need not have the right
+// to impersonate.
 func TestWhoActsAsAnotherIsKnownFirst(t *testing.T) {
 	r := newRevoked(t)
 	r.power.change(new(atomic.Uint64), func() { r.power.silent["boss"], r.power.subject["jim"] = true, true })
@@ -436,8 +437,8 @@ func TestSlowJudgesKeepNobodyWaiting(t *testing.T) {
 	}
 }
 
-// TestOthersEndWatches: who is refused by others, of whose changes nobody tells, loses his
-// watch.
+// TestOthersEndWatches: a client loses its watch when a webhook or a provider of tokens
+// refuses it, though these announce no changes.
 func TestOthersEndWatches(t *testing.T) {
 	r := newRevokedWith(t, func(p *power, c *Config) { c.Revocation, c.Authorizer = p.farther(c.Revocation) })
 	r.power.remote.Store(true)
@@ -499,8 +500,8 @@ func TestLooksComeToRest(t *testing.T) {
 	}
 }
 
-// TestRevocationByTies: who hangs on an object is asked about when it changes, who expires
-// when he does; and then it is over, if the credential says so itself.
+// TestRevocationByTies: a right that depends on an object is checked when the object
+// changes, one that expires when it does; it ends then if the credential says so itself.
 func TestRevocationByTies(t *testing.T) {
 	r := newRevoked(t)
 	r.power.change(new(atomic.Uint64), func() {

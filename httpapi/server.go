@@ -275,7 +275,7 @@ func (s *Server) frontConfig() front.Config {
 // beginDrain withdraws readiness.
 func (s *Server) beginDrain() { s.drain.Do(func() { close(s.draining) }) }
 
-// shutdown ends what Run started, in order: nobody is told to go while he could still
+// shutdown ends what Run started, in order: no client is told to go while it could still
 // come back, only to be cut off. accepted is closed when no more connections come. What
 // does not end within the grace is cut off.
 func (s *Server) shutdown(accepted <-chan struct{}) error {

@@ -13,8 +13,9 @@ import (
 // processors that all share, and not from what the server lets its users do to each other.
 const elsewhere = "p99 beside a flood of another server, of that alone"
 
-// flood has one user read little while another reads as much as he can, in a priority
-// level of few seats; and, as a control, while he reads from another server of that kind.
+// flood has one user read little while another reads as much as it can, in a priority
+// level of few seats; and, as a control, while the other reads from a second server of
+// that kind.
 func (c *Comparison) flood() step {
 	const rate, clients = 200, 32
 	const most = 2 // times as long as alone

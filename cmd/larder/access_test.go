@@ -83,7 +83,7 @@ func TestStatusCodes(t *testing.T) {
 }
 
 // TestRBAC: a role lets its subject do what it says and nothing else, and ceases
-// to once it is gone; nobody can give more than he has.
+// to once it is gone; nobody can grant rights that they do not have.
 func TestRBAC(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync", "--authorization-mode=RBAC", "--token-auth-file", tokens(t))
 	admin, alice, ctx := p.client(), p.as("alice-token"), t.Context()

@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestStolenResponses: who writes a body by hand is told how, the head says the same, and
-// nothing is added to what he writes.
+// TestStolenResponses: a handler that writes the body by hand is told how to frame it, the
+// head says the same, and nothing is added to what the handler writes.
 func TestStolenResponses(t *testing.T) {
 	for proto, want := range map[string]string{
 		"HTTP/1.1": "HTTP/1.1 200 OK\r\nAudit-Id: i\r\nContent-Type: t\r\nDate: D\r\nWarning: w\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\nbody",

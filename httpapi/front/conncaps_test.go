@@ -96,8 +96,8 @@ func TestConnectionCaps(t *testing.T) {
 }
 
 // TestNewcomersFindRoom: where most connections come from and all of them are used, a
-// newcomer takes the place of one from elsewhere that waits for a request; but not if his
-// own have more places already.
+// newcomer takes the place of one from another address that waits for a request; but not
+// if the newcomer's address has more places already.
 func TestNewcomersFindRoom(t *testing.T) {
 	began, release := make(chan struct{}), make(chan struct{})
 	f := newTestServer(t, Config{MaxConns: 5}, holding(began, release))

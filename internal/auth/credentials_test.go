@@ -258,7 +258,8 @@ func TestBootstrapToken(t *testing.T) {
 	}
 }
 
-// TestFrontProxy: who has the right certificate may say for whom he asks, nobody else.
+// TestFrontProxy: only a client with a certificate of the proxies' authority may name the
+// user for whom it asks.
 func TestFrontProxy(t *testing.T) {
 	users, proxies := newAuthority(t), newAuthority(t)
 	c := config(t, users)

@@ -102,7 +102,7 @@ func (s *storm) write(ctx context.Context, who tenant, r *rand.Rand) ([]byte, er
 	case 0:
 		body := fmt.Sprintf(`{"metadata":{"annotations":{"b":"%s-%d"}}}`, who.mark, r.Uint64())
 		code, got, err := s.send(ctx, who, "PATCH", who.object(r), body, merge)
-		return fine(code, got, err, http.StatusOK, http.StatusConflict, http.StatusForbidden) // his namespace is not his to change
+		return fine(code, got, err, http.StatusOK, http.StatusConflict, http.StatusForbidden) // a tenant may not change the namespace itself
 	case 1:
 		body := fmt.Sprintf(`{"data":{"extra":"%s %d"}}`, strings.Repeat(who.mark, 1+r.IntN(50)), r.Uint64())
 		code, got, err := s.send(ctx, who, "PATCH", who.path("configmaps/c-2"), body, merge)

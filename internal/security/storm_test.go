@@ -31,7 +31,7 @@ const (
 	each = 20
 )
 
-// tenant is a user with a namespace of his own, whose objects all carry his mark.
+// tenant is a user with a namespace of their own, whose objects all carry the tenant's mark.
 type tenant struct {
 	number                 int
 	token, namespace, mark string
@@ -50,8 +50,8 @@ var marks = regexp.MustCompile(`mark([0-9]{3})x[0-9a-f]{16}q`)
 // markOf is text that a tenant's objects hold and that nothing else holds by chance.
 func markOf(number int, random uint64) string { return fmt.Sprintf("mark%03dx%016xq", number, random) }
 
-// foreign says what in an answer to a tenant is not his; nil if nothing is. own counts
-// his marks.
+// foreign returns an error that names what in an answer to a tenant belongs to another, nil
+// if nothing does. own counts the tenant's own marks.
 func (t tenant) foreign(answer []byte) (own int, err error) {
 	if bytes.Contains(answer, []byte(invariants.Pattern[:8])) {
 		return 0, errors.New("holds a buffer that was given back")
@@ -182,7 +182,7 @@ func newStorm(t *testing.T) *storm {
 	return s
 }
 
-// settle gives every tenant his namespace, his role and his objects.
+// settle gives every tenant a namespace, a role and objects.
 func (s *storm) settle() {
 	s.t.Helper()
 	admin := tenant{token: admin}

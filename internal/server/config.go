@@ -328,8 +328,8 @@ func (s *Services) validate() error {
 	return nil
 }
 
-// access returns who may come in and what he may do, what New's caller left open filled
-// in, if clientCA signs certificates.
+// access returns how requests are authenticated and authorized if clientCA signs
+// certificates, with defaults for what New's caller left open.
 func (c *Config) access(clientCA string) auth.Config {
 	authentication, authorization, signing := *c.Authentication, *c.Authorization, c.Signing
 	accounts := *authentication.ServiceAccounts

@@ -49,7 +49,7 @@ func TestHealthChecksShareReads(t *testing.T) {
 }
 
 // TestHealthTellsTheTruth: what the store last said is told for a second and no longer,
-// good or bad; who has no time left does not wait, and takes nobody's answer with him.
+// good or bad; a check whose time is over does not wait, and ends no other check's read.
 func TestHealthTellsTheTruth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := errors.New("down")
