@@ -79,7 +79,7 @@ func (r *rights) look(ctx context.Context, now time.Time) {
 }
 
 // check authenticates c and authorizes its watches again, where that may have changed, and
-// asks nothing outside of this process. What others must decide is handed to their lanes.
+// asks nothing outside of this process. What others must decide is handed to their pools.
 // c is busy meanwhile.
 func (t *round) check(ctx context.Context, c *credential, all []*right) {
 	if t.dueCredential(c) && !t.identify(ctx, c, all) {

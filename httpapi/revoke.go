@@ -46,7 +46,7 @@ const (
 // share one, so that a thousand of them cost one question.
 //
 // While nothing changes that rights rest on, they cost nothing. Questions
-// are asked in three lanes, so that a slow answer delays only its own lane: what is decided
+// are asked in three pools, so that a slow answer delays only its own pool: what is decided
 // in this process, what others authenticate, and what others authorize. Run waits for all
 // goroutines that ask.
 type rights struct {
@@ -56,8 +56,8 @@ type rights struct {
 
 	ended [lastLoss]atomic.Int64 // watches
 
-	near, identities, permissions lane
-	told                          answers // by the lanes
+	near, identities, permissions pool
+	told                          answers // by the pools
 
 	mu     sync.Mutex
 	known  map[[sha256.Size]byte]*credential // guarded by mu
@@ -120,8 +120,8 @@ func newRights(s *Server) *rights {
 		known:  make(map[[sha256.Size]byte]*credential),
 		agenda: newAgenda(), told: answers{come: make(chan struct{}, 1)},
 	}
-	r.near = lane{wide: nearCrowd, told: &r.told}
-	r.identities, r.permissions = lane{wide: remoteCrowd, told: &r.told}, lane{wide: remoteCrowd, told: &r.told}
+	r.near = pool{wide: nearCrowd, told: &r.told}
+	r.identities, r.permissions = pool{wide: remoteCrowd, told: &r.told}, pool{wide: remoteCrowd, told: &r.told}
 	if r.config == nil || s.config.Registry == nil {
 		return r
 	}
@@ -248,7 +248,7 @@ func (r *rights) run(ctx context.Context) {
 	if r.config == nil {
 		return
 	}
-	for _, asked := range []*lane{&r.near, &r.identities, &r.permissions} {
+	for _, asked := range []*pool{&r.near, &r.identities, &r.permissions} {
 		defer asked.asking.Wait()
 	}
 	ticker := time.NewTicker(revokeInterval)

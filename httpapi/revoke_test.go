@@ -262,7 +262,7 @@ func (r *rights) idle() error {
 	if r.agenda.seen != now || len(r.agenda.next) > 0 {
 		return errors.New("there is something to look at")
 	}
-	for _, l := range []*lane{&r.near, &r.identities, &r.permissions} {
+	for _, l := range []*pool{&r.near, &r.identities, &r.permissions} {
 		l.mu.Lock()
 		running := l.running
 		l.mu.Unlock()
@@ -487,7 +487,7 @@ func TestLooksComeToRest(t *testing.T) {
 		r.agenda.enter(c)
 		for range 4 {
 			r.look(t.Context(), now)
-			for _, l := range []*lane{&r.near, &r.identities, &r.permissions} {
+			for _, l := range []*pool{&r.near, &r.identities, &r.permissions} {
 				l.asking.Wait()
 			}
 		}

@@ -6,9 +6,9 @@ import (
 	"sync"
 )
 
-// lane asks questions beside the rounds, each within recheckTimeout, and as many at once
+// pool asks questions beside the rounds, each within recheckTimeout, and as many at once
 // as it is wide. Those behind wait for their turn.
-type lane struct {
+type pool struct {
 	wide   int
 	told   *answers
 	asking sync.WaitGroup
@@ -23,39 +23,39 @@ type lane struct {
 type inquiry func(context.Context) (settle func() bool)
 
 // add puts a question, which is not asked any more once ctx has ended.
-func (l *lane) add(ctx context.Context, question inquiry) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.queue = append(l.queue, question)
-	if l.running < l.wide {
-		l.running++
-		l.asking.Go(func() { l.work(ctx) })
+func (p *pool) add(ctx context.Context, question inquiry) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.queue = append(p.queue, question)
+	if p.running < p.wide {
+		p.running++
+		p.asking.Go(func() { p.work(ctx) })
 	}
 }
 
 // work asks until nothing is left to ask.
-func (l *lane) work(ctx context.Context) {
-	for question := l.next(); question != nil; question = l.next() {
+func (p *pool) work(ctx context.Context) {
+	for question := p.next(); question != nil; question = p.next() {
 		if ctx.Err() != nil {
 			continue
 		}
 		bound, cancel := context.WithTimeout(ctx, recheckTimeout)
 		settle := question(bound)
 		cancel()
-		l.told.add(settle)
+		p.told.add(settle)
 	}
 }
 
-func (l *lane) next() inquiry {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.queue) == 0 {
-		l.queue = nil
-		l.running--
+func (p *pool) next() inquiry {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.queue) == 0 {
+		p.queue = nil
+		p.running--
 		return nil
 	}
-	question := l.queue[0]
-	l.queue[0], l.queue = nil, l.queue[1:]
+	question := p.queue[0]
+	p.queue[0], p.queue = nil, p.queue[1:]
 	return question
 }
 
