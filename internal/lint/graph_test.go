@@ -29,6 +29,7 @@ internal/invariants, internal/proctest
 < httpapi/routes, httpapi/streams
 < httpapi
 < internal/extension, internal/aggregator
+< internal/server/pki, internal/server/datadir
 < internal/server
 < cmd
 `

@@ -11,6 +11,8 @@ import (
 	netutils "k8s.io/utils/net"
 
 	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/server/datadir"
+	"github.com/larder-io/larder/internal/server/pki"
 )
 
 // identity is how this server is known and whom it knows: its addresses and the
@@ -32,9 +34,12 @@ type identity struct {
 	kubeconfig string
 }
 
+// saKeyName is the file of the key of service accounts' tokens.
+const saKeyName = "sa.key"
+
 // establish makes the missing certificates and keys in dir; without one, at most those
 // of the serving certificate.
-func establish(c *Config, dir *dataDir) (*identity, error) {
+func establish(c *Config, dir *datadir.Dir) (*identity, error) {
 	id := &identity{
 		certFile: c.Serving.CertFile, keyFile: c.Serving.KeyFile,
 		clientCAFile: c.Authentication.ClientCert.ClientCA,
@@ -45,19 +50,19 @@ func establish(c *Config, dir *dataDir) (*identity, error) {
 	if dir == nil {
 		return id, id.serveAlone(c)
 	}
-	pki, err := dir.sub("pki")
+	keys, err := dir.Sub("pki")
 	if err != nil {
 		return nil, err
 	}
 	if c.Signing == (auth.Signing{}) {
-		if err := makeSigningKey(filepath.Join(pki, saKeyName)); err != nil {
+		if err := pki.MakeSigningKey(filepath.Join(keys, saKeyName)); err != nil {
 			return nil, err
 		}
 	}
 	if id.certFile != "" && id.clientCAFile != "" {
 		return id, nil
 	}
-	ca, err := loadAuthority(pki)
+	ca, err := pki.Load(keys)
 	if err != nil {
 		return nil, err
 	}
@@ -69,8 +74,8 @@ func establish(c *Config, dir *dataDir) (*identity, error) {
 	if id.clientCAFile != "" {
 		return id, nil
 	}
-	id.clientCAFile = filepath.Join(pki, "ca.crt")
-	id.kubeconfig = filepath.Join(dir.path, "admin.kubeconfig")
+	id.clientCAFile = filepath.Join(keys, "ca.crt")
+	id.kubeconfig = filepath.Join(dir.Path, "admin.kubeconfig")
 	return id, id.writeKubeconfig(ca)
 }
 
@@ -80,7 +85,7 @@ func (id *identity) serveAlone(c *Config) error {
 	if id.certFile != "" {
 		return nil
 	}
-	ca, _, err := makeAuthority()
+	ca, _, err := pki.Make()
 	if err != nil {
 		return err
 	}
@@ -127,13 +132,13 @@ func resolveAdvertise(s Serving) (net.IP, error) {
 }
 
 // serve names the serving pair in the certificate directory and makes it if missing.
-func (id *identity) serve(c *Config, ca *authority) error {
+func (id *identity) serve(c *Config, ca *pki.Authority) error {
 	dir := c.certDir()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("server: certificate directory: %w", err)
 	}
 	id.certFile, id.keyFile = filepath.Join(dir, "apiserver.crt"), filepath.Join(dir, "apiserver.key")
-	return ca.serving(id.certFile, id.keyFile, id.hosts(c.Serving))
+	return ca.Serve(id.certFile, id.keyFile, id.hosts(c.Serving))
 }
 
 // hosts lists every name that the serving certificate must be good for.
@@ -153,19 +158,19 @@ func (id *identity) hosts(s Serving) []string {
 }
 
 // writeKubeconfig writes the administrator's kubeconfig.
-func (id *identity) writeKubeconfig(ca *authority) error {
-	certPEM, keyPEM, err := ca.issueAdmin()
+func (id *identity) writeKubeconfig(ca *pki.Authority) error {
+	certPEM, keyPEM, err := ca.IssueAdmin()
 	if err != nil {
 		return err
 	}
-	trust := ca.bundle
-	if leaf, err := readLeaf(id.certFile); err != nil {
+	trust := ca.Bundle
+	if leaf, err := pki.ReadLeaf(id.certFile); err != nil {
 		return err
-	} else if leaf.CheckSignatureFrom(ca.cert) != nil {
+	} else if leaf.CheckSignatureFrom(ca.Cert) != nil {
 		// A pair of the owner's: its file is all we know of who signed it.
 		if trust, err = os.ReadFile(id.certFile); err != nil {
 			return fmt.Errorf("server: serving certificate: %w", err)
 		}
 	}
-	return writeKubeconfig(id.kubeconfig, id.url, trust, certPEM, keyPEM)
+	return pki.WriteKubeconfig(id.kubeconfig, id.url, trust, certPEM, keyPEM)
 }

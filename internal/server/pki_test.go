@@ -2,29 +2,33 @@ package server
 
 import (
 	"crypto/x509"
+	"errors"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/tools/clientcmd"
 	certutil "k8s.io/client-go/util/cert"
+
+	"github.com/larder-io/larder/internal/server/datadir"
+	"github.com/larder-io/larder/internal/server/pki"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func open(t *testing.T, path string) *dataDir {
+func open(t *testing.T, path string) *datadir.Dir {
 	t.Helper()
-	dir, err := openDataDir(path)
+	dir, err := datadir.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { dir.close() })
+	t.Cleanup(func() { dir.Close() })
 	return dir
 }
 
@@ -47,7 +51,7 @@ func TestEstablish(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaf, err := readLeaf(id.certFile)
+	leaf, err := pki.ReadLeaf(id.certFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,8 +183,8 @@ func TestEstablishGiven(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, name := range test.absent {
-				if found, _ := exists(filepath.Join(c.DataDir, name)); found {
-					t.Errorf("%s was made", name)
+				if _, err := os.Stat(filepath.Join(c.DataDir, name)); !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("%s was made, or: %v", name, err)
 				}
 			}
 			if before[0] != read(t, given.DataDir, []string{"pki/apiserver.crt"})[0] {
@@ -205,51 +209,12 @@ func trusts(t *testing.T, id *identity) {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(config.CAData)
-	leaf, err := readLeaf(id.certFile)
+	leaf, err := pki.ReadLeaf(id.certFile)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := leaf.Verify(x509.VerifyOptions{Roots: roots, DNSName: "127.0.0.1"}); err != nil {
 		t.Error(err)
-	}
-}
-
-// TestRenewal: a certificate near its end is replaced at the next start.
-func TestRenewal(t *testing.T) {
-	dir := t.TempDir()
-	ca, err := loadAuthority(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	certFile, keyFile := filepath.Join(dir, "a.crt"), filepath.Join(dir, "a.key")
-	for _, test := range []struct {
-		name    string
-		life    time.Duration
-		renewed bool
-	}{
-		{"fresh", leafLife, false},
-		{"ending", renewBefore - time.Minute, true},
-		{"ended", -time.Minute, true},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			key, keyPEM, err := newKey()
-			if err != nil {
-				t.Fatal(err)
-			}
-			certPEM, err := ca.sign(&x509.Certificate{DNSNames: []string{"host"}}, key.Public(), test.life)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := writePair(certFile, certPEM, keyFile, keyPEM); err != nil {
-				t.Fatal(err)
-			}
-			if err := ca.serving(certFile, keyFile, []string{"host"}); err != nil {
-				t.Fatal(err)
-			}
-			if got := read(t, dir, []string{"a.crt"})[0] != string(certPEM); got != test.renewed {
-				t.Errorf("renewed %v, want %v", got, test.renewed)
-			}
-		})
 	}
 }
 
@@ -278,28 +243,6 @@ func TestBrokenFiles(t *testing.T) {
 			}
 			if _, err := establish(&c, dir); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error %v, want %q in it", err, test.want)
-			}
-		})
-	}
-}
-
-func TestDataDir(t *testing.T) {
-	root := t.TempDir()
-	file := filepath.Join(root, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	held := filepath.Join(root, "held")
-	open(t, held)
-	for _, test := range []struct{ name, path, want string }{
-		{"a file", file, "not a directory"},
-		{"below a file", filepath.Join(file, "x"), "not a directory"},
-		{"in use", held, "in use by another process"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			_, err := openDataDir(test.path)
-			if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("error %v, want one line with %q", err, test.want)
 			}
 		})
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/larder-io/larder/internal/extension"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/bootstrap"
+	"github.com/larder-io/larder/internal/server/datadir"
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/embedded"
 )
@@ -35,7 +36,7 @@ type Server struct {
 	metrics  *storeMetrics
 
 	// Set while Run starts, in this order.
-	dir      *dataDir
+	dir      *datadir.Dir
 	id       *identity
 	listener net.Listener
 	store    *kv.Etcd
@@ -145,14 +146,14 @@ func (s *Server) prepare(ctx context.Context) (err error) {
 func (s *Server) openDir() (err error) {
 	switch {
 	case s.config.DataDir != "":
-		s.dir, err = openDataDir(s.config.DataDir)
+		s.dir, err = datadir.Open(s.config.DataDir)
 	case s.config.Scratch:
-		s.dir, err = scratchDir()
+		s.dir, err = datadir.Scratch()
 	default:
 		return nil
 	}
 	if err == nil {
-		s.config.DataDir = s.dir.path
+		s.config.DataDir = s.dir.Path
 	}
 	return err
 }
@@ -287,7 +288,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 	s.progress.printf("serving: %s, ready after %v", s.id.url, s.progress.elapsed())
 	if s.id.kubeconfig != "" {
 		s.progress.printf("\n  export KUBECONFIG=%s\n", s.id.kubeconfig)
-		if s.dir.scratch {
+		if s.dir.Temporary() {
 			s.progress.printf("certificates and keys were made for this run alone: --data-dir keeps them\n")
 		}
 	}
@@ -367,7 +368,7 @@ func (s *Server) stop() error {
 		err = errors.Join(err, s.listener.Close())
 	}
 	if s.dir != nil {
-		err = errors.Join(err, s.dir.close())
+		err = errors.Join(err, s.dir.Close())
 	}
 	return err
 }

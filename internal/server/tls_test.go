@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/server/pki"
 )
 
 // shake connects once and returns what the server showed.
@@ -53,10 +54,10 @@ func listenTLS(t *testing.T, config *tls.Config) string {
 	return l.Addr().String()
 }
 
-func poolOf(t *testing.T, a *authority) *x509.CertPool {
+func poolOf(t *testing.T, a *pki.Authority) *x509.CertPool {
 	t.Helper()
 	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(a.bundle) {
+	if !pool.AppendCertsFromPEM(a.Bundle) {
 		t.Fatal("no certificate")
 	}
 	return pool
@@ -65,17 +66,17 @@ func poolOf(t *testing.T, a *authority) *x509.CertPool {
 // TestCertificates: sessions are resumed, and a pair that replaces another is
 // shown to new connections.
 func TestCertificates(t *testing.T) {
-	before, err := loadAuthority(t.TempDir())
+	before, err := pki.Load(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	after, err := loadAuthority(t.TempDir())
+	after, err := pki.Load(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
 	certFile, keyFile := filepath.Join(dir, "a.crt"), filepath.Join(dir, "a.key")
-	if err := before.serving(certFile, keyFile, []string{"host"}); err != nil {
+	if err := before.Serve(certFile, keyFile, []string{"host"}); err != nil {
 		t.Fatal(err)
 	}
 	c, err := loadCertificates(certFile, keyFile, nil, NewUpstream().SecureServing.SecureServingOptions)
@@ -96,11 +97,11 @@ func TestCertificates(t *testing.T) {
 			t.Errorf("connection %d: %+v", i, state)
 		}
 	}
-	certPEM, keyPEM, err := after.issue(&x509.Certificate{DNSNames: []string{"host"}})
+	certPEM, keyPEM, err := after.Issue(&x509.Certificate{DNSNames: []string{"host"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := writePair(certFile, certPEM, keyFile, keyPEM); err != nil {
+	if err := pki.WritePair(certFile, certPEM, keyFile, keyPEM); err != nil {
 		t.Fatal(err)
 	}
 	proctest.Eventually(t, "the new certificate is shown", func() error {

@@ -1,4 +1,4 @@
-package server
+package datadir
 
 import (
 	"errors"
@@ -8,11 +8,13 @@ import (
 	"strings"
 )
 
-// dataDir is the data directory while this process holds it.
-type dataDir struct {
-	path    string
+// Dir is the data directory while this process holds it.
+type Dir struct {
+	// Path is absolute.
+	Path string
+
 	lock    *os.File
-	scratch bool // for this process alone: close removes it
+	scratch bool // for this process alone: Close removes it
 }
 
 // Names of directories that stand in for a data directory, and of those that are not
@@ -22,25 +24,25 @@ const (
 	unlockedPattern = "larder-new-*"
 )
 
-// scratchDir makes a directory for as long as this process runs, for its owner alone. It
+// Scratch makes a directory for as long as this process runs, for its owner alone. It
 // removes first what processes left that were killed.
-func scratchDir() (*dataDir, error) {
+func Scratch() (*Dir, error) {
 	sweepScratch(os.TempDir())
 	path, err := os.MkdirTemp("", unlockedPattern)
 	if err != nil {
 		return nil, fmt.Errorf("server: temporary directory: %w", err)
 	}
-	d, err := openDataDir(path)
+	d, err := Open(path)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(path))
 	}
 	d.scratch = true
 	// Who finds the directory under its last name finds it locked.
 	_, random, _ := strings.Cut(path, strings.TrimSuffix(unlockedPattern, "*"))
-	d.path = filepath.Join(os.TempDir(), scratchPrefix+random)
-	if err := os.Rename(path, d.path); err != nil {
-		d.path = path
-		return nil, errors.Join(fmt.Errorf("server: temporary directory: %w", err), d.close())
+	d.Path = filepath.Join(os.TempDir(), scratchPrefix+random)
+	if err := os.Rename(path, d.Path); err != nil {
+		d.Path = path
+		return nil, errors.Join(fmt.Errorf("server: temporary directory: %w", err), d.Close())
 	}
 	return d, nil
 }
@@ -73,8 +75,8 @@ func sweepScratch(dir string) {
 // lockName is the file in a data directory that its process has locked.
 const lockName = "lock"
 
-// openDataDir makes the directory, for its owner alone, and takes its lock.
-func openDataDir(path string) (*dataDir, error) {
+// Open makes the directory, for its owner alone, and takes its lock.
+func Open(path string) (*Dir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, fmt.Errorf("server: data directory: %w", err)
@@ -90,22 +92,25 @@ func openDataDir(path string) (*dataDir, error) {
 		lock.Close()
 		return nil, fmt.Errorf("server: data directory %s is in use by another process", path)
 	}
-	return &dataDir{path: path, lock: lock}, nil
+	return &Dir{Path: path, lock: lock}, nil
 }
 
-// sub makes a directory below and returns its path.
-func (d *dataDir) sub(name string) (string, error) {
-	dir := filepath.Join(d.path, name)
+// Sub makes a directory below and returns its path.
+func (d *Dir) Sub(name string) (string, error) {
+	dir := filepath.Join(d.Path, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", fmt.Errorf("server: data directory: %w", err)
 	}
 	return dir, nil
 }
 
-// close gives the lock back, and removes what was only for this process.
-func (d *dataDir) close() error {
+// Close gives the lock back, and removes what was only for this process.
+func (d *Dir) Close() error {
 	if !d.scratch {
 		return d.lock.Close()
 	}
-	return errors.Join(os.RemoveAll(d.path), d.lock.Close())
+	return errors.Join(os.RemoveAll(d.Path), d.lock.Close())
 }
+
+// Temporary reports whether the directory goes with this process.
+func (d *Dir) Temporary() bool { return d.scratch }

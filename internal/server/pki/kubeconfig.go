@@ -1,4 +1,4 @@
-package server
+package pki
 
 import (
 	"fmt"
@@ -7,9 +7,9 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// writeKubeconfig writes a kubeconfig with which a client reaches url, trusting
+// WriteKubeconfig writes a kubeconfig with which a client reaches url, trusting
 // ca and showing the client certificate. It holds a key: 0600.
-func writeKubeconfig(file, url string, ca, certPEM, keyPEM []byte) error {
+func WriteKubeconfig(file, url string, ca, certPEM, keyPEM []byte) error {
 	const name = "larder"
 	config := clientcmdapi.NewConfig()
 	config.Clusters[name] = &clientcmdapi.Cluster{Server: url, CertificateAuthorityData: ca}

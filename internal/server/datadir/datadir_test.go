@@ -1,6 +1,6 @@
 //go:build unix
 
-package server
+package datadir
 
 import (
 	"errors"
@@ -16,13 +16,13 @@ import (
 func TestScratch(t *testing.T) {
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
-	scratch := func() *dataDir {
+	scratch := func() *Dir {
 		t.Helper()
-		d, err := scratchDir()
+		d, err := Scratch()
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(d.path, "key"), nil, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(d.Path, "key"), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		return d
@@ -43,7 +43,7 @@ func TestScratch(t *testing.T) {
 		}
 	}
 	open := scratch() // to others, too
-	foreign := open.path
+	foreign := open.Path
 	if err := errors.Join(os.Chmod(foreign, 0o777), open.lock.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -60,14 +60,14 @@ func TestScratch(t *testing.T) {
 	if err := killed.lock.Close(); err != nil { // as the kernel does
 		t.Fatal(err)
 	}
-	expect(foreign, link, used.path, killed.path)
+	expect(foreign, link, used.Path, killed.Path)
 	next := scratch()
-	expect(foreign, link, used.path, next.path)
-	for _, d := range []*dataDir{used, next} {
-		if info, err := os.Stat(d.path); err != nil || info.Mode().Perm() != 0o700 {
+	expect(foreign, link, used.Path, next.Path)
+	for _, d := range []*Dir{used, next} {
+		if info, err := os.Stat(d.Path); err != nil || info.Mode().Perm() != 0o700 {
 			t.Errorf("%v, %v", info, err)
 		}
-		if err := d.close(); err != nil {
+		if err := d.Close(); err != nil {
 			t.Error(err)
 		}
 	}

@@ -1,4 +1,4 @@
-package server
+package pki
 
 import (
 	"crypto"
@@ -25,8 +25,6 @@ import (
 )
 
 const (
-	saKeyName = "sa.key"
-
 	caLife   = 10 * 365 * 24 * time.Hour
 	leafLife = 365 * 24 * time.Hour
 	// renewBefore is the rest of its life at which a start replaces a certificate.
@@ -35,16 +33,17 @@ const (
 	backdate = 5 * time.Minute
 )
 
-// authority signs the certificates that nobody gave.
-type authority struct {
-	cert *x509.Certificate
-	key  crypto.Signer
-	// bundle is cert in PEM.
-	bundle []byte
+// Authority signs the certificates that nobody gave.
+type Authority struct {
+	Cert *x509.Certificate
+	// Bundle is Cert in PEM.
+	Bundle []byte
+
+	key crypto.Signer
 }
 
-// loadAuthority reads dir/ca.crt and dir/ca.key, or makes both.
-func loadAuthority(dir string) (*authority, error) {
+// Load reads dir/ca.crt and dir/ca.key, or makes both.
+func Load(dir string) (*Authority, error) {
 	certFile, keyFile := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "ca.key")
 	found, err := pairExists(certFile, keyFile)
 	if err != nil {
@@ -69,19 +68,19 @@ func loadAuthority(dir string) (*authority, error) {
 	if !ok {
 		return nil, fmt.Errorf("server: %s holds a key that cannot sign", keyFile)
 	}
-	return &authority{cert: certs[0], key: key, bundle: bundle}, nil
+	return &Authority{Cert: certs[0], key: key, Bundle: bundle}, nil
 }
 
-func newAuthority(certFile, keyFile string) (*authority, error) {
-	a, keyPEM, err := makeAuthority()
+func newAuthority(certFile, keyFile string) (*Authority, error) {
+	a, keyPEM, err := Make()
 	if err != nil {
 		return nil, err
 	}
-	return a, writePair(certFile, a.bundle, keyFile, keyPEM)
+	return a, WritePair(certFile, a.Bundle, keyFile, keyPEM)
 }
 
-// makeAuthority makes an authority and returns its key in PEM, too.
-func makeAuthority() (*authority, []byte, error) {
+// Make makes an authority and returns its key in PEM, too.
+func Make() (*Authority, []byte, error) {
 	key, keyPEM, err := newKey()
 	if err != nil {
 		return nil, nil, err
@@ -92,20 +91,20 @@ func makeAuthority() (*authority, []byte, error) {
 		BasicConstraintsValid: true,
 		IsCA:                  true,
 	}
-	a := &authority{cert: &template, key: key}
-	if a.bundle, err = a.sign(&template, key.Public(), caLife); err != nil {
+	a := &Authority{Cert: &template, key: key}
+	if a.Bundle, err = a.sign(&template, key.Public(), caLife); err != nil {
 		return nil, nil, err
 	}
-	certs, err := certutil.ParseCertsPEM(a.bundle)
+	certs, err := certutil.ParseCertsPEM(a.Bundle)
 	if err != nil {
 		return nil, nil, fmt.Errorf("server: certificate authority: %w", err)
 	}
-	a.cert = certs[0]
+	a.Cert = certs[0]
 	return a, keyPEM, nil
 }
 
 // sign issues template for the public key and returns it in PEM.
-func (a *authority) sign(template *x509.Certificate, public crypto.PublicKey, life time.Duration) ([]byte, error) {
+func (a *Authority) sign(template *x509.Certificate, public crypto.PublicKey, life time.Duration) ([]byte, error) {
 	serial, err := rand.Int(rand.Reader, big.NewInt(math.MaxInt64))
 	if err != nil {
 		return nil, fmt.Errorf("server: serial number: %w", err)
@@ -113,15 +112,15 @@ func (a *authority) sign(template *x509.Certificate, public crypto.PublicKey, li
 	now := time.Now()
 	template.SerialNumber = serial.Add(serial, big.NewInt(1))
 	template.NotBefore, template.NotAfter = now.Add(-backdate), now.Add(life)
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, public, a.key)
+	der, err := x509.CreateCertificate(rand.Reader, template, a.Cert, public, a.key)
 	if err != nil {
 		return nil, fmt.Errorf("server: certificate %s: %w", template.Subject, err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: der}), nil
 }
 
-// issue makes a key and signs a certificate for it.
-func (a *authority) issue(template *x509.Certificate) (certPEM, keyPEM []byte, err error) {
+// Issue makes a key and signs a certificate for it.
+func (a *Authority) Issue(template *x509.Certificate) (certPEM, keyPEM []byte, err error) {
 	key, keyPEM, err := newKey()
 	if err != nil {
 		return nil, nil, err
@@ -130,28 +129,28 @@ func (a *authority) issue(template *x509.Certificate) (certPEM, keyPEM []byte, e
 	return certPEM, keyPEM, err
 }
 
-// issueAdmin makes the client certificate of a user who may do everything.
-func (a *authority) issueAdmin() (certPEM, keyPEM []byte, err error) {
-	return a.issue(&x509.Certificate{
+// IssueAdmin makes the client certificate of a user who may do everything.
+func (a *Authority) IssueAdmin() (certPEM, keyPEM []byte, err error) {
+	return a.Issue(&x509.Certificate{
 		Subject:     pkix.Name{CommonName: "larder-admin", Organization: []string{user.SystemPrivilegedGroup}},
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 }
 
-// serving makes sure that certFile and keyFile hold a serving certificate for
+// Serve makes sure that certFile and keyFile hold a serving certificate for
 // hosts. A pair that another authority signed is the owner's and stays as it is.
-func (a *authority) serving(certFile, keyFile string, hosts []string) error {
+func (a *Authority) Serve(certFile, keyFile string, hosts []string) error {
 	found, err := pairExists(certFile, keyFile)
 	if err != nil {
 		return err
 	}
 	if found {
-		leaf, err := readLeaf(certFile)
+		leaf, err := ReadLeaf(certFile)
 		if err != nil {
 			return err
 		}
-		if leaf.CheckSignatureFrom(a.cert) != nil || current(leaf, hosts) {
+		if leaf.CheckSignatureFrom(a.Cert) != nil || current(leaf, hosts) {
 			return nil
 		}
 	}
@@ -167,13 +166,13 @@ func (a *authority) serving(certFile, keyFile string, hosts []string) error {
 			template.DNSNames = append(template.DNSNames, host)
 		}
 	}
-	certPEM, keyPEM, err := a.issue(&template)
+	certPEM, keyPEM, err := a.Issue(&template)
 	if err != nil {
 		return err
 	}
 	// The authority follows, so that the file can serve as a client's trust too,
 	// as that of upstream does.
-	return writePair(certFile, slices.Concat(certPEM, a.bundle), keyFile, keyPEM)
+	return WritePair(certFile, slices.Concat(certPEM, a.Bundle), keyFile, keyPEM)
 }
 
 // current reports whether leaf is good for all hosts and for a while.
@@ -189,7 +188,8 @@ func current(leaf *x509.Certificate, hosts []string) bool {
 	return true
 }
 
-func readLeaf(file string) (*x509.Certificate, error) {
+// ReadLeaf reads the first certificate of a file.
+func ReadLeaf(file string) (*x509.Certificate, error) {
 	certs, err := certutil.CertsFromFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("server: serving certificate: %w", err)
@@ -197,8 +197,8 @@ func readLeaf(file string) (*x509.Certificate, error) {
 	return certs[0], nil
 }
 
-// makeSigningKey makes sure that file holds a private key.
-func makeSigningKey(file string) error {
+// MakeSigningKey makes sure that file holds a private key.
+func MakeSigningKey(file string) error {
 	if _, err := os.Stat(file); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -248,9 +248,9 @@ func exists(file string) (bool, error) {
 	return true, nil
 }
 
-// writePair replaces both files in two steps that follow each other at once, so
+// WritePair replaces both files in two steps that follow each other at once, so
 // that they hardly ever part.
-func writePair(certFile string, certPEM []byte, keyFile string, keyPEM []byte) error {
+func WritePair(certFile string, certPEM []byte, keyFile string, keyPEM []byte) error {
 	key, err := stage(keyFile, keyPEM, 0o600)
 	if err != nil {
 		return err
