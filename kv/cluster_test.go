@@ -97,7 +97,7 @@ func TestExternalReplaced(t *testing.T) {
 	tail, sub := followPods(t, store)
 	var last int64
 	for i := range 20 {
-		last = put(t, store, fmt.Sprintf("/registry/pods/%d", i), "old")
+		last = kvtest.Put(t, store, fmt.Sprintf("/registry/pods/%d", i), "old")
 	}
 	if err := tail.Wait(t.Context(), last); err != nil {
 		t.Fatal(err)
@@ -124,7 +124,7 @@ func TestExternalReplaced(t *testing.T) {
 		t.Fatalf("after the loss: %+v, %v", page, err)
 	}
 	sub.Loaded(page.Revision)
-	put(t, store, "/registry/pods/new", "1")
+	kvtest.Put(t, store, "/registry/pods/new", "1")
 	if keys, _ := next(t, sub); len(keys) != 1 {
 		t.Errorf("after the reload came %q", keys)
 	}

@@ -54,7 +54,7 @@ func TestDirectRevision(t *testing.T) {
 		var last int64
 		for i := range reads {
 			if i%100 == 0 {
-				last = put(t, store, "/registry/a", "1")
+				last = kvtest.Put(t, store, "/registry/a", "1")
 			}
 			if revision, err := store.Revision(t.Context()); err != nil || revision != last {
 				t.Fatalf("read %d: at %d, %v; want %d", i, revision, err, last)

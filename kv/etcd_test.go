@@ -66,7 +66,7 @@ func TestReplacedStoreEndsWatches(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, sub := followPods(t, store)
 			// The tail's own watch is open once an event came through it.
-			put(t, store, "/registry/pods/before-"+name, "1")
+			kvtest.Put(t, store, "/registry/pods/before-"+name, "1")
 			if keys, _ := next(t, sub); len(keys) != 1 {
 				t.Fatalf("before the forgery came %q", keys)
 			}
@@ -90,7 +90,7 @@ func TestReplacedStoreEndsWatches(t *testing.T) {
 				t.Errorf("Next: %v, want ErrLost", err)
 			}
 			load(t, store, sub, "/registry/pods/")
-			put(t, store, "/registry/pods/"+name, "1")
+			kvtest.Put(t, store, "/registry/pods/"+name, "1")
 			if keys, _ := next(t, sub); len(keys) != 1 {
 				t.Errorf("after the reload came %q", keys)
 			}
@@ -109,7 +109,7 @@ func TestOldTermReplacesNothing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := open(t)
-			put(t, store, "/registry/a", "1")
+			kvtest.Put(t, store, "/registry/a", "1")
 			store.ObserveOldTerm(t.Context())
 			if got := store.Replacements(); got != 0 {
 				t.Errorf("%d replacements", got)
@@ -151,16 +151,16 @@ func TestCompactionProtocol(t *testing.T) {
 		}
 		return err == nil
 	}
-	first := put(t, a, "/registry/a", "1")
+	first := kvtest.Put(t, a, "/registry/a", "1")
 	move(a) // raises the clock, knows of no revision to compact at
 	move(b) // sees that the clock was raised
-	second := put(t, a, "/registry/a", "2")
+	second := kvtest.Put(t, a, "/registry/a", "2")
 	if !readable(first) {
 		t.Fatal("compacted before an interval had passed")
 	}
 	move(a) // compacts at what it noted before the second write
 	move(b) // loses again
-	third := put(t, a, "/registry/a", "3")
+	third := kvtest.Put(t, a, "/registry/a", "3")
 	if readable(first) || !readable(second) {
 		t.Errorf("after the second round revision %d readable: %v, %d readable: %v", first, readable(first), second, readable(second))
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
 )
 
 // followPods runs a tail of /registry until the test ends, with a subscription to the
@@ -14,7 +15,7 @@ import (
 func followPods(t *testing.T, store kv.Store) (*kv.Tail, *kv.Subscription) {
 	t.Helper()
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
-	runUntilEnd(t, tail.Run)
+	kvtest.RunUntilEnd(t, tail.Run)
 	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	defer cancel()
 	if err := tail.Wait(ctx, 1); err != nil {

@@ -128,7 +128,7 @@ func TestKineCompactsOtherwise(t *testing.T) {
 		store := openExternal(t, kv.ExternalConfig{Endpoints: []string{kine.URL}, CompactionInterval: time.Hour})
 		var last int64
 		for i := range 100 {
-			last = put(t, store, "/registry/pods/a", fmt.Sprint(i))
+			last = kvtest.Put(t, store, "/registry/pods/a", fmt.Sprint(i))
 		}
 		return store, last
 	}
@@ -139,7 +139,7 @@ func TestKineCompactsOtherwise(t *testing.T) {
 	// follow begins as early as possible and comes to the present.
 	follow := func(t *testing.T, store *kv.Etcd, last int64) (past int64) {
 		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 1_000_000})
-		runUntilEnd(t, tail.Run)
+		kvtest.RunUntilEnd(t, tail.Run)
 		sub := tail.Subscribe("/registry/pods/")
 		past, _, err := sub.Begin(t.Context(), 0)
 		if err != nil {

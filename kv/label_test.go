@@ -17,7 +17,7 @@ func TestFreshNeverGoesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", QueueBytes: 2000})
-		runUntilEnd(t, tail.Run)
+		kvtest.RunUntilEnd(t, tail.Run)
 		synctest.Wait()
 		sub := tail.Subscribe(pods)
 		expect := func(when string, want int64) {
@@ -29,19 +29,19 @@ func TestFreshNeverGoesBack(t *testing.T) {
 		}
 		expect("before the load", 0)
 		load(t, store, sub, pods)
-		other := put(t, store, nodes+"n", "1")
+		other := kvtest.Put(t, store, nodes+"n", "1")
 		expect("another part changed", other)
-		first := put(t, store, pods+"a/x", "1")
+		first := kvtest.Put(t, store, pods+"a/x", "1")
 		expect("own change queued", first-1)
-		put(t, store, nodes+"n", "2")
+		kvtest.Put(t, store, nodes+"n", "2")
 		expect("another part changed behind it", first-1)
-		second := put(t, store, pods+"a/x", "2")
+		second := kvtest.Put(t, store, pods+"a/x", "2")
 		synctest.Wait()
 		_, n := next(t, sub)
 		expect("own changes handed out", first-1)
 		sub.Applied(1)
 		expect("the first is applied", second-1)
-		third := put(t, store, pods+"a/x", "3")
+		third := kvtest.Put(t, store, pods+"a/x", "3")
 		expect("a third is queued", second-1)
 		sub.Applied(n - 1)
 		expect("the second is applied", third-1)
@@ -56,10 +56,10 @@ func TestFreshNeverGoesBack(t *testing.T) {
 		}
 		expect("known to be given up", third)
 		load(t, store, sub, pods)
-		last := put(t, store, nodes+"n", "3")
+		last := kvtest.Put(t, store, nodes+"n", "3")
 		expect("loaded again", last)
 		for i := range 20 {
-			put(t, store, pods+"a/x", fmt.Sprint(i))
+			kvtest.Put(t, store, pods+"a/x", fmt.Sprint(i))
 		}
 		expect("more is queued than may be", last)
 		store.Restore(2, true)

@@ -207,7 +207,7 @@ func TestProgressAheadOfEvents(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 			defer cancel()
 			_, sub := followPods(t, store)
-			put(t, store, "/registry/pods/before", "1")
+			kvtest.Put(t, store, "/registry/pods/before", "1")
 			next(t, sub)
 			sub.Applied(1)
 			liar.claim(versions[1])
@@ -215,7 +215,7 @@ func TestProgressAheadOfEvents(t *testing.T) {
 
 			release := liar.hold()
 			defer release()
-			written := put(t, store, "/registry/pods/held", "1")
+			written := kvtest.Put(t, store, "/registry/pods/held", "1")
 			var group errgroup.Group
 			var told atomic.Bool
 			fresh := make(chan struct{})

@@ -43,10 +43,10 @@ func TestTailFindsThePast(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := kvtest.NewMemory()
 				if c.told > 0 {
-					put(t, store, "compact_rev_key", strconv.FormatInt(c.told, 10))
+					kvtest.Put(t, store, "compact_rev_key", strconv.FormatInt(c.told, 10))
 				}
 				for i := 0; ; i++ {
-					if put(t, store, "/registry/pods/a", strconv.Itoa(i)) == present {
+					if kvtest.Put(t, store, "/registry/pods/a", strconv.Itoa(i)) == present {
 						break
 					}
 				}
@@ -68,7 +68,7 @@ func TestTailFindsThePast(t *testing.T) {
 				})
 				tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: c.replay})
 				sub := tail.Subscribe("/registry/pods/")
-				runUntilEnd(t, tail.Run)
+				kvtest.RunUntilEnd(t, tail.Run)
 				past, until := begin(t, sub, 0)
 				if past != c.past || past > 0 && until != present {
 					t.Errorf("from %d to %d, want from %d", past, until, c.past)
@@ -90,7 +90,7 @@ func TestTailFindsThePast(t *testing.T) {
 func TestBeginWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
-		put(t, store, "/registry/pods/a", "1")
+		kvtest.Put(t, store, "/registry/pods/a", "1")
 		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 10})
 		sub, closed := tail.Subscribe("/registry/pods/"), tail.Subscribe("/registry/nodes/")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -102,7 +102,7 @@ func TestBeginWaits(t *testing.T) {
 		if past, _ := begin(t, closed, 0); past != 0 {
 			t.Errorf("closed: %d", past)
 		}
-		runUntilEnd(t, tail.Run)
+		kvtest.RunUntilEnd(t, tail.Run)
 		if past, present := begin(t, sub, 0); past != 1 || present != 2 {
 			t.Errorf("from %d to %d", past, present)
 		}
@@ -119,11 +119,11 @@ func TestBeginLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		for i := range 20 { // revisions 2 to 21
-			put(t, store, "/registry/pods/a", strconv.Itoa(i))
+			kvtest.Put(t, store, "/registry/pods/a", strconv.Itoa(i))
 		}
 		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 10})
 		sub := tail.Subscribe("/registry/pods/")
-		runUntilEnd(t, tail.Run)
+		kvtest.RunUntilEnd(t, tail.Run)
 		if err := errors.Join(tail.Wait(t.Context(), 21), store.Compact(15)); err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +137,7 @@ func TestBeginLater(t *testing.T) {
 			if op == "list" && key == "compact_rev_key" {
 				once.Do(func() {
 					store.SetHook(nil)
-					put(t, store, "/registry/pods/a", "x") // first: the Tail asks for the present at once
+					kvtest.Put(t, store, "/registry/pods/a", "x") // first: the Tail asks for the present at once
 					store.EndWatches(kv.ErrCompacted)
 					time.Sleep(time.Second)
 				})
@@ -186,7 +186,7 @@ func TestPastAfterLoss(t *testing.T) {
 			store.Hold()
 			store.EndWatches(errors.New("connection lost"))
 			for i := range writes {
-				put(t, store, "/registry/pods/a", strconv.Itoa(i))
+				kvtest.Put(t, store, "/registry/pods/a", strconv.Itoa(i))
 			}
 			if err := store.Compact(to); err != nil {
 				t.Error(err)
@@ -195,7 +195,7 @@ func TestPastAfterLoss(t *testing.T) {
 		}
 	}
 	lose := func(t *testing.T, store *kvtest.Memory) {
-		put(t, store, "/registry/pods/a", "lost")
+		kvtest.Put(t, store, "/registry/pods/a", "lost")
 		store.EndWatches(kv.ErrCompacted)
 	}
 	replace := func(_ *testing.T, store *kvtest.Memory) { store.Restore(5, true) }
@@ -249,11 +249,11 @@ func TestPastAfterLoss(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := kvtest.NewMemory()
 				for i := range writes {
-					put(t, store, "/registry/pods/a", strconv.Itoa(i))
+					kvtest.Put(t, store, "/registry/pods/a", strconv.Itoa(i))
 				}
 				tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: c.replay})
 				sub := tail.Subscribe("/registry/pods/")
-				runUntilEnd(t, tail.Run)
+				kvtest.RunUntilEnd(t, tail.Run)
 				for _, fault := range c.faults {
 					synctest.Wait()
 					fault(t, store)
@@ -301,7 +301,7 @@ func TestCatchUp(t *testing.T) {
 				store.Hold()
 				tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 1_000_000})
 				sub := tail.Subscribe("/registry/pods/")
-				runUntilEnd(t, tail.Run)
+				kvtest.RunUntilEnd(t, tail.Run)
 				past, _, err := sub.Begin(t.Context(), 0)
 				if past != 1 || err != nil {
 					t.Fatalf("from %d, %v", past, err)
@@ -359,12 +359,12 @@ func TestLateSubscriptionHasItsPast(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := kvtest.NewMemory()
 				for i := range 20 { // revisions 2 to 21
-					put(t, store, fmt.Sprintf("/registry/%s/a", []string{"pods", "nodes"}[i%2]), strconv.Itoa(i))
+					kvtest.Put(t, store, fmt.Sprintf("/registry/%s/a", []string{"pods", "nodes"}[i%2]), strconv.Itoa(i))
 				}
 				tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: c.replay, QueueBytes: c.queue})
-				runUntilEnd(t, tail.Run)
+				kvtest.RunUntilEnd(t, tail.Run)
 				for i := range 20 { // revisions 22 to 41
-					put(t, store, fmt.Sprintf("/registry/%s/a", []string{"pods", "nodes"}[i%2]), strconv.Itoa(i))
+					kvtest.Put(t, store, fmt.Sprintf("/registry/%s/a", []string{"pods", "nodes"}[i%2]), strconv.Itoa(i))
 				}
 				if err := tail.Wait(t.Context(), 41); err != nil {
 					t.Fatal(err)
@@ -375,7 +375,7 @@ func TestLateSubscriptionHasItsPast(t *testing.T) {
 					}
 				}
 				sub := tail.Subscribe("/registry/pods/")
-				put(t, store, "/registry/pods/a", "new") // revision 42
+				kvtest.Put(t, store, "/registry/pods/a", "new") // revision 42
 				past, present := begin(t, sub, c.least)
 				if past != c.past || past > 0 && present != 41 {
 					t.Fatalf("from %d to %d, want from %d", past, present, c.past)

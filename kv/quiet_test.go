@@ -64,7 +64,7 @@ func TestQuietStoreIsFollowed(t *testing.T) {
 			well("a compaction")
 			defragment(t, endpoint)
 			well("a defragmentation")
-			if err := tail.Wait(ctx, put(t, store, "/registry/pods/last", "1")); err != nil {
+			if err := tail.Wait(ctx, kvtest.Put(t, store, "/registry/pods/last", "1")); err != nil {
 				t.Error(err)
 			}
 			well("a write")

@@ -27,7 +27,7 @@ func newReplaced(t *testing.T) replaced {
 	r.tail = startTail(t, r)
 	r.sub = r.tail.Subscribe("/registry/pods/")
 	for range 5 {
-		r.old = put(t, r, "/registry/pods/a/x", "lost")
+		r.old = kvtest.Put(t, r, "/registry/pods/a/x", "lost")
 	}
 	load(t, r, r.sub, "/registry/pods/")
 	synctest.Wait()
@@ -77,7 +77,7 @@ func TestWaitEndsWithItsHistory(t *testing.T) {
 				store := kvtest.NewMemory()
 				tail := startTail(t, store)
 				sub := tail.Subscribe("/registry/pods/")
-				last := put(t, store, "/registry/pods/a/x", "1")
+				last := kvtest.Put(t, store, "/registry/pods/a/x", "1")
 				if loads {
 					load(t, store, sub, "/registry/pods/")
 				}
@@ -106,14 +106,14 @@ func TestLoadOfAReplacedStoreIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		for range 5 {
-			put(t, store, "/registry/pods/a/x", "lost")
+			kvtest.Put(t, store, "/registry/pods/a/x", "lost")
 		}
 		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
 		early, late := tail.Subscribe("/registry/pods/"), tail.Subscribe("/registry/pods/")
 		load(t, store, early, "/registry/pods/")
 		store.Restore(3, true)
 		late.Loaded(6)
-		runUntilEnd(t, tail.Run)
+		kvtest.RunUntilEnd(t, tail.Run)
 		synctest.Wait()
 		for name, sub := range map[string]*kv.Subscription{"loaded before": early, "told so later": late} {
 			if got := sub.Fresh(); got != 0 {
@@ -152,11 +152,11 @@ func TestReplacedStoreIsForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	first := put(t, store, "/registry/a", "1")
+	first := kvtest.Put(t, store, "/registry/a", "1")
 	move() // notes the revision
-	second := put(t, store, "/registry/a", "2")
+	second := kvtest.Put(t, store, "/registry/a", "2")
 	move() // compacts there
-	put(t, store, "/registry/a", "3")
+	kvtest.Put(t, store, "/registry/a", "3")
 	if compacted := store.Compaction(); compacted < first || compacted >= second {
 		t.Fatalf("compacted at %d, want from %d on before %d", compacted, first, second)
 	}

@@ -55,7 +55,7 @@ func TestSlowIsNotStalled(t *testing.T) {
 				}
 				before := write()
 				tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 1_000_000})
-				runUntilEnd(t, tail.Run)
+				kvtest.RunUntilEnd(t, tail.Run)
 				ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 				defer cancel()
 				if err := tail.Wait(ctx, before); err != nil {

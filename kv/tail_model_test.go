@@ -75,7 +75,7 @@ func TestTailModel(t *testing.T) {
 func runScenario(t *testing.T, replay int64, scenario []action) error {
 	w := &world{t: t, store: kvtest.NewMemory()}
 	w.tail = kv.NewTail(kv.TailConfig{Store: w.store, Prefix: "/registry", QueueBytes: 2000, Replay: replay})
-	runUntilEnd(t, w.tail.Run)
+	kvtest.RunUntilEnd(t, w.tail.Run)
 	for _, prefix := range []string{"/registry/pods/", "/registry/nodes/", "/registry/", "/registry/pods/a/"} {
 		w.owners = append(w.owners, &owner{prefix: prefix, sub: w.tail.Subscribe(prefix)})
 	}

@@ -18,36 +18,9 @@ import (
 func startTail(t *testing.T, store kv.Store) *kv.Tail {
 	t.Helper()
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
-	runUntilEnd(t, tail.Run)
+	kvtest.RunUntilEnd(t, tail.Run)
 	synctest.Wait()
 	return tail
-}
-
-// runUntilEnd runs fn until the test ends and fails the test if it failed.
-func runUntilEnd(t *testing.T, fn func(context.Context) error) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- fn(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	})
-}
-
-func put(t *testing.T, store kv.Store, key, value string) int64 {
-	t.Helper()
-	item, _, _, err := store.Get(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	result, err := store.Put(t.Context(), key, []byte(value), kv.PutOptions{IfRevision: item.Revision})
-	if err != nil || !result.Committed {
-		t.Fatalf("put %s: %+v, %v", key, result, err)
-	}
-	return result.Revision
 }
 
 // load loads a subscription from a Range of its prefix.
@@ -84,9 +57,9 @@ func TestTailRoutesBatches(t *testing.T) {
 		for _, sub := range []*kv.Subscription{pods, specs, all} {
 			sub.Loaded(1)
 		}
-		put(t, store, "/registry/pods/a/x", "1")
-		put(t, store, "/registry/podsy/a", "1")
-		put(t, store, "/elsewhere/a", "1")
+		kvtest.Put(t, store, "/registry/pods/a/x", "1")
+		kvtest.Put(t, store, "/registry/podsy/a", "1")
+		kvtest.Put(t, store, "/elsewhere/a", "1")
 		store.PutAll(map[string][]byte{
 			"/registry/pods/a/y": []byte("1"), "/registry/pods/b/z": []byte("1"),
 			"/registry/services/specs/a/s": []byte("1"), "/other": []byte("1"),
@@ -113,7 +86,7 @@ func TestTailWaitAsksForProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		tail := startTail(t, store)
-		revision := put(t, store, "/elsewhere", "1")
+		revision := kvtest.Put(t, store, "/elsewhere", "1")
 		start := time.Now()
 		if err := tail.Wait(t.Context(), revision); err != nil {
 			t.Fatal(err)
@@ -123,7 +96,7 @@ func TestTailWaitAsksForProgress(t *testing.T) {
 		}
 		// When the first request is lost, others follow.
 		store.Mute(true)
-		revision = put(t, store, "/elsewhere", "2")
+		revision = kvtest.Put(t, store, "/elsewhere", "2")
 		go func() { time.Sleep(30 * time.Millisecond); store.Mute(false) }()
 		start = time.Now()
 		if err := tail.Wait(t.Context(), revision); err != nil {
@@ -139,7 +112,7 @@ func TestTailWaitAsksForProgress(t *testing.T) {
 		future := make(chan error, 1)
 		go func() { future <- tail.Wait(ctx, 1000) }()
 		time.Sleep(30 * time.Second)
-		revision = put(t, store, "/elsewhere", "3")
+		revision = kvtest.Put(t, store, "/elsewhere", "3")
 		start = time.Now()
 		if err := tail.Wait(t.Context(), revision); err != nil {
 			t.Fatal(err)
@@ -166,12 +139,12 @@ func TestSubscriptionFresh(t *testing.T) {
 			}
 		}
 		expect("before the load", 0)
-		put(t, store, "/registry/pods/a/x", "1")
+		kvtest.Put(t, store, "/registry/pods/a/x", "1")
 		loaded := load(t, store, sub, "/registry/pods/")
 		expect("loaded", loaded)
-		other := put(t, store, "/registry/nodes/n", "1")
+		other := kvtest.Put(t, store, "/registry/nodes/n", "1")
 		expect("another part changed", other)
-		mine := put(t, store, "/registry/pods/a/x", "2")
+		mine := kvtest.Put(t, store, "/registry/pods/a/x", "2")
 		expect("own change queued", mine-1)
 		_, n := next(t, sub)
 		expect("own change handed out", mine-1)
@@ -186,7 +159,7 @@ func TestSubscriptionWait(t *testing.T) {
 		tail := startTail(t, store)
 		sub := tail.Subscribe("/registry/pods/")
 		load(t, store, sub, "/registry/pods/")
-		revision := put(t, store, "/registry/pods/a/x", "1")
+		revision := kvtest.Put(t, store, "/registry/pods/a/x", "1")
 		done := make(chan error, 1)
 		go func() { done <- sub.Wait(t.Context(), revision) }()
 		_, n := next(t, sub)
@@ -196,7 +169,7 @@ func TestSubscriptionWait(t *testing.T) {
 			t.Fatalf("Wait returned %v before Applied", err)
 		default:
 		}
-		put(t, store, "/registry/pods/a/x", "2") // queued later, not waited for
+		kvtest.Put(t, store, "/registry/pods/a/x", "2") // queued later, not waited for
 		synctest.Wait()
 		sub.Applied(n)
 		if err := <-done; err != nil {
@@ -213,7 +186,7 @@ func TestSubscriptionWaitOutlastsLoss(t *testing.T) {
 		tail := startTail(t, store)
 		sub := tail.Subscribe("/registry/pods/")
 		load(t, store, sub, "/registry/pods/")
-		revision := put(t, store, "/registry/pods/a/x", "1")
+		revision := kvtest.Put(t, store, "/registry/pods/a/x", "1")
 		synctest.Wait()
 		done := make(chan error, 1)
 		go func() { done <- sub.Wait(t.Context(), revision) }()
@@ -262,7 +235,7 @@ func TestSubscriptionLoss(t *testing.T) {
 				tail := startTail(t, store)
 				sub, late := tail.Subscribe("/registry/pods/"), tail.Subscribe("/registry/nodes/")
 				for i := range 3 {
-					put(t, store, "/registry/pods/a/x", fmt.Sprint(i))
+					kvtest.Put(t, store, "/registry/pods/a/x", fmt.Sprint(i))
 				}
 				load(t, store, sub, "/registry/pods/")
 				load(t, store, late, "/registry/nodes/")
@@ -296,7 +269,7 @@ func TestSubscriptionLoss(t *testing.T) {
 				if _, err := late.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
 					t.Errorf("Next: %v, want ErrLost", err)
 				}
-				revision := put(t, store, "/registry/pods/a/x", "new")
+				revision := kvtest.Put(t, store, "/registry/pods/a/x", "new")
 				if keys, _ := next(t, sub); !slices.Equal(keys, []string{fmt.Sprintf("%d:/registry/pods/a/x", revision)}) {
 					t.Errorf("after the reload came %q", keys)
 				}
@@ -314,7 +287,7 @@ func TestReplacedWhileNobodyWatches(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := kvtest.NewMemory()
 				for i := range 3 {
-					put(t, store, "/registry/pods/a/old", fmt.Sprint(i))
+					kvtest.Put(t, store, "/registry/pods/a/old", fmt.Sprint(i))
 				}
 				var watches atomic.Int64
 				gate := make(chan struct{})
@@ -337,7 +310,7 @@ func TestReplacedWhileNobodyWatches(t *testing.T) {
 				}
 				store.Restore(1, true)
 				for i := range 10 {
-					put(t, store, fmt.Sprintf("/registry/pods/a/new%d", i), "1")
+					kvtest.Put(t, store, fmt.Sprintf("/registry/pods/a/new%d", i), "1")
 				}
 				close(gate)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
@@ -366,7 +339,7 @@ func TestTailResumesWithoutGap(t *testing.T) {
 		for i := range 20 {
 			store.EndWatches(errors.New("connection lost"))
 			key := fmt.Sprintf("/registry/pods/a/%d", i)
-			want = append(want, fmt.Sprintf("%d:%s", put(t, store, key, "1"), key))
+			want = append(want, fmt.Sprintf("%d:%s", kvtest.Put(t, store, key, "1"), key))
 			if i%3 == 0 {
 				time.Sleep(time.Minute)
 			}
@@ -392,7 +365,7 @@ func TestTailReopensStalledWatch(t *testing.T) {
 		sub := tail.Subscribe("/registry/pods/")
 		load(t, store, sub, "/registry/pods/")
 		store.Hold()
-		revision := put(t, store, "/registry/pods/a/x", "1")
+		revision := kvtest.Put(t, store, "/registry/pods/a/x", "1")
 		time.Sleep(10 * time.Second)
 		if watches := tail.Stats().Watches; watches < 2 {
 			t.Errorf("%d watches opened", watches)
@@ -408,13 +381,13 @@ func TestSubscriptionOverflow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry/", QueueBytes: 1000})
-		runUntilEnd(t, tail.Run)
+		kvtest.RunUntilEnd(t, tail.Run)
 		synctest.Wait()
 		slow, other := tail.Subscribe("/registry/pods/"), tail.Subscribe("/registry/nodes/")
 		slow.Loaded(1)
 		other.Loaded(1)
 		for range 20 {
-			put(t, store, "/registry/pods/a/x", "1")
+			kvtest.Put(t, store, "/registry/pods/a/x", "1")
 		}
 		synctest.Wait()
 		if _, err := slow.Next(t.Context()); !errors.Is(err, kv.ErrLost) {
@@ -445,7 +418,7 @@ func TestSubscriptionClose(t *testing.T) {
 				t.Errorf("got %v, want ErrClosed", err)
 			}
 		}
-		put(t, store, "/registry/pods/a/x", "1") // reaches nobody
+		kvtest.Put(t, store, "/registry/pods/a/x", "1") // reaches nobody
 		synctest.Wait()
 	})
 }

@@ -90,7 +90,7 @@ func TestExternalTLS(t *testing.T) {
 	})
 	t.Run("trusted", func(t *testing.T) {
 		store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members), CAFile: ca.file, CertFile: clientCert, KeyFile: clientKey})
-		put(t, store, "/registry/a", "1")
+		kvtest.Put(t, store, "/registry/a", "1")
 		awaitDirect(t, store)
 	})
 	// How the server's refusal reaches the client depends on which side was faster.
@@ -115,7 +115,7 @@ func TestExternalTLS(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			runUntilEnd(t, store.Run)
+			kvtest.RunUntilEnd(t, store.Run)
 			select {
 			case <-store.Ready():
 				t.Error("the store opened")

@@ -13,6 +13,8 @@ import (
 
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv/embedded"
+
+	"github.com/larder-io/larder/kv/kvtest"
 )
 
 // openerConfig is what a process that opens damaged stores is told.
@@ -84,7 +86,7 @@ func fill(t *testing.T, dir string) {
 	ended := make(chan error, 1)
 	go func() { ended <- store.Run(context.Background()) }()
 	for i := range 300 {
-		put(t, store, fmt.Sprintf("/registry/%d", i), strings.Repeat("x", 1000))
+		kvtest.Put(t, store, fmt.Sprintf("/registry/%d", i), strings.Repeat("x", 1000))
 	}
 	store.Close()
 	if err := <-ended; err != nil {

@@ -30,7 +30,7 @@ func TestListensOnPrivateSocket(t *testing.T) {
 	}
 	defer os.RemoveAll(dir)
 	store := open(t, embedded.Config{Dir: dir})
-	revision := put(t, store, "/registry/a", "1")
+	revision := kvtest.Put(t, store, "/registry/a", "1")
 	info, err := os.Stat(filepath.Join(dir, "sock"))
 	if err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("socket directory: %v, %v", info, err)
@@ -48,7 +48,7 @@ func TestListensOnPrivateSocket(t *testing.T) {
 
 func TestWithoutSocket(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), strings.Repeat("long/", 30))
-	put(t, open(t, embedded.Config{Dir: dir}), "/registry/a", "1")
+	kvtest.Put(t, open(t, embedded.Config{Dir: dir}), "/registry/a", "1")
 }
 
 func TestDirInUse(t *testing.T) {
@@ -87,7 +87,7 @@ func TestDataDamaged(t *testing.T) {
 	dir := t.TempDir()
 	first := open(t, embedded.Config{Dir: dir, SnapshotCount: 10})
 	for i := range 50 {
-		put(t, first, fmt.Sprintf("/registry/%d", i), "1")
+		kvtest.Put(t, first, fmt.Sprintf("/registry/%d", i), "1")
 	}
 	first.Close()
 	if err := os.Truncate(filepath.Join(dir, "member", "snap", "db"), 0); err != nil {
@@ -114,7 +114,7 @@ func clusterID(t *testing.T, store *embedded.Store) uint64 {
 func TestReopens(t *testing.T) {
 	dir := t.TempDir()
 	first := open(t, embedded.Config{Dir: dir})
-	revision := put(t, first, "/registry/a", "1")
+	revision := kvtest.Put(t, first, "/registry/a", "1")
 	cluster := clusterID(t, first)
 	first.Close()
 	again := open(t, embedded.Config{Dir: dir})
@@ -142,15 +142,15 @@ func TestReplay(t *testing.T) {
 	var first, last int64
 	t.Run("before", func(t *testing.T) {
 		store := open(t, embedded.Config{Dir: dir})
-		first = put(t, store, "/registry/pods/a", "0")
+		first = kvtest.Put(t, store, "/registry/pods/a", "0")
 		for i := range 3000 { // more than etcd sends at once
-			last = put(t, store, fmt.Sprintf("/registry/pods/%d", i%10), strconv.Itoa(i))
+			last = kvtest.Put(t, store, fmt.Sprintf("/registry/pods/%d", i%10), strconv.Itoa(i))
 		}
 	})
 	store := open(t, embedded.Config{Dir: dir})
 	tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 1_000_000})
 	sub := tail.Subscribe("/registry/pods/")
-	runUntilEnd(t, tail.Run)
+	kvtest.RunUntilEnd(t, tail.Run)
 	past, present, err := sub.Begin(t.Context(), 0)
 	if err != nil || past >= first || present != last {
 		t.Fatalf("from %d to %d, %v; want from before %d to %d", past, present, err, first, last)

@@ -1,7 +1,6 @@
 package embedded_test
 
 import (
-	"context"
 	"os"
 	"testing"
 	"time"
@@ -9,8 +8,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/larder-io/larder/internal/proctest"
-	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/embedded"
+	"github.com/larder-io/larder/kv/kvtest"
 )
 
 // The variables make the test binary play another process, configured by their value: a
@@ -44,38 +43,11 @@ func open(t testing.TB, cfg embedded.Config) *embedded.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runUntilEnd(t, store.Run)
+	kvtest.RunUntilEnd(t, store.Run)
 	select {
 	case <-store.Ready():
 	case <-time.After(proctest.Patience):
 		t.Fatal("the store does not open")
 	}
 	return store
-}
-
-// runUntilEnd runs fn until the test ends and fails the test if it failed.
-func runUntilEnd(t testing.TB, fn func(context.Context) error) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- fn(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	})
-}
-
-func put(t *testing.T, store kv.Store, key, value string) int64 {
-	t.Helper()
-	item, _, _, err := store.Get(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	result, err := store.Put(t.Context(), key, []byte(value), kv.PutOptions{IfRevision: item.Revision})
-	if err != nil || !result.Committed {
-		t.Fatalf("put %s: %+v, %v", key, result, err)
-	}
-	return result.Revision
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/embedded"
+	"github.com/larder-io/larder/kv/kvtest"
 )
 
 // isRefused reports whether etcd refused a write for lack of space, in its own words.
@@ -140,7 +141,7 @@ func TestDefragments(t *testing.T) {
 // knows gets away at its deadline.
 func TestStalledDatabase(t *testing.T) {
 	store := open(t, embedded.Config{QuotaBytes: 16 << 20})
-	written := put(t, store, "/registry/a", "1")
+	written := kvtest.Put(t, store, "/registry/a", "1")
 	release := store.StallDatabase(t)
 	defer release()
 
@@ -184,7 +185,7 @@ func TestStalledDatabase(t *testing.T) {
 // they leave behind does not grow with their number, and ends with the stall.
 func TestStalledReadsAreBounded(t *testing.T) {
 	store := open(t, embedded.Config{QuotaBytes: 16 << 20})
-	put(t, store, "/registry/a", "1")
+	kvtest.Put(t, store, "/registry/a", "1")
 	release := store.StallDatabase(t)
 	defer release()
 	before := runtime.NumGoroutine()
@@ -217,7 +218,7 @@ func TestStalledReadsAreBounded(t *testing.T) {
 func TestClosesWhileRead(t *testing.T) {
 	for range 5 {
 		store := open(t, embedded.Config{})
-		put(t, store, "/registry/a", "1")
+		kvtest.Put(t, store, "/registry/a", "1")
 		var readers sync.WaitGroup
 		reading := make(chan struct{}, 1)
 		for range 20 {

@@ -28,35 +28,13 @@ func start(t *testing.T, config mirror.Config) *mirror.Mirror {
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, m.Run)
+	kvtest.RunUntilEnd(t, m.Run)
 	return m
-}
-
-// run runs fn until the test ends and fails the test if it failed.
-func run(t *testing.T, fn func(context.Context) error) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- fn(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	})
 }
 
 func put(t *testing.T, store kv.Store, key, value string) int64 {
 	t.Helper()
-	item, _, _, err := store.Get(t.Context(), prefix+key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	result, err := store.Put(t.Context(), prefix+key, []byte(value), kv.PutOptions{IfRevision: item.Revision})
-	if err != nil || !result.Committed {
-		t.Fatalf("put %s: %+v, %v", key, result, err)
-	}
-	return result.Revision
+	return kvtest.Put(t, store, prefix+key, value)
 }
 
 // shown lists keys and bodies.
@@ -148,7 +126,7 @@ func TestWatchFollowsASnapshot(t *testing.T) {
 		if _, err := m.Watch(watch.Options{}); !errors.Is(err, cache.ErrNotReady) {
 			t.Errorf("watch before the mirror has loaded: %v", err)
 		}
-		run(t, m.Run)
+		kvtest.RunUntilEnd(t, m.Run)
 		put(t, store, "ns/a", "x")
 		snapshot, err := m.Fresh(t.Context())
 		if err != nil {
@@ -251,7 +229,7 @@ func TestMirrorsShareATail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
-		run(t, tail.Run)
+		kvtest.RunUntilEnd(t, tail.Run)
 		pods := start(t, mirror.Config{Store: store, Tail: tail, Prefix: prefix})
 		nodes := start(t, mirror.Config{Store: store, Tail: tail, Prefix: "/registry/nodes/"})
 		put(t, store, "a", "1")
