@@ -5,32 +5,15 @@ import (
 	"testing"
 
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/larder-io/larder/cache"
-	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-func benchView(b *testing.B) (*registry.View, [][]byte) {
-	server := registrytest.New(b, nil)
-	v := server.Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "").View
-	var values [][]byte
-	for i := range 1000 {
-		value := wire.Protobuf(wire.Kind{APIVersion: "v1", Kind: "Pod"})
-		raw, err := registrytest.Pod(i).Marshal()
-		if err != nil {
-			b.Fatal(err)
-		}
-		values = append(values, value.AppendObject(nil, raw))
-	}
-	return v, values
-}
-
 func BenchmarkDecodeValue(b *testing.B) {
-	v, values := benchView(b)
+	v, values := registrytest.Pods(b)
 	b.SetBytes(int64(len(values[0])))
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
@@ -42,7 +25,7 @@ func BenchmarkDecodeValue(b *testing.B) {
 
 // BenchmarkFirstRead decodes an object and reads it in an encoding.
 func BenchmarkFirstRead(b *testing.B) {
-	v, values := benchView(b)
+	v, values := registrytest.Pods(b)
 	for _, c := range []struct {
 		name       string
 		media      encoding.MediaType
@@ -67,7 +50,7 @@ func BenchmarkFirstRead(b *testing.B) {
 
 // BenchmarkList writes a list of 1,000 pods that were read before.
 func BenchmarkList(b *testing.B) {
-	v, values := benchView(b)
+	v, values := registrytest.Pods(b)
 	var objects []*cache.Object
 	for i, value := range values {
 		objects = append(objects, registrytest.Object(v.Resource, fmt.Sprintf("default/web-%06d", i), value, int64(i+5)))
@@ -101,7 +84,7 @@ func BenchmarkList(b *testing.B) {
 
 // BenchmarkDeletedFrame splices a revision and frames the object.
 func BenchmarkDeletedFrame(b *testing.B) {
-	v, values := benchView(b)
+	v, values := registrytest.Pods(b)
 	o := registrytest.Object(v.Resource, "default/web", values[0], 5)
 	for name, media := range map[string]encoding.MediaType{runtime.ContentTypeProtobuf: encoding.Protobuf, runtime.ContentTypeJSON: encoding.JSON} {
 		b.Run(name, func(b *testing.B) {

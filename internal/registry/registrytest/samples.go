@@ -14,11 +14,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	apitesting "k8s.io/kubernetes/pkg/api/testing"
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/wire"
 )
 
 // Fill makes obj a random object, as upstream's tests do.
@@ -83,4 +85,20 @@ func Pod(i int) *corev1.Pod {
 		})
 	}
 	return pod
+}
+
+// Pods returns the view of pods of a registry, and a thousand stored values of it.
+func Pods(t testing.TB) (*registry.View, [][]byte) {
+	server := New(t, nil)
+	v := server.Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "").View
+	var values [][]byte
+	for i := range 1000 {
+		value := wire.Protobuf(wire.Kind{APIVersion: "v1", Kind: "Pod"})
+		raw, err := Pod(i).Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		values = append(values, value.AppendObject(nil, raw))
+	}
+	return v, values
 }

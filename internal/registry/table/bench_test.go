@@ -6,33 +6,16 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/larder-io/larder/cache"
-	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-func benchView(b *testing.B) (*registry.View, [][]byte) {
-	server := registrytest.New(b, nil)
-	v := server.Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "").View
-	var values [][]byte
-	for i := range 1000 {
-		value := wire.Protobuf(wire.Kind{APIVersion: "v1", Kind: "Pod"})
-		raw, err := registrytest.Pod(i).Marshal()
-		if err != nil {
-			b.Fatal(err)
-		}
-		values = append(values, value.AppendObject(nil, raw))
-	}
-	return v, values
-}
-
 // BenchmarkTable writes a table of 1,000 pods: rows that are made, rows that were,
 // and rows that cannot be kept.
 func BenchmarkTable(b *testing.B) {
-	v, values := benchView(b)
+	v, values := registrytest.Pods(b)
 	var objects []*cache.Object
 	decode := func() {
 		objects = objects[:0]
