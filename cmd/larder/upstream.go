@@ -149,9 +149,8 @@ func (v *versionFlag) Type() string { return "version" }
 // too.
 func inert() map[string]string {
 	const (
-		http2  = "HTTP/2 is not served"
-		peers  = "servers of different versions do not hand requests to each other"
-		leader = "nobody is elected for others"
+		http2 = "HTTP/2 is not served"
+		peers = "servers of different versions do not hand requests to each other"
 	)
 	return map[string]string{
 		"goaway-chance":                    http2,
@@ -160,9 +159,6 @@ func inert() map[string]string {
 		"peer-advertise-port":              peers,
 		"peer-ca-file":                     peers,
 
-		"coordinated-leadership-lease-duration":   leader,
-		"coordinated-leadership-renew-deadline":   leader,
-		"coordinated-leadership-retry-period":     leader,
 		"etcd-count-metric-poll-period":           "objects are counted without asking etcd",
 		"shutdown-send-retry-after":               "not done yet: new connections are refused",
 		"shutdown-watch-termination-grace-period": "not done yet: watches end at once",

@@ -49,7 +49,7 @@ func TestInertFlagsAreDocumented(t *testing.T) {
 		if flags.Lookup(name) == nil {
 			t.Errorf("--%s is no flag", name)
 		}
-		if said := strings.Replace(string(text), "`--coordinated-leadership-*`", "`--"+name+"`", 1); !strings.Contains(said, "`--"+name+"`") {
+		if !strings.Contains(string(text), "`--"+name+"`") {
 			t.Errorf("docs/differences.md does not name --%s", name)
 		}
 	}

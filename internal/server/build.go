@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
-	genericapiserver "k8s.io/apiserver/pkg/server"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/larder-io/larder/httpapi"
 	"github.com/larder-io/larder/internal/auth"
@@ -43,7 +41,7 @@ func (s *Server) buildAuth(ctx context.Context) (err error) {
 	access := s.config.access(s.id.clientCAFile)
 	access.Client, access.Informers = p.client, p.informers
 	access.ExternalAddress, access.Egress = s.externalAddress(), s.egress
-	access.ServerID = genericapiserver.NewConfig(legacyscheme.Codecs).APIServerID
+	access.ServerID = serverID()
 	if p.auth, err = auth.Load(ctx, access); err != nil {
 		return err
 	}
@@ -77,6 +75,7 @@ func (s *Server) build(ctx context.Context) (err error) {
 		ServiceNodePort: s.config.Upstream.NodePort,
 		PublicAddress:   s.id.publish, PublicPort: s.config.Serving.Port, Trust: p.auth.Trust(), RBAC: p.auth.RBAC,
 		EndpointReconciler: s.config.Services.EndpointReconciler, Instances: s.config.Services.Instances,
+		Identity: s.identityLease(), Leadership: s.leadership(),
 	})
 	if err != nil {
 		return err

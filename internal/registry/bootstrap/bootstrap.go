@@ -57,6 +57,12 @@ type Config struct {
 	// Trust is what other API servers are told of who is accepted here.
 	Trust clusterauthenticationtrust.ClusterAuthenticationInfo
 
+	// Identity is the name of the Lease that tells that this server lives; "" writes none.
+	Identity string
+
+	// Leadership has this server elect leaders for others; nil elects none.
+	Leadership *Leadership
+
 	// ServicePort is the port of the kubernetes service; 0 means 443.
 	ServicePort int
 
@@ -103,9 +109,10 @@ func (c *Config) setDefaults() {
 
 // Bootstrap makes and keeps a cluster's first objects. Build one with [New].
 type Bootstrap struct {
-	config  Config
-	hooks   []*Hook
-	service *kubernetesService
+	config   Config
+	hooks    []*Hook
+	service  *kubernetesService
+	identity *identity // nil if no Lease is written
 }
 
 // Hook is one part of the work.
@@ -157,7 +164,15 @@ func New(config Config) (*Bootstrap, error) {
 	for _, h := range []*Hook{namespaces, cidr, repair, keep} {
 		h.waits = true
 	}
+	if config.Leadership != nil {
+		b.add("start-kube-apiserver-coordinated-leader-election-controller", b.newElection())
+	}
 	b.add("start-cluster-authentication-info-controller", b.keepTrust(namespaces.ready))
+	if config.Identity != "" {
+		b.identity = newIdentity(&config)
+		b.add("start-kube-apiserver-identity-lease-controller", b.keepIdentity(namespaces.ready))
+		b.add("start-kube-apiserver-identity-lease-garbage-collector", b.collectIdentities)
+	}
 	b.add("start-legacy-token-tracking-controller", b.keepTokenTracking(namespaces.ready))
 	if config.RBAC {
 		b.add(rbacrest.PostStartHookName, once(b.ensureRBAC))
@@ -240,9 +255,15 @@ func (b *Bootstrap) WaitReady(ctx context.Context) error {
 	return nil
 }
 
-// Stop withdraws this server's endpoints, so that nobody turns to it any more.
-// Call it when the server is about to stop, while it still serves.
-func (b *Bootstrap) Stop() { b.service.stop() }
+// Stop withdraws this server's endpoints, so that nobody turns to it any more, and the
+// Lease that says that it lives. Call it when the server is about to stop, while it still
+// serves.
+func (b *Bootstrap) Stop() {
+	b.service.stop()
+	if b.identity != nil {
+		b.identity.stop()
+	}
+}
 
 // patience is how long a hook tries before it gives up, as upstream's do.
 const patience = 30 * time.Second

@@ -1,0 +1,130 @@
+package bootstrap
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/rest"
+	"k8s.io/component-helpers/apimachinery/lease"
+	"k8s.io/klog/v2"
+	controlplane "k8s.io/kubernetes/pkg/controlplane/apiserver"
+	"k8s.io/kubernetes/pkg/controlplane/controller/apiserverleasegc"
+	"k8s.io/kubernetes/pkg/controlplane/controller/leaderelection"
+	"k8s.io/utils/clock"
+)
+
+// identityLabel and identityValue mark the Leases of API servers: who looks for the
+// servers of a cluster looks for these (kubernetes pkg/controlplane/apiserver/server.go).
+const (
+	identityLabel = controlplane.IdentityLeaseComponentLabelKey
+	identityValue = "kube-apiserver"
+)
+
+// identity keeps the Lease that says that this server lives, by upstream's controller.
+type identity struct {
+	lease.Controller
+	retired context.Context // over once the server is to be taken for alive no more
+	retire  context.CancelFunc
+}
+
+func newIdentity(config *Config) *identity {
+	i := &identity{Controller: lease.NewController(clock.RealClock{}, config.Client, config.Identity+"_"+string(uuid.NewUUID()),
+		int32(controlplane.IdentityLeaseDurationSeconds), nil, controlplane.IdentityLeaseRenewIntervalPeriod,
+		config.Identity, metav1.NamespaceSystem, labelIdentity)}
+	i.retired, i.retire = context.WithCancel(context.Background())
+	return i
+}
+
+// stop deletes the Lease. A renewal that does not succeed is given up first: upstream's
+// controller would wait for it.
+func (i *identity) stop() {
+	i.retire()
+	i.Controller.Stop()
+}
+
+// labelIdentity has a Lease found among others, by machine as well.
+func labelIdentity(l *coordinationv1.Lease) error {
+	hostname, err := os.Hostname()
+	if err != nil {
+		return fmt.Errorf("bootstrap: %w", err)
+	}
+	if l.Labels == nil {
+		l.Labels = make(map[string]string)
+	}
+	l.Labels[identityLabel], l.Labels[corev1.LabelHostname] = identityValue, hostname
+	return nil
+}
+
+// keepIdentity renews the Lease until ctx ends. That of a former life of this server is
+// deleted first, because its holder is another.
+func (b *Bootstrap) keepIdentity(namespaces <-chan struct{}) func(context.Context, func()) error {
+	return func(ctx context.Context, ready func()) error {
+		ready()
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		defer context.AfterFunc(b.identity.retired, cancel)()
+		if !await(ctx, namespaces) {
+			return nil
+		}
+		err := b.config.Client.CoordinationV1().Leases(metav1.NamespaceSystem).Delete(ctx, b.config.Identity, metav1.DeleteOptions{})
+		if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+			klog.ErrorS(err, "Cannot delete the lease of this server's former life", "lease", b.config.Identity)
+		}
+		b.identity.Run(ctx)
+		return nil
+	}
+}
+
+// collectIdentities deletes the Leases of servers that are gone, by upstream's controller.
+func (b *Bootstrap) collectIdentities(ctx context.Context, ready func()) error {
+	ready()
+	apiserverleasegc.NewAPIServerLeaseGC(b.config.Client, controlplane.IdentityLeaseGCPeriod,
+		metav1.NamespaceSystem, identityLabel+"="+identityValue).RunWithContext(ctx)
+	return nil
+}
+
+// Leadership says how this server elects leaders among components that have made
+// themselves candidates. One server of the cluster does, which is elected itself.
+type Leadership struct {
+	ClientConfig *rest.Config // reaches this server
+
+	// LeaseDuration is how long a server keeps that office without renewing it,
+	// RenewDeadline how long it tries to renew it, RetryPeriod how often.
+	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
+}
+
+// newElection asks for the informers that upstream's controllers need and returns the hook
+// that runs them while this server is the one that elects.
+func (b *Bootstrap) newElection() func(context.Context, func()) error {
+	leases, candidates := b.config.Informers.Coordination().V1().Leases(), b.config.Informers.Coordination().V1beta1().LeaseCandidates()
+	leases.Informer()
+	candidates.Informer()
+	client, l := b.config.Client, b.config.Leadership
+	return func(ctx context.Context, ready func()) error {
+		ready()
+		run := func() (func(context.Context, int), error) {
+			elect, err := leaderelection.NewController(leases, candidates, client.CoordinationV1(), client.CoordinationV1beta1())
+			if err != nil {
+				return nil, err
+			}
+			collect := leaderelection.NewLeaseCandidateGC(client, controlplane.LeaseCandidateGCPeriod, candidates)
+			return func(ctx context.Context, workers int) {
+				var both sync.WaitGroup
+				both.Go(func() { elect.Run(ctx, workers) })
+				both.Go(func() { collect.Run(ctx) })
+				both.Wait()
+			}, nil
+		}
+		leaderelection.RunWithLeaderElection(ctx, l.ClientConfig, run,
+			leaderelection.LeaderElectionTimers{LeaseDuration: l.LeaseDuration, RenewDeadline: l.RenewDeadline, RetryPeriod: l.RetryPeriod})
+		return nil
+	}
+}

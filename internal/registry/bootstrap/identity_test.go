@@ -1,0 +1,45 @@
+package bootstrap_test
+
+import (
+	"fmt"
+	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/registry/bootstrap"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+// TestIdentity: a Lease says that the server lives, of which there is one for all its
+// lives, until the server stops.
+func TestIdentity(t *testing.T) {
+	store := kvtest.NewMemory()
+	named := func(c *bootstrap.Config) { c.Identity = "apiserver-x" }
+	var holders []string
+	for range 2 {
+		s := registrytest.New(t, store)
+		leases := s.Client.CoordinationV1().Leases("kube-system")
+		_, kill := run(t, s, named)
+		proctest.Eventually(t, "the server is known to live", func() error {
+			list, err := leases.List(t.Context(), metav1.ListOptions{LabelSelector: "apiserver.kubernetes.io/identity=kube-apiserver,kubernetes.io/hostname"})
+			if err != nil || len(list.Items) != 1 || list.Items[0].Name != "apiserver-x" || *list.Items[0].Spec.LeaseDurationSeconds != 3600 {
+				return fmt.Errorf("%v %v", list, err)
+			}
+			if holder := *list.Items[0].Spec.HolderIdentity; len(holders) == 0 || holders[len(holders)-1] != holder {
+				holders = append(holders, holder)
+				return nil
+			}
+			return fmt.Errorf("the holder is still the former one")
+		})
+		kill()
+	}
+	s := registrytest.New(t, store)
+	b, _ := run(t, s, named)
+	b.Stop()
+	if _, err := s.Client.CoordinationV1().Leases("kube-system").Get(t.Context(), "apiserver-x", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		t.Errorf("the lease of a server that has stopped: %v", err)
+	}
+}
