@@ -10,7 +10,7 @@ import (
 
 // asSent is the request with the URL that the client sent, for the record.
 func (x *chain) asSent() *http.Request {
-	req := *x.http()
+	req := *x.HTTP()
 	if u, err := x.SentURL(); err == nil { // which was read already
 		req.URL = u
 	}
@@ -62,7 +62,7 @@ func (x *chain) auditRefusal(reason string) {
 
 // attempted says which credentials the request had, none of which was accepted.
 func (x *chain) attempted() string {
-	req := x.http()
+	req := x.HTTP()
 	var methods []string
 	if _, _, ok := req.BasicAuth(); ok {
 		methods = append(methods, "basic")

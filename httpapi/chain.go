@@ -21,6 +21,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/handlers"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/httpapi/routes"
@@ -33,11 +34,9 @@ import (
 //
 // It belongs to the goroutine that serves the exchange and ends with it.
 type chain struct {
-	exchange.Exchange
+	handlers.Call
 
-	s        *Server
-	detached *http.Request
-	lazy     *handlerBody // of detached; nil if it has none
+	s *Server
 
 	class        *auth.FlowClass // nil: flow control has no say
 	impersonates bool            // the request asks to act as somebody else
@@ -50,7 +49,7 @@ type chain struct {
 // goes no further.
 func (s *Server) handle(c exchange.Carrier, received time.Time) *exchange.Exchange {
 	x := &chain{s: s}
-	x.Init(c, received, s.deadlines)
+	s.handlers.Init(&x.Call, c, received, s.deadlines)
 	x.run()
 	return &x.Exchange
 }
@@ -171,14 +170,14 @@ func (x *chain) authenticate() bool {
 		return true
 	}
 	generation, asked := x.s.config.Generation(), time.Now()
-	req, warner := x.http(), &warner{x: x}
+	warner := &warner{x: x}
 	bound, cancel := x.Prepared()
 	defer cancel()
 	ctx := warning.WithWarningRecorder(x.Trail.Context(bound), warner)
 	if len(x.s.config.Audiences) > 0 {
 		ctx = authenticator.WithAudiences(ctx, x.s.config.Audiences)
 	}
-	resp, ok, err := auth.AuthenticateRequest(req.WithContext(ctx))
+	resp, ok, err := auth.AuthenticateRequest(x.HTTP().WithContext(ctx))
 	if err == nil && ok && !acceptable(x.s.config.Audiences, resp.Audiences) {
 		err = fmt.Errorf("unable to match the audience: %v , accepted: %v", resp.Audiences, x.s.config.Audiences)
 	}
@@ -196,12 +195,7 @@ func (x *chain) authenticate() bool {
 	if len(warner.warned) == 0 { // which each answer is to say
 		x.remember(resp, generation)
 	}
-	// Nothing behind this point may see or forward the credential.
-	for name := range req.Header {
-		if x.s.isCredential(name) {
-			req.Header.Del(name)
-		}
-	}
+	x.HideCredential()
 	return true
 }
 
@@ -239,18 +233,18 @@ func (x *chain) impersonate() bool {
 		x.Deny(apierrors.NewForbidden(schema.GroupResource{Group: x.Group, Resource: x.Resource}, x.Name, errors.New("nobody can say who may impersonate")))
 		return false
 	}
-	w := newRecorder()
+	w := handlers.NewRecorder()
 	bound, cancel := x.Prepared()
 	defer cancel()
-	ctx := handlerContext(x.Trail.Context(bound), x.RequestInfo(), x.User, x.Received)
-	x.s.impersonation.ServeHTTP(w, x.http().WithContext(context.WithValue(ctx, impersonatedKey{}, x.impersonated)))
+	ctx := handlers.Context(x.Trail.Context(bound), x.RequestInfo(), x.User, x.Received)
+	x.s.impersonation.ServeHTTP(w, x.HTTP().WithContext(context.WithValue(ctx, impersonatedKey{}, x.impersonated)))
 	switch {
 	case !x.impersonates:
 		return true
 	case bound.Err() != nil:
 		x.late()
 	default:
-		x.sendRecorded(w)
+		w.SendTo(&x.Response)
 	}
 	return false
 }
@@ -259,7 +253,7 @@ func (x *chain) impersonate() bool {
 func (x *chain) impersonated(req *http.Request) {
 	x.User, _ = apirequest.UserFrom(req.Context())
 	x.impersonates = false
-	x.detached = req.WithContext(x.Base())
+	x.Replace(req)
 }
 
 // impersonatedKey is where newImpersonation's filter finds whom to call.
@@ -317,12 +311,12 @@ func (x *chain) attributes() *request.Attributes {
 // route hands the request to what serves it.
 func (x *chain) route() {
 	if h := x.remote(); h != nil {
-		x.forward(h)
+		x.Forward(h)
 		return
 	}
 	if !x.IsResourceRequest {
 		if h, ok := x.s.table.Load().NonResource(x.Path); ok {
-			x.serveHTTP(h)
+			x.Serve(h)
 			return
 		}
 		x.unknown()
@@ -344,7 +338,7 @@ func (x *chain) route() {
 			x.noMethod(i)
 			return
 		}
-		x.serveHTTP(h)
+		x.Serve(h)
 	}
 }
 
@@ -368,10 +362,10 @@ func (x *chain) unknown() {
 	case x.IsResourceRequest && t.ServesVersion(x.Group, x.Version):
 		x.NoRoute(http.StatusNotFound, "404: Page Not Found")
 	case ok:
-		x.serveHTTP(below)
+		x.Serve(below)
 	case x.describeGroup():
 	case x.s.config.Extensions != nil:
-		x.serveHTTP(x.s.config.Extensions)
+		x.Serve(x.s.config.Extensions)
 	default:
 		x.Text(http.StatusNotFound, "404 page not found")
 	}
@@ -391,7 +385,7 @@ func (x *chain) read(i *reads.Resource) bool {
 		return false // a websocket: upstream's handler speaks it
 	}
 	x.s.streams.Watch(streams.Opening{
-		Read: &x.reading, Flow: x.s.config.Flow, Class: x.class, Join: x.join,
+		Read: &x.reading, Flow: x.s.config.Flow, Class: x.class, Join: func() streams.Right { return x.s.rights.right(&x.Exchange) },
 		MinTimeout: x.s.config.MinRequestTimeout, RequestTimeout: x.s.config.RequestTimeout,
 	}, i)
 	return true

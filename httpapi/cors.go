@@ -5,6 +5,8 @@ import (
 	"net/http"
 
 	"k8s.io/apiserver/pkg/server/filters"
+
+	"github.com/larder-io/larder/httpapi/handlers"
 )
 
 // corsKey is where newCORS's filter finds what to tell that the request goes on.
@@ -26,13 +28,13 @@ func (x *chain) checkOrigin() bool {
 	if x.s.cors == nil || len(x.Peek("Origin")) == 0 {
 		return true
 	}
-	passed, w := false, newRecorder()
+	passed, w := false, handlers.NewRecorder()
 	req := &http.Request{Method: x.Method, Header: http.Header{"Origin": {string(x.Peek("Origin"))}}}
 	x.s.cors.ServeHTTP(w, req.WithContext(context.WithValue(x.Base(), corsKey{}, &passed)))
 	if !passed {
-		x.sendRecorded(w)
+		w.SendTo(&x.Response)
 		return false
 	}
-	x.CopyHeader(w.header)
+	x.CopyHeader(w.Header())
 	return true
 }

@@ -26,10 +26,9 @@
 //     bytes, streams opens a WATCH, which takes the connection and gives the rest of the
 //     request back.
 //  9. Everything else goes to a net/http handler: upstream's mostly, or one of discovery,
-//     openapi and apimetrics. It runs on a goroutine of its own, with copies of all that it
-//     may keep. Its URL is written anew from the Request: what the handler reads there is
-//     what was authorized. Its answer is held back until it is whole or too large; for a
-//     handler that streams, streams takes the connection.
+//     openapi and apimetrics. handlers runs it, with copies of all that it may keep. Its URL
+//     is written anew from the Request: what the handler reads there is what was
+//     authorized.
 //  10. A body is read when a handler first asks for it and not before: a client that may
 //     not do what it asks uploads nothing.
 //  11. front writes what it finds in the Response.
@@ -45,9 +44,9 @@
 //
 // # Goroutines
 //
-// [Server.Run] owns all of them and returns after the last: those of front and of streams,
-// one per request of a net/http handler, one that looks for clients that left, one that
-// reports how many requests there are. A handler may outlive its request's deadline, and
+// [Server.Run] owns all of them and returns after the last: those of front, of streams and of
+// handlers, one that looks for clients that left, one that reports how many requests there
+// are. A handler may outlive its request's deadline, and
 // then keeps nothing but itself alive.
 //
 // By what right watches are open, one goroutine looks after. It waits for no answer: what

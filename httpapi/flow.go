@@ -82,25 +82,12 @@ func (x *chain) patience() time.Time {
 
 // tooMany refuses a request that cannot be served now.
 func (x *chain) tooMany(retryAfter string) {
-	info, req := x.RequestInfo(), x.http()
+	info, req := x.RequestInfo(), x.HTTP()
 	mutating := x.Verb != "get" && x.Verb != "list" && x.Verb != "watch"
 	metrics.RecordDroppedRequest(req, info, metrics.APIServerComponent, mutating)
 	metrics.RecordRequestTermination(req, info, metrics.APIServerComponent, http.StatusTooManyRequests)
 	x.Set("Retry-After", retryAfter)
 	x.Text(http.StatusTooManyRequests, "Too many requests, please try again later.")
-}
-
-// takeStreamPlace hands the place, and what flow control knows of a watch, to who serves
-// the request from here on.
-func (x *chain) takeStreamPlace() *exchange.StreamPlace {
-	if x.Verb != "watch" {
-		return exchange.NewStreamPlace(x.TakePlace())
-	}
-	var forget func()
-	if flow := x.s.config.Flow; flow != nil {
-		forget = flow.RegisterWatch(x.RequestInfo(), x.RawQuery)
-	}
-	return exchange.NewWatchPlace(x.TakePlace(), forget)
 }
 
 // serveFlow adds the pages that show what waits for what.

@@ -27,6 +27,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/larder-io/larder/httpapi/front"
+	"github.com/larder-io/larder/httpapi/handlers"
 	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/internal/proctest"
 )
@@ -268,7 +269,7 @@ func TestPanicsStayWithTheirRequest(t *testing.T) {
 		routes.Handle("/x", http.HandlerFunc(echo))
 		routes.Handle("/panic", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("boom") }))
 		routes.Handle("/late", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Write(make([]byte, maxBuffered+1))
+			w.Write(make([]byte, handlers.MaxBuffered+1))
 			panic("boom")
 		}))
 		routes.Handle("/abort", http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }))

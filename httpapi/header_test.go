@@ -58,7 +58,7 @@ func answersTo(t *testing.T, script string, piece int) (codes []int) {
 	s.publish(routes)
 	c := &scriptConn{in: bytes.NewReader([]byte(script))}
 	s.front.Session(&pieces{c, piece}).Serve()
-	s.work.Wait()
+	s.handlers.Wait()
 	for in := bufio.NewReader(&c.out); ; {
 		resp, err := http.ReadResponse(in, nil)
 		if err != nil {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/handlers"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/auth"
 )
@@ -258,11 +259,11 @@ func (j *judges) may(ctx context.Context, about *question, now time.Time) (v rul
 func (j *judges) mayImpersonate(ctx context.Context, about *question, now time.Time) ruling {
 	doubt, allowed := new(doubt), false
 	ctx = context.WithValue(ctx, doubtKey{}, doubt)
-	ctx = context.WithValue(handlerContext(ctx, about.held.info, about.who, now), impersonatedKey{}, func(*http.Request) { allowed = true })
+	ctx = context.WithValue(handlers.Context(ctx, about.held.info, about.who, now), impersonatedKey{}, func(*http.Request) { allowed = true })
 	sent := about.held.of.request
 	req := sent.WithContext(ctx)
 	req.Header = sent.Header.Clone()
-	j.impersonation().ServeHTTP(newRecorder(), req)
+	j.impersonation().ServeHTTP(handlers.NewRecorder(), req)
 	switch {
 	case allowed:
 		return rulingYes

@@ -18,7 +18,9 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/request"
+	"github.com/larder-io/larder/httpapi/streams"
 	"github.com/larder-io/larder/internal/auth"
 )
 
@@ -135,12 +137,12 @@ func newRights(s *Server) *rights {
 
 // join returns by what right the request, a watch that is about to begin, is served; nil
 // if that is not looked after. It must be left.
-func (r *rights) join(x *chain) *right {
-	if r.config == nil || x.Verb != "watch" || x.s.config.Authenticator == nil || x.Carrier.Internal() {
+func (r *rights) join(x *exchange.Exchange) *right {
+	if r.config == nil || x.Verb != "watch" || r.s.config.Authenticator == nil || x.Carrier.Internal() {
 		return nil
 	}
-	req := x.credentialRequest()
-	key := x.credentialKey(req)
+	req := r.s.credentialRequest(x)
+	key := r.s.credentialKey(x, req)
 	what := strings.Join([]string{x.Namespace, x.Group, x.Version, x.Resource, x.Subresource, x.Name, x.FieldSelector, x.LabelSelector, x.Path}, "\x00")
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -171,6 +173,14 @@ func (r *rights) join(x *chain) *right {
 	return held
 }
 
+// right returns by what right the request's stream is open; nil if that is not looked after.
+func (r *rights) right(x *exchange.Exchange) streams.Right {
+	if held := r.join(x); held != nil {
+		return held
+	}
+	return nil
+}
+
 // leave ends what join began. held may be nil.
 func (r *rights) leave(held *right) {
 	if held == nil {
@@ -196,13 +206,13 @@ func (r *rights) dropLocked(held *right) {
 }
 
 // credentialRequest is a request with nothing but what says who asks, and as whom.
-func (x *chain) credentialRequest() *http.Request {
+func (s *Server) credentialRequest(x *exchange.Exchange) *http.Request {
 	header := x.CopyHeaders(func(key string) bool {
 		switch key {
 		case "Sec-Websocket-Protocol", "Connection", "Upgrade": // the former counts with the latter alone
 			return true
 		}
-		return x.s.isCredential(key) || strings.HasPrefix(key, "Impersonate-")
+		return s.isCredential(key) || strings.HasPrefix(key, "Impersonate-")
 	})
 	req := &http.Request{
 		Method: http.MethodGet, URL: &url.URL{Path: x.Path}, Header: header, Body: http.NoBody,
@@ -216,7 +226,7 @@ func (x *chain) credentialRequest() *http.Request {
 
 // credentialKey tells credentials apart, and paths if anonymous clients are accepted on some
 // paths only.
-func (x *chain) credentialKey(req *http.Request) (key [sha256.Size]byte) {
+func (s *Server) credentialKey(x *exchange.Exchange, req *http.Request) (key [sha256.Size]byte) {
 	var b []byte
 	for _, name := range sortedNames(req.Header) {
 		b = append(append(b, name...), 0)
@@ -227,10 +237,10 @@ func (x *chain) credentialKey(req *http.Request) (key [sha256.Size]byte) {
 	if req.TLS != nil && len(req.TLS.PeerCertificates) > 0 {
 		b = append(b, req.TLS.PeerCertificates[0].Raw...)
 	}
-	if x.s.config.AnonymousByPath {
+	if s.config.AnonymousByPath {
 		b = append(append(b, 0), x.Path...)
 	}
-	x.s.digester.digest(&key, b)
+	s.digester.digest(&key, b)
 	return key
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/front"
+	"github.com/larder-io/larder/httpapi/handlers"
 	"github.com/larder-io/larder/httpapi/openapi"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/routes"
@@ -191,7 +192,7 @@ type Server struct {
 	deadlines *exchange.Deadlines
 	inflight  exchange.InFlight
 	streams   *streams.Streams
-	work      sync.WaitGroup // handlers that run on goroutines of their own
+	handlers  *handlers.Handlers
 	base      context.Context
 	cancel    context.CancelFunc
 	draining  chan struct{} // closed when shutdown begins
@@ -223,6 +224,7 @@ func newServer(config Config) *Server {
 	s.digester = newDigester()
 	s.proxies = newProxyHeaders(config.RequestHeader)
 	s.rights = newRights(s)
+	s.handlers = handlers.New(handlers.Config{Streams: s.streams, Flow: config.Flow, Join: s.rights.right, Credential: s.isCredential})
 	s.stitcher = reads.NewStitcher(config.CompressedListBytes)
 	s.publish(routes.New())
 	return s
@@ -302,7 +304,7 @@ func (s *Server) shutdown(accepted <-chan struct{}) error {
 	s.front.Abort()
 	s.streams.Abort()
 	s.streams.Wait(context.Background())
-	s.work.Wait()
+	s.handlers.Wait()
 	if err != nil && grace.Err() == nil {
 		return fmt.Errorf("httpapi: shutdown: %w", err)
 	}

@@ -15,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/larder-io/larder/httpapi/handlers"
 	"github.com/larder-io/larder/httpapi/routes"
 )
 
@@ -91,9 +92,9 @@ func TestLongHeaders(t *testing.T) {
 // was cut short looks whole.
 func TestOldClients(t *testing.T) {
 	f := newFront(t, Config{}, func(routes *routes.Table) {
-		routes.Handle("/long", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, maxBuffered+1)) }))
+		routes.Handle("/long", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(make([]byte, handlers.MaxBuffered+1)) }))
 		routes.Handle("/late", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			w.Write(make([]byte, maxBuffered+1))
+			w.Write(make([]byte, handlers.MaxBuffered+1))
 			panic("boom")
 		}))
 	})
@@ -105,7 +106,7 @@ func TestOldClients(t *testing.T) {
 	}
 	out := ask("/long")
 	head, body, _ := strings.Cut(out, "\r\n\r\n")
-	if !strings.Contains(head, fmt.Sprintf("Content-Length: %d", maxBuffered+1)) || strings.Contains(head, "chunked") || len(body) != maxBuffered+1 {
+	if !strings.Contains(head, fmt.Sprintf("Content-Length: %d", handlers.MaxBuffered+1)) || strings.Contains(head, "chunked") || len(body) != handlers.MaxBuffered+1 {
 		t.Errorf("%q and %d bytes", head, len(body))
 	}
 	if out := ask("/late"); strings.HasPrefix(out, "HTTP/1.1 200") {
@@ -177,7 +178,7 @@ func checkPace(t *testing.T, paces []pace, status string, from, to time.Duration
 	client.Close()
 	sending.Wait()
 	serving.Wait()
-	s.work.Wait()
+	s.handlers.Wait()
 }
 
 // TestIdleConnectionsEnd: a connection without a request ends, but not before clients

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"testing"
 	"time"
@@ -47,5 +48,27 @@ func TestShutdownLeavesWhoDoesNotRead(t *testing.T) {
 		}
 	case <-time.After(proctest.Patience / 2):
 		t.Fatal("the server waits for clients that do not read")
+	}
+}
+
+// TestShutdownEndsStreams: the context of a handler that streams ends with the server, and
+// nothing of it is left.
+func TestShutdownEndsStreams(t *testing.T) {
+	began := make(chan struct{})
+	f := newFront(t, Config{}, func(routes *routes.Table) {
+		routes.Handle("/debug/pprof/follow", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			w.(http.Flusher).Flush()
+			close(began)
+			<-req.Context().Done()
+		}))
+	})
+	c := f.dial(t)
+	io.WriteString(c, "GET /debug/pprof/follow HTTP/1.1\r\nHost: h\r\n\r\n")
+	<-began
+	if err := f.stop(); err != nil {
+		t.Error(err)
+	}
+	if n := f.streams.Stats().Open; n != 0 {
+		t.Errorf("%d streams are left", n)
 	}
 }

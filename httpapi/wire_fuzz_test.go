@@ -140,7 +140,7 @@ func checkScript(t interface {
 	routes.HandlePrefix("/", listen(&ours))
 	s.publish(routes)
 	s.front.Session(&scriptConn{in: bytes.NewReader(script)}).Serve()
-	s.work.Wait()
+	s.handlers.Wait()
 	theirs := reference(script)
 	for i, h := range ours {
 		if i >= len(theirs) || h != theirs[i] {

@@ -27,6 +27,7 @@ internal/invariants, internal/proctest
 < httpapi/exchange, httpapi/negotiate, httpapi/apimetrics
 < httpapi/front, httpapi/reads, httpapi/openapi, httpapi/discovery
 < httpapi/routes, httpapi/streams
+< httpapi/handlers
 < httpapi
 < internal/extension, internal/aggregator
 < internal/server/pki, internal/server/datadir

@@ -1,49 +1,43 @@
-package httpapi
+package handlers
 
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
-
-	"github.com/larder-io/larder/httpapi/routes"
 )
 
 func TestAnswersOfHandlers(t *testing.T) {
-	big := bytes.Repeat([]byte("0123456789abcdef"), (maxBuffered+1<<20)/16)
-	f := newFront(t, Config{}, func(routes *routes.Table) {
-		handle := func(path string, h http.HandlerFunc) { routes.Handle(path, h) }
-		handle("/silent", func(http.ResponseWriter, *http.Request) {})
-		handle("/sniffed", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") })
-		handle("/none", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
-		handle("/headers", func(w http.ResponseWriter, req *http.Request) {
+	big := bytes.Repeat([]byte("0123456789abcdef"), (MaxBuffered+1<<20)/16)
+	s := serve(t, map[string]http.HandlerFunc{
+		"/silent":  func(http.ResponseWriter, *http.Request) {},
+		"/sniffed": func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") },
+		"/none":    func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) },
+		"/headers": func(w http.ResponseWriter, req *http.Request) {
 			w.Header().Add("Warning", "299 - a")
 			w.Header().Add("Warning", "299 - b")
 			w.Header().Set("Content-Type", "x/y")
 			w.WriteHeader(http.StatusTeapot)
 			w.Header().Set("Late", "1")
-			io.WriteString(w, req.Header.Get("A")+req.Header.Get("Host")+req.Host)
-		})
-		handle("/big", func(w http.ResponseWriter, _ *http.Request) {
+			io.WriteString(w, req.Header.Get("A")+req.Header.Get("Authorization")+req.Header.Get("Host")+req.Host)
+		},
+		"/big": func(w http.ResponseWriter, _ *http.Request) {
 			for rest := big; len(rest) > 0; rest = rest[1<<16:] {
 				w.Write(rest[:1<<16])
 			}
-		})
-		handle("/debug/pprof/sized", func(w http.ResponseWriter, _ *http.Request) {
+		},
+		"/debug/pprof/sized": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Length", "4")
 			io.WriteString(w, "four")
-		})
-		handle("/debug/pprof/small", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "small") })
-		handle("/debug/pprof/big", func(w http.ResponseWriter, _ *http.Request) { w.Write(big) })
+		},
+		"/debug/pprof/small": func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "small") },
+		"/debug/pprof/big":   func(w http.ResponseWriter, _ *http.Request) { w.Write(big) },
 	})
-	c := f.client(t)
 	for _, test := range []struct {
 		path   string
 		code   int
@@ -59,13 +53,11 @@ func TestAnswersOfHandlers(t *testing.T) {
 		{"/debug/pprof/small", 200, 5, "small"},
 		{"/debug/pprof/big", 200, -1, string(big)},
 	} {
-		req, _ := http.NewRequest("GET", "https://"+f.addr+test.path, nil)
+		req, _ := http.NewRequest("GET", "https://"+s.addr+test.path, nil)
 		req.Header.Set("A", "value")
+		req.Header.Set("Authorization", "secret")
 		req.Host = "h"
-		resp, err := c.Do(req)
-		if err != nil {
-			t.Fatalf("%s: %v", test.path, err)
-		}
+		resp := s.ask(t, req)
 		body, err := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if err != nil || resp.StatusCode != test.code || string(body) != test.body {
@@ -89,8 +81,8 @@ func TestHandlersMayOutliveTheirRequest(t *testing.T) {
 	type seen struct{ before, after string }
 	saw := make(chan seen, 1)
 	resume := make(chan struct{})
-	f := newFront(t, Config{}, func(routes *routes.Table) {
-		routes.Handle("/slow", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	s := serve(t, map[string]http.HandlerFunc{
+		"/slow": func(w http.ResponseWriter, req *http.Request) {
 			describe := func() string {
 				info, _ := apirequest.RequestInfoFrom(req.Context())
 				return fmt.Sprint(req.Method, req.URL, req.Header["Secret"], req.Host, req.RemoteAddr, info.Path)
@@ -115,36 +107,33 @@ func TestHandlersMayOutliveTheirRequest(t *testing.T) {
 			if err == nil {
 				t.Error("a write after the deadline went somewhere")
 			}
-		}))
-		routes.Handle("/x", http.HandlerFunc(echo))
+		},
+		"/x": func(w http.ResponseWriter, req *http.Request) { io.Copy(w, req.Body) },
 	})
 	for _, query := range []string{"", "&reads"} {
-		conn := f.dial(t)
+		conn := s.dial(t)
 		in := bufio.NewReader(conn)
 		fmt.Fprintf(conn, "POST /slow?timeout=100ms%s HTTP/1.1\r\nHost: h\r\nSecret: a\r\nContent-Length: 8\r\n\r\ntenant-a", query)
-		resp, err := http.ReadResponse(in, nil)
-		if err != nil || resp.StatusCode != 504 {
-			t.Fatalf("%v %v", resp, err)
+		if resp := read(t, in); resp.StatusCode != http.StatusGatewayTimeout {
+			t.Fatal(resp)
 		}
-		io.Copy(io.Discard, resp.Body)
 		for range 20 {
 			fmt.Fprintf(conn, "POST /x?y=zzzzzzzzz HTTP/1.1\r\nHost: z\r\nSecret: b\r\nContent-Length: 8\r\n\r\ntenant-b")
-			if resp, err = http.ReadResponse(in, nil); err != nil || resp.StatusCode != 200 {
-				t.Fatalf("%v %v", resp, err)
+			if resp := read(t, in); resp.StatusCode != http.StatusOK {
+				t.Fatal(resp)
 			}
-			io.Copy(io.Discard, resp.Body)
 		}
 		resume <- struct{}{}
-		if s := <-saw; s.before != s.after {
-			t.Errorf("the request changed:\n%s\n%s", s.before, s.after)
+		if was := <-saw; was.before != was.after {
+			t.Errorf("the request changed:\n%s\n%s", was.before, was.after)
 		}
 	}
 }
 
 func TestStreamsAreHeardAtOnce(t *testing.T) {
 	next, gone := make(chan struct{}), make(chan struct{})
-	f := newFront(t, Config{}, func(routes *routes.Table) {
-		routes.Handle("/debug/pprof/follow", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	s := serve(t, map[string]http.HandlerFunc{
+		"/debug/pprof/follow": func(w http.ResponseWriter, req *http.Request) {
 			io.WriteString(w, "first")
 			w.(http.Flusher).Flush()
 			<-next
@@ -152,12 +141,10 @@ func TestStreamsAreHeardAtOnce(t *testing.T) {
 			w.(http.Flusher).Flush()
 			<-req.Context().Done()
 			close(gone)
-		}))
+		},
 	})
-	resp, err := f.client(t).Get("https://" + f.addr + "/debug/pprof/follow")
-	if err != nil {
-		t.Fatal(err)
-	}
+	req, _ := http.NewRequest("GET", "https://"+s.addr+"/debug/pprof/follow", nil)
+	resp := s.ask(t, req)
 	var buf [16]byte
 	if n, err := io.ReadFull(resp.Body, buf[:5]); err != nil || string(buf[:n]) != "first" {
 		t.Fatalf("%q %v", buf[:n], err)
@@ -173,14 +160,14 @@ func TestStreamsAreHeardAtOnce(t *testing.T) {
 		case <-gone:
 			return
 		case <-time.After(10 * time.Millisecond):
-			f.streams.Probe()
+			s.streams.Probe()
 		}
 	}
 }
 
 func TestConnectionsAreTakenOver(t *testing.T) {
-	f := newFront(t, Config{}, func(routes *routes.Table) {
-		routes.Handle("/debug/pprof/upgrade", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	s := serve(t, map[string]http.HandlerFunc{
+		"/debug/pprof/upgrade": func(w http.ResponseWriter, req *http.Request) {
 			w.Header().Set("Upgrade", "echo")
 			w.Header().Set("Connection", "Upgrade")
 			w.WriteHeader(http.StatusSwitchingProtocols)
@@ -193,9 +180,9 @@ func TestConnectionsAreTakenOver(t *testing.T) {
 			line, _ := rw.ReadString('\n')
 			rw.WriteString("you said " + line)
 			rw.Flush()
-		}))
+		},
 	})
-	c := f.dial(t)
+	c := s.dial(t)
 	// What follows the head arrives with it: it must reach the handler.
 	io.WriteString(c, "GET /debug/pprof/upgrade HTTP/1.1\r\nHost: h\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\nhello\n")
 	in := bufio.NewReader(c)
@@ -206,63 +193,4 @@ func TestConnectionsAreTakenOver(t *testing.T) {
 	if line, err := in.ReadString('\n'); line != "you said hello\n" {
 		t.Errorf("%q %v", line, err)
 	}
-}
-
-func TestShutdownEndsStreams(t *testing.T) {
-	began := make(chan struct{})
-	f := newFront(t, Config{}, func(routes *routes.Table) {
-		routes.Handle("/debug/pprof/follow", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			w.(http.Flusher).Flush()
-			close(began)
-			<-req.Context().Done()
-		}))
-	})
-	c := f.dial(t)
-	io.WriteString(c, "GET /debug/pprof/follow HTTP/1.1\r\nHost: h\r\n\r\n")
-	<-began
-	if err := f.stop(); err != nil {
-		t.Error(err)
-	}
-	if n := f.streams.Stats().Open; n != 0 {
-		t.Errorf("%d streams are left", n)
-	}
-}
-
-func TestTransport(t *testing.T) {
-	f := newFront(t, Config{}, func(routes *routes.Table) {
-		routes.Handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			u, _ := apirequest.UserFrom(req.Context())
-			body, _ := io.ReadAll(req.Body)
-			fmt.Fprintf(w, "%s %s", u.GetName(), body)
-		}))
-		routes.Handle("/debug/pprof/follow", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			io.WriteString(w, "first")
-			w.(http.Flusher).Flush()
-			<-req.Context().Done()
-		}))
-	})
-	c := &http.Client{Transport: f.RoundTripper()}
-	for _, scheme := range []string{"http", "https"} {
-		resp, err := c.Post(scheme+"://anywhere/x", "text/plain", strings.NewReader("hello"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, _ := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		if string(body) != "system:apiserver hello" {
-			t.Errorf("%s: %q", scheme, body)
-		}
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	req, _ := http.NewRequestWithContext(ctx, "GET", "http://anywhere/debug/pprof/follow", nil)
-	resp, err := c.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	var buf [5]byte
-	if _, err := io.ReadFull(resp.Body, buf[:]); err != nil || string(buf[:]) != "first" {
-		t.Errorf("%q %v", buf, err)
-	}
-	cancel()
 }

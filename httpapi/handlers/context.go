@@ -1,4 +1,4 @@
-package httpapi
+package handlers
 
 import (
 	"context"
@@ -10,9 +10,9 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
-// handlerContext adds to ctx what apiserver's handlers, registries and admission
+// Context adds to ctx what apiserver's handlers, registries and admission
 // plugins read from a request's context. Handlers add the namespace themselves.
-func handlerContext(ctx context.Context, info *apirequest.RequestInfo, u user.Info, received time.Time) context.Context {
+func Context(ctx context.Context, info *apirequest.RequestInfo, u user.Info, received time.Time) context.Context {
 	ctx = apirequest.WithReceivedTimestamp(ctx, received)
 	ctx = apirequest.WithRequestInfo(ctx, info)
 	if _, ok := apirequest.LatencyTrackersFrom(ctx); !ok {

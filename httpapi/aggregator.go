@@ -1,0 +1,50 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/larder-io/larder/httpapi/openapi"
+)
+
+// Aggregator answers for other servers, which serve parts of what clients see as one.
+type Aggregator interface {
+	// Remote returns what hands requests at path on to another server; nil if this one
+	// serves it. It is asked for every request.
+	Remote(path string) http.Handler
+
+	// ServeGroups lists the groups of all servers, in the order of /apis. Group returns
+	// what describes the one at path, nil if there is none.
+	ServeGroups(w http.ResponseWriter, req *http.Request)
+	Group(path string) http.Handler
+
+	// What the other servers serve is described in the OpenAPI documents.
+	openapi.Aggregator
+
+	// Paths lists the paths of the groups and their versions.
+	Paths() []string
+
+	prometheus.Gatherer
+}
+
+// remote returns what hands the request on to another server; nil if this one serves it.
+func (x *chain) remote() http.Handler {
+	if x.s.config.Aggregator == nil {
+		return nil
+	}
+	return x.s.config.Aggregator.Remote(x.Path)
+}
+
+// describeGroup answers if the request is for the description of a group that is not
+// built in, and reports whether it did.
+func (x *chain) describeGroup() bool {
+	if x.IsResourceRequest || x.s.config.Aggregator == nil {
+		return false
+	}
+	h := x.s.config.Aggregator.Group(x.Path)
+	if h != nil {
+		x.Serve(h)
+	}
+	return h != nil
+}

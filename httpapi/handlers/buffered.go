@@ -1,0 +1,171 @@
+package handlers
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"sync"
+
+	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+)
+
+// MaxBuffered is the size up to which an answer of a net/http handler is held back,
+// so that it leaves with its length known. What is longer leaves in chunks.
+const MaxBuffered = 4 << 20
+
+// buffered records up to MaxBuffered bytes. Beyond them it turns into a pipe whose
+// reading end the connection gets.
+type buffered struct {
+	prompt     bool            // Flush is heeded
+	trail      *exchange.Trail // that the handler ends
+	place      exchange.Place  // that it has until it ends
+	cancel     context.CancelFunc
+	done       chan struct{} // closed when the handler has ended
+	overflowed chan struct{} // closed when pipe is to be read
+
+	mu        sync.Mutex
+	abandoned bool // guarded by mu: nobody reads the answer
+	Recorder       // guarded by mu until done or overflowed
+	out       *io.PipeWriter
+	pipe      *pipeBody
+	panicked  any  // the handler asked to cut the connection
+	crashed   bool // the handler panicked
+}
+
+// pipeBody is the reading end of an answer that did not fit.
+type pipeBody struct {
+	io.Reader
+	end    *io.PipeReader
+	cancel context.CancelFunc
+}
+
+// Close tells the handler that nobody reads any more.
+func (b *pipeBody) Close() error {
+	b.cancel()
+	return b.end.Close()
+}
+
+func newBuffered(cancel context.CancelFunc) *buffered {
+	return &buffered{
+		cancel:     cancel,
+		done:       make(chan struct{}),
+		overflowed: make(chan struct{}),
+		Recorder:   Recorder{header: make(http.Header)},
+	}
+}
+
+// finish runs h to its end.
+func (w *buffered) finish(log []any, h http.Handler, req *http.Request) {
+	defer func() {
+		if p := recover(); p != nil {
+			w.trail.Panicked(p)
+			w.recovered(p, log)
+		}
+		w.mu.Lock()
+		out := w.out
+		w.mu.Unlock()
+		if out != nil {
+			out.CloseWithError(w.ending())
+		}
+		w.place.Release()
+		close(w.done)
+	}()
+	h.ServeHTTP(w, req)
+	w.record()
+}
+
+// record records the answer, whether anybody reads it or not.
+func (w *buffered) record() {
+	if w.trail == nil {
+		return
+	}
+	w.mu.Lock()
+	status := w.status
+	w.mu.Unlock()
+	if status != 0 {
+		w.trail.Answer(status)
+	}
+	w.trail.End()
+}
+
+// recovered takes note of a panic.
+func (w *buffered) recovered(p any, log []any) {
+	if exchange.IsAbort(p) {
+		w.panicked = p
+		return
+	}
+	w.crashed = true
+	klog.ErrorS(nil, "Request panicked", append(log, "panic", p, "stack", exchange.Stack())...)
+}
+
+// ending is what ends the pipe: an error cuts the connection.
+func (w *buffered) ending() error {
+	if w.crashed || w.panicked != nil {
+		return http.ErrAbortHandler
+	}
+	return nil
+}
+
+// abandon makes further writes fail and reports whether that came before the
+// handler ended or overflowed.
+func (w *buffered) abandon() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	select {
+	case <-w.done:
+		return false
+	default:
+	}
+	if w.out != nil {
+		return false
+	}
+	w.abandoned = true
+	return true
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *buffered) WriteHeader(status int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.Recorder.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (w *buffered) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	switch {
+	case w.abandoned:
+		w.Recorder.WriteHeader(http.StatusOK) // as the record has it
+		w.mu.Unlock()
+		return 0, http.ErrHandlerTimeout
+	case w.out == nil && w.body.Len()+len(p) <= MaxBuffered:
+		defer w.mu.Unlock()
+		return w.Recorder.Write(p)
+	case w.out == nil:
+		w.overflowLocked()
+	}
+	out := w.out
+	w.mu.Unlock()
+	return out.Write(p)
+}
+
+// overflowLocked lets what was held back leave, and what follows when it is written.
+func (w *buffered) overflowLocked() {
+	w.Recorder.WriteHeader(http.StatusOK)
+	end, out := io.Pipe()
+	w.out = out
+	w.pipe = &pipeBody{Reader: io.MultiReader(bytes.NewReader(w.body.Bytes()), end), end: end, cancel: w.cancel}
+	close(w.overflowed)
+}
+
+// Flush implements http.Flusher: as a rule what is held back leaves when the handler ends.
+func (w *buffered) Flush() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.prompt && !w.abandoned && w.out == nil {
+		w.overflowLocked()
+	}
+}

@@ -1,0 +1,125 @@
+package handlers
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/streams"
+	"github.com/larder-io/larder/internal/registry/storage"
+)
+
+// Serve serves the request by a net/http handler. The handler runs on its own
+// goroutine with copies of everything, so that it may outlive its deadline and even
+// the connection: shutdown waits for it.
+func (x *Call) Serve(h http.Handler) {
+	if x.LongRunning() {
+		x.serveStream(h)
+		return
+	}
+	x.serveBuffered(h, false)
+}
+
+// serveBuffered is Serve. If prompt, what the handler flushes leaves at once, and it
+// sees the headers that are set already.
+func (x *Call) serveBuffered(h http.Handler, prompt bool) {
+	ctx, cancel := context.WithDeadline(x.Trail.Context(x.Base()), x.Deadline)
+	req := x.HTTP().WithContext(Context(ctx, x.RequestInfo(), x.User, x.Received))
+	w := newBuffered(cancel)
+	if w.prompt = prompt; prompt {
+		x.HeaderTo(w.header)
+	}
+	w.trail, w.place = x.TakeTrail(), x.TakePlace()
+	x.by.work.Go(func() {
+		defer cancel()
+		storage.ReserveStack()
+		w.finish(x.logged(), h, req)
+	})
+	defer x.endBody()
+	if x.wait(ctx, w) {
+		x.answer(ctx, w)
+	} else {
+		x.timedOut()
+	}
+}
+
+// wait reads the body if the handler wants it and waits until it has answered. It
+// reports whether that was in time.
+func (x *Call) wait(ctx context.Context, w *buffered) bool {
+	wanted := x.wanted()
+	for {
+		select {
+		case <-wanted:
+			wanted = nil
+			if !x.supply() {
+				return !w.abandon()
+			}
+		case <-w.done:
+			return true
+		case <-w.overflowed:
+			return true
+		case <-ctx.Done():
+			return !w.abandon()
+		}
+	}
+}
+
+// timedOut answers for a handler that took too long.
+func (x *Call) timedOut() {
+	x.Reset()
+	x.Fail(apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0))
+}
+
+// answer sends what a handler wrote that has ended or written too much to hold. One
+// that gave up at the deadline without a word has not answered.
+func (x *Call) answer(ctx context.Context, w *buffered) {
+	select {
+	case <-w.overflowed:
+		x.CopyHeader(w.sent)
+		x.SendReader(w.status, w.pipe)
+		return
+	default:
+		<-w.done
+	}
+	switch {
+	case w.panicked != nil:
+		panic(http.ErrAbortHandler)
+	case w.crashed:
+		x.Panicked()
+	case w.status == 0 && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		x.timedOut()
+	default:
+		w.SendTo(&x.Response)
+	}
+}
+
+// logged is what a log line about the request says of it, for code that outlives
+// the exchange.
+func (x *Call) logged() []any {
+	return []any{"method", x.Method, "path", x.Path, "auditID", x.AuditID}
+}
+
+// serveStream serves a request that may take long and wants to be heard at once,
+// or takes the connection over, by a net/http handler on the bare connection.
+func (x *Call) serveStream(h http.Handler) {
+	info, who, received, seat := x.RequestInfo(), x.User, x.Received, x.by.streamPlace(&x.Exchange)
+	handed := &streams.Handed{
+		Handler: h,
+		Request: x.HTTP(),
+		Header:  make(http.Header),
+		Context: func(ctx context.Context) context.Context {
+			return Context(seat.Context(ctx), info, who, received)
+		},
+		Trail: x.TakeTrail(),
+		Right: x.by.config.Join(&x.Exchange),
+		Leave: seat.Leave,
+		Log:   x.logged(),
+	}
+	x.HeaderTo(handed.Header)
+	to, base := x.by.config.Streams, x.Base()
+	x.Taken = func(c net.Conn, body exchange.TakenBody) { to.Serve(base, c, body, handed) }
+}

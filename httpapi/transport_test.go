@@ -1,0 +1,54 @@
+package httpapi
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/larder-io/larder/httpapi/routes"
+)
+
+// TestTransport: requests from within the process are served as the super-user's, without network.
+func TestTransport(t *testing.T) {
+	f := newFront(t, Config{}, func(routes *routes.Table) {
+		routes.Handle("/x", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			u, _ := apirequest.UserFrom(req.Context())
+			body, _ := io.ReadAll(req.Body)
+			fmt.Fprintf(w, "%s %s", u.GetName(), body)
+		}))
+		routes.Handle("/debug/pprof/follow", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			io.WriteString(w, "first")
+			w.(http.Flusher).Flush()
+			<-req.Context().Done()
+		}))
+	})
+	c := &http.Client{Transport: f.RoundTripper()}
+	for _, scheme := range []string{"http", "https"} {
+		resp, err := c.Post(scheme+"://anywhere/x", "text/plain", strings.NewReader("hello"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if string(body) != "system:apiserver hello" {
+			t.Errorf("%s: %q", scheme, body)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	req, _ := http.NewRequestWithContext(ctx, "GET", "http://anywhere/debug/pprof/follow", nil)
+	resp, err := c.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var buf [5]byte
+	if _, err := io.ReadFull(resp.Body, buf[:]); err != nil || string(buf[:]) != "first" {
+		t.Errorf("%q %v", buf, err)
+	}
+	cancel()
+}
