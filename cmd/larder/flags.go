@@ -191,6 +191,8 @@ func (o *options) larder(fs *pflag.FlagSet) {
 		"How many of them may come from one IPv4 address or one /64 of IPv6 addresses. Behind a load balancer that shows its own address, all clients share one. 0 sets no bound.")
 	fs.Int64Var(&o.config.Store.ReplayRevisions, "replay-revisions", o.config.Store.ReplayRevisions,
 		"How many revisions that etcd still has are replayed at the start, at most, so that clients can go on watching where they were before a restart. Ten thousand take about a second. 0 replays none.")
+	fs.BoolVar(&o.config.Checkpoints, "checkpoints", o.config.Checkpoints,
+		"Let who may post to /larder/checkpoints remember the state of all objects under a name and bring them back to it, without admission and finalizers: for test suites. See `larder checkpoint`.")
 	check := &o.config.Store.CheckInterval
 	fs.DurationVar(check, "consistency-check-interval", *check,
 		"How often the keys and revisions of each cache are compared with those in etcd. A cache that differs is loaded again. 0 compares none.")

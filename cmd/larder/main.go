@@ -1,8 +1,10 @@
 // Command larder is a Kubernetes API server that keeps every object encoded and
 // ready to serve.
 //
-//	larder serve      runs the server
-//	larder version    says what was built
+//	larder serve         runs the server
+//	larder checkpoint    remembers the state of all objects under a name
+//	larder reset         brings them back to it
+//	larder version       says what was built
 //
 // Under the name kube-apiserver it is `larder serve` with kube-apiserver's defaults, under
 // the name etcd it is etcd.
@@ -63,6 +65,6 @@ func newRoot() *cobra.Command {
 	}
 	root.Version = versionText()
 	root.SetVersionTemplate("{{.Version}}")
-	root.AddCommand(newServe(), newVersion())
+	root.AddCommand(newServe(), newCheckpoint(), newReset(), newVersion())
 	return root
 }

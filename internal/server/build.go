@@ -150,6 +150,7 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 	health, ready = append(health, hooks...), append(ready, s.ready.checks()...)
 	full, ready := append(health[:len(health):len(health)], p.encryption.checks...), append(ready, p.encryption.checks...)
 	handlers := s.debugHandlers()
+	s.addCheckpoints(handlers)
 	for _, path := range auth.OpenIDPaths() {
 		if p.auth.OpenID != nil {
 			handlers[path] = p.auth.OpenID

@@ -85,6 +85,10 @@ type Config struct {
 	CacheBytes  int64
 	CacheShares map[schema.GroupResource]int64
 
+	// Checkpoints lets who may post to checkpoint.Path bring all objects back to a state
+	// that they had: for test suites.
+	Checkpoints bool
+
 	// SteerCollector fits the percentage of the garbage collector, which belongs to the
 	// whole program, to the heap while the Server runs.
 	SteerCollector bool

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"path"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/larder-io/larder/internal/checkpoint"
+)
+
+// newCheckpoint returns the command that takes, lists and forgets checkpoints.
+func newCheckpoint() *cobra.Command {
+	var of remote
+	var forget bool
+	cmd := &cobra.Command{
+		Use:   "checkpoint [NAME]",
+		Short: "Remember the state of all objects under a name",
+		Long: `Have a server that runs with --checkpoints remember the state of all its objects, so
+that "larder reset NAME" brings them back to it. Without a name list what is remembered.
+The server forgets its checkpoints when it ends.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 0 && forget:
+				return fmt.Errorf("--forget needs the name of a checkpoint")
+			case len(args) == 0:
+				return of.list(cmd.Context(), cmd.OutOrStdout())
+			case forget:
+				return of.ask(cmd.Context(), http.MethodDelete, nil, args[0])
+			}
+			var info checkpoint.Info
+			if err := of.ask(cmd.Context(), http.MethodPost, &info, args[0]); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "checkpoint %s: %d objects at revision %d\n", info.Name, info.Objects, info.Revision)
+			return err
+		},
+	}
+	of.addTo(cmd.Flags())
+	cmd.Flags().BoolVar(&forget, "forget", false, "Forget the checkpoint.")
+	return cmd
+}
+
+// newReset returns the command that goes back to a checkpoint.
+func newReset() *cobra.Command {
+	var of remote
+	cmd := &cobra.Command{
+		Use:   "reset NAME",
+		Short: "Bring all objects back to the state of a checkpoint",
+		Long: `Have a server that runs with --checkpoints bring all its objects back to the state
+that "larder checkpoint NAME" remembered. What was made since is deleted, what was changed
+or deleted is put back, whatever finalizers and admission say; watches see the changes
+and go on.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var done checkpoint.Outcome
+			if err := of.ask(cmd.Context(), http.MethodPost, &done, args[0], "reset"); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "reset to %s: %d deleted, %d restored, %d changed\n", done.Name, done.Deleted, done.Restored, done.Changed)
+			return err
+		},
+	}
+	of.addTo(cmd.Flags())
+	return cmd
+}
+
+// remote is the server that a command asks.
+type remote struct {
+	kubeconfig, context string
+}
+
+func (r *remote) addTo(fs *pflag.FlagSet) {
+	fs.StringVar(&r.kubeconfig, "kubeconfig", "", "The kubeconfig of the server's administrator. (default $KUBECONFIG, else ~/.kube/config)")
+	fs.StringVar(&r.context, "context", "", "The context to use of it.")
+}
+
+// ask sends a request for the path below checkpoint.Path and decodes the answer into
+// what out points to, unless that is nil.
+func (r *remote) ask(ctx context.Context, method string, out any, below ...string) error {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = r.kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: r.context}).ClientConfig()
+	if err != nil {
+		return err
+	}
+	config.GroupVersion, config.NegotiatedSerializer = &schema.GroupVersion{}, scheme.Codecs
+	client, err := rest.UnversionedRESTClientFor(config)
+	if err != nil {
+		return err
+	}
+	result := client.Verb(method).AbsPath(path.Join(append([]string{checkpoint.Path}, below...)...)).Do(ctx)
+	if err := result.Error(); err != nil || out == nil { // reads the Status, which Raw's does not
+		return err
+	}
+	answer, err := result.Raw()
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(answer, out)
+}
+
+// list prints what the server remembers.
+func (r *remote) list(ctx context.Context, w io.Writer) error {
+	var all struct{ Items []checkpoint.Info }
+	if err := r.ask(ctx, http.MethodGet, &all); err != nil {
+		return err
+	}
+	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(table, "NAME\tTAKEN\tOBJECTS\tBYTES")
+	for _, info := range all.Items {
+		fmt.Fprintf(table, "%s\t%s\t%d\t%d\n", info.Name, info.Taken.Local().Format(time.RFC3339), info.Objects, info.Bytes)
+	}
+	return table.Flush()
+}

@@ -1,0 +1,204 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/larder-io/larder/kv"
+)
+
+// Errors that callers tell apart with errors.Is.
+var (
+	// ErrUnknown says that no checkpoint has the name.
+	ErrUnknown = errors.New("checkpoint: not known to this process")
+	// ErrTooLarge says that there is no room for another checkpoint.
+	ErrTooLarge = errors.New("checkpoint: no room")
+	// ErrBusy says that others went on writing while the state was brought back.
+	ErrBusy = errors.New("checkpoint: the store does not come to rest")
+	// ErrReplaced says that the store is not the one of which the checkpoint was taken.
+	ErrReplaced = errors.New("checkpoint: the store was replaced since")
+)
+
+// Config says what is remembered. Stores and Prefix are required.
+type Config struct {
+	// Stores hold the objects, each under Prefix.
+	Stores []kv.Store
+	Prefix string
+	// MaxBytes bounds the keys and values of all checkpoints together, MaxNames their
+	// number; 0 means 1 GiB, and 64.
+	MaxBytes int64
+	MaxNames int
+}
+
+// Info describes a checkpoint.
+type Info struct {
+	Name     string    `json:"name"`
+	Taken    time.Time `json:"taken"`
+	Revision int64     `json:"revision"` // of the first store
+	Objects  int       `json:"objects"`
+	Bytes    int64     `json:"bytes"` // of keys and values
+}
+
+// Outcome says what a reset did. Revision is one of the first store at which the state
+// was the checkpoint's.
+type Outcome struct {
+	Name     string `json:"name"`
+	Deleted  int    `json:"deleted"`  // that were made since
+	Restored int    `json:"restored"` // that were deleted since
+	Changed  int    `json:"changed"`  // that were changed since
+	Revision int64  `json:"revision"`
+}
+
+// Checkpoints remembers named states. Its methods may be called by any number of
+// goroutines.
+type Checkpoints struct {
+	config Config
+	turn   chan struct{} // holds one token: whoever has it takes or resets
+
+	mu    sync.Mutex
+	named map[string]*state
+}
+
+// state is one checkpoint. All but info changes only during a turn.
+type state struct {
+	info   Info
+	stores []storeState // as Config.Stores
+}
+
+// storeState is what one store held.
+type storeState struct {
+	// items are all that is put back, in the order of their keys. Their revisions are
+	// those at which the store holds these values, as far as is known: those of the
+	// checkpoint, or of the last reset.
+	items        []kv.Item
+	revision     int64 // of the checkpoint
+	replacements uint64
+}
+
+// New returns a Checkpoints without any.
+func New(config Config) *Checkpoints {
+	config.Prefix = strings.TrimRight(config.Prefix, "/") + "/"
+	if config.MaxBytes == 0 {
+		config.MaxBytes = 1 << 30
+	}
+	if config.MaxNames == 0 {
+		config.MaxNames = 64
+	}
+	c := &Checkpoints{config: config, turn: make(chan struct{}, 1), named: make(map[string]*state)}
+	c.turn <- struct{}{}
+	return c
+}
+
+// List describes all checkpoints, by name.
+func (c *Checkpoints) List() []Info {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := make([]Info, 0, len(c.named))
+	for _, name := range slices.Sorted(maps.Keys(c.named)) {
+		all = append(all, c.named[name].info)
+	}
+	return all
+}
+
+// Drop forgets a checkpoint, or returns ErrUnknown.
+func (c *Checkpoints) Drop(name string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.named[name] == nil {
+		return fmt.Errorf("%w: %q", ErrUnknown, name)
+	}
+	delete(c.named, name)
+	return nil
+}
+
+// Take remembers the present state under a name, in place of what had the name before.
+func (c *Checkpoints) Take(ctx context.Context, name string) (Info, error) {
+	if err := c.begin(ctx); err != nil {
+		return Info{}, err
+	}
+	defer c.end()
+	room, err := c.room(name)
+	if err != nil {
+		return Info{}, err
+	}
+	taken := &state{info: Info{Name: name, Taken: time.Now().UTC()}}
+	for _, store := range c.config.Stores {
+		held, bytes, err := c.read(ctx, store, room-taken.info.Bytes)
+		if err != nil {
+			return Info{}, err
+		}
+		taken.stores = append(taken.stores, held)
+		taken.info.Objects += len(held.items)
+		taken.info.Bytes += bytes
+	}
+	taken.info.Revision = taken.stores[0].revision
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.named[name] = taken
+	return taken.info, nil
+}
+
+// begin waits for the turn.
+func (c *Checkpoints) begin(ctx context.Context) error {
+	select {
+	case <-c.turn:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("checkpoint: waiting for another: %w", context.Cause(ctx))
+	}
+}
+
+func (c *Checkpoints) end() { c.turn <- struct{}{} }
+
+// room returns how many bytes a checkpoint of that name may have.
+func (c *Checkpoints) room(name string) (int64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	room, others := c.config.MaxBytes, 0
+	for n, s := range c.named {
+		if n != name {
+			room -= s.info.Bytes
+			others++
+		}
+	}
+	if others >= c.config.MaxNames {
+		return 0, fmt.Errorf("%w: there are %d already", ErrTooLarge, others)
+	}
+	return room, nil
+}
+
+// read returns what store holds, and its bytes, of which there may be no more than room.
+func (c *Checkpoints) read(ctx context.Context, store kv.Store, room int64) (storeState, int64, error) {
+	held, bytes := storeState{replacements: store.Replacements()}, int64(0)
+	revision, err := kv.RangeAll(ctx, store, c.config.Prefix, kv.FittingPages, func(page kv.Page) error {
+		for _, item := range page.Items {
+			if item.Lease != 0 || c.leftOut(item.Key) {
+				continue
+			}
+			if bytes += int64(len(item.Key) + len(item.Value)); bytes > room {
+				return fmt.Errorf("%w: more than %d bytes are stored, %d are left", ErrTooLarge, bytes, room)
+			}
+			held.items = append(held.items, item)
+		}
+		return nil
+	})
+	if err != nil {
+		return storeState{}, 0, fmt.Errorf("checkpoint: reading the state: %w", err)
+	}
+	held.revision = revision
+	return held, bytes, nil
+}
+
+// leftOut reports whether a key belongs to servers rather than to what they serve.
+func (c *Checkpoints) leftOut(key string) bool {
+	path := key[len(c.config.Prefix):]
+	return strings.HasPrefix(path, "masterleases/") || // addresses of servers
+		strings.HasPrefix(path, "peerserverleases/") || // and where other servers reach them
+		strings.HasPrefix(path, "leases/kube-system/apiserver-") // their identities
+}

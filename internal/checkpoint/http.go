@@ -1,0 +1,79 @@
+package checkpoint
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// Path is where ServeHTTP answers: GET lists the checkpoints there, POST takes one at
+// Path/NAME and goes back to it at Path/NAME/reset, DELETE forgets it.
+const Path = "/larder/checkpoints"
+
+// ServeHTTP answers at Path and below, in JSON: with an Info, a list of them, an Outcome,
+// or, as all of the API does, with a Status. It asks nobody whether the sender may.
+func (c *Checkpoints) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	name, action, _ := strings.Cut(strings.Trim(strings.TrimPrefix(req.URL.Path, Path), "/"), "/")
+	var body any
+	var err error
+	status := http.StatusOK
+	switch method := req.Method; {
+	case name == "" && method == http.MethodGet:
+		body = map[string][]Info{"items": c.List()}
+	case name == "":
+		err = apierrors.NewMethodNotSupported(resource, strings.ToLower(method))
+	case len(validation.IsDNS1123Subdomain(name)) > 0:
+		err = apierrors.NewBadRequest("the name of a checkpoint: " + strings.Join(validation.IsDNS1123Subdomain(name), "; "))
+	case action == "" && method == http.MethodPost:
+		status = http.StatusCreated
+		body, err = c.Take(req.Context(), name)
+	case action == "reset" && method == http.MethodPost:
+		body, err = c.Reset(req.Context(), name)
+	case action == "" && method == http.MethodDelete:
+		body, err = metav1.Status{TypeMeta: statusType, Status: metav1.StatusSuccess}, c.Drop(name)
+	case action == "" || action == "reset":
+		err = apierrors.NewMethodNotSupported(resource, strings.ToLower(method))
+	default:
+		err = apierrors.NewGenericServerResponse(http.StatusNotFound, "", resource, name, "", 0, false)
+	}
+	if err != nil {
+		failed := asStatus(err, name)
+		status, body = int(failed.Code), failed
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(body) // the client has left, who else would be told
+}
+
+// resource names checkpoints in errors.
+var resource = schema.GroupResource{Group: "larder", Resource: "checkpoints"}
+
+var statusType = metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}
+
+// asStatus is err as a client is told it.
+func asStatus(err error, name string) metav1.Status {
+	var status metav1.Status
+	var told apierrors.APIStatus
+	switch {
+	case errors.As(err, &told):
+		status = told.Status()
+	case errors.Is(err, ErrUnknown):
+		status = apierrors.NewNotFound(resource, name).Status()
+	case errors.Is(err, ErrTooLarge):
+		status = apierrors.NewRequestEntityTooLargeError(err.Error()).Status()
+	case errors.Is(err, ErrBusy):
+		status = apierrors.NewConflict(resource, name, err).Status()
+	case errors.Is(err, ErrReplaced):
+		status = apierrors.NewGone(err.Error()).Status()
+	default:
+		status = apierrors.NewInternalError(err).Status()
+	}
+	status.TypeMeta = statusType
+	return status
+}
