@@ -206,6 +206,8 @@ func (o *options) larder(fs *pflag.FlagSet) {
 		"How often the embedded etcd's database is looked at: if at least half of it is free, and 64 MiB, it is written anew, smaller. Writes wait meanwhile. 0 leaves it as it is.")
 	fs.BoolVar(&o.config.Store.UnsafeNoFsync, "unsafe-no-fsync", o.config.Store.UnsafeNoFsync,
 		"Do not wait for the disk when writing to the embedded etcd. What was acknowledged last is lost when the machine stops. For tests.")
+	fs.BoolVar(&o.config.TestControllers, "test-controllers", o.config.TestControllers,
+		"Run the controllers without which tests do not get far: those that empty deleted namespaces, delete what its owner left, and give namespaces their default service account and kube-root-ca.crt. They must not run beside a kube-controller-manager, nor in two servers of one store.")
 	fs.BoolVarP(&o.quiet, "quiet", "q", o.quiet, "Print no progress.")
 }
 

@@ -56,6 +56,15 @@ func (k *kubectl) must(t *testing.T, stdin string, args ...string) string {
 	return out
 }
 
+// try runs a command and returns what it printed as an error unless it succeeded.
+func (k *kubectl) try(args ...string) error {
+	out, err := k.command(args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("kubectl %q: %w: %s", args, err, out)
+	}
+	return nil
+}
+
 // TestKubectl plays the scenarios of testdata/kubectl, each in a namespace named
 // after its file. A scenario is a list of kubectl command lines, with what they
 // read below them, and what they print. What differs from run to run is masked.

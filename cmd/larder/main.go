@@ -2,6 +2,7 @@
 // ready to serve.
 //
 //	larder serve         runs the server
+//	larder dev           runs the server with the controllers that tests need
 //	larder checkpoint    remembers the state of all objects under a name
 //	larder reset         brings them back to it
 //	larder version       says what was built
@@ -65,6 +66,6 @@ func newRoot() *cobra.Command {
 	}
 	root.Version = versionText()
 	root.SetVersionTemplate("{{.Version}}")
-	root.AddCommand(newServe(), newCheckpoint(), newReset(), newVersion())
+	root.AddCommand(newServe(), newDev(), newCheckpoint(), newReset(), newVersion())
 	return root
 }

@@ -21,10 +21,11 @@ import (
 // process is a `larder serve` that a test drives.
 type process struct {
 	*proctest.Process
-	t    *testing.T
-	dir  string
-	port int
-	args []string // may change between two starts
+	t       *testing.T
+	command string // in the place of serve
+	dir     string
+	port    int
+	args    []string // may change between two starts
 }
 
 // serve starts a server on a data directory and port of its own and waits until
@@ -39,10 +40,10 @@ func serve(t *testing.T, args ...string) *process {
 
 func newProcess(t *testing.T, args ...string) *process {
 	t.Helper()
-	p := &process{t: t, dir: filepath.Join(t.TempDir(), "data"), port: proctest.Port(t), args: args}
+	p := &process{t: t, command: "serve", dir: filepath.Join(t.TempDir(), "data"), port: proctest.Port(t), args: args}
 	p.Process = proctest.New(t, "the server", func() *exec.Cmd {
 		return exec.Command(binaries.larder, append([]string{
-			"serve", "--data-dir", p.dir, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(p.port),
+			p.command, "--data-dir", p.dir, "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(p.port),
 		}, p.args...)...)
 	})
 	return p

@@ -34,6 +34,24 @@ Flags that kube-apiserver has as well mean what they mean there.`,
 	})
 }
 
+func newDev() *cobra.Command {
+	config := server.Default()
+	config.TestControllers = true
+	o := newOptions(config)
+	o.scratch = true
+	return serving(o, &cobra.Command{
+		Use:   "dev",
+		Short: "Run the API server with the controllers that tests need",
+		Long: `Run a Kubernetes API server to develop and test controllers with.
+
+It is what "larder serve --test-controllers" runs: namespaces get their default
+service account and the certificates that pods trust, deleted ones are emptied, and
+what its owner has left is deleted. Nothing else happens to objects: a Deployment makes
+no pods, and a pod stays as it was made, without a node.
+It must not run beside a kube-controller-manager.`,
+	})
+}
+
 // upstreamName is the name under which this program has upstream's defaults.
 const upstreamName = "kube-apiserver"
 

@@ -29,7 +29,7 @@ internal/invariants, internal/proctest
 < httpapi/routes, httpapi/streams
 < httpapi/handlers
 < httpapi
-< internal/extension, internal/aggregator
+< internal/extension, internal/aggregator, internal/testcontrollers
 < internal/server/pki, internal/server/datadir, internal/checkpoint
 < internal/server
 < cmd
@@ -49,8 +49,8 @@ var reserved = []struct {
 	{"go.etcd.io/etcd/server/", []string{"kv/embedded", "kv/etcdmain", "kv/kvtest"}, false},
 	{"go.etcd.io/", []string{"kv"}, false},
 	{"github.com/valyala/fasthttp", []string{"httpapi/front", "bench"}, false},
-	{"k8s.io/kubernetes/", []string{"internal/registry", "internal/auth", "internal/admission", "httpapi", "internal/extension", "internal/aggregator", "internal/server", "cmd/larder"}, true},
-	{"k8s.io/", []string{"internal/registry", "internal/auth", "internal/admission", "httpapi", "internal/extension", "internal/aggregator", "internal/server", "internal/checkpoint", "cmd/larder", "bench", "cmd/larder-bench", "internal/consistency"}, false},
+	{"k8s.io/kubernetes/", []string{"internal/registry", "internal/auth", "internal/admission", "httpapi", "internal/extension", "internal/aggregator", "internal/testcontrollers", "internal/server", "cmd/larder"}, true},
+	{"k8s.io/", []string{"internal/registry", "internal/auth", "internal/admission", "httpapi", "internal/extension", "internal/aggregator", "internal/testcontrollers", "internal/server", "internal/checkpoint", "cmd/larder", "bench", "cmd/larder-bench", "internal/consistency"}, false},
 	{"k8s.io/kubernetes/cmd/", nil, true},
 	{"k8s.io/apiserver/pkg/storage/cacher", nil, false},
 	{"k8s.io/apiserver/pkg/storage/etcd3", nil, true},

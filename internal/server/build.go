@@ -85,7 +85,7 @@ func (s *Server) build(ctx context.Context) (err error) {
 		return err
 	}
 	p.transport.attach(p.door.RoundTripper())
-	return nil
+	return s.buildControllers()
 }
 
 func (s *Server) newRegistry() (*registry.Registry, error) {

@@ -73,6 +73,10 @@ type Config struct {
 	// KeepWatches lets watches go on whose senders have lost the right to them.
 	KeepWatches bool
 
+	// TestControllers runs the controllers of package testcontrollers in the process. They
+	// must not run beside a kube-controller-manager.
+	TestControllers bool
+
 	// EventTTL is how long events are kept.
 	EventTTL time.Duration
 

@@ -23,6 +23,7 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/bootstrap"
 	"github.com/larder-io/larder/internal/server/datadir"
+	"github.com/larder-io/larder/internal/testcontrollers"
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/embedded"
 )
@@ -202,6 +203,7 @@ type parts struct {
 	extensions   *extension.Extensions
 	aggregator   *aggregator.Aggregator
 	door         *httpapi.Server
+	controllers  *testcontrollers.Controllers // nil: others run them
 }
 
 // startLayers runs what serves. Requests wait until the caches have loaded.
@@ -232,6 +234,9 @@ func (s *Server) startClients(ctx context.Context) {
 	s.layers.start(ctx, "definitions", p.extensions.Follow)
 	s.layers.start(ctx, "aggregator", p.aggregator.Run)
 	s.layers.start(ctx, "bootstrap", p.bootstrap.Run)
+	if p.controllers != nil {
+		s.layers.start(ctx, "test controllers", p.controllers.Run)
+	}
 }
 
 // awaitStore blocks until the store is open and says so.
@@ -280,6 +285,9 @@ func (s *Server) awaitReady(ctx context.Context) error {
 		default:
 			s.progress.printf("late: the node authorizer has not seen all pods yet")
 		}
+	}
+	if err := s.awaitControllers(ctx, bounded); err != nil {
+		return err
 	}
 	s.ready.synced.Store(true)
 	if err := s.awaitHooks(ctx, bounded); err != nil {

@@ -1,0 +1,72 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/pem"
+	"fmt"
+	"os"
+
+	certutil "k8s.io/client-go/util/cert"
+
+	"github.com/larder-io/larder/internal/testcontrollers"
+)
+
+// buildControllers makes the controllers that tests need, if they are asked for.
+func (s *Server) buildControllers() (err error) {
+	if !s.config.TestControllers {
+		return nil
+	}
+	trusted, err := authoritiesIn(s.id.certFile)
+	if err != nil {
+		return err
+	}
+	s.parts.controllers, err = testcontrollers.New(testcontrollers.Config{Client: s.parts.loopback, RootCA: trusted})
+	return err
+}
+
+// authoritiesIn returns the authorities in the file of a serving certificate, or, where it
+// has none, all that it holds: that is all we know of who signed it.
+func authoritiesIn(certFile string) ([]byte, error) {
+	bundle, err := os.ReadFile(certFile)
+	if err != nil {
+		return nil, fmt.Errorf("server: serving certificate: %w", err)
+	}
+	certs, err := certutil.ParseCertsPEM(bundle)
+	if err != nil {
+		return nil, fmt.Errorf("server: %s: %w", certFile, err)
+	}
+	var authorities bytes.Buffer
+	for _, cert := range certs {
+		if cert.IsCA {
+			authorities.Write(pem.EncodeToMemory(&pem.Block{Type: certutil.CertificateBlockType, Bytes: cert.Raw}))
+		}
+	}
+	if authorities.Len() == 0 {
+		return bundle, nil
+	}
+	return authorities.Bytes(), nil
+}
+
+// awaitControllers blocks until pods are admitted, while bounded lasts, and warns of others
+// who do the same work.
+func (s *Server) awaitControllers(ctx, bounded context.Context) error {
+	controllers := s.parts.controllers
+	if controllers == nil {
+		return nil
+	}
+	rival, err := controllers.Rival(bounded)
+	if err == nil && rival != "" {
+		s.progress.printf("warning: kube-controller-manager %s serves this cluster, too: --test-controllers must not run beside it", rival)
+	}
+	if err == nil {
+		err = controllers.WaitReady(bounded)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("server: %w", context.Cause(ctx))
+	case err != nil:
+		s.progress.printf("late: %v", err)
+	}
+	return nil
+}

@@ -1,0 +1,48 @@
+package testcontrollers
+
+import (
+	"context"
+	"sync"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/tools/cache"
+)
+
+// monitors has the informers by which the collector follows the metadata of all objects.
+// It implements upstream's InformerFactory.
+//
+// The collector has no way to end an informer of a kind that is served no more. It goes on
+// asking, ever more rarely, and logs nothing of it: should the kind come back, it is
+// followed again.
+type monitors struct {
+	factory metadatainformer.SharedInformerFactory
+
+	mu   sync.Mutex
+	seen map[schema.GroupVersionResource]bool // guarded by mu
+}
+
+func newMonitors(factory metadatainformer.SharedInformerFactory) *monitors {
+	return &monitors{factory: factory, seen: make(map[schema.GroupVersionResource]bool)}
+}
+
+// ForResource returns the informer of a resource.
+func (m *monitors) ForResource(resource schema.GroupVersionResource) (informers.GenericInformer, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	informer := m.factory.ForResource(resource)
+	if m.seen[resource] {
+		return informer, nil
+	}
+	m.seen[resource] = true
+	return informer, informer.Informer().SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
+		if !apierrors.IsNotFound(err) {
+			cache.DefaultWatchErrorHandler(ctx, r, err)
+		}
+	})
+}
+
+// Start starts the informers that have not been.
+func (m *monitors) Start(stop <-chan struct{}) { m.factory.Start(stop) }

@@ -1,0 +1,177 @@
+package testcontrollers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/informers"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/metadata"
+	"k8s.io/client-go/metadata/metadatainformer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	"k8s.io/klog/v2"
+	"k8s.io/kubernetes/pkg/controller/certificates/rootcacertpublisher"
+	"k8s.io/kubernetes/pkg/controller/garbagecollector"
+	"k8s.io/kubernetes/pkg/controller/namespace"
+	"k8s.io/kubernetes/pkg/controller/serviceaccount"
+)
+
+const (
+	// syncInterval is how often the collector asks which kinds there are. It is upstream's
+	// divided by six: who defines a kind in a test waits for it.
+	syncInterval = 5 * time.Second
+	// resetInterval is how often what is known of kinds is forgotten, as upstream does.
+	resetInterval = 30 * time.Second
+	// collectors and deleters are the workers of upstream's defaults.
+	collectors, deleters = 20, 10
+	// readyInterval is how often it is looked whether pods are admitted.
+	readyInterval = 20 * time.Millisecond
+)
+
+// managerLease is the name of the lease that one kube-controller-manager of a cluster holds.
+const managerLease = "kube-controller-manager"
+
+// Config says whom the controllers serve. Client is required.
+type Config struct {
+	// Client reaches the server, as somebody who may do everything.
+	Client *rest.Config
+	// RootCA is what is published in every namespace: certificates in PEM, with which pods
+	// verify the server's.
+	RootCA []byte
+}
+
+// Controllers are the controllers of one server. Build them with [New].
+type Controllers struct {
+	config   Config
+	client   kubernetes.Interface
+	metadata metadata.Interface
+	ready    chan struct{} // closed once pods are admitted
+}
+
+// New prepares Controllers. It does no I/O.
+func New(config Config) (*Controllers, error) {
+	if config.Client == nil {
+		return nil, errors.New("testcontrollers: Config needs Client")
+	}
+	config.Client = rest.AddUserAgent(rest.CopyConfig(config.Client), "test-controllers")
+	client, err := kubernetes.NewForConfig(config.Client)
+	if err != nil {
+		return nil, fmt.Errorf("testcontrollers: %w", err)
+	}
+	some, err := metadata.NewForConfig(config.Client)
+	if err != nil {
+		return nil, fmt.Errorf("testcontrollers: %w", err)
+	}
+	return &Controllers{config: config, client: client, metadata: some, ready: make(chan struct{})}, nil
+}
+
+// WaitReady blocks until pods are admitted in the namespace default, or ctx ends.
+func (c *Controllers) WaitReady(ctx context.Context) error {
+	select {
+	case <-c.ready:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("testcontrollers: %w", context.Cause(ctx))
+	}
+}
+
+// Rival returns who holds the lease of kube-controller-manager, which does the same work,
+// or "" if nobody does.
+func (c *Controllers) Rival(ctx context.Context) (string, error) {
+	lease, err := c.client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, managerLease, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("testcontrollers: %w", err)
+	}
+	spec := lease.Spec
+	if spec.HolderIdentity == nil || spec.RenewTime == nil || spec.LeaseDurationSeconds == nil {
+		return "", nil
+	}
+	if ends := spec.RenewTime.Add(time.Duration(*spec.LeaseDurationSeconds) * time.Second); time.Now().After(ends) {
+		return "", nil
+	}
+	return *spec.HolderIdentity, nil
+}
+
+// Run runs the controllers until ctx ends, which is no error. It may be called once.
+func (c *Controllers) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	named := informers.NewSharedInformerFactoryWithOptions(c.client, 0, informers.WithTransform(trim))
+	authorities := informers.NewSharedInformerFactoryWithOptions(c.client, 0, informers.WithTransform(trim), informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, rootcacertpublisher.RootCACertConfigMapName).String()
+	}))
+	everything := newMonitors(metadatainformer.NewSharedInformerFactoryWithOptions(c.metadata, 0, metadatainformer.WithTransform(trim)))
+
+	namespaces, accounts := named.Core().V1().Namespaces(), named.Core().V1().ServiceAccounts()
+	emptier := namespace.NewNamespaceController(ctx, c.client, c.metadata, c.client.Discovery().ServerPreferredNamespacedResources,
+		namespaces, 0, corev1.FinalizerKubernetes)
+	giver, err := serviceaccount.NewServiceAccountsController(klog.FromContext(ctx), accounts, namespaces, c.client, serviceaccount.DefaultServiceAccountsControllerOptions())
+	if err != nil {
+		return fmt.Errorf("testcontrollers: service accounts: %w", err)
+	}
+	publisher, err := rootcacertpublisher.NewPublisher(authorities.Core().V1().ConfigMaps(), namespaces, c.client, c.config.RootCA)
+	if err != nil {
+		return fmt.Errorf("testcontrollers: authorities: %w", err)
+	}
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(c.client.Discovery()))
+	started := make(chan struct{})
+	collector, err := garbagecollector.NewGarbageCollector(ctx, c.client, c.metadata, mapper, garbagecollector.DefaultIgnoredResources(), everything, started)
+	if err != nil {
+		return fmt.Errorf("testcontrollers: garbage collector: %w", err)
+	}
+
+	named.Start(ctx.Done())
+	authorities.Start(ctx.Done())
+	close(started)
+	var running sync.WaitGroup
+	for _, run := range []func(){
+		func() { emptier.Run(ctx, deleters) },
+		func() { giver.Run(ctx, 1) },
+		func() { publisher.Run(ctx, 1) },
+		func() { collector.Run(ctx, collectors, resetInterval) },
+		func() { collector.Sync(ctx, c.client.Discovery(), syncInterval) },
+		func() { wait.UntilWithContext(ctx, func(context.Context) { mapper.Reset() }, resetInterval) },
+		func() { c.awaitAccount(ctx, accounts) },
+	} {
+		running.Go(run)
+	}
+	running.Wait() // all of them end with ctx
+	named.Shutdown()
+	authorities.Shutdown()
+	everything.factory.Shutdown()
+	return nil
+}
+
+func trim(object any) (any, error) {
+	if m, err := meta.Accessor(object); err == nil {
+		m.SetManagedFields(nil)
+	}
+	return object, nil
+}
+
+// awaitAccount closes c.ready once the namespace default has its service account.
+func (c *Controllers) awaitAccount(ctx context.Context, accounts coreinformers.ServiceAccountInformer) {
+	lister := accounts.Lister().ServiceAccounts(metav1.NamespaceDefault)
+	err := wait.PollUntilContextCancel(ctx, readyInterval, true, func(context.Context) (bool, error) {
+		_, err := lister.Get("default")
+		return err == nil, nil
+	})
+	if err == nil {
+		close(c.ready)
+	}
+}
