@@ -14,13 +14,13 @@ import (
 // (apiserver pkg/storage/etcd3/compact.go). It stands outside every prefix.
 const compactionKey = "compact_rev_key"
 
-// compactor holds the state of the protocol: who finds the key at the version it
-// last saw may raise it, and compacts at the revision it noted one interval ago.
-// Everyone else notes the new version and the present revision and waits another
-// interval, so that history is kept for one interval at least, two at most.
+// compactor holds the state of the protocol: a process that finds the key at the version
+// it last saw may raise it, and compacts at the revision it noted one interval ago.
+// Every other process notes the new version and the present revision and waits another
+// interval, so that revisions are kept for one interval at least, two at most.
 //
-// All of it belongs to one history of the store. In another one the key may have the
-// same version, and the revision is one that nobody has noted there.
+// All of it belongs to one history of the store. In another history the key may have the
+// same version by chance, and the revision noted here would compact too much or too little.
 type compactor struct {
 	interval time.Duration              // 0: only observe
 	observed atomic.Pointer[compaction] // nil: none
@@ -37,9 +37,9 @@ type compaction struct {
 }
 
 // Compaction returns the highest revision that the store was seen to be compacted at, or
-// told to be. What that says of the past, and what not, [Store] tells.
+// told to be. [Store] says what that means for the past.
 func (e *Etcd) Compaction() int64 {
-	if last := e.compaction.observed.Load(); last != nil && last.history == e.history.generation.Load() {
+	if last := e.compaction.observed.Load(); last != nil && last.history == e.history.replacements.Load() {
 		return last.revision
 	}
 	return 0
@@ -47,7 +47,7 @@ func (e *Etcd) Compaction() int64 {
 
 // observeCompaction takes in that a history is compacted up to a revision.
 func (e *Etcd) observeCompaction(history uint64, revision int64) {
-	for next := (&compaction{history, revision}); history == e.history.generation.Load(); {
+	for next := (&compaction{history, revision}); history == e.history.replacements.Load(); {
 		last := e.compaction.observed.Load()
 		if last != nil && last.history == history && last.revision >= revision {
 			return
@@ -72,7 +72,7 @@ func (e *Etcd) runCompactor(ctx context.Context) error {
 			return ctx.Err()
 		case <-ticker.C:
 		}
-		if err := e.compact(ctx, e.session.Client); err != nil && ctx.Err() == nil {
+		if err := e.compact(ctx, e.connection.Client); err != nil && ctx.Err() == nil {
 			e.logger.Warn("compaction failed", "error", err)
 		}
 	}
@@ -83,12 +83,12 @@ func (e *Etcd) compact(ctx context.Context, client *clientv3.Client) error {
 	c := &e.compaction
 	ctx, cancel := context.WithTimeout(ctx, c.interval)
 	defer cancel()
-	if _, err := e.Revision(ctx); err != nil { // notices if the store is another one by now
+	if _, err := e.Revision(ctx); err != nil { // notices if the store was replaced
 		return err
 	}
 	mark := e.history.mark()
-	if mark.generation != c.history {
-		c.history, c.version, c.revision = mark.generation, 0, 0
+	if mark.replacements != c.history {
+		c.history, c.version, c.revision = mark.replacements, 0, 0
 	}
 	resp, err := client.KV.Txn(ctx).
 		If(clientv3.Compare(clientv3.Version(compactionKey), "=", c.version)).
@@ -99,8 +99,8 @@ func (e *Etcd) compact(ctx context.Context, client *clientv3.Client) error {
 		return e.fail("compact", compactionKey, err)
 	}
 	e.observeHistory(ctx, mark, resp.Header)
-	if e.history.generation.Load() != c.history {
-		return ErrReplaced // and its clock is another one
+	if e.history.replacements.Load() != c.history {
+		return ErrReplaced // what was noted is of the history before
 	}
 	if !resp.Succeeded {
 		e.lostCompaction(resp)
@@ -118,7 +118,7 @@ func (e *Etcd) compact(ctx context.Context, client *clientv3.Client) error {
 	return nil
 }
 
-// lostCompaction notes that another process made the move.
+// lostCompaction notes that another process has raised the key's version.
 func (e *Etcd) lostCompaction(resp *clientv3.TxnResponse) {
 	c := &e.compaction
 	c.version, c.revision = 0, resp.Header.Revision
@@ -144,13 +144,13 @@ func (e *Etcd) followCompaction(ctx context.Context) error {
 }
 
 func (e *Etcd) watchCompaction(ctx context.Context) error {
-	history := e.history.generation.Load()
+	history := e.history.replacements.Load()
 	item, found, revision, err := e.Get(ctx, compactionKey)
 	if err != nil {
 		return err
 	}
-	if e.history.generation.Load() != history {
-		return ErrReplaced // noticed by what may have been read before
+	if e.history.replacements.Load() != history {
+		return ErrReplaced // the item may be of the history before
 	}
 	if found {
 		e.learnCompaction(history, item.Value)
@@ -158,8 +158,8 @@ func (e *Etcd) watchCompaction(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	responses := e.watch(ctx, compactionKey, revision, true)
-	if e.history.generation.Load() != history {
-		return ErrReplaced // while no watch was open to be ended by it
+	if e.history.replacements.Load() != history {
+		return ErrReplaced // before the watch was open: it will not end by itself
 	}
 	for resp := range responses {
 		if resp.Err != nil {

@@ -23,17 +23,17 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// directTimeout bounds what is asked directly. What takes longer is asked by etcd's
-// client, maybe of another member.
+// directTimeout bounds a direct request. One that takes longer is repeated through etcd's
+// client, maybe to another member.
 const directTimeout = time.Second
 
-// direct asks a cluster one question again and again, at a fraction of what etcd's
-// client takes for it: over an HTTP/2 connection of its own, on the goroutine
-// that asks, which writes and reads by itself (E8). BenchmarkRevision shows both.
+// direct sends a cluster the same request again and again, at a fraction of the cost of
+// etcd's client: over an HTTP/2 connection of its own, on the caller's goroutine, which
+// writes and reads by itself (E8). BenchmarkRevision shows both.
 //
-// It answers only if all is well. Whatever is not costs it its connection, and is
-// left to etcd's client, which asks again, waits, moves between members and says what
-// is wrong. Run connects, to one member after the other.
+// It knows no error handling. Whatever goes wrong closes its connection, and the request is
+// left to etcd's client, which sends it again, waits, moves between members and says what
+// is wrong. Run connects again, to one member after the other.
 type direct struct {
 	members []*url.URL
 	tls     *tls.Config // nil: not encrypted
@@ -42,11 +42,11 @@ type direct struct {
 	wanted  chan struct{} // has an element when there is no connection
 	answers atomic.Uint64
 
-	mu   sync.Mutex  // held while a question is asked
+	mu   sync.Mutex  // held during a request
 	conn *directConn // nil while there is none
 }
 
-// newDirect returns nil where members are reached in ways that it does not know.
+// newDirect returns nil if it cannot reach a member: one with a unix socket, for example.
 func newDirect(endpoints []string, config *tls.Config, logger *slog.Logger) *direct {
 	d := &direct{tls: config, logger: logger, wanted: make(chan struct{}, 1)}
 	scheme := "http"
@@ -142,8 +142,8 @@ func (d *direct) connect(ctx context.Context, member *url.URL) (*directConn, err
 	return newDirectConn(conn, member), nil
 }
 
-// ask returns the header of an answer that the member gave after the call, nil if there
-// is none to be had this way.
+// ask returns the header of an answer that the member gave after the call, nil if it could
+// not be had over the direct connection.
 func (d *direct) ask(ctx context.Context) *etcdserverpb.ResponseHeader {
 	if d == nil {
 		return nil
@@ -167,46 +167,47 @@ func (d *direct) ask(ctx context.Context) *etcdserverpb.ResponseHeader {
 
 const (
 	http2Window = 65535 // of a new connection, in both directions
-	// windowDue is how much was received when the window is opened again.
+	// windowDue is how many bytes are received before the window is updated.
 	windowDue = http2Window / 4
 	// pongAfter is how many requests may go before a ping is answered. gRPC's servers
-	// ping whenever data comes and no ping is under way, to find out how much the
-	// connection carries: each would wake the reader once more before the answer (B10).
+	// ping whenever data comes and no ping is under way, to measure the bandwidth: answered
+	// at once, each ping would be followed by another, and wake the reader once more before
+	// the answer (B10).
 	pongAfter = 64
-	// mostPings may wait for their answers.
-	mostPings = 4
-	// most of an answer, whose header is some 30 bytes.
-	largestAnswer = 4 << 10
+	// maxPings is how many pings may wait for their answers.
+	maxPings = 4
+	// maxAnswer bounds the bytes of an answer; a header has some 30.
+	maxAnswer = 4 << 10
 )
 
 // directConn is a connection over which one request at a time is sent, as gRPC sends it.
 type directConn struct {
 	net.Conn
-	framer   *http2.Framer // writes to out
-	out      bytes.Buffer
-	encoder  *hpack.Encoder // writes to block
-	block    bytes.Buffer
-	decoder  *hpack.Decoder
-	head     []hpack.HeaderField
-	stream   uint32    // of the next request
-	mayWrite int64     // bytes of requests
-	received uint32    // bytes of answers, since the window was opened
-	pings    [][8]byte // that are not answered
-	patience int       // requests until they are
-	status   string    // of HTTP, of the present answer
-	outcome  string    // gRPC's status
+	framer     *http2.Framer // writes to out
+	out        bytes.Buffer
+	encoder    *hpack.Encoder // writes to block
+	block      bytes.Buffer
+	decoder    *hpack.Decoder
+	head       []hpack.HeaderField
+	stream     uint32    // of the next request
+	sendWindow int64     // bytes of requests
+	received   uint32    // bytes of answers, since the window was opened
+	pings      [][8]byte // that are not answered
+	pongIn     int       // requests until they are
+	status     string    // of HTTP, of the present answer
+	grpcStatus string    // gRPC's status
 }
 
 func newDirectConn(conn net.Conn, member *url.URL) *directConn {
-	c := &directConn{Conn: conn, stream: 1, mayWrite: http2Window}
+	c := &directConn{Conn: conn, stream: 1, sendWindow: http2Window}
 	c.out.WriteString(http2.ClientPreface)
 	c.framer = http2.NewFramer(&c.out, bufio.NewReader(conn))
 	c.framer.SetReuseFrames()
-	c.framer.SetMaxReadFrameSize(16 << 10) // what a peer must not exceed unasked
+	c.framer.SetMaxReadFrameSize(16 << 10) // HTTP/2's default, which a peer must not exceed
 	_ = c.framer.WriteSettings(http2.Setting{ID: http2.SettingEnablePush, Val: 0})
 	c.encoder = hpack.NewEncoder(&c.block)
 	c.decoder = hpack.NewDecoder(4<<10, c.field)
-	c.decoder.SetMaxStringLength(largestAnswer)
+	c.decoder.SetMaxStringLength(maxAnswer)
 	c.head = []hpack.HeaderField{
 		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: member.Scheme},
 		{Name: ":path", Value: etcdserverpb.KV_Range_FullMethodName}, {Name: ":authority", Value: member.Host},
@@ -247,16 +248,16 @@ func (c *directConn) ask(ctx context.Context, body []byte) (*etcdserverpb.Respon
 }
 
 func (c *directConn) send(body []byte) error {
-	if c.stream > math.MaxInt32 || c.mayWrite < int64(len(body)) {
+	if c.stream > math.MaxInt32 || c.sendWindow < int64(len(body)) {
 		return errors.New("connection is used up")
 	}
-	c.mayWrite -= int64(len(body))
+	c.sendWindow -= int64(len(body))
 	c.pong()
 	c.block.Reset()
 	for _, field := range c.head {
 		_ = c.encoder.WriteField(field) // to memory
 	}
-	// What cannot be framed is too long, which this is not; out cannot fail.
+	// Framing fails only for what is too long, which this is not; out cannot fail.
 	_ = c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: c.stream, BlockFragment: c.block.Bytes(), EndHeaders: true})
 	_ = c.framer.WriteData(c.stream, true, body)
 	_, err := c.Write(c.out.Bytes())
@@ -266,7 +267,7 @@ func (c *directConn) send(body []byte) error {
 
 // pong answers pings that have waited long enough.
 func (c *directConn) pong() {
-	if c.patience--; c.patience > 0 && len(c.pings) < mostPings {
+	if c.pongIn--; c.pongIn > 0 && len(c.pings) < maxPings {
 		return
 	}
 	for _, data := range c.pings {
@@ -278,7 +279,7 @@ func (c *directConn) pong() {
 // receive reads the answer to the present request and returns its message.
 func (c *directConn) receive() ([]byte, error) {
 	var answer []byte
-	c.status, c.outcome = "", ""
+	c.status, c.grpcStatus = "", ""
 	for {
 		frame, err := c.framer.ReadFrame()
 		if err != nil {
@@ -287,11 +288,11 @@ func (c *directConn) receive() ([]byte, error) {
 		ended, of := false, c.stream
 		switch frame := frame.(type) {
 		case *http2.DataFrame:
-			if len(answer)+len(frame.Data()) > largestAnswer {
+			if len(answer)+len(frame.Data()) > maxAnswer {
 				return nil, errors.New("answer is too long")
 			}
 			answer = append(answer, frame.Data()...)
-			c.opened(frame.Length)
+			c.returnWindow(frame.Length)
 			ended, of = frame.StreamEnded(), frame.StreamID
 		case *http2.HeadersFrame:
 			err = c.headers(frame)
@@ -314,8 +315,8 @@ func (c *directConn) receive() ([]byte, error) {
 // message takes gRPC's frame off the message of a whole answer.
 func (c *directConn) message(answer []byte) ([]byte, error) {
 	switch {
-	case c.status != "200" || c.outcome != "0":
-		return nil, fmt.Errorf("status %s, %s", c.status, c.outcome)
+	case c.status != "200" || c.grpcStatus != "0":
+		return nil, fmt.Errorf("status %s, %s", c.status, c.grpcStatus)
 	case len(answer) < 5 || answer[0] != 0 || binary.BigEndian.Uint32(answer[1:]) != uint32(len(answer)-5):
 		return nil, io.ErrUnexpectedEOF
 	}
@@ -336,20 +337,20 @@ func (c *directConn) field(field hpack.HeaderField) {
 	case ":status":
 		c.status = field.Value
 	case "grpc-status":
-		c.outcome = field.Value
+		c.grpcStatus = field.Value
 	}
 }
 
-// opened has the peer's window opened again when much of it was used.
-func (c *directConn) opened(used uint32) {
+// returnWindow lets the peer send as much again as it has sent, once that is worth a frame.
+func (c *directConn) returnWindow(used uint32) {
 	if c.received += used; c.received >= windowDue {
 		_ = c.framer.WriteWindowUpdate(0, c.received)
 		c.received = 0
 	}
 }
 
-// control follows what the peer says of the connection. What is to be answered goes
-// out with the next request, and pings are answered some requests later.
+// control handles the frames that concern the connection, not the answer. Acknowledgements
+// go out with the next request, pongs some requests later.
 func (c *directConn) control(frame http2.Frame) error {
 	switch frame := frame.(type) {
 	case *http2.SettingsFrame:
@@ -365,14 +366,14 @@ func (c *directConn) control(frame http2.Frame) error {
 			return nil
 		}
 		if len(c.pings) == 0 {
-			c.patience = pongAfter
+			c.pongIn = pongAfter
 		}
-		if c.pings = append(c.pings, frame.Data); len(c.pings) == mostPings {
+		if c.pings = append(c.pings, frame.Data); len(c.pings) == maxPings {
 			c.pong()
 		}
 	case *http2.WindowUpdateFrame:
 		if frame.StreamID == 0 {
-			c.mayWrite += int64(frame.Increment)
+			c.sendWindow += int64(frame.Increment)
 		}
 	case *http2.GoAwayFrame, *http2.RSTStreamFrame, *http2.PushPromiseFrame, *http2.ContinuationFrame:
 		return fmt.Errorf("%v", frame.Header())

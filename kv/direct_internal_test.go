@@ -87,7 +87,7 @@ func TestDirectAnswers(t *testing.T) {
 		"compressed":           {func(a *answer) { a.message[0] = 1 }, false},
 		"cut":                  {func(a *answer) { a.message = a.message[:len(a.message)-1] }, false},
 		"no answer but bytes":  {func(a *answer) { a.message[5] = 0xff }, false},
-		"long":                 {func(a *answer) { a.message = make([]byte, largestAnswer+1) }, false},
+		"long":                 {func(a *answer) { a.message = make([]byte, maxAnswer+1) }, false},
 		"reset":                {func(a *answer) { a.after = func(f *http2.Framer) { f.WriteRSTStream(1, http2.ErrCodeCancel) } }, false},
 		"away":                 {func(a *answer) { a.before = func(f *http2.Framer) { f.WriteGoAway(0, http2.ErrCodeNo, nil) } }, false},
 		"headers that go on":   {func(a *answer) { a.before = func(f *http2.Framer) { f.WriteContinuation(1, true, nil) } }, false},
@@ -117,7 +117,7 @@ func TestDirectIsUsedUp(t *testing.T) {
 			t.Errorf("request %d: %v", i, err)
 		}
 	}
-	c.mayWrite, c.stream = http2Window, 1<<31+1
+	c.sendWindow, c.stream = http2Window, 1<<31+1
 	if err := c.send(body); err == nil {
 		t.Error("streams do not end")
 	}
@@ -136,7 +136,7 @@ func TestDirectGivesUp(t *testing.T) {
 		}
 	}()
 	member := &url.URL{Scheme: "http", Host: "member:2379"}
-	d := newDirect([]string{member.String()}, nil, NewEtcd(Opening{}).logger)
+	d := newDirect([]string{member.String()}, nil, NewEtcd(EtcdConfig{}).logger)
 	<-d.wanted
 	d.replace(newDirectConn(here, member))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -234,9 +234,9 @@ func TestDirectAnswersPings(t *testing.T) {
 				t.Fatalf("round %d, request %d answered %v", round, i, got)
 			}
 		}
-		pings(mostPings + 1)
-		if got := send(); len(got) != mostPings {
-			t.Fatalf("round %d: %d pings at once had %d answers", round, mostPings+1, len(got))
+		pings(maxPings + 1)
+		if got := send(); len(got) != maxPings {
+			t.Fatalf("round %d: %d pings at once had %d answers", round, maxPings+1, len(got))
 		}
 		for range pongAfter { // the last of them
 			send()

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Observer is told what the store asks of etcd. Its functions must not block;
-// nil ones are not called.
+// Observer holds functions that are called with the requests that the store sends to etcd.
+// They must not block; nil ones are not called.
 type Observer struct {
 	// Request is called after each request with kube-apiserver's name of the
 	// operation (get, list, listOnlyKeys, listWithCount, create, update, delete), the
@@ -37,16 +37,16 @@ type Etcd struct {
 	logger     *slog.Logger
 	observer   Observer
 	compaction compactor
-	open       func(ctx context.Context, answers Answers) (*Session, error)
+	open       func(ctx context.Context, answers Answers) (*Connection, error)
 
-	running atomic.Bool
-	stop    chan struct{} // closed by Close
-	stopped sync.Once
-	ready   chan struct{} // closed when session is set
-	ending  chan struct{} // closed when Run begins to end or will never begin
-	done    chan struct{} // closed when Run has ended or will never begin
-	session *Session      // written before ready is closed, never after
-	failure error         // why ready will never close; written before ending is closed
+	running    atomic.Bool
+	stop       chan struct{} // closed by Close
+	stopped    sync.Once
+	ready      chan struct{} // closed when connection is set
+	ending     chan struct{} // closed when Run begins to end or will never begin
+	done       chan struct{} // closed when Run has ended or will never begin
+	connection *Connection   // written before ready is closed, never after
+	failure    error         // why ready will never close; written before ending is closed
 
 	revisions revisionReader
 	leases    *leaseManager
@@ -56,7 +56,7 @@ type Etcd struct {
 
 // NewEtcd returns a store that Run opens. Programs call [NewExternal], or New of package
 // embedded.
-func NewEtcd(how Opening) *Etcd {
+func NewEtcd(how EtcdConfig) *Etcd {
 	if how.Logger == nil {
 		how.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -114,20 +114,20 @@ func (e *Etcd) Run(ctx context.Context) error {
 		}
 		return e.failure
 	}
-	e.session, e.revisions.alone = s, s.Alone
+	e.connection, e.revisions.onlyMember = s, s.OnlyMember
 	close(e.ready)
 	defer close(e.done)
 	defer s.Close()
 	defer e.watches.close()
-	defer close(e.ending) // what fails from here on, fails because of it
+	defer close(e.ending) // from here on fail reports ErrClosed as the cause
 
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return e.runRevisions(groupCtx) })
 	if d := s.direct; d != nil {
 		group.Go(func() error { return d.run(groupCtx) })
 	}
-	if s.Tend != nil {
-		group.Go(func() error { return s.Tend(groupCtx) })
+	if s.Maintain != nil {
+		group.Go(func() error { return s.Maintain(groupCtx) })
 	}
 	group.Go(func() error { return e.runCompactor(groupCtx) })
 	group.Go(func() error { return e.followCompaction(groupCtx) })
@@ -166,15 +166,15 @@ func (e *Etcd) Ready() <-chan struct{} { return e.ready }
 
 // client waits until the store is open and returns its client.
 func (e *Etcd) client(ctx context.Context) (*clientv3.Client, error) {
-	session, err := e.opened(ctx)
+	connection, err := e.opened(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return session.Client, nil
+	return connection.Client, nil
 }
 
-// opened waits until the store is open and returns its session.
-func (e *Etcd) opened(ctx context.Context) (*Session, error) {
+// opened waits until the store is open and returns its connection.
+func (e *Etcd) opened(ctx context.Context) (*Connection, error) {
 	select {
 	case <-e.ending:
 		return nil, e.endedBy()
@@ -182,7 +182,7 @@ func (e *Etcd) opened(ctx context.Context) (*Session, error) {
 	}
 	select {
 	case <-e.ready:
-		return e.session, nil
+		return e.connection, nil
 	case <-e.ending:
 		return nil, e.endedBy()
 	case <-ctx.Done():
@@ -277,7 +277,7 @@ func (e *Etcd) Put(ctx context.Context, key string, value []byte, opts PutOption
 	}
 	ttl := int64((opts.TTL + time.Second - 1) / time.Second)
 	for attempt := 1; ; attempt++ {
-		lease, err := e.leases.lease(ctx, client, ttl, e.history.generation.Load())
+		lease, err := e.leases.lease(ctx, client, ttl, e.history.replacements.Load())
 		if err != nil {
 			return Result{}, e.fail("grant lease for", key, err)
 		}
@@ -302,7 +302,7 @@ func (e *Etcd) Delete(ctx context.Context, key string, ifRevision int64) (Result
 	return result, err
 }
 
-// tellDeleted fills in what was deleted where the store does not tell
+// tellDeleted reads the deleted item where the store does not return it with the deletion
 // (kine pkg/logstructured/logstructured.go).
 func (e *Etcd) tellDeleted(ctx context.Context, client *clientv3.Client, key string, result Result) (Result, error) {
 	resp, err := client.KV.Get(ctx, key, clientv3.WithRev(result.Revision-1))
@@ -355,7 +355,7 @@ func (e *Etcd) Size(ctx context.Context) (int64, error) {
 	if _, err := e.client(ctx); err != nil {
 		return 0, e.fail("size", "", err)
 	}
-	size, err := e.session.Size(ctx)
+	size, err := e.connection.Size(ctx)
 	if err != nil {
 		return 0, e.fail("size", "", err)
 	}
@@ -363,10 +363,11 @@ func (e *Etcd) Size(ctx context.Context) (int64, error) {
 }
 
 // Replacements counts how often the store turned out to be another one.
-func (e *Etcd) Replacements() uint64 { return e.history.generation.Load() }
+func (e *Etcd) Replacements() uint64 { return e.history.replacements.Load() }
 
-// Lost returns the highest revision that a replaced history is known to have reached.
-func (e *Etcd) Lost() int64 { return e.history.lost.Load() }
+// ReplacedRevision returns the highest revision that a replaced history is known to have
+// reached.
+func (e *Etcd) ReplacedRevision() int64 { return e.history.replaced.Load() }
 
 func (e *Etcd) observe(op, key string, start time.Time, err error) {
 	if e.observer.Request != nil {
@@ -374,9 +375,9 @@ func (e *Etcd) observe(op, key string, start time.Time, err error) {
 	}
 }
 
-// observeHistory compares a linearizable answer with what was known when its
-// request began, and ends all watches if the store is not the one it was. A doubt that
-// cannot be settled is raised again by the next such answer.
+// observeHistory compares a linearizable answer with what was known when its request
+// began, and ends all watches if the store was replaced. If that is doubtful and etcd does
+// not settle it now, the next answer with a lower raft term asks again.
 func (e *Etcd) observeHistory(ctx context.Context, mark historyMark, header *etcdserverpb.ResponseHeader) {
 	verdict := e.history.observe(mark, header)
 	if verdict == doubtful {

@@ -66,10 +66,10 @@ func (e *Etcd) ObserveOldTerm(ctx context.Context) {
 func (e *Etcd) ForgeCluster() { e.history.clusterID.Add(1) }
 
 // DirectAnswers counts the revisions that were read past etcd's client.
-func (e *Etcd) DirectAnswers() uint64 { return e.session.direct.answers.Load() }
+func (e *Etcd) DirectAnswers() uint64 { return e.connection.direct.answers.Load() }
 
 // WithoutDirect leaves all reads to etcd's client. Nothing may be asked meanwhile.
-func (e *Etcd) WithoutDirect() { e.session.direct = nil }
+func (e *Etcd) WithoutDirect() { e.connection.direct = nil }
 
 // RevokeLease ends a lease as its expiry does.
 func (e *Etcd) RevokeLease(ctx context.Context, lease int64) error {

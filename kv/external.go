@@ -26,9 +26,9 @@ const (
 	keepaliveTimeout = 10 * time.Second
 )
 
-// What the cluster may send ahead of who reads it, per stream and in all. Where it is
-// not said, gRPC estimates it, and sends a ping for each answer and each event to
-// measure: a tenth of what an event costs (B24).
+// How many bytes the cluster may send before they are read, per stream and in all. Without
+// these gRPC estimates a window, and sends a ping for each answer and each event to measure:
+// a tenth of what an event costs (B24).
 const (
 	streamWindow     = 4 << 20
 	connectionWindow = 16 << 20 // what gRPC would allow at most
@@ -63,9 +63,9 @@ func NewExternal(cfg ExternalConfig) (*Etcd, error) {
 	if (cfg.CertFile == "") != (cfg.KeyFile == "") {
 		return nil, errors.New("kv: external etcd needs both CertFile and KeyFile or neither")
 	}
-	return NewEtcd(Opening{
+	return NewEtcd(EtcdConfig{
 		Name: "external",
-		Open: func(ctx context.Context, answers Answers) (*Session, error) {
+		Open: func(ctx context.Context, answers Answers) (*Connection, error) {
 			return openExternal(ctx, cfg, answers.etcd)
 		},
 		Prefix: cfg.Prefix, CompactionInterval: cfg.CompactionInterval, LeaseReuse: cfg.LeaseReuse, Logger: cfg.Logger, Observer: cfg.Observer,
@@ -73,7 +73,7 @@ func NewExternal(cfg ExternalConfig) (*Etcd, error) {
 }
 
 // openExternal dials the cluster and waits until it answers.
-func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Session, error) {
+func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Connection, error) {
 	var attempts attemptErrors
 	config := clientv3.Config{
 		Endpoints:            cfg.Endpoints,
@@ -85,7 +85,7 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Session, e
 			grpc.WithStaticStreamWindowSize(streamWindow),
 			grpc.WithStaticConnWindowSize(connectionWindow),
 		},
-		Logger: zaplog.New(e.logger, zapcore.ErrorLevel), // it warns of each attempt
+		Logger: zaplog.New(e.logger, zapcore.ErrorLevel), // the client warns of each attempt
 	}
 	if cfg.CAFile != "" || cfg.CertFile != "" {
 		info := transport.TLSInfo{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, TrustedCAFile: cfg.CAFile}
@@ -96,7 +96,7 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Session, e
 		config.TLS = tlsConfig
 	}
 	direct := newDirect(cfg.Endpoints, config.TLS, e.logger)
-	if cfg.Dial != nil { // of which direct knows nothing
+	if cfg.Dial != nil { // direct dials by itself
 		config.DialOptions, direct = append(config.DialOptions, grpc.WithContextDialer(cfg.Dial)), nil
 	}
 	client, err := clientv3.New(config)
@@ -116,7 +116,7 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Session, e
 		}
 		return status.DbSize, nil
 	}
-	return &Session{
+	return &Connection{
 		Client: client,
 		Watch:  etcdserverpb.NewWatchClient(client.ActiveConnection()),
 		direct: direct,
@@ -150,8 +150,8 @@ func (e *Etcd) awaitCluster(ctx context.Context, client *clientv3.Client, attemp
 	}
 }
 
-// attemptErrors remembers the last error of an attempt. The client makes many
-// attempts until the context ends, and then tells that the context ended.
+// attemptErrors remembers the last error of an attempt. The client makes many attempts
+// until the context ends, and then returns the context's error, which explains nothing.
 type attemptErrors struct{ last atomic.Pointer[error] }
 
 func (a *attemptErrors) intercept(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {

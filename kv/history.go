@@ -12,39 +12,39 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// history watches over etcd's promise that there is one history and that it only
-// grows. Linearizable answers are ordered by real time: one whose request began
-// after another was answered has a revision at least as high. An answer that breaks
-// this comes from a store that was restored from a backup; one with another cluster
-// id comes from another cluster. What a watch delivers was committed, so that a
-// linearizable answer that is asked for later has at least its revision; it proves
-// nothing else but the cluster id.
+// history checks etcd's promise that there is one history and that it only grows.
+// Linearizable answers are ordered by real time: one whose request began after another
+// was answered has a revision at least as high. An answer that breaks this comes from a
+// store that was restored from a backup; one with another cluster id comes from another
+// cluster. What a watch delivers was committed: a linearizable answer that is asked for
+// later has at least its revision. The header of a watch's response proves nothing else
+// but the cluster id.
 //
-// A restored store may have got ahead of the old one meanwhile; then its raft term
-// tells, if it is lower. But a term is that of the last entry which the answering
-// member applied, and a member that was sent a snapshot has it from before: a lower
-// term only raises a doubt (E12).
+// A restored store may have got ahead of the old one meanwhile; then a lower raft term
+// shows the replacement. But the term in an answer is that of the last entry which the
+// answering member applied, and a member that was sent a snapshot may still have an older
+// one: a lower term only raises a doubt (E12).
 type history struct {
-	generation atomic.Uint64 // counts replacements
-	revision   atomic.Int64  // highest that was shown
-	lost       atomic.Int64  // highest of a history that was replaced
-	term       atomic.Uint64
-	clusterID  atomic.Uint64
+	replacements atomic.Uint64 // counts replacements
+	revision     atomic.Int64  // highest that was shown
+	replaced     atomic.Int64  // highest revision of the histories that were replaced
+	term         atomic.Uint64
+	clusterID    atomic.Uint64
 
-	mu sync.Mutex // held by who changes revision and term, or replaces all
+	mu sync.Mutex // held while revision and term are raised, or all are replaced
 }
 
 // historyMark is what was known when a request began.
 type historyMark struct {
-	generation uint64
-	revision   int64
-	term       uint64
+	replacements uint64
+	revision     int64
+	term         uint64
 }
 
-// mark is to be called before the request is sent. The generation is read first:
-// a replacement stores it last, so a new generation never meets an old revision.
+// mark is to be called before the request is sent. It reads replacements first, and
+// replace stores it last: a new count never meets the revision of the history before.
 func (h *history) mark() historyMark {
-	return historyMark{generation: h.generation.Load(), revision: h.revision.Load(), term: h.term.Load()}
+	return historyMark{replacements: h.replacements.Load(), revision: h.revision.Load(), term: h.term.Load()}
 }
 
 // verdict is what an answer says of the history.
@@ -52,8 +52,8 @@ type verdict int
 
 const (
 	same     verdict = iota
-	replaced         // it begins another history, which nobody has told before
-	doubtful         // to be settled
+	replaced         // it is the first answer of another history
+	doubtful         // see settle
 )
 
 // observe takes in a linearizable answer.
@@ -61,45 +61,46 @@ func (h *history) observe(mark historyMark, header *etcdserverpb.ResponseHeader)
 	h.clusterID.CompareAndSwap(0, header.ClusterId) // of several first answers one
 	switch {
 	case header.ClusterId != h.clusterID.Load() || header.Revision < mark.revision:
-		return h.replace(mark.generation, header)
+		return h.replace(mark.replacements, header)
 	case header.RaftTerm < mark.term:
 		return doubtful
 	}
-	h.raise(mark.generation, header)
+	h.raise(mark.replacements, header)
 	return same
 }
 
 // raise takes in what an answer shows of its history, unless that was replaced since
 // the request was marked: the answer may come late.
-func (h *history) raise(generation uint64, header *etcdserverpb.ResponseHeader) {
+func (h *history) raise(replacements uint64, header *etcdserverpb.ResponseHeader) {
 	if header.Revision <= h.revision.Load() && header.RaftTerm <= h.term.Load() {
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.generation.Load() == generation {
+	if h.replacements.Load() == replacements {
 		raise(&h.revision, header.Revision)
 		h.term.Store(max(h.term.Load(), header.RaftTerm))
 	}
 }
 
-// show takes in the revision of what a watch delivered that was opened in a generation.
-func (h *history) show(generation uint64, revision int64) {
+// show takes in the revision of what a watch delivered; replacements is the count when the
+// watch was opened.
+func (h *history) show(replacements uint64, revision int64) {
 	if revision <= h.revision.Load() {
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.generation.Load() == generation {
+	if h.replacements.Load() == replacements {
 		raise(&h.revision, revision)
 	}
 }
 
-// settle takes in the answer that was asked for because of a doubt, of a member whose
-// term is not from before the mark.
+// settle decides a doubt by the answer of currentHeader, whose term is known to be current:
+// if that is still lower than the mark's, the store was replaced.
 func (h *history) settle(mark historyMark, header *etcdserverpb.ResponseHeader) verdict {
 	if header.RaftTerm < mark.term {
-		return h.replace(mark.generation, header)
+		return h.replace(mark.replacements, header)
 	}
 	return h.observe(mark, header)
 }
@@ -109,7 +110,7 @@ func (h *history) settle(mark historyMark, header *etcdserverpb.ResponseHeader) 
 // first proposal changed once it has applied a second. So it proposes twice to revoke a
 // lease that does not exist, which changes nothing.
 func (e *Etcd) currentHeader(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
-	client := e.session.Client
+	client := e.connection.Client
 	for range 2 {
 		_, err := client.Lease.Revoke(ctx, clientv3.NoLease)
 		if !errors.Is(err, rpctypes.ErrLeaseNotFound) {
@@ -131,17 +132,17 @@ func (h *history) foreign(header *etcdserverpb.ResponseHeader) bool {
 
 // replace begins a new history, unless another answer has done so since the
 // request was marked.
-func (h *history) replace(generation uint64, header *etcdserverpb.ResponseHeader) verdict {
+func (h *history) replace(replacements uint64, header *etcdserverpb.ResponseHeader) verdict {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.generation.Load() != generation {
+	if h.replacements.Load() != replacements {
 		return same
 	}
-	raise(&h.lost, h.revision.Load())
+	raise(&h.replaced, h.revision.Load())
 	h.clusterID.Store(header.ClusterId)
 	h.revision.Store(header.Revision)
 	h.term.Store(header.RaftTerm)
-	h.generation.Add(1)
+	h.replacements.Add(1)
 	return replaced
 }
 

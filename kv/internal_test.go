@@ -358,14 +358,14 @@ func TestHistoryShown(t *testing.T) {
 	}
 	var h history
 	h.observe(h.mark(), answer(100))
-	opened := h.generation.Load()
+	opened := h.replacements.Load()
 	early := h.mark()
 	h.show(opened, 150)
 	if h.observe(early, answer(120)) != same {
 		t.Error("an answer that was asked for before replaced the history")
 	}
-	if h.observe(h.mark(), answer(120)) != replaced || h.lost.Load() != 150 {
-		t.Errorf("a store behind what a watch delivered was not noticed; lost %d", h.lost.Load())
+	if h.observe(h.mark(), answer(120)) != replaced || h.replaced.Load() != 150 {
+		t.Errorf("a store behind what a watch delivered was not noticed; lost %d", h.replaced.Load())
 	}
 	h.show(opened, 160)
 	if h.observe(h.mark(), answer(121)) != same || h.revision.Load() != 121 {

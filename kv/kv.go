@@ -84,8 +84,8 @@ func (k EventKind) String() string {
 	return "invalid"
 }
 
-// Event is one change of one key. Value is nil for a Delete; who needs what was
-// there before keeps it.
+// Event is one change of one key. Value is nil for a Delete: a reader that needs the value
+// before must have kept it.
 type Event struct {
 	Key      string
 	Value    []byte
@@ -183,18 +183,18 @@ type Store interface {
 	// is shared by all callers that were waiting when it began.
 	Revision(ctx context.Context) (int64, error)
 	// Replacements counts how often the store turned out to be another one (K6). A
-	// watch that was opened at one count ends with ErrReplaced at the next: who
+	// watch that was opened at one count ends with ErrReplaced at the next: a caller that
 	// learnt a revision before must compare the count once the watch is open.
 	Replacements() uint64
-	// Lost returns the highest revision that a history which was replaced is known to
-	// have reached, 0 if none was. A revision up to it that comes from outside may be of
-	// either history.
-	Lost() int64
+	// ReplacedRevision returns the highest revision that a replaced history is known to
+	// have reached, 0 if none was replaced. A client's revision up to it may be of either
+	// history.
+	ReplacedRevision() int64
 	// Health reads from the store and returns what went wrong.
 	Health(ctx context.Context) error
 	// Compaction returns the highest revision that the store was seen to be compacted at,
-	// or told to be. It promises no past: what is newer may be gone, too, where somebody
-	// compacted unseen, and what only imitates etcd may keep what is older.
+	// or told to be. It is a hint: newer revisions may be gone, too, if another process
+	// compacted without the protocol, and an imitation of etcd may keep older ones.
 	Compaction() int64
 	// Run opens the store and blocks until ctx ends or the store fails; then it
 	// closes the store and waits for all that it started. It returns nil when it
@@ -205,12 +205,12 @@ type Store interface {
 }
 
 const (
-	// FittingPages, as a size of pages, has each hold up to maxPageItems, but fewer where
-	// they are so large that those would take more than about pageBytes. Each page costs
-	// the store a look at all keys that are left: few pages are cheaper than many.
+	// FittingPages, as the size of pages, makes each as large as is sensible: maxPageItems,
+	// or fewer large items that take about pageBytes together. For each page the store
+	// counts all keys that are left, so that few pages are cheaper than many.
 	FittingPages = -1
 
-	firstPageItems = 500 // nothing is known of their size
+	firstPageItems = 500 // of the first page, when the size of items is not known
 	maxPageItems   = 10_000
 	pageBytes      = 32 << 20
 )

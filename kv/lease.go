@@ -16,8 +16,8 @@ const (
 	leaseMaxObjects   = 1000
 )
 
-// leaseManager hands out leases, the last one again while it fits, because
-// granting one is a write of its own. A key thus lives up to the reuse window
+// leaseManager returns leases for keys, the last one again while it fits, because
+// granting a lease is a write of its own. A key thus lives up to the reuse window
 // longer than asked, never shorter.
 type leaseManager struct {
 	retired func(objects int64) // may be nil
@@ -26,9 +26,9 @@ type leaseManager struct {
 
 	mu      sync.Mutex
 	last    clientv3.LeaseID
-	history uint64 // that the last lease belongs to; another one may know it as another's
+	history uint64 // of the last lease: in another, its id may be that of another lease
 	expires time.Time
-	objects int64 // handed out for the last lease
+	objects int64 // keys attached to the last lease
 }
 
 func newLeaseManager(retired func(objects int64)) *leaseManager {
@@ -66,7 +66,7 @@ func (l *leaseManager) lease(ctx context.Context, client clientv3.Lease, ttl int
 	return l.last, nil
 }
 
-// reuse hands out the last lease again if it fits.
+// reuse returns the last lease again if it fits.
 func (l *leaseManager) reuse(ttl int64, history uint64) (clientv3.LeaseID, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,7 +77,7 @@ func (l *leaseManager) reuse(ttl int64, history uint64) (clientv3.LeaseID, bool)
 	return l.last, true
 }
 
-// forget makes sure that the lease is not handed out again.
+// forget makes sure that the lease is not used again.
 func (l *leaseManager) forget(lease clientv3.LeaseID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	// statusTimeout bounds the question for a member's version.
-	statusTimeout = 3 * time.Second
-	// statusPatience is how long an endpoint is waited for while others may tell.
-	statusPatience = 300 * time.Millisecond
+	// statusTimeout bounds a request for a member's version, and silentTimeout one to an
+	// endpoint that let such a request time out before.
+	statusTimeout = 300 * time.Millisecond
+	silentTimeout = 3 * time.Second
 	// statusRounds is how often all endpoints are asked for the member that serves a
 	// watch: behind one endpoint there may be several.
 	statusRounds = 3
@@ -28,18 +28,18 @@ var errUnsound = errors.New("kv: the member's reports of progress cannot be trus
 
 // members knows which members of a cluster can be believed when they report progress.
 //
-// Members below etcd 3.4.31 and 3.5.13 may report it ahead of events (K4 would be
+// Members before etcd 3.4.31 and 3.5.13 may report it ahead of events (K4 would be
 // broken, and events lost when the watch is opened again). A watch of such a member,
-// or of one that nobody knows the version of, goes by events alone: it watches the
-// whole key space, where each revision has an event, and so sees every revision come.
+// or of one whose version is not known, goes by events alone: it watches the whole key
+// space, where each revision has an event, and so sees every revision come.
 //
-// A member is asked anew for each stream, after that was opened, because only what
-// runs now is known to serve it: another version may take its place at any time.
+// A member is asked again for each stream, after the stream was opened: a member can be
+// upgraded or downgraded at any time, and only one that answers now serves this stream.
 type members struct {
 	endpoints func() []string
 	status    func(ctx context.Context, endpoint string) (*clientv3.StatusResponse, error)
 	logger    *slog.Logger
-	// wide says that streams are to watch everything. It is never taken back: to watch
+	// wide says that streams are to watch the whole key space. It is never unset: watching
 	// too much costs little.
 	wide atomic.Bool
 
@@ -58,8 +58,7 @@ type memberStatus struct {
 type endpoint struct {
 	url  string
 	turn chan struct{} // has an element while it is asked
-	// silent says that nothing came of the last question that was not given up before;
-	// guarded by members.mu.
+	// silent says that the last request to it timed out. Guarded by members.mu.
 	silent bool
 }
 
@@ -72,26 +71,26 @@ func (m *members) identify(ctx context.Context, member uint64) bool {
 		return false
 	}
 	sound := known && soundProgress(version)
-	// A server without member ids is not etcd but imitates it. Such a server may not tell
-	// of revisions without events until it is asked at the right moment.
+	// A server without member ids is not etcd but an imitation. It may report the progress
+	// of revisions without events only at the right moment, or not at all.
 	if (!sound || member == 0) && !m.wide.Swap(true) {
 		m.logger.Info("all keys of etcd are watched, because its reports of progress do not suffice", "version", version)
 	}
 	return sound
 }
 
-// version asks the endpoints until one answers for the member, unless that was asked
-// since opened for others. An endpoint that swallows what it is asked must not delay what
-// the others tell: it is waited for last, when none of them knows the member.
+// version asks the endpoints until one answers for the member, unless the member has
+// answered another stream since opened. An endpoint that does not answer must not delay the
+// others: it is asked last, when none of them has led to the member.
 func (m *members) version(ctx context.Context, member uint64, opened time.Time) (string, bool) {
 	for range statusRounds {
-		if version, known := m.ask(ctx, m.list(false), statusPatience, member, opened); known || ctx.Err() != nil {
+		if version, known := m.ask(ctx, m.list(false), statusTimeout, member, opened); known || ctx.Err() != nil {
 			return version, known
 		}
 	}
 	silent := m.list(true)
 	for range statusRounds {
-		if version, known := m.ask(ctx, silent, statusTimeout, member, opened); known || ctx.Err() != nil {
+		if version, known := m.ask(ctx, silent, silentTimeout, member, opened); known || ctx.Err() != nil {
 			return version, known
 		}
 	}
@@ -119,13 +118,13 @@ func (m *members) list(silent bool) []*endpoint {
 	return list
 }
 
-// errSilent ends the wait for endpoints.
+// errSilent is the cause of the timeout of ask.
 var errSilent = errors.New("kv: no answer")
 
-// ask asks endpoints at once, and waits for no more of them once one has answered for
-// the member.
-func (m *members) ask(ctx context.Context, endpoints []*endpoint, patience time.Duration, member uint64, opened time.Time) (string, bool) {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, errSilent)
+// ask asks all of the endpoints at the same time, and waits for no more of them once one
+// has answered for the member.
+func (m *members) ask(ctx context.Context, endpoints []*endpoint, timeout time.Duration, member uint64, opened time.Time) (string, bool) {
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errSilent)
 	defer cancel()
 	var group sync.WaitGroup
 	for _, e := range endpoints {
@@ -140,8 +139,8 @@ func (m *members) ask(ctx context.Context, endpoints []*endpoint, patience time.
 	return m.known(member, opened)
 }
 
-// askOne asks an endpoint in its turn, so that many streams that open at once do not ask
-// it as often: the first answer after that is for all of them.
+// askOne asks one endpoint. Streams that open at the same time do so one after the other,
+// and the first answer that came after they opened serves all of them.
 func (m *members) askOne(ctx context.Context, e *endpoint, member uint64, opened time.Time) {
 	select {
 	case e.turn <- struct{}{}:
@@ -162,7 +161,7 @@ func (m *members) askOne(ctx context.Context, e *endpoint, member uint64, opened
 	m.heard(ctx, e, asked, answer)
 }
 
-// heard takes in what an endpoint answered; nil is nothing.
+// heard takes in the answer of an endpoint, nil if there was none.
 func (m *members) heard(ctx context.Context, e *endpoint, asked time.Time, answer *clientv3.StatusResponse) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -178,8 +177,8 @@ func (m *members) heard(ctx context.Context, e *endpoint, asked time.Time, answe
 	if asked.After(m.latest[id].asked) {
 		m.latest[id] = memberStatus{asked: asked, version: answer.Version}
 	}
-	maps.DeleteFunc(m.latest, func(_ uint64, status memberStatus) bool { // who waits for less has left
-		return status.asked.Before(asked.Add(-2 * statusRounds * statusTimeout))
+	maps.DeleteFunc(m.latest, func(_ uint64, status memberStatus) bool { // no stream waits for them any more
+		return status.asked.Before(asked.Add(-2 * statusRounds * silentTimeout))
 	})
 }
 

@@ -134,12 +134,12 @@ func TestSilentEndpoint(t *testing.T) {
 			}
 		}
 		quick := 20 * time.Millisecond
-		identify(1, true, statusPatience+quick) // the first answer is member 2's
-		if t.Failed() {                         // who waits for a lock stops the clock
+		identify(1, true, statusTimeout+quick) // the first answer is member 2's
+		if t.Failed() {                        // who waits for a lock stops the clock
 			return
 		}
 		var waiting sync.WaitGroup
-		waiting.Go(func() { identify(7, false, statusRounds*statusTimeout+quick) })
+		waiting.Go(func() { identify(7, false, statusRounds*silentTimeout+quick) })
 		synctest.Wait()
 		identify(2, true, quick)
 		waiting.Wait()

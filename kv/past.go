@@ -12,9 +12,9 @@ import (
 // a member that stopped answering is not waited for.
 const answerTimeout = 3 * time.Second
 
-// persist repeats a request to the store until it answers: in vain only where the
-// store was closed or replaced, or ctx ended.
-func (t *Tail) persist(ctx context.Context, request func(context.Context) error) error {
+// retry repeats a request to the store until it answers. It fails only if the store was
+// closed or replaced, or ctx ended.
+func (t *Tail) retry(ctx context.Context, request func(context.Context) error) error {
 	for delay := retryFirst; ; delay = min(2*delay, retryMax) {
 		bounded, cancel := context.WithTimeout(ctx, answerTimeout)
 		err := request(bounded)
@@ -35,7 +35,7 @@ func (t *Tail) persist(ctx context.Context, request func(context.Context) error)
 // currentRevision returns the store's revision, which belongs to the history that the
 // count of replacements names.
 func (t *Tail) currentRevision(ctx context.Context) (revision int64, replacements uint64, err error) {
-	err = t.persist(ctx, func(ctx context.Context) error {
+	err = t.retry(ctx, func(ctx context.Context) error {
 		for {
 			replacements = t.store.Replacements()
 			revision, err = t.store.Revision(ctx)
@@ -47,16 +47,16 @@ func (t *Tail) currentRevision(ctx context.Context) (revision int64, replacement
 	return revision, replacements, err
 }
 
-// begin returns the oldest revision from low on that a store at present can still
+// oldestReadable returns the oldest revision from low on that a store at present can still
 // read, which is present when nothing older can be read.
 //
-// The key of the compaction protocol tells where the history begins, unless
-// somebody compacted without it; then it is searched for.
-func (t *Tail) begin(ctx context.Context, low, present int64) (int64, error) {
+// The key of the compaction protocol holds the revision last compacted, unless a process
+// compacted without the protocol; so a binary search follows, which usually ends at once.
+func (t *Tail) oldestReadable(ctx context.Context, low, present int64) (int64, error) {
 	if low >= present {
 		return present, nil
 	}
-	err := t.persist(ctx, func(ctx context.Context) error {
+	err := t.retry(ctx, func(ctx context.Context) error {
 		item, found, _, err := t.store.Get(ctx, compactionKey)
 		if compacted, bad := strconv.ParseInt(string(item.Value), 10, 64); err == nil && found && bad == nil {
 			low = min(max(low, compacted), present)
@@ -84,7 +84,7 @@ func (t *Tail) begin(ctx context.Context, low, present int64) (int64, error) {
 // readable reports whether the store's history reaches back to a revision. It asks
 // for a single key, which costs the same however much the store holds.
 func (t *Tail) readable(ctx context.Context, revision int64) (readable bool, err error) {
-	err = t.persist(ctx, func(ctx context.Context) error {
+	err = t.retry(ctx, func(ctx context.Context) error {
 		_, err := t.store.Range(ctx, RangeOptions{Prefix: compactionKey, Revision: revision, Limit: 1, KeysOnly: true})
 		readable = err == nil
 		switch {
@@ -99,17 +99,18 @@ func (t *Tail) readable(ctx context.Context, revision int64) (readable bool, err
 }
 
 // Begin blocks until the Tail has a place in the store's history and says where the
-// owner, which has not loaded since Subscribe or the last loss, should load: at the
+// owner, which has not loaded since Subscribe or the last loss, should load: at past, the
 // oldest revision, from least on, that the Tail followed from and the store still has.
-// Next then delivers all that happened since, and present is the revision that the
-// store had when the Tail began, at which the owner must arrive before it is worth
-// asking. Where there is no such past both are 0: the owner loads the newest state.
+// Next then delivers all that happened since. present is the revision that the store had
+// when the Tail began: until the owner has applied everything up to it, it holds less than
+// was in the store when the process started. Where there is no such past both are 0: the
+// owner loads the newest state.
 //
-// For an owner that came when the Tail had begun, and has not loaded before, present is
-// where the Tail was then, and what happened before is read from the store.
+// For an owner that subscribed after the Tail had begun, and has not loaded before, present
+// is where the Tail was then, and what happened before is read from the store.
 //
-// The store may compact the past at any time; then the owner asks again, for what comes
-// later than what it could not read. A Tail that does not replay need not have begun.
+// The store may compact the past at any time; then the owner calls Begin again, with a
+// higher least. A Tail without [TailConfig.Replay] need not have begun.
 func (s *Subscription) Begin(ctx context.Context, least int64) (past, present int64, err error) {
 	if s.tail.replay <= 0 {
 		s.mu.Lock()
@@ -118,11 +119,11 @@ func (s *Subscription) Begin(ctx context.Context, least int64) (past, present in
 		return 0, 0, nil
 	}
 	for {
-		at, err := s.place(ctx)
+		at, err := s.awaitBeginning(ctx)
 		if err != nil || at.past == 0 || least <= at.past && !at.late {
 			return at.past, at.present, err
 		}
-		if past, err = s.tail.begin(ctx, max(least, at.past), at.present); err != nil {
+		if past, err = s.tail.oldestReadable(ctx, max(least, at.past), at.present); err != nil {
 			return 0, 0, fmt.Errorf("kv: find the past of %s: %w", s.prefix, err)
 		}
 		if past == at.present {
@@ -142,7 +143,7 @@ func (s *Subscription) Begin(ctx context.Context, least int64) (past, present in
 			}
 		}
 		s.mu.Lock()
-		lost := s.lost // the place, while its past was searched
+		lost := s.lost // meanwhile
 		s.mu.Unlock()
 		if !lost {
 			return past, at.present, nil
@@ -157,9 +158,9 @@ type beginning struct {
 	late          bool // what happened in between is not in the queue
 }
 
-// place waits until the Tail has begun and returns from where it has followed the
+// awaitBeginning waits until the Tail has begun and returns from where it has followed the
 // history without a gap, if that is the past.
-func (s *Subscription) place(ctx context.Context) (beginning, error) {
+func (s *Subscription) awaitBeginning(ctx context.Context) (beginning, error) {
 	for t := s.tail; ; {
 		t.mu.Lock()
 		begun := t.begun
@@ -173,14 +174,15 @@ func (s *Subscription) place(ctx context.Context) (beginning, error) {
 		case <-ctx.Done():
 			return beginning{}, fmt.Errorf("kv: wait for the place of %s: %w", s.prefix, ctx.Err())
 		}
-		if at, known := s.placeNow(); known {
+		if at, known := s.beginningNow(); known {
 			return at, nil
 		}
 	}
 }
 
-// placeNow takes note that the owner knows of the loss that it loads for.
-func (s *Subscription) placeNow() (at beginning, known bool) {
+// beginningNow is awaitBeginning without waiting. It notes that the owner knows of the loss
+// that it loads for.
+func (s *Subscription) beginningNow() (at beginning, known bool) {
 	t := s.tail
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -206,7 +208,7 @@ func (s *Subscription) placeNow() (at beginning, known bool) {
 const fillTimeout = 10 * time.Second
 
 // errMuch says that a past is too long to keep.
-var errMuch = errors.New("kv: too much has happened")
+var errTooLong = errors.New("kv: too much has happened")
 
 // fill puts what happened from a revision of the past until since, from where on nothing
 // is missing, before what is in the queue. A loss meanwhile leaves the queue as it is.
@@ -232,7 +234,7 @@ func (s *Subscription) fill(ctx context.Context, past, since int64) error {
 	case s.since != since || s.tail.store.Replacements() != replacements:
 		return ErrReplaced
 	case s.bytes+bytes > s.tail.queueBytes:
-		return errMuch
+		return errTooLong
 	}
 	s.queue = append(batches, s.queue...)
 	s.bytes += bytes

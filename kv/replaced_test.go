@@ -35,8 +35,8 @@ func newReplaced(t *testing.T) replaced {
 		t.Fatalf("Fresh = %d, want %d", got, r.old)
 	}
 	r.Restore(3, false)
-	if revision, err := r.Revision(t.Context()); err != nil || revision != 3 || r.Replacements() != 1 || r.Lost() != r.old {
-		t.Fatalf("revision %d, %v; %d replacements, lost %d", revision, err, r.Replacements(), r.Lost())
+	if revision, err := r.Revision(t.Context()); err != nil || revision != 3 || r.Replacements() != 1 || r.ReplacedRevision() != r.old {
+		t.Fatalf("revision %d, %v; %d replacements, lost %d", revision, err, r.Replacements(), r.ReplacedRevision())
 	}
 	return r
 }
@@ -162,8 +162,8 @@ func TestReplacedStoreIsForgotten(t *testing.T) {
 	}
 	before := lease("/registry/b")
 	store.ForgeHistory(1 << 40)
-	if _, _, _, err := store.Get(t.Context(), "/registry/a"); err != nil || store.Replacements() != 1 || store.Lost() != 1<<40 {
-		t.Fatalf("%d replacements, lost %d, %v", store.Replacements(), store.Lost(), err)
+	if _, _, _, err := store.Get(t.Context(), "/registry/a"); err != nil || store.Replacements() != 1 || store.ReplacedRevision() != 1<<40 {
+		t.Fatalf("%d replacements, lost %d, %v", store.Replacements(), store.ReplacedRevision(), err)
 	}
 	if after := lease("/registry/c"); after == before {
 		t.Error("a lease of the lost history was handed out")

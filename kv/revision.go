@@ -16,13 +16,12 @@ const revisionTimeout = 3 * time.Second
 
 // revisionReader lets all callers that wait at the same time share one
 // linearizable read. A caller may not join a read that has begun: a write
-// acknowledged since might be missing from it. Who comes while none is under way
+// acknowledged since might be missing from it. A caller that comes while none is under way
 // reads for itself, which spares two switches between goroutines.
 type revisionReader struct {
-	// alone reports whether the server is in this process and no other member can have
-	// acknowledged anything; nil for a cluster. Written before Etcd.ready is closed.
-	alone func() bool
-	// delivered is the highest revision that a watch of such a server has told of.
+	// onlyMember is Connection.OnlyMember. Written before Etcd.ready is closed.
+	onlyMember func() bool
+	// delivered is the highest revision that a watch of a server in this process delivered.
 	delivered atomic.Int64
 	kick      chan struct{} // has an element when next is to be read
 	reads     atomic.Uint64
@@ -41,8 +40,8 @@ type revisionRead struct {
 	err      error
 }
 
-// Revision returns the store's current revision. The only member of a cluster knows
-// it; otherwise it takes a linearizable read that is shared by all callers that were
+// Revision returns the store's current revision. That of a server in this process that is
+// the only member is known; otherwise one linearizable read serves all callers that were
 // waiting when it began.
 func (e *Etcd) Revision(ctx context.Context) (int64, error) {
 	if _, err := e.client(ctx); err != nil {
@@ -69,13 +68,13 @@ func (e *Etcd) Revision(ctx context.Context) (int64, error) {
 	}
 }
 
-// ownRevision returns the revision of a server in this process that is the only
-// member of its cluster. Every answer of that server, to this process or past it, was
-// learnt from before it was given (Answers), so that nothing needs to be
-// asked: the server itself would wait for locks that are held while the disk is written.
-// Of changes that answer no request, such as a lease that expires, its watches tell.
+// ownRevision returns the revision of a server in this process that is the only member of
+// its cluster. Answers.Learn took note of every answer of that server before its client got
+// it, so that no acknowledged write is missing. To ask the server would mean to wait for
+// locks that it holds while it writes to disk. Changes that no request makes, such as the
+// expiry of a lease, are learnt from its watches.
 func (e *Etcd) ownRevision() (int64, bool) {
-	if e.revisions.alone == nil || !e.revisions.alone() {
+	if e.revisions.onlyMember == nil || !e.revisions.onlyMember() {
 		return 0, false
 	}
 	return max(e.history.revision.Load(), e.revisions.delivered.Load()), true
@@ -132,14 +131,14 @@ func (e *Etcd) runRevisions(ctx context.Context) error {
 			return ctx.Err()
 		}
 		for {
-			runtime.Gosched() // whoever is about to ask may join
+			runtime.Gosched() // goroutines that are about to ask may join
 			read := e.revisions.take()
 			if read == nil {
 				break
 			}
 			read.revision, read.err = e.readRevision(ctx)
 			if read.err != nil && ctx.Err() != nil {
-				read.err = e.fail("revision", "", ErrClosed) // not the callers' contexts ended
+				read.err = e.fail("revision", "", ErrClosed) // Run's context ended, not the callers'
 			}
 			close(read.done)
 		}
@@ -151,9 +150,9 @@ func (e *Etcd) readRevision(ctx context.Context) (int64, error) {
 	defer cancel()
 	e.revisions.reads.Add(1)
 	mark, start := e.history.mark(), time.Now()
-	header := e.session.direct.ask(ctx)
+	header := e.connection.direct.ask(ctx)
 	if header == nil {
-		resp, err := e.session.Client.KV.Get(ctx, compactionKey, clientv3.WithCountOnly())
+		resp, err := e.connection.Client.KV.Get(ctx, compactionKey, clientv3.WithCountOnly())
 		if err != nil {
 			e.observe("get", "", start, err)
 			return 0, e.fail("revision", "", err)

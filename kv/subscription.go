@@ -19,23 +19,23 @@ var ErrLost = errors.New("kv: subscription lost its place")
 // unknown stands for a place in the history that is not known yet.
 const unknown = -1
 
-// Subscription is one owner's part of a Tail. The owner loads the present state
-// by a Range that began after Subscribe (or after ErrLost), calls Loaded with its
-// revision, and then applies what Next returns, calling Applied after each part.
-// Fresh and Wait may be called by anyone.
+// Subscription is the part of a Tail that has the keys under one prefix, for one owner. The
+// owner loads the present state by a Range that began after Subscribe (or after ErrLost),
+// calls Loaded with its revision, and then applies what Next returns, calling Applied after
+// each part. Any goroutine may call Fresh and Wait.
 type Subscription struct {
 	tail   *Tail
 	prefix string
 
-	// generation counts the changes of the following; it is odd while the owner
-	// must load.
+	// generation counts the changes of loaded and kept; it is odd while the owner must
+	// load.
 	generation atomic.Uint64
 	loaded     atomic.Int64 // revision of the owner's last load
 	// first is the revision of the oldest batch that is not applied, 0 if all are.
 	first atomic.Int64
 	// applied is the revision of the last batch that was applied, or of the load.
 	applied atomic.Int64
-	// kept is what Fresh was when the owner lost its place: what it holds is still
+	// kept is what Fresh was when the owner lost its place: the owner's state is still
 	// exact for that.
 	kept atomic.Int64
 
@@ -50,11 +50,12 @@ type Subscription struct {
 	queued  uint64    // batches since the last load, those not applied before it included
 	// since is the revision after which nothing is missing from the queue.
 	since int64
-	// history is how often the store had been replaced when the owner was told to load.
+	// history is how often the store had been replaced when the owner learnt that it must
+	// load.
 	history uint64
-	lost    bool // Next has to say so
+	lost    bool // Next is to return ErrLost
 	closed  bool
-	wake    chan struct{} // has an element when Next has something to look at
+	wake    chan struct{} // has an element when Next may have something to return
 	loading chan struct{} // closed by Loaded and Close
 	waiters []applyWaiter // in the order of their targets
 }
@@ -123,7 +124,7 @@ func (s *Subscription) Loaded(revision int64) {
 		return
 	}
 	if s.lost || revision < s.since || s.history != s.tail.store.Replacements() {
-		// What was loaded is of a time before the loss, or of two histories.
+		// The owner read the state before the loss, or read two histories.
 		s.lost = true
 		s.wakeLocked()
 		return
@@ -169,7 +170,7 @@ func (s *Subscription) Applied(n int) {
 		handed := s.pending.len() - len(s.queue)
 		invariants.Assertf(n <= handed, "applied %d of %d batches", n, handed)
 	}
-	// Fresh reads them in the opposite order: what is no longer the first is applied.
+	// Fresh reads these two in the opposite order: see promise.
 	s.applied.Store(s.pending.pop(n))
 	s.setFirstLocked()
 	for applied := s.appliedLocked(); len(s.waiters) > 0 && s.waiters[0].target <= applied; {
@@ -184,10 +185,9 @@ func (s *Subscription) appliedLocked() uint64 { return s.queued - uint64(s.pendi
 func (s *Subscription) setFirstLocked() { s.first.Store(s.pending.first()) }
 
 // Fresh returns a revision up to which the owner has applied everything, 0 before its
-// first load. It never goes back in one history of the store: while something is not
-// applied it says what is, and while the owner has lost its place, what it had applied
-// until then. From the call of Begin, by which the owner says that it will load, until
-// Loaded it may be 0 again: the owner knows by then what it holds.
+// first load. It never goes back in one history of the store: while the owner has lost its
+// place, it stays what it was. Only between Begin, with which the owner begins to load, and
+// Loaded it may be 0: see the package doc for what the owner has to note before.
 func (s *Subscription) Fresh() int64 {
 	for {
 		generation := s.generation.Load()
@@ -199,7 +199,7 @@ func (s *Subscription) Fresh() int64 {
 			continue
 		}
 		if !s.tail.follows() {
-			return 0 // whatever it was is of a store that is gone
+			return 0 // the revision belongs to a history that was replaced
 		}
 		return fresh
 	}
@@ -218,24 +218,26 @@ func (s *Subscription) current() int64 {
 	return fresh
 }
 
-// promise is up to where an owner that has loaded has applied everything. It counts
-// only if the generation did not change meanwhile.
+// promise returns the revision up to which an owner that has loaded has applied everything.
+// It is valid only if the generation did not change meanwhile.
 //
-// It never decreases: where nothing was to be applied up to what was seen, what comes
-// later has a higher revision, so that the one before it is at least what was seen.
+// It never decreases: if all batches were applied, it is what the Tail has seen, and a batch
+// that comes later has a higher revision, so that the revision before it is no lower.
 func (s *Subscription) promise() int64 {
 	seen := s.tail.seen.Load()
 	if invariants.Enabled {
 		runtime.Gosched() // widens the window in which a wrong order shows
 	}
-	// After seen: all up to it was queued by then.
+	// first is read after seen: by then everything up to seen was queued.
 	if first := s.first.Load(); first != 0 {
 		seen = first - 1
 	}
 	if invariants.Enabled {
 		runtime.Gosched()
 	}
-	return max(seen, s.applied.Load()) // last: see Applied
+	// applied is read last, and Applied stores it first: a batch that is no longer the
+	// first is counted in applied.
+	return max(seen, s.applied.Load())
 }
 
 // Wait blocks until the owner has applied everything up to revision. A loss does
@@ -354,8 +356,8 @@ func (s *Subscription) push(batch Batch, limit int64) {
 	s.wakeLocked()
 }
 
-// lose gives up what is queued because the tail lost its history. A foreign one is not
-// that which the owner holds.
+// lose drops the queue because the tail lost its history. If the store's is a foreign one
+// now, what the owner holds is fresh for no revision.
 func (s *Subscription) lose(foreign bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -367,14 +369,14 @@ func (s *Subscription) lose(foreign bool) {
 }
 
 // Reload gives up the subscription's place, for owners that do not trust what they
-// hold: Next returns ErrLost, and who waits does so for what is loaded then.
+// hold: Next returns ErrLost, and Wait waits until the owner has loaded again.
 func (s *Subscription) Reload() {
 	s.tail.mu.Lock()
 	defer s.tail.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || !s.isLoaded() {
-		return // is loaded anyway
+		return // the owner loads anyway
 	}
 	s.unloadLocked()
 	s.lost = true
@@ -384,12 +386,12 @@ func (s *Subscription) Reload() {
 	s.wakeLocked()
 }
 
-// restart says from where on nothing will be missing, in which history of the store, and
-// whether that is another than the owner holds.
+// restart says from which revision on nothing will be missing from the queue, in which
+// history of the store; a foreign one is not that of the owner's state.
 func (s *Subscription) restart(revision int64, history uint64, foreign bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// It may have been loaded before the tail began.
+	// The owner may have loaded before the tail began.
 	if s.isLoaded() && (s.loaded.Load() < revision || s.history != history) {
 		s.unloadLocked()
 		s.lost = true
@@ -401,8 +403,8 @@ func (s *Subscription) restart(revision int64, history uint64, foreign bool) {
 	s.wakeLocked()
 }
 
-// unloadLocked empties the queue and makes the generation odd, or another odd one. The
-// Tail's lock is held as well: nothing is seen meanwhile.
+// unloadLocked empties the queue and makes the generation odd, or changes an odd one. The
+// Tail's lock is held as well, so that promise does not change meanwhile.
 func (s *Subscription) unloadLocked() {
 	if s.isLoaded() {
 		s.kept.Store(s.promise())
@@ -427,7 +429,7 @@ func (s *Subscription) wakeLocked() {
 	}
 }
 
-// revisions is a queue of them.
+// revisions is a queue of revisions.
 type revisions struct {
 	all  []int64
 	gone int // of all, popped
@@ -444,7 +446,7 @@ func (r *revisions) first() int64 {
 }
 
 func (r *revisions) push(revision int64) {
-	if 2*r.gone > len(r.all) { // moves each at most once for each that was popped
+	if 2*r.gone > len(r.all) { // so at most one is moved for each that was popped
 		r.all, r.gone = append(r.all[:0], r.all[r.gone:]...), 0
 	}
 	r.all = append(r.all, revision)

@@ -15,10 +15,9 @@ import (
 )
 
 const (
-	// Progress is asked for this long after somebody began to wait in vain, then
-	// at growing intervals up to kube-apiserver's
-	// (apiserver pkg/storage/cacher/progress/watch_progress.go). Usually an event
-	// arrives before the first.
+	// When a goroutine waits for a revision and no event comes, progress is requested after
+	// progressFirst, and then at growing intervals up to kube-apiserver's
+	// (apiserver pkg/storage/cacher/progress/watch_progress.go).
 	progressFirst = time.Millisecond
 	progressMax   = 100 * time.Millisecond
 	// progressTimeout bounds one request; it blocks while the stream reconnects.
@@ -26,8 +25,8 @@ const (
 
 	// A watch that did not come further for heartbeatInterval is compared with the store;
 	// one that is behind and does not come any further within heartbeatTimeout is opened
-	// again. Each that is opened in vain makes the next be given twice as long, up to
-	// heartbeatMax: a store may need long to find what a watch is behind.
+	// again. Each time that this does not help, the next watch gets twice as long, up to
+	// heartbeatMax: a store may take long to find the events after an old revision.
 	heartbeatInterval = time.Second
 	heartbeatTimeout  = 3 * time.Second
 	heartbeatMax      = 5 * time.Minute
@@ -50,9 +49,9 @@ type TailConfig struct {
 	// QueueBytes is how much a subscription may leave unread before it loses its
 	// place; 0 is 256 MiB.
 	QueueBytes int64
-	// Replay is how many revisions before the present one Run begins at most, as
-	// far as the store still has them, at its start and after a loss to compaction;
-	// 0 begins at the present.
+	// Replay is how many revisions before the present one Run begins, at its start and
+	// after a loss to compaction, as far as the store still has them; 0 begins at the
+	// present.
 	Replay int64
 	Logger *slog.Logger // nil discards
 }
@@ -71,10 +70,10 @@ type Tail struct {
 	seen atomic.Int64
 	// history is how often the store had been replaced when the watch found its place.
 	history atomic.Uint64
-	kick    chan struct{} // has an element when somebody began to wait
+	kick    chan struct{} // has an element when a goroutine began to wait
 	stats   tailCounters
-	// advances counts the responses that brought the watch, or one of those that catch
-	// up for it, further.
+	// advances counts the responses that brought the watch further, or one that reads the
+	// past for a subscription.
 	advances atomic.Int64
 
 	mu      sync.Mutex
@@ -83,7 +82,7 @@ type Tail struct {
 	// past is where the history began if it was before the store's revision, which
 	// was present then; else both are 0.
 	past, present int64
-	// origin is where the present history began, that nothing is read from before.
+	// origin is where the Tail began in the present history: older revisions are not read.
 	origin  int64
 	subs    map[string][]*Subscription
 	waiters waiterHeap
@@ -163,10 +162,10 @@ func (t *Tail) unsubscribeLocked(s *Subscription) {
 }
 
 // runWatch finds a place in the store's history and follows it, resuming without
-// a gap after each failure, until the history is lost; then it begins again. What was
-// compacted leaves a gap, after which the store still has its past; but the past of a
-// store that was replaced is not the one that anybody knows, so that nothing before
-// the replacement is begun with.
+// a gap after each failure, until the history is lost; then it begins again. After a
+// compaction it may begin in the past again: all that the store still has comes after the
+// gap. In a store that was replaced it begins at the present, and never before that
+// (floor): the past of the new store is not that of the old.
 func (t *Tail) runWatch(ctx context.Context) error {
 	var floor, known int64
 	history := t.store.Replacements()
@@ -190,9 +189,9 @@ func (t *Tail) runWatch(ctx context.Context) error {
 	}
 }
 
-// place is where a history is to be followed from: from the oldest revision from low
-// on, in the history of a store that replacements names and that is at present. A
-// foreign history is not that which was followed before.
+// place is where to begin: at the oldest revision from low on that a store at present can
+// read. replacements is the store's count; a foreign history is not the one that was
+// followed before.
 type place struct {
 	low, present int64
 	replacements uint64
@@ -201,7 +200,7 @@ type place struct {
 
 // followFrom follows the history from a place until it is lost.
 func (t *Tail) followFrom(ctx context.Context, from place) error {
-	past, err := t.begin(ctx, from.low, from.present)
+	past, err := t.oldestReadable(ctx, from.low, from.present)
 	if err != nil {
 		return err
 	}
@@ -235,7 +234,7 @@ func (t *Tail) watch(ctx context.Context, after int64, replacements uint64) erro
 	t.stats.watches.Add(1)
 	responses := t.store.Watch(ctx, t.prefix, after)
 	if t.store.Replacements() != replacements {
-		return ErrReplaced // while no watch was open to be ended by it
+		return ErrReplaced // before the watch was open: it will not end by itself
 	}
 	for response := range responses {
 		if response.Err != nil {
@@ -263,8 +262,8 @@ func (t *Tail) endWatch(cause error) {
 	}
 }
 
-// restart begins a history, which replacements names, at a revision: every event after
-// it will be queued.
+// restart begins to follow a history, that of replacements, at a revision: every event
+// after it will be queued.
 func (t *Tail) restart(revision, present int64, replacements uint64, foreign bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -282,8 +281,8 @@ func (t *Tail) restart(revision, present int64, replacements uint64, foreign boo
 	close(t.begun)
 }
 
-// lose gives up the history, a foreign one because the store has another. The
-// subscriptions go first: none may take what was seen of one history for that of another.
+// lose gives up the history; foreign says that the store has another one by now. The
+// subscriptions lose it first: none may take seen of one history for that of another.
 func (t *Tail) lose(foreign bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -291,7 +290,7 @@ func (t *Tail) lose(foreign bool) {
 }
 
 func (t *Tail) loseLocked(foreign bool) {
-	if t.started { // else somebody has noticed before
+	if t.started { // else notice has given it up
 		t.stats.losses.Add(1)
 		t.begun = make(chan struct{})
 	}
@@ -315,8 +314,7 @@ func (t *Tail) loseLocked(foreign bool) {
 func (t *Tail) follows() bool { return t.history.Load() == t.store.Replacements() }
 
 // notice gives up the history if it is known that the store was replaced. The watch is
-// about to end for that reason, but nobody who waits may be told of the history until
-// then.
+// about to end for that reason; a caller of Wait must not see the old history until then.
 func (t *Tail) notice() {
 	if t.follows() {
 		return
@@ -333,7 +331,7 @@ func (t *Tail) dispatch(response WatchResponse) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.started {
-		return // the history was given up since
+		return // the history was given up after the response was sent
 	}
 	for _, batch := range response.Batches {
 		t.stats.events.Add(int64(len(batch.Events)))
@@ -382,7 +380,7 @@ func (t *Tail) routeLocked(batch Batch) {
 	t.touched = t.touched[:0]
 }
 
-// raiseLocked sets seen and wakes who waited for it.
+// raiseLocked sets seen and wakes the goroutines that waited for it.
 func (t *Tail) raiseLocked(revision int64) {
 	t.seen.Store(revision)
 	for len(t.waiters) > 0 && t.waiters[0].revision <= revision {
@@ -396,7 +394,7 @@ func (t *Tail) waiting() bool {
 	return len(t.waiters) > 0
 }
 
-// runProgress asks for progress while somebody waits and nothing arrives.
+// runProgress requests progress while a goroutine waits and nothing arrives.
 func (t *Tail) runProgress(ctx context.Context) error {
 	for {
 		select {
@@ -421,8 +419,8 @@ func (t *Tail) runProgress(ctx context.Context) error {
 	}
 }
 
-// pause waits for delay, but no longer than progressFirst after somebody has begun
-// to wait: one who waits for the far future must not slow down the others.
+// pause waits for delay, but no longer than progressFirst after another goroutine has begun
+// to wait: one that waits for a far future revision must not slow down the others.
 func (t *Tail) pause(ctx context.Context, delay time.Duration) error {
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
@@ -454,7 +452,7 @@ func (t *Tail) requestProgress(ctx context.Context) {
 func (t *Tail) runHeartbeat(ctx context.Context) error {
 	ticker := time.NewTicker(heartbeatInterval)
 	defer ticker.Stop()
-	patience := heartbeatTimeout
+	timeout := heartbeatTimeout
 	var behind time.Time // since when the watch has been, and come no further
 	for last := t.advances.Load(); ; {
 		select {
@@ -465,14 +463,14 @@ func (t *Tail) runHeartbeat(ctx context.Context) error {
 		began := time.Now()
 		switch now := t.advances.Load(); {
 		case now != last:
-			last, patience, behind = now, heartbeatTimeout, time.Time{}
+			last, timeout, behind = now, heartbeatTimeout, time.Time{}
 		case !t.isBehind(ctx):
 			behind = time.Time{}
 		case behind.IsZero():
 			behind = began
-		case time.Since(behind) >= patience:
+		case time.Since(behind) >= timeout:
 			t.endWatch(errStalled)
-			patience, behind = min(2*patience, heartbeatMax), time.Time{}
+			timeout, behind = min(2*timeout, heartbeatMax), time.Time{}
 		}
 	}
 }

@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// Wait blocks until everything up to revision was queued to its subscription. While no event comes it has the
-// store asked for progress. It returns ErrReplaced if the store turns out to be another
-// one meanwhile, whose revisions are not those of the caller.
+// Wait blocks until everything up to revision was queued to the subscriptions. While no
+// event comes, Run requests progress. Wait returns ErrReplaced if the store turns out to be
+// another one meanwhile, where the revision means something else.
 func (t *Tail) Wait(ctx context.Context, revision int64) error {
 	if t.seen.Load() >= revision {
 		return nil
@@ -16,7 +16,7 @@ func (t *Tail) Wait(ctx context.Context, revision int64) error {
 	return t.waitIn(ctx, t.store.Replacements(), revision)
 }
 
-// waitIn waits for a revision of a history.
+// waitIn waits for a revision of the history that began with the replacement of that number.
 func (t *Tail) waitIn(ctx context.Context, history uint64, revision int64) error {
 	w, err := t.enlist(history, revision)
 	if w == nil {
@@ -43,7 +43,7 @@ func (t *Tail) waitIn(ctx context.Context, history uint64, revision int64) error
 func (t *Tail) enlist(history uint64, revision int64) (*waiter, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.store.Replacements() != history { // what is lost from now on wakes the waiter
+	if t.store.Replacements() != history { // a later replacement wakes the waiter
 		return nil, fmt.Errorf("kv: wait for revision %d: %w", revision, ErrReplaced)
 	}
 	if t.seen.Load() >= revision {

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// watchBuffer is how many responses a watch may be ahead of its reader; beyond
-	// them etcd keeps what has happened.
+	// watchBuffer is how many responses a watch may be ahead of its reader; more stay in
+	// etcd.
 	watchBuffer = 16
 
 	// Pauses before a stream that broke is opened again.
@@ -41,7 +41,7 @@ type watches struct {
 // watch is one open watch. It has a stream to etcd of its own, so that one that is
 // catching up does not hold back the progress of the others.
 type watch struct {
-	internal bool // needs no progress
+	internal bool // of this package: its reader needs no progress
 	cancel   context.CancelCauseFunc
 
 	mu     sync.Mutex  // held while something is sent
@@ -83,7 +83,7 @@ func (w *watches) list() []*watch {
 	return list
 }
 
-// replaced ends all watches because the store is not the one it was.
+// replaced ends all watches because the store was replaced.
 func (w *watches) replaced() {
 	for _, watch := range w.list() {
 		watch.cancel(ErrReplaced)
@@ -101,8 +101,8 @@ func (w *watches) close() {
 	w.wait.Wait()
 }
 
-// attach makes a stream the watch's and sends its first request; nil takes it away. What
-// cannot be sent is told by the stream's next Recv.
+// attach makes a stream the watch's and sends its first request; nil takes it away. The
+// stream's next Recv returns the error of a failed Send.
 func (w *watch) attach(stream watchStream, request *etcdserverpb.WatchRequest) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -150,7 +150,7 @@ func (e *Etcd) watch(ctx context.Context, prefix string, after int64, internal b
 			err = cause
 		}
 		last := WatchResponse{Err: e.fail("watch", prefix, err)}
-		if errors.Is(err, ErrClosed) { // nobody may be reading any more
+		if errors.Is(err, ErrClosed) { // the reader may have stopped
 			select {
 			case out <- last:
 			default:
@@ -165,24 +165,24 @@ func (e *Etcd) watch(ctx context.Context, prefix string, after int64, internal b
 	return out
 }
 
-// follower copies what etcd says of a prefix to out. It speaks etcd's API as generated:
-// the watcher of etcd's client passes each event through three more goroutines, which
-// wake one another (B24).
+// follower copies the events of a prefix from etcd to out. It uses the client that is
+// generated from etcd's API: the Watcher of etcd's own client passes each event through
+// three more goroutines, which wake one another (B24).
 type follower struct {
 	etcd      *Etcd
 	watch     *watch
 	prefix    string
-	delivered int64 // everything up to it
+	delivered int64 // the revision up to which everything was
 	out       chan<- WatchResponse
 
 	wide  bool        // the stream watches the whole key space
-	sound atomic.Bool // what the stream's member reports as progress is believed
+	sound atomic.Bool // the progress that the stream's member reports is believed
 }
 
 // follow copies until ctx ends or the watch cannot go on, and returns why. A stream that
 // breaks is opened again, on another member if need be.
 func (f *follower) follow(ctx context.Context) error {
-	session, err := f.etcd.opened(ctx)
+	connection, err := f.etcd.opened(ctx)
 	if err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (f *follower) follow(ctx context.Context) error {
 	ctx = metadata.NewOutgoingContext(ctx, metadata.Pairs(rpctypes.MetadataRequireLeaderKey, rpctypes.MetadataHasLeader))
 	for delay := reopenFirst; ; delay = min(2*delay, reopenMax) {
 		before := f.delivered
-		err := f.copyStream(ctx, session)
+		err := f.copyStream(ctx, connection)
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
@@ -207,25 +207,25 @@ func (f *follower) follow(ctx context.Context) error {
 	}
 }
 
-// reopens reports whether a stream that ended with err is worth opening again, as etcd's
-// client has it.
+// reopens reports whether a stream that ended with err is opened again, by the rule of
+// etcd's client.
 func reopens(err error) bool {
 	code := status.Code(err)
 	return (code == codes.Unavailable || code == codes.Internal) && !errors.Is(rpctypes.Error(err), rpctypes.ErrNoLeader)
 }
 
 // copyStream copies one stream until it ends and returns why.
-func (f *follower) copyStream(ctx context.Context, session *Session) error {
+func (f *follower) copyStream(ctx context.Context, connection *Connection) error {
 	var identifying sync.WaitGroup
 	defer identifying.Wait()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	generation := f.etcd.history.generation.Load()
-	stream, err := session.Watch.Watch(ctx, grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(math.MaxInt32))
+	replacements := f.etcd.history.replacements.Load()
+	stream, err := connection.Watch.Watch(ctx, grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(math.MaxInt32))
 	if err != nil {
 		return err
 	}
-	members := session.members
+	members := connection.members
 	f.wide = !f.watch.internal && (members == nil || members.wide.Load())
 	f.sound.Store(members == nil)
 	f.watch.attach(stream, f.request())
@@ -241,18 +241,19 @@ func (f *follower) copyStream(ctx context.Context, session *Session) error {
 		if resp.Created && members != nil && !f.watch.internal {
 			identifying.Go(func() { f.identify(ctx, cancel, members, resp.Header.GetMemberId()) })
 		}
-		response, err := f.read(resp, generation)
+		response, err := f.read(resp, replacements)
 		if err != nil {
 			return err
 		}
 		if response.Progress == 0 {
 			continue
 		}
-		if f.etcd.revisions.alone == nil {
-			f.etcd.history.show(generation, response.Progress)
+		if f.etcd.revisions.onlyMember == nil {
+			f.etcd.history.show(replacements, response.Progress)
 		} else {
-			// A server in this process tells its watches of a write before it answers
-			// others with its revision: what it answers may be lower for a moment.
+			// A server in this process sends the event of a write before it raises the
+			// revision of its answers: for a moment those may be lower, which history
+			// would take for a replacement.
 			raise(&f.etcd.revisions.delivered, response.Progress)
 		}
 		select {
@@ -264,8 +265,8 @@ func (f *follower) copyStream(ctx context.Context, session *Session) error {
 	}
 }
 
-// identify finds out whether the member that serves the present stream can be believed
-// about progress, and ends a stream that rests on it wrongly.
+// identify finds out whether the progress that the stream's member reports can be believed.
+// If not, it ends a stream that watches only the prefix.
 func (f *follower) identify(ctx context.Context, end context.CancelCauseFunc, members *members, member uint64) {
 	f.sound.Store(members.identify(ctx, member))
 	if members.wide.Load() && !f.wide {
@@ -273,8 +274,9 @@ func (f *follower) identify(ctx context.Context, end context.CancelCauseFunc, me
 	}
 }
 
-// request asks for what comes after what was delivered. Some that imitate etcd report
-// progress soundly to those alone who ask for it here (kine pkg/server/watch.go).
+// request returns the request that creates the watch, for what comes after what was
+// delivered. An imitation of etcd may report progress soundly only if ProgressNotify is set
+// (kine pkg/server/watch.go).
 func (f *follower) request() *etcdserverpb.WatchRequest {
 	prefix := f.prefix
 	if f.wide {
@@ -291,12 +293,12 @@ func (f *follower) request() *etcdserverpb.WatchRequest {
 	}}
 }
 
-// read understands what etcd says on a stream that was opened in a generation of its
-// history. A response without Progress says nothing new.
-func (f *follower) read(resp *etcdserverpb.WatchResponse, generation uint64) (WatchResponse, error) {
+// read converts a response of a stream that was opened when the store had been replaced as
+// often as replacements says. The result has Progress unless there is nothing new in it.
+func (f *follower) read(resp *etcdserverpb.WatchResponse, replacements uint64) (WatchResponse, error) {
 	switch {
 	case resp.CompactRevision > 0:
-		f.etcd.observeCompaction(generation, resp.CompactRevision)
+		f.etcd.observeCompaction(replacements, resp.CompactRevision)
 		return WatchResponse{}, rpctypes.ErrCompacted
 	case resp.Canceled && resp.CancelReason != "":
 		reason := resp.CancelReason
@@ -312,14 +314,14 @@ func (f *follower) read(resp *etcdserverpb.WatchResponse, generation uint64) (Wa
 	if n := len(resp.Events); n > 0 {
 		last := resp.Events[n-1].Kv.ModRevision
 		if last <= f.delivered {
-			return WatchResponse{}, nil // a repetition
+			return WatchResponse{}, nil // was delivered before
 		}
 		return WatchResponse{Batches: batchesOf(f.asked(resp.Events), f.delivered), Progress: last}, nil
 	}
 	if !resp.Created && f.sound.Load() && resp.Header != nil && resp.Header.Revision >= f.delivered {
 		return WatchResponse{Progress: resp.Header.Revision}, nil
 	}
-	return WatchResponse{}, nil // progress of a member that lags behind, or is not believed
+	return WatchResponse{}, nil // progress that is not believed, or of a member that lags behind
 }
 
 // asked returns the events under the prefix.
@@ -337,7 +339,7 @@ func (f *follower) asked(events []*mvccpb.Event) []*mvccpb.Event {
 	return slices.DeleteFunc(slices.Clone(events), outside) // in process they may be etcd's own
 }
 
-// errWatchEnded stands for the reason that etcd did not give.
+// errWatchEnded is the reason of the end of a watch if etcd gave none.
 var errWatchEnded = errors.New("etcd ended the watch")
 
 // RequestProgress asks for a progress response in every open watch.

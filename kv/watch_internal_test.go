@@ -58,10 +58,10 @@ func (s *eventfulStream) Recv() (*etcdserverpb.WatchResponse, error) {
 // nothing is lost or told twice.
 func TestUnsoundWhileReaderIsBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		e := NewEtcd(Opening{Name: "external", Prefix: "/registry"})
+		e := NewEtcd(EtcdConfig{Name: "external", Prefix: "/registry"})
 		told := make(chan struct{})
 		member := &eventful{last: 2 * watchBuffer}
-		e.session = &Session{Watch: member, members: &members{
+		e.connection = &Connection{Watch: member, members: &members{
 			endpoints: func() []string { return []string{"a"} },
 			logger:    e.logger,
 			status: func(context.Context, string) (*clientv3.StatusResponse, error) {

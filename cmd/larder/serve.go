@@ -103,7 +103,7 @@ func serve(cmd *cobra.Command, o *options) error {
 		return err
 	}
 	config := o.complete(cmd.Flags().Changed)
-	config.Die = func(err error) { os.Exit(fail(cmd.ErrOrStderr(), err)) }
+	config.Fatal = func(err error) { os.Exit(fail(cmd.ErrOrStderr(), err)) }
 	config.SteerCollector = os.Getenv("GOGC") == ""
 	if !o.quiet {
 		config.Progress = cmd.ErrOrStderr()

@@ -97,9 +97,9 @@ type Config struct {
 	// whole program, to the heap while the Server runs.
 	SteerCollector bool
 
-	// Die is called with the reason when the embedded store cannot go on and nothing
-	// more may be acknowledged. It must end the process; nil panics.
-	Die func(error)
+	// Fatal is called with the reason when the embedded store cannot store something: no
+	// write may be acknowledged any more. It must end the process; nil panics.
+	Fatal func(error)
 
 	// Progress receives a few lines about the start and the end; nil discards them.
 	Progress io.Writer

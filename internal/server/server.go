@@ -170,7 +170,7 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 		})
 	} else {
 		s.store, err = embedded.New(embedded.Config{
-			Dir: filepath.Join(s.config.DataDir, "etcd"), Prefix: c.Prefix, Die: s.config.Die,
+			Dir: filepath.Join(s.config.DataDir, "etcd"), Prefix: c.Prefix, Fatal: s.config.Fatal,
 			CompactionInterval: c.CompactionInterval, UnsafeNoFsync: c.UnsafeNoFsync, Logger: newLogger(),
 			QuotaBytes: c.QuotaBytes, DefragmentInterval: c.DefragmentInterval, Observer: s.metrics.observer(),
 			LeaseReuse: up.leaseReuse(),

@@ -11,9 +11,9 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// checkDatabase reads the keys of a database, if there is one, and tells what is
-// wrong with its pages. etcd does the same in goroutines of its own, where a damaged
-// page ends the process with a trace.
+// checkDatabase reads the keys of a database, if there is one, and returns what is
+// wrong with its pages. etcd reads the same in goroutines of its own, where a damaged
+// page ends the process with a stack trace.
 func checkDatabase(path string) (err error) {
 	if info, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0 {
 		return nil
@@ -48,7 +48,7 @@ func checkBucket(bucket *bbolt.Bucket) error {
 			return errors.New("keys are not in order")
 		}
 		if value == nil {
-			return errors.New("there is a bucket in it") // etcd nests none
+			return errors.New("there is a bucket in it") // etcd does not nest buckets
 		}
 		last = key
 	}

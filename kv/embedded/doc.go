@@ -1,5 +1,5 @@
 // Package embedded keeps a [kv.Store] in an etcd server that runs inside this process.
-// Whoever imports it links etcd's server; package kv alone is etcd's client.
+// A program that imports it links etcd's server; package kv alone is etcd's client.
 //
 // # Guarantees
 //
@@ -9,25 +9,25 @@
 // The server is called in process, without gRPC; it listens on nothing but a unix socket
 // in a directory of mode 0700 inside the data directory, for etcdctl. One process may use
 // a data directory. While the server is the only member, its revision is known without
-// asking it: each answer that it gives, to this process or through the socket, is taken
-// note of before it is given. Each watch has a stream of its own, so that no other watch
+// asking it: the store takes note of each answer before the server gives it, to this
+// process or through the socket. Each watch has a stream of its own, so that no other watch
 // can hold back its progress.
 //
-// A disk that stalls holds up writes, and reads of what only the database knows; all end
-// at their contexts' deadlines, and Revision is not held up. Reads that were given up go
-// on until the disk lets them; only so many are begun, and others wait for a place.
+// A disk that stalls delays writes, and reads that are not served from memory; all end at
+// their contexts' deadlines, and Revision is not delayed. A read whose caller has gone goes
+// on in the server until the disk answers; the number of reads under way is bounded, and
+// further ones wait.
 //
-// What cannot be read when the store is opened, because it is damaged or there is no room,
-// is an error of Run. What cannot be stored later ends the process, by [Config].Die: a
-// server that went on would acknowledge what is lost.
+// If the database is damaged, or there is no room on the disk when the store is opened, Run
+// returns an error. If the server cannot store something later, it calls [Config].Fatal,
+// which ends the process: a server that went on would acknowledge what is lost.
 //
 // # Space
 //
-// Nobody needs to look after the database. When it reaches its quota, etcd refuses
-// writes with its own error; then old revisions are given up, the room is given to the
-// file, and etcd is told to write again. Deletions, reads and watches go on meanwhile.
-// A database of which most is free is made smaller from time to time; writes wait for
-// that.
+// The database needs no operator. When it reaches its quota, etcd refuses writes with its
+// own error; then the store compacts old revisions, defragments the file and disarms etcd's
+// alarm. Deletions, reads and watches go on meanwhile. A database of which most is free is
+// defragmented from time to time; writes wait for that.
 //
 // # Locks and goroutines
 //

@@ -48,20 +48,19 @@ type Config struct {
 	// QuotaBytes is how large the database may grow before writes are refused, until
 	// there is room again; 0 is 8 GiB.
 	QuotaBytes int64
-	// DefragmentInterval is how often the database is made smaller, if most of it is
-	// free; 0 is never, but for a database that has reached its quota.
+	// DefragmentInterval is how often the database is defragmented, if most of it is free;
+	// with 0 it is only when the database has reached its quota.
 	DefragmentInterval time.Duration
 	// CompactionInterval is how much history to keep; 0 never compacts.
 	CompactionInterval time.Duration
-	// LeaseReuse is that of kv.Opening.
+	// LeaseReuse is that of kv.EtcdConfig.
 	LeaseReuse time.Duration
 	// UnsafeNoFsync acknowledges writes before they are on disk. They survive the
 	// end of this process, but not of the machine.
 	UnsafeNoFsync bool
-	// Die is called, from any goroutine, when the running server cannot store what it
-	// has to: the disk is full, or a file is damaged. It must end the process; nil
-	// panics.
-	Die      func(error)
+	// Fatal is called, from any goroutine, when the running server cannot store something,
+	// because the disk is full or a file is damaged. It must end the process; nil panics.
+	Fatal    func(error)
 	Logger   *slog.Logger // nil discards
 	Observer kv.Observer
 }
@@ -72,7 +71,7 @@ func New(cfg Config) (*kv.Etcd, error) {
 	return store, err
 }
 
-// newStore returns what opens the store as well.
+// newStore is New for tests, which look into the opener.
 func newStore(cfg Config) (*kv.Etcd, *opener, error) {
 	if cfg.Dir == "" {
 		return nil, nil, errors.New("embedded: etcd needs a directory")
@@ -81,7 +80,7 @@ func newStore(cfg Config) (*kv.Etcd, *opener, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	o := &opener{cfg: cfg}
-	return kv.NewEtcd(kv.Opening{
+	return kv.NewEtcd(kv.EtcdConfig{
 		Name: "embedded", Open: o.open,
 		Prefix: cfg.Prefix, CompactionInterval: cfg.CompactionInterval, LeaseReuse: cfg.LeaseReuse, Logger: cfg.Logger, Observer: cfg.Observer,
 	}), o, nil
@@ -90,17 +89,17 @@ func newStore(cfg Config) (*kv.Etcd, *opener, error) {
 // opener opens a store, once.
 type opener struct {
 	cfg   Config
-	space *space // nil before
+	space *space // nil before open
 }
 
 // open locks the directory, starts the server and waits until it can serve.
-func (o *opener) open(ctx context.Context, answers kv.Answers) (*kv.Session, error) {
+func (o *opener) open(ctx context.Context, answers kv.Answers) (*kv.Connection, error) {
 	config, err := serverConfig(o.cfg)
 	if err != nil {
 		return nil, err
 	}
 	config.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainUnaryInterceptor(learnAnswers(answers))}
-	// etcd would wait for another process to let go of the database.
+	// Without this lock etcd would wait until the other process closes the database.
 	lock, err := fileutil.TryLockFile(filepath.Join(config.Dir, "lock"), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("%s is in use: %w", config.Dir, err)
@@ -117,15 +116,15 @@ func (o *opener) open(ctx context.Context, answers kv.Answers) (*kv.Session, err
 		ClusterId: uint64(server.Server.Cluster().ID()), RaftTerm: server.Server.Term(), Revision: server.Server.KV().Rev(),
 	})
 	o.space = newSpace(server.Server, client, o.cfg, answers)
-	return &kv.Session{
-		Client: client,
-		Watch:  adapter.WatchServerToWatchClient(v3rpc.NewWatchServer(server.Server)),
-		Alone:  func() bool { return alone(server.Server) },
-		Tend:   o.space.run,
-		Size:   func(context.Context) (int64, error) { return server.Server.Backend().Size(), nil },
-		Failed: server.Err(),
+	return &kv.Connection{
+		Client:     client,
+		Watch:      adapter.WatchServerToWatchClient(v3rpc.NewWatchServer(server.Server)),
+		OnlyMember: func() bool { return onlyMember(server.Server) },
+		Maintain:   o.space.run,
+		Size:       func(context.Context) (int64, error) { return server.Server.Backend().Size(), nil },
+		Failed:     server.Err(),
 		Close: func() {
-			own.close() // first: no read may meet a database that is closed
+			own.close() // first, because a read of a closed database panics
 			client.Close()
 			server.Close()
 			lock.Close()
@@ -133,9 +132,9 @@ func (o *opener) open(ctx context.Context, answers kv.Answers) (*kv.Session, err
 	}, nil
 }
 
-// alone reports whether server is the only member, so that nobody else acknowledges
-// anything. Members can only be added by what it applies.
-func alone(server *etcdserver.EtcdServer) bool {
+// onlyMember reports whether server is the only member, so that no other acknowledges
+// writes. To add a member takes an entry that this server applies first.
+func onlyMember(server *etcdserver.EtcdServer) bool {
 	voters, ok := server.Cluster().(interface{ VotingMemberIDs() []types.ID })
 	return ok && len(voters.VotingMemberIDs()) == 1 && server.Leader() == server.MemberID()
 }
@@ -192,7 +191,7 @@ func serverConfig(cfg Config) (*embed.Config, error) {
 	config.QuotaBackendBytes = cmp.Or(cfg.QuotaBytes, defaultQuota)
 	config.UnsafeNoFsync = cfg.UnsafeNoFsync
 	config.BootstrapDefragThresholdMegabytes = defragThreshold
-	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(serverLogger(cfg.Logger, zapcore.WarnLevel, cfg.Die))
+	config.ZapLoggerBuilder = embed.NewZapLoggerBuilder(serverLogger(cfg.Logger, zapcore.WarnLevel, cfg.Fatal))
 	return config, listenOnSocket(config, cfg.Logger)
 }
 

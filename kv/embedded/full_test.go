@@ -24,7 +24,7 @@ func playFiller(raw string) {
 	if err := json.Unmarshal([]byte(raw), &dir); err != nil {
 		log.Fatal(err)
 	}
-	store, err := embedded.New(embedded.Config{Dir: dir, Die: func(err error) {
+	store, err := embedded.New(embedded.Config{Dir: dir, Fatal: func(err error) {
 		fmt.Println("dies:", err)
 		os.Exit(7)
 	}})
@@ -62,7 +62,7 @@ func TestFull(t *testing.T) {
 	lines := strings.Split(strings.TrimSpace(filler.Output()), "\n")
 	last := lines[len(lines)-1]
 	if !strings.HasPrefix(last, "dies: embedded: etcd failed: ") || !strings.HasSuffix(last, "file too large") {
-		t.Errorf("last words %q", last)
+		t.Errorf("fatal error %q", last)
 	}
 	store := open(t, embedded.Config{Dir: dir})
 	for i, line := range lines[:len(lines)-1] {

@@ -9,37 +9,37 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// mostReads is how many reads of the server in this process may be under way, those
-// that nobody waits for any more among them. It is more than so many processors as there
-// are can serve, and less than what a disk that stalls for long could collect otherwise.
-const mostReads = 256
+// maxReads is how many reads of the server in this process may be under way, including those
+// whose callers have gone. It is far more than the processors serve at a time, and bounds
+// what a disk that stalls for long can pile up.
+const maxReads = 256
 
 // ownKV calls the server in this process.
 //
-// The server reads on the goroutine that asks, and waits there for locks that are held
-// while the database is written, however long the disk takes. ownKV lets a caller go at
-// its deadline; the read ends when it can. When mostReads are left behind like that, who
-// comes then waits for one of them to end, or for its own deadline. Writes end at their
-// deadlines by themselves.
+// The server reads on its caller's goroutine, and waits there for locks that it holds
+// while the database is written, however long the disk takes. ownKV returns at the caller's
+// deadline, and leaves the read to a goroutine until it ends. When maxReads are under way, a
+// caller waits until one ends, or for its own deadline. Writes end at their deadlines by
+// themselves.
 type ownKV struct {
 	etcdserverpb.KVClient
-	answers kv.Answers
-	under   chan struct{}   // has an element for each read that has not ended
-	open    context.Context // ends when no more reads may begin, and ends all that wait
-	shut    context.CancelFunc
+	answers  kv.Answers
+	inFlight chan struct{}   // has an element for each read that has not ended
+	ctx      context.Context // ends when no more reads may begin, and ends all that wait
+	cancel   context.CancelFunc
 }
 
 func newOwnKV(server etcdserverpb.KVClient, answers kv.Answers) *ownKV {
-	k := &ownKV{KVClient: server, answers: answers, under: make(chan struct{}, mostReads)}
-	k.open, k.shut = context.WithCancel(context.Background())
+	k := &ownKV{KVClient: server, answers: answers, inFlight: make(chan struct{}, maxReads)}
+	k.ctx, k.cancel = context.WithCancel(context.Background())
 	return k
 }
 
 // close refuses reads from now on and waits for those that are under way.
 func (k *ownKV) close() {
-	k.shut()
-	for range cap(k.under) {
-		k.under <- struct{}{} // never taken out again
+	k.cancel()
+	for range cap(k.inFlight) {
+		k.inFlight <- struct{}{} // never taken out again
 	}
 }
 
@@ -49,12 +49,12 @@ func (k *ownKV) Range(ctx context.Context, in *etcdserverpb.RangeRequest, opts .
 		return nil, err
 	}
 	reading, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(k.open, cancel)
+	stop := context.AfterFunc(k.ctx, cancel)
 	var out *etcdserverpb.RangeResponse
 	var err error
 	done := make(chan struct{})
-	go func() { // close waits for its place in under
-		defer func() { <-k.under }()
+	go func() { // close waits for it, by taking all of inFlight
+		defer func() { <-k.inFlight }()
 		defer close(done)
 		defer cancel()
 		defer stop()
@@ -65,7 +65,7 @@ func (k *ownKV) Range(ctx context.Context, in *etcdserverpb.RangeRequest, opts .
 		return k.answer(out, err)
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case <-k.open.Done():
+	case <-k.ctx.Done():
 		return nil, kv.ErrClosed
 	}
 }
@@ -75,15 +75,15 @@ func (k *ownKV) begin(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if k.open.Err() != nil {
+	if k.ctx.Err() != nil {
 		return kv.ErrClosed
 	}
 	select {
-	case k.under <- struct{}{}:
+	case k.inFlight <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-k.open.Done():
+	case <-k.ctx.Done():
 		return kv.ErrClosed
 	}
 }
@@ -93,15 +93,15 @@ func (k *ownKV) answer(out *etcdserverpb.RangeResponse, err error) (*etcdserverp
 	return out, err
 }
 
-// Txn writes.
+// Txn writes, and takes note of the answer.
 func (k *ownKV) Txn(ctx context.Context, in *etcdserverpb.TxnRequest, opts ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
 	out, err := k.KVClient.Txn(ctx, in, opts...)
 	k.answers.Learn(out.GetHeader())
 	return out, err
 }
 
-// learnAnswers takes note of what a server in this process answers to others, before
-// they get the answers.
+// learnAnswers takes note of the answers of a server in this process to clients of its
+// socket, before they get them.
 func learnAnswers(answers kv.Answers) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, in any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 		out, err := handler(ctx, in)

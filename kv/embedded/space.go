@@ -20,21 +20,21 @@ import (
 const (
 	// spaceInterval is how often the size of the database is looked at.
 	spaceInterval = time.Second
-	// fullInterval is how often room is looked for in a database that has none, less
-	// often if that takes long: fullPatience times as long is left to others.
+	// fullInterval is the pause after a failed attempt to make room in a full database. It
+	// is at least fullPauses times as long as the attempt took, in which others waited.
 	fullInterval = 10 * time.Second
-	fullPatience = 10
+	fullPauses   = 10
 	// worthFreeing is how much of the disk a periodic defragmentation must free.
 	worthFreeing = 64 << 20
 )
 
-// space keeps the database of an embedded server within its quota. Where others have an
-// operator, this server has only itself: when etcd refuses writes because the quota is
-// reached, space gives up old revisions, gives the room to the file and lets etcd write
-// again. Reads and watches go on meanwhile, and so do deletions.
+// space keeps the database of an embedded server within its quota, which is an operator's
+// work elsewhere: when etcd refuses writes because the quota is reached, space compacts old
+// revisions, defragments the database and disarms the alarm, so that etcd writes again.
+// Reads, watches and deletions go on meanwhile.
 //
-// Defragmentation copies what is used into a new file, and nothing is written meanwhile
-// nor read from the database. It is left alone unless it frees as much as it copies.
+// Defragmentation copies what is used into a new file; the database is neither read nor
+// written meanwhile. It is only done where it frees as much as it copies.
 type space struct {
 	database backend.Backend
 	alarmed  func() bool // etcd refuses to write
@@ -45,7 +45,7 @@ type space struct {
 	interval time.Duration // of defragmentations; 0 is never
 	worth    int64         // bytes that one must free
 	logger   *slog.Logger
-	took     time.Duration // the last defragmentation, even in vain
+	took     time.Duration // of the last defragmentation, even if it failed
 }
 
 func newSpace(server *etcdserver.EtcdServer, client *clientv3.Client, cfg Config, answers kv.Answers) *space {
@@ -66,7 +66,7 @@ func newSpace(server *etcdserver.EtcdServer, client *clientv3.Client, cfg Config
 
 // run looks after the database until ctx ends.
 func (s *space) run(ctx context.Context) error {
-	last := time.Now() // of a look at what is worth freeing
+	last := time.Now() // that a periodic defragmentation was considered
 	for pause := spaceInterval; ; {
 		select {
 		case <-time.After(pause):
@@ -79,12 +79,12 @@ func (s *space) run(ctx context.Context) error {
 			if err := s.makeRoom(ctx); err != nil && ctx.Err() == nil {
 				s.logger.Error("etcd has reached its quota and refuses writes", "quota", s.quota,
 					"inUse", s.database.SizeInUse(), "error", err)
-				pause = max(fullInterval, fullPatience*s.took)
+				pause = max(fullInterval, fullPauses*s.took)
 			}
 		case s.database.Size() > s.enough() && s.hasRoom():
 			if err := s.defragment(); err != nil { // before writes are refused
 				// The disk has no room for a copy, perhaps. Trying costs as much as succeeding.
-				pause = max(fullInterval, fullPatience*s.took)
+				pause = max(fullInterval, fullPauses*s.took)
 			}
 		case s.interval > 0 && time.Since(last) >= s.interval:
 			last = time.Now()
@@ -96,17 +96,17 @@ func (s *space) run(ctx context.Context) error {
 	}
 }
 
-// enough is how large the database may be without a need to do something about it.
+// enough is the size from which on the database is defragmented before it is full.
 func (s *space) enough() int64 { return s.quota - s.quota/20 }
 
 // hasRoom reports whether a defragmentation would bring the database well below the
 // quota.
 func (s *space) hasRoom() bool { return s.database.SizeInUse() <= s.enough()-s.quota/20 }
 
-// errFull says that what is kept fills the quota.
+// errFull says that neither compaction nor defragmentation makes room.
 var errFull = errors.New("embedded: too little of the database is free: delete something, or raise the quota")
 
-// makeRoom has etcd write again. It gives up the past only if it must.
+// makeRoom makes room and disarms the alarm. It compacts only if there is no other way.
 func (s *space) makeRoom(ctx context.Context) error {
 	if s.database.Size() > s.enough() {
 		if !s.hasRoom() {
@@ -129,7 +129,7 @@ func (s *space) makeRoom(ctx context.Context) error {
 	return nil
 }
 
-// compactAll gives up all but the present, if that is more than it was.
+// compactAll compacts all revisions before the present one.
 func (s *space) compactAll(ctx context.Context) error {
 	revision := s.answers.Revision()
 	_, err := s.client.Compact(ctx, revision, clientv3.WithCompactPhysical())
@@ -143,9 +143,9 @@ func (s *space) compactAll(ctx context.Context) error {
 	return nil
 }
 
-// settle has pages counted as free that were given up: they are, some commits later,
-// once nobody can be reading them any more. Only what changes something is committed,
-// if only by deleting what is not there.
+// settle has etcd count as free the pages that were freed lately: bbolt does so some commits
+// later, when no transaction can be reading them any more. A commit without a change is
+// skipped, so each deletes a key that does not exist.
 func (s *space) settle() {
 	const commits = 3
 	for range commits {

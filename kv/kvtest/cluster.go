@@ -149,7 +149,7 @@ type Change struct {
 }
 
 // Transact makes all changes in one revision, which it returns, or none if one of the
-// keys has another revision. After an error nobody knows.
+// keys has another revision. After an error either may be the case.
 func (o *Outsider) Transact(ctx context.Context, changes []Change) (revision int64, committed bool, err error) {
 	var conditions []clientv3.Cmp
 	var ops []clientv3.Op

@@ -16,8 +16,7 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// Subject is an open store under test and what the suite does to it behind its
-// back.
+// Subject is an open store under test, and the operations that the suite does without it.
 type Subject struct {
 	kv.Store
 	// Compact forgets what was overwritten up to a revision.
@@ -25,9 +24,9 @@ type Subject struct {
 	// PutAll writes several keys in one revision, which it returns. A nil value
 	// deletes.
 	PutAll func(ctx context.Context, values map[string][]byte) (int64, error)
-	// Imitation says that what stands behind the store imitates etcd only as far as
-	// kube-apiserver needs it: no transaction writes several keys, so that PutAll writes
-	// them one by one, and no watch begins in the future or at the compacted revision.
+	// Imitation says that the server imitates etcd only as far as kube-apiserver needs it:
+	// no transaction writes several keys, so that PutAll writes them one by one, and no
+	// watch begins in the future or at the compacted revision.
 	Imitation bool
 }
 

@@ -17,8 +17,8 @@ type Kine struct {
 	URL string
 }
 
-// StartKine builds kine, which takes minutes where nobody has done so before, and starts
-// it with flags besides those that name its address and its database.
+// StartKine builds kine, which takes minutes the first time, and starts it with flags
+// besides those that name its address and its database.
 func StartKine(t testing.TB, flags ...string) *Kine {
 	t.Helper()
 	binary := buildKine(t)
@@ -41,14 +41,14 @@ func (k *Kine) AwaitReady(t testing.TB) {
 	k.Await(t, "Kine available at")
 }
 
-// buildKine builds the version that the module beside this file names. That is a module
-// of its own, because Larder needs nothing of kine. Without cgo no C compiler is needed.
-// go remembers what it built.
+// buildKine builds the version that the module in the directory kine names, which is a
+// module of its own so that Larder's does not depend on kine. Without cgo no C compiler is
+// needed. The go command caches the result.
 func buildKine(t testing.TB) string {
 	t.Helper()
 	_, file, _, ok := runtime.Caller(0)
 	if !ok {
-		t.Fatal("kvtest: where is the source?")
+		t.Fatal("kvtest: the directory of the source is not known")
 	}
 	binary := filepath.Join(t.TempDir(), "kine")
 	build := exec.Command("go", "build", "-o", binary, "github.com/k3s-io/kine")

@@ -17,13 +17,13 @@ import (
 type MemberConfig struct {
 	Name, Dir    string
 	Client, Peer string // URLs
-	// PeerListen is where other members' connections arrive, if not at Peer: what
-	// stands between may come from a test.
+	// PeerListen is the URL of the peer listener, if not Peer: a test may put a proxy
+	// between the members.
 	PeerListen          string
 	Cluster             string // "name=peer URL" of all members, separated by commas
 	CA, Cert, Key       string // of the client listener
 	HeartbeatMs, VoteMs uint
-	// CatchUp is by how many entries a member may be behind before it is sent a snapshot
+	// CatchUp is how many entries a member may be behind before it is sent a snapshot
 	// instead of them; 0 is etcd's default.
 	CatchUp uint64
 }

@@ -14,8 +14,7 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// Memory is a kv.Store that remembers in memory. It works from the start; Run
-// only makes leases expire.
+// Memory is a kv.Store in memory. It is open from the start; Run only makes leases expire.
 type Memory struct {
 	closing chan struct{} // closed by Close
 	once    sync.Once
@@ -23,8 +22,8 @@ type Memory struct {
 	running sync.WaitGroup
 	watches sync.WaitGroup
 
-	replaced atomic.Uint64
-	lost     atomic.Int64
+	replaced         atomic.Uint64
+	replacedRevision atomic.Int64
 
 	mu        sync.Mutex
 	hook      func(op, key string) error
@@ -117,7 +116,7 @@ func (m *Memory) EndWatches(err error) {
 
 // replaceLocked begins another history, which is what the store holds.
 func (m *Memory) replaceLocked() {
-	m.lost.Store(max(m.lost.Load(), m.shown))
+	m.replacedRevision.Store(max(m.replacedRevision.Load(), m.shown))
 	m.shown = m.revision
 	m.replaced.Add(1)
 	for w := range m.watchers {
@@ -126,8 +125,8 @@ func (m *Memory) replaceLocked() {
 	m.wakeLocked()
 }
 
-// answerLocked takes note of what a linearizable answer tells: that the store was
-// replaced, if it once told of more.
+// answerLocked takes note of a linearizable answer. It shows that the store was replaced if
+// an earlier answer had a higher revision.
 func (m *Memory) answerLocked() {
 	if m.revision < m.shown {
 		m.replaceLocked()
@@ -399,8 +398,8 @@ func (m *Memory) Revision(ctx context.Context) (int64, error) {
 // Replacements counts the calls of Restore that were announced, or noticed since.
 func (m *Memory) Replacements() uint64 { return m.replaced.Load() }
 
-// Lost returns the highest revision that was told before one of them.
-func (m *Memory) Lost() int64 { return m.lost.Load() }
+// ReplacedRevision returns the highest revision that was shown before one of them.
+func (m *Memory) ReplacedRevision() int64 { return m.replacedRevision.Load() }
 
 // Health returns the hook's error.
 func (m *Memory) Health(ctx context.Context) error { return m.begin(ctx, "health", "") }

@@ -20,9 +20,9 @@ func (o *Outsider) Snapshot(ctx context.Context, path string) error {
 	return nil
 }
 
-// Restore puts what a snapshot holds in the place of the data of a member, which must not
-// run, and is alone: as etcdutl does that is not told to raise the revision. Cluster and
-// member have the ids that they had.
+// Restore replaces the data of a cluster's only member, which must not run, by those of a
+// snapshot, as etcdutl does without the flag that raises the revision. Cluster and member
+// keep their ids.
 func (m *Member) Restore(path string) error {
 	if err := os.RemoveAll(m.Config.Dir); err != nil {
 		return fmt.Errorf("kvtest: restore: %w", err)

@@ -55,13 +55,13 @@ func (h *handed) has(history uint64, revision int64) bool {
 // reached it, and neither was a list given out with it since, nor did a watch end there.
 // The store's own history gets beyond all such revisions with time.
 func (h *handed) lost(revision int64) bool {
-	return revision <= h.store.Lost() && !h.has(h.store.Replacements(), revision)
+	return revision <= h.store.ReplacedRevision() && !h.has(h.store.Replacements(), revision)
 }
 
 // out remembers that a list was given out with a revision, or a watch ended with it,
 // that was asked for when the store was in a history.
 func (h *handed) out(history uint64, revision int64) {
-	if revision <= h.store.Lost() && h.store.Replacements() == history {
+	if revision <= h.store.ReplacedRevision() && h.store.Replacements() == history {
 		h.add(history, revision)
 	}
 }

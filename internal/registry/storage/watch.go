@@ -135,7 +135,7 @@ func (r *Resource) checkResume(ctx context.Context, revision, known int64) error
 		}
 	}
 	if r.handed.lost(revision) {
-		return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", revision, r.store.Lost()+1))
+		return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", revision, r.store.ReplacedRevision()+1))
 	}
 	return nil
 }

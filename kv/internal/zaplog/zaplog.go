@@ -1,7 +1,7 @@
 // Package zaplog passes etcd's log on to slog.
 //
-// What etcd warns of although all is as it should be is left out, and so is what a server
-// says before its last words: whoever starts one hears those otherwise.
+// Warnings about what is intended here are left out, and so are the entries with which a
+// server dies: package embedded has hooks for those.
 package zaplog
 
 import (
@@ -36,16 +36,15 @@ func (c slogCore) With(fields []zapcore.Field) zapcore.Core {
 }
 
 func (c slogCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if c.Enabled(entry.Level) && entry.Level < zapcore.DPanicLevel && !ordinary[entry.Message] && !foretells(entry.Message) {
+	if c.Enabled(entry.Level) && entry.Level < zapcore.DPanicLevel && !expected[entry.Message] && !precedesFatal(entry.Message) {
 		return checked.AddCore(entry, c)
 	}
 	return checked
 }
 
-// ordinary lists what etcd warns of and what is as it should be here: its one
-// socket admits this user alone, its first start has no storage version to find
-// yet, and its listeners are closed when it is stopped.
-var ordinary = map[string]bool{
+// expected lists warnings about what is intended here: etcd's one socket is open to this
+// user alone, there is no storage version at a first start, and stopping closes listeners.
+var expected = map[string]bool{
 	"Running http and grpc server on single port. This is not recommended for production.": true,
 	"simple token is not cryptographically signed":                                         true,
 	"Failed to detect schema version":                                                      true,
@@ -55,8 +54,9 @@ var ordinary = map[string]bool{
 	"stopped insecure grpc server due to error":                                            true,
 }
 
-// foretells reports whether an entry, one of the database's, is followed by the last.
-func foretells(message string) bool {
+// precedesFatal reports whether the database logs an entry right before it panics: the
+// panic says the same.
+func precedesFatal(message string) bool {
 	return strings.HasPrefix(message, "writeAt failed, ") || strings.HasPrefix(message, "writing data failed: ") ||
 		strings.HasPrefix(message, "Committing transaction failed: ")
 }

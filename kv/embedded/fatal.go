@@ -13,29 +13,29 @@ import (
 	"github.com/larder-io/larder/kv/internal/zaplog"
 )
 
-// serverLogger is for an embedded server, which logs its last words when it cannot go
-// on: that is how it refuses to acknowledge a write that it could not store. They are
-// not logged but given to die, or panicked with while the server is being started.
-func serverLogger(logger *slog.Logger, level zapcore.Level, die func(error)) *zap.Logger {
-	hook := lastWords{die}
+// serverLogger returns the logger of an embedded server. When the server cannot store a
+// write, it logs a panic or a fatal entry, so as not to acknowledge the write. Such an entry
+// becomes an error that is passed to fatal, or is panicked with while the server starts.
+func serverLogger(logger *slog.Logger, level zapcore.Level, fatal func(error)) *zap.Logger {
+	hook := fatalHook{fatal}
 	return zaplog.New(logger, level, zap.WithPanicHook(hook), zap.WithFatalHook(hook))
 }
 
-// lastWords is what a zap logger does after an entry that says that it is the last.
-type lastWords struct{ die func(error) }
+// fatalHook is called by a zap logger with a panic or a fatal entry.
+type fatalHook struct{ fatal func(error) }
 
 // OnWrite does not return.
-func (w lastWords) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
+func (w fatalHook) OnWrite(entry *zapcore.CheckedEntry, fields []zapcore.Field) {
 	err := errors.New(entry.Message)
 	for _, field := range fields {
 		if cause, ok := field.Interface.(error); ok && field.Type == zapcore.ErrorType {
 			err = fmt.Errorf("%s: %w", entry.Message, cause)
 		}
 	}
-	if w.die == nil || starting() {
+	if w.fatal == nil || starting() {
 		panic(err)
 	}
-	w.die(fmt.Errorf("embedded: etcd failed: %w", err))
+	w.fatal(fmt.Errorf("embedded: etcd failed: %w", err))
 }
 
 // starting reports whether the caller's goroutine is the one that starts a server.

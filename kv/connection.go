@@ -18,13 +18,13 @@ const (
 	EtcdLogger = zaplog.Etcd
 )
 
-// Opening says how an Etcd comes to etcd. [NewExternal] makes one of a cluster, package
-// embedded one of a server in this process.
-type Opening struct {
-	// Name tells the ways apart in errors: "external", "embedded".
+// EtcdConfig is what an Etcd is made of. [NewExternal] fills it in for a cluster, package
+// embedded for a server in this process.
+type EtcdConfig struct {
+	// Name is "external" or "embedded". It is part of errors.
 	Name string
-	// Open comes to etcd, or fails when ctx ends. Run calls it once.
-	Open func(ctx context.Context, answers Answers) (*Session, error)
+	// Open connects to etcd, or starts it, and fails when ctx ends. Run calls it once.
+	Open func(ctx context.Context, answers Answers) (*Connection, error)
 	// Prefix is where the keys of the cluster lie; the health probe reads below it.
 	Prefix string
 	// CompactionInterval is how much history to keep; 0 never compacts, but follows
@@ -37,32 +37,33 @@ type Opening struct {
 	Observer   Observer
 }
 
-// Session is etcd as an Etcd uses it while it runs.
-type Session struct {
+// Connection is etcd as an Etcd uses it while it runs: in another process or in this one.
+type Connection struct {
 	Client *clientv3.Client
 	// Watch opens the streams of watches.
 	Watch etcdserverpb.WatchClient
-	// Alone reports whether etcd is a server in this process and no other member can have
-	// acknowledged anything; nil for a cluster. Such a server's reports of progress are
+	// OnlyMember reports whether etcd is a server in this process and no other member can
+	// have acknowledged anything; nil for a cluster. Such a server's reports of progress are
 	// believed, and all that it answers goes through Answers.Learn.
-	Alone func() bool
-	// Tend looks after what is stored until ctx ends; nil leaves that to others.
-	Tend func(ctx context.Context) error
+	OnlyMember func() bool
+	// Maintain keeps the database within its quota until ctx ends; nil leaves that to the
+	// cluster's operator.
+	Maintain func(ctx context.Context) error
 	// Size returns the bytes of the database file.
 	Size func(ctx context.Context) (int64, error)
 	// Failed delivers, or is closed, when the server died; nil for a cluster.
 	Failed <-chan error
-	// Close ends the session, and waits for what is under way. Nothing is asked afterwards.
+	// Close ends the connection and waits for requests under way. None follow.
 	Close func()
 
 	direct *direct // nil: there is none
-	// members tells which members' progress is believed; nil believes the only one,
-	// which is in this process.
+	// members says which members' progress is believed; nil believes that of the server in
+	// this process.
 	members *members
 }
 
-// Answers is where a server in this process leaves what it answers, before it gives the
-// answer to anybody: so its revision is known without asking it.
+// Answers takes note of the answers of a server in this process before their clients get
+// them: so the server's revision is known without asking it.
 type Answers struct{ etcd *Etcd }
 
 // Learn takes in the header of an answer; nil is none. The history of a server in this
@@ -71,7 +72,7 @@ func (a Answers) Learn(header *etcdserverpb.ResponseHeader) {
 	if header != nil {
 		h := &a.etcd.history
 		h.clusterID.CompareAndSwap(0, header.ClusterId)
-		h.raise(h.generation.Load(), header)
+		h.raise(h.replacements.Load(), header)
 	}
 }
 
@@ -80,5 +81,5 @@ func (a Answers) Revision() int64 { return a.etcd.history.revision.Load() }
 
 // Compacted takes in that history up to a revision has been given up.
 func (a Answers) Compacted(revision int64) {
-	a.etcd.observeCompaction(a.etcd.history.generation.Load(), revision)
+	a.etcd.observeCompaction(a.etcd.history.replacements.Load(), revision)
 }
