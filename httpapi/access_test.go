@@ -20,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/identity"
 	"github.com/larder-io/larder/httpapi/routes"
 )
 
@@ -194,7 +195,7 @@ func TestCredentialsAreForgotten(t *testing.T) {
 			if known == want {
 				return
 			}
-			if time.Since(began) < rememberCredentials/2 {
+			if time.Since(began) < identity.Remembered/2 {
 				t.Errorf("%s: remembered %v", what, known)
 				return
 			}

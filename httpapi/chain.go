@@ -10,18 +10,14 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/authentication/authenticator"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/klog/v2"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/handlers"
+	"github.com/larder-io/larder/httpapi/identity"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/httpapi/routes"
@@ -94,7 +90,7 @@ func (x *chain) parse() bool {
 		return false
 	}
 	x.impersonates, x.foreign = facts.Impersonates, facts.Foreign
-	x.foreign = x.foreign || x.s.proxies.other && x.s.proxies.in(x.Carrier.Lines())
+	x.foreign = x.foreign || x.s.credential.Unusual(x.Carrier.Lines())
 	err := x.Parse(methodString(x.Carrier.Method()), string(x.Carrier.Target()))
 	if errors.Is(err, request.ErrTarget) {
 		x.Text(http.StatusBadRequest, "400 Bad Request")
@@ -151,52 +147,17 @@ func (x *chain) setDeadline() bool {
 	return true
 }
 
-// processUser is who the process itself is.
-var processUser = &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.AllAuthenticated, user.SystemPrivilegedGroup}}
-
-// authenticate finds out who asks. A credential that is not accepted is never
-// taken for none.
+// authenticate finds out who asks.
 func (x *chain) authenticate() bool {
-	auth := x.s.config.Authenticator
-	if auth == nil || x.Carrier.Internal() {
-		x.User = processUser
+	switch err := x.s.identity.Authenticate(&x.Call, x.foreign); err {
+	case nil:
 		return true
-	}
-	// What authenticators have to say for the record they say each time.
-	if known := x.remembered(); known != nil && x.Trail == nil {
-		x.User = known.User
-		by := x.known()
-		x.s.access.Remembered(by.class, by.token)
-		return true
-	}
-	generation, asked := x.s.config.Generation(), time.Now()
-	warner := &warner{x: x}
-	bound, cancel := x.Prepared()
-	defer cancel()
-	ctx := warning.WithWarningRecorder(x.Trail.Context(bound), warner)
-	if len(x.s.config.Audiences) > 0 {
-		ctx = authenticator.WithAudiences(ctx, x.s.config.Audiences)
-	}
-	resp, ok, err := auth.AuthenticateRequest(x.HTTP().WithContext(ctx))
-	if err == nil && ok && !acceptable(x.s.config.Audiences, resp.Audiences) {
-		err = fmt.Errorf("unable to match the audience: %v , accepted: %v", resp.Audiences, x.s.config.Audiences)
-	}
-	x.Trail.Authenticated(time.Since(asked))
-	x.s.access.Authenticated(resp, ok, err, time.Since(asked))
-	switch {
-	case err != nil && bound.Err() != nil:
+	case identity.ErrLate:
 		x.late()
-		return false
-	case err != nil || !ok:
-		x.unauthorized(err)
-		return false
+	default:
+		x.unauthorized()
 	}
-	x.User = resp.User
-	if len(warner.warned) == 0 { // which each answer is to say
-		x.remember(resp, generation)
-	}
-	x.HideCredential()
-	return true
+	return false
 }
 
 // late answers a request whose deadline passed before it was authenticated, impersonated
@@ -209,22 +170,15 @@ func (x *chain) late() {
 }
 
 // unauthorized answers a client that could not be authenticated.
-func (x *chain) unauthorized(err error) {
-	if err != nil {
-		klog.ErrorS(err, "Unable to authenticate the request", "auditID", x.AuditID)
-	}
+func (x *chain) unauthorized() {
 	if x.Trail != nil {
 		x.auditRefusal(x.attempted())
 	}
 	x.Fail(apierrors.NewUnauthorized("Unauthorized"))
 }
 
-func acceptable(want, have authenticator.Audiences) bool {
-	return len(want) == 0 || len(have) == 0 || len(want.Intersect(have)) > 0
-}
-
-// impersonate lets who may act as another do so, by upstream's filter. A request
-// to act as another is never served as its sender's.
+// impersonate lets who may act as another do so. A request to act as another is never
+// served as its sender's.
 func (x *chain) impersonate() bool {
 	if !x.impersonates || x.Carrier.Internal() {
 		return true
@@ -237,9 +191,11 @@ func (x *chain) impersonate() bool {
 	bound, cancel := x.Prepared()
 	defer cancel()
 	ctx := handlers.Context(x.Trail.Context(bound), x.RequestInfo(), x.User, x.Received)
-	x.s.impersonation.ServeHTTP(w, x.HTTP().WithContext(context.WithValue(ctx, impersonatedKey{}, x.impersonated)))
+	as := x.s.impersonation.Admit(w, x.HTTP().WithContext(ctx))
 	switch {
-	case !x.impersonates:
+	case as != nil:
+		x.User, _ = apirequest.UserFrom(as.Context())
+		x.Replace(as)
 		return true
 	case bound.Err() != nil:
 		x.late()
@@ -247,25 +203,6 @@ func (x *chain) impersonate() bool {
 		w.SendTo(&x.Response)
 	}
 	return false
-}
-
-// impersonated goes on with what upstream's filter lets through.
-func (x *chain) impersonated(req *http.Request) {
-	x.User, _ = apirequest.UserFrom(req.Context())
-	x.impersonates = false
-	x.Replace(req)
-}
-
-// impersonatedKey is where newImpersonation's filter finds whom to call.
-type impersonatedKey struct{}
-
-// newImpersonation returns upstream's filter, which calls back for those it lets
-// through. It remembers decisions for a while.
-func newImpersonation(a authorizer.Authorizer) http.Handler {
-	allowed := func(_ http.ResponseWriter, req *http.Request) {
-		req.Context().Value(impersonatedKey{}).(func(*http.Request))(req)
-	}
-	return impersonation.WithConstrainedImpersonation(http.HandlerFunc(allowed), a, legacyscheme.Codecs)
 }
 
 // authorize asks whether the user may do what the Request says, which is what

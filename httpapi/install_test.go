@@ -33,6 +33,7 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/larder-io/larder/httpapi/discovery"
+	"github.com/larder-io/larder/httpapi/identity"
 	"github.com/larder-io/larder/httpapi/openapi"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/registrytest"
@@ -160,7 +161,7 @@ func upstreamHandler(r *registry.Registry) (http.Handler, error) {
 		}
 	}
 	withUser := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		api.Director.ServeHTTP(w, req.WithContext(apirequest.WithUser(req.Context(), processUser)))
+		api.Director.ServeHTTP(w, req.WithContext(apirequest.WithUser(req.Context(), identity.Process())))
 	})
 	return filters.WithRequestInfo(filters.WithAuditInit(filters.WithWarningRecorder(withUser)), &apirequest.RequestInfoFactory{
 		APIPrefixes:          sets.NewString("api", "apis"),
@@ -324,7 +325,7 @@ func TestAdmissionDoesNotDeepen(t *testing.T) {
 		// A write that finds newer data than the cache's is admitted again.
 		want := []string{"CREATE", "UPDATE", "DELETE"}
 		for i := range want {
-			want[i] += " ConfigMap a " + processUser.Name
+			want[i] += " ConfigMap a " + identity.Process().GetName()
 		}
 		if got := slices.Compact(kinds); !slices.Equal(got, want) {
 			t.Errorf("admitted %q, want %q", got, want)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"net/http"
 	"reflect"
 	"slices"
 	"sync"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/handlers"
+	"github.com/larder-io/larder/httpapi/identity"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/auth"
 )
@@ -44,12 +44,12 @@ type round struct {
 // judges are who is asked.
 type judges struct {
 	again         authenticator.Request
-	gate          authorizer.Authorizer // nil: everything is allowed
-	impersonation func() http.Handler   // which remembers decisions, so it is made for each round
+	gate          authorizer.Authorizer          // nil: everything is allowed
+	impersonation func() *identity.Impersonation // which remembers decisions, so it is made for each round
 }
 
 func newJudges(again authenticator.Request, gate authorizer.Authorizer) *judges {
-	return &judges{again, gate, sync.OnceValue(func() http.Handler { return newImpersonation(doubting{gate}) })}
+	return &judges{again, gate, sync.OnceValue(func() *identity.Impersonation { return identity.NewImpersonation(doubting{gate}) })}
 }
 
 // look asks about what may have changed, and ends the watches whose right is lost. It
@@ -217,7 +217,7 @@ func (j *judges) identify(ctx context.Context, c *credential, audiences authenti
 		return nil, rulingOthers
 	case err != nil:
 		return nil, rulingNone
-	case !ok || !acceptable(audiences, resp.Audiences):
+	case !ok || !identity.Acceptable(audiences, resp.Audiences):
 		return nil, rulingNo
 	}
 	return resp.User, rulingYes
@@ -257,15 +257,13 @@ func (j *judges) may(ctx context.Context, about *question, now time.Time) (v rul
 
 // mayImpersonate asks upstream's filter whether the client may impersonate as it does.
 func (j *judges) mayImpersonate(ctx context.Context, about *question, now time.Time) ruling {
-	doubt, allowed := new(doubt), false
+	doubt := new(doubt)
 	ctx = context.WithValue(ctx, doubtKey{}, doubt)
-	ctx = context.WithValue(handlers.Context(ctx, about.held.info, about.who, now), impersonatedKey{}, func(*http.Request) { allowed = true })
 	sent := about.held.of.request
-	req := sent.WithContext(ctx)
+	req := sent.WithContext(handlers.Context(ctx, about.held.info, about.who, now))
 	req.Header = sent.Header.Clone()
-	j.impersonation().ServeHTTP(handlers.NewRecorder(), req)
-	switch {
-	case allowed:
+	switch as := j.impersonation().Admit(handlers.NewRecorder(), req); {
+	case as != nil:
 		return rulingYes
 	case doubt.others.Load():
 		return rulingOthers

@@ -160,16 +160,3 @@ func BenchmarkParseRequest(b *testing.B) {
 		})
 	}
 }
-
-// BenchmarkRemembered measures the authentication of a connection's known token.
-func BenchmarkRemembered(b *testing.B) {
-	s := newServer(Config{})
-	defer s.cancel()
-	d := s.digester
-	token := []byte("Bearer " + strings.Repeat("t", 900))
-	var digest [32]byte
-	b.ReportAllocs()
-	for b.Loop() {
-		d.digest(&digest, token)
-	}
-}

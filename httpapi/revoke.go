@@ -212,7 +212,7 @@ func (s *Server) credentialRequest(x *exchange.Exchange) *http.Request {
 		case "Sec-Websocket-Protocol", "Connection", "Upgrade": // the former counts with the latter alone
 			return true
 		}
-		return s.isCredential(key) || strings.HasPrefix(key, "Impersonate-")
+		return s.credential.Has(key) || strings.HasPrefix(key, "Impersonate-")
 	})
 	req := &http.Request{
 		Method: http.MethodGet, URL: &url.URL{Path: x.Path}, Header: header, Body: http.NoBody,
@@ -240,7 +240,7 @@ func (s *Server) credentialKey(x *exchange.Exchange, req *http.Request) (key [sh
 	if s.config.AnonymousByPath {
 		b = append(append(b, 0), x.Path...)
 	}
-	s.digester.digest(&key, b)
+	s.digester.Digest(&key, b)
 	return key
 }
 

@@ -27,6 +27,7 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/front"
 	"github.com/larder-io/larder/httpapi/handlers"
+	"github.com/larder-io/larder/httpapi/identity"
 	"github.com/larder-io/larder/httpapi/openapi"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/routes"
@@ -181,11 +182,12 @@ type Server struct {
 	table  atomic.Pointer[routes.Table]
 
 	models        *openapi.Models
-	impersonation http.Handler
+	credential    *identity.Headers
+	digester      *identity.Digester
+	identity      *identity.Authentication
+	impersonation *identity.Impersonation
 	cors          http.Handler // nil if no origin may
 	stitcher      *reads.Stitcher
-	digester      *digester
-	proxies       proxyHeaders
 	access        apimetrics.Access
 	rights        *rights
 
@@ -219,12 +221,16 @@ func newServer(config Config) *Server {
 	s.base, s.cancel = context.WithCancel(context.Background())
 	s.deadlines = exchange.NewDeadlines(s.base, config.RequestTimeout)
 	s.front = front.New(s.frontConfig())
-	s.impersonation = newImpersonation(config.Authorizer)
+	s.impersonation = identity.NewImpersonation(config.Authorizer)
 	s.cors = newCORS(config.CORS)
-	s.digester = newDigester()
-	s.proxies = newProxyHeaders(config.RequestHeader)
+	s.credential = identity.NewHeaders(config.RequestHeader)
+	s.digester = identity.NewDigester()
+	s.identity = identity.NewAuthentication(identity.Config{
+		Authenticator: config.Authenticator, Generation: config.Generation, AnonymousByPath: config.AnonymousByPath,
+		Audiences: config.Audiences, Digester: s.digester, Access: &s.access,
+	})
 	s.rights = newRights(s)
-	s.handlers = handlers.New(handlers.Config{Streams: s.streams, Flow: config.Flow, Join: s.rights.right, Credential: s.isCredential})
+	s.handlers = handlers.New(handlers.Config{Streams: s.streams, Flow: config.Flow, Join: s.rights.right, Credential: s.credential.Has})
 	s.stitcher = reads.NewStitcher(config.CompressedListBytes)
 	s.publish(routes.New())
 	return s

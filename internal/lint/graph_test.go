@@ -28,6 +28,7 @@ internal/invariants, internal/proctest
 < httpapi/front, httpapi/reads, httpapi/openapi, httpapi/discovery
 < httpapi/routes, httpapi/streams
 < httpapi/handlers
+< httpapi/identity
 < httpapi
 < internal/extension, internal/aggregator, internal/testcontrollers
 < internal/server/pki, internal/server/datadir, internal/checkpoint

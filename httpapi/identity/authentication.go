@@ -1,0 +1,138 @@
+package identity
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/handlers"
+)
+
+// Why it is not known who asks.
+var (
+	// ErrUnknown says that the client has no credential that is accepted.
+	ErrUnknown = errors.New("identity: no credential was accepted")
+	// ErrLate says that the request's deadline passed meanwhile.
+	ErrLate = errors.New("identity: nobody could say in time who asks")
+)
+
+// Config says who says who asks.
+type Config struct {
+	// Authenticator finds out who asks; nil makes everybody the process itself. Its word is
+	// taken for as long as [Remembered] says, unless Generation changes; but that a client
+	// is anonymous is not, if AnonymousByPath. Audiences are what tokens may be meant for.
+	Authenticator   authenticator.Request
+	Generation      func() uint64
+	AnonymousByPath bool
+	Audiences       authenticator.Audiences
+
+	Digester *Digester
+	// Access counts.
+	Access *apimetrics.Access
+}
+
+// Authentication finds out who asks.
+type Authentication struct {
+	config Config
+	memory memory
+}
+
+// NewAuthentication returns what finds out by config who asks.
+func NewAuthentication(config Config) *Authentication {
+	return &Authentication{config: config, memory: memory{config.Digester, config.Generation, config.AnonymousByPath}}
+}
+
+// Process returns who the process itself is.
+func Process() user.Info { return processUser }
+
+var processUser = &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.AllAuthenticated, user.SystemPrivilegedGroup}}
+
+// Authenticate finds out who x's sender is, and sets that. foreign says that it may have
+// credentials beside the Authorization header. The error is ErrUnknown or ErrLate.
+func (a *Authentication) Authenticate(x *handlers.Call, foreign bool) error {
+	if a.config.Authenticator == nil || x.Carrier.Internal() {
+		x.User = processUser
+		return nil
+	}
+	// What authenticators have to say for the record they say each time.
+	if !foreign && x.Trail == nil {
+		if known := a.memory.recall(&x.Exchange); known != nil {
+			x.User = known.response.User
+			a.config.Access.Remembered(known.class, known.token)
+			return nil
+		}
+	}
+	generation, warner := a.config.Generation(), &warner{x: &x.Exchange}
+	resp, err := a.ask(x, warner)
+	if err != nil {
+		return err
+	}
+	x.User = resp.User
+	if len(warner.warned) == 0 && !foreign { // which each answer is to say
+		a.memory.keep(&x.Exchange, resp, generation)
+	}
+	x.HideCredential()
+	return nil
+}
+
+// ask asks the authenticator, and records and counts its answer.
+func (a *Authentication) ask(x *handlers.Call, warner *warner) (*authenticator.Response, error) {
+	asked := time.Now()
+	bound, cancel := x.Prepared()
+	defer cancel()
+	ctx := warning.WithWarningRecorder(x.Trail.Context(bound), warner)
+	if len(a.config.Audiences) > 0 {
+		ctx = authenticator.WithAudiences(ctx, a.config.Audiences)
+	}
+	resp, ok, err := a.config.Authenticator.AuthenticateRequest(x.HTTP().WithContext(ctx))
+	if err == nil && ok && !Acceptable(a.config.Audiences, resp.Audiences) {
+		err = fmt.Errorf("unable to match the audience: %v , accepted: %v", resp.Audiences, a.config.Audiences)
+	}
+	x.Trail.Authenticated(time.Since(asked))
+	a.config.Access.Authenticated(resp, ok, err, time.Since(asked))
+	switch {
+	case err != nil && bound.Err() != nil:
+		return nil, ErrLate
+	case err != nil:
+		klog.ErrorS(err, "Unable to authenticate the request", "auditID", x.AuditID)
+		return nil, ErrUnknown
+	case !ok:
+		return nil, ErrUnknown
+	}
+	return resp, nil
+}
+
+// Acceptable reports whether a credential that is meant for some is accepted where some are
+// wanted; none stands for all.
+func Acceptable(want, have authenticator.Audiences) bool {
+	return len(want) == 0 || len(have) == 0 || len(want.Intersect(have)) > 0
+}
+
+// warningCode says that a warning is of something that lasts (RFC 7234).
+const warningCode = 299
+
+// warner sends what authenticators warn of, who are heard before there is an answer.
+type warner struct {
+	x      *exchange.Exchange
+	warned []string
+}
+
+// AddWarning implements warning.Recorder.
+func (w *warner) AddWarning(agent, text string) {
+	if text == "" || slices.Contains(w.warned, text) {
+		return
+	}
+	if header, err := utilnet.NewWarningHeader(warningCode, agent, text); err == nil {
+		w.warned = append(w.warned, text)
+		w.x.Add("Warning", header)
+	}
+}

@@ -1,0 +1,67 @@
+package identity
+
+import (
+	"iter"
+	"net/http"
+	"slices"
+	"strings"
+
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
+	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
+)
+
+// Headers are the fields of a request's header that say who asks: Authorization, and those
+// by which a front proxy names the user. It is immutable.
+type Headers struct {
+	// names and prefixes are those of a front proxy, in their canonical form.
+	names, prefixes []string
+	// other says that there are some beside the usual ones.
+	other bool
+}
+
+// NewHeaders returns the usual fields, X-Remote-..., and those that config names; it may be
+// nil.
+func NewHeaders(config *authenticatorfactory.RequestHeaderConfig) *Headers {
+	h := &Headers{names: []string{"X-Remote-User", "X-Remote-Uid", "X-Remote-Group"}, prefixes: []string{"X-Remote-Extra-"}}
+	if config == nil {
+		return h
+	}
+	usual := len(h.names) + len(h.prefixes)
+	for _, more := range []headerrequest.StringSliceProvider{config.UsernameHeaders, config.UIDHeaders, config.GroupHeaders} {
+		h.names = appendCanonical(h.names, more.Value())
+	}
+	h.prefixes = appendCanonical(h.prefixes, config.ExtraHeaderPrefixes.Value())
+	h.other = len(h.names)+len(h.prefixes) > usual
+	return h
+}
+
+func appendCanonical(to, names []string) []string {
+	for _, name := range names {
+		if name = http.CanonicalHeaderKey(name); !slices.Contains(to, name) {
+			to = append(to, name)
+		}
+	}
+	return to
+}
+
+// Has reports whether a field, named in its canonical form, says who asks.
+func (h *Headers) Has(name string) bool { return name == "Authorization" || h.ofProxy(name) }
+
+// ofProxy reports whether a front proxy names the user by the field.
+func (h *Headers) ofProxy(name string) bool {
+	return slices.Contains(h.names, name) || slices.ContainsFunc(h.prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+}
+
+// Unusual reports whether a front proxy may name the user by one of the lines of a header,
+// for which a door that knows the usual fields has not looked.
+func (h *Headers) Unusual(lines iter.Seq2[[]byte, []byte]) bool {
+	if !h.other {
+		return false
+	}
+	for name := range lines {
+		if h.ofProxy(http.CanonicalHeaderKey(string(name))) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,66 @@
+package identity
+
+import (
+	"crypto/sha256"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
+	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
+)
+
+// TestHeaders: what says who asks is known by name, however a front proxy was configured.
+func TestHeaders(t *testing.T) {
+	usual := NewHeaders(nil)
+	own := NewHeaders(&authenticatorfactory.RequestHeaderConfig{
+		UsernameHeaders: headerrequest.StaticStringSlice{"x-who"}, UIDHeaders: headerrequest.StaticStringSlice{},
+		GroupHeaders: headerrequest.StaticStringSlice{"X-Remote-Group"}, ExtraHeaderPrefixes: headerrequest.StaticStringSlice{"x-who-extra-"},
+	})
+	for name, want := range map[string]struct{ usual, own, unusual bool }{
+		"Authorization":        {true, true, false},
+		"X-Remote-Group":       {true, true, true},
+		"X-Remote-Extra-Scope": {true, true, true},
+		"X-Who":                {false, true, true},
+		"X-Who-Extra-Scope":    {false, true, true},
+		"Accept":               {false, false, false},
+	} {
+		lines := func(yield func([]byte, []byte) bool) { yield([]byte(strings.ToLower(name)), nil) }
+		if usual.Has(name) != want.usual || own.Has(name) != want.own || own.Unusual(lines) != want.unusual || usual.Unusual(lines) {
+			t.Errorf("%s: usual %v, own %v, unusual %v %v", name, usual.Has(name), own.Has(name), usual.Unusual(lines), own.Unusual(lines))
+		}
+	}
+}
+
+// TestDigests: digests tell secrets apart, of processes too, and that of none is zero.
+func TestDigests(t *testing.T) {
+	d, other := NewDigester(), NewDigester()
+	of := func(d *Digester, secret string) (digest [sha256.Size]byte) {
+		digest[0] = 1
+		d.Digest(&digest, []byte(secret))
+		return digest
+	}
+	if of(d, "a") != of(d, "a") || of(d, "a") == of(d, "b") || of(d, "a") == of(other, "a") || of(d, "") != [sha256.Size]byte{} {
+		t.Error("digests do not tell secrets apart")
+	}
+}
+
+// TestRefusedImpersonation: who may act as nobody is told so, and goes on as nobody.
+func TestRefusedImpersonation(t *testing.T) {
+	req, w := httptest.NewRequest(http.MethodGet, "/", nil), httptest.NewRecorder()
+	req.Header.Set("Impersonate-Group", "a") // of no user
+	if passed := NewImpersonation(nil).Admit(w, req); passed != nil || w.Code < 400 {
+		t.Errorf("%v, %d", passed, w.Code)
+	}
+}
+
+// BenchmarkRemembered measures the authentication of a connection's known token.
+func BenchmarkRemembered(b *testing.B) {
+	d, token := NewDigester(), []byte("Bearer "+strings.Repeat("t", 900))
+	var digest [sha256.Size]byte
+	b.ReportAllocs()
+	for b.Loop() {
+		d.Digest(&digest, token)
+	}
+}
