@@ -240,6 +240,10 @@ func newServer(config Config) *Server {
 // super-user, without network. It works while Run does.
 func (s *Server) RoundTripper() http.RoundTripper { return s.front.RoundTripper() }
 
+// Withdraw has /readyz fail from now on, because shutdown has begun. All requests are
+// served still. Run does it at its end, if nobody has.
+func (s *Server) Withdraw() { s.drain.Do(func() { close(s.draining) }) }
+
 // Draining is closed when shutdown begins, before anything is refused.
 func (s *Server) Draining() <-chan struct{} { return s.draining }
 
@@ -280,14 +284,11 @@ func (s *Server) frontConfig() front.Config {
 	}
 }
 
-// beginDrain withdraws readiness.
-func (s *Server) beginDrain() { s.drain.Do(func() { close(s.draining) }) }
-
 // shutdown ends what Run started, in order: no client is told to go while it could still
 // come back, only to be cut off. accepted is closed when no more connections come. What
 // does not end within the grace is cut off.
 func (s *Server) shutdown(accepted <-chan struct{}) error {
-	s.beginDrain()
+	s.Withdraw()
 	<-time.After(s.config.ShutdownDelay)
 	grace, cancel := context.WithTimeout(context.Background(), s.config.ShutdownGrace)
 	defer cancel()

@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apiserver/pkg/server/flagz"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	cliflag "k8s.io/component-base/cli/flag"
 	logsapi "k8s.io/component-base/logs/api/v1"
@@ -81,6 +82,7 @@ func serving(o *options, cmd *cobra.Command) *cobra.Command {
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return serve(cmd, o) }
 	o.addTo(cmd.Flags())
+	o.config.Upstream.Flagz = flagz.NamedFlagSetsReader{FlagSets: o.sections}
 	cliflag.SetUsageAndHelpFunc(cmd, o.sections, columns(os.Stdout))
 	return cmd
 }

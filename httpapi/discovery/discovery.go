@@ -227,8 +227,11 @@ func InstallVersion(t Mux, info *version.Info) {
 func InstallIndex(t Mux, paths []string, aggregator Aggregator) {
 	listed := make(map[string]bool)
 	for _, path := range paths {
-		// The forms with a slash at the end are not listed, but for this one, nor is what is
+		// The forms with a slash at the end are not listed, but for two, nor is what is
 		// for finding faults.
+		if path == "/openapi/v3" {
+			listed["/openapi/v3/"] = true
+		}
 		if path == "/apis/" || path[len(path)-1] != '/' && !strings.HasPrefix(path, "/debug/") {
 			listed[path] = true
 		}

@@ -46,11 +46,11 @@ func (c *logCheck) Check(*http.Request) error {
 	return nil
 }
 
-// InstallProfiling adds /debug/pprof.
+// InstallProfiling adds /debug/pprof, without the command line, which may hold secrets:
+// upstream has it no more.
 func InstallProfiling(t *Table) {
 	t.Handle("/debug/pprof", http.RedirectHandler("/debug/pprof/", http.StatusFound))
 	t.HandlePrefix("/debug/pprof/", http.HandlerFunc(pprof.Index))
-	t.Handle("/debug/pprof/cmdline", http.HandlerFunc(pprof.Cmdline))
 	t.Handle("/debug/pprof/profile", http.HandlerFunc(pprof.Profile))
 	t.Handle("/debug/pprof/symbol", http.HandlerFunc(pprof.Symbol))
 	t.Handle("/debug/pprof/trace", http.HandlerFunc(pprof.Trace))

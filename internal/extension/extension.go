@@ -75,6 +75,7 @@ type Extensions struct {
 
 	servings atomic.Pointer[map[schema.GroupResource]*serving] // replaced whole, under mu
 	synced   <-chan struct{}                                   // closed when servings holds all that was there at the start
+	follows  chan struct{}                                     // closed when Follow has started what it starts
 
 	mu      sync.Mutex
 	base    context.Context // of Run; nil before and after
@@ -99,7 +100,7 @@ func New(config Config) (*Extensions, error) {
 		return nil, errors.New("extension: Config.Discovery is missing")
 	}
 	config.setDefaults()
-	e := &Extensions{config: config, builtIn: sets.New[string]()}
+	e := &Extensions{config: config, builtIn: sets.New[string](), follows: make(chan struct{})}
 	for _, g := range config.Registry.Groups() {
 		e.builtIn.Insert(g.Name)
 	}
@@ -171,6 +172,12 @@ func (e *Extensions) begin(work func(ctx context.Context)) bool {
 	e.running.Go(func() { work(ctx) })
 	return true
 }
+
+// Following is closed once the informer of definitions and the controllers run.
+func (e *Extensions) Following() <-chan struct{} { return e.follows }
+
+// Synced is closed once every definition that there was at the start is known.
+func (e *Extensions) Synced() <-chan struct{} { return e.synced }
 
 // isSynced reports whether every definition that there was at the start is known.
 func (e *Extensions) isSynced() bool {

@@ -32,6 +32,7 @@ func (e *Extensions) Follow(ctx context.Context) error {
 	controllers.Go(func() { approval.RunWithContext(workers, ctx) })
 	controllers.Go(func() { cleanup.RunWithContext(workers, ctx) })
 	e.informers.Start(ctx.Done())
+	close(e.follows)
 	controllers.Wait()
 	<-ctx.Done()
 	e.informers.Shutdown()

@@ -2,9 +2,6 @@ package server
 
 import (
 	"context"
-	"net/http"
-
-	"k8s.io/apiserver/pkg/server/healthz"
 
 	"github.com/larder-io/larder/internal/admission"
 )
@@ -26,10 +23,4 @@ func (s *Server) buildAdmission(ctx context.Context) (err error) {
 	}
 	s.layers.start(ctx, "admission", p.admission.Run)
 	return nil
-}
-
-// admissionCheck has kube-apiserver's name.
-func (s *Server) admissionCheck() healthz.HealthChecker {
-	check := s.parts.admission.Check
-	return healthz.NamedCheck("poststarthook/start-apiserver-admission-initializer", func(*http.Request) error { return check() })
 }

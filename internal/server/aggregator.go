@@ -65,9 +65,5 @@ func (s *Server) aggregate(config *httpapi.Config) error {
 		return fmt.Errorf("server: other servers: %w", err)
 	}
 	config.Aggregator = p.aggregator
-	checks := p.aggregator.Checks()
-	config.HealthChecks = append(config.HealthChecks[:len(config.HealthChecks):len(config.HealthChecks)], checks...)
-	config.LiveChecks = append(config.LiveChecks[:len(config.LiveChecks):len(config.LiveChecks)], checks...)
-	config.ReadyChecks = append(config.ReadyChecks[:len(config.ReadyChecks):len(config.ReadyChecks)], checks...)
 	return nil
 }

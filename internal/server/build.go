@@ -104,6 +104,8 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 		Transformers:  p.encryption.transformers,
 		Overrides:     s.overrides(),
 		Fresh:         up.fresh(),
+		// What rests on the caches has the rest of the time.
+		LoadPatience: max(up.GenericServerRunOptions.StorageInitializationTimeout*2/3, 1),
 
 		DeleteCollectionWorkers: up.Etcd.DeleteCollectionWorkers, DisableGarbageCollection: !up.Etcd.EnableGarbageCollection,
 		Config: builtin.Config{
@@ -144,11 +146,6 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 func (s *Server) newDoor() (*httpapi.Server, error) {
 	p := &s.parts
 	version, up := s.config.Upstream.version(), s.config.Upstream
-	hooks := append(hookChecks(p.bootstrap), s.admissionCheck())
-	health, ready := s.storeChecks()
-	live := append(health[:len(health):len(health)], s.inGrace(hooks)...)
-	health, ready = append(health, hooks...), append(ready, s.ready.checks()...)
-	full, ready := append(health[:len(health):len(health)], p.encryption.checks...), append(ready, p.encryption.checks...)
 	handlers := s.debugHandlers()
 	s.addCheckpoints(handlers)
 	for _, path := range auth.OpenIDPaths() {
@@ -162,7 +159,6 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 		Authenticator: p.auth.Authenticator, Generation: p.auth.Generation, RequestHeader: p.auth.RequestHeader,
 		AnonymousByPath: p.auth.AnonymousByPath, Audiences: p.auth.Audiences, Authorizer: p.auth.Gate,
 		Admission: p.admission, Version: &version,
-		HealthChecks: full, LiveChecks: live, ReadyChecks: append(health[:len(health):len(health)], ready...),
 		RequestTimeout: s.config.Serving.RequestTimeout, MinRequestTimeout: s.config.Serving.MinRequestTimeout,
 		NoProfiling: !up.Features.EnableProfiling, CORS: up.GenericServerRunOptions.CorsAllowedOriginList,
 		HSTS:     strings.Join(up.GenericServerRunOptions.HSTSDirectives, "; "),
@@ -183,5 +179,6 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 	if err := s.aggregate(&config); err != nil {
 		return nil, err
 	}
+	s.addHealth(&config)
 	return httpapi.New(config)
 }

@@ -5,15 +5,22 @@ import (
 	"net/http"
 	"path"
 	"runtime"
+	"slices"
 	"strings"
 
+	utilversion "k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/apiserver/pkg/server/flagz"
 	"k8s.io/apiserver/pkg/server/mux"
 	"k8s.io/apiserver/pkg/server/routes"
+	"k8s.io/apiserver/pkg/server/statusz"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	basecompatibility "k8s.io/component-base/compatibility"
 	"k8s.io/component-base/logs"
+	zpagesfeatures "k8s.io/component-base/zpages/features"
 )
 
-// debugHandlers answer what --profiling and --enable-logs-handler have kube-apiserver
-// answer, but for /debug/pprof itself.
+// debugHandlers answer what --profiling, --enable-logs-handler and the feature gates of
+// status pages have kube-apiserver answer, but for /debug/pprof itself.
 func (s *Server) debugHandlers() map[string]http.Handler {
 	up, handlers := s.config.Upstream, make(map[string]http.Handler)
 	if up.Features.EnableProfiling {
@@ -27,7 +34,43 @@ func (s *Server) debugHandlers() map[string]http.Handler {
 	if up.EnableLogsHandler {
 		handlers["/logs"], handlers["/logs/"] = http.RedirectHandler("/logs/", http.StatusMovedPermanently), http.HandlerFunc(serveLogs)
 	}
+	s.addStatusPages(handlers)
 	return handlers
+}
+
+// handlerMap takes what upstream installs.
+type handlerMap map[string]http.Handler
+
+// Handle adds a path.
+func (m handlerMap) Handle(path string, h http.Handler) { m[path] = h }
+
+// addStatusPages adds /statusz and /flagz, which are upstream's.
+func (s *Server) addStatusPages(handlers handlerMap) {
+	const component = "apiserver"
+	listed := []string{"/healthz", "/livez", "/metrics", "/readyz", "/version"}
+	if utilfeature.DefaultFeatureGate.Enabled(zpagesfeatures.ComponentFlagz) && s.config.Upstream.Flagz != nil {
+		listed = append(listed, flagz.DefaultFlagzPath)
+		flagz.Install(handlers, component, s.config.Upstream.Flagz)
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(zpagesfeatures.ComponentStatusz) {
+		listed = append(listed, statusz.DefaultStatuszPath)
+		slices.Sort(listed)
+		statusz.Install(handlers, component, statusz.NewRegistry(builtVersion{s.config.Upstream.effective()}, statusz.WithListedPaths(listed)))
+	}
+}
+
+// builtVersion tells the whole version of the build, of which upstream's libraries know
+// no more than the minor one unless the linker says it.
+type builtVersion struct {
+	basecompatibility.EffectiveVersion
+}
+
+// BinaryVersion implements basecompatibility.EffectiveVersion.
+func (v builtVersion) BinaryVersion() *utilversion.Version {
+	if built, err := utilversion.ParseSemantic(Version().GitVersion); err == nil {
+		return utilversion.MajorMinor(built.Major(), built.Minor()).WithPatch(built.Patch())
+	}
+	return v.EffectiveVersion.BinaryVersion()
 }
 
 // setVerbosity answers a PUT with another level of the log.

@@ -41,7 +41,8 @@ type Server struct {
 	id       *identity
 	listener net.Listener
 	store    *kv.Etcd
-	serving  time.Time // when it began
+	serving  time.Time     // when it began
+	begun    chan struct{} // closed then
 
 	resources *serverstorage.ResourceConfig  // that are served
 	apart     []*apart                       // stores of single resources
@@ -55,7 +56,7 @@ func New(config Config) (*Server, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	return &Server{config: config, layers: newLayers(), metrics: newStoreMetrics(config.Upstream.Etcd.StorageConfig.DBMetricPollInterval)}, nil
+	return &Server{config: config, layers: newLayers(), begun: make(chan struct{}), metrics: newStoreMetrics(config.Upstream.Etcd.StorageConfig.DBMetricPollInterval)}, nil
 }
 
 // Run serves until ctx ends, then drains. It returns nil if that is all that
@@ -215,6 +216,7 @@ func (s *Server) startLayers(ctx context.Context) {
 		s.layers.start(ctx, "flow control", s.parts.flow.Run)
 	}
 	s.layers.start(ctx, "serving", s.parts.door.Run)
+	close(s.begun)
 	s.listener = nil // the door's from here on
 }
 
@@ -357,7 +359,7 @@ func (s *Server) await(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	s.progress.printf("stopping: no longer ready, requests in flight finish")
-	s.ready.withdraw()
+	s.parts.door.Withdraw()
 	s.parts.bootstrap.Stop()
 	delay := time.NewTimer(s.config.Serving.ShutdownDelay)
 	defer delay.Stop()

@@ -6,51 +6,10 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"k8s.io/apiserver/pkg/server/healthz"
-
-	"github.com/larder-io/larder/internal/registry/bootstrap"
 )
-
-var (
-	errNotLoaded = errors.New("not finished")
-	errEnding    = errors.New("process is shutting down")
-)
-
-// readiness is what /readyz is asked beyond the health checks. It turns green
-// once and red once.
-type readiness struct {
-	loaded, synced, ending atomic.Bool
-}
-
-// withdraw turns /readyz red for good.
-func (r *readiness) withdraw() { r.ending.Store(true) }
-
-// checks lists the questions of /readyz.
-func (r *readiness) checks() []healthz.HealthChecker {
-	return []healthz.HealthChecker{
-		healthz.NamedCheck("cache-sync", after(&r.loaded)),
-		healthz.NamedCheck("informer-sync", after(&r.synced)),
-		healthz.NamedCheck("termination", func(*http.Request) error {
-			if r.ending.Load() {
-				return errEnding
-			}
-			return nil
-		}),
-	}
-}
-
-// after passes once flag is set.
-func after(flag *atomic.Bool) func(*http.Request) error {
-	return func(*http.Request) error {
-		if !flag.Load() {
-			return errNotLoaded
-		}
-		return nil
-	}
-}
 
 // storeHealth asks the store how it is once a second at most, however many want to know:
 // those who come meanwhile share an answer.
@@ -122,15 +81,6 @@ func (h *storeHealth) named(name string) healthz.HealthChecker {
 	return healthz.NamedCheck(name, func(req *http.Request) error { return h.check(req.Context()) })
 }
 
-// hookChecks has one check for each part of the bootstrap.
-func hookChecks(b *bootstrap.Bootstrap) []healthz.HealthChecker {
-	var checks []healthz.HealthChecker
-	for _, hook := range b.Hooks() {
-		checks = append(checks, healthz.NamedCheck(hook.Name, func(*http.Request) error { return hook.Check() }))
-	}
-	return checks
-}
-
 // storeChecks ask the stores how they are, for the checks of health and of readiness. The
 // names are kube-apiserver's.
 func (s *Server) storeChecks() (health, ready []healthz.HealthChecker) {
@@ -148,22 +98,4 @@ func (s *Server) storeChecks() (health, ready []healthz.HealthChecker) {
 		add(a.store.Health, fmt.Sprintf("etcd-override-%d", i), fmt.Sprintf("etcd-override-readiness-%d", i))
 	}
 	return health, ready
-}
-
-// inGrace has checks pass in the first time after the start: --livez-grace-period.
-func (s *Server) inGrace(checks []healthz.HealthChecker) []healthz.HealthChecker {
-	grace, began := s.config.Upstream.GenericServerRunOptions.LivezGracePeriod, time.Now()
-	if grace <= 0 {
-		return checks
-	}
-	var all []healthz.HealthChecker
-	for _, check := range checks {
-		all = append(all, healthz.NamedCheck(check.Name(), func(req *http.Request) error {
-			if err := check.Check(req); err != nil && time.Since(began) >= grace {
-				return err
-			}
-			return nil
-		}))
-	}
-	return all
 }

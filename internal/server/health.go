@@ -1,0 +1,156 @@
+package server
+
+import (
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apiserver/pkg/server/healthz"
+
+	"github.com/larder-io/larder/httpapi"
+)
+
+// errNotFinished has the text of kube-apiserver's health check.
+var errNotFinished = errors.New("not finished")
+
+// readiness is how far the start has come. What is late has come, too, once the server
+// has given up waiting for it.
+type readiness struct {
+	loaded, synced atomic.Bool
+}
+
+// startHook begins the names of checks of parts of the start, as in kube-apiserver.
+const startHook = "poststarthook/"
+
+// checkOrder is in which order kube-apiserver lists its checks, but for ping, log and
+// shutdown, which the door adds. Names that begin with one of these stand with it.
+func checkOrder() []string {
+	order := []string{"loopback-serving-certificate", "etcd", "etcd-override", "etcd-readiness", "etcd-override-readiness", "kms-provider", "informer-sync"}
+	for _, hook := range []string{
+		"start-apiserver-admission-initializer", "generic-apiserver-start-informers", "priority-and-fairness-config-consumer",
+		"priority-and-fairness-filter", "max-in-flight-filter", "storage-object-count-tracker-hook",
+		"start-apiextensions-informers", "start-apiextensions-controllers", "crd-informer-synced",
+		"start-system-namespaces-controller", "start-kube-apiserver-coordinated-leader-election-controller",
+		"start-cluster-authentication-info-controller", "start-kube-apiserver-identity-lease-controller",
+		"start-kube-apiserver-identity-lease-garbage-collector", "storage-readiness", "start-legacy-token-tracking-controller",
+		"start-service-ip-repair-controllers", "rbac/bootstrap-roles", "scheduling/bootstrap-system-priority-classes",
+		"priority-and-fairness-config-producer", "bootstrap-controller", "start-kubernetes-service-cidr-controller",
+		"aggregator-reload-proxy-client-cert", "start-kube-aggregator-informers",
+		"apiservice-status-local-available-controller", "apiservice-status-remote-available-controller",
+		"apiservice-registration-controller", "apiservice-discovery-controller", "kube-apiserver-autoregistration",
+	} {
+		order = append(order, startHook+hook)
+	}
+	return append(order, "autoregister-completion", startHook+"apiservice-openapi-controller", startHook+"apiservice-openapiv3-controller")
+}
+
+// inOrder returns checks as kube-apiserver lists them, those that it does not have last.
+func inOrder(checks ...[]healthz.HealthChecker) []healthz.HealthChecker {
+	order := checkOrder()
+	rank := func(check healthz.HealthChecker) int {
+		best, length := len(order), 0
+		for i, name := range order {
+			if strings.HasPrefix(check.Name(), name) && len(name) > length {
+				best, length = i, len(name)
+			}
+		}
+		return best
+	}
+	all := slices.Concat(checks...)
+	slices.SortStableFunc(all, func(a, b healthz.HealthChecker) int { return rank(a) - rank(b) })
+	return all
+}
+
+// addHealth adds to config what /healthz, /livez and /readyz ask.
+func (s *Server) addHealth(config *httpapi.Config) {
+	began := time.Now()
+	store, storeReady := s.storeChecks()
+	hooks := s.startChecks()
+	itself := []healthz.HealthChecker{s.transportCheck()}
+	informed := []healthz.HealthChecker{healthz.NamedCheck("informer-sync", after(&s.ready.synced))}
+	keys := s.parts.encryption.checks
+	config.HealthChecks = inOrder(itself, store, hooks, keys)
+	config.LiveChecks = inOrder(itself, store, s.inGrace(began, hooks))
+	config.ReadyChecks = inOrder(store, storeReady, informed, hooks, keys)
+}
+
+// startChecks has a check for each part of the start.
+func (s *Server) startChecks() []healthz.HealthChecker {
+	p := &s.parts
+	var checks []healthz.HealthChecker
+	add := func(name string, check func(*http.Request) error) {
+		checks = append(checks, healthz.NamedCheck(startHook+name, check))
+	}
+	add("start-apiserver-admission-initializer", func(*http.Request) error { return p.admission.Check() })
+	add("generic-apiserver-start-informers", closed(p.following))
+	limits := "max-in-flight-filter"
+	if p.flow != nil {
+		limits = "priority-and-fairness-filter"
+		add("priority-and-fairness-config-consumer", closed(s.begun))
+		// What a list costs is told from how many objects the caches hold.
+		add("storage-object-count-tracker-hook", after(&s.ready.loaded))
+	}
+	add(limits, closed(s.begun))
+	add("start-apiextensions-informers", closed(p.extensions.Following()))
+	add("start-apiextensions-controllers", closed(p.extensions.Following()))
+	add("crd-informer-synced", func(req *http.Request) error {
+		if s.ready.synced.Load() {
+			return nil
+		}
+		return closed(p.extensions.Synced())(req)
+	})
+	add("storage-readiness", after(&s.ready.loaded))
+	for _, hook := range p.bootstrap.Hooks() {
+		checks = append(checks, healthz.NamedCheck(hook.Name, func(*http.Request) error { return hook.Check() }))
+	}
+	return append(checks, p.aggregator.Checks()...)
+}
+
+// transportCheck asks whether this server can reach itself, which kube-apiserver needs a
+// certificate for that may expire. Larder needs none.
+func (s *Server) transportCheck() healthz.HealthChecker {
+	return healthz.NamedCheck("loopback-serving-certificate", closed(s.parts.transport.attached))
+}
+
+// after passes once flag is set.
+func after(flag *atomic.Bool) func(*http.Request) error {
+	return func(*http.Request) error {
+		if !flag.Load() {
+			return errNotFinished
+		}
+		return nil
+	}
+}
+
+// closed passes once done is closed.
+func closed(done <-chan struct{}) func(*http.Request) error {
+	return func(*http.Request) error {
+		select {
+		case <-done:
+			return nil
+		default:
+			return errNotFinished
+		}
+	}
+}
+
+// inGrace has checks pass in the first time after the start: --livez-grace-period.
+func (s *Server) inGrace(began time.Time, checks []healthz.HealthChecker) []healthz.HealthChecker {
+	grace := s.config.Upstream.GenericServerRunOptions.LivezGracePeriod
+	if grace <= 0 {
+		return checks
+	}
+	var all []healthz.HealthChecker
+	for _, check := range checks {
+		all = append(all, healthz.NamedCheck(check.Name(), func(req *http.Request) error {
+			if err := check.Check(req); err != nil && time.Since(began) >= grace {
+				return err
+			}
+			return nil
+		}))
+	}
+	return all
+}
