@@ -37,7 +37,7 @@ Flags that kube-apiserver has as well mean what they mean there.`,
 
 func newDev() *cobra.Command {
 	config := server.Default()
-	config.TestControllers = true
+	config.TestControllers, config.Checkpoints = true, true
 	o := newOptions(config)
 	o.scratch = true
 	return serving(o, &cobra.Command{

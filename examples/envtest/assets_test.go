@@ -1,0 +1,26 @@
+package boxes_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// assets fills dir with the programs that envtest looks for: Larder, built of the source
+// around this module, which is a kube-apiserver or an etcd if its name says so; and kubectl.
+func assets(dir string) error {
+	for program, source := range map[string]string{"larder": "./cmd/larder", "kubectl": "k8s.io/kubernetes/cmd/kubectl"} {
+		build := exec.Command("go", "build", "-o", filepath.Join(dir, program), source)
+		build.Dir = filepath.Join("..", "..")
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("%v: %w\n%s", build, err, out)
+		}
+	}
+	for _, name := range []string{"kube-apiserver", "etcd"} {
+		if err := os.Symlink("larder", filepath.Join(dir, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,84 @@
+package boxes
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+)
+
+// finalizer holds a Box until the controller has seen that it goes.
+const finalizer = "example.larder.io/box"
+
+// Reconciler makes a ConfigMap for each Box.
+type Reconciler struct{ client.Client }
+
+// SetupWithManager has m run the reconciler, and the webhooks of Boxes. name is for metrics.
+func (r *Reconciler) SetupWithManager(m ctrl.Manager, name string) error {
+	skip := true // each test has a controller of its own in one process
+	if err := ctrl.NewControllerManagedBy(m).Named(name).For(&Box{}).Owns(&corev1.ConfigMap{}).
+		WithOptions(controller.Options{SkipNameValidation: &skip}).Complete(r); err != nil {
+		return err
+	}
+	return ctrl.NewWebhookManagedBy(m, &Box{}).WithDefaulter(defaulter{}).WithValidator(validator{}).Complete()
+}
+
+// Reconcile implements reconcile.Reconciler.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	var box Box
+	if err := r.Get(ctx, req.NamespacedName, &box); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if !box.DeletionTimestamp.IsZero() {
+		controllerutil.RemoveFinalizer(&box, finalizer)
+		return ctrl.Result{}, r.Update(ctx, &box)
+	}
+	if controllerutil.AddFinalizer(&box, finalizer) {
+		if err := r.Update(ctx, &box); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	content := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: box.Namespace, Name: box.Name}}
+	_, err := controllerutil.CreateOrUpdate(ctx, r.Client, content, func() error {
+		content.Data = map[string]string{"size": strconv.Itoa(box.Size)}
+		return controllerutil.SetControllerReference(&box, content, r.Scheme())
+	})
+	if err != nil || box.Status.Packed {
+		return ctrl.Result{}, err
+	}
+	box.Status.Packed = true
+	return ctrl.Result{}, r.Status().Update(ctx, &box)
+}
+
+// defaulter gives a Box without a size one.
+type defaulter struct{}
+
+func (defaulter) Default(_ context.Context, box *Box) error {
+	if box.Size == 0 {
+		box.Size = 1
+	}
+	return nil
+}
+
+// validator refuses Boxes that are too large.
+type validator struct{}
+
+func (validator) ValidateCreate(_ context.Context, box *Box) (admission.Warnings, error) {
+	if box.Size > 100 {
+		return nil, fmt.Errorf("a box of %d is too large", box.Size)
+	}
+	return nil, nil
+}
+
+func (v validator) ValidateUpdate(ctx context.Context, _, box *Box) (admission.Warnings, error) {
+	return v.ValidateCreate(ctx, box)
+}
+
+func (validator) ValidateDelete(context.Context, *Box) (admission.Warnings, error) { return nil, nil }
