@@ -37,7 +37,7 @@ func appendText(dst []byte, text string) []byte {
 }
 
 // cutText splits the first length-prefixed text off packed. A malformed input,
-// which packLabels never makes, gives ok false.
+// which packLabels never makes, returns ok false.
 func cutText(packed string) (text, rest string, ok bool) {
 	n, width := uvarint(packed)
 	if width <= 0 || n > uint64(len(packed)-width) {
@@ -110,7 +110,7 @@ func packFields(dst []byte, set fields.Set, o *Object) []byte {
 	return dst
 }
 
-// lookupField gives the value at place i of packed field values.
+// lookupField returns the value at place i of packed field values.
 func lookupField(packed string, i int) (value string, found bool) {
 	for ; len(packed) > 0; i-- {
 		n, width := uvarint(packed)
@@ -133,8 +133,8 @@ func lookupField(packed string, i int) (value string, found bool) {
 	return "", false
 }
 
-// packSize encodes the size of a stored value, appending to dst. What is larger
-// than a store takes is as good as the largest.
+// packSize encodes the size of a stored value, appending to dst. Four bytes suffice: no
+// store takes a value of 4 GiB.
 func packSize(dst []byte, size int) []byte {
 	return binary.LittleEndian.AppendUint32(dst, uint32(min(max(size, 0), math.MaxUint32)))
 }
@@ -177,8 +177,8 @@ const (
 )
 
 // interner shares equal strings among objects that are made near each other in
-// time, such as the label sets of one workload's pods. It forgets at will (one
-// slot per hash), so it needs no reference counts and never grows large.
+// time, such as the label sets of one workload's pods. A string takes the slot of its hash
+// from the one before, so that no reference counts are needed and the table stays small.
 type interner struct {
 	table  atomic.Pointer[internTable]
 	misses atomic.Uint32
@@ -189,7 +189,7 @@ type internTable struct {
 	slots []atomic.Pointer[string]
 }
 
-// intern gives the text as a string, an older equal one if it is remembered.
+// intern returns the text as a string, an older equal one if its slot still has it.
 func (n *interner) intern(text []byte) string {
 	if len(text) == 0 {
 		return ""

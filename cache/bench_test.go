@@ -107,7 +107,7 @@ func BenchmarkListLabel(b *testing.B) {
 	for name, indexes := range map[string][]Index{"scan": nil, "index": {{Label: "app.kubernetes.io/name"}}} {
 		b.Run(name, func(b *testing.B) {
 			c := benchCache(b, 10_000, 64, indexes...)
-			c.learner.config.MaxIndexes = -1
+			c.learner.config.maxIndexes = -1
 			selector, err := labels.Parse("app.kubernetes.io/name=workload-7")
 			if err != nil {
 				b.Fatal(err)
@@ -241,7 +241,7 @@ func BenchmarkAt(b *testing.B) {
 		}
 		b.ResetTimer()
 		for b.Loop() {
-			c.history.recentReset()
+			c.checkpoints.recentReset()
 			if _, err := c.At(revision + 520); err != nil {
 				b.Fatal(err)
 			}

@@ -14,25 +14,25 @@ import (
 // those who ask; then Logs forget before their time, the largest first, so that none is
 // cut that takes no more than an equal part. Answers stay the same.
 //
-// What is in use stays: when everything that is kept was used lately, what is new is
-// not kept. A reader who goes through more than the budget allows, again and again,
-// would otherwise have everything dropped just before it asks for it (E4). Frames, which
-// are new by nature and which all watchers are about to ask for, are kept in any case, as
-// is what costs much to make; what is neither goes first.
+// What is in use stays: when everything that is kept was used lately, a new encoding is
+// not kept. Otherwise a reader that goes through more than the budget allows, again and
+// again, would find each encoding dropped just before it needs it (E4). Frames, which all
+// watchers are about to ask for, and encodings that cost much to make are urgent: they are
+// kept in any case, and others are dropped before them.
 //
-// A share of a Budget is a Budget for some of the caches. Nothing that other caches keep
-// takes anything from it; they have what it does not use (E6).
+// A share of a Budget is a Budget for some of the caches. Other caches never take anything
+// from it, but may use what it leaves unused (E6).
 type Budget struct {
 	limit  int64
 	growth *Growth // nil: the limit does not grow
-	whole  *Budget // of which this is a share; nil: none, or one that need not know
+	whole  *Budget // of which this is a share, if that counts it; else nil
 
-	total   atomic.Int64 // of encodings and frames, with what keeping them costs
-	history atomic.Int64 // of Logs
-	shares  atomic.Int64 // what shares of this take of both
-	bodies  atomic.Int64 // of the present objects of all caches
-	logs    logSet
-	round   atomic.Uint32 // counts the times that a limit's worth was not kept
+	total    atomic.Int64 // of encodings and frames, with what keeping them costs
+	logBytes atomic.Int64
+	shares   atomic.Int64 // total and logBytes of the shares of this Budget
+	bodies   atomic.Int64 // of the present objects of all caches
+	logs     logSet
+	round    atomic.Uint32 // counts the times that as much as the limit was not kept
 
 	mu             sync.Mutex // guards the order below, refused and additions to total
 	oldest, newest *stored
@@ -40,10 +40,10 @@ type Budget struct {
 }
 
 const (
-	// idleRounds is how many rounds without use make an encoding one that may go.
+	// idleRounds is how many rounds an encoding must be unused to be dropped for another.
 	idleRounds = 4
-	// maxTries is how many encodings are looked at to find room for another, and
-	// maxUrgent how many for an urgent one to find one that is not.
+	// maxTries is how many encodings are looked at to find an idle one. For an urgent
+	// encoding the search goes on to maxUrgent, to find one that is not urgent itself.
 	maxTries  = 8
 	maxUrgent = 32
 )
@@ -51,9 +51,9 @@ const (
 // NewBudget allows limit bytes; 0 or less means no limit.
 func NewBudget(limit int64) *Budget { return &Budget{limit: limit} }
 
-// NewShare returns a Budget of its own limit, 0 or less of which keeps nothing. What it takes
-// counts in b, if that has a limit that does not grow: the caches that share b give up for
-// it what is more than the rest.
+// NewShare returns a Budget of its own limit; one of 0 or less keeps nothing. If b has a
+// limit that does not grow, what the share takes counts in b: the caches that use b directly
+// have what is left.
 func (b *Budget) NewShare(limit int64) *Budget {
 	share := NewBudget(max(limit, 1))
 	if b.limit > 0 {
@@ -62,8 +62,8 @@ func (b *Budget) NewShare(limit int64) *Budget {
 	return share
 }
 
-// Growth says how a Budget follows the bodies (E5): encodings and frames may take half as much
-// as the bodies do, and with the past twice as much.
+// Growth says how a Budget grows with the bodies (E5): encodings and frames may take half as
+// much as the bodies, and together with the past twice as much.
 type Growth struct {
 	Encodings int64 // what encodings and frames may take at least
 	All       int64 // what they and the past may take at least
@@ -77,8 +77,8 @@ func NewGrowingBudget(g Growth) *Budget { return &Budget{growth: &g} }
 // costs.
 func (b *Budget) Used() int64 { return b.total.Load() }
 
-// History is the number of bytes that only the Logs still hold.
-func (b *Budget) History() int64 { return b.history.Load() }
+// LogBytes is the number of bytes that only the Logs still hold.
+func (b *Budget) LogBytes() int64 { return b.logBytes.Load() }
 
 // Limit is the number of bytes allowed for encodings and frames, 0 or less for no limit.
 func (b *Budget) Limit() int64 {
@@ -119,7 +119,7 @@ func (b *Budget) over(more int64) int64 {
 		return 0
 	}
 	encodings := b.total.Load() + more
-	return max(encodings-limit, encodings+b.history.Load()-all, 0)
+	return max(encodings-limit, encodings+b.logBytes.Load()-all, 0)
 }
 
 // used notes that s was of use. It writes only once a round, so that readers do not
@@ -142,8 +142,8 @@ func (b *Budget) add(owner *cells, s *stored) {
 func (b *Budget) addAlone(owner *cells, s *stored) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	// retire sets the flag before it looks for bytes to drop, so either this
-	// sees the flag or retire sees the bytes.
+	// retire sets the flag before it looks for bytes to drop, so either the flag is seen
+	// here or the bytes are seen there.
 	if owner.retired.Load() {
 		return false
 	}
@@ -159,8 +159,8 @@ func (b *Budget) addAlone(owner *cells, s *stored) bool {
 	return true
 }
 
-// MakeRoom makes room for an encoding of about size bytes, as keeping one does, and
-// reports whether there is enough: where not, it is no use to make one to keep.
+// MakeRoom makes room for an encoding of about size bytes, as if it were kept, and reports
+// whether there is enough. If not, the caller better writes the encoding where it goes.
 func (b *Budget) MakeRoom(size int64) bool {
 	cost := size + storedOverhead
 	if b.over(cost) == 0 {
@@ -171,8 +171,8 @@ func (b *Budget) MakeRoom(size int64) bool {
 	return b.roomLocked(cost, false)
 }
 
-// roomLocked makes room for cost and reports whether there is enough. It drops what
-// was not used for long; what is urgent, anything.
+// roomLocked makes room for cost and reports whether there is enough. It drops what was not
+// used for idleRounds, and for what is urgent, in the end anything.
 func (b *Budget) roomLocked(cost int64, urgent bool) bool {
 	if limit := b.Limit(); limit > 0 && cost > limit {
 		return false
@@ -194,8 +194,7 @@ func (b *Budget) roomLocked(cost int64, urgent bool) bool {
 	return true
 }
 
-// refuseLocked counts what was not kept. When that has come to a whole limit, a
-// round is over.
+// refuseLocked counts what was not kept. When that adds up to the limit, a round is over.
 func (b *Budget) refuseLocked(cost int64) {
 	if b.refused += cost; b.refused >= b.Limit() {
 		b.refused = 0
@@ -203,9 +202,10 @@ func (b *Budget) refuseLocked(cost int64) {
 	}
 }
 
-// addHistory counts bytes that a Log holds, or holds no more. Encodings make room.
-func (b *Budget) addHistory(bytes int64) {
-	b.count(&b.history, bytes)
+// addLogBytes counts bytes that a Log holds, or, negative, holds no more. Encodings are
+// dropped for them.
+func (b *Budget) addLogBytes(bytes int64) {
+	b.count(&b.logBytes, bytes)
 	if bytes <= 0 {
 		return
 	}
@@ -229,8 +229,8 @@ func (b *Budget) yield() {
 }
 
 // makeRoom has the largest Logs forget, until there is room for what is about to be added
-// to one of them, whose writer the caller is. A Log that is being written is left alone:
-// its writer will come here.
+// to the Log own, whose writer calls it. Another Log that is being written is left alone:
+// its own writer will come here.
 func (b *Budget) makeRoom(own *Log, adding int, cost int64) {
 	for b.exhausted(cost) {
 		switch largest := b.logs.largest(own, adding, cost, b.LimitOfAll()); {
@@ -244,9 +244,9 @@ func (b *Budget) makeRoom(own *Log, adding int, cost int64) {
 	}
 }
 
-// enlist and dismiss tell of a Log that holds something, or nothing any more.
-func (b *Budget) enlist(l *Log) { b.logs.change(func(all []*Log) []*Log { return append(all, l) }) }
-func (b *Budget) dismiss(l *Log) {
+// addLog adds a Log that holds events by now, removeLog takes out one that has become empty.
+func (b *Budget) addLog(l *Log) { b.logs.change(func(all []*Log) []*Log { return append(all, l) }) }
+func (b *Budget) removeLog(l *Log) {
 	b.logs.change(func(all []*Log) []*Log {
 		return slices.DeleteFunc(all, func(other *Log) bool { return other == l })
 	})
@@ -255,7 +255,7 @@ func (b *Budget) dismiss(l *Log) {
 // exhausted reports whether Logs alone exceed the limit if more is added.
 func (b *Budget) exhausted(more int64) bool {
 	all := b.LimitOfAll()
-	return all > 0 && b.history.Load()+more > all
+	return all > 0 && b.logBytes.Load()+more > all
 }
 
 func (b *Budget) appendLocked(s *stored) {
@@ -282,7 +282,7 @@ func (b *Budget) unlinkLocked(s *stored) {
 	s.older, s.newer = nil, nil
 }
 
-// evictLocked drops s for want of room.
+// evictLocked drops s to make room, and counts that.
 func (b *Budget) evictLocked(s *stored) {
 	if s.frame {
 		s.schema.pressure.frames.Add(1)
@@ -310,7 +310,7 @@ func (s *stored) cost() int64 { return int64(s.room) + storedOverhead }
 type logSet struct {
 	all atomic.Pointer[[]*Log] // never changed in place
 
-	mu sync.Mutex // held by who changes all
+	mu sync.Mutex // held while all is replaced
 }
 
 // change replaces all by what change makes of a copy.
@@ -328,13 +328,13 @@ func (s *logSet) list() []*Log {
 	return nil
 }
 
-// largest gives the Log that holds the most bytes, of those that can give up something;
-// cost and adding count for own. limit is what all may hold.
+// largest returns the Log that holds the most bytes, of those that can forget something;
+// cost and adding, which are about to be added, count for own. limit is what all may hold.
 func (s *logSet) largest(own *Log, adding int, cost, limit int64) (largest *Log) {
 	var most int64
 	if own.spare(adding) {
 		if largest, most = own, own.Bytes()+cost; most > limit/2 {
-			return own // the usual case: no other can hold more, or hardly
+			return own // the usual case: no other holds more, or hardly more
 		}
 	}
 	for _, l := range s.list() {

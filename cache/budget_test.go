@@ -102,11 +102,11 @@ func TestBudgetHistory(t *testing.T) {
 	}
 	for end := revision + 200; revision < end; revision++ {
 		apply(revision)
-		if budget.History() != c.Log().Bytes() {
-			t.Fatalf("%d counted, the log has %d", budget.History(), c.Log().Bytes())
+		if budget.LogBytes() != c.Log().Bytes() {
+			t.Fatalf("%d counted, the log has %d", budget.LogBytes(), c.Log().Bytes())
 		}
-		if budget.History() > budget.Limit() {
-			t.Fatalf("%d bytes of history, %d are allowed", budget.History(), budget.Limit())
+		if budget.LogBytes() > budget.Limit() {
+			t.Fatalf("%d bytes of history, %d are allowed", budget.LogBytes(), budget.Limit())
 		}
 	}
 	if c.Log().Len() < 50 {

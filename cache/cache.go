@@ -25,24 +25,23 @@ type Source interface {
 type Config struct {
 	// Schema describes the resource. Required.
 	Schema *Schema
-	// Decode makes the Object of a stored value. It is called by a Reflector, from
-	// several goroutines at once, and never fails: a value that cannot be
-	// understood becomes an Object with Err, also if that is because of something
-	// transient (a key service that is down): the Reflector asks again. While it blocks the
-	// cache stays at the revision before, so that it must not do so for long. What it
-	// returns after ctx has ended is not used. The value is immutable and may be kept.
-	// Required with a Reflector.
+	// Decode makes the Object of a stored value. A Reflector calls it, from several
+	// goroutines at once. It never fails: a value that cannot be decoded becomes an Object
+	// with Err, even if the cause is transient (a key service that is down); the Reflector
+	// tries again later. While Decode blocks, the cache stays at the revision before, so
+	// that it must not block for long. Its result is not used once ctx has ended. The value
+	// is immutable and may be kept. Required with a Reflector.
 	Decode func(ctx context.Context, key string, value []byte, revision int64) *Object
 	// Source is how far the store was followed; nil means no further than what
 	// was applied.
 	Source Source
 	// Log says how far back the log reaches.
 	Log LogConfig
-	// Learn bounds the label indexes that the cache makes because its queries would
-	// profit. Without a Reflector it makes none.
-	Learn LearnConfig
-	// OnAppend, if set, is called by the writer after every Apply and Reset, and no
-	// lock is held then. It must not block.
+	// learn bounds the label indexes that the cache makes by itself; a Reflector makes them.
+	// Only tests set it.
+	learn learnConfig
+	// OnAppend, if set, is called by the writer after every Apply and Reset, while no lock
+	// is held. It must not block.
 	OnAppend func()
 }
 
@@ -63,20 +62,20 @@ type Batch struct {
 // Cache is the present and the recent past of one resource. Make one with New,
 // load it with Reset and keep it current with Apply.
 type Cache struct {
-	schema   *Schema
-	decode   func(ctx context.Context, key string, value []byte, revision int64) *Object
-	source   Source
-	onAppend func()
-	log      *Log
-	offers   offers
-	history  history
-	learner  *learner
+	schema      *Schema
+	decode      func(ctx context.Context, key string, value []byte, revision int64) *Object
+	source      Source
+	onAppend    func()
+	log         *Log
+	offers      offers
+	checkpoints checkpoints
+	learner     *learner
 
 	current atomic.Pointer[state]
 	ready   chan struct{} // closed by the first Reset, or once a Reflector has replayed the past
 	retired atomic.Bool   // written under mu
 
-	mu sync.Mutex // held by the writer; guards the order of all stores to current, log and history
+	mu sync.Mutex // held by the writer; guards the order of all stores to current, log and checkpoints
 }
 
 // New makes an empty cache that is not ready.
@@ -94,7 +93,7 @@ func New(config Config) (*Cache, error) {
 		decode:   config.Decode,
 		source:   config.Source,
 		onAppend: config.OnAppend,
-		learner:  newLearner(config.Learn),
+		learner:  newLearner(config.learn),
 		ready:    make(chan struct{}),
 	}
 	c.log = newLog(config.Log, &c.mu)
@@ -144,7 +143,7 @@ func (c *Cache) Wait(ctx context.Context, revision int64) error {
 	}
 	if c.source != nil {
 		// Even if the revision was reached long ago, the source decides: after the
-		// store was replaced, the cache's own number may be from another past.
+		// store was replaced, the cache's own revision may be of the history before.
 		return c.source.Wait(ctx, revision)
 	}
 	for {
@@ -177,24 +176,24 @@ func (c *Cache) becomeReady() {
 	}
 }
 
-// settle has the present state keep what the Source promised of it, whatever becomes of
-// the Source, and gives that.
-func (c *Cache) settle() int64 {
+// keepExact stores in the present state the revision that the Source says it is exact for,
+// so that the state keeps it when the Source gives it up, and returns it.
+func (c *Cache) keepExact() int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now, label := c.present()
-	if label > now.label {
+	now, exactTo := c.present()
+	if exactTo > now.exactTo {
 		next := now.clone()
-		next.label = label
+		next.exactTo = exactTo
 		c.current.Store(next)
 	}
-	return label
+	return exactTo
 }
 
-// reset is Reset without becoming ready and without calling OnAppend. label is
-// the revision up to which the state is known to be exact, if that is not revision, and
-// history the store's that both are of.
-func (c *Cache) reset(objects []*Object, revision, label int64, history uint64) {
+// reset is Reset without becoming ready and without calling OnAppend. exactTo is the
+// revision up to which the state is known to be exact, if that is later than revision;
+// history is the store's, see Snapshot.History.
+func (c *Cache) reset(objects []*Object, revision, exactTo int64, history uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.retired.Load() {
@@ -212,9 +211,9 @@ func (c *Cache) reset(objects []*Object, revision, label int64, history uint64) 
 		next.put(o)
 	}
 	c.log.restart(revision)
-	c.history.reset()
+	c.checkpoints.reset()
 	c.offers.clear(history)
-	next.revision, next.label, next.history = revision, max(revision, label), history
+	next.revision, next.exactTo, next.history = revision, max(revision, exactTo), history
 	next.position, next.epoch = c.log.Next(), old.epoch+1
 	c.publish(next)
 	old.objects.Ascend(func(o *Object) bool {
@@ -225,8 +224,8 @@ func (c *Cache) reset(objects []*Object, revision, label int64, history uint64) 
 
 // Retire ends a cache that is not kept current any more, and gives back what it took of
 // its Budget. The Log forgets everything, in a new epoch. Snapshots go on to show the last
-// state, at its revision: what is not known any more must not look as if it were not there.
-// Nothing changes the cache afterwards.
+// state, at its revision: an empty one would say that the objects were deleted. Nothing
+// changes the cache afterwards.
 func (c *Cache) Retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -238,7 +237,7 @@ func (c *Cache) Retire() {
 	next := *last
 	next.events, next.learner = nil, nil
 	c.log.restart(last.revision)
-	c.history.reset()
+	c.checkpoints.reset()
 	c.offers.clear(last.history)
 	next.position, next.epoch = c.log.Next(), last.epoch+1
 	c.publish(&next)
@@ -257,7 +256,7 @@ func (c *Cache) Apply(batch Batch) {
 	}
 }
 
-// apply is Apply without calling OnAppend. It reports whether there is something to tell.
+// apply is Apply without calling OnAppend. It reports whether the cache has changed.
 func (c *Cache) apply(batch Batch) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -269,12 +268,12 @@ func (c *Cache) apply(batch Batch) bool {
 		return false
 	}
 	next := prev.apply(batch)
-	c.history.keep(prev, next, c.log)
+	c.checkpoints.keep(prev, next, c.log)
 	c.publish(next)
 	return true
 }
 
-// appended says that the log has grown or begun anew.
+// appended calls OnAppend: the log has grown or was restarted.
 func (c *Cache) appended() {
 	if c.onAppend != nil {
 		c.onAppend()
@@ -293,11 +292,11 @@ func (c *Cache) publish(next *state) {
 	c.log.wake()
 }
 
-// forget drops from the log what is too old at the given time. Apply does so as
-// well; forget is for caches that see no changes.
+// forget drops from the log what is too old at the given time. Apply does so as well;
+// forget is for a cache to which nothing is applied.
 func (c *Cache) forget(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.log.forget(now.UnixNano(), 0, 0)
-	c.history.trim(c.log)
+	c.checkpoints.trim(c.log)
 }

@@ -125,9 +125,9 @@ func TestWaitAsksSource(t *testing.T) {
 	}
 }
 
-// TestSnapshotLabelOrder: a change between reading the source and reading the
+// TestSnapshotRevisionIsNotAheadOfItsState: a change between reading the source and reading the
 // state must end up in the snapshot, never be counted without being there.
-func TestSnapshotLabelOrder(t *testing.T) {
+func TestSnapshotRevisionIsNotAheadOfItsState(t *testing.T) {
 	source := new(stubSource)
 	c := newTestCache(t, Config{Source: source})
 	c.Reset(nil, 1)
@@ -311,7 +311,7 @@ func TestRetiredCacheShowsWhatItHeld(t *testing.T) {
 	if _, _, err := c.Log().Read(c.Snapshot().Position(), nil); err != nil {
 		t.Errorf("the log after the last state: %v", err)
 	}
-	if used, history, bodies := budget.Used(), budget.History(), budget.bodies.Load(); used != 0 || history != 0 || bodies != 0 {
+	if used, history, bodies := budget.Used(), budget.LogBytes(), budget.bodies.Load(); used != 0 || history != 0 || bodies != 0 {
 		t.Errorf("still takes %d bytes of encodings, %d of the past, %d of bodies", used, history, bodies)
 	}
 }

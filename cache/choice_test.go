@@ -17,7 +17,7 @@ func TestSmallestIndex(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		indexes := []Index{{Label: "a"}, {Label: "b"}, {Field: "f"}}
 		schema := NewSchema("things", nil, indexes...)
-		c, err := New(Config{Schema: schema, Learn: LearnConfig{MaxIndexes: -1}})
+		c, err := New(Config{Schema: schema, learn: learnConfig{maxIndexes: -1}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -26,10 +26,10 @@
 //
 // A List that pins the value of an indexed field or label looks only at what has that
 // value; of several indexes it takes the one that leads to the fewest objects. Indexes
-// are declared in the [Schema], or learnt: a Cache observes which labels would have
-// spared its queries from looking at much to find little, and makes an index of those
-// (see [LearnConfig]). An index belongs to the states that it was published with, so it
-// never shows anything that a scan would not.
+// are declared in the [Schema], or learnt: a Cache counts, by label, the objects that
+// queries have scanned in vain, and makes an index of a label that would have spared many.
+// An index belongs to the states that it was published with, so a query finds by it what a
+// scan would find.
 //
 // # Guarantees
 //
@@ -48,15 +48,14 @@
 //     Snapshot again; it is never given a gap.
 //   - [Cache.Reset] starts a new epoch: every position taken before it answers
 //     [ErrReset].
-//   - Of a store that was replaced nothing is shown that was read from both; a Snapshot
-//     tells by its History which one it shows.
-//   - A stored value that cannot be understood becomes an Object with an error
-//     (it is corrupt). A List that covers it fails, a Get of it shows the error,
-//     all other keys are served, and its deletion is an event like any other. A
-//     Reflector tries again every few seconds, all of them in turn if there are many; a
-//     value that can be understood by then takes the corrupt object's place without an event.
-//   - [Cache.Retire] ends a Cache that is not kept current any more. It shows what it
-//     held, at the revision that it held it, and never less.
+//   - No Snapshot mixes two histories of the store. Its History says which one it shows.
+//   - A stored value that cannot be decoded becomes a corrupt Object, which has an error. A
+//     List that covers it fails, a Get of it returns the error, all other keys are served,
+//     and its deletion is an event like any other. A Reflector tries again every few
+//     seconds, many of them in turn; an object that can be decoded by then takes the place
+//     of the corrupt one without an event.
+//   - [Cache.Retire] ends a Cache that is not kept current any more. It goes on to show
+//     what it held, at the revision of then.
 //
 // Apply and Reset are deterministic: they start no goroutine, read no clock (the
 // batch carries the time) and do no I/O.
@@ -79,7 +78,7 @@
 //		Schema.mu     names of fields, learned while decoding
 //		Budget.mu     the order of what is kept
 //	learner.mu        what queries cost; readers only try it
-//	offers.mu         objects handed over by the write path
+//	offers.mu         objects of writes whose events have not arrived
 //
 // Encoders may ask for other encodings of their object, but not in a circle.
 //
@@ -91,7 +90,7 @@
 // # Reading the source
 //
 // Start with object.go and cache.go; then state.go (what a batch does to the
-// trees), ring.go and log.go (the past), history.go (exact old revisions),
-// list.go (queries), learn.go (indexes that nobody declared), encoding.go (shared bytes),
-// budget.go (how many of them), reflector.go (the way in).
+// trees), ring.go and log.go (the past), checkpoints.go (exact old revisions),
+// list.go (queries), learn.go (learnt indexes), encoding.go (shared bytes),
+// budget.go (how many of them are kept), reflector.go (how objects get in).
 package cache

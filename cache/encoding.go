@@ -17,8 +17,8 @@ const storedOverhead = 144
 // that was ever asked for (a handful). The bytes come and go inside the cell.
 type cells struct {
 	head atomic.Pointer[cell]
-	// retired is set when the owner left the cache: from then on bytes are still
-	// made for those who hold it, but no longer kept.
+	// retired is set when the owner leaves the cache: from then on bytes are made for
+	// callers that still hold it, but not kept.
 	retired atomic.Bool
 	// extra is for the owner: room that would be padding otherwise.
 	extra uint32
@@ -32,12 +32,12 @@ type cell struct {
 	mu sync.Mutex // held while the bytes are made; guards nothing else
 }
 
-// account says where bytes count.
+// account says where kept bytes are counted.
 type account struct {
 	schema *Schema
 	frame  bool // of an event
-	// urgent bytes are kept even if others must go that are in use: many are about to
-	// ask for them, or they cost much to make.
+	// urgent bytes are kept even if others that are in use are dropped for them: many
+	// readers are about to ask for them, or they cost much to make.
 	urgent bool
 }
 
@@ -53,7 +53,7 @@ type stored struct {
 	older, newer *stored // guarded by Budget.mu
 }
 
-// counted is the sum that has the bytes.
+// counted returns the sum in which the bytes are counted.
 func (s *stored) counted() *atomic.Int64 {
 	if s.frame {
 		return &s.schema.frames
@@ -61,7 +61,7 @@ func (s *stored) counted() *atomic.Int64 {
 	return &s.schema.counts[s.cell.number]
 }
 
-// shared gives the bytes to one more who reads them.
+// shared returns the bytes to a reader. Builds with invariants check that none wrote them.
 func (s *stored) shared() []byte {
 	s.seal.Check(s.bytes, "cache: an encoding or frame")
 	return s.bytes
@@ -80,7 +80,7 @@ func (cs *cells) find(number uint32, budget *Budget) ([]byte, bool) {
 	return nil, false
 }
 
-// Kept gives a secondary encoding if it is at hand.
+// Kept returns a secondary encoding if it is kept.
 func (o *Object) Kept(id EncodingID) ([]byte, bool) { return o.cells.find(uint32(id), o.schema.budget) }
 
 // cell finds or adds the cell of a number.
@@ -117,8 +117,8 @@ func (cs *cells) fill(number uint32, a account, build func() ([]byte, error)) ([
 	return b, nil
 }
 
-// retire drops what is kept and keeps nothing more. It costs one atomic store
-// when nothing was ever derived.
+// retire drops what is kept and keeps nothing more. For an owner that never had any it is
+// two atomic operations.
 func (cs *cells) retire(budget *Budget) {
 	cs.retired.Store(true)
 	if cs.head.Load() == nil {

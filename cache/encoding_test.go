@@ -112,7 +112,7 @@ func newBudgetModel(limit int64) *budgetModel {
 	return m
 }
 
-// kept gives what is kept for an object in an encoding.
+// kept returns what is kept for an object in an encoding.
 func (m *budgetModel) kept(at int, id EncodingID) ([]byte, bool) {
 	for c := m.objects[at].cells.head.Load(); c != nil; c = c.next {
 		if s := c.kept.Load(); s != nil && c.number == uint32(id) {
@@ -152,7 +152,7 @@ func (m *budgetModel) retire(t *rapid.T) {
 func (m *budgetModel) grow(t *rapid.T) {
 	more := rapid.Int64Range(-m.history, 300).Draw(t, "history")
 	m.history += more
-	m.budget.addHistory(more)
+	m.budget.addLogBytes(more)
 }
 
 func (m *budgetModel) check(t *rapid.T) {
@@ -169,8 +169,8 @@ func (m *budgetModel) check(t *rapid.T) {
 			t.Fatalf("encoding %d counts %d and %d, want %d", id, m.schemas[0].EncodingBytes(id), m.schemas[1].EncodingBytes(id), want)
 		}
 	}
-	if m.budget.Used() != used || m.budget.History() != m.history {
-		t.Fatalf("used %d and %d, want %d and %d", m.budget.Used(), m.budget.History(), used, m.history)
+	if m.budget.Used() != used || m.budget.LogBytes() != m.history {
+		t.Fatalf("used %d and %d, want %d and %d", m.budget.Used(), m.budget.LogBytes(), used, m.history)
 	}
 	if used > 0 && used+m.history > m.limit {
 		t.Fatalf("%d and %d are more than %d", used, m.history, m.limit)

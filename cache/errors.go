@@ -41,7 +41,7 @@ func (e errFuture) Error() string {
 	return fmt.Sprintf("cache: revision %d too large (current %d)", e.Requested, e.Current)
 }
 
-// CorruptError fails a List that covers an object which could not be understood.
+// CorruptError is the error of a List that covers an object which could not be decoded.
 type CorruptError struct {
 	// Object is the corrupt object; its Err is not nil.
 	Object *Object
@@ -54,5 +54,5 @@ func (e *CorruptError) Error() string {
 	return fmt.Sprintf("cache: object %q: %v", e.Object.Key(), e.Object.Err())
 }
 
-// Unwrap gives the reason as NewObject was given it.
+// Unwrap returns the reason as NewObject was given it.
 func (e *CorruptError) Unwrap() error { return e.Object.Err() }

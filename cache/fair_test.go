@@ -73,8 +73,8 @@ func TestHotLogsPay(t *testing.T) {
 	next := newPacedLog(t, budget, "next", 2*time.Second, 3000)
 	all := []*pacedLog{hot, cold, rare, next}
 	check := func(_ *pacedLog, now time.Time) {
-		if budget.History() > limit {
-			t.Fatalf("%d bytes are held", budget.History())
+		if budget.LogBytes() > limit {
+			t.Fatalf("%d bytes are held", budget.LogBytes())
 		}
 		for _, p := range []*pacedLog{cold, rare} {
 			if lost := p.times[p.Log().Oldest()]; !lost.IsZero() && now.Sub(lost) < 75*time.Second {
@@ -112,8 +112,8 @@ func TestEqualParts(t *testing.T) {
 		}
 		revision := int64(1)
 		runPaced(all, &revision, time.Unix(0, 0), 5*time.Second, func(_ *pacedLog, now time.Time) {
-			if budget.History() > limit {
-				t.Fatalf("seed %d: %d of %d bytes are held", seed, budget.History(), limit)
+			if budget.LogBytes() > limit {
+				t.Fatalf("seed %d: %d of %d bytes are held", seed, budget.LogBytes(), limit)
 			}
 		})
 		var sum int64
@@ -124,13 +124,13 @@ func TestEqualParts(t *testing.T) {
 			}
 			sum += p.Log().Bytes()
 		}
-		if sum != budget.History() {
-			t.Errorf("seed %d: %d bytes counted, %d held", seed, budget.History(), sum)
+		if sum != budget.LogBytes() {
+			t.Errorf("seed %d: %d bytes counted, %d held", seed, budget.LogBytes(), sum)
 		}
 		for _, p := range all {
 			p.Reset(nil, revision)
 		}
-		if logs := budget.History(); logs != 0 {
+		if logs := budget.LogBytes(); logs != 0 {
 			t.Errorf("seed %d: %d bytes are left", seed, logs)
 		}
 	}
@@ -182,7 +182,7 @@ func TestLogsForgetForEachOther(t *testing.T) {
 	for _, p := range all {
 		sum += p.Log().Bytes()
 	}
-	if sum != budget.History() || sum > limit {
-		t.Errorf("%d bytes counted, %d held, %d allowed", budget.History(), sum, limit)
+	if sum != budget.LogBytes() || sum > limit {
+		t.Errorf("%d bytes counted, %d held, %d allowed", budget.LogBytes(), sum, limit)
 	}
 }

@@ -13,57 +13,59 @@ import (
 )
 
 const (
-	// worthwhile is how many times the whole resource must have been looked at in
-	// vain before an index is made: about what making it costs.
+	// worthwhile is how many times as many objects as the resource has must have been
+	// scanned in vain before an index is made: scanning these costs about what making the
+	// index does.
 	worthwhile = 4
-	// selective is how many times fewer objects than there are an index must lead
-	// to, and a query must have found, for an index to be of use.
+	// selective says when an index helps: a query must have found at most one in selective
+	// of the objects that it scanned, and a value of the label must lead to at most one in
+	// selective of all objects on average.
 	selective = 8
-	// patience is how many reviews an index may remain unused.
-	patience = 20
+	// maxIdle is how many reviews an index may remain unused.
+	maxIdle = 20
 	// maxCandidates bounds the label keys that are observed at once.
 	maxCandidates = 64
 )
 
-// LearnConfig bounds the indexes that a Cache makes by itself. Zero values give
-// the defaults.
-type LearnConfig struct {
-	// MaxIndexes is how many there may be (default 4); a negative number forbids
+// learnConfig bounds the indexes that a Cache makes by itself. Zero values mean the
+// defaults.
+type learnConfig struct {
+	// maxIndexes is how many there may be (default 4); a negative number forbids
 	// them.
-	MaxIndexes int
-	// MaxEntries bounds the objects in all of them together (default 500,000, each
+	maxIndexes int
+	// maxEntries bounds the objects in all of them together (default 500,000, each
 	// about 40 bytes).
-	MaxEntries int
-	// MinScan is how many objects a query must have looked at to count (default 500).
-	MinScan int
+	maxEntries int
+	// minScan is how many objects a query must have scanned to count (default 500).
+	minScan int
 }
 
-func (c LearnConfig) withDefaults() LearnConfig {
-	setDefault(&c.MaxIndexes, 4)
-	setDefault(&c.MaxEntries, 500_000)
-	setDefault(&c.MinScan, 500)
+func (c learnConfig) withDefaults() learnConfig {
+	setDefault(&c.maxIndexes, 4)
+	setDefault(&c.maxEntries, 500_000)
+	setDefault(&c.minScan, 500)
 	return c
 }
 
-// learner watches what queries look at in vain, and says which labels deserve an
-// index (E2). Scores fade, so that a query that is asked now and then does not count.
+// learner counts the objects that queries scan in vain, and says which labels are worth an
+// index (E2). Scores are halved again and again, so that a rare query does not count.
 type learner struct {
-	config LearnConfig
-	wanted chan struct{} // has an element when a candidate deserves an index
+	config learnConfig
+	wanted chan struct{} // has an element when a candidate is worth an index
 
 	mu sync.Mutex // a leaf; readers only try it
-	// candidates are the objects looked at in vain, by the label key that would have
-	// spared them. A negative score says that no index can be made of it for now.
+	// candidates are the scores: objects scanned in vain, by the label key whose index would
+	// have spared them. A negative score says that no index is made of the key for now.
 	candidates map[string]int64
 }
 
-// learnt is what an index has that was not declared.
+// learnt is the use of an index that was not declared.
 type learnt struct {
-	uses atomic.Int64 // fades
+	uses atomic.Int64 // halved at each review
 	idle int          // reviews without a use; guarded by Cache.mu
 }
 
-func newLearner(config LearnConfig) *learner {
+func newLearner(config learnConfig) *learner {
 	return &learner{
 		config:     config.withDefaults(),
 		wanted:     make(chan struct{}, 1),
@@ -71,10 +73,10 @@ func newLearner(config LearnConfig) *learner {
 	}
 }
 
-// observe takes in what a query cost. It never waits: an observation that another
-// one is in the way of is dropped.
+// observe takes in what a query cost. It never waits: if another query is observed at the
+// same time, this one is not counted.
 func (l *learner) observe(s *state, label labels.Selector, scanned, found int) {
-	if l.config.MaxIndexes < 0 || scanned < l.config.MinScan || found*selective > scanned || !l.mu.TryLock() {
+	if l.config.maxIndexes < 0 || scanned < l.config.minScan || found*selective > scanned || !l.mu.TryLock() {
 		return
 	}
 	defer l.mu.Unlock()
@@ -101,8 +103,8 @@ func (l *learner) observe(s *state, label labels.Selector, scanned, found int) {
 
 func (l *learner) threshold(s *state) int64 { return worthwhile * int64(s.objects.Len()) }
 
-// take gives the keys that deserve an index, the most wanted first, and forgets
-// their scores.
+// take returns the keys that are worth an index, the one with the highest score first, and
+// forgets their scores.
 func (l *learner) take(s *state) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,9 +141,9 @@ func (l *learner) fade() {
 	}
 }
 
-// learn makes the indexes that deserve it. The trees are built from a published
-// state, beside the writer, and then brought to the present one in its place. It is
-// called by one goroutine at a time.
+// learn makes the indexes that are worth it. The trees are built from a published state
+// while the writer goes on, and then brought to the present under its lock. One goroutine at
+// a time calls it.
 func (c *Cache) learn() {
 	for _, key := range c.learner.take(c.current.Load()) {
 		base := c.current.Load()
@@ -155,8 +157,8 @@ func (c *Cache) learn() {
 	}
 }
 
-// buildIndex makes an index of a label over the state's objects; ok is false when
-// its values do not tell objects apart.
+// buildIndex makes an index of a label over the state's objects; ok is false when too many
+// objects have the same value.
 func (s *state) buildIndex(key string) (ix index, ok bool) {
 	var entries []entry
 	s.objects.Ascend(func(o *Object) bool {
@@ -207,7 +209,7 @@ func (c *Cache) adopt(base *state, ix index) bool {
 			}
 		}
 	}
-	// There is no event of an object that healed.
+	// heal replaces a corrupt object without an event.
 	for _, o := range corrupt {
 		if present := now.get(o.Key()); present != nil {
 			ix.move(nil, present)
@@ -221,8 +223,8 @@ func (c *Cache) adopt(base *state, ix index) bool {
 	return true
 }
 
-// makeRoom gives the indexes with one more. The least used of those learnt give way
-// to it, unless they are used as well.
+// makeRoom returns the indexes with one more. If that exceeds the bounds, the least used of
+// the learnt ones are dropped; it returns false if all of them are in use.
 func (c *Cache) makeRoom(indexes []index, more index) ([]index, bool) {
 	indexes = append(slices.Clone(indexes), more)
 	for {
@@ -236,7 +238,7 @@ func (c *Cache) makeRoom(indexes []index, more index) ([]index, bool) {
 				least = i
 			}
 		}
-		if count <= c.learner.config.MaxIndexes && entries <= c.learner.config.MaxEntries {
+		if count <= c.learner.config.maxIndexes && entries <= c.learner.config.maxEntries {
 			return indexes, true
 		}
 		if least < 0 || indexes[least].learnt.uses.Load() > worthwhile {
@@ -256,8 +258,8 @@ func (c *Cache) publishIndexes(now *state, indexes []index) {
 	c.current.Store(&next)
 }
 
-// review forgets a little of what queries have asked, and drops the learnt indexes
-// that have not been used for long.
+// review halves the scores, and drops the learnt indexes that were not used for maxIdle
+// reviews.
 func (c *Cache) review() {
 	c.learner.fade()
 	c.mu.Lock()
@@ -272,7 +274,7 @@ func (c *Cache) review() {
 		if ix.learnt.idle++; uses > 0 {
 			ix.learnt.idle = 0
 		}
-		return ix.learnt.idle >= patience
+		return ix.learnt.idle >= maxIdle
 	})
 	if len(kept) < len(now.indexes) {
 		c.publishIndexes(now, kept)

@@ -53,7 +53,7 @@ func (c *Cache) learntIndexes() (names []string) {
 func TestLearntIndexesEqualScans(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		schema := NewSchema("things", nil, Index{Label: "zone"})
-		c, err := New(Config{Schema: schema, Learn: LearnConfig{MinScan: 1, MaxIndexes: 2}, Log: LogConfig{MaxEvents: 12, MinEvents: 1}})
+		c, err := New(Config{Schema: schema, learn: learnConfig{minScan: 1, maxIndexes: 2}, Log: LogConfig{MaxEvents: 12, MinEvents: 1}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +141,7 @@ func TestLearntIndexesEqualScans(t *testing.T) {
 				}
 			},
 			"forget": func(*rapid.T) {
-				for range patience / 4 {
+				for range maxIdle / 4 {
 					c.review()
 				}
 			},
@@ -210,10 +210,10 @@ func comparePages(t *rapid.T, s Snapshot, objects map[string]labels.Set, corrupt
 
 // learnFrom fills a cache with objects whose labels differ in how well they tell
 // them apart.
-func learnFrom(t testing.TB, n int, config LearnConfig) *Cache {
+func learnFrom(t testing.TB, n int, config learnConfig) *Cache {
 	t.Helper()
 	schema := NewSchema("things", nil)
-	c, err := New(Config{Schema: schema, Learn: config})
+	c, err := New(Config{Schema: schema, learn: config})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -246,7 +246,7 @@ func TestWhatIsLearnt(t *testing.T) {
 	for _, c := range []struct {
 		query  string
 		times  int
-		config LearnConfig
+		config learnConfig
 		want   []string
 		index  string // that answers, if it is not the only one
 	}{
@@ -260,9 +260,9 @@ func TestWhatIsLearnt(t *testing.T) {
 		{query: "nobody=x", times: 5, want: []string{"nobody"}},
 		{query: "tier=backend,app=7", times: 5, want: []string{"app"}},
 		{query: "app=7,pod=7", times: 5, want: []string{"app", "pod"}, index: "pod"},
-		{query: "app=7", times: 50, config: LearnConfig{MaxIndexes: -1}, want: nil},
-		{query: "app=7", times: 50, config: LearnConfig{MaxEntries: 500}, want: nil},
-		{query: "app=7", times: 50, config: LearnConfig{MinScan: 1001}, want: nil},
+		{query: "app=7", times: 50, config: learnConfig{maxIndexes: -1}, want: nil},
+		{query: "app=7", times: 50, config: learnConfig{maxEntries: 500}, want: nil},
+		{query: "app=7", times: 50, config: learnConfig{minScan: 1001}, want: nil},
 	} {
 		cache := learnFrom(t, 1000, c.config)
 		ask(t, cache, c.query, c.times)
@@ -283,7 +283,7 @@ func TestWhatIsLearnt(t *testing.T) {
 // TestLearntIndexesAreBounded: a new index takes the place of the least used one, if
 // that is hardly used at all.
 func TestLearntIndexesAreBounded(t *testing.T) {
-	cache := learnFrom(t, 1000, LearnConfig{MaxIndexes: 3})
+	cache := learnFrom(t, 1000, learnConfig{maxIndexes: 3})
 	for i, label := range []string{"a", "b", "c"} {
 		ask(t, cache, label+"=1", 5)
 		cache.learn()
@@ -302,7 +302,7 @@ func TestLearntIndexesAreBounded(t *testing.T) {
 	if got, want := cache.learntIndexes(), []string{"a", "b", "d"}; !slices.Equal(got, want) {
 		t.Errorf("indexes %q, want %q", got, want)
 	}
-	for range 2 * patience {
+	for range 2 * maxIdle {
 		ask(t, cache, "b=1", 1)
 		cache.review()
 	}
@@ -313,7 +313,7 @@ func TestLearntIndexesAreBounded(t *testing.T) {
 
 // TestRareQueriesAreNotLearnt: what a query costs now and then is not worth an index.
 func TestRareQueriesAreNotLearnt(t *testing.T) {
-	cache := learnFrom(t, 1000, LearnConfig{})
+	cache := learnFrom(t, 1000, learnConfig{})
 	for range 100 {
 		ask(t, cache, "app=7", 1)
 		cache.review()
@@ -373,7 +373,7 @@ func TestReflectorLearns(t *testing.T) {
 // TestLearnWhileReading lists, writes, and lets indexes come and go at once: each
 // list must equal a scan of the snapshot it is of.
 func TestLearnWhileReading(t *testing.T) {
-	c := learnFrom(t, 1000, LearnConfig{MaxIndexes: 2})
+	c := learnFrom(t, 1000, learnConfig{maxIndexes: 2})
 	stop := make(chan struct{})
 	var workers sync.WaitGroup
 	background := func(step func(i int)) {
@@ -397,7 +397,7 @@ func TestLearnWhileReading(t *testing.T) {
 	background(func(i int) {
 		c.deserve([]string{"app", "a", "b"}[i%3])
 		c.learn()
-		for range patience / 8 {
+		for range maxIdle / 8 {
 			c.review()
 		}
 	})

@@ -21,8 +21,8 @@ type Query struct {
 	Field fields.Selector
 	// Limit is the largest number of objects wanted; 0 or less is no limit.
 	Limit int
-	// Uncounted leaves Page.Remaining 0. It spares a walk over the rest, which is
-	// for readers that page through everything.
+	// Uncounted leaves Page.Remaining 0. It spares a walk over the rest, for readers that
+	// page through everything.
 	Uncounted bool
 }
 
@@ -44,8 +44,8 @@ type Page struct {
 }
 
 // List appends the objects that match to dst, in key order. It allocates nothing
-// per object. A corrupt object within the range fails it with a CorruptError,
-// whether or not it would have matched: nobody can tell.
+// per object. A corrupt object within the range fails it with a CorruptError: whether the
+// object would have matched is not known.
 func (s Snapshot) List(q Query, dst []*Object) (Page, error) {
 	l := lister{query: q, state: s.state, page: Page{Objects: dst}}
 	if q.Label != nil && !q.Label.Empty() {
@@ -160,8 +160,9 @@ type pinnedIndex struct {
 	value string
 }
 
-// smallest gives the index with the fewest objects in range. It looks at little more
-// than those, times the number of indexes: all are counted a few objects at a time.
+// smallest returns the index with the fewest objects in range. It counts in all indexes up
+// to a bound, which grows until one index stays below it: so it looks at few more objects
+// than the smallest has, times the number of indexes.
 func smallest(pinned []pinnedIndex, start *Object, prefix string) pinnedIndex {
 	for few := 16; ; few *= 4 {
 		best, least := 0, few
@@ -188,7 +189,7 @@ func (p pinnedIndex) count(start *Object, prefix string, most int) (n int) {
 	return n
 }
 
-// pinned gives the one value that the selectors allow for the index's subject.
+// pinned returns the one value that the selectors allow for the index's subject.
 func (ix Index) pinned(label labels.Selector, field fields.Selector) (string, bool) {
 	if ix.Field != "" {
 		if field == nil {
@@ -208,8 +209,8 @@ func (l *lister) scanIndex(tree *btree.BTreeG[entry], from entry) {
 	})
 }
 
-// checkCorrupt finds the corrupt object that a scan of the same range would have met. An
-// index cannot: a corrupt object has lost the value that it was filed under.
+// checkCorrupt finds the corrupt object that a scan of the same range would have met. It is
+// not in the index: its labels and fields are not known.
 func (l *lister) checkCorrupt(start string) {
 	o := l.state.firstCorrupt(start)
 	if o == nil || !strings.HasPrefix(o.Key(), l.query.Prefix) || l.page.Next != "" && o.Key() >= l.page.Next {
@@ -218,8 +219,8 @@ func (l *lister) checkCorrupt(start string) {
 	l.corrupt = o
 }
 
-// count gives the number of objects with a prefix from a key on. When the range
-// that began at start covers everything, the walk is spared: seen came before.
+// count returns the number of objects with a prefix from a key on. When the range began with
+// the first object, it needs no walk: seen objects came before the key.
 func (s *state) count(prefix, from, start string, seen int) int64 {
 	if start == "" {
 		return int64(s.objects.Len() - seen)

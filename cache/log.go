@@ -29,7 +29,7 @@ type Event struct {
 	last   bool // the revision's final event
 }
 
-// Frame gives bytes derived from the event, built by build when they are not at
+// Frame returns bytes derived from the event, built by build when they are not at
 // hand, under the rules of [Object.Encoding]. Frames carry nothing that depends
 // on who reads them.
 func (e *Event) Frame(key FrameKey, build func() ([]byte, error)) ([]byte, error) {
@@ -71,7 +71,7 @@ func (e *Event) cost() int64 {
 // LogConfig says how far back a Log reaches. Zero values give the defaults.
 type LogConfig struct {
 	// KeepFor is the age up to which events are kept whatever their number
-	// (default 90 s; clients rely on 75 s), as long as the Budget of all Logs suffices.
+	// (default 90 s; clients rely on 75 s), unless MaxEvents, MaxBytes or the Budget forbid.
 	KeepFor time.Duration
 	// MinEvents are kept whatever their age (default 128).
 	MinEvents int
@@ -103,12 +103,12 @@ func setDefault[T comparable](field *T, value T) {
 // takes no lock. It is written by its Cache alone.
 type Log struct {
 	config LogConfig
-	writer *sync.Mutex // the Cache's; held by who changes the log
+	writer *sync.Mutex // the Cache's mu; held while the log is changed
 	ring   *ring[Event]
 	oldest atomic.Int64
 	bytes  atomic.Int64
 	epoch  atomic.Uint64 // first position of the present epoch
-	// changed is closed and taken away when the log grows; nil while nobody waits.
+	// changed is closed and set to nil when the log grows; nil while no goroutine waits.
 	changed atomic.Pointer[chan struct{}]
 }
 
@@ -133,7 +133,7 @@ func (l *Log) Len() int {
 // Bytes is the memory that the kept events hold on to.
 func (l *Log) Bytes() int64 { return l.bytes.Load() }
 
-// whenChanged gives a channel that is closed when the log next grows or restarts.
+// whenChanged returns a channel that is closed when the log next grows or restarts.
 // Take it before reading:
 //
 //	for {
@@ -160,7 +160,7 @@ func (l *Log) wake() {
 	}
 }
 
-// Read appends the events from a position on to dst and gives the position after
+// Read appends the events from a position on to dst and returns the position after
 // the last. It fills the spare capacity of dst (256 events if there is none) and
 // goes beyond it only to finish a revision: no revision is split. Nothing new is
 // no error. The error is ErrTooOld when events at the position were forgotten,
@@ -195,7 +195,7 @@ func (l *Log) lost(from Position) error {
 	return ErrTooOld{Oldest: l.Oldest()}
 }
 
-// After gives the position of the first event after a revision, which is Next when
+// After returns the position of the first event after a revision, which is Next when
 // there is none yet. For a revision in the future, events up to it may still
 // come: the caller drops them.
 func (l *Log) After(revision int64) (Position, error) {
@@ -243,9 +243,9 @@ func (l *Log) append(events []*Event) {
 	budget := events[0].schema().budget
 	budget.makeRoom(l, len(events), cost)
 	if l.bytes.Add(cost) == cost {
-		budget.enlist(l)
+		budget.addLog(l)
 	}
-	budget.addHistory(cost)
+	budget.addLogBytes(cost)
 	l.ring.Append(events...)
 }
 
@@ -265,22 +265,22 @@ func (l *Log) forget(now int64, adding int, cost int64) {
 	}
 }
 
-// spare reports whether there is more, with what is about to be added, than is kept in
-// any case.
+// spare reports whether the log, with what is about to be added, has more events than are
+// kept in any case.
 func (l *Log) spare(adding int) bool {
 	length := l.Len()
 	return length > 0 && length+adding > l.config.MinEvents
 }
 
-// yield drops the oldest revision for want of room.
+// yield drops the oldest revision because the Budget is exhausted, and counts that.
 func (l *Log) yield() {
 	first := l.ring.First()
 	schema := l.ring.at(first).schema()
 	schema.pressure.events.Add(int64(l.forgetRevision(first) - first))
 }
 
-// tryYield is yield for who does not write the log. It reports false where somebody else
-// does just now, or nothing can be dropped.
+// tryYield is yield for a goroutine that does not hold writer. It reports false if another
+// does, or nothing can be dropped.
 func (l *Log) tryYield() bool {
 	if !l.writer.TryLock() {
 		return false
@@ -293,16 +293,16 @@ func (l *Log) tryYield() bool {
 	return true
 }
 
-// forgetRevision drops the events of the oldest revision and gives the position
+// forgetRevision drops the events of the oldest revision and returns the position
 // after them.
 func (l *Log) forgetRevision(first Position) Position {
 	var e *Event
 	for e == nil || !e.last {
 		e = l.ring.at(first)
 		budget := e.schema().budget
-		budget.addHistory(-e.cost())
+		budget.addLogBytes(-e.cost())
 		if l.bytes.Add(-e.cost()) == 0 {
-			budget.dismiss(l)
+			budget.removeLog(l)
 		}
 		l.retire(e)
 		first++
@@ -314,7 +314,7 @@ func (l *Log) forgetRevision(first Position) Position {
 	return first
 }
 
-// retire gives up the bytes derived from an event that is about to be forgotten.
+// retire drops the bytes derived from an event that is about to be forgotten.
 func (l *Log) retire(e *Event) {
 	budget := e.schema().budget
 	e.frames.retire(budget)
@@ -325,7 +325,7 @@ func (l *Log) retire(e *Event) {
 
 // restart forgets everything and begins a new epoch at a revision.
 func (l *Log) restart(revision int64) {
-	// Epoch first: from here on every older position answers ErrReset.
+	// Epoch first: from here on every older position gets ErrReset.
 	l.epoch.Store(uint64(l.ring.Next()) + 1)
 	for first := l.ring.First(); first < l.ring.Next(); {
 		first = l.forgetRevision(first)

@@ -36,8 +36,8 @@ type Object struct {
 // sizeWidth is how many bytes the size of a stored value takes.
 const sizeWidth = 4
 
-// corruption says why an object could not be understood. It is apart from Object
-// because hardly any object has one.
+// corruption says why an object could not be decoded. It is not a part of Object because
+// hardly any object has one, and an interface takes twice the room of a pointer.
 type corruption struct{ err error }
 
 // ObjectConfig is what an Object is made of.
@@ -54,7 +54,7 @@ type ObjectConfig struct {
 	Fields fields.Set
 	// Stored is how many bytes the store keeps as the value.
 	Stored int
-	// Err marks the object as corrupt: the stored value cannot be understood.
+	// Err marks the object as corrupt: the stored value cannot be decoded.
 	Err error
 }
 
@@ -79,9 +79,9 @@ func NewObject(config ObjectConfig, schema *Schema) *Object {
 	return o
 }
 
-// trim gives body without spare capacity worth keeping, and the room that it takes: an
-// encoder that grew its buffer by doubling would otherwise cost up to twice the bytes for
-// good.
+// trim returns body without much spare capacity, and the memory that it takes. An encoder
+// that grew its buffer by doubling would otherwise cost up to twice the bytes for as long as
+// they are kept.
 func trim(body []byte) ([]byte, uint32) {
 	if spare := cap(body) - len(body); spare > len(body)/8+16 {
 		body = bytes.Clone(body)
@@ -115,7 +115,7 @@ func (o *Object) Body() []byte {
 	return o.body
 }
 
-// retire gives up what is derived from an object that leaves the cache.
+// retire drops what is derived from an object that leaves the cache.
 func (o *Object) retire() {
 	o.seal.Check(o.body, "cache: the body of an object that leaves")
 	o.cells.retire(o.schema.budget)
@@ -133,14 +133,14 @@ func (o *Object) Err() error {
 // Stored is how many bytes the store keeps as the object's value.
 func (o *Object) Stored() int64 { return unpackSize(o.meta[len(o.meta)-sizeWidth:]) }
 
-// Labels gives the object's labels, without an allocation.
+// Labels returns the object's labels, without an allocation.
 func (o *Object) Labels() labels.Labels { return (*objectLabels)(o) }
 
-// Fields gives the object's selectable fields, without an allocation.
+// Fields returns the object's selectable fields, without an allocation.
 // "metadata.name" and "metadata.namespace" are always among them.
 func (o *Object) Fields() fields.Fields { return (*objectFields)(o) }
 
-// Encoding gives a secondary encoding, made by encode when it is not at hand.
+// Encoding returns a secondary encoding, made by encode unless it is kept.
 // Callers that arrive while it is being made wait for it. The bytes are shared
 // and must not be written to. An error is returned to the caller whose encode
 // failed and is not kept. Encode may ask for other encodings of the object, though
@@ -149,8 +149,8 @@ func (o *Object) Encoding(id EncodingID, encode func(*Object) ([]byte, error)) (
 	return o.encoding(id, account{schema: o.schema}, encode)
 }
 
-// ExpensiveEncoding is Encoding for what costs much to make but little to keep: other encodings
-// give way to it even while they are in use.
+// ExpensiveEncoding is Encoding for what costs much to make but little to keep: other
+// encodings are dropped for it even while they are in use.
 func (o *Object) ExpensiveEncoding(id EncodingID, encode func(*Object) ([]byte, error)) ([]byte, error) {
 	return o.encoding(id, account{schema: o.schema, urgent: true}, encode)
 }
@@ -178,7 +178,7 @@ func (o *Object) lookupField(name string) (string, bool) {
 	return o.derivedField(name)
 }
 
-// derivedField gives the fields that the key already holds.
+// derivedField returns the fields that the key already holds.
 func (o *Object) derivedField(name string) (string, bool) {
 	switch name {
 	case "metadata.name":

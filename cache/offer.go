@@ -7,12 +7,12 @@ const (
 	maxOfferBytes = 16 << 20
 )
 
-// offers hold what the write path wrote until the store's watch brings it back,
-// so that it need not be decoded again. Losing one costs a decode.
+// offers holds the objects of writes until the store's watch delivers their events, so that
+// they need not be decoded. Losing one costs a decode.
 type offers struct {
 	mu sync.Mutex // guards all below
 
-	history uint64 // of the store that all are of
+	history uint64 // of the store, see Snapshot.History; the same for all
 	objects map[offerID]*Object
 	order   []offerID // oldest first; may name offers already taken
 	bytes   int       // of all bodies in objects
@@ -23,11 +23,10 @@ type offerID struct {
 	revision int64
 }
 
-// Offer hands over the Object of a write that succeeded: the state of a key at a
-// revision, exactly as Decode would make it from the stored bytes. A Reflector uses it
-// instead of Decode. history is how often the store had been replaced when it was
-// written to, from before the write until after it. Offers that come late, are of
-// another history or too many are dropped.
+// Offer takes the Object of a write that succeeded: the state of a key at a revision,
+// exactly as Decode would make it from the stored bytes. A Reflector uses it instead of
+// Decode. history is how often the store had been replaced, both before and after the
+// write. An offer that comes late, is of another history or one too many is dropped.
 func (c *Cache) Offer(key string, revision int64, history uint64, o *Object) {
 	c.offers.put(offerID{key, revision}, o, c.current.Load().revision, history)
 }
@@ -56,7 +55,7 @@ func (f *offers) put(id offerID, o *Object, applied int64, history uint64) {
 	}
 }
 
-// take gives the offer for a key at a revision, once.
+// take removes the offer for a key at a revision, and returns it or nil.
 func (f *offers) take(key string, revision int64) *Object {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -66,8 +65,8 @@ func (f *offers) take(key string, revision int64) *Object {
 	return o
 }
 
-// clear drops all offers, and those of other histories that are yet to come: there the
-// same revisions mean something else.
+// clear drops all offers. From now on it refuses those of other histories than the given
+// one, where the same revisions mean something else.
 func (f *offers) clear(history uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

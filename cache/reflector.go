@@ -40,10 +40,10 @@ type ReflectorConfig struct {
 	// Prefix of the resource's keys in the store, ending in "/". What follows it is
 	// the key in the cache.
 	Prefix string
-	// Since is the revision at which the past begins at the earliest.
+	// Since is the revision before which the past is not replayed.
 	Since int64
 	// Workers is the number of goroutines that decode; 0 is one per processor. More are
-	// of use where Decode waits for something.
+	// useful where Decode waits for something.
 	Workers int
 	Logger  *slog.Logger // nil discards
 }
@@ -55,8 +55,8 @@ type ReflectorConfig struct {
 // Where the subscription begins in the past, it loads the objects of then and
 // replays what happened since, so that the Log reaches back to before the start;
 // the Cache is ready once it has come to what was the present at the start. A Cache
-// that is loaded again begins no earlier than it was, unless the store was replaced.
-// Replayed events count as having happened when they are applied.
+// that is loaded again never goes back to an earlier revision, unless the store was
+// replaced. The age of replayed events counts from when they are applied.
 type Reflector struct {
 	store   kv.Store
 	sub     *kv.Subscription
@@ -72,14 +72,14 @@ type Reflector struct {
 
 	scratch []Change // of the goroutine that applies
 
-	// The goroutine that loads owns both: how often the store had been replaced before
-	// the last load, and what ends the wait for that load's replay.
+	// Owned by the goroutine that loads: how often the store had been replaced before the
+	// last load, and a function that ends the wait for that load's replay.
 	replacements uint64
-	overtake     context.CancelFunc
+	cancelReplay context.CancelFunc
 	replaying    chan replay
 }
 
-// replay is the way of a cache that was loaded with a past to its present.
+// replay says when a cache that was loaded at a revision of the past becomes ready.
 type replay struct {
 	ctx   context.Context // ends with Run, or when the cache is loaded again
 	until int64
@@ -104,8 +104,8 @@ func NewReflector(config ReflectorConfig) (*Reflector, error) {
 		workers: config.Workers,
 		logger:  config.Logger,
 
-		overtake:  func() {},
-		replaying: make(chan replay, 1),
+		cancelReplay: func() {},
+		replaying:    make(chan replay, 1),
 	}
 	if r.workers <= 0 {
 		r.workers = runtime.GOMAXPROCS(0)
@@ -118,17 +118,17 @@ func NewReflector(config ReflectorConfig) (*Reflector, error) {
 
 // ReflectorStats says what a Reflector has done.
 type ReflectorStats struct {
-	// Loaded and Total are the progress of the present or last load: objects
-	// mirrored, and objects there are.
+	// Loaded and Total are the progress of the present or last load: the objects decoded,
+	// and the objects in the store.
 	Loaded, Total int64
 	// Loads counts the loads that succeeded.
 	Loads int64
-	// Decoded counts values that were decoded, Offered those that the write path
-	// had handed over.
+	// Decoded counts values that were decoded, Offered those that were not because the
+	// write had offered an Object.
 	Decoded, Offered int64
 }
 
-// Stats gives the counters.
+// Stats returns the counters.
 func (r *Reflector) Stats() ReflectorStats {
 	return ReflectorStats{
 		Loaded:  r.loaded.Load(),
@@ -147,7 +147,7 @@ func (r *Reflector) Reload() { r.sub.Reload() }
 func (r *Reflector) Run(ctx context.Context) error {
 	group, ctx2 := errgroup.WithContext(ctx)
 	group.Go(func() error { return r.follow(ctx2) })
-	group.Go(func() error { return r.announce(ctx2) })
+	group.Go(func() error { return r.awaitReplay(ctx2) })
 	group.Go(func() error { return r.learn(ctx2) })
 	group.Go(func() error { return r.forget(ctx2) })
 	group.Go(func() error { return r.retry(ctx2) })
@@ -157,9 +157,8 @@ func (r *Reflector) Run(ctx context.Context) error {
 	return nil
 }
 
-// announce makes the cache ready once what was loaded of the past was brought to
-// the present.
-func (r *Reflector) announce(ctx context.Context) error {
+// awaitReplay makes the cache ready once it was replayed to the present of the start.
+func (r *Reflector) awaitReplay(ctx context.Context) error {
 	for {
 		select {
 		case p := <-r.replaying:
@@ -175,7 +174,8 @@ func (r *Reflector) announce(ctx context.Context) error {
 	}
 }
 
-// forget ages the log of a cache that nothing happens to.
+// forget drops old events from the log of a cache to which nothing is applied, and reviews
+// the learnt indexes.
 func (r *Reflector) forget(ctx context.Context) error {
 	tick := time.NewTicker(forgetEvery)
 	defer tick.Stop()
@@ -190,7 +190,7 @@ func (r *Reflector) forget(ctx context.Context) error {
 	}
 }
 
-// learn makes the indexes that the cache's queries deserve.
+// learn makes indexes when the learner wants some.
 func (r *Reflector) learn(ctx context.Context) error {
 	for {
 		select {
@@ -237,11 +237,11 @@ func (r *Reflector) loadUntilDone(ctx context.Context) error {
 // load reads all objects of one revision and resets the cache to them.
 func (r *Reflector) load(ctx context.Context) error {
 	replacements := r.store.Replacements()
-	// After Begin the subscription does not know any more up to which revision the cache
-	// was exact, so settle keeps that in the cache before.
-	least, label := r.since, int64(0)
-	if known := r.cache.settle(); replacements == r.replacements {
-		least, label = max(least, r.cache.current.Load().revision), known
+	// After Begin the subscription does not say any more up to which revision the cache is
+	// exact, so keepExact stores that in the cache before.
+	least, exactTo := r.since, int64(0)
+	if known := r.cache.keepExact(); replacements == r.replacements {
+		least, exactTo = max(least, r.cache.current.Load().revision), known
 	}
 	for {
 		past, present, err := r.sub.Begin(ctx, least)
@@ -260,10 +260,11 @@ func (r *Reflector) load(ctx context.Context) error {
 			return fmt.Errorf("cache: load %s: %w", r.prefix, err)
 		}
 		if past == 0 {
-			label = 0
+			exactTo = 0
 		}
-		// A state of the past is exact for what was promised: nothing happened until then.
-		r.cache.reset(objects, revision, label, replacements)
+		// The cache was exact up to exactTo at the revision that is loaded at least, so that
+		// state is exact up to there as well: nothing has happened in between.
+		r.cache.reset(objects, revision, exactTo, replacements)
 		r.sub.Loaded(revision)
 		r.cache.appended()
 		r.loads.Add(1)
@@ -273,23 +274,23 @@ func (r *Reflector) load(ctx context.Context) error {
 	}
 }
 
-// replay has the cache become ready, at once if what was loaded is no past.
+// replay makes the cache ready at once if the present was loaded, else through awaitReplay.
 func (r *Reflector) replay(ctx context.Context, past, present int64) {
-	r.overtake()
+	r.cancelReplay()
 	if past == 0 {
 		r.cache.becomeReady()
 		return
 	}
 	select {
-	case <-r.replaying: // was not waited for yet
+	case <-r.replaying: // the replay of the load before, not taken yet
 	default:
 	}
 	p := replay{until: present}
-	p.ctx, r.overtake = context.WithCancel(ctx)
+	p.ctx, r.cancelReplay = context.WithCancel(ctx)
 	r.replaying <- p
 }
 
-// read gives all objects of a revision, 0 being the newest, and which one that is.
+// read returns all objects of a revision, 0 being the newest, and that revision.
 // Pages are fetched while earlier ones are decoded.
 func (r *Reflector) read(ctx context.Context, at int64) ([]*Object, int64, error) {
 	r.loaded.Store(0)
@@ -301,7 +302,8 @@ func (r *Reflector) read(ctx context.Context, at int64) ([]*Object, int64, error
 		if r.total.Load() == 0 {
 			r.total.Store(page.Count)
 		}
-		// Where many work, because they wait more than they work, a chunk is small.
+		// More workers than processors wait rather than work: smaller chunks keep all of
+		// them waiting at the same time.
 		chunk := max(1, min(decodeChunk, len(page.Items)/r.workers))
 		for items := page.Items; len(items) > 0; {
 			part := items[:min(chunk, len(items))]
@@ -342,8 +344,8 @@ func (r *Reflector) decodeItems(ctx context.Context, items []kv.Item, objects []
 	r.loaded.Add(int64(len(items)))
 }
 
-// decode makes an Object of a value. A decoder that panics has met a value it
-// cannot understand; that must not take down the other keys.
+// decode makes an Object of a value. If Decode panics, the value becomes a corrupt Object:
+// it must not keep the other keys from being served.
 func (r *Reflector) decode(ctx context.Context, key string, value []byte, revision int64) (o *Object) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -405,7 +407,7 @@ func (r *Reflector) apply(ctx context.Context, batches []kv.Batch) error {
 			}
 			return ctx.Err()
 		}
-		if first == 0 && last == len(batches) { // hardly any
+		if first == 0 && last == len(batches) { // few: not worth a goroutine
 			if err := work(); err != nil {
 				return err
 			}
@@ -423,16 +425,17 @@ func (r *Reflector) apply(ctx context.Context, batches []kv.Batch) error {
 	return nil
 }
 
-// applyOne applies one batch. Readers learn of it before the watchers are told.
+// applyOne applies one batch. It calls OnAppend after Applied: a read that waits for the
+// revision need not wait until watchers are told.
 func (r *Reflector) applyOne(revision int64, now time.Time, changes []Change) {
-	tell := r.cache.apply(Batch{Revision: revision, Time: now, Changes: changes})
+	changed := r.cache.apply(Batch{Revision: revision, Time: now, Changes: changes})
 	r.sub.Applied(1)
-	if tell {
+	if changed {
 		r.cache.appended()
 	}
 }
 
-// changes appends to changes what the events do.
+// changes appends the changes that the events make.
 func (r *Reflector) changes(ctx context.Context, changes []Change, events []kv.Event) []Change {
 	for i := range events {
 		e := &events[i]

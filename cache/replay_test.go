@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// replayed gives a mirror of a store that has a past.
+// replayed returns a mirror of a store that has a past.
 func replayed(t *testing.T, store *kvtest.Memory, tail kv.TailConfig) *mirror {
 	t.Helper()
 	m := &mirror{store: store}

@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	// retryEvery is how often a Reflector looks whether corrupt objects can be understood
-	// by now.
+	// retryEvery is how often a Reflector tries whether corrupt objects can be decoded by
+	// now.
 	retryEvery = 10 * time.Second
-	// maxRetries bounds the objects that are looked at each time, unless some heal: many
-	// that never will must not keep the store busy.
+	// maxRetries bounds the objects that are tried each time, unless some succeed: many that
+	// never will must not keep the store busy.
 	maxRetries = 1000
 )
 
-// healing is a corrupt object, and what it turned out to be.
+// healing is a corrupt object and the sound one that takes its place.
 type healing struct{ corrupt, sound *Object }
 
-// retry takes corrupt objects up again: what failed may have been a service that
-// holds keys, not the value. It goes through them in the order of their keys, as far as
-// maxRetries at a time, and further as long as some of them heal.
+// retry decodes corrupt objects again: what failed may have been a key service, not the
+// value. It goes through them in the order of their keys, maxRetries at a time, and on to
+// the next as long as some of them can be decoded.
 func (r *Reflector) retry(ctx context.Context) error {
 	tick := time.NewTicker(retryEvery)
 	defer tick.Stop()
@@ -35,7 +35,7 @@ func (r *Reflector) retry(ctx context.Context) error {
 			return ctx.Err()
 		case <-tick.C:
 		}
-		// Those before next come last, once.
+		// corruptFrom begins again at the first key after the last: each is tried once.
 		for left := r.cache.current.Load().corruptCount(); left > 0; left -= maxRetries {
 			var part []*Object
 			part, next = r.cache.current.Load().corruptFrom(next, min(maxRetries, left))
@@ -48,7 +48,7 @@ func (r *Reflector) retry(ctx context.Context) error {
 	}
 }
 
-// retryAll takes objects up again and returns those that are sound now.
+// retryAll decodes objects again and returns those that are sound now.
 func (r *Reflector) retryAll(ctx context.Context, corrupt []*Object) []healing {
 	var (
 		mu     sync.Mutex
@@ -70,11 +70,11 @@ func (r *Reflector) retryAll(ctx context.Context, corrupt []*Object) []healing {
 	return healed
 }
 
-// retryOne returns what a corrupt object is if it can be understood by now, else nil.
+// retryOne returns a corrupt object as a sound one if it can be decoded by now, else nil.
 func (r *Reflector) retryOne(ctx context.Context, o *Object) *Object {
 	item, found, _, err := r.store.Get(ctx, r.prefix+o.Key())
 	if err != nil || !found || item.Revision != o.Revision() {
-		return nil // what came after it is on its way
+		return nil // a later event brings the object's next state
 	}
 	if sound := r.decode(ctx, o.Key(), item.Value, item.Revision); sound != nil && sound.Err() == nil {
 		return sound

@@ -12,10 +12,10 @@ type Position uint64
 
 // ring is a queue with one writer and any number of readers, each of which keeps
 // its own Position. Readers take no lock and cost the writer nothing; the writer
-// forgets old entries without asking them, and a reader that fell behind learns
-// so from Read.
+// forgets old entries without regard to them, and Read reports to a reader that it was
+// lapped.
 //
-// Ownership: entries belong to everybody from Append on, so they must not change.
+// Ownership: entries are shared from Append on, so they must not change.
 // Append, Forget and Skip are for the writer alone.
 //
 // Implementation: a power-of-two slice of atomic pointers. The writer moves first
@@ -125,7 +125,7 @@ func (r *ring[T]) Skip() {
 }
 
 // Read appends the entries from a position on to dst, at most limit of them, and
-// gives the position after the last one. A position at or after Next has no
+// returns the position after the last one. A position at or after Next has no
 // entries yet. Lapped reports that entries at the position were forgotten; dst is
 // then returned as it was.
 func (r *ring[T]) Read(from Position, dst []*T, limit int) (entries []*T, next Position, lapped bool) {
@@ -146,7 +146,7 @@ func (r *ring[T]) Read(from Position, dst []*T, limit int) (entries []*T, next P
 	return dst, Position(at), false
 }
 
-// at gives the entry at a position, or nil when it is gone or not there yet.
+// at returns the entry at a position, or nil when it is gone or not there yet.
 func (r *ring[T]) at(p Position) *T {
 	if uint64(p) >= r.next.Load() {
 		return nil

@@ -23,7 +23,7 @@ func (ix Index) Name() string {
 	return ix.Label
 }
 
-// value gives what o is filed under, and whether it is filed at all.
+// value returns the value of the index for o, and whether o is in the index.
 func (ix Index) value(o *Object) (string, bool) {
 	if ix.Field != "" {
 		return o.field(ix.Field), true
@@ -32,7 +32,7 @@ func (ix Index) value(o *Object) (string, bool) {
 }
 
 // Schema is what the objects of one resource share: the names of their
-// selectable fields, their indexes, and the account of their secondary
+// selectable fields, their indexes, and the counts of the bytes of their secondary
 // encodings. It is safe for concurrent use.
 type Schema struct {
 	name    string
@@ -60,7 +60,7 @@ func NewSchema(name string, budget *Budget, indexes ...Index) *Schema {
 	return s
 }
 
-// Budget is what bounds secondary encodings.
+// Budget returns the Budget of the secondary encodings.
 func (s *Schema) Budget() *Budget { return s.budget }
 
 // EncodingBytes is the number of bytes kept in secondary encodings of this id.
@@ -83,8 +83,8 @@ func (s *Schema) Pressure() Pressure {
 	return Pressure{p.encodings.Load(), p.frames.Load(), p.events.Load(), p.refused.Load()}
 }
 
-// Refuse counts an encoding that was made and not kept for want of room, for those who
-// know beforehand and make it elsewhere.
+// Refuse counts an encoding that was made and not kept for want of room. A caller that knew
+// so beforehand (Budget.MakeRoom), and did not ask the Object for it, counts it itself.
 func (s *Schema) Refuse() { s.pressure.refused.Add(1) }
 
 // fieldIndex is the place of a field in every object's packed values, or -1.

@@ -112,7 +112,7 @@ func (m *shareModel) remember(t *rapid.T) {
 	before := m.kept()
 	more := rapid.Int64Range(-m.history[i], 300).Draw(t, "history")
 	m.history[i] += more
-	m.budgets[i].addHistory(more)
+	m.budgets[i].addLogBytes(more)
 	m.lost(t, i, before)
 }
 
@@ -130,8 +130,8 @@ func (m *shareModel) check(t *rapid.T) {
 				used += m.objects[e.object].keptCost(e.id)
 			}
 		}
-		if b.Used() != used || b.History() != m.history[i] {
-			t.Fatalf("budget %d counts %d and %d, want %d and %d", i, b.Used(), b.History(), used, m.history[i])
+		if b.Used() != used || b.LogBytes() != m.history[i] {
+			t.Fatalf("budget %d counts %d and %d, want %d and %d", i, b.Used(), b.LogBytes(), used, m.history[i])
 		}
 		if taken := m.taken(i); used > 0 && taken > m.limits[i] {
 			t.Fatalf("budget %d takes %d, more than %d", i, taken, m.limits[i])

@@ -9,17 +9,17 @@ type Snapshot struct {
 	revision int64
 }
 
-// Snapshot gives the present state. It takes no lock and never waits.
+// Snapshot returns the present state. It takes no lock and never waits.
 func (c *Cache) Snapshot() Snapshot {
-	s, label := c.present()
-	return Snapshot{state: s, revision: label}
+	s, exactTo := c.present()
+	return Snapshot{state: s, revision: exactTo}
 }
 
-// present gives the present state and the newest revision it is exact for.
+// present returns the present state and the newest revision it is exact for.
 func (c *Cache) present() (*state, int64) {
 	if c.source == nil {
 		s := c.current.Load()
-		return s, s.label
+		return s, s.exactTo
 	}
 	// The order matters: everything up to fresh was applied before it was read, so
 	// the state loaded afterwards holds it. The other way round, the state could
@@ -28,10 +28,10 @@ func (c *Cache) present() (*state, int64) {
 	fresh := c.source.Fresh()
 	s := c.current.Load()
 	if s.epoch != epoch {
-		// Fresh may be of the epoch before, and that of a store since replaced.
-		return s, s.label
+		// Fresh may be of the epoch before, which may have ended with the store's history.
+		return s, s.exactTo
 	}
-	return s, max(s.label, fresh)
+	return s, max(s.exactTo, fresh)
 }
 
 // Revision is the newest revision for which the snapshot is known to be exact.
@@ -44,8 +44,8 @@ func (s Snapshot) Position() Position { return s.state.position }
 func (s Snapshot) Epoch() uint64 { return s.state.epoch }
 
 // History is how often the store had been replaced when the cache was loaded from it
-// ([kv.Store].Replacements). A snapshot of another history than the store's shows what
-// the store may never have held.
+// ([kv.Store].Replacements). A snapshot with another count than the store's may show what
+// the present store never held.
 func (s Snapshot) History() uint64 { return s.state.history }
 
 // Len is the number of objects.
@@ -57,10 +57,10 @@ func (s Snapshot) Bytes() int64 { return s.state.bytes }
 // Stored is the size of all values together as the store keeps them.
 func (s Snapshot) Stored() int64 { return s.state.stored }
 
-// All gives every object in key order, corrupt ones too.
+// All returns every object in key order, corrupt ones too.
 func (s Snapshot) All() iter.Seq[*Object] {
 	return func(yield func(*Object) bool) { s.state.objects.Ascend(yield) }
 }
 
-// Get gives the object with a key, or nil. It may be corrupt: see Object.Err.
+// Get returns the object with a key, or nil. It may be corrupt: see Object.Err.
 func (s Snapshot) Get(key string) *Object { return s.state.get(key) }

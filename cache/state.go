@@ -13,7 +13,7 @@ import (
 // paths short but copies large.
 const degree = 32
 
-// pivots are objects that only carry a key, for lookups without an allocation.
+// pivots are objects that only have a key, for lookups without an allocation.
 type pivots struct{ pool sync.Pool }
 
 func (p *pivots) get(key string) *Object {
@@ -30,7 +30,7 @@ func (p *pivots) put(o *Object) {
 	p.pool.Put(o)
 }
 
-// entry files an object under a value in an index tree.
+// entry is an object and its value in an index tree.
 type entry struct {
 	value  string
 	object *Object
@@ -43,8 +43,8 @@ type index struct {
 	learnt *learnt // nil if the schema declares it
 }
 
-// move files next, the successor of prev, in its place. Either may be nil. An entry
-// of prev that next's overwrites is left where it is.
+// move replaces the entry of prev by that of next, its successor; either may be nil. If both
+// have the same value, next's entry overwrites prev's.
 func (ix *index) move(prev, next *Object) {
 	var (
 		value string
@@ -86,7 +86,7 @@ type state struct {
 	bytes    int64    // of all bodies
 	stored   int64    // bytes of all values in the store
 	revision int64    // of the last change
-	label    int64    // up to which the state is exact, as far as is known without the Source
+	exactTo  int64    // revision up to which the state is exact, as far as is known without the Source
 	position Position // after the events of this revision
 	epoch    uint64
 	history  uint64 // of the store, see Snapshot.History
@@ -112,7 +112,7 @@ func (s *state) labelIndex(key string) int {
 	return slices.IndexFunc(s.indexes, func(ix index) bool { return ix.Label == key })
 }
 
-// clone gives a state that may be changed while this one is read, and cloned,
+// clone returns a state that may be changed while this one is read, and cloned,
 // by others.
 func (s *state) clone() *state {
 	next := *s
@@ -128,8 +128,8 @@ func (s *state) clone() *state {
 	return &next
 }
 
-// plain gives the same state without indexes: a past one, that is hardly ever
-// asked, for a third of the memory.
+// plain returns the same state without indexes, at a third of the memory: past states are
+// rarely read.
 func (s *state) plain() *state {
 	p := *s
 	p.indexes, p.events, p.learner = nil, nil, nil
@@ -150,7 +150,7 @@ func (s *state) get(key string) *Object {
 	return o
 }
 
-// put inserts or replaces an object and gives the one it replaced.
+// put inserts or replaces an object and returns the one it replaced.
 func (s *state) put(o *Object) *Object {
 	prev, _ := s.objects.ReplaceOrInsert(o)
 	s.file(prev, o)
@@ -165,7 +165,7 @@ func (s *state) put(o *Object) *Object {
 	return prev
 }
 
-// remove takes an object out and gives it, or nil if there was none.
+// remove takes an object out and returns it, or nil if there was none.
 func (s *state) remove(key string) *Object {
 	o := s.get(key)
 	if o == nil {
@@ -200,7 +200,7 @@ func (s *state) corruptCount() int {
 	return s.corrupt.Len()
 }
 
-// firstCorrupt gives the first corrupt object from a key on, or nil.
+// firstCorrupt returns the first corrupt object from a key on, or nil.
 func (s *state) firstCorrupt(from string) (first *Object) {
 	if s.corruptCount() == 0 {
 		return nil
@@ -214,8 +214,8 @@ func (s *state) firstCorrupt(from string) (first *Object) {
 	return first
 }
 
-// corruptFrom gives up to limit corrupt objects from a key on, in order, the first key
-// coming after the last one; and the key to go on at.
+// corruptFrom returns up to limit corrupt objects from a key on, in order, beginning again
+// with the first key after the last one; and the key to go on at.
 func (s *state) corruptFrom(from string, limit int) (part []*Object, next string) {
 	if s.corruptCount() == 0 {
 		return nil, ""
@@ -234,7 +234,7 @@ func (s *state) corruptFrom(from string, limit int) (part []*Object, next string
 	return part, part[len(part)-1].Key() + "\x00"
 }
 
-// apply gives the state after a batch.
+// apply returns the state after a batch.
 func (s *state) apply(batch Batch) *state {
 	next := s.clone()
 	events := make([]Event, 0, len(batch.Changes))
@@ -253,7 +253,7 @@ func (s *state) apply(batch Batch) *state {
 		})
 		next.position++
 	}
-	next.revision, next.label = batch.Revision, max(batch.Revision, s.label)
+	next.revision, next.exactTo = batch.Revision, max(batch.Revision, s.exactTo)
 	next.events = make([]*Event, len(events))
 	for i := range events {
 		next.events[i] = &events[i]
@@ -279,7 +279,7 @@ func (s *state) undo(events []*Event) {
 // check asserts what must hold of every published state. It is for builds with
 // the invariants tag: it walks everything, large states only now and then.
 func (s *state) check() {
-	invariants.Assertf(s.label >= s.revision, "cache: exact up to %d, changed at %d", s.label, s.revision)
+	invariants.Assertf(s.exactTo >= s.revision, "cache: exact up to %d, changed at %d", s.exactTo, s.revision)
 	if s.objects.Len() > 1000 && s.revision%64 != 0 {
 		return
 	}

@@ -158,7 +158,7 @@ func BenchmarkOpen(b *testing.B) {
 	}
 }
 
-// idleBytes gives the memory of one of 10,000 caught-up watchers of the options.
+// idleBytes returns the memory of one of 10,000 caught-up watchers of the options.
 func idleBytes(t testing.TB, options func(i int) watch.Options) float64 {
 	const n = 10_000
 	w := newWorld(t, config{events: 100})

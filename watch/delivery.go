@@ -22,8 +22,8 @@ const (
 	// InitialEnd is the bookmark that ends the initial objects.
 	InitialEnd
 
-	// corrupt takes the place of an event that cannot be told. It stays inside
-	// the package: a Watcher that meets it ends.
+	// corrupt takes the place of an event whose object cannot be decoded. It stays inside
+	// the package: a Watcher that reaches it ends.
 	corrupt
 )
 
@@ -38,7 +38,8 @@ func (t EventType) String() string {
 	return fmt.Sprintf("EventType(%d)", uint8(t))
 }
 
-// Delivery is one thing that a Watcher is told. It is immutable.
+// Delivery is one event as a Watcher delivers it: an initial object, a change or a
+// bookmark. It is immutable.
 type Delivery struct {
 	// Type says what the delivery tells.
 	Type EventType
@@ -49,7 +50,7 @@ type Delivery struct {
 
 	// Revision is what the client is to see as the resource version: the
 	// object's own for Added and Modified, the event's for Deleted (where it
-	// replaces the Object's), the label for bookmarks.
+	// replaces the Object's), for bookmarks that up to which everything was delivered.
 	Revision int64
 
 	// event is what the delivery was made from: nil for initial objects and
@@ -57,13 +58,13 @@ type Delivery struct {
 	event *cache.Event
 }
 
-// Shared reports whether all who are told the delivery share its [Delivery.Frame].
-// What is not shared is better written where it goes at once.
+// Shared reports whether all watchers that deliver the same share its [Delivery.Frame]. A
+// frame that is not shared is better written directly to where it is sent.
 func (d Delivery) Shared() bool { return d.event != nil }
 
-// Frame gives the bytes in which the delivery goes out in the encoding enc. The
+// Frame returns the bytes in which the delivery goes out in the encoding enc. The
 // caller numbers encodings; build makes the bytes and may depend on the delivery
-// and on enc alone, for they are shared by every watcher that is told the same in the
+// and on enc alone, for they are shared by every watcher that delivers the same in the
 // same encoding. What came from an event is built once; initial objects and
 // bookmarks are built at each call. An error is not kept.
 func (d Delivery) Frame(enc uint8, build func(Delivery) ([]byte, error)) ([]byte, error) {
@@ -79,8 +80,8 @@ func (d Delivery) Frame(enc uint8, build func(Delivery) ([]byte, error)) ([]byte
 // earliest after which a watch can start now.
 type ErrTooOld = cache.ErrTooOld
 
-// corruptError is how a watcher ends that would have to be told d, of an
-// object that cannot be read.
+// corruptError is the error of a watcher that would have to deliver d, of an object that
+// cannot be decoded.
 func corruptError(d Delivery) error {
 	return fmt.Errorf("watch: event at revision %d: %w", d.Revision, &cache.CorruptError{Object: d.Object, Deleted: d.event != nil && d.event.Object == nil})
 }

@@ -45,7 +45,7 @@
 //
 // With "selected" meaning that the filter matches an object: not selected before
 // and selected now is [Added]; selected before and now is [Modified]; selected
-// before and not now, or deleted, is [Deleted], which carries the object as it was
+// before and not now, or deleted, is [Deleted], which has the object as it was
 // before and the revision of the event. A watcher that started at a revision gets
 // transitions between states of the store, whether or not it has seen the former.
 // (apiserver pkg/storage/cacher/cache_watcher.go states the same rule.)
@@ -70,35 +70,34 @@
 //	                 reaches back.
 //	W6 Bookmarkable  A bookmark of revision R says: every selected event at or below
 //	                 R has been delivered, and none at or below R will follow.
-//	W7 Filtered      What is delivered is what the rule of transitions gives for the
+//	W7 Filtered      What is delivered is what the rule of transitions yields for the
 //	                 filter, no more.
 //
 // # Slow watchers
 //
 // A slow watcher lags behind, which costs other watchers nothing. A chain holds at most
-// [Config.Backlog] revisions for a watcher that does not read; beyond them the
-// watcher falls back to the Log, and once the Log has forgotten what it would read
-// next, it is lapped: Next gives [ErrTooOld]. There is no time budget. A watcher
-// that reads its initial objects holds their Snapshot alive; whoever serves it
-// must bound how long a write to its client may take.
+// 1024 revisions for a watcher that does not read; beyond them the watcher falls back to
+// the Log, and once the Log has forgotten what it would read next, it is lapped: Next
+// returns [ErrTooOld]. There is no timeout. A watcher that reads its initial objects holds
+// their Snapshot alive; its caller must bound how long a write to its client may take.
 //
 // # Epochs
 //
-// When the Cache is loaded anew ([cache.Cache.Reset]) its history is not continued.
-// All watchers end with io.EOF, whatever they had yet to deliver, and their clients
-// go on where they were, as far as the Log has it. Where the store was replaced by
+// When the Cache is loaded anew ([cache.Cache.Reset]) its Log begins again. All watchers
+// end with io.EOF, whatever they had yet to deliver, and their clients begin again where
+// they were, as far as the new Log reaches back. Where the store was replaced by
 // another state of itself they end with [ErrReplaced]: their clients must start again.
 //
 // # Corrupt objects
 //
 // An object with an error (a stored value that does not decode) has no labels or
 // fields. It is in the scope of its namespace and name, and only empty selectors
-// select it. A watcher that would have to be told of it ends with [cache.CorruptError];
-// the others go on.
+// select it. A watcher that would have to deliver it ends with [cache.CorruptError]; the
+// others go on.
 //
 // # Locks
 //
-//	Hub.turn          who publishes; others leave it a note
+//	Hub.turn          held by the goroutine that publishes; others only try it
 //		Hub.mu
 //			group.mu
 //
@@ -108,13 +107,14 @@
 //
 // # Goroutines
 //
-// [Hub.Run] is one, and starts none. While it runs, the goroutine that calls [Hub.Notify]
-// tells the watchers itself when they are few. A Watcher runs in its caller's.
+// [Hub.Run] is one, and starts none. While it runs, and watchers are few, the goroutine that
+// calls [Hub.Notify] publishes the events and wakes the watchers itself. A Watcher runs in
+// its caller's.
 //
 // # Bytes
 //
-// Objects and frames are shared by all who send them and never written.
-// [Delivery.Frame] gives what was built once for one event, type and encoding.
+// Objects and frames are shared by all responses that send them and never written.
+// [Delivery.Frame] returns what was built once for one event, type and encoding.
 package watch
 
 // Implementation:
@@ -129,7 +129,7 @@ package watch
 // whenever the Log forgets.
 //
 // What the list needs instead is a bound for the watcher that does not read. After
-// Config.Backlog nodes the Hub ends the list with a node marked cut, and goes on
+// Config.backlog nodes the Hub ends the list with a node marked cut, and goes on
 // with a new list that the old one does not link to.
 //
 // A watcher that finds its node open arms itself and looks again; the Hub links,

@@ -5,6 +5,12 @@ import "github.com/larder-io/larder/cache"
 // ErrClosed is what Watch returns when Run has ended.
 var ErrClosed = errClosed
 
+// WithBacklog returns the Config with another backlog.
+func (c Config) WithBacklog(n int) Config {
+	c.backlog = n
+	return c
+}
+
 // Step lets the Hub publish one read of the Log, in place of Run.
 func (h *Hub) Step() bool { return h.step() }
 

@@ -13,7 +13,7 @@ type filter struct {
 	label           labels.Selector
 	field           fields.Selector
 
-	// open: both selectors select everything.
+	// open says that both selectors select everything.
 	open bool
 }
 
@@ -25,7 +25,7 @@ type identity struct {
 	noLabel, noField bool
 }
 
-// newFilter gives the filter that the options ask for.
+// newFilter returns the filter that the options ask for.
 func newFilter(options Options) (filter, identity) {
 	label, field := options.Label, options.Field
 	if label == nil {
@@ -44,7 +44,8 @@ func newFilter(options Options) (filter, identity) {
 	return f, id
 }
 
-// narrow gives the one value that field allows for what the scope leaves open.
+// narrow returns the scope, or, if that is empty, the one value that the field selector
+// allows for path.
 func narrow(scope string, field fields.Selector, path string) string {
 	if scope != "" {
 		return scope
@@ -71,7 +72,8 @@ func (f *filter) selects(o *cache.Object) bool {
 	return (f.label.Empty() || f.label.Matches(o.Labels())) && (f.field.Empty() || f.field.Matches(o.Fields()))
 }
 
-// transition gives what the filter makes of e, and whether that is anything.
+// transition returns the delivery of e, and whether there is one, by the rule of the
+// package's doc.
 func (f *filter) transition(e *cache.Event) (Delivery, bool) {
 	some := e.Object
 	if some == nil {
@@ -92,7 +94,8 @@ func (f *filter) transition(e *cache.Event) (Delivery, bool) {
 	default:
 		d.Type, d.Object = Deleted, e.Prev
 	}
-	// An object that cannot be read may still be selected: nobody can say that it left.
+	// Whether the selectors match an object that cannot be decoded is not known, so the
+	// watcher ends rather than be told that the object was deleted.
 	if some.Err() != nil {
 		d.Type, d.Object = corrupt, some
 	}

@@ -53,7 +53,7 @@ func newWorld(t interface{ Fatal(...any) }, c config) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.hub, err = watch.New(watch.Config{Cache: w.cache, Triggers: []string{"spec.nodeName"}, Backlog: c.backlog})
+	w.hub, err = watch.New(watch.Config{Cache: w.cache}.WithBacklog(c.backlog))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func (w *world) settle() {
 	}
 }
 
-// must gives a watcher, which the test closes at its end.
+// must returns a watcher, which the test closes at its end.
 func (w *world) must(t testing.TB, o watch.Options) *watch.Watcher {
 	t.Helper()
 	watcher, err := w.hub.Watch(o)

@@ -23,20 +23,20 @@ type group struct {
 	// length is the number of nodes since the chain's beginning. Hub.mu guards it.
 	length int
 
-	// touched: open holds deliveries that are not published. Hub.mu guards it.
+	// touched says that open holds deliveries that are not published. Hub.mu guards it.
 	touched bool
 
-	// history is the store's, of the epoch.
+	// history is that of the epoch's Snapshots.
 	history uint64
 
-	// over: the epoch has ended, or the Hub.
+	// over says that the epoch has ended, or the Hub's Run.
 	over atomic.Bool
 
 	mu       sync.Mutex
 	watchers []*Watcher // Invariant: watchers[i].slot == i
 }
 
-// node is a link of a group's chain: what the filter makes of one revision.
+// node is a link of a group's chain: the deliveries of one revision.
 type node struct {
 	// next publishes first and rest, which are not read before it is set. It stays
 	// nil in a node that is cut.
@@ -48,11 +48,11 @@ type node struct {
 	// Invariant: it lies between two revisions.
 	start cache.Position
 
-	// cut: the chain ends here. Its successor begins at start or later, and a
+	// cut says that the chain ends here. The new chain begins at start or later, and a
 	// watcher gets there by way of the Log.
 	cut bool
 
-	first Delivery // of type 0 in a node that tells nothing
+	first Delivery // of type 0 in a node without deliveries
 	rest  []Delivery
 }
 
@@ -63,8 +63,8 @@ func newGroup(f filter, id identity, start cache.Position) *group {
 	return g
 }
 
-// offerLocked puts what the filter makes of e into the open node. It reports whether that is
-// the first in there. Hub.mu is held.
+// offerLocked puts the delivery of e, if there is one, into the open node. It reports
+// whether it is the first in there. Hub.mu is held.
 func (g *group) offerLocked(e *cache.Event) bool {
 	d, selected := g.transition(e)
 	if !selected {
@@ -98,7 +98,7 @@ func (g *group) publishLocked(end cache.Position, backlog int) {
 // end. A new chain begins at start. Hub.mu is held.
 func (g *group) cutLocked(end, start cache.Position) {
 	last := g.open.Load()
-	// Whoever comes to the cut must find the new chain.
+	// A watcher that comes to the cut must find the new chain, so this comes first.
 	g.open.Store(&node{start: start})
 	g.length = 0
 	last.next.Store(&node{start: end, cut: true})

@@ -16,18 +16,18 @@ import (
 // errClosed says that the Hub's Run has ended.
 var errClosed = errors.New("watch: the hub is closed")
 
-// ErrReplaced says that the store was replaced: what the Watcher was told is of a
-// history that does not go on, and no revision of it can be resumed at.
+// ErrReplaced says that the store was replaced: what the Watcher delivered is of a
+// history that has ended, and its revisions cannot be resumed at.
 var ErrReplaced = errors.New("watch: the store's history was replaced")
 
 const (
-	// defaultBacklog is far more than a watcher that reads at all falls behind.
+	// defaultBacklog is far more than a watcher falls behind that still reads.
 	defaultBacklog = 1024
 	// readLimit is how many events are read from the Log at a time. Watchers are
 	// woken once for all of them.
 	readLimit = 64
-	// littleEffort is how many groups and watchers the last step may have looked at for
-	// the next to be taken by who calls Notify.
+	// littleEffort is how many groups and watchers the last step may have looked at if the
+	// caller of Notify is to take the next one.
 	littleEffort = 256
 )
 
@@ -36,35 +36,29 @@ type Config struct {
 	// Cache is the resource that is watched. Its OnAppend must call [Hub.Notify].
 	Cache *cache.Cache
 
-	// Triggers are the fields that tell objects apart best, the best first. Of
-	// several fields that a filter requires to have one value, the first in
-	// Triggers decides which events are looked at.
-	Triggers []string
-
 	// Closed, if it is set, is called when a Watcher is closed that has delivered
 	// something: with the store's history ([cache.Snapshot].History) that it followed and
 	// the revision of its last delivery, a bookmark's too. [Watcher.Close] returns after
 	// it. It may be called from any goroutine; none of the package's locks is held.
 	Closed func(history uint64, revision int64)
 
-	// Backlog is how many revisions a chain holds for a watcher that does not read.
-	// 0 means a default.
-	Backlog int
+	// backlog is how many revisions a chain holds for a watcher that does not read; 0 is
+	// defaultBacklog. Only tests set it.
+	backlog int
 }
 
-// Hub reads one resource's Log and tells the groups of watchers what it means to
-// them.
+// Hub reads one resource's Log and publishes each event to the groups of watchers that it
+// concerns.
 type Hub struct {
 	cache    *cache.Cache
 	log      *cache.Log
 	backlog  int
-	triggers []string
 	onClosed func(history uint64, revision int64) // Config.Closed
 	notify   chan struct{}                        // holds a token while the Log may have more
 	counts   counters
 
-	// How far the chains are: everything before donePosition, and everything at or
-	// below doneRevision, is published.
+	// Everything before donePosition, and everything at or below doneRevision, is
+	// published in the chains.
 	donePosition atomic.Uint64
 	doneRevision atomic.Int64
 
@@ -76,7 +70,7 @@ type Hub struct {
 	router  *router
 	closed  bool
 
-	// turn is held by who takes a step. It comes before mu.
+	// turn is held during a step. It comes before mu.
 	turn    sync.Mutex
 	running bool           // Run has begun and not ended
 	effort  int            // groups and watchers that the last step looked at
@@ -103,7 +97,7 @@ type Stats struct {
 	Lapped uint64
 }
 
-// Options say what a Watcher is to be told.
+// Options say what a Watcher delivers.
 type Options struct {
 	// Namespace and Name narrow the scope where they are not empty.
 	Namespace, Name string
@@ -124,8 +118,8 @@ type Options struct {
 	Bookmarks bool
 
 	// Wake, if it is set, takes the place of [Watcher.Ready] and [Watcher.Next]: it is
-	// called when there may be something to read after Poll gave nothing, and by
-	// Close. It is for callers who keep no goroutine waiting. It may be called from any
+	// called when there may be something to read after Poll returned nothing, and by
+	// Close. It is for callers that keep no goroutine waiting. It may be called from any
 	// goroutine and while the package's locks are held: it must neither block nor
 	// call back.
 	Wake func()
@@ -139,12 +133,11 @@ func New(config Config) (*Hub, error) {
 	h := &Hub{
 		cache:    config.Cache,
 		log:      config.Cache.Log(),
-		backlog:  config.Backlog,
-		triggers: config.Triggers,
+		backlog:  config.backlog,
 		onClosed: config.Closed,
 		notify:   make(chan struct{}, 1),
 		groups:   make(map[identity]*group),
-		router:   newRouter(config.Triggers),
+		router:   newRouter(),
 		events:   make([]*cache.Event, 0, readLimit),
 	}
 	if h.backlog <= 0 {
@@ -153,9 +146,9 @@ func New(config Config) (*Hub, error) {
 	return h, nil
 }
 
-// Notify says that the Log has more, or was restarted. It never waits. While Run runs,
-// and there is little to do, the caller does it: to hand it over would cost more. No
-// lock may be held that readers of the Cache take.
+// Notify says that the Log has more, or was restarted. It never waits. While Run runs, and
+// there is little to do, Notify does it: to wake Run's goroutine would cost more. The caller
+// may hold no lock that readers of the Cache take.
 func (h *Hub) Notify() {
 	if h.turn.TryLock() {
 		done := h.running && h.effort <= littleEffort && !h.stepLocked()
@@ -170,7 +163,7 @@ func (h *Hub) Notify() {
 	}
 }
 
-// Stats gives the counters.
+// Stats returns the counters.
 func (h *Hub) Stats() Stats {
 	return Stats{
 		Watchers: int(h.counts.watchers.Load()),
@@ -180,7 +173,7 @@ func (h *Hub) Stats() Stats {
 	}
 }
 
-// Run tells the watchers what happens until ctx is done, then ends them all. It
+// Run publishes events to the watchers until ctx is done, then ends all watchers. It
 // returns ctx's error. It is called once.
 func (h *Hub) Run(ctx context.Context) error {
 	h.setRunning(true)
@@ -212,8 +205,8 @@ func (h *Hub) step() bool {
 	return h.stepLocked()
 }
 
-// stepLocked publishes what the next read of the Log gives. It reports true when that
-// may not be all. turn is held.
+// stepLocked publishes the events of one read of the Log. It reports true when there may be
+// more. turn is held.
 func (h *Hub) stepLocked() bool {
 	h.effort = 0
 	from := h.position()
@@ -237,7 +230,7 @@ func (h *Hub) stepLocked() bool {
 	return more
 }
 
-// position gives the position of the next event to publish.
+// position returns the position of the next event to publish.
 func (h *Hub) position() cache.Position {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -293,15 +286,15 @@ func (h *Hub) publishRevision(events []*cache.Event) bool {
 	return true
 }
 
-// skip gives up what the Log has forgotten from a position on. The chains are cut,
-// which leads every watcher to the Log, and there to ErrTooOld.
+// skip goes on where the Log does, which has forgotten events from a position on. The chains
+// are cut, which leads every watcher to the Log, and there to ErrTooOld.
 func (h *Hub) skip(from cache.Position) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	oldest := h.log.Oldest()
 	next, err := h.log.After(oldest)
 	if err != nil || h.next != from || next <= from {
-		return // the Log or the Hub has moved on; so will the next step
+		return // the Log or the Hub has moved on meanwhile; the next step looks again
 	}
 	for _, g := range h.groups {
 		g.cutLocked(from, next)
@@ -319,8 +312,8 @@ func (h *Hub) enterEpochLocked() {
 		return
 	}
 	h.endLocked()
-	// A Snapshot may be ahead of the Log, which the chains must not be: who catches
-	// up with them reads the Log.
+	// A Snapshot may be ahead of the Log, which the chains must not be: a watcher that
+	// catches up with them reads the Log.
 	h.epoch, h.history, h.next = s.Epoch(), s.History(), min(s.Position(), h.log.Next())
 	h.doneRevision.Store(0)
 	h.donePosition.Store(uint64(h.next))
@@ -333,7 +326,7 @@ func (h *Hub) endLocked() {
 	}
 	h.counts.groups.Add(int64(-len(h.groups)))
 	h.groups = make(map[identity]*group)
-	h.router = newRouter(h.triggers)
+	h.router = newRouter()
 }
 
 // close ends everything. Run calls it last.

@@ -2,7 +2,7 @@ package watch
 
 import "github.com/larder-io/larder/cache"
 
-// replay is the way through a Snapshot: a cursor, no copy of what is to come.
+// replay is a cursor in a Snapshot; it does not copy the objects that are still to come.
 type replay struct {
 	snapshot cache.Snapshot
 	query    cache.Query // the rest
@@ -20,7 +20,7 @@ func newReplay(options Options) *replay {
 		r.query.Prefix = f.namespace + "/"
 	}
 	if f.name != "" {
-		// Where objects have no namespace a name is a key as well.
+		// Where objects have no namespace, the name is the key.
 		if key := r.query.Prefix + f.name; f.namespace != "" || r.snapshot.Get(key) != nil {
 			r.key = key
 		}
@@ -63,7 +63,7 @@ func (r *replay) pollOne(f *filter, dst []Delivery) ([]Delivery, error) {
 	return append(dst, added(o)), nil
 }
 
-// added tells of an initial object.
+// added returns the delivery of an initial object.
 func added(o *cache.Object) Delivery {
 	return Delivery{Type: Added, Object: o, Revision: o.Revision()}
 }

@@ -5,8 +5,6 @@ import "github.com/larder-io/larder/cache"
 // router finds the groups that an event can concern. Each group waits at one place.
 // A router has no lock: the Hub's guards it.
 type router struct {
-	prefer []string // fields to route by before others: those that tell objects apart best
-
 	all        []*group
 	namespaces map[string][]*group
 	names      map[string][]*group
@@ -29,8 +27,8 @@ const (
 	byLabel
 )
 
-// value gives o's value for t, and whether a group that waits for values of t can
-// be concerned by o at all.
+// value returns o's value for t, and whether o can concern a group that waits for values of
+// t at all.
 func (t trigger) value(o *cache.Object) (string, bool) {
 	switch {
 	case o == nil || o.Err() != nil:
@@ -42,9 +40,8 @@ func (t trigger) value(o *cache.Object) (string, bool) {
 	}
 }
 
-func newRouter(prefer []string) *router {
+func newRouter() *router {
 	return &router{
-		prefer:     prefer,
 		namespaces: make(map[string][]*group),
 		names:      make(map[string][]*group),
 		objects:    make(map[objectName][]*group),
@@ -52,13 +49,9 @@ func newRouter(prefer []string) *router {
 	}
 }
 
-// place gives the trigger and value at which f can wait, if it requires any.
+// place returns the trigger and value at which f can wait, if it requires any.
 func (r *router) place(f *filter) (t trigger, value string, found bool) {
-	for _, name := range r.prefer {
-		if value, found = f.field.RequiresExactMatch(name); found {
-			return trigger{byField, name}, value, true
-		}
-	}
+
 	for _, req := range f.field.Requirements() {
 		if value, found = f.field.RequiresExactMatch(req.Field); found {
 			return trigger{byField, req.Field}, value, true

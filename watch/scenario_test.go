@@ -112,7 +112,7 @@ func (s *scenario) line(words []string) {
 	s.pending = append(s.pending, c)
 }
 
-// text gives an argument, "" if there is none.
+// text returns an argument, "" if there is none.
 func text(d *datadriven.TestData, name string) string {
 	for _, arg := range d.CmdArgs {
 		if arg.Key == name {

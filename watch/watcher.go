@@ -11,7 +11,7 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// defaultBatch is how many deliveries a call gives when its caller brought no room.
+// defaultBatch is how many deliveries Poll appends to a slice without spare capacity.
 const defaultBatch = 64
 
 // state is where a Watcher reads.
@@ -24,7 +24,7 @@ const (
 	closed                      // nothing more
 )
 
-// Watcher hands out what its filter selects: a position, and nothing queued. One
+// Watcher delivers what its filter selects. It is a position, and has no queue. One
 // goroutine at a time calls its methods; Close may come from any.
 type Watcher struct {
 	hub   *Hub
@@ -42,20 +42,20 @@ type Watcher struct {
 	next cache.Position
 	// node is the chain's node to read next, while live.
 	node *node
-	// after: nothing at or below it is delivered.
+	// after is the revision up to which nothing is to be delivered.
 	after int64
-	// label: everything selected at or below it is delivered.
+	// delivered is the revision up to which everything selected was delivered.
 	//
 	// Invariant: it never decreases.
-	label int64
+	delivered int64
 
-	// told is the revision of the last delivery, 0 before the first. Poll and Bookmark
-	// alone set it.
-	told atomic.Int64
+	// lastRevision is the revision of the last delivery, 0 before the first. Only Poll and
+	// Bookmark set it.
+	lastRevision atomic.Int64
 
-	// armed: the watcher has found nothing and wants a token.
+	// armed says that the watcher has found nothing and wants to be signalled.
 	armed atomic.Bool
-	// released: Close was called.
+	// released says that Close was called.
 	released atomic.Bool
 
 	slot int // in group.watchers. group.mu guards it
@@ -74,14 +74,14 @@ func newWatcher(h *Hub, options Options) *Watcher {
 		w.replay = newReplay(options)
 	} else {
 		w.state = catchingUp
-		w.after, w.label = options.After, options.After
+		w.after, w.delivered = options.After, options.After
 	}
 	return w
 }
 
-// Ready gives a channel from which a receive succeeds when there may be something
-// to read. Who receives from it calls Poll until that gives nothing; only then
-// does Ready promise to speak again.
+// Ready returns a channel from which a receive succeeds when there may be something to
+// read. The receiver calls Poll until that returns nothing; only then will the channel
+// become ready again.
 func (w *Watcher) Ready() <-chan struct{} { return w.ready }
 
 // signal puts a token into ready, or calls wake.
@@ -96,7 +96,7 @@ func (w *Watcher) signal() {
 	}
 }
 
-// Next is Poll that waits until there is something to give. When ctx ends first it
+// Next is Poll that waits until there is something to return. When ctx ends first it
 // returns ctx's error, and the Watcher can be used further.
 func (w *Watcher) Next(ctx context.Context, dst []Delivery) ([]Delivery, error) {
 	length := len(dst)
@@ -113,15 +113,15 @@ func (w *Watcher) Next(ctx context.Context, dst []Delivery) ([]Delivery, error) 
 	}
 }
 
-// Poll appends to dst what there is to be told now, and returns at once. It fills
-// the room that dst has (64 deliveries if there is none) and exceeds it only to
-// finish a revision. Nothing new is no error, and the promise to wake the caller when
-// there is something.
+// Poll appends to dst what can be delivered now, and returns at once. It fills the spare
+// capacity of dst (64 deliveries if there is none) and exceeds it only to finish a
+// revision. If there is nothing, that is no error, and the caller will be woken when there
+// is something.
 //
 // An error ends the Watcher, and comes without deliveries: io.EOF after Close, at
 // the end of an epoch and when the Hub's Run has ended; ErrReplaced if the epoch ended
 // because the store was replaced; ErrTooOld when the Watcher was lapped; a
-// [cache.CorruptError] at an object that cannot be read.
+// [cache.CorruptError] at an object that cannot be decoded.
 func (w *Watcher) Poll(dst []Delivery) ([]Delivery, error) {
 	length := len(dst)
 	full := cap(dst)
@@ -130,10 +130,10 @@ func (w *Watcher) Poll(dst []Delivery) ([]Delivery, error) {
 	}
 	dst, armed := w.poll(dst, full)
 	if len(dst) > length {
-		w.told.Store(dst[len(dst)-1].Revision)
+		w.lastRevision.Store(dst[len(dst)-1].Revision)
 	}
 	if w.err != nil {
-		w.Close() // which tells how far it came
+		w.Close() // which calls Config.Closed with lastRevision
 	}
 	if armed {
 		return dst, nil // nothing more for now
@@ -185,8 +185,8 @@ func (w *Watcher) end(err error) {
 func (w *Watcher) Close() {
 	if w.released.CompareAndSwap(false, true) {
 		w.hub.release(w)
-		if told := w.told.Load(); told > 0 && w.hub.onClosed != nil {
-			w.hub.onClosed(w.group.history, told)
+		if last := w.lastRevision.Load(); last > 0 && w.hub.onClosed != nil {
+			w.hub.onClosed(w.group.history, last)
 		}
 		w.signal()
 	}
@@ -197,7 +197,8 @@ func (w *Watcher) Close() {
 func (w *Watcher) pollSnapshot(dst []Delivery, full int) []Delivery {
 	r := w.replay
 	for !r.done && len(dst) < full {
-		// Objects that cannot be followed are not worth sending.
+		// If the Log has forgotten what comes after the Snapshot, the watch could not go
+		// on after the initial objects: it ends now, before more of them are sent.
 		if w.hub.log.Oldest() > r.snapshot.Revision() && w.group.open.Load().start > w.next {
 			w.end(w.lapped())
 			return dst
@@ -211,9 +212,9 @@ func (w *Watcher) pollSnapshot(dst []Delivery, full int) []Delivery {
 	if len(dst) >= full {
 		return dst
 	}
-	w.label = r.snapshot.Revision()
+	w.delivered = r.snapshot.Revision()
 	if w.bookmarks {
-		dst = append(dst, Delivery{Type: InitialEnd, Revision: w.label})
+		dst = append(dst, Delivery{Type: InitialEnd, Revision: w.delivered})
 	}
 	w.state, w.replay = catchingUp, nil
 	return dst
@@ -234,8 +235,8 @@ func (w *Watcher) pollLog(dst []Delivery, full int) []Delivery {
 		case errors.Is(err, cache.ErrReset):
 			w.end(w.over())
 		case err != nil:
-			// What is at or below the label is not missed.
-			if w.next, err = w.hub.log.After(w.label); err != nil {
+			// Events up to delivered are not missed, even if the Log has forgotten them.
+			if w.next, err = w.hub.log.After(w.delivered); err != nil {
 				w.end(w.lapped())
 			}
 		default:
@@ -245,7 +246,7 @@ func (w *Watcher) pollLog(dst []Delivery, full int) []Delivery {
 	return dst
 }
 
-// over gives the error for a watcher whose epoch or Hub has ended.
+// over returns the error for a watcher whose epoch or Hub has ended.
 func (w *Watcher) over() error {
 	if w.hub.cache.Snapshot().History() != w.group.history {
 		return ErrReplaced
@@ -253,10 +254,10 @@ func (w *Watcher) over() error {
 	return io.EOF
 }
 
-// lapped gives the error for a watcher that the Log has overtaken.
+// lapped returns the error for a watcher that the Log has overtaken.
 func (w *Watcher) lapped() error {
 	w.hub.counts.lapped.Add(1)
-	requested := w.label
+	requested := w.delivered
 	if w.replay != nil {
 		requested = w.replay.snapshot.Revision()
 	}
@@ -282,7 +283,7 @@ func (w *Watcher) takeEvents(dst []Delivery, full int, limit cache.Position, eve
 		if w.err != nil {
 			break
 		}
-		w.next, w.label = e.Pos+1, max(w.label, e.Revision)
+		w.next, w.delivered = e.Pos+1, max(w.delivered, e.Revision)
 		if mark = len(dst); mark >= full {
 			break
 		}
@@ -316,18 +317,18 @@ func (w *Watcher) pollChain(dst []Delivery, full int) []Delivery {
 			for _, d := range n.rest {
 				dst = w.take(dst, mark, d)
 			}
-			w.label = d.Revision
+			w.delivered = d.Revision
 		}
 		w.node = next
 	}
 	return dst
 }
 
-// take appends d to dst; the deliveries of its revision begin at mark. Of a revision
-// that cannot be told in full nothing is told: its rest could not be resumed.
+// take appends d to dst; the deliveries of its revision begin at mark. If one of them is
+// corrupt, none of the revision is delivered: a watch cannot be resumed inside a revision.
 func (w *Watcher) take(dst []Delivery, mark int, d Delivery) []Delivery {
 	if invariants.Enabled {
-		invariants.Assertf(d.Revision > w.label, "watch: revision %d delivered after %d", d.Revision, w.label)
+		invariants.Assertf(d.Revision > w.delivered, "watch: revision %d delivered after %d", d.Revision, w.delivered)
 	}
 	if w.err != nil {
 		return dst
@@ -340,28 +341,28 @@ func (w *Watcher) take(dst []Delivery, mark int, d Delivery) []Delivery {
 	return append(dst, d)
 }
 
-// Bookmark gives the newest revision of which it is certain that everything at or
-// below it has been delivered, and false when the Watcher was not to give
-// bookmarks or has something left to deliver: then Poll comes first.
+// Bookmark returns a bookmark of the newest revision up to which everything is known to be
+// delivered, and false when the Watcher was made without bookmarks or has something left to
+// deliver: then Poll comes first.
 func (w *Watcher) Bookmark() (Delivery, bool) {
 	if w.state != live || !w.bookmarks {
 		return Delivery{}, false
 	}
 	// The order matters. Whatever is before the Snapshot's position or at or below
-	// doneRevision was in the chain before these were read, so an open node that is
-	// looked at afterwards says that all of it is behind the watcher.
+	// doneRevision was in the chain before these were read: if the watcher's node is still
+	// the open one afterwards, the watcher has delivered all of it.
 	s := w.hub.cache.Snapshot()
-	position, label := w.hub.donePosition.Load(), w.hub.doneRevision.Load()
+	position, revision := w.hub.donePosition.Load(), w.hub.doneRevision.Load()
 	if cache.Position(position) >= s.Position() {
-		label = s.Revision()
+		revision = s.Revision()
 	}
 	if w.node.cut || w.node.next.Load() != nil || w.group.over.Load() {
 		return Delivery{}, false
 	}
-	if label < w.after && w.label == w.after {
+	if revision < w.after && w.delivered == w.after {
 		return Delivery{}, false // the revision asked for is yet to come
 	}
-	w.label = max(w.label, label)
-	w.told.Store(w.label)
-	return Delivery{Type: Bookmark, Revision: w.label}, true
+	w.delivered = max(w.delivered, revision)
+	w.lastRevision.Store(w.delivered)
+	return Delivery{Type: Bookmark, Revision: w.delivered}, true
 }

@@ -46,7 +46,7 @@ func (c *budgetCollector) Collect(ch chan<- prometheus.Metric) {
 		emit(c.limit, "encodings", bound(b.Limit()))
 		emit(c.limit, "all", bound(b.LimitOfAll()))
 		emit(c.used, "encodings", float64(b.Used()))
-		emit(c.used, "all", float64(b.Used()+b.History()))
+		emit(c.used, "all", float64(b.Used()+b.LogBytes()))
 	}
 }
 

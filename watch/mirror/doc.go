@@ -1,8 +1,8 @@
-// Package mirror ties a store, a prefix and a function that decodes into one thing that is
-// read and watched: all keys under the prefix, in memory, as fresh as its readers ask.
+// Package mirror keeps all keys under a prefix of a store in memory, where they are read
+// and watched, as fresh as the readers ask.
 //
-// It is how a program uses packages kv, cache and watch together, and holds nothing but
-// what ties them. A server over etcd has one [Mirror] for each of its resources.
+// It is how a program uses packages kv, cache and watch together, and has nothing but the
+// code that connects them. A server over etcd has one [Mirror] for each of its resources.
 //
 // # Model
 //
@@ -14,24 +14,25 @@
 //
 // # Guarantees
 //
-//   - What [Mirror.Fresh] gives, and what [Mirror.Get] and [Mirror.List] read, holds every
-//     write that was acknowledged before the call, by whomever. It costs the store one read
-//     of its revision, which all who ask at the same time share.
-//   - [Mirror.Snapshot] gives what is at hand, without waiting. Of two that are taken one
-//     after the other the second is never older, until the store is replaced.
+//   - What [Mirror.Fresh], [Mirror.Get] and [Mirror.List] return holds every write that was
+//     acknowledged before the call, by any client of the store. It costs the store one read
+//     of its revision, which all callers at the same time share.
+//   - [Mirror.Snapshot] returns the present state of the cache, without waiting. Of two that
+//     are taken one after the other the second is never older, until the store is replaced.
 //   - A Snapshot is exact: the state of the prefix at its revision.
-//   - A watcher that begins with a Snapshot, or after its revision, is told what happened
-//     since, in order, each change once. What it may miss ends it; it begins again then.
+//   - A watcher that begins with a Snapshot, or after its revision, delivers what happened
+//     since, in order, each change once. It ends where it would miss something; its caller
+//     then begins again with a Snapshot.
 //
-// The packages say more: [kv], [cache], [watch].
+// The docs of packages [kv], [cache] and [watch] say more.
 //
 // # Bytes
 //
-// Objects are shared by all who read them and never written. What the decode function is
-// given may be kept, and must not be written.
+// Objects are shared by all readers and never written. The decode function may keep the
+// value that it is passed, and must not write to it.
 //
 // # Locks and goroutines
 //
-// There are no locks of its own. [Mirror.Run] starts all goroutines and waits for them;
-// the store, and a Tail that is shared, are run by whoever made them.
+// A Mirror has no lock. [Mirror.Run] starts all goroutines and waits for them; the caller
+// that made the store, and a Tail that is shared, runs those.
 package mirror

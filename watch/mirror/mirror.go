@@ -15,12 +15,12 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// lookUp is how long a wait goes on without a look at whether it still can end.
-const lookUp = time.Second
+// recheck is how long reach waits before it compares the store's history again.
+const recheck = time.Second
 
 // Config says what a Mirror is made of. Store and Prefix are required.
 type Config struct {
-	// Store is followed. Whoever made it runs it.
+	// Store is followed. The caller runs it.
 	Store kv.Store
 	// Prefix of the keys in the store; it ends in "/". What follows it is an object's key.
 	Prefix string
@@ -32,12 +32,12 @@ type Config struct {
 	// Schema is that of the objects; nil is one without indexes. With Decode it is required.
 	Schema *cache.Schema
 
-	// Tail follows the store for several Mirrors, and is run by whoever made it; nil has the
-	// Mirror follow the store by itself.
+	// Tail follows the store for several Mirrors, and the caller runs it; with nil the Mirror
+	// has a Tail of its own.
 	Tail *kv.Tail
 	// Log says how much of the past is remembered, for watchers that come back.
 	Log cache.LogConfig
-	// Since is the revision before which the past is of no use.
+	// Since is the revision before which the past is not replayed.
 	Since int64
 	// Workers is how many goroutines decode; 0 is one per processor.
 	Workers int
@@ -46,8 +46,8 @@ type Config struct {
 	Logger *slog.Logger // nil discards
 }
 
-// Mirror shows what a store holds under a prefix, and tells what changes. Its parts are
-// there for who needs more of them.
+// Mirror is a Cache of the keys under a prefix of a store, with what keeps it current and
+// what serves its watchers. Its parts are exported for callers that need more of them.
 type Mirror struct {
 	Cache     *cache.Cache
 	Hub       *watch.Hub
@@ -55,7 +55,7 @@ type Mirror struct {
 
 	store kv.Store
 	tail  *kv.Tail
-	owned bool // the tail is run by this
+	owned bool // Run runs the tail
 	sub   *kv.Subscription
 }
 
@@ -82,7 +82,7 @@ func New(config Config) (*Mirror, error) {
 	return m, nil
 }
 
-// setDefaults fills in what decodes nothing.
+// setDefaults fills in a Schema without indexes and a Decode that keeps values as they are.
 func (c *Config) setDefaults() {
 	if c.Schema == nil {
 		c.Schema = cache.NewSchema(c.Prefix, nil)
@@ -94,7 +94,7 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// assemble ties the parts together.
+// assemble makes the parts.
 func (m *Mirror) assemble(config Config) (err error) {
 	m.Cache, err = cache.New(cache.Config{
 		Schema:   config.Schema,
@@ -116,7 +116,7 @@ func (m *Mirror) assemble(config Config) (err error) {
 	return err
 }
 
-// Run keeps the Mirror current and tells its watchers until ctx ends, which is no error.
+// Run keeps the Mirror current and its watchers told until ctx ends, which is no error.
 // It returns when all that it started has ended. It may be called once.
 func (m *Mirror) Run(ctx context.Context) error {
 	group, inner := errgroup.WithContext(ctx)
@@ -131,13 +131,14 @@ func (m *Mirror) Run(ctx context.Context) error {
 	return nil
 }
 
-// reflect runs the Reflector once the tail has its place in the store's history: what is loaded
-// before is loaded again if something changes in between, and that ends watches.
+// reflect runs the Reflector once the tail has its place in the store's history. What is
+// loaded before that must be loaded again if something has changed by then, and that ends
+// watches.
 func (m *Mirror) reflect(ctx context.Context) error {
 	for {
 		err := m.tail.Wait(ctx, 1)
 		if errors.Is(err, kv.ErrReplaced) {
-			continue // its place is elsewhere
+			continue // the tail looks for a place in the new history
 		}
 		if err != nil {
 			return err
@@ -146,19 +147,19 @@ func (m *Mirror) reflect(ctx context.Context) error {
 	}
 }
 
-// Retire ends a Mirror that was run, or never will be. It shows what it held last, and
-// keeps nothing else.
+// Retire ends a Mirror whose Run has ended or will never begin. It goes on to show what it
+// held, and gives up its past and its encodings.
 func (m *Mirror) Retire() {
 	m.Cache.Retire()
 	m.sub.Close()
 }
 
-// Snapshot gives what is at hand, without waiting. Before the Mirror has loaded there is
-// nothing in it ([cache.Cache.WaitReady]).
+// Snapshot returns the present state of the cache, without waiting. Before the Mirror has
+// loaded it is empty ([cache.Cache.WaitReady]).
 func (m *Mirror) Snapshot() cache.Snapshot { return m.Cache.Snapshot() }
 
-// Outdated reports whether the Mirror shows a history that the store has lost: until it
-// has loaded again, nothing of it needs to be in the store.
+// Outdated reports whether the Mirror shows a history that was replaced: until it has
+// loaded again, it may show what the store never held.
 func (m *Mirror) Outdated() bool { return m.Snapshot().History() != m.store.Replacements() }
 
 // Shows reports whether the Mirror shows the store's own history, up to a revision.
@@ -168,8 +169,8 @@ func (m *Mirror) Shows(revision int64) bool {
 }
 
 // Fresh waits until the Mirror shows everything that was written to the store before the
-// call, and gives that. A store that was replaced meanwhile is asked again: what it told
-// before says nothing of what it holds now.
+// call, and returns a Snapshot of that. If the store is replaced meanwhile it asks for the
+// revision again, because the one before is of another history.
 func (m *Mirror) Fresh(ctx context.Context) (cache.Snapshot, error) {
 	for {
 		history := m.store.Replacements()
@@ -191,12 +192,12 @@ func (m *Mirror) Fresh(ctx context.Context) (cache.Snapshot, error) {
 	}
 }
 
-// reach waits for a revision of a history, and no longer than that lasts. Who waits for
-// one of a history that was lost just before waits for what may never come, and is only
-// told of the next loss: so it looks up from time to time.
+// reach waits for a revision of a history, until the store is replaced. If that happens just
+// before Wait, the revision may never come, and Wait returns an error only at the next
+// replacement: so reach compares the history again from time to time.
 func (m *Mirror) reach(ctx context.Context, history uint64, revision int64) error {
 	for m.store.Replacements() == history {
-		bounded, cancel := context.WithTimeout(ctx, lookUp)
+		bounded, cancel := context.WithTimeout(ctx, recheck)
 		err := m.Cache.Wait(bounded, revision)
 		cancel()
 		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
@@ -206,7 +207,7 @@ func (m *Mirror) reach(ctx context.Context, history uint64, revision int64) erro
 	return kv.ErrReplaced
 }
 
-// Get gives the object with a key as it is in the store now, nil if there is none.
+// Get returns the object with a key as it is in the store now, nil if there is none.
 func (m *Mirror) Get(ctx context.Context, key string) (*cache.Object, error) {
 	snapshot, err := m.Fresh(ctx)
 	if err != nil {
@@ -219,8 +220,8 @@ func (m *Mirror) Get(ctx context.Context, key string) (*cache.Object, error) {
 	return o, nil
 }
 
-// List gives the objects that are in the store now, and the revision that they are of.
-// Pages of one revision are had from one Snapshot.
+// List returns the objects that are in the store now, and their revision. A caller that wants
+// several pages of one revision takes them from one Snapshot.
 func (m *Mirror) List(ctx context.Context, query cache.Query) (cache.Page, int64, error) {
 	snapshot, err := m.Fresh(ctx)
 	if err != nil {
@@ -230,6 +231,6 @@ func (m *Mirror) List(ctx context.Context, query cache.Query) (cache.Page, int64
 	return page, snapshot.Revision(), err
 }
 
-// Watch begins to tell of changes, after a Snapshot or a revision. While the Mirror has
+// Watch returns a Watcher of the changes after a Snapshot or a revision. While the Mirror has
 // not loaded the error is [cache.ErrNotReady]. The caller closes the Watcher.
 func (m *Mirror) Watch(options watch.Options) (*watch.Watcher, error) { return m.Hub.Watch(options) }

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Type is what a report tells, by its name on the wire. InitialEnd is the bookmark
+// Type is the type of a report, by its name on the wire. InitialEnd is the bookmark
 // with the annotation that ends the initial objects.
 type Type string
 
@@ -19,7 +19,7 @@ const (
 	InitialEnd Type = "INITIAL-END"
 )
 
-// Report is one thing that a watcher was told.
+// Report is one event as a watcher's client saw it.
 type Report struct {
 	Type Type
 	// Key is the object's, "" for bookmarks.
@@ -30,7 +30,7 @@ type Report struct {
 	Digest string
 }
 
-// String gives the report in one line.
+// String returns the report in one line.
 func (r Report) String() string {
 	return fmt.Sprintf("%s %s@%d %s", r.Type, r.Key, r.Revision, r.Digest)
 }
@@ -39,15 +39,14 @@ func (r Report) String() string {
 type Request struct {
 	// Selects is the filter.
 	Selects func(*State) bool
-	// Initial: the watcher is told of the existing objects first. After is not used
-	// then.
+	// Initial says that the existing objects come first. After is not used then.
 	Initial bool
 	// At is the revision at which the initial objects were taken. 0 means that the
 	// InitialEnd says it; without one they cannot be verified.
 	At int64
 	// After is the revision after which to begin.
 	After int64
-	// Resumed: After comes from an earlier watch, so that what is missing breaks
+	// Resumed says that After comes from an earlier watch, so that what is missing breaks
 	// Resumable.
 	Resumed bool
 }
@@ -78,7 +77,7 @@ const (
 	Filtered     = "W7 Filtered"
 )
 
-// Checker takes down what one watcher was told.
+// Checker records what one watcher delivered.
 type Checker struct {
 	request Request
 	initial []Report // objects that exist
@@ -103,8 +102,8 @@ func NewChecker(request Request) *Checker {
 	return c
 }
 
-// Observe takes down a batch: reports that came together, or one. It gives the
-// guarantees that are already seen to be broken by now.
+// Observe records a batch: reports that came together, or one. It returns the guarantees
+// that are known to be broken by now.
 func (c *Checker) Observe(batch ...Report) error {
 	for i, r := range batch {
 		switch {
@@ -187,12 +186,12 @@ func (c *Checker) event(r Report, first bool) {
 	c.live = append(c.live, r)
 }
 
-// Resume gives the revision after which a successor of this watcher can start.
+// Resume returns the revision after which a successor of this watcher can start.
 func (c *Checker) Resume() int64 { return max(c.newest, c.marked) }
 
-// Verify compares what the watcher was told with the history, given that it had
-// time to be told everything up to a revision; 0 asks only that what it was told has
-// no gaps. It gives everything that was broken.
+// Verify compares what the watcher delivered with the history, given that it had time to
+// deliver everything up to a revision; with 0 it only must have no gaps. It returns
+// everything that was broken.
 func (c *Checker) Verify(h *History, upTo int64) error {
 	start := c.request.After
 	if c.request.Initial {
@@ -287,7 +286,7 @@ func (c *Checker) missing(want Report) error {
 	}
 }
 
-// transition gives what a watcher is to be told of a change.
+// transition returns what a watcher is to deliver of a change.
 func transition(selects func(*State) bool, number int64, before, now *State) (Report, bool) {
 	was, is := before != nil && selects(before), now != nil && selects(now)
 	switch {

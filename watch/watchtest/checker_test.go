@@ -113,7 +113,7 @@ func TestChecker(t *testing.T) {
 	}
 }
 
-// guarantees gives the numbers of what err says is broken, each once.
+// guarantees returns the numbers of what err says is broken, each once.
 func guarantees(err error) string {
 	if err == nil {
 		return ""

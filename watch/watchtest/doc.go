@@ -1,7 +1,7 @@
-// Package watchtest checks what watchers were told against what happened.
+// Package watchtest compares what watchers delivered with what happened.
 //
 // A [History] is the truth: every change of the store, in revision order. A
-// [Checker] takes down what one watcher was told, as its client saw it, and names
+// [Checker] records what one watcher delivered, as its client saw it, and names
 // the guarantee of package watch that was broken (W1 Ordered to W7 Filtered).
 // Neither knows how a watch is served: the reports may come from a Watcher in this
 // process, or from the wire of any server that speaks Kubernetes' watch protocol.
@@ -10,7 +10,7 @@
 //	for ... {
 //		c.Observe(reports...) // those of one batch
 //	}
-//	err := c.Verify(history, 42) // it had time to be told everything up to 42
+//	err := c.Verify(history, 42) // it had time to deliver everything up to 42
 //
 // Some guarantees can be judged while the reports come in (W1, W2, W6 in part), the
 // others need the History. Neither type is safe for concurrent use.

@@ -75,7 +75,7 @@ func (h *History) Replay(upTo int64, visit func(number int64, before *State, cha
 	}
 }
 
-// At gives the objects that exist at a revision, in key order.
+// At returns the objects that exist at a revision, in key order.
 func (h *History) At(number int64) []*State {
 	state := make(map[string]*State)
 	h.Replay(number, func(_ int64, _ *State, change Change) {

@@ -11,25 +11,26 @@ import (
 // page through a list come back to the same revision.
 const recentStates = 8
 
-// history keeps enough to show any state that the log reaches: every so often a
-// published state (a checkpoint), and between them the log's events, which know
-// what they replaced and can be undone.
+// checkpoints keeps enough to show any state that the log reaches: every so often a
+// published state (a checkpoint), and between them the log's events, which hold the objects
+// that they replaced and can be undone.
 //
 // Keeping every state was rejected: each holds a copied path of every tree,
 // several KiB, which at a thousand changes a second is hundreds of MiB. So
 // checkpoints are dense only near the present, where continue tokens point, and
 // come without indexes: lists of the past scan.
-type history struct {
-	// checkpoints are in order of position. The slice is never changed in place.
-	// Invariant: all of the present epoch, none behind the log's first event
-	checkpoints atomic.Pointer[[]*state]
-	// recent are of any epoch. What the log has forgotten goes when it is next trimmed.
+type checkpoints struct {
+	// kept are in order of position. The slice is never changed in place.
+	// Invariant: all are of the present epoch, none is before the log's first event
+	kept atomic.Pointer[[]*state]
+	// recent are reconstructed states, of any epoch. trim drops those that the log has
+	// forgotten.
 	recent [recentStates]atomic.Pointer[state]
 	turn   atomic.Uint32
 }
 
 // keep considers prev, which next is about to replace, as a checkpoint.
-func (h *history) keep(prev, next *state, log *Log) {
+func (h *checkpoints) keep(prev, next *state, log *Log) {
 	list := h.list()
 	last, every := Position(0), Position(log.config.CheckpointEvery)
 	if len(list) > 0 {
@@ -40,22 +41,22 @@ func (h *history) keep(prev, next *state, log *Log) {
 	}
 	h.trim(log)
 	list = append(thin(h.list(), next.position, every), prev.plain())
-	h.checkpoints.Store(&list)
+	h.kept.Store(&list)
 }
 
-// thin copies the list without the checkpoints that are closer to their elder
-// than their age asks for.
+// thin copies the list without the checkpoints that are too close to the one before: the
+// older, the further apart they may be.
 func thin(list []*state, now, every Position) []*state {
 	thinned := make([]*state, 0, len(list)+1)
 	for _, s := range list {
-		apart := every
+		distance := every
 		switch age := now - s.position; {
 		case age > 64*every:
-			apart = 32 * every
+			distance = 32 * every
 		case age > 8*every:
-			apart = 4 * every
+			distance = 4 * every
 		}
-		if n := len(thinned); n == 0 || s.position >= thinned[n-1].position+apart {
+		if n := len(thinned); n == 0 || s.position >= thinned[n-1].position+distance {
 			thinned = append(thinned, s)
 		}
 	}
@@ -63,7 +64,7 @@ func thin(list []*state, now, every Position) []*state {
 }
 
 // trim drops what is older than the log.
-func (h *history) trim(log *Log) {
+func (h *checkpoints) trim(log *Log) {
 	list, first := h.list(), log.ring.First()
 	keep := 0
 	for keep < len(list) && list[keep].position < first {
@@ -71,7 +72,7 @@ func (h *history) trim(log *Log) {
 	}
 	if keep > 0 {
 		list = slices.Clone(list[keep:])
-		h.checkpoints.Store(&list)
+		h.kept.Store(&list)
 	}
 	for i := range h.recent {
 		if s := h.recent[i].Load(); s != nil && s.position < first {
@@ -80,26 +81,26 @@ func (h *history) trim(log *Log) {
 	}
 }
 
-func (h *history) list() []*state {
-	if p := h.checkpoints.Load(); p != nil {
+func (h *checkpoints) list() []*state {
+	if p := h.kept.Load(); p != nil {
 		return *p
 	}
 	return nil
 }
 
-func (h *history) reset() {
-	h.checkpoints.Store(nil)
+func (h *checkpoints) reset() {
+	h.kept.Store(nil)
 	h.recentReset()
 }
 
-func (h *history) recentReset() {
+func (h *checkpoints) recentReset() {
 	for i := range h.recent {
 		h.recent[i].Store(nil)
 	}
 }
 
-// find gives a state of the epoch at exactly the position, or nil.
-func (h *history) find(epoch uint64, at Position) *state {
+// find returns a state of the epoch at exactly the position, or nil.
+func (h *checkpoints) find(epoch uint64, at Position) *state {
 	for i := range h.recent {
 		if s := h.recent[i].Load(); s != nil && s.epoch == epoch && s.position == at {
 			return s
@@ -108,14 +109,15 @@ func (h *history) find(epoch uint64, at Position) *state {
 	return nil
 }
 
-// remember keeps a reconstructed state for the next who asks.
-func (h *history) remember(s *state) {
+// remember keeps a reconstructed state for the next reader of its revision.
+func (h *checkpoints) remember(s *state) {
 	h.recent[h.turn.Add(1)%recentStates].Store(s)
 }
 
-// At gives the state exactly as it was at a revision, with that revision as its
-// Revision. Lists of a past state use no index. The error is ErrTooOld when the log does not reach it, errFuture when
-// the cache has not come so far, ErrNotReady before the first load.
+// At returns the state exactly as it was at a revision, with that revision as its
+// Revision. Lists of a past state use no index. The error is ErrTooOld when the log does
+// not reach back to it, errFuture when the cache has not come so far, ErrNotReady before the
+// first load.
 func (c *Cache) At(revision int64) (Snapshot, error) {
 	current, newest := c.present()
 	if !c.Ready() {
@@ -142,11 +144,11 @@ func (c *Cache) past(current *state, revision int64) (*state, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s := c.history.find(current.epoch, at); s != nil {
+	if s := c.checkpoints.find(current.epoch, at); s != nil {
 		return s, nil
 	}
 	base, events := current, current.events
-	for _, s := range c.history.list() {
+	for _, s := range c.checkpoints.list() {
 		if s.epoch == current.epoch && s.position >= at && s.position <= current.position {
 			base, events = s, nil
 			break
@@ -167,7 +169,7 @@ func (c *Cache) past(current *state, revision int64) (*state, error) {
 		invariants.Assertf(s.position == at, "cache: undone to %d, want %d", s.position, at)
 		s.check()
 	}
-	s.revision, s.label = revision, revision
-	c.history.remember(s)
+	s.revision, s.exactTo = revision, revision
+	c.checkpoints.remember(s)
 	return s, nil
 }

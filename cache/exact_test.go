@@ -17,10 +17,11 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestLabelOutlastsReload: a resource to which nothing happens has a label far above
-// its last change. It keeps it when its history is lost, while it is loaded again, at
-// a revision before the label so that watches go on, and afterwards.
-func TestLabelOutlastsReload(t *testing.T) {
+// TestExactRevisionOutlastsReload: a cache of a resource to which nothing happens is exact up
+// to a revision far above the last change. It stays so when the subscription loses its
+// place, while the cache is loaded again at an earlier revision, so that watches go on, and
+// afterwards.
+func TestExactRevisionOutlastsReload(t *testing.T) {
 	for _, replay := range []int64{0, 1000} {
 		t.Run(fmt.Sprint("replay ", replay), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -82,7 +83,7 @@ func TestLabelsUnderRace(t *testing.T) {
 			if err := m.cache.WaitReady(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			var told atomic.Int64 // the highest label of any snapshot that was taken
+			var told atomic.Int64 // the highest revision of any snapshot that was taken
 			var over atomic.Bool
 			var rounds atomic.Int64 // of the readers
 			var readers sync.WaitGroup

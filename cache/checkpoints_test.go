@@ -52,7 +52,7 @@ func TestLongHistory(t *testing.T) {
 		}
 	}
 	// Dense near the present, sparse behind: far fewer than one in four events.
-	list := c.history.list()
+	list := c.checkpoints.list()
 	if len(list) < 10 || len(list) > 60 {
 		t.Errorf("%d checkpoints", len(list))
 	}
