@@ -83,7 +83,7 @@ func (s *Server) metricsPage(t *routes.Table) *apimetrics.Page {
 func (s *Server) collectors() []prometheus.Collector {
 	own := []prometheus.Collector{
 		apimetrics.NewCacheCollector(s.config.Registry), apimetrics.NewBudgetCollector(s.config.Registry), apimetrics.NewAccessCollector(&s.access),
-		s.front.Collector(), newRevokedWatches(s.rights),
+		s.front.Collector(), s.rights.Collector(),
 		apimetrics.NewBuildInfo(s.config.Version),
 	}
 	return append(own, s.stitcher.Collectors()...)

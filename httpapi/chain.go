@@ -322,7 +322,7 @@ func (x *chain) read(i *reads.Resource) bool {
 		return false // a websocket: upstream's handler speaks it
 	}
 	x.s.streams.Watch(streams.Opening{
-		Read: &x.reading, Flow: x.s.config.Flow, Class: x.class, Join: func() streams.Right { return x.s.rights.right(&x.Exchange) },
+		Read: &x.reading, Flow: x.s.config.Flow, Class: x.class, Join: func() streams.Right { return x.s.rights.Join(&x.Exchange) },
 		MinTimeout: x.s.config.MinRequestTimeout, RequestTimeout: x.s.config.RequestTimeout,
 	}, i)
 	return true

@@ -44,14 +44,10 @@
 //
 // # Goroutines
 //
-// [Server.Run] owns all of them and returns after the last: those of front, of streams and of
-// handlers, one that looks for clients that left, one that reports how many requests there
-// are. A handler may outlive its request's deadline, and
-// then keeps nothing but itself alive.
-//
-// By what right watches are open, one goroutine looks after. It waits for no answer: what
-// it has to ask is asked on up to eight others, and on up to 64 where webhooks or providers
-// of tokens are asked. Rights that are decided here end at once, however slow those are.
+// [Server.Run] owns all of them and returns after the last: those of front, streams, handlers
+// and revocation, one that looks for clients that left, one that reports how many requests
+// there are. A handler may outlive its request's deadline, and then keeps nothing but itself
+// alive.
 //
 // # Locks
 //

@@ -30,6 +30,7 @@ import (
 	"github.com/larder-io/larder/httpapi/identity"
 	"github.com/larder-io/larder/httpapi/openapi"
 	"github.com/larder-io/larder/httpapi/reads"
+	"github.com/larder-io/larder/httpapi/revocation"
 	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/httpapi/streams"
 	"github.com/larder-io/larder/internal/auth"
@@ -189,7 +190,7 @@ type Server struct {
 	cors          http.Handler // nil if no origin may
 	stitcher      *reads.Stitcher
 	access        apimetrics.Access
-	rights        *rights
+	rights        *revocation.Rights
 
 	deadlines *exchange.Deadlines
 	inflight  exchange.InFlight
@@ -229,8 +230,8 @@ func newServer(config Config) *Server {
 		Authenticator: config.Authenticator, Generation: config.Generation, AnonymousByPath: config.AnonymousByPath,
 		Audiences: config.Audiences, Digester: s.digester, Access: &s.access,
 	})
-	s.rights = newRights(s)
-	s.handlers = handlers.New(handlers.Config{Streams: s.streams, Flow: config.Flow, Join: s.rights.right, Credential: s.credential.Has})
+	s.rights = revocation.New(s.rightsConfig())
+	s.handlers = handlers.New(handlers.Config{Streams: s.streams, Flow: config.Flow, Join: s.rights.Join, Credential: s.credential.Has})
 	s.stitcher = reads.NewStitcher(config.CompressedListBytes)
 	s.publish(routes.New())
 	return s
@@ -261,7 +262,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer stopSweep()
 	group.Go(func() error { s.streams.Sweep(sweep); return nil })
 	group.Go(func() error { s.inflight.Report(sweep); return nil })
-	group.Go(func() error { s.rights.run(sweep); return nil })
+	group.Go(func() error { s.rights.Run(sweep); return nil })
 	group.Go(func() error {
 		<-groupCtx.Done()
 		defer stopSweep()
@@ -282,6 +283,19 @@ func (s *Server) frontConfig() front.Config {
 		MaxConnsPerIP:  s.config.MaxConnsPerIP,
 		UserTimeout:    s.config.UserTimeout,
 	}
+}
+
+// rightsConfig is what is told of the configuration to what looks after rights.
+func (s *Server) rightsConfig() revocation.Config {
+	config := revocation.Config{
+		Revocation: s.config.Revocation, Authorizer: s.config.Authorizer, Audiences: s.config.Audiences,
+		AnonymousByPath: s.config.AnonymousByPath, Headers: s.credential, Digester: s.digester,
+		Registry: s.config.Registry, Streams: s.streams,
+	}
+	if s.config.Authenticator == nil { // everybody is the super-user, for good
+		config.Revocation = nil
+	}
+	return config
 }
 
 // shutdown ends what Run started, in order: no client is told to go while it could still

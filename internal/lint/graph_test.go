@@ -29,6 +29,7 @@ internal/invariants, internal/proctest
 < httpapi/routes, httpapi/streams
 < httpapi/handlers
 < httpapi/identity
+< httpapi/revocation
 < httpapi
 < internal/extension, internal/aggregator, internal/testcontrollers
 < internal/server/pki, internal/server/datadir, internal/checkpoint

@@ -9,7 +9,6 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,11 +16,10 @@ import (
 	"time"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
-	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
-	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/component-base/metrics/testutil"
 
-	"github.com/larder-io/larder/httpapi/request"
+	"github.com/larder-io/larder/httpapi/revocation"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry/registrytest"
@@ -218,9 +216,9 @@ func (r *revoked) open(t *testing.T, who string, header http.Header) *bufio.Read
 	return in
 }
 
-// revocation bounds how long a watch may go on whose right is lost: what the server
+// endsWithin bounds how long a watch may go on whose right is lost: what the server
 // promises, with as much again and more for a machine that has other work.
-const revocation = 4 * 5 * time.Second
+const endsWithin = 4 * 5 * time.Second
 
 // awaitEnd waits for the clean end of a watch whose right is lost.
 func awaitEnd(t *testing.T, in io.Reader) {
@@ -238,7 +236,7 @@ func awaitEnd(t *testing.T, in io.Reader) {
 		if err != nil {
 			t.Errorf("the watch did not end well: %v", err)
 		}
-	case <-time.After(revocation):
+	case <-time.After(endsWithin):
 		t.Fatal("the watch goes on")
 	}
 }
@@ -251,29 +249,13 @@ func (r *revoked) round(t *testing.T) {
 	r.power.change(&r.power.changes, func() { r.power.denied["canary"] = true })
 	awaitEnd(t, in)
 	r.power.change(&r.power.changes, func() { delete(r.power.denied, "canary") })
-	proctest.Eventually(t, "everything was looked at", r.rights.idle)
+	proctest.Eventually(t, "everything was looked at", r.idle)
 }
 
 // idle fails while there is anything to look at or to ask.
-func (r *rights) idle() error {
-	now := r.marks()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.agenda.seen != now || len(r.agenda.next) > 0 {
-		return errors.New("there is something to look at")
-	}
-	for _, l := range []*pool{&r.near, &r.identities, &r.permissions} {
-		l.mu.Lock()
-		running := l.running
-		l.mu.Unlock()
-		if running > 0 {
-			return errors.New("somebody is asked")
-		}
-	}
-	r.told.mu.Lock()
-	defer r.told.mu.Unlock()
-	if len(r.told.list) > 0 {
-		return errors.New("there is an answer")
+func (r *revoked) idle() error {
+	if r.rights.Stats().Busy {
+		return errors.New("there is something to look at, or somebody is asked")
 	}
 	return nil
 }
@@ -298,17 +280,19 @@ func TestRevokedWatches(t *testing.T) {
 	}
 	r.power.change(&r.power.changes, func() { r.power.denied["boss"] = true })
 	awaitEnd(t, acting)
-	if credential, permission := r.rights.ended[lossCredential].Load(), r.rights.ended[lossPermission].Load(); credential != 1 || permission != 2 {
-		t.Errorf("%d lost credentials and %d lost permissions are counted", credential, permission)
+	const counted = `
+# HELP larder_watches_revoked_total Counter of watches that were ended because their sender lost the right to them, by what was lost: the credential or the permission.
+# TYPE larder_watches_revoked_total counter
+larder_watches_revoked_total{lost="credential"} 1
+larder_watches_revoked_total{lost="permission"} 2
+`
+	if err := testutil.CollectAndCompare(r.rights.Collector(), strings.NewReader(counted)); err != nil {
+		t.Error(err)
 	}
 	r.must(t, r.as("root", post(configmaps, configmap("two", "", ""))))
 	expect(t, jim, "ADDED two")
-	r.rights.mu.Lock()
-	defer r.rights.mu.Unlock()
-	for _, c := range r.rights.known {
-		if name := c.who.GetName(); name != "jim" {
-			t.Errorf("%s, who watches nothing, is known still", name)
-		}
+	if n := r.rights.Stats().Senders; n != 1 {
+		t.Errorf("%d senders are known, of whom one, jim, watches", n)
 	}
 }
 
@@ -407,7 +391,7 @@ func TestWhoActsAsAnotherIsKnownFirst(t *testing.T) {
 // questions others leave unanswered; and who hangs on those goes on.
 func TestSlowJudgesKeepNobodyWaiting(t *testing.T) {
 	r := newRevokedWith(t, func(p *power, c *Config) { c.Revocation, c.Authorizer = p.farther(c.Revocation) })
-	const crowd = 2 * remoteCrowd
+	const crowd = 2 * revocation.RemoteCrowd
 	var far []*bufio.Reader
 	for i := range crowd {
 		far = append(far, r.open(t, fmt.Sprint("far", i), nil))
@@ -457,49 +441,6 @@ func TestOthersEndWatches(t *testing.T) {
 	expect(t, jane, "ADDED two")
 }
 
-// TestLooksComeToRest: what nobody could tell, or what is near its end, is not asked again
-// and again without a pause.
-func TestLooksComeToRest(t *testing.T) {
-	now := time.Now()
-	for name, prepare := range map[string]func(*power, *credential){
-		"all is well":                func(*power, *credential) {},
-		"nobody answers":             func(p *power, _ *credential) { p.mute = true },
-		"who acts as another":        func(_ *power, c *credential) { c.impersonates = true },
-		"who that is nobody says":    func(p *power, c *credential) { p.silent["jane"], c.impersonates = true, true },
-		"expired, and good still":    func(_ *power, c *credential) { c.ties.Expires = now.Add(-time.Second) },
-		"others are asked":           func(p *power, c *credential) { p.remote.Store(true); c.ties.Remote = true },
-		"others do not answer":       func(p *power, c *credential) { p.remote.Store(true); c.ties.Remote, p.mute = true, true },
-		"somebody else since":        func(_ *power, c *credential) { c.who = &user.DefaultInfo{Name: "joe"} },
-		"he hangs on what is unread": func(_ *power, c *credential) { c.ties.Objects = []auth.ObjectName{{Resource: "pods", Name: "x"}} },
-	} {
-		p := newPower()
-		s := newServer(Config{Authenticator: p, Authorizer: p, Revocation: p.revocation()})
-		defer s.cancel()
-		jane := &user.DefaultInfo{Name: "jane"}
-		header := http.Header{"Authorization": {"jane"}, "Impersonate-User": {"jim"}}
-		c := &credential{request: httptest.NewRequest("GET", "/", nil), rights: make(map[string]*right), who: jane}
-		c.request.Header = header
-		held := &right{of: c, holders: 1, info: &apirequest.RequestInfo{Verb: "watch"}}
-		held.attributes.Request, held.attributes.User = &request.Request{Verb: "watch"}, jane
-		prepare(p, c)
-		r := s.rights
-		c.rights[""], r.known[c.key] = held, c
-		r.agenda.enter(c)
-		for range 4 {
-			r.look(t.Context(), now)
-			for _, l := range []*pool{&r.near, &r.identities, &r.permissions} {
-				l.asking.Wait()
-			}
-		}
-		if err := r.idle(); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if len(r.known) == 0 {
-			t.Errorf("%s: he lost his rights", name)
-		}
-	}
-}
-
 // TestRevocationByTies: a right that depends on an object is checked when the object
 // changes, one that expires when it does; it ends then if the credential says so itself.
 func TestRevocationByTies(t *testing.T) {
@@ -528,34 +469,7 @@ func TestRevocationSwitchedOff(t *testing.T) {
 	p.ours.must(t, post(configmaps, configmap("one", "", "")))
 	_, in := p.openWatch(t, configmaps+"?watch=1", "application/json")
 	expect(t, in, "ADDED one")
-	p.rights.mu.Lock()
-	defer p.rights.mu.Unlock()
-	if n := len(p.rights.known); n != 0 {
+	if n := p.rights.Stats().Senders; n != 0 {
 		t.Errorf("%d senders are known", n)
-	}
-}
-
-// BenchmarkQuietRound looks after ten thousand senders of five watches each, of whom
-// nothing has changed. It is done once a second.
-func BenchmarkQuietRound(b *testing.B) {
-	p := newPower()
-	s := newServer(Config{Authenticator: p, Authorizer: p, Revocation: p.revocation()})
-	for i := range 10_000 {
-		c := &credential{rights: make(map[string]*right), asked: true}
-		c.key[0], c.key[1] = byte(i), byte(i>>8)
-		s.rights.known[c.key] = c
-		for j := range 5 {
-			key := fmt.Sprint(j)
-			c.rights[key] = &right{of: c, key: key, holders: 1, asked: true}
-		}
-	}
-	now := time.Now()
-	s.rights.look(b.Context(), now) // at all
-	b.ReportAllocs()
-	for b.Loop() {
-		s.rights.look(b.Context(), now)
-	}
-	if p.asked.Load() != 0 {
-		b.Error("somebody was asked")
 	}
 }

@@ -1,10 +1,47 @@
-package httpapi
+package revocation
 
 import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 )
+
+const (
+	// recheckTimeout bounds one question to others, or all about one credential that are
+	// decided here.
+	recheckTimeout = 2 * time.Second
+	// nearCrowd is how many credentials are looked at here at once.
+	nearCrowd = 8
+	// RemoteCrowd is how many questions of a kind others are asked at once.
+	RemoteCrowd = 32
+)
+
+// pools are who asks, by who answers: this process, those who authenticate, and those who
+// authorize. told has the answers.
+type pools struct {
+	near, identities, permissions pool
+	told                          answers
+}
+
+func newPools() *pools {
+	p := &pools{told: answers{come: make(chan struct{}, 1)}}
+	p.near = pool{wide: nearCrowd, told: &p.told}
+	p.identities, p.permissions = pool{wide: RemoteCrowd, told: &p.told}, pool{wide: RemoteCrowd, told: &p.told}
+	return p
+}
+
+// wait blocks until nobody asks any more.
+func (p *pools) wait() {
+	p.near.asking.Wait()
+	p.identities.asking.Wait()
+	p.permissions.asking.Wait()
+}
+
+// busy reports whether somebody asks, or an answer is there.
+func (p *pools) busy() bool {
+	return p.near.busy() || p.identities.busy() || p.permissions.busy() || p.told.waiting()
+}
 
 // pool asks questions beside the rounds, each within recheckTimeout, and as many at once
 // as it is wide. Those behind wait for their turn.
@@ -59,6 +96,12 @@ func (p *pool) next() inquiry {
 	return question
 }
 
+func (p *pool) busy() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.running > 0
+}
+
 // answers wait for who takes them over.
 type answers struct {
 	come chan struct{} // has an element when there are new ones
@@ -93,4 +136,10 @@ func (a *answers) settle() {
 		a.list = append(later, a.list...)
 		a.mu.Unlock()
 	}
+}
+
+func (a *answers) waiting() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.list) > 0
 }

@@ -1,0 +1,87 @@
+package revocation
+
+import (
+	"crypto/sha256"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/larder-io/larder/httpapi/request"
+	"github.com/larder-io/larder/internal/auth"
+)
+
+// What is lost.
+const (
+	lossNone uint32 = iota
+	lossCredential
+	lossPermission
+	lastLoss
+)
+
+// credential is what watches of one sender were authenticated by. What it holds of
+// secrets it holds for as long as one of them is open.
+type credential struct {
+	key          [sha256.Size]byte
+	request      *http.Request // to authenticate once more; not changed
+	impersonates bool
+	rights       map[string]*right // guarded by ledger.mu
+
+	// The rest belongs to the goroutine that calls Run and, while busy, to the one that
+	// looks at it.
+	busy       bool
+	ties       auth.Ties
+	near       bool // it is known here who this is
+	asking     bool // others are asked
+	asked      bool
+	retry      time.Time // not to be asked about before
+	alarm      int64     // of agenda, 0 if there is none
+	generation uint64
+	revisions  []int64 // of ties.Objects, as they were when it was asked
+	next       time.Time
+	who        user.Info
+}
+
+// allLocked returns the rights of c.
+func (c *credential) allLocked() []*right {
+	all := make([]*right, 0, len(c.rights))
+	for _, held := range c.rights {
+		all = append(all, held)
+	}
+	return all
+}
+
+// right is what watches of one credential for the same rest on. It implements
+// streams.Right.
+type right struct {
+	of      *credential
+	key     string
+	holders int           // guarded by ledger.mu
+	lost    atomic.Uint32 // a loss
+	ended   *losses       // counts its watches
+	leave   func(*right)  // ends what one of them has of it
+
+	// The rest belongs to who credential's belongs to.
+	attributes request.Attributes
+	info       *apirequest.RequestInfo
+	asking     bool // others are asked
+	asked      bool
+	retry      time.Time // not to be asked about before
+	next       time.Time // to ask others
+	all, nodes uint64    // of the authorizer, when it was asked
+	single     bool      // it may hang on what a node needs
+}
+
+// losses counts watches that ended, by what was lost.
+type losses [lastLoss]atomic.Int64
+
+// Lost implements streams.Right.
+func (held *right) Lost() bool { return held.lost.Load() != lossNone }
+
+// Ended implements streams.Right.
+func (held *right) Ended() { held.ended[held.lost.Load()].Add(1) }
+
+// Leave implements streams.Right.
+func (held *right) Leave() { held.leave(held) }

@@ -1,0 +1,124 @@
+package revocation
+
+import (
+	"crypto/sha256"
+	"sync"
+)
+
+// ledger has the rights that watches rest on, by credential.
+type ledger struct {
+	ended losses
+
+	mu     sync.Mutex
+	known  map[[sha256.Size]byte]*credential // guarded by mu
+	agenda agenda                            // guarded by mu
+}
+
+func newLedger() *ledger {
+	return &ledger{known: make(map[[sha256.Size]byte]*credential), agenda: newAgenda()}
+}
+
+// join returns the right to what is asked that the watches of a credential have, for one
+// more of them. It must be left. What is not known yet first and enter make.
+func (l *ledger) join(key [sha256.Size]byte, what string, first func() *credential, enter func() *right) *right {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.known[key]
+	if c == nil {
+		c = first()
+		c.key, c.rights = key, make(map[string]*right)
+		l.known[key] = c
+		l.agenda.enter(c)
+	}
+	held := c.rights[what]
+	if held == nil {
+		held = enter()
+		held.of, held.key, held.ended, held.leave = c, what, &l.ended, l.leave
+		c.rights[what] = held
+		l.agenda.next[c] = struct{}{}
+		if held.single {
+			l.agenda.tie(c, onNodes)
+		}
+	}
+	held.holders++
+	return held
+}
+
+// leave ends what join began.
+func (l *ledger) leave(held *right) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if held.holders--; held.holders == 0 {
+		l.dropLocked(held)
+	}
+}
+
+// lose says that held is lost.
+func (l *ledger) lose(held *right, loss uint32) {
+	l.mu.Lock()
+	l.dropLocked(held)
+	l.mu.Unlock()
+	held.lost.Store(loss)
+}
+
+// dropLocked forgets a right that nobody has, or that is lost.
+func (l *ledger) dropLocked(held *right) {
+	c := held.of
+	if c.rights[held.key] == held {
+		delete(c.rights, held.key)
+	}
+	if len(c.rights) == 0 && l.known[c.key] == c {
+		delete(l.known, c.key)
+		l.agenda.leave(c)
+	}
+}
+
+// lookAgain has c looked at in the next round.
+func (l *ledger) lookAgain(c *credential) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.known[c.key] == c {
+		l.agenda.next[c] = struct{}{}
+	}
+}
+
+// rightsOf returns the rights of c.
+func (l *ledger) rightsOf(c *credential) []*right {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return c.allLocked()
+}
+
+// due returns the credentials that are to be asked about at m, and the rights of each.
+func (l *ledger) due(m *moment) map[*credential][]*right {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var due map[*credential][]*right
+	for _, c := range l.agenda.candidates(m, l.known) {
+		switch {
+		case c.busy: // it is looked at when it is not
+		case m.dueLocked(c):
+			if due == nil {
+				due = make(map[*credential][]*right)
+			}
+			due[c] = c.allLocked()
+		default:
+			l.agenda.alarm(c, m.now, m.soonestLocked(c))
+		}
+	}
+	return due
+}
+
+// unseen reports whether there is anything to look at, if all rest on what now counts.
+func (l *ledger) unseen(now mark) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.agenda.seen != now || len(l.agenda.next) > 0
+}
+
+// senders is how many are known.
+func (l *ledger) senders() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.known)
+}

@@ -1,0 +1,103 @@
+package revocation
+
+import (
+	"time"
+
+	"github.com/larder-io/larder/internal/auth"
+)
+
+// mark counts what all rights rest on.
+type mark struct {
+	generation uint64
+	authority  authority
+	remote     bool // the authorizer asks others
+}
+
+// authority counts what the authorizer decides by.
+type authority struct{ all, nodes uint64 }
+
+// markOf reads what all rights rest on. It does so before anybody is asked: what changes
+// meanwhile is seen the next time.
+func markOf(config *auth.Revocation) mark {
+	m := mark{generation: config.Generation(), remote: config.Remote()}
+	m.authority.all, m.authority.nodes = config.Authority()
+	return m
+}
+
+// moment is when rights are looked at, and what they rest on then. It says what there is to
+// ask.
+type moment struct {
+	mark
+	now     time.Time
+	objects objects
+}
+
+// dueLocked reports whether there is anything to ask about c.
+func (m *moment) dueLocked(c *credential) bool {
+	if m.dueCredential(c) {
+		return true
+	}
+	if c.impersonates && !c.asked {
+		return false // first it must be known who the client is
+	}
+	for _, held := range c.rights {
+		if m.dueRight(held) {
+			return true
+		}
+	}
+	return false
+}
+
+// dueCredential reports whether to ask who c is.
+func (m *moment) dueCredential(c *credential) bool {
+	if c.asking || m.now.Before(c.retry) {
+		return false
+	}
+	if !c.asked || c.generation != m.generation {
+		return true
+	}
+	if c.ties.Ends && m.expired(c) || (c.ties.Remote || m.expired(c)) && !m.now.Before(c.next) {
+		return true
+	}
+	for i, name := range c.ties.Objects {
+		if revision, known := m.objects.revision(name); known && revision != c.revisions[i] {
+			return true
+		}
+	}
+	return false
+}
+
+// expired reports whether c will not be accepted much longer.
+func (m *moment) expired(c *credential) bool {
+	return !c.ties.Expires.IsZero() && !m.now.Before(c.ties.Expires)
+}
+
+// dueRight reports whether to ask what held's owner may do.
+func (m *moment) dueRight(held *right) bool {
+	if held.asking || m.now.Before(held.retry) {
+		return false
+	}
+	return !held.asked || held.all != m.authority.all || held.single && held.nodes != m.authority.nodes ||
+		m.remote && !m.now.Before(held.next)
+}
+
+// soonestLocked is when to look at c even if nothing changes; zero is never.
+func (m *moment) soonestLocked(c *credential) (at time.Time) {
+	sooner := func(next time.Time) {
+		if next.After(m.now) && (at.IsZero() || next.Before(at)) {
+			at = next
+		}
+	}
+	sooner(c.retry)
+	sooner(c.ties.Expires)
+	if c.ties.Remote || m.expired(c) {
+		sooner(c.next)
+	}
+	for _, held := range c.rights {
+		sooner(held.retry)
+		if m.remote {
+			sooner(held.next)
+		}
+	}
+	return at
+}

@@ -1,0 +1,150 @@
+package revocation
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/identity"
+	"github.com/larder-io/larder/httpapi/request"
+	"github.com/larder-io/larder/httpapi/streams"
+	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// Config says whose rights are looked after, and who decides about them.
+type Config struct {
+	// Revocation says what rights rest on; nil: they are not looked after.
+	Revocation *auth.Revocation
+	// Authorizer decides what is not decided here; nil allows everything.
+	Authorizer authorizer.Authorizer
+	// Audiences are what tokens may be meant for.
+	Audiences authenticator.Audiences
+	// AnonymousByPath says that anonymous clients are accepted on some paths only.
+	AnonymousByPath bool
+	Headers         *identity.Headers
+	Digester        *identity.Digester
+
+	// Registry has the objects that tokens are bound to; nil stands for none.
+	Registry *registry.Registry
+	// Streams are what the watches are that end.
+	Streams *streams.Streams
+}
+
+// Rights knows by what right watches are open.
+type Rights struct {
+	config  Config
+	senders senders
+	objects objects
+	ledger  *ledger
+	pools   *pools
+}
+
+// New returns the rights of no watch.
+func New(config Config) *Rights {
+	r := &Rights{
+		config: config, senders: senders{config.Headers, config.Digester, config.AnonymousByPath},
+		ledger: newLedger(), pools: newPools(),
+	}
+	if config.Revocation != nil {
+		r.objects = newObjects(config.Registry)
+	}
+	return r
+}
+
+// Join returns by what right x, a watch that is about to begin, is served; nil if that is not
+// looked after.
+func (r *Rights) Join(x *exchange.Exchange) streams.Right {
+	if r.config.Revocation == nil || x.Verb != "watch" || x.Carrier.Internal() {
+		return nil
+	}
+	req := r.senders.request(x)
+	what := strings.Join([]string{x.Namespace, x.Group, x.Version, x.Resource, x.Subresource, x.Name, x.FieldSelector, x.LabelSelector, x.Path}, "\x00")
+	return r.ledger.join(r.senders.key(x, req), what, func() *credential {
+		c := &credential{request: req, who: x.User, ties: r.config.Revocation.Ties(req), impersonates: len(req.Header["Impersonate-User"]) > 0}
+		// One that was over when the watch began is accepted for another reason.
+		if c.ties.Ends && !c.ties.Expires.After(x.Received) {
+			c.ties.Ends, c.ties.Expires = false, time.Time{}
+		}
+		return c
+	}, func() *right {
+		return &right{
+			attributes: request.Attributes{User: x.User, Request: x.Asked()}, info: x.RequestInfo(),
+			single: x.Name != "" && slices.Contains(x.User.GetGroups(), user.NodesGroup),
+		}
+	})
+}
+
+// Run looks after the rights until ctx ends.
+func (r *Rights) Run(ctx context.Context) {
+	if r.config.Revocation == nil {
+		return
+	}
+	defer r.pools.wait()
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		case <-r.pools.told.come:
+		}
+		r.look(ctx, time.Now())
+	}
+}
+
+// look asks about what may have changed, and ends the watches whose right is lost. It
+// waits for no answer.
+func (r *Rights) look(ctx context.Context, now time.Time) {
+	r.pools.told.settle()
+	config := r.config.Revocation
+	turn := &round{
+		moment: moment{mark: markOf(config), now: now, objects: r.objects},
+		ctx:    ctx, ledger: r.ledger, pools: r.pools, streams: r.config.Streams,
+	}
+	due := r.ledger.due(&turn.moment)
+	if len(due) > 0 {
+		turn.away = newJudges(config.Again, r.config.Audiences, r.config.Authorizer)
+		turn.here = turn.away
+		if config.Near != nil {
+			turn.here = newJudges(config.Near, r.config.Audiences, cmp.Or(config.Gate, r.config.Authorizer))
+		}
+	}
+	for c, all := range due {
+		c.busy = true
+		r.pools.near.add(ctx, func(ctx context.Context) func() bool {
+			turn.check(ctx, c, all)
+			return func() bool {
+				c.busy = false
+				r.ledger.lookAgain(c)
+				return true
+			}
+		})
+	}
+	r.config.Streams.EndRevoked(now)
+}
+
+// Stats says what is looked after.
+type Stats struct {
+	// Senders is how many have a watch open.
+	Senders int
+	// Busy says that there is something to look at, or somebody is asked.
+	Busy bool
+}
+
+// Stats says what is looked after at the moment.
+func (r *Rights) Stats() Stats {
+	if r.config.Revocation == nil {
+		return Stats{}
+	}
+	busy := r.ledger.unseen(markOf(r.config.Revocation)) || r.pools.busy()
+	return Stats{Senders: r.ledger.senders(), Busy: busy}
+}

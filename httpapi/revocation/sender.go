@@ -1,0 +1,68 @@
+package revocation
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/identity"
+)
+
+// senders tells who sends requests by what they prove themselves by.
+type senders struct {
+	headers  *identity.Headers
+	digester *identity.Digester
+	byPath   bool // anonymous clients are accepted on some paths only
+}
+
+// request is a request with nothing but what says who asks, and as whom.
+func (s *senders) request(x *exchange.Exchange) *http.Request {
+	header := x.CopyHeaders(func(key string) bool {
+		switch key {
+		case "Sec-Websocket-Protocol", "Connection", "Upgrade": // the former counts with the latter alone
+			return true
+		}
+		return s.headers.Has(key) || strings.HasPrefix(key, "Impersonate-")
+	})
+	req := &http.Request{
+		Method: http.MethodGet, URL: &url.URL{Path: x.Path}, Header: header, Body: http.NoBody,
+		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, RemoteAddr: x.Carrier.RemoteAddr().String(),
+	}
+	if state := x.Carrier.TLS(); state != nil { // the rest of it holds the connection
+		req.TLS = &tls.ConnectionState{Version: state.Version, HandshakeComplete: true, PeerCertificates: state.PeerCertificates}
+	}
+	return req
+}
+
+// key tells what request returned of x from others: credentials, and paths if anonymous
+// clients are accepted on some paths only.
+func (s *senders) key(x *exchange.Exchange, req *http.Request) (key [sha256.Size]byte) {
+	var b []byte
+	for _, name := range sortedNames(req.Header) {
+		b = append(append(b, name...), 0)
+		for _, value := range req.Header[name] {
+			b = append(append(b, value...), 0)
+		}
+	}
+	if req.TLS != nil && len(req.TLS.PeerCertificates) > 0 {
+		b = append(b, req.TLS.PeerCertificates[0].Raw...)
+	}
+	if s.byPath {
+		b = append(append(b, 0), x.Path...)
+	}
+	s.digester.Digest(&key, b)
+	return key
+}
+
+func sortedNames(header http.Header) []string {
+	names := make([]string, 0, len(header))
+	for name := range header {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
