@@ -32,7 +32,14 @@ type Encoder struct {
 	plan       func() *transcode.Plan // by which items are written without decoding; it may return nil
 
 	mu        sync.Mutex
-	bookmarks [2][]byte // items, by whether they end the initial events; guarded by mu
+	bookmarks [2]bookmark // by whether they end the initial events; guarded by mu
+}
+
+// bookmark is the item of a bookmark, which all bookmarks are made of. The zero bookmark is
+// not made yet.
+type bookmark struct {
+	seal invariants.Seal // of item
+	item []byte
 }
 
 // ID tells e apart from the other encoders of its resource, for frames that are

@@ -4,6 +4,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/invariants"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
@@ -56,7 +57,7 @@ func (e *Encoder) AppendBookmark(dst []byte, revision int64, initialEnd bool) ([
 	return e.AppendFrame(dst, "BOOKMARK", item), nil
 }
 
-// bookmark returns the item of a bookmark of some revision, made once.
+// bookmark returns the item of a bookmark of some revision, made once. The bytes are shared.
 func (e *Encoder) bookmark(initialEnd bool) ([]byte, error) {
 	i := 0
 	if initialEnd {
@@ -64,14 +65,16 @@ func (e *Encoder) bookmark(initialEnd bool) ([]byte, error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.bookmarks[i] == nil {
+	b := &e.bookmarks[i]
+	if b.item == nil {
 		item, err := e.makeBookmark(initialEnd)
 		if err != nil {
 			return nil, err
 		}
-		e.bookmarks[i] = item
+		*b = bookmark{invariants.SealOf(item), item}
 	}
-	return e.bookmarks[i], nil
+	b.seal.Check(b.item, "encoding: the item of bookmarks")
+	return b.item, nil
 }
 
 func (e *Encoder) makeBookmark(initialEnd bool) ([]byte, error) {

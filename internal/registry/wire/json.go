@@ -11,17 +11,17 @@ import (
 
 // jsonWriter writes one kind in application/json.
 type jsonWriter struct {
-	object []byte // `{"kind":"Pod","apiVersion":"v1",`; empty when items are typed
-	list   []byte // `{"kind":"PodList","apiVersion":"v1","metadata":`
+	object head // `{"kind":"Pod","apiVersion":"v1",`; empty when items are typed
+	list   head // `{"kind":"PodList","apiVersion":"v1","metadata":`
 	null   bool
 }
 
 // JSON returns the Writer of a kind in JSON. Items are compact objects as
 // encoding/json writes them.
 func JSON(k Kind) Writer {
-	w := &jsonWriter{list: append(typeHead(k.APIVersion, k.ListKind), `"metadata":`...), null: k.NullItems}
+	w := &jsonWriter{list: newHead(append(typeHead(k.APIVersion, k.ListKind), `"metadata":`...)), null: k.NullItems}
 	if !k.Typed {
-		w.object = typeHead(k.APIVersion, k.Kind)
+		w.object = newHead(typeHead(k.APIVersion, k.Kind))
 	}
 	return w
 }
@@ -37,25 +37,25 @@ func typeHead(apiVersion, kind string) []byte {
 // bodySize is the length of item with its type put in.
 func (w *jsonWriter) bodySize(item []byte) int {
 	switch {
-	case len(w.object) == 0:
+	case w.object.len() == 0:
 		return len(item)
 	case isEmptyObject(item):
-		return len(w.object)
+		return w.object.len()
 	default:
-		return len(w.object) + len(item) - 1
+		return w.object.len() + len(item) - 1
 	}
 }
 
 // appendBody appends item with its type put in before its first member.
 func (w *jsonWriter) appendBody(dst, item []byte) []byte {
-	switch {
-	case len(w.object) == 0:
+	switch object := w.object.shared(); {
+	case len(object) == 0:
 		return append(dst, item...)
 	case isEmptyObject(item):
-		dst = append(dst, w.object[:len(w.object)-1]...)
+		dst = append(dst, object[:len(object)-1]...)
 		return append(dst, '}')
 	default:
-		dst = append(dst, w.object...)
+		dst = append(dst, object...)
 		return append(dst, item[1:]...)
 	}
 }
@@ -78,7 +78,7 @@ const (
 )
 
 func (w *jsonWriter) ListSize(meta ListMeta, items, size int) int {
-	n := len(w.list) + jsonListMetaSize(meta)
+	n := w.list.len() + jsonListMetaSize(meta)
 	switch {
 	case items > 0:
 		return n + len(itemsOpen) + size + items - 1 + len(itemsClose)
@@ -90,7 +90,7 @@ func (w *jsonWriter) ListSize(meta ListMeta, items, size int) int {
 }
 
 func (w *jsonWriter) AppendListHeader(dst []byte, meta ListMeta, items, _ int) []byte {
-	dst = append(dst, w.list...)
+	dst = append(dst, w.list.shared()...)
 	dst = appendJSONListMeta(dst, meta)
 	if items == 0 && w.null {
 		return append(dst, itemsNull...)

@@ -36,16 +36,16 @@ const envelopeTail = "\x1a\x00\x22\x00"
 
 // protobufWriter writes one kind in application/vnd.kubernetes.protobuf.
 type protobufWriter struct {
-	object     []byte // magic number and type of an object, up to the tag of raw
-	list       []byte // the same of a list
+	object     head // magic number and type of an object, up to the tag of raw
+	list       head // the same of a list
 	itemsFirst bool
 }
 
 // Protobuf returns the Writer of a kind in protobuf. Items are bare messages.
 func Protobuf(k Kind) Writer {
 	return &protobufWriter{
-		object:     envelope(k.APIVersion, k.Kind),
-		list:       envelope(k.APIVersion, k.ListKind),
+		object:     newHead(envelope(k.APIVersion, k.Kind)),
+		list:       newHead(envelope(k.APIVersion, k.ListKind)),
 		itemsFirst: k.ItemsFirst,
 	}
 }
@@ -61,14 +61,14 @@ func envelope(apiVersion, kind string) []byte {
 	return append(head, tagUnknownRaw)
 }
 
-func envelopeSize(head []byte, raw int) int {
-	return len(head) + sizeVarint(raw) + raw + len(envelopeTail)
+func envelopeSize(head *head, raw int) int {
+	return head.len() + sizeVarint(raw) + raw + len(envelopeTail)
 }
 
-func (w *protobufWriter) ObjectSize(item []byte) int { return envelopeSize(w.object, len(item)) }
+func (w *protobufWriter) ObjectSize(item []byte) int { return envelopeSize(&w.object, len(item)) }
 
 func (w *protobufWriter) AppendObject(dst, item []byte) []byte {
-	dst = append(dst, w.object...)
+	dst = append(dst, w.object.shared()...)
 	dst = binary.AppendUvarint(dst, uint64(len(item)))
 	dst = append(dst, item...)
 	return append(dst, envelopeTail...)
@@ -77,11 +77,11 @@ func (w *protobufWriter) AppendObject(dst, item []byte) []byte {
 func (w *protobufWriter) ItemSize(item []byte) int { return sizeField(len(item)) }
 
 func (w *protobufWriter) ListSize(meta ListMeta, _, size int) int {
-	return envelopeSize(w.list, sizeField(listMetaSize(meta))+size)
+	return envelopeSize(&w.list, sizeField(listMetaSize(meta))+size)
 }
 
 func (w *protobufWriter) AppendListHeader(dst []byte, meta ListMeta, _, size int) []byte {
-	dst = append(dst, w.list...)
+	dst = append(dst, w.list.shared()...)
 	dst = binary.AppendUvarint(dst, uint64(sizeField(listMetaSize(meta))+size))
 	if w.itemsFirst {
 		return dst

@@ -5,22 +5,20 @@ import "strconv"
 // unstructuredWriter writes objects whose type the program does not know, in
 // application/json.
 type unstructuredWriter struct {
-	list []byte // `{"apiVersion":"example.com/v1","items":[`
-	kind []byte // `],"kind":"FooList","metadata":`
+	list head // `{"apiVersion":"example.com/v1","items":[`
+	kind head // `],"kind":"FooList","metadata":`
 }
 
 // Unstructured returns the Writer of a kind without a Go type in JSON. Items carry
 // kind and apiVersion, and the members of every object stand in the order of their
 // names.
 func Unstructured(k Kind) Writer {
-	w := new(unstructuredWriter)
-	w.list = append(w.list, `{"apiVersion":`...)
-	w.list = appendJSONString(w.list, k.APIVersion)
-	w.list = append(w.list, `,"items":[`...)
-	w.kind = append(w.kind, `],"kind":`...)
-	w.kind = appendJSONString(w.kind, k.ListKind)
-	w.kind = append(w.kind, `,"metadata":`...)
-	return w
+	list := appendJSONString([]byte(`{"apiVersion":`), k.APIVersion)
+	kind := appendJSONString([]byte(`],"kind":`), k.ListKind)
+	return &unstructuredWriter{
+		list: newHead(append(list, `,"items":[`...)),
+		kind: newHead(append(kind, `,"metadata":`...)),
+	}
 }
 
 func (w *unstructuredWriter) ObjectSize(item []byte) int { return len(item) + 1 }
@@ -33,12 +31,12 @@ func (w *unstructuredWriter) ItemSize(item []byte) int { return len(item) }
 
 func (w *unstructuredWriter) ListSize(meta ListMeta, items, size int) int {
 	var buf [256]byte
-	n := len(w.list) + size + len(w.AppendListFooter(buf[:0], meta, items))
+	n := w.list.len() + size + len(w.AppendListFooter(buf[:0], meta, items))
 	return n + max(0, items-1)
 }
 
 func (w *unstructuredWriter) AppendListHeader(dst []byte, _ ListMeta, _, _ int) []byte {
-	return append(dst, w.list...)
+	return append(dst, w.list.shared()...)
 }
 
 func (w *unstructuredWriter) AppendItemHeader(dst []byte, i int, _ []byte) []byte {
@@ -49,7 +47,7 @@ func (w *unstructuredWriter) AppendItemHeader(dst []byte, i int, _ []byte) []byt
 }
 
 func (w *unstructuredWriter) AppendListFooter(dst []byte, meta ListMeta, _ int) []byte {
-	dst = append(dst, w.kind...)
+	dst = append(dst, w.kind.shared()...)
 	dst = append(dst, `{"continue":`...)
 	dst = appendJSONString(dst, meta.Continue)
 	if meta.Remaining != nil {

@@ -3,6 +3,8 @@ package wire
 import (
 	"errors"
 	"strconv"
+
+	"github.com/larder-io/larder/internal/invariants"
 )
 
 var (
@@ -62,6 +64,23 @@ type Writer interface {
 	// AppendRevision appends item with its metadata.resourceVersion replaced.
 	AppendRevision(dst, item []byte, revision int64) ([]byte, error)
 }
+
+// head is bytes that a Writer puts around items. All its responses share them, and nothing
+// writes to them once the Writer is made; builds tagged invariants check that at each use.
+type head struct {
+	seal  invariants.Seal // of bytes
+	bytes []byte
+}
+
+func newHead(b []byte) head { return head{invariants.SealOf(b), b[:len(b):len(b)]} }
+
+// shared returns the bytes, to be read.
+func (h *head) shared() []byte {
+	h.seal.Check(h.bytes, "wire: the head of an object or a list")
+	return h.bytes
+}
+
+func (h *head) len() int { return len(h.bytes) }
 
 // AppendList appends a whole list of items, for callers that want it in one
 // piece.
