@@ -52,7 +52,7 @@ func (s *Server) handle(c exchange.Carrier, received time.Time) *exchange.Exchan
 
 func (x *chain) run() {
 	defer x.fence()
-	if x.parse() {
+	if x.parse() && !x.refuse() {
 		x.serve()
 	}
 }

@@ -117,6 +117,12 @@ type Config struct {
 	// ShutdownDelay is how long requests are still accepted after readiness was
 	// withdrawn, ShutdownGrace how long the last ones may take; 0 means none, and 60 s.
 	ShutdownDelay, ShutdownGrace time.Duration
+	// WatchGrace is over what time watches end during shutdown, so that their clients do
+	// not all come to another server at once; 0 ends them at once.
+	WatchGrace time.Duration
+	// SendRetryAfter goes on accepting connections until the last requests have been
+	// answered, and refuses what else they ask with 429. Without it connections are refused.
+	SendRetryAfter bool
 
 	// MaxRequestBodyBytes bounds a request's body; 0 means 3 MiB.
 	MaxRequestBodyBytes int64
@@ -200,6 +206,7 @@ type Server struct {
 	cancel    context.CancelFunc
 	draining  chan struct{} // closed when shutdown begins
 	drain     sync.Once
+	refusing  atomic.Bool // whatever is new: 429
 }
 
 // New builds a server from config and installs everything that it serves. It does
@@ -296,38 +303,4 @@ func (s *Server) rightsConfig() revocation.Config {
 		config.Revocation = nil
 	}
 	return config
-}
-
-// shutdown ends what Run started, in order: no client is told to go while it could still
-// come back, only to be cut off. accepted is closed when no more connections come. What
-// does not end within the grace is cut off.
-func (s *Server) shutdown(accepted <-chan struct{}) error {
-	s.Withdraw()
-	<-time.After(s.config.ShutdownDelay)
-	grace, cancel := context.WithTimeout(context.Background(), s.config.ShutdownGrace)
-	defer cancel()
-	s.front.StopAccepting()
-	<-accepted
-	var cutting sync.WaitGroup
-	defer cutting.Wait()
-	draining, drained := context.WithCancel(context.Background())
-	defer drained()
-	cutting.Go(func() { s.front.CutStalled(draining) })
-	s.front.CloseNetwork()
-	s.streams.End()
-	err := s.front.DrainNetwork(grace)
-	s.streams.Wait(grace)
-	s.cancel()
-	s.front.CloseMemory()
-	if innerErr := s.front.DrainMemory(grace); err == nil {
-		err = innerErr
-	}
-	s.front.Abort()
-	s.streams.Abort()
-	s.streams.Wait(context.Background())
-	s.handlers.Wait()
-	if err != nil && grace.Err() == nil {
-		return fmt.Errorf("httpapi: shutdown: %w", err)
-	}
-	return nil
 }

@@ -4,11 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"k8s.io/client-go/rest"
 
@@ -172,7 +178,91 @@ func TestSecondSignal(t *testing.T) {
 	p.signal(syscall.SIGTERM)
 	p.Await(t, "stopping")
 	p.signal(syscall.SIGTERM)
-	if err := p.Wait(t); err == nil { // which does not wait an hour
-		t.Error("exit 0 although the drain was cut short")
+	// It is not left to the kernel, which spares the first process of a container.
+	var exit *exec.ExitError
+	if err := p.Wait(t); !errors.As(err, &exit) || exit.ExitCode() != 1 { // which does not wait an hour
+		t.Errorf("%v: %s", err, p.Output())
+	}
+}
+
+// TestRetryAfter: a server that ends refuses new requests with 429, but for probes, until
+// the ones that it had have been answered.
+func TestRetryAfter(t *testing.T) {
+	t.Parallel()
+	p := serve(t, "--unsafe-no-fsync", "--shutdown-send-retry-after", "--shutdown-watch-termination-grace-period=1s")
+	transport, err := rest.TransportFor(p.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	watched := make(chan error, 1)
+	go func() { watched <- readAll(transport, p.url()+"/api/v1/namespaces?watch=1") }()
+	body, finish := io.Pipe()
+	created := make(chan error, 1)
+	go func() { created <- post(transport, p.url()+"/api/v1/namespaces/default/configmaps", body) }()
+	if _, err := io.WriteString(finish, `{"metadata":`); err != nil {
+		t.Fatal(err)
+	}
+	p.signal(syscall.SIGTERM)
+	proctest.Eventually(t, "new requests are refused", func() error {
+		resp, text := p.fetch("GET", "/api/v1/namespaces", nil, nil)
+		if resp.StatusCode != http.StatusTooManyRequests {
+			return fmt.Errorf("%d %s", resp.StatusCode, text)
+		}
+		if want := "The apiserver is shutting down, please try again later.\n"; string(text) != want || resp.Header.Get("Retry-After") != "5" || !resp.Close {
+			t.Errorf("%v %s", resp.Header, text)
+		}
+		return nil
+	})
+	if err := <-watched; err != nil {
+		t.Errorf("the watch: %v", err)
+	}
+	for path, code := range map[string]int{"/readyz": 500, "/livez": 200, "/healthz/ping": 200, "/metrics": 200, "/version": 429} {
+		if resp, text := p.fetch("GET", path, nil, nil); resp.StatusCode != code {
+			t.Errorf("%s: %d %s", path, resp.StatusCode, text)
+		}
+	}
+	if _, err := io.WriteString(finish, `{"name":"in-flight"}}`); err != nil {
+		t.Error(err)
+	}
+	finish.Close()
+	if err := <-created; err != nil {
+		t.Errorf("the request in flight: %v", err)
+	}
+	if err := p.Wait(t); err != nil {
+		t.Errorf("exit: %v\n%s", err, p.Output())
+	}
+}
+
+// TestNotify: whoever started the process is told when it serves and when it ends.
+func TestNotify(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "notify")
+	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p := newProcess(t, "--unsafe-no-fsync")
+	p.Process = proctest.New(t, "the server", func() *exec.Cmd {
+		cmd := exec.Command(binaries.larder, "serve", "--data-dir", p.dir, "--secure-port", strconv.Itoa(p.port), "--unsafe-no-fsync")
+		cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+socket)
+		return cmd
+	})
+	p.start()
+	hear := func(want string) {
+		t.Helper()
+		if err := l.SetReadDeadline(time.Now().Add(proctest.Patience)); err != nil {
+			t.Fatal(err)
+		}
+		var state [64]byte
+		if n, err := l.Read(state[:]); err != nil || string(state[:n]) != want {
+			t.Fatalf("%q %v, want %q\n%s", state[:n], err, want, p.Output())
+		}
+	}
+	hear("READY=1")
+	p.want(http.StatusOK, "/api/v1/namespaces")
+	p.signal(syscall.SIGTERM)
+	hear("STOPPING=1")
+	if err := p.Wait(t); err != nil {
+		t.Error(err)
 	}
 }

@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"syscall"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 	"k8s.io/apiserver/pkg/server/flagz"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -19,6 +21,9 @@ import (
 
 	"github.com/larder-io/larder/internal/server"
 )
+
+// errSecondSignal is why a process ends whose end somebody does not want to wait for.
+var errSecondSignal = errors.New("ended by a second signal")
 
 func newServe() *cobra.Command {
 	o := newOptions(server.Default())
@@ -106,6 +111,7 @@ func serve(cmd *cobra.Command, o *options) error {
 	}
 	config := o.complete(cmd.Flags().Changed)
 	config.Fatal = func(err error) { os.Exit(fail(cmd.ErrOrStderr(), err)) }
+	config.Notify = notify
 	config.SteerCollector = os.Getenv("GOGC") == ""
 	if !o.quiet {
 		config.Progress = cmd.ErrOrStderr()
@@ -131,18 +137,44 @@ func serve(cmd *cobra.Command, o *options) error {
 	}
 	warnInert(cmd.Flags())
 	setMemory(os.Getenv)
-	ctx, stop := untilSignal()
+	ctx, stop := untilSignal(func() { os.Exit(fail(cmd.ErrOrStderr(), errSecondSignal)) })
 	defer stop()
 	defer klog.Flush()
 	return s.Run(ctx)
 }
 
-// untilSignal returns a context that the first SIGTERM or SIGINT ends. The second
-// ends the process.
-func untilSignal() (context.Context, context.CancelFunc) {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
-	context.AfterFunc(ctx, stop) // gives the signals back to their default
-	return ctx, stop
+// untilSignal returns a context that the first SIGTERM or SIGINT ends. The second ends the
+// process through quit: the kernel would not end the first process of a container.
+func untilSignal(quit func()) (context.Context, context.CancelFunc) {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
+	ctx, cancel := context.WithCancel(context.Background())
+	over, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for _, then := range []func(){cancel, quit} {
+			select {
+			case <-signals:
+				then()
+			case <-over:
+				return
+			}
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(over)
+		<-done
+		cancel()
+	}
+}
+
+// notify tells systemd, or whoever else listens as NOTIFY_SOCKET says, in what state the
+// process is.
+func notify(state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		klog.ErrorS(err, "Cannot tell who started this process of its state", "state", state)
+	}
 }
 
 // columns is the width to wrap help at.

@@ -159,10 +159,8 @@ func inert() map[string]string {
 		"peer-advertise-port":              peers,
 		"peer-ca-file":                     peers,
 
-		"etcd-count-metric-poll-period":           "objects are counted without asking etcd",
-		"shutdown-send-retry-after":               "not done yet: new connections are refused",
-		"shutdown-watch-termination-grace-period": "not done yet: watches end at once",
-		"tracing-config-file":                     "not done yet: no spans are sent",
+		"etcd-count-metric-poll-period": "objects are counted without asking etcd",
+		"tracing-config-file":           "not done yet: no spans are sent",
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"sync"
 	"syscall"
@@ -153,6 +154,35 @@ func (d *door) drain(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// settle waits until each session that is at a request has been seen at none, or ctx ends.
+func (d *door) settle(ctx context.Context) {
+	busy := d.active()
+	ticker := time.NewTicker(idlePoll)
+	defer ticker.Stop()
+	for len(busy) > 0 {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		now := d.active()
+		maps.DeleteFunc(busy, func(ss *Session, _ struct{}) bool { _, still := now[ss]; return !still })
+	}
+}
+
+// active returns the sessions that are at a request.
+func (d *door) active() map[*Session]struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	busy := make(map[*Session]struct{})
+	for ss := range d.open {
+		if ss.state.Load() == sessionActive {
+			busy[ss] = struct{}{}
+		}
+	}
+	return busy
 }
 
 // closeIdle closes connections without a request and returns how many are left.

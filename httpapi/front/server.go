@@ -98,6 +98,10 @@ func (s *Server) StopAccepting() { s.network.Close() }
 // CutStalled closes connections of the network whose clients do not read, until ctx ends.
 func (s *Server) CutStalled(ctx context.Context) { s.network.cutStalled(ctx) }
 
+// SettleNetwork waits until the requests that are under way on connections of the network
+// have been answered, or ctx ends. It does not wait for those that come meanwhile.
+func (s *Server) SettleNetwork(ctx context.Context) { s.outer.settle(ctx) }
+
 // CloseNetwork lets no request follow another on connections of the network.
 func (s *Server) CloseNetwork() { s.outer.close() }
 

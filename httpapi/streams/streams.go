@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,6 +41,7 @@ type Stream struct {
 
 	watch *watchStream // that it is part of, or nil
 	right Right        // that it rests on; nil if that is not looked after
+	told  atomic.Bool  // a watch that was told to end by EndWatches
 
 	// ahead reads what had been read from the connection before it was taken over, and
 	// then the connection. It holds a buffer: drop it if nothing is read.
@@ -159,6 +161,35 @@ func (ss *Streams) End() {
 	}
 	for _, st := range ss.list() {
 		st.end()
+	}
+}
+
+// The pace at which watches end one after the other: no slower, as upstream's, than
+// watchesPerSecond.
+const (
+	watchesPerSecond = 200
+	watchesPause     = 10 * time.Millisecond
+)
+
+// EndWatches tells the watches that are open now to end, a few at a time, all within grace.
+// It returns when the last was told, or none is left.
+func (ss *Streams) EndWatches(grace time.Duration) {
+	list := slices.DeleteFunc(ss.list(), func(st *Stream) bool { return st.watch == nil })
+	perSecond := max(float64(len(list))/grace.Seconds(), watchesPerSecond)
+	ticker := time.NewTicker(watchesPause)
+	defer ticker.Stop()
+	for began, told := time.Now(), 0; told < len(list); {
+		until := min(int(time.Since(began).Seconds()*perSecond)+1, len(list))
+		for _, st := range list[told:until] {
+			st.told.Store(true)
+			st.end()
+		}
+		told = until
+		select {
+		case <-ticker.C:
+		case <-ss.drained:
+			return
+		}
 	}
 }
 

@@ -181,7 +181,7 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 	switch {
 	case ws.gone.Load():
 		return false, errLeft
-	case ws.streams.IsEnding(), ws.revoked():
+	case ws.streams.IsEnding(), ws.told.Load(), ws.revoked():
 		return false, errEnd
 	}
 	if more, err = ws.drain(b); err != nil {

@@ -160,7 +160,9 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 		AnonymousByPath: p.auth.AnonymousByPath, Audiences: p.auth.Audiences, Authorizer: p.auth.Gate,
 		Admission: p.admission, Version: &version,
 		RequestTimeout: s.config.Serving.RequestTimeout, MinRequestTimeout: s.config.Serving.MinRequestTimeout,
-		NoProfiling: !up.Features.EnableProfiling, CORS: up.GenericServerRunOptions.CorsAllowedOriginList,
+		ShutdownGrace: s.config.Serving.RequestTimeout, WatchGrace: up.GenericServerRunOptions.ShutdownWatchTerminationGracePeriod,
+		SendRetryAfter: up.GenericServerRunOptions.ShutdownSendRetryAfter,
+		NoProfiling:    !up.Features.EnableProfiling, CORS: up.GenericServerRunOptions.CorsAllowedOriginList,
 		HSTS:     strings.Join(up.GenericServerRunOptions.HSTSDirectives, "; "),
 		MaxConns: s.config.Serving.MaxConnections, MaxConnsPerIP: s.config.Serving.MaxConnectionsPerAddress,
 	}

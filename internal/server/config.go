@@ -101,6 +101,10 @@ type Config struct {
 	// write may be acknowledged any more. It must end the process; nil panics.
 	Fatal func(error)
 
+	// Notify is told the state of the process, READY=1 when it serves and STOPPING=1 when
+	// it begins to end, as systemd's services tell it; nil tells nobody.
+	Notify func(state string)
+
 	// Progress receives a few lines about the start and the end; nil discards them.
 	Progress io.Writer
 	// Terminal rewrites the running count on Progress in place.
@@ -236,6 +240,9 @@ func defaultRange() *net.IPNet {
 func (c *Config) complete() {
 	if c.Upstream == nil {
 		c.Upstream = NewUpstream()
+	}
+	if c.Notify == nil {
+		c.Notify = func(string) {}
 	}
 	if len(c.Services.ClusterIPRanges) == 0 {
 		c.Services.ClusterIPRanges = []*net.IPNet{defaultRange()}

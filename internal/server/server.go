@@ -66,6 +66,8 @@ func (s *Server) Run(ctx context.Context) error {
 	err := s.start(ctx)
 	if err == nil {
 		err = s.await(ctx)
+	} else {
+		s.config.Notify("STOPPING=1")
 	}
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		err = nil
@@ -110,6 +112,7 @@ func (s *Server) start(ctx context.Context) error {
 		return err
 	}
 	s.startClients(ctx)
+	s.config.Notify("READY=1")
 	if err := s.layers.wait(ctx, s.awaitReady); err != nil {
 		return err
 	}
@@ -351,18 +354,25 @@ func (s *Server) awaitLoaded(ctx context.Context) error {
 }
 
 // await blocks until ctx ends, and then for as long as requests are to be served
-// while /readyz is red; or until a layer fails.
+// while /readyz is red and others turn away from this server; or until a layer fails.
 func (s *Server) await(ctx context.Context) error {
 	select {
 	case failed := <-s.layers.ended:
+		s.config.Notify("STOPPING=1")
 		return failed.unexpected()
 	case <-ctx.Done():
 	}
 	s.progress.printf("stopping: no longer ready, requests in flight finish")
+	s.config.Notify("STOPPING=1")
 	s.parts.door.Withdraw()
-	s.parts.bootstrap.Stop()
 	delay := time.NewTimer(s.config.Serving.ShutdownDelay)
 	defer delay.Stop()
+	withdrawn := make(chan struct{})
+	go func() {
+		defer close(withdrawn)
+		s.parts.bootstrap.Stop()
+	}()
+	defer func() { <-withdrawn }() // it asks this server
 	select {
 	case failed := <-s.layers.ended:
 		return failed.unexpected()

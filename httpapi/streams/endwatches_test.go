@@ -1,0 +1,46 @@
+package streams
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestEndWatches: few watches end soon, many over the whole grace, and what is no watch
+// goes on.
+func TestEndWatches(t *testing.T) {
+	for _, c := range []struct {
+		watches int
+		lasts   time.Duration
+	}{{100, 500 * time.Millisecond}, {4000, 10 * time.Second}} {
+		synctest.Test(t, func(t *testing.T) {
+			ss := New()
+			upgraded := &Stream{}
+			ss.open[upgraded] = struct{}{}
+			for range c.watches {
+				ws := &watchStream{streams: ss} // that has a turn, and will look by itself
+				ws.Stream.watch = ws
+				ss.open[&ws.Stream] = struct{}{}
+			}
+			told := func() (n int) {
+				for _, st := range ss.list() {
+					if st.told.Load() {
+						n++
+					}
+				}
+				return n
+			}
+			done := make(chan struct{})
+			go func() { defer close(done); ss.EndWatches(10 * time.Second) }()
+			time.Sleep(c.lasts / 2)
+			if n := told(); n < c.watches*45/100 || n > c.watches*55/100 {
+				t.Errorf("at half time %d of %d watches were told to end", n, c.watches)
+			}
+			time.Sleep(c.lasts/2 + watchesPause)
+			<-done
+			if n := told(); n != c.watches || upgraded.told.Load() {
+				t.Errorf("at the end %d of %d watches were told to end", n, c.watches)
+			}
+		})
+	}
+}
