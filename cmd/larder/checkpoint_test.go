@@ -11,11 +11,16 @@ import (
 	"strings"
 	"testing"
 
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 
 	"github.com/larder-io/larder/internal/proctest"
 )
@@ -170,5 +175,73 @@ func TestNoCheckpoints(t *testing.T) {
 	out := larder(t, "checkpoint", "clean", "--kubeconfig", p.kubeconfig())
 	if want := "! larder: the server could not find the requested resource\n(exit status 1)\n"; out != want {
 		t.Errorf("%q, want %q", out, want)
+	}
+}
+
+// TestResetDecidesAnew: once a reset has returned, requests are decided by what it brought
+// back: webhooks that a test had added are not asked, roles that it had taken away count.
+func TestResetDecidesAnew(t *testing.T) {
+	tokens := filepath.Join(t.TempDir(), "tokens.csv")
+	if err := os.WriteFile(tokens, []byte("somebody,somebody,1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := serve(t, "--unsafe-no-fsync", "--checkpoints", "--token-auth-file", tokens)
+	admin, config := p.client(), rest.AnonymousClientConfig(p.config())
+	config.BearerToken, config.QPS = "somebody", -1
+	somebody := clientFor(t, config)
+	ctx := t.Context()
+	post := func(path string) {
+		t.Helper()
+		if err := admin.Discovery().RESTClient().Post().AbsPath("/larder/checkpoints/" + path).Do(ctx).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "somebody"}, Rules: []rbacv1.PolicyRule{
+		{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"create"}},
+	}}
+	binding := &rbacv1.ClusterRoleBinding{ObjectMeta: role.ObjectMeta,
+		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "somebody"}},
+		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name}}
+	if _, err := admin.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admin.RbacV1().ClusterRoleBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	create := func() error {
+		made := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{GenerateName: "made-"}}
+		_, err := somebody.CoreV1().ConfigMaps("default").Create(ctx, made, metav1.CreateOptions{})
+		return err
+	}
+	nowhere, none := "https://127.0.0.1:1/", admissionv1.SideEffectClassNone
+	refusing := &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "refusing"}, Webhooks: []admissionv1.ValidatingWebhook{{
+		Name: "refusing.x.io", ClientConfig: admissionv1.WebhookClientConfig{URL: &nowhere}, SideEffects: &none, AdmissionReviewVersions: []string{"v1"},
+		Rules: []admissionv1.RuleWithOperations{{Operations: []admissionv1.OperationType{"CREATE"}, Rule: admissionv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}}}},
+	}}}
+	proctest.Eventually(t, "somebody may create", create)
+	post("clean")
+	for range 20 {
+		if _, err := admin.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(ctx, refusing, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		proctest.Eventually(t, "the webhook refuses", func() error {
+			if err := create(); !apierrors.IsInternalError(err) {
+				return fmt.Errorf("created: %v", err)
+			}
+			return nil
+		})
+		if err := admin.RbacV1().ClusterRoleBindings().Delete(ctx, binding.Name, metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		proctest.Eventually(t, "somebody may not create", func() error {
+			if err := create(); !apierrors.IsForbidden(err) {
+				return fmt.Errorf("created: %v", err)
+			}
+			return nil
+		})
+		post("clean/reset")
+		if err := create(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

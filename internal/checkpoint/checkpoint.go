@@ -34,6 +34,15 @@ type Config struct {
 	// number; 0 means 1 GiB, and 64.
 	MaxBytes int64
 	MaxNames int
+	// Await blocks until whoever decides about requests has seen the writes of a reset,
+	// which returns its error; nil waits for nobody.
+	Await func(ctx context.Context, writes []Write) error
+}
+
+// Write is one change that a reset made: of a key, at a revision of its store.
+type Write struct {
+	Key      string
+	Revision int64
 }
 
 // Info describes a checkpoint.
@@ -53,6 +62,8 @@ type Outcome struct {
 	Restored int    `json:"restored"` // that were deleted since
 	Changed  int    `json:"changed"`  // that were changed since
 	Revision int64  `json:"revision"`
+
+	writes []Write
 }
 
 // Checkpoints remembers named states. Its methods may be called by any number of

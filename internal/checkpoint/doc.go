@@ -23,6 +23,8 @@
 //     as [ErrBusy].
 //   - Definitions and namespaces are put back before anything is deleted, so that a
 //     controller that empties a namespace stops; new ones are deleted after what they hold.
+//   - Config.Await is called before Reset returns: with it, what decides about requests,
+//     roles and webhooks say, has seen the state that was brought back.
 //   - A reset that fails may be repeated; what it has done is not undone.
 //
 // # What is left out

@@ -54,6 +54,11 @@ func (c *Checkpoints) Reset(ctx context.Context, name string) (Outcome, error) {
 		}
 	}
 	all.Revision = first
+	if c.config.Await != nil {
+		if err := c.config.Await(ctx, all.writes); err != nil {
+			return all, fmt.Errorf("checkpoint: %w", err)
+		}
+	}
 	return all, nil
 }
 
@@ -78,7 +83,7 @@ func (c *Checkpoints) bringBack(ctx context.Context, store kv.Store, wanted *sto
 		if err != nil {
 			return all, fmt.Errorf("checkpoint: writing: %w", err)
 		}
-		if n := done.writes(); n == len(changes) && done.Revision == revision+int64(n) {
+		if n := len(done.writes); n == len(changes) && done.Revision == revision+int64(n) {
 			return all, nil // every revision since the comparison is one of these writes
 		}
 	}
@@ -171,10 +176,8 @@ func (o *Outcome) add(other Outcome) {
 	o.Restored += other.Restored
 	o.Changed += other.Changed
 	o.Revision = max(o.Revision, other.Revision)
+	o.writes = append(o.writes, other.writes...)
 }
-
-// writes is the number of keys that were written.
-func (o *Outcome) writes() int { return o.Deleted + o.Restored + o.Changed }
 
 // write makes one key what the checkpoint has, if it still is what was compared, and counts
 // that in done. No other change is of the same item, of which the new revision is noted.
@@ -198,6 +201,7 @@ func (ch *change) write(ctx context.Context, store kv.Store, done *Outcome) erro
 	}
 	*count++
 	done.Revision = max(done.Revision, result.Revision)
+	done.writes = append(done.writes, Write{Key: ch.key, Revision: result.Revision})
 	return nil
 }
 
