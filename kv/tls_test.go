@@ -2,14 +2,8 @@ package kv_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"log/slog"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -18,78 +12,27 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/proctest/testcert"
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// authority issues certificates into a directory.
-type authority struct {
-	dir, file string
-	cert      *x509.Certificate
-	key       *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T, name string) *authority {
-	a := &authority{dir: t.TempDir()}
-	template := &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
-	a.file, _ = a.issue(t, name, template)
-	return a
-}
-
-// issue writes a certificate and its key and returns their files.
-func (a *authority) issue(t *testing.T, name string, template *x509.Certificate) (certFile, keyFile string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template.SerialNumber = big.NewInt(time.Now().UnixNano())
-	template.Subject = pkix.Name{CommonName: name}
-	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	parent, signer := a.cert, a.key
-	if parent == nil {
-		parent, signer = template, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a.cert == nil {
-		if a.cert, err = x509.ParseCertificate(der); err != nil {
-			t.Fatal(err)
-		}
-		a.key = key
-	}
-	raw, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	write := func(file, kind string, der []byte) string {
-		path := filepath.Join(a.dir, name+file)
-		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	return write(".crt", "CERTIFICATE", der), write(".key", "EC PRIVATE KEY", raw)
-}
-
 func TestExternalTLS(t *testing.T) {
-	ca, stranger := newAuthority(t, "ca"), newAuthority(t, "stranger")
-	serverCert, serverKey := ca.issue(t, "server", &x509.Certificate{
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	})
-	client := &x509.Certificate{ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
-	clientCert, clientKey := ca.issue(t, "client", client)
-	strangerCert, strangerKey := stranger.issue(t, "client", client)
+	ca, stranger := testcert.New(t, "ca"), testcert.New(t, "stranger")
+	caFile, strangerFile := writeCA(t, ca), writeCA(t, stranger)
+	serverCert, serverKey := testcert.Write(t, t.TempDir(), "server", ca.Sign(t, "server", nil, func(c *x509.Certificate) {
+		c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+		c.ExtKeyUsage = append(c.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+	}))
+	clientCert, clientKey := testcert.Write(t, t.TempDir(), "client", ca.Sign(t, "client", nil, nil))
+	strangerCert, strangerKey := testcert.Write(t, t.TempDir(), "client", stranger.Sign(t, "client", nil, nil))
 	members := startCluster(t, 1, func(configs []kvtest.MemberConfig) {
 		cfg := &configs[0]
-		cfg.CA, cfg.Cert, cfg.Key = ca.file, serverCert, serverKey
+		cfg.CA, cfg.Cert, cfg.Key = caFile, serverCert, serverKey
 		cfg.Client = strings.Replace(cfg.Client, "http:", "https:", 1)
 	})
 	t.Run("trusted", func(t *testing.T) {
-		store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members), CAFile: ca.file, CertFile: clientCert, KeyFile: clientKey})
+		store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members), CAFile: caFile, CertFile: clientCert, KeyFile: clientKey})
 		kvtest.Put(t, store, "/registry/a", "1")
 		awaitDirect(t, store)
 	})
@@ -101,9 +44,9 @@ func TestExternalTLS(t *testing.T) {
 		"not encrypted":         "certificate signed by unknown authority",
 	}
 	for name, cfg := range map[string]kv.ExternalConfig{
-		"server not trusted":    {CAFile: stranger.file, CertFile: clientCert, KeyFile: clientKey},
-		"client not trusted":    {CAFile: ca.file, CertFile: strangerCert, KeyFile: strangerKey},
-		"client without a name": {CAFile: ca.file},
+		"server not trusted":    {CAFile: strangerFile, CertFile: clientCert, KeyFile: clientKey},
+		"client not trusted":    {CAFile: caFile, CertFile: strangerCert, KeyFile: strangerKey},
+		"client without a name": {CAFile: caFile},
 		"not encrypted":         {},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -140,6 +83,16 @@ func TestExternalTLS(t *testing.T) {
 			t.Error("a store that did not open is healthy")
 		}
 	})
+}
+
+// writeCA writes an authority's certificate and returns the file.
+func writeCA(t *testing.T, ca *testcert.Authority) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(file, []byte(ca.PEM()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // chanHandler sends the messages that etcd's own logger did not write.

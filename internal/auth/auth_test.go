@@ -7,10 +7,8 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
-	"math/big"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -34,6 +32,7 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
 // Upstream's updater forgets former issuers half a minute after they were replaced, whatever
@@ -44,45 +43,16 @@ func TestMain(m *testing.M) {
 
 const issuer = "https://issuer.test"
 
-// authority signs client certificates.
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+// newAuthority makes an authority that signs the certificates of clients.
+func newAuthority(t *testing.T) *testcert.Authority {
+	t.Helper()
+	return testcert.New(t, "ca")
 }
 
-func newAuthority(t *testing.T) *authority {
+// clientCert returns a client's certificate that ca has signed.
+func clientCert(t *testing.T, ca *testcert.Authority, name string, groups ...string) *x509.Certificate {
 	t.Helper()
-	a := &authority{key: newKey(t)}
-	template := &x509.Certificate{
-		Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign,
-	}
-	a.cert = template
-	a.cert = a.sign(t, template, a.key)
-	return a
-}
-
-func (a *authority) sign(t *testing.T, template *x509.Certificate, key *ecdsa.PrivateKey) *x509.Certificate {
-	t.Helper()
-	template.SerialNumber = big.NewInt(time.Now().UnixNano())
-	template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return cert
-}
-
-func (a *authority) client(t *testing.T, name string, groups ...string) *x509.Certificate {
-	t.Helper()
-	return a.sign(t, &x509.Certificate{
-		Subject:     pkix.Name{CommonName: name, Organization: groups},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
-	}, newKey(t))
+	return testcert.Of(t, ca.Sign(t, name, groups, nil)).Cert
 }
 
 func newKey(t *testing.T) *ecdsa.PrivateKey {
@@ -109,7 +79,7 @@ func write(t *testing.T, name, text string) string {
 
 // config accepts every kind of credential. The cluster holds the service account
 // default/robot.
-func config(t *testing.T, ca *authority) auth.Config {
+func config(t *testing.T, ca *testcert.Authority) auth.Config {
 	t.Helper()
 	keyPEM, err := keyutil.MarshalPrivateKeyToPEM(newKey(t))
 	if err != nil {
@@ -119,7 +89,7 @@ func config(t *testing.T, ca *authority) auth.Config {
 	client := fake.NewClientset(robot(), pod())
 	authentication := options.NewBuiltInAuthenticationOptions().WithAll()
 	authentication.TokenFile.TokenFile = write(t, "tokens.csv", "s3cret,alice,u1,\"dev,ops\"\n")
-	authentication.ClientCert.ClientCA = write(t, "ca.crt", certPEM(ca.cert))
+	authentication.ClientCert.ClientCA = write(t, "ca.crt", ca.PEM())
 	authentication.ServiceAccounts.KeyFiles = []string{key}
 	authentication.ServiceAccounts.Issuers = []string{issuer}
 	return auth.Config{
@@ -197,9 +167,9 @@ func TestAuthenticate(t *testing.T) {
 		{"token file", "s3cret", nil, "alice", "ops"},
 		{"token file users are authenticated", "s3cret", nil, "alice", user.AllAuthenticated},
 		{"unknown token", "guess", nil, "", ""},
-		{"unknown token beside a good certificate", "guess", ca.client(t, "carol"), "carol", user.AllAuthenticated},
-		{"client certificate", "", ca.client(t, "bob", "crew"), "bob", "crew"},
-		{"client certificate of a stranger", "", stranger.client(t, "mallory", user.SystemPrivilegedGroup), "", ""},
+		{"unknown token beside a good certificate", "guess", clientCert(t, ca, "carol"), "carol", user.AllAuthenticated},
+		{"client certificate", "", clientCert(t, ca, "bob", "crew"), "bob", "crew"},
+		{"client certificate of a stranger", "", clientCert(t, stranger, "mallory", user.SystemPrivilegedGroup), "", ""},
 		{"service account", token(t, a, "", issuer, 600), nil, "system:serviceaccount:default:robot", "system:serviceaccounts:default"},
 		{"service account in a living pod", token(t, a, "p1", issuer, 600), nil, "system:serviceaccount:default:robot", ""},
 		{"service account in a replaced pod", token(t, a, "p0", issuer, 600), nil, "", ""},
@@ -403,14 +373,14 @@ func TestClientCAReload(t *testing.T) {
 	before, after := newAuthority(t), newAuthority(t)
 	c := config(t, before)
 	a := load(t, c)
-	accepts := func(ca *authority) bool {
-		_, ok, _ := a.Authenticator.AuthenticateRequest(request(t, "", ca.client(t, "bob")))
+	accepts := func(ca *testcert.Authority) bool {
+		_, ok, _ := a.Authenticator.AuthenticateRequest(request(t, "", clientCert(t, ca, "bob")))
 		return ok
 	}
 	if !accepts(before) || accepts(after) {
 		t.Fatal("wrong authority before the change")
 	}
-	replace(t, c.Authentication.ClientCert.ClientCA, certPEM(after.cert))
+	replace(t, c.Authentication.ClientCert.ClientCA, after.PEM())
 	eventually(t, func() error {
 		if !accepts(after) {
 			return errors.New("the new authority is not accepted")

@@ -29,6 +29,7 @@ import (
 
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
 // eventually waits until try returns nil.
@@ -264,7 +265,7 @@ func TestFrontProxy(t *testing.T) {
 	users, proxies := newAuthority(t), newAuthority(t)
 	c := config(t, users)
 	o := c.Authentication.RequestHeader
-	o.ClientCAFile, o.AllowedNames = write(t, "proxy-ca.crt", certPEM(proxies.cert)), []string{"proxy"}
+	o.ClientCAFile, o.AllowedNames = write(t, "proxy-ca.crt", proxies.PEM()), []string{"proxy"}
 	o.UsernameHeaders, o.UIDHeaders, o.GroupHeaders, o.ExtraHeaderPrefixes = []string{"X-Remote-User", "X-Who"}, []string{"X-Remote-Uid"}, []string{"X-Remote-Group"}, []string{"X-Remote-Extra-"}
 	a := load(t, c)
 	if a.RequestHeader == nil || a.ClientCA == nil {
@@ -272,7 +273,7 @@ func TestFrontProxy(t *testing.T) {
 	}
 	headers := map[string]string{"X-Remote-User": "fred", "X-Remote-Uid": "f1", "X-Remote-Group": "fans", "X-Remote-Extra-Scope": "all"}
 	ask := func(cert string, headers map[string]string) (user.Info, error) {
-		req := request(t, "", map[string]*authority{"proxy": proxies, "impostor": proxies, "user": users}[cert].client(t, cert))
+		req := request(t, "", clientCert(t, map[string]*testcert.Authority{"proxy": proxies, "impostor": proxies, "user": users}[cert], cert))
 		for name, value := range headers {
 			req.Header.Set(name, value)
 		}
@@ -325,7 +326,7 @@ func TestGeneration(t *testing.T) {
 	c := config(t, newAuthority(t))
 	a := load(t, c)
 	before := a.Generation()
-	replace(t, c.Authentication.ClientCert.ClientCA, certPEM(newAuthority(t).cert))
+	replace(t, c.Authentication.ClientCert.ClientCA, newAuthority(t).PEM())
 	eventually(t, func() error {
 		if a.Generation() == before {
 			return fmt.Errorf("still generation %d", before)
@@ -428,7 +429,7 @@ func TestNearAsksNobody(t *testing.T) {
 	for name, req := range map[string]*http.Request{
 		"service account": request(t, token(t, a, "", issuer, 600), nil),
 		"token file":      request(t, "s3cret", nil),
-		"certificate":     request(t, "", authority.client(t, "bob")),
+		"certificate":     request(t, "", clientCert(t, authority, "bob")),
 	} {
 		if _, ok, err := r.Near.AuthenticateRequest(req); !ok || err != nil {
 			t.Errorf("%s: %v, %v", name, ok, err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
 
@@ -58,7 +59,7 @@ func randomShelf(random *rand.Rand, name, version string) string {
 // TestOffersAreWhatTheStoreHolds holds that a cache which was filled from what writes
 // offer it is the one that is filled from the store.
 func TestOffersAreWhatTheStoreHolds(t *testing.T) {
-	for name, text := range map[string]string{"several versions": shelves, "one version": oneVersion} {
+	for name, text := range map[string]string{"several versions": shelves, "one version": oneVersion()} {
 		t.Run(name, func(t *testing.T) {
 			s := newServer(t)
 			s.define(t, text)
@@ -164,27 +165,8 @@ func TestCheckCoversCustomResources(t *testing.T) {
 	})
 }
 
-// oneVersion is shelves without the other version.
-const oneVersion = `
-metadata: {name: shelves.example.com}
-spec:
-  group: example.com
-  scope: Namespaced
-  names: {plural: shelves, singular: shelf, kind: Shelf, listKind: ShelfList}
-  versions:
-  - name: v1
-    served: true
-    storage: true
-    schema:
-      openAPIV3Schema:
-        type: object
-        properties:
-          spec:
-            type: object
-            default: {}
-            properties:
-              width: {type: integer, default: 80}
-              color: {type: string}
-              free: {type: object, x-kubernetes-preserve-unknown-fields: true}
-    selectableFields: [{jsonPath: .spec.color}]
-`
+// oneVersion returns shelves without the other version.
+func oneVersion() string {
+	one, _, _ := strings.Cut(shelves, "  - name: v2\n")
+	return one
+}

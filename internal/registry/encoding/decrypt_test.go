@@ -13,37 +13,16 @@ import (
 	"time"
 
 	"k8s.io/apiserver/pkg/storage/value"
+
+	"github.com/larder-io/larder/internal/registry/encoding/encodingtest"
 )
-
-// keyService is a transformer that asks a key service, which may hang. It counts who asks.
-type keyService struct {
-	value.Transformer
-	hangs       atomic.Bool
-	asked, most atomic.Int64
-	asking      atomic.Int64
-}
-
-const keyPrefix = "k8s:enc:kms:v2:test:"
-
-// TransformFromStorage implements value.Transformer.
-func (k *keyService) TransformFromStorage(ctx context.Context, data []byte, _ value.Context) ([]byte, bool, error) {
-	k.asked.Add(1)
-	k.most.Store(max(k.most.Load(), k.asking.Add(1)))
-	defer k.asking.Add(-1)
-	if k.hangs.Load() {
-		<-ctx.Done()
-		return nil, false, ctx.Err()
-	}
-	time.Sleep(100 * time.Millisecond)
-	return data[min(len(data), len(keyPrefix)):], false, nil
-}
 
 // TestKeyServiceThatHangs: however many values there are, a key service that hangs holds
 // up who wants them for seconds, is asked few times, and found when it answers again.
 func TestKeyServiceThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		service := new(keyService)
-		service.hangs.Store(true)
+		service := new(encodingtest.KeyService)
+		service.Hangs.Store(true)
 		b, decrypts := bound(service)
 		if !decrypts {
 			t.Fatal("it is taken for one that does nothing")
@@ -54,7 +33,7 @@ func TestKeyServiceThatHangs(t *testing.T) {
 			for range DecryptWorkers {
 				wait.Go(func() {
 					for range 1000 {
-						if _, _, err := b.TransformFromStorage(t.Context(), []byte(keyPrefix+"x"), nil); err != nil {
+						if _, _, err := b.TransformFromStorage(t.Context(), []byte(encodingtest.KeyPrefix+"x"), nil); err != nil {
 							failures.Add(1)
 						}
 					}
@@ -64,8 +43,8 @@ func TestKeyServiceThatHangs(t *testing.T) {
 			return failures.Load()
 		}
 		begun := time.Now()
-		if failed := all(); failed != DecryptWorkers*1000 || service.asked.Load() > DecryptWorkers+hungAfter || time.Since(begun) > 3*decryptTimeout {
-			t.Errorf("%d failed after asking %d times, within %v", failed, service.asked.Load(), time.Since(begun))
+		if failed := all(); failed != DecryptWorkers*1000 || service.Asked.Load() > DecryptWorkers+hungAfter || time.Since(begun) > 3*decryptTimeout {
+			t.Errorf("%d failed after asking %d times, within %v", failed, service.Asked.Load(), time.Since(begun))
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -73,16 +52,16 @@ func TestKeyServiceThatHangs(t *testing.T) {
 		for range 10 { // callers that leave say nothing about the service
 			ctx, cancel := context.WithCancel(t.Context())
 			go func() { time.Sleep(2 * hungTime); cancel() }()
-			if _, _, err := other.TransformFromStorage(ctx, []byte(keyPrefix+"x"), nil); !errors.Is(err, context.Canceled) {
+			if _, _, err := other.TransformFromStorage(ctx, []byte(encodingtest.KeyPrefix+"x"), nil); !errors.Is(err, context.Canceled) {
 				t.Errorf("who leaves is told: %v", err)
 			}
 		}
 		if _, _, err := b.TransformFromStorage(ctx, []byte("plain"), nil); errors.Is(err, errHung) {
 			t.Errorf("what is not encrypted: %v", err)
 		}
-		service.hangs.Store(false)
+		service.Hangs.Store(false)
 		time.Sleep(decryptTimeout + hungPause)
-		if _, _, err := b.TransformFromStorage(t.Context(), []byte(keyPrefix+"x"), nil); err != nil {
+		if _, _, err := b.TransformFromStorage(t.Context(), []byte(encodingtest.KeyPrefix+"x"), nil); err != nil {
 			t.Errorf("after it answers again: %v", err)
 		}
 		if failed := all(); failed > 0 {
@@ -92,7 +71,7 @@ func TestKeyServiceThatHangs(t *testing.T) {
 }
 
 // keyServices are transformers by what the values begin with that each encrypts.
-type keyServices map[string]*keyService
+type keyServices map[string]*encodingtest.KeyService
 
 // TransformFromStorage implements value.Transformer.
 func (k keyServices) TransformFromStorage(ctx context.Context, data []byte, dataCtx value.Context) ([]byte, bool, error) {
@@ -114,8 +93,8 @@ func (k keyServices) TransformToStorage(context.Context, []byte, value.Context) 
 func TestOneKeyServiceOfSeveralHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hung, other, local := "k8s:enc:kms:v2:hung:", "k8s:enc:kms:v2:hung2:", "k8s:enc:aescbc:v1:hung:"
-		services := keyServices{hung: new(keyService), other: new(keyService), local: new(keyService)}
-		services[hung].hangs.Store(true)
+		services := keyServices{hung: new(encodingtest.KeyService), other: new(encodingtest.KeyService), local: new(encodingtest.KeyService)}
+		services[hung].Hangs.Store(true)
 		transformer, _ := bound(services)
 		decrypt := func(data string) error {
 			_, _, err := transformer.TransformFromStorage(t.Context(), []byte(data), nil)
