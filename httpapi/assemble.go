@@ -82,7 +82,7 @@ func (s *Server) metricsPage(t *routes.Table) *apimetrics.Page {
 // collectors report what the server itself has.
 func (s *Server) collectors() []prometheus.Collector {
 	own := []prometheus.Collector{
-		apimetrics.NewCacheCollector(s.config.Registry), apimetrics.NewBudgetCollector(s.config.Registry), apimetrics.NewAccessCollector(&s.access),
+		apimetrics.NewCacheCollector(s.config.Registry, !s.config.NoObjectCounts), apimetrics.NewBudgetCollector(s.config.Registry), apimetrics.NewAccessCollector(&s.access),
 		s.front.Collector(), s.rights.Collector(),
 		apimetrics.NewBuildInfo(s.config.Version),
 	}

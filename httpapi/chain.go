@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -308,10 +309,16 @@ func (x *chain) unknown() {
 	}
 }
 
+// acceptsCBOR reports whether the answer may have to be CBOR, which upstream's handlers
+// write alone: it is not kept.
+func (x *chain) acceptsCBOR() bool {
+	return x.s.cbor && bytes.Contains(x.Peek("Accept"), []byte("cbor"))
+}
+
 // read answers a GET, LIST or WATCH from encoded bytes and reports whether it did:
 // what it leaves goes to upstream's handlers.
 func (x *chain) read(i *reads.Resource) bool {
-	if i.View.Resource.Cache == nil || x.Trail.RecordsAnswers() && x.Verb != "watch" {
+	if i.View.Resource.Cache == nil || x.Trail.RecordsAnswers() && x.Verb != "watch" || x.acceptsCBOR() {
 		return false
 	}
 	x.reading.Exchange, x.reading.Stitcher = &x.Exchange, x.s.stitcher

@@ -21,7 +21,9 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/server/healthz"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/exchange"
@@ -87,6 +89,9 @@ type Config struct {
 	// upstream's what upstream was not told.
 	Collectors []prometheus.Collector
 	Amend      func([]*dto.MetricFamily)
+
+	// NoObjectCounts leaves out of /metrics how many objects there are of each resource.
+	NoObjectCounts bool
 
 	// Handlers answer further paths, and those that end in "/" all below them. NoProfiling
 	// leaves out /debug/pprof.
@@ -207,6 +212,7 @@ type Server struct {
 	draining  chan struct{} // closed when shutdown begins
 	drain     sync.Once
 	refusing  atomic.Bool // whatever is new: 429
+	cbor      bool        // is spoken
 }
 
 // New builds a server from config and installs everything that it serves. It does
@@ -226,6 +232,7 @@ func New(config Config) (*Server, error) {
 func newServer(config Config) *Server {
 	config.setDefaults()
 	s := &Server{config: config, draining: make(chan struct{}), streams: streams.New()}
+	s.cbor = utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage)
 	s.base, s.cancel = context.WithCancel(context.Background())
 	s.deadlines = exchange.NewDeadlines(s.base, config.RequestTimeout)
 	s.front = front.New(s.frontConfig())

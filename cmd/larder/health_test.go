@@ -177,3 +177,14 @@ func hanging(t *testing.T, args ...string) *process {
 	p.Eventually(t, "answers", func() error { _, err := p.status("/livez/ping", ""); return err })
 	return p
 }
+
+// How many objects there are is told unless nobody wants it counted.
+func TestCountMetric(t *testing.T) {
+	const metric = `apiserver_storage_objects{resource="namespaces"}`
+	if text := serve(t, "--unsafe-no-fsync").want(200, "/metrics"); !strings.Contains(text, metric) {
+		t.Error("it is not told by default")
+	}
+	if text := serve(t, "--unsafe-no-fsync", "--etcd-count-metric-poll-period=0").want(200, "/metrics"); strings.Contains(text, metric) {
+		t.Error("it is told although the period is 0")
+	}
+}

@@ -159,8 +159,7 @@ func inert() map[string]string {
 		"peer-advertise-port":              peers,
 		"peer-ca-file":                     peers,
 
-		"etcd-count-metric-poll-period": "objects are counted without asking etcd",
-		"tracing-config-file":           "not done yet: no spans are sent",
+		"tracing-config-file": "not done yet: no spans are sent",
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 // It is immutable.
 type cacheCollector struct {
 	registry *registry.Registry
+	counts   bool // how many objects there are is told
 
 	storageObjects, objects, version    *prometheus.Desc
 	received, terminated, initialised   *prometheus.Desc
@@ -27,13 +28,15 @@ type cacheCollector struct {
 // Secondary encodings are numbered; 0 is the canonical one.
 const maxEncodings = 256
 
-// NewCacheCollector reports the caches of r.
-func NewCacheCollector(r *registry.Registry) prometheus.Collector {
+// NewCacheCollector reports the caches of r, without how many objects there are and how
+// large they are unless counts is set.
+func NewCacheCollector(r *registry.Registry, counts bool) prometheus.Collector {
 	desc := func(name, help string, more ...string) *prometheus.Desc {
 		return prometheus.NewDesc(name, help, append([]string{"group", "resource"}, more...), nil)
 	}
 	return &cacheCollector{
 		registry:       r,
+		counts:         counts,
 		storageObjects: prometheus.NewDesc("apiserver_storage_objects", "Number of stored objects split by kind.", []string{"resource"}, nil),
 		objects:        desc("apiserver_resource_objects", "Number of stored objects split by kind."),
 		version:        desc("apiserver_watch_cache_resource_version", "Current resource version of watch cache broken by resource type. This is truncated to the 15 least significant digits."),
@@ -128,9 +131,11 @@ func (c *cacheCollector) collect(ch chan<- prometheus.Metric, r *registry.Resour
 		return
 	}
 	schema, log, now := r.Cache.Schema(), r.Cache.Log(), r.Cache.Snapshot()
-	ch <- prometheus.MustNewConstMetric(c.storageObjects, gauge, float64(now.Len()), gr.String())
-	emit(c.objects, gauge, float64(now.Len()))
-	emit(c.stored, gauge, float64(now.Stored()))
+	if c.counts {
+		ch <- prometheus.MustNewConstMetric(c.storageObjects, gauge, float64(now.Len()), gr.String())
+		emit(c.objects, gauge, float64(now.Len()))
+		emit(c.stored, gauge, float64(now.Stored()))
+	}
 	emit(c.version, gauge, float64(now.Revision()%1e15))
 	emit(c.history, gauge, float64(log.Len()))
 	var encodings int64

@@ -116,9 +116,9 @@ func (d *Documents) Install(t Mux) error {
 			return err
 		}
 	}
-	root := discovery.NewLegacyRootAPIHandler(d, d.core.Info.NegotiatedSerializer, "/api")
+	root := discovery.NewLegacyRootAPIHandler(d, legacyscheme.Codecs, "/api")
 	api := aggregated.WrapAggregatedDiscoveryToHandler(root, legacy, legacy)
-	serveDocument(t, "/api", api)
+	serveDocument(t, "/api", legacyscheme.Codecs, api)
 	t.HandlePrefix("/api/", http.HandlerFunc(negotiate.NothingBelow))
 	return nil
 }
@@ -130,7 +130,7 @@ func (d *Documents) serveGroup(t Mux, g *registry.Group, everything aggregated.R
 		writeUnversioned(w, req, &document)
 	}
 	if g.Name == apiregistrationv1.GroupName { // upstream serves it itself, and others by what is registered
-		serveDocument(t, "/apis/"+g.Name, http.HandlerFunc(serve))
+		serveDocument(t, "/apis/"+g.Name, legacyscheme.Codecs, http.HandlerFunc(serve))
 	} else {
 		t.Handle("/apis/"+g.Name, http.HandlerFunc(serve))
 		t.Handle("/apis/"+g.Name+"/", http.HandlerFunc(serve))
@@ -164,13 +164,14 @@ func serveVersion(t Mux, g *registry.Group, v registry.GroupVersion, path string
 		Resources: resources,
 	})
 	lister := discovery.APIResourceListerFunc(func() []metav1.APIResource { return list })
-	serveDocument(t, path, discovery.NewAPIVersionHandler(g.Info.NegotiatedSerializer, v.GroupVersion, lister))
+	serveDocument(t, path, g.Info.NegotiatedSerializer, discovery.NewAPIVersionHandler(g.Info.NegotiatedSerializer, v.GroupVersion, lister))
 	return nil
 }
 
-// serveDocument serves one document by GET, with and without a slash at the end.
-func serveDocument(t Mux, path string, document http.Handler) {
-	media, _ := negotiation.MediaTypesForSerializer(legacyscheme.Codecs)
+// serveDocument serves one document, which codecs can encode, by GET, with and without a
+// slash at the end.
+func serveDocument(t Mux, path string, codecs runtime.NegotiatedSerializer, document http.Handler) {
+	media, _ := negotiation.MediaTypesForSerializer(codecs)
 	h := negotiate.OnlyMethods(negotiate.Producing(media, document), http.MethodGet)
 	t.Handle(path, h)
 	t.Handle(path+"/", h)

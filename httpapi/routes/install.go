@@ -18,7 +18,9 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/registry/rest"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/larder-io/larder/httpapi/negotiate"
@@ -28,13 +30,18 @@ import (
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
-// patchTypes are the content types that PATCH takes. CBOR is off, as upstream has
-// it by default.
-var patchTypes = []string{
-	string(types.JSONPatchType),
-	string(types.MergePatchType),
-	string(types.StrategicMergePatchType),
-	string(types.ApplyYAMLPatchType),
+// patchTypes lists the content types that PATCH takes.
+func patchTypes() []string {
+	list := []string{
+		string(types.JSONPatchType),
+		string(types.MergePatchType),
+		string(types.StrategicMergePatchType),
+		string(types.ApplyYAMLPatchType),
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
+		list = append(list, string(types.ApplyCBORPatchType))
+	}
+	return list
 }
 
 // Installer turns the registry's endpoints into what requests are routed to. What
@@ -219,8 +226,9 @@ func (b *handlerBuilder) handlers() map[string]http.Handler {
 		}))
 	}
 	if s, ok := storage.(rest.Patcher); ok {
-		h["patch"] = negotiate.Consuming(patchTypes, b.finish(apirequest.MethodPatch, perRequest(func() http.HandlerFunc {
-			return handlers.PatchResource(s, b.scope, b.Admission, patchTypes)
+		accepted := patchTypes()
+		h["patch"] = negotiate.Consuming(accepted, b.finish(apirequest.MethodPatch, perRequest(func() http.HandlerFunc {
+			return handlers.PatchResource(s, b.scope, b.Admission, accepted)
 		})).ServeHTTP)
 	}
 	if s, ok := storage.(rest.GracefulDeleter); ok {

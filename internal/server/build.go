@@ -161,6 +161,7 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 		Admission: p.admission, Version: &version,
 		RequestTimeout: s.config.Serving.RequestTimeout, MinRequestTimeout: s.config.Serving.MinRequestTimeout,
 		ShutdownGrace: s.config.Serving.RequestTimeout, WatchGrace: up.GenericServerRunOptions.ShutdownWatchTerminationGracePeriod,
+		NoObjectCounts: up.Etcd.StorageConfig.CountMetricPollPeriod <= 0,
 		SendRetryAfter: up.GenericServerRunOptions.ShutdownSendRetryAfter,
 		NoProfiling:    !up.Features.EnableProfiling, CORS: up.GenericServerRunOptions.CorsAllowedOriginList,
 		HSTS:     strings.Join(up.GenericServerRunOptions.HSTSDirectives, "; "),
