@@ -13,7 +13,6 @@ import (
 func (x *Call) Forward(h http.Handler) {
 	req := x.HTTP()
 	req.Header.Set("Audit-Id", x.AuditID)
-	h = abortable(h)
 	upgrades := streams.IsUpgrade(req.Header.Get("Connection"), req.Header.Get("Upgrade"))
 	switch length := req.ContentLength; {
 	case x.LongRunning():
@@ -21,7 +20,7 @@ func (x *Call) Forward(h http.Handler) {
 	case upgrades, length < 0, length > maxHandedWhole, x.Method == http.MethodHead:
 		x.serveStream(x.bound(h))
 	default:
-		x.serveBuffered(h, true)
+		x.serveBuffered(abortable(h), true)
 	}
 }
 

@@ -108,9 +108,10 @@ func (x *Call) logged() []any {
 func (x *Call) serveStream(h http.Handler) {
 	info, who, received, seat := x.RequestInfo(), x.User, x.Received, x.by.streamPlace(&x.Exchange)
 	handed := &streams.Handed{
-		Handler: h,
+		Handler: abortable(h),
 		Request: x.HTTP(),
 		Header:  make(http.Header),
+		Whole:   !x.Carrier.Chunks(),
 		Context: func(ctx context.Context) context.Context {
 			return Context(seat.Context(ctx), info, who, received)
 		},

@@ -18,6 +18,7 @@ type Handed struct {
 	Handler http.Handler
 	Request *http.Request
 	Header  http.Header // that the response begins with
+	Whole   bool        // the client takes no chunks
 
 	// Context adds to a context what handlers look for there.
 	Context func(context.Context) context.Context
@@ -49,7 +50,7 @@ func (h *Handed) leave() {
 // serve runs the handler on st.
 func (h *Handed) serve(ctx context.Context, st *Stream, body exchange.TakenBody) {
 	w := newStreamWriter(st, h.Request, h.Header)
-	w.trail = h.Trail
+	w.trail, w.whole = h.Trail, h.Whole
 	defer h.leave()
 	defer func() {
 		switch p := recover(); {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -18,23 +19,27 @@ import (
 
 // streamWriter is the http.ResponseWriter of a handler that has a connection to
 // itself. It frames the body as HTTP/1.1 does: by Content-Length if the handler sets
-// one or ends early, in chunks otherwise.
+// one or ends early, in chunks otherwise; for a client that takes none, by the end of the
+// connection.
 //
 // It implements http.Flusher and http.Hijacker.
 type streamWriter struct {
 	st     *Stream
 	req    *http.Request
 	header http.Header
+	sent   http.Header // header as it was when the status was written
 	out    *bufio.Writer
 	trail  *exchange.Trail
+	whole  bool // the client takes no chunks
 
 	status   int
 	started  bool // the head is written
 	chunked  bool
 	bodyless bool
-	left     int64  // of Content-Length; -1 if there is none
-	held     []byte // body written before the head
-	taken    bool   // hijacked
+	left     int64    // of Content-Length; -1 if there is none
+	held     []byte   // body written before the head
+	trailers []string // that the head announces
+	taken    bool     // hijacked
 }
 
 // maxHeld is how much of a body waits for the handler's end or a flush.
@@ -66,15 +71,24 @@ func (w *streamWriter) WriteHeader(status int) {
 		return
 	}
 	if status >= 100 && status < 200 && status != http.StatusSwitchingProtocols {
-		return // nobody here waits for them
+		w.writeAhead(status)
+		return
 	}
-	w.status = status
+	w.status, w.sent = status, w.header.Clone()
 	w.trail.Answer(status)
 	if status == http.StatusSwitchingProtocols {
 		w.started, w.bodyless = true, true
 		w.writeHead()
 		_ = w.out.Flush()
 	}
+}
+
+// writeAhead writes what a handler says before its answer.
+func (w *streamWriter) writeAhead(status int) {
+	writeStatus(w.out, status)
+	_ = w.header.WriteSubset(w.out, map[string]bool{"Content-Length": true, "Transfer-Encoding": true})
+	_, _ = w.out.WriteString("\r\n")
+	_ = w.out.Flush()
 }
 
 // Write implements http.ResponseWriter.
@@ -98,23 +112,24 @@ func (w *streamWriter) Write(p []byte) (int, error) {
 // start writes the head and what was held back.
 func (w *streamWriter) start() error {
 	w.started = true
-	w.bodyless = w.req.Method == http.MethodHead || w.status == http.StatusNoContent || w.status == http.StatusNotModified
-	if length := w.header.Get("Content-Length"); length != "" {
+	w.bodyless = w.req.Method == http.MethodHead || !w.allowsBody()
+	w.trailers = announcedTrailers(w.sent)
+	if length := w.sent.Get("Content-Length"); length != "" {
 		n, err := strconv.ParseInt(length, 10, 64)
 		if err != nil || n < 0 {
-			w.header.Del("Content-Length")
+			w.sent.Del("Content-Length")
 		} else {
 			w.left = n
 		}
 	}
-	w.header.Del("Transfer-Encoding")
-	if w.left < 0 && !w.bodyless {
+	w.sent.Del("Transfer-Encoding")
+	if w.left < 0 && !w.bodyless && !w.whole {
 		w.chunked = true
-		w.header.Set("Transfer-Encoding", "chunked")
+		w.sent.Set("Transfer-Encoding", "chunked")
 	}
-	w.header.Set("Connection", "close")
-	if w.header.Get("Content-Type") == "" && len(w.held) > 0 {
-		w.header.Set("Content-Type", http.DetectContentType(w.held))
+	w.sent.Set("Connection", "close")
+	if w.sent.Get("Content-Type") == "" && len(w.held) > 0 {
+		w.sent.Set("Content-Type", http.DetectContentType(w.held))
 	}
 	w.writeHead()
 	held := w.held
@@ -122,24 +137,36 @@ func (w *streamWriter) start() error {
 	return w.writeBody(held)
 }
 
+// allowsBody reports whether an answer of the status has a body.
+func (w *streamWriter) allowsBody() bool {
+	return w.status != http.StatusNoContent && w.status != http.StatusNotModified
+}
+
 // writeHead writes status line and header.
 func (w *streamWriter) writeHead() {
-	if w.header.Get("Date") == "" {
-		w.header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
+	if w.sent.Get("Date") == "" {
+		w.sent.Set("Date", time.Now().UTC().Format(http.TimeFormat))
 	}
-	text := http.StatusText(w.status)
-	if text == "" {
-		text = "status code " + strconv.Itoa(w.status)
-	}
-	fmt.Fprintf(w.out, "HTTP/1.1 %03d %s\r\n", w.status, text)
-	_ = w.header.WriteSubset(w.out, nil)
+	writeStatus(w.out, w.status)
+	_ = w.sent.WriteSubset(w.out, w.isTrailer())
 	_, _ = w.out.WriteString("\r\n") // an error stays with out and shows at the next flush
+}
+
+func writeStatus(out io.Writer, status int) {
+	text := http.StatusText(status)
+	if text == "" {
+		text = "status code " + strconv.Itoa(status)
+	}
+	fmt.Fprintf(out, "HTTP/1.1 %03d %s\r\n", status, text)
 }
 
 func (w *streamWriter) writeBody(p []byte) error {
 	switch {
 	case len(p) == 0 || w.bodyless:
 		return nil
+	case w.whole && w.left < 0:
+		_, err := w.out.Write(p)
+		return err
 	case w.chunked:
 		if _, err := fmt.Fprintf(w.out, "%x\r\n", len(p)); err != nil {
 			return err
@@ -218,19 +245,28 @@ func (w *streamWriter) finish() error {
 	}
 	w.WriteHeader(http.StatusOK)
 	if !w.started {
-		if w.header.Get("Content-Length") == "" {
-			w.header.Set("Content-Length", strconv.Itoa(len(w.held)))
+		if w.lengthIsKnown() {
+			w.sent.Set("Content-Length", strconv.Itoa(len(w.held)))
 		}
 		if err := w.start(); err != nil {
 			return err
 		}
 	}
 	if w.chunked {
-		if _, err := w.out.WriteString("0\r\n\r\n"); err != nil {
+		if _, err := w.out.WriteString("0\r\n"); err != nil {
+			return err
+		}
+		if err := w.writeTrailers(); err != nil {
 			return err
 		}
 	}
 	return w.out.Flush()
+}
+
+// lengthIsKnown reports whether what a handler has written that has ended is all of a
+// body, of which it has not said the length. What comes after a HEAD is not.
+func (w *streamWriter) lengthIsKnown() bool {
+	return w.sent.Get("Content-Length") == "" && w.allowsBody() && (w.req.Method != http.MethodHead || len(w.held) > 0) && !hasTrailers(w.sent)
 }
 
 // recovered ends the response after the handler panicked. If the head is out, the
@@ -245,7 +281,7 @@ func (w *streamWriter) recovered(p any, log []any) {
 	}
 	w.held = []byte("This request caused apiserver to panic. Look in the logs for details.\n")
 	w.status = http.StatusInternalServerError
-	w.header = http.Header{"Content-Type": {"text/plain; charset=utf-8"}, "Cache-Control": {"no-cache, private"}}
+	w.sent = http.Header{"Content-Type": {"text/plain; charset=utf-8"}, "Cache-Control": {"no-cache, private"}}
 	_ = w.finish()
 }
 
