@@ -5,20 +5,11 @@ import (
 	"net/http"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apiserver/pkg/audit"
-
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// auditor records requests.
-type auditor struct {
-	policy audit.PolicyRuleEvaluator // nil records nothing
-	sink   audit.Sink
-}
-
 // asSent is the request with the URL that the client sent, for the record.
-func asSent(x *passage) *http.Request {
+func (x *chain) asSent() *http.Request {
 	req := *x.HTTP()
 	if u, err := x.SentURL(); err == nil { // which was read already
 		req.URL = u
@@ -26,32 +17,32 @@ func asSent(x *passage) *http.Request {
 	return &req
 }
 
-// open begins a trail, if anything is recorded at all.
-func (a *auditor) open(x *passage) {
-	if a.policy != nil {
+// openTrail begins a trail, if anything is recorded at all.
+func (x *chain) openTrail() {
+	if x.s.config.AuditPolicy != nil {
 		x.Trail = exchange.NewTrail(x.Base(), x.AuditID, &x.Request)
 	}
 }
 
 // judge lets the policy say how much is recorded of the request. What is not recorded
 // has no trail from here on.
-func (a *auditor) judge(x *passage) {
+func (x *chain) judge() {
 	attributes := x.attributes()
-	rule := a.policy.EvaluatePolicyRule(attributes)
-	if !x.Trail.Begin(rule, a.sink) {
+	rule := x.s.config.AuditPolicy.EvaluatePolicyRule(attributes)
+	if !x.Trail.Begin(rule, x.s.config.Audit) {
 		x.Trail = nil
 		return
 	}
-	x.Trail.Describe(asSent(x), x.Received, attributes)
+	x.Trail.Describe(x.asSent(), x.Received, attributes)
 }
 
-// receive records that the request came. One that must be recorded and cannot be is not
+// audit records that the request came. One that must be recorded and cannot be is not
 // served.
-func (a *auditor) receive(x *passage) bool {
+func (x *chain) audit() bool {
 	if x.Trail == nil {
 		return true
 	}
-	if a.judge(x); x.Trail == nil || x.Trail.Received() {
+	if x.judge(); x.Trail == nil || x.Trail.Received() {
 		return true
 	}
 	x.Trail = nil
@@ -59,27 +50,18 @@ func (a *auditor) receive(x *passage) bool {
 	return false
 }
 
-// refuse records a request that is refused before it is known who asks.
-func (a *auditor) refuse(x *passage, reason string) {
+// auditRefusal records a request that is refused before it is known who asks.
+func (x *chain) auditRefusal(reason string) {
 	if x.Trail == nil {
 		return
 	}
-	if a.judge(x); x.Trail != nil {
+	if x.judge(); x.Trail != nil {
 		x.Trail.Refuse(reason)
 	}
 }
 
-// late answers a request whose deadline passed before it was authenticated, impersonated
-// and authorized.
-func (a *auditor) late(x *passage) {
-	if x.User == nil {
-		a.refuse(x, attempted(x))
-	}
-	x.Fail(apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0))
-}
-
 // attempted says which credentials the request had, none of which was accepted.
-func attempted(x *passage) string {
+func (x *chain) attempted() string {
 	req := x.HTTP()
 	var methods []string
 	if _, _, ok := req.BasicAuth(); ok {

@@ -9,61 +9,56 @@ import (
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
+	"k8s.io/apiserver/pkg/server/mux"
 
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// seats says when requests are served.
-type seats struct {
-	flow                    *auth.Flow // nil: their number decides
-	inflight                *exchange.InFlight
-	maxReading, maxMutating int           // 0 sets no bound
-	timeout                 time.Duration // of requests without a deadline
-}
-
 // gaugeOf returns what counts the request, and how many of its kind are served at once if
 // nothing but their number bounds them; 0 sets no bound.
-func (s *seats) gaugeOf(x *passage) (*exchange.Gauge, int) {
+func (x *chain) gaugeOf() (*exchange.Gauge, int) {
 	switch x.Verb {
 	case "get", "list", "watch":
-		return &s.inflight.ReadOnly, s.maxReading
+		return &x.s.inflight.ReadOnly, x.s.config.MaxInFlight
 	}
-	return &s.inflight.Mutating, s.maxMutating
+	return &x.s.inflight.Mutating, x.s.config.MaxMutatingInFlight
 }
 
-// acquire waits until the request may be served, or refuses it: apiserver
+// acquireSeat waits until the request may be served, or refuses it: apiserver
 // pkg/server/filters, priority-and-fairness.go and maxinflight.go.
-func (s *seats) acquire(x *passage) bool {
+func (x *chain) acquireSeat() bool {
 	watch, long := x.Verb == "watch", x.LongRunning()
 	switch {
-	case s.flow != nil && (watch || !long):
-		return s.acquireFromFlow(x)
-	case s.flow == nil && !long:
-		return s.acquireByCount(x)
+	case x.s.config.Flow != nil && (watch || !long):
+		return x.acquireFromFlow()
+	case x.s.config.Flow == nil && !long:
+		return x.acquireByCount()
 	}
 	return true
 }
 
 // acquireFromFlow lets priority and fairness decide.
-func (s *seats) acquireFromFlow(x *passage) bool {
-	class, ok := s.flow.Acquire(x.Trail.Context(x.Base()), x.attributes(), &x.Request, s.patience(x), &x.Place.Seat)
+func (x *chain) acquireFromFlow() bool {
+	flow := x.s.config.Flow
+	class, ok := flow.Acquire(x.Trail.Context(x.Base()), x.attributes(), &x.Request, x.patience(), &x.Place.Seat)
 	x.class = class
 	x.Set(flowcontrolv1.ResponseHeaderMatchedPriorityLevelConfigurationUID, class.LevelUID)
 	x.Set(flowcontrolv1.ResponseHeaderMatchedFlowSchemaUID, class.SchemaUID)
 	if !ok {
-		tooMany(x, strconv.FormatInt(s.flow.RetryAfter(class), 10))
+		x.tooMany(strconv.FormatInt(flow.RetryAfter(class), 10))
 		return false
 	}
-	counts, _ := s.gaugeOf(x)
+	counts, _ := x.gaugeOf()
 	counts.Add(1)
 	x.Place.Counts = counts
 	return true
 }
 
 // acquireByCount lets so many requests be served at once, and the super-user in any case.
-func (s *seats) acquireByCount(x *passage) bool {
-	counts, most := s.gaugeOf(x)
+func (x *chain) acquireByCount() bool {
+	counts, most := x.gaugeOf()
 	if now := counts.Add(1); most == 0 || now <= int64(most) {
 		x.Place.Counts = counts
 		return true
@@ -72,13 +67,13 @@ func (s *seats) acquireByCount(x *passage) bool {
 	if slices.Contains(x.User.GetGroups(), user.SystemPrivilegedGroup) {
 		return true
 	}
-	tooMany(x, "1")
+	x.tooMany("1")
 	return false
 }
 
 // patience is until when the request may wait: for a fourth of the time it has.
-func (s *seats) patience(x *passage) time.Time {
-	limit := s.timeout
+func (x *chain) patience() time.Time {
+	limit := x.s.config.RequestTimeout
 	if !x.Deadline.IsZero() {
 		limit = x.Deadline.Sub(x.Received)
 	}
@@ -86,11 +81,18 @@ func (s *seats) patience(x *passage) time.Time {
 }
 
 // tooMany refuses a request that cannot be served now.
-func tooMany(x *passage, retryAfter string) {
+func (x *chain) tooMany(retryAfter string) {
 	info, req := x.RequestInfo(), x.HTTP()
 	mutating := x.Verb != "get" && x.Verb != "list" && x.Verb != "watch"
 	metrics.RecordDroppedRequest(req, info, metrics.APIServerComponent, mutating)
 	metrics.RecordRequestTermination(req, info, metrics.APIServerComponent, http.StatusTooManyRequests)
 	x.Set("Retry-After", retryAfter)
 	x.Text(http.StatusTooManyRequests, "Too many requests, please try again later.")
+}
+
+// serveFlow adds the pages that show what waits for what.
+func serveFlow(t *routes.Table, flow *auth.Flow) {
+	pages := mux.NewPathRecorderMux("flow control")
+	flow.Install(pages)
+	t.HandlePrefix("/debug/api_priority_and_fairness/", pages)
 }

@@ -1,0 +1,303 @@
+package nodes
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/url"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/util/exec"
+	"k8s.io/streaming/pkg/httpstream"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// transports are the ways to speak to containers, by name.
+var transports = []string{"SPDY v4", "SPDY v3", "SPDY v2", "WebSocket v5", "WebSocket v4", "fallback"}
+
+// executor speaks to path in the transport's way.
+func (s *server) executor(t testing.TB, transport, token, path string, query url.Values) remotecommand.Executor {
+	t.Helper()
+	u, err := url.Parse(s.url() + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.RawQuery = query.Encode()
+	config := s.config(token)
+	spdy := func(version string) (remotecommand.Executor, error) {
+		rt, upgrader, err := spdyTransport(config)
+		if err != nil {
+			return nil, err
+		}
+		return remotecommand.NewSPDYExecutorForProtocols(rt, upgrader, "POST", u, version)
+	}
+	var x remotecommand.Executor
+	kind, version, _ := strings.Cut(transport, " ")
+	version += ".channel.k8s.io"
+	switch kind {
+	case "SPDY":
+		x, err = spdy(version)
+	case "WebSocket":
+		x, err = remotecommand.NewWebSocketExecutorForProtocols(config, "GET", u.String(), version)
+	default:
+		var first, second remotecommand.Executor
+		if first, err = remotecommand.NewWebSocketExecutor(config, "GET", u.String()); err == nil {
+			if second, err = spdy("v4.channel.k8s.io"); err == nil {
+				x, err = remotecommand.NewFallbackExecutor(first, second, func(err error) bool {
+					return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+				})
+			}
+		}
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func podPath(pod, subresource string) string {
+	return "/api/v1/namespaces/default/pods/" + pod + "/" + subresource
+}
+
+// execQuery asks for a command in container c, with those streams that o has.
+func execQuery(o *remotecommand.StreamOptions, command ...string) url.Values {
+	query, err := scheme.ParameterCodec.EncodeParameters(&corev1.PodExecOptions{
+		Container: "c", Command: command, Stdin: o.Stdin != nil, Stdout: o.Stdout != nil, Stderr: o.Stderr != nil, TTY: o.Tty,
+	}, corev1.SchemeGroupVersion)
+	if err != nil {
+		panic(err)
+	}
+	return query
+}
+
+// exec runs a command in a pod and returns what it printed, and how it ended.
+func (s *server) exec(t testing.TB, ctx context.Context, transport, pod string, o remotecommand.StreamOptions, command ...string) error {
+	return s.executor(t, transport, admin, podPath(pod, "exec"), execQuery(&o, command...)).StreamWithContext(ctx, o)
+}
+
+func TestExec(t *testing.T) {
+	c := newCluster(t)
+	c.terminalPod(t, "p", nil)
+	c.terminalPod(t, "declares", func(k *kubelet) { k.declares = true })
+	for _, pod := range []string{"p", "declares"} {
+		for _, transport := range transports {
+			t.Run(pod+" "+transport, func(t *testing.T) { execInPod(t, c.server, transport, pod) })
+		}
+	}
+}
+
+func execInPod(t *testing.T, s *server, transport, pod string) {
+	codes := transport != "SPDY v2" && transport != "SPDY v3" // which tell how a command ended
+	closes := transport != "WebSocket v4"                     // stdin can end before the command
+	t.Run("streams and code", func(t *testing.T) {
+		var out, errs bytes.Buffer
+		err := s.exec(t, t.Context(), transport, pod, remotecommand.StreamOptions{Stdout: &out, Stderr: &errs}, "sh", "-c", "echo out; echo errors >&2; exit 7")
+		var code exec.CodeExitError
+		if codes && (!errors.As(err, &code) || code.Code != 7) || err == nil {
+			t.Errorf("ended with %v", err)
+		}
+		if out.String() != "out\n" || errs.String() != "errors\n" {
+			t.Errorf("out %q, errors %q", &out, &errs)
+		}
+	})
+	t.Run("no such command", func(t *testing.T) {
+		err := s.exec(t, t.Context(), transport, pod, remotecommand.StreamOptions{Stdout: io.Discard}, "/no/such/command")
+		if err == nil || !strings.Contains(err.Error(), "no such file") {
+			t.Errorf("ended with %v", err)
+		}
+	})
+	if closes {
+		t.Run("the end of stdin", func(t *testing.T) {
+			var out bytes.Buffer
+			o := remotecommand.StreamOptions{Stdin: strings.NewReader("b\na\n"), Stdout: &out}
+			if err := s.exec(t, t.Context(), transport, pod, o, "sort"); err != nil || out.String() != "a\nb\n" {
+				t.Errorf("%q, %v", &out, err)
+			}
+		})
+	}
+	t.Run("terminal", func(t *testing.T) {
+		if transport == "SPDY v2" {
+			t.Skip("has no sizes of terminals")
+		}
+		in, keys := io.Pipe()
+		defer keys.Close()
+		out, sizes := new(watched), make(sizeQueue, 2)
+		sizes <- remotecommand.TerminalSize{Width: 101, Height: 33}
+		var g errgroup.Group
+		g.Go(func() error {
+			return s.exec(t, t.Context(), transport, pod, remotecommand.StreamOptions{Stdin: in, Stdout: out, Tty: true, TerminalSizeQueue: sizes}, "sh")
+		})
+		for i, want := range []string{"33 101", "24 80"} {
+			proctest.Eventually(t, "the size is "+want, func() error {
+				if _, err := io.WriteString(keys, "stty size\n"); err != nil {
+					return err
+				}
+				return out.has(want)
+			})
+			if i == 0 {
+				sizes <- remotecommand.TerminalSize{Width: 80, Height: 24}
+			}
+		}
+		io.WriteString(keys, "exit 3\n")
+		var code exec.CodeExitError
+		if err := g.Wait(); codes && (!errors.As(err, &code) || code.Code != 3) {
+			t.Errorf("ended with %v", err)
+		}
+		close(sizes)
+	})
+}
+
+// sizeQueue is what a terminal is resized to.
+type sizeQueue chan remotecommand.TerminalSize
+
+// Next implements remotecommand.TerminalSizeQueue.
+func (q sizeQueue) Next() *remotecommand.TerminalSize {
+	if size, ok := <-q; ok {
+		return &size
+	}
+	return nil
+}
+
+// noise is n bytes that do not compress, always the same.
+func noise(n int64) io.Reader {
+	return io.LimitReader(rand.NewChaCha8([32]byte{}), n)
+}
+
+// TestLargeData: what is sent arrives, and what is printed comes back, whole and in order.
+func TestLargeData(t *testing.T) {
+	const size = 50 << 20
+	c := newCluster(t)
+	c.terminalPod(t, "p", nil)
+	want := sha256.New()
+	if _, err := io.Copy(want, noise(size)); err != nil {
+		t.Fatal(err)
+	}
+	for _, transport := range []string{"SPDY v4", "WebSocket v5", "WebSocket v4"} {
+		t.Run(transport, func(t *testing.T) {
+			got := sha256.New()
+			o := remotecommand.StreamOptions{Stdin: noise(size), Stdout: got}
+			if err := c.exec(t, t.Context(), transport, "p", o, "head", "-c", fmt.Sprint(size)); err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(got.Sum(nil), want.Sum(nil)) {
+				t.Error("what came back is not what was sent")
+			}
+		})
+	}
+}
+
+// TestManyExecs runs two hundred commands at once, each of which hears its own input.
+func TestManyExecs(t *testing.T) {
+	const many = 200
+	c := newCluster(t)
+	k := c.terminalPod(t, "p", nil)
+	before := c.goroutines(t)
+	var g errgroup.Group
+	var most atomic.Int64
+	ready := make(chan struct{})
+	for i := range many {
+		g.Go(func() error {
+			in, keys := io.Pipe()
+			transport := []string{"SPDY v4", "WebSocket v5"}[i%2]
+			var out bytes.Buffer
+			text := strings.Repeat(fmt.Sprintf("line of %d\n", i), 1000)
+			go func() {
+				io.WriteString(keys, text[:len(text)/2])
+				if most.Add(1) == many {
+					close(ready)
+				}
+				select { // all are open at once
+				case <-ready:
+				case <-t.Context().Done():
+				}
+				io.WriteString(keys, text[len(text)/2:])
+				keys.Close()
+			}()
+			err := c.exec(t, t.Context(), transport, "p", remotecommand.StreamOptions{Stdin: in, Stdout: &out}, "cat")
+			if err == nil && out.String() != text {
+				err = fmt.Errorf("exec %d heard %.40q", i, out.String())
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	c.settles(t, k, before)
+}
+
+// TestClientLeaves: a client that leaves without a word ends what it had open, at the
+// kubelet too.
+func TestClientLeaves(t *testing.T) {
+	c := newCluster(t)
+	k := c.terminalPod(t, "p", nil)
+	before := c.goroutines(t)
+	for _, transport := range transports {
+		ctx, cancel := context.WithCancel(t.Context())
+		out, in := new(watched), typed(t, "y\n")
+		done := make(chan error, 1)
+		go func() {
+			done <- c.exec(t, ctx, transport, "p", remotecommand.StreamOptions{Stdin: in, Stdout: out}, "cat")
+		}()
+		proctest.Eventually(t, transport+" is heard", func() error { return out.has("y\n") })
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", transport, err)
+		}
+	}
+	c.settles(t, k, before)
+}
+
+// TestShutdownEndsStreams: a server that ends does not wait for terminals that are open.
+func TestShutdownEndsStreams(t *testing.T) {
+	c := newCluster(t)
+	k := c.terminalPod(t, "p", nil)
+	var g errgroup.Group
+	for _, transport := range transports {
+		out := new(watched)
+		g.Go(func() error {
+			// SPDY has no word for a connection that ends too early.
+			_ = c.exec(t, t.Context(), transport, "p", remotecommand.StreamOptions{Stdin: typed(t, "y\n"), Stdout: out}, "cat")
+			return nil
+		})
+		proctest.Eventually(t, transport+" is heard", func() error { return out.has("y\n") })
+	}
+	if err := c.Terminate(t); err != nil {
+		t.Error(err)
+	}
+	if err := g.Wait(); err != nil { // which all have ended
+		t.Error(err)
+	}
+	proctest.Eventually(t, "the kubelet has no streams", func() error { return none(k.serving()) })
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c.Await(t, "ready after")
+}
+
+// TestExecProtocols: versions that nobody speaks are refused as stock refuses them.
+func TestExecProtocols(t *testing.T) {
+	c := newCluster(t)
+	c.terminalPod(t, "p", nil)
+	for _, transport := range []string{"SPDY v9", "WebSocket v9"} {
+		err := c.exec(t, t.Context(), transport, "p", remotecommand.StreamOptions{Stdout: io.Discard}, "true")
+		if err == nil {
+			t.Errorf("%s: succeeded", transport)
+		}
+	}
+	if !slices.Contains(transports, "fallback") {
+		t.Error("nobody falls back")
+	}
+}

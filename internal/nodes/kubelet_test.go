@@ -1,0 +1,316 @@
+package nodes
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/proxy"
+	translator "k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/cri-streaming/pkg/streaming/portforward"
+	"k8s.io/cri-streaming/pkg/streaming/remotecommand"
+	"k8s.io/streaming/pkg/httpstream/wsstream"
+
+	"github.com/larder-io/larder/internal/proctest/testcert"
+)
+
+// kubelet is a node's agent: a server that knows who may ask, and runs processes.
+type kubelet struct {
+	server   *httptest.Server
+	runtime  *httptest.Server // streams without TLS, as a container runtime does
+	port     int
+	dir      string // that processes start in
+	declares bool   // that it speaks WebSocket itself: the feature ExtendWebSocketsToKubelet
+
+	running sync.WaitGroup // handlers
+	ended   context.Context
+
+	mu         sync.Mutex
+	conns      map[net.Conn]struct{} // guarded by mu: open
+	streams    int                   // guarded by mu: being served
+	asked      []string              // guarded by mu: method, path, protocol and client of each request
+	containers map[string]*container // guarded by mu: by namespace/pod/container
+}
+
+// pki is what a cluster's servers show each other.
+type pki struct {
+	kubelets, servers *testcert.Authority // sign the certificates of kubelets, and of who asks them
+}
+
+func newPKI(t testing.TB) *pki {
+	return &pki{kubelets: testcert.New(t, "kubelets"), servers: testcert.New(t, "servers")}
+}
+
+// serving signs a certificate for a kubelet at addresses of this machine.
+func (p *pki) serving(t testing.TB, names ...string) tls.Certificate {
+	return p.kubelets.Sign(t, "system:node:n", nil, func(c *x509.Certificate) {
+		c.IPAddresses, c.DNSNames = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}, append(names, "localhost")
+		if ip := outward(); ip != nil {
+			c.IPAddresses = append(c.IPAddresses, ip)
+		}
+		c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	})
+}
+
+// outward is an address of this machine that proxies may reach: neither loopback nor
+// link-local. It is nil where there is none.
+func outward() net.IP {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil
+	}
+	for _, a := range addresses {
+		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && n.IP.IsGlobalUnicast() {
+			return n.IP.To4()
+		}
+	}
+	return nil
+}
+
+func needOutward(t testing.TB) string {
+	t.Helper()
+	ip := outward()
+	if ip == nil {
+		t.Skip("this machine has no address but loopback, which is not proxied to")
+	}
+	return ip.String()
+}
+
+// listen listens on all addresses, so that the proxies reach it too.
+func listen(t testing.TB) (net.Listener, int) {
+	t.Helper()
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, l.Addr().(*net.TCPAddr).Port
+}
+
+func newKubelet(t testing.TB, p *pki, edit func(*kubelet)) *kubelet {
+	t.Helper()
+	ended, end := context.WithCancel(context.Background())
+	k := &kubelet{dir: t.TempDir(), ended: ended, conns: make(map[net.Conn]struct{}), containers: make(map[string]*container)}
+	if edit != nil {
+		edit(k)
+	}
+	k.server, k.runtime = httptest.NewUnstartedServer(k.handler(true)), httptest.NewUnstartedServer(k.handler(false))
+	k.server.Listener.Close()
+	k.server.Listener, k.port = listen(t)
+	clients := x509.NewCertPool()
+	clients.AddCert(p.servers.Cert)
+	k.server.TLS = &tls.Config{Certificates: []tls.Certificate{p.serving(t)}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients}
+	for _, s := range []*httptest.Server{k.server, k.runtime} {
+		quiet(s)
+		s.Config.ConnState = k.track
+	}
+	k.server.StartTLS()
+	k.runtime.Start()
+	t.Cleanup(func() {
+		end()
+		k.server.CloseClientConnections()
+		k.mu.Lock()
+		for c := range k.conns {
+			c.Close()
+		}
+		all := k.containers
+		k.mu.Unlock()
+		k.running.Wait()
+		for _, c := range all {
+			c.stop()
+		}
+		k.server.Close()
+		k.runtime.Close()
+	})
+	return k
+}
+
+// track knows which connections are open. One that was taken over by a handler is known
+// until the handler ends.
+func (k *kubelet) track(c net.Conn, state http.ConnState) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch state {
+	case http.StateNew, http.StateHijacked:
+		k.conns[c] = struct{}{}
+	case http.StateClosed:
+		delete(k.conns, c)
+	}
+}
+
+// handler is what kubernetes pkg/kubelet/server serves of it.
+func (k *kubelet) handler(records bool) http.Handler {
+	mux := http.NewServeMux()
+	for _, uid := range []string{"", "/{uid}"} {
+		mux.HandleFunc("/exec/{ns}/{pod}"+uid+"/{container}", k.exec)
+		mux.HandleFunc("/attach/{ns}/{pod}"+uid+"/{container}", k.attach)
+		mux.HandleFunc("/portForward/{ns}/{pod}"+uid, k.portForward)
+	}
+	mux.HandleFunc("GET /containerLogs/{ns}/{pod}/{container}", k.logs)
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") })
+	mux.HandleFunc("/", func(w http.ResponseWriter, req *http.Request) {
+		fmt.Fprintf(w, "%s %s as %s\n", req.Method, req.URL.RequestURI(), req.TLS.PeerCertificates[0].Subject.CommonName)
+	})
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		k.running.Add(1)
+		defer k.running.Done()
+		if records {
+			k.mu.Lock()
+			k.asked = append(k.asked, strings.TrimSpace(fmt.Sprintf("%s %s %s", req.Method, req.URL.RequestURI(), strings.ToLower(req.Header.Get("Upgrade")))))
+			k.streams++
+			k.mu.Unlock()
+			defer func() {
+				k.mu.Lock()
+				defer k.mu.Unlock()
+				k.streams--
+			}()
+		}
+		mux.ServeHTTP(w, req)
+	})
+}
+
+// serving is how many requests are being served.
+func (k *kubelet) serving() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.streams
+}
+
+// heard returns the requests so far, and forgets them.
+func (k *kubelet) heard() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	asked := k.asked
+	k.asked = nil
+	return asked
+}
+
+const (
+	idle     = 4 * time.Hour
+	creation = 30 * time.Second
+)
+
+func (k *kubelet) key(req *http.Request) string {
+	return req.PathValue("ns") + "/" + req.PathValue("pod") + "/" + req.PathValue("container")
+}
+
+// found finds the container that a request is for, and answers as a kubelet does if it is
+// not there.
+func (k *kubelet) found(w http.ResponseWriter, req *http.Request) *container {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	c := k.containers[k.key(req)]
+	if c == nil {
+		http.Error(w, fmt.Sprintf("container %q not found in pod %q", req.PathValue("container"), req.PathValue("pod")), http.StatusNotFound)
+	}
+	return c
+}
+
+func (k *kubelet) exec(w http.ResponseWriter, req *http.Request) {
+	options, err := remotecommand.NewOptions(req)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	c := k.found(w, req)
+	if c == nil || k.translate(w, req, options) {
+		return
+	}
+	ctx, cancel := k.context(req)
+	defer cancel()
+	remotecommand.ServeExec(w, req.WithContext(ctx), c, "", "", "", req.URL.Query()["command"], options, idle, creation, remotecommand.SupportedStreamingProtocols)
+}
+
+func (k *kubelet) attach(w http.ResponseWriter, req *http.Request) {
+	options, err := remotecommand.NewOptions(req)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	c := k.found(w, req)
+	if c == nil || k.translate(w, req, options) {
+		return
+	}
+	ctx, cancel := k.context(req)
+	defer cancel()
+	remotecommand.ServeAttach(w, req.WithContext(ctx), c, "", "", "", options, idle, creation, remotecommand.SupportedStreamingProtocols)
+}
+
+// context ends with the request, and with the kubelet.
+func (k *kubelet) context(req *http.Request) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(req.Context())
+	stop := context.AfterFunc(k.ended, cancel)
+	return ctx, func() { stop(); cancel() }
+}
+
+// translate serves what a kubelet translates that declares it, before the runtime sees it.
+func (k *kubelet) translate(w http.ResponseWriter, req *http.Request, o *remotecommand.Options) bool {
+	if !k.declares || req.TLS == nil || !wsstream.IsWebSocketRequestWithStreamCloseProtocol(req) {
+		return false
+	}
+	translator.NewStreamTranslatorHandler(k.below(req), nil, 0, translator.Options{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Tty: o.TTY}).ServeHTTP(w, req)
+	return true
+}
+
+// below is where the runtime serves the request.
+func (k *kubelet) below(req *http.Request) *url.URL {
+	return &url.URL{Scheme: "http", Host: k.runtime.Listener.Addr().String(), Path: req.URL.Path, RawQuery: req.URL.RawQuery}
+}
+
+func (k *kubelet) portForward(w http.ResponseWriter, req *http.Request) {
+	if k.declares && req.TLS != nil && wsstream.IsWebSocketRequestWithTunnelingProtocol(req) {
+		translator.NewTunnelingHandler(proxy.NewUpgradeAwareHandler(k.below(req), nil, false, true, responder{})).ServeHTTP(w, req)
+		return
+	}
+	options, err := portforward.NewV4Options(req)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	portforward.ServePortForward(w, req, forwarder{k.ended}, req.PathValue("pod"), "", options, idle, creation, []string{portforward.ProtocolV1Name})
+}
+
+// forwarder connects to ports of this machine, as of a pod.
+type forwarder struct{ ended context.Context }
+
+// PortForward implements portforward.PortForwarder. One side's end is told the other.
+func (f forwarder) PortForward(ctx context.Context, _, _ string, port int32, stream io.ReadWriteCloser) error {
+	defer stream.Close()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		return fmt.Errorf("failed to connect to port %d: %w", port, err)
+	}
+	stop := context.AfterFunc(f.ended, func() { conn.Close() })
+	defer stop()
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		_, _ = io.Copy(conn, stream)
+		_ = conn.(*net.TCPConn).CloseWrite()
+	})
+	_, err = io.Copy(stream, conn)
+	stream.Close()
+	conn.Close()
+	wait.Wait()
+	return err
+}
+
+// responder answers what cannot be proxied.
+type responder struct{}
+
+// Error implements proxy.ErrorResponder.
+func (responder) Error(w http.ResponseWriter, _ *http.Request, err error) {
+	http.Error(w, err.Error(), http.StatusInternalServerError)
+}
+
+// quiet keeps what a server's clients do wrong out of the tests' output.
+func quiet(s *httptest.Server) { s.Config.ErrorLog = log.New(io.Discard, "", 0) }

@@ -1,0 +1,94 @@
+package nodes
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport/spdy"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+func spdyTransport(config *rest.Config) (http.RoundTripper, spdy.Upgrader, error) {
+	return spdy.RoundTripperFor(config)
+}
+
+// watched is written by one goroutine while another looks at it.
+type watched struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (w *watched) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.buf.Len() < 1<<20 {
+		w.buf.Write(p)
+	}
+	return len(p), nil
+}
+
+// has fails unless text was written.
+func (w *watched) has(text string) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !strings.Contains(w.buf.String(), text) {
+		return fmt.Errorf("no %q in %.200q", text, w.buf.String())
+	}
+	return nil
+}
+
+// typed is input of which a part has come, until the test ends.
+func typed(t *testing.T, text string) io.Reader {
+	in, keys := io.Pipe()
+	go func() { _, _ = io.WriteString(keys, text) }()
+	t.Cleanup(func() { in.Close() })
+	return in
+}
+
+func none(n int) error {
+	if n != 0 {
+		return fmt.Errorf("%d", n)
+	}
+	return nil
+}
+
+// goroutines is how many the server has once it is at rest.
+func (c *cluster) goroutines(t *testing.T) int {
+	t.Helper()
+	n := 0
+	proctest.Eventually(t, "the server's goroutines are counted", func() error {
+		raw, err := c.client.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
+		if err != nil {
+			return err
+		}
+		for text := range strings.Lines(string(raw)) {
+			if _, err := fmt.Sscanf(text, "go_goroutines %d", &n); err == nil {
+				return nil
+			}
+		}
+		return fmt.Errorf("no go_goroutines")
+	})
+	return n
+}
+
+// settles waits until the kubelet serves nothing, and the server has given back what it
+// used for that.
+func (c *cluster) settles(t *testing.T, k *kubelet, before int) {
+	t.Helper()
+	const slack = 12 // connections that are kept, and what happens to happen
+	proctest.Eventually(t, "the kubelet has no streams", func() error { return none(k.serving()) })
+	proctest.Eventually(t, "the server has no more goroutines than before", func() error {
+		if now := c.goroutines(t); now > before+slack {
+			return fmt.Errorf("%d, before %d", now, before)
+		}
+		return nil
+	})
+}
