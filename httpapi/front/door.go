@@ -13,9 +13,10 @@ import (
 
 // door accepts the connections of a listener and serves each on a goroutine.
 type door struct {
-	s    *Server
-	most int           // sessions at once; 0 sets no bound
-	stop chan struct{} // closed when no request may follow another
+	s       *Server
+	network bool          // it is what the network reaches
+	most    int           // sessions at once; 0 sets no bound
+	stop    chan struct{} // closed when no request may follow another
 
 	running sync.WaitGroup // sessions
 
@@ -35,6 +36,10 @@ const (
 	// its first request, idlePoll how often idle connections are looked for then.
 	newGrace = 5 * time.Second
 	idlePoll = 10 * time.Millisecond
+	// idleGrace is how long a connection without a request is left open then, and turnover
+	// how often, before that, clients are asked to come back on another connection.
+	idleGrace = 100 * time.Millisecond
+	turnover  = time.Second
 )
 
 // serve accepts connections until l is closed. What it began goes on; whoever owns d
@@ -142,18 +147,43 @@ func (d *door) close() {
 	}
 }
 
-// drain waits until the requests under way have been answered, or ctx ends.
+// drain waits until the requests under way have been answered, or ctx ends. A client that
+// sends one request after the other is about to send the next, which is answered with a
+// farewell: closed at once, its connection would take a request along that may not be
+// repeated.
 func (d *door) drain(ctx context.Context) error {
 	ticker := time.NewTicker(idlePoll)
 	defer ticker.Stop()
-	for d.closeIdle() > 0 {
+	for began := time.Now(); ; {
+		var left int
+		if time.Since(began) < idleGrace {
+			left = d.count()
+		} else {
+			left = d.closeIdle()
+		}
+		if left == 0 {
+			return nil
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-ticker.C:
 		}
 	}
-	return nil
+}
+
+// count returns how many connections there are.
+func (d *door) count() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return len(d.open)
+}
+
+// turning reports whether a connection that began then is to end with the request that it
+// is at: shutdown has begun, and its client shall be elsewhere, if there is another server,
+// when the door closes.
+func (d *door) turning(began time.Time) bool {
+	return d.network && d.draining() && time.Since(began) > turnover
 }
 
 // settle waits until each session that is at a request has been seen at none, or ctx ends.

@@ -62,6 +62,7 @@ func New(config Config) *Server {
 	s := &Server{config: config, memory: newMemoryListener(), caps: connCaps{all: config.MaxConns, perPeer: config.MaxConnsPerIP}}
 	s.limits = limits{header: headerTimeout, idle: idleTimeout, body: config.BodyTimeout, write: config.WriteTimeout}
 	s.outer = s.newDoor(0) // its listener bounds more than sessions
+	s.outer.network = true
 	s.inner = s.newDoor(config.MaxConns)
 	s.client = s.memory.client()
 	return s

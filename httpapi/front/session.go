@@ -374,7 +374,7 @@ func (ss *Session) refuse(err error) {
 func (ss *Session) answer(x *exchange.Exchange, closing bool) bool {
 	resp := &ss.fast.Response
 	setHeader(resp, &x.Response)
-	closing = closing || resp.Header.ConnectionClose() || ss.door.stopping() || !ss.settle(x)
+	closing = closing || resp.Header.ConnectionClose() || ss.door.stopping() || ss.door.turning(ss.began) || !ss.settle(x)
 	switch {
 	case closing:
 		resp.Header.SetConnectionClose()
