@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"strings"
@@ -25,6 +26,9 @@ type options struct {
 	version    versionFlag
 	revoke     bool // watches end with their right
 	sections   cliflag.NamedFlagSets
+
+	// beside, if not nil, says what runs beside the server.
+	beside func(context.Context, *server.Config) error
 }
 
 // newOptions returns flags with the defaults of config.

@@ -3,6 +3,7 @@
 //
 //	larder serve         runs the server
 //	larder dev           runs the server with the controllers that tests need
+//	larder cluster       runs the server with all else that a cluster has
 //	larder checkpoint    remembers the state of all objects under a name
 //	larder reset         brings them back to it
 //	larder version       says what was built
@@ -66,6 +67,6 @@ func newRoot() *cobra.Command {
 	}
 	root.Version = versionText()
 	root.SetVersionTemplate("{{.Version}}")
-	root.AddCommand(newServe(), newDev(), newCheckpoint(), newReset(), newVersion())
+	root.AddCommand(newServe(), newDev(), newCluster(), newCheckpoint(), newReset(), newVersion())
 	return root
 }

@@ -120,6 +120,13 @@ func serve(cmd *cobra.Command, o *options) error {
 	if up.Logs.Format != logsapi.DefaultLogFormat && config.Progress != nil {
 		config.Progress, config.Terminal = logged{}, false
 	}
+	ctx, stop := untilSignal(func() { os.Exit(fail(cmd.ErrOrStderr(), errSecondSignal)) })
+	defer stop()
+	if o.beside != nil {
+		if err := o.beside(ctx, &config); err != nil {
+			return err
+		}
+	}
 	s, err := server.New(config)
 	if err != nil {
 		return err
@@ -137,8 +144,6 @@ func serve(cmd *cobra.Command, o *options) error {
 	}
 	warnInert(cmd.Flags())
 	setMemory(os.Getenv)
-	ctx, stop := untilSignal(func() { os.Exit(fail(cmd.ErrOrStderr(), errSecondSignal)) })
-	defer stop()
 	defer klog.Flush()
 	return s.Run(ctx)
 }

@@ -32,8 +32,8 @@ internal/invariants, internal/proctest
 < httpapi/revocation
 < httpapi
 < internal/extension, internal/aggregator, internal/testcontrollers
-< internal/server/pki, internal/server/datadir, internal/checkpoint
-< internal/server
+< internal/server/pki, internal/server/datadir, internal/checkpoint, internal/cluster/programs
+< internal/server, internal/cluster
 < cmd
 `
 
@@ -52,7 +52,7 @@ var reserved = []struct {
 	{"go.etcd.io/", []string{"kv"}, false},
 	{"github.com/valyala/fasthttp", []string{"httpapi/front", "bench"}, false},
 	{"k8s.io/kubernetes/", []string{"internal/registry", "internal/auth", "internal/admission", "httpapi", "internal/extension", "internal/aggregator", "internal/testcontrollers", "internal/server", "cmd/larder"}, true},
-	{"k8s.io/", []string{"internal/registry", "internal/auth", "internal/admission", "httpapi", "internal/extension", "internal/aggregator", "internal/testcontrollers", "internal/server", "internal/checkpoint", "cmd/larder", "bench", "cmd/larder-bench", "internal/consistency", "internal/nodes"}, false},
+	{"k8s.io/", []string{"internal/cluster", "internal/registry", "internal/auth", "internal/admission", "httpapi", "internal/extension", "internal/aggregator", "internal/testcontrollers", "internal/server", "internal/checkpoint", "cmd/larder", "bench", "cmd/larder-bench", "internal/consistency", "internal/nodes"}, false},
 	{"k8s.io/kubernetes/cmd/", nil, true},
 	{"k8s.io/apiserver/pkg/storage/cacher", nil, false},
 	{"k8s.io/apiserver/pkg/storage/etcd3", nil, true},

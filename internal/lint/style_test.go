@@ -149,12 +149,25 @@ func TestNoPackageState(t *testing.T) {
 			}
 			for _, spec := range d.Specs {
 				s := spec.(*ast.ValueSpec)
-				if !constant(s) {
+				if !constant(s) && !embedded(s) {
 					t.Errorf("%s: package-level variable %s: keep state in a value that New returns", fset.Position(s.Pos()), s.Names[0].Name)
 				}
 			}
 		}
 	}
+}
+
+// embedded reports whether a package-level var holds a file of the package.
+func embedded(s *ast.ValueSpec) bool {
+	if s.Doc == nil {
+		return false
+	}
+	for _, comment := range s.Doc.List {
+		if strings.HasPrefix(comment.Text, "//go:embed ") {
+			return true
+		}
+	}
+	return false
 }
 
 // constant reports whether a package-level var is an error, an interface

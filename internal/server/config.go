@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -76,6 +77,10 @@ type Config struct {
 	// TestControllers runs the controllers of package testcontrollers in the process. They
 	// must not run beside a kube-controller-manager.
 	TestControllers bool
+
+	// Beside, if not nil, is run in a goroutine once the server is ready, and told to end,
+	// and awaited, before anything else ends. If it ends before, so does the server.
+	Beside func(context.Context) error
 
 	// EventTTL is how long events are kept.
 	EventTTL time.Duration

@@ -116,6 +116,9 @@ func (s *Server) start(ctx context.Context) error {
 	if err := s.layers.wait(ctx, s.awaitReady); err != nil {
 		return err
 	}
+	if s.config.Beside != nil {
+		s.layers.start(ctx, "beside the server", s.config.Beside)
+	}
 	close(settled)
 	return nil
 }

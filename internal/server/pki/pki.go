@@ -131,8 +131,13 @@ func (a *Authority) Issue(template *x509.Certificate) (certPEM, keyPEM []byte, e
 
 // IssueAdmin makes the client certificate of a user who may do everything.
 func (a *Authority) IssueAdmin() (certPEM, keyPEM []byte, err error) {
+	return a.IssueClient("larder-admin", user.SystemPrivilegedGroup)
+}
+
+// IssueClient makes the client certificate of a user who belongs to groups.
+func (a *Authority) IssueClient(name string, groups ...string) (certPEM, keyPEM []byte, err error) {
 	return a.Issue(&x509.Certificate{
-		Subject:     pkix.Name{CommonName: "larder-admin", Organization: []string{user.SystemPrivilegedGroup}},
+		Subject:     pkix.Name{CommonName: name, Organization: groups},
 		KeyUsage:    x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})

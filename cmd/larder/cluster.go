@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/cluster"
+	"github.com/larder-io/larder/internal/cluster/programs"
+	"github.com/larder-io/larder/internal/server"
+)
+
+// clusterOptions are the flags of `larder cluster` beside the server's.
+type clusterOptions struct {
+	nodes    int
+	programs string // directory; "" builds them
+}
+
+func newCluster() *cobra.Command {
+	config := server.Default()
+	config.Authorization.Modes = []string{auth.ModeNode, auth.ModeRBAC}
+	o := newOptions(config)
+	o.config.Admission.GenericAdmission.EnablePlugins = []string{"NodeRestriction"}
+	o.scratch = true
+	c := &clusterOptions{nodes: 10}
+	c.addTo(o.sections.FlagSet("cluster"))
+	o.sections.Order = append([]string{"cluster"}, o.sections.Order[:len(o.sections.Order)-1]...)
+	o.beside = c.prepare
+	return serving(o, &cobra.Command{
+		Use:   "cluster",
+		Short: "Run a whole cluster: API server, controllers, scheduler and nodes that do not exist",
+		Long: `Run a cluster of one machine: the API server with its etcd in this process, and
+kube-controller-manager, kube-scheduler and kwok beside it, which are built from their
+Go modules the first time, within minutes. Kwok plays nodes that do not exist: pods are
+scheduled to them and run and end as far as anybody can see, but nothing is executed.
+
+Everything is authorized by roles, and by the nodes' own rules; each program has a
+certificate of its own. Ctrl-C ends it all, and the next start goes on with what is in
+the data directory. The server takes the flags of "larder serve".`,
+	})
+}
+
+func (c *clusterOptions) addTo(fs *pflag.FlagSet) {
+	fs.IntVar(&c.nodes, "nodes", c.nodes, "How many nodes there are.")
+	fs.StringVar(&c.programs, "programs", c.programs,
+		"Directory that holds kube-controller-manager, kube-scheduler, kwok and the stage-fast.yaml of kwok's releases. If unset, they are built with the go command, once for this user.")
+}
+
+// prepare has config run the other programs of the cluster beside its server. It finds
+// them, or builds them, before anything is started.
+func (c *clusterOptions) prepare(ctx context.Context, config *server.Config) error {
+	switch {
+	case config.DataDir == "":
+		return errors.New("over an external etcd a cluster needs --data-dir, to keep certificates and logs in")
+	case config.Authentication.ClientCert.ClientCA != "" || config.Signing != auth.Signing{}:
+		return errors.New("a cluster's certificates and keys are made in --data-dir: --client-ca-file, --service-account-signing-key-file and --service-account-signing-endpoint cannot be given")
+	case config.TestControllers:
+		return errors.New("a cluster has a kube-controller-manager, beside which --test-controllers must not run")
+	}
+	beside := cluster.Config{Dir: config.DataDir, Nodes: c.nodes, ServiceRanges: config.Services.ClusterIPRanges, Progress: config.Progress}
+	if err := beside.Validate(); err != nil { // before minutes are spent on building
+		return err
+	}
+	found, err := c.find(ctx, config)
+	if err != nil {
+		return err
+	}
+	beside.Programs = found
+	all, err := cluster.New(beside)
+	if err != nil {
+		return err
+	}
+	config.Beside = all.Run
+	return nil
+}
+
+// find returns the programs, and builds them if nobody named any.
+func (c *clusterOptions) find(ctx context.Context, config *server.Config) (programs.Programs, error) {
+	if c.programs != "" {
+		return programs.Find(c.programs)
+	}
+	cache, err := programs.CacheDir()
+	if err != nil {
+		return programs.Programs{}, err
+	}
+	return programs.Build(ctx, cache, func(what string) {
+		if config.Progress != nil {
+			fmt.Fprintln(config.Progress, what)
+		}
+	})
+}

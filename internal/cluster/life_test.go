@@ -1,0 +1,86 @@
+package cluster
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// TestLife: Ctrl-C ends all programs, the next start goes on with what was there and has as
+// many nodes as it is told, a program that ends takes all with it, and a cluster that is
+// killed leaves nothing running.
+func TestLife(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("looks into /proc")
+	}
+	r := start(t, 3)
+	pids := r.children()
+	if len(pids) != 3 {
+		t.Fatalf("children are %v", pids)
+	}
+	for _, file := range []string{"kube-controller-manager.kubeconfig", "kube-scheduler.kubeconfig", "kwok.kubeconfig", "kwok.yaml", "logs/kwok.log"} {
+		info, err := os.Stat(filepath.Join(r.dir, filepath.FromSlash(file)))
+		if err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v %v", file, info, err)
+		}
+	}
+	must(t, r.Signal(syscall.SIGINT))
+	if err := r.Wait(t); err != nil || !strings.HasSuffix(r.Output(), "stopped\n") {
+		t.Errorf("after an interrupt: %v\n%s", err, r.Output())
+	}
+	ended(t, pids)
+	if complaints := r.complaints(); len(complaints) > 0 {
+		t.Errorf("logged:\n%s", strings.Join(complaints, "\n"))
+	}
+
+	must(t, r.Start())
+	r.Await(t, "cluster: 3 nodes, ready after")
+	pids = r.children()
+	must(t, syscall.Kill(pids[0], syscall.SIGKILL))
+	if err := r.Wait(t); err == nil || !strings.Contains(r.Output(), "ended by itself: signal: killed") {
+		t.Errorf("after a program's end: %v\n%s", err, r.Output())
+	}
+	ended(t, pids)
+
+	must(t, r.Start())
+	r.Await(t, "cluster: 3 nodes, ready after")
+	pids = r.children()
+	r.Kill()
+	ended(t, pids)
+}
+
+// TestNodes: a start with fewer nodes removes those beyond, and no others.
+func TestNodes(t *testing.T) {
+	many, few := start(t, 5), 0
+	nodes, err := many.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	ranges := make(map[string]bool)
+	for _, n := range nodes.Items {
+		ranges[n.Spec.PodCIDR] = true
+	}
+	if len(nodes.Items) != 5 || len(ranges) != 5 {
+		t.Errorf("%d nodes with ranges %v", len(nodes.Items), ranges)
+	}
+	own := node(7)
+	own.Name, own.Labels = "own", nil
+	_, err = many.client.CoreV1().Nodes().Create(t.Context(), own, metav1.CreateOptions{})
+	must(t, err)
+	c := &Cluster{config: Config{Nodes: 2}}
+	must(t, c.makeNodes(t.Context(), many.client))
+	nodes, err = many.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	for _, n := range nodes.Items {
+		few++
+		if n.Name != "own" && n.Name != "node-0" && n.Name != "node-1" {
+			t.Errorf("%s is left", n.Name)
+		}
+	}
+	if few != 3 {
+		t.Errorf("%d nodes are left", few)
+	}
+}

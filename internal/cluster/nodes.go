@@ -1,0 +1,84 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+const (
+	// podRange has 256 addresses for the pods of each of maxNodes nodes.
+	podRange = "10.128.0.0/9"
+	maxNodes = 1 << 15
+	zones    = 3
+
+	// fakeAnnotation marks nodes for kwok, fakeLabel for their owner.
+	fakeAnnotation, fakeLabel, fakeValue = "kwok.x-k8s.io/node", "larder.io/node", "fake"
+)
+
+// serviceRanges is a flag's value.
+func (c *Cluster) serviceRanges() string {
+	var all []string
+	for _, r := range c.config.ServiceRanges {
+		all = append(all, r.String())
+	}
+	return strings.Join(all, ",")
+}
+
+// makeNodes makes the nodes that are missing and removes those beyond their number.
+func (c *Cluster) makeNodes(ctx context.Context, client kubernetes.Interface) error {
+	nodes := client.CoreV1().Nodes()
+	there, err := nodes.List(ctx, metav1.ListOptions{LabelSelector: fakeLabel + "=" + fakeValue})
+	if err != nil {
+		return fmt.Errorf("cluster: nodes: %w", err)
+	}
+	missing := make(map[string]*corev1.Node)
+	for i := range c.config.Nodes {
+		n := node(i)
+		missing[n.Name] = n
+	}
+	for _, n := range there.Items {
+		if _, wanted := missing[n.Name]; wanted {
+			delete(missing, n.Name)
+		} else if err := nodes.Delete(ctx, n.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			return fmt.Errorf("cluster: nodes: %w", err)
+		}
+	}
+	for _, n := range missing {
+		if _, err := nodes.Create(ctx, n, metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("cluster: nodes: %w", err)
+		}
+	}
+	return nil
+}
+
+// node is the i-th node, which is as large as a usual one. It has its range of pods'
+// addresses from the start: kube-controller-manager assigns two to one whose status changes
+// while it is about to, and logs that as an error.
+func node(i int) *corev1.Node {
+	name, pods := fmt.Sprintf("node-%d", i), fmt.Sprintf("10.%d.%d.0/24", 128+i>>8, i&0xff)
+	size := corev1.ResourceList{
+		corev1.ResourceCPU:    resource.MustParse("32"),
+		corev1.ResourceMemory: resource.MustParse("256Gi"),
+		corev1.ResourcePods:   resource.MustParse("110"),
+	}
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        name,
+			Annotations: map[string]string{fakeAnnotation: fakeValue},
+			Labels: map[string]string{
+				fakeLabel: fakeValue, corev1.LabelHostname: name,
+				corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+				corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", i%zones),
+			},
+		},
+		Spec:   corev1.NodeSpec{PodCIDR: pods, PodCIDRs: []string{pods}},
+		Status: corev1.NodeStatus{Capacity: size, Allocatable: size},
+	}
+}

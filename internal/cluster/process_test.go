@@ -1,0 +1,215 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/server/pki"
+)
+
+// running is a `larder cluster` that a test drives.
+type running struct {
+	*proctest.Process
+	t      *testing.T
+	dir    string
+	config *rest.Config
+	client kubernetes.Interface
+}
+
+// start runs a cluster until the test ends.
+func start(t *testing.T, nodes int) *running {
+	t.Helper()
+	r := &running{t: t, dir: filepath.Join(t.TempDir(), "data")}
+	port := strconv.Itoa(proctest.Port(t))
+	r.Process = proctest.New(t, "the cluster", func() *exec.Cmd {
+		return exec.Command(*larder, "cluster", "--data-dir", r.dir, "--secure-port", port,
+			"--programs", *others, "--nodes", strconv.Itoa(nodes), "--unsafe-no-fsync")
+	})
+	must(t, r.Start())
+	r.Await(t, fmt.Sprintf("cluster: %d nodes, ready after", nodes))
+	config, err := clientcmd.BuildConfigFromFlags("", filepath.Join(r.dir, "admin.kubeconfig"))
+	must(t, err)
+	config.QPS = -1
+	r.config = config
+	r.client, err = kubernetes.NewForConfig(config)
+	must(t, err)
+	return r
+}
+
+// as is a client with a certificate of the cluster's authority.
+func (r *running) as(t *testing.T, user string, groups ...string) kubernetes.Interface {
+	t.Helper()
+	authority, err := pki.Load(filepath.Join(r.dir, "pki"))
+	must(t, err)
+	certPEM, keyPEM, err := authority.IssueClient(user, groups...)
+	must(t, err)
+	config := rest.AnonymousClientConfig(r.config)
+	config.CertData, config.KeyData = certPEM, keyPEM
+	client, err := kubernetes.NewForConfig(config)
+	must(t, err)
+	return client
+}
+
+// bearer is a client with a token.
+func (r *running) bearer(t *testing.T, token string) kubernetes.Interface {
+	t.Helper()
+	config := rest.AnonymousClientConfig(r.config)
+	config.BearerToken = token
+	client, err := kubernetes.NewForConfig(config)
+	must(t, err)
+	return client
+}
+
+// namespace makes a namespace that is ready for pods. It is removed when the test ends,
+// which waits until there is nothing left of it.
+func (r *running) namespace(t *testing.T, name string) string {
+	t.Helper()
+	ctx := context.Background()
+	_, err := r.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	must(t, err)
+	eventually(t, name+" has its service account", func() error {
+		_, err := r.client.CoreV1().ServiceAccounts(name).Get(ctx, "default", metav1.GetOptions{})
+		return err
+	})
+	t.Cleanup(func() {
+		must(t, r.client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{}))
+		eventually(t, name+" is gone", func() error {
+			ns, err := r.client.CoreV1().Namespaces().Get(ctx, name, metav1.GetOptions{})
+			if err == nil {
+				return fmt.Errorf("still there: %+v", ns.Status)
+			}
+			return ignore(err, apierrors.IsNotFound)
+		})
+	})
+	return name
+}
+
+func ignore(err error, is func(error) bool) error {
+	if is(err) {
+		return nil
+	}
+	return err
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually asks until check returns nil, less often than proctest's function, since it
+// is about hundreds of objects.
+func eventually(t testing.TB, what string, check func() error) {
+	t.Helper()
+	pace := time.NewTicker(100 * time.Millisecond)
+	defer pace.Stop()
+	for deadline := time.Now().Add(2 * proctest.Patience); ; <-pace.C {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: never: %v", what, err)
+		}
+	}
+}
+
+// usual are lines that the programs log as errors over any API server: the same work over
+// a stock kube-apiserver leaves them, too.
+var usual = []*regexp.Regexp{
+	// Both read a configuration that nobody gave.
+	regexp.MustCompile(`The manifest file is empty, ignoring`),
+	// A controller of 1.36 that is told of a change before it has seen its own write looks
+	// again later, and logs that as an error.
+	regexp.MustCompile(`is not as new as written version`),
+	// Kwok deletes a pod again when it sees what its first deletion did to it.
+	regexp.MustCompile(`failed to delete resource for step 0.* not found`),
+	// Programs that were asked to end say so.
+	regexp.MustCompile(`"command failed" err="finished without leader elect"`),
+}
+
+// problem is a line that a program logs as an error; those in JSON are kwok's.
+var problem = regexp.MustCompile(`^[EF]\d{4} |"level":"ERROR"`)
+
+// complaints are what the programs have logged as errors and is not usual, each line as
+// often as it is there.
+func (r *running) complaints() (all []string) {
+	logs, err := filepath.Glob(filepath.Join(r.dir, "logs", "*.log"))
+	must(r.t, err)
+	if len(logs) != 3 {
+		r.t.Fatalf("logs are %v", logs)
+	}
+	for _, log := range logs {
+		text, err := os.ReadFile(log)
+		must(r.t, err)
+		for line := range bytes.Lines(text) {
+			if line := string(bytes.TrimSpace(line)); problem.MatchString(line) && !matches(usual, line) {
+				all = append(all, filepath.Base(log)+": "+line)
+			}
+		}
+	}
+	return all
+}
+
+func matches(expressions []*regexp.Regexp, line string) bool {
+	for _, e := range expressions {
+		if e.MatchString(line) {
+			return true
+		}
+	}
+	return false
+}
+
+// children are the processes that the cluster runs.
+func (r *running) children() []int {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", r.PID(), r.PID()))
+	must(r.t, err)
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", r.PID()))
+	must(r.t, err)
+	var all []int
+	for _, task := range tasks {
+		text, err = os.ReadFile(task)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for _, field := range strings.Fields(string(text)) {
+			pid, err := strconv.Atoi(field)
+			must(r.t, err)
+			all = append(all, pid)
+		}
+	}
+	return all
+}
+
+// ended waits until no process of pids is left.
+func ended(t *testing.T, pids []int) {
+	t.Helper()
+	for _, pid := range pids {
+		eventually(t, fmt.Sprintf("process %d ends", pid), func() error {
+			if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+				return fmt.Errorf("kill: %v", err)
+			}
+			return nil
+		})
+	}
+}

@@ -1,0 +1,64 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// shutdownTimeout is how long a program has to end.
+const shutdownTimeout = 10 * time.Second
+
+// program is a process that runs beside the server.
+type program struct {
+	name, path string
+	args       []string
+	logs       string // directory of its log
+}
+
+// run runs the program until ctx ends, which is no error. That it ends by itself is one.
+func (p *program) run(ctx context.Context) error {
+	log, err := os.OpenFile(logFile(p.logs, p.name), os.O_CREATE|os.O_TRUNC|os.O_RDWR|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	defer log.Close()
+	cmd := exec.CommandContext(ctx, p.path, p.args...)
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.Cancel = func() error { return askToEnd(cmd.Process) }
+	cmd.WaitDelay = shutdownTimeout
+	keepApart(cmd)
+	// Where the kernel ends a process with its parent, it takes the end of the thread that
+	// started it for the parent's: that thread lives as long as the process.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err = cmd.Run()
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err == nil {
+		err = fmt.Errorf("exit status 0")
+	}
+	return fmt.Errorf("cluster: %s ended by itself: %w; %s ends with: %s", p.name, err, log.Name(), lastLine(log))
+}
+
+// lastLine returns the last line that is not blank of what is near the end of a log.
+func lastLine(log *os.File) string {
+	const near = 4 << 10
+	size, err := log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err.Error()
+	}
+	end, err := io.ReadAll(io.NewSectionReader(log, max(0, size-near), near))
+	if err != nil {
+		return err.Error()
+	}
+	end = bytes.TrimSpace(end)
+	return strings.TrimSpace(string(end[bytes.LastIndexByte(end, '\n')+1:]))
+}

@@ -1,0 +1,227 @@
+package programs
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	_ "embed" // the module's files
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+)
+
+// The module of the programs: its go.mod and its go.sum. Files of those names would make
+// the directory a module of its own, which cannot be embedded.
+var (
+	//go:embed programs.mod
+	moduleFile string
+	//go:embed programs.sum
+	sumFile string
+)
+
+// Programs are the paths of the programs.
+type Programs struct {
+	ControllerManager, Scheduler, Kwok string
+	// Stages is a file that tells kwok how nodes and pods live; it has the name and what is
+	// in it that it has in kwok's releases.
+	Stages string
+}
+
+// packages are what is built, each into a program named after its last element.
+var packages = []string{
+	"k8s.io/kubernetes/cmd/kube-controller-manager",
+	"k8s.io/kubernetes/cmd/kube-scheduler",
+	"sigs.k8s.io/kwok/cmd/kwok",
+}
+
+// in returns the programs of a directory.
+func in(dir string) Programs {
+	suffix := ""
+	if runtime.GOOS == "windows" {
+		suffix = ".exe"
+	}
+	return Programs{
+		ControllerManager: filepath.Join(dir, "kube-controller-manager"+suffix),
+		Scheduler:         filepath.Join(dir, "kube-scheduler"+suffix),
+		Kwok:              filepath.Join(dir, "kwok"+suffix),
+		Stages:            filepath.Join(dir, "stage-fast.yaml"),
+	}
+}
+
+func (p Programs) paths() []string {
+	return []string{p.ControllerManager, p.Scheduler, p.Kwok, p.Stages}
+}
+
+// Find returns the programs in dir, which must hold all of them.
+func Find(dir string) (Programs, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return Programs{}, fmt.Errorf("programs: %w", err)
+	}
+	p := in(dir)
+	for _, path := range p.paths() {
+		info, err := os.Stat(path)
+		if err != nil {
+			return Programs{}, fmt.Errorf("programs: %w", err)
+		}
+		if !info.Mode().IsRegular() {
+			return Programs{}, fmt.Errorf("programs: %s is not a file", path)
+		}
+	}
+	return p, nil
+}
+
+// CacheDir is where Build keeps programs for this user.
+func CacheDir() (string, error) {
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("programs: no directory to keep programs in: %w", err)
+	}
+	return filepath.Join(dir, "larder", "programs"), nil
+}
+
+// ErrNoGo says that there is no go command to build with.
+var ErrNoGo = errors.New("programs: there is no go command to build kube-controller-manager, kube-scheduler and kwok with; " +
+	"install Go (https://go.dev/dl), or name a directory that holds them with --programs")
+
+// Build returns the programs kept below cache, and builds them before, which takes
+// minutes, if they are not there. It tells say then.
+func Build(ctx context.Context, cache string, say func(string)) (Programs, error) {
+	dir := filepath.Join(cache, key())
+	if p, err := Find(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return p, err
+	}
+	if _, err := exec.LookPath("go"); err != nil {
+		return Programs{}, ErrNoGo
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return Programs{}, fmt.Errorf("programs: %w", err)
+	}
+	say(fmt.Sprintf("building kube-controller-manager, kube-scheduler and kwok into %s: it takes minutes, this once", dir))
+	stage, err := os.MkdirTemp(cache, ".build-")
+	if err != nil {
+		return Programs{}, fmt.Errorf("programs: %w", err)
+	}
+	defer os.RemoveAll(stage)
+	if err := build(ctx, stage); err != nil {
+		return Programs{}, err
+	}
+	for i, built := range in(stage).paths() {
+		if err := os.Rename(built, in(dir).paths()[i]); err != nil {
+			return Programs{}, fmt.Errorf("programs: %w", err)
+		}
+	}
+	return Find(dir)
+}
+
+// stages are the files of kwok's module that make up its stage-fast.yaml.
+var stages = []string{"node/fast/*.yaml", "node/heartbeat-with-lease/*.yaml", "pod/fast/*.yaml"}
+
+// build builds the programs into dir, in a module that lies there.
+func build(ctx context.Context, dir string) error {
+	for name, data := range map[string]string{"go.mod": moduleFile, "go.sum": sumFile} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o644); err != nil {
+			return fmt.Errorf("programs: %w", err)
+		}
+	}
+	// With flags of their own, for programs without debugging information say, the packages
+	// that Larder links, too, would all be compiled again.
+	args := append([]string{"build", "-buildvcs=false", "-ldflags", stamp(), "-o", dir + string(filepath.Separator)}, packages...)
+	if _, err := command(ctx, dir, args...); err != nil {
+		return err
+	}
+	kwok, err := command(ctx, dir, "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/kwok")
+	if err != nil {
+		return err
+	}
+	return gather(filepath.Join(kwok, "kustomize", "stage"), in(dir).Stages)
+}
+
+// gather writes what kwok's module says of stages into one file.
+func gather(from, file string) error {
+	var all bytes.Buffer
+	for _, pattern := range stages {
+		names, err := filepath.Glob(filepath.Join(from, filepath.FromSlash(pattern)))
+		if err != nil || len(names) == 0 {
+			return fmt.Errorf("programs: no %s in %s: %w", pattern, from, errors.Join(err, fs.ErrNotExist))
+		}
+		for _, name := range names {
+			if filepath.Base(name) == "kustomization.yaml" {
+				continue
+			}
+			text, err := os.ReadFile(name)
+			if err != nil {
+				return fmt.Errorf("programs: %w", err)
+			}
+			fmt.Fprintf(&all, "---\n%s\n", bytes.TrimSpace(text))
+		}
+	}
+	if err := os.WriteFile(file, all.Bytes(), 0o644); err != nil {
+		return fmt.Errorf("programs: %w", err)
+	}
+	return nil
+}
+
+// command runs the go command in dir and returns what it printed.
+func command(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off")
+	var out, problem bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &problem
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			return "", fmt.Errorf("programs: %w", context.Cause(ctx))
+		}
+		return "", fmt.Errorf("programs: kube-controller-manager, kube-scheduler and kwok cannot be built; "+
+			"a directory that holds them can be named with --programs: go %s: %w: %s", args[0], err, last(problem.String(), 3))
+	}
+	return strings.TrimSpace(out.String()), nil
+}
+
+// Version is the release of Kubernetes of kube-controller-manager and kube-scheduler.
+func Version() string {
+	found := regexp.MustCompile(`(?m)^\s*k8s\.io/kubernetes (v\S+)`).FindStringSubmatch(moduleFile)
+	if found == nil {
+		panic("programs: programs.mod names no version of k8s.io/kubernetes")
+	}
+	return found[1]
+}
+
+// stamp sets what the release's own build sets (kubernetes hack/lib/version.sh), but for
+// the commit and date, which the module does not tell.
+func stamp() string {
+	version := Version()
+	numbers := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
+	var flags []string
+	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+		for _, set := range [][2]string{
+			{"gitVersion", version}, {"gitMajor", numbers[0]}, {"gitMinor", numbers[1]},
+			{"gitTreeState", "clean"}, {"gitCommit", "unknown"}, {"buildDate", "1970-01-01T00:00:00Z"},
+		} {
+			flags = append(flags, "-X "+pkg+"."+set[0]+"="+set[1])
+		}
+	}
+	return strings.Join(flags, " ")
+}
+
+// key names what the programs are made of.
+func key() string {
+	hash := sha256.New()
+	for _, part := range []string{moduleFile, sumFile, runtime.GOOS + "/" + runtime.GOARCH} {
+		fmt.Fprintf(hash, "%d\n%s", len(part), part)
+	}
+	return hex.EncodeToString(hash.Sum(nil)[:8])
+}
+
+// last returns the last n lines of text.
+func last(text string, n int) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	return strings.Join(lines[max(0, len(lines)-n):], "\n")
+}

@@ -1,0 +1,102 @@
+package programs
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestVersionsAreLarders: what Larder and the programs link has one version and is compiled
+// once. Where this fails after a change of go.mod, set the versions in programs.mod and
+// have `go mod tidy` add the rest, in a directory where the two files have their usual names.
+func TestVersionsAreLarders(t *testing.T) {
+	ours, err := os.ReadFile(filepath.Join("..", "..", "..", "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	requires := regexp.MustCompile(`(?m)^\t(\S+) (v\S+)`)
+	larder := make(map[string]string)
+	for _, found := range requires.FindAllStringSubmatch(string(ours), -1) {
+		larder[found[1]] = found[2]
+	}
+	replaced := moduleFile[strings.Index(moduleFile, "replace"):]
+	shared := 0
+	for _, found := range requires.FindAllStringSubmatch(moduleFile, -1) {
+		module, version := found[1], found[2]
+		if strings.Contains(replaced, module+" => "+module+" "+larder[module]+"\n") {
+			version = larder[module]
+		}
+		if want, ok := larder[module]; ok {
+			shared++
+			if version != want && want != "v0.0.0" && version != "v0.0.0" {
+				t.Errorf("%s is %s in programs.mod and %s in go.mod", module, version, want)
+			}
+		}
+	}
+	if shared < 50 {
+		t.Errorf("found only %d modules that both have: the expression is broken", shared)
+	}
+}
+
+// TestFind: a directory must hold all programs.
+func TestFind(t *testing.T) {
+	dir := t.TempDir()
+	for i, path := range in(dir).paths() {
+		if _, err := Find(dir); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), filepath.Base(path)) {
+			t.Errorf("with %d programs: %v", i, err)
+		}
+		if err := os.WriteFile(path, nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := Find(dir); err != nil || got != in(dir) {
+		t.Errorf("found %v %v", got, err)
+	}
+}
+
+// TestBuildIsImpossible: without the go command, and where it fails, the error says what to
+// do, and nothing is left behind.
+func TestBuildIsImpossible(t *testing.T) {
+	broken := t.TempDir()
+	if err := os.WriteFile(filepath.Join(broken, "go"), []byte("#!/bin/sh\necho first\necho no network >&2\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{t.TempDir(): "install Go", broken: "no network"} {
+		t.Setenv("PATH", path)
+		cache := t.TempDir()
+		_, err := Build(t.Context(), cache, func(string) {})
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "--programs") {
+			t.Errorf("want %q, got %v", want, err)
+		}
+		if left, err := filepath.Glob(filepath.Join(cache, ".build-*")); err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v %v", left, err)
+		}
+	}
+}
+
+// TestBuildIsKept: what was built once is not built again.
+func TestBuildIsKept(t *testing.T) {
+	cache := t.TempDir()
+	dir := filepath.Join(cache, key())
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range in(dir).paths() {
+		if err := os.WriteFile(path, nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("PATH", "")
+	got, err := Build(context.Background(), cache, func(what string) { t.Errorf("said %q", what) })
+	if err != nil || got != in(dir) {
+		t.Errorf("got %v %v", got, err)
+	}
+}
