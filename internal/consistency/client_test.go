@@ -1,10 +1,12 @@
 package consistency
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"net/http"
 	"regexp"
@@ -74,14 +76,38 @@ func (m meta) revision() int64 {
 	return n
 }
 
-// object is a ConfigMap, or the Status that came in its place.
+// object is an object, or the Status that came in its place.
 type object struct {
 	Kind     string            `json:"kind"`
 	Metadata meta              `json:"metadata"`
 	Data     map[string]string `json:"data"`
 	Code     int               `json:"code"`
 	Message  string            `json:"message"`
+
+	digest uint64 // of its bytes, but for what says of which kind it is
+	raw    []byte // these, if they are few
 }
+
+// typed is what says of which kind an object is; items of lists go without.
+var typed = regexp.MustCompile(`^\{"kind":"\w+","apiVersion":"[\w./]+",`)
+
+func (o *object) UnmarshalJSON(raw []byte) error {
+	type plain object
+	if err := json.Unmarshal(raw, (*plain)(o)); err != nil {
+		return err
+	}
+	raw = typed.ReplaceAll(bytes.TrimSpace(bytes.Clone(raw)), []byte("{"))
+	if len(raw) < 2<<10 {
+		o.raw = raw
+	}
+	digest := fnv.New64a()
+	digest.Write(raw)
+	o.digest = digest.Sum64()
+	return nil
+}
+
+// text is what holds the payload: a ConfigMap's data, an annotation of others.
+func (o *object) text() string { return cmp.Or(o.Metadata.Annotations["p"], o.Data["p"]) }
 
 type list struct {
 	Metadata meta     `json:"metadata"`
@@ -98,20 +124,20 @@ func decode[T any](body []byte) (T, error) {
 
 // payload is the text that one write, and no other, puts into an object. It holds
 // the group too, which is the object's label, so that the stored bytes say it. All
-// payloads are of one length.
+// payloads are of one length, and written in JSON as they are.
 type payload struct {
 	id    int64
 	group string
 }
 
-func (p payload) String() string { return fmt.Sprintf("<%08d:%s>", p.id, p.group) }
+func (p payload) String() string { return fmt.Sprintf("(%08d:%s)", p.id, p.group) }
 
 // json is the object with the payload; revision "" sets no precondition.
 func (p payload) json(name, revision string) string {
 	return fmt.Sprintf(`{"metadata":{"name":%q,"resourceVersion":%q,"labels":{"g":%q}},"data":{"p":%q}}`, name, revision, p.group, p)
 }
 
-var payloads = regexp.MustCompile(`<(\d+):([a-z])>`)
+var payloads = regexp.MustCompile(`\((\d+):([a-z])\)`)
 
 // readPayload finds the payload in what holds it.
 func readPayload[T string | []byte](in T) (payload, bool) {

@@ -12,9 +12,6 @@ import (
 
 var groups = []string{"a", "b", "c"}
 
-// names is how many objects there are at most.
-const names = 40
-
 // load is what the clients share and leave behind.
 type load struct {
 	cluster      *cluster
@@ -28,6 +25,36 @@ type load struct {
 	writes []write
 	reads  []*read
 	broken []error // what was wrong at once
+	given  map[version]giver
+}
+
+// version is one of an object; a deletion's is one, too.
+type version struct {
+	of       *resource
+	name     string
+	revision int64
+}
+
+// giver is who gave a version out first, and in which bytes.
+type giver struct {
+	digest uint64
+	raw    []byte
+	name   string
+}
+
+// alike holds an object against what was given out for that version before, by whichever
+// replica, as a part of whatever answer: D.
+func (l *load) alike(of *resource, from *replica, o object) {
+	v, g := version{of, o.Metadata.Name, o.Metadata.revision()}, giver{o.digest, o.raw, from.name}
+	l.mu.Lock()
+	first, found := l.given[v]
+	if !found {
+		l.given[v] = g
+	}
+	l.mu.Unlock()
+	if found && first.digest != g.digest {
+		l.fail("D: %v %s@%d is not the same from %s and %s:\n%s\n%s", of, v.name, v.revision, first.name, g.name, first.raw, g.raw)
+	}
 }
 
 func raise(to *atomic.Int64, revision int64) {
@@ -52,7 +79,12 @@ func (c *client) replica() *replica {
 	return c.cluster.replicas[c.random.IntN(len(c.cluster.replicas))]
 }
 
-func (c *client) name() string { return fmt.Sprintf("o%02d", c.random.IntN(names)) }
+func (c *client) name(of *resource) string { return fmt.Sprintf("o%02d", c.random.IntN(of.names)) }
+
+// resource is every other time the first one, which is written to most.
+func (c *client) resource() *resource {
+	return resources[max(0, c.random.IntN(2*len(resources)-1)-len(resources)+1)]
+}
 
 func (c *client) payload() payload {
 	return payload{c.next.Add(1), groups[c.random.IntN(len(groups))]}
@@ -60,31 +92,33 @@ func (c *client) payload() payload {
 
 // write changes one object, on the ground of what may be an old state of it.
 func (c *client) write() {
-	w := write{key: c.name()}
-	before, _ := decode[object](c.replica().ask(request{method: http.MethodGet, path: collection + "/" + w.key + "?resourceVersion=0"}).body)
-	q := request{method: http.MethodPut, path: collection + "/" + w.key}
+	of := c.resource()
+	w := write{of: of, key: c.name(of)}
+	before, _ := decode[object](c.replica().ask(request{method: http.MethodGet, path: of.collection + "/" + w.key + "?resourceVersion=0"}).body)
+	q := request{method: http.MethodPut, path: of.collection + "/" + w.key}
 	switch dice := c.random.IntN(100); {
-	case before.Kind != "ConfigMap":
+	case before.Kind != of.kind:
 		w.payload = c.payload()
-		q.method, q.path, q.body = http.MethodPost, collection, w.payload.json(w.key, "")
+		q.method, q.path, q.body = http.MethodPost, of.collection, of.json(w.payload, w.key, "")
 	case dice < 20:
 		w.deletes = before.Metadata.revision()
 		q.method = http.MethodDelete
 		q.body = fmt.Sprintf(`{"kind":"DeleteOptions","apiVersion":"v1","preconditions":{"resourceVersion":"%d"}}`, w.deletes)
 	case dice < 60: // the server reads, merges and tries again
 		w.payload = c.payload()
-		q.method, q.kind, q.body = http.MethodPatch, "application/merge-patch+json", fmt.Sprintf(`{"metadata":{"labels":{"g":%q}},"data":{"p":%q}}`, w.payload.group, w.payload)
+		q.method, q.kind, q.body = http.MethodPatch, "application/merge-patch+json", of.patch(w.payload)
 	default:
 		w.payload = c.payload()
-		q.body = w.payload.json(w.key, before.Metadata.ResourceVersion)
+		q.body = of.json(w.payload, w.key, before.Metadata.ResourceVersion)
 	}
 	c.send(w, q)
 }
 
 // send does a write and takes down what became of it.
 func (c *client) send(w write, q request) int64 {
-	a := c.replica().ask(q)
-	w.note = fmt.Sprintf("%s %s: %d %v %.300s", q.method, q.path, a.code, a.err, a.body)
+	replica := c.replica()
+	a := replica.ask(q)
+	w.note = fmt.Sprintf("%s: %s %s: %d %v %.300s", replica.name, q.method, q.path, a.code, a.err, a.body)
 	switch a.code {
 	case http.StatusOK, http.StatusCreated:
 		w.outcome = acknowledged
@@ -103,11 +137,11 @@ func (c *client) send(w write, q request) int64 {
 
 // read does one read of some kind.
 func (c *client) read() {
-	r := &read{client: c.id, known: c.known.Load()}
+	r := &read{of: c.resource(), client: c.id, known: c.known.Load()}
 	if c.random.IntN(3) == 0 {
 		r.filter.group = groups[c.random.IntN(len(groups))]
 	} else if c.random.IntN(6) == 0 {
-		r.filter.name = c.name()
+		r.filter.name = c.name(r.of)
 	}
 	query := "?"
 	switch c.random.IntN(8) {
@@ -136,12 +170,14 @@ func (c *client) read() {
 }
 
 func (c *client) get(r *read) {
-	r.name, r.what, r.consistent = c.name(), "get ", c.random.IntN(4) != 0
-	q := request{method: http.MethodGet, path: collection + "/" + r.name}
+	r.name, r.what, r.consistent = c.name(r.of), "get ", c.random.IntN(4) != 0
+	q := request{method: http.MethodGet, path: r.of.collection + "/" + r.name}
 	if !r.consistent {
 		q.path += "?resourceVersion=0"
 	}
-	a := c.replica().ask(q)
+	replica := c.replica()
+	r.from = []string{replica.name}
+	a := replica.ask(q)
 	if a.code == http.StatusOK {
 		o, err := decode[object](a.body)
 		if err != nil {
@@ -149,7 +185,7 @@ func (c *client) get(r *read) {
 			return
 		}
 		r.revision = o.Metadata.revision()
-		c.take(r, o)
+		c.take(r, replica, o)
 	} else if a.code != http.StatusNotFound {
 		return
 	}
@@ -163,8 +199,9 @@ func (c *client) keep(r *read) {
 }
 
 // take adds an object of an answer.
-func (c *client) take(r *read, o object) {
-	p, ok := readPayload(o.Data["p"])
+func (c *client) take(r *read, from *replica, o object) {
+	c.alike(r.of, from, o)
+	p, ok := readPayload(o.text())
 	if !ok || o.Metadata.Labels["g"] != p.group {
 		c.fail("R: %v holds %+v", r, o)
 	}
@@ -174,13 +211,14 @@ func (c *client) take(r *read, o object) {
 // list reads all pages, each from any replica.
 func (c *client) list(r *read, query string) {
 	for next := ""; ; {
-		q := request{method: http.MethodGet, path: collection + query}
+		q := request{method: http.MethodGet, path: r.of.collection + query}
 		if next != "" {
-			q.path = fmt.Sprintf("%s?limit=%d&continue=%s%s", collection, 3+c.random.IntN(9), next, r.filter.query())
+			q.path = fmt.Sprintf("%s?limit=%d&continue=%s%s", r.of.collection, 3+c.random.IntN(9), next, r.filter.query())
 		}
-		a := c.replica().ask(q)
+		replica := c.replica()
+		a := replica.ask(q)
 		if a.code == http.StatusGone && max(r.revision, r.exact) >= c.compacted.Load() {
-			c.fail("R: %v: too old, and nothing from %d on was compacted: %s", r, c.compacted.Load(), a.body)
+			c.fail("R: %v: too old for %s, and nothing from %d on was compacted: %s", r, replica.name, c.compacted.Load(), a.body)
 		}
 		if a.code != http.StatusOK {
 			return
@@ -195,12 +233,13 @@ func (c *client) list(r *read, query string) {
 		}
 		r.revision = page.Metadata.revision()
 		for _, o := range page.Items {
-			c.take(r, o)
+			c.take(r, replica, o)
 		}
 		remaining := -1
 		if page.Metadata.Remaining != nil {
 			remaining = *page.Metadata.Remaining
 		}
+		r.from, r.splits = append(r.from, replica.name), r.splits || replica.stock
 		r.sizes, r.remaining = append(r.sizes, len(page.Items)), append(r.remaining, remaining)
 		if next = page.Metadata.Continue; next == "" {
 			c.keep(r)

@@ -56,7 +56,7 @@ func TestSharedReads(t *testing.T) {
 	r := c.replicas[0]
 	l := &load{cluster: c, compacted: new(atomic.Int64)}
 	w := &client{load: l, random: rand.New(rand.NewPCG(1, 2))}
-	at := w.force(t, "o00", "a")
+	at := w.force(t, configMaps, "o00", "a")
 	plain := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	counters := func() [2]float64 {
 		return [2]float64{counter(t, plain, c.urls[0], rangesHandled), counter(t, r.client, r.url, revisionReads)}
@@ -128,7 +128,7 @@ func TestStuckWatchers(t *testing.T) {
 	r := c.replicas[0]
 	l := &load{cluster: c, compacted: new(atomic.Int64)}
 	w := &client{load: l, random: rand.New(rand.NewPCG(1, 2))}
-	start := w.force(t, "o00", "a")
+	start := w.force(t, configMaps, "o00", "a")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	transport := narrow(r, 4<<10)
@@ -156,7 +156,7 @@ func TestStuckWatchers(t *testing.T) {
 	padding := strings.Repeat("x", 16<<10)
 	begun := time.Now()
 	for i := range writes {
-		body := fmt.Sprintf(`{"data":{"p":"<%d:a>","padding":%q}}`, i+1000, padding)
+		body := fmt.Sprintf(`{"data":{"p":"(%d:a)","padding":%q}}`, i+1000, padding)
 		a := r.ask(request{method: http.MethodPatch, path: collection + "/o00", kind: "application/merge-patch+json", body: body, timeout: proctest.Patience})
 		if a.code != http.StatusOK {
 			t.Fatalf("write %d: %d %v %s", i, a.code, a.err, a.body)

@@ -2,7 +2,6 @@ package consistency
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"slices"
@@ -26,8 +25,12 @@ func TestHistory(t *testing.T) {
 	t.Logf("seed %d", *seed)
 	var compacted atomic.Int64
 	c := newCluster(t, 3, 2)
+	if *beside != "" {
+		c.addStock(t, *beside)
+	}
+	c.define(t)
 	tr := follow(t, c.urls)
-	l := &load{cluster: c, truth: tr, compacted: &compacted}
+	l := &load{cluster: c, truth: tr, compacted: &compacted, given: make(map[version]giver)}
 	random := func(of int) *rand.Rand { return rand.New(rand.NewPCG(uint64(*seed), uint64(of))) }
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -53,6 +56,9 @@ func TestHistory(t *testing.T) {
 	for _, w := range watchers {
 		watching.Go(func() { w.run(watches) })
 	}
+	following, end := context.WithCancel(t.Context())
+	defer end()
+	informed := l.informAll(t, following)
 	n := &nemesis{t: t, cluster: c, truth: tr, random: random(1000), compacted: &compacted, hits: make(map[string]int)}
 	if err := n.run(ctx); err != nil {
 		t.Error(err)
@@ -62,7 +68,11 @@ func TestHistory(t *testing.T) {
 	enough := time.AfterFunc(proctest.Patience, stop)
 	watching.Wait()
 	enough.Stop()
-	verify(t, l, tr.past(t), watchers, n)
+	for _, i := range informed {
+		i.finish(t)
+	}
+	end()
+	verify(t, l, watchers, informed, n)
 }
 
 // awaitEnough waits, not for ever, until enough was written and read.
@@ -77,13 +87,25 @@ func (l *load) awaitEnough(ctx context.Context) {
 	}
 }
 
-// newWatchers returns watchers of everything, of each group and of two names.
+// newWatchers returns watchers of everything, of each group and of two names; two of each
+// of the first resource, fewer of others.
 func newWatchers(l *load, random func(int) *rand.Rand) (watchers []*watcher) {
 	filters := []filter{{}, {group: "a"}, {group: "b"}, {group: "c"}, {name: "o00"}, {name: "o01"}}
-	for i := range 2 * len(filters) {
+	add := func(of *resource, f filter) {
+		id := 100 + len(watchers)
 		watchers = append(watchers, &watcher{
-			client: &client{load: l, id: 100 + i, random: random(100 + i)}, filter: filters[i%len(filters)], goal: new(atomic.Int64),
+			client: &client{load: l, id: id, random: random(id)}, of: of, filter: f, goal: new(atomic.Int64),
 		})
+	}
+	for i, of := range resources {
+		if i == 0 {
+			filters = append(filters, filters...)
+		} else {
+			filters = filters[:2]
+		}
+		for _, f := range filters {
+			add(of, f)
+		}
 	}
 	return watchers
 }
@@ -97,12 +119,14 @@ func (l *load) finish(t *testing.T, watchers []*watcher, c *client) int64 {
 	}
 	var last int64
 	goals := make(map[*watcher]int64) // set at the end: who reaches its goal goes
-	for _, name := range []string{"o00", "o01"} {
-		for _, group := range groups {
-			last = c.force(t, name, group)
-			for _, w := range watchers {
-				if w.filter.selects(group, name) {
-					goals[w] = last
+	for _, of := range resources {
+		for _, name := range []string{"o00", "o01"} {
+			for _, group := range groups {
+				last = c.force(t, of, name, group)
+				for _, w := range watchers {
+					if w.of == of && w.filter.selects(group, name) {
+						goals[w] = last
+					}
 				}
 			}
 		}
@@ -115,23 +139,22 @@ func (l *load) finish(t *testing.T, watchers []*watcher, c *client) int64 {
 		if time.Now().After(deadline) {
 			t.Fatal("L: no consistent list is answered any more")
 		}
-		c.list(&read{client: c.id, what: "last list", consistent: true, known: l.known.Load()}, "")
+		c.list(&read{of: configMaps, client: c.id, what: "last list", consistent: true, known: l.known.Load()}, "")
 	}
 	return last
 }
 
 // force writes until a write is acknowledged.
-func (c *client) force(t *testing.T, name, group string) int64 {
+func (c *client) force(t *testing.T, of *resource, name, group string) int64 {
 	t.Helper()
 	for deadline := time.Now().Add(proctest.Patience); time.Now().Before(deadline); {
 		p := payload{c.next.Add(1), group}
-		body := fmt.Sprintf(`{"metadata":{"labels":{"g":%q}},"data":{"p":%q}}`, group, p)
-		patch := request{method: http.MethodPatch, path: collection + "/" + name, kind: "application/merge-patch+json", body: body}
-		if at := c.send(write{key: name, payload: p}, patch); at != 0 {
+		patch := request{method: http.MethodPatch, path: of.collection + "/" + name, kind: "application/merge-patch+json", body: of.patch(p)}
+		if at := c.send(write{of: of, key: name, payload: p}, patch); at != 0 {
 			return at
 		}
 		p = payload{c.next.Add(1), group}
-		if at := c.send(write{key: name, payload: p}, request{method: http.MethodPost, path: collection, body: p.json(name, "")}); at != 0 {
+		if at := c.send(write{of: of, key: name, payload: p}, request{method: http.MethodPost, path: of.collection, body: of.json(p, name, "")}); at != 0 {
 			return at
 		}
 	}
@@ -140,20 +163,38 @@ func (c *client) force(t *testing.T, name, group string) int64 {
 }
 
 // verify runs every checker and tells what the run was worth.
-func verify(t *testing.T, l *load, p *past, watchers []*watcher, n *nemesis) {
+func verify(t *testing.T, l *load, watchers []*watcher, informed []*informed, n *nemesis) {
 	t.Helper()
-	counts := make(map[outcome]int)
+	counts, writes, reads := make(map[outcome]int), make(map[*resource][]write), make(map[*resource][]*read)
 	for _, w := range l.writes {
 		counts[w.outcome]++
+		writes[w.of] = append(writes[w.of], w)
 	}
-	broken := slices.Concat(l.broken, checkWrites(p, l.writes), checkTransactions(p, l.writes), checkLists(p, l.reads), checkFresh(p, l.reads), checkMonotonic(l.reads))
-	deliveries, expired := 0, 0
-	for _, w := range watchers {
-		broken = append(broken, w.verify(p)...)
-		deliveries, expired = deliveries+w.deliveries, expired+w.expired
+	for _, r := range l.reads {
+		reads[r.of] = append(reads[r.of], r)
 	}
-	t.Logf("%d writes acknowledged, %d refused, %d unknown; %d reads; %d deliveries, %d watches too old; log of %d; hits %v",
-		counts[acknowledged], counts[refused], counts[unknown], len(l.reads), deliveries, expired, len(p.entries), n.hits)
+	broken, deliveries, expired, notes, entries := l.broken, 0, 0, 0, 0
+	for _, of := range resources {
+		p := l.truth.past(t, of)
+		entries += len(p.entries)
+		broken = slices.Concat(broken, checkWrites(p, writes[of]), checkTransactions(p, writes[of]),
+			checkLists(p, reads[of]), checkFresh(p, reads[of]), checkMonotonic(reads[of]))
+		for _, w := range watchers {
+			if w.of == of {
+				broken = append(broken, w.verify(p)...)
+				deliveries, expired = deliveries+w.deliveries, expired+w.expired
+			}
+		}
+		for _, i := range informed {
+			if i.of == of {
+				broken = append(broken, i.verify(p)...)
+				notes += i.notes
+			}
+		}
+		t.Logf("%v: log of %d, %d writes, %d reads", of, len(p.entries), len(writes[of]), len(reads[of]))
+	}
+	t.Logf("%d writes acknowledged, %d refused, %d unknown; %d reads; %d deliveries, %d watches too old; %d notes to %d informers; %d versions compared; log of %d; hits %v",
+		counts[acknowledged], counts[refused], counts[unknown], len(l.reads), deliveries, expired, notes, len(informed), len(l.given), entries, n.hits)
 	if len(broken) > 0 {
 		t.Errorf("seed %d: %s", *seed, first(broken))
 	}

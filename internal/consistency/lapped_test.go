@@ -79,7 +79,7 @@ func newLapping(t *testing.T) *lapping {
 	c.addReplica(t, "larder0", servertest.Config{CacheBytes: 1})
 	l := &lapping{T: t, replica: c.replicas[0]}
 	l.writer = &client{load: &load{cluster: c, compacted: new(atomic.Int64)}, random: rand.New(rand.NewPCG(1, 2))}
-	l.begun = l.writer.force(t, "o00", "a")
+	l.begun = l.writer.force(t, configMaps, "o00", "a")
 	return l
 }
 
@@ -156,7 +156,7 @@ func TestLappedWatchers(t *testing.T) {
 				return err
 			}
 		}
-		end := l.writer.force(t, "o01", "b")
+		end := l.writer.force(t, configMaps, "o01", "b")
 		if still := tell(idle, 1, nil); !slices.Equal(still.revisions, []int64{end}) {
 			t.Errorf("the watcher that has nothing to read got %+v", still)
 		}

@@ -22,6 +22,7 @@ type story struct {
 	frames []string // of a watch of everything after revision 9
 	torn   bool     // the watch breaks off
 	labels []label  // of lists and watches of one process
+	others object   // what another process gave of c's deletion
 }
 
 // batches are the truth: a is created at 10, b at 11, a moves from group a to b at 12,
@@ -46,6 +47,15 @@ func frame(kind, name string, revision int64, p payload) string {
 }
 
 func bookmark(revision int64) string { return frame("BOOKMARK", "", revision, payload{}) }
+
+// objectOf is the object of a frame.
+func objectOf(frame string) object {
+	event, err := decode[struct{ Object object }]([]byte(frame))
+	if err != nil {
+		panic(err)
+	}
+	return event.Object
+}
 
 // truthful is the story without a mistake.
 func truthful() *story {
@@ -78,6 +88,7 @@ func truthful() *story {
 			frame("MODIFIED", "b", 13, payload{4, "b"}), frame("ADDED", "c", 13, payload{5, "a"}), bookmark(13),
 			frame("DELETED", "c", 14, payload{5, "a"}), frame("MODIFIED", "a", 15, payload{6, "a"}),
 		},
+		others: objectOf(frame("DELETED", "c", 14, payload{5, "a"})),
 		labels: []label{
 			{resource: "a", what: "list", began: 1, ended: 4, revision: 13},
 			{resource: "a", what: "at once", began: 2, ended: 3, asked: 10, revision: 12},
@@ -95,9 +106,11 @@ func truthful() *story {
 func (s *story) judge(t *testing.T) (broken []error) {
 	tr := &truth{present: make(map[string]kv.Event)}
 	tr.take(kv.WatchResponse{Batches: batches()})
-	p := tr.past(t)
+	p := tr.past(t, configMaps)
 	broken = slices.Concat(checkWrites(p, s.writes), checkTransactions(p, s.writes), checkLists(p, s.reads), checkFresh(p, s.reads), checkMonotonic(s.reads), checkLabels(s.labels))
 	watch := &part{Checker: watchtest.NewChecker(watchtest.Request{After: 9, Selects: func(*watchtest.State) bool { return true }})}
+	l := &load{given: make(map[version]giver)}
+	watch.alike = func(_ watchtest.Type, o object) { l.alike(configMaps, &replica{name: "one"}, o) }
 	var body io.Reader = strings.NewReader(strings.Join(s.frames, "\n"))
 	if s.torn {
 		body = io.MultiReader(body, tornReader{})
@@ -106,7 +119,8 @@ func (s *story) judge(t *testing.T) (broken []error) {
 	if expired {
 		err = errors.Join(err, errors.New("W5 Resumable: too old"))
 	}
-	return append(broken, err, watch.Verify(&p.history, 0))
+	l.alike(configMaps, &replica{name: "other"}, s.others)
+	return append(broken, slices.Concat(l.broken, []error{err, watch.Verify(&p.history, 0)})...)
 }
 
 // tornReader is a connection that breaks.
@@ -114,7 +128,7 @@ type tornReader struct{}
 
 func (tornReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-var oracle = regexp.MustCompile(`(?m)^([ABFMRX]|W\d \w+):`)
+var oracle = regexp.MustCompile(`(?m)^([ABDFMRX]|W\d \w+):`)
 
 // TestMutants holds the oracles against servers' possible mistakes: each is found, by
 // the oracle that is there for it, and nothing is found where there is no mistake.
@@ -156,6 +170,8 @@ func TestMutants(t *testing.T) {
 		{"refused deletion happened", func(s *story) { s.writes[5].outcome = refused }, "X"},
 		{"half a transaction", func(s *story) { s.writes[7].transaction, s.writes[7].outcome = 1, acknowledged }, "A X"},
 		{"transaction in two revisions", func(s *story) { s.writes[6].transaction = 1 }, "A"},
+
+		{"other bytes elsewhere", func(s *story) { s.others = objectOf(frame("DELETED", "c", 14, payload{9, "a"})) }, "D"},
 
 		{"label goes back", func(s *story) { s.labels[7].revision = 14 }, "B"},
 		{"label below what was asked for", func(s *story) { s.labels[1].revision = 9 }, "B"},

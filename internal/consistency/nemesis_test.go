@@ -33,14 +33,15 @@ func (n *nemesis) faults() []fault {
 	return []fault{
 		{"compact", n.compact},
 		{"compact apart", n.compactApart},
-		{"cut larder", n.cutLarder},
+		{"cut replica", n.cutReplica},
 		{"cut members", n.cutMembers},
 		{"isolate leader", n.isolateLeader},
-		{"kill larder", n.killLarder},
+		{"kill replica", n.killReplica},
 		{"kill leader", n.killLeader},
 		{"leave behind", n.leaveBehind},
+		{"move leader", n.moveLeader},
 		{"start on failing", n.startOnFailing},
-		{"stop larder", n.stopLarder},
+		{"stop replica", n.stopReplica},
 		{"stop member", n.stopMember},
 	}
 }
@@ -98,7 +99,7 @@ func (n *nemesis) killLeader(ctx context.Context) error {
 	leader.Kill()
 	n.while(ctx)
 	if next := n.leader(context.WithoutCancel(ctx)); next != nil && next != leader {
-		n.hits["kill leader"]++
+		n.hits["kill leader "+leader.Config.Name]++
 	}
 	return leader.Start()
 }
@@ -106,8 +107,9 @@ func (n *nemesis) killLeader(ctx context.Context) error {
 // stopMember makes a member, maybe the leader, stand still and come back with what it
 // knew then.
 func (n *nemesis) stopMember(ctx context.Context) error {
-	n.hits["stop member"]++
-	return n.stop(ctx, n.member().Signal)
+	member := n.member()
+	n.hits["stop "+member.Config.Name]++
+	return n.stop(ctx, member.Signal)
 }
 
 // leaveBehind makes a member miss so much, a change of leader included, that it is sent a
@@ -130,10 +132,11 @@ func (n *nemesis) leaveBehind(ctx context.Context) error {
 	return behind.Signal(syscall.SIGCONT)
 }
 
-// stopLarder does so to a Larder.
-func (n *nemesis) stopLarder(ctx context.Context) error {
-	n.hits["stop larder"]++
-	return n.stop(ctx, n.replica().Signal)
+// stopReplica does so to a replica.
+func (n *nemesis) stopReplica(ctx context.Context) error {
+	replica := n.replica()
+	n.hits["stop "+replica.name]++
+	return n.stop(ctx, replica.Signal)
 }
 
 func (n *nemesis) stop(ctx context.Context, signal func(syscall.Signal) error) error {
@@ -152,10 +155,10 @@ func (n *nemesis) replica() *replica {
 	return n.cluster.replicas[n.random.IntN(len(n.cluster.replicas))]
 }
 
-func (n *nemesis) killLarder(context.Context) error {
+func (n *nemesis) killReplica(context.Context) error {
 	replica := n.replica()
 	replica.Kill()
-	n.hits["kill larder"]++
+	n.hits["kill "+replica.name]++
 	if err := replica.Start(); err != nil {
 		return err
 	}
@@ -163,7 +166,21 @@ func (n *nemesis) killLarder(context.Context) error {
 	return nil
 }
 
-// startOnFailing has a Larder find its place while the history is given up under it, or
+// moveLeader has the leader hand its office over, as before maintenance.
+func (n *nemesis) moveLeader(ctx context.Context) error {
+	leader, heir := n.leader(ctx), n.member()
+	if leader == nil || leader == heir {
+		return nil
+	}
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if err := n.cluster.outsider.MoveLeader(bounded, leader.Config.Client, heir.Config.Name); err == nil {
+		n.hits["move leader"]++
+	}
+	return nil
+}
+
+// startOnFailing has a replica find its place while the history is given up under it, or
 // while there is no leader.
 func (n *nemesis) startOnFailing(ctx context.Context) error {
 	replica := n.replica()
@@ -199,7 +216,7 @@ func (n *nemesis) cut(ctx context.Context, links ...link) {
 	n.cluster.network.heal()
 }
 
-// isolateLeader keeps the leader from the other members, but not from Larders, who
+// isolateLeader keeps the leader from the other members, but not from replicas, who
 // must not be served what the others have changed since.
 func (n *nemesis) isolateLeader(ctx context.Context) error {
 	leader := n.leader(ctx)
@@ -228,8 +245,8 @@ func (n *nemesis) cutMembers(ctx context.Context) error {
 	return nil
 }
 
-// cutLarder keeps a Larder from one member, or from all.
-func (n *nemesis) cutLarder(ctx context.Context) error {
+// cutReplica keeps a replica from one member, or from all.
+func (n *nemesis) cutReplica(ctx context.Context) error {
 	replica, all := n.replica(), n.random.IntN(2) == 0
 	var links []link
 	for _, m := range n.cluster.members {
@@ -237,12 +254,12 @@ func (n *nemesis) cutLarder(ctx context.Context) error {
 			links = append(links, link{replica.name, m.Config.Name})
 		}
 	}
-	n.hits["cut larder"]++
+	n.hits["cut "+replica.name]++
 	n.cut(ctx, links...)
 	return nil
 }
 
-// compactApart gives up history that a Larder has not seen.
+// compactApart gives up history that a replica has not seen.
 func (n *nemesis) compactApart(ctx context.Context) error {
 	replica := n.replica()
 	var links []link

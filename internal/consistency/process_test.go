@@ -6,17 +6,20 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/server"
+	"github.com/larder-io/larder/internal/server/pki"
 	"github.com/larder-io/larder/internal/server/servertest"
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// cluster is members of etcd and Larders over them.
+// cluster is members of etcd and replicas over them.
 type cluster struct {
 	members  []*kvtest.Member
 	ids      map[string]string // of members by their names, as they write them
@@ -27,10 +30,11 @@ type cluster struct {
 	tokens   string // file with the clients' tokens
 }
 
-// replica is a Larder.
+// replica is a Larder, or kube-apiserver.
 type replica struct {
 	*proctest.Process
 	name   string
+	stock  bool
 	url    string
 	client *http.Client
 }
@@ -79,18 +83,48 @@ func newCluster(t *testing.T, members, replicas int) *cluster {
 
 func (c *cluster) addReplica(t *testing.T, name string, config servertest.Config) {
 	t.Helper()
+	config.Tokens, config.Dir, config.Port, config.Stores = c.tokens, filepath.Join(t.TempDir(), name), proctest.Port(t), c.ways(t, name)
+	c.add(t, name, config.Port, false, proctest.Role(t, larderVariable, config))
+}
+
+// addStock adds a kube-apiserver.
+func (c *cluster) addStock(t *testing.T, binary string) {
+	t.Helper()
+	dir, port := t.TempDir(), proctest.Port(t)
+	key := filepath.Join(dir, "sa.key")
+	if err := pki.MakeSigningKey(key); err != nil {
+		t.Fatal(err)
+	}
+	args := []string{
+		"--etcd-servers=" + strings.Join(c.ways(t, "stock"), ","), "--etcd-compaction-interval=0",
+		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(port), "--cert-dir=" + filepath.Join(dir, "certs"),
+		"--token-auth-file=" + c.tokens, "--authorization-mode=AlwaysAllow", "--service-cluster-ip-range=10.0.0.0/24",
+		"--service-account-issuer=" + server.DefaultIssuer, "--service-account-signing-key-file=" + key, "--service-account-key-file=" + key,
+		"--endpoint-reconciler-type=none", "--advertise-address=192.0.2.1", // nobody's, by RFC 5737
+	}
+	c.add(t, "stock", port, true, func() *exec.Cmd { return exec.Command(binary, args...) })
+}
+
+// ways are the addresses at which a replica reaches the members.
+func (c *cluster) ways(t *testing.T, name string) (urls []string) {
+	t.Helper()
 	for _, m := range c.members {
 		target := strings.TrimPrefix(m.Config.Client, "http://")
-		config.Stores = append(config.Stores, "http://"+c.network.lay(t, m.Config.Name, target, always(name)))
+		urls = append(urls, "http://"+c.network.lay(t, m.Config.Name, target, always(name)))
 	}
+	return urls
+}
+
+// add starts a replica and waits until it is ready.
+func (c *cluster) add(t *testing.T, name string, port int, stock bool, command func() *exec.Cmd) {
+	t.Helper()
 	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, MaxIdleConnsPerHost: 100, // a test's own server
 	}
 	t.Cleanup(transport.CloseIdleConnections)
-	config.Tokens, config.Dir, config.Port = c.tokens, filepath.Join(t.TempDir(), name), proctest.Port(t)
 	r := &replica{
-		Process: proctest.New(t, name, proctest.Role(t, larderVariable, config)),
-		name:    name, url: "https://127.0.0.1:" + strconv.Itoa(config.Port), client: &http.Client{Transport: bearer{transport}},
+		Process: proctest.New(t, name, command),
+		name:    name, stock: stock, url: "https://127.0.0.1:" + strconv.Itoa(port), client: &http.Client{Transport: bearer{transport}},
 	}
 	c.replicas = append(c.replicas, r)
 	if err := r.Start(); err != nil {

@@ -15,10 +15,10 @@ func (c *client) transact() {
 	var changes []kvtest.Change
 	var writes []write
 	number := c.transactions.Add(1)
-	for _, at := range c.random.Perm(names)[:2+c.random.IntN(3)] {
+	for _, at := range c.random.Perm(configMaps.names)[:2+c.random.IntN(3)] {
 		key := fmt.Sprintf("o%02d", at)
 		now := c.truth.latest(key)
-		w := write{key: key, transaction: number, note: "transaction"}
+		w := write{of: configMaps, key: key, transaction: number, note: "transaction"}
 		change := kvtest.Change{Key: prefix + key, IfRevision: now.Revision}
 		switch dice := c.random.IntN(10); {
 		case now.Value != nil && dice < 2:

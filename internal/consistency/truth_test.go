@@ -1,9 +1,12 @@
 package consistency
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -52,7 +55,7 @@ func (tr *truth) watch(ctx context.Context) {
 		return
 	}
 	for ctx.Err() == nil {
-		for response := range tr.store.Watch(ctx, prefix, tr.newest()) {
+		for response := range tr.store.Watch(ctx, "/registry/", tr.newest()) {
 			tr.take(response)
 		}
 		select {
@@ -72,11 +75,32 @@ func (tr *truth) take(response kv.WatchResponse) {
 		if batch.Revision <= tr.last {
 			tr.err = fmt.Errorf("etcd's own watch went back from %d to %d", tr.last, batch.Revision)
 		}
-		tr.batches, tr.last = append(tr.batches, batch), batch.Revision
-		for _, event := range batch.Events {
-			tr.present[event.Key] = event
+		tr.last = batch.Revision
+		batch.Events = slices.DeleteFunc(batch.Events, func(event kv.Event) bool { return resourceOf(event.Key) == nil })
+		for i := range batch.Events {
+			event := &batch.Events[i]
+			if len(event.Value) > 8<<10 { // of what is large, all that is looked at
+				event.Value = bytes.Clone(payloads.Find(event.Value))
+			}
+			tr.present[event.Key] = *event
+		}
+		if len(batch.Events) > 0 {
+			tr.batches = append(tr.batches, batch)
 		}
 	}
+}
+
+// revisions are those of a resource's objects, by their names.
+func (tr *truth) revisions(of *resource) map[string]int64 {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	found := make(map[string]int64)
+	for key, event := range tr.present {
+		if name, ok := strings.CutPrefix(key, of.prefix); ok && event.Kind != kv.Delete {
+			found[name] = event.Revision
+		}
+	}
+	return found
 }
 
 // latest is the present item of a key, as far as is known yet: without a Value and with
@@ -123,7 +147,17 @@ type past struct {
 	byKey   map[string][]entry
 }
 
-func (tr *truth) past(t *testing.T) *past {
+// changes counts what a revision changed.
+func (p *past) changes(revision int64) (n int) {
+	at, _ := slices.BinarySearchFunc(p.entries, revision, func(e entry, r int64) int { return cmp.Compare(e.revision, r) })
+	for ; at < len(p.entries) && p.entries[at].revision == revision; at++ {
+		n++
+	}
+	return n
+}
+
+// past returns a resource's.
+func (tr *truth) past(t *testing.T, of *resource) *past {
 	t.Helper()
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
@@ -134,7 +168,10 @@ func (tr *truth) past(t *testing.T) *past {
 	for _, batch := range tr.batches {
 		var changes []watchtest.Change
 		for _, event := range batch.Events {
-			key := strings.TrimPrefix(event.Key, prefix)
+			key, of := strings.CutPrefix(event.Key, of.prefix)
+			if !of {
+				continue
+			}
 			e := entry{revision: batch.Revision, key: key}
 			if before := p.byKey[key]; len(before) > 0 && before[len(before)-1].payload.id != 0 {
 				e.replaced = before[len(before)-1].revision
@@ -153,7 +190,9 @@ func (tr *truth) past(t *testing.T) *past {
 			p.entries = append(p.entries, e)
 			p.byKey[key] = append(p.byKey[key], e)
 		}
-		p.history.Add(batch.Revision, changes...)
+		if len(changes) > 0 {
+			p.history.Add(batch.Revision, changes...)
+		}
 	}
 	return p
 }

@@ -115,6 +115,24 @@ func (o *Outsider) IDs(ctx context.Context) (map[string]uint64, error) {
 	return ids, nil
 }
 
+// MoveLeader has the member that leads, at its client URL, hand its office over to another.
+func (o *Outsider) MoveLeader(ctx context.Context, leader, heir string) error {
+	ids, err := o.IDs(ctx)
+	if err != nil {
+		return err
+	}
+	// Only the leader itself can be told to.
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{leader}, Logger: zap.NewNop()})
+	if err != nil {
+		return fmt.Errorf("kvtest: move leader: %w", err)
+	}
+	defer client.Close()
+	if _, err := client.MoveLeader(ctx, ids[heir]); err != nil {
+		return fmt.Errorf("kvtest: move leader: %w", err)
+	}
+	return nil
+}
+
 // Compact gives up all history before a revision.
 func (o *Outsider) Compact(ctx context.Context, revision int64) error {
 	if _, err := o.client.Compact(ctx, revision); err != nil {

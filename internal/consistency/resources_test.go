@@ -1,0 +1,123 @@
+package consistency
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// resource is a kind of object of a shape of its own.
+type resource struct {
+	group      schema.GroupVersionResource
+	collection string // path of what the clients use
+	prefix     string // of its keys in etcd
+	kind       string
+	names      int                    // of objects, at most
+	rest       func(p payload) string // of an object, after its metadata
+}
+
+func (r *resource) String() string { return r.group.Resource }
+
+// json is an object with the payload; revision "" sets no precondition.
+func (r *resource) json(p payload, name, revision string) string {
+	if r == configMaps {
+		return p.json(name, revision)
+	}
+	return fmt.Sprintf(`{"kind":%q,"apiVersion":%q,"metadata":{"name":%q,"resourceVersion":%q,"labels":{"g":%q},"annotations":{"p":%q}}%s}`,
+		r.kind, r.group.GroupVersion(), name, revision, p.group, p, r.rest(p))
+}
+
+// patch is a merge patch that gives an object the payload.
+func (r *resource) patch(p payload) string {
+	if r == configMaps {
+		return fmt.Sprintf(`{"metadata":{"labels":{"g":%q}},"data":{"p":%q}}`, p.group, p)
+	}
+	return fmt.Sprintf(`{"metadata":{"labels":{"g":%q},"annotations":{"p":%q}}}`, p.group, p)
+}
+
+// configMaps are also changed several in one transaction of etcd. Clients that follow one
+// event after the other, as informers do, may lose some when a connection breaks within a
+// revision; so they follow the others.
+var configMaps = &resource{
+	group: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, kind: "ConfigMap",
+	collection: collection, prefix: prefix, names: 40,
+}
+
+// padding makes an object large.
+var padding = base64.StdEncoding.EncodeToString([]byte(strings.Repeat("larder", 6<<10)))
+
+// resources are all that TestHistory uses: small and large, of a namespace and of the
+// cluster, with defaults, with a time to live, which kube-apiserver keeps no cache of, and
+// custom ones.
+var resources = []*resource{
+	configMaps,
+	{
+		group: schema.GroupVersionResource{Version: "v1", Resource: "secrets"}, kind: "Secret",
+		collection: "/api/v1/namespaces/default/secrets", prefix: "/registry/secrets/default/", names: 5,
+		rest: func(payload) string { return fmt.Sprintf(`,"data":{"large":%q}`, padding) },
+	},
+	{
+		group: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, kind: "Deployment",
+		collection: "/apis/apps/v1/namespaces/default/deployments", prefix: "/registry/deployments/default/", names: 20,
+		rest: func(p payload) string {
+			return fmt.Sprintf(`,"spec":{"replicas":%d,"selector":{"matchLabels":{"a":"b"}},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i"}]}}}`, p.id%5)
+		},
+	},
+	{
+		group: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, kind: "Node",
+		collection: "/api/v1/nodes", prefix: "/registry/minions/", names: 10,
+		rest: func(payload) string { return "" },
+	},
+	{
+		group: schema.GroupVersionResource{Version: "v1", Resource: "events"}, kind: "Event",
+		collection: "/api/v1/namespaces/default/events", prefix: "/registry/events/default/", names: 20,
+		rest: func(payload) string {
+			return `,"involvedObject":{"kind":"Node","namespace":"default","name":"o00"},"reason":"x"`
+		},
+	},
+	{
+		group: schema.GroupVersionResource{Group: "larder.example.com", Version: "v1", Resource: "widgets"}, kind: "Widget",
+		collection: "/apis/larder.example.com/v1/namespaces/default/widgets", prefix: "/registry/larder.example.com/widgets/default/", names: 20,
+		rest: func(p payload) string { return fmt.Sprintf(`,"spec":{"size":%d}`, p.id%5) },
+	},
+}
+
+// resourceOf returns what a key belongs to, nil if to nothing that is used.
+func resourceOf(key string) *resource {
+	for _, r := range resources {
+		if strings.HasPrefix(key, r.prefix) {
+			return r
+		}
+	}
+	return nil
+}
+
+// widgets defines the custom resource.
+const widgets = `{"kind":"CustomResourceDefinition","apiVersion":"apiextensions.k8s.io/v1","metadata":{"name":"widgets.larder.example.com"},
+	"spec":{"group":"larder.example.com","scope":"Namespaced","names":{"plural":"widgets","singular":"widget","kind":"Widget","listKind":"WidgetList"},
+	"versions":[{"name":"v1","served":true,"storage":true,"subresources":{"status":{}},"schema":{"openAPIV3Schema":{"type":"object","properties":
+	{"spec":{"type":"object","properties":{"size":{"type":"integer"},"color":{"type":"string","default":"red"}}}}}}}]}}`
+
+// define makes the custom resource and waits until every replica serves it.
+func (c *cluster) define(t *testing.T) {
+	t.Helper()
+	const definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+	if a := c.replicas[0].ask(request{method: http.MethodPost, path: definitions, body: widgets}); a.code != http.StatusCreated {
+		t.Fatalf("define widgets: %d %v %s", a.code, a.err, a.body)
+	}
+	custom := resources[len(resources)-1]
+	for i, r := range c.replicas {
+		r.Eventually(t, "serves widgets", func() error {
+			p := payload{0, "a"}
+			create := request{method: http.MethodPost, path: custom.collection + "?dryRun=All", body: custom.json(p, fmt.Sprintf("try%d", i), "")}
+			if a := r.ask(create); a.code != http.StatusCreated {
+				return fmt.Errorf("%d %v %s", a.code, a.err, a.body)
+			}
+			return nil
+		})
+	}
+}
