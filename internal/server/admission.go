@@ -21,6 +21,6 @@ func (s *Server) buildAdmission(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.layers.start(ctx, "admission", p.admission.Run)
+	s.layers.Start(ctx, "admission", p.admission.Run)
 	return nil
 }

@@ -35,14 +35,14 @@ func (s *Server) openApart(ctx context.Context) error {
 			a = &apart{servers: o.Servers}
 			a.store, err = kv.NewExternal(kv.ExternalConfig{
 				Endpoints: o.Servers, Prefix: c.Prefix, CompactionInterval: c.CompactionInterval, Logger: newLogger(),
-				CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, Observer: s.metrics.observer(), Dial: s.dialEtcd(), LeaseReuse: s.config.Upstream.leaseReuse(),
+				CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, Observer: s.metrics.Observer(), Dial: s.dialEtcd(), LeaseReuse: s.config.Upstream.leaseReuse(),
 			})
 			if err != nil {
 				return err
 			}
 			a.tail = kv.NewTail(kv.TailConfig{Store: a.store, Prefix: c.Prefix, Replay: c.ReplayRevisions, Logger: newLogger()})
 			bySet[strings.Join(set, ";")] = a
-			s.layers.start(ctx, fmt.Sprintf("store of %s", o.GroupResource), a.store.Run)
+			s.layers.Start(ctx, fmt.Sprintf("store of %s", o.GroupResource), a.store.Run)
 			s.apart = append(s.apart, a)
 		}
 		a.keys = append(a.keys, strings.Join(o.Servers, ";"))

@@ -13,6 +13,8 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/bootstrap"
 	"github.com/larder-io/larder/internal/registry/builtin"
+	"github.com/larder-io/larder/internal/server/loopback"
+	"github.com/larder-io/larder/internal/server/servingcert"
 	"github.com/larder-io/larder/kv"
 )
 
@@ -33,9 +35,9 @@ func (s *Server) externalAddress() string {
 // from their construction on.
 func (s *Server) buildAuth(ctx context.Context) (err error) {
 	p := &s.parts
-	p.transport, p.following, p.unfollow = newLateTransport(), make(chan struct{}), make(chan struct{})
-	p.loopback = loopbackConfig(p.transport)
-	if p.client, p.informers, err = newClients(p.loopback); err != nil {
+	p.transport, p.following, p.unfollow = loopback.NewTransport(), make(chan struct{}), make(chan struct{})
+	p.loopback = loopback.Config(p.transport)
+	if p.client, p.informers, err = loopback.NewClients(p.loopback); err != nil {
 		return err
 	}
 	access := s.config.access(s.id.clientCAFile)
@@ -45,18 +47,18 @@ func (s *Server) buildAuth(ctx context.Context) (err error) {
 	if p.auth, err = auth.Load(ctx, access); err != nil {
 		return err
 	}
-	s.layers.start(ctx, "authentication", p.auth.Run)
+	s.layers.Start(ctx, "authentication", p.auth.Run)
 	if p.audit, err = auth.LoadAudit(s.config.Audit, s.egress); err != nil {
 		return err
 	}
 	if p.audit != nil {
-		s.layers.start(ctx, "audit", p.audit.Run)
+		s.layers.Start(ctx, "audit", p.audit.Run)
 	}
-	p.certificates, err = loadCertificates(s.id.certFile, s.id.keyFile, p.auth.ClientCA, s.config.Upstream.SecureServing.SecureServingOptions)
+	p.certificates, err = servingcert.Load(s.id.certFile, s.id.keyFile, p.auth.ClientCA, s.config.Upstream.SecureServing.SecureServingOptions)
 	if err != nil {
 		return err
 	}
-	s.layers.start(ctx, "certificates", p.certificates.run)
+	s.layers.Start(ctx, "certificates", p.certificates.Run)
 	return s.config.Aggregation.check()
 }
 
@@ -66,7 +68,7 @@ func (s *Server) build(ctx context.Context) (err error) {
 	if p.registry, err = s.newRegistry(); err != nil {
 		return err
 	}
-	s.metrics.attach(s.store, p.registry.Resources())
+	s.metrics.Attach(s.store, p.registry.Resources())
 	if err := s.buildAdmission(ctx); err != nil {
 		return err
 	}
@@ -84,7 +86,7 @@ func (s *Server) build(ctx context.Context) (err error) {
 	if p.door, err = s.newDoor(); err != nil {
 		return err
 	}
-	p.transport.attach(p.door.RoundTripper())
+	p.transport.Attach(p.door.RoundTripper())
 	return s.buildControllers()
 }
 
@@ -155,7 +157,7 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 	}
 	config := httpapi.Config{
 		ExternalAddress: s.externalAddress(), Handlers: handlers, Collectors: []prometheus.Collector{s.metrics}, Amend: p.auth.AddTo,
-		Registry: p.registry, Listener: s.listener, TLS: p.certificates.config,
+		Registry: p.registry, Listener: s.listener, TLS: p.certificates.TLS(),
 		Authenticator: p.auth.Authenticator, Generation: p.auth.Generation, RequestHeader: p.auth.RequestHeader,
 		AnonymousByPath: p.auth.AnonymousByPath, Audiences: p.auth.Audiences, Authorizer: p.auth.Gate,
 		Admission: p.admission, Version: &version,

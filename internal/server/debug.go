@@ -92,7 +92,7 @@ func (s *Server) startDebugSocket(ctx context.Context) {
 	socket := routes.NewDebugSocket(file)
 	socket.InstallProfiling()
 	socket.InstallDebugFlag("v", setVerbosity())
-	s.layers.start(ctx, "debug socket", func(ctx context.Context) error {
+	s.layers.Start(ctx, "debug socket", func(ctx context.Context) error {
 		err := socket.RunWithContext(ctx)
 		if ctx.Err() != nil {
 			return ctx.Err() // the socket was closed, which Serve calls an error

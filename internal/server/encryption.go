@@ -47,7 +47,7 @@ func (s *Server) buildEncryption(ctx context.Context) error {
 	}
 	if !c.Reload {
 		e.transformers, e.checks = encryptionconfig.StaticTransformers(loaded.Transformers), loaded.HealthChecks
-		s.layers.start(ctx, "encryption", func(ctx context.Context) error {
+		s.layers.Start(ctx, "encryption", func(ctx context.Context) error {
 			defer end()
 			<-ctx.Done()
 			return ctx.Err()
@@ -58,7 +58,7 @@ func (s *Server) buildEncryption(ctx context.Context) error {
 	e.transformers, e.checks = dynamic, []healthz.HealthChecker{dynamic}
 	follow := controller.NewDynamicEncryptionConfiguration("encryption-provider-config-automatic-reload-controller",
 		c.File, dynamic, loaded.EncryptionFileContentHash, s.externalAddress())
-	s.layers.start(ctx, "encryption", func(ctx context.Context) error {
+	s.layers.Start(ctx, "encryption", func(ctx context.Context) error {
 		defer end()
 		follow.Run(ctx)
 		return ctx.Err()

@@ -1,7 +1,9 @@
 package server
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 
 	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/internal/server/storestats"
 )
 
 // errNotFinished has the text of kube-apiserver's health check.
@@ -112,7 +115,7 @@ func (s *Server) startChecks() []healthz.HealthChecker {
 // transportCheck asks whether this server can reach itself, which kube-apiserver needs a
 // certificate for that may expire. Larder needs none.
 func (s *Server) transportCheck() healthz.HealthChecker {
-	return healthz.NamedCheck("loopback-serving-certificate", closed(s.parts.transport.attached))
+	return healthz.NamedCheck("loopback-serving-certificate", closed(s.parts.transport.Attached()))
 }
 
 // after passes once flag is set.
@@ -153,4 +156,23 @@ func (s *Server) inGrace(began time.Time, checks []healthz.HealthChecker) []heal
 		}))
 	}
 	return all
+}
+
+// storeChecks ask the stores how they are, for the checks of health and of readiness. The
+// names are kube-apiserver's.
+func (s *Server) storeChecks() (health, ready []healthz.HealthChecker) {
+	etcd := &s.config.Upstream.Etcd.StorageConfig
+	add := func(ask func(context.Context) error, name, readyName string) {
+		sick := storestats.NewHealth(ask, etcd.HealthcheckTimeout)
+		unready := sick // who asks for both asks the store once
+		if etcd.ReadycheckTimeout != etcd.HealthcheckTimeout {
+			unready = storestats.NewHealth(ask, etcd.ReadycheckTimeout)
+		}
+		health, ready = append(health, sick.Named(name)), append(ready, unready.Named(readyName))
+	}
+	add(s.store.Health, "etcd", "etcd-readiness")
+	for i, a := range s.apart {
+		add(a.store.Health, fmt.Sprintf("etcd-override-%d", i), fmt.Sprintf("etcd-override-readiness-%d", i))
+	}
+	return health, ready
 }

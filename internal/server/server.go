@@ -23,6 +23,11 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/bootstrap"
 	"github.com/larder-io/larder/internal/server/datadir"
+	"github.com/larder-io/larder/internal/server/heap"
+	"github.com/larder-io/larder/internal/server/layers"
+	"github.com/larder-io/larder/internal/server/loopback"
+	"github.com/larder-io/larder/internal/server/servingcert"
+	"github.com/larder-io/larder/internal/server/storestats"
 	"github.com/larder-io/larder/internal/testcontrollers"
 	"github.com/larder-io/larder/kv"
 	"github.com/larder-io/larder/kv/embedded"
@@ -32,9 +37,9 @@ import (
 type Server struct {
 	config   Config
 	progress *progress
-	layers   *layers
+	layers   *layers.Layers
 	ready    readiness
-	metrics  *storeMetrics
+	metrics  *storestats.Metrics
 
 	// Set while Run starts, in this order.
 	dir      *datadir.Dir
@@ -56,7 +61,7 @@ func New(config Config) (*Server, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	return &Server{config: config, layers: newLayers(), begun: make(chan struct{}), metrics: newStoreMetrics(config.Upstream.Etcd.StorageConfig.DBMetricPollInterval)}, nil
+	return &Server{config: config, layers: layers.New(), begun: make(chan struct{}), metrics: storestats.NewMetrics(config.Upstream.Etcd.StorageConfig.DBMetricPollInterval)}, nil
 }
 
 // Run serves until ctx ends, then drains. It returns nil if that is all that
@@ -85,7 +90,7 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) start(ctx context.Context) error {
 	settled := make(chan struct{})
 	if s.config.SteerCollector {
-		s.layers.start(ctx, "collector", func(ctx context.Context) error { return new(governor).run(ctx, settled) })
+		s.layers.Start(ctx, "collector", func(ctx context.Context) error { return heap.Govern(ctx, settled) })
 	}
 	if err := s.prepare(ctx); err != nil {
 		return err
@@ -104,20 +109,20 @@ func (s *Server) start(ctx context.Context) error {
 	if err := s.build(ctx); err != nil {
 		return err
 	}
-	if err := s.layers.wait(ctx, s.awaitStore); err != nil {
+	if err := s.layers.Wait(ctx, s.awaitStore); err != nil {
 		return err
 	}
 	s.startLayers(ctx)
-	if err := s.layers.wait(ctx, s.awaitLoaded); err != nil {
+	if err := s.layers.Wait(ctx, s.awaitLoaded); err != nil {
 		return err
 	}
 	s.startClients(ctx)
 	s.config.Notify("READY=1")
-	if err := s.layers.wait(ctx, s.awaitReady); err != nil {
+	if err := s.layers.Wait(ctx, s.awaitReady); err != nil {
 		return err
 	}
 	if s.config.Beside != nil {
-		s.layers.start(ctx, "beside the server", s.config.Beside)
+		s.layers.Start(ctx, "beside the server", s.config.Beside)
 	}
 	close(settled)
 	return nil
@@ -172,34 +177,34 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 	if len(c.Servers) > 0 {
 		s.store, err = kv.NewExternal(kv.ExternalConfig{
 			Endpoints: c.Servers, Prefix: c.Prefix, CompactionInterval: c.CompactionInterval, Logger: newLogger(),
-			CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, Observer: s.metrics.observer(),
+			CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, Observer: s.metrics.Observer(),
 			Dial: s.dialEtcd(), LeaseReuse: up.leaseReuse(),
 		})
 	} else {
 		s.store, err = embedded.New(embedded.Config{
 			Dir: filepath.Join(s.config.DataDir, "etcd"), Prefix: c.Prefix, Fatal: s.config.Fatal,
 			CompactionInterval: c.CompactionInterval, UnsafeNoFsync: c.UnsafeNoFsync, Logger: newLogger(),
-			QuotaBytes: c.QuotaBytes, DefragmentInterval: c.DefragmentInterval, Observer: s.metrics.observer(),
+			QuotaBytes: c.QuotaBytes, DefragmentInterval: c.DefragmentInterval, Observer: s.metrics.Observer(),
 			LeaseReuse: up.leaseReuse(),
 		})
 	}
 	if err != nil {
 		return err
 	}
-	s.layers.start(ctx, "store", s.store.Run)
+	s.layers.Start(ctx, "store", s.store.Run)
 	return s.openApart(ctx)
 }
 
 // parts are what stands on the store.
 type parts struct {
-	transport    *lateTransport
+	transport    *loopback.Transport
 	loopback     *rest.Config // reaches this server by transport
 	client       kubernetes.Interface
 	auth         *auth.Auth
 	audit        *auth.Audit // nil: nothing is recorded
 	encryption   encryption
 	flow         *auth.Flow // nil: only the number of requests counts
-	certificates *certificates
+	certificates *servingcert.Certificates
 	informers    informers.SharedInformerFactory
 	following    chan struct{} // closed once the informers were started
 	unfollow     chan struct{} // closed to end them
@@ -216,12 +221,12 @@ type parts struct {
 // startLayers runs what serves. Requests wait until the caches have loaded.
 func (s *Server) startLayers(ctx context.Context) {
 	s.serving = time.Now()
-	s.layers.start(ctx, "registry", s.parts.registry.Run)
-	s.layers.start(ctx, "extensions", s.parts.extensions.Run)
+	s.layers.Start(ctx, "registry", s.parts.registry.Run)
+	s.layers.Start(ctx, "extensions", s.parts.extensions.Run)
 	if s.parts.flow != nil {
-		s.layers.start(ctx, "flow control", s.parts.flow.Run)
+		s.layers.Start(ctx, "flow control", s.parts.flow.Run)
 	}
-	s.layers.start(ctx, "serving", s.parts.door.Run)
+	s.layers.Start(ctx, "serving", s.parts.door.Run)
 	close(s.begun)
 	s.listener = nil // the door's from here on
 }
@@ -230,7 +235,7 @@ func (s *Server) startLayers(ctx context.Context) {
 // again later, an informer waits a second. They end before the door does.
 func (s *Server) startClients(ctx context.Context) {
 	p := &s.parts
-	s.layers.start(ctx, "informers", func(ctx context.Context) error {
+	s.layers.Start(ctx, "informers", func(ctx context.Context) error {
 		p.informers.Start(p.unfollow)
 		close(p.following)
 		<-ctx.Done()
@@ -238,12 +243,12 @@ func (s *Server) startClients(ctx context.Context) {
 		p.informers.Shutdown()
 		return nil
 	})
-	s.layers.start(ctx, "node authorizer", s.followNodes)
-	s.layers.start(ctx, "definitions", p.extensions.Follow)
-	s.layers.start(ctx, "aggregator", p.aggregator.Run)
-	s.layers.start(ctx, "bootstrap", p.bootstrap.Run)
+	s.layers.Start(ctx, "node authorizer", s.followNodes)
+	s.layers.Start(ctx, "definitions", p.extensions.Follow)
+	s.layers.Start(ctx, "aggregator", p.aggregator.Run)
+	s.layers.Start(ctx, "bootstrap", p.bootstrap.Run)
 	if p.controllers != nil {
-		s.layers.start(ctx, "test controllers", p.controllers.Run)
+		s.layers.Start(ctx, "test controllers", p.controllers.Run)
 	}
 }
 
@@ -360,9 +365,9 @@ func (s *Server) awaitLoaded(ctx context.Context) error {
 // while /readyz is red and others turn away from this server; or until a layer fails.
 func (s *Server) await(ctx context.Context) error {
 	select {
-	case failed := <-s.layers.ended:
+	case failed := <-s.layers.Ended():
 		s.config.Notify("STOPPING=1")
-		return failed.unexpected()
+		return failed.Unexpected()
 	case <-ctx.Done():
 	}
 	s.progress.printf("stopping: no longer ready, requests in flight finish")
@@ -377,8 +382,8 @@ func (s *Server) await(ctx context.Context) error {
 	}()
 	defer func() { <-withdrawn }() // it asks this server
 	select {
-	case failed := <-s.layers.ended:
-		return failed.unexpected()
+	case failed := <-s.layers.Ended():
+		return failed.Unexpected()
 	case <-delay.C:
 		return nil
 	}
@@ -386,7 +391,7 @@ func (s *Server) await(ctx context.Context) error {
 
 // stop ends whatever start has begun.
 func (s *Server) stop() error {
-	err := s.layers.stop()
+	err := s.layers.Stop()
 	if s.listener != nil {
 		err = errors.Join(err, s.listener.Close())
 	}

@@ -24,6 +24,8 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane"
 	"k8s.io/kubernetes/pkg/controlplane/apiserver/options"
 	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
+
+	"github.com/larder-io/larder/internal/server/servingcert"
 )
 
 // Upstream holds kube-apiserver's own options where they are taken as they are. Of them
@@ -73,7 +75,7 @@ func (u *Upstream) validate(c *Config) error {
 	errs = append(errs, u.validateMetrics()...)
 	errs = append(errs, u.EgressSelector.Validate()...)
 	errs = append(errs, u.Traces.Validate()...)
-	_, err = tlsConfig(u.SecureServing.SecureServingOptions)
+	_, err = servingcert.Base(u.SecureServing.SecureServingOptions)
 	errs = append(errs, err, u.validateFairness(c.InFlight.Fairness), u.validatePeers(), u.validateLeadership(), u.validateNodePort(&c.Services))
 	return errors.Join(errs...)
 }

@@ -1,4 +1,4 @@
-package server
+package storestats
 
 import (
 	"context"
@@ -19,13 +19,13 @@ import (
 func TestHealthChecksShareReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reads atomic.Int64
-		store := newStoreHealth(func(context.Context) error {
+		store := NewHealth(func(context.Context) error {
 			reads.Add(1)
 			time.Sleep(10 * time.Millisecond)
 			return nil
 		}, 2*time.Second)
 		paths := http.NewServeMux()
-		healthz.InstallReadyzHandler(paths, store.named("etcd"), store.named("etcd-readiness"))
+		healthz.InstallReadyzHandler(paths, store.Named("etcd"), store.Named("etcd-readiness"))
 		const seconds, clients = 10, 100
 		var all sync.WaitGroup
 		began := time.Now()
@@ -55,7 +55,7 @@ func TestHealthTellsTheTruth(t *testing.T) {
 		down := errors.New("down")
 		var err error
 		slow := time.Duration(0)
-		store := newStoreHealth(func(ctx context.Context) error {
+		store := NewHealth(func(ctx context.Context) error {
 			select {
 			case <-time.After(slow):
 				return err
@@ -72,14 +72,14 @@ func TestHealthTellsTheTruth(t *testing.T) {
 		want(nil)
 		err = down
 		want(nil)
-		time.Sleep(storeInterval)
+		time.Sleep(healthInterval)
 		want(down)
 		err = nil
 		want(down)
-		time.Sleep(storeInterval)
+		time.Sleep(healthInterval)
 		want(nil)
 
-		time.Sleep(storeInterval)
+		time.Sleep(healthInterval)
 		slow = time.Second
 		first, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
@@ -94,7 +94,7 @@ func TestHealthTellsTheTruth(t *testing.T) {
 		want(nil)
 		asked.Wait()
 
-		time.Sleep(storeInterval)
+		time.Sleep(healthInterval)
 		slow = time.Hour
 		want(context.DeadlineExceeded)
 	})

@@ -1,4 +1,4 @@
-package server
+package loopback
 
 import (
 	"fmt"
@@ -11,23 +11,27 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// lateTransport is the transport of the process's own clients. They are built
-// before the front door that it calls; until attach, requests wait.
-type lateTransport struct {
+// Transport is that of the process's own clients. They are built before the front door that
+// it calls; until Attach, requests wait.
+type Transport struct {
 	attached chan struct{} // closed once next is set
 	next     http.RoundTripper
 }
 
-func newLateTransport() *lateTransport { return &lateTransport{attached: make(chan struct{})} }
+// NewTransport returns one whose requests wait.
+func NewTransport() *Transport { return &Transport{attached: make(chan struct{})} }
 
-// attach is called once.
-func (t *lateTransport) attach(next http.RoundTripper) {
+// Attach gives the requests to next, which answers them from now on. It is called once.
+func (t *Transport) Attach(next http.RoundTripper) {
 	t.next = next
 	close(t.attached)
 }
 
+// Attached is closed when requests are answered.
+func (t *Transport) Attached() <-chan struct{} { return t.attached }
+
 // RoundTrip implements http.RoundTripper.
-func (t *lateTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	select {
 	case <-t.attached:
 		return t.next.RoundTrip(req)
@@ -39,9 +43,9 @@ func (t *lateTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// loopbackConfig reaches this server in process, in protobuf where there is one,
-// as fast as it answers.
-func loopbackConfig(transport http.RoundTripper) *rest.Config {
+// Config returns that of a client which reaches this server in process, in protobuf where
+// there is one, as fast as it answers.
+func Config(transport http.RoundTripper) *rest.Config {
 	return &rest.Config{
 		Host:      "https://larder.invalid", // never resolved
 		Transport: transport,
@@ -54,10 +58,10 @@ func loopbackConfig(transport http.RoundTripper) *rest.Config {
 	}
 }
 
-// newClients returns a client over config and informers over the client. They keep
+// NewClients returns a client over config and informers over the client. They keep
 // no managed fields, which nobody in this process reads, and never resync: what
 // they hold cannot drift.
-func newClients(config *rest.Config) (kubernetes.Interface, informers.SharedInformerFactory, error) {
+func NewClients(config *rest.Config) (kubernetes.Interface, informers.SharedInformerFactory, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, nil, fmt.Errorf("server: in-process client: %w", err)

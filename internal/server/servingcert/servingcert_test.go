@@ -1,16 +1,15 @@
-package server
+package servingcert
 
 import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
 	"io"
-	"net"
-	"net/http"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"k8s.io/apiserver/pkg/server/options"
 
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/server/pki"
@@ -79,15 +78,15 @@ func TestCertificates(t *testing.T) {
 	if err := before.Serve(certFile, keyFile, []string{"host"}); err != nil {
 		t.Fatal(err)
 	}
-	c, err := loadCertificates(certFile, keyFile, nil, NewUpstream().SecureServing.SecureServingOptions)
+	c, err := Load(certFile, keyFile, nil, options.NewSecureServingOptions())
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- c.run(ctx) }()
+	go func() { ended <- c.Run(ctx) }()
 	defer func() { cancel(); <-ended }()
-	address, cache := listenTLS(t, c.config), tls.NewLRUClientSessionCache(1)
+	address, cache := listenTLS(t, c.TLS()), tls.NewLRUClientSessionCache(1)
 	for i := range 2 {
 		state, err := shake(t, address, poolOf(t, before), cache)
 		if err != nil {
@@ -111,35 +110,7 @@ func TestCertificates(t *testing.T) {
 }
 
 func TestCertificatesBroken(t *testing.T) {
-	if _, err := loadCertificates("missing.crt", "missing.key", nil, NewUpstream().SecureServing.SecureServingOptions); err == nil || !strings.Contains(err.Error(), "missing.crt") {
+	if _, err := Load("missing.crt", "missing.key", nil, options.NewSecureServingOptions()); err == nil || !strings.Contains(err.Error(), "missing.crt") {
 		t.Errorf("error %v", err)
-	}
-}
-
-// roundTripper is a function.
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
-
-// TestLateTransport: a request that comes too early waits, for as long as it will.
-func TestLateTransport(t *testing.T) {
-	transport := newLateTransport()
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://x/", strings.NewReader("body"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if resp, err := transport.RoundTrip(req); !errors.Is(err, context.Canceled) {
-		t.Errorf("answered %v, %v", resp, err)
-	}
-	answered := make(chan error, 1)
-	go func() {
-		_, err := transport.RoundTrip(req.WithContext(t.Context()))
-		answered <- err
-	}()
-	transport.attach(roundTripper(func(*http.Request) (*http.Response, error) { return nil, net.ErrClosed }))
-	if err := <-answered; !errors.Is(err, net.ErrClosed) {
-		t.Errorf("not answered by what was attached: %v", err)
 	}
 }

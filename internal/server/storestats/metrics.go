@@ -1,4 +1,4 @@
-package server
+package storestats
 
 import (
 	"context"
@@ -17,9 +17,9 @@ import (
 // sizeTimeout is how long the size of etcd's database is waited for.
 const sizeTimeout = time.Second
 
-// storeMetrics reports what is asked of etcd, under upstream's names where it has
+// Metrics reports what is asked of etcd, under upstream's names where it has
 // them (apiserver pkg/storage/etcd3/metrics).
-type storeMetrics struct {
+type Metrics struct {
 	duration *prometheus.HistogramVec
 	requests *prometheus.CounterVec
 	failures *prometheus.CounterVec
@@ -37,11 +37,11 @@ type storeMetrics struct {
 	owners atomic.Pointer[map[string]schema.GroupResource] // by the start of their keys
 }
 
-// newStoreMetrics asks for the size of the database once in every interval, at most; 0 is
+// NewMetrics returns what asks for the size of the database once in every interval, at most; 0 is
 // never.
-func newStoreMetrics(every time.Duration) *storeMetrics {
+func NewMetrics(every time.Duration) *Metrics {
 	labels := []string{"operation", "group", "resource"}
-	return &storeMetrics{
+	return &Metrics{
 		every: every,
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "etcd_request_duration_seconds",
@@ -69,8 +69,8 @@ func newStoreMetrics(every time.Duration) *storeMetrics {
 	}
 }
 
-// observer is what the store tells of its requests.
-func (m *storeMetrics) observer() kv.Observer {
+// Observer is what the store tells of its requests.
+func (m *Metrics) Observer() kv.Observer {
 	return kv.Observer{
 		Request: func(op, key string, took time.Duration, err error) {
 			owner := m.owner(key)
@@ -84,8 +84,8 @@ func (m *storeMetrics) observer() kv.Observer {
 	}
 }
 
-// attach names the store and the owners of its keys.
-func (m *storeMetrics) attach(store *kv.Etcd, resources []*registry.Resource) {
+// Attach names the store and the owners of its keys.
+func (m *Metrics) Attach(store *kv.Etcd, resources []*registry.Resource) {
 	owners := make(map[string]schema.GroupResource, len(resources))
 	for _, r := range resources {
 		owners[r.Root()] = r.GroupResource
@@ -96,7 +96,7 @@ func (m *storeMetrics) attach(store *kv.Etcd, resources []*registry.Resource) {
 
 // owner is the resource that a key, or the start of keys, belongs to; empty for what
 // is asked on behalf of none.
-func (m *storeMetrics) owner(key string) schema.GroupResource {
+func (m *Metrics) owner(key string) schema.GroupResource {
 	owners := m.owners.Load()
 	if owners == nil {
 		return schema.GroupResource{}
@@ -110,7 +110,7 @@ func (m *storeMetrics) owner(key string) schema.GroupResource {
 }
 
 // Describe implements prometheus.Collector.
-func (m *storeMetrics) Describe(ch chan<- *prometheus.Desc) {
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	m.duration.Describe(ch)
 	m.requests.Describe(ch)
 	m.failures.Describe(ch)
@@ -121,7 +121,7 @@ func (m *storeMetrics) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector. A store that does not say how large it is
 // has no size.
-func (m *storeMetrics) Collect(ch chan<- prometheus.Metric) {
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.duration.Collect(ch)
 	m.requests.Collect(ch)
 	m.failures.Collect(ch)
@@ -139,7 +139,7 @@ func (m *storeMetrics) Collect(ch chan<- prometheus.Metric) {
 }
 
 // sizeNow returns the size of the database, which it asks for if what it knows is too old.
-func (m *storeMetrics) sizeNow(ctx context.Context, ask func(context.Context) (int64, error)) (int64, bool) {
+func (m *Metrics) sizeNow(ctx context.Context, ask func(context.Context) (int64, error)) (int64, bool) {
 	if m.every <= 0 {
 		return 0, false
 	}

@@ -1,4 +1,4 @@
-package server
+package heap
 
 import (
 	"context"
@@ -52,8 +52,13 @@ type governor struct {
 	gave    func()    // does what giveBack does, for tests; nil does it
 }
 
-// run governs until ctx ends, then restores the percentage that it found. Once
-// settled is closed, it gives back what the start took.
+// Govern keeps the percentage fitting until ctx ends, and then restores the one that it
+// found. Once settled is closed, it gives back what the start took.
+func Govern(ctx context.Context, settled <-chan struct{}) error {
+	return new(governor).run(ctx, settled)
+}
+
+// run is Govern.
 func (g *governor) run(ctx context.Context, settled <-chan struct{}) error {
 	before := g.set(collectorPercent(0, startTimes))
 	defer debug.SetGCPercent(before)

@@ -1,4 +1,4 @@
-package server
+package storestats
 
 import (
 	"errors"
@@ -14,8 +14,8 @@ import (
 // TestStoreMetricsNameTheResource: what is asked of etcd is counted for the resource
 // whose keys are concerned.
 func TestStoreMetricsNameTheResource(t *testing.T) {
-	m := newStoreMetrics(time.Minute)
-	seen := m.observer()
+	m := NewMetrics(time.Minute)
+	seen := m.Observer()
 	seen.Request("get", "/registry/pods/a/b", time.Millisecond, nil) // nobody owns keys yet
 	m.owners.Store(&map[string]schema.GroupResource{
 		"/registry/pods/":             {Resource: "pods"},

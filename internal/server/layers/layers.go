@@ -1,4 +1,4 @@
-package server
+package layers
 
 import (
 	"context"
@@ -6,31 +6,32 @@ import (
 	"fmt"
 )
 
-// layers are the running parts of a server, each standing on those started
+// Layers are the running parts of a server, each standing on those started
 // before it. They are ended in the reverse order, each awaited before the next.
 // A layer that ends by itself ends them all.
 //
-// A layers value is used by one goroutine.
-type layers struct {
-	running []*layer
-	// ended receives the first layer that ended without being asked to.
-	ended chan *layer
+// A Layers value is used by one goroutine.
+type Layers struct {
+	running []*Layer
+	ended   chan *Layer
 }
 
-type layer struct {
+// Layer is one of them.
+type Layer struct {
 	name   string
 	cancel context.CancelFunc
 	done   chan struct{} // closed when run returned; err is written before
 	err    error
 }
 
-func newLayers() *layers { return &layers{ended: make(chan *layer, 1)} }
+// New returns layers of which none runs.
+func New() *Layers { return &Layers{ended: make(chan *Layer, 1)} }
 
-// start runs a layer in its own goroutine, with a context that keeps ctx's
+// Start runs a layer in its own goroutine, with a context that keeps ctx's
 // values but ends only when the layer is stopped.
-func (l *layers) start(ctx context.Context, name string, run func(context.Context) error) {
+func (l *Layers) Start(ctx context.Context, name string, run func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	next := &layer{name: name, cancel: cancel, done: make(chan struct{})}
+	next := &Layer{name: name, cancel: cancel, done: make(chan struct{})}
 	l.running = append(l.running, next)
 	go func() {
 		next.err = run(ctx)
@@ -44,8 +45,11 @@ func (l *layers) start(ctx context.Context, name string, run func(context.Contex
 	}()
 }
 
-// stop ends all layers, the last started first, and returns what went wrong.
-func (l *layers) stop() error {
+// Ended yields the first layer that ended without being asked to.
+func (l *Layers) Ended() <-chan *Layer { return l.ended }
+
+// Stop ends all layers, the last started first, and returns what went wrong.
+func (l *Layers) Stop() error {
 	var errs []error
 	for i := len(l.running) - 1; i >= 0; i-- {
 		layer := l.running[i]
@@ -57,9 +61,9 @@ func (l *layers) stop() error {
 	return errors.Join(errs...)
 }
 
-// wait runs step and returns its error, or why it was given up: ctx ended or a
+// Wait runs step and returns its error, or why it was given up: ctx ended or a
 // layer failed.
-func (l *layers) wait(ctx context.Context, step func(context.Context) error) error {
+func (l *Layers) Wait(ctx context.Context, step func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	done := make(chan error, 1)
@@ -68,7 +72,7 @@ func (l *layers) wait(ctx context.Context, step func(context.Context) error) err
 	case err := <-done:
 		return err
 	case failed := <-l.ended:
-		err := failed.unexpected()
+		err := failed.Unexpected()
 		cancel(err)
 		<-done
 		return err
@@ -77,15 +81,15 @@ func (l *layers) wait(ctx context.Context, step func(context.Context) error) err
 
 // failure returns the layer's error once it was asked to end; that it was
 // cancelled is none.
-func (l *layer) failure() error {
+func (l *Layer) failure() error {
 	if l.err == nil || errors.Is(l.err, context.Canceled) {
 		return nil
 	}
 	return fmt.Errorf("server: %s: %w", l.name, l.err)
 }
 
-// unexpected says that the layer ended although nobody asked it to.
-func (l *layer) unexpected() error {
+// Unexpected says that the layer ended although nobody asked it to.
+func (l *Layer) Unexpected() error {
 	if l.err == nil {
 		return fmt.Errorf("server: %s ended", l.name)
 	}

@@ -1,4 +1,4 @@
-package server
+package servingcert
 
 import (
 	"context"
@@ -11,18 +11,18 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 )
 
-// certificates serves the TLS configuration and follows the files behind it: new
+// Certificates serves the TLS configuration and follows the files behind it: new
 // connections get what the files hold, and a bad file leaves the last good one.
-type certificates struct {
+type Certificates struct {
 	pair       *dynamiccertificates.DynamicCertKeyPairContent
 	named      []dynamiccertificates.SNICertKeyContentProvider // for single names
 	controller *dynamiccertificates.DynamicServingCertificateController
 	config     *tls.Config
 }
 
-// loadCertificates reads the files. Who is not named by one of secure's certificates gets
+// Load reads the files. Who is not named by one of secure's certificates gets
 // the pair that is named first.
-func loadCertificates(certFile, keyFile string, clientCA dynamiccertificates.CAContentProvider, secure *options.SecureServingOptions) (*certificates, error) {
+func Load(certFile, keyFile string, clientCA dynamiccertificates.CAContentProvider, secure *options.SecureServingOptions) (*Certificates, error) {
 	// Checked first: upstream's constructor leaves goroutines behind when it fails.
 	if _, err := tls.LoadX509KeyPair(certFile, keyFile); err != nil {
 		return nil, fmt.Errorf("server: serving certificate: %w", err)
@@ -36,7 +36,7 @@ func loadCertificates(certFile, keyFile string, clientCA dynamiccertificates.CAC
 	if err != nil {
 		return nil, fmt.Errorf("server: serving certificate: %w", err)
 	}
-	base, err := tlsConfig(secure)
+	base, err := Base(secure)
 	if err != nil {
 		return nil, err
 	}
@@ -64,11 +64,11 @@ func loadCertificates(certFile, keyFile string, clientCA dynamiccertificates.CAC
 	// The outer configuration is the one that keeps the session ticket keys.
 	config := base.Clone()
 	config.GetConfigForClient = controller.GetConfigForClient
-	return &certificates{pair: pair, named: named, controller: controller, config: config}, nil
+	return &Certificates{pair: pair, named: named, controller: controller, config: config}, nil
 }
 
-// tlsConfig is what does not change: versions, ciphers and curves.
-func tlsConfig(secure *options.SecureServingOptions) (*tls.Config, error) {
+// Base is what does not change: versions, ciphers and curves.
+func Base(secure *options.SecureServingOptions) (*tls.Config, error) {
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS12,
 		NextProtos: []string{"http/1.1"},
@@ -113,9 +113,12 @@ func namedPairs(secure *options.SecureServingOptions) ([]dynamiccertificates.SNI
 	return all, nil
 }
 
-// run follows the files until ctx ends. It must be called, if only with an ended
+// TLS returns the configuration of the server, which changes with the files.
+func (c *Certificates) TLS() *tls.Config { return c.config }
+
+// Run follows the files until ctx ends. It must be called, if only with an ended
 // context: upstream's controllers have goroutines from their construction on.
-func (c *certificates) run(ctx context.Context) error {
+func (c *Certificates) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { c.pair.Run(ctx, 1); return nil })
 	for _, pair := range c.named {

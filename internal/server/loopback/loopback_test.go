@@ -1,0 +1,38 @@
+package loopback
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+// roundTripper is a function.
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// TestTransport: a request that comes too early waits, for as long as it will.
+func TestTransport(t *testing.T) {
+	transport := NewTransport()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://x/", strings.NewReader("body"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := transport.RoundTrip(req); !errors.Is(err, context.Canceled) {
+		t.Errorf("answered %v, %v", resp, err)
+	}
+	answered := make(chan error, 1)
+	go func() {
+		_, err := transport.RoundTrip(req.WithContext(t.Context()))
+		answered <- err
+	}()
+	transport.Attach(roundTripper(func(*http.Request) (*http.Response, error) { return nil, net.ErrClosed }))
+	if err := <-answered; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("not answered by what was attached: %v", err)
+	}
+}
