@@ -23,7 +23,6 @@ import (
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/httpapi/streams"
-	"github.com/larder-io/larder/internal/auth"
 )
 
 // chain takes one exchange through authentication, audit, impersonation, flow control and
@@ -35,9 +34,8 @@ type chain struct {
 
 	s *Server
 
-	class        *auth.FlowClass // nil: flow control has no say
-	impersonates bool            // the request asks to act as somebody else
-	foreign      bool            // it has credentials that are not remembered
+	impersonates bool // the request asks to act as somebody else
+	foreign      bool // it has credentials that are not remembered
 	claims       request.Attributes
 	reading      reads.Read
 }
@@ -329,7 +327,7 @@ func (x *chain) read(i *reads.Resource) bool {
 		return false // a websocket: upstream's handler speaks it
 	}
 	x.s.streams.Watch(streams.Opening{
-		Read: &x.reading, Flow: x.s.config.Flow, Class: x.class, Join: func() streams.Right { return x.s.rights.Join(&x.Exchange) },
+		Read: &x.reading, Flow: x.s.config.Flow, Join: func() streams.Right { return x.s.rights.Join(&x.Exchange) },
 		MinTimeout: x.s.config.MinRequestTimeout, RequestTimeout: x.s.config.RequestTimeout,
 	}, i)
 	return true

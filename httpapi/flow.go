@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"time"
 
-	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/apiserver/pkg/server/mux"
@@ -39,13 +38,19 @@ func (x *chain) acquireSeat() bool {
 	return true
 }
 
+// The header fields that tell how flow control took a request, written as net/http writes
+// the names that k8s.io/api/flowcontrol/v1 has for them.
+const (
+	schemaHeader = "X-Kubernetes-Pf-Flowschema-Uid"
+	levelHeader  = "X-Kubernetes-Pf-Prioritylevel-Uid"
+)
+
 // acquireFromFlow lets priority and fairness decide.
 func (x *chain) acquireFromFlow() bool {
 	flow := x.s.config.Flow
 	class, ok := flow.Acquire(x.Trail.Context(x.Base()), x.attributes(), &x.Request, x.patience(), &x.Place.Seat)
-	x.class = class
-	x.Set(flowcontrolv1.ResponseHeaderMatchedPriorityLevelConfigurationUID, class.LevelUID)
-	x.Set(flowcontrolv1.ResponseHeaderMatchedFlowSchemaUID, class.SchemaUID)
+	x.Set(levelHeader, class.LevelUID)
+	x.Set(schemaHeader, class.SchemaUID)
 	if !ok {
 		x.tooMany(strconv.FormatInt(flow.RetryAfter(class), 10))
 		return false

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
@@ -27,8 +29,7 @@ import (
 type Opening struct {
 	*reads.Read
 
-	Flow  *auth.Flow      // may be nil
-	Class *auth.FlowClass // nil: flow control has no say
+	Flow *auth.Flow // may be nil
 
 	// MinTimeout is the least time that a watch without timeoutSeconds lasts,
 	// RequestTimeout how long opening it may take.
@@ -131,29 +132,16 @@ func (x Opening) watchTimeout(o *internalversion.ListOptions) time.Duration {
 	return time.Duration(float64(least) * (1 + rand.Float64()))
 }
 
-// header is that of the response, in the order in which upstream sends it.
+// header is that of the response: what the chain has set, flow control and what pages of
+// other origins may do among it, in the order in which upstream sends it.
 func (x Opening) header(f negotiate.Format) []exchange.Field {
 	contentType := f.MediaType
 	if contentType != runtime.ContentTypeJSON {
 		contentType += ";stream=watch"
 	}
-	h := append(x.Header[len(x.Header):], // there is room for more
-		exchange.Field{Name: "Audit-Id", Value: x.AuditID},
-		exchange.Field{Name: "Cache-Control", Value: "no-cache, private"},
-		exchange.Field{Name: "Content-Type", Value: contentType},
-	)
-	if x.Class != nil {
-		h = append(h,
-			exchange.Field{Name: "X-Kubernetes-Pf-Flowschema-Uid", Value: x.Class.SchemaUID},
-			exchange.Field{Name: "X-Kubernetes-Pf-Prioritylevel-Uid", Value: x.Class.LevelUID},
-		)
-	}
-	for _, f := range x.Header {
-		if f.Name == "Warning" {
-			h = append(h, f)
-		}
-	}
-	return h
+	x.Set("Content-Type", contentType)
+	slices.SortStableFunc(x.Header, func(a, b exchange.Field) int { return strings.Compare(a.Name, b.Name) })
+	return x.Header
 }
 
 // append adds the frame of d, which others do not share.
