@@ -1,7 +1,6 @@
 package routes
 
 import (
-	"context"
 	"net/http"
 
 	"k8s.io/apiserver/pkg/endpoints/filters"
@@ -26,9 +25,6 @@ func (b *handlerBuilder) instrument(verb string, h http.HandlerFunc) http.Handle
 	}
 	item, namespace, cluster := measure("resource"), measure("namespace"), measure("cluster")
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if stream, ok := w.(streamer); ok {
-			w = &notifying{streamer: stream, done: req.Context()}
-		}
 		switch info, _ := apirequest.RequestInfoFrom(req.Context()); {
 		case info == nil || len(info.Parts) > 1 || verb == apirequest.MethodPost:
 			item(w, req)
@@ -39,30 +35,6 @@ func (b *handlerBuilder) instrument(verb string, h http.HandlerFunc) http.Handle
 		}
 	})
 }
-
-// streamer is a response that can be sent piecemeal or taken over.
-type streamer interface {
-	http.ResponseWriter
-	http.Flusher
-	http.Hijacker
-}
-
-// notifying adds to a streamer the method without which upstream's decorators hide
-// that it is one (apiserver pkg/endpoints/responsewriter/wrapper.go).
-type notifying struct {
-	streamer
-	done context.Context
-}
-
-// CloseNotify implements http.CloseNotifier.
-func (n *notifying) CloseNotify() <-chan bool {
-	gone := make(chan bool, 1)
-	context.AfterFunc(n.done, func() { gone <- true })
-	return gone
-}
-
-// Unwrap is for http.ResponseController.
-func (n *notifying) Unwrap() http.ResponseWriter { return n.streamer }
 
 // recordingWarnings lets h, and whatever it calls, send Warning headers.
 func recordingWarnings(h http.Handler) http.Handler {

@@ -49,7 +49,7 @@ func (h *Handed) leave() {
 
 // serve runs the handler on st.
 func (h *Handed) serve(ctx context.Context, st *Stream, body exchange.TakenBody) {
-	w := newStreamWriter(st, h.Request, h.Header)
+	w := newStreamWriter(ctx, st, h.Request, h.Header)
 	w.trail, w.whole = h.Trail, h.Whole
 	defer h.leave()
 	defer func() {

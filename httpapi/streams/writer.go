@@ -2,6 +2,7 @@ package streams
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -22,8 +23,11 @@ import (
 // one or ends early, in chunks otherwise; for a client that takes none, by the end of the
 // connection.
 //
-// It implements http.Flusher and http.Hijacker.
+// It implements http.Flusher, http.Hijacker and http.CloseNotifier: upstream's decorators
+// hide the former two of a writer that has not the latter (apiserver
+// pkg/endpoints/responsewriter/wrapper.go).
 type streamWriter struct {
+	ctx    context.Context // ends when the client has left
 	st     *Stream
 	req    *http.Request
 	header http.Header
@@ -47,8 +51,8 @@ const maxHeld = 4 << 10
 
 var errHijacked = errors.New("httpapi: the connection was taken over")
 
-func newStreamWriter(st *Stream, req *http.Request, header http.Header) *streamWriter {
-	return &streamWriter{st: st, req: req, header: header, out: bufio.NewWriterSize(deadlineWriter{st}, 4<<10), left: -1}
+func newStreamWriter(ctx context.Context, st *Stream, req *http.Request, header http.Header) *streamWriter {
+	return &streamWriter{ctx: ctx, st: st, req: req, header: header, out: bufio.NewWriterSize(deadlineWriter{st}, 4<<10), left: -1}
 }
 
 // deadlineWriter gives each write to a stream its own deadline.
@@ -224,6 +228,13 @@ func (w *streamWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	}
 	c := &takenConn{Conn: w.st.Conn, st: w.st}
 	return c, bufio.NewReadWriter(bufio.NewReader(c), bufio.NewWriter(c)), nil
+}
+
+// CloseNotify implements http.CloseNotifier.
+func (w *streamWriter) CloseNotify() <-chan bool {
+	gone := make(chan bool, 1)
+	context.AfterFunc(w.ctx, func() { gone <- true })
+	return gone
 }
 
 // takenConn is a connection whose first bytes were read before it was taken over.

@@ -89,7 +89,7 @@ func (g *generation) serve(w http.ResponseWriter, req *http.Request, info *apire
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
 		defer context.AfterFunc(g.ending, cancel)()
-		req, w = req.WithContext(ctx), flusher{w}
+		req = req.WithContext(ctx)
 	}
 	if panics(req, info) {
 		err := negotiation.NewUnsupportedMediaTypeError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML})
@@ -108,20 +108,6 @@ func panics(req *http.Request, info *apirequest.RequestInfo) bool {
 	kind, _, err := mime.ParseMediaType(req.Header.Get("Content-Type"))
 	return err == nil && kind == runtime.ContentTypeProtobuf && req.URL.Query().Get("fieldValidation") != metav1.FieldValidationIgnore
 }
-
-// flusher is a response that upstream's metrics let a stream through to: they ask for
-// http.CloseNotifier as well, although nobody waits for it.
-type flusher struct{ http.ResponseWriter }
-
-// Flush implements http.Flusher.
-func (f flusher) Flush() {
-	if inner, ok := f.ResponseWriter.(http.Flusher); ok {
-		inner.Flush()
-	}
-}
-
-// CloseNotify implements http.CloseNotifier: the request's context tells.
-func (flusher) CloseNotify() <-chan bool { return nil }
 
 func fail(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo, err error) {
 	gv := schema.GroupVersion{Group: info.APIGroup, Version: info.APIVersion}
