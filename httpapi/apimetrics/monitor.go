@@ -1,6 +1,7 @@
 package apimetrics
 
 import (
+	"iter"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -117,4 +118,18 @@ func (m *Monitor) Observe(code, size int, elapsed time.Duration) {
 	if tallied {
 		m.tally.known.Store(true)
 	}
+}
+
+// tallied reports whether the answers that m reports are of one kind: upstream calls a
+// list of one name now this and now that.
+func (m *Monitor) tallied(code int) bool {
+	return code == http.StatusOK && (m.verb == "GET" && m.scope == "resource" || m.verb == "LIST" && m.scope != "resource")
+}
+
+// Resources knows the monitors of what is served.
+type Resources interface {
+	// Monitors returns those of a resource, nil if it is not served.
+	Monitors(group, version, resource, subresource string) Monitors
+	// AllMonitors gives out those of every resource.
+	AllMonitors() iter.Seq[Monitors]
 }

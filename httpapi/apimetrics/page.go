@@ -1,7 +1,6 @@
 package apimetrics
 
 import (
-	"iter"
 	"net/http"
 	"slices"
 
@@ -15,14 +14,6 @@ import (
 	"k8s.io/component-base/metrics/prometheus/slis"
 	_ "k8s.io/component-base/metrics/prometheus/workqueue" // workqueue_*: of upstream's controllers
 )
-
-// Resources knows the monitors of what is served.
-type Resources interface {
-	// Monitors returns those of a resource, nil if it is not served.
-	Monitors(group, version, resource, subresource string) Monitors
-	// AllMonitors gives out those of every resource.
-	AllMonitors() iter.Seq[Monitors]
-}
 
 // Mux is what paths are installed on.
 type Mux interface {

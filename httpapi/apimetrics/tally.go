@@ -1,14 +1,11 @@
 package apimetrics
 
 import (
-	"net/http"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
-	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 )
 
 // tally counts answers of one kind for upstream's metrics. Upstream finds each of its
@@ -60,57 +57,6 @@ func (t *tally) reset() {
 	for i := range t.sizes {
 		t.sizes[i].Store(0)
 	}
-}
-
-// tallied reports whether the answers that m reports are of one kind: upstream calls a
-// list of one name now this and now that.
-func (m *Monitor) tallied(code int) bool {
-	return code == http.StatusOK && (m.verb == "GET" && m.scope == "resource" || m.verb == "LIST" && m.scope != "resource")
-}
-
-// resetTallies forgets what was counted.
-func resetTallies(of Resources) {
-	for all := range of.AllMonitors() {
-		for _, m := range all {
-			m.tally.reset()
-		}
-	}
-}
-
-// addTallies adds what was counted of resources to upstream's metrics.
-func addTallies(families []*dto.MetricFamily, of Resources) {
-	for _, family := range families {
-		name := family.GetName()
-		switch name {
-		case "apiserver_request_total", "apiserver_request_duration_seconds", "apiserver_request_slo_duration_seconds",
-			"apiserver_request_sli_duration_seconds", "apiserver_response_sizes":
-		default:
-			continue
-		}
-		for _, sample := range family.GetMetric() {
-			if m := monitorOf(sample, of); m != nil {
-				m.tally.addTo(sample, name == "apiserver_response_sizes")
-			}
-		}
-	}
-}
-
-// monitorOf returns whose answers a metric of upstream's counts, nil if its are not
-// tallied.
-func monitorOf(sample *dto.Metric, of Resources) *Monitor {
-	labels := make(map[string]string)
-	for _, l := range sample.GetLabel() {
-		labels[l.GetName()] = l.GetValue()
-	}
-	if code := labels["code"]; labels["dry_run"] != "" || code != "" && code != "200" {
-		return nil
-	}
-	all := of.Monitors(labels["group"], labels["version"], labels["resource"], labels["subresource"])
-	m := all.Of(strings.ToLower(labels["verb"]), labels["scope"])
-	if m == nil || m.verb == apirequest.MethodWatch || !m.tallied(http.StatusOK) {
-		return nil
-	}
-	return m
 }
 
 // addTo adds to a counter or to a histogram of sizes or durations.

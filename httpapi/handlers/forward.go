@@ -24,14 +24,6 @@ func (x *Call) Forward(h http.Handler) {
 	}
 }
 
-// abortable tells h that it is served by a server: net/http's proxy then panics where an
-// answer ends too early, and the client sees that it does.
-func abortable(h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		h.ServeHTTP(w, req.WithContext(context.WithValue(req.Context(), http.ServerContextKey, h)))
-	})
-}
-
 // maxHandedWhole is up to which length a body is read before it is handed on.
 const maxHandedWhole = 64 << 10
 

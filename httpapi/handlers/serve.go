@@ -124,3 +124,11 @@ func (x *Call) serveStream(h http.Handler) {
 	to, base := x.by.config.Streams, x.Base()
 	x.Taken = func(c net.Conn, body exchange.TakenBody) { to.Serve(base, c, body, handed) }
 }
+
+// abortable tells h that it is served by a server: net/http's proxy then panics where an
+// answer ends too early, and the client sees that it does.
+func abortable(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		h.ServeHTTP(w, req.WithContext(context.WithValue(req.Context(), http.ServerContextKey, h)))
+	})
+}

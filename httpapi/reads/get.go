@@ -3,7 +3,6 @@ package reads
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,7 +14,6 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/httpapi/request"
-	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
@@ -129,22 +127,3 @@ func (x *Read) sendObject(i *Resource, f negotiate.Format, o *cache.Object) (int
 // errNoList is what upstream says of an object without a Go type that is wanted as a list
 // (apimachinery pkg/apis/meta/v1/unstructured/unstructured.go).
 var errNoList = errors.New("content is not a list")
-
-// objectBody writes an object that is too small to be compressed and fits into what a
-// chunkWriter gathers.
-type objectBody struct {
-	encoder *encoding.Encoder
-	item    []byte
-}
-
-// WriteTo implements io.WriterTo.
-func (b *objectBody) WriteTo(w io.Writer) (int64, error) {
-	out := exchange.NewChunkWriter(w)
-	defer out.Release()
-	out.Buf = b.encoder.AppendObject(out.Buf, b.item)
-	out.Flush()
-	return out.Written, out.Err
-}
-
-// Close implements io.Closer.
-func (b *objectBody) Close() error { return nil }

@@ -33,19 +33,6 @@ type Read struct {
 	object   objectBody // is the body of the response, if it is one object
 }
 
-// Serve answers x, a GET or LIST of i, which has a view, and reports whether it did.
-func (x *Read) Serve(i *Resource) bool {
-	switch x.Verb {
-	case "get":
-		x.get(i)
-	case "list":
-		x.list(i)
-	default:
-		return false
-	}
-	return true
-}
-
 // Negotiate finds the format for a request that i serves. Upstream's router refuses
 // what it cannot produce before its handlers warn or look at parameters.
 func (x *Read) Negotiate(i *Resource) (negotiate.Format, bool) {

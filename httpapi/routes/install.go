@@ -171,13 +171,6 @@ func (c roomyCreater) New(kind schema.GroupVersionKind) (runtime.Object, error) 
 	return c.ObjectCreater.New(kind)
 }
 
-// lifecycle is what clients of a deprecated kind are told.
-type lifecycle struct {
-	deprecated bool
-	removed    string // the release without it, "" if that is not decided
-	warnings   []string
-}
-
 func (in *Installer) lifecycle(g *registry.Group, e *registry.Endpoint) (lifecycle, error) {
 	obj, err := g.Info.Scheme.New(e.GVK)
 	if err != nil {
@@ -295,7 +288,7 @@ func (b *handlerBuilder) connects() map[string]http.Handler {
 	})
 	h := make(map[string]http.Handler)
 	for _, method := range s.ConnectMethods() {
-		h[method] = recordingWarnings(b.instrument(apirequest.MethodConnect, connect))
+		h[method] = recordingWarnings(instrument(b.endpoint, b.life, apirequest.MethodConnect, connect))
 	}
 	return h
 }
@@ -321,7 +314,7 @@ func (b *handlerBuilder) finish(action string, h http.HandlerFunc) http.Handler 
 
 // finishAs is finish for an action that metrics know by another verb.
 func (b *handlerBuilder) finishAs(action, verb string, h http.HandlerFunc) http.Handler {
-	return negotiate.Producing(b.produces(action), recordingWarnings(b.instrument(verb, h)))
+	return negotiate.Producing(b.produces(action), recordingWarnings(instrument(b.endpoint, b.life, verb, h)))
 }
 
 // produces lists the media types that an action answers with.

@@ -7,12 +7,20 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
+
+	"github.com/larder-io/larder/internal/registry"
 )
 
-// instrument reports what h does under upstream's metrics, by verb, and warns
+// lifecycle is what clients of a deprecated kind are told.
+type lifecycle struct {
+	deprecated bool
+	removed    string // the release without it, "" if that is not decided
+	warnings   []string
+}
+
+// instrument reports what h does for e under upstream's metrics, by verb, and warns
 // clients of deprecated kinds.
-func (b *handlerBuilder) instrument(verb string, h http.HandlerFunc) http.Handler {
-	e, life := b.endpoint, b.life
+func instrument(e *registry.Endpoint, life lifecycle, verb string, h http.HandlerFunc) http.Handler {
 	served := func(w http.ResponseWriter, req *http.Request) {
 		for _, text := range life.warnings {
 			warning.AddWarning(req.Context(), "", text)

@@ -63,14 +63,14 @@ func NotifyWaits(c net.Conn, w *Waiter) *TCP {
 	return s
 }
 
-// StopNotifying undoes gateOf. s may be nil.
+// StopNotifying undoes NotifyWaits. s may be nil.
 func (s *TCP) StopNotifying() {
 	if s != nil {
 		s.waiter.Store(nil)
 	}
 }
 
-// Send writes p to c, which s is below, within writeTimeout from when it first has to
+// Send writes p to c, which s is below, within WriteTimeout from when it first has to
 // wait.
 func (s *TCP) Send(c net.Conn, p []byte) error {
 	_, err := c.Write(p)
