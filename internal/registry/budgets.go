@@ -62,7 +62,7 @@ func newBudget(bytes, shares int64) (*cache.Budget, error) {
 	case bytes > 0:
 		return cache.NewBudget(bytes), nil
 	}
-	most := debug.SetMemoryLimit(-1) / 8 * 3 // -1 asks
+	most := debug.SetMemoryLimit(-1) / 8 * 3 // -1 changes nothing
 	if shares >= most {
 		return nil, fmt.Errorf("resources are given %d bytes of the cache, which may have %d in all, three eighths of the memory limit, unless told how much", shares, most)
 	}
@@ -73,7 +73,7 @@ func newBudget(bytes, shares int64) (*cache.Budget, error) {
 	}), nil
 }
 
-// of is the budget of the resource whose keys begin with prefix.
+// of returns the budget of the resource whose keys begin with prefix.
 func (b *budgets) of(prefix string) *cache.Budget {
 	if b == nil {
 		return nil
@@ -84,11 +84,11 @@ func (b *budgets) of(prefix string) *cache.Budget {
 	return b.shared
 }
 
-// Budget is the room of one resource, or of several together.
+// Budget is that of one resource, or of several together.
 type Budget struct {
 	*cache.Budget
 
-	// Resource has the Budget for itself; empty is that of all others.
+	// Resource is the one that has the Budget for itself; empty means all others.
 	Resource schema.GroupResource
 }
 

@@ -25,8 +25,9 @@ type Config struct {
 	// semicolons; nil keeps all in Store.
 	Overrides map[string]Override
 
-	// Fresh says of which resources a read is never answered with anything older than what
-	// the store has, as those are of which kube-apiserver keeps no cache; nil says of none.
+	// Fresh reports whether all reads of a resource are linearizable, whatever their
+	// resourceVersion, as those are that kube-apiserver keeps no cache for; nil says so of
+	// none.
 	Fresh func(schema.GroupResource) bool
 
 	// Config is what the REST storages are made with.
@@ -36,15 +37,14 @@ type Config struct {
 	Transformers value.ResourceTransformers
 
 	// CacheBytes bounds what all caches together keep beside the present objects in
-	// their canonical encoding: other encodings, frames of events, and the past. 0 means half
-	// of what those objects take, though at least 144 MiB, for encodings and frames; with the
-	// past twice what they take, though at least 256 MiB; and at most three eighths of
-	// the memory limit of the process. Less than 0 means no bound.
+	// their canonical encoding: other encodings, frames of events, and the past. 0 lets
+	// encodings and frames take half as much as those objects, or 144 MiB if that is more,
+	// and together with the past twice as much as the objects, or 256 MiB; and at most three
+	// eighths of the memory limit of the process. Less than 0 means no bound.
 	CacheBytes int64
-	// CacheShares are parts of that for single resources, 0 of which keeps nothing. Such
-	// a resource takes no more than its share, and nothing that is kept of others takes
-	// anything from it; what it does not use, they have. Where CacheBytes is no figure,
-	// shares come beside what it stands for.
+	// CacheShares are parts of CacheBytes for single resources; a share of 0 keeps nothing.
+	// Such a resource takes no more than its share, and others take nothing from it but what
+	// it does not use. If CacheBytes is 0, shares are added to what that allows.
 	CacheShares map[schema.GroupResource]int64
 
 	// DeleteCollectionWorkers is how many deletions of one collection run at once;
@@ -55,18 +55,18 @@ type Config struct {
 	// of the controller manager needs.
 	DisableGarbageCollection bool
 
-	// IndexLabels are label keys by whose values objects of a resource are found
-	// without a search. Others are learnt from what clients ask for.
+	// IndexLabels are the label keys that objects of a resource are indexed by. Others are
+	// learnt from what clients ask for.
 	IndexLabels map[schema.GroupResource][]string
 
 	// CheckInterval is how often each cache is compared with the store; 0 is never.
 	CheckInterval time.Duration
 
-	// LoadPatience is how long after Run has begun WaitReady waits for caches that do
-	// not load; 0 means 40 seconds.
-	LoadPatience time.Duration
+	// LoadTimeout is how long after Run has begun WaitReady waits for caches that do not
+	// load; 0 means 40 seconds.
+	LoadTimeout time.Duration
 
-	// Logger tells of what the caches meet; nil discards.
+	// Logger receives what the caches log; nil discards.
 	Logger *slog.Logger
 }
 
@@ -87,7 +87,7 @@ func (c *Config) tails() []*kv.Tail {
 	return all
 }
 
-// fresh reports whether reads of a resource are.
+// fresh reports whether all reads of a resource are linearizable.
 func (c *Config) fresh(gr schema.GroupResource) bool { return c.Fresh != nil && c.Fresh(gr) }
 
 func (c *Config) check() error {
@@ -109,7 +109,7 @@ func (c *Config) setDefaults() {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	if c.LoadPatience == 0 {
-		c.LoadPatience = 40 * time.Second
+	if c.LoadTimeout == 0 {
+		c.LoadTimeout = 40 * time.Second
 	}
 }

@@ -27,15 +27,14 @@ import (
 // CustomResource is the resource behind one state of a CRD: one cache, which all versions
 // are served from.
 //
-// What is in the cache is the JSON of each object as reading it from the store gives
-// it, in the version that it was stored in: pruned, defaulted and repaired as that
-// state of the CRD says. Another version is made of it when it is first asked
-// for. If a conversion fails, the request that needed it fails, and the next one that needs
-// it tries again.
+// The cache holds the JSON of each object as upstream reads it from the store, in the
+// version that it was stored in: pruned, defaulted and repaired as that state of the CRD
+// says. Other versions are converted from it when they are first asked for. If a conversion
+// fails, the request that needed it fails, and the next one that needs it tries again.
 //
 // It is a generic.RESTOptionsGetter: upstream's storages of all versions are built over
-// it, then the views are taken and Run is called. After Run it answers 410, so that nobody
-// who still holds it believes that the objects are gone.
+// it, then the views are taken and Run is called. After Run it answers 410: a request that
+// still uses it must not find that there are no objects.
 type CustomResource struct {
 	*storage.Resource
 
@@ -51,12 +50,12 @@ type CustomResourceConfig struct {
 	// Versions counts those of the CRD, served or not.
 	Versions int
 
-	// Revision is that of the CRD: what was stored before it is no part of the
-	// history, because the CRD was another one.
+	// Revision is that of the CRD: the past before it is not replayed, because the CRD was
+	// another one.
 	Revision int64
 
-	// Webhook says that versions differ by more than their apiVersion, and how is
-	// known elsewhere.
+	// Webhook says that a webhook converts between versions; otherwise they differ by
+	// nothing but their apiVersion.
 	Webhook bool
 }
 
@@ -144,8 +143,8 @@ func (c *CustomResource) View(gvk schema.GroupVersionKind, listKind string, colu
 	return &View{Resource: c.Resource, Version: version, Printer: table.NewCustom(version, columns)}, nil
 }
 
-// Run keeps the cache current until ctx ends, and gives back what it took. From then on
-// reads are told that the resource is gone.
+// Run keeps the cache current until ctx ends, and then gives back its memory. From then on
+// reads fail with 410.
 func (c *CustomResource) Run(ctx context.Context) error {
 	defer c.Retire()
 	end := c.registry.customs.begin(c.Resource)

@@ -1,12 +1,12 @@
-// Package registry says what a Pod is: every built-in API group of Kubernetes,
-// its kinds, rules and storage, over our store and caches.
+// Package registry has every built-in API group of Kubernetes, its kinds, rules and
+// storage, over Larder's store and caches.
 //
-// What Kubernetes means is upstream's: types, defaulting, strategies, validation,
-// allocators and the REST storages of k8s.io/kubernetes/pkg/registry, driven
-// through upstream's own seam, a RESTOptionsGetter whose Decorator returns our
-// storage.Interface. What a read costs is ours: each stored resource is a [Resource],
-// whose objects are kept encoded (package encoding), and each served version of it a
-// [View], which hands those bytes out.
+// Upstream says what Kubernetes means: types, defaulting, strategies, validation,
+// allocators and the REST storages of k8s.io/kubernetes/pkg/registry. They are used through
+// upstream's own interface, a RESTOptionsGetter whose Decorator returns a storage.Interface.
+// Larder's part is what is below that interface, and how reads are served: each stored
+// resource is a [Resource], whose objects are kept encoded (package encoding), and each
+// served version of it a [View], which returns those bytes.
 //
 // # Model
 //
@@ -19,11 +19,10 @@
 // go through their storage. Resources that several groups or versions serve
 // (events, autoscalers) are one Resource under several Views.
 //
-// What those are made of has a package each: storage keeps and reads the objects of one
+// The parts have packages of their own: storage keeps and reads the objects of one
 // resource, encoding turns them into bytes, table prints them, builtin makes upstream's
-// REST storages. This package ties them together; a [View] is a resource, the encodings
-// of one version of it, and its printer. A [CustomResource] ties together the same for
-// one state of a CRD.
+// REST storages. This package connects them: a [View] is a resource, the encoders of one
+// version of it, and its printer. A [CustomResource] is the same for one state of a CRD.
 //
 // # Guarantees
 //
@@ -34,8 +33,8 @@
 //
 // # Bytes
 //
-// Items and bodies belong to the cache and are shared by all responses; nobody
-// writes to them. Objects that storage.Interface gives out are the caller's own.
+// Items and bodies belong to the cache, are shared by all responses and never written.
+// Objects that storage.Interface returns are the caller's own.
 //
 // # Goroutines
 //

@@ -23,8 +23,8 @@ type Endpoint struct {
 	GVR         schema.GroupVersionResource
 	Subresource string
 
-	// GVK is the kind that requests and answers carry. A subresource may carry a
-	// kind of another group (deployments/scale: autoscaling/v1 Scale).
+	// GVK is the kind of requests and responses. That of a subresource may belong to another
+	// group (deployments/scale: autoscaling/v1 Scale).
 	GVK schema.GroupVersionKind
 
 	Namespaced bool
@@ -33,8 +33,8 @@ type Endpoint struct {
 	// Parent is the endpoint of the resource, nil for that itself.
 	Parent *Endpoint
 
-	// View serves GET, LIST and WATCH from encoded bytes; nil if the endpoint is
-	// not stored and its Storage must be asked.
+	// View serves GET, LIST and WATCH from encoded bytes; nil if the endpoint is not stored
+	// and its Storage serves them.
 	View *View
 
 	SingularName string
@@ -47,7 +47,7 @@ type Endpoint struct {
 	// Connect says whether the storage takes over the connection (exec, proxy).
 	Connect bool
 
-	// StorageVersionHash tells clients which version is stored; "" if none is.
+	// StorageVersionHash shows clients which version is stored; "" if none is.
 	StorageVersionHash string
 
 	kind       string // as discovery names it
@@ -117,7 +117,8 @@ func buildEndpoints(info *genericapiserver.APIGroupInfo, gv schema.GroupVersion)
 	return list, nil
 }
 
-// derive fills in what the storage says of itself; scope comes from parent's.
+// derive fills in what the storage implements and says; the scope is that of the resource's
+// storage, parent.
 func (e *Endpoint) derive(scheme *runtime.Scheme, parent rest.Storage) error {
 	scoper, ok := parent.(rest.Scoper)
 	if !ok {

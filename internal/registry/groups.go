@@ -34,11 +34,11 @@ type GroupVersion struct {
 	Endpoints []*Endpoint
 }
 
-// groups are made of what upstream's providers made.
+// groups collects the groups that upstream's providers made.
 type groups struct {
 	list      []*Group
 	endpoints map[endpointKey]*Endpoint
-	resource  func(schema.GroupResource) *storage.Resource // that a resource is stored in, nil if it is not stored
+	resource  func(schema.GroupResource) *storage.Resource // returns nil for one that is not stored
 }
 
 // add adds a Group with its endpoints.

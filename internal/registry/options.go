@@ -19,8 +19,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/transcode"
 )
 
-// options answers what upstream's REST storages ask when they are built: codec
-// and key prefix come from upstream's storage factory, storage.Interface is ours.
+// options is the generic.RESTOptionsGetter of upstream's REST storages: codec and key prefix
+// come from upstream's storage factory, storage.Interface from package storage.
 //
 // Invariant: byPrefix holds exactly resources, each under its prefix.
 type options struct {
@@ -34,7 +34,7 @@ type options struct {
 
 var _ generic.RESTOptionsGetter = (*options)(nil)
 
-// newOptions returns the options of a config that has its defaults, which they keep.
+// newOptions returns the options of a config that has its defaults.
 func newOptions(config *Config) (*options, error) {
 	o := &options{config: config, planner: encoding.NewPlanner(), byPrefix: make(map[string]*storage.Resource)}
 	var err error
@@ -45,8 +45,8 @@ func newOptions(config *Config) (*options, error) {
 	return o, err
 }
 
-// keyPrefix is what the keys of gr begin with, a custom resource if it is none of
-// upstream's.
+// keyPrefix is the prefix of gr's keys; a resource that upstream does not know is a custom
+// one.
 func (o *options) keyPrefix(gr schema.GroupResource) string {
 	if !o.factory.HasGroup(gr.Group) {
 		return customPrefix(gr)
@@ -133,20 +133,20 @@ func (o *options) indexLabels(prefix string) (keys []string) {
 	return keys
 }
 
-// newResource returns a Resource whose keys begin with prefix, after the prefix of all.
-// Where it lies is what of says, upstream's storage configuration.
+// newResource returns a Resource whose keys begin with prefix, after the prefix of all. of,
+// upstream's storage configuration, says in which store they are.
 func (o *options) newResource(of *storagebackend.ConfigForResource, prefix string, codec *encoding.Codec) (*storage.Resource, error) {
 	config := o.config
 	store, tail := config.Store, config.Tail
-	if apart, ok := config.Overrides[strings.Join(of.Transport.ServerList, ";")]; ok {
-		store, tail = apart.Store, apart.Tail
+	if override, ok := config.Overrides[strings.Join(of.Transport.ServerList, ";")]; ok {
+		store, tail = override.Store, override.Tail
 	}
 	return storage.New(storage.Config{
 		Store: store, Tail: tail, Prefix: config.Prefix, ResourcePrefix: prefix, Codec: codec, Fresh: config.fresh(of.GroupResource),
 	})
 }
 
-// schema is of the cached objects of a resource.
+// schema returns the schema of the cached objects of a resource.
 func (o *options) schema(gr schema.GroupResource, prefix string, indexes []cache.Index) *cache.Schema {
 	return cache.NewSchema(gr.String(), o.budgets.of(prefix), indexes...)
 }

@@ -23,9 +23,9 @@ type Registry struct {
 	builtin *builtin.Builtin
 	customs customs
 
-	// patience ends, by impatient, when caches are waited for no longer.
-	patience  context.Context
-	impatient context.CancelFunc
+	// loadWait ends, by endLoadWait, when WaitReady waits for caches no longer.
+	loadWait    context.Context
+	endLoadWait context.CancelFunc
 }
 
 // New builds all REST storages. It does no I/O and starts nothing.
@@ -35,7 +35,7 @@ func New(config Config) (*Registry, error) {
 	}
 	config.setDefaults()
 	r := &Registry{config: config}
-	r.patience, r.impatient = context.WithCancel(context.Background())
+	r.loadWait, r.endLoadWait = context.WithCancel(context.Background())
 	var err error
 	if r.options, err = newOptions(&r.config); err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
@@ -100,7 +100,7 @@ func (r *Registry) checkShares() error {
 	return nil
 }
 
-// Run follows the store, keeps every cache and serves the allocators until ctx
+// Run follows the store, keeps every cache current and runs the allocators until ctx
 // ends, which is no error, or one of them fails. It returns when all that it
 // started has ended.
 func (r *Registry) Run(ctx context.Context) error {
@@ -117,11 +117,11 @@ func (r *Registry) Run(ctx context.Context) error {
 	}
 	group.Go(func() error { return checker.Run(inner) })
 	group.Go(func() error {
-		timer := time.NewTimer(r.config.LoadPatience)
+		timer := time.NewTimer(r.config.LoadTimeout)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
-			r.impatient()
+			r.endLoadWait()
 			return nil
 		case <-inner.Done():
 			return inner.Err()
@@ -139,37 +139,37 @@ func (r *Registry) kept() []*storage.Resource {
 	return append(builtin[:len(builtin):len(builtin)], r.customs.all()...)
 }
 
-// WaitReady blocks until every cache has loaded, or for a while: one that hangs must not
-// hold up the others for good. What has not loaded by then answers as soon as it has, and
-// [Registry.Late] names it.
+// WaitReady blocks until every cache has loaded, or until Config.LoadTimeout has passed: a
+// cache that cannot load must not keep the server from serving the others. [Registry.Unready]
+// lists those; they are served as soon as they have loaded.
 func (r *Registry) WaitReady(ctx context.Context) error {
-	patient, cancel := context.WithCancel(ctx)
+	loading, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(r.patience, cancel)()
+	defer context.AfterFunc(r.loadWait, cancel)()
 	for _, res := range r.options.resources {
-		err := res.WaitReady(patient)
-		if err != nil && (ctx.Err() != nil || r.patience.Err() == nil) {
+		err := res.WaitReady(loading)
+		if err != nil && (ctx.Err() != nil || r.loadWait.Err() == nil) {
 			return fmt.Errorf("registry: %s: %w", res.GroupResource, err)
 		}
 	}
 	return nil
 }
 
-// Late lists the resources whose caches have not loaded yet.
-func (r *Registry) Late() []schema.GroupResource {
-	var late []schema.GroupResource
+// Unready lists the resources whose caches have not loaded yet.
+func (r *Registry) Unready() []schema.GroupResource {
+	var unready []schema.GroupResource
 	for _, res := range r.options.resources {
 		if !res.Ready() {
-			late = append(late, res.GroupResource)
+			unready = append(unready, res.GroupResource)
 		}
 	}
-	return late
+	return unready
 }
 
 // Progress says how far the caches have loaded.
 type Progress struct {
 	Ready, Resources int   // caches loaded, caches in all
-	Objects          int64 // objects mirrored so far
+	Objects          int64 // objects loaded so far
 }
 
 // Progress reports the state of loading at this moment.

@@ -86,7 +86,7 @@ func TestOneCacheDoesNotHoldUpTheOthers(t *testing.T) {
 	store := kvtest.NewMemory()
 	store.PutAll(map[string][]byte{"/registry/secrets/default/s": []byte(prefix + `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s","namespace":"default"}}`)})
 	s := registrytest.New(t, store, func(c *registry.Config) {
-		c.LoadPatience = time.Second
+		c.LoadTimeout = time.Second
 		c.Transformers = encryptionconfig.StaticTransformers{secrets: deaf{inner, released}}
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -98,7 +98,7 @@ func TestOneCacheDoesNotHoldUpTheOthers(t *testing.T) {
 	if err := s.Registry.WaitReady(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if late := s.Registry.Late(); len(late) != 1 || late[0] != secrets {
+	if late := s.Registry.Unready(); len(late) != 1 || late[0] != secrets {
 		t.Errorf("late: %v", late)
 	}
 	list := func(gvr schema.GroupVersionResource) error {
@@ -117,7 +117,7 @@ func TestOneCacheDoesNotHoldUpTheOthers(t *testing.T) {
 	}
 	release()
 	proctest.Eventually(t, "secrets are listed", func() error { return list(corev1.SchemeGroupVersion.WithResource("secrets")) })
-	if late := s.Registry.Late(); len(late) != 0 {
+	if late := s.Registry.Unready(); len(late) != 0 {
 		t.Errorf("still late: %v", late)
 	}
 }

@@ -14,17 +14,16 @@ import (
 	"github.com/larder-io/larder/internal/registry/table"
 )
 
-// View is one served version of a stored resource: what its objects are read from, how
-// they are encoded, and how they are printed as tables. It is immutable.
+// View is one served version of a stored resource: the Resource that its objects are read
+// from, the encoders of the version, and its printer of tables. It is immutable.
 type View struct {
 	Resource *storage.Resource
 	*encoding.Version
 	*table.Printer
 }
 
-// newView adds a version that storage serves: its printer makes the tables, and
-// what it does to every object that it reads is done once, when an object enters
-// the cache.
+// newView adds a version that storage serves: its printer makes the tables, and its
+// Decorator is applied once, when an object enters the cache.
 func newView(r *storage.Resource, gvk schema.GroupVersionKind, upstream rest.Storage) (*View, error) {
 	printer, ok := upstream.(rest.TableConvertor)
 	if !ok {
@@ -40,8 +39,8 @@ func newView(r *storage.Resource, gvk schema.GroupVersionKind, upstream rest.Sto
 	return &View{Resource: r, Version: version, Printer: table.New(version, printer)}, nil
 }
 
-// decoratorOf finds the function by which a storage completes what it read, nil for
-// most. Upstream keeps it in the generic store that its storages embed.
+// decoratorOf finds the Decorator of a storage, nil for most. It is a field of the generic
+// store that upstream's storages embed.
 func decoratorOf(upstream rest.Storage) func(runtime.Object) {
 	v := reflect.Indirect(reflect.ValueOf(upstream))
 	if v.Kind() != reflect.Struct {

@@ -354,7 +354,7 @@ func (s *Server) awaitLoaded(ctx context.Context) error {
 	}
 	close(loaded)
 	<-told // its last word comes before the next line
-	if late := s.parts.registry.Late(); len(late) > 0 {
+	if late := s.parts.registry.Unready(); len(late) > 0 {
 		s.progress.printf("late: not loaded yet, and served once they are: %v", late)
 	}
 	s.ready.loaded.Store(true)

@@ -31,8 +31,8 @@ import (
 type Config struct {
 	Registry *registry.Registry
 
-	// Client reaches this server. Informers are fed by it; New asks for the ones
-	// that it needs and whoever owns them starts them.
+	// Client reaches this server. Informers use it as well; New asks for those that it
+	// needs, and the caller starts them.
 	Client    kubernetes.Interface
 	Informers informers.SharedInformerFactory
 
@@ -54,7 +54,7 @@ type Config struct {
 	EndpointReconciler reconcilers.Type
 	Instances          int
 
-	// Trust is what other API servers are told of who is accepted here.
+	// Trust is published for other API servers: whose certificates this one accepts.
 	Trust clusterauthenticationtrust.ClusterAuthenticationInfo
 
 	// Identity is the name of the Lease that tells that this server lives; "" writes none.
@@ -74,9 +74,9 @@ type Config struct {
 	EndpointTTL      time.Duration
 	EndpointInterval time.Duration
 
-	// Grace is how long the server is not ready for want of a namespace or the kubernetes
-	// service that cannot be made; 0 means 5 s. RetryInterval is how often it is tried
-	// after that; 0 means 10 s.
+	// Grace is how long the server is not ready because a namespace or the kubernetes
+	// service cannot be made; 0 means 5 s. RetryInterval is how often it is tried after
+	// that; 0 means 10 s.
 	Grace         time.Duration
 	RetryInterval time.Duration
 
@@ -115,14 +115,14 @@ type Bootstrap struct {
 	identity *identity // nil if no Lease is written
 }
 
-// Hook is one part of the work.
+// Hook makes and keeps some of the objects. Upstream calls it a post-start hook.
 type Hook struct {
 	// Name is the name of its health check, as in kube-apiserver.
 	Name string
 
 	run     func(ctx context.Context, ready func()) error
 	ready   chan struct{}
-	waits   bool        // for as long as it takes: it does not end the server instead
+	waits   bool        // it tries for as long as it takes; others fail, which ends the server
 	excused atomic.Bool // by Excuse
 }
 
@@ -202,9 +202,9 @@ func once(work func(context.Context) error) func(context.Context, func()) error 
 // Hooks lists the parts of the work.
 func (b *Bootstrap) Hooks() []*Hook { return b.hooks }
 
-// Run waits until the registry has loaded and then does the work of all hooks until
-// ctx ends, which is no error, or one of them cannot do its own, without which the
-// server is of no use. It may be called once.
+// Run waits until the registry has loaded and then runs all hooks until ctx ends, which is
+// no error, or one of them fails, without which the server is useless. It may be called
+// once.
 func (b *Bootstrap) Run(ctx context.Context) error {
 	// Hooks give up after a while, and loading a large store may take longer.
 	if err := b.config.Registry.WaitReady(ctx); err != nil {
@@ -226,9 +226,9 @@ func (b *Bootstrap) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// Excuse has the server count as ready without hooks that are not ready yet, because what
-// they need cannot be read for example, and names them. They go on. Hooks that would
-// rather end the server are not excused: nobody could use it without roles.
+// Excuse lets the server be ready without the hooks that are not ready yet, because a cache
+// that they need does not load for example, and returns their names. They go on. A hook
+// whose failure would end the server is not excused: without roles no user has any right.
 func (b *Bootstrap) Excuse() []string {
 	var excused []string
 	for _, h := range b.hooks {
@@ -243,7 +243,7 @@ func (b *Bootstrap) Excuse() []string {
 // WaitReady blocks until every hook is ready or was excused before.
 func (b *Bootstrap) WaitReady(ctx context.Context) error {
 	for _, h := range b.hooks {
-		if h.Check() == nil { // which counts even if ctx is over
+		if h.Check() == nil { // even if ctx has ended
 			continue
 		}
 		select {
@@ -255,9 +255,8 @@ func (b *Bootstrap) WaitReady(ctx context.Context) error {
 	return nil
 }
 
-// Stop withdraws this server's endpoints, so that nobody turns to it any more, and the
-// Lease that says that it lives. Call it when the server is about to stop, while it still
-// serves.
+// Stop withdraws this server's endpoints, so that clients use other servers, and its identity
+// Lease. Call it when the server is about to stop, while it still serves.
 func (b *Bootstrap) Stop() {
 	b.service.stop()
 	if b.identity != nil {
@@ -265,13 +264,13 @@ func (b *Bootstrap) Stop() {
 	}
 }
 
-// patience is how long a hook tries before it gives up, as upstream's do.
-const patience = 30 * time.Second
+// hookTimeout is how long a hook tries before it fails, as upstream's do.
+const hookTimeout = 30 * time.Second
 
-// persevere calls work until it succeeds, as upstream's controllers do. What is in its way
-// may itself wait for this server, a webhook for one: so ready is called after Grace at
+// keepTrying calls work until it succeeds, as upstream's controllers do. A webhook, for
+// example, may refuse the work until this server is ready: so ready is called after Grace at
 // the latest. It returns false if ctx ended first.
-func (c *Config) persevere(ctx context.Context, ready func(), what string, work func(context.Context) error) bool {
+func (c *Config) keepTrying(ctx context.Context, ready func(), what string, work func(context.Context) error) bool {
 	err := retry(ctx, c.Grace, work)
 	for ; err != nil && ctx.Err() == nil; err = work(ctx) {
 		klog.ErrorS(err, "Cannot make what a cluster needs, trying again", "what", what, "interval", c.RetryInterval)

@@ -19,8 +19,8 @@
 // this server are an exception: they are published when /readyz answers 200, and
 // withdrawn by [Bootstrap.Stop]; not at all while others have published another port.
 // A namespace or the kubernetes service that cannot be made is another: it is tried again
-// for as long as the server runs, which is ready after Config.Grace. What rests on objects
-// that cannot be read is waited for, until [Bootstrap.Excuse]; it is done once they can.
+// for as long as the server runs, which is ready after Config.Grace. Hooks that wait for
+// objects which cannot be read delay readiness until [Bootstrap.Excuse], and finish later.
 //
 // # Goroutines
 //

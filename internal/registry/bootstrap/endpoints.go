@@ -15,29 +15,29 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// considerate enters this server into the endpoints of the kubernetes service by
-// upstream's reconciler, which takes for granted that all servers have one port and
-// addresses of their own: it would publish this server at its siblings' port, and its
-// siblings, when it leaves, at this server's. So, while others are alive at another port,
-// this server keeps out: it touches neither endpoints nor leases. When nobody else is
-// left it enters, and corrects the port.
-type considerate struct {
+// samePortReconciler publishes this server among the endpoints of the kubernetes service
+// through upstream's reconciler, which assumes that all servers have the same port and
+// addresses of their own: otherwise it would publish this server at the others' port, and
+// the others, when this server leaves, at this server's. So, while other servers are alive
+// at another port, this one touches neither endpoints nor leases. When no other is left it
+// publishes itself, and corrects the port.
+type samePortReconciler struct {
 	reconcilers.EndpointReconciler
 	adapter reconcilers.EndpointsAdapter
 	leases  *registry.Leases
 	ttl     time.Duration // of a lease
 
 	mu      sync.Mutex
-	joined  bool      // this server has entered itself
-	aside   bool      // it has been said that it keeps out
+	joined  bool      // this server is published
+	keptOut bool      // it has been said that it keeps out
 	foreign time.Time // when the record of this server's address was last seen refreshed by another
 }
 
-func newConsiderate(upstream reconcilers.EndpointReconciler, adapter reconcilers.EndpointsAdapter, leases *registry.Leases, ttl time.Duration) *considerate {
-	return &considerate{EndpointReconciler: upstream, adapter: adapter, leases: leases, ttl: ttl}
+func newSamePortReconciler(upstream reconcilers.EndpointReconciler, adapter reconcilers.EndpointsAdapter, leases *registry.Leases, ttl time.Duration) *samePortReconciler {
+	return &samePortReconciler{EndpointReconciler: upstream, adapter: adapter, leases: leases, ttl: ttl}
 }
 
-// published is what the cluster says of its servers.
+// published is what the store says about the cluster's servers.
 type published struct {
 	ports  []corev1.EndpointPort // of the endpoints; nil if there are none
 	others bool                  // servers other than this one are alive
@@ -49,7 +49,7 @@ func (p *published) elsewhere(ports []corev1.EndpointPort) bool {
 	return len(p.ports) > 0 && !slices.Equal(p.ports, ports)
 }
 
-func (c *considerate) lookLocked(service string, ip net.IP) (now published, err error) {
+func (c *samePortReconciler) lookLocked(service string, ip net.IP) (now published, err error) {
 	endpoints, err := c.adapter.Get(metav1.NamespaceDefault, service, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
@@ -69,14 +69,14 @@ func (c *considerate) lookLocked(service string, ip net.IP) (now published, err 
 	if err != nil {
 		return now, err
 	}
-	// Both servers at an address refresh its record in turn, if not exactly.
+	// Two servers at one address refresh its record alternately, roughly.
 	now.shared = slices.Contains(alive, ip.String()) && !c.foreign.IsZero() && time.Since(c.foreign) < c.ttl
 	now.others = now.shared || slices.ContainsFunc(alive, func(other string) bool { return other != ip.String() })
 	return now, nil
 }
 
 // ReconcileEndpoints implements reconcilers.EndpointReconciler.
-func (c *considerate) ReconcileEndpoints(service string, ip net.IP, ports []corev1.EndpointPort, reconcilePorts bool) error {
+func (c *samePortReconciler) ReconcileEndpoints(service string, ip net.IP, ports []corev1.EndpointPort, reconcilePorts bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now, err := c.lookLocked(service, ip)
@@ -89,15 +89,15 @@ func (c *considerate) ReconcileEndpoints(service string, ip net.IP, ports []core
 	if err := c.EndpointReconciler.ReconcileEndpoints(service, ip, ports, reconcilePorts || !now.others); err != nil {
 		return err
 	}
-	c.joined, c.aside = true, false
+	c.joined, c.keptOut = true, false
 	return nil
 }
 
 // keepOutLocked leaves the endpoints to the others.
-func (c *considerate) keepOutLocked(service string, ip net.IP, now published) error {
-	if !c.aside {
+func (c *samePortReconciler) keepOutLocked(service string, ip net.IP, now published) error {
+	if !c.keptOut {
 		klog.Warningf("This server is not among the endpoints of service %q: other servers have published port %d", service, now.ports[0].Port)
-		c.aside = true
+		c.keptOut = true
 	}
 	joined := c.joined
 	c.joined = false
@@ -108,8 +108,8 @@ func (c *considerate) keepOutLocked(service string, ip net.IP, now published) er
 }
 
 // RemoveEndpoints implements reconcilers.EndpointReconciler. Before this server has
-// entered itself it removes what a former life has left.
-func (c *considerate) RemoveEndpoints(service string, ip net.IP, ports []corev1.EndpointPort) error {
+// published itself it removes what an earlier process of this server has left.
+func (c *samePortReconciler) RemoveEndpoints(service string, ip net.IP, ports []corev1.EndpointPort) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now, err := c.lookLocked(service, ip)
@@ -120,9 +120,9 @@ func (c *considerate) RemoveEndpoints(service string, ip net.IP, ports []corev1.
 	c.joined = false
 	switch {
 	case !joined && (elsewhere || len(now.ports) == 0):
-		return nil // nothing of this server's
+		return nil // there is nothing of this server
 	case elsewhere && now.shared:
-		return nil // the other's
+		return nil // the endpoint is of the other server at this address
 	case elsewhere:
 		ports = now.ports
 	}

@@ -18,7 +18,7 @@ const namespaceInterval = time.Minute
 // keepNamespaces does the work of kubernetes
 // pkg/controlplane/controller/systemnamespaces.
 func (b *Bootstrap) keepNamespaces(ctx context.Context, ready func()) error {
-	if !b.config.persevere(ctx, ready, "system namespaces", b.ensureNamespaces) {
+	if !b.config.keepTrying(ctx, ready, "system namespaces", b.ensureNamespaces) {
 		return ctx.Err()
 	}
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
@@ -50,7 +50,7 @@ func (b *Bootstrap) ensureNamespaces(ctx context.Context) error {
 // pkg/registry/scheduling/rest does.
 func (b *Bootstrap) ensurePriorityClasses(ctx context.Context) error {
 	classes := b.config.Client.SchedulingV1().PriorityClasses()
-	return retry(ctx, patience, func(ctx context.Context) error {
+	return retry(ctx, hookTimeout, func(ctx context.Context) error {
 		var tasks []task
 		for _, class := range schedulingv1.SystemPriorityClasses() {
 			tasks = append(tasks, func(ctx context.Context) error {

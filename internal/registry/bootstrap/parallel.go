@@ -11,9 +11,9 @@ import (
 // task makes or reconciles one object.
 type task func(context.Context) error
 
-// atOnce is how many objects are written at once. Writes that meet in the store
-// share its sync to disk, which is nearly all that they cost.
-const atOnce = 16
+// maxParallel is how many objects are written at the same time. Concurrent writes share
+// etcd's sync to disk, which is nearly all that they cost.
+const maxParallel = 16
 
 // inParallel runs all tasks, also after one has failed, and joins their errors.
 func inParallel(ctx context.Context, tasks []task) error {
@@ -22,7 +22,7 @@ func inParallel(ctx context.Context, tasks []task) error {
 		mu    sync.Mutex
 		errs  []error // guarded by mu
 	)
-	group.SetLimit(atOnce)
+	group.SetLimit(maxParallel)
 	for _, t := range tasks {
 		group.Go(func() error {
 			if err := t(ctx); err != nil {

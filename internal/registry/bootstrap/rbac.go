@@ -18,7 +18,7 @@ import (
 // upstream's; the order of steps is that of kubernetes pkg/registry/rbac/rest,
 // EnsureRBACPolicy.
 func (b *Bootstrap) ensureRBAC(ctx context.Context) error {
-	return retry(ctx, patience, func(ctx context.Context) error {
+	return retry(ctx, hookTimeout, func(ctx context.Context) error {
 		if err := b.primeAggregated(ctx, bootstrappolicy.ClusterRolesToAggregate()); err != nil {
 			return fmt.Errorf("aggregate cluster roles: %w", err)
 		}
@@ -130,8 +130,8 @@ func bindingTasks[T any](
 	return tasks
 }
 
-// listedRole answers the first Get of an object from a list, and later ones, after
-// somebody else was faster, from the server. Nil listed means that there is none.
+// listedRole answers the first Get of an object from a list, and later ones, after a
+// conflict with another writer, from the server. Nil listed means that there is none.
 type listedRole struct {
 	reconciliation.RuleOwnerModifier
 	listed reconciliation.RuleOwner

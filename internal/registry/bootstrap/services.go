@@ -31,7 +31,7 @@ const (
 // upstream's controller, whose goroutines end with ctx. The controller would make it too,
 // but not within 100 ms.
 func (b *Bootstrap) keepServiceCIDR(ctx context.Context, ready func()) error {
-	if !b.config.persevere(ctx, func() {}, "default ServiceCIDR", b.ensureServiceCIDR) {
+	if !b.config.keepTrying(ctx, func() {}, "default ServiceCIDR", b.ensureServiceCIDR) {
 		return ctx.Err()
 	}
 	ready()
@@ -79,7 +79,7 @@ func (b *Bootstrap) newRepair(cidr <-chan struct{}) func(context.Context, func()
 		if !await(ctx, cidr) || !clientcache.WaitFor(ctx, "", synced...) {
 			return ctx.Err()
 		}
-		if err := retry(ctx, patience, seen(cidrs, defaultservicecidr.DefaultServiceCIDRName)); err != nil {
+		if err := retry(ctx, hookTimeout, seen(cidrs, defaultservicecidr.DefaultServiceCIDRName)); err != nil {
 			return err
 		}
 		ctx, cancel := context.WithCancel(ctx)
@@ -146,7 +146,7 @@ type kubernetesService struct {
 	controller *kubernetesservice.Controller
 	informer   clientcache.SharedIndexInformer
 	reconciler reconcilers.EndpointReconciler
-	after      []<-chan struct{} // what must be there before the service can be
+	after      []<-chan struct{} // closed when what the service needs is there
 	stopped    context.Context
 	stopOnce   context.CancelFunc
 }
@@ -192,7 +192,7 @@ func newReconciler(config *Config) (reconcilers.EndpointReconciler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newConsiderate(reconcilers.NewLeaseEndpointReconciler(adapter, leases), adapter, leases, config.EndpointTTL), nil
+	return newSamePortReconciler(reconcilers.NewLeaseEndpointReconciler(adapter, leases), adapter, leases, config.EndpointTTL), nil
 }
 
 func (s *kubernetesService) run(ctx context.Context, ready func()) error {
@@ -205,7 +205,7 @@ func (s *kubernetesService) run(ctx context.Context, ready func()) error {
 		return ctx.Err()
 	}
 	s.withdrawStale()
-	if !s.config.persevere(ctx, ready, "kubernetes service", s.ensureService) {
+	if !s.config.keepTrying(ctx, ready, "kubernetes service", s.ensureService) {
 		return ctx.Err()
 	}
 	// The controller makes the service if the informer does not know it.
@@ -219,9 +219,9 @@ func (s *kubernetesService) run(ctx context.Context, ready func()) error {
 	return nil
 }
 
-// withdrawStale removes the endpoint that a former life of this server has left:
-// until it is ready nobody should turn to it. Upstream's reconciler refuses to
-// remove the last endpoint there is, which is no fault: it is this server's.
+// withdrawStale removes the endpoint that an earlier process of this server has left:
+// until this one is ready no client should use it. Upstream's reconciler refuses to
+// remove the last endpoint there is, which does no harm: it is this server's.
 func (s *kubernetesService) withdrawStale() {
 	ports := []corev1.EndpointPort{{Name: portName, Protocol: corev1.ProtocolTCP, Port: int32(s.config.PublicPort)}}
 	if err := s.reconciler.RemoveEndpoints(serviceName, s.config.PublicAddress, ports); err != nil && !storage.IsNotFound(err) {

@@ -7,9 +7,9 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane/controller/legacytokentracking"
 )
 
-// keepTrust tells other API servers, in a ConfigMap, whose certificates are accepted here
-// and how a front proxy names users. Upstream's controller does, whose goroutines end
-// with ctx; nobody waits for what it writes.
+// keepTrust publishes for other API servers, in a ConfigMap, whose certificates are accepted
+// here and how a front proxy names users. Upstream's controller does it, whose goroutines end
+// with ctx. The server is ready before the ConfigMap is written.
 func (b *Bootstrap) keepTrust(namespaces <-chan struct{}) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {
 		ready()
@@ -28,8 +28,8 @@ func (b *Bootstrap) keepTrust(namespaces <-chan struct{}) func(context.Context, 
 	}
 }
 
-// keepTokenTracking notes since when the use of service accounts' legacy tokens has been
-// tracked, by upstream's controller, as keepTrust.
+// keepTokenTracking records since when the use of service accounts' legacy tokens has been
+// tracked. Upstream's controller does it, as in keepTrust.
 func (b *Bootstrap) keepTokenTracking(namespaces <-chan struct{}) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {
 		ready()

@@ -16,10 +16,10 @@ import (
 	"k8s.io/kubernetes/pkg/registry/core/service/allocator"
 )
 
-// errTaken ends an update whose number or range has nothing left to give.
+// errTaken ends an update because the number, or all of the range, is taken.
 var errTaken = errors.New("registry: nothing to allocate")
 
-// rangeAllocator gives out numbers of a range whose bitmap is one record in the
+// rangeAllocator allocates numbers of a range whose bitmap is one record in the
 // store, shared with every other API server on it: the record kube-apiserver keeps
 // (kubernetes pkg/registry/core/service/allocator/storage). Until the repair loop
 // has created the record nothing can be allocated.
@@ -54,7 +54,7 @@ func (a *rangeAllocator) AllocateNext() (int, bool, error) {
 	return offset, ok, err
 }
 
-// Release gives a number back.
+// Release frees a number.
 func (a *rangeAllocator) Release(offset int) error {
 	_, err := a.take(func() (bool, error) { return true, a.bitmap.Release(offset) })
 	return err

@@ -9,8 +9,8 @@ import (
 	apiservicerest "k8s.io/kube-aggregator/pkg/registry/apiservice/rest"
 )
 
-// apiServiceProvider makes the group of the servers that requests are handed on to, as
-// kube-aggregator pkg/apiserver/apiserver.go does.
+// apiServiceProvider makes the group of APIServices, as kube-aggregator
+// pkg/apiserver/apiserver.go does.
 type apiServiceProvider struct{}
 
 // GroupName implements provider.

@@ -14,8 +14,8 @@ import (
 	"k8s.io/kubernetes/pkg/registry/core/rangeallocation"
 )
 
-// Builtin makes the REST storages of all built-in groups, and runs what gives out the
-// addresses of services. Build one with [New].
+// Builtin makes the REST storages of all built-in groups, and runs the allocators of
+// service addresses. Build one with [New].
 type Builtin struct {
 	config  Config
 	factory *StorageFactory
@@ -23,8 +23,8 @@ type Builtin struct {
 	core    *coreProvider
 }
 
-// New prepares a Builtin for a config that has its defaults. health asks the store how it
-// is. New does no I/O and starts nothing.
+// New prepares a Builtin for a config that has its defaults. health probes the store. New
+// does no I/O and starts nothing.
 func New(config Config, factory *StorageFactory, records Records, health func(context.Context) error) (*Builtin, error) {
 	b := &Builtin{config: config, factory: factory, records: records}
 	var err error
@@ -38,8 +38,8 @@ type APIGroup struct {
 	Info *genericapiserver.APIGroupInfo
 }
 
-// Groups makes the REST storages of every group of which something is enabled, in the
-// order in which upstream installs them. It is called once.
+// Groups makes the REST storages of every group that has an enabled resource, in the order
+// in which upstream installs them. It is called once.
 func (b *Builtin) Groups(getter generic.RESTOptionsGetter) ([]APIGroup, error) {
 	client, err := kubernetes.NewForConfig(b.config.ClientConfig)
 	if err != nil {

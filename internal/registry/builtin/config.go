@@ -33,12 +33,12 @@ type Config struct {
 	// after Run has started.
 	ClientConfig *restclient.Config
 
-	// Informers are those that the server shares. New asks for the ones it needs;
-	// whoever owns them starts them.
+	// Informers are those that the server shares. New asks for the ones it needs; the
+	// caller starts them.
 	Informers informers.SharedInformerFactory
 
-	// Authenticator answers token reviews. Authorizer answers access reviews, and
-	// the storages for whose writes the right to write is not enough; RuleResolver
+	// Authenticator answers token reviews. Authorizer answers access reviews, and storages
+	// that check a further right before a write (roles: escalate and bind); RuleResolver
 	// lists what a user may do.
 	Authenticator authenticator.Request
 	Authorizer    authorizer.Authorizer

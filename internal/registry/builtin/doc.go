@@ -4,11 +4,11 @@
 // # Model
 //
 // A [Builtin] asks upstream's provider of each group for its storages, in the order in which
-// upstream installs the groups. Upstream asks back, through a RESTOptionsGetter, where each
-// resource is stored: that is the caller's, who takes keys, versions and encodings from
-// the [StorageFactory]. What upstream would give the core group by dialing etcd is made
-// here over a storage.Interface: node ports, addresses of services, and the leases by
-// which API servers tell that they are alive.
+// upstream installs the groups. Upstream asks, through a RESTOptionsGetter, where each
+// resource is stored: the caller answers, with keys, versions and encodings from the
+// [StorageFactory]. For the core group upstream would dial etcd itself; here its node ports,
+// service addresses, and the leases that show which API servers are alive are kept over a
+// storage.Interface.
 //
 // # Guarantees
 //

@@ -88,9 +88,9 @@ func (f *StorageFactory) RecordConfig(gr, as schema.GroupResource, example runti
 	return config.ForResource(gr), nil
 }
 
-// Scheme returns the scheme that a group's kinds are registered in, and the kind that its
-// objects are kept as where that is not the one that they are stored as. Both are zero for
-// all groups but those of the servers that upstream delegates to.
+// Scheme returns the scheme that a group's kinds are registered in, and the kind of its
+// objects' canonical encoding if they are stored in another version. Both are zero for all
+// groups but those of the servers that upstream delegates to.
 func (f *StorageFactory) Scheme(group string) (*runtime.Scheme, schema.GroupVersionKind) {
 	switch group {
 	case apiextensions.GroupName:
@@ -101,7 +101,8 @@ func (f *StorageFactory) Scheme(group string) (*runtime.Scheme, schema.GroupVers
 	return nil, schema.GroupVersionKind{}
 }
 
-// inJSON stores what has a scheme of its own in JSON, in the first of its versions.
+// inJSON returns the configuration of a group that has a scheme of its own: its objects are
+// stored in JSON, in the version stored.
 func (f *StorageFactory) inJSON(gr schema.GroupResource, codecs serializer.CodecFactory, stored, other schema.GroupVersion) *storagebackend.ConfigForResource {
 	config := storagebackend.NewDefaultConfig(f.prefix, nil)
 	config.Codec = codecs.LegacyCodec(stored, other)
@@ -109,8 +110,8 @@ func (f *StorageFactory) inJSON(gr schema.GroupResource, codecs serializer.Codec
 	return config.ForResource(gr)
 }
 
-// crdKind is what CRDs are kept as. They are stored as v1beta1, which
-// is not served.
+// crdKind is the kind of CRDs' canonical encoding. They are stored as v1beta1, which is not
+// served.
 func crdKind() schema.GroupVersionKind {
 	return apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
 }
@@ -121,12 +122,12 @@ func (f *StorageFactory) crdConfig(gr schema.GroupResource) *storagebackend.Conf
 	return f.inJSON(gr, apiextensionsserver.Codecs, apiextensionsv1beta1.SchemeGroupVersion, apiextensionsv1.SchemeGroupVersion)
 }
 
-// apiServiceKind is what they are kept as.
+// apiServiceKind is the kind of APIServices' canonical encoding.
 func apiServiceKind() schema.GroupVersionKind {
 	return apiregistrationv1.SchemeGroupVersion.WithKind("APIService")
 }
 
-// apiServiceConfig says how they are stored: in JSON (kubernetes
+// apiServiceConfig says how APIServices are stored: in JSON (kubernetes
 // pkg/controlplane/apiserver/aggregator.go).
 func (f *StorageFactory) apiServiceConfig(gr schema.GroupResource) *storagebackend.ConfigForResource {
 	return f.inJSON(gr, aggregatorscheme.Codecs, apiregistrationv1.SchemeGroupVersion, apiregistrationv1beta1.SchemeGroupVersion)

@@ -16,10 +16,10 @@ import (
 
 const masterLeases = "/masterleases"
 
-// Leases tells which API servers of the cluster are alive: one record per address,
+// Leases lists which API servers of the cluster are alive: one record per address,
 // which expires unless its server refreshes it. The records are kube-apiserver's
-// (kubernetes pkg/controlplane/reconcilers/lease.go), so that servers of both make
-// one set of endpoints.
+// (kubernetes pkg/controlplane/reconcilers/lease.go), so that Larders and kube-apiservers
+// publish one set of endpoints.
 type Leases struct {
 	storage storage.Interface
 	ttl     time.Duration
@@ -61,7 +61,7 @@ func (l *Leases) UpdateLease(ip string) error {
 	refresh := func(input runtime.Object, _ storage.ResponseMeta) (runtime.Object, *uint64, error) {
 		record := input.(*corev1.Endpoints)
 		record.Subsets = []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: ip}}}}
-		// A write that changes nothing is not written, and would not refresh.
+		// An update that changes nothing is not written, so that the TTL would not be renewed.
 		record.Generation++
 		ttl := uint64(l.ttl / time.Second)
 		return record, &ttl, nil
@@ -76,8 +76,8 @@ func (l *Leases) UpdateLease(ip string) error {
 	return nil
 }
 
-// Foreign reports whether there is a record of ip that another server refreshed last: one
-// at the same address, or this one in a former life.
+// Foreign reports whether there is a record of ip that another process refreshed last: a
+// server at the same address, or an earlier process of this one.
 func (l *Leases) Foreign(ip string) (bool, error) {
 	record := &corev1.Endpoints{}
 	if err := l.storage.Get(context.Background(), l.key(ip), storage.GetOptions{IgnoreNotFound: true}, record); err != nil {

@@ -10,9 +10,9 @@ import (
 // version in its group, the greatest first.
 type Priority = controlplane.APIServicePriority
 
-// Priorities returns those of all versions that a server may have built in, by what
-// kubernetes pkg/controlplane/apiserver/aggregator.go and cmd/kube-apiserver/app say.
-// The latter does not export what it adds.
+// Priorities returns those of all versions that a server may have built in, as in kubernetes
+// pkg/controlplane/apiserver/aggregator.go and cmd/kube-apiserver/app. The latter does not
+// export what it adds, which is why it is repeated here.
 func Priorities() map[schema.GroupVersion]Priority {
 	all := controlplane.DefaultGenericAPIServicePriorities()
 	add := func(group string, priority int32, versions map[string]int32) {
@@ -29,7 +29,7 @@ func Priorities() map[schema.GroupVersion]Priority {
 	add("scheduling.k8s.io", 16600, map[string]int32{"v1": 15, "v1alpha2": 2})
 	add("node.k8s.io", 16300, map[string]int32{"v1": 15, "v1beta1": 9, "v1alpha1": 1})
 	add("resource.k8s.io", 16200, map[string]int32{"v1": 21, "v1beta2": 15, "v1beta1": 9, "v1alpha3": 1})
-	// Nobody registers the group of registrations itself, and nothing comes before it.
+	// The group of APIServices has no APIService of its own, and comes before all others.
 	own := schema.GroupVersion(aggregator.APIRegistrationGroupVersion)
 	all[own] = Priority{Group: int32(aggregator.APIRegistrationGroupPriority)}
 	return all

@@ -21,14 +21,13 @@ import (
 	netutils "k8s.io/utils/net"
 )
 
-// serviceIPs gives out the addresses of services: upstream's allocators over
-// ServiceCIDR and IPAddress objects, one for each family.
+// serviceIPs allocates the addresses of services by upstream's allocators over ServiceCIDR
+// and IPAddress objects, one for each family.
 //
-// Upstream's storage of services must be given the allocators when it is built and
-// looks at their type, but making one starts a goroutine. So it is given a map that
-// run fills, and what reads the map waits for that: a service can be neither
-// created, updated nor deleted before the Registry runs and its informers have
-// loaded what is allocated.
+// Upstream's storage of services needs the allocators when it is built, and looks at their
+// type, but making one starts a goroutine. So the storage gets a map that run fills, and
+// its writes wait for that: a service can be neither created, updated nor deleted before
+// the Registry runs and its informers have loaded what is allocated.
 type serviceIPs struct {
 	config    *Config
 	informers networkinginformers.Interface
@@ -52,7 +51,7 @@ func newServiceIPs(config *Config) *serviceIPs {
 	if second := config.Services.SecondaryClusterIPRange; second.IP != nil {
 		s.allocators[familyOf(second)] = nil
 	}
-	// Ask for the informers now: their owner starts those it was asked for.
+	// Ask for the informers now: the factory starts only those that were asked for.
 	s.informers.ServiceCIDRs().Informer()
 	s.informers.IPAddresses().Informer()
 	return s
@@ -111,8 +110,8 @@ func (s *serviceIPs) gate(store *genericregistry.Store) {
 	}
 }
 
-// gatedOptions gates what a storage does to stored objects, before the storage's
-// own hooks see them: updates and deletions. Its creations are gated by gate.
+// gatedOptions makes updates and deletions wait, before the hooks of the REST storage are
+// called. gate does so for creations.
 type gatedOptions struct {
 	generic.RESTOptionsGetter
 	ips *serviceIPs

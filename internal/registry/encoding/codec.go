@@ -29,7 +29,7 @@ type Config struct {
 	// Transformer encrypts stored values; nil stores plain text.
 	Transformer value.Transformer
 
-	// Schema is of the objects that the Codec makes for the cache.
+	// Schema is that of the objects that the Codec makes for the cache.
 	Schema *cache.Schema
 
 	// New and NewList make empty objects of the type that handlers and strategies work
@@ -43,7 +43,7 @@ type Config struct {
 	// Scheme converts; nil means the one of the built-in kinds.
 	Scheme *runtime.Scheme
 
-	// Canonical is the kind that objects are kept as; empty means the one that they are
+	// Canonical is the kind of the canonical encoding; empty means the kind that objects are
 	// stored as.
 	Canonical schema.GroupVersionKind
 
@@ -51,15 +51,15 @@ type Config struct {
 	Planner *transcode.Planner
 }
 
-// Codec turns what one resource has in the store into what the cache holds, and
-// that back into objects.
+// Codec makes cached objects of one resource's stored values, and decodes cached objects.
 //
 // A stored value is decrypted, decoded with the storage codec (which applies
 // defaults), given its resourceVersion, decorated as a read would decorate it,
 // converted to the canonical version and encoded once. The canonical encoding is the
 // bare protobuf message of the storage version. Stored bytes may lack defaults or hold
-// what a read drops. Only those whose fingerprint says that all this would leave them as
-// they are skip it: they are given their resourceVersion and served.
+// fields that a read drops, so that they are not served as they are. Only values whose
+// fingerprint shows that decoding and encoding would change nothing skip it: their
+// resourceVersion is set, and that is all.
 //
 // A resource of a CRD has a Codec for each of its versions beside its own: see [Custom].
 type Codec struct {
@@ -87,14 +87,14 @@ type Codec struct {
 	// is no part of the canonical bytes.
 	splitMetadata bool
 
-	// fingerprints tell which stored values are canonical already, nil where that is
-	// not known of any.
+	// fingerprints say which stored values are canonical already; nil for resources that
+	// have none.
 	fingerprints *fingerprints
 
 	// planner makes plans by which items are made without decoding, nil for none.
 	planner *transcode.Planner
 
-	// custom is what is particular to a resource of a CRD, nil for built-in ones.
+	// custom is what a Codec of a custom resource has beside, nil for built-in ones.
 	custom *customCodec
 
 	// decodes counts decodings of cached bytes: none happen when the encoding that is
@@ -147,21 +147,21 @@ var splitMetadata = map[schema.GroupResource]bool{
 	{Group: "apps", Resource: "deployments"}: true,
 }
 
-// splitPrefix is what the annotations begin with that such conversions make of fields.
+// splitPrefix is the prefix of the annotations that such conversions make of fields.
 const splitPrefix = "deprecated."
 
 // Decorate sets what the REST storage does to every object that it reads. It is called
 // before the Codec is used.
 func (c *Codec) Decorate(decorate func(runtime.Object)) { c.decorate = decorate }
 
-// Decorated reports whether objects are decorated: what is decoded from the cache is then
-// not what is stored.
+// Decorated reports whether objects are decorated: cached objects then differ from what is
+// stored.
 func (c *Codec) Decorated() bool { return c.decorate != nil }
 
 // GroupResource names the resource.
 func (c *Codec) GroupResource() schema.GroupResource { return c.groupResource }
 
-// Schema is of the objects that the Codec makes for the cache.
+// Schema is that of the objects that the Codec makes for the cache.
 func (c *Codec) Schema() *cache.Schema { return c.schema }
 
 // Versioner reads and writes resourceVersions.
@@ -173,11 +173,11 @@ func (c *Codec) Scheme() *runtime.Scheme { return c.scheme }
 // Canonical is the kind whose encoding is the canonical one.
 func (c *Codec) Canonical() schema.GroupVersionKind { return c.canonical }
 
-// Records reports whether what is stored are records that are no API objects: they have
+// Records reports whether the stored values are records that are no API objects: they have
 // no canonical encoding and are not cached.
 func (c *Codec) Records() bool { return c.newFunc == nil }
 
-// Encrypted reports whether decrypting a value may take time: a service is asked for keys.
+// Encrypted reports whether decrypting a value may take time, because a key service is asked.
 func (c *Codec) Encrypted() bool { return c.encrypted }
 
 // Decodes counts the decodings of cached bytes so far. Reads of an encoding that was
@@ -344,8 +344,8 @@ func (c *Codec) toVersion(obj runtime.Object, gv schema.GroupVersion) (runtime.O
 	return out, nil
 }
 
-// Bookmark makes the object of a bookmark: it says nothing but revision and whether the
-// initial events have all been sent. It is decorated as upstream's is.
+// Bookmark makes the object of a bookmark, which is empty but for its revision and, at the
+// end of the initial events, an annotation. It is decorated as upstream's is.
 func (c *Codec) Bookmark(revision int64, initialEnd bool) (runtime.Object, error) {
 	obj := c.newFunc()
 	if err := c.SetRevision(obj, revision); err != nil {

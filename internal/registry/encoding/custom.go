@@ -38,7 +38,7 @@ type CustomConfig struct {
 	// Transformer encrypts stored values; nil stores plain text.
 	Transformer value.Transformer
 
-	// Schema is of the objects that are made for the cache.
+	// Schema is that of the objects that are made for the cache.
 	Schema *cache.Schema
 }
 
@@ -83,14 +83,14 @@ func (c *Custom) Add(gvk schema.GroupVersionKind, stored runtime.Codec, newFunc,
 		attrs:    c.allAttrs,
 	})
 	v.storage, v.newFunc, v.newListFunc = stored, newFunc, newListFunc
-	// Upstream's search for fields keeps state, and values are decoded side by side.
+	// Upstream's JSONPath keeps state, and values are decoded in parallel.
 	v.attrs = exclusive(attrs)
 	c.versions[gvk.Version] = v
-	// Any version's codec decodes a value in the version that it has, if it is not told
-	// which is wanted.
+	// The codec of any version decodes a value in the value's own version, if no other is
+	// asked for.
 	c.storage = stored
-	if v.custom.alone = c.config.Versions == 1; v.custom.alone {
-		c.newFunc = newFunc // it refuses all others
+	if v.custom.onlyVersion = c.config.Versions == 1; v.custom.onlyVersion {
+		c.newFunc = newFunc // the version's codec decodes into no other type
 	}
 	return v, nil
 }

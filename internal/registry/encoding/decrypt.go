@@ -17,46 +17,47 @@ const (
 	// decryptTimeout is how long one value may take: longer than a key service is given
 	// by default (apiserver pkg/apis/apiserver/v1/defaults.go).
 	decryptTimeout = 10 * time.Second
-	// DecryptWorkers is how many values of a resource are decrypted at once: nearly all
+	// DecryptWorkers is how many values of a resource are decrypted in parallel: nearly all
 	// of the time is waiting for a key service.
 	DecryptWorkers = 32
 
-	// A key service that failed hungAfter times in a row, each after hungTime or more, is
-	// left alone but for one question at a time, at least hungPause apart.
+	// A key service that failed hungAfter times in a row, each after hungTime or more, gets
+	// only one request at a time, at least hungPause after the one before.
 	hungTime  = time.Second
 	hungAfter = 4
 	hungPause = 5 * time.Second
 
-	// maxProviders is how many providers of keys are told apart, and maxProviderName how
-	// far into a value their name is looked for: whoever writes to the store makes up both.
+	// maxProviders is how many providers of keys are distinguished, and maxProviderName how
+	// far into a value their name is looked for: without bounds, values that an attacker has
+	// written to the store could make up any number of long names.
 	maxProviders    = 64
 	maxProviderName = 512
 )
 
-// errHung says that a key service was not asked, because it has not answered lately.
+// errHung says that a key service was not asked, because it does not answer at present.
 var errHung = errors.New("registry: the key service does not answer")
 
-// encrypted is what every value begins with that is not stored in the clear (apiserver
+// encrypted is the prefix of every encrypted value (apiserver
 // pkg/server/options/encryptionconfig/config.go).
 var encrypted = []byte("k8s:enc:")
 
-// bounded is a transformer that nobody waits for without end. What holds the keys may
-// hang; then each of many values would be waited for. Of several providers of keys one
-// that hangs keeps none from the values of the others.
+// bounded is a transformer whose waiting is bounded. If a key service hangs, only the first
+// values wait for it, not each of many. A provider of keys that hangs does not delay the
+// values of others.
 type bounded struct {
 	value.Transformer
 
 	mu        sync.Mutex
-	providers map[string]*keyProvider // by what the values begin with that each encrypts
+	providers map[string]*keyProvider // by the prefix of the values that each has encrypted
 }
 
-// keyProvider is what is known of one provider of keys.
+// keyProvider is the state of one provider of keys, which is a key service or is local.
 type keyProvider struct {
-	failures atomic.Int32 // slow ones, since it answered last
-	resting  atomic.Int64 // until when nobody asks, in nanoseconds since 1970
+	failures    atomic.Int32 // slow ones, since it answered last
+	pausedUntil atomic.Int64 // until when nobody asks, in nanoseconds since 1970
 }
 
-// bound returns t within bounds, and whether it decrypts at all.
+// bound returns t as a bounded transformer, and whether it decrypts at all.
 func bound(t value.Transformer) (value.Transformer, bool) {
 	if t == nil {
 		t = identity.NewEncryptCheckTransformer()
@@ -83,16 +84,16 @@ func (b *bounded) TransformFromStorage(ctx context.Context, data []byte, dataCtx
 	switch now := time.Now(); {
 	case err == nil || now.Sub(begun) < hungTime && ctx.Err() == nil:
 		p.failures.Store(0)
-	case !errors.Is(ctx.Err(), context.Canceled): // else the caller has left
-		p.resting.Store(now.Add(hungPause).UnixNano())
+	case !errors.Is(ctx.Err(), context.Canceled): // a caller that has gone says nothing about the service
+		p.pausedUntil.Store(now.Add(hungPause).UnixNano())
 		p.failures.Add(1)
 	}
 	return out, stale, err
 }
 
-// providerOf is what an encrypted value begins with: encrypted, the provider's kind, its
+// providerOf returns the prefix of an encrypted value: encrypted, the provider's kind, its
 // version and its name, each ended by a colon, "k8s:enc:kms:v2:NAME:" for example. It is
-// empty if the value does not begin so.
+// empty if the value has no such prefix.
 func providerOf(data []byte) []byte {
 	data = data[:min(len(data), maxProviderName)]
 	end := len(encrypted)
@@ -106,8 +107,8 @@ func providerOf(data []byte) []byte {
 	return data[:end]
 }
 
-// provider returns what is known of the provider of that name. Those that are too many
-// share one.
+// provider returns the state of the provider of that name. Those beyond maxProviders share
+// one.
 func (b *bounded) provider(name []byte) *keyProvider {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -126,11 +127,11 @@ func (b *bounded) provider(name []byte) *keyProvider {
 	return p
 }
 
-// mayAsk reports whether the caller may ask what holds the keys.
+// mayAsk reports whether the caller may ask the key service.
 func (p *keyProvider) mayAsk(now time.Time) bool {
 	if p.failures.Load() < hungAfter {
 		return true
 	}
-	until := p.resting.Load()
-	return until <= now.UnixNano() && p.resting.CompareAndSwap(until, now.Add(decryptTimeout+hungPause).UnixNano())
+	until := p.pausedUntil.Load()
+	return until <= now.UnixNano() && p.pausedUntil.CompareAndSwap(until, now.Add(decryptTimeout+hungPause).UnixNano())
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// Encoder is one way in which objects leave: a version, a media type and a projection.
+// Encoder encodes objects in one version, media type and projection.
 // Its Writer puts heads, lists and frames around items; the Encoder makes the items of
 // objects. Items are shared by all responses and never written to.
 type Encoder struct {
@@ -42,8 +42,8 @@ type bookmark struct {
 	item []byte
 }
 
-// ID tells e apart from the other encoders of its resource, for frames that are
-// shared by event and encoder.
+// ID is the number of e among the encoders of its resource. Frames are shared by event and
+// ID.
 func (e *Encoder) ID() ID { return e.id }
 
 // MediaType returns the media type of e.
@@ -60,7 +60,7 @@ func (e *Encoder) Planned() bool { return e.Sliced() || e.plan() != nil }
 // make and no memory beside the object's.
 func (e *Encoder) Sliced() bool {
 	if e.codec.custom != nil {
-		return e.projection == Full && e.codec.custom.alone
+		return e.projection == Full && e.codec.custom.onlyVersion
 	}
 	if e.projection == Full {
 		return e.media == Protobuf && e.canonical()
@@ -95,14 +95,14 @@ func (e *Encoder) whole(o *cache.Object) bool {
 	return c != nil && e.projection == Full && o.Err() == nil && c.stores(o.Body())
 }
 
-// rooms holds buffers for items that are copied elsewhere.
-var rooms = sync.Pool{New: func() any { return new([]byte) }}
+// buffers is a pool of buffers for items that are copied elsewhere.
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
 
-func giveBack(room *[]byte) {
+func putBuffer(buffer *[]byte) {
 	if invariants.Enabled {
-		invariants.Overwrite(*room)
+		invariants.Overwrite(*buffer)
 	}
-	rooms.Put(room)
+	buffers.Put(buffer)
 }
 
 // encode makes the item of o from its canonical bytes, to be kept.
@@ -110,10 +110,10 @@ func (e *Encoder) encode(o *cache.Object) ([]byte, error) {
 	if e.plan() == nil {
 		return e.decoded(o)
 	}
-	room := rooms.Get().(*[]byte)
-	defer giveBack(room)
-	item, err := e.append((*room)[:0], o)
-	*room = item[:0]
+	buffer := buffers.Get().(*[]byte)
+	defer putBuffer(buffer)
+	item, err := e.append((*buffer)[:0], o)
+	*buffer = item[:0]
 	if err != nil {
 		return nil, err
 	}

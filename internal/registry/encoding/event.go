@@ -9,7 +9,7 @@ import (
 )
 
 // AppendEvent appends the frame of an event that shows o as it is. It keeps the item if
-// there is room: others may begin to watch the same objects.
+// there is room: other watches may begin with the same objects.
 func (e *Encoder) AppendEvent(dst []byte, event string, o *cache.Object) ([]byte, error) {
 	return e.framed(dst, event, o, Source{e, parts}, o.Revision())
 }
@@ -21,10 +21,10 @@ func (e *Encoder) AppendEventAt(dst []byte, event string, o *cache.Object, revis
 }
 
 func (e *Encoder) framed(dst []byte, event string, o *cache.Object, from Source, revision int64) ([]byte, error) {
-	room := rooms.Get().(*[]byte)
-	defer giveBack(room)
-	item, grown, err := from.Next((*room)[:0], o)
-	*room = grown[:0]
+	buffer := buffers.Get().(*[]byte)
+	defer putBuffer(buffer)
+	item, grown, err := from.Next((*buffer)[:0], o)
+	*buffer = grown[:0]
 	if err != nil {
 		return dst, err
 	}
@@ -36,7 +36,7 @@ func (e *Encoder) framed(dst []byte, event string, o *cache.Object, from Source,
 		if grown, err = e.AppendRevision(grown, item, revision); err != nil {
 			return dst, err
 		}
-		item, *room = grown[start:], grown[:0]
+		item, *buffer = grown[start:], grown[:0]
 	}
 	if dst == nil {
 		dst = make([]byte, 0, e.FrameSize(event, item))
@@ -44,8 +44,8 @@ func (e *Encoder) framed(dst []byte, event string, o *cache.Object, from Source,
 	return e.AppendFrame(dst, event, item), nil
 }
 
-// AppendBookmark appends a BOOKMARK event: an empty object of the kind that says
-// nothing but revision, and whether the initial events have all been sent.
+// AppendBookmark appends a BOOKMARK event: an object of the kind that is empty but for its
+// revision and, at the end of the initial events, an annotation.
 func (e *Encoder) AppendBookmark(dst []byte, revision int64, initialEnd bool) ([]byte, error) {
 	item, err := e.bookmark(initialEnd)
 	if err != nil {
@@ -96,7 +96,7 @@ func (e *Encoder) makeBookmark(initialEnd bool) ([]byte, error) {
 	return e.marshal(out)
 }
 
-// AppendError appends an ERROR event that carries status.
+// AppendError appends an ERROR event with status.
 func (e *Encoder) AppendError(dst []byte, status *metav1.Status) ([]byte, error) {
 	kind := wire.Kind{APIVersion: "v1", Kind: "Status"}
 	bare := *status

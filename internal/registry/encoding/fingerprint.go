@@ -19,11 +19,11 @@ import (
 // it is known that all this would change nothing but the resourceVersion (E11).
 //
 // A fingerprint is the digest of a value's skeleton: of everything but names, times and
-// the like, which upstream's code carries along without looking into them. A value that
-// was decoded and encoded, and came out as it went in, proves that all values with its
-// fingerprint do. What is not certain to be carried along blindly is part of the
-// skeleton: other defaults, unknown fields, another order or another version give another
-// fingerprint. So do other keys of labels and annotations, and other names being equal.
+// the like, which upstream's code copies without looking into them. A value that came out
+// of decoding and encoding unchanged proves that all values with its fingerprint do. All
+// that upstream's code may look at is part of the skeleton: other defaults, unknown fields,
+// another order or another version make another fingerprint. So do other keys of labels and
+// annotations, and other pairs of equal names.
 //
 // skeletonsOf says for each kind what its skeleton leaves out, and TestFingerprints
 // compares the result with that of decoding.
@@ -39,8 +39,8 @@ type fingerprints struct {
 	known map[fingerprint]fields.Set // the selectable fields that are part of the skeleton
 }
 
-// fingerprint is a digest of a skeleton. Its seeds are this process's own, so that nobody
-// can make two values of one fingerprint.
+// fingerprint is a digest of a skeleton. Its seeds are this process's own, so that an
+// attacker cannot make two skeletons of one fingerprint.
 type fingerprint [2]uint64
 
 // maxFingerprints bounds how many are remembered. Pods have about as many as there are
@@ -70,7 +70,7 @@ type inspected struct {
 }
 
 // inspect takes the fingerprint of plain stored data, and reports whether it has one. The
-// caller gives the result back with release.
+// caller releases the result.
 func (s *fingerprints) inspect(data []byte) (v inspected, ok bool) {
 	v.Skeleton = s.pool.Get().(*wire.Skeleton)
 	if len(data) < len(protobufMagic) || string(data[:len(protobufMagic)]) != protobufMagic ||

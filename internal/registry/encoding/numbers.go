@@ -4,8 +4,8 @@ import (
 	"errors"
 )
 
-// ID tells the encodings of one resource's objects apart. Versions share the encodings
-// of PartialObjectMetadata, which are the same in every version of a built-in kind.
+// ID is the number of an encoding among those of one resource's objects. Versions share the
+// encodings of PartialObjectMetadata, which are the same in every version of a built-in kind.
 type ID = uint8
 
 const (
@@ -18,10 +18,10 @@ const (
 // errTooManyVersions says that there is no number left for the encodings of a version.
 var errTooManyVersions = errors.New("registry: served in too many versions")
 
-// numbers gives out IDs, those of one version after the other.
+// numbers allocates IDs, to one version after the other.
 type numbers struct{ used int }
 
-// take returns the first of n IDs that nobody else has.
+// take returns the first of n IDs that are not taken.
 func (s *numbers) take(n int) (ID, error) {
 	base := versionIDs + s.used
 	if base+n > maxIDs {

@@ -12,9 +12,9 @@ import (
 	"github.com/larder-io/larder/internal/registry/transcode"
 )
 
-// NewPlanner makes the plans of all built-in kinds. Their conversions to the canonical
-// version and back change nothing of what it holds, but for kind and apiVersion of claim
-// templates, which protobuf does not carry (kubernetes pkg/apis/apps/v1/conversion.go).
+// NewPlanner makes the plans of all built-in kinds. Conversion of a canonical object to the
+// internal version and back adds nothing but kind and apiVersion of claim templates, which
+// are not in the protobuf (kubernetes pkg/apis/apps/v1/conversion.go).
 func NewPlanner() *transcode.Planner {
 	return transcode.NewPlanner(transcode.Typed{
 		Owner: reflect.TypeFor[appsv1.StatefulSetSpec](),

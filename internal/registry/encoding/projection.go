@@ -7,7 +7,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// MediaType is what bytes are written in. YAML is made from JSON bodies with
+// MediaType is the media type of an encoding. YAML is made from JSON bodies with
 // [wire.YAML], pretty-printed JSON with [wire.Pretty].
 type MediaType uint8
 
@@ -17,7 +17,7 @@ const (
 	Protobuf
 )
 
-// Projection is how much of an object a reader asked for.
+// Projection is how much of an object is sent.
 type Projection uint8
 
 // The projections that an [Encoder] writes. Tables are made by package table.

@@ -22,10 +22,10 @@ const (
 )
 
 // skeletonsOf says what the skeletons of a resource leave out, and which selectable
-// fields are among that; nil for resources that have no skeletons. A content may be left
+// fields are among that; nil for resources that have no skeletons. A field may be left
 // out when upstream's defaults and conversions for the kind (kubernetes pkg/apis)
-// copy it without looking at it, or compare it with nothing but other Names. It pays
-// for kinds of which there are many with much in common.
+// copy it without looking at it, or compare it with nothing but other Names. That is worth
+// its while for kinds with many objects that have much in common.
 func skeletonsOf(gr schema.GroupResource) (*wire.Fields, map[int]string) {
 	if gr != (schema.GroupResource{Resource: "pods"}) {
 		return nil, nil
@@ -50,8 +50,8 @@ func name() *wire.Layout   { return &wire.Layout{Role: wire.Name} }
 func opaque() *wire.Layout { return &wire.Layout{Role: wire.Opaque} }
 func moment() *wire.Layout { return &wire.Layout{Role: wire.Time} }
 
-// metadataLayout is of ObjectMeta (apimachinery pkg/apis/meta/v1/generated.proto).
-// Annotations stay: there are kinds whose conversions read them.
+// metadataLayout is that of ObjectMeta (apimachinery pkg/apis/meta/v1/generated.proto).
+// Annotations are part of the skeleton: conversions of some kinds read them.
 func metadataLayout() *wire.Layout {
 	return message(wire.Fields{
 		1: {Role: wire.Name, Slot: slotName},
@@ -71,7 +71,7 @@ func metadataLayout() *wire.Layout {
 	})
 }
 
-// podSpecLayout is of PodSpec (api core/v1/generated.proto).
+// podSpecLayout is that of PodSpec (api core/v1/generated.proto).
 func podSpecLayout() *wire.Layout {
 	container := wire.Fields{9: message(wire.Fields{1: name()})} // volumeMounts: name
 	return message(wire.Fields{
@@ -83,7 +83,7 @@ func podSpecLayout() *wire.Layout {
 	})
 }
 
-// podStatusLayout is of PodStatus.
+// podStatusLayout is that of PodStatus.
 func podStatusLayout() *wire.Layout {
 	ip := message(wire.Fields{1: name()})
 	state := message(wire.Fields{

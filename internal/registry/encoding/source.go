@@ -5,12 +5,12 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// Ahead is how many items it pays to ask for at once before they are written.
+// Ahead is how many items a caller should ask for before it writes them.
 const Ahead = 32
 
-// Source gives the items of a list of objects. It keeps as many of them as there is room
-// for. Where there is not room for all it always keeps the same ones, since keeping another
-// would only drive out one of the same list.
+// Source makes the items of a list of objects. It keeps as many of them as there is room
+// for. If there is not room for all it always keeps the same ones, because another would
+// only take the place of one of the same list.
 type Source struct {
 	*Encoder
 	fit uint64 // how many of parts objects are kept; 0 keeps none even if there is room
@@ -32,12 +32,12 @@ func (e *Encoder) Source(objects []*cache.Object) Source {
 	return Source{e, max(1, uint64(float64(limit)/float64(need)*parts*7/8))}
 }
 
-// Passing returns a source that keeps nothing that was not kept before.
+// Passing returns a source that keeps no item that it makes.
 func (e *Encoder) Passing() Source { return Source{e, 0} }
 
 // keeps reports whether the item of o is one of those to keep.
 func (s Source) keeps(o *cache.Object) bool {
-	// Revisions are as good as at random when multiplied (Knuth's way to hash).
+	// Knuth's multiplicative hash: consecutive revisions are spread evenly.
 	return s.fit == parts || uint64(o.Revision())*0x9e3779b97f4a7c15>>48 < s.fit
 }
 
@@ -72,8 +72,8 @@ func (s Source) refuse() {
 	}
 }
 
-// Next returns the item of o as shared bytes, or appends it to dst and returns that, nil
-// then being shared.
+// Next returns the item of o as shared bytes, or appends it to dst and returns that as grown;
+// shared is nil then.
 func (s Source) Next(dst []byte, o *cache.Object) (shared, grown []byte, err error) {
 	if o.Err() != nil {
 		return nil, dst, o.Err()

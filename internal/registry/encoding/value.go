@@ -13,12 +13,12 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// DecodeValue makes the cache's object of a stored value. key is the full key, rest
-// what identifies the object within the resource. Of a value that cannot be decrypted or
-// decoded it makes a corrupt object, which says why.
+// DecodeValue makes the cache's object of a stored value. key is the full key, rest the
+// part of it that identifies the object within the resource. A value that cannot be
+// decrypted or decoded becomes a corrupt object.
 func (c *Codec) DecodeValue(ctx context.Context, key, rest string, value []byte, revision int64) *cache.Object {
 	if rest == "" {
-		rest = "/" // the root itself: kube-apiserver reads it, and no object is there
+		rest = "/" // the root itself, which is no object; kube-apiserver may read it
 	}
 	data, _, err := c.Decrypt(ctx, key, value)
 	if err != nil {
@@ -37,7 +37,7 @@ func (c *Codec) DecodeValue(ctx context.Context, key, rest string, value []byte,
 	return cache.NewObject(config, c.schema)
 }
 
-// corrupt makes an object that fails the reads which cover it and no others.
+// corrupt makes a corrupt object.
 func (c *Codec) corrupt(rest string, revision int64, stored int, err error) *cache.Object {
 	return cache.NewObject(cache.ObjectConfig{Key: rest, Revision: revision, Stored: stored, Err: err}, c.schema)
 }
@@ -78,9 +78,9 @@ func (c *Codec) complete(data []byte, config *cache.ObjectConfig) error {
 	return err
 }
 
-// Foresee returns what the cache will hold of data that is about to be stored, but for
-// its revision and size. obj is what data decodes to. A config without a Body says that
-// this is not known, and that the cache has to decode the value itself.
+// Foresee returns what the cache will hold of data that is about to be stored, without its
+// revision and size. obj is what data decodes to. A config without a Body says that this is
+// not known: the cache has to decode the value.
 func (c *Codec) Foresee(rest string, data []byte, obj runtime.Object) cache.ObjectConfig {
 	if rest == "" {
 		return cache.ObjectConfig{}
@@ -89,7 +89,7 @@ func (c *Codec) Foresee(rest string, data []byte, obj runtime.Object) cache.Obje
 	if c.custom != nil {
 		// A custom resource is kept in the version that it is stored in. If that is not
 		// the version that was written, the cache has to convert.
-		if !c.custom.stores(data) || c.SetRevision(obj, 1) != nil { // to have a place for the real one
+		if !c.custom.stores(data) || c.SetRevision(obj, 1) != nil { // Written replaces the revision
 			return cache.ObjectConfig{}
 		}
 		attrs = c.custom.attrs

@@ -10,7 +10,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// Version is one served version of a resource: how its objects leave. It is immutable.
+// Version is one served version of a resource, with its encoders. It is immutable.
 type Version struct {
 	GVK      schema.GroupVersionKind
 	ListKind string
@@ -23,7 +23,7 @@ type Version struct {
 // NewVersion adds a version to those that the resource of c is served in. In a resource of
 // a CRD c is the Codec of that version. Versions are added before the resource is read.
 func (c *Codec) NewVersion(gvk schema.GroupVersionKind, listKind string) (*Version, error) {
-	own := mediaTypes // encodings that no other version has
+	own := mediaTypes // encodings that it does not share with other versions
 	if c.custom != nil {
 		own *= projections
 	}
@@ -71,16 +71,16 @@ func (v *Version) newEncoder(media MediaType, projection Projection, first ID) *
 	return e
 }
 
-// Encoder returns the way in which objects leave in media and projection.
+// Encoder returns the encoder of a media type and projection.
 func (v *Version) Encoder(media MediaType, projection Projection) *Encoder {
 	return v.encoders[media][projection]
 }
 
-// Codec makes objects of the version.
+// Codec returns the Codec of the version.
 func (v *Version) Codec() *Codec { return v.codec }
 
 // RowID is the number of the rows of tables among the encodings of an object.
 func (v *Version) RowID() ID { return v.rows }
 
 // Converts reports whether making an item may take a webhook.
-func (v *Version) Converts() bool { return v.codec.Converts() && !v.codec.custom.alone }
+func (v *Version) Converts() bool { return v.codec.Converts() && !v.codec.custom.onlyVersion }

@@ -19,8 +19,8 @@ const freshness = 3 * time.Second
 
 // awaitNow waits until the cache has seen everything that was written before the
 // call. A cache that cannot keep up makes its readers wait and never sends them to
-// the store, which would then have to serve them all. A revision that the store told of
-// before it was replaced says nothing of what it holds now: it is asked again.
+// the store, which would then have to serve them all. If the store is replaced meanwhile,
+// its revision is read again, because the one before is of another history.
 func (r *Resource) awaitNow(ctx context.Context) error {
 	for {
 		history := r.store.Replacements()
@@ -40,8 +40,8 @@ func (r *Resource) awaitNow(ctx context.Context) error {
 }
 
 // await waits until the cache shows the store's own history, and has seen everything up
-// to revision, which a client named. In a store that was replaced it does not wait for
-// what may never come.
+// to revision, which a client named. If the store was replaced it refuses revisions that the
+// store has not reached: they may be of the history before, and never come.
 func (r *Resource) await(ctx context.Context, revision uint64) error {
 	if r.shows(revision) {
 		return nil
@@ -84,7 +84,7 @@ func (r *Resource) awaitReached(ctx context.Context, revision uint64) error {
 		cancel()
 		switch {
 		case errors.Is(err, kv.ErrReplaced):
-			return r.await(ctx, revision) // which may never be reached by now
+			return r.await(ctx, revision) // which refuses a revision that may never come
 		case err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
 			return storage.NewTooLargeResourceVersionError(revision, uint64(r.Cache.Snapshot().Revision()), 1)
 		case err != nil:
@@ -100,7 +100,7 @@ func (r *Resource) waitError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return storage.NewTimeoutError(r.layout.resource, "request did not complete within requested timeout")
 	}
-	if gone := r.gone(); gone != nil { // while it was waited for
+	if gone := r.gone(); gone != nil { // retired while the read waited
 		return gone
 	}
 	return err
@@ -114,7 +114,7 @@ func (r *Resource) awaitCurrent(ctx context.Context) error {
 	bounded, cancel := context.WithTimeout(ctx, freshness)
 	defer cancel()
 	for {
-		// From the first revision on nothing but that has to be waited for.
+		// Revision 1 is always reached: Wait returns when the cache has loaded again.
 		err := r.Cache.Wait(bounded, 1)
 		switch {
 		case err == nil && !r.mirror.Outdated():
@@ -125,8 +125,8 @@ func (r *Resource) awaitCurrent(ctx context.Context) error {
 	}
 }
 
-// reloading is the error of a read that cannot be answered, because of err, before
-// everything has been loaded from a store that was replaced.
+// reloading is the error of a read that waited, until err, for the cache to load from a
+// store that was replaced.
 func (r *Resource) reloading(ctx context.Context, err error) error {
 	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
 		return apierrors.NewTooManyRequests("storage is (re)initializing", 1)
@@ -134,31 +134,32 @@ func (r *Resource) reloading(ctx context.Context, err error) error {
 	return r.waitError(ctx, err)
 }
 
-// awaitTold is await for reads that take what is at hand: at the start the store may have
-// told of more than the cache has seen, and no read shows less than another before it.
-func (r *Resource) awaitTold(ctx context.Context, revision uint64) error {
-	told := r.told.since(r.store.Replacements())
-	if told <= revision {
+// awaitListed is await for reads that any revision suffices for. Before the cache had loaded,
+// lists were answered from the store, which may be ahead of the cache: a later read must not
+// show an older state.
+func (r *Resource) awaitListed(ctx context.Context, revision uint64) error {
+	listed := r.listed.of(r.store.Replacements())
+	if listed <= revision {
 		return r.await(ctx, revision)
 	}
-	err := r.await(ctx, told)
+	err := r.await(ctx, listed)
 	if storage.IsTooLargeResourceVersion(err) {
 		return r.notReady()
 	}
 	return err
 }
 
-// notReady sends readers away for the longer, the longer it takes to load
-// (apiserver pkg/storage/cacher/util.go).
+// notReady is the error of reads before the cache has loaded. Clients are to retry after a
+// time that grows with the time since the start (apiserver pkg/storage/cacher/util.go).
 func (r *Resource) notReady() error {
 	seconds := math.Exp(0.06 * time.Since(r.made).Seconds())
 	return apierrors.NewTooManyRequests("storage is (re)initializing", int(min(max(seconds, 1), 30)))
 }
 
 // uncached reports whether upstream keeps no cache of the resource (kubernetes
-// pkg/kubeapiserver/default_storage_factory_builder.go): what clients see of that is
-// kept here: the words of errors, that limits hold at any revision, and that nobody waits
-// for a revision of the future.
+// pkg/kubeapiserver/default_storage_factory_builder.go). What clients see of that is the
+// same here: the texts of errors, that limits hold at any revision, and that reads do not
+// wait for a revision of the future.
 func (r *Resource) uncached() bool { return r.fresh || r.layout.resource == "/events" }
 
 // refuseFuture fails if the store has not reached revision, with a hint after how
@@ -174,8 +175,8 @@ func (r *Resource) refuseFuture(ctx context.Context, revision uint64, retry int)
 	return nil
 }
 
-// refuseUnreached fails if the store has not reached a revision, nor can have: it is then
-// one of the future that no replica can have told of, or of a history that is lost.
+// refuseUnreached fails if the store has not reached a revision: it is then made up, because
+// no server can have sent it, or of a history that was replaced.
 func (r *Resource) refuseUnreached(ctx context.Context, revision uint64) error {
 	current, err := r.store.Revision(ctx)
 	switch {

@@ -13,24 +13,23 @@ import (
 )
 
 const (
-	// checkPage is how many keys are read from the store at once, checkPause how long
-	// the store is left alone between two pages.
+	// checkPage is how many keys are read from the store at once, checkPause the pause
+	// between two pages.
 	checkPage  = 10_000
 	checkPause = 100 * time.Millisecond
 )
 
-// ErrInconsistent says that a cache does not hold what the store does.
+// ErrInconsistent says that a cache and the store differ.
 var ErrInconsistent = errors.New("registry: cache and store differ")
 
 // Checker is the consistency checker: it compares caches with the store, one after the
-// other, each once in an interval. It finds what nothing else would: a cache that has gone
-// wrong answers quickly and looks well. What upstream does about it is in apiserver
-// pkg/storage/cacher/delegator.go.
+// other, each once in an interval. Nothing else would notice that a cache is wrong: it
+// answers as fast as before. Upstream's is in apiserver pkg/storage/cacher/delegator.go.
 type Checker struct {
-	// Resources lists what there is to compare now.
+	// Resources lists the resources that exist now.
 	Resources func() []*Resource
 
-	// Kept reports whether a resource of a CRD has not ended meanwhile.
+	// Kept reports whether a custom resource still exists.
 	Kept func(*Resource) bool
 
 	// Interval is the time in which each cache is compared once; 0 compares nothing.
@@ -62,8 +61,8 @@ func (c *Checker) Run(ctx context.Context) error {
 	}
 }
 
-// judge does what the end of a comparison asks for. The comparison of a cache that is kept
-// no longer says nothing.
+// judge counts the result of a comparison, and has a cache that differs load again. The
+// result for a cache that has ended meanwhile does not count.
 func (c *Checker) judge(r *Resource, err error) {
 	switch {
 	case err == nil:

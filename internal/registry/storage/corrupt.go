@@ -14,18 +14,18 @@ import (
 	"github.com/larder-io/larder/cache"
 )
 
-// Where corrupt objects may be deleted unread, reads tell of them in more words:
-// apiserver pkg/storage/etcd3/corrupt_obj_deleter.go.
+// Texts of errors where corrupt objects may be deleted unread: apiserver
+// pkg/storage/etcd3/corrupt_obj_deleter.go.
 const (
 	untransformable = "data from the storage is not transformable"
 	undecodable     = "object not decodable"
 
-	// maxCorrupt is how many corrupt objects a list tells of before it gives up.
+	// maxCorrupt is how many corrupt objects the error of a list names.
 	maxCorrupt = 100
 )
 
-// deletesUnread reports whether corrupt objects may be deleted unread, which is not
-// so unless the feature was asked for.
+// deletesUnread reports whether corrupt objects may be deleted unread: the feature is off by
+// default.
 func deletesUnread() bool {
 	return utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
 }
@@ -45,7 +45,7 @@ func (c *corruption) Error() string {
 // Unwrap returns the error of the value.
 func (c *corruption) Unwrap() error { return c.err }
 
-// corruptError is the error by which upstream knows that the object under key may be
+// corruptError is the error that tells upstream's handlers that the object under key may be
 // deleted unread.
 func corruptError(key string, o *cache.Object) error {
 	c := &corruption{what: undecodable, revision: o.Revision(), err: o.Err()}
@@ -55,7 +55,8 @@ func corruptError(key string, o *cache.Object) error {
 	return storage.NewCorruptObjError(key, c)
 }
 
-// corrupt is why a read of one object fails: plain, unless it may be deleted unread.
+// corrupt is the error of a read of one corrupt object: plain, unless corrupt objects may be
+// deleted unread.
 func (r *Resource) corrupt(full string, o *cache.Object, plain error) error {
 	if plain == nil || !deletesUnread() {
 		return plain

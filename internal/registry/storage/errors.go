@@ -10,12 +10,12 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// badRevision is the error of a resourceVersion that is none.
+// badRevision is the error of a malformed resourceVersion.
 func badRevision(err error) error {
 	return apierrors.NewBadRequest(fmt.Sprintf("invalid resource version: %v", err))
 }
 
-// listError is the error of the object that a list stumbled over.
+// listError returns the error of the corrupt object that fails a list.
 func listError(err error) error {
 	var corrupt *cache.CorruptError
 	if errors.As(err, &corrupt) {

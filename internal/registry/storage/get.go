@@ -9,8 +9,8 @@ import (
 )
 
 // Get returns the object that scope names, not older than resourceVersion: ""
-// asks for the newest there is, "0" for whatever is at hand. Errors are those of
-// storage.Interface; an object that cannot be read is one.
+// asks for a linearizable read, "0" for whatever the cache has. Errors are those of
+// storage.Interface; a corrupt object is one.
 func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string) (*cache.Object, error) {
 	if err := scope.check(r.layout); err != nil {
 		return nil, err
@@ -25,7 +25,7 @@ func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string)
 	if err := r.gone(); err != nil {
 		return nil, err
 	}
-	if r.Cache == nil || !r.Cache.Ready() || scope.key() == "" { // the root is nobody's key
+	if r.Cache == nil || !r.Cache.Ready() || scope.key() == "" { // the root is no object's key
 		return r.getStored(ctx, scope.key(), revision)
 	}
 	if resourceVersion == "" || r.fresh && revision == 0 {
@@ -41,7 +41,7 @@ func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string)
 	case o == nil:
 		return nil, storage.NewKeyNotFoundError(r.layout.root+scope.key(), 0)
 	case o.Err() != nil:
-		// The store may hold something readable by now, and has the exact error.
+		// The value may be sound by now; if not, this gives upstream's error.
 		return r.getStored(ctx, scope.key(), 0)
 	}
 	return o, nil
@@ -61,7 +61,7 @@ func (r *Resource) getStored(ctx context.Context, rest string, atLeast uint64) (
 	}
 	o := r.codec.DecodeValue(ctx, full, rest, item.Value, item.Revision)
 	if _, _, err := r.codec.Decrypt(ctx, full, item.Value); err != nil {
-		return nil, r.corrupt(full, o, err) // a list says it in other words
+		return nil, r.corrupt(full, o, err) // a list has another text
 	}
 	return o, r.corrupt(full, o, o.Err())
 }

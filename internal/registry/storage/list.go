@@ -26,13 +26,13 @@ func (r *Resource) List(ctx context.Context, q ListRequest, dst []*cache.Object)
 	if err := r.gone(); err != nil {
 		return Listing{}, err
 	}
-	if exact > 0 && r.handed.lost(exact) {
+	if exact > 0 && r.issued.replaced(exact) {
 		return Listing{}, r.rangeError(ctx, kv.ErrCompacted, read)
 	}
 	history := r.store.Replacements()
 	listing, err := r.listAt(ctx, read, dst)
 	if err == nil {
-		r.handed.out(history, listing.Meta.Revision)
+		r.issued.issue(history, listing.Meta.Revision)
 	}
 	return listing, err
 }

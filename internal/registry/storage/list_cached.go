@@ -18,7 +18,7 @@ func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, 
 	switch {
 	case read.exact > 0:
 		if read.exact < r.store.Compaction() {
-			return cache.Snapshot{}, errNotKept // the store says it best
+			return cache.Snapshot{}, errNotKept // the store returns the error
 		}
 		if read.q.single() {
 			return cache.Snapshot{}, errNotKept // upstream reads it from the store
@@ -40,10 +40,10 @@ func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, 
 		if err != nil {
 			return cache.Snapshot{}, err
 		}
-		if read.q.Limit > 0 { // the next page must not be of what was compacted
+		if read.q.Limit > 0 { // otherwise the next page's revision could be compacted already
 			revision = max(revision, uint64(r.store.Compaction()))
 		}
-		if err := r.awaitTold(ctx, revision); err != nil {
+		if err := r.awaitListed(ctx, revision); err != nil {
 			return cache.Snapshot{}, err
 		}
 	}
@@ -75,8 +75,8 @@ func (r *Resource) listCached(read listing, snapshot cache.Snapshot, dst []*cach
 	if page.Next == "" {
 		return out, nil
 	}
-	// Upstream's cache leaves to the token what follows the key that it was asked for:
-	// a slash first, as REST storages ask. Either way is understood.
+	// In upstream's cache the token is relative to the key that was asked for, so that it
+	// begins with a slash for REST storages. Both kinds of tokens are accepted.
 	if !q.ended && !r.uncached() {
 		read.prefix = strings.TrimSuffix(read.prefix, "/")
 	}

@@ -34,7 +34,7 @@ func (r *Resource) listStored(ctx context.Context, read listing, dst []*cache.Ob
 		opts.Revision = page.Revision
 		out.Meta.Revision = page.Revision
 		if read.exact == 0 {
-			r.told.tell(page.Revision, replacements)
+			r.listed.note(page.Revision, replacements)
 		}
 		full, err := r.take(ctx, &out, q, len(dst), page.Items)
 		if err != nil {
@@ -85,8 +85,9 @@ func (r *Resource) take(ctx context.Context, out *Listing, q ListRequest, before
 	return -1, nil
 }
 
-// decoded returns what makes the object of each item: in the order of asking, or all at
-// once beforehand where a service has to be asked for keys.
+// decoded returns a function that returns the object of an item. It decodes when it is
+// called; encrypted values are all decoded before, in parallel, because each waits for a key
+// service.
 func (r *Resource) decoded(ctx context.Context, items []kv.Item) func(i int) *cache.Object {
 	decode := func(i int) *cache.Object {
 		item := items[i]
@@ -119,7 +120,7 @@ func (r *Resource) listStoredOne(ctx context.Context, read listing, dst []*cache
 		return Listing{}, err
 	}
 	if read.exact == 0 {
-		r.told.tell(page.Revision, replacements)
+		r.listed.note(page.Revision, replacements)
 	}
 	var o *cache.Object
 	if len(page.Items) == 1 && page.Items[0].Key == full {

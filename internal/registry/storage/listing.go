@@ -28,7 +28,7 @@ type ListRequest struct {
 	ended bool // the storage key that was asked for ends in "/"
 }
 
-// withSelectors gives a request that selects everything where q has no selector.
+// withSelectors returns q with selectors of everything where it has none.
 func (q ListRequest) withSelectors() ListRequest {
 	if q.Label == nil {
 		q.Label = labels.Everything()
@@ -47,10 +47,10 @@ type Listing struct {
 	Index   string // that narrowed the search, "" if none
 	Scanned int    // objects looked at
 
-	corrupt corruptList // what a read of the store stumbled over
+	corrupt corruptList // that a read of the store has found
 }
 
-// options is what upstream's rules work with.
+// options returns q as upstream's rules want it.
 func (q ListRequest) options() storage.ListOptions {
 	return storage.ListOptions{
 		ResourceVersion:      q.ResourceVersion,
@@ -60,7 +60,7 @@ func (q ListRequest) options() storage.ListOptions {
 	}
 }
 
-// listing is a request after upstream's rules were applied to it.
+// listing is a ListRequest to which upstream's rules were applied.
 type listing struct {
 	q      ListRequest
 	prefix string // of full keys
@@ -114,8 +114,8 @@ const (
 		"and now may show up in the list."
 )
 
-// rangeError says why the store did not answer. A token that is too old comes back
-// with another one for the same place, at whatever the newest revision is then.
+// rangeError returns the error of a list that the store did not answer. If a continue token
+// is too old, the error has another one for the same place, at the newest revision.
 func (r *Resource) rangeError(ctx context.Context, err error, read listing) error {
 	switch {
 	case errors.Is(err, kv.ErrFutureRevision):

@@ -17,8 +17,8 @@ import (
 	"github.com/larder-io/larder/watch/mirror"
 )
 
-// Resource is one stored resource: its cache, what keeps it current and who
-// watches it.
+// Resource is one stored resource: its cache, the Reflector that keeps it current and the
+// Hub of its watchers.
 //
 // Invariant: Cache, Hub, Reflector and mirror are nil together, in a resource that is read
 // from the store.
@@ -37,8 +37,8 @@ type Resource struct {
 	fresh  bool
 	mirror *mirror.Mirror // of which Cache, Hub and Reflector are parts
 	checks checkCounters
-	told   told
-	handed handed
+	listed listedRevision
+	issued issued
 }
 
 // Config says what a [Resource] is made of.
@@ -51,10 +51,10 @@ type Config struct {
 	// follows in the keys of this resource.
 	Prefix, ResourcePrefix string
 
-	// Codec is of the whole resource.
+	// Codec is that of the whole resource.
 	Codec *encoding.Codec
 
-	// Fresh has no read be answered with anything older than what the store has.
+	// Fresh makes all reads linearizable, whatever their resourceVersion.
 	Fresh bool
 }
 
@@ -67,7 +67,7 @@ func New(config Config) (*Resource, error) {
 		codec:         config.Codec,
 		made:          time.Now(),
 		fresh:         config.Fresh,
-		handed:        handed{store: config.Store},
+		issued:        issued{store: config.Store},
 	}
 	var err error
 	r.layout, err = newLayout(config.Prefix, config.ResourcePrefix)
@@ -76,7 +76,7 @@ func New(config Config) (*Resource, error) {
 
 // CacheConfig says how the cache of a [Resource] is kept.
 type CacheConfig struct {
-	// Since is the revision before which the history is of no use.
+	// Since is the revision before which the past is not replayed.
 	Since int64
 
 	Logger *slog.Logger
@@ -93,7 +93,7 @@ func (r *Resource) AddCache(config CacheConfig) error {
 			return r.codec.DecodeValue(ctx, r.layout.root+rest, rest, value, revision)
 		},
 		Since:  config.Since,
-		Closed: r.handed.out,
+		Closed: r.issued.issue,
 		Logger: config.Logger,
 	}
 	if r.codec.Encrypted() {
@@ -107,10 +107,10 @@ func (r *Resource) AddCache(config CacheConfig) error {
 	return nil
 }
 
-// Codec turns what the store holds of the resource into what the cache holds.
+// Codec returns the Codec of the whole resource.
 func (r *Resource) Codec() *encoding.Codec { return r.codec }
 
-// Run keeps the cache current and tells watchers, until ctx ends.
+// Run keeps the cache current and serves watchers, until ctx ends.
 func (r *Resource) Run(ctx context.Context) error {
 	if r.Cache == nil {
 		<-ctx.Done()
@@ -125,14 +125,14 @@ func (r *Resource) Run(ctx context.Context) error {
 // Root is what the resource's keys in the store start with; it ends in "/".
 func (r *Resource) Root() string { return r.layout.root }
 
-// Retire gives back what the cache took, after Run has ended. From then on reads are told
-// that the resource is gone.
+// Retire gives back the memory of the cache, after Run has ended. From then on reads fail
+// with 410.
 func (r *Resource) Retire() { r.mirror.Retire() }
 
 // Ready reports whether the cache has loaded.
 func (r *Resource) Ready() bool { return r.Cache == nil || r.Cache.Ready() }
 
-// gone is the error of all reads once the resource is kept no more, else nil.
+// gone is the error of all reads once the resource is retired, else nil.
 func (r *Resource) gone() error {
 	if r.Cache == nil || !r.Cache.Retired() {
 		return nil
@@ -166,7 +166,7 @@ func (r *Resource) Canonical() schema.GroupVersionKind { return r.codec.Canonica
 // CheckStats counts comparisons of a cache with the store, by how they ended.
 type CheckStats struct {
 	Equal, Different int64
-	Failed           int64 // could not be made
+	Failed           int64 // that could not be completed
 }
 
 type checkCounters struct{ equal, different, failed atomic.Int64 }

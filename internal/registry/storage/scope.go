@@ -9,7 +9,7 @@ import (
 type Scope struct {
 	Namespace, Name string
 
-	// one says that rest is the key, even if namespace and name do not make it up.
+	// one says that rest is the key, even if it is not made of Namespace and Name.
 	one  bool
 	rest string
 }
@@ -36,7 +36,7 @@ func (s Scope) prefix() string {
 	return s.Namespace + "/"
 }
 
-// check refuses a namespace that is no step down the path of a key (apiserver
+// check refuses the namespaces "." and "..", which would change the path of a key (apiserver
 // pkg/storage/interfaces.go, PrepareKey).
 func (s Scope) check(l layout) error {
 	if s.Namespace != "." && s.Namespace != ".." {

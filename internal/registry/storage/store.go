@@ -16,8 +16,8 @@ import (
 // adapter is a Resource as upstream's generic registry uses it: writes go to the
 // store, reads come from the cache, decoded into objects of the caller's own.
 //
-// Seen from outside it does what apiserver pkg/storage/etcd3 does behind its cacher. The
-// suites in storage/testing of the same module describe that.
+// It behaves as apiserver pkg/storage/etcd3 does behind its cacher. The conformance tests in
+// storage/testing of the same module describe that.
 type adapter struct {
 	*Resource
 	codec *encoding.Codec // of the version that the storage is for
@@ -28,8 +28,8 @@ var _ storage.Interface = (*adapter)(nil)
 // Storage returns the resource as upstream's REST storages use it.
 func (r *Resource) Storage() storage.Interface { return &adapter{r, r.codec} }
 
-// StorageOf returns it as the REST storages of one version of a CRD do, whose Codec is
-// codec.
+// StorageOf returns the resource as the REST storages of one version of a CRD use it. codec
+// is that of the version.
 func (r *Resource) StorageOf(codec *encoding.Codec) storage.Interface { return &adapter{r, codec} }
 
 // Versioner implements storage.Interface.

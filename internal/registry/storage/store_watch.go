@@ -23,7 +23,7 @@ const (
 	bookmarkEvery  = time.Minute
 	beforeDeadline = 2 * time.Second
 
-	// progressEvery is how often kube-apiserver has etcd tell of its progress.
+	// progressEvery is how often etcd notifies kube-apiserver of progress.
 	progressEvery = 5 * time.Second
 
 	storeWatchBuffer = 100
@@ -31,8 +31,8 @@ const (
 
 // storeWatch is a watch.Watcher as upstream's handlers and informers use one: with
 // decoded objects of their own. It ends when its context does, when it is stopped
-// or when the Watcher ends, and closes the channel then. A panic ends it alone, and is
-// told as an error.
+// or when the Watcher ends, and closes the channel then. A panic ends only this watch, with
+// an ERROR event.
 type storeWatch struct {
 	codec   *encoding.Codec
 	watcher *watch.Watcher
@@ -70,15 +70,15 @@ func (s *storeWatch) Stop() { s.cancel() }
 func (s *storeWatch) run(ctx context.Context) {
 	defer close(s.result)
 	defer s.watcher.Close()
-	defer s.fence(ctx)
+	defer s.reportPanic(ctx)
 	defer utilflowcontrol.WatchInitialized(ctx)
 	if err := s.follow(ctx); err != nil && !errors.Is(err, io.EOF) {
 		s.send(ctx, apiwatch.Event{Type: apiwatch.Error, Object: WatchStatus(err)})
 	}
 }
 
-// fence keeps a panic to its watch.
-func (s *storeWatch) fence(ctx context.Context) {
+// reportPanic ends only this watch if it panics.
+func (s *storeWatch) reportPanic(ctx context.Context) {
 	p := recover()
 	if p == nil {
 		return
@@ -89,13 +89,13 @@ func (s *storeWatch) fence(ctx context.Context) {
 
 var errPanicked = errors.New("registry: the watch panicked")
 
-// follow sends what there is to tell until ctx ends, which is no error, or telling does.
-// Flow control hears of it when the initial events have been sent.
+// follow sends events until ctx ends, which is no error, or the Watcher does. It notifies
+// flow control when the initial events have been sent.
 func (s *storeWatch) follow(ctx context.Context) error {
 	periodic, last, stop := s.bookmarkTimers(ctx)
 	defer stop()
 	deliveries := make([]watch.Delivery, 0, storeWatchBuffer)
-	initial, owed := true, false // owed: a bookmark, since one was due
+	initial, owed := true, false // owed says that a bookmark is due
 	for {
 		var err error
 		if deliveries, err = s.watcher.Poll(deliveries[:0]); err != nil {
@@ -135,8 +135,8 @@ func (s *storeWatch) follow(ctx context.Context) error {
 	}
 }
 
-// bookmarkRetry says when to try again to send a bookmark that is owed: something was
-// under way when it was due.
+// bookmarkRetry returns when to try again to send a bookmark that is owed: when it was due,
+// events were still to be delivered.
 func bookmarkRetry(owed bool) <-chan time.Time {
 	if !owed {
 		return nil
@@ -144,8 +144,8 @@ func bookmarkRetry(owed bool) <-chan time.Time {
 	return time.After(100 * time.Millisecond)
 }
 
-// bookmarkTimers say when bookmarks are due: every so often, and shortly before the
-// watch will be ended.
+// bookmarkTimers return when bookmarks are due: periodically, and shortly before the watch's
+// deadline.
 func (s *storeWatch) bookmarkTimers(ctx context.Context) (periodic, last <-chan time.Time, stop func()) {
 	if s.every == 0 {
 		return nil, nil, func() {}
@@ -201,10 +201,10 @@ func (s *storeWatch) send(ctx context.Context, event apiwatch.Event) bool {
 	}
 }
 
-// failure is a watch that could not start and says why.
+// failure is a watch that could not start: its only event is the error.
 type failure chan apiwatch.Event
 
-// failedWatch tells err as the only event.
+// failedWatch returns a watch with err as its only event.
 func failedWatch(err error) apiwatch.Interface {
 	f := make(failure, 1)
 	f <- apiwatch.Event{Type: apiwatch.Error, Object: WatchStatus(err)}

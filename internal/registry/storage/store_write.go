@@ -20,7 +20,7 @@ type present struct {
 	obj   runtime.Object // nil if it was to be deleted unread
 	rev   int64          // 0 if there is none
 	data  []byte         // plain stored bytes; nil if it came from the cache
-	stale bool           // to be written even if nothing changes
+	stale bool           // the write takes place even if nothing changes
 	from  *cache.Object  // the cache's object that obj was decoded from
 	fresh bool           // read from the store by this write
 }
@@ -55,8 +55,8 @@ func (s *adapter) Create(ctx context.Context, key string, obj, out runtime.Objec
 	return s.committed(next, out, result.Revision)
 }
 
-// put encrypts data and writes it if the key is at revision. next, if not nil, is
-// told how large it is then.
+// put encrypts data and writes it if the key is at revision. It notes in next, if that is
+// not nil, the size of the value.
 func (s *adapter) put(ctx context.Context, full string, data []byte, revision int64, ttl uint64, next *outcome) (kv.Result, error) {
 	value, err := s.codec.Encrypt(ctx, full, data)
 	if err != nil {
@@ -69,14 +69,15 @@ func (s *adapter) put(ctx context.Context, full string, data []byte, revision in
 	return result, etcdError(err)
 }
 
-// outcome is what a write will have made of an object, but for the revision.
+// outcome is the object as it will be once it is written, without the revision.
 //
-// It is made before the write: the store tells the reflector of a write as soon as it
-// tells the writer, and whichever is first decodes the object for the cache.
+// It is made before the write: the event of a write reaches the Reflector as soon as the
+// answer reaches the writer, and if the offer is not there by then, the Reflector decodes
+// the value.
 type outcome struct {
 	obj   runtime.Object
-	cache cache.ObjectConfig // Body is nil if there is nothing to hand over
-	err   error              // data does not decode; the write takes place even so
+	cache cache.ObjectConfig // Body is nil if there is nothing to offer
+	err   error              // data cannot be decoded; the write takes place all the same
 
 	history uint64 // of the store before the write
 }
@@ -91,8 +92,7 @@ func (s *adapter) foresee(full string, data []byte, out runtime.Object) *outcome
 	return next
 }
 
-// committed gives out what was stored at revision, and its canonical encoding to the
-// cache.
+// committed sets out to what was stored at revision, and offers it to the cache.
 func (s *adapter) committed(next *outcome, out runtime.Object, revision int64) error {
 	if next.cache.Body != nil && next.history == s.store.Replacements() {
 		if o := s.codec.Written(next.cache, revision); o != nil {
@@ -115,8 +115,8 @@ func (s *adapter) read(ctx context.Context, full string, like runtime.Object, ig
 	return s.presentOf(ctx, full, item, found, like, ignoreNotFound, unread)
 }
 
-// presentOf decodes an item of the store. unread leaves it undecoded, for objects
-// that cannot be read and are to be deleted.
+// presentOf decodes an item of the store. unread leaves it undecoded, for corrupt objects
+// that are to be deleted.
 func (s *adapter) presentOf(ctx context.Context, full string, item kv.Item, found bool, like runtime.Object, ignoreNotFound, unread bool) (*present, error) {
 	p := &present{fresh: true}
 	if !found {
@@ -147,10 +147,10 @@ func newLike(obj runtime.Object) runtime.Object {
 	return reflect.New(reflect.TypeOf(obj).Elem()).Interface().(runtime.Object)
 }
 
-// suggestion guesses the present object without asking the store: from the cache
-// or, if there is none, from what the caller has. nil means there is no guess.
+// suggestion returns what the present object probably is, without asking the store: that of
+// the cache or, if there is no cache, the caller's. nil means that neither has it.
 //
-// Decorated objects are not what is stored and are never guessed from the cache.
+// Decorated objects differ from what is stored, so that the cache's are not used.
 func (s *adapter) suggestion(full string, like, given runtime.Object) (*present, error) {
 	if s.Cache != nil && s.Cache.Ready() && !s.codec.Decorated() {
 		snapshot := s.Cache.Snapshot()
@@ -175,8 +175,8 @@ func (s *adapter) suggestion(full string, like, given runtime.Object) (*present,
 	return p, s.codec.SetRevision(given, p.rev)
 }
 
-// unchanged reports whether data, about to be stored, is what p was stored as, as
-// far as p knows.
+// unchanged reports whether data, about to be stored, equals what p was stored as, as far as
+// can be told from p.
 func (s *adapter) unchanged(p *present, data []byte) bool {
 	if p.stale || p.rev == 0 {
 		return false
@@ -212,8 +212,9 @@ func (s *adapter) GuaranteedUpdate(ctx context.Context, key string, destination 
 	}
 }
 
-// write is a write of one key under way. It takes the object that it believes to be
-// present, and begins again with the one that is, until the store confirms the belief.
+// write is a write of one key under way. It begins with the object that is probably
+// present; if the store has another, it begins again with that, until the transaction
+// commits.
 type write struct {
 	*adapter
 	full           string
@@ -224,7 +225,7 @@ type write struct {
 	now            *present
 }
 
-// begin guesses what is present, or reads it.
+// begin takes the suggestion, or reads the store.
 func (w *write) begin(ctx context.Context, given runtime.Object) error {
 	var err error
 	if !w.unread {
@@ -242,8 +243,8 @@ func (w *write) refresh(ctx context.Context) error {
 	return err
 }
 
-// refused decides what becomes of a refusal: one by an object that is not present
-// any more does not count.
+// refused returns the refusal of a precondition, validation or update function if the object
+// that it refused is present. If not, it returns nil, and the write tries again.
 func (w *write) refused(ctx context.Context, refusal error) error {
 	if w.now.fresh {
 		return refusal
@@ -258,8 +259,8 @@ func (w *write) refused(ctx context.Context, refusal error) error {
 	return nil
 }
 
-// lost takes over what a conflicting write left.
-func (w *write) lost(ctx context.Context, result kv.Result) error {
+// conflicted takes over the object that a conflicting write has left.
+func (w *write) conflicted(ctx context.Context, result kv.Result) error {
 	var err error
 	w.now, err = w.presentOf(ctx, w.full, result.Current, result.Found, w.like, w.ignoreNotFound, w.unread)
 	return err
@@ -271,7 +272,7 @@ type update struct {
 	change storage.UpdateFunc
 }
 
-// try updates what is believed to be present. It is not done if that was wrong.
+// try updates the object that is probably present. It is not done if another is.
 func (u *update) try(ctx context.Context, destination runtime.Object) (done bool, err error) {
 	if err := u.preconditions.Check(u.full, u.now.obj); err != nil {
 		if u.now.fresh {
@@ -292,7 +293,7 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 			return done, err
 		}
 		if !bytes.Equal(data, u.now.data) {
-			return false, nil // something else is there: try again with that
+			return false, nil // another object is present: try again with that
 		}
 	}
 	var seconds uint64
@@ -305,14 +306,14 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 		return false, err
 	}
 	if !result.Committed {
-		return false, u.lost(ctx, result)
+		return false, u.conflicted(ctx, result)
 	}
 	return true, u.committed(next, destination, result.Revision)
 }
 
-// confirm spares a write that would change nothing, if the store itself says so:
-// the cache holds defaults that stored bytes may lack, and the caller may be here
-// to have them written in the present version or with the present key.
+// confirm spares a write that would change nothing, if the bytes in the store show that. The
+// cache's bytes do not: they have defaults that stored bytes may lack, and the purpose of
+// the update may be to store the object in the present version or with the present key.
 func (u *update) confirm(ctx context.Context, data []byte, destination runtime.Object) (done bool, err error) {
 	if !u.now.fresh {
 		if err := u.refresh(ctx); err != nil {
@@ -357,7 +358,7 @@ type deletion struct {
 	validate storage.ValidateObjectFunc
 }
 
-// try deletes what is believed to be present. It is not done if that was wrong.
+// try deletes the object that is probably present. It is not done if another is.
 func (d *deletion) try(ctx context.Context, out runtime.Object) (done bool, err error) {
 	if err := d.check(ctx); err != nil {
 		return false, d.refused(ctx, err)
@@ -367,7 +368,7 @@ func (d *deletion) try(ctx context.Context, out runtime.Object) (done bool, err 
 		return false, etcdError(err)
 	}
 	if !result.Committed {
-		return false, d.lost(ctx, result)
+		return false, d.conflicted(ctx, result)
 	}
 	if d.unread {
 		return true, nil

@@ -28,19 +28,19 @@ type WatchRequest struct {
 	Wake func()
 }
 
-// StreamError is why a watch could not start, to be told in the stream: the
-// request itself was in order.
+// StreamError is the error of a watch that could not start although its request is valid. It
+// is sent in the stream.
 type StreamError struct{ Err error }
 
 // Error implements error.
 func (e *StreamError) Error() string { return e.Err.Error() }
 
-// Unwrap gives the reason.
+// Unwrap returns the reason.
 func (e *StreamError) Unwrap() error { return e.Err }
 
-// Watch opens a watcher. Without SendInitialEvents nobody asked for the bookmark
-// that ends the initial events: whoever serves the watch leaves it out. A [StreamError] is to be sent as an ERROR event, any
-// other error as a response. The rules are those of apiserver
+// Watch opens a watcher. If SendInitialEvents is nil, the caller must leave out the bookmark
+// that ends the initial events, because the client did not ask for it. A [StreamError] is to
+// be sent as an ERROR event, any other error as a response. The rules are those of apiserver
 // pkg/storage/cacher/cacher.go, Watch.
 func (r *Resource) Watch(ctx context.Context, q WatchRequest) (*watch.Watcher, error) {
 	if err := q.Scope.check(r.layout); err != nil {
@@ -65,14 +65,13 @@ func (r *Resource) Watch(ctx context.Context, q WatchRequest) (*watch.Watcher, e
 		if r.store.Replacements() == history || ctx.Err() != nil {
 			return w, err
 		}
-		if w != nil { // it may follow one history from a revision of the other
+		if w != nil { // it may follow the new history from a revision of the one before
 			w.Close()
 		}
 	}
 }
 
-// openWatch opens a watcher, which belongs to the store's history if that was not
-// replaced meanwhile.
+// openWatch opens a watcher. If the store is replaced meanwhile, the watcher is of no use.
 func (r *Resource) openWatch(ctx context.Context, q WatchRequest, revision int64) (*watch.Watcher, error) {
 	if err := r.awaitCurrent(ctx); err != nil {
 		return nil, err
@@ -105,7 +104,7 @@ func (r *Resource) watchStart(ctx context.Context, q WatchRequest, revision int6
 				return err
 			}
 		}
-		if err := r.awaitTold(ctx, uint64(max(revision, 0))); err != nil {
+		if err := r.awaitListed(ctx, uint64(max(revision, 0))); err != nil {
 			return err
 		}
 	}
@@ -116,7 +115,7 @@ func (r *Resource) watchStart(ctx context.Context, q WatchRequest, revision int6
 	case revision > 0:
 		options.After = revision
 		return r.checkResume(ctx, revision, snapshot.Revision())
-	case q.SendInitialEvents == nil: // the old way to ask for both
+	case q.SendInitialEvents == nil: // a legacy watch: the objects, then changes
 		options.Initial = &snapshot
 	default:
 		options.After = snapshot.Revision()
@@ -124,23 +123,23 @@ func (r *Resource) watchStart(ctx context.Context, q WatchRequest, revision int6
 	return nil
 }
 
-// checkResume fails if a watch cannot go on after a revision, because the store has not
-// reached it: whoever told of it saw a history that the store has lost, and would wait for
-// revisions that come with other contents, if at all. Nor can it after one that may be of
-// a lost history. known is what the cache has reached.
+// checkResume fails if a watch cannot resume after a revision. If the store has not reached
+// the revision, that is of a replaced history: the client would wait for revisions that come
+// with other contents, if at all. The same holds for one that issued does not know. known
+// is the revision that the cache has reached.
 func (r *Resource) checkResume(ctx context.Context, revision, known int64) error {
 	if revision > known {
 		if err := r.refuseUnreached(ctx, uint64(revision)); err != nil {
 			return err
 		}
 	}
-	if r.handed.lost(revision) {
+	if r.issued.replaced(revision) {
 		return apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", revision, r.store.ReplacedRevision()+1))
 	}
 	return nil
 }
 
-// watchError turns the end of a watch into the error that clients know.
+// watchError converts the error that a watch ended with into the one that clients know.
 func watchError(err error) error {
 	if errors.Is(err, watch.ErrReplaced) {
 		return apierrors.NewResourceExpired("the resource versions told so far are not in the store's history any more: it was replaced")

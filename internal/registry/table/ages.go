@@ -14,22 +14,21 @@ import (
 	"k8s.io/kubernetes/pkg/apis/resource"
 )
 
-// errVolatile says that a row cannot be kept: it is not known what an age in it is counted
-// from.
+// errVolatile says that a row cannot be kept: it is not known since when an age in it counts.
 var errVolatile = errors.New("table: row depends on time in a way that is not known")
 
-// age is a cell that says how long ago something happened.
+// age is a cell with the time since something happened.
 type age struct {
 	before, after string // around the duration
 	since         time.Time
 }
 
-// agoEnd ends a cell that holds an age beside something else.
+// agoEnd ends a cell that has an age behind something else.
 const agoEnd = " ago)"
 
-// sinceOf lists the times that the age in a column may be counted from; none if the cell
-// holds no age. It knows all columns for which upstream's printers read the clock
-// (kubernetes pkg/printers/internalversion/printers.go); TestRows fails where it misses one.
+// sinceOf lists the times since when the age in a column may count; none if the cell has no
+// age. It knows all columns for which upstream's printers read the clock
+// (kubernetes pkg/printers/internalversion/printers.go); TestRows fails if one is missing.
 func sinceOf(obj runtime.Object, column, cell string) []time.Time {
 	var since []time.Time
 	switch o := obj.(type) {
@@ -101,8 +100,8 @@ func restartsOf(p *core.Pod) []time.Time {
 	return all
 }
 
-// findAge finds the age of one of since in a cell that was printed between two moments. It
-// is false if it is that of none, or of more than one.
+// findAge finds the age of one of since in a cell that was printed between begun and ended.
+// ok is false if the cell has the age of none, or of more than one.
 func findAge(cell string, since []time.Time, begun, ended time.Time) (found age, ok bool) {
 	for _, t := range since {
 		for _, now := range []time.Time{begun, ended} {
@@ -119,7 +118,7 @@ func findAge(cell string, since []time.Time, begun, ended time.Time) (found age,
 	return found, ok
 }
 
-// ageOf takes a cell apart that holds the age of since, alone or in front of " ago)".
+// ageOf splits a cell that has the age of since, alone or in front of " ago)".
 func ageOf(cell string, since, now time.Time) (age, bool) {
 	text := duration.HumanDuration(now.Sub(since))
 	if cell == text {

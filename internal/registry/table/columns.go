@@ -5,8 +5,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// datesOf finds the cells that hold ages in a row of a custom resource. Nothing else in it
-// depends on time (apiextensions-apiserver pkg/registry/customresource/tableconvertor).
+// datesOf finds the cells with ages in a row of a custom resource. No other cell depends on
+// the time (apiextensions-apiserver pkg/registry/customresource/tableconvertor).
 func (p *Printer) datesOf(list runtime.Object, row metav1.TableRow) (map[int]age, error) {
 	if len(p.columns.Dates) == 0 {
 		return nil, nil

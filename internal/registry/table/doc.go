@@ -3,14 +3,13 @@
 // # Model
 //
 // A [Printer] belongs to one version of a resource and runs the printer of upstream's
-// REST storage. [Printer.Rows] is the fast way: what a printer says of an object is kept
-// with the object as bytes, but for ages, whose texts are filled in when the row is
-// written (kept.go). [Printer.Table] decodes and prints every object anew; it serves what
-// has no kept rows.
+// REST storage. [Printer.Rows] is the fast way: the row of an object is kept with the object
+// as bytes, without ages, whose texts are filled in when the row is written (kept.go).
+// [Printer.Table] decodes and prints every object anew, where rows cannot be kept.
 //
-// A printer knows nothing of the cache and reads the clock. For which columns it does, and
-// what the ages there are counted from, is declared (ages.go, E10). A row with an age that
-// may be counted from more than one time is printed for each reader.
+// Upstream's printers read the clock. In which columns they do, and since when the ages
+// there count, is declared (ages.go, E10). A row with an age that may count since more than
+// one time is printed for each reader.
 //
 // # Guarantees
 //
@@ -18,5 +17,5 @@
 //
 // # Locks and goroutines
 //
-// None. A Printer is immutable and may be shared; a [Rows] belongs to one caller.
+// There are none. A Printer is immutable and may be shared; a [Rows] belongs to one caller.
 package table

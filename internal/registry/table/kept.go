@@ -12,21 +12,21 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 )
 
-// A row is what a printer says of one object, kept in the cache as bytes:
+// A row is kept in the cache as bytes:
 //
 //	flags, length of the text, text, ages
 //
-// The text is the row in JSON up to its object, but for the ages: what cells say of
-// the time since something happened. Each age follows as its distance in the text
-// from the one before, and the seconds and nanoseconds of what it is counted from.
+// The text is the row in JSON up to its object, without the ages, which are the times since
+// something happened. Each age follows as its distance in the text from the one before, and
+// the seconds and nanoseconds of the time since when it counts.
 //
-// Printers read the clock, and no other clock can be given to them. In which columns they
-// do is declared, and from which times of the object the age there may be counted. A row
-// in which an age is that of none of these, or of more than one, is volatile: it is
-// printed for each reader.
+// Printers read the clock, and cannot be given another. In which columns they do is
+// declared, and since which times of the object the age there may count. A row in which an
+// age is that of none of these, or of more than one, is volatile: it is printed for each
+// reader.
 const (
 	rowVolatile = 1 << iota // there is no text
-	rowMetadata             // the object shows its metadata even where none is asked for
+	rowMetadata             // the row has the object's metadata even with includeObject=None
 )
 
 func rowFlags(obj runtime.Object) (byte, error) {
@@ -53,7 +53,7 @@ func appendRow(dst, row []byte, now time.Time) []byte {
 	return append(dst, text...)
 }
 
-// appendAge appends an age as it stands in a string in JSON.
+// appendAge appends an age as a part of a JSON string.
 func appendAge(dst []byte, age time.Duration) []byte {
 	text := duration.HumanDuration(age)
 	if text[0] == '<' {
@@ -96,7 +96,7 @@ func joinRow(flags byte, text, ages []byte) []byte {
 	return append(append(row, text...), ages...)
 }
 
-// appendString appends what stands between the quotes of s in JSON.
+// appendString appends s as JSON without the quotes.
 func appendString(dst []byte, s string) []byte {
 	quoted, _ := json.Marshal(s) // strings always marshal
 	return append(dst, quoted[1:len(quoted)-1]...)

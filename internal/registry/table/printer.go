@@ -32,8 +32,8 @@ type Printer struct {
 type Columns struct {
 	Table rest.TableConvertor
 
-	// Dates are the cells that hold ages, and Plain prints as Table does, but for those:
-	// what it prints there is the time that the age is counted from, as the object has it.
+	// Dates are the cells with ages. Plain prints as Table does, but in those cells it prints
+	// the time since when the age counts, as the object has it.
 	Dates []int
 	Plain rest.TableConvertor
 }
@@ -54,7 +54,7 @@ func NewCustom(version *encoding.Version, columns *Columns) *Printer {
 
 // columnNames are those of all columns, in the order of a row's cells.
 func (p *Printer) columnNames() ([]string, error) {
-	// Printers ask nothing of the context.
+	// Printers do not use the context.
 	empty, err := p.printer.ConvertToTable(context.Background(), p.codec.NewList(), &metav1.TableOptions{})
 	if err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ func (p *Printer) TableOfBookmark(ctx context.Context, revision int64, initialEn
 	return p.print(ctx, obj, options, gv)
 }
 
-// print runs the storage's printer and puts into each row what options ask for.
+// print runs the storage's printer and sets the object of each row as options say.
 func (p *Printer) print(ctx context.Context, obj runtime.Object, options *metav1.TableOptions, gv schema.GroupVersion) (*metav1.Table, error) {
 	table, err := p.printer.ConvertToTable(ctx, obj, options)
 	if err != nil {
@@ -124,7 +124,7 @@ func (p *Printer) print(ctx context.Context, obj runtime.Object, options *metav1
 	return table, p.finish(table, options, gv)
 }
 
-// finish puts into each row what options ask for.
+// finish sets the object of each row as options say.
 func (p *Printer) finish(table *metav1.Table, options *metav1.TableOptions, gv schema.GroupVersion) error {
 	table.SetGroupVersionKind(gv.WithKind("Table"))
 	for i := range table.Rows {
@@ -166,11 +166,12 @@ func (p *Printer) rowObject(row *metav1.TableRow, include metav1.IncludeObjectPo
 	}
 }
 
+// errRows says that a printer made no row, or several, of one object.
 var errRows = errors.New("registry: a printer made not one row of one object")
 
 // printRow prints a list of one object.
 func printRow(printer rest.TableConvertor, list runtime.Object) (metav1.TableRow, error) {
-	// Printers ask nothing of the context.
+	// Printers do not use the context.
 	table, err := printer.ConvertToTable(context.Background(), list, &metav1.TableOptions{NoHeaders: true})
 	if err != nil {
 		return metav1.TableRow{}, err

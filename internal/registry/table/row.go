@@ -19,7 +19,7 @@ func (p *Printer) row(o *cache.Object) ([]byte, error) {
 	return o.ExpensiveEncoding(cache.EncodingID(p.version.RowID()), p.encodeRow)
 }
 
-// encodeRow prints o once for all readers, but for the ages.
+// encodeRow prints o once for all readers, without the ages.
 func (p *Printer) encodeRow(o *cache.Object) ([]byte, error) {
 	obj, err := p.codec.Internal(o, 0)
 	if err != nil {
@@ -66,8 +66,8 @@ func (p *Printer) encodeRow(o *cache.Object) ([]byte, error) {
 	return joinRow(flags, text, ages), nil
 }
 
-// agesIn finds the cells that hold ages in a row of obj, which is alone in list. The row
-// was printed between two moments.
+// agesIn finds the cells with ages in a row of obj, which is alone in list. The row was
+// printed between begun and ended.
 func (p *Printer) agesIn(row metav1.TableRow, obj, list runtime.Object, begun, ended time.Time) (map[int]age, error) {
 	if p.columns != nil {
 		return p.datesOf(list, row)

@@ -15,20 +15,20 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// Rows is a table that is written from rows and metadata that are kept. It may be
-// written more than once; its ages are those of when it was made.
+// Rows is a table that is written from kept rows and metadata. It may be written more than
+// once; its ages are those of when it was made.
 //
-// It holds no metadata, which are larger than all else: they are asked for once more
-// when they are written.
+// It does not hold the metadata, which are larger than all else: it gets them from the
+// objects again when they are written.
 type Rows struct {
 	head    []byte   // up to the first row
 	rows    [][]byte // kept rows, shared
 	objects []*cache.Object
-	none    bool                                // no metadata, but for rows that insist
-	item    func(*cache.Object) ([]byte, error) // gives them
+	none    bool                                // no metadata, unless the row has rowMetadata
+	item    func(*cache.Object) ([]byte, error) // returns an object's metadata
 	now     time.Time
 	size    int
-	room    []byte
+	buffer  []byte
 }
 
 const (
@@ -39,8 +39,8 @@ const (
 
 // Rows returns what [Printer.Table] returns, encoded in JSON. Objects whose rows are
 // kept are not decoded, others one at a time. The result uses objects until it is
-// written. It is nil where rows hold whole objects, and where there is not one row for
-// each object in its place.
+// written. It is nil if the rows are to have whole objects, or if upstream's printer does not
+// make one row for each object in the objects' order.
 func (p *Printer) Rows(ctx context.Context, objects []*cache.Object, list wire.ListMeta, options *metav1.TableOptions, gv schema.GroupVersion) (*Rows, error) {
 	switch options.IncludeObject {
 	case "", metav1.IncludeMetadata, metav1.IncludeNone:
@@ -79,7 +79,7 @@ var sortedTables = map[schema.GroupResource]bool{
 	{Group: "flowcontrol.apiserver.k8s.io", Resource: "flowschemas"}: true,
 }
 
-// partial is the projection that rows of a version of meta.k8s.io show of their objects.
+// partial returns the projection of the objects in rows of a version of meta.k8s.io.
 func partial(gv schema.GroupVersion) encoding.Projection {
 	if gv == metav1beta1.SchemeGroupVersion {
 		return encoding.PartialV1beta1
@@ -110,13 +110,13 @@ func (t *Rows) add(p *Printer, o *cache.Object) error {
 	if err != nil {
 		return err
 	}
-	t.room = appendRow(t.room[:0], row, t.now)
+	t.buffer = appendRow(t.buffer[:0], row, t.now)
 	t.rows = append(t.rows, row)
-	t.size += len(t.room) + len(item) + len(rowEnd)
+	t.size += len(t.buffer) + len(item) + len(rowEnd)
 	return nil
 }
 
-// metadata returns what the row of o has for an object.
+// metadata returns the object member of the row of o.
 func (t *Rows) metadata(row []byte, o *cache.Object) ([]byte, error) {
 	if t.none && row[0]&rowMetadata == 0 {
 		return []byte(noObject), nil
@@ -124,11 +124,10 @@ func (t *Rows) metadata(row []byte, o *cache.Object) ([]byte, error) {
 	return t.item(o)
 }
 
-// Size is the number of bytes that the table has.
+// Size is the length of the table in bytes.
 func (t *Rows) Size() int { return t.size }
 
-// Write writes the table piece by piece; small pieces come in room that is used again
-// for the next.
+// Write writes the table piece by piece. A piece is valid until write returns.
 func (t *Rows) Write(write func(p []byte)) error {
 	write(t.head)
 	var ahead [encoding.Ahead][]byte
@@ -142,13 +141,13 @@ func (t *Rows) Write(write func(p []byte)) error {
 				ahead[j-i] = item
 			}
 		}
-		t.room = t.room[:0]
+		t.buffer = t.buffer[:0]
 		if i > 0 {
-			t.room = append(t.room, ',')
+			t.buffer = append(t.buffer, ',')
 		}
-		t.room = appendRow(t.room, row, t.now)
+		t.buffer = appendRow(t.buffer, row, t.now)
 		item := ahead[i%encoding.Ahead]
-		write(t.room)
+		write(t.buffer)
 		write(item)
 		write([]byte(rowEnd))
 	}

@@ -10,16 +10,16 @@
 //
 // # Guarantees
 //
-// What Append appends is byte for byte what json.Marshal writes of the object that the
-// generated Unmarshal makes of the message. It takes messages as upstream's generated
-// code writes them: fields in the order of their numbers, each but lists and maps once,
-// keys of maps in order. Of any other message, of one whose object json.Marshal refuses,
-// and of one that is malformed it returns [ErrUnusual], or what json.Marshal would write,
-// never anything else. Fields that the type does not have are skipped, as Unmarshal does.
+// Append appends byte for byte what json.Marshal writes for the object that the generated
+// Unmarshal makes of the message. It takes messages as upstream's generated code writes
+// them: fields in the order of their numbers, each but lists and maps once, keys of maps in
+// order. For any other message, for one whose object json.Marshal refuses, and for one that
+// is malformed it returns [ErrUnusual], or appends what json.Marshal would write, never
+// anything else. Fields that the type does not have are skipped, as Unmarshal does.
 //
-// Values whose JSON is another than their fields say (times, quantities and the like) are
-// known by type; a type that has such a method and is not known, or anything else that a
-// plan cannot express, makes [Planner.Plan] fail with [ErrUnsupported].
+// Types with a MarshalJSON of their own (times, quantities and the like) are known by name;
+// an unknown type with such a method, or anything else that a plan cannot express, makes
+// [Planner.Plan] fail with [ErrUnsupported].
 //
 // Append allocates nothing beside dst for messages of the usual kind.
 //

@@ -20,8 +20,8 @@ import (
 var (
 	// ErrUnsupported says that a type has something that no plan can express.
 	ErrUnsupported = errors.New("transcode: unsupported type")
-	// ErrUnusual says that a message is none that upstream's generated code writes, or
-	// none that has a JSON form.
+	// ErrUnusual says that a message is not as upstream's generated code writes it, or that
+	// its object has no JSON. The object must be decoded.
 	ErrUnusual = errors.New("transcode: unusual message")
 )
 
@@ -63,7 +63,7 @@ const (
 type message struct {
 	table  []entry // by field number
 	fields []field // in the order of the JSON, with those of inlined structs
-	always uint64  // fields that are written even if the message has them not
+	always uint64  // fields that are written even if they are not in the message
 	head   []byte  // members before the first, each with a comma before it
 }
 
@@ -75,7 +75,7 @@ type entry struct {
 	slot     int8 // index in fields, none, or inlined
 	wire     uint8
 	repeated bool
-	empty    bool    // it counts if it is there, even if it is zero or empty
+	empty    bool    // it is written even if it is zero or empty in the message
 	inline   []entry // of an inlined struct
 }
 
@@ -84,7 +84,7 @@ const (
 	inlined = -2
 )
 
-// field is what writing a field takes.
+// field says how a field is written.
 type field struct {
 	name   []byte // `,"name":`
 	absent []byte // name and the zero value
@@ -96,7 +96,7 @@ type field struct {
 // Plan writes one kind of object.
 type Plan struct{ root *message }
 
-// Planner makes plans, which share those of the structs that they have in common.
+// Planner makes plans. Plans share those of the structs that they have in common.
 type Planner struct {
 	typed []Typed
 
@@ -104,8 +104,8 @@ type Planner struct {
 	messages map[reflect.Type]*message
 }
 
-// Typed names a field of objects that have their kind and apiVersion in the JSON
-// although the messages do not say it: upstream's conversions add them.
+// Typed names a field whose objects have kind and apiVersion in the JSON although the
+// messages do not have them: upstream's conversions add them.
 type Typed struct {
 	Owner reflect.Type
 	Field string
@@ -120,7 +120,7 @@ func NewPlanner(typed ...Typed) *Planner {
 // Plan returns the plan of objects of type t, a struct, without kind and apiVersion.
 func (p *Planner) Plan(t reflect.Type) (*Plan, error) { return p.plan(t, schema.GroupVersionKind{}) }
 
-// PlanOf returns the plan of objects of type t that show kind.
+// PlanOf returns the plan of objects of type t with kind and apiVersion of kind.
 func (p *Planner) PlanOf(t reflect.Type, kind schema.GroupVersionKind) (*Plan, error) {
 	return p.plan(t, kind)
 }
@@ -138,7 +138,7 @@ func (p *Planner) plan(t reflect.Type, kind schema.GroupVersionKind) (*Plan, err
 	return &Plan{root: m.of(kind)}, nil
 }
 
-// of returns m with a head that says kind.
+// of returns m with kind and apiVersion in its head.
 func (m *message) of(kind schema.GroupVersionKind) *message {
 	if kind.Empty() {
 		return m
@@ -372,7 +372,7 @@ func (p *Planner) wrapped(t reflect.Type) (field, uint8, error) {
 	return field{kind: kindWrapped, of: m, shape: textMap}, wireLen, nil
 }
 
-// knownForms are the types whose JSON is written by methods of theirs.
+// knownForms are the types with a MarshalJSON that walker imitates.
 var knownForms = map[reflect.Type]kind{
 	reflect.TypeFor[metav1.Time]():          kindTime,
 	reflect.TypeFor[metav1.MicroTime]():     kindMicroTime,

@@ -11,15 +11,14 @@ const (
 	highs = 0x8080808080808080
 )
 
-// plain returns how many bytes of s stand before the first that JSON strings need not
-// show as it is: controls, quotes, backslashes, what HTML gives a meaning to, and all
-// that is not ASCII.
+// plain returns how many bytes of s come before the first that encoding/json may escape:
+// controls, quotes, backslashes, what has a meaning in HTML, and all that is not ASCII.
 func plain(s []byte) int {
 	i := 0
 	for ; i+8 <= len(s); i += 8 {
 		w := binary.LittleEndian.Uint64(s[i:])
-		// The highest bit of a byte of each term says that the byte is to be looked at;
-		// a carry may say it of one that follows such a byte, never of one before it.
+		// In each term the highest bit of a byte is set if the byte is special. A borrow may
+		// set it in bytes after a special one, too, never before, so that the first is right.
 		quote := (w | 0x04*lows) ^ '&'*lows // & and "
 		angle := (w | 0x02*lows) ^ '>'*lows // < and >
 		slash := w ^ '\\'*lows

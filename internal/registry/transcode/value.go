@@ -51,7 +51,7 @@ func (w *walker) time(from, to int, micro bool) bool {
 	return true
 }
 
-// date writes the date and the time of day. It leaves the zero time, which is null.
+// date writes the date and the time of day. It is false for the zero time, which is null.
 func (w *walker) date(seconds int64) bool {
 	const day, maxSeconds = 24 * 60 * 60, 253402300799
 	if seconds < 0 || seconds > maxSeconds { // before 1970 or after 9999
@@ -122,7 +122,7 @@ func (w *walker) quantity(from, to int) bool {
 	return true
 }
 
-// only returns the content of a message that has but field 1, which has a length.
+// only returns the content of field 1 of a message that has no other field.
 func (w *walker) only(from, to int) ([]byte, bool) {
 	tag, at := w.varint(from, to)
 	if at < 0 || tag != 1<<3|wireLen {
@@ -227,7 +227,7 @@ func (w *walker) raw(from, to int) bool {
 	}
 }
 
-// json writes JSON as encoding/json writes what a method gave it: without spaces, and
+// json writes JSON as encoding/json writes the result of a MarshalJSON: without spaces, and
 // with some characters escaped.
 func (w *walker) json(text []byte) bool {
 	data, err := json.Marshal(json.RawMessage(text))

@@ -14,16 +14,16 @@ import (
 type walker struct {
 	src []byte
 	dst []byte
-	// slots say where the fields of the messages that are being written lie: from and to
-	// in the halves of one number, or the number itself that a field is.
+	// slots are the fields of the messages that are being written: the value of a field that
+	// is a number, of another where it begins and ends, in the halves of one number.
 	slots []uint64
 }
 
-// walkers holds what walks over messages need.
+// walkers is a pool of walkers.
 var walkers = sync.Pool{New: func() any { return &walker{slots: make([]uint64, 0, 256)} }}
 
-// Append appends the JSON of msg. It returns dst as it was, and [ErrUnusual], for
-// messages that are to be decoded.
+// Append appends the JSON of msg. For a message that must be decoded it returns dst as it
+// was, and [ErrUnusual].
 func (p *Plan) Append(dst, msg []byte) ([]byte, error) {
 	if uint64(len(msg)) > math.MaxInt32 {
 		return dst, ErrUnusual
@@ -129,8 +129,8 @@ func (w *walker) scan(table []entry, at, to, base int) (present uint64, ok bool)
 	return present, true
 }
 
-// run returns where the fields that follow one another with a tag end. The first one
-// lies between start and at.
+// run returns the end of a run of fields with the same tag. The first one lies between start
+// and at.
 func (w *walker) run(tag uint64, start, at, to int) int {
 	for at < to {
 		next, body := w.varint(at, to)
@@ -151,7 +151,7 @@ func span(from, to int) uint64 { return uint64(from)<<32 | uint64(to) }
 func begin(span uint64) int    { return int(span >> 32) }
 func end(span uint64) int      { return int(span & math.MaxUint32) }
 
-// varint reads a number and returns where it ends, -1 if it is none.
+// varint reads a number and returns where it ends, -1 if it is malformed.
 func (w *walker) varint(at, to int) (uint64, int) {
 	if at < to && w.src[at] < 0x80 {
 		return uint64(w.src[at]), at + 1
@@ -163,7 +163,7 @@ func (w *walker) varint(at, to int) (uint64, int) {
 	return value, at + n
 }
 
-// skip returns where the content of a field ends, -1 if it does not.
+// skip returns where the content of a field ends, -1 if it is malformed.
 func (w *walker) skip(wire, at, to int) int {
 	switch wire {
 	case wireVarint:

@@ -3,10 +3,10 @@
 //
 // Model. An item is one object as it stands inside a list: in protobuf the bare
 // message, in JSON an object without kind and apiVersion (PartialObjectMetadata
-// keeps them). A [Writer] knows one kind in one media type and puts around items
-// what the media type wants: the typed head of a single object, the header,
+// keeps them). A [Writer] belongs to one kind in one media type and writes what the media
+// type has around items: the typed head of a single object, the header,
 // separators and footer of a list, the frame of a watch event. Every size is
-// known before the first byte is written, so a response can announce its length.
+// known before the first byte is written, so that a response can have a Content-Length.
 //
 // Guarantees. What a Writer appends is byte for byte what upstream's encoders
 // write for the same objects: the streaming list encoders, the k8s\0 envelope,

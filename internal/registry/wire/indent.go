@@ -15,9 +15,9 @@ type Indenter struct {
 	escaped bool // behind a backslash in it
 }
 
-// NewIndenter returns an Indenter that writes to w, in pieces of a few KiB. room is for
-// it to use, and may be nil.
-func NewIndenter(w io.Writer, room []byte) *Indenter { return &Indenter{w: w, buf: room[:0]} }
+// NewIndenter returns an Indenter that writes to w, in pieces of a few KiB. It uses buffer,
+// which may be nil.
+func NewIndenter(w io.Writer, buffer []byte) *Indenter { return &Indenter{w: w, buf: buffer[:0]} }
 
 const (
 	indentPiece = 16 << 10
@@ -111,7 +111,7 @@ func (in *Indenter) send() {
 	in.buf = in.buf[:0]
 }
 
-// Flush writes what is left, and returns the room and the first error.
+// Flush writes what is left, and returns the buffer and the first error.
 func (in *Indenter) Flush() ([]byte, error) {
 	in.send()
 	return in.buf, in.err

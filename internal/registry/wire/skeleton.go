@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 )
 
-// Layout says what a [Skeleton] makes of one field of a message. The zero Layout, and
-// that of a field nobody mentions, keeps the field as it is.
+// Layout says what a [Skeleton] makes of one field of a message. The zero Layout keeps the
+// field as it is; so are fields without a Layout.
 type Layout struct {
 	Role Role
 	// Slot, if not 0, has the content reported under this number.
@@ -44,11 +44,11 @@ type Found struct {
 	Content []byte
 }
 
-// Skeleton is what a protobuf message looks like without the contents that its
-// Layout gives no meaning to: who treats those as mere tokens treats two messages
-// with the same skeleton alike. Two messages with one skeleton differ in nothing but
-// the contents of Names (by a renaming that keeps different ones different), Opaques
-// and Times, and in the lengths around them. It is for reuse.
+// Skeleton is a protobuf message without the contents of Names, Opaques and Times. Two
+// messages with the same skeleton differ in nothing but those (Names by a renaming that
+// keeps different ones different), and in the lengths around them: code that only copies
+// them, and compares Names with each other, treats both messages alike. A Skeleton may be
+// used again.
 type Skeleton struct {
 	// Bytes are the skeleton, and Found the contents with Slots in the order of the
 	// message, of which they are parts. Both are valid until the next call of Make.
@@ -131,7 +131,7 @@ func (s *Skeleton) part(msg []byte, f field, layout *Layout) bool {
 	return true
 }
 
-// name gives the number of a name: that of the first like it.
+// name returns the number of a name: that of the first that is equal.
 func (s *Skeleton) name(content []byte) int {
 	for i, known := range s.names {
 		if bytes.Equal(known, content) {

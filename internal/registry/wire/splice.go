@@ -86,8 +86,8 @@ func ObjectMetaProtobuf(msg []byte) ([]byte, error) {
 	return msg[f.body:f.stop:f.stop], nil
 }
 
-// MaxRevision is how many bytes a message or an object grows by at most when it is given
-// a resourceVersion.
+// MaxRevision is how many bytes a message or an object grows by at most when its
+// resourceVersion is set.
 const MaxRevision = 24
 
 // AppendRevisionProtobuf appends msg with the resourceVersion of its top-level

@@ -9,9 +9,8 @@ type unstructuredWriter struct {
 	kind head // `],"kind":"FooList","metadata":`
 }
 
-// Unstructured returns the Writer of a kind without a Go type in JSON. Items carry
-// kind and apiVersion, and the members of every object stand in the order of their
-// names.
+// Unstructured returns the Writer of a kind without a Go type in JSON. Items have kind and
+// apiVersion, and the members of every object are in the order of their names.
 func Unstructured(k Kind) Writer {
 	list := appendJSONString([]byte(`{"apiVersion":`), k.APIVersion)
 	kind := appendJSONString([]byte(`],"kind":`), k.ListKind)

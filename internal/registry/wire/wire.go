@@ -20,7 +20,7 @@ type Kind struct {
 	APIVersion string
 	Kind       string
 	ListKind   string
-	// Typed says that JSON items carry kind and apiVersion themselves.
+	// Typed says that JSON items have kind and apiVersion themselves.
 	Typed bool
 	// NullItems says that an empty JSON list has null for its items.
 	NullItems bool
@@ -103,7 +103,7 @@ func digits(n int64) int {
 	return len(strconv.AppendInt(buf[:0], n, 10))
 }
 
-// revisionString is how upstream writes a revision: zero is the empty string.
+// appendRevisionString appends a revision as upstream writes it: zero is the empty string.
 func appendRevisionString(dst []byte, revision int64) []byte {
 	if revision == 0 {
 		return dst
