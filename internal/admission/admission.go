@@ -60,8 +60,8 @@ type Config struct {
 	Client       kubernetes.Interface
 
 	// Informers are those that the server shares. Load asks for the ones that the
-	// plugins need; whoever owns them starts them, and closes InformersEnd to end those
-	// that are started later.
+	// plugins need; the caller starts them, and closes InformersEnd to end those that are
+	// started later.
 	Informers    informers.SharedInformerFactory
 	InformersEnd <-chan struct{}
 
@@ -79,7 +79,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Chain is what every write passes. It implements admission.Interface for both phases.
+// Chain admits every write. It implements admission.Interface for both phases.
 type Chain struct {
 	admission.Interface
 	admit    admission.MutationInterface
@@ -88,8 +88,8 @@ type Chain struct {
 	mapper *restmapper.DeferredDiscoveryRESTMapper
 	gates  []*gate
 
-	// changing is the gate of mutating policies, nil while there is none yet.
-	changing atomic.Pointer[gate]
+	// mutating is the gate of mutating policies, nil while there is none yet.
+	mutating atomic.Pointer[gate]
 
 	ended    chan struct{} // closed when Run ends: upstream's "drained"
 	informed chan struct{} // closed by Open
@@ -99,12 +99,12 @@ type Chain struct {
 }
 
 const (
-	// patience is how long writes wait for informers, as each plugin does
+	// informersTimeout is how long writes wait for informers, as each plugin does
 	// (apiserver pkg/admission/handler.go).
-	patience = 10 * time.Second
-	// forget is how often the mapper gives up what it learnt of discovery
+	informersTimeout = 10 * time.Second
+	// mapperResetInterval is how often the mapper forgets what it learnt from discovery
 	// (apiserver pkg/server/options/admission.go).
-	forget = 30 * time.Second
+	mapperResetInterval = 30 * time.Second
 )
 
 // Load reads the files that the options name and builds the chain.
@@ -130,8 +130,8 @@ func Load(config Config) (*Chain, error) {
 	return c, nil
 }
 
-// Validate checks what can be known of options without reading a file, and says what is
-// wrong as kube-apiserver does.
+// Validate checks what can be checked of options without reading a file. Its errors are
+// kube-apiserver's.
 func Validate(options *Options) error { return errors.Join(options.Validate()...) }
 
 // enabled lists the plugins that decide, in their order: apiserver
@@ -187,8 +187,8 @@ func newConfigScheme() (*runtime.Scheme, error) {
 	return scheme, errors.Join(apiserverapi.AddToScheme(scheme), apiserverv1alpha1.AddToScheme(scheme), apiserverv1.AddToScheme(scheme))
 }
 
-// initializers are what gives the plugins what they want: kubernetes
-// pkg/controlplane/apiserver/config.go has the same.
+// initializers returns the initializers that give the plugins clients, informers and the
+// like: kubernetes pkg/controlplane/apiserver/config.go has the same.
 func (c *Chain) initializers(config *Config, shared informers.SharedInformerFactory) (admission.PluginInitializers, error) {
 	dynamicClient, err := dynamic.NewForConfig(config.ClientConfig)
 	if err != nil {
@@ -204,34 +204,34 @@ func (c *Chain) initializers(config *Config, shared informers.SharedInformerFact
 	}
 	c.mapper = restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(config.Client.Discovery()))
 	effective := compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
-	client := thrifty{config.Client, c.changesNothing}
+	client := lazyClient{config.Client, c.noMutatingPolicies}
 	generic := initializer.New(client, dynamicClient, shared, config.Authorizer, utilfeature.DefaultFeatureGate, effective, c.ended, c.mapper)
 	hooks := webhookinit.NewPluginInitializer(config.Webhooks.Auth, config.Webhooks)
 	control := controlplaneadmission.NewPluginInitializer(quotas, exclusion.Excluded())
 	return append(admission.PluginInitializers{generic, hooks, control}, kube...), nil
 }
 
-// changesNothing reports whether no mutating policy is bound, as far as is known.
-func (c *Chain) changesNothing() bool {
-	g := c.changing.Load()
+// noMutatingPolicies reports whether no mutating policy is known to be bound.
+func (c *Chain) noMutatingPolicies() bool {
+	g := c.mutating.Load()
 	return g == nil || g.objects.Load() == 0
 }
 
-// Run keeps what the plugins know current until ctx ends. It must be called once, if
-// only with an ended context.
+// Run keeps the plugins' state current until ctx ends. It must be called once, if only with
+// an ended context.
 func (c *Chain) Run(ctx context.Context) error {
 	defer close(c.ended)
 	close(c.running)
 	var group errgroup.Group
 	group.Go(func() error {
 		defer close(c.open)
-		bounded, cancel := context.WithTimeout(ctx, patience)
+		bounded, cancel := context.WithTimeout(ctx, informersTimeout)
 		defer cancel()
 		c.awaitInformers(bounded)
 		return nil
 	})
 	group.Go(func() error {
-		wait.UntilWithContext(ctx, func(context.Context) { c.mapper.Reset() }, forget)
+		wait.UntilWithContext(ctx, func(context.Context) { c.mapper.Reset() }, mapperResetInterval)
 		return nil
 	})
 	return group.Wait()
@@ -281,7 +281,7 @@ func (c *Chain) Validate(ctx context.Context, a admission.Attributes, o admissio
 	return c.validate.Validate(ctx, a, o)
 }
 
-// await blocks until writes need not wait. What comes before Run waits for it: the
+// await blocks until writes need not wait. A write before Run waits for Run, too: the
 // process's own clients are built first.
 func (c *Chain) await(ctx context.Context) {
 	select {
@@ -295,5 +295,5 @@ func (c *Chain) await(ctx context.Context) {
 	}
 }
 
-// discard reports an error that nobody can be told of.
-func discard(err error) { utilruntime.HandleError(fmt.Errorf("admission: %w", err)) }
+// handleError logs an error that cannot be returned.
+func handleError(err error) { utilruntime.HandleError(fmt.Errorf("admission: %w", err)) }

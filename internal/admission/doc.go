@@ -4,8 +4,8 @@
 //
 // [Load] builds upstream's chain (k8s.io/apiserver pkg/admission): the plugins that the
 // [Options] name, in upstream's order, with their configuration, metrics and
-// reinvocation. What a plugin decides is upstream's code alone. This package gives them
-// what they work with:
+// reinvocation. The plugins are upstream's code alone. This package provides what they
+// use:
 //
 //   - Informers, which the server shares. Of resources that come in great numbers nothing
 //     is held decoded: their listers read the registry's caches and decode what is asked
@@ -19,11 +19,10 @@
 // A write that comes before the informers have synced waits for them, ten seconds at
 // most after [Chain.Run] began; then each plugin decides for itself whether it can do
 // without, as upstream's do, and refuses what it cannot judge. Reads are not admitted, so
-// what the informers ask of this server never waits for them.
+// that the informers' own requests to this server never wait.
 //
-// Policies and webhooks that nobody configured are not asked: a plugin of theirs is
-// called only while there are objects that could make it do something ([gate]). What it
-// would have counted in upstream's metrics is counted.
+// The plugins of policies and webhooks are called only while there are objects that
+// configure them ([gate]). Upstream's metrics count the calls that are left out, too.
 //
 // # Goroutines
 //

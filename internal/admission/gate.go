@@ -15,9 +15,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// gate is a plugin that is asked only while there are objects without which it decides
-// nothing. What it knows of them is as old as what the plugin itself does: both hear of
-// them from one informer.
+// gate is a plugin that is called only while there are objects that configure it. Gate and
+// plugin learn of the objects from the same informer, so that one is as current as the
+// other.
 type gate struct {
 	admission.Interface
 	admit    admission.MutationInterface   // nil if the plugin changes nothing
@@ -52,12 +52,12 @@ func (c *Chain) guard(plugin admission.Interface, name string, shared informers.
 	}
 	g, err := newGate(plugin, informer)
 	if err != nil {
-		discard(err)
+		handleError(err)
 		return plugin
 	}
 	c.gates = append(c.gates, g)
 	if name == mutatingpolicy.PluginName {
-		c.changing.Store(g)
+		c.mutating.Store(g)
 	}
 	return g
 }
@@ -77,8 +77,8 @@ func newGate(plugin admission.Interface, informer cache.SharedIndexInformer) (*g
 	return g, nil
 }
 
-// idle reports whether the plugin has nothing to go by. Before that is known the plugin
-// decides, which waits itself where it must.
+// idle reports whether no object configures the plugin. Before that is known the plugin is
+// called, which waits for the informer itself if it must.
 func (g *gate) idle() bool {
 	select {
 	case <-g.synced:

@@ -11,8 +11,8 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// factory is the server's informers, but for those of resources that come in great
-// numbers: these hold nothing.
+// factory is the server's informers, except for resources with many objects: their informers
+// hold nothing, and read the registry's caches.
 type factory struct {
 	informers.SharedInformerFactory
 	registry *registry.Registry
@@ -90,23 +90,23 @@ type onDemand[L any] struct {
 }
 
 // Informer implements the informers of all resources.
-func (d onDemand[L]) Informer() cache.SharedIndexInformer { return hollow{store: d.store} }
+func (d onDemand[L]) Informer() cache.SharedIndexInformer { return cacheInformer{store: d.store} }
 
 // Lister implements the informers of all resources.
 func (d onDemand[L]) Lister() L { return d.lister(d.store) }
 
-// hollow is an informer as far as plugins use one: it has synced once the cache behind
-// it has loaded, and cannot be followed.
-type hollow struct {
+// cacheInformer has the methods of an informer that plugins use: it has synced once the
+// registry's cache has loaded, and takes no event handlers.
+type cacheInformer struct {
 	cache.SharedIndexInformer // nil
 	store                     *store
 }
 
 // HasSynced implements cache.SharedInformer.
-func (h hollow) HasSynced() bool { return h.store.view.Resource.Ready() }
+func (h cacheInformer) HasSynced() bool { return h.store.view.Resource.Ready() }
 
 // GetStore implements cache.SharedInformer.
-func (h hollow) GetStore() cache.Store { return h.store }
+func (h cacheInformer) GetStore() cache.Store { return h.store }
 
 // GetIndexer implements cache.SharedIndexInformer.
-func (h hollow) GetIndexer() cache.Indexer { return h.store }
+func (h cacheInformer) GetIndexer() cache.Indexer { return h.store }

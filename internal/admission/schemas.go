@@ -10,30 +10,30 @@ import (
 	"k8s.io/client-go/openapi"
 )
 
-// thrifty is a client that asks for schemas when they are needed. Upstream's plugin for
-// mutating policies wants a list of all schemas from the start on and every five seconds;
-// the server would have to describe itself, which takes more than all else at its start,
-// for policies that in most clusters do not exist.
-type thrifty struct {
+// lazyClient is a client that fetches OpenAPI schemas when they are needed. Upstream's plugin
+// for mutating policies lists all schemas at the start and every five seconds; the server
+// would have to build its OpenAPI documents, which takes longer than the rest of its start,
+// for policies that most clusters do not have.
+type lazyClient struct {
 	kubernetes.Interface
 	idle func() bool // no policy changes anything
 }
 
 // Discovery implements kubernetes.Interface.
-func (t thrifty) Discovery() discovery.DiscoveryInterface {
-	return thriftyDiscovery{t.Interface.Discovery(), t.idle}
+func (t lazyClient) Discovery() discovery.DiscoveryInterface {
+	return lazyDiscovery{t.Interface.Discovery(), t.idle}
 }
 
-type thriftyDiscovery struct {
+type lazyDiscovery struct {
 	discovery.DiscoveryInterface
 	idle func() bool
 }
 
 // OpenAPIV3 implements discovery.OpenAPIV3SchemaInterface.
-func (d thriftyDiscovery) OpenAPIV3() openapi.Client { return schemas(d) }
+func (d lazyDiscovery) OpenAPIV3() openapi.Client { return schemas(d) }
 
 // schemas lists the schemas of all group versions, and asks for one when it is wanted.
-type schemas thriftyDiscovery
+type schemas lazyDiscovery
 
 // Paths implements openapi.Client.
 func (s schemas) Paths() (map[string]openapi.GroupVersion, error) {
@@ -49,7 +49,7 @@ func (s schemas) Paths() (map[string]openapi.GroupVersion, error) {
 	for _, group := range groups.Groups {
 		for _, version := range group.Versions {
 			path := pathOf(schema.GroupVersion{Group: group.Name, Version: version.Version})
-			paths[path] = lateSchema{real, path}
+			paths[path] = lazySchema{real, path}
 		}
 	}
 	return paths, nil
@@ -62,8 +62,8 @@ func pathOf(gv schema.GroupVersion) string {
 	return "apis/" + gv.String()
 }
 
-// lateSchema is a schema that is looked for when it is asked for.
-type lateSchema struct {
+// lazySchema is a schema that is fetched when it is needed.
+type lazySchema struct {
 	from openapi.Client
 	path string
 }
@@ -71,7 +71,7 @@ type lateSchema struct {
 var errNoSchema = errors.New("admission: no schema")
 
 // Schema implements openapi.GroupVersion.
-func (l lateSchema) Schema(contentType string) ([]byte, error) {
+func (l lazySchema) Schema(contentType string) ([]byte, error) {
 	paths, err := l.from.Paths()
 	if err != nil {
 		return nil, err
@@ -83,6 +83,6 @@ func (l lateSchema) Schema(contentType string) ([]byte, error) {
 	return found.Schema(contentType)
 }
 
-// ServerRelativeURL implements openapi.GroupVersion. It is none that the server gives: the
-// first list that is not late replaces what was made of this schema.
-func (l lateSchema) ServerRelativeURL() string { return "/openapi/v3/" + l.path }
+// ServerRelativeURL implements openapi.GroupVersion. It is not one that the server has: so
+// the plugin replaces this schema when it first gets the server's own list.
+func (l lazySchema) ServerRelativeURL() string { return "/openapi/v3/" + l.path }

@@ -16,13 +16,13 @@ import (
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
-// storeTimeout bounds what one question may take where the registry's cache has no
-// answer and the database is asked.
+// storeTimeout bounds a read where the registry's cache has not loaded and the store is
+// read.
 const storeTimeout = 10 * time.Second
 
 // store is as much of a cache.Indexer as listers use, over the registry's cache of one
-// resource. Each object is decoded when it is asked for and belongs to who asked. It is
-// as new as the cache is at the moment, and so at least as new as an informer's would be.
+// resource. Each object is decoded when it is read and belongs to the caller. It is as new
+// as the cache is at the moment, and so at least as new as an informer's would be.
 type store struct {
 	cache.Indexer // nil: nothing is written, and there is one index
 
@@ -74,7 +74,7 @@ func (s *store) GetByKey(key string) (item any, exists bool, err error) {
 func (s *store) List() []any {
 	items, err := s.list("")
 	if err != nil {
-		discard(err)
+		handleError(err)
 	}
 	return items
 }

@@ -32,7 +32,7 @@ func NewWebhooks(r *registry.Registry, config *rest.Config, egress *egressselect
 		return nil, fmt.Errorf("admission: %w", err)
 	}
 	self = &url.URL{Scheme: self.Scheme, Host: net.JoinHostPort(self.Hostname(), "443")}
-	// A transport that is given refuses to be told certificates, and webhooks name them.
+	// A Config with a Transport must not name certificates, as those of webhooks do.
 	local, transport := rest.CopyConfig(config), config.Transport
 	if transport != nil {
 		local.Transport = nil
@@ -43,41 +43,41 @@ func NewWebhooks(r *registry.Registry, config *rest.Config, egress *egressselect
 	return &Webhooks{
 		ServiceResolver: apiserver.NewLoopbackServiceResolver(services, self),
 		Auth: func(inner webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
-			return steadfast{auth(inner)}
+			return withoutRedirects{auth(inner)}
 		},
 	}, nil
 }
 
-// steadfast lets no webhook redirect the server, which can reach what the webhook cannot:
-// CVE-2020-8561. kube-apiserver follows.
-type steadfast struct {
+// withoutRedirects follows no redirect of a webhook, because the server can reach addresses
+// that the webhook cannot (CVE-2020-8561). kube-apiserver follows redirects.
+type withoutRedirects struct {
 	webhook.AuthenticationInfoResolver
 }
 
 // ClientConfigFor implements webhook.AuthenticationInfoResolver.
-func (s steadfast) ClientConfigFor(hostPort string) (*rest.Config, error) {
-	return s.hold(s.AuthenticationInfoResolver.ClientConfigFor(hostPort))
+func (s withoutRedirects) ClientConfigFor(hostPort string) (*rest.Config, error) {
+	return s.refuseRedirects(s.AuthenticationInfoResolver.ClientConfigFor(hostPort))
 }
 
 // ClientConfigForService implements webhook.AuthenticationInfoResolver.
-func (s steadfast) ClientConfigForService(name, namespace string, port int) (*rest.Config, error) {
-	return s.hold(s.AuthenticationInfoResolver.ClientConfigForService(name, namespace, port))
+func (s withoutRedirects) ClientConfigForService(name, namespace string, port int) (*rest.Config, error) {
+	return s.refuseRedirects(s.AuthenticationInfoResolver.ClientConfigForService(name, namespace, port))
 }
 
-func (steadfast) hold(config *rest.Config, err error) (*rest.Config, error) {
+func (withoutRedirects) refuseRedirects(config *rest.Config, err error) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
 	config = rest.CopyConfig(config)
-	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return unredirected{next} })
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return redirectRefuser{next} })
 	return config, nil
 }
 
-// unredirected fails where the other side wants another to be asked.
-type unredirected struct{ next http.RoundTripper }
+// redirectRefuser is a transport that fails where the response is a redirect.
+type redirectRefuser struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
-func (u unredirected) RoundTrip(req *http.Request) (*http.Response, error) {
+func (u redirectRefuser) RoundTrip(req *http.Request) (*http.Response, error) {
 	resp, err := u.next.RoundTrip(req)
 	if err == nil && resp.StatusCode/100 == 3 {
 		resp.Body.Close()
@@ -86,5 +86,5 @@ func (u unredirected) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// WrappedRoundTripper is what client-go looks for below.
-func (u unredirected) WrappedRoundTripper() http.RoundTripper { return u.next }
+// WrappedRoundTripper returns the transport below, which client-go looks for.
+func (u redirectRefuser) WrappedRoundTripper() http.RoundTripper { return u.next }

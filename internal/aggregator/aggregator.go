@@ -41,21 +41,21 @@ type Config struct {
 	Services    coreinformers.ServiceInformer
 	Definitions apiextensionsinformers.CustomResourceDefinitionInformer
 
-	// Discovery is told what remote servers serve.
+	// Discovery receives the groups of remote servers.
 	Discovery aggregated.ResourceManager
 
 	// Self is the URL of this server, for an APIService of the service kubernetes; nil
 	// takes it for any other service.
 	Self *url.URL
 
-	// CertFile and KeyFile, given together, prove to remote servers who is asking them.
+	// CertFile and KeyFile, given together, are the client certificate for remote servers.
 	// They are read again when they change.
 	CertFile, KeyFile string
 
 	// Dial connects to remote servers; nil does so directly.
 	Dial utilnet.DialFunc
 
-	// EndpointRouting turns to the endpoints of services instead of their cluster IPs.
+	// EndpointRouting connects to the endpoints of services instead of their cluster IPs.
 	EndpointRouting bool
 
 	// RejectRedirects answers 502 for a remote server that redirects the client.
@@ -82,7 +82,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// Aggregator hands requests on. It implements httpapi.Aggregator.
+// Aggregator proxies requests to remote servers. It implements httpapi.Aggregator.
 type Aggregator struct {
 	config     Config
 	client     clientset.Interface
@@ -94,7 +94,7 @@ type Aggregator struct {
 	metrics    *statusmetrics.Metrics
 	registered metrics.KubeRegistry // holds metrics
 
-	dial *transport.DialHolder // nil for none, and the same for all: connections are shared by it
+	dial *transport.DialHolder // may be nil; the same for all servers, so that transports are shared
 
 	swagger   *swagger
 	openAPIv3 *openAPIv3
@@ -108,7 +108,7 @@ type Aggregator struct {
 // resync is how often controllers look at every APIService again, as upstream's do.
 const resync = 5 * time.Minute
 
-// New returns an Aggregator that hands nothing on yet. It does no I/O and starts nothing.
+// New returns an Aggregator without remote servers. It does no I/O and starts nothing.
 func New(config Config) (*Aggregator, error) {
 	if err := config.check(); err != nil {
 		return nil, err

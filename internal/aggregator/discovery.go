@@ -16,9 +16,8 @@ import (
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 )
 
-// ServeGroups answers /apis: the groups that there are APIServices of, by their
-// priorities, after that of APIServices itself. It follows kube-aggregator
-// pkg/apiserver/handler_apis.go.
+// ServeGroups answers /apis: the group of APIServices, then the groups that have
+// APIServices, by their priorities. It follows kube-aggregator pkg/apiserver/handler_apis.go.
 func (a *Aggregator) ServeGroups(w http.ResponseWriter, req *http.Request) {
 	all, err := a.lister.List(labels.Everything())
 	if err != nil {

@@ -1,39 +1,38 @@
-// Package aggregator hands requests on to other API servers: it follows APIServices,
-// registers those of this server, watches over the others, and proxies to them.
+// Package aggregator proxies requests to other API servers: it follows APIServices,
+// registers those of this server, and checks the availability of the others.
 //
 // # Model
 //
 // An APIService names a version of a group. One without a service is local: this server
 // answers, by what it has built in or by a definition of a custom resource, whether there
 // is an APIService or not. One with a service is remote: all requests at its path and
-// below go to that service, even if this server could answer them. Who is remote and how
-// it is reached is one immutable map behind an atomic pointer, which is nil while nobody
-// is: that is what every request pays ([Aggregator.Remote]).
+// below go to that service, even if this server could answer them. The remote servers are
+// one immutable map behind an atomic pointer, which is nil while there are none: loading it
+// is all that other requests pay ([Aggregator.Remote]).
 //
-// What can be upstream's is: the controllers of registration, of availability, of
-// automatic registration and of discovery (k8s.io/kube-aggregator), the transports, the
-// proxy (k8s.io/apimachinery pkg/util/proxy), the way to find a service
-// (k8s.io/apiserver pkg/util/proxy). Ours is the handler between them, which upstream does
-// not export.
+// Upstream's code is used where it is exported: the controllers of registration, of
+// availability, of automatic registration and of discovery (k8s.io/kube-aggregator), the
+// transports, the proxy (k8s.io/apimachinery pkg/util/proxy), the resolver of services
+// (k8s.io/apiserver pkg/util/proxy). The handler that connects them is not, and is here.
 //
 // # Guarantees
 //
-// A request has been authenticated, recorded, given a seat by flow control and authorized when it comes here.
-// What goes on carries the user's name, UID, groups and extra in X-Remote- headers, which
-// clients cannot set, and this server's own certificate; no credential of the client's.
-// Bodies are not held back and not bounded. A server whose APIService is not available is
-// not asked: clients get 503.
+// A request has been authenticated, recorded, given a seat by flow control and authorized
+// before it comes here. The proxied request has the user's name, UID, groups and extra in
+// X-Remote- headers, which clients cannot set, and is sent with this server's own
+// certificate; it has no credential of the client. Bodies are neither buffered nor bounded.
+// If the APIService is not available, the client gets 503.
 //
 // Every version that this server has built in, and every one that a definition serves,
-// has a local APIService as soon as the server is ready, by which clients that read the
-// group list find it. Nothing is written if all of them are there.
+// has a local APIService as soon as the server is ready, so that the list of groups has it.
+// Nothing is written if all of them exist.
 //
 // # Goroutines
 //
 // [Aggregator.Run] owns the informers and upstream's controllers. Those do not wait for
 // their workers: when Run returns they have been told to end. The informer of
-// EndpointSlices and the controller that asks remote servers how they are begin with the
-// first APIService that needs them.
+// EndpointSlices and the controller that checks the availability of remote servers begin
+// with the first APIService that needs them.
 //
 // # Locks
 //

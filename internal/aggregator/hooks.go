@@ -30,15 +30,15 @@ const (
 	hookOpenAPIv3        = "poststarthook/apiservice-openapiv3-controller"
 	hookCertificate      = "poststarthook/aggregator-reload-proxy-client-cert"
 
-	// completion is of all APIServices of versions that are built in.
+	// completion checks that all built-in versions have available APIServices.
 	completion = "autoregister-completion"
 )
 
 // errNotFinished has the text of kube-apiserver's health check.
 var errNotFinished = errors.New("not finished")
 
-// hooks are what is to be done before the server is ready. The map is immutable; each
-// channel is closed once.
+// hooks are the steps of the start that must be done before the server is ready. The map is
+// immutable; each channel is closed once.
 type hooks map[string]chan struct{}
 
 func newHooks(certificate bool) hooks {
@@ -54,7 +54,7 @@ func newHooks(certificate bool) hooks {
 
 func (h hooks) done(name string) { close(h[name]) }
 
-// Checks lists the questions of health and readiness.
+// Checks lists the checks of health and readiness.
 func (a *Aggregator) Checks() []healthz.HealthChecker {
 	var checks []healthz.HealthChecker
 	for _, name := range slices.Sorted(maps.Keys(a.hooks)) {
@@ -70,9 +70,9 @@ func (a *Aggregator) Checks() []healthz.HealthChecker {
 	return append(checks, healthz.NamedCheck(completion, func(*http.Request) error { return a.unlessExcused(a.pending.check()) }))
 }
 
-// Excuse has the checks fail no more, though APIServices, or the services of other
-// servers, cannot be read for example. All go on; until they have come to an end,
-// requests for what is not known are answered 503.
+// Excuse lets all checks pass from now on, because APIServices, or the services of other
+// servers, cannot be read for example. The steps go on; until they are done, requests for
+// unknown paths are answered 503.
 func (a *Aggregator) Excuse() { a.excused.Store(true) }
 
 func (a *Aggregator) unlessExcused(err error) error {
@@ -110,8 +110,8 @@ func await(ctx context.Context, done <-chan struct{}) bool {
 	}
 }
 
-// Registered reports whether all APIServices that there were at the start are followed.
-// Until then nobody can say that something is not served.
+// Registered reports whether all APIServices that existed at the start are followed. Until
+// then it is not known whether a path is served.
 func (a *Aggregator) Registered() bool {
 	select {
 	case <-a.hooks[hookRegistration]:
@@ -123,7 +123,7 @@ func (a *Aggregator) Registered() bool {
 
 // builtIn makes the APIServices of the versions that this server has built in, as
 // kubernetes pkg/controlplane/apiserver/aggregator.go does. A version without a priority
-// has none, nor has that of APIServices themselves.
+// has no APIService, nor has that of APIServices themselves.
 func (a *Aggregator) builtIn() []*apiregistrationv1.APIService {
 	var list []*apiregistrationv1.APIService
 	priorities := builtin.Priorities()
@@ -185,8 +185,8 @@ func (p *pending) check() error {
 	return nil
 }
 
-// watchPending lets pending see what the informer sees. What it returns is closed once
-// that is all there was at the start.
+// watchPending lets pending see the APIServices of the informer. The channel is closed once
+// it has seen all that existed at the start.
 func (a *Aggregator) watchPending() (<-chan struct{}, error) {
 	registration, err := a.apiServices().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { a.pending.see(obj.(*apiregistrationv1.APIService)) },

@@ -8,7 +8,7 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 )
 
-// identity is what this server proves to others who it is with.
+// identity is the client certificate of this server for remote servers.
 type identity struct {
 	files atomic.Pointer[dynamiccertificates.DynamicCertKeyPairContent] // nil: nothing
 }

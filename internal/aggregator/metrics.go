@@ -2,5 +2,5 @@ package aggregator
 
 import dto "github.com/prometheus/client_model/go"
 
-// Gather implements prometheus.Gatherer: it tells which APIServices are not available.
+// Gather implements prometheus.Gatherer, for metrics of the availability of APIServices.
 func (a *Aggregator) Gather() ([]*dto.MetricFamily, error) { return a.registered.Gather() }

@@ -43,8 +43,8 @@ func (a *Aggregator) ServeOpenAPIV3(w http.ResponseWriter, req *http.Request) {
 	a.openAPIv3.documents.ServeHTTP(w, req)
 }
 
-// openAPIv3 links to the documents of remote servers, which serve them themselves. What
-// it does is upstream's.
+// openAPIv3 lists the documents of remote servers and proxies requests for them, by
+// upstream's code.
 type openAPIv3 struct {
 	v3.SpecProxier
 	index, documents http.Handler
@@ -63,8 +63,8 @@ func (o *openAPIv3) Handle(_ string, h http.Handler) { o.index = h }
 // HandlePrefix implements common.PathHandlerByGroupVersion: and the documents.
 func (o *openAPIv3) HandlePrefix(_ string, h http.Handler) { o.documents = h }
 
-// swagger holds what remote servers describe of themselves in OpenAPI v2. It implements
-// upstream's SpecAggregator.
+// swagger holds the OpenAPI v2 documents of remote servers. It implements upstream's
+// SpecAggregator.
 type swagger struct {
 	downloader v2.Downloader
 
@@ -72,17 +72,17 @@ type swagger struct {
 	known map[string]*swaggerOf // by name of the APIService
 }
 
-// swaggerOf is what one of them describes.
+// swaggerOf is the document of one of them.
 type swaggerOf struct {
 	name   string
-	prefix string // of the paths that are its
+	prefix string // of its paths
 
-	updating sync.Mutex // held while source is asked
+	updating sync.Mutex // held during a download
 	source   v2.CacheableDownloader
 
 	mu   sync.Mutex
 	etag string        // of spec
-	spec *spec.Swagger // nil if it could not be had; not changed
+	spec *spec.Swagger // nil if the download failed; not changed
 }
 
 var _ v2.SpecAggregator = (*swagger)(nil)
@@ -117,7 +117,7 @@ func (s *swagger) UpdateAPIServiceSpec(name string) error {
 	return known.update()
 }
 
-// update asks the remote server.
+// update downloads the document.
 func (s *swaggerOf) update() error {
 	s.updating.Lock()
 	defer s.updating.Unlock()
@@ -140,7 +140,7 @@ func (s *swagger) RemoveAPIService(name string) {
 	delete(s.known, name)
 }
 
-// list describes all that could be had.
+// list returns all documents that could be downloaded.
 func (s *swagger) list() []openapi.Description[spec.Swagger] {
 	s.mu.Lock()
 	defer s.mu.Unlock()

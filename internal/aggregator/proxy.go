@@ -24,11 +24,11 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// component is what metrics call this part of the server.
+// component is the value of the component label in metrics.
 const component = "aggregator"
 
-// proxy hands requests on to one remote server. What it does and answers follows
-// kube-aggregator pkg/apiserver/handler_proxy.go.
+// proxy proxies requests to one remote server, as kube-aggregator
+// pkg/apiserver/handler_proxy.go does.
 type proxy struct {
 	aggregator *Aggregator
 	target     atomic.Pointer[target]
@@ -57,8 +57,8 @@ func (p *proxy) update(apiService *apiregistrationv1.APIService) {
 	p.target.Store(t)
 }
 
-// whatever returns a proxy to the same server that does not ask whether it is available.
-func (p *proxy) whatever() *proxy {
+// alwaysAvailable returns a proxy to the same server that takes it for available.
+func (p *proxy) alwaysAvailable() *proxy {
 	t := *p.target.Load()
 	t.available = true
 	out := &proxy{aggregator: p.aggregator}
@@ -87,13 +87,13 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		refuse(w, req, http.StatusServiceUnavailable, "service unavailable")
 		return
 	}
-	utilflowcontrol.RequestDelegated(req.Context()) // a watch is the other server's to count
+	utilflowcontrol.RequestDelegated(req.Context()) // the other server counts a watch
 	location := &url.URL{Scheme: "https", Host: at.Host, Path: req.URL.Path, RawQuery: req.URL.Query().Encode()}
-	p.hand(w, req, location, t.transport, who)
+	p.forward(w, req, location, t.transport, who)
 }
 
-// hand hands a request of who on to location.
-func (p *proxy) hand(w http.ResponseWriter, req *http.Request, location *url.URL, next http.RoundTripper, who user.Info) {
+// forward sends a request of the user who to location.
+func (p *proxy) forward(w http.ResponseWriter, req *http.Request, location *url.URL, next http.RoundTripper, who user.Info) {
 	onward, cancel := serviceproxy.NewRequestForProxy(location, req)
 	defer cancel()
 	uid := ""
@@ -102,8 +102,8 @@ func (p *proxy) hand(w http.ResponseWriter, req *http.Request, location *url.URL
 	}
 	next = transport.NewAuthProxyRoundTripper(who.GetName(), uid, who.GetGroups(), who.GetExtra(), next)
 	upgrade := httpstream.IsUpgradeRequest(req)
-	if upgrade { // is written to a connection of its own, past next
-		dropHop(onward.Header)
+	if upgrade { // the handler writes it to a connection of its own, not through next
+		removeHopByHop(onward.Header)
 		transport.SetAuthProxyHeaders(onward, who.GetName(), uid, who.GetGroups(), who.GetExtra())
 	}
 	handler := utilproxy.NewUpgradeAwareHandler(location, next, true, upgrade, responder{w})
@@ -111,9 +111,9 @@ func (p *proxy) hand(w http.ResponseWriter, req *http.Request, location *url.URL
 	handler.ServeHTTP(w, onward)
 }
 
-// dropHop takes out of a request that upgrades what is between the client and this server
-// alone (RFC 9110, section 7.6.1). Of other requests net/http's proxy takes it out.
-func dropHop(header http.Header) {
+// removeHopByHop removes hop-by-hop headers from an upgrade request (RFC 9110, section
+// 7.6.1). From other requests net/http's proxy removes them.
+func removeHopByHop(header http.Header) {
 	for _, value := range header.Values("Connection") {
 		for name := range strings.SplitSeq(value, ",") {
 			if name = strings.TrimSpace(name); !strings.EqualFold(name, "Upgrade") {
@@ -135,7 +135,7 @@ func refuse(w http.ResponseWriter, req *http.Request, code int, text string) {
 	}
 }
 
-// responder answers where there is nothing to hand back.
+// responder answers if the remote server did not.
 type responder struct{ w http.ResponseWriter }
 
 // Object implements rest.Responder.

@@ -34,7 +34,7 @@ func TestUpgradesLeaveTheirHopBehind(t *testing.T) {
 	next := remote.Client().Transport
 	p := &proxy{aggregator: new(Aggregator)}
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		p.hand(w, req, at, next, &user.DefaultInfo{Name: "ann", Groups: []string{"dev"}})
+		p.forward(w, req, at, next, &user.DefaultInfo{Name: "ann", Groups: []string{"dev"}})
 	}))
 	defer front.Close()
 

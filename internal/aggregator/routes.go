@@ -28,8 +28,8 @@ func (a *Aggregator) Remote(path string) http.Handler {
 	return nil
 }
 
-// routeOf returns the key in the map of routes of what path belongs to: the version of a
-// group, or "" for all below /api, which is one APIService.
+// routeOf returns the key of path in the map of routes: the version of a group, or coreRoute
+// for all below /api, which is one APIService.
 func routeOf(path string) string {
 	rest, ok := strings.CutPrefix(path, "/apis/")
 	if !ok {
@@ -48,7 +48,7 @@ func routeOf(path string) string {
 	return rest
 }
 
-// Keys that are no version of a group.
+// Keys that are not versions of a group.
 const (
 	coreRoute = "/"
 	noRoute   = ""
@@ -66,20 +66,20 @@ func route(name string) string {
 	return gv.Group + "/" + gv.Version
 }
 
-// follower does what upstream's controller of registration finds out. Its methods are
+// router changes the routes as upstream's registration controller says. Its methods are
 // called one after the other.
-type follower struct {
+type router struct {
 	aggregator *Aggregator
 	discovery  upstream.DiscoveryAggregationController
 	openAPIv2  *openapi.AggregationController
 	openAPIv3  *openapiv3.AggregationController
-	wanted     func() // is called when there is a remote server
+	wanted     func() // called when there is a remote server
 }
 
-var _ upstream.APIHandlerManager = (*follower)(nil)
+var _ upstream.APIHandlerManager = (*router)(nil)
 
 // AddAPIService implements upstream.APIHandlerManager: it also updates.
-func (f *follower) AddAPIService(apiService *apiregistrationv1.APIService) error {
+func (f *router) AddAPIService(apiService *apiregistrationv1.APIService) error {
 	key := route(apiService.Name)
 	if apiService.Spec.Service == nil {
 		f.drop(apiService.Name)
@@ -91,7 +91,7 @@ func (f *follower) AddAPIService(apiService *apiregistrationv1.APIService) error
 		p.update(apiService)
 		f.openAPIv2.UpdateAPIService(p, apiService)
 		f.openAPIv3.UpdateAPIService(p, apiService)
-		f.discovery.AddAPIService(apiService, p.whatever())
+		f.discovery.AddAPIService(apiService, p.alwaysAvailable())
 		return nil
 	}
 	p := &proxy{aggregator: f.aggregator}
@@ -106,10 +106,10 @@ func (f *follower) AddAPIService(apiService *apiregistrationv1.APIService) error
 }
 
 // RemoveAPIService implements upstream.APIHandlerManager.
-func (f *follower) RemoveAPIService(name string) { f.drop(name) }
+func (f *router) RemoveAPIService(name string) { f.drop(name) }
 
-// drop lets this server answer for an APIService again.
-func (f *follower) drop(name string) {
+// drop removes the route of an APIService: this server answers its requests again.
+func (f *router) drop(name string) {
 	known := f.routes()
 	key := route(name)
 	if known[key] == nil {
@@ -127,7 +127,7 @@ func (f *follower) drop(name string) {
 	f.aggregator.routes.Store(&next)
 }
 
-func (f *follower) routes() map[string]*proxy {
+func (f *router) routes() map[string]*proxy {
 	if routes := f.aggregator.routes.Load(); routes != nil {
 		return *routes
 	}

@@ -16,7 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane/controller/crdregistration"
 )
 
-// workers is how many APIServices a controller works on at once, as upstream has it.
+// workers is how many workers a controller has, as upstream's do.
 const workers = 5
 
 // run is one call of Run.
@@ -26,8 +26,8 @@ type run struct {
 	remoteWanted chan struct{} // closed when there is a remote server
 }
 
-// Run follows APIServices, registers those of this server and watches over the others,
-// until ctx ends. It needs a server that answers, and is called once.
+// Run follows APIServices, registers those of this server and checks the availability of the
+// others, until ctx ends. It needs a server that answers, and is called once.
 func (a *Aggregator) Run(ctx context.Context) error {
 	r := &run{Aggregator: a, remoteWanted: make(chan struct{})}
 	client := a.client.ApiregistrationV1()
@@ -43,14 +43,14 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	discovery := upstream.NewDiscoveryManager(a.config.Discovery.WithSource(aggregated.AggregatorSource))
 	describing := openapi.NewAggregationController(&a.swagger.downloader, a.swagger)
 	linking := openapiv3.NewAggregationController(a.openAPIv3)
-	registration := upstream.NewAPIServiceRegistrationController(a.apiServices(), &follower{
+	registration := upstream.NewAPIServiceRegistrationController(a.apiServices(), &router{
 		aggregator: a, discovery: discovery, openAPIv2: describing, openAPIv3: linking, wanted: sync.OnceFunc(func() { close(r.remoteWanted) }),
 	})
 	synced, err := a.watchPending()
 	if err != nil {
 		return fmt.Errorf("aggregator: %w", err)
 	}
-	if err := r.prove(ctx, registration); err != nil {
+	if err := r.loadCertificate(ctx, registration); err != nil {
 		return err
 	}
 	registrar := autoregister.NewAutoRegisterController(a.apiServices(), client)
@@ -65,7 +65,7 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	r.follow(ctx, synced, registration, discovery)
 	r.running.Go(func() { locals.Run(workers, ctx.Done()) })
 	a.hooks.done(hookLocal)
-	r.running.Go(func() { r.watchOver(ctx, remotes) })
+	r.running.Go(func() { r.checkRemotes(ctx, remotes) })
 	a.hooks.done(hookRemote)
 	r.running.Go(func() { describing.RunWithContext(ctx) })
 	a.hooks.done(hookOpenAPI)
@@ -78,8 +78,8 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	return nil
 }
 
-// prove reads the certificate that is shown to remote servers, and follows its files.
-func (r *run) prove(ctx context.Context, registration *upstream.APIServiceRegistrationController) error {
+// loadCertificate reads the client certificate for remote servers, and follows its files.
+func (r *run) loadCertificate(ctx context.Context, registration *upstream.APIServiceRegistrationController) error {
 	if r.config.CertFile == "" {
 		return nil
 	}
@@ -93,14 +93,14 @@ func (r *run) prove(ctx context.Context, registration *upstream.APIServiceRegist
 	return nil
 }
 
-// controller is one of upstream's. It has goroutines from its construction on, which end
-// with its Run alone: who is not needed any more runs as well, for no time.
+// controller is one of upstream's. It has goroutines from its construction on, which only
+// end with its Run: one that is not needed any more is run with an ended context.
 type controller interface {
 	Run(workers int, stop <-chan struct{})
 }
 
-// register keeps an APIService for every version that this server has, once it is known
-// which those are: what is not known yet would be deleted.
+// register keeps an APIService for every version that this server has, once all definitions
+// and APIServices are known: those of unknown definitions would be deleted.
 func (r *run) register(ctx context.Context, synced <-chan struct{}, registrar controller, definitions interface {
 	controller
 	WaitForInitialSync()
@@ -114,18 +114,18 @@ func (r *run) register(ctx context.Context, synced <-chan struct{}, registrar co
 		}
 		stop := make(chan struct{})
 		r.running.Go(func() { definitions.Run(workers, stop) })
-		definitions.WaitForInitialSync() // takes no time any more, but must not be given up
+		definitions.WaitForInitialSync() // returns at once, because the informer has synced
 		r.running.Go(func() { registrar.Run(workers, ctx.Done()) })
 		<-ctx.Done()
 		close(stop)
 	})
 }
 
-// follow routes by APIServices, and tells discovery of remote servers.
+// follow keeps the routes and the discovery of remote servers current.
 func (r *run) follow(ctx context.Context, synced <-chan struct{}, registration *upstream.APIServiceRegistrationController, discovery upstream.DiscoveryAggregationController) {
 	initiated, discovered := make(chan struct{}), make(chan struct{})
 	r.running.Go(func() {
-		await(ctx, synced) // upstream's own way of waiting looks every 100 ms
+		await(ctx, synced) // upstream itself would poll every 100 ms
 		registration.Run(ctx.Done(), initiated)
 	})
 	r.running.Go(func() {
@@ -133,7 +133,7 @@ func (r *run) follow(ctx context.Context, synced <-chan struct{}, registration *
 			discovery.Run(ctx.Done(), discovered)
 			return
 		}
-		select { // remote servers are found by what the informers know
+		select { // the resolver needs services and EndpointSlices to find a remote server
 		case <-r.remoteWanted:
 			r.slices.Start(ctx.Done())
 			cache.WaitForCacheSync(ctx.Done(), r.config.Services.Informer().HasSynced, r.slices.Discovery().V1().EndpointSlices().Informer().HasSynced)
@@ -149,8 +149,8 @@ func (r *run) follow(ctx context.Context, synced <-chan struct{}, registration *
 	})
 }
 
-// watchOver asks remote servers how they are, from the first one on.
-func (r *run) watchOver(ctx context.Context, remotes controller) {
+// checkRemotes checks the availability of remote servers, from the first one on.
+func (r *run) checkRemotes(ctx context.Context, remotes controller) {
 	if await(ctx, r.remoteWanted) {
 		r.slices.Start(ctx.Done())
 	}

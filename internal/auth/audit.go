@@ -11,23 +11,22 @@ import (
 	"k8s.io/apiserver/pkg/server/options"
 )
 
-// Audit says what is recorded of requests, and records it. Build one with [LoadAudit].
+// Audit has the audit policy and the backend. Build one with [LoadAudit].
 type Audit struct {
 	Policy audit.PolicyRuleEvaluator
-	// Backend takes the records. It writes them before it returns, or keeps them until
-	// they are a batch, as was asked for.
+	// Backend takes audit events. It writes them before it returns, or in batches, as the
+	// options say.
 	Backend audit.Backend
 }
 
-// LoadAudit reads the files that o names and makes what writes records. It returns nil if
-// none are to be written: without a policy, or without a place to write them to, there
-// is no audit. kube-apiserver takes either for granted, too. egress says how the webhook
-// is connected to; nil does so directly.
+// LoadAudit reads the files that o names and makes the backend. Like kube-apiserver it
+// audits nothing, and returns nil, without a policy or without a backend. egress says how
+// the webhook is connected to; nil does so directly.
 func LoadAudit(o *options.AuditOptions, egress *egressselector.EgressSelector) (*Audit, error) {
 	if o == nil {
 		return nil, nil
 	}
-	c := genericapiserver.Config{EgressSelector: egress} // of which ApplyTo sets two others
+	c := genericapiserver.Config{EgressSelector: egress} // ApplyTo sets the two fields used below
 	if err := o.ApplyTo(&c); err != nil {
 		return nil, fmt.Errorf("auth: audit: %w", err)
 	}
@@ -40,8 +39,8 @@ func LoadAudit(o *options.AuditOptions, egress *egressselector.EgressSelector) (
 // ValidateAudit checks what can be checked without reading a file.
 func ValidateAudit(o *options.AuditOptions) error { return errors.Join(o.Validate()...) }
 
-// Run sends records on until ctx ends and then what is left of them. It must end after
-// the last request.
+// Run runs the backend until ctx ends and then flushes it. It must end after the last
+// request.
 func (a *Audit) Run(ctx context.Context) error {
 	if err := a.Backend.Run(ctx.Done()); err != nil {
 		return fmt.Errorf("auth: audit: %w", err)

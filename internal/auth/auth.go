@@ -56,53 +56,53 @@ type Config struct {
 
 // Auth holds what Load built. Build one with [Load]; it must be run.
 type Auth struct {
-	// Authenticator finds out who asks; its answers are shared and must not be changed.
+	// Authenticator returns who sends a request; its responses are shared and must not be
+	// changed.
 	Authenticator authenticator.Request
 	Authorizer    authorizer.Authorizer
-	// Gate decides as Authorizer does and remembers what RBAC decided. Of several
-	// rules that allow the same, its reason may name another one.
+	// Gate decides as Authorizer does and caches RBAC's decisions. If several rules allow
+	// the same, its reason may name another one.
 	Gate         authorizer.Authorizer
 	RuleResolver authorizer.RuleResolver
-	// Issuer is what TokenRequest issues; its Tokens are nil if nothing signs them.
+	// Issuer issues the tokens of TokenRequest; its Tokens are nil if nothing signs them.
 	Issuer Issuer
-	// OpenID answers OpenIDPaths: who issues the tokens, and the keys that verify
-	// them. It is nil when the issuer's name cannot be told so.
+	// OpenID answers OpenIDPaths: the issuer of the tokens, and the keys that verify
+	// them. It is nil when the issuer's name is no https URL.
 	OpenID http.Handler
 	// Audiences that this server's tokens are meant for.
 	Audiences authenticator.Audiences
-	// ClientCA is who may sign the certificates that connections are asked for, those of
-	// front proxies included; nil if nobody may.
+	// ClientCA has the authorities of client certificates, those of front proxies included;
+	// nil if none are accepted.
 	ClientCA dynamiccertificates.CAContentProvider
-	// RequestHeader says how a front proxy names the user; nil if none may.
+	// RequestHeader says how a front proxy names the user; nil if none is accepted.
 	RequestHeader *authenticatorfactory.RequestHeaderConfig
 	// RBAC says that RBAC is among the authorizers.
 	RBAC bool
-	// AnonymousByPath says that not every path can be asked for without a credential.
+	// AnonymousByPath says that anonymous requests are accepted for some paths only.
 	AnonymousByPath bool
 
-	followed   []*dynamiccertificates.DynamicFileCAContent
-	keys       serviceaccount.PublicKeysGetter       // that verify tokens; nil if none do
-	userCA     dynamiccertificates.CAContentProvider // of certificates that name users
-	generation atomic.Uint64                         // of what followed says
-	again      *again                                // authenticates once more
-	reload     func(context.Context)                 // follows the authentication configuration
-	chain      *chain
-	graph      *graph // nil without the Node authorizer
+	followed        []*dynamiccertificates.DynamicFileCAContent
+	keys            serviceaccount.PublicKeysGetter       // that verify tokens; nil if none do
+	userCA          dynamiccertificates.CAContentProvider // of certificates that name users
+	generation      atomic.Uint64                         // of what followed says
+	reauthenticator *reauthenticator                      // of Revocation.Again
+	reload          func(context.Context)                 // follows the authentication configuration
+	chain           *chain
+	graph           *graph // nil without the Node authorizer
 }
 
-// Generation counts the changes after which a remembered authentication may be wrong:
-// those of authorities that certificates were accepted by, and of the authentication
-// configuration.
+// Generation counts the changes after which a cached authentication may be wrong: those of
+// the authorities of client certificates, and of the authentication configuration.
 func (a *Auth) Generation() uint64 { return a.generation.Load() }
 
-// AddTo adds to upstream's metrics what Gate decided without asking.
+// AddTo adds the decisions that Gate had cached to upstream's metrics.
 func (a *Auth) AddTo(families []*dto.MetricFamily) {
 	if d := a.chain.decisions; d != nil {
 		d.addTo(families)
 	}
 }
 
-// Trust is what other API servers are told of who is accepted here.
+// Trust is published for other API servers: whose certificates this one accepts.
 func (a *Auth) Trust() clusterauthenticationtrust.ClusterAuthenticationInfo {
 	info := clusterauthenticationtrust.ClusterAuthenticationInfo{ClientCA: a.userCA}
 	if proxies := a.RequestHeader; proxies != nil {
@@ -113,7 +113,7 @@ func (a *Auth) Trust() clusterauthenticationtrust.ClusterAuthenticationInfo {
 	return info
 }
 
-// Validate checks what can be checked without reading what is read anew later.
+// Validate checks what can be checked without reading a file.
 func (c *Config) Validate() error {
 	var errs []error
 	errs = append(errs, c.Authentication.Validate()...)
@@ -125,7 +125,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// complete returns c with what its parts say of each other.
+// complete returns a copy of c whose options depend on each other as kube-apiserver's do.
 func (c Config) complete() Config {
 	authorization := *options.NewBuiltInAuthorizationOptions()
 	if c.Authorization != nil {
@@ -145,8 +145,8 @@ func (c Config) complete() Config {
 		accounts := *authentication.ServiceAccounts
 		authentication.ServiceAccounts = &accounts
 	}
-	// Under AlwaysAllow an anonymous client could do everything, so none is accepted. A
-	// configuration that asks for both is warned of.
+	// Under AlwaysAllow an anonymous client could do everything, so none is accepted unless
+	// the options say so; then ApplyAuthorization logs a warning.
 	if anonymous := authentication.Anonymous; anonymous != nil && !anonymous.FlagsSet && slices.Contains(authorization.Modes, ModeAlwaysAllow) {
 		anonymous.Allow = false
 	}
@@ -155,8 +155,8 @@ func (c Config) complete() Config {
 	return c
 }
 
-// Load reads the files that c names and builds the authenticators and authorizers. What
-// an external signer and the issuers of tokens serve is followed until ctx ends.
+// Load reads the files that c names and builds the authenticators and authorizers. The keys
+// of an external signer and of the issuers of tokens are followed until ctx ends.
 func Load(ctx context.Context, c Config) (*Auth, error) {
 	c = c.complete()
 	if err := c.Validate(); err != nil {
@@ -192,8 +192,8 @@ func (a *Auth) release() {
 	}
 }
 
-// Run reloads the files that are read again when they change, until ctx ends. It must
-// be called once, if only with an ended context.
+// Run reloads files that change, until ctx ends. It must be called once, if only with an
+// ended context.
 func (a *Auth) Run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for _, ca := range a.followed {

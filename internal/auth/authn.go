@@ -24,9 +24,8 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authenticator/token/bootstrap"
 )
 
-// tokenSuccessTTL is how long an accepted token is remembered. The front door takes
-// an answer for a second more, ten in all: kubernetes
-// pkg/kubeapiserver/options/authentication.go.
+// tokenSuccessTTL is how long an accepted token is cached. Package httpapi uses a response
+// for another second, ten in all: kubernetes pkg/kubeapiserver/options/authentication.go.
 const tokenSuccessTTL = 9 * time.Second
 
 func (a *Auth) loadAuthenticator(ctx context.Context, c Config) error {
@@ -72,8 +71,8 @@ func configFile(o *options.BuiltInAuthenticationOptions) string {
 	return o.AuthenticationConfigFile
 }
 
-// authentication reads what o names. What follows authorities is made here, so that it
-// is released when something else fails.
+// authentication reads the files that o names. The providers that follow authorities are
+// made here, so that release ends them when something else fails.
 func (a *Auth) authentication(o *options.BuiltInAuthenticationOptions) (config kubeauthenticator.Config, err error) {
 	if err := checkAuthorities(o); o == nil || err != nil {
 		return config, err
@@ -135,24 +134,25 @@ func (a *Auth) follow(ca dynamiccertificates.CAContentProvider) {
 
 // compose builds the authenticators of config in upstream's order (kubernetes
 // pkg/kubeapiserver/authenticator/config.go), each by upstream's own constructor but
-// for certificates, which are remembered: front proxies, certificates, tokens, and
-// anonymous last. A client with a bad certificate may have a good token, but is not taken for anonymous.
+// for certificates, which are cached: front proxies, certificates, tokens, and
+// anonymous last. A client with a bad certificate may have a good token; without one it is
+// not taken for anonymous.
 func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config) (func(context.Context, *apiserver.AuthenticationConfiguration) error, error) {
 	proxies := kubeauthenticator.Config{RequestHeaderConfig: config.RequestHeaderConfig, APIAudiences: config.APIAudiences}
 	proxy, _, _, _, err := proxies.New(ctx)
 	if err != nil {
 		return nil, err
 	}
-	here, others := byTokens(config)
-	near, _, _, _, err := here.New(ctx)
+	localConfig, remoteConfig := byTokens(config)
+	local, _, _, _, err := localConfig.New(ctx)
 	if err != nil {
 		return nil, err
 	}
-	away, update, _, _, err := others.New(ctx)
+	remote, update, _, _, err := remoteConfig.New(ctx)
 	if err != nil {
 		return nil, err
 	}
-	token := remembering(successive(near, away), config.TokenSuccessCacheTTL, config.TokenFailureCacheTTL)
+	token := remembering(successive(local, remote), config.TokenSuccessCacheTTL, config.TokenFailureCacheTTL)
 	var all []authenticator.Request
 	if proxy != nil {
 		all = append(all, proxy)
@@ -165,48 +165,48 @@ func (a *Auth) compose(ctx context.Context, config kubeauthenticator.Config) (fu
 	if token != nil {
 		all = append(all, token)
 	}
-	a.Authenticator = authenticator.RequestFunc(nobody)
+	a.Authenticator = authenticator.RequestFunc(acceptNone)
 	if len(all) > 0 {
 		a.Authenticator = union.New(all...)
 	}
-	a.again = &again{
-		trusted: nonNil(proxy, certificate), near: near, away: away, issuers: config.ServiceAccountIssuers,
+	a.reauthenticator = &reauthenticator{
+		trusted: nonNil(proxy, certificate), local: local, remote: remote, issuers: config.ServiceAccountIssuers,
 	}
 	if jwt := config.AuthenticationConfig; config.WebhookTokenAuthnConfigFile == "" && config.AuthenticationConfigData == "" && (jwt == nil || len(jwt.JWT) == 0) {
-		a.again.away = nil // nobody, ever
+		a.reauthenticator.remote = nil // there is neither a webhook nor a provider
 	}
 	if config.Anonymous.Enabled {
-		a.again.anonymous = anonymous.NewAuthenticator(config.Anonymous.Conditions)
+		a.reauthenticator.anonymous = anonymous.NewAuthenticator(config.Anonymous.Conditions)
 		a.Authenticator = union.NewFailOnError(a.Authenticator, anonymous.NewAuthenticator(config.Anonymous.Conditions))
 		a.AnonymousByPath = len(config.Anonymous.Conditions) > 0
 	}
 	return update, nil
 }
 
-// byTokens splits what config says of tokens: here is by what there is here, others is by
-// what others say, of whom upstream asks later. What is remembered of tokens is put in
-// front: revocation looks past it.
-func byTokens(config kubeauthenticator.Config) (here, others kubeauthenticator.Config) {
+// byTokens splits config into the authenticators of tokens that decide in this process and
+// those that ask a provider or a webhook, which come later in upstream's order. Both are
+// without caches: compose puts one in front, and revocation does not use it.
+func byTokens(config kubeauthenticator.Config) (local, remote kubeauthenticator.Config) {
 	config.RequestHeaderConfig, config.ClientCAContentProvider = nil, nil
 	config.Anonymous = apiserver.AnonymousAuthConfig{}
 	config.TokenSuccessCacheTTL, config.TokenFailureCacheTTL = 0, 0
-	here, others = config, config
-	here.AuthenticationConfig, here.WebhookTokenAuthnConfigFile = nil, ""
-	others.TokenAuthFile, others.ServiceAccountPublicKeysGetter, others.BootstrapToken = "", nil, false
-	return here, others
+	local, remote = config, config
+	local.AuthenticationConfig, local.WebhookTokenAuthnConfigFile = nil, ""
+	remote.TokenAuthFile, remote.ServiceAccountPublicKeysGetter, remote.BootstrapToken = "", nil, false
+	return local, remote
 }
 
-// successive asks near and then away, as upstream asks all of them at once. Each may be nil.
-func successive(near, away authenticator.Request) authenticator.Request {
-	if near == nil || away == nil {
-		return cmp.Or(near, away)
+// successive asks local and then remote; upstream has both in one list. Each may be nil.
+func successive(local, remote authenticator.Request) authenticator.Request {
+	if local == nil || remote == nil {
+		return cmp.Or(local, remote)
 	}
 	return authenticator.RequestFunc(func(req *http.Request) (*authenticator.Response, bool, error) {
-		resp, ok, err := near.AuthenticateRequest(req)
+		resp, ok, err := local.AuthenticateRequest(req)
 		if err == nil && ok {
 			return resp, true, nil
 		}
-		resp, ok, other := away.AuthenticateRequest(req)
+		resp, ok, other := remote.AuthenticateRequest(req)
 		switch {
 		case other == nil && ok:
 			return resp, true, nil
@@ -223,8 +223,8 @@ func nonNil(all ...authenticator.Request) []authenticator.Request {
 	return slices.DeleteFunc(all, func(a authenticator.Request) bool { return a == nil })
 }
 
-// remembering authenticates by bearer tokens as next does, and remembers what that
-// decided. next may be nil.
+// remembering authenticates by bearer tokens as next does, and caches the result. next may
+// be nil.
 func remembering(next authenticator.Request, success, failure time.Duration) authenticator.Request {
 	if next == nil {
 		return nil
@@ -237,5 +237,5 @@ func remembering(next authenticator.Request, success, failure time.Duration) aut
 	return union.New(bearertoken.New(cached), websocket.NewProtocolAuthenticator(cached))
 }
 
-// nobody is the authenticator of a server that accepts no credential.
-func nobody(*http.Request) (*authenticator.Response, bool, error) { return nil, false, nil }
+// acceptNone is the authenticator of a server that accepts no credential.
+func acceptNone(*http.Request) (*authenticator.Response, bool, error) { return nil, false, nil }

@@ -21,8 +21,9 @@ import (
 	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
 )
 
-// A configuration is looked at again so often, should no event tell of its change, and
-// issuers have so long to answer before a new one is given up.
+// reloadInterval is how often a configuration file is read again even without an event of
+// the file system. updateTimeout is how long issuers have to answer before a new
+// configuration is given up.
 const (
 	reloadInterval = time.Minute
 	updateTimeout  = time.Minute
@@ -34,12 +35,12 @@ const (
 type reloader struct {
 	file     string
 	serverID string
-	issuers  []string // of service accounts, which no other may be
+	issuers  []string // of service accounts, which no configured issuer may have
 	codecs   serializer.CodecFactory
 	update   func(context.Context, *apiserver.AuthenticationConfiguration) error
 
-	anonymous *apiserver.AnonymousAuthConfig // which stays as it was
-	seen      string                         // last that there is no use in trying again
+	anonymous *apiserver.AnonymousAuthConfig // must not change
+	seen      string                         // the last file's content that need not be tried again
 }
 
 func newReloader(file string, config kubeauthenticator.Config, update func(context.Context, *apiserver.AuthenticationConfiguration) error) *reloader {
@@ -73,14 +74,14 @@ func (r *reloader) check(ctx context.Context) {
 	config, err := r.parse(data)
 	if err != nil {
 		r.failed(err, "failed to load authentication config")
-		r.seen = string(data) // and it will never be better
+		r.seen = string(data) // the same content would fail again
 		return
 	}
 	updating, cancel := context.WithTimeout(ctx, updateTimeout)
 	defer cancel()
 	if err := r.update(updating, config); err != nil {
 		r.failed(err, "failed to update authentication config")
-		return // it is tried again
+		return // so that it is tried again
 	}
 	r.seen = string(data)
 	klog.InfoS("reloaded authentication config")

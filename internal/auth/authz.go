@@ -31,15 +31,14 @@ import (
 )
 
 // chain asks upstream's authorizers in the configured order, the super-user's group
-// first. It does what kubernetes pkg/kubeapiserver/authorizer/reload.go does, whose
-// authorizers cannot be told apart from outside: so RBAC's decisions alone are
-// remembered.
+// first. It does what kubernetes pkg/kubeapiserver/authorizer/reload.go does; that hides
+// the single authorizers, so that RBAC's decisions could not be cached.
 type chain struct {
-	config   *kubeauthorizer.Config
-	serverID string
-	compiler authorizationcel.Compiler // nil without a file
-	stays    map[authzapi.AuthorizerType]link
-	required sets.Set[authzapi.AuthorizerType] // that a file must name
+	config    *kubeauthorizer.Config
+	serverID  string
+	compiler  authorizationcel.Compiler // nil without a file
+	permanent map[authzapi.AuthorizerType]link
+	required  sets.Set[authzapi.AuthorizerType] // the types that the configuration file must name
 
 	graph     *graph     // nil without the Node authorizer
 	decisions *decisions // nil without RBAC
@@ -51,19 +50,19 @@ type chain struct {
 	accepted *authzapi.AuthorizationConfiguration
 }
 
-// link is one authorizer of a chain.
+// link is one authorizer of a chain; cached is the same with a cache, if it has one.
 type link struct {
-	asks  authorizer.Authorizer
-	door  authorizer.Authorizer // the same, but for what it remembers
-	rules authorizer.RuleResolver
+	authorizer authorizer.Authorizer
+	cached     authorizer.Authorizer // the same, but for what it remembers
+	rules      authorizer.RuleResolver
 }
 
 // links are a chain at one time. They are immutable.
 type links struct {
-	all, door authorizer.Authorizer
-	near      authorizer.Authorizer // as door, up to the first webhook
-	rules     authorizer.RuleResolver
-	remote    bool // there are webhooks
+	all, cached authorizer.Authorizer
+	local       authorizer.Authorizer // as door, up to the first webhook
+	rules       authorizer.RuleResolver
+	remote      bool // there are webhooks
 }
 
 // Authorize implements authorizer.Authorizer.
@@ -76,28 +75,28 @@ func (c *chain) RulesFor(ctx context.Context, u user.Info, namespace string) ([]
 	return c.current.Load().rules.RulesFor(ctx, u, namespace)
 }
 
-// gate decides as its chain does, from what is remembered where it can.
+// gate decides as its chain does, with cached decisions of RBAC.
 type gate struct{ *chain }
 
 // Authorize implements authorizer.Authorizer.
 func (g gate) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	return g.current.Load().door.Authorize(ctx, a)
+	return g.current.Load().cached.Authorize(ctx, a)
 }
 
-// nearGate decides as its chain's gate does where no webhook is asked, and fails with
+// localGate decides as its chain's gate does where no webhook is asked, and fails with
 // ErrOthers elsewhere.
-type nearGate struct{ *chain }
+type localGate struct{ *chain }
 
 // Authorize implements authorizer.Authorizer.
-func (g nearGate) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	return g.current.Load().near.Authorize(ctx, a)
+func (g localGate) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	return g.current.Load().local.Authorize(ctx, a)
 }
 
-// others stands for a webhook that is not asked.
-type others struct{}
+// remoteAuthorizer takes the place of a webhook that must not be asked.
+type remoteAuthorizer struct{}
 
 // Authorize implements authorizer.Authorizer.
-func (others) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+func (remoteAuthorizer) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
 	return authorizer.DecisionNoOpinion, "", ErrOthers
 }
 
@@ -112,7 +111,7 @@ func (a *Auth) loadAuthorizer(ctx context.Context, c Config) error {
 		}
 	}
 	made := &chain{
-		config: config, serverID: c.ServerID, stays: make(map[authzapi.AuthorizerType]link),
+		config: config, serverID: c.ServerID, permanent: make(map[authzapi.AuthorizerType]link),
 		read: []byte(config.InitialAuthorizationConfigurationData), accepted: config.AuthorizationConfiguration,
 	}
 	if err := made.fill(ctx); err != nil {
@@ -123,7 +122,7 @@ func (a *Auth) loadAuthorizer(ctx context.Context, c Config) error {
 	return nil
 }
 
-// fill makes the authorizers that stay and the first links.
+// fill makes the permanent authorizers and the first links.
 func (c *chain) fill(ctx context.Context) error {
 	authorizationmetrics.RegisterMetrics()
 	c.required = sets.New[authzapi.AuthorizerType]()
@@ -131,12 +130,12 @@ func (c *chain) fill(ctx context.Context) error {
 		if configured.Type == authzapi.TypeWebhook {
 			continue
 		}
-		made, err := c.lasting(configured)
+		made, err := c.newPermanent(configured)
 		if err != nil {
 			return err
 		}
 		c.required.Insert(configured.Type)
-		c.stays[configured.Type] = made
+		c.permanent[configured.Type] = made
 	}
 	if c.config.ReloadFile != "" {
 		c.compiler = authorizationcel.NewDefaultCompiler()
@@ -150,17 +149,17 @@ func (c *chain) fill(ctx context.Context) error {
 	return err
 }
 
-// instrumented lets upstream's metric count what made decides.
+// instrumented returns made as a link whose decisions upstream's metric counts.
 func instrumented[T interface {
 	authorizer.Authorizer
 	authorizer.RuleResolver
 }](configured authzapi.AuthorizerConfiguration, made T) link {
 	asks := authorizationmetrics.InstrumentedAuthorizer(string(configured.Type), configured.Name, made)
-	return link{asks: asks, door: asks, rules: made}
+	return link{authorizer: asks, cached: asks, rules: made}
 }
 
-// lasting makes an authorizer that stays for the life of the process.
-func (c *chain) lasting(configured authzapi.AuthorizerConfiguration) (link, error) {
+// newPermanent makes an authorizer that a reload of the configuration keeps.
+func (c *chain) newPermanent(configured authzapi.AuthorizerConfiguration) (link, error) {
 	switch string(configured.Type) {
 	case modes.ModeAlwaysAllow:
 		return instrumented(configured, authorizerfactory.NewAlwaysAllowAuthorizer()), nil
@@ -189,25 +188,25 @@ func (c *chain) rbac(configured authzapi.AuthorizerConfiguration) (link, error) 
 		&rbac.ClusterRoleGetter{Lister: informers.ClusterRoles().Lister()},
 		&rbac.ClusterRoleBindingLister{Lister: informers.ClusterRoleBindings().Lister()},
 	))
-	remembered, err := newDecisions(made.asks, c.config.VersionedInformerFactory)
-	c.decisions, made.door = remembered, remembered
+	remembered, err := newDecisions(made.authorizer, c.config.VersionedInformerFactory)
+	c.decisions, made.cached = remembered, remembered
 	return made, err
 }
 
-// link makes what config says of the authorizers that stay and of new webhooks.
+// link makes the links of config from the permanent authorizers and new webhooks.
 func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfiguration) (*links, error) {
 	super := authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)
-	all, door := []authorizer.Authorizer{super}, []authorizer.Authorizer{super}
-	near := slices.Clone(all)
+	all, cached := []authorizer.Authorizer{super}, []authorizer.Authorizer{super}
+	local := slices.Clone(all)
 	var rules []authorizer.RuleResolver
 	remote := false
 	for _, configured := range config.Authorizers {
-		next, ok := c.stays[configured.Type]
+		next, ok := c.permanent[configured.Type]
 		switch {
 		case configured.Type == authzapi.TypeWebhook:
 			var err error
 			if !remote {
-				near = append(near, others{})
+				local = append(local, remoteAuthorizer{})
 			}
 			remote = true
 			if next, err = c.webhook(ctx, configured); err != nil {
@@ -217,21 +216,21 @@ func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfigur
 			return nil, fmt.Errorf("authorizer type %s is not allowed if it was not enabled at initial server startup", configured.Type)
 		}
 		if !remote {
-			near = append(near, next.door)
+			local = append(local, next.cached)
 		}
-		all, door, rules = append(all, next.asks), append(door, next.door), append(rules, next.rules)
+		all, cached, rules = append(all, next.authorizer), append(cached, next.cached), append(rules, next.rules)
 	}
-	return &links{all: union.New(all...), door: union.New(door...), near: union.New(near...), rules: union.NewRuleResolvers(rules...), remote: remote}, nil
+	return &links{all: union.New(all...), cached: union.New(cached...), local: union.New(local...), rules: union.NewRuleResolvers(rules...), remote: remote}, nil
 }
 
-// webhook makes one by upstream's constructor of chains, which puts the super-user's
-// group in front of it once more.
+// webhook makes the authorizer of a webhook by upstream's constructor of chains, which puts
+// the super-user's group in front of it once more.
 func (c *chain) webhook(ctx context.Context, configured authzapi.AuthorizerConfiguration) (link, error) {
 	config := *c.config
 	config.ReloadFile = ""
 	config.AuthorizationConfiguration = &authzapi.AuthorizationConfiguration{Authorizers: []authzapi.AuthorizerConfiguration{configured}}
 	made, rules, err := config.New(ctx, c.serverID)
-	return link{asks: made, door: made, rules: rules}, err
+	return link{authorizer: made, cached: made, rules: rules}, err
 }
 
 // run follows the file, if there is one, until ctx ends.
@@ -243,7 +242,7 @@ func (c *chain) run(ctx context.Context) {
 		func(err error) { klog.ErrorS(err, "watching authorization config file") })
 }
 
-// check takes over what the file says, if it says something new that can be had.
+// check applies the file if it has changed and is valid.
 func (c *chain) check(ctx context.Context) {
 	data, err := os.ReadFile(c.config.ReloadFile)
 	if err == nil {
@@ -252,7 +251,7 @@ func (c *chain) check(ctx context.Context) {
 		}
 		c.read = data
 		var changed bool
-		if changed, err = c.take(ctx, data); err == nil && !changed {
+		if changed, err = c.apply(ctx, data); err == nil && !changed {
 			return
 		}
 	}
@@ -265,8 +264,8 @@ func (c *chain) check(ctx context.Context) {
 	metrics.RecordAuthorizationConfigAutomaticReloadSuccess(c.serverID, string(data))
 }
 
-// take reports whether data says anything else than before.
-func (c *chain) take(ctx context.Context, data []byte) (bool, error) {
+// apply applies a configuration, and reports whether it differs from the one before.
+func (c *chain) apply(ctx context.Context, data []byte) (bool, error) {
 	config, err := kubeauthorizer.LoadAndValidateData(data, c.compiler, c.required)
 	if err != nil || reflect.DeepEqual(config, c.accepted) {
 		return false, err

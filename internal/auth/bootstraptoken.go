@@ -11,8 +11,8 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 )
 
-// bootstrapSecrets looks up the secrets of bootstrap tokens in the cache as it stands,
-// which is what upstream's lister would hold a copy of.
+// bootstrapSecrets looks up the secrets of bootstrap tokens in the cache, as it is at the
+// moment; upstream's lister would hold a copy.
 type bootstrapSecrets struct{ client typedcorev1.SecretsGetter }
 
 // bootstrapTimeout bounds a look-up in memory.
@@ -26,7 +26,7 @@ func (b bootstrapSecrets) Get(name string) (*corev1.Secret, error) {
 	return lookedUp(ctx, secret, err)
 }
 
-// List implements listers.SecretNamespaceLister, which nobody needs of it.
+// List implements listers.SecretNamespaceLister. Upstream's authenticator does not call it.
 func (bootstrapSecrets) List(labels.Selector) ([]*corev1.Secret, error) {
 	return nil, errors.New("auth: bootstrap tokens are not listed")
 }

@@ -13,18 +13,17 @@ import (
 )
 
 const (
-	// certSuccessTTL is how long an accepted client certificate is remembered.
+	// certSuccessTTL is how long an accepted client certificate is cached.
 	certSuccessTTL = 9 * time.Second
-	// certsRemembered bounds the memory; a connection uses one entry.
+	// certsRemembered bounds the cache; a connection uses one entry.
 	certsRemembered = 16 << 10
 )
 
-// certificates authenticates by client certificate and remembers whom it has
-// accepted: verifying a chain costs more than all else that a GET does. A
-// connection keeps its parsed certificate, so that its address is its identity.
+// certificates authenticates by client certificate and caches the users that it accepts:
+// verifying a chain costs more than the rest of a GET. A connection keeps its parsed
+// certificate, so that the certificate's address identifies it.
 //
-// Nothing is remembered past the certificate's end or across a change of the
-// authorities, and a refusal never.
+// No entry outlives the certificate or a change of the authorities; refusals are not cached.
 type certificates struct {
 	verify   authenticator.Request
 	ca       dynamiccertificates.CAContentProvider

@@ -16,55 +16,55 @@ import (
 )
 
 const (
-	// rememberedDecisions bounds the memory of decisions, a power of two.
+	// rememberedDecisions is the number of slots, a power of two.
 	rememberedDecisions = 1 << 12
-	// rememberedSize bounds what one of them may hold of its request.
+	// rememberedSize bounds the bytes of the key of a slot.
 	rememberedSize = 1 << 10
 )
 
-// decisions remembers what RBAC decided. RBAC looks through all bindings for each
-// request, which costs more than the rest of a GET (B10).
+// decisions caches RBAC's decisions. RBAC looks through all bindings for each request,
+// which costs more than the rest of a GET (B10).
 //
-// A decision is forgotten the moment RBAC could decide otherwise: the stores that it
-// reads count their changes while they are still locked for them, and the count is
+// A decision is no longer used from the moment on that RBAC could decide otherwise: the
+// stores that RBAC reads count a change while they are still locked for it, and the count is
 // read before RBAC is asked.
 //
-// Looking up takes no lock. A decision has one place; another that falls on it takes
-// its place.
+// Looking up takes no lock. A decision has one slot, by the hash of its key; it overwrites
+// the one before.
 type decisions struct {
 	next    authorizer.Authorizer
 	changes atomic.Uint64 // of the objects that next reads
-	allowed atomic.Int64  // decisions that were remembered
+	allowed atomic.Int64  // decisions to allow that were found in a slot
 	seed    maphash.Seed
-	// stranger is a random name, which no rule names: what may be done to it may be done
-	// to an object of any name.
-	stranger string
-	places   [rememberedDecisions]atomic.Pointer[decided]
+	// anyName is a random name, which no rule names: what is allowed for it is allowed for
+	// objects of any name.
+	anyName string
+	slots   [rememberedDecisions]atomic.Pointer[decided]
 }
 
 // decided is one decision. It is immutable.
 type decided struct {
-	question
+	requestKey
 	changes  uint64
 	decision authorizer.Decision
 	reason   string
 	err      error
 }
 
-// question is all that RBAC looks at.
-type question struct {
-	resource                     bool
-	user, verb                   string
-	namespace, group, kind, part string
-	name                         string
-	path                         string
-	groups                       []string
+// requestKey is the part of a request that RBAC looks at.
+type requestKey struct {
+	isResource                              bool
+	user, verb                              string
+	namespace, group, resource, subresource string
+	name                                    string
+	path                                    string
+	groups                                  []string
 }
 
-// newDecisions remembers what next decides from the objects of the informers, which
-// have not been started.
+// newDecisions caches what next decides by the objects of the informers, which must not have
+// been started.
 func newDecisions(next authorizer.Authorizer, factory informers.SharedInformerFactory) (*decisions, error) {
-	d := &decisions{next: next, seed: maphash.MakeSeed(), stranger: string(uuid.NewUUID())}
+	d := &decisions{next: next, seed: maphash.MakeSeed(), anyName: string(uuid.NewUUID())}
 	rbac := factory.Rbac().V1()
 	for _, informer := range []cache.SharedIndexInformer{
 		rbac.Roles().Informer(), rbac.RoleBindings().Informer(),
@@ -77,16 +77,16 @@ func newDecisions(next authorizer.Authorizer, factory informers.SharedInformerFa
 	return d, nil
 }
 
-// follow counts the changes of a store. Its index functions are called with what
-// comes and what goes under the lock that readers need to see it. A store that is
-// emptied at once calls none: for that there is the event behind it.
+// follow counts the changes of a store. A store calls its index functions for each object
+// that it adds or removes, while it holds the lock that readers need. For objects that a
+// relist removes it calls none; the event handler counts those.
 func (d *decisions) follow(informer cache.SharedIndexInformer) error {
 	count := func(any) ([]string, error) {
 		d.changes.Add(1)
 		return nil, nil
 	}
-	// Others that were loaded with the same informers count for themselves.
-	if err := informer.AddIndexers(cache.Indexers{"changes for " + d.stranger: count}); err != nil {
+	// The index has a name of its own, because another Auth may use the same informers.
+	if err := informer.AddIndexers(cache.Indexers{"changes for " + d.anyName: count}); err != nil {
 		return err
 	}
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -97,15 +97,15 @@ func (d *decisions) follow(informer cache.SharedIndexInformer) error {
 
 // Authorize implements authorizer.Authorizer.
 func (d *decisions) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	q, ok := questionOf(a)
+	q, ok := requestKeyOf(a)
 	if !ok {
 		return d.next.Authorize(ctx, a)
 	}
 	changes := d.changes.Load() // before RBAC reads what changes
 	name := q.name
-	if q.resource && name != "" {
-		q.name = d.stranger
-		if known := d.ask(ctx, nameless{a, d.stranger}, &q, changes); known.decision == authorizer.DecisionAllow {
+	if q.isResource && name != "" {
+		q.name = d.anyName
+		if known := d.ask(ctx, renamed{a, d.anyName}, &q, changes); known.decision == authorizer.DecisionAllow {
 			return known.decision, known.reason, known.err
 		}
 		q.name = name
@@ -114,8 +114,8 @@ func (d *decisions) Authorize(ctx context.Context, a authorizer.Attributes) (aut
 	return known.decision, known.reason, known.err
 }
 
-// ask returns what was decided, or decides it.
-func (d *decisions) ask(ctx context.Context, a authorizer.Attributes, q *question, changes uint64) *decided {
+// ask returns the cached decision, or decides.
+func (d *decisions) ask(ctx context.Context, a authorizer.Attributes, q *requestKey, changes uint64) *decided {
 	known := d.known(q, changes)
 	if known == nil {
 		return d.decide(ctx, a, q, changes)
@@ -126,8 +126,8 @@ func (d *decisions) ask(ctx context.Context, a authorizer.Attributes, q *questio
 	return known
 }
 
-// addTo adds the decisions that were remembered to upstream's metric, which counts those
-// that allow or deny, and RBAC denies nothing. It has counted the first of each.
+// addTo adds the cached decisions to upstream's metric, which has counted the first of each.
+// The metric counts decisions to allow or to deny, and RBAC never denies.
 func (d *decisions) addTo(families []*dto.MetricFamily) {
 	for _, family := range families {
 		if family.GetName() != "apiserver_authorization_decisions_total" {
@@ -146,60 +146,60 @@ func (d *decisions) addTo(families []*dto.MetricFamily) {
 	}
 }
 
-// nameless asks about an object of another name.
-type nameless struct {
+// renamed is a request for an object of another name.
+type renamed struct {
 	authorizer.Attributes
 	name string
 }
 
 // GetName returns the other name.
-func (n nameless) GetName() string { return n.name }
+func (n renamed) GetName() string { return n.name }
 
-// known returns what was decided after so many changes, nil if that is forgotten.
-func (d *decisions) known(q *question, changes uint64) *decided {
-	if known := d.place(q).Load(); known != nil && known.changes == changes && known.equal(q) {
+// known returns the decision that was made after so many changes, nil if there is none.
+func (d *decisions) known(q *requestKey, changes uint64) *decided {
+	if known := d.slot(q).Load(); known != nil && known.changes == changes && known.equal(q) {
 		return known
 	}
 	return nil
 }
 
-func (d *decisions) place(q *question) *atomic.Pointer[decided] {
-	return &d.places[q.hash(d.seed)%rememberedDecisions]
+func (d *decisions) slot(q *requestKey) *atomic.Pointer[decided] {
+	return &d.slots[q.hash(d.seed)%rememberedDecisions]
 }
 
-// decide asks RBAC and remembers.
-func (d *decisions) decide(ctx context.Context, a authorizer.Attributes, q *question, changes uint64) *decided {
+// decide asks RBAC and caches the decision.
+func (d *decisions) decide(ctx context.Context, a authorizer.Attributes, q *requestKey, changes uint64) *decided {
 	made := &decided{changes: changes}
 	made.decision, made.reason, made.err = d.next.Authorize(ctx, a)
 	if q.size() <= rememberedSize {
-		made.question = q.clone()
-		d.place(q).Store(made)
+		made.requestKey = q.clone()
+		d.slot(q).Store(made)
 	}
 	return made
 }
 
-// questionOf returns what RBAC looks at, if there is a user.
-func questionOf(a authorizer.Attributes) (question, bool) {
+// requestKeyOf returns the key of a request, if it has a user.
+func requestKeyOf(a authorizer.Attributes) (requestKey, bool) {
 	u := a.GetUser()
 	if u == nil {
-		return question{}, false
+		return requestKey{}, false
 	}
-	q := question{
-		resource: a.IsResourceRequest(), user: u.GetName(), groups: u.GetGroups(),
+	q := requestKey{
+		isResource: a.IsResourceRequest(), user: u.GetName(), groups: u.GetGroups(),
 		verb: a.GetVerb(), namespace: a.GetNamespace(),
 	}
-	if q.resource {
-		q.group, q.kind, q.part, q.name = a.GetAPIGroup(), a.GetResource(), a.GetSubresource(), a.GetName()
+	if q.isResource {
+		q.group, q.resource, q.subresource, q.name = a.GetAPIGroup(), a.GetResource(), a.GetSubresource(), a.GetName()
 	} else {
 		q.path = a.GetPath()
 	}
 	return q, true
 }
 
-func (q *question) hash(seed maphash.Seed) uint64 {
+func (q *requestKey) hash(seed maphash.Seed) uint64 {
 	const odd = 0x9e3779b97f4a7c15
 	var h uint64
-	for _, s := range [...]string{q.user, q.verb, q.namespace, q.group, q.kind, q.part, q.name, q.path} {
+	for _, s := range [...]string{q.user, q.verb, q.namespace, q.group, q.resource, q.subresource, q.name, q.path} {
 		h = (h ^ maphash.String(seed, s)) * odd
 	}
 	for _, s := range q.groups {
@@ -208,14 +208,14 @@ func (q *question) hash(seed maphash.Seed) uint64 {
 	return h >> 32
 }
 
-func (q *question) equal(other *question) bool {
-	return q.resource == other.resource && q.user == other.user && q.verb == other.verb &&
-		q.namespace == other.namespace && q.group == other.group && q.kind == other.kind &&
-		q.part == other.part && q.name == other.name && q.path == other.path && slices.Equal(q.groups, other.groups)
+func (q *requestKey) equal(other *requestKey) bool {
+	return q.isResource == other.isResource && q.user == other.user && q.verb == other.verb &&
+		q.namespace == other.namespace && q.group == other.group && q.resource == other.resource &&
+		q.subresource == other.subresource && q.name == other.name && q.path == other.path && slices.Equal(q.groups, other.groups)
 }
 
-func (q *question) size() int {
-	n := len(q.user) + len(q.verb) + len(q.namespace) + len(q.group) + len(q.kind) + len(q.part) + len(q.name) + len(q.path)
+func (q *requestKey) size() int {
+	n := len(q.user) + len(q.verb) + len(q.namespace) + len(q.group) + len(q.resource) + len(q.subresource) + len(q.name) + len(q.path)
 	for _, s := range q.groups {
 		n += len(s)
 	}
@@ -223,9 +223,9 @@ func (q *question) size() int {
 }
 
 // clone returns q without the memory that its strings are parts of.
-func (q *question) clone() question {
+func (q *requestKey) clone() requestKey {
 	c := *q
-	for _, s := range []*string{&c.user, &c.verb, &c.namespace, &c.group, &c.kind, &c.part, &c.name, &c.path} {
+	for _, s := range []*string{&c.user, &c.verb, &c.namespace, &c.group, &c.resource, &c.subresource, &c.name, &c.path} {
 		*s = strings.Clone(*s)
 	}
 	c.groups = slices.Clone(q.groups)

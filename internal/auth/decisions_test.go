@@ -207,8 +207,8 @@ func TestRememberedDecisionsAreSmall(t *testing.T) {
 	if _, _, err := d.Authorize(t.Context(), q); err != nil {
 		t.Fatal(err)
 	}
-	for i := range d.places {
-		if d.places[i].Load() != nil {
+	for i := range d.slots {
+		if d.slots[i].Load() != nil {
 			t.Fatal("remembered")
 		}
 	}

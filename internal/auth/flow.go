@@ -25,26 +25,25 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// FlowConfig says how many requests are served at once. All is required.
+// FlowConfig says how many requests are served at once. All fields are required.
 type FlowConfig struct {
 	// Client keeps the status of flow schemas. Informers, which are started after
 	// NewFlow, bring them and the priority levels.
 	Client    kubernetes.Interface
 	Informers informers.SharedInformerFactory
-	// Limit is how many requests of one seat are served at once, but for exempt ones.
+	// Limit is how many seats there are, exempt requests not counted.
 	Limit int
-	// Stored tells how many objects of a resource there are, and their bytes.
+	// Stored returns how many objects of a resource there are, and their bytes.
 	Stored func(schema.GroupResource) (objects, bytes int64, ok bool)
 }
 
 // Flow is API priority and fairness: it decides when a request may be served, and
 // which may not. Build one with [NewFlow].
 //
-// What decides is upstream's controller and its queues (apiserver
-// pkg/util/flowcontrol). They cost half as much as a small request (E7), so what they
-// would say is known beforehand where it can be: of requests of a kind that was
-// classified since the configuration last changed, and of a priority level in which
-// nobody waits and there is room.
+// Upstream's controller and its queues decide (apiserver pkg/util/flowcontrol). They cost
+// half as much as a small request (E7), so they are not asked where their decision is known:
+// for requests of a kind that was classified since the configuration last changed, of a
+// priority level in which no request waits and seats are free.
 type Flow struct {
 	config     FlowConfig
 	controller flowcontrol.Interface
@@ -55,11 +54,11 @@ type Flow struct {
 	// generation grows before the configuration changes.
 	generation atomic.Uint64
 	seed       maphash.Seed
-	places     [rememberedDecisions]atomic.Pointer[classified]
+	slots      [rememberedDecisions]atomic.Pointer[classified]
 
-	mu      sync.Mutex
-	lanes   map[string]*lane         // guarded by mu: of the priority levels there are
-	classes map[[4]string]*FlowClass // guarded by mu: by names and UIDs
+	mu        sync.Mutex
+	queueSets map[string]*queueSet     // guarded by mu: of the priority levels there are
+	classes   map[[4]string]*FlowClass // guarded by mu: by names and UIDs
 }
 
 // FlowClass is what a flow schema makes of a request. It is immutable but for its tally.
@@ -71,35 +70,35 @@ type FlowClass struct {
 
 // classified is the class of one kind of requests, as it was in one generation.
 type classified struct {
-	question
+	requestKey
 	generation uint64
 	class      *FlowClass
-	lane       *lane
+	queueSet   *queueSet
 }
 
-// FlowRequest is what Flow asks a request beside who it comes from and what it is.
+// FlowRequest is what Flow needs of a request beside its attributes.
 type FlowRequest interface {
 	RequestInfo() *apirequest.RequestInfo
 	ListOptions() (*internalversion.ListOptions, error)
 }
 
-// Seat is what a request has that is being served. The zero value is none.
+// Seat is what a request holds while it is served, of one or more of upstream's seats. The
+// zero value is none.
 type Seat struct {
-	lane  *lane
-	class *FlowClass
-	seats int
-	since time.Time
-	// Of one that the controller gave: done is closed to give it back, ended once it is.
+	queueSet *queueSet
+	class    *FlowClass
+	seats    int
+	since    time.Time
+	// Of one that the controller gave: done is closed to release it, ended once it is.
 	done  chan<- struct{}
 	ended <-chan struct{}
 }
 
-// NewFlow returns a Flow that knows the mandatory configuration until Run has loaded
-// the rest.
+// NewFlow returns a Flow that has the mandatory configuration until Run has loaded the rest.
 func NewFlow(config FlowConfig) *Flow {
 	f := &Flow{
 		config: config, dropped: flowcontrol.NewDroppedRequestsTracker(), seed: maphash.MakeSeed(),
-		lanes: make(map[string]*lane), classes: make(map[[4]string]*FlowClass),
+		queueSets: make(map[string]*queueSet), classes: make(map[[4]string]*FlowClass),
 	}
 	flowmetrics.Register()
 	clock := eventclock.Real{}
@@ -113,7 +112,7 @@ func NewFlow(config FlowConfig) *Flow {
 		ServerConcurrencyLimit: config.Limit,
 		ReqsGaugeVec:           flowmetrics.PriorityLevelConcurrencyGaugeVec,
 		ExecSeatsGaugeVec:      flowmetrics.PriorityLevelExecutionSeatsGaugeVec,
-		QueueSetFactory:        &lanes{f, queueset.NewQueueSetFactory(clock)},
+		QueueSetFactory:        &queueSetFactory{f, queueset.NewQueueSetFactory(clock)},
 	})
 	f.mutating = flowrequest.NewWorkEstimator(nil, f.controller.GetInterestedWatchCount,
 		flowrequest.DefaultWorkEstimatorConfig(), f.controller.GetMaxSeats)
@@ -131,17 +130,17 @@ func (f *Flow) Run(ctx context.Context) error {
 	return nil
 }
 
-// Install adds the pages that show what there is in which queue.
+// Install adds upstream's debug pages, which show the queues.
 func (f *Flow) Install(paths *mux.PathRecorderMux) { f.controller.Install(paths) }
 
-// RegisterWatch counts a watch, which makes writes that it hears of more expensive,
-// until the result is called.
+// RegisterWatch counts a watch, which makes writes of its objects more expensive, until the
+// result is called.
 func (f *Flow) RegisterWatch(info *apirequest.RequestInfo, query string) (forget func()) {
 	req := &http.Request{URL: &url.URL{RawQuery: query}}
 	return f.controller.RegisterWatch(req.WithContext(apirequest.WithRequestInfo(context.Background(), info)))
 }
 
-// Watches returns how many watches hear of a write.
+// Watches returns how many watches a write concerns.
 func (f *Flow) Watches(info *apirequest.RequestInfo) int {
 	return f.controller.GetInterestedWatchCount(info)
 }
@@ -156,18 +155,18 @@ func (f *Flow) RetryAfter(class *FlowClass) int64 {
 // It reports false if that does not happen by the time until. ctx has the request's
 // values and does not end.
 func (f *Flow) Acquire(ctx context.Context, a authorizer.Attributes, r FlowRequest, until time.Time, seat *Seat) (*FlowClass, bool) {
-	q, ok := questionOf(a)
+	q, ok := requestKeyOf(a)
 	if !ok {
 		return nil, false
 	}
-	q.name = "" // flow schemas know no names
+	q.name = "" // flow schemas do not look at names
 	generation := f.generation.Load()
-	known := f.place(&q).Load()
-	// Watches are always the controller's: it tells their initialization apart.
+	known := f.slot(&q).Load()
+	// The controller always decides on watches, because it times their initialization.
 	if known != nil && known.generation == generation && known.equal(&q) && q.verb != "watch" {
 		work := f.estimate(a, r, known.class)
-		if work.AdditionalLatency == 0 && known.lane.enter(work.MaxSeats()) {
-			*seat = Seat{lane: known.lane, class: known.class, seats: work.MaxSeats(), since: time.Now()}
+		if work.AdditionalLatency == 0 && known.queueSet.enter(work.MaxSeats()) {
+			*seat = Seat{queueSet: known.queueSet, class: known.class, seats: work.MaxSeats(), since: time.Now()}
 			known.class.tally.begin(work.MaxSeats())
 			return known.class, true
 		}
@@ -175,13 +174,13 @@ func (f *Flow) Acquire(ctx context.Context, a authorizer.Attributes, r FlowReque
 	return f.queue(ctx, q.clone(), a, r, until, seat)
 }
 
-func (f *Flow) place(q *question) *atomic.Pointer[classified] {
-	return &f.places[q.hash(f.seed)%rememberedDecisions]
+func (f *Flow) slot(q *requestKey) *atomic.Pointer[classified] {
+	return &f.slots[q.hash(f.seed)%rememberedDecisions]
 }
 
-// queue lets the controller decide. It calls what is to be done while the request has
-// its seat, so it has a goroutine of its own.
-func (f *Flow) queue(ctx context.Context, q question, a authorizer.Attributes, r FlowRequest, until time.Time, seat *Seat) (*FlowClass, bool) {
+// queue lets the controller decide. The controller calls a function and releases the seat
+// when that returns, so it has a goroutine of its own for the request.
+func (f *Flow) queue(ctx context.Context, q requestKey, a authorizer.Attributes, r FlowRequest, until time.Time, seat *Seat) (*FlowClass, bool) {
 	info := r.RequestInfo()
 	var class *FlowClass
 	note := func(fs *flowcontrolv1.FlowSchema, pl *flowcontrolv1.PriorityLevelConfiguration, _ string) {
@@ -218,9 +217,9 @@ func (f *Flow) queue(ctx context.Context, q question, a authorizer.Attributes, r
 	}
 }
 
-// classify remembers what the controller made of a request. It is called while the
+// classify notes the controller's classification of a request. It is called while the
 // configuration cannot change.
-func (f *Flow) classify(q question, fs *flowcontrolv1.FlowSchema, pl *flowcontrolv1.PriorityLevelConfiguration) *FlowClass {
+func (f *Flow) classify(q requestKey, fs *flowcontrolv1.FlowSchema, pl *flowcontrolv1.PriorityLevelConfiguration) *FlowClass {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	key := [4]string{fs.Name, pl.Name, string(fs.UID), string(pl.UID)}
@@ -229,23 +228,23 @@ func (f *Flow) classify(q question, fs *flowcontrolv1.FlowSchema, pl *flowcontro
 		class = &FlowClass{Schema: fs.Name, Level: pl.Name, SchemaUID: string(fs.UID), LevelUID: string(pl.UID)}
 		f.classes[key] = class
 	}
-	if lane := f.lanes[pl.Name]; lane != nil && q.size() <= rememberedSize {
-		f.place(&q).Store(&classified{question: q, generation: f.generation.Load(), class: class, lane: lane})
+	if queues := f.queueSets[pl.Name]; queues != nil && q.size() <= rememberedSize {
+		f.slot(&q).Store(&classified{requestKey: q, generation: f.generation.Load(), class: class, queueSet: queues})
 	}
 	return class
 }
 
-// Release gives the seat back. Further calls do nothing.
+// Release releases the seat. Further calls do nothing.
 func (s *Seat) Release() {
 	switch {
-	case s.lane != nil:
+	case s.queueSet != nil:
 		now := time.Now()
 		took := now.Sub(s.since)
 		s.class.tally.end(s.seats, took)
-		s.lane.leave(s.seats, took, now)
+		s.queueSet.leave(s.seats, took, now)
 	case s.done != nil:
 		close(s.done)
-		<-s.ended // else the client's next request might wait for this seat
+		<-s.ended // otherwise the client's next request might wait for this seat
 	}
 	*s = Seat{}
 }

@@ -72,7 +72,7 @@ func runFlow(t testing.TB, limit int, objects ...runtime.Object) *Flow {
 func (f *Flow) has(level string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.lanes[level] != nil
+	return f.queueSets[level] != nil
 }
 
 // flowRequest is a request of a test.

@@ -8,14 +8,14 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// flowTally counts the requests of one class that were let pass by count. Upstream's
-// metrics of the class exist, for its first request was upstream's; what is counted here
-// is added when they are asked for.
+// flowTally counts the requests of one class that upstream was not asked about. Upstream's
+// metrics of the class exist, because it was asked about the first one; these counts are
+// added to them when metrics are collected.
 type flowTally struct {
 	began, ended atomic.Int64 // requests
-	seats        atomic.Int64 // that are taken
-	nanos        atomic.Int64 // of requests that have ended
-	asked        atomic.Int64 // sum of seats
+	seats        atomic.Int64 // taken now
+	nanos        atomic.Int64 // durations of requests that have ended
+	seatSum      atomic.Int64 // sum of seats
 	durations    [len(flowDurations) + 1]atomic.Int64
 	sizes        [len(flowSizes) + 1]atomic.Int64
 }
@@ -29,7 +29,7 @@ var (
 func (t *flowTally) begin(seats int) {
 	t.began.Add(1)
 	t.seats.Add(int64(seats))
-	t.asked.Add(int64(seats))
+	t.seatSum.Add(int64(seats))
 	t.sizes[bucketOf(flowSizes[:], float64(seats))].Add(1)
 }
 
@@ -52,7 +52,7 @@ func bucketOf(bounds []float64, v float64) int {
 
 const flowPrefix = "apiserver_flowcontrol_"
 
-// AddTo adds what was counted to upstream's metrics.
+// AddTo adds the counts to upstream's metrics.
 func (f *Flow) AddTo(families []*dto.MetricFamily) {
 	tallies := f.tallies()
 	for _, family := range families {
@@ -72,8 +72,8 @@ func (f *Flow) AddTo(families []*dto.MetricFamily) {
 	}
 }
 
-// tallies returns what was counted by priority level and flow schema, which may have been
-// made more than once under the same names.
+// tallies returns the counts by priority level and flow schema. A level or schema that was
+// deleted and created again has more than one.
 func (f *Flow) tallies() map[[2]string][]*flowTally {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -96,7 +96,7 @@ func (t *flowTally) addTo(sample *dto.Metric, name string, labels map[string]str
 	case name == "current_executing_seats", name == "request_concurrency_in_use":
 		addGauge(sample, t.seats.Load())
 	case name == "work_estimated_seats":
-		addHistogram(sample.GetHistogram(), flowSizes[:], t.sizes[:], float64(t.asked.Load()))
+		addHistogram(sample.GetHistogram(), flowSizes[:], t.sizes[:], float64(t.seatSum.Load()))
 	case name == "request_execution_seconds" && labels["type"] == "regular":
 		addHistogram(sample.GetHistogram(), flowDurations[:], t.durations[:], time.Duration(t.nanos.Load()).Seconds())
 	case name == "request_wait_duration_seconds" && labels["execute"] == "true":

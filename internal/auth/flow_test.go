@@ -127,9 +127,9 @@ func TestFlowWaits(t *testing.T) {
 		late[i].Release() // does nothing
 	}
 	f.mu.Lock()
-	lane := f.lanes["workload-low"]
+	queueSet := f.queueSets["workload-low"]
 	f.mu.Unlock()
-	if state := lane.state.Load(); state&(laneOpen|laneSeats) != 0 {
+	if state := queueSet.state.Load(); state&(openBit|seatsMask) != 0 {
 		t.Errorf("%x is left", state)
 	}
 }
@@ -154,8 +154,8 @@ func TestFlowListSeats(t *testing.T) {
 
 		f := &Flow{config: FlowConfig{Stored: func(schema.GroupResource) (int64, int64, bool) { return objects, objects * size, found }}}
 		bound := most
-		if bound == 0 || bound > mostListSeats {
-			bound = mostListSeats
+		if bound == 0 || bound > maxListSeats {
+			bound = maxListSeats
 		}
 		if got := f.listSeats(request.attributes(flowUsers["exempt"]), request, bound); got != want.InitialSeats {
 			r.Fatalf("%d objects of %d bytes, %+v %v: %d seats, upstream %d", objects, size, request.info, query, got, want.InitialSeats)

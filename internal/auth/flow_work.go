@@ -12,25 +12,25 @@ import (
 	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
 )
 
-// What a list is taken to cost: apiserver
+// The estimate of what a list costs: apiserver
 // pkg/util/flowcontrol/request/list_work_estimator.go.
 const (
 	bytesPerSeat = 100_000
-	// streamedBytes is how much memory a list takes, at most, that the cache answers.
+	// streamedBytes is how much memory a list from the cache takes at most.
 	streamedBytes = 1_000_000
-	// largestObject is taken for the size of objects of which none is known.
+	// largestObject is the size assumed for objects whose sizes are not known.
 	largestObject = 1_500_000
-	// mostListSeats is what a list takes, at most, where the priority level sets no bound.
-	mostListSeats = 100
+	// maxListSeats is how many seats a list takes at most, unless the priority level says.
+	maxListSeats = 100
 )
 
-// estimate says how many seats a request takes, and for how long after its end.
+// estimate returns how many seats a request takes, and for how long after its end.
 func (f *Flow) estimate(a authorizer.Attributes, r FlowRequest, class *FlowClass) flowrequest.WorkEstimate {
 	switch a.GetVerb() {
 	case "list", "watch":
 		most := f.controller.GetMaxSeats(class.Level)
-		if most == 0 || most > mostListSeats {
-			most = mostListSeats
+		if most == 0 || most > maxListSeats {
+			most = maxListSeats
 		}
 		return flowrequest.WorkEstimate{InitialSeats: f.listSeats(a, r, most)}
 	case "create", "update", "patch", "delete":
@@ -40,7 +40,7 @@ func (f *Flow) estimate(a authorizer.Attributes, r FlowRequest, class *FlowClass
 	return flowrequest.WorkEstimate{InitialSeats: 1}
 }
 
-// listSeats says how many seats, up to most, a list takes, or a watch for its initial
+// listSeats returns how many seats, up to most, a list takes, or a watch for its initial
 // objects.
 func (f *Flow) listSeats(a authorizer.Attributes, r FlowRequest, most uint64) uint64 {
 	options, err := r.ListOptions()
@@ -77,7 +77,7 @@ func (f *Flow) listSeats(a authorizer.Attributes, r FlowRequest, most uint64) ui
 	return min(max(uint64(memory+bytesPerSeat-1)/bytesPerSeat, 1), most)
 }
 
-// sendsInitial reports whether a watch begins with what there is.
+// sendsInitial reports whether a watch begins with the present objects.
 func sendsInitial(o *internalversion.ListOptions) bool {
 	return o.SendInitialEvents != nil && *o.SendInitialEvents || o.ResourceVersion == "" || o.ResourceVersion == "0"
 }

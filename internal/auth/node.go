@@ -32,12 +32,12 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// graph is what the Node authorizer decides by: which node refers to what, through its
-// pods. Upstream's informers would hold every pod decoded for it. Here pods come from
-// their cache, of each is decoded what the graph reads, and a digest of that is kept; of
-// the other kinds the informers keep a few names.
+// graph keeps the Node authorizer's graph: which objects a node refers to, through its pods.
+// Upstream's informers would hold every pod decoded for it. Here pods come from the
+// registry's cache, only the fields that the graph reads are decoded, and a digest of them
+// is kept; of objects of other kinds the informers keep a few names.
 //
-// It belongs to the goroutine that calls follow, but for graph, which has a lock.
+// Its fields belong to the goroutine that calls follow, except graph, which has a lock.
 type graph struct {
 	graph  *node.Graph
 	losses atomic.Uint64 // changes after which a node may need less than before
@@ -45,7 +45,7 @@ type graph struct {
 
 	pod, whole *mask
 	seed       maphash.Seed
-	known      map[string]uint64 // pods on nodes, by key: digests of what was read of them
+	known      map[string]uint64 // digests of the fields of pods on nodes, by key
 	scratch    []byte
 }
 
@@ -56,8 +56,8 @@ func newGraph() *graph {
 	return g
 }
 
-// NodeSynced is closed once the Node authorizer knows what r.Follow has found; at once if
-// there is no Node authorizer.
+// NodeSynced is closed once Follow has put everything into the Node authorizer's graph; at
+// once if there is no Node authorizer.
 func (a *Auth) NodeSynced() <-chan struct{} {
 	if a.graph == nil {
 		none := make(chan struct{})
@@ -67,7 +67,7 @@ func (a *Auth) NodeSynced() <-chan struct{} {
 	return a.graph.synced
 }
 
-// Follow tells the Node authorizer, if there is one, what nodes refer to, until ctx ends.
+// Follow keeps the graph of the Node authorizer current, if there is one, until ctx ends.
 // pods must be running. It is called once.
 func (a *Auth) Follow(ctx context.Context, client kubernetes.Interface, pods *registry.Resource) error {
 	if a.graph == nil {
@@ -103,13 +103,14 @@ func (g *graph) follow(ctx context.Context, client kubernetes.Interface, pods *r
 // retryPods is how long to wait before pods are read anew.
 const retryPods = time.Second
 
-// followPods reads the pods and then what changes; told is called after the first time.
-func (g *graph) followPods(ctx context.Context, pods *registry.Resource, told func()) error {
+// followPods reads the pods and then follows their changes; synced is called once they were
+// read.
+func (g *graph) followPods(ctx context.Context, pods *registry.Resource, synced func()) error {
 	for {
 		if err := pods.WaitReady(ctx); err != nil {
 			return ignoreEnd(ctx, err)
 		}
-		err := g.followOnce(ctx, pods, told)
+		err := g.followOnce(ctx, pods, synced)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -130,7 +131,7 @@ func ignoreEnd(ctx context.Context, err error) error {
 }
 
 // followOnce reads a snapshot of the pods and follows them from there until that ends.
-func (g *graph) followOnce(ctx context.Context, pods *registry.Resource, told func()) error {
+func (g *graph) followOnce(ctx context.Context, pods *registry.Resource, synced func()) error {
 	now := pods.Cache.Snapshot()
 	watcher, err := pods.Hub.Watch(watch.Options{After: now.Revision()})
 	if err != nil {
@@ -138,7 +139,7 @@ func (g *graph) followOnce(ctx context.Context, pods *registry.Resource, told fu
 	}
 	defer watcher.Close()
 	g.replace(now)
-	told()
+	synced()
 	deliveries := make([]watch.Delivery, 0, 64)
 	for {
 		deliveries, err = watcher.Next(ctx, deliveries[:0])
@@ -149,7 +150,7 @@ func (g *graph) followOnce(ctx context.Context, pods *registry.Resource, told fu
 			if d.Type == watch.Deleted {
 				g.drop(d.Object.Key())
 			} else {
-				g.take(d.Object)
+				g.update(d.Object)
 			}
 		}
 	}
@@ -166,13 +167,13 @@ func (g *graph) replace(now cache.Snapshot) {
 		}
 	}
 	for o := range now.All() {
-		g.take(o)
+		g.update(o)
 	}
 }
 
-// take tells the graph of a pod, unless it knows all that it reads of it. One that cannot
-// be read stays as it was.
-func (g *graph) take(o *cache.Object) {
+// update puts a pod into the graph, unless none of its fields that the graph reads have
+// changed. A pod that cannot be decoded stays as it was.
+func (g *graph) update(o *cache.Object) {
 	if o.Err() != nil {
 		return
 	}
@@ -206,7 +207,7 @@ func (g *graph) take(o *cache.Object) {
 	g.known[o.Key()] = digest
 }
 
-// drop makes the graph forget a pod.
+// drop removes a pod from the graph.
 func (g *graph) drop(key string) {
 	if _, ok := g.known[key]; !ok {
 		return
@@ -246,19 +247,19 @@ func (g *graph) informers(client kubernetes.Interface) []informed {
 	return all
 }
 
-// identity is what an informer must know of an object, and the graph of its name.
+// identity returns the metadata that an informer and the graph need.
 func identity(o metav1.Object) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion()}
 }
 
-// informed is an informer and whether its handler has been told of what there is.
+// informed is an informer and whether its handler has seen all objects.
 type informed struct {
 	informer clientcache.SharedIndexInformer
 	synced   clientcache.InformerSynced
 }
 
-// inform lets informer keep what trim leaves of its objects, and tells of them; of changes,
-// too, if updates says so.
+// inform lets informer keep what trim leaves of its objects, and adds them to the graph and
+// removes them; with updates it also adds changed ones again.
 func inform[T any](g *graph, informer clientcache.SharedIndexInformer, trim func(T) T, add func(T), updates bool, remove func(T)) informed {
 	handler := clientcache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) { add(o.(T)) },

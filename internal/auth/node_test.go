@@ -137,26 +137,26 @@ func TestGraphFollowsPods(t *testing.T) {
 		}
 		return p
 	}
-	g.take(stored(t, schema, 1, pod("", "a")))
+	g.update(stored(t, schema, 1, pod("", "a")))
 	expect("unscheduled", map[[2]string]bool{{"n1", "a"}: false})
-	g.take(stored(t, schema, 2, pod("n1", "a")))
+	g.update(stored(t, schema, 2, pod("n1", "a")))
 	expect("scheduled", map[[2]string]bool{{"n1", "a"}: true, {"n2", "a"}: false, {"n1", "b"}: false})
 	changed := pod("n1", "a")
 	changed.Status.Phase, changed.ResourceVersion = corev1.PodRunning, "7"
 	known := g.known["x/p"]
-	g.take(stored(t, schema, 3, changed))
+	g.update(stored(t, schema, 3, changed))
 	if g.known["x/p"] != known {
 		t.Error("a change that the graph does not read is taken for one that it reads")
 	}
-	g.take(stored(t, schema, 4, pod("n1", "b")))
+	g.update(stored(t, schema, 4, pod("n1", "b")))
 	expect("other secret", map[[2]string]bool{{"n1", "a"}: false, {"n1", "b"}: true})
 	g.drop("x/p")
 	expect("deleted", map[[2]string]bool{{"n1", "b"}: false})
-	g.take(stored(t, schema, 5, pod("n2", "b")))
+	g.update(stored(t, schema, 5, pod("n2", "b")))
 	expect("made again elsewhere", map[[2]string]bool{{"n1", "b"}: false, {"n2", "b"}: true})
 	broken := stored(t, schema, 6, pod("n2", "c"))
-	g.take(cache.NewObject(cache.ObjectConfig{Key: broken.Key(), Revision: 6, Body: broken.Body()[:len(broken.Body())-1]}, schema))
+	g.update(cache.NewObject(cache.ObjectConfig{Key: broken.Key(), Revision: 6, Body: broken.Body()[:len(broken.Body())-1]}, schema))
 	expect("unreadable", map[[2]string]bool{{"n2", "b"}: true, {"n2", "c"}: false})
-	g.take(stored(t, schema, 7, pod("")))
+	g.update(stored(t, schema, 7, pod("")))
 	expect("replaced by one without a node", map[[2]string]bool{{"n2", "b"}: false})
 }

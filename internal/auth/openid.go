@@ -11,7 +11,7 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// OpenIDPaths lists what Auth.OpenID answers.
+// OpenIDPaths lists the paths that Auth.OpenID serves.
 func OpenIDPaths() []string {
 	return []string{serviceaccount.OpenIDConfigPath, serviceaccount.JWKSPath}
 }

@@ -13,8 +13,8 @@ type mask [maxField + 1]*mask
 // maxField is the largest number in podMask.
 const maxField = 39
 
-// newPodMask names what node.Graph.AddPod reads of a pod: which node it is on, and the
-// names of what it refers to. That is less than a tenth of most pods.
+// newPodMask names the fields of a pod that node.Graph.AddPod reads: the node that it is on,
+// and the names of the objects that it refers to. That is less than a tenth of most pods.
 func newPodMask() (pod, whole *mask) {
 	whole = new(mask)
 	variable := &mask{3: whole}                // EnvVar: valueFrom
@@ -30,7 +30,7 @@ func newPodMask() (pod, whole *mask) {
 	}, whole
 }
 
-// appendMasked appends to dst what keep names of message.
+// appendMasked appends to dst the fields of message that keep names.
 func appendMasked(dst, message []byte, keep, whole *mask) ([]byte, error) {
 	for len(message) > 0 {
 		number, kind, tag := protowire.ConsumeTag(message)

@@ -17,12 +17,11 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// Revocation tells the front door that a client which it accepted, and still serves, would
-// not be accepted any more.
+// Revocation finds out whether a request that was accepted, and is still served, would be
+// accepted now.
 type Revocation struct {
-	// Again authenticates a request once more, from what there is now: nothing is
-	// remembered of tokens. An error says that it cannot be told at the moment. It may
-	// change the request's header.
+	// Again authenticates a request once more, without the cache of tokens. An error says
+	// that this is not possible at the moment. It may change the request's header.
 	Again authenticator.Request
 	// Near authenticates and Gate authorizes without asking anything outside of this
 	// process; where that is not enough, they fail with [ErrOthers]. They are nil if
@@ -33,23 +32,23 @@ type Revocation struct {
 	Ties func(*http.Request) Ties
 	// Generation changes when Again is to be asked about all requests.
 	Generation func() uint64
-	// Authority changes when the authorizer may decide otherwise: all counts what
-	// concerns everybody, nodes what concerns nodes alone and single objects.
+	// Authority changes when the authorizer may decide otherwise: all counts changes that
+	// may concern any user, nodes those that concern nodes and single objects.
 	Authority func() (all, nodes uint64)
-	// Remote says that the authorizer asks others, such as a webhook, that do not tell of
-	// changes: it must be asked again at intervals.
+	// Remote says that the authorizer asks a webhook, whose changes are not known: it must
+	// be asked again at intervals.
 	Remote func() bool
 }
 
-// Ties are what an accepted credential hangs on, beside what Generation counts.
+// Ties are what an accepted credential depends on, beside what Generation counts.
 type Ties struct {
-	// Expires is when it will not be accepted any more, or not much longer; zero is never.
+	// Expires is when the credential expires; zero is never.
 	Expires time.Time
-	// Ends says that the credential is not accepted after Expires, even if it is remembered.
+	// Ends says that the credential is not accepted after Expires, even if it is cached.
 	Ends bool
-	// Objects must be as they were.
+	// Objects are those that the token is bound to: it is asked about again when they change.
 	Objects []ObjectName
-	// Remote says that it also depends on others that do not tell of changes.
+	// Remote says that a provider or a webhook decides, too, whose changes are not known.
 	Remote bool
 }
 
@@ -59,46 +58,47 @@ type ObjectName struct {
 	Namespace, Name string
 }
 
-// ErrOthers says that others have to be asked, who may take their time.
+// ErrOthers says that a provider or a webhook has to be asked, which may take long.
 var ErrOthers = errors.New("auth: others are to be asked")
 
-// Revocation returns what a's decisions hang on.
+// Revocation returns the Revocation of a.
 func (a *Auth) Revocation() *Revocation {
 	return &Revocation{
-		Again: a.again, Near: nearby{a.again}, Gate: nearGate{a.chain}, Ties: a.again.ties, Generation: a.Generation,
+		Again: a.reauthenticator, Near: localReauthenticator{a.reauthenticator}, Gate: localGate{a.chain}, Ties: a.reauthenticator.ties, Generation: a.Generation,
 		Authority: a.chain.authority, Remote: a.chain.remote,
 	}
 }
 
-// again authenticates as Authenticator does, but past what is remembered of tokens, and
-// tells a refusal from an answer that could not be had. It is immutable.
-type again struct {
+// reauthenticator authenticates as Authenticator does, but without the cache of tokens, and
+// distinguishes a refusal from an error. It is immutable.
+type reauthenticator struct {
 	trusted   []authenticator.Request // front proxies and certificates
-	near      authenticator.Request   // by tokens that are known here; may be nil
-	away      authenticator.Request   // by tokens that others are asked about; may be nil
-	anonymous authenticator.Request   // nil: nobody is
+	local     authenticator.Request   // by tokens that this process verifies; may be nil
+	remote    authenticator.Request   // by tokens that providers and webhooks verify; may be nil
+	anonymous authenticator.Request   // nil if anonymous requests are refused
 	issuers   []string                // of service accounts
 }
 
-// nearby authenticates so without asking others.
-type nearby struct{ *again }
+// localReauthenticator does so without asking providers and webhooks.
+type localReauthenticator struct{ *reauthenticator }
 
 // AuthenticateRequest implements authenticator.Request.
-func (n nearby) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+func (n localReauthenticator) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
 	return n.authenticate(req, authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) {
 		return nil, false, ErrOthers
 	}))
 }
 
 // AuthenticateRequest implements authenticator.Request.
-func (a *again) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
-	return a.authenticate(req, a.away)
+func (a *reauthenticator) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	return a.authenticate(req, a.remote)
 }
 
-// authenticate asks away, if there is somebody to ask, about tokens that are not known here.
-func (a *again) authenticate(req *http.Request, away authenticator.Request) (*authenticator.Response, bool, error) {
-	token, untold := bearer(req), new(atomic.Bool)
-	req = req.WithContext(context.WithValue(req.Context(), untoldKey{}, untold))
+// authenticate asks remote about tokens that local does not accept, unless a has no remote
+// authenticator.
+func (a *reauthenticator) authenticate(req *http.Request, remote authenticator.Request) (*authenticator.Response, bool, error) {
+	token, lookupFailed := bearer(req), new(atomic.Bool)
+	req = req.WithContext(context.WithValue(req.Context(), lookupFailedKey{}, lookupFailed))
 	refused := false
 	for _, trusted := range a.trusted {
 		resp, ok, err := trusted.AuthenticateRequest(req)
@@ -107,18 +107,18 @@ func (a *again) authenticate(req *http.Request, away authenticator.Request) (*au
 		}
 		refused = refused || err != nil
 	}
-	if a.near != nil {
-		resp, ok, err := a.near.AuthenticateRequest(req)
+	if a.local != nil {
+		resp, ok, err := a.local.AuthenticateRequest(req)
 		switch {
 		case err == nil && ok:
 			return resp, true, nil
-		case err != nil && (untold.Load() || errors.Is(err, errUntold)):
+		case err != nil && (lookupFailed.Load() || errors.Is(err, errLookup)):
 			return nil, false, err
 		}
 		refused = refused || err != nil
 	}
-	if a.away != nil && token != "" {
-		resp, ok, err := away.AuthenticateRequest(req)
+	if a.remote != nil && token != "" {
+		resp, ok, err := remote.AuthenticateRequest(req)
 		switch {
 		case err == nil && ok:
 			return resp, true, nil
@@ -133,9 +133,10 @@ func (a *again) authenticate(req *http.Request, away authenticator.Request) (*au
 	return a.anonymous.AuthenticateRequest(req)
 }
 
-// refuses reports whether err, which came of asking others about a token, is a refusal:
-// else somebody did not answer. A token that is issued here was refused already.
-func (a *again) refuses(ctx context.Context, err error, token string) bool {
+// refuses reports whether err, which a remote authenticator returned, is a refusal of the
+// token; otherwise the authenticator could not decide. A token of this server's own issuers
+// was refused by the local authenticator.
+func (a *reauthenticator) refuses(ctx context.Context, err error, token string) bool {
 	text := err.Error()
 	switch {
 	case errors.Is(err, ErrOthers):
@@ -147,49 +148,49 @@ func (a *again) refuses(ctx context.Context, err error, token string) bool {
 	case a.claims(token).local(a.issuers):
 		return true
 	}
-	// A webhook refuses without an error: this is of a provider of tokens, and its last word
-	// unless the provider could not be reached. Two errors at once begin otherwise.
+	// A webhook refuses without an error, so this one is a provider's: a refusal, unless the
+	// provider could not be reached. An aggregate of two errors has another prefix.
 	return strings.HasPrefix(text, "oidc: ") && !slices.ContainsFunc(silentProvider, func(part string) bool { return strings.Contains(text, part) })
 }
 
-// refusedToken is what upstream says of a token that everybody who was asked has refused:
-// apiserver pkg/authentication/request/bearertoken and websocket.
+// refusedToken is the text of upstream's error for a token that all authenticators have
+// refused: apiserver pkg/authentication/request/bearertoken and websocket.
 const refusedToken = "invalid bearer token"
 
-// silentProvider is what upstream says of a token where its provider could not be asked:
-// apiserver plugin/pkg/authenticator/token/oidc, and go-oidc below it.
+// silentProvider are parts of upstream's errors for a token whose provider could not be
+// reached: apiserver plugin/pkg/authenticator/token/oidc, and go-oidc below it.
 var silentProvider = []string{"oidc: authenticator not initialized", "fetching keys", "oidc: could not expand distributed claims"}
 
-// errUntold says that something that a credential hangs on could not be looked up.
-var errUntold = errors.New("auth: it cannot be told now")
+// errLookup says that an object that a credential depends on could not be looked up.
+var errLookup = errors.New("auth: it cannot be told now")
 
-// untoldError is errUntold beside the reason, whose text it has.
-type untoldError struct{ error }
+// lookupError is errLookup and the reason, whose text it has.
+type lookupError struct{ error }
 
-// Is lets errors.Is find errUntold.
-func (untoldError) Is(target error) bool { return target == errUntold }
+// Is lets errors.Is find errLookup.
+func (lookupError) Is(target error) bool { return target == errLookup }
 
 // Unwrap returns the reason.
-func (e untoldError) Unwrap() error { return e.error }
+func (e lookupError) Unwrap() error { return e.error }
 
-// untoldKey is where a context has an *atomic.Bool, for what is looked up by code that does
-// not hand errors on.
-type untoldKey struct{}
+// lookupFailedKey is the key of an *atomic.Bool in a context. lookedUp sets it, because
+// upstream's authenticators do not return the errors of lookups.
+type lookupFailedKey struct{}
 
-// lookedUp passes on what came of looking for an object. That there is none tells something;
-// any other error does not.
+// lookedUp returns the result of a lookup. That the object does not exist is a result; any
+// other error becomes a lookupError.
 func lookedUp[T any](ctx context.Context, object T, err error) (T, error) {
 	if err == nil || apierrors.IsNotFound(err) {
 		return object, err
 	}
-	if untold, ok := ctx.Value(untoldKey{}).(*atomic.Bool); ok {
-		untold.Store(true)
+	if lookupFailed, ok := ctx.Value(lookupFailedKey{}).(*atomic.Bool); ok {
+		lookupFailed.Store(true)
 	}
-	return object, untoldError{err}
+	return object, lookupError{err}
 }
 
 // ties implements Revocation.Ties.
-func (a *again) ties(req *http.Request) Ties {
+func (a *reauthenticator) ties(req *http.Request) Ties {
 	var t Ties
 	if req.TLS != nil && len(req.TLS.PeerCertificates) > 0 {
 		for _, certificate := range req.TLS.PeerCertificates {
@@ -212,8 +213,8 @@ func (a *again) ties(req *http.Request) Ties {
 	return t
 }
 
-// claims are what a token says of itself. They count for when it is looked at again, and
-// for nothing else: nobody has verified them.
+// claims are those of a token. They are not verified, and only decide when the token is
+// authenticated again.
 type claims struct {
 	Issuer  string  `json:"iss"`
 	Expires float64 `json:"exp"`
@@ -234,8 +235,8 @@ type boundName struct {
 	Name string `json:"name"`
 }
 
-// claims reads those of a token. One that is no JSON web token has none.
-func (a *again) claims(token string) *claims {
+// claims reads the claims of a token. One that is no JSON web token has none.
+func (a *reauthenticator) claims(token string) *claims {
 	c := new(claims)
 	parts := strings.Split(token, ".")
 	if len(parts) != 3 {
@@ -248,12 +249,12 @@ func (a *again) claims(token string) *claims {
 	return c
 }
 
-// local reports whether this server alone says what becomes of the token.
+// local reports whether this server alone decides on the token.
 func (c *claims) local(issuers []string) bool {
 	return c.Issuer == serviceaccount.LegacyIssuer || c.Issuer != "" && slices.Contains(issuers, c.Issuer)
 }
 
-// objects lists what the token is bound to.
+// objects lists the objects that the token is bound to.
 func (c *claims) objects() []ObjectName {
 	namespace, account := c.Bound.Namespace, c.Bound.Account.Name
 	if namespace == "" {
@@ -289,7 +290,7 @@ func bearer(req *http.Request) string {
 	for _, header := range req.Header["Sec-Websocket-Protocol"] {
 		for protocol := range strings.SplitSeq(header, ",") {
 			if encoded, ok := strings.CutPrefix(strings.TrimSpace(protocol), prefix); ok {
-				decoded, _ := base64.RawURLEncoding.DecodeString(encoded) // what is no token is refused elsewhere
+				decoded, _ := base64.RawURLEncoding.DecodeString(encoded) // a malformed one is refused as a token
 				return string(decoded)
 			}
 		}

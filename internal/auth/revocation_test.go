@@ -26,7 +26,7 @@ func webToken(claims string) string {
 // TestTies: what tokens and certificates hang on is read from them, wherever they are
 // shown.
 func TestTies(t *testing.T) {
-	a := &again{issuers: []string{"https://here"}}
+	a := &reauthenticator{issuers: []string{"https://here"}}
 	at := time.Unix(2_000_000_000, 0)
 	for name, c := range map[string]struct {
 		header http.Header
@@ -89,38 +89,38 @@ func TestAgainTellsRefusalsFromSilence(t *testing.T) {
 	local := http.Header{"Authorization": {"Bearer " + webToken(`{"iss":"https://here"}`)}}
 	other := http.Header{"Authorization": {"Bearer opaque"}}
 	for name, c := range map[string]struct {
-		again   again
+		again   reauthenticator
 		header  http.Header
 		ok      bool
 		unknown bool
 		others  bool // who asks nobody else cannot tell
 	}{
-		"accepted":                   {again: again{near: says(true, nil), away: says(false, down)}, header: other, ok: true},
-		"accepted elsewhere":         {again: again{near: says(false, unknown), away: says(true, nil)}, header: other, ok: true, others: true},
-		"refused":                    {again: again{near: says(false, nil)}, header: other},
-		"refused by all":             {again: again{near: says(false, unknown), away: says(false, unknown)}, header: other, others: true},
-		"webhook is down":            {again: again{away: says(false, down)}, header: other, unknown: true, others: true},
-		"own token, webhook is down": {again: again{near: says(false, unknown), away: says(false, down)}, header: local, others: true},
-		"own token, all are asked":   {again: again{near: says(false, errors.New("token has expired")), away: says(false, unknown)}, header: local, others: true},
-		"object is gone":             {again: again{near: invalidated(gone)}, header: local},
-		"object cannot be read":      {again: again{near: invalidated(down)}, header: local, unknown: true},
-		"and webhook refuses":        {again: again{near: invalidated(down), away: says(false, unknown)}, header: local, unknown: true},
-		"secret cannot be read":      {again: again{near: says(false, utilerrors.NewAggregate([]error{unread}))}, header: other, unknown: true},
-		"provider refuses":           {again: again{away: says(false, errors.New("oidc: verify token: oidc: token is expired"))}, header: other, others: true},
-		"provider is unreachable":    {again: again{away: says(false, errors.New("oidc: verify token: failed to verify signature: fetching keys oidc: get keys failed"))}, header: other, unknown: true, others: true},
-		"provider was never reached": {again: again{away: says(false, errors.New("oidc: authenticator not initialized"))}, header: other, unknown: true, others: true},
-		"one refuses, one is down":   {again: again{away: says(false, utilerrors.NewAggregate([]error{errors.New("oidc: parse claims"), down}))}, header: other, unknown: true, others: true},
-		"certificate":                {again: again{trusted: []authenticator.Request{says(true, nil)}, away: says(false, down)}, ok: true},
-		"bad certificate":            {again: again{trusted: []authenticator.Request{says(false, down)}, anonymous: says(true, nil)}},
-		"certificate made good":      {again: again{trusted: []authenticator.Request{says(false, down)}, near: says(true, nil)}, header: other, ok: true},
-		"anonymous":                  {again: again{near: says(false, nil), away: says(false, nil), anonymous: says(true, nil)}, ok: true},
+		"accepted":                   {again: reauthenticator{local: says(true, nil), remote: says(false, down)}, header: other, ok: true},
+		"accepted elsewhere":         {again: reauthenticator{local: says(false, unknown), remote: says(true, nil)}, header: other, ok: true, others: true},
+		"refused":                    {again: reauthenticator{local: says(false, nil)}, header: other},
+		"refused by all":             {again: reauthenticator{local: says(false, unknown), remote: says(false, unknown)}, header: other, others: true},
+		"webhook is down":            {again: reauthenticator{remote: says(false, down)}, header: other, unknown: true, others: true},
+		"own token, webhook is down": {again: reauthenticator{local: says(false, unknown), remote: says(false, down)}, header: local, others: true},
+		"own token, all are asked":   {again: reauthenticator{local: says(false, errors.New("token has expired")), remote: says(false, unknown)}, header: local, others: true},
+		"object is gone":             {again: reauthenticator{local: invalidated(gone)}, header: local},
+		"object cannot be read":      {again: reauthenticator{local: invalidated(down)}, header: local, unknown: true},
+		"and webhook refuses":        {again: reauthenticator{local: invalidated(down), remote: says(false, unknown)}, header: local, unknown: true},
+		"secret cannot be read":      {again: reauthenticator{local: says(false, utilerrors.NewAggregate([]error{unread}))}, header: other, unknown: true},
+		"provider refuses":           {again: reauthenticator{remote: says(false, errors.New("oidc: verify token: oidc: token is expired"))}, header: other, others: true},
+		"provider is unreachable":    {again: reauthenticator{remote: says(false, errors.New("oidc: verify token: failed to verify signature: fetching keys oidc: get keys failed"))}, header: other, unknown: true, others: true},
+		"provider was never reached": {again: reauthenticator{remote: says(false, errors.New("oidc: authenticator not initialized"))}, header: other, unknown: true, others: true},
+		"one refuses, one is down":   {again: reauthenticator{remote: says(false, utilerrors.NewAggregate([]error{errors.New("oidc: parse claims"), down}))}, header: other, unknown: true, others: true},
+		"certificate":                {again: reauthenticator{trusted: []authenticator.Request{says(true, nil)}, remote: says(false, down)}, ok: true},
+		"bad certificate":            {again: reauthenticator{trusted: []authenticator.Request{says(false, down)}, anonymous: says(true, nil)}},
+		"certificate made good":      {again: reauthenticator{trusted: []authenticator.Request{says(false, down)}, local: says(true, nil)}, header: other, ok: true},
+		"anonymous":                  {again: reauthenticator{local: says(false, nil), remote: says(false, nil), anonymous: says(true, nil)}, ok: true},
 	} {
 		c.again.issuers = []string{"https://here"}
 		_, ok, err := c.again.AuthenticateRequest(&http.Request{Header: c.header})
 		if ok != c.ok || (err != nil) != c.unknown {
 			t.Errorf("%s: %v, %v", name, ok, err)
 		}
-		_, ok, err = nearby{&c.again}.AuthenticateRequest(&http.Request{Header: c.header})
+		_, ok, err = localReauthenticator{&c.again}.AuthenticateRequest(&http.Request{Header: c.header})
 		switch {
 		case c.others && !errors.Is(err, ErrOthers):
 			t.Errorf("%s: nobody else is asked: %v, %v", name, ok, err)

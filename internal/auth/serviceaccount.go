@@ -22,8 +22,8 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount/externaljwt/plugin"
 )
 
-// Signing says who signs service-account tokens: the private key in KeyFile or who
-// listens at the socket Endpoint. Without either none are issued.
+// Signing says what signs service-account tokens: the private key in KeyFile or the external
+// signer at the socket Endpoint. Without either none are issued.
 type Signing struct{ KeyFile, Endpoint string }
 
 // Issuer issues service-account tokens.
@@ -32,7 +32,7 @@ type Issuer struct {
 	MaxExpiration, MaxExtendedExpiration time.Duration
 }
 
-// How long an external signer may take to tell its keys, and of itself.
+// How long an external signer may take to return its keys, and its metadata.
 const (
 	keysTimeout     = time.Minute
 	metadataTimeout = 10 * time.Second
@@ -63,7 +63,7 @@ func (s *Signing) validate(authentication *options.BuiltInAuthenticationOptions)
 	return errs
 }
 
-// loadIssuer prepares what issues tokens, as kubernetes
+// loadIssuer prepares the issuer of tokens, as kubernetes
 // pkg/controlplane/apiserver/options/options.go does. An external signer's keys verify
 // tokens, too.
 func (a *Auth) loadIssuer(ctx context.Context, c Config) error {
@@ -132,9 +132,9 @@ func externalSigner(ctx context.Context, accounts *options.ServiceAccountAuthent
 // getter looks up the objects a token is bound to. It holds none of them: a copy
 // of every pod and secret in informers would be a second cache.
 //
-// A token's objects are older than the token in all but rare cases, so the cache
-// is asked as it stands first and a consistent read made only where it says no:
-// kubernetes pkg/controller/serviceaccount/tokengetter.go asks its listers so.
+// A token's objects are usually older than the token, so the cache is read first, as it is
+// at the moment, and a consistent read made only if the object is not there: kubernetes
+// pkg/controller/serviceaccount/tokengetter.go does so with its listers.
 type getter struct{ core typedcorev1.CoreV1Interface }
 
 func (g getter) GetServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {

@@ -22,23 +22,23 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
-// What kubernetes pkg/controlplane/controller/crdregistration registers groups and
-// versions of custom resources with.
+// The priorities with which kubernetes pkg/controlplane/controller/crdregistration registers
+// groups and versions of custom resources.
 const (
 	groupPriority   = 1000
 	versionPriority = 100
 )
 
-// discovery tells what is served: the rules are those of apiextensions-apiserver
-// pkg/apiserver/customresource_discovery_controller.go.
+// discovery makes and serves the discovery documents of custom resources, by the rules of
+// apiextensions-apiserver pkg/apiserver/customresource_discovery_controller.go.
 type discovery struct {
 	everything aggregated.ResourceManager
 
 	mu    sync.RWMutex
-	known map[string]*group // what is told of each group
+	known map[string]*group // by name
 }
 
-// group is what is told of one group. It is immutable.
+// group is the discovery of one group. It is immutable.
 type group struct {
 	document metav1.APIGroup
 	versions map[string][]metav1.APIResource
@@ -48,7 +48,7 @@ func newDiscovery(everything aggregated.ResourceManager) *discovery {
 	return &discovery{everything: everything, known: make(map[string]*group)}
 }
 
-// update takes in all definitions of a group.
+// update publishes what members, all definitions of a group, define.
 func (d *discovery) update(name string, members []*apiextensionsv1.CustomResourceDefinition) {
 	slices.SortFunc(members, func(a, b *apiextensionsv1.CustomResourceDefinition) int { return strings.Compare(a.Name, b.Name) })
 	next := &group{document: metav1.APIGroup{Name: name}, versions: make(map[string][]metav1.APIResource)}
@@ -79,7 +79,7 @@ func (d *discovery) update(name string, members []*apiextensionsv1.CustomResourc
 	d.publish(name, next, whole)
 }
 
-// publish puts next in place of what was told of a group; nil is nothing.
+// publish replaces the discovery of a group; nil removes it.
 func (d *discovery) publish(name string, next *group, whole map[string][]apidiscoveryv2.APIResourceDiscovery) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -108,7 +108,8 @@ func (d *discovery) publish(name string, next *group, whole map[string][]apidisc
 	}
 }
 
-// verbs are those of the resource itself and of what stands below it.
+// verbs returns the verbs of the resource itself. While its definition is being deleted,
+// objects cannot be created or changed.
 func verbs(definition *apiextensionsv1.CustomResourceDefinition) metav1.Verbs {
 	if apihelpers.IsCRDConditionTrue(definition, apiextensionsv1.Terminating) {
 		return metav1.Verbs{"delete", "deletecollection", "get", "list", "watch"}
@@ -116,10 +117,11 @@ func verbs(definition *apiextensionsv1.CustomResourceDefinition) metav1.Verbs {
 	return metav1.Verbs{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}
 }
 
-var partVerbs = metav1.Verbs{"get", "patch", "update"}
+// subresourceVerbs are the verbs of every subresource.
+var subresourceVerbs = metav1.Verbs{"get", "patch", "update"}
 
-// parts lists the subresources of a version, with their kinds.
-func parts(definition *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (names []string, kinds []schema.GroupVersionKind) {
+// subresources lists the subresources of a version, with their kinds.
+func subresources(definition *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (names []string, kinds []schema.GroupVersionKind) {
 	if v.Subresources != nil && v.Subresources.Status != nil {
 		names = append(names, "status")
 		kinds = append(kinds, schema.GroupVersionKind{Group: definition.Spec.Group, Version: v.Name, Kind: definition.Status.AcceptedNames.Kind})
@@ -131,7 +133,8 @@ func parts(definition *apiextensionsv1.CustomResourceDefinition, v *apiextension
 	return names, kinds
 }
 
-// resources is what the list of a version says of a definition.
+// resources returns the entries of a definition, and of its subresources, in the
+// APIResourceList of a version.
 func resources(definition *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) []metav1.APIResource {
 	names, namespaced := &definition.Status.AcceptedNames, definition.Spec.Scope == apiextensionsv1.NamespaceScoped
 	own := metav1.APIResource{
@@ -144,9 +147,9 @@ func resources(definition *apiextensionsv1.CustomResourceDefinition, v *apiexten
 		}
 	}
 	list := []metav1.APIResource{own}
-	partNames, kinds := parts(definition, v)
+	partNames, kinds := subresources(definition, v)
 	for i, name := range partNames {
-		part := metav1.APIResource{Name: names.Plural + "/" + name, Namespaced: namespaced, Kind: kinds[i].Kind, Verbs: partVerbs}
+		part := metav1.APIResource{Name: names.Plural + "/" + name, Namespaced: namespaced, Kind: kinds[i].Kind, Verbs: subresourceVerbs}
 		if kinds[i].Group != definition.Spec.Group {
 			part.Group, part.Version = kinds[i].Group, kinds[i].Version
 		}
@@ -155,7 +158,7 @@ func resources(definition *apiextensionsv1.CustomResourceDefinition, v *apiexten
 	return list
 }
 
-// resource is what the document of everything says of a definition in one version.
+// resource returns the entry of one version of a definition in aggregated discovery.
 func resource(definition *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) apidiscoveryv2.APIResourceDiscovery {
 	names := &definition.Status.AcceptedNames
 	out := apidiscoveryv2.APIResourceDiscovery{
@@ -166,11 +169,11 @@ func resource(definition *apiextensionsv1.CustomResourceDefinition, v *apiextens
 	if definition.Spec.Scope == apiextensionsv1.NamespaceScoped {
 		out.Scope = apidiscoveryv2.ScopeNamespace
 	}
-	partNames, kinds := parts(definition, v)
+	partNames, kinds := subresources(definition, v)
 	for i, name := range partNames {
 		kind := metav1.GroupVersionKind(kinds[i])
 		out.Subresources = append(out.Subresources, apidiscoveryv2.APISubresourceDiscovery{
-			Subresource: name, ResponseKind: &kind, Verbs: partVerbs,
+			Subresource: name, ResponseKind: &kind, Verbs: subresourceVerbs,
 		})
 	}
 	return out

@@ -3,35 +3,34 @@
 //
 // # Model
 //
-// Every definition that is there is a [serving], which knows whether and how it is
-// served now. The first request that needs it makes its generation: upstream's handler
-// of custom resources (k8s.io/apiextensions-apiserver pkg/apiserver) around that one
+// Each definition has a [serving], which knows whether and how the definition is served
+// now. The first request for one of its resources builds the serving's generation: upstream's
+// handler of custom resources (k8s.io/apiextensions-apiserver pkg/apiserver) around that one
 // definition, with its storages over a [registry.CustomResource], and the views by which package
-// httpapi answers GET, LIST and WATCH from encoded bytes. What objects mean (pruning,
-// defaults, validation, conversion, apply) is upstream's code alone.
+// httpapi answers GET, LIST and WATCH from encoded bytes. Pruning, defaults, validation,
+// conversion and apply are upstream's code alone.
 //
 // A generation belongs to one UID, specification and set of accepted names. When one of
-// them changes, another takes its place: requests that have begun end with the old one,
-// its watches are ended, and clients come back. Until it is asked for, a definition
+// them changes, a new generation replaces it: requests that have begun end with the old one,
+// its watches are ended, and clients start new ones. A definition that no request has named
 // costs an entry in a map.
 //
-// Definitions are described for OpenAPI documents by upstream's builders when somebody
-// asks for a document, each once in each of its states. Package httpapi keeps what they
-// make, compressed.
+// Upstream's builders describe definitions for OpenAPI documents when a client requests
+// a document, each definition once in each of its states. Package httpapi keeps the
+// documents, compressed.
 //
 // # Guarantees
 //
-// What the definition in our hands says is what requests meet; it is as new as the
-// informer's. A request that names a resource which is not known waits until the
-// informer has seen what the store held when the request came. Before the definitions
-// are known at all such requests are answered 503, not 404.
+// Requests are served by the definition as the informer last saw it. A request for a
+// resource that the informer has not seen waits until the informer has seen what the store
+// held when the request came. Such requests are answered 503, not 404, until the informer
+// has synced.
 //
 // # Goroutines
 //
 // [Extensions.Run] owns those of the generations; it begins before requests are served
-// and ends after. [Extensions.Follow] owns the informer, the controllers and
-// the queue of discovery. Upstream's controllers do not wait for their workers: when
-// Follow returns they have been told to end.
+// and ends after. [Extensions.Follow] owns the informer and the controllers. Upstream's
+// controllers do not wait for their workers: some may still be ending when Follow returns.
 //
 // # Locks
 //

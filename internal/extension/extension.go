@@ -31,26 +31,26 @@ import (
 type Config struct {
 	Registry *registry.Registry
 
-	// ClientConfig reaches this very server, Webhooks those that convert.
+	// ClientConfig reaches this very server. Webhooks calls conversion webhooks.
 	ClientConfig *restclient.Config
 	Webhooks     *larderadmission.Webhooks
 
 	Admission  admission.Interface
 	Authorizer authorizer.Authorizer
 
-	// Discovery is told what is served.
+	// Discovery gets the groups, versions and resources that are served.
 	Discovery aggregated.ResourceManager
 
 	// Schemas are those that schemas of custom resources refer to; nil leaves the types
 	// of their metadata to be guessed in server-side apply.
 	Schemas func() (map[string]*spec.Schema, error)
 
-	// Complete says whether what other servers serve is known, too: until then nobody can
-	// say that something is not served. nil says so.
+	// Complete reports whether the resources of aggregated servers are known, too: until
+	// then, an unknown path is answered 503, not 404. nil reports true.
 	Complete func() bool
 
-	// Alone says that no other server stands over the same store. If one does, creates
-	// wait until it has seen a new definition, too.
+	// Alone says that no other server serves the same store. If one does, creates wait
+	// until it has had the time to see a new definition, too.
 	Alone bool
 
 	// RequestTimeout, MinRequestTimeout and MaxRequestBodyBytes are those of
@@ -58,28 +58,28 @@ type Config struct {
 	RequestTimeout, MinRequestTimeout time.Duration
 	MaxRequestBodyBytes               int64
 
-	// Logger tells of what goes wrong; nil discards.
+	// Logger logs errors and slow loads; nil discards.
 	Logger *slog.Logger
 }
 
 // Extensions serves custom resources. It implements httpapi.Extensions.
 type Extensions struct {
 	config    Config
-	builtIn   sets.Set[string] // groups that are not ours to serve
+	builtIn   sets.Set[string] // groups of the built-in resources, which are not served here
 	client    clientset.Interface
 	informers informers.SharedInformerFactory
 	establish *establish.EstablishingController // set by Follow, before the informer starts
 	discovery *discovery
-	news      news // of servings
+	changes   changeSignal // of servings
 	schemas   func() (map[string]*spec.Schema, error)
 
 	servings atomic.Pointer[map[schema.GroupResource]*serving] // replaced whole, under mu
-	synced   <-chan struct{}                                   // closed when servings holds all that was there at the start
-	follows  chan struct{}                                     // closed when Follow has started what it starts
+	synced   <-chan struct{}                                   // closed when servings has all definitions of the informer's first list
+	follows  chan struct{}                                     // closed when Follow has started the informer and the controllers
 
 	mu      sync.Mutex
 	base    context.Context // of Run; nil before and after
-	running sync.WaitGroup  // generations; added to under mu while base is there
+	running sync.WaitGroup  // generations; added to under mu while base is set
 }
 
 // resync is how often controllers look at every definition again, as upstream's do.
@@ -146,8 +146,8 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// Run lets definitions be served until ctx ends, and returns when nothing that serves
-// them is left. It is called once.
+// Run lets definitions be served until ctx ends, and returns when all generations have
+// ended. It is called once.
 func (e *Extensions) Run(ctx context.Context) error {
 	e.mu.Lock()
 	e.base = ctx
@@ -161,7 +161,7 @@ func (e *Extensions) Run(ctx context.Context) error {
 }
 
 // begin runs work, which belongs to a generation, on a goroutine that Run waits for. It
-// reports false when Run is over or has not begun.
+// reports false if Run has ended or has not begun.
 func (e *Extensions) begin(work func(ctx context.Context)) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -176,10 +176,10 @@ func (e *Extensions) begin(work func(ctx context.Context)) bool {
 // Following is closed once the informer of definitions and the controllers run.
 func (e *Extensions) Following() <-chan struct{} { return e.follows }
 
-// Synced is closed once every definition that there was at the start is known.
+// Synced is closed once every definition of the informer's first list is known.
 func (e *Extensions) Synced() <-chan struct{} { return e.synced }
 
-// isSynced reports whether every definition that there was at the start is known.
+// isSynced reports whether every definition of the informer's first list is known.
 func (e *Extensions) isSynced() bool {
 	select {
 	case <-e.synced:
@@ -194,10 +194,10 @@ func (e *Extensions) Definitions() definitioninformers.CustomResourceDefinitionI
 	return e.informers.Apiextensions().V1().CustomResourceDefinitions()
 }
 
-// WaitSynced blocks until every definition that there was at the start is known. Until
-// then requests for what is not known are answered 503.
+// WaitSynced blocks until every definition of the informer's first list is known. Until
+// then, requests for unknown resources are answered 503.
 func (e *Extensions) WaitSynced(ctx context.Context) error {
-	if e.isSynced() { // which counts even if ctx is over
+	if e.isSynced() { // nil even if ctx has ended
 		return nil
 	}
 	select {

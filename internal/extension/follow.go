@@ -12,11 +12,11 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// workers is how many definitions a controller works on at once, as upstream has it.
+// workers is how many definitions a controller works on at once: upstream's number.
 const workers = 5
 
-// Follow follows the definitions and runs the controllers that keep their conditions
-// and clean up after them, until ctx ends. It needs a server that answers.
+// Follow runs the informer of definitions, and the controllers that set their conditions and
+// delete their objects, until ctx ends. The server must answer requests by then.
 func (e *Extensions) Follow(ctx context.Context) error {
 	definitions, client := e.informers.Apiextensions().V1().CustomResourceDefinitions(), e.client.ApiextensionsV1()
 	e.establish = establish.NewEstablishingController(definitions, client)

@@ -27,7 +27,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/table"
 )
 
-// generation is what serves one definition in one state of its specification.
+// generation serves one definition in one state of its specification.
 //
 // Invariant: users is 0 when idle is closed.
 type generation struct {
@@ -44,14 +44,14 @@ type generation struct {
 	idle    chan struct{} // closed once retired and without users
 }
 
-// customHandler is what upstream calls its handler of custom resources by no exported name.
+// customHandler is upstream's handler of custom resources, whose type is not exported.
 type customHandler interface {
 	http.Handler
 	GetCustomResourceListerCollectionDeleter(*apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error)
 }
 
-// loadTimeout is how long the first requests wait for a cache; afterwards they are told
-// to try again.
+// loadTimeout is how long the first requests wait for the cache to load; later ones are
+// answered that the client should try again.
 const loadTimeout = 5 * time.Second
 
 // build makes and starts the generation of s.
@@ -71,7 +71,7 @@ func (s *serving) build() (*generation, error) {
 	if g.upstream, err = s.newUpstream(custom); err != nil {
 		return nil, err
 	}
-	// Asking for one storage makes them all.
+	// This call makes the storages of all versions.
 	if _, err := g.upstream.GetCustomResourceListerCollectionDeleter(definition); err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func (s *serving) build() (*generation, error) {
 	g.ending, g.end = context.WithCancel(context.Background())
 	if !e.begin(g.run) {
 		g.end()
-		_ = custom.Run(g.ending) // gives back what it holds
+		_ = custom.Run(g.ending) // ended already: Run only releases what custom holds
 		return nil, errRetired
 	}
 	for i := range spec.Versions {
@@ -98,48 +98,49 @@ func (s *serving) build() (*generation, error) {
 	return g, nil
 }
 
-// newUpstream makes upstream's handler around s alone.
+// newUpstream makes upstream's handler of custom resources, which knows the definition of s
+// alone.
 func (s *serving) newUpstream(custom *registry.CustomResource) (customHandler, error) {
 	c := &s.extensions.config
 	schemas, err := s.extensions.schemas()
 	if err != nil {
 		return nil, err
 	}
-	return apiextensionsserver.NewCustomResourceDefinitionHandler(nil, nil, only{s}, s.extensions.unknown(), custom,
+	return apiextensionsserver.NewCustomResourceDefinitionHandler(nil, nil, singleDefinition{s}, s.extensions.unknown(), custom,
 		c.Admission, nil, c.Webhooks, c.Webhooks.Auth, 1, c.Authorizer,
 		c.RequestTimeout, c.MinRequestTimeout, schemas, c.MaxRequestBodyBytes)
 }
 
-// only is an informer and a lister of one definition, which tell of no changes:
-// generations come and go instead.
-type only struct{ serving *serving }
+// singleDefinition is an informer and a lister of one definition. It has no events: when a
+// definition changes, a new generation gets a new singleDefinition.
+type singleDefinition struct{ serving *serving }
 
 // Informer implements informers.CustomResourceDefinitionInformer.
-func (only) Informer() cache.SharedIndexInformer { return silent{} }
+func (singleDefinition) Informer() cache.SharedIndexInformer { return noEvents{} }
 
 // Lister implements informers.CustomResourceDefinitionInformer.
-func (o only) Lister() listers.CustomResourceDefinitionLister { return o }
+func (o singleDefinition) Lister() listers.CustomResourceDefinitionLister { return o }
 
 // List implements listers.CustomResourceDefinitionLister.
-func (o only) List(labels.Selector) ([]*apiextensionsv1.CustomResourceDefinition, error) {
+func (o singleDefinition) List(labels.Selector) ([]*apiextensionsv1.CustomResourceDefinition, error) {
 	return []*apiextensionsv1.CustomResourceDefinition{o.serving.definition.Load()}, nil
 }
 
 // Get implements listers.CustomResourceDefinitionLister.
-func (o only) Get(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
+func (o singleDefinition) Get(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
 	if definition := o.serving.definition.Load(); definition.Name == name {
 		return definition, nil
 	}
 	return nil, apierrors.NewNotFound(apiextensionsv1.Resource("customresourcedefinitions"), name)
 }
 
-var _ informers.CustomResourceDefinitionInformer = only{}
+var _ informers.CustomResourceDefinitionInformer = singleDefinition{}
 
-// silent is an informer that nothing is heard of.
-type silent struct{ cache.SharedIndexInformer }
+// noEvents is an informer that calls no handler.
+type noEvents struct{ cache.SharedIndexInformer }
 
 // AddEventHandler implements cache.SharedInformer.
-func (silent) AddEventHandler(cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+func (noEvents) AddEventHandler(cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
 	return nil, nil
 }
 
@@ -169,8 +170,8 @@ func (g *generation) addVersion(definition *apiextensionsv1.CustomResourceDefini
 	return nil
 }
 
-// columnsOf returns what prints the objects of a version. If a column cannot be
-// understood, upstream prints those before it.
+// columnsOf returns the table columns of a version. If a column is invalid, upstream's
+// convertor has those before it, and so the error is dropped.
 func columnsOf(v *apiextensionsv1.CustomResourceDefinitionVersion) *table.Columns {
 	shown := columns(v)
 	out := new(table.Columns)
@@ -186,7 +187,8 @@ func columnsOf(v *apiextensionsv1.CustomResourceDefinitionVersion) *table.Column
 	return out
 }
 
-// columns are what objects are printed in, beside their names.
+// columns returns the definitions of the columns after the name: age if the version has
+// none.
 func columns(v *apiextensionsv1.CustomResourceDefinitionVersion) []apiextensionsv1.CustomResourceColumnDefinition {
 	if len(v.AdditionalPrinterColumns) > 0 {
 		return v.AdditionalPrinterColumns
@@ -197,7 +199,7 @@ func columns(v *apiextensionsv1.CustomResourceDefinitionVersion) []apiextensions
 	}}
 }
 
-// warnings are what clients of a deprecated version are told.
+// warnings returns the warnings that responses for a deprecated version have.
 func warnings(definition *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) []string {
 	switch {
 	case !v.Deprecated:
@@ -219,13 +221,13 @@ func warnings(definition *apiextensionsv1.CustomResourceDefinition, v *apiextens
 	return []string{text}
 }
 
-// run keeps the cache until the generation is retired and idle, or ctx ends.
+// run runs the cache until the generation is retired and idle, or ctx ends.
 func (g *generation) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = g.custom.Run(ctx) // ends with ctx; what its reflector meets is logged there
+		_ = g.custom.Run(ctx) // ends with ctx; its reflector logs its errors
 	}()
 	select {
 	case <-g.idle:
@@ -255,7 +257,7 @@ func (g *generation) release() {
 	}
 }
 
-// retire lets no further request begin and ends those that last.
+// retire lets no further request begin, and ends watches.
 func (g *generation) retire() {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 	"github.com/larder-io/larder/httpapi/openapi"
 )
 
-// OpenAPIV2 implements httpapi.Extensions: it describes each definition.
+// OpenAPIV2 implements httpapi.Extensions: it has one description for each definition.
 func (e *Extensions) OpenAPIV2() []openapi.Description[spec.Swagger] {
 	servings := *e.servings.Load()
 	list := make([]openapi.Description[spec.Swagger], 0, len(servings))
@@ -34,8 +34,9 @@ func (e *Extensions) OpenAPIV2() []openapi.Description[spec.Swagger] {
 	return list
 }
 
-// stateOf tells apart all that a definition has ever said. It says as much as upstream
-// looks at (apiextensions-apiserver pkg/controller/openapi/controller.go).
+// stateOf returns a string that differs between any two states of a definition that are
+// described differently. Upstream compares the same fields (apiextensions-apiserver
+// pkg/controller/openapi/controller.go).
 func stateOf(definition *apiextensionsv1.CustomResourceDefinition) string {
 	return fmt.Sprintf("%s,%d", definition.UID, definition.Generation)
 }
@@ -68,7 +69,8 @@ func (s *serving) describeV2() (*spec.Swagger, error) {
 	return all, nil
 }
 
-// OpenAPIV3 implements httpapi.Extensions: it describes each version of each group.
+// OpenAPIV3 implements httpapi.Extensions: it has one description for each version of each
+// group.
 func (e *Extensions) OpenAPIV3() []openapi.Description[spec3.OpenAPI] {
 	members := make(map[versioned][]*serving)
 	for _, s := range *e.servings.Load() {
@@ -96,7 +98,7 @@ func (e *Extensions) OpenAPIV3() []openapi.Description[spec3.OpenAPI] {
 // versioned is a version of a group.
 type versioned struct{ group, version string }
 
-// stateOfAll tells apart all that definitions have ever said.
+// stateOfAll does for several definitions what stateOf does for one.
 func stateOfAll(all []*serving) string {
 	states := make([]string, 0, len(all))
 	for _, s := range all {
@@ -106,8 +108,8 @@ func stateOfAll(all []*serving) string {
 	return strings.Join(states, " ")
 }
 
-// describeV3 describes one version of what is defined. What cannot be described is left
-// out, if anything else is left.
+// describeV3 describes one version of a group. A definition that cannot be described is left
+// out; it fails if that leaves none.
 func describeV3(version string, all []*serving) (*spec3.OpenAPI, error) {
 	var (
 		documents []*spec3.OpenAPI

@@ -30,8 +30,8 @@ import (
 
 var _ httpapi.Extensions = (*Extensions)(nil)
 
-// catchUp is how long a request for what the store has, and the informer does not know
-// yet, waits for it: usually milliseconds.
+// catchUp bounds how long a request waits for the informer to see a definition that the
+// store has: it usually takes milliseconds.
 const catchUp = 10 * time.Second
 
 // Custom implements httpapi.Extensions.
@@ -50,8 +50,8 @@ func (e *Extensions) Custom(r *request.Request) (c *reads.Resource, done func())
 // Groups implements httpapi.Extensions.
 func (e *Extensions) Groups() []metav1.APIGroup { return e.discovery.groups() }
 
-// ServeHTTP implements http.Handler: upstream's handler of custom resources does what
-// is not answered from encoded bytes.
+// ServeHTTP implements http.Handler: upstream's handler of custom resources answers the
+// requests that are not answered from encoded bytes.
 func (e *Extensions) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	info, ok := apirequest.RequestInfoFrom(req.Context())
 	if !ok || !info.IsResourceRequest {
@@ -75,15 +75,15 @@ func (e *Extensions) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			fail(w, req, info, apierrors.NewInternalError(errors.New("error resolving resource")))
 			return
 		}
-		// The definition has changed since, or nothing is served any more.
-		if !e.moved(req.Context(), info, s) {
+		// The definition has changed since, or this server is shutting down.
+		if !e.awaitReplaced(req.Context(), info, s) {
 			fail(w, req, info, apierrors.NewServiceUnavailable("the definition of the resource is changing, please try again"))
 			return
 		}
 	}
 }
 
-// serve hands a request to upstream's handler.
+// serve lets upstream's handler answer a request. A watch ends when g is retired.
 func (g *generation) serve(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo) {
 	if info.Verb == "watch" {
 		ctx, cancel := context.WithCancel(req.Context())
@@ -99,8 +99,9 @@ func (g *generation) serve(w http.ResponseWriter, req *http.Request, info *apire
 	filters.WithWarningRecorder(g.upstream).ServeHTTP(w, req)
 }
 
-// panics reports whether upstream's handler would: it has a decoder for protobuf, which
-// custom resources have not, and none that is strict.
+// panics reports whether upstream's handler would panic: it accepts the media type of
+// protobuf, in which custom resources have no encoding, and has no strict decoder for it,
+// but looks for one unless fieldValidation is Ignore.
 func panics(req *http.Request, info *apirequest.RequestInfo) bool {
 	if info.Verb != "create" && info.Verb != "update" || info.Subresource == "scale" {
 		return false
@@ -114,13 +115,14 @@ func fail(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo
 	responsewriters.ErrorNegotiated(err, apiextensionsserver.Codecs, gv, w, req)
 }
 
-// unknown answers for what nobody serves.
+// unknown answers requests for resources that this server does not serve.
 func (e *Extensions) unknown() http.Handler {
 	return notfoundhandler.New(apiextensionsserver.Codecs, func(context.Context) bool { return e.isSynced() && e.config.Complete() })
 }
 
-// find returns what serves a request, nil if nothing does: not even after what the
-// store has now was looked at.
+// find returns the serving for a request, nil if there is none. If the informer does not
+// know the resource, find looks in the store for its definition, and waits for the informer
+// to see it.
 func (e *Extensions) find(ctx context.Context, info *apirequest.RequestInfo) *serving {
 	gr := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
 	s := (*e.servings.Load())[gr]
@@ -133,7 +135,7 @@ func (e *Extensions) find(ctx context.Context, info *apirequest.RequestInfo) *se
 	}
 	bounded, cancel := context.WithTimeout(ctx, catchUp)
 	defer cancel()
-	e.news.until(bounded, func() bool {
+	e.changes.until(bounded, func() bool {
 		s = (*e.servings.Load())[gr]
 		return s != nil && s.revision() >= revision
 	})
@@ -143,7 +145,8 @@ func (e *Extensions) find(ctx context.Context, info *apirequest.RequestInfo) *se
 	return s
 }
 
-// stored returns the revision of the definition of gr that the store has now.
+// stored returns the revision of the definition of gr in the store, and whether there is
+// one.
 func (e *Extensions) stored(ctx context.Context, gr schema.GroupResource) (int64, bool) {
 	definitions := apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
 	endpoint := e.config.Registry.Endpoint(definitions, "")
@@ -154,11 +157,12 @@ func (e *Extensions) stored(ctx context.Context, gr schema.GroupResource) (int64
 	return o.Revision(), true
 }
 
-// moved waits until something else than s is served, and reports whether it is.
-func (e *Extensions) moved(ctx context.Context, info *apirequest.RequestInfo, s *serving) bool {
+// awaitReplaced waits until another serving, or none, is in the place of s, and reports
+// whether that is so.
+func (e *Extensions) awaitReplaced(ctx context.Context, info *apirequest.RequestInfo, s *serving) bool {
 	bounded, cancel := context.WithTimeout(ctx, catchUp)
 	defer cancel()
-	return e.news.until(bounded, func() bool {
+	return e.changes.until(bounded, func() bool {
 		return (*e.servings.Load())[schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}] != s
 	})
 }
@@ -177,18 +181,19 @@ func (e *Extensions) GetCustomResourceListerCollectionDeleter(definition *apiext
 	if err != nil {
 		return nil, err
 	}
-	return &borrowed{inner, g}, nil
+	return &guardedDeleter{inner, g}, nil
 }
 
-// borrowed lists and deletes the objects of a generation, which stays until a call is
-// over. Once the generation is retired all calls fail.
-type borrowed struct {
+// guardedDeleter lists and deletes the objects of a generation. Each call holds the
+// generation until it returns. Once the generation is retired, all calls fail: its caches are
+// then empty, and a finalizer that believed them would leave objects behind.
+type guardedDeleter struct {
 	finalizer.ListerCollectionDeleter
 	generation *generation
 }
 
 // List implements rest.Lister.
-func (b *borrowed) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
+func (b *guardedDeleter) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
 	if !b.generation.acquire() {
 		return nil, errRetired
 	}
@@ -197,7 +202,7 @@ func (b *borrowed) List(ctx context.Context, options *internalversion.ListOption
 }
 
 // DeleteCollection implements rest.CollectionDeleter.
-func (b *borrowed) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, listOptions *internalversion.ListOptions) (runtime.Object, error) {
+func (b *guardedDeleter) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, listOptions *internalversion.ListOptions) (runtime.Object, error) {
 	if !b.generation.acquire() {
 		return nil, errRetired
 	}

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// errRetired says that a definition has changed, and that the map of servings says what
-// it is now.
+// errRetired says that a definition has changed, and that the map of servings has what
+// serves it now.
 var errRetired = errors.New("extension: definition has changed")
 
 // serving is how one definition, by its UID, specification and accepted names, is
@@ -37,7 +37,7 @@ func newServing(e *Extensions, definition *apiextensionsv1.CustomResourceDefinit
 	return s
 }
 
-// update takes in a newer state of the same definition.
+// update sets a newer state of the same definition.
 func (s *serving) update(definition *apiextensionsv1.CustomResourceDefinition) {
 	if s.extensions.config.Alone {
 		definition = longEstablished(definition)
@@ -45,8 +45,8 @@ func (s *serving) update(definition *apiextensionsv1.CustomResourceDefinition) {
 	s.definition.Store(definition)
 }
 
-// longEstablished returns definition as if it were established long ago. Upstream has
-// creates wait while it is new, for servers that have not heard of it.
+// longEstablished returns a copy of definition that looks established long ago. Upstream's
+// handler delays creates while a definition is new, until other servers have seen it.
 func longEstablished(definition *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinition {
 	out := *definition
 	out.Status.Conditions = append([]apiextensionsv1.CustomResourceDefinitionCondition(nil), definition.Status.Conditions...)
@@ -58,7 +58,8 @@ func longEstablished(definition *apiextensionsv1.CustomResourceDefinition) *apie
 	return &out
 }
 
-// covers reports whether definition is served in the same way.
+// covers reports whether s can go on serving definition, which may be a newer state of its
+// own: a generation depends on nothing else.
 func (s *serving) covers(definition *apiextensionsv1.CustomResourceDefinition) bool {
 	own := s.definition.Load()
 	return own.UID == definition.UID && equality.Semantic.DeepEqual(own.Spec, definition.Spec) &&
@@ -73,7 +74,7 @@ func (s *serving) offers(version string) bool {
 			apihelpers.IsCRDConditionTrue(definition, apiextensionsv1.Established))
 }
 
-// revision is that of the definition's newest state.
+// revision returns the revision of the definition's newest state.
 func (s *serving) revision() int64 {
 	n, err := strconv.ParseInt(s.definition.Load().ResourceVersion, 10, 64)
 	if err != nil {
@@ -82,13 +83,13 @@ func (s *serving) revision() int64 {
 	return n
 }
 
-// get returns what serves the definition. The first call makes it.
+// get returns the generation. The first call builds it.
 func (s *serving) get() (*generation, error) {
 	s.once.Do(func() { s.generation, s.err = s.build() })
 	return s.generation, s.err
 }
 
-// retire ends what serves the definition, after the requests that have begun.
+// retire ends the generation once the requests that have begun are answered.
 func (s *serving) retire() {
 	s.once.Do(func() { s.err = errRetired })
 	if s.generation != nil {
@@ -96,7 +97,7 @@ func (s *serving) retire() {
 	}
 }
 
-// definitionOf takes a definition out of what an informer gives.
+// definitionOf returns the definition that an informer's handler was called with.
 func definitionOf(obj any) *apiextensionsv1.CustomResourceDefinition {
 	if gone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = gone.Obj
@@ -112,14 +113,14 @@ func resourceOf(definition *apiextensionsv1.CustomResourceDefinition) schema.Gro
 	return schema.GroupResource{Group: definition.Spec.Group, Resource: definition.Spec.Names.Plural}
 }
 
-// changed takes in a definition that is new or was updated.
+// changed handles a definition that was created or updated.
 func (e *Extensions) changed(definition *apiextensionsv1.CustomResourceDefinition) {
 	if !apihelpers.IsCRDConditionTrue(definition, apiextensionsv1.Established) &&
 		apihelpers.IsCRDConditionTrue(definition, apiextensionsv1.NamesAccepted) {
 		e.establish.QueueCRD(definition.Name, 0)
 	}
 	if e.builtIn.Has(definition.Spec.Group) {
-		return // upstream's router takes its requests before anybody asks for definitions
+		return // its requests go to the built-in group's handlers, as upstream's do
 	}
 	gr := resourceOf(definition)
 	old := (*e.servings.Load())[gr]
@@ -128,10 +129,10 @@ func (e *Extensions) changed(definition *apiextensionsv1.CustomResourceDefinitio
 	} else {
 		e.replace(gr, newServing(e, definition))
 	}
-	e.settle(definition.Spec.Group, old)
+	e.publish(definition.Spec.Group, old)
 }
 
-// deleted takes in that a definition is gone.
+// deleted handles a definition that was deleted.
 func (e *Extensions) deleted(definition *apiextensionsv1.CustomResourceDefinition) {
 	gr := resourceOf(definition)
 	old := (*e.servings.Load())[gr]
@@ -139,11 +140,11 @@ func (e *Extensions) deleted(definition *apiextensionsv1.CustomResourceDefinitio
 		return
 	}
 	e.replace(gr, nil)
-	e.settle(definition.Spec.Group, old)
+	e.publish(definition.Spec.Group, old)
 }
 
-// replace puts s in place of what serves gr; nil is nothing. The informer alone calls
-// it, one call after the other.
+// replace makes s the serving of gr; nil removes it. Only the informer's handlers call it,
+// one after the other.
 func (e *Extensions) replace(gr schema.GroupResource, s *serving) {
 	next := make(map[schema.GroupResource]*serving, len(*e.servings.Load())+1)
 	for key, value := range *e.servings.Load() {
@@ -155,9 +156,9 @@ func (e *Extensions) replace(gr schema.GroupResource, s *serving) {
 	e.servings.Store(&next)
 }
 
-// settle tells discovery and those who wait that a group has changed, and retires what
-// served before, if something else does now.
-func (e *Extensions) settle(group string, old *serving) {
+// publish tells discovery, and requests that wait, that a group has changed, and retires old
+// if it was replaced.
+func (e *Extensions) publish(group string, old *serving) {
 	var members []*apiextensionsv1.CustomResourceDefinition
 	replaced := old != nil
 	for gr, s := range *e.servings.Load() {
@@ -167,7 +168,7 @@ func (e *Extensions) settle(group string, old *serving) {
 		replaced = replaced && s != old
 	}
 	e.discovery.update(group, members)
-	e.news.tell()
+	e.changes.notify()
 	if replaced && !e.begin(func(context.Context) { old.retire() }) {
 		old.retire() // nothing is served: it was never built
 	}

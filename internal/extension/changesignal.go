@@ -5,14 +5,14 @@ import (
 	"sync"
 )
 
-// news wakes those who wait for a change.
-type news struct {
+// changeSignal wakes the goroutines that wait for a change.
+type changeSignal struct {
 	mu   sync.Mutex
 	next chan struct{} // closed at the next change
 }
 
 // await returns a channel that is closed at the next change.
-func (n *news) await() <-chan struct{} {
+func (n *changeSignal) await() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.next == nil {
@@ -21,8 +21,8 @@ func (n *news) await() <-chan struct{} {
 	return n.next
 }
 
-// tell wakes all who wait.
-func (n *news) tell() {
+// notify wakes all goroutines that wait.
+func (n *changeSignal) notify() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.next != nil {
@@ -31,8 +31,9 @@ func (n *news) tell() {
 	}
 }
 
-// until blocks until done says so or ctx ends, and reports whether done did.
-func (n *news) until(ctx context.Context, done func() bool) bool {
+// until blocks until done, which is called after each change, returns true, or ctx ends. It
+// reports whether done returned true.
+func (n *changeSignal) until(ctx context.Context, done func() bool) bool {
 	for {
 		changed := n.await()
 		if done() {

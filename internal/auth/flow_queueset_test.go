@@ -48,7 +48,7 @@ func (q *queues) start(work flowrequest.WorkEstimate, hash uint64, direct bool) 
 	v := &visit{done: make(chan struct{})}
 	v.state.Store("waiting")
 	q.requests = append(q.requests, v)
-	if l, ok := q.QueueSet.(*lane); ok && direct && work.AdditionalLatency == 0 && l.enter(work.MaxSeats()) {
+	if l, ok := q.QueueSet.(*queueSet); ok && direct && work.AdditionalLatency == 0 && l.enter(work.MaxSeats()) {
 		v.state.Store("executing")
 		since := time.Now()
 		go func() {
@@ -113,10 +113,11 @@ func (q *queues) end() {
 	}
 }
 
-// TestLaneDecides checks that a lane lets pass, wait and refuses the same requests as
-// upstream's queues do, in any order of comings, goings and changes of the limit. Where
-// there are several queues, as many requests: those that pass by count are of no queue.
-func TestLaneDecides(t *testing.T) {
+// TestQueueSetDecidesAsUpstream checks that a queueSet executes, queues and rejects the same
+// requests as upstream's, in any order of starts, ends and changes of the limit. With several
+// queues, only the numbers of the requests are compared: those that get seats by count are in
+// no queue.
+func TestQueueSetDecidesAsUpstream(t *testing.T) {
 	flowmetrics.Register()
 	configs := []fairqueuing.QueuingConfig{
 		{Name: "exempt", DesiredNumQueues: -1},
@@ -129,19 +130,19 @@ func TestLaneDecides(t *testing.T) {
 		limit := rapid.IntRange(0, 6).Draw(r, "limit")
 		steps := rapid.SliceOfN(rapid.IntRange(0, 1<<16), 1, 40).Draw(r, "steps")
 		var difference string
-		synctest.Test(t, func(*testing.T) { difference = checkLane(config, limit, steps) })
+		synctest.Test(t, func(*testing.T) { difference = checkQueueSet(config, limit, steps) })
 		if difference != "" {
 			r.Fatal(difference)
 		}
 	})
 }
 
-// checkLane returns what differs.
-func checkLane(config fairqueuing.QueuingConfig, limit int, steps []int) string {
+// checkQueueSet returns what differs.
+func checkQueueSet(config fairqueuing.QueuingConfig, limit int, steps []int) string {
 	factory := queueset.NewQueueSetFactory(eventclock.Real{})
-	flow := &Flow{lanes: make(map[string]*lane)}
+	flow := &Flow{queueSets: make(map[string]*queueSet)}
 	theirs := newQueues(factory, config, limit)
-	ours := newQueues(&lanes{flow, factory}, config, limit)
+	ours := newQueues(&queueSetFactory{flow, factory}, config, limit)
 	both := []*queues{theirs, ours}
 	defer synctest.Wait()
 	defer func() {
