@@ -107,7 +107,7 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 		Overrides:     s.overrides(),
 		Fresh:         up.fresh(),
 		// What rests on the caches has the rest of the time.
-		LoadTimeout:  max(up.GenericServerRunOptions.StorageInitializationTimeout*2/3, 1),
+		LoadTimeout: max(up.GenericServerRunOptions.StorageInitializationTimeout*2/3, 1),
 
 		DeleteCollectionWorkers: up.Etcd.DeleteCollectionWorkers, DisableGarbageCollection: !up.Etcd.EnableGarbageCollection,
 		Config: builtin.Config{
