@@ -7,8 +7,6 @@ import (
 	"io"
 	"net"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -116,78 +114,6 @@ type Config struct {
 	Terminal bool
 }
 
-// Serving says where and how requests are taken.
-type Serving struct {
-	BindAddress net.IP
-	// AdvertiseAddress is published as the endpoint of the kubernetes service;
-	// nil picks the bind address or that of the default route, and publishes none if
-	// the bind address is a loopback one.
-	AdvertiseAddress net.IP
-	Port             int
-	// ExternalHost is the name by which others are told to find this server; "" is
-	// AdvertiseAddress.
-	ExternalHost string
-	// CertDir holds apiserver.crt and apiserver.key, which are made when they
-	// are missing; "" is DataDir/pki.
-	CertDir string
-	// CertFile and KeyFile, given together, are used instead of CertDir.
-	CertFile, KeyFile string
-
-	// RequestTimeout bounds every request but the long-running.
-	RequestTimeout time.Duration
-	// MinRequestTimeout is the least time after which the server ends a watch
-	// whose client named none.
-	MinRequestTimeout time.Duration
-	// ShutdownDelay is how long requests are still served after /readyz turned red.
-	ShutdownDelay time.Duration
-
-	// MaxConnections bounds open connections, MaxConnectionsPerAddress those from one
-	// IPv4 address or one /64 of IPv6 addresses; 0 sets no such bound.
-	MaxConnections, MaxConnectionsPerAddress int
-}
-
-// Store says where objects are kept.
-type Store struct {
-	// Servers are the endpoints of an etcd cluster; none starts one inside
-	// this process.
-	Servers []string
-	// CAFile, CertFile and KeyFile are the client's side of etcd's TLS.
-	CAFile, CertFile, KeyFile string
-	// Prefix begins every key.
-	Prefix string
-	// CompactionInterval is how often old revisions are given up; 0 never does.
-	CompactionInterval time.Duration
-	// ReplayRevisions is how many revisions that the store still has are replayed
-	// at the start, at most, so that clients can go on watching where they were;
-	// 0 replays none.
-	ReplayRevisions int64
-	// CheckInterval is how often each cache is compared with the store; 0 is
-	// never.
-	CheckInterval time.Duration
-	// QuotaBytes is how large the embedded etcd's database may grow before writes are
-	// refused; 0 is 8 GiB.
-	QuotaBytes int64
-	// DefragmentInterval is how often the embedded etcd's database is made smaller, if
-	// most of it is free; 0 never is.
-	DefragmentInterval time.Duration
-	// UnsafeNoFsync lets the embedded etcd lose what the operating system had
-	// not written when the machine stops.
-	UnsafeNoFsync bool
-}
-
-// Services says which addresses and ports Services are given.
-type Services struct {
-	// ClusterIPRanges are one range or, for dual stack, two of different families; none
-	// means 10.0.0.0/24.
-	ClusterIPRanges []*net.IPNet
-	NodePorts       utilnet.PortRange
-	// EndpointReconciler says how the endpoints of the kubernetes service are kept:
-	// "lease", "master-count" or "none".
-	EndpointReconciler reconcilers.Type
-	// Instances is how many servers there are, for "master-count".
-	Instances int
-}
-
 // DefaultIssuer is the service-account issuer when none is named.
 const DefaultIssuer = "https://kubernetes.default.svc.cluster.local"
 
@@ -259,7 +185,7 @@ func (c *Config) provisions() bool { return c.DataDir != "" || c.Scratch }
 
 // Validate checks what can be known without I/O.
 func (c *Config) Validate() error {
-	errs := []error{c.Upstream.validate(c), c.Serving.validate(), c.Store.validate(), c.Services.validate(), c.InFlight.validate(), c.Aggregation.validate(), c.Encryption.validate(), auth.ValidateAudit(c.Audit)}
+	errs := []error{c.Upstream.validate(c.InFlight.Fairness, &c.Services), c.Serving.validate(), c.Store.validate(), c.Services.validate(), c.InFlight.validate(), c.Aggregation.validate(), c.Encryption.validate(), auth.ValidateAudit(c.Audit)}
 	if len(c.Store.Servers) == 0 && c.DataDir == "" {
 		return errors.New("--etcd-servers or --data-dir must be specified")
 	}
@@ -283,71 +209,6 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-func (s *Serving) validate() error {
-	switch {
-	case s.Port < 1 || s.Port > 65535:
-		return fmt.Errorf("--secure-port must be between 1 and 65535, not %d", s.Port)
-	case (s.CertFile == "") != (s.KeyFile == ""):
-		return errors.New("--tls-cert-file and --tls-private-key-file must be given together")
-	case s.RequestTimeout <= 0:
-		return fmt.Errorf("--request-timeout must be positive, not %v", s.RequestTimeout)
-	case s.MinRequestTimeout < 0:
-		return fmt.Errorf("--min-request-timeout must not be negative, is %v", s.MinRequestTimeout)
-	case s.MaxConnections < 1:
-		return fmt.Errorf("--max-connections must be positive, not %d", s.MaxConnections)
-	case s.MaxConnectionsPerAddress < 0:
-		return fmt.Errorf("--max-connections-per-address must not be negative, is %d", s.MaxConnectionsPerAddress)
-	case s.ShutdownDelay < 0:
-		return fmt.Errorf("--shutdown-delay-duration must not be negative, is %v", s.ShutdownDelay)
-	}
-	return nil
-}
-
-func (s *Store) validate() error {
-	switch {
-	case s.CompactionInterval < 0:
-		return fmt.Errorf("--etcd-compaction-interval must not be negative, is %v", s.CompactionInterval)
-	case s.ReplayRevisions < 0:
-		return fmt.Errorf("--replay-revisions must not be negative, is %d", s.ReplayRevisions)
-	case s.CheckInterval < 0:
-		return fmt.Errorf("--consistency-check-interval must not be negative, is %v", s.CheckInterval)
-	case s.QuotaBytes < 0:
-		return fmt.Errorf("--quota-backend-bytes must not be negative, is %d", s.QuotaBytes)
-	case s.DefragmentInterval < 0:
-		return fmt.Errorf("--defrag-interval must not be negative, is %v", s.DefragmentInterval)
-	case len(s.Servers) > 0 && s.QuotaBytes > 0:
-		return errors.New("--quota-backend-bytes is of the embedded etcd, and --etcd-servers names another")
-	case (s.CertFile == "") != (s.KeyFile == ""):
-		return errors.New("--etcd-certfile and --etcd-keyfile must be given together")
-	case len(s.Servers) == 0 && s.CAFile+s.CertFile != "":
-		return errors.New("--etcd-cafile, --etcd-certfile and --etcd-keyfile need --etcd-servers")
-	}
-	return nil
-}
-
-// validate applies kubernetes pkg/controlplane/apiserver/options/options.go, ServiceIPRange.
-func (s *Services) validate() error {
-	ranges := s.ClusterIPRanges
-	if len(ranges) > 2 {
-		return fmt.Errorf("--service-cluster-ip-range must hold one or two ranges, not %d", len(ranges))
-	}
-	for _, r := range ranges {
-		if ones, bits := r.Mask.Size(); bits-ones < 3 {
-			return fmt.Errorf("--service-cluster-ip-range %v must hold at least 8 addresses", r)
-		}
-	}
-	if len(ranges) == 2 && (ranges[0].IP.To4() == nil) == (ranges[1].IP.To4() == nil) {
-		return errors.New("--service-cluster-ip-range: two ranges must be of different IP families")
-	}
-	if !slices.Contains(reconcilers.AllTypes, s.EndpointReconciler) {
-		return fmt.Errorf("--endpoint-reconciler-type must be one of %s, not %q", strings.Join(reconcilers.AllTypes.Names(), ", "), s.EndpointReconciler)
-	}
-	if s.Instances <= 0 {
-		return fmt.Errorf("--apiserver-count should be a positive number, but value '%d' provided", s.Instances)
-	}
-	return nil
-}
-
 // access returns how requests are authenticated and authorized if clientCA signs
 // certificates, with defaults for what New's caller left open.
 func (c *Config) access(clientCA string) auth.Config {
@@ -368,6 +229,9 @@ func (c *Config) access(clientCA string) auth.Config {
 	authorization.Complete()
 	return auth.Config{Authentication: &authentication, Authorization: &authorization, Signing: signing}
 }
+
+// saKeyName is the file of the key of service accounts' tokens.
+const saKeyName = "sa.key"
 
 func (c *Config) pkiDir() string { return filepath.Join(c.DataDir, "pki") }
 

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"k8s.io/apiserver/pkg/server/healthz"
@@ -10,21 +9,6 @@ import (
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
 	"k8s.io/apiserver/pkg/storage/value"
 )
-
-// Encryption says how values are encrypted in the store.
-type Encryption struct {
-	// File names an EncryptionConfiguration; "" encrypts nothing.
-	File string
-	// Reload takes over changes of File while the server runs, within a minute.
-	Reload bool
-}
-
-func (e *Encryption) validate() error {
-	if e.Reload && e.File == "" {
-		return errors.New("--encryption-provider-config-automatic-reload must be set with --encryption-provider-config")
-	}
-	return nil
-}
 
 // encryption is what upstream makes of the file. The zero value encrypts nothing.
 type encryption struct {

@@ -1,34 +1,11 @@
 package server
 
 import (
-	"errors"
-
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
 )
-
-// InFlight says how many requests are served at once.
-type InFlight struct {
-	// Fairness shares Most and MostMutating together among the priority levels that the
-	// cluster's configuration names. Without it they bound requests that read and others,
-	// and 0 sets no bound.
-	Fairness           bool
-	Most, MostMutating int
-}
-
-func (c *InFlight) validate() error {
-	switch {
-	case c.Most < 0:
-		return errors.New("--max-requests-inflight must not be negative")
-	case c.MostMutating < 0:
-		return errors.New("--max-mutating-requests-inflight must not be negative")
-	case c.Fairness && c.Most+c.MostMutating == 0:
-		return errors.New("--max-requests-inflight and --max-mutating-requests-inflight must add up to something positive")
-	}
-	return nil
-}
 
 // newFlow returns what decides which requests are served at once; nil if only their
 // number does.

@@ -34,9 +34,6 @@ type identity struct {
 	kubeconfig string
 }
 
-// saKeyName is the file of the key of service accounts' tokens.
-const saKeyName = "sa.key"
-
 // establish makes the missing certificates and keys in dir; without one, at most those
 // of the serving certificate.
 func establish(c *Config, dir *datadir.Dir) (*identity, error) {

@@ -61,7 +61,7 @@ func NewUpstream() *Upstream {
 
 // validate checks what can be known without I/O, in kube-apiserver's words: kubernetes
 // pkg/controlplane/apiserver/options/validation.go.
-func (u *Upstream) validate(c *Config) error {
+func (u *Upstream) validate(fairness bool, services *Services) error {
 	if u == nil {
 		return nil
 	}
@@ -76,7 +76,7 @@ func (u *Upstream) validate(c *Config) error {
 	errs = append(errs, u.EgressSelector.Validate()...)
 	errs = append(errs, u.Traces.Validate()...)
 	_, err = servingcert.Base(u.SecureServing.SecureServingOptions)
-	errs = append(errs, err, u.validateFairness(c.InFlight.Fairness), u.validatePeers(), u.validateLeadership(), u.validateNodePort(&c.Services))
+	errs = append(errs, err, u.validateFairness(fairness), u.validatePeers(), u.validateLeadership(), u.validateNodePort(services))
 	return errors.Join(errs...)
 }
 

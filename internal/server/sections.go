@@ -1,0 +1,215 @@
+package server
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
+)
+
+// Serving says where and how requests are taken.
+type Serving struct {
+	BindAddress net.IP
+	// AdvertiseAddress is published as the endpoint of the kubernetes service;
+	// nil picks the bind address or that of the default route, and publishes none if
+	// the bind address is a loopback one.
+	AdvertiseAddress net.IP
+	Port             int
+	// ExternalHost is the name by which others are told to find this server; "" is
+	// AdvertiseAddress.
+	ExternalHost string
+	// CertDir holds apiserver.crt and apiserver.key, which are made when they
+	// are missing; "" is DataDir/pki.
+	CertDir string
+	// CertFile and KeyFile, given together, are used instead of CertDir.
+	CertFile, KeyFile string
+
+	// RequestTimeout bounds every request but the long-running.
+	RequestTimeout time.Duration
+	// MinRequestTimeout is the least time after which the server ends a watch
+	// whose client named none.
+	MinRequestTimeout time.Duration
+	// ShutdownDelay is how long requests are still served after /readyz turned red.
+	ShutdownDelay time.Duration
+
+	// MaxConnections bounds open connections, MaxConnectionsPerAddress those from one
+	// IPv4 address or one /64 of IPv6 addresses; 0 sets no such bound.
+	MaxConnections, MaxConnectionsPerAddress int
+}
+
+// Store says where objects are kept.
+type Store struct {
+	// Servers are the endpoints of an etcd cluster; none starts one inside
+	// this process.
+	Servers []string
+	// CAFile, CertFile and KeyFile are the client's side of etcd's TLS.
+	CAFile, CertFile, KeyFile string
+	// Prefix begins every key.
+	Prefix string
+	// CompactionInterval is how often old revisions are given up; 0 never does.
+	CompactionInterval time.Duration
+	// ReplayRevisions is how many revisions that the store still has are replayed
+	// at the start, at most, so that clients can go on watching where they were;
+	// 0 replays none.
+	ReplayRevisions int64
+	// CheckInterval is how often each cache is compared with the store; 0 is
+	// never.
+	CheckInterval time.Duration
+	// QuotaBytes is how large the embedded etcd's database may grow before writes are
+	// refused; 0 is 8 GiB.
+	QuotaBytes int64
+	// DefragmentInterval is how often the embedded etcd's database is made smaller, if
+	// most of it is free; 0 never is.
+	DefragmentInterval time.Duration
+	// UnsafeNoFsync lets the embedded etcd lose what the operating system had
+	// not written when the machine stops.
+	UnsafeNoFsync bool
+}
+
+// Services says which addresses and ports Services are given.
+type Services struct {
+	// ClusterIPRanges are one range or, for dual stack, two of different families; none
+	// means 10.0.0.0/24.
+	ClusterIPRanges []*net.IPNet
+	NodePorts       utilnet.PortRange
+	// EndpointReconciler says how the endpoints of the kubernetes service are kept:
+	// "lease", "master-count" or "none".
+	EndpointReconciler reconcilers.Type
+	// Instances is how many servers there are, for "master-count".
+	Instances int
+}
+
+func (s *Serving) validate() error {
+	switch {
+	case s.Port < 1 || s.Port > 65535:
+		return fmt.Errorf("--secure-port must be between 1 and 65535, not %d", s.Port)
+	case (s.CertFile == "") != (s.KeyFile == ""):
+		return errors.New("--tls-cert-file and --tls-private-key-file must be given together")
+	case s.RequestTimeout <= 0:
+		return fmt.Errorf("--request-timeout must be positive, not %v", s.RequestTimeout)
+	case s.MinRequestTimeout < 0:
+		return fmt.Errorf("--min-request-timeout must not be negative, is %v", s.MinRequestTimeout)
+	case s.MaxConnections < 1:
+		return fmt.Errorf("--max-connections must be positive, not %d", s.MaxConnections)
+	case s.MaxConnectionsPerAddress < 0:
+		return fmt.Errorf("--max-connections-per-address must not be negative, is %d", s.MaxConnectionsPerAddress)
+	case s.ShutdownDelay < 0:
+		return fmt.Errorf("--shutdown-delay-duration must not be negative, is %v", s.ShutdownDelay)
+	}
+	return nil
+}
+
+func (s *Store) validate() error {
+	switch {
+	case s.CompactionInterval < 0:
+		return fmt.Errorf("--etcd-compaction-interval must not be negative, is %v", s.CompactionInterval)
+	case s.ReplayRevisions < 0:
+		return fmt.Errorf("--replay-revisions must not be negative, is %d", s.ReplayRevisions)
+	case s.CheckInterval < 0:
+		return fmt.Errorf("--consistency-check-interval must not be negative, is %v", s.CheckInterval)
+	case s.QuotaBytes < 0:
+		return fmt.Errorf("--quota-backend-bytes must not be negative, is %d", s.QuotaBytes)
+	case s.DefragmentInterval < 0:
+		return fmt.Errorf("--defrag-interval must not be negative, is %v", s.DefragmentInterval)
+	case len(s.Servers) > 0 && s.QuotaBytes > 0:
+		return errors.New("--quota-backend-bytes is of the embedded etcd, and --etcd-servers names another")
+	case (s.CertFile == "") != (s.KeyFile == ""):
+		return errors.New("--etcd-certfile and --etcd-keyfile must be given together")
+	case len(s.Servers) == 0 && s.CAFile+s.CertFile != "":
+		return errors.New("--etcd-cafile, --etcd-certfile and --etcd-keyfile need --etcd-servers")
+	}
+	return nil
+}
+
+// validate applies kubernetes pkg/controlplane/apiserver/options/options.go, ServiceIPRange.
+func (s *Services) validate() error {
+	ranges := s.ClusterIPRanges
+	if len(ranges) > 2 {
+		return fmt.Errorf("--service-cluster-ip-range must hold one or two ranges, not %d", len(ranges))
+	}
+	for _, r := range ranges {
+		if ones, bits := r.Mask.Size(); bits-ones < 3 {
+			return fmt.Errorf("--service-cluster-ip-range %v must hold at least 8 addresses", r)
+		}
+	}
+	if len(ranges) == 2 && (ranges[0].IP.To4() == nil) == (ranges[1].IP.To4() == nil) {
+		return errors.New("--service-cluster-ip-range: two ranges must be of different IP families")
+	}
+	if !slices.Contains(reconcilers.AllTypes, s.EndpointReconciler) {
+		return fmt.Errorf("--endpoint-reconciler-type must be one of %s, not %q", strings.Join(reconcilers.AllTypes.Names(), ", "), s.EndpointReconciler)
+	}
+	if s.Instances <= 0 {
+		return fmt.Errorf("--apiserver-count should be a positive number, but value '%d' provided", s.Instances)
+	}
+	return nil
+}
+
+// Aggregation says how other API servers are reached, which answer for parts of this one.
+type Aggregation struct {
+	// CertFile and KeyFile, given together, prove to them who hands requests on.
+	CertFile, KeyFile string
+	// EndpointRouting turns to the endpoints of their services instead of cluster IPs.
+	EndpointRouting bool
+	// RejectRedirects lets none of them redirect clients.
+	RejectRedirects bool
+}
+
+func (a *Aggregation) validate() error {
+	if (a.CertFile == "") != (a.KeyFile == "") {
+		return errors.New("--proxy-client-cert-file and --proxy-client-key-file must be given together")
+	}
+	return nil
+}
+
+// check reads the files, which are read again when they change.
+func (a *Aggregation) check() error {
+	if a.CertFile == "" {
+		return nil
+	}
+	if _, err := tls.LoadX509KeyPair(a.CertFile, a.KeyFile); err != nil {
+		return fmt.Errorf("server: --proxy-client-cert-file: %w", err)
+	}
+	return nil
+}
+
+// Encryption says how values are encrypted in the store.
+type Encryption struct {
+	// File names an EncryptionConfiguration; "" encrypts nothing.
+	File string
+	// Reload takes over changes of File while the server runs, within a minute.
+	Reload bool
+}
+
+func (e *Encryption) validate() error {
+	if e.Reload && e.File == "" {
+		return errors.New("--encryption-provider-config-automatic-reload must be set with --encryption-provider-config")
+	}
+	return nil
+}
+
+// InFlight says how many requests are served at once.
+type InFlight struct {
+	// Fairness shares Most and MostMutating together among the priority levels that the
+	// cluster's configuration names. Without it they bound requests that read and others,
+	// and 0 sets no bound.
+	Fairness           bool
+	Most, MostMutating int
+}
+
+func (c *InFlight) validate() error {
+	switch {
+	case c.Most < 0:
+		return errors.New("--max-requests-inflight must not be negative")
+	case c.MostMutating < 0:
+		return errors.New("--max-mutating-requests-inflight must not be negative")
+	case c.Fairness && c.Most+c.MostMutating == 0:
+		return errors.New("--max-requests-inflight and --max-mutating-requests-inflight must add up to something positive")
+	}
+	return nil
+}
