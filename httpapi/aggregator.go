@@ -27,24 +27,3 @@ type Aggregator interface {
 
 	prometheus.Gatherer
 }
-
-// remote returns what hands the request on to another server; nil if this one serves it.
-func (x *chain) remote() http.Handler {
-	if x.s.config.Aggregator == nil {
-		return nil
-	}
-	return x.s.config.Aggregator.Remote(x.Path)
-}
-
-// describeGroup answers if the request is for the description of a group that is not
-// built in, and reports whether it did.
-func (x *chain) describeGroup() bool {
-	if x.IsResourceRequest || x.s.config.Aggregator == nil {
-		return false
-	}
-	h := x.s.config.Aggregator.Group(x.Path)
-	if h != nil {
-		x.Serve(h)
-	}
-	return h != nil
-}

@@ -1,18 +1,117 @@
 package httpapi
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"sync/atomic"
 
 	jsonpatch "github.com/evanphx/json-patch"
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/apiserver/pkg/server/mux"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/discovery"
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/front"
+	"github.com/larder-io/larder/httpapi/handlers"
+	"github.com/larder-io/larder/httpapi/identity"
 	"github.com/larder-io/larder/httpapi/openapi"
+	"github.com/larder-io/larder/httpapi/reads"
+	"github.com/larder-io/larder/httpapi/revocation"
 	"github.com/larder-io/larder/httpapi/routes"
+	"github.com/larder-io/larder/httpapi/streams"
+	"github.com/larder-io/larder/internal/auth"
 )
+
+// New builds a server from config and installs everything that it serves. It does
+// no I/O and starts nothing.
+func New(config Config) (*Server, error) {
+	if err := config.check(); err != nil {
+		return nil, err
+	}
+	s := newServer(config)
+	if err := s.install(); err != nil {
+		return nil, fmt.Errorf("httpapi: install: %w", err)
+	}
+	return s, nil
+}
+
+// newServer returns a server that routes nothing yet.
+func newServer(config Config) *Server {
+	config.setDefaults()
+	s := &Server{config: config, draining: make(chan struct{}), streams: streams.New()}
+	s.base, s.cancel = context.WithCancel(context.Background())
+	s.stitcher = reads.NewStitcher(config.CompressedListBytes)
+	s.assemble()
+	s.front = front.New(s.frontConfig())
+	s.publish(routes.New())
+	return s
+}
+
+// assemble makes the chain, and what it hands requests to.
+func (s *Server) assemble() {
+	config, credential, digester := &s.config, identity.NewHeaders(s.config.RequestHeader), identity.NewDigester()
+	s.rights = revocation.New(s.rightsConfig(credential, digester))
+	s.handlers = handlers.New(handlers.Config{Streams: s.streams, Flow: config.Flow, Join: s.rights.Join, Credential: credential.Has})
+	auditor := &auditor{policy: config.AuditPolicy, sink: config.Audit}
+	s.chain = &chain{
+		handlers: s.handlers, deadlines: exchange.NewDeadlines(s.base, config.RequestTimeout),
+		parser:  parser{hsts: config.HSTS, credential: credential},
+		auditor: auditor,
+		bounds:  bounds{timeout: config.RequestTimeout, auditor: auditor},
+		origins: newOrigins(config.CORS),
+		identifier: identifier{auditor: auditor, identity: identity.NewAuthentication(identity.Config{
+			Authenticator: config.Authenticator, Generation: config.Generation, AnonymousByPath: config.AnonymousByPath,
+			Audiences: config.Audiences, Digester: digester, Access: &s.access,
+		})},
+		seats: seats{
+			flow: config.Flow, inflight: &s.inflight, timeout: config.RequestTimeout,
+			maxReading: config.MaxInFlight, maxMutating: config.MaxMutatingInFlight,
+		},
+		gate: gate{authorizer: config.Authorizer, access: &s.access, auditor: auditor},
+		router: router{table: &s.table, extensions: config.Extensions, aggregator: config.Aggregator, reader: reader{
+			stitcher: s.stitcher, streams: s.streams, rights: s.rights, flow: config.Flow,
+			cbor:     utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage),
+			minWatch: config.MinRequestTimeout, timeout: config.RequestTimeout,
+		}},
+	}
+	if config.Authorizer != nil {
+		s.chain.identifier.impersonation = identity.NewImpersonation(config.Authorizer)
+	}
+}
+
+// frontConfig is what the front is told of the configuration.
+func (s *Server) frontConfig() front.Config {
+	return front.Config{
+		Handler:        s.chain.handle,
+		Draining:       s.draining,
+		MaxHeaderBytes: s.config.MaxHeaderBytes,
+		MaxBodyBytes:   s.config.MaxRequestBodyBytes,
+		BodyTimeout:    s.config.RequestTimeout,
+		MaxConns:       s.config.MaxConns,
+		MaxConnsPerIP:  s.config.MaxConnsPerIP,
+		UserTimeout:    s.config.UserTimeout,
+	}
+}
+
+// rightsConfig is what is told of the configuration to what looks after rights.
+func (s *Server) rightsConfig(credential *identity.Headers, digester *identity.Digester) revocation.Config {
+	config := revocation.Config{
+		Revocation: s.config.Revocation, Authorizer: s.config.Authorizer, Audiences: s.config.Audiences,
+		AnonymousByPath: s.config.AnonymousByPath, Headers: credential, Digester: digester,
+		Registry: s.config.Registry, Streams: s.streams,
+	}
+	if s.config.Authenticator == nil { // everybody is the super-user, for good
+		config.Revocation = nil
+	}
+	return config
+}
 
 // install builds the table of everything that the server answers and publishes it.
 func (s *Server) install() error {
@@ -111,3 +210,21 @@ const maxCopied = 3 << 20
 
 // boundCopies bounds them, for the whole process: the library has a variable for it.
 func boundCopies() { atomic.CompareAndSwapInt64(&jsonpatch.AccumulatedCopySizeLimit, 0, maxCopied) }
+
+// serveFlow adds the pages that show what waits for what.
+func serveFlow(t *routes.Table, flow *auth.Flow) {
+	pages := mux.NewPathRecorderMux("flow control")
+	flow.Install(pages)
+	t.HandlePrefix("/debug/api_priority_and_fairness/", pages)
+}
+
+// Schemas returns the OpenAPI schemas of definitions of custom resources, and with them
+// those that schemas of custom resources refer to.
+func (s *Server) Schemas() (map[string]*spec.Schema, error) {
+	for _, g := range s.config.Registry.Groups() {
+		if g.Name == apiextensions.GroupName {
+			return s.models.Schemas(g)
+		}
+	}
+	return nil, nil
+}

@@ -5,11 +5,20 @@ import (
 	"net/http"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/audit"
+
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
+// auditor records requests.
+type auditor struct {
+	policy audit.PolicyRuleEvaluator // nil records nothing
+	sink   audit.Sink
+}
+
 // asSent is the request with the URL that the client sent, for the record.
-func (x *chain) asSent() *http.Request {
+func asSent(x *passage) *http.Request {
 	req := *x.HTTP()
 	if u, err := x.SentURL(); err == nil { // which was read already
 		req.URL = u
@@ -17,32 +26,32 @@ func (x *chain) asSent() *http.Request {
 	return &req
 }
 
-// openTrail begins a trail, if anything is recorded at all.
-func (x *chain) openTrail() {
-	if x.s.config.AuditPolicy != nil {
+// open begins a trail, if anything is recorded at all.
+func (a *auditor) open(x *passage) {
+	if a.policy != nil {
 		x.Trail = exchange.NewTrail(x.Base(), x.AuditID, &x.Request)
 	}
 }
 
 // judge lets the policy say how much is recorded of the request. What is not recorded
 // has no trail from here on.
-func (x *chain) judge() {
+func (a *auditor) judge(x *passage) {
 	attributes := x.attributes()
-	rule := x.s.config.AuditPolicy.EvaluatePolicyRule(attributes)
-	if !x.Trail.Begin(rule, x.s.config.Audit) {
+	rule := a.policy.EvaluatePolicyRule(attributes)
+	if !x.Trail.Begin(rule, a.sink) {
 		x.Trail = nil
 		return
 	}
-	x.Trail.Describe(x.asSent(), x.Received, attributes)
+	x.Trail.Describe(asSent(x), x.Received, attributes)
 }
 
-// audit records that the request came. One that must be recorded and cannot be is not
+// receive records that the request came. One that must be recorded and cannot be is not
 // served.
-func (x *chain) audit() bool {
+func (a *auditor) receive(x *passage) bool {
 	if x.Trail == nil {
 		return true
 	}
-	if x.judge(); x.Trail == nil || x.Trail.Received() {
+	if a.judge(x); x.Trail == nil || x.Trail.Received() {
 		return true
 	}
 	x.Trail = nil
@@ -50,18 +59,27 @@ func (x *chain) audit() bool {
 	return false
 }
 
-// auditRefusal records a request that is refused before it is known who asks.
-func (x *chain) auditRefusal(reason string) {
+// refuse records a request that is refused before it is known who asks.
+func (a *auditor) refuse(x *passage, reason string) {
 	if x.Trail == nil {
 		return
 	}
-	if x.judge(); x.Trail != nil {
+	if a.judge(x); x.Trail != nil {
 		x.Trail.Refuse(reason)
 	}
 }
 
+// late answers a request whose deadline passed before it was authenticated, impersonated
+// and authorized.
+func (a *auditor) late(x *passage) {
+	if x.User == nil {
+		a.refuse(x, attempted(x))
+	}
+	x.Fail(apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0))
+}
+
 // attempted says which credentials the request had, none of which was accepted.
-func (x *chain) attempted() string {
+func attempted(x *passage) string {
 	req := x.HTTP()
 	var methods []string
 	if _, _, ok := req.BasicAuth(); ok {

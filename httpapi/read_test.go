@@ -73,8 +73,14 @@ func (f *running) side(t testing.TB, back *registrytest.Server, client http.Roun
 
 func newPair(t testing.TB, change ...func(*registry.Config)) *pair {
 	t.Helper()
+	return newPairWith(t, func(*Config) {}, change...)
+}
+
+// newPairWith is newPair with another configuration of our server.
+func newPairWith(t testing.TB, adapt func(*Config), change ...func(*registry.Config)) *pair {
+	t.Helper()
 	back := registrytest.New(t, nil, change...)
-	p := &pair{running: serveBack(t, back), store: back.Store}
+	p := &pair{running: serveBackWith(t, back, adapt), store: back.Store}
 	client := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: p.pool}, DisableCompression: true}
 	t.Cleanup(client.CloseIdleConnections)
 	p.ours = p.side(t, back, client)

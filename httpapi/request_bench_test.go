@@ -63,8 +63,10 @@ func repeat(t testing.TB, s *Server, path string) (serve func(), c *echoConn) {
 // newReadServer serves n config maps of size bytes in the namespace a and ten in b, and
 // asks for tokens.
 func newReadServer(t testing.TB, n, size int) *pair {
-	p := newPair(t)
 	who := &authenticator.Response{User: &user.DefaultInfo{Name: "ann", Groups: []string{"dev", user.AllAuthenticated}}}
+	p := newPairWith(t, func(c *Config) {
+		c.Authenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) { return who, true, nil })
+	})
 	for namespace, n := range map[string]int{"a": n, "b": 10} {
 		p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"`+namespace+`"}}`))
 		for i := range n {
@@ -72,7 +74,6 @@ func newReadServer(t testing.TB, n, size int) *pair {
 				fmt.Sprintf(`{"metadata":{"name":"c%d","labels":{"ten":"%t"}},"data":{"k":"%s"}}`, i, i < 10, strings.Repeat("v", size))))
 		}
 	}
-	p.config.Authenticator = authenticator.RequestFunc(func(*http.Request) (*authenticator.Response, bool, error) { return who, true, nil })
 	return p
 }
 

@@ -2,190 +2,20 @@ package httpapi
 
 import (
 	"context"
-	"crypto/tls"
-	"errors"
-	"fmt"
-	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
-	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
-	"golang.org/x/sync/errgroup"
-	"k8s.io/apimachinery/pkg/version"
-	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/apiserver/pkg/audit"
-	"k8s.io/apiserver/pkg/authentication/authenticator"
-	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
-	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
-	"k8s.io/apiserver/pkg/features"
-	"k8s.io/apiserver/pkg/server/healthz"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/front"
 	"github.com/larder-io/larder/httpapi/handlers"
-	"github.com/larder-io/larder/httpapi/identity"
 	"github.com/larder-io/larder/httpapi/openapi"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/revocation"
 	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/httpapi/streams"
-	"github.com/larder-io/larder/internal/auth"
-	"github.com/larder-io/larder/internal/registry"
 )
-
-// Config says what a [Server] serves and to whom. Registry, Listener, TLS and
-// Version are required.
-type Config struct {
-	Registry *registry.Registry
-
-	// Listener accepts TCP connections; TLS is put on top of it. The server owns
-	// it from Run on.
-	Listener net.Listener
-	TLS      *tls.Config
-
-	// Authenticator finds out who asks; nil makes everybody the super-user, which
-	// is for tests. It looks at the client's certificate and at the headers
-	// Authorization, Sec-WebSocket-Protocol and those of a front proxy: X-Remote-... or
-	// what RequestHeader says. Its word is taken for a second, unless Generation, which
-	// may be nil, changes. With AnonymousByPath a request without a credential is authenticated each time.
-	// Audiences are what tokens may be meant for.
-	Authenticator   authenticator.Request
-	Generation      func() uint64
-	RequestHeader   *authenticatorfactory.RequestHeaderConfig
-	AnonymousByPath bool
-	Audiences       authenticator.Audiences
-	// Authorizer decides what they may do; nil allows everything.
-	Authorizer authorizer.Authorizer
-	// Revocation says when watches have lost the right that they began with, and are to
-	// end; nil lets them go on.
-	Revocation *auth.Revocation
-	// AuditPolicy says what is recorded of requests, Audit takes the records; nil
-	// records nothing.
-	AuditPolicy audit.PolicyRuleEvaluator
-	Audit       audit.Sink
-	// Flow decides which requests are served at once. If it is nil their number does:
-	// at most MaxInFlight that read and MaxMutatingInFlight others; 0 sets no bound.
-	Flow                             *auth.Flow
-	MaxInFlight, MaxMutatingInFlight int
-	// Admission may be nil.
-	Admission admission.Interface
-
-	Version *version.Info
-
-	// ExternalAddress is the host and port by which clients reach the server, which
-	// discovery tells them; "" means what Listener is bound to.
-	ExternalAddress string
-
-	// HealthChecks, LiveChecks and ReadyChecks answer /healthz, /livez and /readyz.
-	HealthChecks, LiveChecks, ReadyChecks []healthz.HealthChecker
-
-	// Collectors report further metrics at /metrics. Amend, which may be nil, adds to
-	// upstream's what upstream was not told.
-	Collectors []prometheus.Collector
-	Amend      func([]*dto.MetricFamily)
-
-	// NoObjectCounts leaves out of /metrics how many objects there are of each resource.
-	NoObjectCounts bool
-
-	// Handlers answer further paths, and those that end in "/" all below them. NoProfiling
-	// leaves out /debug/pprof.
-	Handlers    map[string]http.Handler
-	NoProfiling bool
-
-	// HSTS is what browsers are told with every answer about coming back by HTTPS alone;
-	// "" tells nothing. CORS are the regular expressions of origins whose pages may send
-	// requests.
-	HSTS string
-	CORS []string
-
-	// Extensions answers what no endpoint knows; nil answers 404. Discovery collects
-	// what is served below /apis, and whoever owns it adds what Extensions serves; nil
-	// if there is nothing to add.
-	Extensions Extensions
-	Discovery  aggregated.ResourceManager
-
-	// Aggregator answers for other servers, and lists the groups of all; nil if there
-	// are no others.
-	Aggregator Aggregator
-
-	// RequestTimeout bounds every request that is not long-running; 0 means 60 s.
-	RequestTimeout time.Duration
-	// MinRequestTimeout is the least time that a watch without timeoutSeconds
-	// lasts; it ends within twice that. 0 means 1800 s.
-	MinRequestTimeout time.Duration
-	// ShutdownDelay is how long requests are still accepted after readiness was
-	// withdrawn, ShutdownGrace how long the last ones may take; 0 means none, and 60 s.
-	ShutdownDelay, ShutdownGrace time.Duration
-	// WatchGrace is over what time watches end during shutdown, so that their clients do
-	// not all come to another server at once; 0 ends them at once.
-	WatchGrace time.Duration
-	// SendRetryAfter goes on accepting connections until the last requests have been
-	// answered, and refuses what else they ask with 429. Without it connections are refused.
-	SendRetryAfter bool
-
-	// MaxRequestBodyBytes bounds a request's body; 0 means 3 MiB.
-	MaxRequestBodyBytes int64
-	// MaxHeaderBytes bounds a request's line and header, of which 4 KiB more are
-	// let pass, as net/http does; 0 means 1 MiB. A connection holds a buffer that a
-	// header fits into while it reads a request.
-	MaxHeaderBytes int
-	// CompressedListBytes bounds what is kept of compressed lists; 0 means 64 MiB.
-	CompressedListBytes int64
-	// MaxConns bounds open connections, MaxConnsPerIP those from one IPv4 address or one
-	// /64 of IPv6 addresses; 0 means 65536, and no bound. Who finds no room takes the place
-	// of a connection that waits for a request.
-	MaxConns, MaxConnsPerIP int
-	// UserTimeout is how long what was sent may stay unacknowledged, or wait for a client
-	// that takes nothing in, before the kernel ends the connection; 0 means 45 s. It finds
-	// peers that vanished while a stream is being written to.
-	UserTimeout time.Duration
-}
-
-func (c *Config) check() error {
-	switch {
-	case c.Registry == nil:
-		return errors.New("httpapi: Config.Registry is missing")
-	case c.Listener == nil:
-		return errors.New("httpapi: Config.Listener is missing")
-	case c.TLS == nil:
-		return errors.New("httpapi: Config.TLS is missing")
-	case c.Version == nil:
-		return errors.New("httpapi: Config.Version is missing")
-	case (c.AuditPolicy == nil) != (c.Audit == nil):
-		return errors.New("httpapi: Config.AuditPolicy and Config.Audit need each other")
-	}
-	return nil
-}
-
-func (c *Config) setDefaults() {
-	setDefault(&c.RequestTimeout, time.Minute)
-	setDefault(&c.MinRequestTimeout, 30*time.Minute)
-	setDefault(&c.ShutdownGrace, time.Minute)
-	setDefault(&c.MaxRequestBodyBytes, 3<<20)
-	setDefault(&c.MaxHeaderBytes, http.DefaultMaxHeaderBytes)
-	setDefault(&c.CompressedListBytes, 64<<20)
-	setDefault(&c.MaxConns, 1<<16)
-	setDefault(&c.UserTimeout, 45*time.Second)
-	if c.Generation == nil {
-		c.Generation = func() uint64 { return 0 }
-	}
-	if c.Discovery == nil {
-		c.Discovery = aggregated.NewResourceManager("apis")
-	}
-}
-
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
-}
 
 // Server is the front door. Build one with [New] and serve with [Server.Run].
 type Server struct {
@@ -193,62 +23,19 @@ type Server struct {
 	front  *front.Server
 	table  atomic.Pointer[routes.Table]
 
-	models        *openapi.Models
-	credential    *identity.Headers
-	digester      *identity.Digester
-	identity      *identity.Authentication
-	impersonation *identity.Impersonation
-	cors          http.Handler // nil if no origin may
-	stitcher      *reads.Stitcher
-	access        apimetrics.Access
-	rights        *revocation.Rights
+	models   *openapi.Models
+	chain    *chain
+	access   apimetrics.Access
+	rights   *revocation.Rights
+	stitcher *reads.Stitcher
 
-	deadlines *exchange.Deadlines
-	inflight  exchange.InFlight
-	streams   *streams.Streams
-	handlers  *handlers.Handlers
-	base      context.Context
-	cancel    context.CancelFunc
-	draining  chan struct{} // closed when shutdown begins
-	drain     sync.Once
-	refusing  atomic.Bool // whatever is new: 429
-	cbor      bool        // is spoken
-}
-
-// New builds a server from config and installs everything that it serves. It does
-// no I/O and starts nothing.
-func New(config Config) (*Server, error) {
-	if err := config.check(); err != nil {
-		return nil, err
-	}
-	s := newServer(config)
-	if err := s.install(); err != nil {
-		return nil, fmt.Errorf("httpapi: install: %w", err)
-	}
-	return s, nil
-}
-
-// newServer returns a server that routes nothing yet.
-func newServer(config Config) *Server {
-	config.setDefaults()
-	s := &Server{config: config, draining: make(chan struct{}), streams: streams.New()}
-	s.cbor = utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage)
-	s.base, s.cancel = context.WithCancel(context.Background())
-	s.deadlines = exchange.NewDeadlines(s.base, config.RequestTimeout)
-	s.front = front.New(s.frontConfig())
-	s.impersonation = identity.NewImpersonation(config.Authorizer)
-	s.cors = newCORS(config.CORS)
-	s.credential = identity.NewHeaders(config.RequestHeader)
-	s.digester = identity.NewDigester()
-	s.identity = identity.NewAuthentication(identity.Config{
-		Authenticator: config.Authenticator, Generation: config.Generation, AnonymousByPath: config.AnonymousByPath,
-		Audiences: config.Audiences, Digester: s.digester, Access: &s.access,
-	})
-	s.rights = revocation.New(s.rightsConfig())
-	s.handlers = handlers.New(handlers.Config{Streams: s.streams, Flow: config.Flow, Join: s.rights.Join, Credential: s.credential.Has})
-	s.stitcher = reads.NewStitcher(config.CompressedListBytes)
-	s.publish(routes.New())
-	return s
+	inflight exchange.InFlight
+	streams  *streams.Streams
+	handlers *handlers.Handlers
+	base     context.Context
+	cancel   context.CancelFunc
+	draining chan struct{} // closed when shutdown begins
+	drain    sync.Once
 }
 
 // RoundTripper reaches the server's handlers from within the process, as the
@@ -261,53 +48,3 @@ func (s *Server) Withdraw() { s.drain.Do(func() { close(s.draining) }) }
 
 // Draining is closed when shutdown begins, before anything is refused.
 func (s *Server) Draining() <-chan struct{} { return s.draining }
-
-// Run serves until ctx ends, then drains: readiness is withdrawn, after
-// ShutdownDelay no connection is accepted, streams end cleanly, requests in
-// flight finish. It returns when everything that it started has ended.
-func (s *Server) Run(ctx context.Context) error {
-	defer s.cancel()
-	s.front.Listen(s.config.Listener, s.config.TLS)
-	group, groupCtx := errgroup.WithContext(ctx)
-	accepted := make(chan struct{})
-	group.Go(func() error { defer close(accepted); return s.front.ServeNetwork() })
-	group.Go(s.front.ServeMemory)
-	sweep, stopSweep := context.WithCancel(context.Background())
-	defer stopSweep()
-	group.Go(func() error { s.streams.Sweep(sweep); return nil })
-	group.Go(func() error { s.inflight.Report(sweep); return nil })
-	group.Go(func() error { s.rights.Run(sweep); return nil })
-	group.Go(func() error {
-		<-groupCtx.Done()
-		defer stopSweep()
-		return s.shutdown(accepted)
-	})
-	return group.Wait()
-}
-
-// frontConfig is what the front is told of the configuration.
-func (s *Server) frontConfig() front.Config {
-	return front.Config{
-		Handler:        s.handle,
-		Draining:       s.draining,
-		MaxHeaderBytes: s.config.MaxHeaderBytes,
-		MaxBodyBytes:   s.config.MaxRequestBodyBytes,
-		BodyTimeout:    s.config.RequestTimeout,
-		MaxConns:       s.config.MaxConns,
-		MaxConnsPerIP:  s.config.MaxConnsPerIP,
-		UserTimeout:    s.config.UserTimeout,
-	}
-}
-
-// rightsConfig is what is told of the configuration to what looks after rights.
-func (s *Server) rightsConfig() revocation.Config {
-	config := revocation.Config{
-		Revocation: s.config.Revocation, Authorizer: s.config.Authorizer, Audiences: s.config.Audiences,
-		AnonymousByPath: s.config.AnonymousByPath, Headers: s.credential, Digester: s.digester,
-		Registry: s.config.Registry, Streams: s.streams,
-	}
-	if s.config.Authenticator == nil { // everybody is the super-user, for good
-		config.Revocation = nil
-	}
-	return config
-}

@@ -1,13 +1,14 @@
 package identity
 
 import (
-	"iter"
 	"net/http"
 	"slices"
 	"strings"
 
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
+
+	"github.com/larder-io/larder/httpapi/exchange"
 )
 
 // Headers are the fields of a request's header that say who asks: Authorization, and those
@@ -52,13 +53,13 @@ func (h *Headers) ofProxy(name string) bool {
 	return slices.Contains(h.names, name) || slices.ContainsFunc(h.prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
-// Unusual reports whether a front proxy may name the user by one of the lines of a header,
-// for which a door that knows the usual fields has not looked.
-func (h *Headers) Unusual(lines iter.Seq2[[]byte, []byte]) bool {
+// Unusual reports whether a front proxy may name the user by one of the fields of a request's
+// header, for which a door that knows the usual ones has not looked.
+func (h *Headers) Unusual(c exchange.Carrier) bool {
 	if !h.other {
 		return false
 	}
-	for name := range lines {
+	for name := range c.Lines() {
 		if h.ofProxy(http.CanonicalHeaderKey(string(name))) {
 			return true
 		}

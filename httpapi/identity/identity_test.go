@@ -2,6 +2,7 @@ package identity
 
 import (
 	"crypto/sha256"
+	"iter"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -9,7 +10,19 @@ import (
 
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
+
+	"github.com/larder-io/larder/httpapi/exchange"
 )
+
+// line is a request whose header has one field.
+type line struct {
+	exchange.Carrier
+	name string
+}
+
+func (l line) Lines() iter.Seq2[[]byte, []byte] {
+	return func(yield func([]byte, []byte) bool) { yield([]byte(l.name), nil) }
+}
 
 // TestHeaders: what says who asks is known by name, however a front proxy was configured.
 func TestHeaders(t *testing.T) {
@@ -26,7 +39,7 @@ func TestHeaders(t *testing.T) {
 		"X-Who-Extra-Scope":    {false, true, true},
 		"Accept":               {false, false, false},
 	} {
-		lines := func(yield func([]byte, []byte) bool) { yield([]byte(strings.ToLower(name)), nil) }
+		lines := line{name: strings.ToLower(name)}
 		if usual.Has(name) != want.usual || own.Has(name) != want.own || own.Unusual(lines) != want.unusual || usual.Unusual(lines) {
 			t.Errorf("%s: usual %v, own %v, unusual %v %v", name, usual.Has(name), own.Has(name), usual.Unusual(lines), own.Unusual(lines))
 		}

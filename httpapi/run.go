@@ -3,11 +3,34 @@ package httpapi
 import (
 	"context"
 	"fmt"
-	"net/http"
-	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
+
+// Run serves until ctx ends, then drains: readiness is withdrawn, after
+// ShutdownDelay no connection is accepted, streams end cleanly, requests in
+// flight finish. It returns when everything that it started has ended.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.cancel()
+	s.front.Listen(s.config.Listener, s.config.TLS)
+	group, groupCtx := errgroup.WithContext(ctx)
+	accepted := make(chan struct{})
+	group.Go(func() error { defer close(accepted); return s.front.ServeNetwork() })
+	group.Go(s.front.ServeMemory)
+	sweep, stopSweep := context.WithCancel(context.Background())
+	defer stopSweep()
+	group.Go(func() error { s.streams.Sweep(sweep); return nil })
+	group.Go(func() error { s.inflight.Report(sweep); return nil })
+	group.Go(func() error { s.rights.Run(sweep); return nil })
+	group.Go(func() error {
+		<-groupCtx.Done()
+		defer stopSweep()
+		return s.shutdown(accepted)
+	})
+	return group.Wait()
+}
 
 // shutdown ends what Run started, in order: no client is told to go while it could still
 // come back, only to be cut off. accepted is closed when no more connections come. What
@@ -64,30 +87,11 @@ func (s *Server) endWatches() *sync.WaitGroup {
 // pkg/server/genericapiserver.go, ShutdownSendRetryAfter. As there, watches are waited for
 // only if they have a grace.
 func (s *Server) refuseWhileDraining(grace context.Context) {
-	s.refusing.Store(true)
+	s.chain.latecomers.refused.Store(true)
 	var watches sync.WaitGroup
 	if s.config.WatchGrace > 0 {
 		watches.Go(func() { s.streams.EndWatches(s.config.WatchGrace) })
 	}
 	s.front.SettleNetwork(grace)
 	watches.Wait()
-}
-
-// refuse answers a request that came too late, and reports whether it did. Probes and
-// scrapes never come too late.
-func (x *chain) refuse() bool {
-	if !x.s.refusing.Load() || x.Carrier.Internal() {
-		return false
-	}
-	for _, prefix := range [...]string{"/readyz", "/livez", "/healthz", "/metrics"} {
-		if strings.HasPrefix(x.Path, prefix) {
-			return false
-		}
-	}
-	x.Del("Cache-Control") // upstream sets these later
-	x.Del("Strict-Transport-Security")
-	x.Set("Retry-After", "5")
-	x.Text(http.StatusTooManyRequests, "The apiserver is shutting down, please try again later.")
-	x.Closing = true
-	return true
 }

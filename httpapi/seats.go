@@ -8,32 +8,38 @@ import (
 
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
-	"k8s.io/apiserver/pkg/server/mux"
 
 	"github.com/larder-io/larder/httpapi/exchange"
-	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// gaugeOf returns what counts the request, and how many of its kind are served at once if
-// nothing but their number bounds them; 0 sets no bound.
-func (x *chain) gaugeOf() (*exchange.Gauge, int) {
-	switch x.Verb {
-	case "get", "list", "watch":
-		return &x.s.inflight.ReadOnly, x.s.config.MaxInFlight
-	}
-	return &x.s.inflight.Mutating, x.s.config.MaxMutatingInFlight
+// seats says when requests are served.
+type seats struct {
+	flow                    *auth.Flow // nil: their number decides
+	inflight                *exchange.InFlight
+	maxReading, maxMutating int           // 0 sets no bound
+	timeout                 time.Duration // of requests without a deadline
 }
 
-// acquireSeat waits until the request may be served, or refuses it: apiserver
+// gaugeOf returns what counts the request, and how many of its kind are served at once if
+// nothing but their number bounds them; 0 sets no bound.
+func (s *seats) gaugeOf(x *passage) (*exchange.Gauge, int) {
+	switch x.Verb {
+	case "get", "list", "watch":
+		return &s.inflight.ReadOnly, s.maxReading
+	}
+	return &s.inflight.Mutating, s.maxMutating
+}
+
+// acquire waits until the request may be served, or refuses it: apiserver
 // pkg/server/filters, priority-and-fairness.go and maxinflight.go.
-func (x *chain) acquireSeat() bool {
+func (s *seats) acquire(x *passage) bool {
 	watch, long := x.Verb == "watch", x.LongRunning()
 	switch {
-	case x.s.config.Flow != nil && (watch || !long):
-		return x.acquireFromFlow()
-	case x.s.config.Flow == nil && !long:
-		return x.acquireByCount()
+	case s.flow != nil && (watch || !long):
+		return s.acquireFromFlow(x)
+	case s.flow == nil && !long:
+		return s.acquireByCount(x)
 	}
 	return true
 }
@@ -46,24 +52,23 @@ const (
 )
 
 // acquireFromFlow lets priority and fairness decide.
-func (x *chain) acquireFromFlow() bool {
-	flow := x.s.config.Flow
-	class, ok := flow.Acquire(x.Trail.Context(x.Base()), x.attributes(), &x.Request, x.patience(), &x.Place.Seat)
+func (s *seats) acquireFromFlow(x *passage) bool {
+	class, ok := s.flow.Acquire(x.Trail.Context(x.Base()), x.attributes(), &x.Request, s.patience(x), &x.Place.Seat)
 	x.Set(levelHeader, class.LevelUID)
 	x.Set(schemaHeader, class.SchemaUID)
 	if !ok {
-		x.tooMany(strconv.FormatInt(flow.RetryAfter(class), 10))
+		tooMany(x, strconv.FormatInt(s.flow.RetryAfter(class), 10))
 		return false
 	}
-	counts, _ := x.gaugeOf()
+	counts, _ := s.gaugeOf(x)
 	counts.Add(1)
 	x.Place.Counts = counts
 	return true
 }
 
 // acquireByCount lets so many requests be served at once, and the super-user in any case.
-func (x *chain) acquireByCount() bool {
-	counts, most := x.gaugeOf()
+func (s *seats) acquireByCount(x *passage) bool {
+	counts, most := s.gaugeOf(x)
 	if now := counts.Add(1); most == 0 || now <= int64(most) {
 		x.Place.Counts = counts
 		return true
@@ -72,13 +77,13 @@ func (x *chain) acquireByCount() bool {
 	if slices.Contains(x.User.GetGroups(), user.SystemPrivilegedGroup) {
 		return true
 	}
-	x.tooMany("1")
+	tooMany(x, "1")
 	return false
 }
 
 // patience is until when the request may wait: for a fourth of the time it has.
-func (x *chain) patience() time.Time {
-	limit := x.s.config.RequestTimeout
+func (s *seats) patience(x *passage) time.Time {
+	limit := s.timeout
 	if !x.Deadline.IsZero() {
 		limit = x.Deadline.Sub(x.Received)
 	}
@@ -86,18 +91,11 @@ func (x *chain) patience() time.Time {
 }
 
 // tooMany refuses a request that cannot be served now.
-func (x *chain) tooMany(retryAfter string) {
+func tooMany(x *passage, retryAfter string) {
 	info, req := x.RequestInfo(), x.HTTP()
 	mutating := x.Verb != "get" && x.Verb != "list" && x.Verb != "watch"
 	metrics.RecordDroppedRequest(req, info, metrics.APIServerComponent, mutating)
 	metrics.RecordRequestTermination(req, info, metrics.APIServerComponent, http.StatusTooManyRequests)
 	x.Set("Retry-After", retryAfter)
 	x.Text(http.StatusTooManyRequests, "Too many requests, please try again later.")
-}
-
-// serveFlow adds the pages that show what waits for what.
-func serveFlow(t *routes.Table, flow *auth.Flow) {
-	pages := mux.NewPathRecorderMux("flow control")
-	flow.Install(pages)
-	t.HandlePrefix("/debug/api_priority_and_fairness/", pages)
 }

@@ -1,0 +1,55 @@
+package httpapi
+
+import (
+	"context"
+	"time"
+
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/request"
+)
+
+// gate lets pass what is authorized.
+type gate struct {
+	authorizer authorizer.Authorizer // nil allows everything
+	access     *apimetrics.Access    // counts
+	auditor    *auditor
+}
+
+// authorize asks whether the user may do what the Request says, which is what
+// routing acts on too.
+func (g *gate) authorize(x *passage) bool {
+	if g.authorizer == nil || x.Carrier.Internal() {
+		x.Trail.Decided(authorizer.DecisionAllow, "", nil, 0)
+		return true
+	}
+	attributes := x.attributes()
+	ctx, cancel := x.Prepared()
+	defer cancel()
+	decision, reason, err := g.ask(ctx, x, attributes)
+	switch {
+	case decision == authorizer.DecisionAllow:
+		return true
+	case err != nil && ctx.Err() != nil:
+		g.auditor.late(x)
+	case err != nil:
+		x.InternalError(err)
+	default:
+		klog.V(4).InfoS("Forbidden", "path", x.Path, "reason", reason, "auditID", x.AuditID)
+		x.Deny(responsewriters.ForbiddenStatusError(attributes, reason))
+	}
+	return false
+}
+
+// ask asks the authorizer, and records and counts its answer.
+func (g *gate) ask(ctx context.Context, x *passage, attributes *request.Attributes) (authorizer.Decision, string, error) {
+	asked := time.Now()
+	decision, reason, err := g.authorizer.Authorize(x.Trail.Context(ctx), attributes)
+	took := time.Since(asked)
+	g.access.Authorized(decision, err, took)
+	x.Trail.Decided(decision, reason, err, took)
+	return decision, reason, err
+}

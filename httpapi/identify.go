@@ -1,0 +1,68 @@
+package httpapi
+
+import (
+	"errors"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/larder-io/larder/httpapi/handlers"
+	"github.com/larder-io/larder/httpapi/identity"
+)
+
+// identifier finds out who asks, and as whom, and answers those of whom that cannot be said.
+type identifier struct {
+	identity      *identity.Authentication
+	impersonation *identity.Impersonation // nil: nobody can say who may
+	auditor       *auditor
+}
+
+// authenticate finds out who asks.
+func (i *identifier) authenticate(x *passage) bool {
+	switch err := i.identity.Authenticate(&x.Call, x.foreign); err {
+	case nil:
+		return true
+	case identity.ErrLate:
+		i.auditor.late(x)
+	default:
+		i.unauthorized(x)
+	}
+	return false
+}
+
+// unauthorized answers a client that could not be authenticated.
+func (i *identifier) unauthorized(x *passage) {
+	if x.Trail != nil {
+		i.auditor.refuse(x, attempted(x))
+	}
+	x.Fail(apierrors.NewUnauthorized("Unauthorized"))
+}
+
+// impersonate lets who may act as another do so. A request to act as another is never
+// served as its sender's.
+func (i *identifier) impersonate(x *passage) bool {
+	if !x.impersonates || x.Carrier.Internal() {
+		return true
+	}
+	if i.impersonation == nil {
+		x.Deny(apierrors.NewForbidden(schema.GroupResource{Group: x.Group, Resource: x.Resource}, x.Name, errors.New("nobody can say who may impersonate")))
+		return false
+	}
+	w := handlers.NewRecorder()
+	bound, cancel := x.Prepared()
+	defer cancel()
+	ctx := handlers.Context(x.Trail.Context(bound), x.RequestInfo(), x.User, x.Received)
+	as := i.impersonation.Admit(w, x.HTTP().WithContext(ctx))
+	switch {
+	case as != nil:
+		x.User, _ = apirequest.UserFrom(as.Context())
+		x.Replace(as)
+		return true
+	case bound.Err() != nil:
+		i.auditor.late(x)
+	default:
+		w.SendTo(&x.Response)
+	}
+	return false
+}

@@ -1,0 +1,30 @@
+package httpapi
+
+import (
+	"net/http"
+	"strings"
+	"sync/atomic"
+)
+
+// latecomers refuses requests that come too late.
+type latecomers struct {
+	refused atomic.Bool // whatever is new: 429
+}
+
+// check answers a request that came too late. Probes and scrapes never come too late.
+func (l *latecomers) check(x *passage) bool {
+	if !l.refused.Load() || x.Carrier.Internal() {
+		return true
+	}
+	for _, prefix := range [...]string{"/readyz", "/livez", "/healthz", "/metrics"} {
+		if strings.HasPrefix(x.Path, prefix) {
+			return true
+		}
+	}
+	x.Del("Cache-Control") // upstream sets these later
+	x.Del("Strict-Transport-Security")
+	x.Set("Retry-After", "5")
+	x.Text(http.StatusTooManyRequests, "The apiserver is shutting down, please try again later.")
+	x.Closing = true
+	return false
+}

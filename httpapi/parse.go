@@ -1,0 +1,58 @@
+package httpapi
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/larder-io/larder/httpapi/identity"
+	"github.com/larder-io/larder/httpapi/request"
+)
+
+// parser reads requests.
+type parser struct {
+	hsts       string // is sent with every answer, unless it is ""
+	credential *identity.Headers
+}
+
+// parse reads the request and answers it if that is not possible.
+func (p *parser) parse(x *passage) bool {
+	x.AuditID = string(x.Peek("Audit-Id"))
+	if x.AuditID == "" {
+		x.AuditID = newAuditID()
+	}
+	x.CommonHeaders()
+	if p.hsts != "" {
+		x.Set("Strict-Transport-Security", p.hsts)
+	}
+	facts := x.Carrier.Inspect()
+	if facts.Code != 0 {
+		x.Text(facts.Code, facts.Refusal)
+		x.Closing = true
+		return false
+	}
+	x.impersonates, x.foreign = facts.Impersonates, facts.Foreign
+	x.foreign = x.foreign || p.credential.Unusual(x.Carrier)
+	err := x.Parse(methodString(x.Carrier.Method()), string(x.Carrier.Target()))
+	if errors.Is(err, request.ErrTarget) {
+		x.Text(http.StatusBadRequest, "400 Bad Request")
+		x.Closing = true
+		return false
+	}
+	if err != nil {
+		x.InternalError(fmt.Errorf("failed to create RequestInfo: %w", err))
+		x.Del("Cache-Control") // upstream fails before it would set it
+		return false
+	}
+	return true
+}
+
+// methodString copies a method, the usual ones without allocating.
+func methodString(b []byte) string {
+	for _, m := range [...]string{"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"} {
+		if string(b) == m {
+			return m
+		}
+	}
+	return string(b)
+}

@@ -1,0 +1,25 @@
+package httpapi
+
+import (
+	"github.com/larder-io/larder/httpapi/handlers"
+	"github.com/larder-io/larder/httpapi/reads"
+	"github.com/larder-io/larder/httpapi/request"
+)
+
+// passage is one exchange on its way through the chain.
+//
+// It belongs to the goroutine that serves the exchange and ends with it.
+type passage struct {
+	handlers.Call
+
+	impersonates bool // the request asks to act as somebody else
+	foreign      bool // it may have credentials beside the Authorization header
+	claims       request.Attributes
+	reading      reads.Read
+}
+
+// attributes is what the request says, for who decides about it. They end with the passage.
+func (x *passage) attributes() *request.Attributes {
+	x.claims = request.Attributes{User: x.User, Request: &x.Request}
+	return &x.claims
+}

@@ -1,0 +1,47 @@
+package httpapi
+
+import (
+	"bytes"
+	"time"
+
+	"github.com/larder-io/larder/httpapi/reads"
+	"github.com/larder-io/larder/httpapi/revocation"
+	"github.com/larder-io/larder/httpapi/streams"
+	"github.com/larder-io/larder/internal/auth"
+)
+
+// reader answers from encoded bytes.
+type reader struct {
+	stitcher          *reads.Stitcher
+	streams           *streams.Streams
+	rights            *revocation.Rights
+	flow              *auth.Flow    // may be nil
+	cbor              bool          // is spoken
+	minWatch, timeout time.Duration // of watches without a timeout of theirs, and of opening one
+}
+
+// mayBeCBOR reports whether the answer may have to be CBOR, which upstream's handlers
+// write alone: it is not kept.
+func (r *reader) mayBeCBOR(x *passage) bool {
+	return r.cbor && bytes.Contains(x.Peek("Accept"), []byte("cbor"))
+}
+
+// read answers a GET, LIST or WATCH from encoded bytes and reports whether it did:
+// what it leaves goes to upstream's handlers.
+func (r *reader) read(x *passage, i *reads.Resource) bool {
+	if i.View.Resource.Cache == nil || x.Trail.RecordsAnswers() && x.Verb != "watch" || r.mayBeCBOR(x) {
+		return false
+	}
+	x.reading.Exchange, x.reading.Stitcher = &x.Exchange, r.stitcher
+	if x.Verb != "watch" {
+		return x.reading.Serve(i)
+	}
+	if streams.IsUpgrade(string(x.Peek("Connection")), string(x.Peek("Upgrade"))) {
+		return false // a websocket: upstream's handler speaks it
+	}
+	r.streams.Watch(streams.Opening{
+		Read: &x.reading, Flow: r.flow, Join: func() streams.Right { return r.rights.Join(&x.Exchange) },
+		MinTimeout: r.minWatch, RequestTimeout: r.timeout,
+	}, i)
+	return true
+}

@@ -1,0 +1,125 @@
+package httpapi
+
+import (
+	"net/http"
+	"strings"
+	"sync/atomic"
+
+	"github.com/larder-io/larder/httpapi/routes"
+)
+
+// router hands requests to what serves them.
+type router struct {
+	table      *atomic.Pointer[routes.Table]
+	extensions Extensions // may be nil
+	aggregator Aggregator // may be nil
+	reader     reader
+}
+
+// route hands the request to what serves it.
+func (r *router) route(x *passage) {
+	if h := r.remote(x); h != nil {
+		x.Forward(h)
+		return
+	}
+	if !x.IsResourceRequest {
+		if h, ok := r.table.Load().NonResource(x.Path); ok {
+			x.Serve(h)
+			return
+		}
+		r.unknown(x)
+		return
+	}
+	i, ok := r.table.Load().Lookup(&x.Request)
+	switch {
+	case !strings.HasPrefix(x.Path, "/"+x.APIPrefix+"/"): // "//api/...": authorized as a resource, but not routed as one
+		x.Text(http.StatusNotFound, "404 page not found")
+	case !ok && r.extend(x):
+	case !ok:
+		r.unknown(x)
+	case !i.Permits(&x.Request):
+		r.noMethod(x, i)
+	case i.View != nil && r.reader.read(x, &i.Resource):
+	default:
+		h, ok := i.Handler(&x.Request)
+		if !ok {
+			r.noMethod(x, i)
+			return
+		}
+		x.Serve(h)
+	}
+}
+
+// noMethod answers for a method that i does not know at the request's path. A path
+// at which it knows none is no path of its.
+func (r *router) noMethod(x *passage, i *routes.Endpoint) {
+	if !i.Knows(&x.Request) {
+		r.unknown(x)
+		return
+	}
+	x.NoRoute(http.StatusMethodNotAllowed, "405: Method Not Allowed")
+}
+
+// unknown answers for a path that nothing is installed at: inside a version that
+// is served as upstream's router does, elsewhere as the end of its delegation chain.
+func (r *router) unknown(x *passage) {
+	t := r.table.Load()
+	// A version that is not served still lies below the document of its group.
+	below, ok := t.NonResource(x.Path)
+	switch {
+	case x.IsResourceRequest && t.ServesVersion(x.Group, x.Version):
+		x.NoRoute(http.StatusNotFound, "404: Page Not Found")
+	case ok:
+		x.Serve(below)
+	case r.describeGroup(x):
+	case r.extensions != nil:
+		x.Serve(r.extensions)
+	default:
+		x.Text(http.StatusNotFound, "404 page not found")
+	}
+}
+
+// remote returns what hands the request on to another server; nil if this one serves it.
+func (r *router) remote(x *passage) http.Handler {
+	if r.aggregator == nil {
+		return nil
+	}
+	return r.aggregator.Remote(x.Path)
+}
+
+// describeGroup answers if the request is for the description of a group that is not
+// built in, and reports whether it did.
+func (r *router) describeGroup(x *passage) bool {
+	if x.IsResourceRequest || r.aggregator == nil {
+		return false
+	}
+	h := r.aggregator.Group(x.Path)
+	if h != nil {
+		x.Serve(h)
+	}
+	return h != nil
+}
+
+// extend answers from an extension's resource if the request is for one, and reports
+// whether it did.
+func (r *router) extend(x *passage) bool {
+	if r.extensions == nil || x.Method != http.MethodGet || x.Subresource != "" || x.VerbInPath || len(x.Parts) > 2 {
+		return false
+	}
+	c, done := r.extensions.Custom(&x.Request)
+	if c == nil {
+		return false
+	}
+	defer done()
+	switch {
+	case !c.Endpoint.Namespaced && x.Namespace != "":
+		return false
+	case c.Endpoint.Namespaced && x.Namespace == "" && x.Verb == "get":
+		return false
+	case c.View.Converts() && x.Verb == "watch":
+		return false // turns on the connections of all watches must not wait for a webhook
+	case c.View.Converts() && x.LabelSelector+x.FieldSelector != "":
+		return false // what is selected by is what the webhook makes
+	}
+	return r.reader.read(x, c)
+}
