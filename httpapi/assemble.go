@@ -97,6 +97,9 @@ func (s *Server) frontConfig() front.Config {
 		MaxConns:       s.config.MaxConns,
 		MaxConnsPerIP:  s.config.MaxConnsPerIP,
 		UserTimeout:    s.config.UserTimeout,
+		HTTP2:          !s.config.DisableHTTP2,
+		MaxStreams:     s.config.HTTP2MaxStreams,
+		GoAwayChance:   s.config.GoAwayChance,
 	}
 }
 

@@ -124,6 +124,12 @@ type Config struct {
 	// /64 of IPv6 addresses; 0 means 65536, and no bound. Who finds no room takes the place
 	// of a connection that waits for a request.
 	MaxConns, MaxConnsPerIP int
+	// DisableHTTP2 offers clients HTTP/1.1 alone. HTTP2MaxStreams bounds the requests of one
+	// connection of HTTP/2 at once; 0 means 100. GoAwayChance is the probability that one of
+	// them makes its client go to another connection.
+	DisableHTTP2    bool
+	HTTP2MaxStreams int
+	GoAwayChance    float64
 	// UserTimeout is how long what was sent may stay unacknowledged, or wait for a client
 	// that takes nothing in, before the kernel ends the connection; 0 means 45 s. It finds
 	// peers that vanished while a stream is being written to.

@@ -2,10 +2,14 @@ package httpapi
 
 import (
 	"errors"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"github.com/larder-io/larder/httpapi/handlers"
 	"github.com/larder-io/larder/httpapi/identity"
@@ -22,6 +26,7 @@ type identifier struct {
 func (i *identifier) authenticate(x *passage) bool {
 	switch err := i.identity.Authenticate(&x.Call, x.foreign); err {
 	case nil:
+		leaveIfNobody(x)
 		return true
 	case identity.ErrLate:
 		i.auditor.late(x)
@@ -31,11 +36,22 @@ func (i *identifier) authenticate(x *passage) bool {
 	return false
 }
 
+// leaveIfNobody has a client that is nobody use another connection of HTTP/2 for each
+// request: so it can ask no more of the server than by HTTP/1.1 (apiserver
+// pkg/endpoints/filters/authentication.go).
+func leaveIfNobody(x *passage) {
+	known := x.User != nil && x.User.GetName() != user.Anonymous && !slices.Contains(x.User.GetGroups(), user.AllUnauthenticated)
+	if !known && x.Carrier.Major() == 2 && utilfeature.DefaultFeatureGate.Enabled(features.UnauthenticatedHTTP2DOSMitigation) {
+		x.LeaveAfter()
+	}
+}
+
 // unauthorized answers a client that could not be authenticated.
 func (i *identifier) unauthorized(x *passage) {
 	if x.Trail != nil {
 		i.auditor.refuse(x, attempted(x))
 	}
+	leaveIfNobody(x)
 	x.Fail(apierrors.NewUnauthorized("Unauthorized"))
 }
 

@@ -148,16 +148,11 @@ func (v *versionFlag) Type() string { return "version" }
 // that are not done yet. Who gives one is told so in one line; docs/differences.md says it,
 // too.
 func inert() map[string]string {
-	const (
-		http2 = "HTTP/2 is not served"
-		peers = "servers of different versions do not hand requests to each other"
-	)
+	const peers = "servers of different versions do not hand requests to each other"
 	return map[string]string{
-		"goaway-chance":                    http2,
-		"http2-max-streams-per-connection": http2,
-		"peer-advertise-ip":                peers,
-		"peer-advertise-port":              peers,
-		"peer-ca-file":                     peers,
+		"peer-advertise-ip":   peers,
+		"peer-advertise-port": peers,
+		"peer-ca-file":        peers,
 
 		"tracing-config-file": "not done yet: no spans are sent",
 	}

@@ -33,6 +33,9 @@ func NewDeadlines(base context.Context, timeout time.Duration) *Deadlines {
 	return &Deadlines{base: base, timeout: timeout}
 }
 
+// Base returns what all of them end with.
+func (d *Deadlines) Base() context.Context { return d.base }
+
 // At returns the context of a request that begins at now.
 func (d *Deadlines) At(now time.Time) context.Context {
 	known := d.current.Load()

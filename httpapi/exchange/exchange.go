@@ -47,8 +47,15 @@ type Carrier interface {
 	TLS() *tls.ConnectionState
 	Internal() bool
 	// Slot is where the handler keeps what it remembers of the sender from one request to
-	// the next; nil if requests of the connection are served at the same time.
+	// the next. Requests that are served at the same time have different ones; nil if there
+	// is none.
 	Slot() *any
+
+	// Major is the version of HTTP: 1 or 2. Requests of 2 share their connection with others.
+	Major() int
+	// Until returns a context that ends with ctx or, where that is seen at once, when the
+	// client leaves. It ends with the exchange, too, if it is not ctx itself.
+	Until(ctx context.Context) context.Context
 
 	// Steal leaves the response to one who writes its body piece by piece and reads nothing
 	// more, and may do so at once. It has code and header, which ends with the exchange and
@@ -68,6 +75,25 @@ type Stolen struct {
 	// End tells the client that the body is whole. It is nil where the last chunk or the end
 	// of the connection says so.
 	End func() error
+	// Left has a function called when the client leaves, at once if it has, which must not
+	// block. It is nil where that must be looked for.
+	Left func(func())
+}
+
+// Takeover is what somebody gets who takes a response over that a net/http handler writes,
+// after the exchange has ended.
+type Takeover struct {
+	// Conn is the connection, on which everything about the response is still to be said,
+	// or what takes its body, if Begin is not nil.
+	Conn net.Conn
+	Body TakenBody // nil if there is none
+	// Begin sends the head of the response, End says that its body is whole, and Left is
+	// that of Stolen. They are nil for HTTP/1.1.
+	// What Begin sends with a code below 200 comes before the head; what is sent after the
+	// body End is given.
+	Begin func(code int, header http.Header) error
+	End   func(trailer http.Header) error
+	Left  func(func())
 }
 
 // Facts is what one look at a request's header finds.
@@ -100,6 +126,9 @@ type Exchange struct {
 	Trail     *Trail // nil records nothing
 	Place     Place
 	Deadlines *Deadlines
+
+	base  context.Context // nil before somebody asks for it
+	usual context.Context // nil before somebody asks for it: has the server's deadline
 
 	Response // what is answered
 }
@@ -141,6 +170,9 @@ func (x *Exchange) Close() {
 // Steal leaves the response to the caller at once. See [Carrier.Steal].
 func (x *Exchange) Steal(code int, header []Field) Stolen {
 	x.Stolen = true
+	if x.Leaves() {
+		header = append(header, Field{Name: "Connection", Value: "close"})
+	}
 	return x.Carrier.Steal(code, header)
 }
 
@@ -170,14 +202,27 @@ func (x *Exchange) CloseTrail() {
 	}
 }
 
-// Base ends when the server does.
-func (x *Exchange) Base() context.Context { return x.Deadlines.base }
+// Base ends when the server does, or the client leaves if that is seen.
+func (x *Exchange) Base() context.Context {
+	if x.base == nil {
+		x.base = x.Carrier.Until(x.Deadlines.base)
+	}
+	return x.base
+}
+
+// atDeadline is Base with the server's deadline.
+func (x *Exchange) atDeadline() context.Context {
+	if x.usual == nil {
+		x.usual = x.Carrier.Until(x.Deadlines.At(x.Received))
+	}
+	return x.usual
+}
 
 // Prepared is bounded for what comes before a request is served: for one that is
 // long-running, too, which has as long for that as others have for all.
 func (x *Exchange) Prepared() (context.Context, context.CancelFunc) {
 	if x.Deadline.IsZero() {
-		return x.Deadlines.At(x.Received), func() {}
+		return x.atDeadline(), func() {}
 	}
 	return x.Bounded()
 }
@@ -191,7 +236,7 @@ func (x *Exchange) Bounded() (context.Context, context.CancelFunc) {
 	case x.Hurried:
 		return context.WithDeadline(x.Base(), x.Deadline)
 	default:
-		return x.Deadlines.At(x.Received), func() {}
+		return x.atDeadline(), func() {}
 	}
 }
 

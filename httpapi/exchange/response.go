@@ -2,7 +2,6 @@ package exchange
 
 import (
 	"io"
-	"net"
 	"net/http"
 	"strings"
 )
@@ -44,9 +43,9 @@ type Response struct {
 	Closing bool
 	// Cut ends the connection without a response.
 	Cut bool
-	// Taken takes the connection over when the exchange has ended, and writes the whole
-	// response. Stolen says that somebody has the connection already. See [Carrier.Steal].
-	Taken  func(c net.Conn, body TakenBody)
+	// Taken takes the response over when the exchange has ended, and writes all of it.
+	// Stolen says that somebody has it already. See [Carrier.Steal].
+	Taken  func(Takeover)
 	Stolen bool
 }
 
@@ -56,6 +55,19 @@ type TakenBody interface {
 	io.Reader
 	// Proceed tells a client that waits for it to send its body.
 	Proceed(w io.Writer) error
+}
+
+// LeaveAfter has the client use another connection for what it asks next.
+func (r *Response) LeaveAfter() { r.Set("Connection", "close") }
+
+// Leaves reports whether LeaveAfter was called.
+func (r *Response) Leaves() bool {
+	for _, f := range r.Header {
+		if f.Name == "Connection" && f.Value == "close" {
+			return true
+		}
+	}
+	return false
 }
 
 // Set sets a field of the header.

@@ -1,6 +1,7 @@
 package front
 
 import (
+	"context"
 	"crypto/tls"
 	"iter"
 	"net"
@@ -72,6 +73,12 @@ func (ss *Session) Internal() bool {
 	_, ok := ss.conn.(*memoryConn)
 	return ok
 }
+
+// Major implements exchange.Carrier.
+func (ss *Session) Major() int { return 1 }
+
+// Until implements exchange.Carrier: nobody looks whether the client is there.
+func (ss *Session) Until(ctx context.Context) context.Context { return ctx }
 
 // Slot implements exchange.Carrier: the requests of a connection come one after the other.
 func (ss *Session) Slot() *any { return &ss.slot }

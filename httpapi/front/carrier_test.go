@@ -61,8 +61,8 @@ func TestStolenConnectionsHoldNoSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	proctest.Eventually(t, "the session is let go of", func() error {
-		if open := s.network.list(); len(open) != 1 || open[0].session.Load() != nil {
-			return fmt.Errorf("%d connections are open, the first of a session %t", len(open), len(open) > 0 && open[0].session.Load() != nil)
+		if open := s.network.list(); len(open) != 1 || open[0].visit.Load() != nil {
+			return fmt.Errorf("%d connections are open, the first of a session %t", len(open), len(open) > 0 && open[0].visit.Load() != nil)
 		}
 		return nil
 	})

@@ -32,11 +32,24 @@ type listener struct {
 	reported time.Time                // guarded by mu: when it was last logged that connections are refused
 }
 
-// newListener speaks TLS as config says, HTTP/1.1 only: what is not offered here
-// nobody can be led to speak.
-func newListener(l net.Listener, config *tls.Config, caps connCaps, counts *connCounts) *listener {
+// Protocols are the versions of HTTP that clients are offered, as TLS names them.
+func Protocols(http2 bool) []string {
+	if http2 {
+		return []string{protoHTTP2, protoHTTP1}
+	}
+	return []string{protoHTTP1}
+}
+
+const (
+	protoHTTP1 = "http/1.1"
+	protoHTTP2 = "h2"
+)
+
+// newListener speaks TLS as config says, and offers those protocols: what is not offered
+// here nobody can be led to speak.
+func newListener(l net.Listener, config *tls.Config, protocols []string, caps connCaps, counts *connCounts) *listener {
 	config = config.Clone()
-	config.NextProtos = []string{"http/1.1"}
+	config.NextProtos = protocols
 	if config.MinVersion == 0 {
 		config.MinVersion = tls.VersionTLS12
 	}
@@ -143,10 +156,10 @@ func (l *listener) setSocketOptions(c net.Conn) {
 // asks for it.
 type conn struct {
 	*tls.Conn
-	from    *listener
-	origin  *origin                 // guarded by from.mu: that it is part of
-	session atomic.Pointer[Session] // that serves it; nil before and after
-	shaken  atomic.Bool
+	from   *listener
+	origin *origin               // guarded by from.mu: that it is part of
+	visit  atomic.Pointer[visit] // that it is served by; nil before and after
+	shaken atomic.Bool
 }
 
 // Handshake completes the handshake within handshakeTimeout.
@@ -174,15 +187,18 @@ func (c *conn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
+// http2 reports whether the client has chosen HTTP/2.
+func (c *conn) http2() bool { return c.ConnectionState().NegotiatedProtocol == protoHTTP2 }
+
 // Close ends the connection.
 func (c *conn) Close() error {
 	c.from.forget(c)
 	return c.Conn.Close()
 }
 
-// rest reads a little when it comes. What TLS holds already it gives at once. Else the
+// Rest reads a little when it comes. What TLS holds already it gives at once. Else the
 // goroutine waits outside TLS, where it keeps half the stack.
-func (c *conn) rest(first []byte) (int, error) {
+func (c *conn) Rest(first []byte) (int, error) {
 	s, ok := c.NetConn().(*socket.TCP)
 	if !ok {
 		return c.Read(first)

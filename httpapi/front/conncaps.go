@@ -185,7 +185,7 @@ func (l *listener) displaceLocked(of *origin, reached int, now time.Time) bool {
 		return false
 	}
 	for c := range of.conns {
-		if ss := c.session.Load(); ss != nil && ss.displace() {
+		if v := c.visit.Load(); v != nil && v.displace() {
 			l.forgetLocked(c)
 			c.NetConn().Close()
 			l.counts.displaced[reached].Add(1)
@@ -228,16 +228,6 @@ func (l *listener) report(peer netip.Prefix) {
 			capFlag(capAll), l.caps.all, capFlag(capPeer), l.caps.perPeer,
 			"refused", l.counts.refused[capAll].Load()+l.counts.refused[capPeer].Load())
 	}
-}
-
-// displaceAfter is how long a connection may take to begin its first request before a
-// newcomer may take its place.
-const displaceAfter = time.Second
-
-// displace reports whether the session waits for a request, which it then does in vain.
-func (ss *Session) displace() bool {
-	return ss.state.CompareAndSwap(sessionIdle, sessionClosed) ||
-		time.Since(ss.began) > displaceAfter && ss.state.CompareAndSwap(sessionNew, sessionClosed)
 }
 
 // connCollector reports connCounts. It is immutable.

@@ -163,14 +163,14 @@ func (c *peerConn) RemoteAddr() net.Addr { return &c.addr }
 
 // crowded is a listener with connections from n addresses, all of them used, and no room.
 func crowded(n int) (*listener, func(i int) net.Conn) {
-	l := newListener(nil, &tls.Config{}, connCaps{all: n}, new(connCounts))
+	l := newListener(nil, &tls.Config{}, Protocols(true), connCaps{all: n}, new(connCounts))
 	from := func(i int) net.Conn {
 		return &peerConn{addr: net.TCPAddr{IP: net.IPv4(10, byte(i>>16), byte(i>>8), byte(i))}}
 	}
 	for i := range n {
-		ss := new(Session)
-		ss.state.Store(sessionActive)
-		l.track(from(i)).session.Store(ss)
+		v := new(visit)
+		v.state.Store(visitActive)
+		l.track(from(i)).visit.Store(v)
 	}
 	return l, from
 }
@@ -199,16 +199,16 @@ func TestIdleAreFoundLater(t *testing.T) {
 		l.caps.all++
 		for range n { // all but one from the same address
 			l.caps.all++
-			ss := new(Session)
-			ss.state.Store(sessionActive)
-			l.track(from(0)).session.Store(ss)
+			v := new(visit)
+			v.state.Store(visitActive)
+			l.track(from(0)).visit.Store(v)
 		}
 		l.caps.all--
 		if l.track(from(n)) != nil {
 			t.Fatal("there is room")
 		}
 		for c := range l.peers[peerOf(from(0).RemoteAddr())].conns {
-			c.session.Load().state.Store(sessionIdle)
+			c.visit.Load().state.Store(visitIdle)
 		}
 		if l.track(from(n)) != nil {
 			t.Error("all were looked at once more")
@@ -230,8 +230,8 @@ func (f *testServer) awaitIdle(t *testing.T, want int) {
 		f.outer.mu.Lock()
 		defer f.outer.mu.Unlock()
 		idle := 0
-		for ss := range f.outer.open {
-			if ss.state.Load() == sessionIdle {
+		for v := range f.outer.open {
+			if v.state.Load() == visitIdle {
 				idle++
 			}
 		}

@@ -1,13 +1,15 @@
 // Package front is the door: it accepts connections, speaks TLS and HTTP/1.1 on them, and
-// turns each request into an [exchange.Carrier] and each [exchange.Response] into bytes. It
-// is the only importer of fasthttp, and knows nothing of what requests mean.
+// turns each request into an [exchange.Carrier] and each [exchange.Response] into bytes.
+// Connections whose clients choose HTTP/2 it leaves to package mux. It is the only importer
+// of fasthttp, and knows nothing of what requests mean.
 //
 // # Life of a connection
 //
 // A [Server] serves connections of the network, on which it puts TLS, and connections from
 // within the process, which need no network. How many there may be, in all and from one
 // address, is bounded; where there is no room, one that waits for a request gives way to a
-// newcomer. The handshake must be over in ten seconds.
+// newcomer. The handshake must be over in ten seconds. What is known of a connection while
+// it is served, by whichever protocol, is a visit.
 //
 // A [Session] serves the requests of one connection, one after the other. A header is
 // bounded in size and time and parsed by fasthttp once it is whole. Buffers grow with it and

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -15,18 +15,18 @@ import (
 type door struct {
 	s       *Server
 	network bool          // it is what the network reaches
-	most    int           // sessions at once; 0 sets no bound
+	most    int           // connections at once; 0 sets no bound
 	stop    chan struct{} // closed when no request may follow another
 
-	running sync.WaitGroup // sessions
+	running sync.WaitGroup // visits
 
 	mu   sync.Mutex
-	open map[*Session]struct{} // guarded by mu
-	shut bool                  // guarded by mu: stop is closed
+	open map[*visit]struct{} // guarded by mu
+	shut bool                // guarded by mu: stop is closed
 }
 
 func (s *Server) newDoor(most int) *door {
-	return &door{s: s, most: most, stop: make(chan struct{}), open: make(map[*Session]struct{})}
+	return &door{s: s, most: most, stop: make(chan struct{}), open: make(map[*visit]struct{})}
 }
 
 const (
@@ -92,40 +92,67 @@ func passes(err error) bool {
 // take serves c, or closes it if there are too many: before the handshake there is
 // no way to say why.
 func (d *door) take(c net.Conn) {
-	ss := &Session{s: d.s, door: d, conn: c, began: time.Now(), size: headerStart}
-	if !d.track(ss) {
+	v := &visit{conn: c, began: time.Now()}
+	if !d.track(v) {
 		c.Close()
 		return
 	}
 	secure, ok := c.(*conn)
 	if ok {
-		secure.session.Store(ss)
+		secure.visit.Store(v)
 	}
 	go func() {
 		defer d.running.Done()
-		ss.Serve()
+		d.receive(v)
 		if ok {
-			secure.session.Store(nil) // whoever has taken c over holds no session
+			secure.visit.Store(nil) // whoever has taken c over holds no session
 		}
 	}()
 }
 
-func (d *door) track(ss *Session) bool {
+// receive serves v to its end.
+func (d *door) receive(v *visit) {
+	secure, ok := v.conn.(*conn)
+	if ok && secure.Handshake() != nil {
+		d.forget(v)
+		v.conn.Close()
+		return
+	}
+	if !ok || !secure.http2() {
+		d.s.session(d, v).Serve()
+		return
+	}
+	defer d.forget(v)
+	m := d.s.mux.NewConn(secure)
+	if !v.multiplex(m) {
+		v.conn.Close()
+		return
+	}
+	if d.stopping() { // since before anybody could be told
+		m.GoAway()
+	}
+	m.Serve()
+}
+
+func (d *door) track(v *visit) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.shut || d.most > 0 && len(d.open) >= d.most {
 		return false
 	}
-	d.open[ss] = struct{}{}
+	d.open[v] = struct{}{}
 	d.running.Add(1)
 	return true
 }
 
-func (d *door) forget(ss *Session) {
+func (d *door) forget(v *visit) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.open, ss)
+	delete(d.open, v)
 }
+
+// ends reports whether a connection that began then ends with the request that it is at.
+func (d *door) ends(began time.Time) bool { return d.stopping() || d.turning(began) }
 
 // stopping reports whether connections end with the request that they are at.
 func (d *door) stopping() bool {
@@ -139,12 +166,23 @@ func (d *door) stopping() bool {
 
 // close lets no request follow another from now on.
 func (d *door) close() {
+	for _, v := range d.shutOff() {
+		v.farewell()
+	}
+}
+
+// shutOff lets no connection be tracked any more, and returns those that are.
+func (d *door) shutOff() (open []*visit) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.shut {
 		d.shut = true
 		close(d.stop)
 	}
+	for v := range d.open {
+		open = append(open, v)
+	}
+	return open
 }
 
 // drain waits until the requests under way have been answered, or ctx ends. A client that
@@ -186,9 +224,9 @@ func (d *door) turning(began time.Time) bool {
 	return d.network && d.draining() && time.Since(began) > turnover
 }
 
-// settle waits until each session that is at a request has been seen at none, or ctx ends.
+// settle waits until all requests that are under way have been answered, or ctx ends.
 func (d *door) settle(ctx context.Context) {
-	busy := d.active()
+	busy := d.underWay()
 	ticker := time.NewTicker(idlePoll)
 	defer ticker.Stop()
 	for len(busy) > 0 {
@@ -197,41 +235,44 @@ func (d *door) settle(ctx context.Context) {
 			return
 		case <-ticker.C:
 		}
-		now := d.active()
-		maps.DeleteFunc(busy, func(ss *Session, _ struct{}) bool { _, still := now[ss]; return !still })
+		busy = slices.DeleteFunc(busy, func(answered func() bool) bool { return answered() })
 	}
 }
 
-// active returns the sessions that are at a request.
-func (d *door) active() map[*Session]struct{} {
+// underWay returns what says of each connection that is at a request whether that has been
+// answered.
+func (d *door) underWay() (all []func() bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	busy := make(map[*Session]struct{})
-	for ss := range d.open {
-		if ss.state.Load() == sessionActive {
-			busy[ss] = struct{}{}
+	for v := range d.open {
+		if answered := v.underWay(); answered != nil {
+			all = append(all, answered)
 		}
 	}
-	return busy
+	return all
 }
 
 // closeIdle closes connections without a request and returns how many are left.
 func (d *door) closeIdle() (left int) {
 	idle, left := d.takeIdle()
-	for _, ss := range idle {
-		closeNow(ss.conn)
+	for _, v := range idle {
+		closeNow(v.conn)
 	}
 	return left
 }
 
-func (d *door) takeIdle() (idle []*Session, open int) {
+// takeIdle returns connections without a request, which nothing more is read from, and how
+// many there are in all at which somebody waits for an answer, or that are just being closed.
+func (d *door) takeIdle() (idle []*visit, left int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for ss := range d.open {
-		if ss.state.CompareAndSwap(sessionIdle, sessionClosed) ||
-			time.Since(ss.began) > newGrace && ss.state.CompareAndSwap(sessionNew, sessionClosed) {
-			idle = append(idle, ss)
+	for v := range d.open {
+		switch {
+		case v.retire():
+			idle = append(idle, v)
+		case v.answers():
+			left++
 		}
 	}
-	return idle, len(d.open)
+	return idle, left + len(idle)
 }

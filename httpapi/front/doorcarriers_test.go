@@ -78,6 +78,9 @@ func (c *fastCarrier) BodyLength() int64        { return int64(c.ctx.Request.Hea
 func (c *fastCarrier) RemoteAddr() net.Addr     { return c.ctx.RemoteAddr() }
 func (c *fastCarrier) Internal() bool           { return false }
 func (c *fastCarrier) Slot() *any               { return nil }
+func (c *fastCarrier) Major() int               { return 1 }
+
+func (c *fastCarrier) Until(ctx context.Context) context.Context { return ctx }
 
 func (c *fastCarrier) Lines() iter.Seq2[[]byte, []byte] {
 	return headerLines(c.ctx.Request.Header.RawHeaders())
@@ -120,7 +123,7 @@ func (c *lateConn) Read(p []byte) (int, error) {
 	if err := c.Handshake(); err != nil {
 		return 0, err
 	}
-	return c.rest(p)
+	return c.Rest(p)
 }
 
 // newStdServer is net/http's server in front of answer. flushes keeps the goroutine of a
@@ -166,6 +169,9 @@ func (c *stdCarrier) BodyLength() int64         { return c.req.ContentLength }
 func (c *stdCarrier) TLS() *tls.ConnectionState { return c.req.TLS }
 func (c *stdCarrier) Internal() bool            { return false }
 func (c *stdCarrier) Slot() *any                { return nil }
+func (c *stdCarrier) Major() int                { return c.req.ProtoMajor }
+
+func (c *stdCarrier) Until(ctx context.Context) context.Context { return ctx }
 
 func (c *stdCarrier) RemoteAddr() net.Addr {
 	addr, _ := net.ResolveTCPAddr("tcp", c.req.RemoteAddr)

@@ -72,7 +72,7 @@ func runDoor(role string) error {
 	}
 	fmt.Printf("serving at %s.\n", l.Addr())
 	answer := newHouse().answer
-	patient := newListener(l, secrets, connCaps{}, new(connCounts))
+	patient := newListener(l, secrets, Protocols(false), connCaps{}, new(connCounts))
 	patient.patience = 45 * time.Second
 	switch config.Door {
 	case ownDoor:

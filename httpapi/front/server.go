@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/mux"
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
@@ -19,7 +20,7 @@ const (
 )
 
 // Config says to whom a [Server] hands what it reads, and what it bounds. All but
-// MaxConnsPerIP and WriteTimeout are required.
+// MaxConnsPerIP, WriteTimeout and what is said of HTTP/2 are required.
 type Config struct {
 	// Handler answers the request that c carries, which was received then.
 	Handler func(c exchange.Carrier, received time.Time) *exchange.Exchange
@@ -37,6 +38,13 @@ type Config struct {
 	// MaxConns bounds open connections, MaxConnsPerIP those from one IPv4 address or one
 	// /64 of IPv6 addresses; 0 sets no bound.
 	MaxConns, MaxConnsPerIP int
+
+	// HTTP2 offers HTTP/2 to clients from the network. MaxStreams bounds the requests of one
+	// of its connections at once; 0 means 100. GoAwayChance is the probability that a
+	// request makes its client go to another connection.
+	HTTP2        bool
+	MaxStreams   int
+	GoAwayChance float64
 }
 
 // Server accepts connections, reads requests and writes responses. The connections come from
@@ -48,6 +56,7 @@ type Server struct {
 	counts connCounts
 	outer  *door // what the network reaches
 	inner  *door // what this process reaches
+	mux    *mux.Server
 	memory *memoryListener
 	client *http.Transport
 
@@ -65,6 +74,12 @@ func New(config Config) *Server {
 	s.outer.network = true
 	s.inner = s.newDoor(config.MaxConns)
 	s.client = s.memory.client()
+	s.mux = mux.New(mux.Config{
+		Handler: config.Handler, MaxStreams: config.MaxStreams, GoAwayChance: config.GoAwayChance,
+		MaxHeaderBytes: config.MaxHeaderBytes, MaxBodyBytes: config.MaxBodyBytes,
+		HeaderTimeout: s.limits.header, IdleTimeout: s.limits.idle, WriteTimeout: s.limits.write,
+		Turning: s.outer.turning,
+	})
 	return s
 }
 
@@ -77,7 +92,7 @@ func (s *Server) Collector() prometheus.Collector { return newConnCollector(&s.c
 // Listen puts TLS on l, which the server owns from here on. It is called once, before
 // ServeNetwork.
 func (s *Server) Listen(l net.Listener, config *tls.Config) {
-	s.network = newListener(l, config, s.caps, &s.counts)
+	s.network = newListener(l, config, Protocols(s.config.HTTP2), s.caps, &s.counts)
 	s.network.patience = s.config.UserTimeout
 }
 
@@ -90,7 +105,7 @@ func (s *Server) ServeMemory() error { return s.inner.serve(s.memory) }
 
 // Session returns what serves the requests of c, which is not counted.
 func (s *Server) Session(c net.Conn) *Session {
-	return &Session{s: s, door: s.newDoor(1), conn: c, began: time.Now(), size: headerStart}
+	return s.session(s.newDoor(1), &visit{conn: c, began: time.Now()})
 }
 
 // StopAccepting lets no connection come from the network any more.

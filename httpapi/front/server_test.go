@@ -12,6 +12,7 @@ import (
 	"io"
 	"math/big"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -142,9 +143,12 @@ func TestSettings(t *testing.T) {
 			t.Errorf("not so: %s", name)
 		}
 	}
-	config := newListener(nil, &tls.Config{NextProtos: []string{"h2"}}, connCaps{}, new(connCounts)).config
-	if len(config.NextProtos) != 1 || config.NextProtos[0] != "http/1.1" {
-		t.Errorf("ALPN offers %q", config.NextProtos)
+	var config *tls.Config
+	for http2, want := range map[bool][]string{true: {"h2", "http/1.1"}, false: {"http/1.1"}} {
+		config = newListener(nil, &tls.Config{NextProtos: []string{"else"}}, Protocols(http2), connCaps{}, new(connCounts)).config
+		if !slices.Equal(config.NextProtos, want) {
+			t.Errorf("ALPN offers %q, want %q", config.NextProtos, want)
+		}
 	}
 	if config.MinVersion < tls.VersionTLS12 || !config.DynamicRecordSizingDisabled {
 		t.Errorf("TLS from version %x, dynamic records %v", config.MinVersion, !config.DynamicRecordSizingDisabled)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/valyala/fasthttp"
@@ -50,14 +49,13 @@ const (
 // and until when, is decided here. A session that waits for a request holds no
 // buffer.
 //
-// It belongs to the goroutine that serves it, but for state. It is the exchange.Carrier of
-// the request that it is at.
+// It belongs to the goroutine that serves it. It is the exchange.Carrier of the request that
+// it is at.
 type Session struct {
 	s     *Server
-	door  *door
+	host  host
 	conn  net.Conn
-	began time.Time
-	state atomic.Uint32 // a session...
+	visit *visit
 
 	in    *bufio.Reader // of the requests that have begun to arrive; nil while idle
 	size  int           // of in
@@ -74,16 +72,24 @@ type Session struct {
 	readUntil, writeUntil time.Time
 }
 
-const (
-	sessionNew uint32 = iota // no request has begun
-	sessionIdle
-	sessionActive
-	sessionClosed // by the door
-)
+// host is who has let a connection in.
+type host interface {
+	// stopping reports whether no request may follow another, ends whether, on a connection
+	// that began then, none may follow the one that is under way.
+	stopping() bool
+	ends(began time.Time) bool
+	// forget is told when nothing is served on the connection any more.
+	forget(*visit)
+}
+
+// session returns what serves v by HTTP/1.1.
+func (s *Server) session(h host, v *visit) *Session {
+	return &Session{s: s, host: h, conn: v.conn, visit: v, size: headerStart}
+}
 
 // Serve serves requests until there are no more.
 func (ss *Session) Serve() {
-	defer ss.door.forget(ss)
+	defer ss.host.forget(ss.visit)
 	given := false
 	defer func() {
 		if p := recover(); p != nil && !exchange.IsAbort(p) {
@@ -93,9 +99,6 @@ func (ss *Session) Serve() {
 			ss.conn.Close()
 		}
 	}()
-	if c, ok := ss.conn.(*conn); ok && c.Handshake() != nil {
-		return
-	}
 	wait := ss.s.limits.header
 	for {
 		take, again := ss.ServeNext(wait)
@@ -129,13 +132,13 @@ func (ss *Session) await(timeout time.Duration) bool {
 		return false
 	}
 	ss.ahead, ss.reads = ss.first[:], 0
-	return ss.state.CompareAndSwap(sessionNew, sessionActive) || ss.state.CompareAndSwap(sessionIdle, sessionActive)
+	return ss.visit.begin()
 }
 
 // firstByte waits for the first byte of a request.
 func (ss *Session) firstByte() (int, error) {
 	if c, ok := ss.conn.(*conn); ok {
-		return c.rest(ss.first[:])
+		return c.Rest(ss.first[:])
 	}
 	return ss.conn.Read(ss.first[:])
 }
@@ -200,8 +203,8 @@ func (ss *Session) requests() (take func(), again bool) {
 			return take, false
 		}
 		if ss.in.Buffered() == 0 && len(ss.ahead) == 0 {
-			ss.state.Store(sessionIdle)
-			return nil, !ss.door.stopping()
+			ss.visit.state.Store(visitIdle)
+			return nil, !ss.host.stopping()
 		}
 		m.reset()
 	}
@@ -374,7 +377,7 @@ func (ss *Session) refuse(err error) {
 func (ss *Session) answer(x *exchange.Exchange, closing bool) bool {
 	resp := &ss.fast.Response
 	setHeader(resp, &x.Response)
-	closing = closing || resp.Header.ConnectionClose() || ss.door.stopping() || ss.door.turning(ss.began) || !ss.settle(x)
+	closing = closing || resp.Header.ConnectionClose() || ss.host.ends(ss.visit.began) || !ss.settle(x)
 	switch {
 	case closing:
 		resp.Header.SetConnectionClose()
@@ -392,7 +395,7 @@ func (ss *Session) answer(x *exchange.Exchange, closing bool) bool {
 }
 
 // give hands the connection, as if nothing had been set on it, to who takes it.
-func (ss *Session) give(taken func(net.Conn, exchange.TakenBody)) func() {
+func (ss *Session) give(taken func(exchange.Takeover)) func() {
 	rest, _ := ss.in.Peek(ss.in.Buffered())
 	c := &handedConn{Conn: ss.conn, ahead: ss.conn}
 	if rest = append(bytes.Clone(rest), ss.ahead...); len(rest) > 0 {
@@ -408,7 +411,7 @@ func (ss *Session) give(taken func(net.Conn, exchange.TakenBody)) func() {
 		if ss.conn.SetDeadline(time.Time{}) != nil {
 			ss.conn.Close() // whoever takes it will see
 		}
-		taken(c, body)
+		taken(exchange.Takeover{Conn: c, Body: body})
 	}
 }
 

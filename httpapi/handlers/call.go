@@ -63,6 +63,9 @@ func (x *Call) copyRequest() *http.Request {
 		RemoteAddr:    x.Carrier.RemoteAddr().String(),
 		TLS:           x.Carrier.TLS(),
 	}
+	if x.Carrier.Major() == 2 {
+		req.Proto, req.ProtoMajor, req.ProtoMinor = "HTTP/2.0", 2, 0
+	}
 	req.RequestURI = req.URL.RequestURI()
 	if req.Host == "" {
 		req.Host = string(x.Carrier.Host())
@@ -71,7 +74,7 @@ func (x *Call) copyRequest() *http.Request {
 		x.body = newBody()
 		req.Body = x.body
 	}
-	if req.ContentLength < 0 {
+	if req.ContentLength < 0 && req.ProtoMajor == 1 {
 		req.TransferEncoding = []string{"chunked"}
 	}
 	return req.WithContext(x.Base())

@@ -3,7 +3,6 @@ package handlers
 import (
 	"context"
 	"errors"
-	"net"
 	"net/http"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -121,8 +120,8 @@ func (x *Call) serveStream(h http.Handler) {
 		Log:   x.logged(),
 	}
 	x.HeaderTo(handed.Header)
-	to, base := x.by.config.Streams, x.Base()
-	x.Taken = func(c net.Conn, body exchange.TakenBody) { to.Serve(base, c, body, handed) }
+	to, lasting := x.by.config.Streams, x.Deadlines.Base()
+	x.Taken = func(t exchange.Takeover) { to.Serve(lasting, t, handed) }
 }
 
 // abortable tells h that it is served by a server: net/http's proxy then panics where an

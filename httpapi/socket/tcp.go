@@ -41,15 +41,33 @@ type TCP struct {
 // NewTCP returns one over c.
 func NewTCP(c *net.TCPConn) *TCP { return &TCP{TCPConn: c} }
 
-// NotifyWaits makes the socket below c tell w when writes wait. It returns nil if there
-// is none.
-func NotifyWaits(c net.Conn, w *Waiter) *TCP {
+// Gate writes to a connection whose writes tell a [Waiter] when they wait.
+type Gate interface {
+	// Send writes p to c, within the time that one write may take from when it first has to
+	// wait.
+	Send(c net.Conn, p []byte) error
+	// StopNotifying undoes NotifyWaits.
+	StopNotifying()
+}
+
+// Below returns the TCP below c, nil if there is none.
+func Below(c net.Conn) *TCP {
 	above, ok := c.(interface{ NetConn() net.Conn })
 	if !ok {
 		return nil
 	}
-	s, ok := above.NetConn().(*TCP)
-	if !ok {
+	s, _ := above.NetConn().(*TCP)
+	return s
+}
+
+// NotifyWaits makes c, or the socket below it, tell w when writes wait. It returns nil if
+// neither can.
+func NotifyWaits(c net.Conn, w *Waiter) Gate {
+	if own, ok := c.(interface{ NotifyWaits(w *Waiter) Gate }); ok {
+		return own.NotifyWaits(w)
+	}
+	s := Below(c)
+	if s == nil {
 		return nil
 	}
 	var err error
@@ -63,15 +81,10 @@ func NotifyWaits(c net.Conn, w *Waiter) *TCP {
 	return s
 }
 
-// StopNotifying undoes NotifyWaits. s may be nil.
-func (s *TCP) StopNotifying() {
-	if s != nil {
-		s.waiter.Store(nil)
-	}
-}
+// StopNotifying implements Gate.
+func (s *TCP) StopNotifying() { s.waiter.Store(nil) }
 
-// Send writes p to c, which s is below, within WriteTimeout from when it first has to
-// wait.
+// Send implements Gate. s is below c.
 func (s *TCP) Send(c net.Conn, p []byte) error {
 	_, err := c.Write(p)
 	if s.waited && err == nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 
 	"k8s.io/klog/v2"
@@ -29,10 +28,10 @@ type Handed struct {
 	Log   []any  // says in the log which request it is
 }
 
-// Serve serves h on c, on a goroutine that shutdown waits for, and closes c after it. During
-// shutdown it only ends what h holds.
-func (ss *Streams) Serve(base context.Context, c net.Conn, body exchange.TakenBody, h *Handed) {
-	started := ss.start(base, c, h.Right, func(ctx context.Context, st *Stream) { h.serve(ctx, st, body) })
+// Serve serves h on what t gives it, on a goroutine that shutdown waits for, and closes that
+// after it. During shutdown it only ends what h holds.
+func (ss *Streams) Serve(base context.Context, t exchange.Takeover, h *Handed) {
+	started := ss.start(base, t, h.Right, func(ctx context.Context, st *Stream) { h.serve(ctx, st, t) })
 	if !started {
 		h.leave()
 		h.Trail.End()
@@ -48,9 +47,9 @@ func (h *Handed) leave() {
 }
 
 // serve runs the handler on st.
-func (h *Handed) serve(ctx context.Context, st *Stream, body exchange.TakenBody) {
+func (h *Handed) serve(ctx context.Context, st *Stream, t exchange.Takeover) {
 	w := newStreamWriter(ctx, st, h.Request, h.Header)
-	w.trail, w.whole = h.Trail, h.Whole
+	w.trail, w.to, w.whole = h.Trail, t, h.Whole || t.Begin != nil
 	defer h.leave()
 	defer func() {
 		switch p := recover(); {
@@ -63,11 +62,15 @@ func (h *Handed) serve(ctx context.Context, st *Stream, body exchange.TakenBody)
 		}
 	}()
 	req := h.Request.WithContext(h.Context(h.Trail.Context(ctx)))
-	if body != nil {
+	if body := t.Body; body != nil {
 		_ = body.Proceed(deadlineWriter{st}) // an error comes from the body too
 		req.Body = st.openBody(body)
 	}
-	h.Handler.ServeHTTP(w, req)
+	if t.Begin != nil {
+		h.Handler.ServeHTTP(w, req)
+	} else {
+		h.Handler.ServeHTTP(hijackable{w}, req)
+	}
 	h.Trail.End()
 	if err := w.finish(); err != nil {
 		klog.V(4).InfoS("Stream ended early", append(h.Log, "err", fmt.Sprint(err))...)

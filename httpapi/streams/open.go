@@ -59,7 +59,7 @@ func (ss *Streams) Watch(x Opening, i *reads.Resource) {
 	ws.right = x.Join()
 	to := x.Steal(http.StatusOK, x.header(f))
 	ws.head, ws.chunked, ws.whole = to.Head, to.Chunked, to.End
-	ss.begin(ws, to.Conn)
+	ss.begin(ws, to.Conn, to.Left)
 }
 
 // openWatch makes everything that a watch needs once its request is gone. Like

@@ -48,6 +48,7 @@ type Stream struct {
 	ahead io.Reader
 
 	cancel context.CancelFunc // nil for a watch
+	seen   bool               // the door says when the client leaves
 
 	mu    sync.Mutex
 	owned bool // guarded by mu: a handler has the connection to itself
@@ -77,12 +78,17 @@ func New() *Streams {
 	return ss
 }
 
-// begin serves ws on c, which it closes at the end. Shutdown waits for it.
-func (ss *Streams) begin(ws *watchStream, c net.Conn) {
+// begin serves ws on c, which it closes at the end. Shutdown waits for it. left, unless it is
+// nil, tells when the client leaves.
+func (ss *Streams) begin(ws *watchStream, c net.Conn, left func(func())) {
 	ws.Stream.Conn, ws.Stream.watch, ws.streams = c, ws, ss
+	ws.seen = left != nil
 	if !ss.add(&ws.Stream) {
 		ws.discard()
 		return
+	}
+	if ws.seen {
+		left(ws.leave)
 	}
 	ws.monitor.Enter()
 	ss.pump.running.Go(ws.begin)
@@ -101,9 +107,10 @@ func (ss *Streams) IsEnding() bool {
 // start runs serve on a goroutine that shutdown waits for, with a context that
 // ends when the client leaves, and closes the connection after it. It reports false if
 // no stream may start.
-func (ss *Streams) start(parent context.Context, c net.Conn, held Right, serve func(context.Context, *Stream)) bool {
+func (ss *Streams) start(parent context.Context, t exchange.Takeover, held Right, serve func(context.Context, *Stream)) bool {
 	ctx, cancel := context.WithCancel(parent)
-	st := &Stream{Conn: c, ahead: c, cancel: cancel, right: held}
+	c := t.Conn
+	st := &Stream{Conn: c, ahead: c, cancel: cancel, right: held, seen: t.Left != nil}
 	if h, ok := c.(interface{ UnsafeConn() net.Conn }); ok {
 		st.Conn = h.UnsafeConn()
 	}
@@ -115,6 +122,9 @@ func (ss *Streams) start(parent context.Context, c net.Conn, held Right, serve f
 	if st.revoked() { // between joining and being added
 		cancel()
 		ss.losing.Store(true) // a client that does not read that is cut off
+	}
+	if st.seen {
+		t.Left(cancel)
 	}
 	stop := context.AfterFunc(ctx, st.cut)
 	go func() {
@@ -280,7 +290,7 @@ func (ss *Streams) Probe() {
 func (st *Stream) probe() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	if !st.owned && !st.heard && !socket.Alive(st.Conn) {
+	if !st.seen && !st.owned && !st.heard && !socket.Alive(st.Conn) {
 		st.leave()
 	}
 }

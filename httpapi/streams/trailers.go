@@ -58,8 +58,8 @@ func (w *streamWriter) isTrailer() map[string]bool {
 	return out
 }
 
-// writeTrailers ends a body in chunks.
-func (w *streamWriter) writeTrailers() error {
+// trailer is what comes after the body.
+func (w *streamWriter) trailer() http.Header {
 	after := make(http.Header)
 	for name, values := range w.header {
 		if late, is := strings.CutPrefix(name, http.TrailerPrefix); is && httpguts.ValidTrailerHeader(http.CanonicalHeaderKey(late)) {
@@ -71,9 +71,5 @@ func (w *streamWriter) writeTrailers() error {
 			after[name] = append(after[name], values...)
 		}
 	}
-	if err := after.Write(w.out); err != nil {
-		return err
-	}
-	_, err := w.out.WriteString("\r\n")
-	return err
+	return after
 }

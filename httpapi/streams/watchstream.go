@@ -64,7 +64,7 @@ type watchStream struct {
 	began, ends  time.Time
 	nextBookmark time.Time
 	timer        *time.Timer // calls ring; nil before the first rest
-	gate         *socket.TCP // nil: writes cannot tell when they wait
+	gate         socket.Gate // nil: writes cannot tell when they wait
 	size         int
 }
 
@@ -369,7 +369,9 @@ func (ws *watchStream) finish(err error) verdict {
 		// From here on every write has a deadline of its own, and may wait for it.
 		ws.streams.pump.Waits()
 		defer ws.streams.pump.GoesOn()
-		ws.gate.StopNotifying()
+		if ws.gate != nil {
+			ws.gate.StopNotifying()
+		}
 	}
 	// Who sees the end finds it counted and recorded.
 	ws.uncount()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"strconv"
@@ -18,23 +19,23 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-// streamWriter is the http.ResponseWriter of a handler that has a connection to
-// itself. It frames the body as HTTP/1.1 does: by Content-Length if the handler sets
-// one or ends early, in chunks otherwise; for a client that takes none, by the end of the
-// connection.
+// streamWriter is the http.ResponseWriter of a handler that has a connection, or a stream of
+// one, to itself. On a connection it frames the body as HTTP/1.1 does: by Content-Length if
+// the handler sets one or ends early, in chunks otherwise; for a client that takes none, by
+// the end of the connection.
 //
-// It implements http.Flusher, http.Hijacker and http.CloseNotifier: upstream's decorators
-// hide the former two of a writer that has not the latter (apiserver
-// pkg/endpoints/responsewriter/wrapper.go).
+// It implements http.Flusher and http.CloseNotifier: upstream's decorators hide the former of
+// a writer that has not the latter (apiserver pkg/endpoints/responsewriter/wrapper.go).
 type streamWriter struct {
 	ctx    context.Context // ends when the client has left
 	st     *Stream
+	to     exchange.Takeover // whose Begin is nil if the connection is the handler's own
 	req    *http.Request
 	header http.Header
 	sent   http.Header // header as it was when the status was written
 	out    *bufio.Writer
 	trail  *exchange.Trail
-	whole  bool // the client takes no chunks
+	whole  bool // the body is not framed in chunks
 
 	status   int
 	started  bool // the head is written
@@ -80,17 +81,22 @@ func (w *streamWriter) WriteHeader(status int) {
 	}
 	w.status, w.sent = status, w.header.Clone()
 	w.trail.Answer(status)
-	if status == http.StatusSwitchingProtocols {
+	if status == http.StatusSwitchingProtocols && w.to.Begin == nil {
 		w.started, w.bodyless = true, true
-		w.writeHead()
+		_ = w.writeHead() // an error stays with out and shows at the next flush
 		_ = w.out.Flush()
 	}
 }
 
 // writeAhead writes what a handler says before its answer.
 func (w *streamWriter) writeAhead(status int) {
+	frame := map[string]bool{"Content-Length": true, "Transfer-Encoding": true}
+	if w.to.Begin != nil {
+		_ = w.to.Begin(status, without(w.header, frame)) // an error comes back from the head
+		return
+	}
 	writeStatus(w.out, status)
-	_ = w.header.WriteSubset(w.out, map[string]bool{"Content-Length": true, "Transfer-Encoding": true})
+	_ = w.header.WriteSubset(w.out, frame)
 	_, _ = w.out.WriteString("\r\n")
 	_ = w.out.Flush()
 }
@@ -131,11 +137,15 @@ func (w *streamWriter) start() error {
 		w.chunked = true
 		w.sent.Set("Transfer-Encoding", "chunked")
 	}
-	w.sent.Set("Connection", "close")
+	if w.to.Begin == nil {
+		w.sent.Set("Connection", "close")
+	}
 	if w.sent.Get("Content-Type") == "" && len(w.held) > 0 {
 		w.sent.Set("Content-Type", http.DetectContentType(w.held))
 	}
-	w.writeHead()
+	if err := w.writeHead(); err != nil {
+		return err
+	}
 	held := w.held
 	w.held = nil
 	return w.writeBody(held)
@@ -147,13 +157,24 @@ func (w *streamWriter) allowsBody() bool {
 }
 
 // writeHead writes status line and header.
-func (w *streamWriter) writeHead() {
+func (w *streamWriter) writeHead() error {
+	if w.to.Begin != nil {
+		return w.to.Begin(w.status, without(w.sent, w.isTrailer()))
+	}
 	if w.sent.Get("Date") == "" {
 		w.sent.Set("Date", time.Now().UTC().Format(http.TimeFormat))
 	}
 	writeStatus(w.out, w.status)
 	_ = w.sent.WriteSubset(w.out, w.isTrailer())
-	_, _ = w.out.WriteString("\r\n") // an error stays with out and shows at the next flush
+	_, err := w.out.WriteString("\r\n")
+	return err
+}
+
+// without returns a copy of header that has none of those names.
+func without(header http.Header, names map[string]bool) http.Header {
+	rest := header.Clone()
+	maps.DeleteFunc(rest, func(name string, _ []string) bool { return names[name] })
+	return rest
 }
 
 func writeStatus(out io.Writer, status int) {
@@ -211,9 +232,14 @@ func (w *streamWriter) SetReadDeadline(t time.Time) error { return w.st.SetReadD
 // SetWriteDeadline serves http.ResponseController.
 func (w *streamWriter) SetWriteDeadline(t time.Time) error { return w.st.SetWriteDeadline(t) }
 
+// hijackable is a streamWriter whose connection may be taken over.
+//
+// It implements http.Hijacker.
+type hijackable struct{ *streamWriter }
+
 // Hijack implements http.Hijacker. Whoever takes the connection reads from it
 // first what had been read ahead.
-func (w *streamWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+func (w hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if w.taken {
 		return nil, nil, http.ErrHijacked
 	}
@@ -251,7 +277,7 @@ func (c *takenConn) NetConn() net.Conn { return c.Conn }
 
 // finish ends the response after the handler has.
 func (w *streamWriter) finish() error {
-	if w.taken || w.status == http.StatusSwitchingProtocols {
+	if w.taken || w.status == http.StatusSwitchingProtocols && w.to.Begin == nil {
 		return nil
 	}
 	w.WriteHeader(http.StatusOK)
@@ -267,11 +293,17 @@ func (w *streamWriter) finish() error {
 		if _, err := w.out.WriteString("0\r\n"); err != nil {
 			return err
 		}
-		if err := w.writeTrailers(); err != nil {
+		if err := w.trailer().Write(w.out); err != nil {
+			return err
+		}
+		if _, err := w.out.WriteString("\r\n"); err != nil {
 			return err
 		}
 	}
-	return w.out.Flush()
+	if err := w.out.Flush(); err != nil || w.to.End == nil {
+		return err
+	}
+	return w.to.End(w.trailer())
 }
 
 // lengthIsKnown reports whether what a handler has written that has ended is all of a

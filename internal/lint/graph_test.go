@@ -25,6 +25,7 @@ internal/invariants, internal/proctest
 < internal/registry/bootstrap, internal/auth, internal/admission
 < httpapi/socket, httpapi/request
 < httpapi/exchange, httpapi/negotiate, httpapi/apimetrics
+< httpapi/mux
 < httpapi/front, httpapi/reads, httpapi/openapi, httpapi/discovery
 < httpapi/routes, httpapi/streams
 < httpapi/handlers

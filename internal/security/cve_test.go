@@ -37,7 +37,7 @@ func attacks() []attack {
 		{[]string{"CVE-2025-4563"}, "nodes claim devices for mirror pods", mirrorPodClaims},
 		{[]string{"CVE-2025-5187"}, "a node has itself deleted by an owner reference", nodeOwner},
 		{[]string{"CVE-2021-29923"}, "addresses with leading zeros mean another address", leadingZeros},
-		{[]string{"CVE-2023-44487", "CVE-2023-39325", "CVE-2023-45288"}, "HTTP/2 streams and frames without end", noHTTP2},
+		{[]string{"CVE-2023-44487", "CVE-2023-39325", "CVE-2023-45288"}, "HTTP/2 streams and frames without end", floodHTTP2},
 		{[]string{"CVE-2016-7075"}, "client certificates of the wrong chain or usage", clientCertificates},
 		{[]string{"CVE-2020-8554"}, "external addresses of services take others' traffic", externalIPs},
 		{[]string{"CVE-2021-25740"}, "endpoints lead to other namespaces", endpoints},

@@ -231,29 +231,6 @@ func (f *fortress) intermediate(t *testing.T, edit func(*x509.Certificate)) tls.
 	return leaf
 }
 
-// noHTTP2: who cannot be led to speak it cannot be flooded by it.
-func noHTTP2(t *testing.T, f *fortress) {
-	conn, err := tls.Dial("tcp", f.address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if got := conn.ConnectionState().NegotiatedProtocol; got != "http/1.1" {
-		t.Errorf("negotiated %q", got)
-	}
-	if conn, err := tls.Dial("tcp", f.address, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}}); err == nil {
-		conn.Close()
-		t.Error("HTTP/2 alone is taken")
-	}
-	preface := f.raw(t, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
-	if preface.code < 400 {
-		t.Errorf("the preface: %d %s", preface.code, preface.body)
-	}
-	if a := f.raw(t, "GET /version HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n\r\n"); a.code == http.StatusSwitchingProtocols {
-		t.Error("h2c is switched to")
-	}
-}
-
 // neverHello opens connections on which nothing is said. Others are served meanwhile,
 // and the server ends them all.
 func neverHello(t *testing.T, f *fortress) {

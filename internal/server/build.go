@@ -168,6 +168,8 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 		NoProfiling:    !up.Features.EnableProfiling, CORS: up.GenericServerRunOptions.CorsAllowedOriginList,
 		HSTS:     strings.Join(up.GenericServerRunOptions.HSTSDirectives, "; "),
 		MaxConns: s.config.Serving.MaxConnections, MaxConnsPerIP: s.config.Serving.MaxConnectionsPerAddress,
+		DisableHTTP2: up.SecureServing.DisableHTTP2Serving, HTTP2MaxStreams: max(0, up.SecureServing.HTTP2MaxStreamsPerConnection),
+		GoAwayChance: up.GenericServerRunOptions.GoawayChance,
 	}
 	if config.Flow = p.flow; p.flow == nil {
 		config.MaxInFlight, config.MaxMutatingInFlight = s.config.InFlight.Most, s.config.InFlight.MostMutating

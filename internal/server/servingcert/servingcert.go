@@ -9,6 +9,8 @@ import (
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/apiserver/pkg/server/options"
 	cliflag "k8s.io/component-base/cli/flag"
+
+	"github.com/larder-io/larder/httpapi/front"
 )
 
 // Certificates serves the TLS configuration and follows the files behind it: new
@@ -71,7 +73,7 @@ func Load(certFile, keyFile string, clientCA dynamiccertificates.CAContentProvid
 func Base(secure *options.SecureServingOptions) (*tls.Config, error) {
 	config := &tls.Config{
 		MinVersion: tls.VersionTLS12,
-		NextProtos: []string{"http/1.1"},
+		NextProtos: front.Protocols(!secure.DisableHTTP2Serving),
 		// Small records first help a browser's first paint and nobody here.
 		DynamicRecordSizingDisabled: true,
 	}

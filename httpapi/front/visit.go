@@ -1,0 +1,89 @@
+package front
+
+import (
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/larder-io/larder/httpapi/mux"
+)
+
+// visit is a connection while it is served, from before the handshake on: by a [Session] or,
+// if the client chooses HTTP/2, by a [mux.Conn]. It knows whether a request is under way.
+type visit struct {
+	conn  net.Conn
+	began time.Time
+	state atomic.Uint32            // one of those below
+	mux   atomic.Pointer[mux.Conn] // nil for HTTP/1.1, and before that is known
+}
+
+const (
+	visitNew uint32 = iota // no request has begun
+	visitIdle
+	visitActive
+	visitClosed // by who ended it while it waited
+)
+
+// displaceAfter is how long a connection may take to begin its first request before a
+// newcomer may take its place.
+const displaceAfter = time.Second
+
+// displace reports whether the connection waits for a request, which it then does in vain.
+func (v *visit) displace() bool {
+	if m := v.mux.Load(); m != nil {
+		return time.Since(v.began) > displaceAfter && m.Displace()
+	}
+	return v.leave(displaceAfter)
+}
+
+// retire is displace while nobody is to come back: who was told to go has the time to do so.
+func (v *visit) retire() bool {
+	if m := v.mux.Load(); m != nil {
+		return m.Retire()
+	}
+	return v.leave(newGrace)
+}
+
+// leave ends a visit that waits for a request, for its first one only after grace.
+func (v *visit) leave(grace time.Duration) bool {
+	return v.state.CompareAndSwap(visitIdle, visitClosed) ||
+		time.Since(v.began) > grace && v.state.CompareAndSwap(visitNew, visitClosed)
+}
+
+// begin says that a request has begun, and reports false if the visit is over.
+func (v *visit) begin() bool {
+	return v.state.CompareAndSwap(visitNew, visitActive) || v.state.CompareAndSwap(visitIdle, visitActive)
+}
+
+// multiplex makes m what serves the connection from here on, and reports false if the visit
+// is over.
+func (v *visit) multiplex(m *mux.Conn) bool {
+	v.mux.Store(m)
+	return v.begin()
+}
+
+// answers reports whether the visit is more than streams of HTTP/2 that have left the door's
+// care.
+func (v *visit) answers() bool {
+	m := v.mux.Load()
+	return m == nil || m.Answers()
+}
+
+// underWay returns what reports whether the requests that are under way now have been
+// answered; nil if there are none.
+func (v *visit) underWay() (answered func() bool) {
+	if m := v.mux.Load(); m != nil {
+		return m.UnderWay()
+	}
+	if v.state.Load() != visitActive {
+		return nil
+	}
+	return func() bool { return v.state.Load() != visitActive }
+}
+
+// farewell tells a client that can be told that it is to go.
+func (v *visit) farewell() {
+	if m := v.mux.Load(); m != nil {
+		m.GoAway()
+	}
+}

@@ -1,0 +1,334 @@
+package mux
+
+import (
+	"bytes"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/internal/invariants"
+)
+
+// request is what one header block says, and the exchange.Carrier of the exchange that it
+// begins.
+type request struct {
+	*Stream
+
+	text   []byte // names and values, one behind the other
+	lines  []line
+	pseudo [lastPseudo]span
+
+	malformed bool   // it is none, and its stream is reset
+	refusal   string // why it is answered 400; "" if it is not
+	large     bool   // it is answered 431
+	length    int64  // of the body; -1 if it is not announced
+	expects   bool   // the client waits to be told to send the body
+	strange   bool   // it expects what there is not
+	facts     exchange.Facts
+
+	slot *any
+	room [usualFields]exchange.Field // for the header of the response
+}
+
+// usualFields is how many fields responses have at most, but for rare ones.
+const usualFields = 16
+
+type span struct{ from, to int }
+
+// line is a field of the header: its value ends where the next one's name begins.
+type line struct{ name, value span }
+
+// The fields that say what is asked for, as indexes.
+const (
+	pseudoMethod = iota
+	pseudoPath
+	pseudoAuthority
+	pseudoScheme
+	lastPseudo
+)
+
+var requests = sync.Pool{New: func() any { return new(request) }}
+
+const keptText = 16 << 10
+
+// release gives r back.
+func (r *request) release() {
+	if cap(r.text) > keptText {
+		return
+	}
+	if invariants.Enabled {
+		invariants.Overwrite(r.text)
+	}
+	*r = request{text: r.text[:0], lines: r.lines[:0]}
+	requests.Put(r)
+}
+
+// A header that unfolds from what the client remembers of earlier ones is bounded by what is
+// usual, and beyond that by what was sent for it: nobody makes much work by few bytes.
+const (
+	unfoldUsual = 64 << 10
+	unfoldMost  = 8
+)
+
+// block is a header block while it is read.
+type block struct {
+	req     *request // nil: nobody wants to know
+	sent    int      // bytes of it
+	size    int      // of what it says, as SETTINGS_MAX_HEADER_LIST_SIZE counts
+	most    int      // of size
+	regular bool     // fields of the header have begun
+	cookie  int      // the line of cookies, counted from 1
+}
+
+// add takes one field.
+func (b *block) add(f hpack.HeaderField) {
+	r := b.req
+	if r == nil || r.large {
+		return
+	}
+	if b.size += int(f.Size()); b.size > b.most || b.size > unfoldUsual+unfoldMost*b.sent {
+		r.large = true
+		return
+	}
+	switch {
+	case !httpguts.ValidHeaderFieldValue(f.Value):
+		r.malformed = true
+	case strings.HasPrefix(f.Name, ":"):
+		r.malformed = r.malformed || b.regular || !r.addPseudo(f)
+	case !validName(f.Name):
+		r.malformed = true
+	case f.Name == "cookie" && b.cookie > 0:
+		b.regular = true
+		r.joinCookie(b.cookie-1, f.Value)
+	default:
+		b.regular = true
+		r.lines = append(r.lines, line{r.put(f.Name), r.put(f.Value)})
+		if f.Name == "cookie" {
+			b.cookie = len(r.lines)
+		}
+	}
+}
+
+func (r *request) put(s string) span {
+	from := len(r.text)
+	r.text = append(r.text, s...)
+	return span{from, len(r.text)}
+}
+
+// addPseudo takes a field that says what is asked for, and reports whether there may be such
+// a one.
+func (r *request) addPseudo(f hpack.HeaderField) bool {
+	var which int
+	switch f.Name {
+	case ":method":
+		which = pseudoMethod
+	case ":path":
+		which = pseudoPath
+	case ":authority":
+		which = pseudoAuthority
+	case ":scheme":
+		which = pseudoScheme
+	default:
+		return false
+	}
+	if r.pseudo[which] != (span{}) {
+		return false
+	}
+	r.text = append(r.text, ' ') // an empty one has been said, too
+	r.pseudo[which] = r.put(f.Value)
+	return true
+}
+
+// joinCookie makes one line of cookies that were sent apart (RFC 9113, 8.2.3).
+func (r *request) joinCookie(at int, value string) {
+	known := &r.lines[at].value
+	from := len(r.text)
+	r.text = append(r.text, r.text[known.from:known.to]...)
+	r.text = append(append(r.text, "; "...), value...)
+	*known = span{from, len(r.text)}
+}
+
+// validName reports whether a name is a token in lower case.
+func validName(name string) bool {
+	if name == "" {
+		return false
+	}
+	for i := range len(name) {
+		if c := name[i]; !httpguts.IsTokenRune(rune(c)) || 'A' <= c && c <= 'Z' {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *request) at(s span) []byte { return r.text[s.from:s.to:s.to] }
+
+func (r *request) said(which int) bool { return r.pseudo[which] != (span{}) }
+
+// check looks at a whole header once.
+func (r *request) check(bodied bool) {
+	path := r.at(r.pseudo[pseudoPath])
+	method := r.at(r.pseudo[pseudoMethod])
+	switch {
+	case string(method) == http.MethodConnect:
+		r.malformed = r.malformed || r.said(pseudoPath) || r.said(pseudoScheme) || !r.said(pseudoAuthority)
+	case len(method) == 0, !validMethod(method), !r.said(pseudoScheme), len(path) == 0, path[0] != '/' && string(path) != "*":
+		r.malformed = true
+	}
+	r.length = -1
+	var once [3]bool
+	for _, l := range r.lines {
+		name, value := r.at(l.name), r.at(l.value)
+		switch string(name) {
+		case "connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade":
+			r.refuse("request header " + strconv.Quote(http.CanonicalHeaderKey(string(name))) + " is not valid in HTTP/2")
+		case "te":
+			if len(value) > 0 && string(value) != "trailers" {
+				r.refuse(`request header "TE" may only be "trailers" in HTTP/2`)
+			}
+		case "content-length":
+			r.announce(value)
+		case "authorization":
+			r.single(&once[0], "Authorization")
+		case "content-type":
+			r.single(&once[1], "Content-Type")
+		case "host":
+			r.single(&once[2], "Host")
+		case "expect":
+			r.expects = bytes.EqualFold(value, []byte("100-continue"))
+			r.strange = !r.expects && len(value) > 0
+		case "sec-websocket-protocol":
+			r.facts.Foreign = true
+		default:
+			r.facts.Impersonates = r.facts.Impersonates || bytes.HasPrefix(name, []byte("impersonate-"))
+			r.facts.Foreign = r.facts.Foreign || bytes.HasPrefix(name, []byte("x-remote-"))
+		}
+	}
+	if host := r.Host(); !httpguts.ValidHostHeader(string(host)) {
+		r.refuseAs("malformed Host header")
+	}
+	if !bodied {
+		r.length = 0
+	}
+}
+
+// validMethod reports whether a method is a token.
+func validMethod(method []byte) bool {
+	return bytes.IndexFunc(method, func(c rune) bool { return !httpguts.IsTokenRune(c) }) < 0
+}
+
+// refuse answers as net/http's server does, before anybody is asked.
+func (r *request) refuse(why string) {
+	if r.refusal == "" {
+		r.refusal = why
+	}
+}
+
+// refuseAs has the handler answer 400.
+func (r *request) refuseAs(why string) {
+	r.facts.Code, r.facts.Refusal = http.StatusBadRequest, "400 Bad Request: "+why
+}
+
+func (r *request) single(seen *bool, name string) {
+	if *seen {
+		r.refuseAs("repeated " + name + " header")
+	}
+	*seen = true
+}
+
+// announce takes the length of the body.
+func (r *request) announce(value []byte) {
+	n, err := strconv.ParseUint(string(value), 10, 63)
+	if err != nil || r.length >= 0 && r.length != int64(n) {
+		r.refuseAs("malformed Content-Length header")
+		return
+	}
+	r.length = int64(n)
+}
+
+// headers reads the rest of a header block, and begins a stream with it.
+func (c *Conn) headers(f *http2.HeadersFrame) error {
+	id := f.StreamID
+	if id%2 == 0 {
+		return http2.ConnectionError(http2.ErrCodeProtocol)
+	}
+	c.mu.Lock()
+	open, fresh := c.streams[id], id > c.last && c.away != awayBehind
+	if fresh {
+		c.last = id
+	}
+	c.mu.Unlock()
+	var r *request
+	if fresh {
+		r = requests.Get().(*request)
+	}
+	ended := f.StreamEnded()
+	if err := c.readBlock(r, f); err != nil {
+		return err
+	}
+	switch {
+	case fresh:
+		r.check(!ended)
+		return c.begin(id, r, ended)
+	case open != nil && open.body != nil && ended: // what follows the body
+		return open.take(nil, 0, true)
+	case open != nil:
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
+	}
+	return c.calm() // we have ended it, or told the client to go, who does not know yet
+}
+
+// readBlock reads a header block to its end, into r if that is not nil.
+func (c *Conn) readBlock(r *request, f *http2.HeadersFrame) error {
+	most := c.s.config.MaxHeaderBytes
+	c.block = block{req: r, most: most}
+	piece, whole := f.HeaderBlockFragment(), f.HeadersEnded()
+	for {
+		if c.block.sent += len(piece); c.block.sent > 2*most {
+			return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+		}
+		if _, err := c.decoder.Write(piece); err != nil {
+			return http2.ConnectionError(http2.ErrCodeCompression)
+		}
+		if whole {
+			break
+		}
+		if err := c.hurry(); err != nil {
+			return err
+		}
+		next, err := c.next()
+		if err != nil {
+			return err
+		}
+		more, ok := next.(*http2.ContinuationFrame)
+		if !ok {
+			return http2.ConnectionError(http2.ErrCodeProtocol)
+		}
+		if err := c.calm(); err != nil {
+			return err
+		}
+		piece, whole = more.HeaderBlockFragment(), more.HeadersEnded()
+	}
+	c.headerUntil = time.Time{}
+	c.block.req = nil
+	if err := c.decoder.Close(); err != nil {
+		return http2.ConnectionError(http2.ErrCodeCompression)
+	}
+	return nil
+}
+
+// hurry bounds the time until a header that has begun is whole.
+func (c *Conn) hurry() error {
+	if !c.headerUntil.IsZero() {
+		return nil
+	}
+	c.headerUntil = time.Now().Add(c.s.config.HeaderTimeout)
+	return c.conn.SetReadDeadline(c.headerUntil)
+}

@@ -1,0 +1,316 @@
+package mux
+
+import (
+	"context"
+	"errors"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/net/http2"
+	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
+)
+
+// Stream is one request and its answer. It is the net.Conn of who writes the answer by hand,
+// to whom it has nothing to read.
+type Stream struct {
+	c    *Conn
+	id   uint32
+	body *body // nil if the request has none
+
+	// These belong to who writes the response.
+	until time.Time      // when writes end; zero: each of them has Config.WriteTimeout
+	gate  *socket.Waiter // is told when a write waits
+
+	window int64         // guarded by c.mu: what may be sent
+	owed   int64         // guarded by c.mu: what was read of the body and not yet told
+	over   error         // guarded by c.mu: why nothing can be sent any more
+	sent   bool          // guarded by c.mu: the response is whole
+	heard  bool          // guarded by c.mu: the request is
+	waits  bool          // guarded by c.mu: for a window
+	asked  bool          // guarded by c.mu: the exchange goes on
+	wake   chan struct{} // guarded by c.mu: has one when the window has grown; nil before it is waited for
+	gone   []func()      // guarded by c.mu: what the client's leave is told
+}
+
+var (
+	errReset = errors.New("httpapi: the client has reset the stream")
+	errEnded = errors.New("httpapi: the response has ended")
+)
+
+// queueMost is how many requests may wait, for each that may be served, for those that the
+// client has given up to be over.
+const queueMost = 4
+
+// begin opens a stream for a request.
+func (c *Conn) begin(id uint32, r *request, whole bool) error {
+	if r.malformed && !r.large {
+		r.release()
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
+	}
+	if c.turns() {
+		c.GoAway()
+	}
+	st := &Stream{c: c, id: id, heard: whole, asked: true}
+	if !whole {
+		st.body = &body{length: r.length, left: streamWindow}
+	}
+	r.Stream = st
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	most := c.s.config.MaxStreams
+	switch {
+	case c.over != nil:
+		return c.over
+	case len(c.streams) >= most:
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
+	case c.serving >= most && len(c.queue) >= queueMost*most:
+		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+	}
+	st.window = c.initial
+	c.streams[id] = st
+	if c.serving >= most {
+		c.queue = append(c.queue, r)
+		return nil
+	}
+	c.serving++
+	c.running.Go(func() { c.serve(r) })
+	return nil
+}
+
+// serve serves a request and those that wait for its place.
+func (c *Conn) serve(r *request) {
+	for r != nil {
+		r.serve()
+		r = c.nextRequest()
+	}
+}
+
+// nextRequest takes a request that waits for a goroutine; nil says that there is none.
+func (c *Conn) nextRequest() *request {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.queue) > 0 {
+		r := c.queue[0]
+		c.queue[0], c.queue = nil, c.queue[1:]
+		if r.over == nil {
+			return r
+		}
+	}
+	c.serving--
+	c.restLocked()
+	return nil
+}
+
+// serve serves one request. A panic goes no further.
+func (r *request) serve() {
+	st := r.Stream
+	defer func() {
+		if p := recover(); p != nil {
+			if !exchange.IsAbort(p) {
+				klog.ErrorS(nil, "Stream panicked", "panic", p, "stack", exchange.Stack())
+			}
+			st.abort(http2.ErrCodeInternal)
+		}
+	}()
+	x := r.answer(time.Now())
+	take := x.Taken
+	stays := x.Stolen || take != nil
+	if !stays {
+		r.send(x)
+	}
+	x.Close()
+	r.leaveSlot()
+	st.answered()
+	st.settle(!x.Stolen && take == nil)
+	if take == nil {
+		if !stays {
+			st.forget()
+		}
+		r.release()
+		return
+	}
+	t := r.takeover()
+	r.release()
+	take(t)
+}
+
+// answered says that the exchange is over.
+func (st *Stream) answered() {
+	st.c.mu.Lock()
+	defer st.c.mu.Unlock()
+	st.asked = false
+}
+
+// forget drops what the client's leave would be told.
+func (st *Stream) forget() {
+	st.c.mu.Lock()
+	gone := st.gone
+	st.gone = nil
+	st.c.mu.Unlock()
+	for _, f := range gone {
+		f()
+	}
+}
+
+// leave ends what is done for a stream because the client does not want it any more.
+func (st *Stream) leave(why error) {
+	c := st.c
+	c.mu.Lock()
+	if st.over == nil {
+		st.over = why
+	}
+	c.dropLocked(st)
+	st.wakeLocked()
+	gone := st.gone
+	st.gone = nil
+	c.mu.Unlock()
+	st.drain(why)
+	for _, f := range gone {
+		f()
+	}
+}
+
+// dropLocked forgets a stream that is over.
+func (c *Conn) dropLocked(st *Stream) {
+	if c.streams[st.id] == st {
+		delete(c.streams, st.id)
+		c.restLocked()
+	}
+}
+
+// abort ends the stream, and tells the client that it got no whole answer.
+func (st *Stream) abort(code http2.ErrCode) {
+	c := st.c
+	c.mu.Lock()
+	ended := st.sent || st.over != nil
+	if !ended {
+		st.over = errEnded
+		c.queueLocked(appendReset(nil, st.id, code))
+		c.dropLocked(st)
+	}
+	st.wakeLocked()
+	c.mu.Unlock()
+	c.kick()
+	if !ended {
+		st.drain(errEnded)
+	}
+}
+
+// reset ends a stream that the client has broken.
+func (c *Conn) reset(id uint32, code http2.ErrCode) {
+	c.mu.Lock()
+	st := c.streams[id]
+	c.queueLocked(appendReset(nil, id, code))
+	c.mu.Unlock()
+	if st != nil {
+		st.leave(http2.StreamError{StreamID: id, Code: code})
+		st.drain(errEnded)
+	}
+}
+
+// ended closes the stream behind the end of its response. What the client still has to say
+// it need not.
+func (st *Stream) endedLocked() {
+	c := st.c
+	st.sent = true
+	if !st.heard {
+		c.queueLocked(appendReset(nil, st.id, http2.ErrCodeNo))
+	}
+	c.dropLocked(st)
+}
+
+// Until returns a context that ends with ctx, or when the client leaves. It ends with the
+// exchange.
+func (st *Stream) Until(ctx context.Context) context.Context {
+	bound, cancel := context.WithCancel(ctx)
+	st.told(cancel)
+	return bound
+}
+
+// told has f called when the client leaves, at once if it has.
+func (st *Stream) told(f func()) {
+	st.c.mu.Lock()
+	left := st.over != nil
+	if !left {
+		st.gone = append(st.gone, f)
+	}
+	st.c.mu.Unlock()
+	if left {
+		f()
+	}
+}
+
+// Left has f called when the client leaves, and nothing else that was to be called before.
+func (st *Stream) Left(f func()) {
+	st.forget()
+	st.told(f)
+}
+
+// Read implements net.Conn.
+func (st *Stream) Read(p []byte) (int, error) {
+	if st.body == nil {
+		return 0, os.ErrDeadlineExceeded
+	}
+	return st.read(p)
+}
+
+// Write implements net.Conn: p is part of the body.
+func (st *Stream) Write(p []byte) (int, error) { return st.write(nil, p, false) }
+
+// End says that the body is whole.
+func (st *Stream) End() error {
+	_, err := st.write(nil, nil, true)
+	return err
+}
+
+// Close implements net.Conn. A response that has not come to its end is broken off.
+func (st *Stream) Close() error {
+	st.abort(http2.ErrCodeCancel)
+	st.drain(errEnded)
+	return nil
+}
+
+// LocalAddr implements net.Conn.
+func (st *Stream) LocalAddr() net.Addr { return st.c.conn.LocalAddr() }
+
+// RemoteAddr implements net.Conn.
+func (st *Stream) RemoteAddr() net.Addr { return st.c.conn.RemoteAddr() }
+
+// SetDeadline implements net.Conn.
+func (st *Stream) SetDeadline(t time.Time) error {
+	if err := st.SetReadDeadline(t); err != nil {
+		return err
+	}
+	return st.SetWriteDeadline(t)
+}
+
+// SetReadDeadline implements net.Conn.
+func (st *Stream) SetReadDeadline(t time.Time) error {
+	st.body.bound(t)
+	return nil
+}
+
+// SetWriteDeadline implements net.Conn. It is called by who writes.
+func (st *Stream) SetWriteDeadline(t time.Time) error {
+	st.until = t
+	return nil
+}
+
+// NotifyWaits makes writes tell w when they wait, which then have Config.WriteTimeout each.
+func (st *Stream) NotifyWaits(w *socket.Waiter) socket.Gate {
+	st.gate, st.until = w, time.Time{}
+	return st
+}
+
+// Send implements socket.Gate.
+func (st *Stream) Send(_ net.Conn, p []byte) error {
+	_, err := st.Write(p)
+	return err
+}
+
+// StopNotifying implements socket.Gate.
+func (st *Stream) StopNotifying() { st.gate = nil }

@@ -1,0 +1,292 @@
+package mux
+
+import (
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http2"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
+	"github.com/larder-io/larder/internal/invariants"
+)
+
+// takeTurn waits for the right to write. gate, if it is not nil, is told when that takes a
+// while.
+func (c *Conn) takeTurn(gate *socket.Waiter) {
+	if !c.turn.TryLock() {
+		if gate != nil {
+			(*gate).Waits()
+			defer (*gate).GoesOn()
+		}
+		c.turn.Lock()
+	}
+	if c.waiter = nil; gate != nil {
+		c.waiter = *gate
+	}
+}
+
+// letGo ends a turn, after what others could not write meanwhile was written.
+func (c *Conn) letGo() {
+	for {
+		c.waiter = nil
+		for c.pending.Load() {
+			c.mu.Lock()
+			control := c.control
+			c.control, c.spare = c.spare[:0], nil
+			c.pending.Store(false)
+			c.mu.Unlock()
+			if c.out(control) != nil {
+				break
+			}
+			c.mu.Lock()
+			if cap(control) <= keptControl {
+				c.spare = control[:0]
+			}
+			c.mu.Unlock()
+		}
+		c.turn.Unlock()
+		if !c.pending.Load() || c.closed() || !c.turn.TryLock() {
+			return
+		}
+	}
+}
+
+func (c *Conn) closed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.over != nil
+}
+
+// What waits for its turn is bounded: a client that makes more of it takes nothing in.
+const (
+	mostControl = 64 << 10
+	keptControl = 4 << 10
+)
+
+// queueLocked puts a frame behind those that wait for their turn. Who has called it calls
+// kick.
+func (c *Conn) queueLocked(frame []byte) {
+	if len(c.control)+len(frame) > mostControl {
+		c.broken()
+		return
+	}
+	c.control = append(c.control, frame...)
+	c.pending.Store(true)
+}
+
+// kick has what waits for its turn written, without waiting for it.
+func (c *Conn) kick() {
+	if !c.pending.Load() || !c.turn.TryLock() {
+		return // who has the turn writes it
+	}
+	c.mu.Lock()
+	over := c.over != nil
+	if !over {
+		c.running.Go(c.letGo)
+	}
+	c.mu.Unlock()
+	if over {
+		c.turn.Unlock()
+	}
+}
+
+// out writes p. The caller has the turn.
+func (c *Conn) out(p []byte) (err error) {
+	if c.tcp != nil {
+		err = c.tcp.Send(c.conn, p)
+	} else if err = c.conn.SetWriteDeadline(time.Now().Add(c.s.config.WriteTimeout)); err == nil {
+		_, err = c.conn.Write(p)
+	}
+	if err != nil {
+		c.broken()
+	}
+	return err
+}
+
+// Waits implements socket.Waiter: the socket calls it on the goroutine that writes.
+func (c *Conn) Waits() {
+	if c.waiter != nil {
+		c.waiter.Waits()
+	}
+}
+
+// GoesOn implements socket.Waiter.
+func (c *Conn) GoesOn() {
+	if c.waiter != nil {
+		c.waiter.GoesOn()
+	}
+}
+
+// burst is how much of a body leaves in one turn, with the heads of its frames.
+const burst = 4 * exchange.RecordSize
+
+// buffers holds what frames are put together in. There is one for each connection that is
+// written to at the moment.
+var buffers = sync.Pool{New: func() any {
+	b := make([]byte, 0, burst)
+	return &b
+}}
+
+// write writes head, which is the frames of a header, and p as frames of the body. It returns
+// how much of p was written.
+func (st *Stream) write(head, p []byte, end bool) (int, error) {
+	until := st.until
+	if until.IsZero() {
+		until = time.Now().Add(st.c.s.config.WriteTimeout)
+	}
+	for written := 0; ; {
+		n := 0
+		if len(p) > 0 {
+			var err error
+			if n, err = st.reserve(min(len(p), burst-headSize*4-len(head)%burst), until, len(head) == 0); err != nil {
+				return written, err
+			}
+		}
+		if err := st.send(head, p[:n], end && n == len(p)); err != nil {
+			return written, err
+		}
+		head, p, written = nil, p[n:], written+n
+		if len(p) == 0 {
+			return written, nil
+		}
+	}
+}
+
+// send writes head and p, for which there is room in the windows, in one turn.
+func (st *Stream) send(head, p []byte, end bool) error {
+	c := st.c
+	c.takeTurn(st.gate)
+	defer c.letGo()
+	c.mu.Lock()
+	err := st.over
+	switch {
+	case err != nil:
+	case c.over != nil:
+		err = c.over
+	case st.sent:
+		err = errEnded
+	}
+	if err != nil {
+		c.window += int64(len(p))
+		c.wakeLocked()
+		c.mu.Unlock()
+		return err
+	}
+	frame := min(c.frame, exchange.RecordSize)
+	if end {
+		c.ending++
+		st.endedLocked()
+	}
+	c.mu.Unlock()
+	buffer := buffers.Get().(*[]byte)
+	*buffer = st.appendData(append((*buffer)[:0], head...), p, end, frame)
+	err = c.out(*buffer)
+	if invariants.Enabled {
+		invariants.Overwrite(*buffer)
+	}
+	if cap(*buffer) <= 2*burst {
+		buffers.Put(buffer)
+	}
+	if end {
+		c.mu.Lock()
+		c.ending--
+		c.restLocked()
+		c.mu.Unlock()
+	}
+	return err
+}
+
+// appendData appends the frames of p, of which each ends where a TLS record does.
+func (st *Stream) appendData(dst, p []byte, end bool, frame int) []byte {
+	if len(p) == 0 {
+		if end && (len(dst) == 0 || dst[4]&byte(http2.FlagHeadersEndStream) == 0) {
+			dst = appendHead(dst, 0, http2.FrameData, http2.FlagDataEndStream, st.id)
+		}
+		return dst
+	}
+	for len(p) > 0 {
+		room := exchange.RecordSize - len(dst)%exchange.RecordSize - headSize
+		if room < smallPiece {
+			room += exchange.RecordSize
+		}
+		piece := p[:min(len(p), room, frame)]
+		p = p[len(piece):]
+		var flags http2.Flags
+		if end && len(p) == 0 {
+			flags = http2.FlagDataEndStream
+		}
+		dst = append(appendHead(dst, len(piece), http2.FrameData, flags, st.id), piece...)
+	}
+	return dst
+}
+
+// smallPiece is what is not worth a frame of its own.
+const smallPiece = 512
+
+// reserve takes up to want bytes of the windows, for which it waits if it may and must.
+func (st *Stream) reserve(want int, until time.Time, wait bool) (int, error) {
+	c := st.c
+	c.mu.Lock()
+	for {
+		if st.over != nil {
+			defer c.mu.Unlock()
+			return 0, st.over
+		}
+		if n := min(int64(want), st.window, c.window); n > 0 {
+			st.window -= n
+			c.window -= n
+			c.mu.Unlock()
+			return int(n), nil
+		}
+		if !wait {
+			c.mu.Unlock()
+			return 0, nil
+		}
+		if st.wake == nil {
+			st.wake = make(chan struct{}, 1)
+		}
+		st.waits = true
+		c.mu.Unlock()
+		if err := st.await(until); err != nil {
+			return 0, err
+		}
+		c.mu.Lock()
+	}
+}
+
+// await waits until the windows may have grown.
+func (st *Stream) await(until time.Time) error {
+	if st.gate != nil {
+		(*st.gate).Waits()
+		defer (*st.gate).GoesOn()
+	}
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-st.wake:
+		return nil
+	case <-timer.C:
+		return os.ErrDeadlineExceeded
+	}
+}
+
+// wakeLocked lets who waits for a window look again.
+func (st *Stream) wakeLocked() {
+	if !st.waits {
+		return
+	}
+	st.waits = false
+	select {
+	case st.wake <- struct{}{}:
+	default:
+	}
+}
+
+// wakeLocked lets all look again.
+func (c *Conn) wakeLocked() {
+	for _, st := range c.streams {
+		st.wakeLocked()
+	}
+}
