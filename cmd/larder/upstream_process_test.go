@@ -68,7 +68,8 @@ func (p *process) want(code int, path string) string {
 // valueAt returns what an embedded etcd has under a key, nil if nothing.
 func valueAt(t *testing.T, servers, key string) []byte {
 	t.Helper()
-	store, err := kv.NewExternal(kv.ExternalConfig{Endpoints: []string{servers}, Prefix: "/registry"})
+	prefix := "/" + strings.Split(key, "/")[1]
+	store, err := kv.NewExternal(kv.ExternalConfig{Endpoints: []string{servers}, Prefix: prefix})
 	if err != nil {
 		t.Fatal(err)
 	}

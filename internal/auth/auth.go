@@ -116,7 +116,7 @@ func (a *Auth) Trust() clusterauthenticationtrust.ClusterAuthenticationInfo {
 // Validate checks what can be checked without reading a file.
 func (c *Config) Validate() error {
 	var errs []error
-	errs = append(errs, c.Authentication.Validate()...)
+	errs = append(errs, c.Signing.expected(c.Authentication).Validate()...)
 	errs = append(errs, c.Authorization.Validate()...)
 	errs = append(errs, c.Signing.validate(c.Authentication)...)
 	if err := errors.Join(errs...); err != nil {

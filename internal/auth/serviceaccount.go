@@ -63,6 +63,20 @@ func (s *Signing) validate(authentication *options.BuiltInAuthenticationOptions)
 	return errs
 }
 
+// expected is authentication with the keys that an external signer will tell once it is
+// asked: whether there will be any is all that upstream's validation looks at.
+func (s *Signing) expected(authentication *options.BuiltInAuthenticationOptions) *options.BuiltInAuthenticationOptions {
+	if s.Endpoint == "" || authentication == nil || authentication.ServiceAccounts == nil {
+		return authentication
+	}
+	whole, accounts := *authentication, *authentication.ServiceAccounts
+	if keys, err := serviceaccount.StaticPublicKeysGetter(nil); err == nil {
+		accounts.ExternalPublicKeysGetter = keys
+	}
+	whole.ServiceAccounts = &accounts
+	return &whole
+}
+
 // loadIssuer prepares the issuer of tokens, as kubernetes
 // pkg/controlplane/apiserver/options/options.go does. An external signer's keys verify
 // tokens, too.

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+	upstream "k8s.io/kubernetes/cmd/kube-apiserver/app/options"
+)
+
+// heldBy says which test, in which directory, fails if flags of kube-apiserver lose their
+// effect.
+func heldBy() map[string]string {
+	return map[string]string{
+		"cmd/larder.TestAccessConfigFlags":                   "authentication-config authorization-config",
+		"cmd/larder.TestAccessWebhookFlags":                  "authentication-token-webhook-cache-ttl authentication-token-webhook-config-file authentication-token-webhook-version authorization-webhook-cache-authorized-ttl authorization-webhook-cache-unauthorized-ttl authorization-webhook-config-file authorization-webhook-version",
+		"cmd/larder.TestAggregated":                          "proxy-client-cert-file proxy-client-key-file",
+		"cmd/larder.TestAuditFlags":                          "audit-log-compress audit-log-format audit-log-maxage audit-log-maxbackup audit-log-maxsize audit-log-mode audit-log-path audit-log-truncate-enabled audit-log-truncate-max-batch-size audit-log-truncate-max-event-size audit-policy-file audit-webhook-batch-buffer-size audit-webhook-batch-max-size audit-webhook-batch-max-wait audit-webhook-batch-throttle-enable audit-webhook-config-file audit-webhook-initial-backoff audit-webhook-mode",
+		"cmd/larder.TestCiphersAndCurves":                    "tls-cipher-suites tls-curve-preferences",
+		"cmd/larder.TestCoordinatedLeadership":               "coordinated-leadership-lease-duration coordinated-leadership-renew-deadline coordinated-leadership-retry-period",
+		"cmd/larder.TestCountMetric":                         "etcd-count-metric-poll-period",
+		"cmd/larder.TestDrain":                               "shutdown-delay-duration",
+		"cmd/larder.TestEgressSelector":                      "egress-selector-config-file",
+		"cmd/larder.TestEmulatedVersion":                     "emulated-version",
+		"cmd/larder.TestEmulationAndMetricsFlags":            "allow-metric-labels disabled-metrics emulation-forward-compatible min-compatibility-version show-hidden-metrics-for-version",
+		"cmd/larder.TestEncryptionAtRest":                    "encryption-provider-config encryption-provider-config-automatic-reload",
+		"cmd/larder.TestExternalSigner":                      "service-account-signing-endpoint",
+		"cmd/larder.TestHealthWhileStarting":                 "livez-grace-period storage-initialization-timeout",
+		"cmd/larder.TestLimitFlags":                          "authorization-mode enable-priority-and-fairness max-mutating-requests-inflight max-requests-inflight min-request-timeout request-timeout token-auth-file",
+		"cmd/larder.TestLogFlags":                            "logging-format v",
+		"cmd/larder.TestNames":                               "help",
+		"cmd/larder.TestObjectFlags":                         "advertise-address allow-privileged default-not-ready-toleration-seconds default-unreachable-toleration-seconds disable-admission-plugins etcd-prefix event-ttl lease-reuse-duration-seconds service-cluster-ip-range service-node-port-range",
+		"cmd/larder.TestRetryAfter":                          "shutdown-send-retry-after shutdown-watch-termination-grace-period",
+		"cmd/larder.TestRollingRestart":                      "bind-address cert-dir endpoint-reconciler-type etcd-servers secure-port service-account-key-file service-account-signing-key-file",
+		"cmd/larder.TestServersOverrides":                    "etcd-servers-overrides",
+		"cmd/larder.TestServingFlags":                        "cors-allowed-origins permit-port-sharing profiling strict-transport-security-directives tls-min-version tls-sni-cert-key",
+		"cmd/larder.TestStatusPages":                         "enable-logs-handler",
+		"cmd/larder.TestStorageAndAPIFlags":                  "debug-socket-path delete-collection-workers enable-garbage-collector feature-gates kubernetes-service-node-port runtime-config storage-media-type version watch-cache watch-cache-sizes",
+		"cmd/larder.TestTokenFlags":                          "anonymous-auth api-audiences external-hostname service-account-extend-token-expiration service-account-issuer service-account-jwks-uri service-account-max-token-expiration",
+		"cmd/larder.TestUpstreamMistakes":                    "storage-backend",
+		"internal/aggregator.TestEndpointRouting":            "enable-aggregator-routing",
+		"internal/aggregator.TestRedirects":                  "aggregator-reject-forwarding-redirect",
+		"internal/auth.TestBootstrapToken":                   "enable-bootstrap-token-auth",
+		"internal/auth.TestFrontProxy":                       "requestheader-uid-headers",
+		"internal/auth.TestOpenIDConnectFlags":               "oidc-ca-file oidc-client-id oidc-groups-claim oidc-groups-prefix oidc-issuer-url oidc-required-claim oidc-signing-algs oidc-username-claim oidc-username-prefix",
+		"internal/auth.TestRefusedAuthorization":             "authorization-policy-file",
+		"internal/nodes.TestKubeletAddresses":                "kubelet-preferred-address-types",
+		"internal/nodes.TestKubeletCertificates":             "kubelet-certificate-authority kubelet-client-certificate kubelet-client-key kubelet-port",
+		"internal/registry/bootstrap.TestMasterCount":        "apiserver-count",
+		"internal/security.TestStorm":                        "admission-control-config-file client-ca-file enable-admission-plugins requestheader-allowed-names requestheader-client-ca-file requestheader-extra-headers-prefix requestheader-group-headers requestheader-username-headers",
+		"internal/server.TestEstablishGiven":                 "tls-cert-file tls-private-key-file",
+		"internal/server/storestats.TestHealthTellsTheTruth": "etcd-healthcheck-timeout etcd-readycheck-timeout",
+		"kv.TestCompactionProtocol":                          "etcd-compaction-interval",
+		"kv.TestExternalTLS":                                 "etcd-cafile etcd-certfile etcd-keyfile",
+	}
+}
+
+// passedOn are flags that are handed to upstream's libraries, which do all that they mean;
+// upstream's tests hold it.
+const passedOn = `
+admission-control allow-metric-labels-manifest audit-log-batch-buffer-size audit-log-batch-max-size
+audit-log-batch-max-wait audit-log-batch-throttle-burst audit-log-batch-throttle-enable
+audit-log-batch-throttle-qps audit-log-version audit-webhook-batch-initial-backoff
+audit-webhook-batch-throttle-burst audit-webhook-batch-throttle-qps audit-webhook-truncate-enabled
+audit-webhook-truncate-max-batch-size audit-webhook-truncate-max-event-size audit-webhook-version
+contention-profiling default-watch-cache-size disable-http2-serving etcd-db-metric-poll-interval
+kubelet-read-only-port kubelet-timeout log-flush-frequency log-json-info-buffer-size
+log-json-split-stream log-text-info-buffer-size log-text-split-stream max-connection-bytes-per-sec
+permit-address-sharing runtime-config-emulation-forward-compatible service-account-lookup vmodule`
+
+// TestEveryFlagIsHeld: each flag of kube-apiserver has a test of its effect, is upstream's
+// affair alone, or is said to mean nothing.
+func TestEveryFlagIsHeld(t *testing.T) {
+	said := make(map[string][]string)
+	for test, flags := range heldBy() {
+		if err := findTest(test); err != nil {
+			t.Error(err)
+		}
+		for _, flag := range strings.Fields(flags) {
+			said[flag] = append(said[flag], test)
+		}
+	}
+	for _, flag := range strings.Fields(passedOn) {
+		said[flag] = append(said[flag], "upstream")
+	}
+	for flag := range inert() {
+		said[flag] = append(said[flag], "nobody")
+	}
+	upstreamFlags() // makes feature gates known that upstream's options would make known twice
+	sections := upstream.NewServerRunOptions().Flags()
+	for _, section := range sections.Order {
+		sections.FlagSets[section].VisitAll(func(f *pflag.Flag) {
+			if len(said[f.Name]) != 1 {
+				t.Errorf("--%s is held by %q", f.Name, said[f.Name])
+			}
+			delete(said, f.Name)
+		})
+	}
+	for _, flag := range []string{"help", "version", "v", "vmodule", "log-flush-frequency"} { // of the command
+		delete(said, flag)
+	}
+	for flag := range said {
+		t.Errorf("--%s is no flag of kube-apiserver", flag)
+	}
+}
+
+// findTest looks for a test, "directory.TestName".
+func findTest(name string) error {
+	dot := strings.LastIndexByte(name, '.')
+	files, err := filepath.Glob(filepath.Join("..", "..", filepath.FromSlash(name[:dot]), "*_test.go"))
+	if err != nil {
+		return err
+	}
+	declared := regexp.MustCompile(`(?m)^func ` + name[dot+1:] + `\(t \*testing\.T\)`)
+	found := slices.ContainsFunc(files, func(file string) bool {
+		text, err := os.ReadFile(file)
+		return err == nil && declared.Match(text)
+	})
+	if !found {
+		return fmt.Errorf("there is no test %s", name)
+	}
+	return nil
+}
