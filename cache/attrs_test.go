@@ -15,9 +15,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestObjectAttributes holds the packed labels and fields against the maps that
-// they were made of.
-func TestObjectAttributes(t *testing.T) {
+// TestObjectsHoldTheAttributesThatTheyWereMadeOf holds the packed labels and fields against
+// the maps that they were made of.
+func TestObjectsHoldTheAttributesThatTheyWereMadeOf(t *testing.T) {
 	schema := NewSchema("things", nil) // shared: names are learned over all rounds
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.OneOf(rapid.StringN(0, 5, 20), rapid.StringN(120, 140, 400))
@@ -54,7 +54,7 @@ func compareLabels(t *rapid.T, o *Object, set labels.Set, name string) {
 	}
 }
 
-func TestObjectBody(t *testing.T) {
+func TestBodiesAreWhatWasStored(t *testing.T) {
 	grown := make([]byte, 100, 1000)
 	o := NewObject(ObjectConfig{Key: "a", Body: grown}, NewSchema("things", nil))
 	if !bytes.Equal(o.Body(), grown) || cap(o.Body()) > 150 {
@@ -98,9 +98,9 @@ func TestFieldSelectorsSeeAbsentFieldsAsEmpty(t *testing.T) {
 	}
 }
 
-// TestParallelDecode makes objects on several goroutines while field names are
-// still being learned.
-func TestParallelDecode(t *testing.T) {
+// TestObjectsAreMadeWhileFieldsAreLearned makes objects on several goroutines while field
+// names are still being learned.
+func TestObjectsAreMadeWhileFieldsAreLearned(t *testing.T) {
 	schema := NewSchema("things", nil)
 	var workers sync.WaitGroup
 	for range 4 {

@@ -26,7 +26,7 @@ func budgetObjects(schema *Schema, n int) []*Object {
 }
 
 // Reading more than the budget allows, over and over, spares as much as is allowed.
-func TestBudgetScan(t *testing.T) {
+func TestScansBeyondTheBudgetSpareWhatIsAllowed(t *testing.T) {
 	const room = 100
 	for _, n := range []int{room, room * 3 / 2, room * 3} {
 		budget := NewBudget(room * (1024 + storedOverhead))
@@ -43,7 +43,7 @@ func TestBudgetScan(t *testing.T) {
 }
 
 // What nobody asks for any more gives way to what is asked for.
-func TestBudgetIdle(t *testing.T) {
+func TestIdleEncodingsGiveWay(t *testing.T) {
 	const n = 100
 	budget := NewBudget(n * (1024 + storedOverhead))
 	objects := budgetObjects(NewSchema("things", budget), n)
@@ -57,7 +57,7 @@ func TestBudgetIdle(t *testing.T) {
 }
 
 // A frame is kept although all encodings are in use.
-func TestBudgetUrgent(t *testing.T) {
+func TestFramesAreKeptThoughAllEncodingsAreInUse(t *testing.T) {
 	budget := NewBudget(10 * (1024 + storedOverhead))
 	schema := NewSchema("things", budget)
 	objects := budgetObjects(schema, 20)
@@ -76,7 +76,7 @@ func TestBudgetUrgent(t *testing.T) {
 
 // Encodings make room for the Log, and the Log forgets early only where it alone is
 // more than allowed.
-func TestBudgetHistory(t *testing.T) {
+func TestEncodingsMakeRoomForTheLog(t *testing.T) {
 	const size = 1000
 	budget := NewBudget(100 * size)
 	schema := NewSchema("things", budget)
@@ -118,7 +118,7 @@ func TestBudgetHistory(t *testing.T) {
 }
 
 // A growing budget follows the bodies of all caches that share it.
-func TestBudgetGrows(t *testing.T) {
+func TestGrowingBudgetsFollowTheBodies(t *testing.T) {
 	budget := NewGrowingBudget(Growth{Encodings: 700, All: 1000, Most: 8000})
 	var caches []*Cache
 	for _, want := range []struct{ encodings, all int64 }{{700, 2500}, {1250, 5000}, {1875, 7500}, {2500, 8000}} {
@@ -143,7 +143,7 @@ func TestBudgetGrows(t *testing.T) {
 }
 
 // What costs much to make drives out what does not, and stays.
-func TestBudgetDear(t *testing.T) {
+func TestDearEncodingsDriveOutCheapOnes(t *testing.T) {
 	budget := NewBudget(10 * (1024 + storedOverhead))
 	objects := budgetObjects(NewSchema("things", budget), 20)
 	scan(t, objects, 1)

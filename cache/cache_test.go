@@ -149,8 +149,9 @@ func TestSnapshotRevisionIsNotAheadOfItsState(t *testing.T) {
 	}
 }
 
-// TestChanged: the channel is closed by whatever makes a Read give something new.
-func TestChanged(t *testing.T) {
+// TestChangedIsClosedByWhateverReadsWouldShow: the channel is closed by whatever makes a
+// Read give something new.
+func TestChangedIsClosedByWhateverReadsWouldShow(t *testing.T) {
 	appended := 0
 	c := newTestCache(t, Config{OnAppend: func() { appended++ }})
 	c.Reset(nil, 1)
@@ -174,8 +175,8 @@ func TestChanged(t *testing.T) {
 	}
 }
 
-// TestOffersBounded: offers that nobody takes do not pile up.
-func TestOffersBounded(t *testing.T) {
+// TestOffersDoNotPileUp: offers that nobody takes do not pile up.
+func TestOffersDoNotPileUp(t *testing.T) {
 	c := newTestCache(t, Config{})
 	c.Reset(nil, 1)
 	offer := func(key string, revision int64, size int) {

@@ -10,9 +10,9 @@ import (
 	"weak"
 )
 
-// TestLongHistory reads every revision of a log that is long compared with the
-// distance of checkpoints, in random order.
-func TestLongHistory(t *testing.T) {
+// TestEveryRevisionOfALongLogCanBeRead reads every revision of a log that is long compared
+// with the distance of checkpoints, in random order.
+func TestEveryRevisionOfALongLogCanBeRead(t *testing.T) {
 	const revisions = 3000
 	c := newTestCache(t, Config{
 		Schema: NewSchema("things", nil, Index{Field: "metadata.name"}),

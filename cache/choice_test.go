@@ -11,9 +11,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestSmallestIndex: of all indexes that a query pins, the one is used that leads to
+// TestTheSmallestIndexIsUsed: of all indexes that a query pins, the one is used that leads to
 // the fewest objects, whoever asked for it, and the answer is that of a scan.
-func TestSmallestIndex(t *testing.T) {
+func TestTheSmallestIndexIsUsed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		indexes := []Index{{Label: "a"}, {Label: "b"}, {Field: "f"}}
 		schema := NewSchema("things", nil, indexes...)

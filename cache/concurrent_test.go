@@ -68,8 +68,8 @@ func pairObjects(s *Schema, pair int, revision int64) (both []*Object) {
 	return both
 }
 
-// TestConcurrentReaders runs readers of every kind beside one writer.
-func TestConcurrentReaders(t *testing.T) {
+// TestReadersRunBesideTheWriter runs readers of every kind beside one writer.
+func TestReadersRunBesideTheWriter(t *testing.T) {
 	source := new(movingSource)
 	c, err := New(Config{
 		Schema: NewSchema("pairs", NewBudget(4000), Index{Field: "pair"}),

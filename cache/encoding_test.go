@@ -50,8 +50,8 @@ func TestEncodingMadeOnce(t *testing.T) {
 	}
 }
 
-// TestEncodingFailure: a failed or panicking encoder leaves the way free.
-func TestEncodingFailure(t *testing.T) {
+// TestFailedEncodersLeaveTheWayFree: a failed or panicking encoder leaves the way free.
+func TestFailedEncodersLeaveTheWayFree(t *testing.T) {
 	o := newTestObject(NewSchema("things", nil), "a")
 	failure := errors.New("broken")
 	if _, err := o.Encoding(1, func(*Object) ([]byte, error) { return nil, failure }); !errors.Is(err, failure) {
@@ -70,8 +70,8 @@ func TestEncodingFailure(t *testing.T) {
 	}
 }
 
-// TestEncodingNested: an encoder may ask for another encoding of its object.
-func TestEncodingNested(t *testing.T) {
+// TestEncodersMayAskForOtherEncodings: an encoder may ask for another encoding of its object.
+func TestEncodersMayAskForOtherEncodings(t *testing.T) {
 	o := newTestObject(NewSchema("things", nil), "a")
 	b, err := o.Encoding(1, func(o *Object) ([]byte, error) {
 		inner, err := o.Encoding(2, encodeTest(2))
@@ -184,9 +184,9 @@ func TestBudgetModel(t *testing.T) {
 	})
 }
 
-// TestBudgetConcurrent: under pressure from all sides every answer is right and
+// TestBudgetIsExactUnderPressure: under pressure from all sides every answer is right and
 // the account ends at zero.
-func TestBudgetConcurrent(t *testing.T) {
+func TestBudgetIsExactUnderPressure(t *testing.T) {
 	budget := NewBudget(3000)
 	schema := NewSchema("things", budget)
 	objects := make([]*Object, 20)
@@ -219,8 +219,9 @@ func TestBudgetConcurrent(t *testing.T) {
 	}
 }
 
-// TestFrames: a frame is built once per event and key, and given up with the event.
-func TestFrames(t *testing.T) {
+// TestFramesAreBuiltOncePerEvent: a frame is built once per event and key, and given up
+// with the event.
+func TestFramesAreBuiltOncePerEvent(t *testing.T) {
 	budget := NewBudget(0)
 	schema := NewSchema("things", budget)
 	c, err := New(Config{Schema: schema, Log: LogConfig{MaxEvents: 1}})

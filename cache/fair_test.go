@@ -98,9 +98,9 @@ func TestHotLogsPay(t *testing.T) {
 // Pressure counts the events that were cut.
 func (p *pacedLog) Pressure() int64 { return p.schema.Pressure().Events }
 
-// TestEqualParts runs logs of random paces and sizes: none is cut that never held more
-// than its equal part, and all together hold no more than is allowed.
-func TestEqualParts(t *testing.T) {
+// TestLogsAreCutToEqualParts runs logs of random paces and sizes: none is cut that never
+// held more than its equal part, and all together hold no more than is allowed.
+func TestLogsAreCutToEqualParts(t *testing.T) {
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		limit := int64(100_000 + random.IntN(400_000))

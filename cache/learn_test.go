@@ -324,9 +324,9 @@ func TestRareQueriesAreNotLearnt(t *testing.T) {
 	}
 }
 
-// TestReflectorLearns: a running cache makes and drops indexes by itself, and keeps them
-// over a reload.
-func TestReflectorLearns(t *testing.T) {
+// TestReflectorMakesAndDropsIndexes: a running cache makes and drops indexes by itself, and
+// keeps them over a reload.
+func TestReflectorMakesAndDropsIndexes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &mirror{store: kvtest.NewMemory()}
 		m.tail = kv.NewTail(kv.TailConfig{Store: m.store, Prefix: "/registry"})

@@ -216,9 +216,9 @@ func TestReflectorCorruptObject(t *testing.T) {
 	})
 }
 
-// TestReflectorReloads: whatever the store does to the watch, the cache ends up equal
-// to it, in a new epoch if there was a gap.
-func TestReflectorReloads(t *testing.T) {
+// TestReflectorEndsUpEqualToTheStore: whatever the store does to the watch, the cache ends
+// up equal to it, in a new epoch if there was a gap.
+func TestReflectorEndsUpEqualToTheStore(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		epochs uint64
@@ -425,9 +425,9 @@ func TestNewReflectorRefuses(t *testing.T) {
 	}
 }
 
-// TestReflectorStorm writes, disconnects, compacts and reads at once, outside of any
-// bubble; reads that waited for a revision must see it.
-func TestReflectorStorm(t *testing.T) {
+// TestReflectorEndsUpRightUnderLoad writes, disconnects, compacts and reads at once,
+// outside of any bubble; reads that waited for a revision must see it.
+func TestReflectorEndsUpRightUnderLoad(t *testing.T) {
 	m := newMirror(t)
 	m.start(t)
 	var workers sync.WaitGroup

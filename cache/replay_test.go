@@ -32,9 +32,9 @@ func replayed(t *testing.T, store *kvtest.Memory, tail kv.TailConfig) *mirror {
 	return m
 }
 
-// TestReflectorReplays: after a start a cache shows the present, and the past as far as
+// TestReflectorReplaysThePast: after a start a cache shows the present, and the past as far as
 // it was to be had; before it has come to the present it shows nothing.
-func TestReflectorReplays(t *testing.T) {
+func TestReflectorReplaysThePast(t *testing.T) {
 	const writes = 50 // revisions 2 to 51
 	compact := func(store *kvtest.Memory, revision int64) error { return store.Compact(revision) }
 	for _, c := range []struct {

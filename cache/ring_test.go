@@ -73,9 +73,9 @@ func TestRingModel(t *testing.T) {
 	})
 }
 
-// TestRingReaders reads while the ring is written, overwritten, grown, shrunk and
-// trimmed: a reader sees consecutive entries or learns that it was lapped.
-func TestRingReaders(t *testing.T) {
+// TestRingReadersSeeConsecutiveEntries reads while the ring is written, overwritten, grown,
+// shrunk and trimmed: a reader sees consecutive entries or learns that it was lapped.
+func TestRingReadersSeeConsecutiveEntries(t *testing.T) {
 	for name, largest := range map[string]int{"overwriting": 64, "growing": 0} {
 		t.Run(name, func(t *testing.T) {
 			r := newRing[uint64](2, largest)

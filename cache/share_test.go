@@ -158,7 +158,7 @@ func TestShareModel(t *testing.T) {
 
 // Whoever goes through more than fits, again and again, costs a share nothing; what the
 // share does not use, others have until it asks.
-func TestShareScan(t *testing.T) {
+func TestScansCostAShareNothing(t *testing.T) {
 	const cost = 1024 + storedOverhead
 	whole := NewBudget(100 * cost)
 	pods := budgetObjects(NewSchema("pods", whole.NewShare(40*cost)), 60)

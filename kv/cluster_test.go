@@ -89,9 +89,9 @@ func TestClusterLeaderKilled(t *testing.T) {
 	}
 }
 
-// TestExternalReplaced gives a running store an etcd that has lost its data: the
+// TestReplacedEtcdIsNoticed gives a running store an etcd that has lost its data: the
 // same cluster id, lower revisions.
-func TestExternalReplaced(t *testing.T) {
+func TestReplacedEtcdIsNoticed(t *testing.T) {
 	members := startCluster(t, 1, nil)
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
 	tail, sub := followPods(t, store)

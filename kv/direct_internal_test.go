@@ -72,8 +72,8 @@ func (a *answer) bytes() []byte {
 	return out.Bytes()
 }
 
-// TestDirectAnswers: what is a whole answer is taken, nothing else.
-func TestDirectAnswers(t *testing.T) {
+// TestOnlyWholeAnswersAreTaken: what is a whole answer is taken, nothing else.
+func TestOnlyWholeAnswersAreTaken(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*answer)
 		taken  bool
@@ -149,9 +149,9 @@ func TestDirectGivesUp(t *testing.T) {
 	}
 }
 
-// TestNewDirect: members that are not reached by plain or encrypted TCP, as all others
-// are, are left to etcd's client.
-func TestNewDirect(t *testing.T) {
+// TestOddMembersAreLeftToTheClient: members that are not reached by plain or encrypted TCP,
+// as all others are, are left to etcd's client.
+func TestOddMembersAreLeftToTheClient(t *testing.T) {
 	for endpoint, want := range map[string]bool{
 		"http://127.0.0.1:2379": true, "http://[::1]:2379": true, "https://127.0.0.1:2379": false, "http://127.0.0.1": false,
 		"127.0.0.1:2379": false, "unix:///run/etcd": false, "member:2379": false, "": false,

@@ -42,9 +42,10 @@ func standStill(t *testing.T, member *kvtest.Member, store *kv.Etcd) {
 	})
 }
 
-// TestDirectRevision reads revisions directly, more than a connection's windows allow
-// if they are not opened again, and while the member stands still, dies and comes back.
-func TestDirectRevision(t *testing.T) {
+// TestDirectReadsOutliveTheMember reads revisions directly, more than a connection's
+// windows allow if they are not opened again, and while the member stands still, dies and
+// comes back.
+func TestDirectReadsOutliveTheMember(t *testing.T) {
 	member := startCluster(t, 1, nil)[0]
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs([]*kvtest.Member{member})})
 	awaitDirect(t, store)
@@ -79,8 +80,8 @@ func TestDirectRevision(t *testing.T) {
 	check(100)
 }
 
-// TestDirectMoves: of several members another is asked when one is away.
-func TestDirectMoves(t *testing.T) {
+// TestDirectReadsMoveToAnotherMember: of several members another is asked when one is away.
+func TestDirectReadsMoveToAnotherMember(t *testing.T) {
 	members := startCluster(t, 3, nil)
 	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)})
 	for _, m := range members {

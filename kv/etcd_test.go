@@ -129,8 +129,8 @@ func TestOldTermReplacesNothing(t *testing.T) {
 	}
 }
 
-// TestCompactionProtocol has two stores on one etcd take turns.
-func TestCompactionProtocol(t *testing.T) {
+// TestStoresTakeTurnsToCompact has two stores on one etcd take turns.
+func TestStoresTakeTurnsToCompact(t *testing.T) {
 	members := startCluster(t, 1, nil)
 	open := func() *kv.Etcd {
 		return openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members), CompactionInterval: time.Hour})

@@ -18,8 +18,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestPrefixEnd: a key has the prefix exactly if it lies in the range.
-func TestPrefixEnd(t *testing.T) {
+// TestPrefixEndsBeforeTheNextKey: a key has the prefix exactly if it lies in the range.
+func TestPrefixEndsBeforeTheNextKey(t *testing.T) {
 	alphabet := rapid.StringOfN(rapid.RuneFrom([]rune{'/', '0', 'a'}), 0, 3, -1)
 	tail := rapid.SampledFrom([]string{"", "\x00", "\xff", "\xff\xff", "a\xff"})
 	rapid.Check(t, func(t *rapid.T) {
@@ -33,9 +33,9 @@ func TestPrefixEnd(t *testing.T) {
 	})
 }
 
-// TestBatchesOf: the batches hold exactly the new events, in order, whole
+// TestBatchesHoldTheNewEventsInOrder: the batches hold exactly the new events, in order, whole
 // revisions each.
-func TestBatchesOf(t *testing.T) {
+func TestBatchesHoldTheNewEventsInOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var events []*mvccpb.Event
 		revision := int64(10)
@@ -349,10 +349,10 @@ func TestConfigsAreChecked(t *testing.T) {
 
 func second(_ *Etcd, err error) error { return err }
 
-// TestHistoryShown: what a watch delivered was committed, so that a store which has not
-// come so far is another one. What it delivered of a history that is lost says nothing of
-// the next.
-func TestHistoryShown(t *testing.T) {
+// TestDeliveredRevisionsWereCommitted: what a watch delivered was committed, so that a
+// store which has not come so far is another one. What it delivered of a history that is
+// lost says nothing of the next.
+func TestDeliveredRevisionsWereCommitted(t *testing.T) {
 	answer := func(revision int64) *etcdserverpb.ResponseHeader {
 		return &etcdserverpb.ResponseHeader{ClusterId: 1, Revision: revision, RaftTerm: 2}
 	}

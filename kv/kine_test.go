@@ -45,10 +45,10 @@ func TestKine(t *testing.T) {
 	})
 }
 
-// TestKineKilled kills kine while this process and a sibling write into it, and while
-// both compact. What was acknowledged to either, the Tail saw once and in order, and
-// after each write it becomes as fresh as the store.
-func TestKineKilled(t *testing.T) {
+// TestTailSeesAllThoughKineIsKilled kills kine while this process and a sibling write into
+// it, and while both compact. What was acknowledged to either, the Tail saw once and in
+// order, and after each write it becomes as fresh as the store.
+func TestTailSeesAllThoughKineIsKilled(t *testing.T) {
 	kine := kvtest.StartKine(t)
 	open := func() *kv.Etcd {
 		return openExternal(t, kv.ExternalConfig{Endpoints: []string{kine.URL}, CompactionInterval: 50 * time.Millisecond})

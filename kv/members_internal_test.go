@@ -25,9 +25,9 @@ func TestSoundProgress(t *testing.T) {
 	}
 }
 
-// TestIdentifyMember asks endpoints of which some do not answer, or answer for several
-// members: only who is known to serve a stream is believed.
-func TestIdentifyMember(t *testing.T) {
+// TestOnlyKnownMembersAreBelieved asks endpoints of which some do not answer, or answer for
+// several members: only who is known to serve a stream is believed.
+func TestOnlyKnownMembersAreBelieved(t *testing.T) {
 	answer := func(member uint64, version string) *clientv3.StatusResponse {
 		return (*clientv3.StatusResponse)(&etcdserverpb.StatusResponse{Header: &etcdserverpb.ResponseHeader{MemberId: member}, Version: version})
 	}
@@ -98,10 +98,10 @@ func TestIdentifyMembersOnce(t *testing.T) {
 	}
 }
 
-// TestSilentEndpoint has one endpoint swallow all questions: the members behind the
-// others are believed at once, but for a moment that the first of them may cost, whoever
-// else is still waiting for it. When it answers again, so is the member behind it.
-func TestSilentEndpoint(t *testing.T) {
+// TestSilentEndpointsDoNotDelayOthers has one endpoint swallow all questions: the members
+// behind the others are believed at once, but for a moment that the first of them may cost,
+// whoever else is still waiting for it. When it answers again, so is the member behind it.
+func TestSilentEndpointsDoNotDelayOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		answers, swallows := uint64(0), true

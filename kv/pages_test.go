@@ -22,9 +22,9 @@ func (l *limits) Range(ctx context.Context, opts kv.RangeOptions) (kv.Page, erro
 	return l.Store.Range(ctx, opts)
 }
 
-// TestFittingPages: small items come in few pages, large ones in pages that fit into
+// TestPagesFitIntoMemory: small items come in few pages, large ones in pages that fit into
 // memory.
-func TestFittingPages(t *testing.T) {
+func TestPagesFitIntoMemory(t *testing.T) {
 	for _, c := range []struct {
 		items, size int
 		pages       int // at most

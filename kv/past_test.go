@@ -86,8 +86,8 @@ func TestTailFindsThePast(t *testing.T) {
 	}
 }
 
-// TestBeginWaits: nobody is sent anywhere before the place is known.
-func TestBeginWaits(t *testing.T) {
+// TestBeginWaitsForThePlace: nobody is sent anywhere before the place is known.
+func TestBeginWaitsForThePlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		kvtest.Put(t, store, "/registry/pods/a", "1")
@@ -113,9 +113,9 @@ func TestBeginWaits(t *testing.T) {
 	})
 }
 
-// TestBeginLater: who cannot or must not load where the Tail began is sent to what is
-// left of the past after that; who asks after a loss, to the place found since.
-func TestBeginLater(t *testing.T) {
+// TestBeginSendsToWhatIsLeft: who cannot or must not load where the Tail began is sent to
+// what is left of the past after that; who asks after a loss, to the place found since.
+func TestBeginSendsToWhatIsLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		for i := range 20 { // revisions 2 to 21
@@ -272,9 +272,9 @@ func TestPastAfterLoss(t *testing.T) {
 	}
 }
 
-// TestCatchUp replays a long past, much of it of others, while the
+// TestReplaysHaveNoGapAndNothingTwice replays a long past, much of it of others, while the
 // store fails in different ways: what is handed out has no gap and nothing twice.
-func TestCatchUp(t *testing.T) {
+func TestReplaysHaveNoGapAndNothingTwice(t *testing.T) {
 	for name, c := range map[string]struct {
 		fault func(store *kvtest.Memory)
 		lost  bool

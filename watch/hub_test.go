@@ -332,9 +332,9 @@ func TestStaleSnapshot(t *testing.T) {
 	}
 }
 
-// TestNothingSelected tells the selectors of nothing from those of everything,
-// which have the same text.
-func TestNothingSelected(t *testing.T) {
+// TestSelectorsOfNothingAndEverythingDiffer tells the selectors of nothing from those of
+// everything, which have the same text.
+func TestSelectorsOfNothingAndEverythingDiffer(t *testing.T) {
 	w := newWorld(t, config{events: 100})
 	w.reset()
 	nothing := filter{label: "app=x,app=y"}.options()
@@ -389,8 +389,8 @@ func TestReadEventsAreGarbage(t *testing.T) {
 	runtime.KeepAlive(other)
 }
 
-// TestStuckWatcher has one watcher never read: what it holds has a bound.
-func TestStuckWatcher(t *testing.T) {
+// TestStuckWatchersHoldLittle has one watcher never read: what it holds has a bound.
+func TestStuckWatchersHoldLittle(t *testing.T) {
 	w := newWorld(t, config{events: 2, backlog: 4})
 	w.reset()
 	stuck, quick := w.must(t, watch.Options{After: w.last}), w.must(t, watch.Options{After: w.last})

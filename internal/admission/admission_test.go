@@ -77,9 +77,9 @@ func pod(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
 }
 
-// TestDefaultPlugins: pods need a service account, and are given its token, a priority and
-// tolerations; nodes are tainted.
-func TestDefaultPlugins(t *testing.T) {
+// TestDefaultPluginsChangePodsAndNodes: pods need a service account, and are given its
+// token, a priority and tolerations; nodes are tainted.
+func TestDefaultPluginsChangePodsAndNodes(t *testing.T) {
 	client := serve(t)
 	namespace(t, client, "n")
 	pods := client.CoreV1().Pods("n")
@@ -104,8 +104,9 @@ func TestDefaultPlugins(t *testing.T) {
 	}
 }
 
-// TestQuota: of many creates at once as many succeed as the quota has room for.
-func TestQuota(t *testing.T) {
+// TestQuotaHoldsAgainstManyCreates: of many creates at once as many succeed as the quota
+// has room for.
+func TestQuotaHoldsAgainstManyCreates(t *testing.T) {
 	client := serve(t)
 	namespace(t, client, "n")
 	const room, tried = 7, 40
@@ -239,9 +240,9 @@ func create(ctx context.Context, client kubernetes.Interface, name, hook string,
 	return client.CoreV1().ConfigMaps("n").Create(ctx, c, metav1.CreateOptions{DryRun: dryRun})
 }
 
-// TestValidatingWebhooks: a webhook's word counts, over TLS, in dry runs too; one that does
-// not answer in time refuses or admits as it was told to.
-func TestValidatingWebhooks(t *testing.T) {
+// TestValidatingWebhooksAreObeyed: a webhook's word counts, over TLS, in dry runs too; one
+// that does not answer in time refuses or admits as it was told to.
+func TestValidatingWebhooksAreObeyed(t *testing.T) {
 	client, hooks := serve(t), newAnswers(t)
 	namespace(t, client, "n")
 	configuration := &registrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Webhooks: []registrationv1.ValidatingWebhook{
@@ -283,9 +284,9 @@ func asStatus(err error, status *apierrors.APIStatus) bool {
 	return ok
 }
 
-// TestMutatingWebhooks: webhooks change what is made, one after the other, and one that
-// wants to is asked again after another has changed the object.
-func TestMutatingWebhooks(t *testing.T) {
+// TestMutatingWebhooksRunInTurn: webhooks change what is made, one after the other, and one
+// that wants to is asked again after another has changed the object.
+func TestMutatingWebhooksRunInTurn(t *testing.T) {
 	client, hooks := serve(t), newAnswers(t)
 	namespace(t, client, "n")
 	ifNeeded := registrationv1.IfNeededReinvocationPolicy

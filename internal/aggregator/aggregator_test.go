@@ -83,9 +83,9 @@ func TestRemoteServerMustBeTrusted(t *testing.T) {
 	s.answers(t, "/apis/example.com/v1/things", http.StatusOK, "{")
 }
 
-// TestAvailability: what an APIService tells of its server is why clients are refused,
-// and both end with the reason.
-func TestAvailability(t *testing.T) {
+// TestUnavailableServersAreExplained: what an APIService tells of its server is why clients
+// are refused, and both end with the reason.
+func TestUnavailableServersAreExplained(t *testing.T) {
 	s, r := newServer(t, nil), newRemoteServer(t)
 	const path = "/apis/example.com/v1/things"
 	unavailable := func(reason, message string) {
@@ -152,8 +152,9 @@ func checkGauge(t *testing.T, s *server, want float64) {
 	})
 }
 
-// TestRedirects: a remote server may redirect clients, but not where that is rejected.
-func TestRedirects(t *testing.T) {
+// TestRedirectsAreFollowedUnlessRejected: a remote server may redirect clients, but not
+// where that is rejected.
+func TestRedirectsAreFollowedUnlessRejected(t *testing.T) {
 	r := newRemoteServer(t)
 	for reject, code := range map[bool]int{false: http.StatusFound, true: http.StatusBadGateway} {
 		s := newServer(t, func(c *aggregator.Config) { c.RejectRedirects = reject })

@@ -30,8 +30,9 @@ func auditTo(t *testing.T) (*options.AuditOptions, string) {
 	return o, o.LogOptions.Path
 }
 
-// TestAuditEnds checks that what was kept for a batch is written before Run returns.
-func TestAuditEnds(t *testing.T) {
+// TestBatchesAreWrittenBeforeRunReturns checks that what was kept for a batch is written
+// before Run returns.
+func TestBatchesAreWrittenBeforeRunReturns(t *testing.T) {
 	for _, mode := range options.AllowedModes {
 		o, file := auditTo(t)
 		o.LogOptions.BatchOptions.Mode = mode

@@ -224,8 +224,8 @@ func TestNoAnonymousUnderAlwaysAllow(t *testing.T) {
 	}
 }
 
-// TestNoAuthenticators: a server that accepts no credential refuses all.
-func TestNoAuthenticators(t *testing.T) {
+// TestServersWithoutAuthenticatorsRefuseAll: a server that accepts no credential refuses all.
+func TestServersWithoutAuthenticatorsRefuseAll(t *testing.T) {
 	a := load(t, auth.Config{Authorization: authorization(auth.ModeAlwaysAllow)})
 	for _, token := range []string{"", "x"} {
 		if _, ok, _ := a.Authenticator.AuthenticateRequest(request(t, token, nil)); ok {

@@ -61,9 +61,9 @@ func decide(t *testing.T, a *auth.Auth, q authorizer.Attributes) (authorizer.Dec
 	return decision, reason
 }
 
-// TestChain: every authorizer has its say, in order, and what it gives for a reason comes
-// through.
-func TestChain(t *testing.T) {
+// TestEveryAuthorizerHasItsSay: every authorizer has its say, in order, and what it gives
+// for a reason comes through.
+func TestEveryAuthorizerHasItsSay(t *testing.T) {
 	const allow, deny, none = authorizer.DecisionAllow, authorizer.DecisionDeny, authorizer.DecisionNoOpinion
 	j := newJudge(t)
 	for _, test := range []struct {
@@ -189,8 +189,9 @@ func TestRulesOfAll(t *testing.T) {
 	}
 }
 
-// TestRefusedAuthorization: what upstream refuses at the start is refused with its words.
-func TestRefusedAuthorization(t *testing.T) {
+// TestBadAuthorizationConfigsAreRefused: what upstream refuses at the start is refused with
+// its words.
+func TestBadAuthorizationConfigsAreRefused(t *testing.T) {
 	for want, change := range map[string]func(*auth.Config){
 		"authorization policy file not passed":          func(c *auth.Config) { c.Authorization.Modes = []string{"ABAC"} },
 		"authorization config file not passed":          func(c *auth.Config) { c.Authorization.Modes = []string{"Webhook"} },

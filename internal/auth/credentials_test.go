@@ -184,8 +184,9 @@ func TestAuthenticationConfigReload(t *testing.T) {
 	expect("two:") // what is said of anonymous requests stays
 }
 
-// TestTokenWebhook: a webhook says who has a token, and is asked once in a while.
-func TestTokenWebhook(t *testing.T) {
+// TestTokenWebhooksAreAskedOnceInAWhile: a webhook says who has a token, and is asked once
+// in a while.
+func TestTokenWebhooksAreAskedOnceInAWhile(t *testing.T) {
 	var asked atomic.Int32
 	url, ca := serveTLS(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		var review authenticationv1.TokenReview
@@ -225,8 +226,8 @@ func TestTokenWebhook(t *testing.T) {
 	}
 }
 
-// TestBootstrapToken: a secret lets a node in, until it says otherwise.
-func TestBootstrapToken(t *testing.T) {
+// TestBootstrapTokensLetNodesIn: a secret lets a node in, until it says otherwise.
+func TestBootstrapTokensLetNodesIn(t *testing.T) {
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "bootstrap-token-abcdef"},
 		Type:       corev1.SecretTypeBootstrapToken,
@@ -259,9 +260,9 @@ func TestBootstrapToken(t *testing.T) {
 	}
 }
 
-// TestFrontProxy: only a client with a certificate of the proxies' authority may name the
-// user for whom it asks.
-func TestFrontProxy(t *testing.T) {
+// TestOnlyFrontProxiesNameUsers: only a client with a certificate of the proxies' authority
+// may name the user for whom it asks.
+func TestOnlyFrontProxiesNameUsers(t *testing.T) {
 	users, proxies := newAuthority(t), newAuthority(t)
 	c := config(t, users)
 	o := c.Authentication.RequestHeader
@@ -320,9 +321,9 @@ anonymous:
 	}
 }
 
-// TestGeneration: what was accepted by an authority is asked again after its file has
-// changed.
-func TestGeneration(t *testing.T) {
+// TestChangedAuthoritiesChangeTheGeneration: what was accepted by an authority is asked
+// again after its file has changed.
+func TestChangedAuthoritiesChangeTheGeneration(t *testing.T) {
 	c := config(t, newAuthority(t))
 	a := load(t, c)
 	before := a.Generation()
@@ -335,8 +336,9 @@ func TestGeneration(t *testing.T) {
 	})
 }
 
-// TestRefusedAuthentication: what upstream refuses at the start is refused with its words.
-func TestRefusedAuthentication(t *testing.T) {
+// TestBadAuthenticationConfigsAreRefused: what upstream refuses at the start is refused
+// with its words.
+func TestBadAuthenticationConfigsAreRefused(t *testing.T) {
 	ca := newAuthority(t)
 	for _, test := range []struct {
 		name   string

@@ -88,9 +88,9 @@ func TestFlowRemembersClasses(t *testing.T) {
 	rapid.Check(t, check)
 }
 
-// TestFlowWaits checks that a request without a seat waits for one until its time has
-// come, and no longer, and that as many are served at once as there are seats.
-func TestFlowWaits(t *testing.T) {
+// TestRequestsWaitForSeats checks that a request without a seat waits for one until its
+// time has come, and no longer, and that as many are served at once as there are seats.
+func TestRequestsWaitForSeats(t *testing.T) {
 	f := runFlow(t, 20, flowConfiguration()...)
 	request := onPods("get")
 	a := request.attributes(flowUsers["service-accounts"])

@@ -23,9 +23,9 @@ func webToken(claims string) string {
 	return encode([]byte(`{"alg":"none"}`)) + "." + encode([]byte(claims)) + "." + encode([]byte("x"))
 }
 
-// TestTies: what tokens and certificates hang on is read from them, wherever they are
-// shown.
-func TestTies(t *testing.T) {
+// TestTiesAreReadFromCredentials: what tokens and certificates hang on is read from them,
+// wherever they are shown.
+func TestTiesAreReadFromCredentials(t *testing.T) {
 	a := &reauthenticator{issuers: []string{"https://here"}}
 	at := time.Unix(2_000_000_000, 0)
 	for name, c := range map[string]struct {

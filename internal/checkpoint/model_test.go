@@ -120,8 +120,8 @@ func TestWritesNothingThatIsThere(t *testing.T) {
 	}
 }
 
-// TestOrder: what holds others is there while they come and go.
-func TestOrder(t *testing.T) {
+// TestContainersOutliveTheirContents: what holds others is there while they come and go.
+func TestContainersOutliveTheirContents(t *testing.T) {
 	c, store := open(t, nil)
 	kvtest.Put(t, store, "/registry/namespaces/old", "1")
 	kvtest.Put(t, store, "/registry/pods/old/a", "1")
@@ -151,8 +151,9 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestLeavesOut: what belongs to servers stays, and what expires is not made to stay.
-func TestLeavesOut(t *testing.T) {
+// TestWhatBelongsToServersStays: what belongs to servers stays, and what expires is not
+// made to stay.
+func TestWhatBelongsToServersStays(t *testing.T) {
 	c, store := open(t, nil)
 	expiring := func(key string) {
 		if _, err := store.Put(t.Context(), key, []byte("1"), kv.PutOptions{TTL: time.Hour}); err != nil {
@@ -189,9 +190,9 @@ func TestLeavesOut(t *testing.T) {
 	}
 }
 
-// TestOthersWrite: a write between the comparison and ours is compared again; a store that
-// is written to all the time is not called clean.
-func TestOthersWrite(t *testing.T) {
+// TestWritesOfOthersAreComparedAgain: a write between the comparison and ours is compared
+// again; a store that is written to all the time is not called clean.
+func TestWritesOfOthersAreComparedAgain(t *testing.T) {
 	c, store := open(t, nil)
 	kvtest.Put(t, store, "/registry/pods/a/a", "1")
 	take(t, c, "clean")
@@ -248,8 +249,8 @@ func TestFailedResetIsRepeated(t *testing.T) {
 	}
 }
 
-// TestReplaced: of a store that was replaced nothing is written.
-func TestReplaced(t *testing.T) {
+// TestNothingIsWrittenOfAReplacedStore: of a store that was replaced nothing is written.
+func TestNothingIsWrittenOfAReplacedStore(t *testing.T) {
 	c, store := open(t, nil)
 	kvtest.Put(t, store, "/registry/pods/a/a", "1")
 	take(t, c, "clean")
@@ -265,8 +266,9 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
-// TestBounds: neither names nor bytes grow without end, and what is dropped makes room.
-func TestBounds(t *testing.T) {
+// TestNamesAndBytesAreBounded: neither names nor bytes grow without end, and what is
+// dropped makes room.
+func TestNamesAndBytesAreBounded(t *testing.T) {
 	c, store := open(t, func(config *checkpoint.Config) { config.MaxNames, config.MaxBytes = 2, 100 })
 	kvtest.Put(t, store, "/registry/pods/a/a", "0123456789")
 	take(t, c, "one")
@@ -291,8 +293,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestSeveralStores: each is brought back to what it held.
-func TestSeveralStores(t *testing.T) {
+// TestEachStoreIsBroughtBack: each is brought back to what it held.
+func TestEachStoreIsBroughtBack(t *testing.T) {
 	other := kvtest.NewMemory()
 	t.Cleanup(other.Close)
 	c, store := open(t, func(config *checkpoint.Config) { config.Stores = append(config.Stores, other) })

@@ -16,9 +16,9 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// TestInformer is that client-go's dynamic client and informer work with custom
-// resources, and go on when their definition changes and is deleted.
-func TestInformer(t *testing.T) {
+// TestInformersFollowCustomResources is that client-go's dynamic client and informer work
+// with custom resources, and go on when their definition changes and is deleted.
+func TestInformersFollowCustomResources(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
 	client, err := dynamic.NewForConfig(&restclient.Config{Host: "https://larder.invalid", Transport: s.door.RoundTripper(), QPS: -1})

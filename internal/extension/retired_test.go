@@ -29,9 +29,9 @@ func (s *server) lister(t *testing.T, name string) finalizer.ListerCollectionDel
 	return lister
 }
 
-// TestRetiredIsNotEmpty is that what served a definition before it changed never says
-// that there are no objects: who still holds it is told that it is gone.
-func TestRetiredIsNotEmpty(t *testing.T) {
+// TestRetiredGenerationsAreNeverEmpty is that what served a definition before it changed
+// never says that there are no objects: who still holds it is told that it is gone.
+func TestRetiredGenerationsAreNeverEmpty(t *testing.T) {
 	for name, change := range map[string]func(*testing.T, *server){
 		"changed": func(t *testing.T, s *server) { s.change(t, "shelves.example.com", describe("anew")) },
 		"deleted": func(t *testing.T, s *server) {

@@ -32,8 +32,8 @@ func certificateOf(server *httptest.Server) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 }
 
-// TestUnknown is what paths are answered that nobody serves.
-func TestUnknown(t *testing.T) {
+// TestUnknownPathsAreAnsweredAsUpstreamDoes is what paths are answered that nobody serves.
+func TestUnknownPathsAreAnsweredAsUpstreamDoes(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
 	for _, path := range []string{
@@ -48,8 +48,8 @@ func TestUnknown(t *testing.T) {
 	}
 }
 
-// TestDocuments is that discovery comes and goes with a definition.
-func TestDocuments(t *testing.T) {
+// TestDiscoveryFollowsDefinitions is that discovery comes and goes with a definition.
+func TestDiscoveryFollowsDefinitions(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
 	s.eventually(t, call{method: http.MethodGet, path: "/apis/example.com/v1"}, func(a answer) bool { return a.code == http.StatusOK })
@@ -71,9 +71,9 @@ func TestDocuments(t *testing.T) {
 	lacks(t, s.ask(t, call{method: http.MethodGet, path: "/apis", accept: whole}).body, `"example.com"`)
 }
 
-// TestServedAtOnce is that what a client was told is established is served, however far
-// the informer is.
-func TestServedAtOnce(t *testing.T) {
+// TestEstablishedDefinitionsAreServedAtOnce is that what a client was told is established
+// is served, however far the informer is.
+func TestEstablishedDefinitionsAreServedAtOnce(t *testing.T) {
 	s := newServer(t)
 	for i := range 20 {
 		name := string(rune('a' + i))
@@ -87,8 +87,8 @@ func TestServedAtOnce(t *testing.T) {
 	}
 }
 
-// TestSubresources goes through status and scale.
-func TestSubresources(t *testing.T) {
+// TestStatusAndScaleAreServed goes through status and scale.
+func TestStatusAndScaleAreServed(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves, func(d *apiextensionsv1.CustomResourceDefinition) {
 		v := &d.Spec.Versions[0]
@@ -113,9 +113,9 @@ func TestSubresources(t *testing.T) {
 	}
 }
 
-// TestApply is that server-side apply knows the schema: a list that is a map is merged
-// by its keys.
-func TestApply(t *testing.T) {
+// TestApplyKnowsTheSchema is that server-side apply knows the schema: a list that is a map
+// is merged by its keys.
+func TestApplyKnowsTheSchema(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves, func(d *apiextensionsv1.CustomResourceDefinition) {
 		kind := "map"

@@ -99,8 +99,9 @@ func TestEnded(t *testing.T) {
 	}
 }
 
-// TestParentDies: a process does not outlive a test binary that is killed.
-func TestParentDies(t *testing.T) {
+// TestProcessesDoNotOutliveTheirParent: a process does not outlive a test binary that is
+// killed.
+func TestProcessesDoNotOutliveTheirParent(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux ties a process to its parent's life")
 	}
@@ -134,8 +135,8 @@ func TestParentDies(t *testing.T) {
 	}
 }
 
-// TestPorts: ports are free, and nobody is given one that a test has.
-func TestPorts(t *testing.T) {
+// TestPortsAreGivenOutOnce: ports are free, and nobody is given one that a test has.
+func TestPortsAreGivenOutOnce(t *testing.T) {
 	ports := proctest.Ports(t, 20)
 	seen := make(map[int]bool)
 	for _, port := range ports {

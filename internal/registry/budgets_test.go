@@ -10,9 +10,9 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// TestShares: each resource is in the budget that it was given, also one that shares its
-// storage with another group's, and one that is yet to be defined.
-func TestShares(t *testing.T) {
+// TestResourcesAreInTheirBudgets: each resource is in the budget that it was given, also
+// one that shares its storage with another group's, and one that is yet to be defined.
+func TestResourcesAreInTheirBudgets(t *testing.T) {
 	crontabs := schema.GroupResource{Group: "stable.example.com", Resource: "crontabs"}
 	lookalike := schema.GroupResource{Group: "metrics.k8s.io", Resource: "secrets"}
 	config := newConfig(t)
@@ -46,8 +46,9 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestSharesBeside: without a figure for all, that of the others follows their objects.
-func TestSharesBeside(t *testing.T) {
+// TestOtherBudgetsFollowTheirObjects: without a figure for all, that of the others follows
+// their objects.
+func TestOtherBudgetsFollowTheirObjects(t *testing.T) {
 	for bytes, want := range map[int64]int64{0: 144 << 20, -1: 0} {
 		config := newConfig(t)
 		config.CacheBytes = bytes

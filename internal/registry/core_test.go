@@ -19,8 +19,8 @@ import (
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-// TestEventsExpire stores events of both groups with a lease, and nothing else.
-func TestEventsExpire(t *testing.T) {
+// TestOnlyEventsExpire stores events of both groups with a lease, and nothing else.
+func TestOnlyEventsExpire(t *testing.T) {
 	s := registrytest.New(t, nil, func(c *registry.Config) { c.EventTTL = 5 * time.Minute })
 	s.Start(t)
 	for gvr, stub := range map[schema.GroupVersionResource]string{
@@ -82,8 +82,8 @@ func TestTokensAreBound(t *testing.T) {
 	}
 }
 
-// TestComponentStatus shows the store's health as upstream shows etcd's.
-func TestComponentStatus(t *testing.T) {
+// TestComponentStatusShowsTheStoresHealth shows the store's health as upstream shows etcd's.
+func TestComponentStatusShowsTheStoresHealth(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)
 	status, err := s.Client.CoreV1().ComponentStatuses().Get(t.Context(), "etcd-0", metav1.GetOptions{})
@@ -95,8 +95,8 @@ func TestComponentStatus(t *testing.T) {
 	}
 }
 
-// TestProgress counts what was mirrored once everything has loaded.
-func TestProgress(t *testing.T) {
+// TestProgressCountsWhatWasMirrored counts what was mirrored once everything has loaded.
+func TestProgressCountsWhatWasMirrored(t *testing.T) {
 	first := registrytest.New(t, nil)
 	if p := first.Registry.Progress(); p.Ready != 0 || p.Resources == 0 {
 		t.Errorf("before it runs: %+v", p)

@@ -63,8 +63,8 @@ func TestDiscoveryIsUpstreams(t *testing.T) {
 	}
 }
 
-// TestDefaultVersions names the versions served by default, in upstream's order.
-func TestDefaultVersions(t *testing.T) {
+// TestDefaultVersionsAreUpstreams names the versions served by default, in upstream's order.
+func TestDefaultVersionsAreUpstreams(t *testing.T) {
 	var got []string
 	for _, group := range registrytest.New(t, nil).Registry.Groups() {
 		for _, version := range group.Versions {
@@ -83,9 +83,9 @@ func TestDefaultVersions(t *testing.T) {
 	}
 }
 
-// TestNothingEnabled drops groups of which nothing is served. CRDs and APIServices
-// always are.
-func TestNothingEnabled(t *testing.T) {
+// TestGroupsOfWhichNothingIsServedAreDropped drops groups of which nothing is served. CRDs
+// and APIServices always are.
+func TestGroupsOfWhichNothingIsServedAreDropped(t *testing.T) {
 	s := registrytest.New(t, nil, func(c *registry.Config) {
 		c.APIResources = serverstorage.NewResourceConfig()
 		c.APIResources.EnableVersions(schema.GroupVersion{Group: "apps", Version: "v1"})
@@ -102,9 +102,9 @@ func TestNothingEnabled(t *testing.T) {
 	}
 }
 
-// TestViews checks that everything stored is served from its cache, and that what
-// several groups or versions serve is stored once.
-func TestViews(t *testing.T) {
+// TestEverythingStoredIsServedFromItsCache checks that everything stored is served from its
+// cache, and that what several groups or versions serve is stored once.
+func TestEverythingStoredIsServedFromItsCache(t *testing.T) {
 	r := registrytest.New(t, nil, everything).Registry
 	resources := make(map[*registry.Resource][]string)
 	for _, group := range r.Groups() {

@@ -79,9 +79,9 @@ func TestNewNeeds(t *testing.T) {
 	}
 }
 
-// TestIndexLabels: what is configured is indexed, also for a resource that shares its
-// storage with another group's.
-func TestIndexLabels(t *testing.T) {
+// TestConfiguredLabelsAreIndexed: what is configured is indexed, also for a resource that
+// shares its storage with another group's.
+func TestConfiguredLabelsAreIndexed(t *testing.T) {
 	config := newConfig(t)
 	config.IndexLabels = map[schema.GroupResource][]string{
 		{Resource: "pods"}:                           {"app", "job-name"},

@@ -26,10 +26,10 @@ func service(name string, kind corev1.ServiceType, ports ...corev1.ServicePort) 
 	}
 }
 
-// TestServiceAddresses gives every service an address of its own, takes one that
-// is asked for, refuses one that is taken or outside, and takes back those of
-// services that are gone.
-func TestServiceAddresses(t *testing.T) {
+// TestServicesHaveAddressesOfTheirOwn gives every service an address of its own, takes one
+// that is asked for, refuses one that is taken or outside, and takes back those of services
+// that are gone.
+func TestServicesHaveAddressesOfTheirOwn(t *testing.T) {
 	s := startServer(t)
 	services, ctx := s.Client.CoreV1().Services("default"), t.Context()
 	seen := make(map[string]string)
@@ -90,9 +90,9 @@ func TestDryRunAllocatesNothing(t *testing.T) {
 	}
 }
 
-// TestNodePorts fills a small range from many clients at once: each port is given
-// out once, the range ends, and ports of deleted services can be had again.
-func TestNodePorts(t *testing.T) {
+// TestNodePortsAreGivenOutOnce fills a small range from many clients at once: each port is
+// given out once, the range ends, and ports of deleted services can be had again.
+func TestNodePortsAreGivenOutOnce(t *testing.T) {
 	const size = 12
 	s := startServer(t, func(c *registry.Config) {
 		c.Services.NodePortRange = utilnet.PortRange{Base: 31000, Size: size}
@@ -132,8 +132,8 @@ func TestNodePorts(t *testing.T) {
 	}
 }
 
-// TestDualStack gives a service an address of each family.
-func TestDualStack(t *testing.T) {
+// TestServicesHaveAnAddressOfEachFamily gives a service an address of each family.
+func TestServicesHaveAnAddressOfEachFamily(t *testing.T) {
 	s := startServer(t, func(c *registry.Config) {
 		_, four, _ := netutils.ParseCIDRSloppy("10.8.0.0/24")
 		_, six, _ := netutils.ParseCIDRSloppy("fd00:8::/112")

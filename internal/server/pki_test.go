@@ -102,9 +102,9 @@ func modes(t *testing.T, dir string) {
 	}
 }
 
-// TestEstablishKeeps: what was made once stays, so that clients which hold a copy
+// TestEstablishKeepsWhatWasMade: what was made once stays, so that clients which hold a copy
 // go on working.
-func TestEstablishKeeps(t *testing.T) {
+func TestEstablishKeepsWhatWasMade(t *testing.T) {
 	c := testConfig(t)
 	dir := open(t, c.DataDir)
 	if _, err := establish(&c, dir); err != nil {
@@ -146,8 +146,8 @@ func read(t *testing.T, dir string, names []string) []string {
 	return texts
 }
 
-// TestEstablishGiven: nothing is made in place of what was given.
-func TestEstablishGiven(t *testing.T) {
+// TestEstablishMakesNothingThatWasGiven: nothing is made in place of what was given.
+func TestEstablishMakesNothingThatWasGiven(t *testing.T) {
 	given := testConfig(t)
 	theirs, err := establish(&given, open(t, given.DataDir))
 	if err != nil {

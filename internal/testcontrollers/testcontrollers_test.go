@@ -100,9 +100,9 @@ func (c *cluster) gone(what string, get func() error) {
 	})
 }
 
-// TestNamespaces: a namespace gets what pods need in it, gets it again when it is taken
-// away, and goes with all that is in it, custom resources, too.
-func TestNamespaces(t *testing.T) {
+// TestNamespacesGetWhatPodsNeed: a namespace gets what pods need in it, gets it again when
+// it is taken away, and goes with all that is in it, custom resources, too.
+func TestNamespacesGetWhatPodsNeed(t *testing.T) {
 	c := newCluster(t)
 	core, ctx := c.client.CoreV1(), t.Context()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
@@ -148,9 +148,10 @@ func TestNamespaces(t *testing.T) {
 	}
 }
 
-// TestGarbage: what an object owned goes with it, before it or not at all, as its deletion
-// asks, also where owner and owned are of kinds that were defined while the collector ran.
-func TestGarbage(t *testing.T) {
+// TestOwnedObjectsGoWithTheirOwner: what an object owned goes with it, before it or not at
+// all, as its deletion asks, also where owner and owned are of kinds that were defined
+// while the collector ran.
+func TestOwnedObjectsGoWithTheirOwner(t *testing.T) {
 	c := newCluster(t)
 	c.control()
 	ctx := t.Context()
@@ -193,9 +194,9 @@ func TestGarbage(t *testing.T) {
 	}
 }
 
-// TestRival: who holds the lease of kube-controller-manager is told of, for as long as the
-// lease lasts.
-func TestRival(t *testing.T) {
+// TestLeaseHoldersAreReported: who holds the lease of kube-controller-manager is told of,
+// for as long as the lease lasts.
+func TestLeaseHoldersAreReported(t *testing.T) {
 	c := newCluster(t)
 	c.control()
 	leases, ctx := c.client.CoordinationV1().Leases("kube-system"), t.Context()

@@ -49,9 +49,9 @@ func playWriter(raw string) {
 	select {}
 }
 
-// TestSurvivesKill kills a process in the middle of its writes, several
+// TestAcknowledgedWritesSurviveAKill kills a process in the middle of its writes, several
 // times over, and finds all that it had been told was written.
-func TestSurvivesKill(t *testing.T) {
+func TestAcknowledgedWritesSurviveAKill(t *testing.T) {
 	dir := t.TempDir()
 	writer := proctest.New(t, "writer", proctest.Role(t, writerVariable, dir))
 	acknowledged := make(map[string]int64)

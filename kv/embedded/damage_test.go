@@ -94,9 +94,9 @@ func fill(t *testing.T, dir string) {
 	}
 }
 
-// TestDamaged: an embedded store whose database is damaged opens or says why
-// not, and does not take the process down.
-func TestDamaged(t *testing.T) {
+// TestDamagedDatabasesOpenOrSayWhy: an embedded store whose database is damaged opens or
+// says why not, and does not take the process down.
+func TestDamagedDatabasesOpenOrSayWhy(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "etcd")
 	fill(t, dir)
 	told := openerConfig{Dir: dir}

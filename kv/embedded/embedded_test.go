@@ -81,9 +81,9 @@ func TestDirUnusable(t *testing.T) {
 	store.Close()
 }
 
-// TestDataDamaged: a database that is older than the snapshot, here an empty
+// TestOldDatabasesAreErrorsOfRun: a database that is older than the snapshot, here an empty
 // one, is an error of Run, not a panic of the process.
-func TestDataDamaged(t *testing.T) {
+func TestOldDatabasesAreErrorsOfRun(t *testing.T) {
 	dir := t.TempDir()
 	first := open(t, embedded.Config{Dir: dir, SnapshotCount: 10})
 	for i := range 50 {
@@ -136,8 +136,8 @@ func TestRequestTooLarge(t *testing.T) {
 	}
 }
 
-// TestReplay: an embedded etcd that is opened again still has its past.
-func TestReplay(t *testing.T) {
+// TestReopenedStoresHaveTheirPast: an embedded etcd that is opened again still has its past.
+func TestReopenedStoresHaveTheirPast(t *testing.T) {
 	dir := t.TempDir()
 	var first, last int64
 	t.Run("before", func(t *testing.T) {

@@ -48,9 +48,9 @@ func playFiller(raw string) {
 	}
 }
 
-// TestFull fills the disk: the process is told why it must end, once, and what
-// was acknowledged is there afterwards.
-func TestFull(t *testing.T) {
+// TestFullDisksLoseNothingAcknowledged fills the disk: the process is told why it must end,
+// once, and what was acknowledged is there afterwards.
+func TestFullDisksLoseNothingAcknowledged(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "etcd")
 	filler := proctest.New(t, "filler", proctest.Role(t, fillerVariable, dir))
 	if err := filler.Start(); err != nil {

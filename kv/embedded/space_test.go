@@ -44,10 +44,10 @@ func fillQuota(t *testing.T, store kv.Store, rewrite bool) int {
 	}
 }
 
-// TestMakesRoom fills the quota with the past of one key. Nobody is there to
+// TestFullQuotasMakeRoom fills the quota with the past of one key. Nobody is there to
 // tell etcd what to do, and yet it writes again soon, several times over. Reads and
 // watches go on.
-func TestMakesRoom(t *testing.T) {
+func TestFullQuotasMakeRoom(t *testing.T) {
 	store := open(t, embedded.Config{QuotaBytes: 8 << 20})
 	start, err := store.Revision(t.Context())
 	if err != nil {
@@ -109,8 +109,8 @@ func TestFullOfThePresent(t *testing.T) {
 	})
 }
 
-// TestDefragments empties a large database: its file gets smaller by itself.
-func TestDefragments(t *testing.T) {
+// TestEmptiedDatabasesShrink empties a large database: its file gets smaller by itself.
+func TestEmptiedDatabasesShrink(t *testing.T) {
 	store := open(t, embedded.Config{DefragmentInterval: time.Millisecond})
 	var revision int64
 	for range 400 {
@@ -136,10 +136,10 @@ func TestDefragments(t *testing.T) {
 	})
 }
 
-// TestStalledDatabase has the database's locks held, as they are while a disk
+// TestStalledDatabasesHoldUpNoRevision has the database's locks held, as they are while a disk
 // stalls. Who asks for the revision is answered, and who reads what only the database
 // knows gets away at its deadline.
-func TestStalledDatabase(t *testing.T) {
+func TestStalledDatabasesHoldUpNoRevision(t *testing.T) {
 	store := open(t, embedded.Config{QuotaBytes: 16 << 20})
 	written := kvtest.Put(t, store, "/registry/a", "1")
 	release := store.StallDatabase(t)

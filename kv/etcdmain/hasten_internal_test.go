@@ -6,7 +6,7 @@ import (
 )
 
 // A member of a cluster keeps the ticks that the others have.
-func TestHasten(t *testing.T) {
+func TestClusterMembersKeepTheirTicks(t *testing.T) {
 	for _, c := range []struct {
 		args, environ []string
 		faster        bool

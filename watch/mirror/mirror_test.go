@@ -146,9 +146,10 @@ func TestWatchFollowsASnapshot(t *testing.T) {
 	})
 }
 
-// TestReplacedStore goes back to an older state of itself, with events held back: reads
-// are of the new history alone, and watchers are told to begin again.
-func TestReplacedStore(t *testing.T) {
+// TestReplacedStoresShowTheNewHistoryAlone goes back to an older state of itself, with
+// events held back: reads are of the new history alone, and watchers are told to begin
+// again.
+func TestReplacedStoresShowTheNewHistoryAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		old := put(t, store, "a", "old")
@@ -251,8 +252,9 @@ func TestMirrorsShareATail(t *testing.T) {
 	})
 }
 
-// TestCorrupt: a value that cannot be understood fails the reads that cover it.
-func TestCorrupt(t *testing.T) {
+// TestCorruptValuesFailTheReadsThatCoverThem: a value that cannot be understood fails the
+// reads that cover it.
+func TestCorruptValuesFailTheReadsThatCoverThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		schema := cache.NewSchema("pods", nil)
@@ -279,8 +281,8 @@ func TestCorrupt(t *testing.T) {
 	})
 }
 
-// TestStoreFails: a store that ends ends the mirror, with the reason.
-func TestStoreFails(t *testing.T) {
+// TestAStoreThatEndsEndsTheMirror: a store that ends ends the mirror, with the reason.
+func TestAStoreThatEndsEndsTheMirror(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		m, err := mirror.New(mirror.Config{Store: store, Prefix: prefix})

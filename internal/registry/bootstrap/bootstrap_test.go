@@ -142,8 +142,8 @@ func TestAgainChangesNothing(t *testing.T) {
 	}
 }
 
-// TestTogether bootstraps two servers on one empty store at the same time.
-func TestTogether(t *testing.T) {
+// TestTwoServersBootstrapOneStore bootstraps two servers on one empty store at the same time.
+func TestTwoServersBootstrapOneStore(t *testing.T) {
 	store := kvtest.NewMemory()
 	first, _ := start(t, registrytest.New(t, store), func(c *bootstrap.Config) { c.PublicAddress = net.IPv4(192, 0, 2, 1) })
 	second, _ := start(t, registrytest.New(t, store), func(c *bootstrap.Config) { c.PublicAddress = net.IPv4(192, 0, 2, 2) })

@@ -14,9 +14,10 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestExcuse: hooks that rest on a ServiceCIDR which cannot be read wait for it, the server
-// may be ready without them, and they end their work once it can be read.
-func TestExcuse(t *testing.T) {
+// TestUnreadableServiceCIDRsExcuseHooks: hooks that rest on a ServiceCIDR which cannot be
+// read wait for it, the server may be ready without them, and they end their work once it
+// can be read.
+func TestUnreadableServiceCIDRsExcuseHooks(t *testing.T) {
 	store := kvtest.NewMemory()
 	const key = "/registry/servicecidrs/kubernetes"
 	store.PutAll(map[string][]byte{key: []byte("k8s:enc:kms:v2:gone:x")})

@@ -13,9 +13,9 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestIdentity: a Lease says that the server lives, of which there is one for all its
-// lives, until the server stops.
-func TestIdentity(t *testing.T) {
+// TestALeaseSaysThatTheServerLives: a Lease says that the server lives, of which there is
+// one for all its lives, until the server stops.
+func TestALeaseSaysThatTheServerLives(t *testing.T) {
 	store := kvtest.NewMemory()
 	named := func(c *bootstrap.Config) { c.Identity = "apiserver-x" }
 	var holders []string

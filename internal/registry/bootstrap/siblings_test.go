@@ -194,7 +194,7 @@ func TestSiblingAtTheSamePort(t *testing.T) {
 }
 
 // A server that kept out enters once the others are gone, with its own port.
-func TestSiblingLeaves(t *testing.T) {
+func TestServersEnterOnceOthersLeave(t *testing.T) {
 	store := kvtest.NewMemory()
 	await := turns(t, store)
 	s := registrytest.New(t, store)
@@ -211,7 +211,7 @@ func TestSiblingLeaves(t *testing.T) {
 
 // A stock server that comes later to the same address keeps the port that it finds. When
 // the first goes, it publishes its own with its next turn.
-func TestSiblingStays(t *testing.T) {
+func TestStockServersKeepThePort(t *testing.T) {
 	s, b, end, sibling := comeLater(t, here, 35443)
 	eventuallyWhere(t, s, "192.0.2.7:6443")
 	b.Stop()
@@ -250,8 +250,8 @@ func TestSiblingsAtOnce(t *testing.T) {
 	}
 }
 
-// TestNoReconciler: such a server writes neither leases nor endpoints.
-func TestNoReconciler(t *testing.T) {
+// TestNoReconcilerWritesNothing: such a server writes neither leases nor endpoints.
+func TestNoReconcilerWritesNothing(t *testing.T) {
 	s := registrytest.New(t, nil)
 	b, end := run(t, s, func(c *bootstrap.Config) { c.EndpointReconciler = reconcilers.NoneEndpointReconcilerType })
 	b.Stop()
@@ -263,8 +263,8 @@ func TestNoReconciler(t *testing.T) {
 	}
 }
 
-// TestMasterCount: such a server writes no leases.
-func TestMasterCount(t *testing.T) {
+// TestMasterCountWritesNoLeases: such a server writes no leases.
+func TestMasterCountWritesNoLeases(t *testing.T) {
 	s := registrytest.New(t, nil)
 	b, end := run(t, s, func(c *bootstrap.Config) { c.EndpointReconciler = reconcilers.MasterCountReconcilerType })
 	eventuallyWhere(t, s, "192.0.2.7:6443")

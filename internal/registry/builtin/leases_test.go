@@ -11,9 +11,9 @@ import (
 	"github.com/larder-io/larder/kv/kvtest"
 )
 
-// TestLeases keeps the record of a server as long as it is refreshed, under the
-// key that kube-apiserver uses.
-func TestLeases(t *testing.T) {
+// TestLeasesKeepTheServersRecord keeps the record of a server as long as it is refreshed,
+// under the key that kube-apiserver uses.
+func TestLeasesKeepTheServersRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := kvtest.NewMemory()
 		go func() { _ = store.Run(t.Context()) }()

@@ -160,8 +160,9 @@ var decoded = map[schema.GroupVersionResource]string{
 	{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"}:                           "few, in a scheme of their own",
 }
 
-// TestEncoders holds every encoder of every served kind against upstream's encoders.
-func TestEncoders(t *testing.T) {
+// TestEncodersWriteWhatUpstreamWrites holds every encoder of every served kind against
+// upstream's encoders.
+func TestEncodersWriteWhatUpstreamWrites(t *testing.T) {
 	server := registrytest.New(t, nil)
 	seen := 0
 	for _, group := range server.Registry.Groups() {

@@ -25,8 +25,8 @@ import (
 // another order or another version make another fingerprint. So do other keys of labels and
 // annotations, and other pairs of equal names.
 //
-// skeletonsOf says for each kind what its skeleton leaves out, and TestFingerprints
-// compares the result with that of decoding.
+// skeletonsOf says for each kind what its skeleton leaves out, and
+// TestFingerprintsDecodeToTheSameObject compares the result with that of decoding.
 type fingerprints struct {
 	layout *wire.Fields
 	slots  map[int]string // the selectable fields that the skeleton leaves out

@@ -20,9 +20,10 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// TestFingerprints decodes values of every resource that has fingerprints, many of the same
-// one and many that all but have it, and wants what decoding each of them anew makes.
-func TestFingerprints(t *testing.T) {
+// TestFingerprintsDecodeToTheSameObject decodes values of every resource that has
+// fingerprints, many of the same one and many that all but have it, and wants what decoding
+// each of them anew makes.
+func TestFingerprintsDecodeToTheSameObject(t *testing.T) {
 	server := registrytest.New(t, nil)
 	tested := 0
 	for _, r := range server.Registry.Resources() {

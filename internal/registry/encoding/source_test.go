@@ -14,9 +14,9 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// TestSource: items of a list for which there is no room are the same as those that
-// are kept, and most of what there is room for is not made again.
-func TestSource(t *testing.T) {
+// TestItemsWithoutRoomAreTheSame: items of a list for which there is no room are the same
+// as those that are kept, and most of what there is room for is not made again.
+func TestItemsWithoutRoomAreTheSame(t *testing.T) {
 	for _, c := range []struct {
 		room         int64 // for so many bytes of encodings
 		fewest, most int   // items that are made again

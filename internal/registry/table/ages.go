@@ -28,7 +28,8 @@ const agoEnd = " ago)"
 
 // sinceOf lists the times since when the age in a column may count; none if the cell has no
 // age. It knows all columns for which upstream's printers read the clock
-// (kubernetes pkg/printers/internalversion/printers.go); TestRows fails if one is missing.
+// (kubernetes pkg/printers/internalversion/printers.go); TestRowsAreUpstreams fails if one
+// is missing.
 func sinceOf(obj runtime.Object, column, cell string) []time.Time {
 	var since []time.Time
 	switch o := obj.(type) {

@@ -103,8 +103,9 @@ func timesIn(v reflect.Value, dst []*time.Time) []*time.Time {
 	return dst
 }
 
-// TestRows holds tables of every served kind against upstream's, while time goes by.
-func TestRows(t *testing.T) {
+// TestRowsAreUpstreams holds tables of every served kind against upstream's, while time
+// goes by.
+func TestRowsAreUpstreams(t *testing.T) {
 	server := registrytest.New(t, nil)
 	for _, group := range server.Registry.Groups() {
 		for _, version := range group.Versions {

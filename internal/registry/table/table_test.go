@@ -92,8 +92,8 @@ func sameTable(t *testing.T, table *metav1.Table, gv schema.GroupVersion, want [
 	}
 }
 
-// TestLongTables: a table written from kept rows is the table written at once.
-func TestLongTables(t *testing.T) {
+// TestTablesOfKeptRowsAreTheSame: a table written from kept rows is the table written at once.
+func TestTablesOfKeptRowsAreTheSame(t *testing.T) {
 	s := registrytest.New(t, nil)
 	s.Start(t)
 	ctx := t.Context()

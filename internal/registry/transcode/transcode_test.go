@@ -142,8 +142,9 @@ func check(t testing.TB, plan *transcode.Plan, typ reflect.Type, body []byte) {
 	}
 }
 
-// TestEveryKind transcodes objects of every kind and wants what upstream would write.
-func TestEveryKind(t *testing.T) {
+// TestEveryKindIsWrittenAsUpstreamWritesIt transcodes objects of every kind and wants what
+// upstream would write.
+func TestEveryKindIsWrittenAsUpstreamWritesIt(t *testing.T) {
 	planner, tested := transcode.NewPlanner(), 0
 	all := kinds()
 	order := make([]schema.GroupVersionKind, 0, len(all))

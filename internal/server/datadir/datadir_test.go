@@ -10,10 +10,10 @@ import (
 	"testing"
 )
 
-// TestScratch: of the directories that stand in for a data directory none outlives its
-// process for long: the next one that needs one removes what a killed one left, and
-// leaves alone what is used, and what is not its own.
-func TestScratch(t *testing.T) {
+// TestScratchDirectoriesDoNotOutliveTheirProcess: of the directories that stand in for a
+// data directory none outlives its process for long: the next one that needs one removes
+// what a killed one left, and leaves alone what is used, and what is not its own.
+func TestScratchDirectoriesDoNotOutliveTheirProcess(t *testing.T) {
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
 	scratch := func() *Dir {

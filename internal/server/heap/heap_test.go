@@ -30,7 +30,7 @@ func TestCollectorPercent(t *testing.T) {
 }
 
 // A storm of collections gets more room until it is over.
-func TestGovernorHurries(t *testing.T) {
+func TestStormsOfCollectionsGetMoreRoom(t *testing.T) {
 	before := debug.SetGCPercent(123)
 	defer debug.SetGCPercent(before)
 	live := uint64(320 << 20)
@@ -57,7 +57,7 @@ func TestGovernorHurries(t *testing.T) {
 
 // The percentage follows the heap, collection by collection, and is what it was when
 // the governor has ended.
-func TestGovernor(t *testing.T) {
+func TestTheGovernorFollowsTheHeap(t *testing.T) {
 	before := debug.SetGCPercent(123)
 	defer debug.SetGCPercent(before)
 	ctx, cancel := context.WithCancel(t.Context())

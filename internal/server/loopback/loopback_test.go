@@ -14,8 +14,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestTransport: a request that comes too early waits, for as long as it will.
-func TestTransport(t *testing.T) {
+// TestEarlyRequestsWait: a request that comes too early waits, for as long as it will.
+func TestEarlyRequestsWait(t *testing.T) {
 	transport := NewTransport()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -12,8 +12,9 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestRenewal: a certificate near its end is replaced at the next start.
-func TestRenewal(t *testing.T) {
+// TestCertificatesNearTheirEndAreReplaced: a certificate near its end is replaced at the
+// next start.
+func TestCertificatesNearTheirEndAreReplaced(t *testing.T) {
 	dir := t.TempDir()
 	ca, err := Load(dir)
 	if err != nil {

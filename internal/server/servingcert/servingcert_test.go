@@ -62,9 +62,9 @@ func poolOf(t *testing.T, a *pki.Authority) *x509.CertPool {
 	return pool
 }
 
-// TestCertificates: sessions are resumed, and a pair that replaces another is
+// TestReplacedCertificatesAreShown: sessions are resumed, and a pair that replaces another is
 // shown to new connections.
-func TestCertificates(t *testing.T) {
+func TestReplacedCertificatesAreShown(t *testing.T) {
 	before, err := pki.Load(t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// TestStorageIsComplete finds every suite that upstream exports among those that
+// TestEverySuiteOfUpstreamIsRun finds every suite that upstream exports among those that
 // TestStorage runs.
-func TestStorageIsComplete(t *testing.T) {
+func TestEverySuiteOfUpstreamIsRun(t *testing.T) {
 	dir, err := exec.Command("go", "list", "-f", "{{.Dir}}", "k8s.io/apiserver/pkg/storage/testing").Output()
 	if err != nil {
 		t.Fatal(err)

@@ -12,9 +12,9 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-// TestLabelsAfterListsOfTheStore: what the store answered, before the cache was ready,
+// TestListsAreNoOlderThanOnesOfTheStore: what the store answered, before the cache was ready,
 // names a revision that the cache has yet to reach. No list or watch names an older one.
-func TestLabelsAfterListsOfTheStore(t *testing.T) {
+func TestListsAreNoOlderThanOnesOfTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)
 		f.create(examplePod("a", "one"))
@@ -75,9 +75,9 @@ func wholeListing() listing {
 	return listing{q: q, prefix: "/pods/"}
 }
 
-// TestPagesOfACacheThatLags: a list that was told to be no older than a revision begins at
-// one whose next page can be read, though everything up to it was compacted.
-func TestPagesOfACacheThatLags(t *testing.T) {
+// TestPagesOfALaggingCacheCanBeRead: a list that was told to be no older than a revision
+// begins at one whose next page can be read, though everything up to it was compacted.
+func TestPagesOfALaggingCacheCanBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, runtime.ContentTypeProtobuf)
 		first := f.create(examplePod("a", "one"))

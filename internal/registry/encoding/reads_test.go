@@ -22,9 +22,6 @@ import (
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
-// What could go wrong because bytes are kept in the cache has a test of its own
-// here, in files called dangers_test.go, or where it lives.
-
 // gvr is a resource of the built-in groups.
 func gvr(group, version, resource string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: group, Version: version, Resource: resource}
