@@ -7,6 +7,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -55,15 +56,6 @@ func corruptError(key string, o *cache.Object) error {
 	return storage.NewCorruptObjError(key, c)
 }
 
-// corrupt is the error of a read of one corrupt object: plain, unless corrupt objects may be
-// deleted unread.
-func (r *Resource) corrupt(full string, o *cache.Object, plain error) error {
-	if plain == nil || !deletesUnread() {
-		return plain
-	}
-	return corruptError(full[len(r.layout.base)-1:], o)
-}
-
 // corruptList collects what is wrong with the objects that a list covers.
 type corruptList struct{ causes []metav1.StatusCause }
 
@@ -82,7 +74,7 @@ func (l *corruptList) add(full string, o *cache.Object) bool {
 }
 
 // status is the answer to a list of corrupt objects, nil if there are none.
-func (l *corruptList) status(r *Resource) error {
+func (l *corruptList) status(of schema.GroupResource) error {
 	if len(l.causes) == 0 {
 		return nil
 	}
@@ -90,7 +82,7 @@ func (l *corruptList) status(r *Resource) error {
 		Status:  metav1.StatusFailure,
 		Code:    http.StatusInternalServerError,
 		Reason:  metav1.StatusReasonStoreReadError,
-		Message: fmt.Sprintf("failed to read one or more %s from the storage", r.GroupResource),
-		Details: &metav1.StatusDetails{Group: r.GroupResource.Group, Kind: r.GroupResource.Resource, Name: "list", Causes: l.causes},
+		Message: fmt.Sprintf("failed to read one or more %s from the storage", of),
+		Details: &metav1.StatusDetails{Group: of.Group, Kind: of.Resource, Name: "list", Causes: l.causes},
 	}}
 }

@@ -17,21 +17,21 @@ func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string)
 	}
 	revision, err := r.codec.Versioner().ParseResourceVersion(resourceVersion)
 	switch {
-	case err != nil && r.uncached():
+	case err != nil && r.await.uncached():
 		return nil, badRevision(err)
 	case err != nil:
 		return nil, err
 	}
-	if err := r.gone(); err != nil {
+	if err := r.await.gone(); err != nil {
 		return nil, err
 	}
 	if r.Cache == nil || !r.Cache.Ready() || scope.key() == "" { // the root is no object's key
 		return r.getStored(ctx, scope.key(), revision)
 	}
-	if resourceVersion == "" || r.fresh && revision == 0 {
-		err = r.awaitNow(ctx)
+	if resourceVersion == "" || r.await.fresh && revision == 0 {
+		err = r.await.now(ctx)
 	} else {
-		err = r.await(ctx, revision)
+		err = r.await.revision(ctx, revision)
 	}
 	if err != nil {
 		return nil, err
@@ -45,23 +45,4 @@ func (r *Resource) Get(ctx context.Context, scope Scope, resourceVersion string)
 		return r.getStored(ctx, scope.key(), 0)
 	}
 	return o, nil
-}
-
-// getStored reads one object from the store.
-func (r *Resource) getStored(ctx context.Context, rest string, atLeast uint64) (*cache.Object, error) {
-	full := r.layout.root + rest
-	item, found, revision, err := r.store.Get(ctx, full)
-	switch {
-	case err != nil:
-		return nil, etcdError(err)
-	case atLeast > uint64(revision):
-		return nil, storage.NewTooLargeResourceVersionError(atLeast, uint64(revision), 0)
-	case !found:
-		return nil, storage.NewKeyNotFoundError(full, 0)
-	}
-	o := r.codec.DecodeValue(ctx, full, rest, item.Value, item.Revision)
-	if _, _, err := r.codec.Decrypt(ctx, full, item.Value); err != nil {
-		return nil, r.corrupt(full, o, err) // a list has another text
-	}
-	return o, r.corrupt(full, o, o.Err())
 }

@@ -1,10 +1,6 @@
 package storage
 
 import (
-	"context"
-	"errors"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -12,7 +8,6 @@ import (
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry/wire"
-	"github.com/larder-io/larder/kv"
 )
 
 // ListRequest asks for the objects of a scope.
@@ -68,29 +63,9 @@ type listing struct {
 	from   string // full key to begin at, "" for the first
 }
 
-// listOne answers a request for a single object.
-func (r *Resource) listOne(q ListRequest, revision int64, o *cache.Object, dst []*cache.Object) (Listing, error) {
-	out := Listing{Objects: dst, Meta: wire.ListMeta{Revision: revision}}
-	if o == nil {
-		return out, nil
-	}
-	out.Scanned = 1
-	if o.Err() != nil {
-		if deletesUnread() {
-			out.corrupt.add(r.layout.root+q.key(), o)
-			return Listing{}, out.corrupt.status(r)
-		}
-		return Listing{}, o.Err()
-	}
-	if q.Label.Matches(o.Labels()) && q.Field.Matches(o.Fields()) {
-		out.Objects = append(out.Objects, o)
-	}
-	return out, nil
-}
-
-// setContinue puts the token for the next page into out. next is the full key to
+// setContinue gives out the token for the next page. next is the full key to
 // go on at; remaining counts the objects from there on.
-func (r *Resource) setContinue(out *Listing, read listing, next string, remaining int64) error {
+func (out *Listing) setContinue(read listing, next string, remaining int64) error {
 	token, err := storage.EncodeContinue(next, read.prefix, out.Meta.Revision)
 	if err != nil {
 		return err
@@ -100,40 +75,4 @@ func (r *Resource) setContinue(out *Listing, read listing, next string, remainin
 		out.Meta.Remaining = &remaining
 	}
 	return nil
-}
-
-// Messages of apiserver pkg/storage/etcd3/errors.go, which clients know.
-const (
-	expiredList     = "The resourceVersion for the provided list is too old."
-	expiredContinue = "The provided continue parameter is too old " +
-		"to display a consistent list result. You can start a new list without " +
-		"the continue parameter, or use the continue token in this response to " +
-		"retrieve the remainder of the results. Continuing with the provided " +
-		"token results in an inconsistent list - objects that were created, " +
-		"modified, or deleted between the time the first chunk was returned " +
-		"and now may show up in the list."
-)
-
-// rangeError returns the error of a list that the store did not answer. If a continue token
-// is too old, the error has another one for the same place, at the newest revision.
-func (r *Resource) rangeError(ctx context.Context, err error, read listing) error {
-	switch {
-	case errors.Is(err, kv.ErrFutureRevision):
-		current, rerr := r.store.Revision(ctx)
-		if rerr != nil {
-			current = 0
-		}
-		return storage.NewTooLargeResourceVersionError(uint64(read.exact), uint64(current), 0)
-	case !errors.Is(err, kv.ErrCompacted):
-		return etcdError(err)
-	case read.q.Continue == "":
-		return apierrors.NewResourceExpired(expiredList)
-	}
-	token, terr := storage.EncodeContinue(read.from, read.prefix, -1)
-	if terr != nil {
-		return apierrors.NewResourceExpired(expiredList)
-	}
-	expired := apierrors.NewResourceExpired(expiredContinue)
-	expired.ErrStatus.ListMeta.Continue = token
-	return expired
 }

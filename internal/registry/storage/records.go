@@ -10,8 +10,11 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// getRecord reads a record from the store. Records have no canonical encoding.
-func (r *Resource) getRecord(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
+// records are what a resource stores that is no API object.
+type records struct{ *stored }
+
+// get reads a record from the store. Records have no canonical encoding.
+func (r records) get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
 	full, err := r.layout.full(key, false)
 	if err != nil {
 		return err
@@ -36,13 +39,13 @@ func (r *Resource) getRecord(ctx context.Context, key string, opts storage.GetOp
 	return r.codec.DecodeStored(data, out, item.Revision)
 }
 
-// listRecords lists records: all of them, as they are now.
-func (r *Resource) listRecords(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object, items reflect.Value) error {
+// list lists records: all of them, as they are now.
+func (r records) list(ctx context.Context, key string, opts storage.ListOptions, list runtime.Object, items reflect.Value) error {
 	full, err := r.layout.full(key, opts.Recursive)
 	if err != nil {
 		return err
 	}
-	found, revision, err := r.rangeRecords(ctx, full, opts.Recursive)
+	found, revision, err := r.read(ctx, full, opts.Recursive)
 	if err != nil {
 		return err
 	}
@@ -63,8 +66,8 @@ func (r *Resource) listRecords(ctx context.Context, key string, opts storage.Lis
 	return r.codec.Versioner().UpdateList(list, uint64(revision), "", nil)
 }
 
-// rangeRecords reads one key, or all below it.
-func (r *Resource) rangeRecords(ctx context.Context, full string, recursive bool) ([]kv.Item, int64, error) {
+// read reads one key, or all below it.
+func (r records) read(ctx context.Context, full string, recursive bool) ([]kv.Item, int64, error) {
 	if !recursive {
 		item, found, revision, err := r.store.Get(ctx, full)
 		if err != nil || !found {

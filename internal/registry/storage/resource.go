@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/larder-io/larder/cache"
@@ -29,15 +28,11 @@ type Resource struct {
 	Hub       *watch.Hub
 	Reflector *cache.Reflector
 
-	store  kv.Store
+	stored // what it is beneath the cache
 	tail   *kv.Tail
-	codec  *encoding.Codec
-	layout layout
-	made   time.Time
-	fresh  bool
+	await  awaiter
 	mirror *mirror.Mirror // of which Cache, Hub and Reflector are parts
 	checks checkCounters
-	listed listedRevision
 	issued issued
 }
 
@@ -60,18 +55,18 @@ type Config struct {
 
 // New returns a Resource without a cache: it is read from the store. It does no I/O.
 func New(config Config) (*Resource, error) {
+	layout, err := newLayout(config.Prefix, config.ResourcePrefix)
+	if err != nil {
+		return nil, err
+	}
 	r := &Resource{
 		GroupResource: config.Codec.GroupResource(),
-		store:         config.Store,
+		stored:        stored{store: config.Store, codec: config.Codec, layout: layout},
 		tail:          config.Tail,
-		codec:         config.Codec,
-		made:          time.Now(),
-		fresh:         config.Fresh,
 		issued:        issued{store: config.Store},
 	}
-	var err error
-	r.layout, err = newLayout(config.Prefix, config.ResourcePrefix)
-	return r, err
+	r.await = awaiter{stored: &r.stored, fresh: config.Fresh, made: time.Now()}
+	return r, nil
 }
 
 // CacheConfig says how the cache of a [Resource] is kept.
@@ -104,6 +99,7 @@ func (r *Resource) AddCache(config CacheConfig) error {
 		return err
 	}
 	r.mirror, r.Cache, r.Hub, r.Reflector = m, m.Cache, m.Hub, m.Reflector
+	r.await.mirror, r.await.cache = m, m.Cache
 	return nil
 }
 
@@ -131,14 +127,6 @@ func (r *Resource) Retire() { r.mirror.Retire() }
 
 // Ready reports whether the cache has loaded.
 func (r *Resource) Ready() bool { return r.Cache == nil || r.Cache.Ready() }
-
-// gone is the error of all reads once the resource is retired, else nil.
-func (r *Resource) gone() error {
-	if r.Cache == nil || !r.Cache.Retired() {
-		return nil
-	}
-	return apierrors.NewGone(fmt.Sprintf("the definition of %s has changed", r.GroupResource))
-}
 
 // WaitReady blocks until the cache has loaded.
 func (r *Resource) WaitReady(ctx context.Context) error {

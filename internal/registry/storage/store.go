@@ -56,7 +56,7 @@ func (s *adapter) scope(key string, recursive bool) (Scope, error) {
 // Get implements storage.Interface.
 func (s *adapter) Get(ctx context.Context, key string, opts storage.GetOptions, out runtime.Object) error {
 	if s.codec.Records() {
-		return s.getRecord(ctx, key, opts, out)
+		return records{&s.stored}.get(ctx, key, opts, out)
 	}
 	scope, err := s.scope(key, false)
 	if err != nil {
@@ -83,7 +83,7 @@ func (s *adapter) GetList(ctx context.Context, key string, opts storage.ListOpti
 		return err
 	}
 	if s.codec.Records() {
-		return s.listRecords(ctx, key, opts, list, items)
+		return records{&s.stored}.list(ctx, key, opts, list, items)
 	}
 	q := ListRequest{
 		Scope:           scope,

@@ -53,11 +53,11 @@ func (r *Resource) Watch(ctx context.Context, q WatchRequest) (*watch.Watcher, e
 	if r.Cache == nil {
 		return nil, apierrors.NewMethodNotSupported(r.GroupResource, "watch")
 	}
-	if err := r.gone(); err != nil {
+	if err := r.await.gone(); err != nil {
 		return nil, err
 	}
 	if !r.Cache.Ready() {
-		return nil, r.notReady()
+		return nil, r.await.notReady()
 	}
 	for {
 		history := r.store.Replacements()
@@ -73,7 +73,7 @@ func (r *Resource) Watch(ctx context.Context, q WatchRequest) (*watch.Watcher, e
 
 // openWatch opens a watcher. If the store is replaced meanwhile, the watcher is of no use.
 func (r *Resource) openWatch(ctx context.Context, q WatchRequest, revision int64) (*watch.Watcher, error) {
-	if err := r.awaitCurrent(ctx); err != nil {
+	if err := r.await.current(ctx); err != nil {
 		return nil, err
 	}
 	options := watch.Options{Namespace: q.Namespace, Name: q.Name, Label: q.Label, Field: q.Field, Bookmarks: q.Bookmarks, Wake: q.Wake}
@@ -99,12 +99,12 @@ func (r *Resource) watchStart(ctx context.Context, q WatchRequest, revision int6
 		revision = now
 	}
 	if initial {
-		if r.uncached() {
-			if err := r.refuseFuture(ctx, uint64(max(revision, 0)), 1); err != nil {
+		if r.await.uncached() {
+			if err := r.await.refuseFuture(ctx, uint64(max(revision, 0)), 1); err != nil {
 				return err
 			}
 		}
-		if err := r.awaitListed(ctx, uint64(max(revision, 0))); err != nil {
+		if err := r.await.atHand(ctx, uint64(max(revision, 0))); err != nil {
 			return err
 		}
 	}
@@ -129,7 +129,7 @@ func (r *Resource) watchStart(ctx context.Context, q WatchRequest, revision int6
 // is the revision that the cache has reached.
 func (r *Resource) checkResume(ctx context.Context, revision, known int64) error {
 	if revision > known {
-		if err := r.refuseUnreached(ctx, uint64(revision)); err != nil {
+		if err := r.await.refuseUnreached(ctx, uint64(revision)); err != nil {
 			return err
 		}
 	}
