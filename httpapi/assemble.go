@@ -75,7 +75,7 @@ func (s *Server) assemble() {
 			maxReading: config.MaxInFlight, maxMutating: config.MaxMutatingInFlight,
 		},
 		gate: gate{authorizer: config.Authorizer, access: &s.access, auditor: auditor},
-		router: router{table: &s.table, extensions: config.Extensions, aggregator: config.Aggregator, reader: reader{
+		router: router{table: &s.table, extensions: config.Extensions, aggregator: config.Aggregator, peers: config.Peers, reader: reader{
 			stitcher: s.stitcher, streams: s.streams, rights: s.rights, flow: config.Flow,
 			cbor:     utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage),
 			minWatch: config.MinRequestTimeout, timeout: config.RequestTimeout,
@@ -137,6 +137,7 @@ func (s *Server) install() error {
 	documents := discovery.New(discovery.Config{
 		Groups: groups, Address: config.externalAddress(),
 		Extensions: config.Extensions, Aggregator: config.Aggregator, Everything: config.Discovery,
+		Peers: config.Peers, ID: config.ID,
 	})
 	if err := documents.Install(t); err != nil {
 		return err

@@ -97,6 +97,11 @@ type Config struct {
 	// are no others.
 	Aggregator Aggregator
 
+	// Peers answer for what neither this server nor Aggregator serves; nil if there are none.
+	// ID is this server's name among them.
+	Peers Peers
+	ID    string
+
 	// RequestTimeout bounds every request that is not long-running; 0 means 60 s.
 	RequestTimeout time.Duration
 	// MinRequestTimeout is the least time that a watch without timeoutSeconds

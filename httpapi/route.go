@@ -13,6 +13,7 @@ type router struct {
 	table      *atomic.Pointer[routes.Table]
 	extensions Extensions // may be nil
 	aggregator Aggregator // may be nil
+	peers      Peers      // may be nil
 	reader     reader
 }
 
@@ -36,7 +37,7 @@ func (r *router) route(x *passage) {
 		x.Text(http.StatusNotFound, "404 page not found")
 	case !ok && r.extend(x):
 	case !ok:
-		r.unknown(x)
+		r.elsewhere(x)
 	case !i.Permits(&x.Request):
 		r.noMethod(x, i)
 	case i.View != nil && r.reader.read(x, &i.Resource):

@@ -15,13 +15,14 @@ import (
 )
 
 // checksOfStock are the checks of kube-apiserver 1.36.3 with APIs of its own alone, in its
-// order: what `/readyz?verbose` lists, but for peer-endpoint-reconciler-controller.
+// order: what `/readyz?verbose` lists.
 const checksOfStock = `ping log etcd etcd-readiness informer-sync
 poststarthook/start-apiserver-admission-initializer poststarthook/generic-apiserver-start-informers
 poststarthook/priority-and-fairness-config-consumer poststarthook/priority-and-fairness-filter
 poststarthook/storage-object-count-tracker-hook poststarthook/start-apiextensions-informers
 poststarthook/start-apiextensions-controllers poststarthook/crd-informer-synced
-poststarthook/start-system-namespaces-controller poststarthook/start-cluster-authentication-info-controller
+poststarthook/start-system-namespaces-controller poststarthook/peer-endpoint-reconciler-controller
+poststarthook/start-cluster-authentication-info-controller
 poststarthook/start-kube-apiserver-identity-lease-controller poststarthook/start-kube-apiserver-identity-lease-garbage-collector
 poststarthook/storage-readiness poststarthook/start-legacy-token-tracking-controller
 poststarthook/start-service-ip-repair-controllers poststarthook/rbac/bootstrap-roles

@@ -35,6 +35,7 @@ func heldBy() map[string]string {
 		"cmd/larder.TestLogFlags":                            "logging-format v",
 		"cmd/larder.TestNames":                               "help",
 		"cmd/larder.TestObjectFlags":                         "advertise-address allow-privileged default-not-ready-toleration-seconds default-unreachable-toleration-seconds disable-admission-plugins etcd-prefix event-ttl lease-reuse-duration-seconds service-cluster-ip-range service-node-port-range",
+		"cmd/larder.TestPeers":                               "peer-advertise-ip peer-advertise-port peer-ca-file",
 		"cmd/larder.TestRetryAfter":                          "shutdown-send-retry-after shutdown-watch-termination-grace-period",
 		"cmd/larder.TestRollingRestart":                      "bind-address cert-dir endpoint-reconciler-type etcd-servers secure-port service-account-key-file service-account-signing-key-file",
 		"cmd/larder.TestServersOverrides":                    "etcd-servers-overrides",

@@ -29,7 +29,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-var stockBinary = flag.String("stock", "", "a stock kube-apiserver, to restart instead of Larder")
+var stockBinary = flag.String("stock", "", "a stock kube-apiserver, to restart instead of Larder, to compare with and to hand a cluster over to")
 
 // TestRollingRestart restarts two servers in turn behind a balancer that turns away from
 // servers that are not ready. No client notices: neither one that writes, nor one that

@@ -144,16 +144,10 @@ func (v *versionFlag) tell(w io.Writer) bool {
 // Type implements pflag.Value.
 func (v *versionFlag) Type() string { return "version" }
 
-// inert are the flags of kube-apiserver that mean nothing here, with the reason, and those
-// that are not done yet. Who gives one is told so in one line; docs/differences.md says it,
-// too.
+// inert are the flags of kube-apiserver that are not done yet. Who gives one is told so in one
+// line; docs/differences.md says it, too.
 func inert() map[string]string {
-	const peers = "servers of different versions do not hand requests to each other"
 	return map[string]string{
-		"peer-advertise-ip":   peers,
-		"peer-advertise-port": peers,
-		"peer-ca-file":        peers,
-
 		"tracing-config-file": "not done yet: no spans are sent",
 	}
 }

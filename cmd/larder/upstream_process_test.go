@@ -300,8 +300,12 @@ func TestUpstreamMistakes(t *testing.T) {
 			t.Errorf("%s: want one line with %q, got\n%s", args, want, out)
 		}
 	}
-	p := serve(t, "--unsafe-no-fsync", "--peer-advertise-port=1", "--etcd-count-metric-poll-period=10s")
-	if n := strings.Count(p.Output(), "Without effect: --etcd-count-metric-poll-period"); n != 1 {
+	tracing := filepath.Join(t.TempDir(), "tracing.yaml")
+	if err := os.WriteFile(tracing, []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: TracingConfiguration\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := serve(t, "--unsafe-no-fsync", "--tracing-config-file="+tracing)
+	if n := strings.Count(p.Output(), "Without effect: --tracing-config-file"); n != 1 {
 		t.Errorf("warned %d times:\n%s", n, p.Output())
 	}
 }

@@ -38,6 +38,8 @@ type Documents struct {
 	extensions Extensions // nil if there is nothing to add
 	aggregator Aggregator // nil if there are no other servers
 	everything aggregated.ResourceManager
+	peers      Peers // nil if there are none
+	id         string
 }
 
 // Config says what is discovered.
@@ -48,6 +50,18 @@ type Config struct {
 	Aggregator Aggregator // nil if there are no other servers
 	// Everything collects what is served below /apis.
 	Everything aggregated.ResourceManager
+	// Peers add what they serve to that, for who does not ask for this server's alone; nil
+	// if there are none. ID is this server's name among them.
+	Peers Peers
+	ID    string
+}
+
+// Peers are the other servers of the cluster.
+type Peers interface {
+	aggregated.PeerDiscoveryProvider
+
+	// RegisterCacheInvalidationCallback names what to call when they serve something else.
+	RegisterCacheInvalidationCallback(changed func())
 }
 
 // Extensions adds groups that come and go.
@@ -72,7 +86,7 @@ type Mux interface {
 
 // New returns the documents of what config says.
 func New(config Config) *Documents {
-	d := &Documents{priorities: registry.Priorities(), address: config.Address, extensions: config.Extensions, aggregator: config.Aggregator, everything: config.Everything}
+	d := &Documents{priorities: registry.Priorities(), address: config.Address, extensions: config.Extensions, aggregator: config.Aggregator, everything: config.Everything, peers: config.Peers, id: config.ID}
 	for _, g := range config.Groups {
 		if g.Name == "" {
 			d.core = g
@@ -105,7 +119,7 @@ func (d *Documents) Install(t Mux) error {
 	if d.aggregator != nil {
 		groups = d.aggregator.ServeGroups
 	}
-	t.Handle("/apis", aggregated.WrapAggregatedDiscoveryToHandler(groups, d.everything, d.everything))
+	t.Handle("/apis", aggregated.WrapAggregatedDiscoveryToHandler(groups, d.everything, d.ofAll()))
 	t.Handle("/apis/", groups)
 	if d.core == nil {
 		return nil
@@ -121,6 +135,16 @@ func (d *Documents) Install(t Mux) error {
 	serveDocument(t, "/api", legacyscheme.Codecs, api)
 	t.HandlePrefix("/api/", http.HandlerFunc(negotiate.NothingBelow))
 	return nil
+}
+
+// ofAll answers what is served below /apis by this server and its peers.
+func (d *Documents) ofAll() http.Handler {
+	if d.peers == nil {
+		return d.everything
+	}
+	all := aggregated.NewPeerAggregatedDiscoveryHandler(d.id, d.everything, d.peers, "apis")
+	d.peers.RegisterCacheInvalidationCallback(all.InvalidateCache)
+	return all
 }
 
 // serveGroup adds /apis/g and the documents of its versions.

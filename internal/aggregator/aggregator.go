@@ -15,6 +15,7 @@ import (
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	restclient "k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/transport"
 	"k8s.io/component-base/metrics"
 	upstream "k8s.io/kube-aggregator/pkg/apiserver"
@@ -138,6 +139,9 @@ func New(config Config) (*Aggregator, error) {
 	a.pending.init(a.builtIn())
 	return a, nil
 }
+
+// APIServices is the informer that the Aggregator follows, which Run starts.
+func (a *Aggregator) APIServices() cache.SharedIndexInformer { return a.apiServices().Informer() }
 
 func (a *Aggregator) apiServices() apiserviceinformers.APIServiceInformer {
 	return a.informers.Apiregistration().V1().APIServices()

@@ -209,7 +209,7 @@ func (c *Checkpoints) read(ctx context.Context, store kv.Store, room int64) (sto
 // leftOut reports whether a key belongs to servers rather than to what they serve.
 func (c *Checkpoints) leftOut(key string) bool {
 	path := key[len(c.config.Prefix):]
-	return strings.HasPrefix(path, "masterleases/") || // addresses of servers
+	return strings.HasPrefix(path, "masterleases/") || strings.HasPrefix(path, "peerserverleases/") || // addresses of servers
 		strings.HasPrefix(path, "peerserverleases/") || // and where other servers reach them
 		strings.HasPrefix(path, "leases/kube-system/apiserver-") // their identities
 }

@@ -44,6 +44,6 @@
 //
 //	go test ./internal/consistency -run TestHistory -duration 10m -seed 7
 //
-// runs longer, with faults of one's choice; a run prints its seed. -stock PATH adds the
-// kube-apiserver of that path.
+// runs longer; a run prints its seed. -faults REGEXP has but these happen, -stock PATH adds
+// the kube-apiserver of that path.
 package consistency

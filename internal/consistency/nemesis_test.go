@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -30,7 +31,8 @@ type fault struct {
 }
 
 func (n *nemesis) faults() []fault {
-	return []fault{
+	want := regexp.MustCompile(*only)
+	return slices.DeleteFunc([]fault{
 		{"compact", n.compact},
 		{"compact apart", n.compactApart},
 		{"cut replica", n.cutReplica},
@@ -43,7 +45,7 @@ func (n *nemesis) faults() []fault {
 		{"start on failing", n.startOnFailing},
 		{"stop replica", n.stopReplica},
 		{"stop member", n.stopMember},
-	}
+	}, func(f fault) bool { return !want.MatchString(f.name) })
 }
 
 // run acts until the context ends; what it broke is whole then.

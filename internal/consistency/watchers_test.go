@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -70,7 +71,7 @@ func (w *watcher) run(ctx context.Context) {
 // evidence is what may tell why a replica gave up a past that etcd still has.
 func (w *watcher) evidence(ctx context.Context, from *replica) string {
 	oldest, err := w.cluster.outsider.Compacted(ctx)
-	said := strings.Split(from.Output(), "\n")
+	said := slices.DeleteFunc(strings.Split(from.Output(), "\n"), func(line string) bool { return strings.Contains(line, "reflector.go") })
 	return fmt.Sprintf("%s; etcd's history begins at %d (%v), the newest is %d; last words of %s:\n%s",
 		time.Now().Format("15:04:05.000"), oldest, err, w.truth.newest(), from.name, strings.Join(said[max(0, len(said)-25):], "\n"))
 }

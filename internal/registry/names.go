@@ -18,3 +18,6 @@ func Priorities() map[schema.GroupVersion]Priority { return builtin.Priorities()
 
 // Leases tells which API servers of the cluster are alive.
 type Leases = builtin.Leases
+
+// PeerLeases tells where each API server of the cluster is reached by the others.
+type PeerLeases = builtin.PeerLeases

@@ -207,6 +207,12 @@ func (r *Registry) NodePorts() rangeallocation.RangeRegistry { return r.builtin.
 // the kubernetes service are reconciled. A record expires ttl after its refresh.
 func (r *Registry) Leases(ttl time.Duration) (*Leases, error) { return r.builtin.Leases(ttl) }
 
+// PeerLeases returns the records of where the API servers alive reach each other. A record
+// expires ttl after its refresh.
+func (r *Registry) PeerLeases(ttl time.Duration) (*PeerLeases, error) {
+	return r.builtin.PeerLeases(ttl)
+}
+
 // Decodes counts the decodings of cached bytes over all resources.
 func (r *Registry) Decodes() uint64 {
 	var n uint64

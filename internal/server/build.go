@@ -72,14 +72,17 @@ func (s *Server) build(ctx context.Context) (err error) {
 	if err := s.buildAdmission(ctx); err != nil {
 		return err
 	}
-	p.bootstrap, err = bootstrap.New(bootstrap.Config{
+	base := bootstrap.Config{
 		Registry: p.registry, Client: p.client, Informers: p.informers,
 		ServiceNodePort: s.config.Upstream.NodePort,
 		PublicAddress:   s.id.publish, PublicPort: s.config.Serving.Port, Trust: p.auth.Trust(), RBAC: p.auth.RBAC,
 		EndpointReconciler: s.config.Services.EndpointReconciler, Instances: s.config.Services.Instances,
 		Identity: s.identityLease(), Leadership: s.leadership(),
-	})
-	if err != nil {
+	}
+	if err := s.tellPeers(&base); err != nil {
+		return err
+	}
+	if p.bootstrap, err = bootstrap.New(base); err != nil {
 		return err
 	}
 	p.flow = s.newFlow()
@@ -184,6 +187,9 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 		return nil, err
 	}
 	if err := s.aggregate(&config); err != nil {
+		return nil, err
+	}
+	if err := s.addPeers(&config); err != nil {
 		return nil, err
 	}
 	s.addHealth(&config)

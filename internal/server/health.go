@@ -37,6 +37,7 @@ func checkOrder() []string {
 		"priority-and-fairness-filter", "max-in-flight-filter", "storage-object-count-tracker-hook",
 		"start-apiextensions-informers", "start-apiextensions-controllers", "crd-informer-synced",
 		"start-system-namespaces-controller", "start-kube-apiserver-coordinated-leader-election-controller",
+		"peer-endpoint-reconciler-controller", "mixed-version-proxy-handler", "local-discovery-cache-sync", "peer-discovery-workers",
 		"start-cluster-authentication-info-controller", "start-kube-apiserver-identity-lease-controller",
 		"start-kube-apiserver-identity-lease-garbage-collector", "storage-readiness", "start-legacy-token-tracking-controller",
 		"start-service-ip-repair-controllers", "rbac/bootstrap-roles", "scheduling/bootstrap-system-priority-classes",
@@ -106,6 +107,11 @@ func (s *Server) startChecks() []healthz.HealthChecker {
 		return closed(p.extensions.Synced())(req)
 	})
 	add("storage-readiness", after(&s.ready.loaded))
+	if p.peers != nil {
+		add("mixed-version-proxy-handler", closed(p.peers.synced))
+		add("local-discovery-cache-sync", closed(p.peers.discovered))
+		add("peer-discovery-workers", closed(s.begun))
+	}
 	for _, hook := range p.bootstrap.Hooks() {
 		checks = append(checks, healthz.NamedCheck(hook.Name, func(*http.Request) error { return hook.Check() }))
 	}

@@ -214,6 +214,7 @@ type parts struct {
 	bootstrap    *bootstrap.Bootstrap
 	extensions   *extension.Extensions
 	aggregator   *aggregator.Aggregator
+	peers        *peers // nil: none answers for this server
 	door         *httpapi.Server
 	controllers  *testcontrollers.Controllers // nil: others run them
 }
@@ -247,6 +248,9 @@ func (s *Server) startClients(ctx context.Context) {
 	s.layers.Start(ctx, "definitions", p.extensions.Follow)
 	s.layers.Start(ctx, "aggregator", p.aggregator.Run)
 	s.layers.Start(ctx, "bootstrap", p.bootstrap.Run)
+	if p.peers != nil {
+		s.layers.Start(ctx, "peers", p.peers.run)
+	}
 	if p.controllers != nil {
 		s.layers.Start(ctx, "test controllers", p.controllers.Run)
 	}
@@ -326,6 +330,11 @@ func (s *Server) awaitHooks(ctx, bounded context.Context) error {
 		}
 		if err := p.bootstrap.WaitReady(ctx); err != nil {
 			return fmt.Errorf("server: %w", err)
+		}
+	}
+	if p.peers != nil {
+		if err := p.peers.await(ctx); err != nil {
+			return err
 		}
 	}
 	if err := p.aggregator.WaitReady(bounded); ctx.Err() != nil {

@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	peerreconcilers "k8s.io/apiserver/pkg/reconcilers"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
@@ -59,6 +60,12 @@ type Config struct {
 
 	// Identity is the name of the Lease that tells that this server lives; "" writes none.
 	Identity string
+
+	// PeerAddress is the host and port at which the other servers of the cluster reach this
+	// one; "" if they are not told. Peers keeps what each is told of the others then, under
+	// the name of Identity.
+	PeerAddress string
+	Peers       peerreconcilers.PeerEndpointLeaseReconciler
 
 	// Leadership has this server elect leaders for others; nil elects none.
 	Leadership *Leadership
@@ -112,7 +119,8 @@ type Bootstrap struct {
 	config   Config
 	hooks    []*Hook
 	service  *kubernetesService
-	identity *identity // nil if no Lease is written
+	identity *identity                                    // nil if no Lease is written
+	peers    *peerreconcilers.PeerEndpointLeaseController // nil if other servers are not told of this one
 }
 
 // Hook makes and keeps some of the objects. Upstream calls it a post-start hook.
@@ -166,6 +174,12 @@ func New(config Config) (*Bootstrap, error) {
 	}
 	if config.Leadership != nil {
 		b.add("start-kube-apiserver-coordinated-leader-election-controller", b.newElection())
+	}
+	if config.Peers != nil {
+		if config.PeerAddress != "" {
+			b.peers = peerreconcilers.New(config.Identity, config.PeerAddress, config.Peers, config.EndpointInterval, config.Client)
+		}
+		b.add("peer-endpoint-reconciler-controller", b.keepPeerEndpoint)
 	}
 	b.add("start-cluster-authentication-info-controller", b.keepTrust(namespaces.ready))
 	if config.Identity != "" {
@@ -258,10 +272,15 @@ func (b *Bootstrap) WaitReady(ctx context.Context) error {
 // Stop withdraws this server's endpoints, so that clients use other servers, and its identity
 // Lease. Call it when the server is about to stop, while it still serves.
 func (b *Bootstrap) Stop() {
-	b.service.stop()
+	var all sync.WaitGroup // each waits a while for a store that does not answer
+	all.Go(b.service.stop)
 	if b.identity != nil {
-		b.identity.stop()
+		all.Go(b.identity.stop)
 	}
+	if b.peers != nil {
+		all.Go(b.peers.Stop)
+	}
+	all.Wait()
 }
 
 // hookTimeout is how long a hook tries before it fails, as upstream's do.

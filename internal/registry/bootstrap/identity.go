@@ -38,7 +38,7 @@ type identity struct {
 func newIdentity(config *Config) *identity {
 	i := &identity{Controller: lease.NewController(clock.RealClock{}, config.Client, config.Identity+"_"+string(uuid.NewUUID()),
 		int32(controlplane.IdentityLeaseDurationSeconds), nil, controlplane.IdentityLeaseRenewIntervalPeriod,
-		config.Identity, metav1.NamespaceSystem, labelIdentity)}
+		config.Identity, metav1.NamespaceSystem, labelIdentity(config.PeerAddress))}
 	i.retired, i.retire = context.WithCancel(context.Background())
 	return i
 }
@@ -50,16 +50,36 @@ func (i *identity) stop() {
 	i.Controller.Stop()
 }
 
-// labelIdentity has a Lease found among others, by machine as well.
-func labelIdentity(l *coordinationv1.Lease) error {
-	hostname, err := os.Hostname()
-	if err != nil {
-		return fmt.Errorf("bootstrap: %w", err)
+// labelIdentity has a Lease found among others, by machine as well, and tell where the
+// other servers reach this one.
+func labelIdentity(peer string) lease.ProcessLeaseFunc {
+	return func(l *coordinationv1.Lease) error {
+		hostname, err := os.Hostname()
+		if err != nil {
+			return fmt.Errorf("bootstrap: %w", err)
+		}
+		if l.Labels == nil {
+			l.Labels = make(map[string]string)
+		}
+		l.Labels[identityLabel], l.Labels[corev1.LabelHostname] = identityValue, hostname
+		if peer == "" {
+			return nil
+		}
+		if l.Annotations == nil {
+			l.Annotations = make(map[string]string)
+		}
+		l.Annotations[corev1.AnnotationPeerAdvertiseAddress] = peer
+		return nil
 	}
-	if l.Labels == nil {
-		l.Labels = make(map[string]string)
+}
+
+// keepPeerEndpoint tells the other servers where they reach this one, from when it is ready
+// until it stops.
+func (b *Bootstrap) keepPeerEndpoint(ctx context.Context, ready func()) error {
+	ready()
+	if b.peers != nil {
+		b.peers.Run(ctx.Done())
 	}
-	l.Labels[identityLabel], l.Labels[corev1.LabelHostname] = identityValue, hostname
 	return nil
 }
 

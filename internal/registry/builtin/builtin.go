@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/util/compatibility"
 	"k8s.io/client-go/kubernetes"
 	basecompatibility "k8s.io/component-base/compatibility"
@@ -99,14 +100,29 @@ func (b *Builtin) NodePorts() rangeallocation.RangeRegistry { return b.core.node
 // Leases returns the records of the API servers alive, with which the endpoints of
 // the kubernetes service are reconciled. A record expires ttl after its refresh.
 func (b *Builtin) Leases(ttl time.Duration) (*Leases, error) {
-	gr := api.Resource("apiServerIPInfo")
+	records, err := b.endpointRecords("apiServerIPInfo", masterLeases)
+	if err != nil {
+		return nil, err
+	}
+	return newLeases(records, ttl), nil
+}
+
+// PeerLeases returns the records of where the API servers alive reach each other. A record
+// expires ttl after its refresh.
+func (b *Builtin) PeerLeases(ttl time.Duration) (*PeerLeases, error) {
+	records, err := b.endpointRecords("apiServerPeerIPInfo", peerLeases)
+	if err != nil {
+		return nil, err
+	}
+	return &PeerLeases{storage: records, ttl: ttl}, nil
+}
+
+// endpointRecords keeps records that are encoded as endpoints, by upstream's name for them.
+func (b *Builtin) endpointRecords(name, prefix string) (storage.Interface, error) {
+	gr := api.Resource(name)
 	config, err := b.factory.RecordConfig(gr, gr, &api.Endpoints{})
 	if err != nil {
 		return nil, err
 	}
-	storage, err := b.records(config, masterLeases)
-	if err != nil {
-		return nil, err
-	}
-	return newLeases(storage, ttl), nil
+	return b.records(config, prefix)
 }

@@ -1,0 +1,170 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apiserverfeatures "k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/server/egressselector"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	utilpeerproxy "k8s.io/apiserver/pkg/util/peerproxy"
+	"k8s.io/client-go/transport"
+	"k8s.io/klog/v2"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	controlplane "k8s.io/kubernetes/pkg/controlplane/apiserver"
+
+	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/internal/registry/bootstrap"
+)
+
+// peers are the other servers of the cluster, to which requests for resources that they
+// alone serve are handed on, by upstream's proxy for servers of different versions.
+type peers struct {
+	utilpeerproxy.Interface
+	synced     chan struct{} // closed once it is known who they are
+	discovered chan struct{} // closed once it is known what this server serves itself
+}
+
+// interoperable reports whether servers tell each other where they are.
+func interoperable() bool {
+	return utilfeature.DefaultFeatureGate.Enabled(apiserverfeatures.UnknownVersionInteroperabilityProxy)
+}
+
+// peerAddress is where other servers reach this one; "" if they cannot.
+func (s *Server) peerAddress() string {
+	told := s.config.Upstream.PeerAdvertiseAddress
+	switch {
+	case !interoperable():
+		return ""
+	case told.PeerAdvertiseIP != "" && told.PeerAdvertisePort != "":
+		return net.JoinHostPort(told.PeerAdvertiseIP, told.PeerAdvertisePort)
+	case s.id.publish == nil:
+		return ""
+	}
+	return net.JoinHostPort(s.id.publish.String(), strconv.Itoa(s.config.Serving.Port))
+}
+
+// tellPeers has config tell other servers where they reach this one.
+func (s *Server) tellPeers(config *bootstrap.Config) error {
+	config.PeerAddress = s.peerAddress()
+	if config.Identity == "" || !interoperable() {
+		return nil
+	}
+	leases, err := s.parts.registry.PeerLeases(controlplane.DefaultPeerEndpointReconcilerTTL)
+	if err != nil {
+		return err
+	}
+	config.Peers = leases
+	return nil
+}
+
+// addPeers has what config does not serve be served by the peers that do, if
+// --peer-ca-file says how they prove who they are.
+func (s *Server) addPeers(config *httpapi.Config) error {
+	p, c, ca := &s.parts, &s.config.Aggregation, s.config.Upstream.PeerCAFile
+	if ca == "" || !interoperable() {
+		return nil
+	}
+	switch {
+	case c.CertFile == "":
+		return errors.New("server: error building peer proxy handler, proxy-cert-file not specified")
+	case c.KeyFile == "":
+		return errors.New("server: error building peer proxy handler, proxy-key-file not specified")
+	}
+	leases, err := p.registry.PeerLeases(controlplane.DefaultPeerEndpointReconcilerTTL)
+	if err != nil {
+		return err
+	}
+	onward := &transport.Config{TLS: transport.TLSConfig{
+		CertFile: c.CertFile, KeyFile: c.KeyFile, CAFile: ca, ServerName: "kubernetes.default.svc",
+	}}
+	if dial := s.dialer(egressselector.ControlPlane); dial != nil {
+		onward.DialHolder = &transport.DialHolder{Dial: dial}
+	}
+	proxy, err := utilpeerproxy.NewPeerProxyHandler(serverID(), controlplane.IdentityLeaseComponentLabelKey+"="+controlplane.KubeAPIServer,
+		p.informers.Coordination().V1().Leases(), leases, legacyscheme.Codecs, p.loopback, onward)
+	if err != nil {
+		return fmt.Errorf("server: peers: %w", err)
+	}
+	// What definitions and APIServices say is the same for all servers, and no peer's.
+	if err := proxy.RegisterCRDInformerHandlers(p.extensions.Definitions().Informer(), definedVersions); err != nil {
+		return fmt.Errorf("server: peers: %w", err)
+	}
+	if err := proxy.RegisterAPIServiceInformerHandlers(p.aggregator.APIServices(), remoteVersions); err != nil {
+		return fmt.Errorf("server: peers: %w", err)
+	}
+	p.peers = &peers{Interface: proxy, synced: make(chan struct{}), discovered: make(chan struct{})}
+	config.Peers, config.ID = p.peers, serverID()
+	return nil
+}
+
+// definedVersions are those of a definition of custom resources.
+func definedVersions(obj any) (versions []schema.GroupVersion) {
+	definition, ok := obj.(*apiextensionsv1.CustomResourceDefinition)
+	if !ok {
+		return nil
+	}
+	for _, v := range definition.Spec.Versions {
+		versions = append(versions, schema.GroupVersion{Group: definition.Spec.Group, Version: v.Name})
+	}
+	return versions
+}
+
+// remoteVersions is that of an APIService, if another program than an API server of the
+// cluster serves it.
+func remoteVersions(obj any) []schema.GroupVersion {
+	service, ok := obj.(*apiregistrationv1.APIService)
+	if !ok || service.Spec.Service == nil {
+		return nil
+	}
+	return []schema.GroupVersion{{Group: service.Spec.Group, Version: service.Spec.Version}}
+}
+
+// run follows who the peers are and what they serve, until ctx ends. It needs a server that
+// answers.
+func (p *peers) run(ctx context.Context) error {
+	var running sync.WaitGroup
+	defer running.Wait()
+	running.Go(func() { p.RunPeerDiscoveryCacheSync(ctx, 1) })
+	running.Go(func() { p.RunPeerDiscoveryActiveGVTracker(ctx) })
+	running.Go(func() { p.RunPeerDiscoveryRefilter(ctx) })
+	running.Go(func() {
+		if err := p.WaitForCacheSync(ctx.Done()); err == nil {
+			close(p.synced)
+		}
+	})
+	for {
+		err := p.RunLocalDiscoveryCacheSync(ctx.Done())
+		if err == nil {
+			close(p.discovered)
+			<-ctx.Done()
+			return nil
+		}
+		klog.ErrorS(err, "Cannot find out what this server serves, trying again")
+		select {
+		case <-time.After(time.Second):
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// await blocks until requests are handed on.
+func (p *peers) await(ctx context.Context) error {
+	for _, done := range []<-chan struct{}{p.synced, p.discovered} {
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return fmt.Errorf("server: peers: %w", context.Cause(ctx))
+		}
+	}
+	return nil
+}
