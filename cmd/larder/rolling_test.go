@@ -269,7 +269,7 @@ func (w *rolling) start(t *testing.T) *load {
 		})
 	}
 	for k := range clients {
-		writer, reader, fresh := clientFor(t, ownTransport(w.config, false)), clientFor(t, ownTransport(w.config, false)), clientFor(t, ownTransport(w.config, true))
+		writer, reader, fresh := clientFor(t, ownTransport(w.config, k, false)), clientFor(t, ownTransport(w.config, k, false)), clientFor(t, ownTransport(w.config, k, true))
 		begin(0, func(ctx context.Context, i int) error { return write(ctx, writer, fmt.Sprintf("w%d-%d", k, i)) })
 		begin(1, func(ctx context.Context, i int) error {
 			_, err := reader.CoreV1().ConfigMaps("default").List(ctx, metav1.ListOptions{ResourceVersion: []string{"", "0"}[i%2]})
@@ -291,9 +291,13 @@ func (w *rolling) start(t *testing.T) *load {
 	return l
 }
 
-// ownTransport gives a client connections of its own, or new ones for each request.
-func ownTransport(config *rest.Config, fresh bool) *rest.Config {
+// ownTransport gives a client connections of its own, or new ones for each request. Every
+// other speaks HTTP/1.1.
+func ownTransport(config *rest.Config, k int, fresh bool) *rest.Config {
 	own := rest.CopyConfig(config)
+	if k%2 == 1 {
+		own.NextProtos = []string{"http/1.1"}
+	}
 	own.Dial = (&net.Dialer{}).DialContext
 	if fresh {
 		own.Wrap(func(rt http.RoundTripper) http.RoundTripper { return closing{rt} })
