@@ -132,7 +132,7 @@ func (s *Server) NewConn(c net.Conn) *Conn {
 	m.self = m
 	m.tcp = socket.Below(c)
 	m.decoder = hpack.NewDecoder(initialTable, m.block.add)
-	m.decoder.SetMaxStringLength(s.config.MaxHeaderBytes)
+	m.decoder.SetMaxStringLength(2 * s.config.MaxHeaderBytes) // more than a block may have
 	m.newFramer()
 	m.turn.Lock() // for greet: nothing comes before what it says
 	return m
