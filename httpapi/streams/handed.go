@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/internal/registry/backend"
 )
 
 // Handed is a request that a net/http handler serves on a connection that it has to
@@ -61,7 +62,7 @@ func (h *Handed) serve(ctx context.Context, st *Stream, t exchange.Takeover) {
 			w.recovered(p, h.Log)
 		}
 	}()
-	req := h.Request.WithContext(h.Context(h.Trail.Context(ctx)))
+	req := h.Request.WithContext(backend.NewContext(h.Context(h.Trail.Context(ctx)), &st.passes))
 	if body := t.Body; body != nil {
 		_ = body.Proceed(deadlineWriter{st}) // an error comes from the body too
 		req.Body = st.openBody(body)

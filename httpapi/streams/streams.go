@@ -13,6 +13,7 @@ import (
 
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/socket"
+	"github.com/larder-io/larder/internal/registry/backend"
 )
 
 // sweepInterval is how often idle streams are looked at for a client that left.
@@ -49,6 +50,7 @@ type Stream struct {
 
 	cancel context.CancelFunc // nil for a watch
 	seen   bool               // the door says when the client leaves
+	passes backend.Request    // what is handed on
 
 	mu    sync.Mutex
 	owned bool // guarded by mu: a handler has the connection to itself

@@ -270,7 +270,19 @@ type takenConn struct {
 }
 
 // Read implements net.Conn.
-func (c *takenConn) Read(p []byte) (int, error) { return c.st.ahead.Read(p) }
+func (c *takenConn) Read(p []byte) (int, error) {
+	n, err := c.st.ahead.Read(p)
+	if err != nil && !socket.IsTimeout(err) {
+		c.st.leave() // who waits for somebody else does not look
+	}
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *takenConn) Write(p []byte) (int, error) {
+	c.st.passes.Heard()
+	return c.Conn.Write(p)
+}
 
 // NetConn returns the connection below, for code that asks for it.
 func (c *takenConn) NetConn() net.Conn { return c.Conn }

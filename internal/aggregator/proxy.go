@@ -22,6 +22,8 @@ import (
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
 	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
 	"k8s.io/streaming/pkg/httpstream"
+
+	"github.com/larder-io/larder/internal/registry/backend"
 )
 
 // component is the value of the component label in metrics.
@@ -100,7 +102,7 @@ func (p *proxy) forward(w http.ResponseWriter, req *http.Request, location *url.
 	if utilfeature.DefaultFeatureGate.Enabled(features.RemoteRequestHeaderUID) {
 		uid = who.GetUID()
 	}
-	next = transport.NewAuthProxyRoundTripper(who.GetName(), uid, who.GetGroups(), who.GetExtra(), next)
+	next = transport.NewAuthProxyRoundTripper(who.GetName(), uid, who.GetGroups(), who.GetExtra(), backend.Transport(next))
 	upgrade := httpstream.IsUpgradeRequest(req)
 	if upgrade { // the handler writes it to a connection of its own, not through next
 		removeHopByHop(onward.Header)

@@ -62,6 +62,40 @@ func TestUpgradesLeaveTheirHopBehind(t *testing.T) {
 	}
 }
 
+// TestUpgradesEndWithTheirRequest: a remote server that does not answer holds nobody whose
+// client has left.
+func TestUpgradesEndWithTheirRequest(t *testing.T) {
+	remote, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer remote.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	req := httptest.NewRequestWithContext(ctx, http.MethodGet, "/x", nil)
+	req.Header.Set("Connection", "Upgrade")
+	req.Header.Set("Upgrade", "test")
+	p, w, ended := &proxy{aggregator: new(Aggregator)}, httptest.NewRecorder(), make(chan struct{})
+	go func() {
+		defer close(ended)
+		at := &url.URL{Scheme: "http", Host: remote.Addr().String(), Path: "/x"}
+		p.forward(w, req, at, &http.Transport{}, &user.DefaultInfo{Name: "ann"})
+	}()
+	c, err := remote.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := http.ReadRequest(bufio.NewReader(c)); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	<-ended
+	if w.Code != http.StatusServiceUnavailable {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
 // TestRequestsThatAreNotHandedOn: what stands in the way is answered as upstream does,
 // and in its order.
 func TestRequestsThatAreNotHandedOn(t *testing.T) {

@@ -133,6 +133,7 @@ func (a *app) handler() http.Handler {
 // script is a server that says the same to everybody, byte by byte: what a kubelet says that
 // lies. With read it reads a request before. It keeps the connection open if hold is set.
 type script struct {
+	first    string
 	says     string
 	hold     bool
 	deaf     bool // it does not read the request
@@ -186,6 +187,13 @@ func (s *script) serve(t testing.TB, config *tls.Config) *script {
 	return s
 }
 
+// count is how many connections there were.
+func (s *script) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.asked
+}
+
 // open is how many connections there are.
 func (s *script) open() int {
 	s.mu.Lock()
@@ -204,6 +212,7 @@ func (s *script) answer(conn net.Conn) {
 			break
 		}
 	}
+	_, _ = io.WriteString(conn, s.first)
 	for {
 		if _, err := io.WriteString(conn, s.says); err != nil {
 			return

@@ -83,8 +83,14 @@ func (c *cluster) goroutines(t *testing.T) int {
 // used for that.
 func (c *cluster) settles(t *testing.T, k *kubelet, before int) {
 	t.Helper()
-	const slack = 12 // connections that are kept, and what happens to happen
 	proctest.Eventually(t, "the kubelet has no streams", func() error { return none(k.serving()) })
+	c.restores(t, before)
+}
+
+// restores waits until the server has no more goroutines than before.
+func (c *cluster) restores(t *testing.T, before int) {
+	t.Helper()
+	const slack = 12 // connections that are kept, and what happens to happen
 	proctest.Eventually(t, "the server has no more goroutines than before", func() error {
 		if now := c.goroutines(t); now > before+slack {
 			return fmt.Errorf("%d, before %d", now, before)

@@ -20,6 +20,8 @@ import (
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
 	"k8s.io/kubernetes/pkg/serviceaccount"
+
+	"github.com/larder-io/larder/internal/registry/backend"
 )
 
 // Config says what upstream's REST storages are made with. ClientConfig, Informers
@@ -126,6 +128,7 @@ func (c *Config) SetDefaults() {
 	if c.ProxyTransport == nil {
 		c.ProxyTransport = newProxyTransport()
 	}
+	c.ProxyTransport = backend.Transport(c.ProxyTransport)
 }
 
 // clientDefaults copies config and lifts its limits: the client is this process,

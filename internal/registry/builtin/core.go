@@ -28,6 +28,8 @@ import (
 	servicestore "k8s.io/kubernetes/pkg/registry/core/service/storage"
 	serviceaccountstore "k8s.io/kubernetes/pkg/registry/core/serviceaccount/storage"
 	kubeschedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
+
+	"github.com/larder-io/larder/internal/registry/backend"
 )
 
 const nodePortRanges = "/ranges"
@@ -140,6 +142,8 @@ func (b *coreBuilder) build() error {
 	if err != nil {
 		return err
 	}
+	nodes.KubeletConnectionInfo = backend.Kubelets(nodes.KubeletConnectionInfo)
+	nodes.Proxy.Connection = nodes.KubeletConnectionInfo
 	b.add("nodes", map[string]rest.Storage{"": nodes.Node, "/proxy": nodes.Proxy, "/status": nodes.Status})
 	pods, err := b.buildPods(nodes)
 	if err != nil {
