@@ -17,6 +17,7 @@ import (
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/benchtest"
+	"github.com/larder-io/larder/bench/process"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -29,7 +30,7 @@ func target(t *testing.T, pods bench.SeedConfig) (*bench.Target, *benchtest.Serv
 	if err != nil {
 		t.Fatal(err)
 	}
-	target.Process = bench.Process{PID: os.Getpid()}
+	target.Process = process.Process{PID: os.Getpid()}
 	if pods.Pods > 0 {
 		seeded, err := bench.Seed(t.Context(), target, pods)
 		if err != nil {
@@ -70,7 +71,7 @@ func TestReadCountsWhatItDid(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			target.Process = bench.Process{PID: os.Getpid()}
+			target.Process = process.Process{PID: os.Getpid()}
 			between := atomic.Int64{}
 			result, err := bench.Read(t.Context(), target, bench.ReadConfig{
 				Name: "list", Path: "/api/v1/pods", Accept: bench.JSON, Encoding: "gzip", Requests: 11, Clients: 2, Rate: mode.rate,
@@ -425,7 +426,7 @@ func TestReadyGivesUpOnWhatHasEnded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	target.Process = bench.Process{PID: 1 << 30}
+	target.Process = process.Process{PID: 1 << 30}
 	if _, err := target.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), "has ended") {
 		t.Errorf("got %v, want that the server has ended", err)
 	}

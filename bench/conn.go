@@ -15,6 +15,14 @@ import (
 	"time"
 )
 
+// Media types that servers answer in.
+const (
+	Protobuf        = "application/vnd.kubernetes.protobuf"
+	JSON            = "application/json"
+	PartialProtobuf = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
+	Table           = "application/json;as=Table;v=v1;g=meta.k8s.io"
+)
+
 // Buffers of connections: of those that read long bodies, and of those that wait.
 const (
 	largeBuffer = 64 << 10

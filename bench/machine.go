@@ -6,6 +6,8 @@ import (
 	"os"
 	"runtime"
 	"strings"
+
+	"github.com/larder-io/larder/bench/process"
 )
 
 // Machine says in one line what a measurement ran on.
@@ -21,7 +23,7 @@ func Machine() string {
 		}
 	}
 	if info, err := os.ReadFile("/proc/meminfo"); err == nil {
-		parts = append(parts, Bytes(number(info, "MemTotal:")<<10)+" of memory")
+		parts = append(parts, Bytes(process.Figure(info, "MemTotal:")<<10)+" of memory")
 	}
 	system := runtime.GOOS + "/" + runtime.GOARCH
 	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {

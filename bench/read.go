@@ -5,14 +5,6 @@ import (
 	"time"
 )
 
-// Media types that servers answer in.
-const (
-	Protobuf        = "application/vnd.kubernetes.protobuf"
-	JSON            = "application/json"
-	PartialProtobuf = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
-	Table           = "application/json;as=Table;v=v1;g=meta.k8s.io"
-)
-
 // ReadConfig is a workload of GET requests for one path, which may be a single
 // object, a collection or a selection.
 type ReadConfig struct {

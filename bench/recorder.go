@@ -5,14 +5,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/larder-io/larder/bench/process"
 )
-
-// newHistogram takes microseconds up to ten minutes with three significant digits.
-func newHistogram() *hdrhistogram.Histogram {
-	const longest = int64(10 * time.Minute / time.Microsecond)
-	return hdrhistogram.New(1, longest, 3)
-}
 
 // recorder gathers what concurrent workers saw and what it cost the processes. Cost
 // counts between resume and pause alone, so that a workload can prepare itself in
@@ -31,7 +25,7 @@ type recorder struct {
 // reading is what the clocks say at one moment.
 type reading struct {
 	at     time.Time
-	server Usage
+	server process.Usage
 	client time.Duration
 	beside []time.Duration
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+
+	"github.com/larder-io/larder/bench/process"
 )
 
 // Result is what one run of a workload did and cost.
@@ -30,7 +32,7 @@ type Result struct {
 	ClientCPU time.Duration
 	// Before and Server are the server's state before and after the run. The counts of
 	// calls in Calls are their difference.
-	Before, Server Usage
+	Before, Server process.Usage
 	// Reads and Writes are the server's system calls of these kinds during the run.
 	Reads, Writes int64
 	// Beside is the CPU time that the target's other processes used.
@@ -216,4 +218,10 @@ func digits(v float64) string {
 		return fmt.Sprintf("%.1f", v)
 	}
 	return fmt.Sprintf("%.2f", v)
+}
+
+// newHistogram takes microseconds up to ten minutes with three significant digits.
+func newHistogram() *hdrhistogram.Histogram {
+	const longest = int64(10 * time.Minute / time.Microsecond)
+	return hdrhistogram.New(1, longest, 3)
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/process"
 )
 
 // some is a result of operations that took 1 ms, 2 ms and so on.
@@ -19,7 +19,7 @@ func some(n, failed int) *bench.Result {
 	r := &bench.Result{
 		Name: "some", Unit: "request", Ops: n, Errors: failed, Bytes: int64(1000 * (n - failed)), Wall: time.Duration(n) * time.Millisecond,
 		ServerCPU: time.Duration(n-failed) * 300 * time.Microsecond, Writes: int64(2 * (n - failed)),
-		Server: bench.Usage{RSS: 50e6, PeakRSS: 60e6}, Latency: hdrhistogram.New(1, 1e8, 3),
+		Server: process.Usage{RSS: 50e6, PeakRSS: 60e6}, Latency: hdrhistogram.New(1, 1e8, 3),
 	}
 	for i := 1; i <= n-failed; i++ {
 		r.Latency.RecordValue(int64(i) * 1000)
@@ -163,31 +163,5 @@ func TestFigures(t *testing.T) {
 	}
 	if got := bench.Machine(); !strings.Contains(got, "CPU") || !strings.Contains(got, "go1.") {
 		t.Errorf("the machine is %q", got)
-	}
-}
-
-func TestUsageOfThisProcess(t *testing.T) {
-	p := bench.Process{PID: os.Getpid()}
-	before, err := p.Usage()
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := 0
-	for after := before; after.CPU < before.CPU+20*time.Millisecond; {
-		for i := range 1 << 20 {
-			sum += i
-		}
-		if after, err = p.Usage(); err != nil {
-			t.Fatal(err)
-		}
-		if after.CPU < before.CPU || after.Reads < before.Reads {
-			t.Fatalf("usage went back from %+v to %+v", before, after)
-		}
-	}
-	if _, err := (bench.Process{PID: 1 << 30}).Usage(); err == nil {
-		t.Error("want an error for a process that does not exist")
-	}
-	if usage, err := (bench.Process{}).Usage(); err != nil || usage != (bench.Usage{}) {
-		t.Errorf("the zero Process reports %+v, %v; want nothing", usage, err)
 	}
 }

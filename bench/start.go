@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"fmt"
 	"time"
 )
 
@@ -65,4 +66,39 @@ func (c *StartConfig) one(ctx context.Context, rec *recorder) (err error) {
 		return nil
 	}
 	return c.Then(ctx, t)
+}
+
+// Ready waits until the server's /readyz answers 200, and returns how long
+// that took. It gives up when the server's process, if it is known, has ended.
+func (t *Target) Ready(ctx context.Context) (time.Duration, error) {
+	start := time.Now()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	own := &lane{t: t}
+	defer own.close()
+	for {
+		_, err := own.do(ctx, call{path: "/readyz", accept: "*/*"})
+		if err == nil {
+			return time.Since(start), nil
+		}
+		if _, gone := t.Process.Usage(); gone != nil {
+			return 0, fmt.Errorf("bench: the server has ended: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return 0, fmt.Errorf("bench: not ready: %w", err)
+		case <-tick.C:
+		}
+	}
+}
+
+// once sends one request over a connection of its own and reads the answer.
+func (t *Target) once(ctx context.Context, c call) error {
+	conn, err := t.dial(ctx, smallBuffer)
+	if err != nil {
+		return err
+	}
+	defer conn.close()
+	_, err = conn.do(c)
+	return err
 }

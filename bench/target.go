@@ -12,16 +12,18 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/larder-io/larder/bench/process"
 )
 
 // Target is one API server under load. Its methods may be called concurrently;
 // its fields are set before the first call.
 type Target struct {
 	// Process is the server's process, zero when it runs elsewhere.
-	Process Process
+	Process process.Process
 	// Beside are processes that work for the server, its etcd for instance: what
 	// they use is reported apart.
-	Beside []Process
+	Beside []process.Process
 
 	config *rest.Config
 	tls    *tls.Config // nil for plain HTTP
@@ -97,41 +99,6 @@ type headerCatcher struct{ header http.Header }
 func (c *headerCatcher) RoundTrip(req *http.Request) (*http.Response, error) {
 	c.header = req.Header.Clone()
 	return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: req}, nil
-}
-
-// Ready waits until the server's /readyz answers 200, and returns how long
-// that took. It gives up when the server's process, if it is known, has ended.
-func (t *Target) Ready(ctx context.Context) (time.Duration, error) {
-	start := time.Now()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	own := &lane{t: t}
-	defer own.close()
-	for {
-		_, err := own.do(ctx, call{path: "/readyz", accept: "*/*"})
-		if err == nil {
-			return time.Since(start), nil
-		}
-		if _, gone := t.Process.Usage(); gone != nil {
-			return 0, fmt.Errorf("bench: the server has ended: %w", err)
-		}
-		select {
-		case <-ctx.Done():
-			return 0, fmt.Errorf("bench: not ready: %w", err)
-		case <-tick.C:
-		}
-	}
-}
-
-// once sends one request over a connection of its own and reads the answer.
-func (t *Target) once(ctx context.Context, c call) error {
-	conn, err := t.dial(ctx, smallBuffer)
-	if err != nil {
-		return err
-	}
-	defer conn.close()
-	_, err = conn.do(c)
-	return err
 }
 
 // Progress is what the workload under way has done so far.

@@ -19,6 +19,7 @@ import (
 	"github.com/larder-io/larder/bench/benchtest"
 	"github.com/larder-io/larder/bench/fleet"
 	"github.com/larder-io/larder/bench/limit"
+	"github.com/larder-io/larder/bench/process"
 )
 
 // The test program stands for every server when it is started in this role.
@@ -237,9 +238,9 @@ func TestBest(t *testing.T) {
 	results := func(values ...int) []*bench.Result {
 		var all []*bench.Result
 		for _, v := range values {
-			all = append(all, &bench.Result{Ops: 1, Server: bench.Usage{RSS: int64(v)}})
+			all = append(all, &bench.Result{Ops: 1, Server: process.Usage{RSS: int64(v)}})
 		}
-		return append(all, &bench.Result{Ops: 3, Errors: 3, Server: bench.Usage{RSS: 1}})
+		return append(all, &bench.Result{Ops: 3, Errors: 3, Server: process.Usage{RSS: 1}})
 	}
 	for _, c := range []struct {
 		spec rowSpec

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/process"
 )
 
 // token is the administrator's at all servers: they listen on loopback alone and live
@@ -293,7 +294,7 @@ users: [{name: u, user: {token: %q}}]
 	}
 	target.Process = server.Process
 	if f.etcd != nil {
-		target.Beside = []bench.Process{f.etcd.Process}
+		target.Beside = []process.Process{f.etcd.Process}
 	}
 	server.Target = target
 	return server, nil

@@ -12,12 +12,13 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/process"
 )
 
 // Server is one process of a Fleet.
 type Server struct {
 	// Process is the process, with its name.
-	Process bench.Process
+	Process process.Process
 	// Target asks the server, nil for etcd.
 	Target *bench.Target
 	// Started is when the process was started.
@@ -55,7 +56,7 @@ func Launch(name, program string, args []string, log string) (*Server, error) {
 		<-s.exited
 		return nil, fmt.Errorf("fleet: %s: %w", name, err)
 	}
-	s.Process = bench.Process{Name: name, PID: cmd.Process.Pid}
+	s.Process = process.Process{Name: name, PID: cmd.Process.Pid}
 	return s, nil
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/benchtest"
+	"github.com/larder-io/larder/bench/process"
 	"github.com/larder-io/larder/bench/scale"
 )
 
@@ -20,7 +21,7 @@ func TestScale(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	target.Process = bench.Process{PID: os.Getpid()}
+	target.Process = process.Process{PID: os.Getpid()}
 	lines := 0
 	config := scale.Config{
 		Target: target, Sizes: []int{20, 5}, Watchers: []int{3, 1}, Rounds: 2, Items: 20,

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/process"
 	"github.com/larder-io/larder/bench/report"
 )
 
@@ -101,9 +102,9 @@ func (o *options) target() (*bench.Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	target.Process = bench.Process{Name: "server", PID: o.pid}
+	target.Process = process.Process{Name: "server", PID: o.pid}
 	if o.etcdPID != 0 {
-		target.Beside = []bench.Process{{Name: "etcd", PID: o.etcdPID}}
+		target.Beside = []process.Process{{Name: "etcd", PID: o.etcdPID}}
 	}
 	return target, nil
 }

@@ -1,4 +1,4 @@
-package bench
+package process
 
 import (
 	"bytes"
@@ -47,14 +47,14 @@ func (p Process) Usage() (Usage, error) {
 	}
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID))
 	if err != nil {
-		return Usage{}, fmt.Errorf("bench: %w", err)
+		return Usage{}, fmt.Errorf("process: %w", err)
 	}
 	// Only the owner may read it: another user's server reports no calls.
 	calls, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", p.PID))
 	return Usage{
 		CPU: cpu,
-		RSS: number(status, "VmRSS:") << 10, Anonymous: number(status, "RssAnon:") << 10, PeakRSS: number(status, "VmHWM:") << 10,
-		Reads: number(calls, "syscr:"), Writes: number(calls, "syscw:"),
+		RSS: Figure(status, "VmRSS:") << 10, Anonymous: Figure(status, "RssAnon:") << 10, PeakRSS: Figure(status, "VmHWM:") << 10,
+		Reads: Figure(calls, "syscr:"), Writes: Figure(calls, "syscw:"),
 	}, nil
 }
 
@@ -66,7 +66,7 @@ func (p Process) CPU() (time.Duration, error) {
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID))
 	if err != nil {
-		return 0, fmt.Errorf("bench: %w", err)
+		return 0, fmt.Errorf("process: %w", err)
 	}
 	return cpuTime(stat)
 }
@@ -76,22 +76,22 @@ func (p Process) CPU() (time.Duration, error) {
 func cpuTime(stat []byte) (time.Duration, error) {
 	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 13 {
-		return 0, fmt.Errorf("bench: /proc stat has %d fields", len(fields))
+		return 0, fmt.Errorf("process: /proc stat has %d fields", len(fields))
 	}
 	var ticks int64
 	for _, field := range fields[11:13] {
 		n, err := strconv.ParseInt(string(field), 10, 64)
 		if err != nil {
-			return 0, fmt.Errorf("bench: /proc stat: %w", err)
+			return 0, fmt.Errorf("process: /proc stat: %w", err)
 		}
 		ticks += n
 	}
 	return time.Duration(ticks) * clockTick, nil
 }
 
-// number returns the figure of the line of a /proc file that key begins, 0 if
+// Figure returns the figure of the line of a /proc file that key begins, 0 if
 // there is none.
-func number(file []byte, key string) int64 {
+func Figure(file []byte, key string) int64 {
 	_, rest, found := bytes.Cut(file, []byte(key))
 	if !found {
 		return 0
