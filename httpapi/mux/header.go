@@ -85,6 +85,8 @@ type block struct {
 	most    int      // of size
 	regular bool     // fields of the header have begun
 	cookie  int      // the line of cookies, counted from 1
+	crumbs  []byte   // all cookies so far, as one value, once there are several
+	pieces  []byte   // of the block, if it comes in several
 }
 
 // add takes one field.
@@ -105,8 +107,7 @@ func (b *block) add(f hpack.HeaderField) {
 	case !validName(f.Name):
 		r.malformed = true
 	case f.Name == "cookie" && b.cookie > 0:
-		b.regular = true
-		r.joinCookie(b.cookie-1, f.Value)
+		b.joinCookie(f.Value)
 	default:
 		b.regular = true
 		r.lines = append(r.lines, line{r.put(f.Name), r.put(f.Value)})
@@ -146,13 +147,23 @@ func (r *request) addPseudo(f hpack.HeaderField) bool {
 	return true
 }
 
-// joinCookie makes one line of cookies that were sent apart (RFC 9113, 8.2.3).
-func (r *request) joinCookie(at int, value string) {
-	known := &r.lines[at].value
-	from := len(r.text)
-	r.text = append(r.text, r.text[known.from:known.to]...)
-	r.text = append(append(r.text, "; "...), value...)
-	*known = span{from, len(r.text)}
+// joinCookie makes one value of cookies that were sent apart (RFC 9113, 8.2.3). They are
+// gathered apart from the other fields, among which they may come: each is copied once more
+// when the block is whole.
+func (b *block) joinCookie(value string) {
+	b.regular = true
+	if len(b.crumbs) == 0 {
+		b.crumbs = append(b.crumbs, b.req.at(b.req.lines[b.cookie-1].value)...)
+	}
+	b.crumbs = append(append(b.crumbs, "; "...), value...)
+}
+
+// finish ends the block.
+func (b *block) finish() {
+	if b.req != nil && len(b.crumbs) > 0 {
+		b.req.lines[b.cookie-1].value = b.req.put(string(b.crumbs))
+	}
+	b.req, b.crumbs, b.pieces = nil, nil, nil
 }
 
 // validName reports whether a name is a token in lower case.
@@ -285,21 +296,16 @@ func (c *Conn) headers(f *http2.HeadersFrame) error {
 	return c.calm() // we have ended it, or told the client to go, who does not know yet
 }
 
-// readBlock reads a header block to its end, into r if that is not nil.
+// readBlock reads a header block to its end, into r if that is not nil. One that comes in
+// several pieces is decoded when it is whole: the decoder would look at the beginning of a
+// field again with each of its pieces.
 func (c *Conn) readBlock(r *request, f *http2.HeadersFrame) error {
 	most := c.s.config.MaxHeaderBytes
 	c.block = block{req: r, most: most}
+	defer c.block.finish()
 	piece, whole := f.HeaderBlockFragment(), f.HeadersEnded()
-	for {
-		if c.block.sent += len(piece); c.block.sent > 2*most {
-			return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
-		}
-		if _, err := c.decoder.Write(piece); err != nil {
-			return http2.ConnectionError(http2.ErrCodeCompression)
-		}
-		if whole {
-			break
-		}
+	for !whole {
+		c.block.pieces = append(c.block.pieces, piece...)
 		if err := c.hurry(); err != nil {
 			return err
 		}
@@ -315,9 +321,18 @@ func (c *Conn) readBlock(r *request, f *http2.HeadersFrame) error {
 			return err
 		}
 		piece, whole = more.HeaderBlockFragment(), more.HeadersEnded()
+		if len(c.block.pieces)+len(piece) > 2*most {
+			return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+		}
 	}
 	c.headerUntil = time.Time{}
-	c.block.req = nil
+	if len(c.block.pieces) > 0 {
+		piece = append(c.block.pieces, piece...)
+	}
+	c.block.sent = len(piece)
+	if _, err := c.decoder.Write(piece); err != nil {
+		return http2.ConnectionError(http2.ErrCodeCompression)
+	}
 	if err := c.decoder.Close(); err != nil {
 		return http2.ConnectionError(http2.ErrCodeCompression)
 	}
