@@ -22,13 +22,18 @@ var (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	dir, err := os.MkdirTemp("", "larder-cluster-")
-	if err == nil && !testing.Short() {
+	if err == nil {
 		err = build(dir)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.RemoveAll(dir)
 		os.Exit(1)
+	}
+	// Tests wait for a cluster most of the time, which more of them can do at once than there
+	// are processors.
+	if err := flag.Set("test.parallel", "16"); err != nil {
+		panic(err)
 	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		os.RemoveAll(dir)

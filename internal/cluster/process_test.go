@@ -142,14 +142,34 @@ var usual = []*regexp.Regexp{
 	// A controller of 1.36 that is told of a change before it has seen its own write looks
 	// again later, and logs that as an error.
 	regexp.MustCompile(`is not as new as written version`),
-	// Kwok deletes a pod again when it sees what its first deletion did to it.
-	regexp.MustCompile(`failed to delete resource for step 0.* not found`),
+	regexp.MustCompile(`informer cache is out of date`),
+	// They learn that others have written what they were about to write, or have deleted it,
+	// or the namespace, and begin anew or leave it at that. Kwok deletes a pod again when it
+	// sees what its first deletion did to it.
+	regexp.MustCompile(`Operation cannot be fulfilled on `),
+	regexp.MustCompile(`\\"[a-z0-9.-]+\\" not found`),
+	regexp.MustCompile(`"Status after running PostFilter plugins for pod".* status="not found"`),
+	regexp.MustCompile(`is forbidden: unable to create new content in namespace \S+ because it is being terminated`),
+	// They are refused what a test has them ask for.
+	regexp.MustCompile(`is forbidden: exceeded quota: q,`),
 	// Programs that were asked to end say so.
 	regexp.MustCompile(`"command failed" err="finished without leader elect"`),
 }
 
-// problem is a line that a program logs as an error; those in JSON are kwok's.
-var problem = regexp.MustCompile(`^[EF]\d{4} |"level":"ERROR"`)
+// expected are lines that the server logs of what the tests do.
+var expected = []*regexp.Regexp{
+	regexp.MustCompile(`oken has been invalidated`),
+	// Upstream's controllers ask an aggregated server for its documents at once when it is
+	// made known, and again when it can be reached.
+	regexp.MustCompile(`controller\.go:\d+\] "Unhandled Error" err=(<|"loading OpenAPI spec for \\"v1beta1\.metrics|"Error updating APIService \\"v1beta1\.metrics)`),
+}
+
+// headed begins an entry of klog's.
+var headed = regexp.MustCompile(`^[WEF]\d{4} \d\d:\d\d:\d\d\.`)
+
+// problem is a line that a program logs as an error, or as a warning about a list or watch;
+// those in JSON are kwok's.
+var problem = regexp.MustCompile(`^[EF]\d{4} |^W\d{4} \S+ +\d+ reflector\.go|"level":"ERROR"`)
 
 // complaints are what the programs have logged as errors and is not usual, each line as
 // often as it is there.
@@ -180,24 +200,31 @@ func matches(expressions []*regexp.Regexp, line string) bool {
 	return false
 }
 
-// children are the processes that the cluster runs.
-func (r *running) children() []int {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", r.PID(), r.PID()))
+// children waits until the cluster has started its programs and returns their processes:
+// others there may be for a moment are Go's own.
+func (r *running) children() (all []int) {
+	r.t.Helper()
+	dir, err := filepath.Abs(*others)
 	must(r.t, err)
-	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", r.PID()))
-	must(r.t, err)
-	var all []int
-	for _, task := range tasks {
-		text, err = os.ReadFile(task)
-		if err != nil {
-			continue // the thread has ended
+	eventually(r.t, "three programs run", func() error {
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", r.PID()))
+		must(r.t, err)
+		all = nil
+		for _, task := range tasks {
+			text, _ := os.ReadFile(task) // fails if the thread has ended
+			for field := range strings.FieldsSeq(string(text)) {
+				pid, err := strconv.Atoi(field)
+				must(r.t, err)
+				if command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); strings.HasPrefix(string(command), dir) {
+					all = append(all, pid)
+				}
+			}
 		}
-		for _, field := range strings.Fields(string(text)) {
-			pid, err := strconv.Atoi(field)
-			must(r.t, err)
-			all = append(all, pid)
+		if len(all) != 3 {
+			return fmt.Errorf("processes %v", all)
 		}
-	}
+		return nil
+	})
 	return all
 }
 
