@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// cacheBytes is the flag value of what caches may take: a figure for all, and shares of
-// single resources.
+// cacheBytes is the flag value of --cache-bytes: a bound for all caches, and shares of single
+// resources.
 type cacheBytes struct {
 	all    *int64
 	shares *map[schema.GroupResource]int64
@@ -28,7 +28,7 @@ func (c *cacheBytes) String() string {
 	return strings.Join(parts, ",")
 }
 
-// Set takes [BYTES][,resource[.group]=BYTES]...; nothing of a value that is wrong counts.
+// Set takes [BYTES][,resource[.group]=BYTES]...; a value with a mistake changes nothing.
 func (c *cacheBytes) Set(value string) error {
 	all, shares, plain := *c.all, make(map[schema.GroupResource]int64), false
 	for part := range strings.SplitSeq(value, ",") {
@@ -56,7 +56,7 @@ func (c *cacheBytes) Set(value string) error {
 		}
 		shares[gr] = bytes
 	}
-	for gr, bytes := range *c.shares { // given before
+	for gr, bytes := range *c.shares { // of earlier flags
 		if _, again := shares[gr]; !again {
 			shares[gr] = bytes
 		}

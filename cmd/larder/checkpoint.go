@@ -77,7 +77,7 @@ and go on.`,
 	return cmd
 }
 
-// remote is the server that a command asks.
+// remote is the server that a command calls.
 type remote struct {
 	kubeconfig, context string
 }
@@ -112,7 +112,7 @@ func (r *remote) ask(ctx context.Context, method string, out any, below ...strin
 	return json.Unmarshal(answer, out)
 }
 
-// list prints what the server remembers.
+// list prints the server's checkpoints.
 func (r *remote) list(ctx context.Context, w io.Writer) error {
 	var all struct{ Items []checkpoint.Info }
 	if err := r.ask(ctx, http.MethodGet, &all); err != nil {

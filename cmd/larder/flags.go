@@ -22,12 +22,12 @@ type options struct {
 	config     server.Config
 	minRequest int // seconds, as upstream's flag is
 	quiet      bool
-	scratch    bool // what nobody gave is made even where no directory keeps it
+	scratch    bool // certificates and keys are made without a data directory, too
 	version    versionFlag
-	revoke     bool // watches end with their right
+	revoke     bool // watches end when their users lose the right to them
 	sections   cliflag.NamedFlagSets
 
-	// beside, if not nil, says what runs beside the server.
+	// beside, if not nil, sets Config.Beside.
 	beside func(context.Context, *server.Config) error
 }
 
@@ -53,7 +53,7 @@ func newOptions(config server.Config) *options {
 	return o
 }
 
-// addTo makes the flags those of a command.
+// addTo adds the flags to a command.
 func (o *options) addTo(fs *pflag.FlagSet) {
 	fs.SetNormalizeFunc(cliflag.WordSepNormalizeFunc)
 	for _, name := range o.sections.Order {
@@ -62,7 +62,7 @@ func (o *options) addTo(fs *pflag.FlagSet) {
 }
 
 // complete returns the configuration once the flags are parsed; changed tells which were
-// given. Over an external etcd nothing is kept that nobody asked to keep.
+// given. Over an external etcd, there is no data directory unless --data-dir names one.
 func (o *options) complete(changed func(flag string) bool) server.Config {
 	config := o.config
 	config.KeepWatches = !o.revoke
@@ -125,7 +125,7 @@ func (o *options) encryption(fs *pflag.FlagSet) {
 		"Read --encryption-provider-config again when it changes. Health checks of all its KMS providers are then one, kms-providers.")
 }
 
-// authentication has upstream's flags; what they leave open is filled in here.
+// authentication adds upstream's flags; their usage says what is used if they are unset.
 func (o *options) authentication(fs *pflag.FlagSet) {
 	o.config.Authentication.AddFlags(fs)
 	for name, also := range map[string]string{
@@ -142,14 +142,14 @@ func (o *options) authentication(fs *pflag.FlagSet) {
 		"Socket at which an external signer of service-account tokens listens. Excludes --service-account-signing-key-file and --service-account-key-file.")
 }
 
-// authorization has upstream's flags.
+// authorization adds upstream's flags.
 func (o *options) authorization(fs *pflag.FlagSet) {
 	modes := o.config.Authorization.Modes
 	o.config.Authorization.AddFlags(fs)
 	if len(modes) > 0 {
 		flag := fs.Lookup("authorization-mode")
 		flag.Usage = strings.Replace(flag.Usage, "Defaults to AlwaysAllow if", "Defaults to "+strings.Join(modes, ",")+" if", 1)
-		flag.DefValue = "[]" // which help leaves out: the text says it
+		flag.DefValue = "[]" // help omits an empty list: the usage names the default
 	}
 }
 

@@ -14,8 +14,8 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// asksForLog reports whether any flag of logging was given: then it is logged as
-// kube-apiserver would, and else less.
+// asksForLog reports whether any flag of logging was given: then the log is as
+// kube-apiserver's, and otherwise silence shortens it.
 func asksForLog(fs *pflag.FlagSet) bool {
 	return changed(fs, func(all *pflag.FlagSet) { logsapi.AddFlags(logsapi.NewLoggingConfiguration(), all) })
 }
@@ -28,8 +28,8 @@ func changed(fs *pflag.FlagSet, add func(*pflag.FlagSet)) (any bool) {
 	return any
 }
 
-// silence drops the informational lines of libraries until somebody asks a running server
-// for them, and what belongs to every start and end.
+// silence drops klog's informational lines until the verbosity of the running server is
+// raised, and the warnings of libraries that every start and end has.
 func silence() error {
 	flags := goflag.NewFlagSet("klog", goflag.ContinueOnError)
 	klog.InitFlags(flags)
@@ -38,30 +38,30 @@ func silence() error {
 			return fmt.Errorf("log: %w", err)
 		}
 	}
-	klog.SetOutputBySeverity("INFO", wanted{os.Stderr})
+	klog.SetOutputBySeverity("INFO", infoWriter{os.Stderr})
 	for _, severity := range []string{"WARNING", "ERROR", "FATAL"} {
-		klog.SetOutputBySeverity(severity, uncommon{os.Stderr})
+		klog.SetOutputBySeverity(severity, warningWriter{os.Stderr})
 	}
 	return nil
 }
 
-// wanted passes on the lines of a log once its level was raised.
-type wanted struct{ io.Writer }
+// infoWriter passes on lines while the log's verbosity is above 0.
+type infoWriter struct{ io.Writer }
 
 // Write takes one entry.
-func (w wanted) Write(entry []byte) (int, error) {
+func (w infoWriter) Write(entry []byte) (int, error) {
 	if !klog.V(1).Enabled() {
 		return len(entry), nil
 	}
 	return w.Writer.Write(entry)
 }
 
-// logged is what is told of the start and the end, as lines of the log: in a log of JSON
-// every line is.
-type logged struct{}
+// progressLog writes the lines of progress to the log: with --logging-format=json, every line of
+// output is JSON.
+type progressLog struct{}
 
 // Write takes one or more lines.
-func (logged) Write(lines []byte) (int, error) {
+func (progressLog) Write(lines []byte) (int, error) {
 	for line := range strings.Lines(string(lines)) {
 		if line = strings.TrimSpace(line); line != "" {
 			klog.Info(line)
@@ -70,25 +70,25 @@ func (logged) Write(lines []byte) (int, error) {
 	return len(lines), nil
 }
 
-// uncommon passes on the lines of a log but those that belong to every start and end.
-type uncommon struct{ io.Writer }
+// warningWriter passes on all entries but expected warnings.
+type warningWriter struct{ io.Writer }
 
-// common is what upstream's controllers warn of when this server enters itself into
-// the endpoints of the kubernetes service and removes itself again, when they hear of that
-// service's making before they hear of its address's, and when they end without ever having
-// had an aggregated server to look after.
+// expectedWarnings matches the warnings that upstream's controllers log at every start and end: when
+// this server adds itself to the endpoints of the kubernetes service and removes itself, when
+// a controller sees that service before the IPAddress of its cluster IP, and when one ends
+// that never had an aggregated server.
 //
-// It begins with klog's own header, which names the source file that logs: clients have
-// a say in what follows it at most. An entry is written at once, however many lines it has.
-var common = regexp.MustCompile(`\A[WE]\d{4} [\d:.]+ +\d+ (?:` +
+// It matches klog's header, which names the source file that logs, so that no text of a client
+// can look like it. klog writes each entry with one call of Write, however many lines it has.
+var expectedWarnings = regexp.MustCompile(`\A[WE]\d{4} [\d:.]+ +\d+ (?:` +
 	`lease\.go:\d+\] Resetting endpoints for master service "kubernetes" to ` +
 	`|repairip\.go:\d+\] "Unhandled Error" err="the ClusterIP \[IPv[46]\]: [\da-f.:]+ for Service default/kubernetes is not allocated; repairing"` +
 	`|cache\.go:\d+\] "Unhandled Error" err="Unable to sync caches for RemoteAvailability controller")`)
 
 // Write takes one entry.
-func (u uncommon) Write(entry []byte) (int, error) {
-	if common.Match(entry) {
+func (w warningWriter) Write(entry []byte) (int, error) {
+	if expectedWarnings.Match(entry) {
 		return len(entry), nil
 	}
-	return u.Writer.Write(entry)
+	return w.Writer.Write(entry)
 }

@@ -3,7 +3,7 @@
 //
 //	larder serve         runs the server
 //	larder dev           runs the server with the controllers that tests need
-//	larder cluster       runs the server with all else that a cluster has
+//	larder cluster       runs the server with the other programs of a cluster
 //	larder checkpoint    remembers the state of all objects under a name
 //	larder reset         brings them back to it
 //	larder version       says what was built
@@ -50,7 +50,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// fail tells in one line why the process ends and returns its exit code.
+// fail prints in one line why the process ends, and returns its exit code.
 func fail(stderr io.Writer, err error) int {
 	fmt.Fprintf(stderr, "larder: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
 	return 1

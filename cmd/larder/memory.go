@@ -7,9 +7,9 @@ import (
 	"strconv"
 )
 
-// setMemory tells the garbage collector how much memory there is, unless the
-// environment did: in a container with a limit it works harder near nine tenths
-// of it rather than be killed at the whole.
+// setMemory sets the garbage collector's memory limit to nine tenths of the container's,
+// unless GOMEMLIMIT is set: the collector then works harder near the limit, and the process is
+// not killed for exceeding it.
 func setMemory(getenv func(string) string) {
 	if getenv("GOMEMLIMIT") != "" {
 		return
@@ -19,7 +19,7 @@ func setMemory(getenv func(string) string) {
 	}
 }
 
-// cgroupLimit reads the first of files that sets a limit in bytes.
+// cgroupLimit returns the limit in bytes of the first of files that has one.
 func cgroupLimit(files ...string) (int64, bool) {
 	const unlimited = 1 << 60 // version 1 writes a number near the largest
 	for _, file := range files {

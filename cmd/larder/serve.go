@@ -22,7 +22,7 @@ import (
 	"github.com/larder-io/larder/internal/server"
 )
 
-// errSecondSignal is why a process ends whose end somebody does not want to wait for.
+// errSecondSignal is why a process ends at a second signal, without draining.
 var errSecondSignal = errors.New("ended by a second signal")
 
 func newServe() *cobra.Command {
@@ -58,7 +58,7 @@ It must not run beside a kube-controller-manager.`,
 	})
 }
 
-// upstreamName is the name under which this program has upstream's defaults.
+// upstreamName is the name of the program under which it has kube-apiserver's defaults.
 const upstreamName = "kube-apiserver"
 
 func newUpstream() *cobra.Command {
@@ -69,7 +69,7 @@ func newUpstream() *cobra.Command {
 
 Nothing is written but what flags name, and a serving certificate in --cert-dir.`,
 		SilenceUsage: true, SilenceErrors: true,
-		Args: func(cmd *cobra.Command, args []string) error { // manifests leave empty ones
+		Args: func(cmd *cobra.Command, args []string) error { // manifests may have empty ones
 			for _, arg := range args {
 				if arg != "" {
 					return fmt.Errorf("%q does not take any arguments, got %q", cmd.CommandPath(), args)
@@ -80,7 +80,7 @@ Nothing is written but what flags name, and a serving certificate in --cert-dir.
 	})
 }
 
-// serving makes cmd run a server as o says.
+// serving makes cmd run a server with the configuration of o.
 func serving(o *options, cmd *cobra.Command) *cobra.Command {
 	if cmd.Args == nil {
 		cmd.Args = cobra.NoArgs
@@ -93,7 +93,7 @@ func serving(o *options, cmd *cobra.Command) *cobra.Command {
 }
 
 func serve(cmd *cobra.Command, o *options) error {
-	if o.version.asked != "" && o.version.tell(cmd.OutOrStdout()) {
+	if o.version.asked != "" && o.version.print(cmd.OutOrStdout()) {
 		return nil
 	}
 	up := o.config.Upstream
@@ -118,7 +118,7 @@ func serve(cmd *cobra.Command, o *options) error {
 		config.Terminal = isTerminal(cmd.ErrOrStderr())
 	}
 	if up.Logs.Format != logsapi.DefaultLogFormat && config.Progress != nil {
-		config.Progress, config.Terminal = logged{}, false
+		config.Progress, config.Terminal = progressLog{}, false
 	}
 	ctx, stop := untilSignal(func() { os.Exit(fail(cmd.ErrOrStderr(), errSecondSignal)) })
 	defer stop()
@@ -139,7 +139,7 @@ func serve(cmd *cobra.Command, o *options) error {
 	gates.AddMetrics()
 	up.GenericServerRunOptions.ComponentGlobalsRegistry.AddMetrics()
 	metricsfeatures.ApplyFeatureGates(gates)
-	if changed(cmd.Flags(), up.Metrics.AddFlags) { // it logs an error where there is nothing to apply
+	if changed(cmd.Flags(), up.Metrics.AddFlags) { // without a flag, it would log an error
 		up.Metrics.Apply()
 	}
 	warnInert(cmd.Flags())
@@ -148,8 +148,8 @@ func serve(cmd *cobra.Command, o *options) error {
 	return s.Run(ctx)
 }
 
-// untilSignal returns a context that the first SIGTERM or SIGINT ends. The second ends the
-// process through quit: the kernel would not end the first process of a container.
+// untilSignal returns a context that the first SIGTERM or SIGINT ends. The second calls quit:
+// the signal's default action would not end the first process of a container.
 func untilSignal(quit func()) (context.Context, context.CancelFunc) {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGTERM, os.Interrupt)
@@ -174,8 +174,8 @@ func untilSignal(quit func()) (context.Context, context.CancelFunc) {
 	}
 }
 
-// notify tells systemd, or whoever else listens as NOTIFY_SOCKET says, in what state the
-// process is.
+// notify sends the state of the process to systemd, or to another service manager that listens
+// at NOTIFY_SOCKET.
 func notify(state string) {
 	if _, err := daemon.SdNotify(false, state); err != nil {
 		klog.ErrorS(err, "Cannot tell who started this process of its state", "state", state)

@@ -39,8 +39,8 @@ func (o *options) upstream() {
 	o.removed(o.sections.FlagSet("misc"))
 }
 
-// addLoggingGates makes the feature gates of logging known, as kube-apiserver's command
-// does. They belong to the process and can be added once.
+// addLoggingGates registers the feature gates of logging, as kube-apiserver's command does.
+// They are global and can be registered only once.
 func addLoggingGates() {
 	gates := utilfeature.DefaultMutableFeatureGate
 	if _, ok := gates.GetAll()[logsapi.ContextualLogging]; ok {
@@ -51,8 +51,8 @@ func addLoggingGates() {
 	}
 }
 
-// kubelet has the flags of kubernetes cmd/kube-apiserver/app/options/options.go that are
-// not in the options it shares with others.
+// kubelet adds the flags of kubernetes cmd/kube-apiserver/app/options/options.go that are not
+// in the options that kube-apiserver shares with other servers.
 func (o *options) kubelet(fs *pflag.FlagSet) {
 	k := &o.config.Upstream.Kubelet
 	fs.StringSliceVar(&k.PreferredAddressTypes, "kubelet-preferred-address-types", k.PreferredAddressTypes,
@@ -71,7 +71,7 @@ func (o *options) kubelet(fs *pflag.FlagSet) {
 		"The node port of the kubernetes service, which is of type NodePort then. 0 has it of type ClusterIP.")
 }
 
-// removed accepts flags that kube-apiserver had until lately and manifests still hold.
+// removed accepts flags that recent versions of kube-apiserver had and manifests still have.
 // They did nothing in the last versions that had them.
 func (o *options) removed(fs *pflag.FlagSet) {
 	for _, name := range []string{"cloud-provider", "cloud-config", "cloud-provider-gce-l7lb-src-cidrs", "cloud-provider-gce-lb-src-cidrs", "master-service-namespace"} {
@@ -80,7 +80,7 @@ func (o *options) removed(fs *pflag.FlagSet) {
 	}
 }
 
-// deprecate hides a flag and warns whoever gives it.
+// deprecate hides a flag, and warns when it is given.
 func deprecate(fs *pflag.FlagSet, name, message string) {
 	if err := fs.MarkDeprecated(name, message); err != nil {
 		panic(err)
@@ -128,8 +128,8 @@ func (v *versionFlag) Set(value string) error {
 	return nil
 }
 
-// tell prints the version and reports whether that is all that was asked for.
-func (v *versionFlag) tell(w io.Writer) bool {
+// print prints the version if --version was given, and reports whether it was.
+func (v *versionFlag) print(w io.Writer) bool {
 	switch v.asked {
 	case versionRaw:
 		fmt.Fprintf(w, "%#v\n", server.Version())
@@ -144,15 +144,15 @@ func (v *versionFlag) tell(w io.Writer) bool {
 // Type implements pflag.Value.
 func (v *versionFlag) Type() string { return "version" }
 
-// inert are the flags of kube-apiserver that are not done yet. Who gives one is told so in one
-// line; docs/differences.md says it, too.
+// inert are the flags of kube-apiserver that are not implemented yet. If one is given, a line
+// says so; docs/differences.md lists them.
 func inert() map[string]string {
 	return map[string]string{
 		"tracing-config-file": "not done yet: no spans are sent",
 	}
 }
 
-// warnInert tells of given flags that mean nothing.
+// warnInert prints a line for each given flag that has no effect.
 func warnInert(fs *pflag.FlagSet) {
 	var all []string
 	for name, why := range inert() {

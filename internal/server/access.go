@@ -9,7 +9,7 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// followNodes tells the Node authorizer which node needs what.
+// followNodes feeds the Node authorizer's graph of which node needs which objects.
 func (s *Server) followNodes(ctx context.Context) error {
 	resources := s.parts.registry.Resources()
 	pods := slices.IndexFunc(resources, func(r *registry.Resource) bool { return r.GroupResource == core.Resource("pods") })

@@ -6,8 +6,8 @@ import (
 	"github.com/larder-io/larder/internal/admission"
 )
 
-// buildAdmission makes what every write passes and starts it: upstream's plugins have
-// goroutines from their construction on.
+// buildAdmission makes the admission plugins and starts their layer at once: upstream's
+// plugins have goroutines from their construction on.
 func (s *Server) buildAdmission(ctx context.Context) (err error) {
 	p := &s.parts
 	if p.webhooks, err = admission.NewWebhooks(p.registry, p.loopback, s.egress); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/larder-io/larder/internal/aggregator"
 )
 
-// aggregate lets other servers answer for parts of what config serves.
+// aggregate adds the aggregator to config: other servers answer for APIServices.
 func (s *Server) aggregate(config *httpapi.Config) error {
 	self, err := url.Parse(s.id.url)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// externalAddress is where other members of the cluster are told to reach this server.
+// externalAddress returns the address at which other members of the cluster reach this server.
 func (s *Server) externalAddress() string {
 	host := s.config.Serving.ExternalHost
 	if host == "" {
@@ -31,8 +31,8 @@ func (s *Server) externalAddress() string {
 }
 
 // buildAuth makes the in-process client, reads every file that Config names, and
-// starts the layers that read them again: upstream's reloaders have goroutines
-// from their construction on.
+// starts the layers that reload them: upstream's reloaders have goroutines from their
+// construction on.
 func (s *Server) buildAuth(ctx context.Context) (err error) {
 	p := &s.parts
 	p.transport, p.following, p.unfollow = loopback.NewTransport(), make(chan struct{}), make(chan struct{})
@@ -62,7 +62,7 @@ func (s *Server) buildAuth(ctx context.Context) (err error) {
 	return s.config.Aggregation.check()
 }
 
-// build makes the parts that stand on the store. None of them runs yet.
+// build makes the parts that need the store. Only admission runs yet.
 func (s *Server) build(ctx context.Context) (err error) {
 	p := &s.parts
 	if p.registry, err = s.newRegistry(); err != nil {
@@ -107,9 +107,9 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 		CheckInterval: s.config.Store.CheckInterval,
 		Logger:        newLogger(),
 		Transformers:  p.encryption.transformers,
-		Overrides:     s.overrides(),
+		Overrides:     s.registryOverrides(),
 		Fresh:         up.fresh(),
-		// What rests on the caches has the rest of the time.
+		// The last third is for the parts that load from the caches.
 		LoadTimeout: max(up.GenericServerRunOptions.StorageInitializationTimeout*2/3, 1),
 
 		DeleteCollectionWorkers: up.Etcd.DeleteCollectionWorkers, DisableGarbageCollection: !up.Etcd.EnableGarbageCollection,

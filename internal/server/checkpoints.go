@@ -18,14 +18,14 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// addCheckpoints has handlers take checkpoints of all stores and go back to them, if the
-// configuration lets them.
+// addCheckpoints adds the handlers that take checkpoints of all stores and go back to them,
+// if the configuration enables them.
 func (s *Server) addCheckpoints(handlers map[string]http.Handler) {
 	if !s.config.Checkpoints {
 		return
 	}
 	stores := []kv.Store{s.store}
-	for _, a := range s.apart {
+	for _, a := range s.overrides {
 		stores = append(stores, a.store)
 	}
 	checkpoints := checkpoint.New(checkpoint.Config{Stores: stores, Prefix: s.config.Store.Prefix, Await: s.awaitInformed})

@@ -19,35 +19,35 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// Config is everything a Larder process can be told. The zero value of a field
-// is what its comment says; [Default] fills in what `larder serve` starts with.
+// Config configures a Server. A field's comment says what its zero value means; [Default]
+// returns what `larder serve` starts with.
 type Config struct {
-	// DataDir holds the embedded etcd, the certificates and keys that nobody
-	// gave, and the administrator's kubeconfig. It may be "" where Store.Servers
-	// names an etcd cluster: nothing is kept then.
+	// DataDir holds the embedded etcd, the certificates and keys that Config does not
+	// name, and the administrator's kubeconfig. It may be "" if Store.Servers names an
+	// etcd cluster: nothing is kept then.
 	DataDir string
-	// Scratch has the certificates, keys and kubeconfig made without a DataDir, too:
-	// in a temporary directory that goes when the Server ends, or, if it is killed, when
-	// the next one makes its own. Without either, only a serving certificate is made, in
-	// Serving.CertDir, and the rest must be named, as for kube-apiserver.
+	// Scratch lets the certificates, keys and kubeconfig be made without a DataDir, too, in
+	// a temporary directory. The Server removes it when it ends; if the process is killed,
+	// the next Server with Scratch removes it. Without DataDir and Scratch, only a serving
+	// certificate is made, in Serving.CertDir, and Config must name the other files, as for
+	// kube-apiserver.
 	Scratch bool
 
 	Serving  Serving
 	Store    Store
 	Services Services
 
-	// Authentication says which credentials are accepted, Authorization who may do what:
-	// kube-apiserver's own options. Certificates are accepted of the authority in
-	// DataDir/pki, which is made when missing, if no other is named; service accounts'
-	// issuers and keys have defaults, too.
+	// Authentication and Authorization are kube-apiserver's own options. If no client CA is
+	// named, that in DataDir/pki is trusted, which is made if it is missing; service
+	// accounts' issuers and keys have defaults, too.
 	Authentication *kubeoptions.BuiltInAuthenticationOptions
 	Authorization  *kubeoptions.BuiltInAuthorizationOptions
-	// Signing says who signs service-account tokens. The zero value makes a key in
-	// DataDir/pki.
+	// Signing says with which key, or by which external signer, service-account tokens are
+	// signed. The zero value makes a key in DataDir/pki.
 	Signing auth.Signing
 
-	// AllowPrivileged lets pods have privileged containers. It is upstream's own switch,
-	// and one for the whole process.
+	// AllowPrivileged lets pods have privileged containers. It is a global variable of
+	// upstream's: all servers in a process must have the same.
 	AllowPrivileged bool
 
 	// Admission says which plugins decide what may be written; nil means those that
@@ -66,51 +66,52 @@ type Config struct {
 	// Audit says what is recorded of requests, and where; nil records nothing.
 	Audit *options.AuditOptions
 
-	// Upstream is what else kube-apiserver can be told; nil means its defaults.
+	// Upstream holds kube-apiserver's other options; nil means its defaults.
 	Upstream *Upstream
 
-	// KeepWatches lets watches go on whose senders have lost the right to them.
+	// KeepWatches lets a watch go on when its user has lost the right to it.
 	KeepWatches bool
 
 	// TestControllers runs the controllers of package testcontrollers in the process. They
 	// must not run beside a kube-controller-manager.
 	TestControllers bool
 
-	// Beside, if not nil, is run in a goroutine once the server is ready, and told to end,
-	// and awaited, before anything else ends. If it ends before, so does the server.
+	// Beside, if not nil, is run in a goroutine once the server is ready. It is ended, and
+	// awaited, before any other part. If it ends by itself, so does the server.
 	Beside func(context.Context) error
 
 	// EventTTL is how long events are kept.
 	EventTTL time.Duration
 
-	// IndexLabels are label keys of resources by whose values objects are found
-	// without a search, beside those that are learnt.
+	// IndexLabels are the label keys of each resource that are always indexed, beside those
+	// that a cache learns to index.
 	IndexLabels map[schema.GroupResource][]string
 
-	// CacheBytes bounds what the caches keep beside the present objects, CacheShares
-	// what single resources may have of that: see registry.Config.
+	// CacheBytes and CacheShares bound the memory that caches use beside the objects
+	// themselves: see registry.Config.
 	CacheBytes  int64
 	CacheShares map[schema.GroupResource]int64
 
-	// Checkpoints lets who may post to checkpoint.Path bring all objects back to a state
-	// that they had: for test suites.
+	// Checkpoints enables checkpoint.Path, where a user with the right to post can reset all
+	// objects to an earlier state: for test suites.
 	Checkpoints bool
 
-	// SteerCollector fits the percentage of the garbage collector, which belongs to the
-	// whole program, to the heap while the Server runs.
+	// SteerCollector lets package heap set the garbage collector's percentage, which is the
+	// whole process's, while the Server runs.
 	SteerCollector bool
 
-	// Fatal is called with the reason when the embedded store cannot store something: no
-	// write may be acknowledged any more. It must end the process; nil panics.
+	// Fatal is called with the reason when the embedded store has failed to write: it must not
+	// acknowledge any further write. Fatal must end the process; nil panics.
 	Fatal func(error)
 
-	// Notify is told the state of the process, READY=1 when it serves and STOPPING=1 when
-	// it begins to end, as systemd's services tell it; nil tells nobody.
+	// Notify is called with the states of systemd's protocol: READY=1 when the Server serves,
+	// and STOPPING=1 when it begins to end. It may be nil.
 	Notify func(state string)
 
 	// Progress receives a few lines about the start and the end; nil discards them.
 	Progress io.Writer
-	// Terminal rewrites the running count on Progress in place.
+	// Terminal says that Progress is a terminal: the count of loaded objects is rewritten in
+	// place.
 	Terminal bool
 }
 
@@ -131,8 +132,8 @@ func Default() Config {
 		Store:          Store{Prefix: "/registry", CompactionInterval: 5 * time.Minute, ReplayRevisions: 10_000, CheckInterval: 10 * time.Minute, DefragmentInterval: time.Hour},
 		Authentication: kubeoptions.NewBuiltInAuthenticationOptions().WithAll(),
 		Authorization:  authorizeByRoles(),
-		// A newcomer's network plugin and kube-proxy are privileged pods, and only those
-		// may make some whom roles allow it.
+		// Network plugins and kube-proxy run as privileged pods. RBAC, which is on by
+		// default, restricts who may create them.
 		AllowPrivileged: true,
 		InFlight:        InFlight{Fairness: true, Most: 400, MostMutating: 200},
 		Aggregation:     Aggregation{RejectRedirects: true},
@@ -167,7 +168,7 @@ func defaultRange() *net.IPNet {
 	return &net.IPNet{IP: net.IPv4(10, 0, 0, 0).To4(), Mask: net.CIDRMask(24, 32)}
 }
 
-// complete fills in what was left open.
+// complete sets the defaults of fields that are nil or empty.
 func (c *Config) complete() {
 	if c.Upstream == nil {
 		c.Upstream = NewUpstream()
@@ -180,7 +181,7 @@ func (c *Config) complete() {
 	}
 }
 
-// provisions reports whether what nobody gave is made.
+// provisions reports whether certificates and keys that Config does not name are made.
 func (c *Config) provisions() bool { return c.DataDir != "" || c.Scratch }
 
 // Validate checks what can be known without I/O.
@@ -209,8 +210,8 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// access returns how requests are authenticated and authorized if clientCA signs
-// certificates, with defaults for what New's caller left open.
+// access returns the configuration of package auth with clientCA as the authority of client
+// certificates, and with defaults for the fields of c that are not set.
 func (c *Config) access(clientCA string) auth.Config {
 	authentication, authorization, signing := *c.Authentication, *c.Authorization, c.Signing
 	accounts := *authentication.ServiceAccounts
@@ -230,7 +231,7 @@ func (c *Config) access(clientCA string) auth.Config {
 	return auth.Config{Authentication: &authentication, Authorization: &authorization, Signing: signing}
 }
 
-// saKeyName is the file of the key of service accounts' tokens.
+// saKeyName is the name of the file with the key that signs service-account tokens.
 const saKeyName = "sa.key"
 
 func (c *Config) pkiDir() string { return filepath.Join(c.DataDir, "pki") }

@@ -12,7 +12,7 @@ import (
 	"github.com/larder-io/larder/internal/testcontrollers"
 )
 
-// buildControllers makes the controllers that tests need, if they are asked for.
+// buildControllers makes the controllers that tests need, if the configuration enables them.
 func (s *Server) buildControllers() (err error) {
 	if !s.config.TestControllers {
 		return nil
@@ -25,8 +25,9 @@ func (s *Server) buildControllers() (err error) {
 	return err
 }
 
-// authoritiesIn returns the authorities in the file of a serving certificate, or, where it
-// has none, all that it holds: that is all we know of who signed it.
+// authoritiesIn returns the CA certificates in the file of a serving certificate, or the whole
+// file if it has none: then it is unknown which authority signed the certificate, and clients
+// can only trust the certificate itself.
 func authoritiesIn(certFile string) ([]byte, error) {
 	bundle, err := os.ReadFile(certFile)
 	if err != nil {
@@ -48,8 +49,8 @@ func authoritiesIn(certFile string) ([]byte, error) {
 	return authorities.Bytes(), nil
 }
 
-// awaitControllers blocks until pods are admitted, while bounded lasts, and warns of others
-// who do the same work.
+// awaitControllers blocks until the controllers have done what pods need to be admitted, no
+// longer than bounded, and warns if a kube-controller-manager runs.
 func (s *Server) awaitControllers(ctx, bounded context.Context) error {
 	controllers := s.parts.controllers
 	if controllers == nil {

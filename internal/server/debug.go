@@ -19,8 +19,8 @@ import (
 	zpagesfeatures "k8s.io/component-base/zpages/features"
 )
 
-// debugHandlers answer what --profiling, --enable-logs-handler and the feature gates of
-// status pages have kube-apiserver answer, but for /debug/pprof itself.
+// debugHandlers returns handlers for the paths that --profiling, --enable-logs-handler and the
+// feature gates of status pages enable in kube-apiserver, but for /debug/pprof itself.
 func (s *Server) debugHandlers() map[string]http.Handler {
 	up, handlers := s.config.Upstream, make(map[string]http.Handler)
 	if up.Features.EnableProfiling {
@@ -38,13 +38,13 @@ func (s *Server) debugHandlers() map[string]http.Handler {
 	return handlers
 }
 
-// handlerMap takes what upstream installs.
+// handlerMap is a mux in which upstream's functions install handlers.
 type handlerMap map[string]http.Handler
 
 // Handle adds a path.
 func (m handlerMap) Handle(path string, h http.Handler) { m[path] = h }
 
-// addStatusPages adds /statusz and /flagz, which are upstream's.
+// addStatusPages adds upstream's /statusz and /flagz.
 func (s *Server) addStatusPages(handlers handlerMap) {
 	const component = "apiserver"
 	listed := []string{"/healthz", "/livez", "/metrics", "/readyz", "/version"}
@@ -59,8 +59,8 @@ func (s *Server) addStatusPages(handlers handlerMap) {
 	}
 }
 
-// builtVersion tells the whole version of the build, of which upstream's libraries know
-// no more than the minor one unless the linker says it.
+// builtVersion has the build's patch version, too: upstream's libraries know only the minor
+// version unless linker flags set the rest.
 type builtVersion struct {
 	basecompatibility.EffectiveVersion
 }
@@ -73,17 +73,18 @@ func (v builtVersion) BinaryVersion() *utilversion.Version {
 	return v.EffectiveVersion.BinaryVersion()
 }
 
-// setVerbosity answers a PUT with another level of the log.
+// setVerbosity returns a handler of PUT that sets the log's verbosity.
 func setVerbosity() http.HandlerFunc { return routes.StringFlagPutHandler(logs.GlogSetter) }
 
-// logsDir is where kube-apiserver looks for logs, those of other programs included.
+// logsDir is the directory that kube-apiserver serves, too.
 const logsDir = "/var/log"
 
 func serveLogs(w http.ResponseWriter, req *http.Request) {
 	http.ServeFile(w, req, path.Join(logsDir, path.Clean("/"+strings.TrimPrefix(req.URL.Path, "/logs/"))))
 }
 
-// startDebugSocket lets who may open the socket profile, without credentials.
+// startDebugSocket serves profiles at --debug-socket-path, without authentication: the file's
+// permissions restrict who may open it.
 func (s *Server) startDebugSocket(ctx context.Context) {
 	file := s.config.Upstream.Features.DebugSocketPath
 	if file == "" {
@@ -95,7 +96,7 @@ func (s *Server) startDebugSocket(ctx context.Context) {
 	s.layers.Start(ctx, "debug socket", func(ctx context.Context) error {
 		err := socket.RunWithContext(ctx)
 		if ctx.Err() != nil {
-			return ctx.Err() // the socket was closed, which Serve calls an error
+			return ctx.Err() // Serve returns an error when its socket is closed
 		}
 		return err
 	})

@@ -8,7 +8,7 @@
 // missing, listens, opens the store, loads the caches, serves, and has the
 // bootstrap write what every cluster has: the system namespaces, the kubernetes
 // service and its endpoints, the RBAC roles. Only then does /readyz say 200. A
-// resource that cannot be loaded, because what holds its keys hangs, is waited for
+// resource that cannot be loaded, because a key management service hangs, is waited for
 // no longer than a minute, and served once it is loaded.
 //
 // When its context ends Run turns /readyz red, serves on for the shutdown delay,
@@ -17,14 +17,14 @@
 //
 // # The process's own client
 //
-// Storages, authorizers and the bootstrap ask the API of the process itself
-// through a transport that calls the front door's handlers without a
-// connection, as the user system:apiserver of the group system:masters.
+// Storages, authorizers and the bootstrap call the server's own API through a transport that
+// calls the front door's handlers without a connection, as the user system:apiserver of the
+// group system:masters.
 //
 // # Files
 //
-// Everything lies under Config.DataDir, or a temporary directory in its stead, which
-// only its owner may enter:
+// All files are in Config.DataDir, or in a temporary directory in its place, which only its
+// owner may enter:
 //
 //	lock                  held while a process uses the directory
 //	etcd/                 the embedded store

@@ -16,26 +16,27 @@ func (u *Upstream) egress() (*egressselector.EgressSelector, error) {
 	if u.EgressSelector.ConfigFile == "" {
 		return nil, nil
 	}
-	var c genericapiserver.Config // of which ApplyTo sets this
+	var c genericapiserver.Config // ApplyTo sets only its EgressSelector
 	if err := u.EgressSelector.ApplyTo(&c); err != nil {
 		return nil, err
 	}
 	return c.EgressSelector, nil
 }
 
-// dialer is how that part of the network is connected to; nil is directly.
+// dialer returns the function that connects to that part of the network; nil to connect
+// directly.
 func (s *Server) dialer(to egressselector.EgressType) utilnet.DialFunc {
 	if s.egress == nil {
 		return nil
 	}
 	dial, err := s.egress.Lookup(to.AsNetworkContext())
-	if err != nil { // no type that there is
+	if err != nil { // an unknown type
 		return func(context.Context, string, string) (net.Conn, error) { return nil, err }
 	}
 	return dial
 }
 
-// dialEtcd is how etcd is connected to; nil is directly.
+// dialEtcd returns the function that connects to etcd; nil to connect directly.
 func (s *Server) dialEtcd() func(context.Context, string) (net.Conn, error) {
 	dial := s.dialer(egressselector.Etcd)
 	if dial == nil {
@@ -44,12 +45,14 @@ func (s *Server) dialEtcd() func(context.Context, string) (net.Conn, error) {
 	return func(ctx context.Context, address string) (net.Conn, error) { return dial(ctx, "tcp", address) }
 }
 
-// proxyTransport carries requests to pods and services; nil is the registry's own.
+// proxyTransport returns the transport of requests to pods and services; nil for the
+// registry's own.
 func (s *Server) proxyTransport() http.RoundTripper {
 	dial := s.dialer(egressselector.Cluster)
 	if dial == nil {
 		return nil
 	}
-	// They are reached by address: there is no name that a certificate could prove.
+	// Pods and services are reached by address: a certificate has no name to verify, and
+	// kube-apiserver does not verify it, either.
 	return utilnet.SetTransportDefaults(&http.Transport{DialContext: dial, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}})
 }

@@ -10,14 +10,15 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 )
 
-// encryption is what upstream makes of the file. The zero value encrypts nothing.
+// encryption is what upstream makes of the EncryptionConfiguration. The zero value encrypts
+// nothing.
 type encryption struct {
 	transformers value.ResourceTransformers
-	checks       []healthz.HealthChecker // of what holds the keys; not of being alive
+	checks       []healthz.HealthChecker // of the key management services; not in /livez
 }
 
-// buildEncryption reads the file and starts the layer that keeps what it names open, and
-// that reads it again.
+// buildEncryption reads the file and starts the layer that keeps the connections to its key
+// management services open, and that reloads it if Reload is set.
 func (s *Server) buildEncryption(ctx context.Context) error {
 	c, e := &s.config.Encryption, &s.parts.encryption
 	if c.File == "" {

@@ -22,7 +22,7 @@ func (s *Server) extend(config *httpapi.Config) (err error) {
 		Authorizer:   p.auth.Authorizer,
 		Discovery:    config.Discovery.WithSource(aggregated.CRDSource),
 		Complete:     func() bool { return p.aggregator.Registered() },
-		// Called for requests, which come through the door.
+		// Called only for requests, and so p.door is set by then.
 		Schemas:           func() (map[string]*spec.Schema, error) { return p.door.Schemas() },
 		Alone:             len(s.config.Store.Servers) == 0,
 		RequestTimeout:    config.RequestTimeout,

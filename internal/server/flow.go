@@ -7,8 +7,7 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// newFlow returns what decides which requests are served at once; nil if only their
-// number does.
+// newFlow returns API Priority and Fairness; nil if it is disabled.
 func (s *Server) newFlow() *auth.Flow {
 	if !s.config.InFlight.Fairness {
 		return nil
@@ -20,8 +19,9 @@ func (s *Server) newFlow() *auth.Flow {
 	})
 }
 
-// stored tells how much there is of each resource. Of custom resources it knows those
-// that were asked for: upstream, too, has no figures before its first handler is made.
+// stored returns a function that returns how many objects a resource has, and their size. Of
+// custom resources it knows those that a request has named: upstream, too, has no figures for
+// the others.
 func stored(all *registry.Registry) func(schema.GroupResource) (objects, bytes int64, ok bool) {
 	known := make(map[schema.GroupResource]*registry.Resource)
 	for _, r := range all.Resources() {

@@ -19,17 +19,18 @@ import (
 // errNotFinished has the text of kube-apiserver's health check.
 var errNotFinished = errors.New("not finished")
 
-// readiness is how far the start has come. What is late has come, too, once the server
-// has given up waiting for it.
+// readiness says how far the start has come. A flag is also set once the server has stopped
+// waiting for a part that is late.
 type readiness struct {
 	loaded, synced atomic.Bool
 }
 
-// startHook begins the names of checks of parts of the start, as in kube-apiserver.
+// startHook is the prefix of kube-apiserver's names for the checks of post-start hooks.
 const startHook = "poststarthook/"
 
-// checkOrder is in which order kube-apiserver lists its checks, but for ping, log and
-// shutdown, which the door adds. Names that begin with one of these stand with it.
+// checkOrder returns the names of kube-apiserver's checks in its order, but for ping, log and
+// shutdown, which the door adds. A check belongs at the longest of them that its name begins
+// with.
 func checkOrder() []string {
 	order := []string{"loopback-serving-certificate", "etcd", "etcd-override", "etcd-readiness", "etcd-override-readiness", "kms-provider", "informer-sync"}
 	for _, hook := range []string{
@@ -51,7 +52,7 @@ func checkOrder() []string {
 	return append(order, "autoregister-completion", startHook+"apiservice-openapi-controller", startHook+"apiservice-openapiv3-controller")
 }
 
-// inOrder returns checks as kube-apiserver lists them, those that it does not have last.
+// inOrder returns checks in kube-apiserver's order, those that it does not have last.
 func inOrder(checks ...[]healthz.HealthChecker) []healthz.HealthChecker {
 	order := checkOrder()
 	rank := func(check healthz.HealthChecker) int {
@@ -68,7 +69,7 @@ func inOrder(checks ...[]healthz.HealthChecker) []healthz.HealthChecker {
 	return all
 }
 
-// addHealth adds to config what /healthz, /livez and /readyz ask.
+// addHealth adds the checks of /healthz, /livez and /readyz to config.
 func (s *Server) addHealth(config *httpapi.Config) {
 	began := time.Now()
 	store, storeReady := s.storeChecks()
@@ -81,7 +82,8 @@ func (s *Server) addHealth(config *httpapi.Config) {
 	config.ReadyChecks = inOrder(store, storeReady, informed, hooks, keys)
 }
 
-// startChecks has a check for each part of the start.
+// startChecks returns a check for each part of the start, under the names of kube-apiserver's
+// post-start hooks.
 func (s *Server) startChecks() []healthz.HealthChecker {
 	p := &s.parts
 	var checks []healthz.HealthChecker
@@ -94,7 +96,7 @@ func (s *Server) startChecks() []healthz.HealthChecker {
 	if p.flow != nil {
 		limits = "priority-and-fairness-filter"
 		add("priority-and-fairness-config-consumer", closed(s.begun))
-		// What a list costs is told from how many objects the caches hold.
+		// The cost of a list is estimated from the number of objects in the caches.
 		add("storage-object-count-tracker-hook", after(&s.ready.loaded))
 	}
 	add(limits, closed(s.begun))
@@ -118,13 +120,13 @@ func (s *Server) startChecks() []healthz.HealthChecker {
 	return append(checks, p.aggregator.Checks()...)
 }
 
-// transportCheck asks whether this server can reach itself, which kube-apiserver needs a
-// certificate for that may expire. Larder needs none.
+// transportCheck checks whether this server can call itself. In kube-apiserver the check is of
+// the loopback certificate, which may expire; Larder needs none.
 func (s *Server) transportCheck() healthz.HealthChecker {
 	return healthz.NamedCheck("loopback-serving-certificate", closed(s.parts.transport.Attached()))
 }
 
-// after passes once flag is set.
+// after returns a check that passes once flag is set.
 func after(flag *atomic.Bool) func(*http.Request) error {
 	return func(*http.Request) error {
 		if !flag.Load() {
@@ -134,7 +136,7 @@ func after(flag *atomic.Bool) func(*http.Request) error {
 	}
 }
 
-// closed passes once done is closed.
+// closed returns a check that passes once done is closed.
 func closed(done <-chan struct{}) func(*http.Request) error {
 	return func(*http.Request) error {
 		select {
@@ -146,7 +148,7 @@ func closed(done <-chan struct{}) func(*http.Request) error {
 	}
 }
 
-// inGrace has checks pass in the first time after the start: --livez-grace-period.
+// inGrace returns checks that pass during --livez-grace-period after the start.
 func (s *Server) inGrace(began time.Time, checks []healthz.HealthChecker) []healthz.HealthChecker {
 	grace := s.config.Upstream.GenericServerRunOptions.LivezGracePeriod
 	if grace <= 0 {
@@ -164,20 +166,20 @@ func (s *Server) inGrace(began time.Time, checks []healthz.HealthChecker) []heal
 	return all
 }
 
-// storeChecks ask the stores how they are, for the checks of health and of readiness. The
-// names are kube-apiserver's.
+// storeChecks returns the checks of the stores for /healthz and for /readyz, under
+// kube-apiserver's names.
 func (s *Server) storeChecks() (health, ready []healthz.HealthChecker) {
 	etcd := &s.config.Upstream.Etcd.StorageConfig
 	add := func(ask func(context.Context) error, name, readyName string) {
 		sick := storestats.NewHealth(ask, etcd.HealthcheckTimeout)
-		unready := sick // who asks for both asks the store once
+		unready := sick // so that a request for both reads the store once
 		if etcd.ReadycheckTimeout != etcd.HealthcheckTimeout {
 			unready = storestats.NewHealth(ask, etcd.ReadycheckTimeout)
 		}
 		health, ready = append(health, sick.Named(name)), append(ready, unready.Named(readyName))
 	}
 	add(s.store.Health, "etcd", "etcd-readiness")
-	for i, a := range s.apart {
+	for i, a := range s.overrides {
 		add(a.store.Health, fmt.Sprintf("etcd-override-%d", i), fmt.Sprintf("etcd-override-readiness-%d", i))
 	}
 	return health, ready

@@ -15,15 +15,15 @@ import (
 	"github.com/larder-io/larder/internal/server/pki"
 )
 
-// identity is how this server is known and whom it knows: its addresses and the
-// files that hold certificates and keys, those made here included.
+// identity has the server's addresses and the files of its certificates and keys, those made
+// here included.
 type identity struct {
-	// advertise is how others are told to reach this server.
+	// advertise is the address at which other machines reach this server.
 	advertise net.IP
-	// publish is advertise if others can reach it and it may be published in the
+	// publish is advertise if other machines can reach it and it may be published in the
 	// kubernetes service's endpoints; else nil.
 	publish net.IP
-	// url is how a client on this machine reaches the server.
+	// url is the URL at which a client on this machine reaches the server.
 	url string
 	// serviceIP is the cluster IP of the kubernetes service.
 	serviceIP net.IP
@@ -34,8 +34,8 @@ type identity struct {
 	kubeconfig string
 }
 
-// establish makes the missing certificates and keys in dir; without one, at most those
-// of the serving certificate.
+// establish makes the missing certificates and keys in dir; if dir is nil, at most the serving
+// certificate.
 func establish(c *Config, dir *datadir.Dir) (*identity, error) {
 	id := &identity{
 		certFile: c.Serving.CertFile, keyFile: c.Serving.KeyFile,
@@ -76,8 +76,8 @@ func establish(c *Config, dir *datadir.Dir) (*identity, error) {
 	return id, id.writeKubeconfig(ca)
 }
 
-// serveAlone makes the serving pair if none was given, signed by an authority that
-// nobody keeps.
+// serveAlone makes the serving pair if none was given, signed by an authority whose key is
+// dropped at once.
 func (id *identity) serveAlone(c *Config) error {
 	if id.certFile != "" {
 		return nil
@@ -113,7 +113,7 @@ func (id *identity) resolve(c *Config) error {
 
 // resolveAdvertise applies apiserver pkg/server/options/server_run_options.go,
 // DefaultAdvertiseAddress. A machine without a network advertises the address it
-// binds: nobody else could reach it anyway.
+// binds: no other machine could reach it anyway.
 func resolveAdvertise(s Serving) (net.IP, error) {
 	if len(s.AdvertiseAddress) > 0 && !s.AdvertiseAddress.IsUnspecified() {
 		return s.AdvertiseAddress, nil
@@ -164,7 +164,8 @@ func (id *identity) writeKubeconfig(ca *pki.Authority) error {
 	if leaf, err := pki.ReadLeaf(id.certFile); err != nil {
 		return err
 	} else if leaf.CheckSignatureFrom(ca.Cert) != nil {
-		// A pair of the owner's: its file is all we know of who signed it.
+		// The pair is the owner's, signed by an unknown authority: clients can only trust
+		// the file itself.
 		if trust, err = os.ReadFile(id.certFile); err != nil {
 			return fmt.Errorf("server: serving certificate: %w", err)
 		}

@@ -11,17 +11,16 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
-// newLogger hands what the store has to say to the process's log.
+// newLogger returns a logger that writes to klog.
 func newLogger() *slog.Logger {
 	return slog.New(storeLog{Handler: logr.ToSlogHandler(klog.Background())})
 }
 
-// storeLog keeps etcd's own warnings, most of which tell how busy it is, for
-// those who asked for a verbose log. Who logs is told by the attribute that kv gives
-// etcd's logger, not by what is logged.
+// storeLog drops etcd's own warnings unless the log is verbose: most of them say how busy it
+// is. It recognises etcd's lines by the attribute that kv gives to etcd's logger.
 type storeLog struct {
 	slog.Handler
-	etcd bool // it is etcd's
+	etcd bool // it is etcd's logger
 }
 
 const storeVerbosity = 2

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// progress writes the few lines a start and an end are worth. Failing to write
-// them is nobody's concern.
+// progress writes a few lines about the start and the end. It ignores errors of writing.
 type progress struct {
 	out      io.Writer
 	terminal bool
@@ -26,8 +25,8 @@ func (p *progress) printf(format string, args ...any) {
 	fmt.Fprintf(p.out, format+"\n", args...)
 }
 
-// follow rewrites one line with what state says until done is closed, then
-// leaves its last word standing. Only a terminal sees it move.
+// follow writes what state returns once done is closed. On a terminal it also shows it before,
+// in one line that it rewrites.
 func (p *progress) follow(ctx context.Context, done <-chan struct{}, state func() string) {
 	const every = 100 * time.Millisecond
 	ticker := time.NewTicker(every)

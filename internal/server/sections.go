@@ -13,7 +13,7 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 )
 
-// Serving says where and how requests are taken.
+// Serving configures the listener, its certificate and the limits of requests.
 type Serving struct {
 	BindAddress net.IP
 	// AdvertiseAddress is published as the endpoint of the kubernetes service;
@@ -21,7 +21,7 @@ type Serving struct {
 	// the bind address is a loopback one.
 	AdvertiseAddress net.IP
 	Port             int
-	// ExternalHost is the name by which others are told to find this server; "" is
+	// ExternalHost is the name at which other machines reach this server; "" is
 	// AdvertiseAddress.
 	ExternalHost string
 	// CertDir holds apiserver.crt and apiserver.key, which are made when they
@@ -32,10 +32,10 @@ type Serving struct {
 
 	// RequestTimeout bounds every request but the long-running.
 	RequestTimeout time.Duration
-	// MinRequestTimeout is the least time after which the server ends a watch
-	// whose client named none.
+	// MinRequestTimeout is the least time after which the server ends a watch whose client
+	// set no timeout.
 	MinRequestTimeout time.Duration
-	// ShutdownDelay is how long requests are still served after /readyz turned red.
+	// ShutdownDelay is how long requests are still served after /readyz has begun to fail.
 	ShutdownDelay time.Duration
 
 	// MaxConnections bounds open connections, MaxConnectionsPerAddress those from one
@@ -43,20 +43,19 @@ type Serving struct {
 	MaxConnections, MaxConnectionsPerAddress int
 }
 
-// Store says where objects are kept.
+// Store configures where objects are stored.
 type Store struct {
 	// Servers are the endpoints of an etcd cluster; none starts one inside
 	// this process.
 	Servers []string
-	// CAFile, CertFile and KeyFile are the client's side of etcd's TLS.
+	// CAFile verifies etcd's certificates; CertFile and KeyFile hold the client certificate.
 	CAFile, CertFile, KeyFile string
-	// Prefix begins every key.
+	// Prefix is the prefix of every key.
 	Prefix string
-	// CompactionInterval is how often old revisions are given up; 0 never does.
+	// CompactionInterval is how often old revisions are compacted; 0 is never.
 	CompactionInterval time.Duration
-	// ReplayRevisions is how many revisions that the store still has are replayed
-	// at the start, at most, so that clients can go on watching where they were;
-	// 0 replays none.
+	// ReplayRevisions bounds how many old revisions are read from the store at the start, so
+	// that clients can resume watches; 0 reads none.
 	ReplayRevisions int64
 	// CheckInterval is how often each cache is compared with the store; 0 is
 	// never.
@@ -64,15 +63,16 @@ type Store struct {
 	// QuotaBytes is how large the embedded etcd's database may grow before writes are
 	// refused; 0 is 8 GiB.
 	QuotaBytes int64
-	// DefragmentInterval is how often the embedded etcd's database is made smaller, if
-	// most of it is free; 0 never is.
+	// DefragmentInterval is how often the embedded etcd's database is defragmented, if most
+	// of it is free; 0 is never.
 	DefragmentInterval time.Duration
-	// UnsafeNoFsync lets the embedded etcd lose what the operating system had
-	// not written when the machine stops.
+	// UnsafeNoFsync disables the embedded etcd's fsync: acknowledged writes may be lost when
+	// the machine stops.
 	UnsafeNoFsync bool
 }
 
-// Services says which addresses and ports Services are given.
+// Services configures the addresses and ports that Services are given, and the endpoints of
+// the kubernetes service.
 type Services struct {
 	// ClusterIPRanges are one range or, for dual stack, two of different families; none
 	// means 10.0.0.0/24.
@@ -150,13 +150,14 @@ func (s *Services) validate() error {
 	return nil
 }
 
-// Aggregation says how other API servers are reached, which answer for parts of this one.
+// Aggregation configures how aggregated API servers are reached.
 type Aggregation struct {
-	// CertFile and KeyFile, given together, prove to them who hands requests on.
+	// CertFile and KeyFile, given together, are the client certificate by which aggregated
+	// servers recognise this one as a front proxy.
 	CertFile, KeyFile string
-	// EndpointRouting turns to the endpoints of their services instead of cluster IPs.
+	// EndpointRouting connects to the endpoints of their services instead of cluster IPs.
 	EndpointRouting bool
-	// RejectRedirects lets none of them redirect clients.
+	// RejectRedirects does not pass their redirects on to clients.
 	RejectRedirects bool
 }
 
@@ -167,7 +168,8 @@ func (a *Aggregation) validate() error {
 	return nil
 }
 
-// check reads the files, which are read again when they change.
+// check reads the files, so that a bad one is an error at the start: later, the aggregator
+// reloads them when they change.
 func (a *Aggregation) check() error {
 	if a.CertFile == "" {
 		return nil
@@ -178,11 +180,11 @@ func (a *Aggregation) check() error {
 	return nil
 }
 
-// Encryption says how values are encrypted in the store.
+// Encryption configures how values are encrypted in the store.
 type Encryption struct {
 	// File names an EncryptionConfiguration; "" encrypts nothing.
 	File string
-	// Reload takes over changes of File while the server runs, within a minute.
+	// Reload applies changes of File while the server runs, within a minute.
 	Reload bool
 }
 
@@ -193,11 +195,11 @@ func (e *Encryption) validate() error {
 	return nil
 }
 
-// InFlight says how many requests are served at once.
+// InFlight configures how many requests are served at once.
 type InFlight struct {
-	// Fairness shares Most and MostMutating together among the priority levels that the
-	// cluster's configuration names. Without it they bound requests that read and others,
-	// and 0 sets no bound.
+	// Fairness enables API Priority and Fairness, which divides the sum of Most and
+	// MostMutating among the priority levels. Without it, Most bounds reading requests and
+	// MostMutating the others; 0 sets no bound.
 	Fairness           bool
 	Most, MostMutating int
 }

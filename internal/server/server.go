@@ -50,7 +50,7 @@ type Server struct {
 	begun    chan struct{} // closed then
 
 	resources *serverstorage.ResourceConfig  // that are served
-	apart     []*apart                       // stores of single resources
+	overrides []*override                    // stores of single resources
 	egress    *egressselector.EgressSelector // nil connects directly
 	parts     parts
 }
@@ -64,8 +64,7 @@ func New(config Config) (*Server, error) {
 	return &Server{config: config, layers: layers.New(), begun: make(chan struct{}), metrics: storestats.NewMetrics(config.Upstream.Etcd.StorageConfig.DBMetricPollInterval)}, nil
 }
 
-// Run serves until ctx ends, then drains. It returns nil if that is all that
-// happened.
+// Run serves until ctx ends, then drains. It returns nil if no part has failed.
 func (s *Server) Run(ctx context.Context) error {
 	s.progress = newProgress(s.config.Progress, s.config.Terminal)
 	err := s.start(ctx)
@@ -86,7 +85,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return err
 }
 
-// start brings every layer up, in the order in which they need each other.
+// start starts every layer, in the order in which they need each other.
 func (s *Server) start(ctx context.Context) error {
 	settled := make(chan struct{})
 	if s.config.SteerCollector {
@@ -130,7 +129,7 @@ func (s *Server) start(ctx context.Context) error {
 
 // prepare takes the data directory and the port.
 func (s *Server) prepare(ctx context.Context) (err error) {
-	// Upstream's switch is set once in a process, by whoever comes first.
+	// Upstream's variable is set once in a process: the first call wins.
 	up := s.config.Upstream
 	capabilities.Setup(s.config.AllowPrivileged, up.MaxConnectionBytesPerSec)
 	if is := capabilities.Get().AllowPrivileged; is != s.config.AllowPrivileged {
@@ -155,7 +154,7 @@ func (s *Server) prepare(ctx context.Context) (err error) {
 	return nil
 }
 
-// openDir takes the data directory, or the one that stands in for it.
+// openDir locks the data directory, or makes a temporary one.
 func (s *Server) openDir() (err error) {
 	switch {
 	case s.config.DataDir != "":
@@ -192,18 +191,18 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 		return err
 	}
 	s.layers.Start(ctx, "store", s.store.Run)
-	return s.openApart(ctx)
+	return s.openOverrides(ctx)
 }
 
-// parts are what stands on the store.
+// parts are the parts of a server that buildAuth and build make.
 type parts struct {
 	transport    *loopback.Transport
 	loopback     *rest.Config // reaches this server by transport
 	client       kubernetes.Interface
 	auth         *auth.Auth
-	audit        *auth.Audit // nil: nothing is recorded
+	audit        *auth.Audit // nil if nothing is recorded
 	encryption   encryption
-	flow         *auth.Flow // nil: only the number of requests counts
+	flow         *auth.Flow // nil if API Priority and Fairness is disabled
 	certificates *servingcert.Certificates
 	informers    informers.SharedInformerFactory
 	following    chan struct{} // closed once the informers were started
@@ -216,10 +215,10 @@ type parts struct {
 	aggregator   *aggregator.Aggregator
 	peers        *peers // nil: none answers for this server
 	door         *httpapi.Server
-	controllers  *testcontrollers.Controllers // nil: others run them
+	controllers  *testcontrollers.Controllers // nil unless Config.TestControllers
 }
 
-// startLayers runs what serves. Requests wait until the caches have loaded.
+// startLayers starts the layers that serve. Requests wait until the caches have loaded.
 func (s *Server) startLayers(ctx context.Context) {
 	s.serving = time.Now()
 	s.layers.Start(ctx, "registry", s.parts.registry.Run)
@@ -229,11 +228,11 @@ func (s *Server) startLayers(ctx context.Context) {
 	}
 	s.layers.Start(ctx, "serving", s.parts.door.Run)
 	close(s.begun)
-	s.listener = nil // the door's from here on
+	s.listener = nil // the door closes it
 }
 
-// startClients runs what asks this very server, once it can answer: told to try
-// again later, an informer waits a second. They end before the door does.
+// startClients starts the layers that call this server's own API, once it can answer: an
+// informer that was refused waits a second before it tries again. They end before the door.
 func (s *Server) startClients(ctx context.Context) {
 	p := &s.parts
 	s.layers.Start(ctx, "informers", func(ctx context.Context) error {
@@ -256,7 +255,7 @@ func (s *Server) startClients(ctx context.Context) {
 	}
 }
 
-// awaitStore blocks until the store is open and says so.
+// awaitStore blocks until the store is open, and reports it.
 func (s *Server) awaitStore(ctx context.Context) error {
 	c := &s.config.Store
 	what := "etcd embedded in " + filepath.Join(s.config.DataDir, "etcd")
@@ -268,10 +267,10 @@ func (s *Server) awaitStore(ctx context.Context) error {
 		return fmt.Errorf("server: %s: %w", what, err)
 	}
 	s.progress.printf("store: %s, revision %d", what, revision)
-	return s.awaitApart(ctx)
+	return s.awaitOverrides(ctx)
 }
 
-// awaitReady blocks until everything is there that /readyz answers for.
+// awaitReady blocks until all checks of /readyz can pass.
 func (s *Server) awaitReady(ctx context.Context) error {
 	p := &s.parts
 	<-p.following
@@ -298,7 +297,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 			return fmt.Errorf("server: %w", context.Cause(ctx))
 		}
 		select {
-		case <-p.auth.NodeSynced(): // while something else was waited for
+		case <-p.auth.NodeSynced(): // both cases of the outer select were ready
 		default:
 			s.progress.printf("late: the node authorizer has not seen all pods yet")
 		}
@@ -320,8 +319,8 @@ func (s *Server) awaitReady(ctx context.Context) error {
 	return nil
 }
 
-// awaitHooks blocks until the parts of the start are done that have health checks of
-// their own. Where they wait for what cannot be read, that is while bounded lasts.
+// awaitHooks blocks until the bootstrap and the aggregator have finished their hooks. Hooks
+// that depend on objects which cannot be read are waited for no longer than bounded.
 func (s *Server) awaitHooks(ctx, bounded context.Context) error {
 	p := &s.parts
 	if err := p.bootstrap.WaitReady(bounded); err != nil {
@@ -346,7 +345,8 @@ func (s *Server) awaitHooks(ctx, bounded context.Context) error {
 	return nil
 }
 
-// awaitLoaded blocks until every cache mirrors the store, but for those that take too long.
+// awaitLoaded blocks until every cache mirrors the store, but for those that take longer than
+// registry.Config.LoadTimeout.
 func (s *Server) awaitLoaded(ctx context.Context) error {
 	following, stop := context.WithCancel(ctx)
 	loaded, told := make(chan struct{}), make(chan struct{})
@@ -362,7 +362,7 @@ func (s *Server) awaitLoaded(ctx context.Context) error {
 		return err
 	}
 	close(loaded)
-	<-told // its last word comes before the next line
+	<-told // the last line of progress comes before the next one
 	if late := s.parts.registry.Unready(); len(late) > 0 {
 		s.progress.printf("late: not loaded yet, and served once they are: %v", late)
 	}
@@ -370,8 +370,8 @@ func (s *Server) awaitLoaded(ctx context.Context) error {
 	return nil
 }
 
-// await blocks until ctx ends, and then for as long as requests are to be served
-// while /readyz is red and others turn away from this server; or until a layer fails.
+// await blocks until ctx ends, and then for the shutdown delay, in which /readyz fails and
+// requests are still served, so that balancers turn to other servers; or until a layer fails.
 func (s *Server) await(ctx context.Context) error {
 	select {
 	case failed := <-s.layers.Ended():
@@ -389,7 +389,7 @@ func (s *Server) await(ctx context.Context) error {
 		defer close(withdrawn)
 		s.parts.bootstrap.Stop()
 	}()
-	defer func() { <-withdrawn }() // it asks this server
+	defer func() { <-withdrawn }() // Stop calls this server's API
 	select {
 	case failed := <-s.layers.Ended():
 		return failed.Unexpected()
@@ -398,7 +398,7 @@ func (s *Server) await(ctx context.Context) error {
 	}
 }
 
-// stop ends whatever start has begun.
+// stop ends what start has started.
 func (s *Server) stop() error {
 	err := s.layers.Stop()
 	if s.listener != nil {

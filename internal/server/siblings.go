@@ -9,10 +9,10 @@ import (
 	"github.com/larder-io/larder/internal/registry/bootstrap"
 )
 
-// serverID names this server among those of the cluster, in every life the same.
+// serverID returns the name of this server in its cluster, the same after each restart.
 func serverID() string { return genericapiserver.NewConfig(legacyscheme.Codecs).APIServerID }
 
-// identityLease is the name of the Lease that tells that this server lives; "" if none does.
+// identityLease returns the name of the server's identity Lease; "" if it has none.
 func (s *Server) identityLease() string {
 	if !utilfeature.DefaultFeatureGate.Enabled(apiserverfeatures.APIServerIdentity) {
 		return ""
@@ -20,7 +20,7 @@ func (s *Server) identityLease() string {
 	return serverID()
 }
 
-// leadership says how leaders are elected among components that ask for it; nil if none are.
+// leadership returns the configuration of coordinated leader election; nil if it is disabled.
 func (s *Server) leadership() *bootstrap.Leadership {
 	if !utilfeature.DefaultFeatureGate.Enabled(apiserverfeatures.CoordinatedLeaderElection) {
 		return nil

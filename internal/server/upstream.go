@@ -28,16 +28,16 @@ import (
 	"github.com/larder-io/larder/internal/server/servingcert"
 )
 
-// Upstream holds kube-apiserver's own options where they are taken as they are. Of them
-// only those fields count for which [Config] has none of its own.
+// Upstream holds kube-apiserver's own options. Those for which [Config] has a field of its own
+// are ignored here.
 type Upstream struct {
 	*options.Options
 
-	// Kubelet says how kubelets are reached.
+	// Kubelet configures the client of kubelets.
 	Kubelet kubeletclient.KubeletClientConfig
 	// NodePort is that of the kubernetes service; 0 gives it none.
 	NodePort int
-	// GitVersion is what the server calls its version; "" is that of the build.
+	// GitVersion is the version that the server reports; "" is the build's.
 	GitVersion string
 }
 
@@ -66,7 +66,7 @@ func (u *Upstream) validate(fairness bool, services *Services) error {
 		return nil
 	}
 	errs := u.GenericServerRunOptions.Validate()
-	etcd := *u.Etcd // whether there are servers is Config's affair, and so is encryption
+	etcd := *u.Etcd // Config itself validates Store.Servers and Encryption
 	etcd.StorageConfig.Transport.ServerList, etcd.EncryptionProviderConfigAutomaticReload = []string{"embedded"}, false
 	errs = append(errs, etcd.Validate()...)
 	_, err := genericoptions.ParseWatchCacheSizes(u.Etcd.WatchCacheSizes)
@@ -80,7 +80,8 @@ func (u *Upstream) validate(fairness bool, services *Services) error {
 	return errors.Join(errs...)
 }
 
-// validateMetrics knows the version better than upstream's options, which ask the linker.
+// validateMetrics checks --show-hidden-metrics-for-version itself: upstream's options compare
+// it with a version that only linker flags set.
 func (u *Upstream) validateMetrics() []error {
 	options := *u.Metrics
 	shown := options.ShowHiddenMetricsForVersion
@@ -143,13 +144,13 @@ func (u *Upstream) validateNodePort(s *Services) error {
 	return nil
 }
 
-// effective is the version of Kubernetes that the process stands for.
+// effective returns upstream's effective version: which version of Kubernetes is emulated.
 func (u *Upstream) effective() basecompatibility.EffectiveVersion {
 	o := u.GenericServerRunOptions
 	return o.ComponentGlobalsRegistry.EffectiveVersionFor(o.ComponentName)
 }
 
-// version is what the server tells of itself.
+// version returns the body of /version.
 func (u *Upstream) version() apimachineryversion.Info {
 	info := Version()
 	if u.GitVersion != "" {
@@ -167,8 +168,8 @@ func (u *Upstream) version() apimachineryversion.Info {
 
 func number(n uint) string { return strconv.FormatUint(uint64(n), 10) }
 
-// enablement is what --runtime-config says, with the names that the core group has now:
-// kubernetes pkg/controlplane/apiserver/options/options.go.
+// enablement returns --runtime-config with the core group's present name in the place of its
+// old ones: kubernetes pkg/controlplane/apiserver/options/options.go.
 func (u *Upstream) enablement() *genericoptions.APIEnablementOptions {
 	asked := make(map[string]string)
 	for key, value := range u.APIEnablement.RuntimeConfig {
@@ -183,8 +184,8 @@ func (u *Upstream) enablement() *genericoptions.APIEnablementOptions {
 	return &genericoptions.APIEnablementOptions{RuntimeConfig: asked}
 }
 
-// resources are the versions and resources that are served: what upstream serves by
-// default and what --runtime-config says.
+// resources returns the versions and resources that are served: upstream's defaults, changed
+// by --runtime-config.
 func (u *Upstream) resources() (*serverstorage.ResourceConfig, error) {
 	merged := &genericapiserver.Config{
 		EffectiveVersion:           u.effective(),
@@ -196,7 +197,7 @@ func (u *Upstream) resources() (*serverstorage.ResourceConfig, error) {
 	return merged.MergedResourceConfig, nil
 }
 
-// listen takes the port, as SO_REUSEPORT and SO_REUSEADDR say.
+// listen opens the listener, with SO_REUSEPORT and SO_REUSEADDR as the options say.
 func (u *Upstream) listen(s *Serving) (net.Listener, error) {
 	secure := genericoptions.SecureServingOptions{
 		BindAddress: s.BindAddress, BindPort: s.Port,
@@ -209,8 +210,8 @@ func (u *Upstream) listen(s *Serving) (net.Listener, error) {
 	return info.Listener, nil
 }
 
-// fresh tells which resources upstream would keep no cache of. Reads of them are never
-// answered with anything older than what the store has.
+// fresh returns a function that reports whether upstream would keep no cache of a resource.
+// Reads of such resources are always consistent with the store.
 func (u *Upstream) fresh() func(schema.GroupResource) bool {
 	if !u.Etcd.EnableWatchCache {
 		return func(schema.GroupResource) bool { return true }
@@ -225,7 +226,8 @@ func (u *Upstream) fresh() func(schema.GroupResource) bool {
 	}
 }
 
-// leaseReuse is for how long a lease is given further keys; less than 0 for none.
+// leaseReuse returns for how long a lease is used for further keys; less than 0 for one key
+// alone.
 func (u *Upstream) leaseReuse() time.Duration {
 	seconds := u.Etcd.StorageConfig.LeaseManagerConfig.ReuseDurationSeconds
 	if seconds <= 0 {

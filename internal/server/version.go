@@ -10,8 +10,8 @@ import (
 	"k8s.io/component-base/version"
 )
 
-// Version is the version of Kubernetes whose API this program serves: that of
-// the module it was built with, unless the linker was told another.
+// Version returns the version of Kubernetes whose API this program serves: that of the
+// module it was built with, unless linker flags set another.
 func Version() apimachineryversion.Info {
 	info := version.Get()
 	info.GoVersion, info.Compiler, info.Platform = runtime.Version(), runtime.Compiler, runtime.GOOS+"/"+runtime.GOARCH

@@ -14,18 +14,17 @@ type Dir struct {
 	Path string
 
 	lock    *os.File
-	scratch bool // for this process alone: Close removes it
+	scratch bool // a temporary directory, which Close removes
 }
 
-// Names of directories that stand in for a data directory, and of those that are not
-// locked yet.
+// Patterns of the names of temporary data directories, and of those that are not locked yet.
 const (
 	scratchPrefix   = "larder-run-"
 	unlockedPattern = "larder-new-*"
 )
 
-// Scratch makes a directory for as long as this process runs, for its owner alone. It
-// removes first what processes left that were killed.
+// Scratch makes a temporary directory, which only its owner may enter and which Close removes.
+// Before, it removes the directories of processes that were killed.
 func Scratch() (*Dir, error) {
 	sweepScratch(os.TempDir())
 	path, err := os.MkdirTemp("", unlockedPattern)
@@ -37,7 +36,8 @@ func Scratch() (*Dir, error) {
 		return nil, errors.Join(err, os.RemoveAll(path))
 	}
 	d.scratch = true
-	// Who finds the directory under its last name finds it locked.
+	// It gets its last name once it is locked: sweepScratch of another process may remove
+	// one of that name if it is not locked.
 	_, random, _ := strings.Cut(path, strings.TrimSuffix(unlockedPattern, "*"))
 	d.Path = filepath.Join(os.TempDir(), scratchPrefix+random)
 	if err := os.Rename(path, d.Path); err != nil {
@@ -47,18 +47,18 @@ func Scratch() (*Dir, error) {
 	return d, nil
 }
 
-// sweepScratch removes this user's directories of processes that have ended, which hold
-// private keys. What it cannot remove stays.
+// sweepScratch removes this user's temporary directories whose processes have ended: they
+// hold private keys. It ignores errors.
 func sweepScratch(dir string) {
 	paths, err := filepath.Glob(filepath.Join(dir, scratchPrefix+"*"))
 	if err != nil {
 		return // a directory that is no pattern
 	}
 	for _, path := range paths {
-		// Nobody else can put another thing in the place of a directory of this user's
-		// that nobody else may write to.
+		// No other user can replace a directory that this user owns and no other may
+		// write to, so that it is safe to remove it by its name.
 		info, err := os.Lstat(path)
-		if err != nil || info.Mode() != os.ModeDir|0o700 || !mine(info) {
+		if err != nil || info.Mode() != os.ModeDir|0o700 || !ownedByUser(info) {
 			continue
 		}
 		lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_RDWR, 0)
@@ -72,7 +72,7 @@ func sweepScratch(dir string) {
 	}
 }
 
-// lockName is the file in a data directory that its process has locked.
+// lockName is the name of the file in a data directory that its process locks.
 const lockName = "lock"
 
 // Open makes the directory, for its owner alone, and takes its lock.
@@ -104,7 +104,7 @@ func (d *Dir) Sub(name string) (string, error) {
 	return dir, nil
 }
 
-// Close gives the lock back, and removes what was only for this process.
+// Close releases the lock, and removes a temporary directory.
 func (d *Dir) Close() error {
 	if !d.scratch {
 		return d.lock.Close()
@@ -112,5 +112,5 @@ func (d *Dir) Close() error {
 	return errors.Join(os.RemoveAll(d.Path), d.lock.Close())
 }
 
-// Temporary reports whether the directory goes with this process.
+// Temporary reports whether Close removes the directory.
 func (d *Dir) Temporary() bool { return d.scratch }

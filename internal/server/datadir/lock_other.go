@@ -7,5 +7,6 @@ import "os"
 // lockFile relies on the lock that the embedded store takes on its own files.
 func lockFile(*os.File) error { return nil }
 
-// mine is false: without locks nobody can tell whose process has ended.
-func mine(os.FileInfo) bool { return false }
+// ownedByUser returns false, so that no directory is removed: without locks it is unknown
+// whether its process has ended.
+func ownedByUser(os.FileInfo) bool { return false }

@@ -12,8 +12,8 @@ func lockFile(f *os.File) error {
 	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 }
 
-// mine reports whether a file is this user's.
-func mine(info os.FileInfo) bool {
+// ownedByUser reports whether this process's user owns a file.
+func ownedByUser(info os.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	return ok && int(stat.Uid) == os.Geteuid()
 }

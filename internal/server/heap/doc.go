@@ -1,9 +1,9 @@
-// Package heap keeps the garbage collector's percentage fitting to what lives.
+// Package heap keeps the garbage collector's percentage (GOGC) fitting to the live heap.
 //
-// Nearly all that lives is encoded objects, without pointers: collecting is cheap, and the
-// runtime's own habit of letting the heap double would cost as much memory as the objects
-// themselves. GOMEMLIMIT, or debug.SetMemoryLimit, goes on to count.
+// Nearly all of the live heap is encoded objects, without pointers: collecting is cheap, and
+// the runtime's default of letting the heap double would cost as much memory as the objects
+// themselves. GOMEMLIMIT, or debug.SetMemoryLimit, still applies.
 //
-// The percentage is the process's: one call of [Govern] at a time has it. It starts no
-// goroutine.
+// The percentage belongs to the process: only one call of [Govern] may run at a time. The
+// package starts no goroutine.
 package heap

@@ -10,32 +10,30 @@ import (
 )
 
 const (
-	// smallHeadroom and headroomShare are what may be allocated between two
-	// collections: the first, and one part in so many of what lives. Nearly all that
-	// lives is encoded objects, which hold no pointers: collecting is cheap, and the
-	// runtime's own habit of letting the heap double would cost as much memory as the
-	// objects themselves.
+	// smallHeadroom bytes, and the live heap divided by headroomShare, may be allocated
+	// between two collections.
 	smallHeadroom = 16 << 20
 	headroomShare = 32
 
-	// Collections that follow each other faster than hurry, and find garbage, cost more
-	// than memory is worth: the headroom is hurriedTimes as large until they are ease
-	// apart. Then what the hurry took is given back: nothing else may come to be
-	// collected (B26). During the start, of which most stays, it is startTimes as large.
-	hurry        = time.Second
-	ease         = 4 * time.Second
-	hurriedTimes = 6
-	startTimes   = 2
+	// Collections less than stormInterval apart that find garbage are a storm, which costs
+	// more than the memory that it saves: the headroom is stormTimes as large until
+	// collections are calmInterval apart. Then the free memory is returned to the operating
+	// system: there may be no further collection that would do it (B26). During the start,
+	// when most of what is allocated stays, the headroom is startTimes as large.
+	stormInterval = time.Second
+	calmInterval  = 4 * time.Second
+	stormTimes    = 6
+	startTimes    = 2
 
 	// runtimeMinimum is the heap below which the runtime takes percentages of this.
 	runtimeMinimum = 4 << 20
 	maxPercent     = 800
 )
 
-// headroom is what may be allocated over a live heap in peace.
+// headroom returns how much may be allocated between two collections when there is no storm.
 func headroom(live uint64) uint64 { return smallHeadroom + live/headroomShare }
 
-// collectorPercent is the GOGC that leaves so many times the headroom for a live heap.
+// collectorPercent returns the GOGC that leaves a live heap so many times its headroom.
 func collectorPercent(live, times uint64) int {
 	return int(min(times*headroom(live)*100/max(live, runtimeMinimum), maxPercent))
 }
@@ -47,18 +45,18 @@ type governor struct {
 	last    time.Time // of a collection
 	live    uint64    // at the last collection
 	settled bool      // the start is over
-	hurried bool
-	told    func(int) // what was set, for tests; nil tells nobody
-	gave    func()    // does what giveBack does, for tests; nil does it
+	storm   bool
+	onSet   func(int) // for tests: called with each percentage that is set; may be nil
+	free    func()    // for tests: called instead of debug.FreeOSMemory; may be nil
 }
 
 // Govern keeps the percentage fitting until ctx ends, and then restores the one that it
-// found. Once settled is closed, it gives back what the start took.
+// found. When settled is closed, it returns to the operating system what the start left free.
 func Govern(ctx context.Context, settled <-chan struct{}) error {
 	return new(governor).run(ctx, settled)
 }
 
-// run is Govern.
+// run does what Govern says.
 func (g *governor) run(ctx context.Context, settled <-chan struct{}) error {
 	before := g.set(collectorPercent(0, startTimes))
 	defer debug.SetGCPercent(before)
@@ -68,20 +66,21 @@ func (g *governor) run(ctx context.Context, settled <-chan struct{}) error {
 	return nil
 }
 
-// govern is run with collections that are told of by a channel.
+// govern adjusts the percentage after each collection, of which collected is told, until ctx
+// ends.
 func (g *governor) govern(ctx context.Context, settled, collected <-chan struct{}) {
-	calm := time.NewTimer(ease)
+	calm := time.NewTimer(calmInterval)
 	defer calm.Stop()
 	for {
 		select {
 		case <-collected:
 			g.adjust(liveBytes(), time.Now())
-			if calm.Stop(); g.hurried {
-				calm.Reset(ease)
+			if calm.Stop(); g.storm {
+				calm.Reset(calmInterval)
 			}
 		case <-calm.C:
-			if g.hurried {
-				g.hurried = false
+			if g.storm {
+				g.storm = false
 				g.giveBack()
 			}
 		case <-settled:
@@ -93,24 +92,24 @@ func (g *governor) govern(ctx context.Context, settled, collected <-chan struct{
 	}
 }
 
-// giveBack collects, and gives the system what is free then.
+// giveBack collects garbage and returns the free memory to the operating system.
 func (g *governor) giveBack() {
-	if g.gave != nil {
-		g.gave()
+	if g.free != nil {
+		g.free()
 		return
 	}
 	debug.FreeOSMemory()
 }
 
-// adjust sets the percentage for what is live after a collection. It stops the world
-// for a moment, so small differences are let be.
+// adjust sets the percentage for the live heap after a collection. It leaves small
+// differences alone, because setting it stops the world for a moment.
 func (g *governor) adjust(live uint64, now time.Time) {
 	grew := live > g.live+headroom(g.live)/2 // most of what was allocated is in use
 	switch apart := now.Sub(g.last); {
-	case apart < hurry && g.settled && !grew: // the start is short, and its peak would be the peak
-		g.hurried = true
-	case apart > ease:
-		g.hurried = false
+	case apart < stormInterval && g.settled && !grew: // the start is short, and its peak would be the peak
+		g.storm = true
+	case apart > calmInterval:
+		g.storm = false
 	}
 	g.last, g.live = now, live
 	want := collectorPercent(live, g.times())
@@ -120,13 +119,13 @@ func (g *governor) adjust(live uint64, now time.Time) {
 	g.set(want)
 }
 
-// times is how many times the headroom there is now.
+// times returns by how much the headroom is multiplied now.
 func (g *governor) times() uint64 {
 	switch {
 	case !g.settled:
 		return startTimes
-	case g.hurried:
-		return hurriedTimes
+	case g.storm:
+		return stormTimes
 	}
 	return 1
 }
@@ -134,14 +133,14 @@ func (g *governor) times() uint64 {
 func (g *governor) set(percent int) (before int) {
 	g.percent = percent
 	before = debug.SetGCPercent(percent)
-	if g.told != nil {
-		g.told(percent)
+	if g.onSet != nil {
+		g.onSet(percent)
 	}
 	return before
 }
 
-// sentinel is garbage that tells when it is collected. It has room for a pointer,
-// because small objects without may share an allocation that lives on.
+// sentinel is garbage whose cleanup runs after a collection. It has a pointer, because the
+// runtime may put small objects without pointers into one allocation with others that live on.
 type sentinel struct{ _ *byte }
 
 // watchCollections sends to collected after each collection, until ctx ends.

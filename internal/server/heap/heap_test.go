@@ -18,9 +18,9 @@ func TestCollectorPercent(t *testing.T) {
 		{2 << 20, 1, 401},
 		{32 << 20, 1, 53},
 		{32 << 20, startTimes, 106},
-		{32 << 20, hurriedTimes, 318},
+		{32 << 20, stormTimes, 318},
 		{320 << 20, 1, 8},
-		{320 << 20, hurriedTimes, 48},
+		{320 << 20, stormTimes, 48},
 		{32 << 30, 1, 3},
 	} {
 		if got := collectorPercent(test.live, test.times); got != test.want {
@@ -40,8 +40,8 @@ func TestStormsOfCollectionsGetMoreRoom(t *testing.T) {
 		grown uint64
 		times uint64
 	}{
-		{time.Minute, 0, 1}, {ease, 0, 1}, {hurry, 0, 1}, {hurry - 1, headroom(live) * 9 / 10, 1},
-		{hurry - 1, 1 << 20, hurriedTimes}, {hurry, 0, hurriedTimes}, {ease, 0, hurriedTimes}, {ease + 1, 0, 1},
+		{time.Minute, 0, 1}, {calmInterval, 0, 1}, {stormInterval, 0, 1}, {stormInterval - 1, headroom(live) * 9 / 10, 1},
+		{stormInterval - 1, 1 << 20, stormTimes}, {stormInterval, 0, stormTimes}, {calmInterval, 0, stormTimes}, {calmInterval + 1, 0, 1},
 	} {
 		now, live = now.Add(step.apart), live+step.grown
 		g.percent = 0 // whatever it was, it is set
@@ -50,7 +50,7 @@ func TestStormsOfCollectionsGetMoreRoom(t *testing.T) {
 		}
 	}
 	g.settled = false
-	if g.adjust(live, now); g.hurried {
+	if g.adjust(live, now); g.storm {
 		t.Error("hurries during the start")
 	}
 }
@@ -65,7 +65,7 @@ func TestTheGovernorFollowsTheHeap(t *testing.T) {
 	settled := make(chan struct{})
 	close(settled)
 	adjusted := make(chan int, 64)
-	g := &governor{told: func(percent int) { adjusted <- percent }}
+	g := &governor{onSet: func(percent int) { adjusted <- percent }}
 	go func() { ended <- g.run(ctx, settled) }()
 	small := <-adjusted
 	ballast := make([]byte, 512<<20)
@@ -95,7 +95,7 @@ func TestGovernorGivesBack(t *testing.T) {
 		collected := make(chan struct{}, 1)
 		var given []time.Duration
 		start := time.Now()
-		g := &governor{settled: true, gave: func() {
+		g := &governor{settled: true, free: func() {
 			given = append(given, time.Since(start))
 			collected <- struct{}{}
 		}}
@@ -110,13 +110,13 @@ func TestGovernorGivesBack(t *testing.T) {
 				collected <- struct{}{}
 			}
 		}
-		collections(3, 2*ease) // in peace
+		collections(3, 2*calmInterval) // in peace
 		start = time.Now()
-		collections(5, hurry/2)
+		collections(5, stormInterval/2)
 		time.Sleep(time.Hour)
 		cancel()
 		<-ended
-		if want := 5*hurry/2 + ease; len(given) != 1 || given[0] != want {
+		if want := 5*stormInterval/2 + calmInterval; len(given) != 1 || given[0] != want {
 			t.Errorf("gave back after %v, want it once after %v", given, want)
 		}
 	})

@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// Layers are the running parts of a server, each standing on those started
-// before it. They are ended in the reverse order, each awaited before the next.
-// A layer that ends by itself ends them all.
+// Layers are the running parts of a server, each of which depends on those started
+// before it. Stop ends them in the reverse order and waits for each before it ends the next.
+// Wait and Ended report a layer that ended by itself.
 //
 // A Layers value is used by one goroutine.
 type Layers struct {
@@ -16,7 +16,7 @@ type Layers struct {
 	ended   chan *Layer
 }
 
-// Layer is one of them.
+// Layer is one part of a server.
 type Layer struct {
 	name   string
 	cancel context.CancelFunc
@@ -24,7 +24,7 @@ type Layer struct {
 	err    error
 }
 
-// New returns layers of which none runs.
+// New returns Layers without a layer.
 func New() *Layers { return &Layers{ended: make(chan *Layer, 1)} }
 
 // Start runs a layer in its own goroutine, with a context that keeps ctx's
@@ -45,7 +45,7 @@ func (l *Layers) Start(ctx context.Context, name string, run func(context.Contex
 	}()
 }
 
-// Ended yields the first layer that ended without being asked to.
+// Ended receives the first layer that ended before it was stopped.
 func (l *Layers) Ended() <-chan *Layer { return l.ended }
 
 // Stop ends all layers, the last started first, and returns what went wrong.
@@ -61,8 +61,8 @@ func (l *Layers) Stop() error {
 	return errors.Join(errs...)
 }
 
-// Wait runs step and returns its error, or why it was given up: ctx ended or a
-// layer failed.
+// Wait runs step and returns its error. If a layer ends meanwhile, Wait cancels step's context
+// and returns the layer's error.
 func (l *Layers) Wait(ctx context.Context, step func(context.Context) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -79,8 +79,7 @@ func (l *Layers) Wait(ctx context.Context, step func(context.Context) error) err
 	}
 }
 
-// failure returns the layer's error once it was asked to end; that it was
-// cancelled is none.
+// failure returns the error of a layer that was stopped; context.Canceled counts as none.
 func (l *Layer) failure() error {
 	if l.err == nil || errors.Is(l.err, context.Canceled) {
 		return nil
@@ -88,7 +87,7 @@ func (l *Layer) failure() error {
 	return fmt.Errorf("server: %s: %w", l.name, l.err)
 }
 
-// Unexpected says that the layer ended although nobody asked it to.
+// Unexpected returns the error of a layer that ended before it was stopped.
 func (l *Layer) Unexpected() error {
 	if l.err == nil {
 		return fmt.Errorf("server: %s ended", l.name)

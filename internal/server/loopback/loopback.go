@@ -11,23 +11,23 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Transport is that of the process's own clients. They are built before the front door that
-// it calls; until Attach, requests wait.
+// Transport is the http.RoundTripper of the server's own clients. They are built before the
+// front door that it calls; until Attach, requests wait.
 type Transport struct {
 	attached chan struct{} // closed once next is set
 	next     http.RoundTripper
 }
 
-// NewTransport returns one whose requests wait.
+// NewTransport returns a Transport whose requests wait for Attach.
 func NewTransport() *Transport { return &Transport{attached: make(chan struct{})} }
 
-// Attach gives the requests to next, which answers them from now on. It is called once.
+// Attach lets next answer the requests that wait and all later ones. It is called once.
 func (t *Transport) Attach(next http.RoundTripper) {
 	t.next = next
 	close(t.attached)
 }
 
-// Attached is closed when requests are answered.
+// Attached is closed when Attach is called.
 func (t *Transport) Attached() <-chan struct{} { return t.attached }
 
 // RoundTrip implements http.RoundTripper.
@@ -43,8 +43,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	}
 }
 
-// Config returns that of a client which reaches this server in process, in protobuf where
-// there is one, as fast as it answers.
+// Config returns the configuration of a client which reaches this server in process, in
+// protobuf where a resource has it, without client-side rate limits.
 func Config(transport http.RoundTripper) *rest.Config {
 	return &rest.Config{
 		Host:      "https://larder.invalid", // never resolved
@@ -58,9 +58,9 @@ func Config(transport http.RoundTripper) *rest.Config {
 	}
 }
 
-// NewClients returns a client over config and informers over the client. They keep
-// no managed fields, which nobody in this process reads, and never resync: what
-// they hold cannot drift.
+// NewClients returns a client over config and informers over the client. The informers drop
+// managedFields, which no reader of theirs needs, and never resync: no reader relies on
+// being called without a change.
 func NewClients(config *rest.Config) (kubernetes.Interface, informers.SharedInformerFactory, error) {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {

@@ -1,9 +1,9 @@
-// Package storestats says how a store is, and what is asked of it.
+// Package storestats checks the health of a store and counts its requests.
 //
-// [Health] answers health checks: it asks once a second at most, however many want to know.
-// [Metrics] counts what is asked of etcd, under upstream's names.
+// [Health] answers health checks: it reads the store at most once a second, however many
+// checks there are. [Metrics] counts requests to etcd, under upstream's names.
 //
-// Everything may be used from any goroutine. Locks are leaves; a size is asked for under that
-// of Metrics, so that many who want to know it cost one question. The package starts no
-// goroutine.
+// Everything may be used from any goroutine. Locks are leaves. Metrics holds its lock while it
+// asks for the size of the database, so that concurrent scrapes ask once. The package starts
+// no goroutine.
 package storestats

@@ -10,32 +10,32 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 )
 
-// Health asks the store how it is once a second at most, however many want to know:
-// those who come meanwhile share an answer.
+// Health reads the store's health at most once a second, however many checks there are:
+// checks within a second share an answer.
 type Health struct {
 	ask     func(context.Context) error
-	timeout time.Duration // of a question
+	timeout time.Duration // of ask
 
 	mu   sync.Mutex
 	last *answer // guarded by mu
 }
 
-// healthInterval is how old the answer may be that a health check gives.
+// healthInterval is how old an answer may be that a check returns.
 const healthInterval = time.Second
 
-// answer is one of the store's.
+// answer is what one call of ask returned, or will return.
 type answer struct {
 	asked time.Time
 	given chan struct{} // closed once err is set
 	err   error
 }
 
-// NewHealth returns what asks so, and waits that long for an answer.
+// NewHealth returns a Health that calls ask, and waits for it no longer than timeout.
 func NewHealth(ask func(context.Context) error, timeout time.Duration) *Health {
 	return &Health{ask: ask, timeout: timeout}
 }
 
-// check asks the store itself, or waits for what somebody else was told.
+// check asks the store, or waits for the answer to another check's call.
 func (h *Health) check(ctx context.Context) error {
 	a, mine := h.take(time.Now())
 	if mine {
@@ -49,7 +49,8 @@ func (h *Health) check(ctx context.Context) error {
 	}
 }
 
-// take returns the answer to give, and whether the caller is to ask for it.
+// take returns the answer that a check waits for, and whether the caller must call fill for
+// it.
 func (h *Health) take(now time.Time) (a *answer, mine bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -59,7 +60,7 @@ func (h *Health) take(now time.Time) (a *answer, mine bool) {
 			if now.Sub(h.last.asked) < healthInterval {
 				return h.last, false
 			}
-		default: // on its way, by its timeout at the latest
+		default: // another check asks: it has an answer after the timeout at the latest
 			return h.last, false
 		}
 	}
@@ -67,7 +68,8 @@ func (h *Health) take(now time.Time) (a *answer, mine bool) {
 	return h.last, true
 }
 
-// fill asks. Others wait for the answer: that the asker leaves does not end it.
+// fill asks the store. Other checks wait for the answer, and so the end of ctx does not cancel
+// it.
 func (h *Health) fill(ctx context.Context, a *answer) {
 	defer close(a.given)
 	a.err = errors.New("server: the store's health check panicked")
@@ -76,7 +78,7 @@ func (h *Health) fill(ctx context.Context, a *answer) {
 	a.err = h.ask(ctx)
 }
 
-// Named returns a check of that name. All of them share their answers.
+// Named returns a check of that name. All checks of h share its answers.
 func (h *Health) Named(name string) healthz.HealthChecker {
 	return healthz.NamedCheck(name, func(req *http.Request) error { return h.check(req.Context()) })
 }
