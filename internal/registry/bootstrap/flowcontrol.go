@@ -22,21 +22,21 @@ const flowControlInterval = time.Minute
 
 // keepFlowControl makes flow schemas and priority levels and undoes changes of the
 // mandatory ones: kubernetes pkg/registry/flowcontrol/rest.
-func (b *Bootstrap) keepFlowControl(ctx context.Context, ready func()) error {
-	if err := retry(ctx, 5*time.Minute, b.ensureFlowControl); err != nil {
+func (c *Config) keepFlowControl(ctx context.Context, ready func()) error {
+	if err := retry(ctx, 5*time.Minute, c.ensureFlowControl); err != nil {
 		return err
 	}
 	ready()
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		if err := b.ensureFlowControl(ctx); err != nil && ctx.Err() == nil {
+		if err := c.ensureFlowControl(ctx); err != nil && ctx.Err() == nil {
 			klog.ErrorS(err, "Cannot keep the configuration of flow control")
 		}
 	}, flowControlInterval)
 	return nil
 }
 
-func (b *Bootstrap) ensureFlowControl(ctx context.Context) error {
-	client := b.config.Client.FlowcontrolV1()
+func (c *Config) ensureFlowControl(ctx context.Context) error {
+	client := c.Client.FlowcontrolV1()
 	levels := ensurer.NewPriorityLevelConfigurationOps(client.PriorityLevelConfigurations(), liveLevels{ctx: ctx, client: client})
 	schemas := ensurer.NewFlowSchemaOps(client.FlowSchemas(), liveSchemas{ctx: ctx, client: client})
 

@@ -5,14 +5,13 @@ import (
 	"fmt"
 	"os"
 	"sync"
-	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/uuid"
-	"k8s.io/client-go/rest"
+	peerreconcilers "k8s.io/apiserver/pkg/reconcilers"
 	"k8s.io/component-helpers/apimachinery/lease"
 	"k8s.io/klog/v2"
 	controlplane "k8s.io/kubernetes/pkg/controlplane/apiserver"
@@ -75,59 +74,51 @@ func labelIdentity(peer string) lease.ProcessLeaseFunc {
 
 // keepPeerEndpoint tells the other servers where they reach this one, from when it is ready
 // until it stops.
-func (b *Bootstrap) keepPeerEndpoint(ctx context.Context, ready func()) error {
-	ready()
-	if b.peers != nil {
-		b.peers.Run(ctx.Done())
+func keepPeerEndpoint(peers *peerreconcilers.PeerEndpointLeaseController) func(context.Context, func()) error {
+	return func(ctx context.Context, ready func()) error {
+		ready()
+		if peers != nil {
+			peers.Run(ctx.Done())
+		}
+		return nil
 	}
-	return nil
 }
 
-// keepIdentity renews the Lease until ctx ends. That of a former life of this server is
+// keep renews the Lease until ctx ends. That of a former life of this server is
 // deleted first, because its holder is another.
-func (b *Bootstrap) keepIdentity(namespaces <-chan struct{}) func(context.Context, func()) error {
+func (i *identity) keep(c *Config, namespaces <-chan struct{}) func(context.Context, func()) error {
 	return func(ctx context.Context, ready func()) error {
 		ready()
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		defer context.AfterFunc(b.identity.retired, cancel)()
+		defer context.AfterFunc(i.retired, cancel)()
 		if !await(ctx, namespaces) {
 			return nil
 		}
-		err := b.config.Client.CoordinationV1().Leases(metav1.NamespaceSystem).Delete(ctx, b.config.Identity, metav1.DeleteOptions{})
+		err := c.Client.CoordinationV1().Leases(metav1.NamespaceSystem).Delete(ctx, c.Identity, metav1.DeleteOptions{})
 		if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
-			klog.ErrorS(err, "Cannot delete the lease of this server's former life", "lease", b.config.Identity)
+			klog.ErrorS(err, "Cannot delete the lease of this server's former life", "lease", c.Identity)
 		}
-		b.identity.Run(ctx)
+		i.Run(ctx)
 		return nil
 	}
 }
 
 // collectIdentities deletes the Leases of servers that are gone, by upstream's controller.
-func (b *Bootstrap) collectIdentities(ctx context.Context, ready func()) error {
+func (c *Config) collectIdentities(ctx context.Context, ready func()) error {
 	ready()
-	apiserverleasegc.NewAPIServerLeaseGC(b.config.Client, controlplane.IdentityLeaseGCPeriod,
+	apiserverleasegc.NewAPIServerLeaseGC(c.Client, controlplane.IdentityLeaseGCPeriod,
 		metav1.NamespaceSystem, identityLabel+"="+identityValue).RunWithContext(ctx)
 	return nil
 }
 
-// Leadership says how this server elects leaders among components that have made
-// themselves candidates. One server of the cluster does, which is elected itself.
-type Leadership struct {
-	ClientConfig *rest.Config // reaches this server
-
-	// LeaseDuration is how long a server keeps that office without renewing it,
-	// RenewDeadline how long it tries to renew it, RetryPeriod how often.
-	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
-}
-
 // newElection asks for the informers that upstream's controllers need and returns the hook
 // that runs them while this server is the one that elects.
-func (b *Bootstrap) newElection() func(context.Context, func()) error {
-	leases, candidates := b.config.Informers.Coordination().V1().Leases(), b.config.Informers.Coordination().V1beta1().LeaseCandidates()
+func (c *Config) newElection() func(context.Context, func()) error {
+	leases, candidates := c.Informers.Coordination().V1().Leases(), c.Informers.Coordination().V1beta1().LeaseCandidates()
 	leases.Informer()
 	candidates.Informer()
-	client, l := b.config.Client, b.config.Leadership
+	client, l := c.Client, c.Leadership
 	return func(ctx context.Context, ready func()) error {
 		ready()
 		run := func() (func(context.Context, int), error) {

@@ -17,22 +17,22 @@ const namespaceInterval = time.Minute
 
 // keepNamespaces does the work of kubernetes
 // pkg/controlplane/controller/systemnamespaces.
-func (b *Bootstrap) keepNamespaces(ctx context.Context, ready func()) error {
-	if !b.config.keepTrying(ctx, ready, "system namespaces", b.ensureNamespaces) {
+func (c *Config) keepNamespaces(ctx context.Context, ready func()) error {
+	if !c.keepTrying(ctx, ready, "system namespaces", c.ensureNamespaces) {
 		return ctx.Err()
 	}
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
-		if err := b.ensureNamespaces(ctx); err != nil && ctx.Err() == nil {
+		if err := c.ensureNamespaces(ctx); err != nil && ctx.Err() == nil {
 			klog.ErrorS(err, "Cannot keep the system namespaces")
 		}
 	}, namespaceInterval)
 	return nil
 }
 
-func (b *Bootstrap) ensureNamespaces(ctx context.Context) error {
-	namespaces := b.config.Client.CoreV1().Namespaces()
-	tasks := make([]task, 0, len(b.config.SystemNamespaces))
-	for _, name := range b.config.SystemNamespaces {
+func (c *Config) ensureNamespaces(ctx context.Context) error {
+	namespaces := c.Client.CoreV1().Namespaces()
+	tasks := make([]task, 0, len(c.SystemNamespaces))
+	for _, name := range c.SystemNamespaces {
 		tasks = append(tasks, func(ctx context.Context) error {
 			_, err := namespaces.Get(ctx, name, metav1.GetOptions{})
 			if !apierrors.IsNotFound(err) {
@@ -48,8 +48,8 @@ func (b *Bootstrap) ensureNamespaces(ctx context.Context) error {
 
 // ensurePriorityClasses makes the system's priority classes, as kubernetes
 // pkg/registry/scheduling/rest does.
-func (b *Bootstrap) ensurePriorityClasses(ctx context.Context) error {
-	classes := b.config.Client.SchedulingV1().PriorityClasses()
+func (c *Config) ensurePriorityClasses(ctx context.Context) error {
+	classes := c.Client.SchedulingV1().PriorityClasses()
 	return retry(ctx, hookTimeout, func(ctx context.Context) error {
 		var tasks []task
 		for _, class := range schedulingv1.SystemPriorityClasses() {

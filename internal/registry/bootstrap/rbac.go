@@ -17,15 +17,15 @@ import (
 // those that exist what they lack. The policy and the rules of reconciling are
 // upstream's; the order of steps is that of kubernetes pkg/registry/rbac/rest,
 // EnsureRBACPolicy.
-func (b *Bootstrap) ensureRBAC(ctx context.Context) error {
+func (c *Config) ensureRBAC(ctx context.Context) error {
 	return retry(ctx, hookTimeout, func(ctx context.Context) error {
-		if err := b.primeAggregated(ctx, bootstrappolicy.ClusterRolesToAggregate()); err != nil {
+		if err := c.primeAggregated(ctx, bootstrappolicy.ClusterRolesToAggregate()); err != nil {
 			return fmt.Errorf("aggregate cluster roles: %w", err)
 		}
-		if err := b.primeSplit(ctx, bootstrappolicy.ClusterRoleBindingsToSplit()); err != nil {
+		if err := c.primeSplit(ctx, bootstrappolicy.ClusterRoleBindingsToSplit()); err != nil {
 			return fmt.Errorf("split cluster role bindings: %w", err)
 		}
-		tasks, err := b.rbacTasks(ctx)
+		tasks, err := c.rbacTasks(ctx)
 		if err != nil {
 			return err
 		}
@@ -35,8 +35,8 @@ func (b *Bootstrap) ensureRBAC(ctx context.Context) error {
 
 // rbacTasks has one task for each object of the policy. What exists is listed once:
 // on most starts that is everything, and nothing is to be done.
-func (b *Bootstrap) rbacTasks(ctx context.Context) ([]task, error) {
-	client, namespaces := b.config.Client.RbacV1(), b.config.Client.CoreV1().Namespaces()
+func (c *Config) rbacTasks(ctx context.Context) ([]task, error) {
+	client, namespaces := c.Client.RbacV1(), c.Client.CoreV1().Namespaces()
 	clusterRoles, err := client.ClusterRoles().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, err
@@ -180,8 +180,8 @@ func reconcile(work func() error) task {
 
 // primeAggregated copies roles of an old cluster to the names under which they are
 // now aggregated, so that what was changed in them is kept.
-func (b *Bootstrap) primeAggregated(ctx context.Context, renamed map[string]string) error {
-	roles := b.config.Client.RbacV1().ClusterRoles()
+func (c *Config) primeAggregated(ctx context.Context, renamed map[string]string) error {
+	roles := c.Client.RbacV1().ClusterRoles()
 	for from, to := range renamed {
 		if err := primeRole(ctx, roles, from, to); err != nil {
 			return err
@@ -210,8 +210,8 @@ func primeRole(ctx context.Context, roles rbacclient.ClusterRoleInterface, from,
 }
 
 // primeSplit gives a binding that was split off an older one the subjects of that.
-func (b *Bootstrap) primeSplit(ctx context.Context, split map[string]rbacv1.ClusterRoleBinding) error {
-	bindings := b.config.Client.RbacV1().ClusterRoleBindings()
+func (c *Config) primeSplit(ctx context.Context, split map[string]rbacv1.ClusterRoleBinding) error {
+	bindings := c.Client.RbacV1().ClusterRoleBindings()
 	for from, template := range split {
 		old, err := bindings.Get(ctx, from, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {

@@ -30,25 +30,25 @@ const (
 // keepServiceCIDR makes the default ServiceCIDR, however long that takes, and leaves it to
 // upstream's controller, whose goroutines end with ctx. The controller would make it too,
 // but not within 100 ms.
-func (b *Bootstrap) keepServiceCIDR(ctx context.Context, ready func()) error {
-	if !b.config.keepTrying(ctx, func() {}, "default ServiceCIDR", b.ensureServiceCIDR) {
+func (c *Config) keepServiceCIDR(ctx context.Context, ready func()) error {
+	if !c.keepTrying(ctx, func() {}, "default ServiceCIDR", c.ensureServiceCIDR) {
 		return ctx.Err()
 	}
 	ready()
-	services := b.config.Registry.Services()
-	controller := defaultservicecidr.NewController(services.ClusterIPRange, services.SecondaryClusterIPRange, b.config.Client)
+	services := c.Registry.Services()
+	controller := defaultservicecidr.NewController(services.ClusterIPRange, services.SecondaryClusterIPRange, c.Client)
 	controller.Start(ctx)
 	<-ctx.Done()
 	return nil
 }
 
-func (b *Bootstrap) ensureServiceCIDR(ctx context.Context) error {
-	client := b.config.Client.NetworkingV1().ServiceCIDRs()
+func (c *Config) ensureServiceCIDR(ctx context.Context) error {
+	client := c.Client.NetworkingV1().ServiceCIDRs()
 	_, err := client.Get(ctx, defaultservicecidr.DefaultServiceCIDRName, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
 		return err
 	}
-	services := b.config.Registry.Services()
+	services := c.Registry.Services()
 	cidr := &networkingv1.ServiceCIDR{
 		ObjectMeta: metav1.ObjectMeta{Name: defaultservicecidr.DefaultServiceCIDRName},
 		Spec:       networkingv1.ServiceCIDRSpec{CIDRs: []string{services.ClusterIPRange.String()}},
@@ -63,8 +63,7 @@ func (b *Bootstrap) ensureServiceCIDR(ctx context.Context) error {
 // newRepair runs upstream's loops that compare service addresses and node ports
 // with the services. Its error, like upstream's, ends the server: one that cannot
 // read what is allocated would allocate it twice.
-func (b *Bootstrap) newRepair(cidr <-chan struct{}) func(context.Context, func()) error {
-	c := &b.config
+func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) error {
 	core, networking := c.Informers.Core().V1(), c.Informers.Networking().V1()
 	cidrs := networking.ServiceCIDRs().Informer()
 	synced := []clientcache.DoneChecker{
