@@ -63,14 +63,20 @@ var heads = []string{
 	"Allow", "Www-Authenticate", "X-Content-Type-Options", "Location", "Transfer-Encoding",
 }
 
-// client keeps to HTTP/1.1, compresses nothing unasked and follows nothing.
-var client = &http.Client{
-	Timeout:       time.Minute,
-	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	Transport: &http.Transport{
+// newClient returns a client that speaks one version of HTTP, as -protocol names them. It
+// compresses nothing unasked and follows nothing.
+func newClient(version string) *http.Client {
+	transport := &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableCompression: true, MaxIdleConnsPerHost: watchers,
-		TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
-	},
+		Protocols: new(http.Protocols),
+	}
+	transport.Protocols.SetHTTP1(version == "h1")
+	transport.Protocols.SetHTTP2(version == "h2")
+	return &http.Client{
+		Timeout:       time.Minute,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		Transport:     transport,
+	}
 }
 
 // send asks and returns a response whose body is not read yet.
@@ -100,7 +106,7 @@ func (p *process) send(r request) (*http.Response, error) {
 	set("Content-Type", r.Type)
 	set("Accept-Encoding", r.Encoding)
 	set("User-Agent", r.Agent)
-	return client.Do(q)
+	return p.client.Do(q)
 }
 
 func (p *process) ask(r request) answer {

@@ -13,8 +13,10 @@
 // refused, dry, or to names of their own, and are compared without what each write
 // makes anew: uids, times and revisions.
 //
+// With -protocol h2 they are asked over HTTP/2.
+//
 // Without -stock the answers to a fixed part of the requests are compared with
-// testdata/stock.golden.gz, which -stock PATH -rewrite records.
+// testdata/stock.golden.gz, over both versions of HTTP, which -stock PATH -rewrite records.
 //
 // What differs on purpose or for now is listed in differences_test.go, each with its
 // reason; the test fails when a listed difference no longer occurs. docs/differences.md

@@ -18,6 +18,7 @@ import (
 // process is a server that a test started.
 type process struct {
 	*proctest.Process
+	client    *http.Client
 	name, url string
 	ports     []string // of all servers, as in an address: they stand in answers
 }
@@ -25,9 +26,10 @@ type process struct {
 func start(t *testing.T, name string, port int, command func() *exec.Cmd) *process {
 	t.Helper()
 	p := &process{
-		Process: proctest.New(t, name, command), name: name,
+		Process: proctest.New(t, name, command), name: name, client: newClient("h1"),
 		url: fmt.Sprintf("https://127.0.0.1:%d", port), ports: []string{fmt.Sprintf(":%d", port)},
 	}
+	t.Cleanup(p.client.CloseIdleConnections)
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -24,15 +24,20 @@ const (
 
 // TestSameAsStock is what the package is for.
 func TestSameAsStock(t *testing.T) {
-	defer client.CloseIdleConnections()
 	w := newWorld(t)
 	if w.stock == nil {
 		if *rewrite {
 			t.Fatal("-rewrite needs -stock")
 		}
-		w.replay(t)
+		for _, version := range []string{"h1", "h2"} {
+			t.Run(version, func(t *testing.T) {
+				w.speak(t, version)
+				w.replay(t)
+			})
+		}
 		return
 	}
+	w.speak(t, *protocol)
 	c := &comparison{t: t, w: w, unseen: make(map[int]bool)}
 	for i, d := range differences {
 		c.unseen[i] = !d.random
@@ -50,6 +55,21 @@ func TestSameAsStock(t *testing.T) {
 	c.lives()
 	c.compareAccess()
 	c.report()
+}
+
+// speak has the servers asked over a version of HTTP until t ends.
+func (w *world) speak(t *testing.T, version string) {
+	for _, p := range []*process{w.stock, w.larder} {
+		if p == nil {
+			continue
+		}
+		before := p.client
+		p.client = newClient(version)
+		t.Cleanup(func() {
+			p.client.CloseIdleConnections()
+			p.client = before
+		})
+	}
 }
 
 // comparison asks both servers and collects what differs.
