@@ -2,14 +2,17 @@ package server
 
 import (
 	"context"
-	"net"
-	"strconv"
+	"fmt"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/internal/admission"
 	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/extension"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/bootstrap"
 	"github.com/larder-io/larder/internal/registry/builtin"
@@ -17,18 +20,6 @@ import (
 	"github.com/larder-io/larder/internal/server/servingcert"
 	"github.com/larder-io/larder/kv"
 )
-
-// externalAddress returns the address at which other members of the cluster reach this server.
-func (s *Server) externalAddress() string {
-	host := s.config.Serving.ExternalHost
-	if host == "" {
-		host = s.id.advertise.String()
-	}
-	if _, _, err := net.SplitHostPort(host); err == nil {
-		return host
-	}
-	return net.JoinHostPort(host, strconv.Itoa(s.config.Serving.Port))
-}
 
 // buildAuth makes the in-process client, reads every file that Config names, and
 // starts the layers that reload them: upstream's reloaders have goroutines from their
@@ -194,4 +185,49 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 	}
 	s.addHealth(&config)
 	return httpapi.New(config)
+}
+
+// buildAdmission makes the admission plugins and starts their layer at once: upstream's
+// plugins have goroutines from their construction on.
+func (s *Server) buildAdmission(ctx context.Context) (err error) {
+	p := &s.parts
+	if p.webhooks, err = admission.NewWebhooks(p.registry, p.loopback, s.egress); err != nil {
+		return err
+	}
+	p.admission, err = admission.Load(admission.Config{
+		Options: s.config.Admission, Registry: p.registry, ClientConfig: p.loopback, Client: p.client,
+		Informers: p.informers, InformersEnd: p.unfollow, Authorizer: p.auth.Authorizer, Webhooks: p.webhooks,
+		APIResources: s.resources,
+	})
+	if err != nil {
+		return err
+	}
+	s.layers.Start(ctx, "admission", p.admission.Run)
+	return nil
+}
+
+// extend adds custom resources to what config serves.
+func (s *Server) extend(config *httpapi.Config) (err error) {
+	p := &s.parts
+	config.Discovery = aggregated.NewResourceManager("apis")
+	p.extensions, err = extension.New(extension.Config{
+		Registry:     p.registry,
+		ClientConfig: p.loopback,
+		Webhooks:     p.webhooks,
+		Admission:    p.admission,
+		Authorizer:   p.auth.Authorizer,
+		Discovery:    config.Discovery.WithSource(aggregated.CRDSource),
+		Complete:     func() bool { return p.aggregator.Registered() },
+		// Called only for requests, and so p.door is set by then.
+		Schemas:           func() (map[string]*spec.Schema, error) { return p.door.Schemas() },
+		Alone:             len(s.config.Store.Servers) == 0,
+		RequestTimeout:    config.RequestTimeout,
+		MinRequestTimeout: config.MinRequestTimeout,
+		Logger:            newLogger(),
+	})
+	if err != nil {
+		return fmt.Errorf("server: custom resources: %w", err)
+	}
+	config.Extensions = p.extensions
+	return nil
 }

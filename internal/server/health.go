@@ -19,12 +19,6 @@ import (
 // errNotFinished has the text of kube-apiserver's health check.
 var errNotFinished = errors.New("not finished")
 
-// readiness says how far the start has come. A flag is also set once the server has stopped
-// waiting for a part that is late.
-type readiness struct {
-	loaded, synced atomic.Bool
-}
-
 // startHook is the prefix of kube-apiserver's names for the checks of post-start hooks.
 const startHook = "poststarthook/"
 
