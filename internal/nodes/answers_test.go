@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -271,19 +270,6 @@ func (s *stage) rights(t *testing.T) {
 			return err
 		})
 	}
-}
-
-// startStock starts kube-apiserver on Larder's etcd.
-func (s *stage) startStock(t *testing.T) *server {
-	t.Helper()
-	key := filepath.Join(s.data(), "pki", "sa.key")
-	return s.start(t, "stock", func(port int) []string {
-		return append([]string{
-			*stockBinary, "--etcd-servers=unix://" + filepath.Join(s.data(), "etcd", "sock", "etcd"), "--cert-dir=" + filepath.Join(s.dir, "stock"),
-			"--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24", "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
-			"--service-account-signing-key-file=" + key, "--service-account-key-file=" + key, "--endpoint-reconciler-type=none", "--advertise-address=192.0.2.1", "--allow-privileged",
-		}, s.common(port)...)
-	})
 }
 
 // patience is how long an answer may take: some never end.

@@ -104,9 +104,16 @@ func (a *app) handler() http.Handler {
 		_, _ = io.Copy(w, noise(n))
 	})
 	mux.HandleFunc("/echo", func(w http.ResponseWriter, req *http.Request) {
-		_ = http.NewResponseController(w).EnableFullDuplex()
-		w.WriteHeader(http.StatusOK)
-		_, _ = io.Copy(w, req.Body)
+		control, part := http.NewResponseController(w), make([]byte, 64<<10)
+		_ = control.EnableFullDuplex()
+		_ = control.Flush()
+		for {
+			n, err := req.Body.Read(part)
+			if _, werr := w.Write(part[:n]); err != nil || werr != nil {
+				return
+			}
+			_ = control.Flush()
+		}
 	})
 	mux.HandleFunc("/cut", func(w http.ResponseWriter, _ *http.Request) {
 		io.WriteString(w, "some")

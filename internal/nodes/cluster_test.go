@@ -42,12 +42,12 @@ const (
 )
 
 // newCluster starts Larder and waits until it is ready.
-func newCluster(t *testing.T, args ...string) *cluster {
+func newCluster(t testing.TB, args ...string) *cluster {
 	t.Helper()
 	return newClusterOf(t, newPKI(t), args...)
 }
 
-func newClusterOf(t *testing.T, p *pki, args ...string) *cluster {
+func newClusterOf(t testing.TB, p *pki, args ...string) *cluster {
 	t.Helper()
 	c := &cluster{pki: *p, dir: t.TempDir()}
 	c.tokens = filepath.Join(c.dir, "tokens.csv")
@@ -73,7 +73,7 @@ func (c *cluster) common(port int) []string {
 	}
 }
 
-func (c *cluster) start(t *testing.T, name string, command func(port int) []string) *server {
+func (c *cluster) start(t testing.TB, name string, command func(port int) []string) *server {
 	t.Helper()
 	port := proctest.Port(t)
 	args := command(port)
@@ -89,8 +89,21 @@ func (c *cluster) start(t *testing.T, name string, command func(port int) []stri
 	return s
 }
 
+// startStock starts kube-apiserver on Larder's etcd.
+func (c *cluster) startStock(t testing.TB) *server {
+	t.Helper()
+	key := filepath.Join(c.data(), "pki", "sa.key")
+	return c.start(t, "stock", func(port int) []string {
+		return append([]string{
+			*stockBinary, "--etcd-servers=unix://" + filepath.Join(c.data(), "etcd", "sock", "etcd"), "--cert-dir=" + filepath.Join(c.dir, "stock"),
+			"--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24", "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+			"--service-account-signing-key-file=" + key, "--service-account-key-file=" + key, "--endpoint-reconciler-type=none", "--advertise-address=192.0.2.1", "--allow-privileged",
+		}, c.common(port)...)
+	})
+}
+
 // checkEnd stops the server. It must not have lost its temper before.
-func (s *server) checkEnd(t *testing.T) {
+func (s *server) checkEnd(t testing.TB) {
 	if err := s.Terminate(t); err != nil {
 		t.Errorf("the end of %s: %v", s.name, err)
 	}
@@ -111,7 +124,7 @@ func (s *server) config(token string) *rest.Config {
 }
 
 // clientset asks s, with connections that the test's end closes.
-func (c *cluster) clientset(t *testing.T, s *server, token string) kubernetes.Interface {
+func (c *cluster) clientset(t testing.TB, s *server, token string) kubernetes.Interface {
 	t.Helper()
 	transport, err := rest.TransportFor(s.config(token))
 	if err != nil {
@@ -134,7 +147,7 @@ func write(t testing.TB, file, text string) {
 }
 
 // prepare makes what pods want, and lets the reader read them.
-func (c *cluster) prepare(t *testing.T) {
+func (c *cluster) prepare(t testing.TB) {
 	t.Helper()
 	created(t, func(ctx context.Context) error {
 		_, err := c.client.CoreV1().ServiceAccounts("default").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
@@ -142,7 +155,7 @@ func (c *cluster) prepare(t *testing.T) {
 	})
 }
 
-func created(t *testing.T, create func(context.Context) error) {
+func created(t testing.TB, create func(context.Context) error) {
 	t.Helper()
 	if err := create(t.Context()); err != nil && !apierrors.IsAlreadyExists(err) {
 		t.Fatal(err)
@@ -150,7 +163,7 @@ func created(t *testing.T, create func(context.Context) error) {
 }
 
 // node makes a node at an address and port.
-func (c *cluster) node(t *testing.T, name, address string, port int, features ...string) {
+func (c *cluster) node(t testing.TB, name, address string, port int, features ...string) {
 	t.Helper()
 	created(t, func(ctx context.Context) error {
 		_, err := c.client.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
@@ -169,7 +182,7 @@ func (c *cluster) node(t *testing.T, name, address string, port int, features ..
 }
 
 // pod makes a pod on a node that runs, with a container for each name.
-func (c *cluster) pod(t *testing.T, name, node string, edit func(*corev1.Pod), containers ...string) {
+func (c *cluster) pod(t testing.TB, name, node string, edit func(*corev1.Pod), containers ...string) {
 	t.Helper()
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{NodeName: node}}
 	for _, name := range containers {
@@ -191,7 +204,7 @@ func (c *cluster) pod(t *testing.T, name, node string, edit func(*corev1.Pod), c
 }
 
 // terminalPod has a node with a kubelet on which a pod runs whose container c does nothing.
-func (c *cluster) terminalPod(t *testing.T, name string, edit func(*kubelet)) *kubelet {
+func (c *cluster) terminalPod(t testing.TB, name string, edit func(*kubelet)) *kubelet {
 	t.Helper()
 	k := newKubelet(t, &c.pki, edit)
 	var features []string

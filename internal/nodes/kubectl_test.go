@@ -24,7 +24,7 @@ import (
 )
 
 // kubectl is the command that asks s, with further environment.
-func (c *cluster) kubectl(t *testing.T, s *server, env []string, args ...string) *exec.Cmd {
+func (c *cluster) kubectl(t testing.TB, s *server, env []string, args ...string) *exec.Cmd {
 	t.Helper()
 	executable, err := os.Executable()
 	if err != nil {
