@@ -159,6 +159,8 @@ var usual = []*regexp.Regexp{
 // expected are lines that the server logs of what the tests do.
 var expected = []*regexp.Regexp{
 	regexp.MustCompile(`oken has been invalidated`),
+	// One of them hears of a service before it hears of its address, by another watch.
+	regexp.MustCompile(`repairip\.go:\d+\] "Unhandled Error" err="the ClusterIP .* is not allocated; repairing"`),
 	// Upstream's controllers ask an aggregated server for its documents at once when it is
 	// made known, and again when it can be reached.
 	regexp.MustCompile(`controller\.go:\d+\] "Unhandled Error" err=(<|"loading OpenAPI spec for \\"v1beta1\.metrics|"Error updating APIService \\"v1beta1\.metrics)`),

@@ -9,7 +9,8 @@
 // bootstrap write what every cluster has: the system namespaces, the kubernetes
 // service and its endpoints, the RBAC roles. Only then does /readyz say 200. A
 // resource that cannot be loaded, because a key management service hangs, is waited for
-// no longer than a minute, and served once it is loaded.
+// no longer than a minute, and served once it is loaded. With Config.TestControllers
+// pods are admitted by then. Config.Beside runs from then on, and ends first.
 //
 // When its context ends Run turns /readyz red, serves on for the shutdown delay,
 // lets requests in flight finish and watches end, and closes the store last, so
