@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -106,23 +105,44 @@ func (h *history) settle(mark historyMark, header *etcdserverpb.ResponseHeader) 
 }
 
 // currentHeader returns an answer whose raft term is not from before the call. A member
-// learns the present term when the cluster agrees to a proposal, and has applied what a
-// first proposal changed once it has applied a second. So it proposes twice to revoke a
-// lease that does not exist, which changes nothing.
+// learns the present term when it applies what the cluster has agreed to, a little after it
+// has answered; what it was sent in a snapshot teaches it nothing. So proposals that change
+// nothing are made until one member has answered twice: each of them has applied both.
 func (e *Etcd) currentHeader(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
-	client := e.connection.Client
-	for range 2 {
-		_, err := client.Lease.Revoke(ctx, clientv3.NoLease)
-		if !errors.Is(err, rpctypes.ErrLeaseNotFound) {
-			return nil, fmt.Errorf("kv: ask for the present term: %w", err)
+	header, err := secondAnswer(func() (*etcdserverpb.ResponseHeader, error) {
+		// No key was created before revision 0; a transaction that may delete is proposed.
+		resp, err := e.connection.Client.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(compactionKey), "<", 0)).
+			Then(clientv3.OpDelete(noKey)).Commit()
+		if err != nil {
+			return nil, err
 		}
-	}
-	resp, err := client.KV.Get(ctx, compactionKey, clientv3.WithCountOnly())
+		return resp.Header, nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("kv: ask for the present term: %w", err)
 	}
-	return resp.Header, nil
+	return header, nil
 }
+
+// secondAnswer proposes until a member has answered twice, and returns what it said then.
+func secondAnswer(propose func() (*etcdserverpb.ResponseHeader, error)) (*etcdserverpb.ResponseHeader, error) {
+	const most = 16 // members take turns, and few clusters have more than seven
+	answered := make(map[uint64]bool)
+	for range most {
+		header, err := propose()
+		if err != nil {
+			return nil, err
+		}
+		if answered[header.MemberId] {
+			return header, nil
+		}
+		answered[header.MemberId] = true
+	}
+	return nil, errors.New("no member answers twice")
+}
+
+// noKey is one that nobody has.
+const noKey = "\x00larder"
 
 // foreign reports whether an answer of a watch comes from another cluster.
 func (h *history) foreign(header *etcdserverpb.ResponseHeader) bool {

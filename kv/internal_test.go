@@ -80,6 +80,41 @@ func TestBatchesHoldTheNewEventsInOrder(t *testing.T) {
 	})
 }
 
+// TestPresentTerm: a member that was sent a snapshot has an old term until it has applied a
+// proposal, which it answers before it takes the term in; members take turns to answer.
+func TestPresentTerm(t *testing.T) {
+	type answer struct{ member, term uint64 }
+	for name, answers := range map[string][]answer{
+		"alone":          {{1, 4}, {1, 5}},
+		"in turn":        {{1, 5}, {2, 4}, {3, 5}, {1, 5}},
+		"behind at once": {{2, 4}, {1, 5}, {3, 5}, {2, 5}},
+		"behind at last": {{1, 5}, {3, 5}, {2, 4}, {1, 5}},
+		"back and forth": {{2, 4}, {3, 4}, {2, 5}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			asked := 0
+			got, err := secondAnswer(func() (*etcdserverpb.ResponseHeader, error) {
+				a := answers[asked]
+				asked++
+				return &etcdserverpb.ResponseHeader{MemberId: a.member, RaftTerm: a.term}, nil
+			})
+			if err != nil || got.RaftTerm != 5 || asked != len(answers) {
+				t.Errorf("%v, %v after %d answers of %d", got, err, asked, len(answers))
+			}
+		})
+	}
+	next := uint64(0)
+	if got, err := secondAnswer(func() (*etcdserverpb.ResponseHeader, error) {
+		next++
+		return &etcdserverpb.ResponseHeader{MemberId: next}, nil
+	}); err == nil {
+		t.Errorf("%v of members that never answer twice", got)
+	}
+	if _, err := secondAnswer(func() (*etcdserverpb.ResponseHeader, error) { return nil, errors.ErrUnsupported }); !errors.Is(err, errors.ErrUnsupported) {
+		t.Error(err)
+	}
+}
+
 func TestHistory(t *testing.T) {
 	answer := func(cluster uint64, revision int64, term uint64) *etcdserverpb.ResponseHeader {
 		return &etcdserverpb.ResponseHeader{ClusterId: cluster, Revision: revision, RaftTerm: term}
