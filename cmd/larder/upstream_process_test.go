@@ -331,6 +331,12 @@ func TestNames(t *testing.T) {
 // serveEtcd runs the binary as etcd, alone, and returns its URL.
 func serveEtcd(t *testing.T) string {
 	t.Helper()
+	return serveEtcdIn(t, filepath.Join(t.TempDir(), "data"))
+}
+
+// serveEtcdIn does so with data that there may be.
+func serveEtcdIn(t *testing.T, data string) string {
+	t.Helper()
 	dir := t.TempDir()
 	name := filepath.Join(dir, "etcd")
 	if err := os.Symlink(binaries.larder, name); err != nil {
@@ -339,7 +345,7 @@ func serveEtcd(t *testing.T) string {
 	ports := proctest.Ports(t, 2)
 	url, peers := fmt.Sprintf("http://127.0.0.1:%d", ports[0]), fmt.Sprintf("http://127.0.0.1:%d", ports[1])
 	store := proctest.New(t, "etcd", func() *exec.Cmd {
-		return exec.Command(name, "--data-dir", filepath.Join(dir, "data"), "--listen-client-urls", url,
+		return exec.Command(name, "--data-dir", data, "--listen-client-urls", url,
 			"--advertise-client-urls", url, "--listen-peer-urls", peers, "--unsafe-no-fsync=true")
 	})
 	began := time.Now()
