@@ -22,9 +22,9 @@
 //     which it may have to wait, or refuses it. It keeps its seat until its answer has
 //     been written, a watch until it has been told what there is.
 //  7. What the Request says is authorized, before anything is looked up.
-//  8. The Request is routed, by a table of routes. reads answers GET and LIST of a stored resource from encoded
-//     bytes, streams opens a WATCH, which takes the connection and gives the rest of the
-//     request back.
+//  8. The Request is routed, by a table of routes. reads answers GET and LIST of a stored
+//     resource from encoded bytes, streams opens a WATCH, which takes the connection and
+//     gives the rest of the request back.
 //  9. Everything else goes to a net/http handler: upstream's mostly, or one of discovery,
 //     openapi and apimetrics. handlers runs it, with copies of all that it may keep. Its URL
 //     is written anew from the Request: what the handler reads there is what was

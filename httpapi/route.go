@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/httpapi/routes"
 )
 
@@ -123,4 +124,42 @@ func (r *router) extend(x *passage) bool {
 		return false // what is selected by is what the webhook makes
 	}
 	return r.reader.read(x, c)
+}
+
+// elsewhere answers a request for what no endpoint is installed for, if need be by a peer.
+func (r *router) elsewhere(x *passage) {
+	if r.peers == nil || r.custom(x) {
+		r.unknown(x)
+		return
+	}
+	x.Forward(r.peers.WrapHandler(r.nowhere(x)))
+}
+
+// custom reports whether the request is for a custom resource.
+func (r *router) custom(x *passage) bool {
+	if r.extensions == nil {
+		return false
+	}
+	c, done := r.extensions.Custom(&x.Request)
+	if c == nil {
+		return false
+	}
+	done()
+	return true
+}
+
+// nowhere does what unknown does to a request for a resource.
+func (r *router) nowhere(x *passage) http.Handler {
+	t := r.table.Load()
+	below, ok := t.NonResource(x.Path)
+	switch {
+	case t.ServesVersion(x.Group, x.Version):
+		return http.HandlerFunc(negotiate.NothingBelow)
+	case ok:
+		return below
+	case r.extensions != nil:
+		return r.extensions
+	default:
+		return http.NotFoundHandler()
+	}
 }
