@@ -2,6 +2,7 @@ package difftest
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"crypto/tls"
 	"encoding/base64"
@@ -105,7 +106,7 @@ func (p *process) send(r request) (*http.Response, error) {
 	set("Accept", r.Accept)
 	set("Content-Type", r.Type)
 	set("Accept-Encoding", r.Encoding)
-	set("User-Agent", r.Agent)
+	set("User-Agent", cmp.Or(r.Agent, "Go-http-client/1.1")) // whichever version is spoken
 	return p.client.Do(q)
 }
 
@@ -122,8 +123,12 @@ func (p *process) ask(r request) answer {
 			a.head[name] = values
 		}
 	}
-	if len(response.TransferEncoding) > 0 && watchPath.MatchString(r.Path) {
+	switch open := response.ProtoMajor == 2 && response.ContentLength < 0 && r.Method != http.MethodHead; {
+	case !watchPath.MatchString(r.Path):
+	case len(response.TransferEncoding) > 0:
 		a.head["Transfer-Encoding"] = response.TransferEncoding
+	case open: // as the other version says it
+		a.head["Transfer-Encoding"] = []string{"chunked"}
 	}
 	if a.head.Get("Content-Encoding") == "gzip" {
 		a.body, a.err = gunzip(body)
