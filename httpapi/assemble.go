@@ -70,6 +70,7 @@ func (s *Server) assemble() {
 			Authenticator: config.Authenticator, Generation: config.Generation, AnonymousByPath: config.AnonymousByPath,
 			Audiences: config.Audiences, Digester: digester, Access: &s.access,
 		})},
+		tracer: newTracer(config.Spans, config.SampleChance),
 		seats: seats{
 			flow: config.Flow, inflight: &s.inflight, timeout: config.RequestTimeout,
 			maxReading: config.MaxInFlight, maxMutating: config.MaxMutatingInFlight,

@@ -21,6 +21,7 @@ type chain struct {
 	bounds     bounds
 	origins    origins
 	identifier identifier
+	tracer     tracer
 	seats      seats
 	gate       gate
 	router     router
@@ -36,6 +37,7 @@ func (c *chain) handle(carrier exchange.Carrier, received time.Time) *exchange.E
 }
 
 func (c *chain) run(x *passage) {
+	defer c.tracer.end(x)
 	defer fence(x)
 	if c.parser.parse(x) && c.latecomers.check(x) {
 		c.pass(x)
@@ -61,9 +63,11 @@ func fence(x *passage) {
 // pass takes a parsed request from one part to the next.
 func (c *chain) pass(x *passage) {
 	c.auditor.open(x)
-	if c.bounds.set(x) && c.origins.check(x) && c.identifier.authenticate(x) && c.auditor.receive(x) &&
-		c.identifier.impersonate(x) && c.seats.acquire(x) && c.gate.authorize(x) {
-		c.router.route(x)
+	if c.bounds.set(x) && c.origins.check(x) && c.identifier.authenticate(x) {
+		c.tracer.begin(x)
+		if c.auditor.receive(x) && c.identifier.impersonate(x) && c.seats.acquire(x) && c.gate.authorize(x) {
+			c.router.route(x)
+		}
 	}
 	x.CloseTrail()
 }

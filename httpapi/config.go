@@ -9,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
+	"go.opentelemetry.io/otel/trace"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/audit"
@@ -116,6 +117,12 @@ type Config struct {
 	// SendRetryAfter goes on accepting connections until the last requests have been
 	// answered, and refuses what else they ask with 429. Without it connections are refused.
 	SendRetryAfter bool
+
+	// Spans records requests as spans and samples whatever it is asked to; nil records none.
+	// SampleChance is the probability that a request is sampled whose sender does not say
+	// whether it is, or may not.
+	Spans        trace.TracerProvider
+	SampleChance float64
 
 	// MaxRequestBodyBytes bounds a request's body; 0 means 3 MiB.
 	MaxRequestBodyBytes int64

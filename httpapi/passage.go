@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/larder-io/larder/httpapi/handlers"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
@@ -16,6 +18,7 @@ type passage struct {
 	foreign      bool // it may have credentials beside the Authorization header
 	claims       request.Attributes
 	reading      reads.Read
+	span         trace.Span // nil: it is not traced
 }
 
 // attributes is what the request says, for who decides about it. They end with the passage.

@@ -13,6 +13,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/stats"
 
 	"github.com/larder-io/larder/kv/internal/zaplog"
 )
@@ -53,6 +54,8 @@ type ExternalConfig struct {
 	Observer   Observer
 	// Dial connects to a member's host and port; nil does so directly.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
+	// Stats follows the calls to members; nil follows none.
+	Stats stats.Handler
 }
 
 // NewExternal returns a store kept by an etcd cluster. Run connects to it.
@@ -94,6 +97,9 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Connection
 			return nil, err
 		}
 		config.TLS = tlsConfig
+	}
+	if cfg.Stats != nil {
+		config.DialOptions = append(config.DialOptions, grpc.WithStatsHandler(cfg.Stats))
 	}
 	direct := newDirect(cfg.Endpoints, config.TLS, e.logger)
 	if cfg.Dial != nil { // direct dials by itself

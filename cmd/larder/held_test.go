@@ -44,6 +44,8 @@ func heldBy() map[string]string {
 		"cmd/larder.TestStorageAndAPIFlags":                          "debug-socket-path delete-collection-workers enable-garbage-collector feature-gates kubernetes-service-node-port runtime-config storage-media-type version watch-cache watch-cache-sizes",
 		"cmd/larder.TestTokenFlags":                                  "anonymous-auth api-audiences external-hostname service-account-extend-token-expiration service-account-issuer service-account-jwks-uri service-account-max-token-expiration",
 		"cmd/larder.TestUpstreamMistakes":                            "storage-backend",
+		"cmd/larder.TestHTTP2Flags":                                  "goaway-chance http2-max-streams-per-connection disable-http2-serving",
+		"cmd/larder.TestTracing":                                     "tracing-config-file",
 		"internal/aggregator.TestEndpointRouting":                    "enable-aggregator-routing",
 		"internal/aggregator.TestRedirectsAreFollowedUnlessRejected": "aggregator-reject-forwarding-redirect",
 		"internal/auth.TestBootstrapTokensLetNodesIn":                "enable-bootstrap-token-auth",
@@ -69,13 +71,13 @@ audit-log-batch-max-wait audit-log-batch-throttle-burst audit-log-batch-throttle
 audit-log-batch-throttle-qps audit-log-version audit-webhook-batch-initial-backoff
 audit-webhook-batch-throttle-burst audit-webhook-batch-throttle-qps audit-webhook-truncate-enabled
 audit-webhook-truncate-max-batch-size audit-webhook-truncate-max-event-size audit-webhook-version
-contention-profiling default-watch-cache-size disable-http2-serving etcd-db-metric-poll-interval
+contention-profiling default-watch-cache-size etcd-db-metric-poll-interval
 kubelet-read-only-port kubelet-timeout log-flush-frequency log-json-info-buffer-size
 log-json-split-stream log-text-info-buffer-size log-text-split-stream max-connection-bytes-per-sec
 permit-address-sharing runtime-config-emulation-forward-compatible service-account-lookup vmodule`
 
-// TestEveryFlagIsHeld: each flag of kube-apiserver has a test of its effect, is upstream's
-// affair alone, or is said to mean nothing.
+// TestEveryFlagIsHeld: each flag of kube-apiserver has a test of its effect, or is
+// upstream's affair alone.
 func TestEveryFlagIsHeld(t *testing.T) {
 	said := make(map[string][]string)
 	for test, flags := range heldBy() {
@@ -88,9 +90,6 @@ func TestEveryFlagIsHeld(t *testing.T) {
 	}
 	for _, flag := range strings.Fields(passedOn) {
 		said[flag] = append(said[flag], "upstream")
-	}
-	for flag := range inert() {
-		said[flag] = append(said[flag], "nobody")
 	}
 	upstreamFlags() // makes feature gates known that upstream's options would make known twice
 	sections := upstream.NewServerRunOptions().Flags()

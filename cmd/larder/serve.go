@@ -142,7 +142,6 @@ func serve(cmd *cobra.Command, o *options) error {
 	if changed(cmd.Flags(), up.Metrics.AddFlags) { // without a flag, it would log an error
 		up.Metrics.Apply()
 	}
-	warnInert(cmd.Flags())
 	setMemory(os.Getenv)
 	defer klog.Flush()
 	return s.Run(ctx)

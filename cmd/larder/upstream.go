@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -11,7 +10,6 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	cliflag "k8s.io/component-base/cli/flag"
 	logsapi "k8s.io/component-base/logs/api/v1"
-	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/internal/server"
 )
@@ -143,24 +141,3 @@ func (v *versionFlag) print(w io.Writer) bool {
 
 // Type implements pflag.Value.
 func (v *versionFlag) Type() string { return "version" }
-
-// inert are the flags of kube-apiserver that are not implemented yet. If one is given, a line
-// says so; docs/differences.md lists them.
-func inert() map[string]string {
-	return map[string]string{
-		"tracing-config-file": "not done yet: no spans are sent",
-	}
-}
-
-// warnInert prints a line for each given flag that has no effect.
-func warnInert(fs *pflag.FlagSet) {
-	var all []string
-	for name, why := range inert() {
-		if fs.Changed(name) {
-			all = append(all, "--"+name+" ("+why+")")
-		}
-	}
-	if slices.Sort(all); len(all) > 0 {
-		klog.Warningf("Without effect: %s", strings.Join(all, ", "))
-	}
-}

@@ -274,7 +274,7 @@ func TestLogFlags(t *testing.T) {
 	})
 }
 
-// Mistakes are told in kube-apiserver's words, and what means nothing is told in one line.
+// Mistakes are told in kube-apiserver's words.
 func TestUpstreamMistakes(t *testing.T) {
 	for args, want := range map[string]string{
 		"--goaway-chance=0.5":                                                        "--goaway-chance can not be less than 0 or greater than 0.02",
@@ -299,14 +299,6 @@ func TestUpstreamMistakes(t *testing.T) {
 		if out := larder(t, append([]string{"serve", "--quiet"}, strings.Fields(args)...)...); !strings.Contains(out, want) || strings.Count(out, "\n") != 2 {
 			t.Errorf("%s: want one line with %q, got\n%s", args, want, out)
 		}
-	}
-	tracing := filepath.Join(t.TempDir(), "tracing.yaml")
-	if err := os.WriteFile(tracing, []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: TracingConfiguration\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p := serve(t, "--unsafe-no-fsync", "--tracing-config-file="+tracing)
-	if n := strings.Count(p.Output(), "Without effect: --tracing-config-file"); n != 1 {
-		t.Errorf("warned %d times:\n%s", n, p.Output())
 	}
 }
 

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"os"
-	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -35,23 +33,6 @@ func TestUpstreamFlags(t *testing.T) {
 				t.Errorf("--%s: deprecated %q, hidden %v; want %q, %v", want.Name, got.Deprecated, got.Hidden, want.Deprecated, want.Hidden)
 			}
 		})
-	}
-}
-
-// What is accepted and does nothing is said to be so, where people look for it.
-func TestInertFlagsAreDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/differences.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	flags := upstreamFlags()
-	for name := range inert() {
-		if flags.Lookup(name) == nil {
-			t.Errorf("--%s is no flag", name)
-		}
-		if !strings.Contains(string(text), "`--"+name+"`") {
-			t.Errorf("docs/differences.md does not name --%s", name)
-		}
 	}
 }
 

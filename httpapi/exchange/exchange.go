@@ -210,6 +210,9 @@ func (x *Exchange) Base() context.Context {
 	return x.base
 }
 
+// Carry has what Base returns from now on know what with adds to it.
+func (x *Exchange) Carry(with func(context.Context) context.Context) { x.base = with(x.Base()) }
+
 // atDeadline is Base with the server's deadline.
 func (x *Exchange) atDeadline() context.Context {
 	if x.usual == nil {

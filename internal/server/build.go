@@ -183,6 +183,7 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 	if err := s.addPeers(&config); err != nil {
 		return nil, err
 	}
+	s.trace(&config)
 	s.addHealth(&config)
 	return httpapi.New(config)
 }

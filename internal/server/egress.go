@@ -38,7 +38,12 @@ func (s *Server) dialer(to egressselector.EgressType) utilnet.DialFunc {
 
 // dialEtcd returns the function that connects to etcd; nil to connect directly.
 func (s *Server) dialEtcd() func(context.Context, string) (net.Conn, error) {
-	dial := s.dialer(egressselector.Etcd)
+	return s.tcpDialer(egressselector.Etcd)
+}
+
+// tcpDialer is dialer for who knows no other network.
+func (s *Server) tcpDialer(to egressselector.EgressType) func(context.Context, string) (net.Conn, error) {
+	dial := s.dialer(to)
 	if dial == nil {
 		return nil
 	}

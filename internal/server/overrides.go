@@ -36,7 +36,7 @@ func (s *Server) openOverrides(ctx context.Context) error {
 			a = &override{servers: o.Servers}
 			a.store, err = kv.NewExternal(kv.ExternalConfig{
 				Endpoints: o.Servers, Prefix: c.Prefix, CompactionInterval: c.CompactionInterval, Logger: newLogger(),
-				CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, Observer: s.metrics.Observer(), Dial: s.dialEtcd(), LeaseReuse: s.config.Upstream.leaseReuse(),
+				CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, Observer: s.metrics.Observer(), Dial: s.dialEtcd(), LeaseReuse: s.config.Upstream.leaseReuse(), Stats: s.storeStats(),
 			})
 			if err != nil {
 				return err

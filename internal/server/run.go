@@ -105,7 +105,7 @@ func (s *Server) prepare(ctx context.Context) (err error) {
 		return fmt.Errorf("server: %w", err)
 	}
 	s.startDebugSocket(ctx)
-	return nil
+	return s.startTracing(ctx)
 }
 
 // openDir locks the data directory, or makes a temporary one.
@@ -131,7 +131,7 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 		s.store, err = kv.NewExternal(kv.ExternalConfig{
 			Endpoints: c.Servers, Prefix: c.Prefix, CompactionInterval: c.CompactionInterval, Logger: newLogger(),
 			CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, Observer: s.metrics.Observer(),
-			Dial: s.dialEtcd(), LeaseReuse: up.leaseReuse(),
+			Dial: s.dialEtcd(), LeaseReuse: up.leaseReuse(), Stats: s.storeStats(),
 		})
 	} else {
 		s.store, err = embedded.New(embedded.Config{

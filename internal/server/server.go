@@ -47,6 +47,7 @@ type Server struct {
 	resources *serverstorage.ResourceConfig  // that are served
 	overrides []*override                    // stores of single resources
 	egress    *egressselector.EgressSelector // nil connects directly
+	traces    *traces                        // nil: nobody wants spans
 	parts     parts
 }
 

@@ -1,0 +1,111 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/contrib/instrumentation/google.golang.org/grpc/otelgrpc"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/stats"
+	"k8s.io/apiserver/pkg/server/egressselector"
+	"k8s.io/apiserver/pkg/server/options"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/component-base/tracing"
+	tracingapi "k8s.io/component-base/tracing/api/v1"
+	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/httpapi"
+)
+
+// traces say where spans are sent, and of which requests: --tracing-config-file.
+type traces struct {
+	requests tracing.TracerProvider // samples all that it is asked to
+	store    tracing.TracerProvider // samples what is part of a sampled request
+	chance   float64
+}
+
+// everyMillionth is the rate of a provider that samples everything.
+const everyMillionth = int32(1_000_000)
+
+// flushTimeout is how long the last spans may take to be sent when the server ends.
+const flushTimeout = 5 * time.Second
+
+// startTracing connects to who collects spans, if anybody does. Whether a request is
+// sampled is decided before there is a span.
+func (s *Server) startTracing(ctx context.Context) error {
+	file := s.config.Upstream.Traces.ConfigFile
+	if file == "" {
+		return nil
+	}
+	config, err := options.ReadTracingConfiguration(file)
+	if err != nil {
+		return fmt.Errorf("server: failed to read tracing config: %w", err)
+	}
+	if err := tracingapi.ValidateTracingConfiguration(config, utilfeature.DefaultFeatureGate, nil).ToAggregate(); err != nil {
+		return fmt.Errorf("server: failed to validate tracing configuration: %w", err)
+	}
+	s.traces = &traces{}
+	if rate := config.SamplingRatePerMillion; rate != nil {
+		s.traces.chance = float64(*rate) / float64(everyMillionth)
+	}
+	all, children, always := *config, *config, everyMillionth
+	all.SamplingRatePerMillion, children.SamplingRatePerMillion = &always, nil
+	if s.traces.requests, err = s.newSpans(&all); err != nil {
+		return err
+	}
+	s.layers.Start(ctx, "tracing of requests", flushAtEnd(s.traces.requests))
+	if s.traces.store, err = s.newSpans(&children); err != nil {
+		return err
+	}
+	s.layers.Start(ctx, "tracing of the store", flushAtEnd(s.traces.store))
+	return nil
+}
+
+// newSpans names the process as kube-apiserver does.
+func (s *Server) newSpans(config *tracingapi.TracingConfiguration) (tracing.TracerProvider, error) {
+	var how []otlptracegrpc.Option
+	if dial := s.tcpDialer(egressselector.ControlPlane); dial != nil {
+		how = append(how, otlptracegrpc.WithDialOption(grpc.WithContextDialer(dial)))
+	}
+	who := resource.WithAttributes(attribute.String("service.name", "apiserver"), attribute.String("service.instance.id", serverID()))
+	provider, err := tracing.NewProvider(context.Background(), config, how, []resource.Option{who})
+	if err != nil {
+		return nil, fmt.Errorf("server: tracing: %w", err)
+	}
+	return provider, nil
+}
+
+// flushAtEnd waits for its end and sends what is left. That nobody takes it is no failure
+// of the server.
+func flushAtEnd(provider tracing.TracerProvider) func(context.Context) error {
+	return func(ctx context.Context) error {
+		<-ctx.Done()
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+		defer cancel()
+		if err := provider.Shutdown(bounded); err != nil && !errors.Is(err, context.Canceled) {
+			klog.ErrorS(err, "Spans are lost")
+		}
+		return nil
+	}
+}
+
+// storeStats follows calls to etcd; nil if nobody wants spans.
+func (s *Server) storeStats() stats.Handler {
+	if s.traces == nil {
+		return nil
+	}
+	return otelgrpc.NewClientHandler(otelgrpc.WithTracerProvider(s.traces.store), otelgrpc.WithPropagators(propagation.TraceContext{}))
+}
+
+// trace has config record requests.
+func (s *Server) trace(config *httpapi.Config) {
+	if s.traces != nil {
+		config.Spans, config.SampleChance = s.traces.requests, s.traces.chance
+	}
+}
