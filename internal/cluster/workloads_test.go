@@ -113,16 +113,11 @@ func testDeployment(t *testing.T, r *running, ns string) {
 		t.Errorf("%d replica sets", len(sets.Items))
 	}
 	for _, size := range []int32{100, 200} {
-		deployments := r.client.AppsV1().Deployments(ns)
-		must(t, retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-			scale, err := deployments.GetScale(t.Context(), "web", metav1.GetOptions{})
-			if err != nil {
-				return err
-			}
-			scale.Spec.Replicas = size
-			_, err = deployments.UpdateScale(t.Context(), "web", scale, metav1.UpdateOptions{})
-			return err
-		}))
+		// As kubectl does it. An update would meet the status, which is written for each pod
+		// that ends.
+		_, err := r.client.AppsV1().Deployments(ns).Patch(t.Context(), "web", "application/merge-patch+json",
+			fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, size), metav1.PatchOptions{}, "scale")
+		must(t, err)
 		r.rolledOut(t, ns, "web", size)
 		r.behind(t, ns, "web", int(size))
 	}
