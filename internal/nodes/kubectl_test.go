@@ -54,7 +54,6 @@ func TestKubectl(t *testing.T) {
 	c := newCluster(t)
 	c.terminalPod(t, "p", nil)
 	k := c.terminalPod(t, "declares", func(k *kubelet) { k.declares = true })
-	_ = k
 	for name, env := range protocols {
 		for _, pod := range []string{"p", "declares"} {
 			t.Run(name+" "+pod, func(t *testing.T) {
