@@ -32,6 +32,7 @@ import (
 	"github.com/larder-io/larder/httpapi/handlers"
 	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/proctest/testcert"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
@@ -136,7 +137,7 @@ func auditedPair(t *testing.T, rules string) (p *pair, ours, theirs *events) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, pool := testTLS(t)
+	config, pool := testcert.Loopback(t)
 	s, err := New(Config{
 		Registry: back.Registry, Listener: l, TLS: config, Version: testVersion(),
 		Authenticator: auditors{}, Authorizer: auditors{}, AuditPolicy: evaluator, Audit: ours,

@@ -3,15 +3,11 @@ package httpapi
 import (
 	"bufio"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
 	"net"
 	"net/http"
 	"strings"
@@ -30,6 +26,7 @@ import (
 	"github.com/larder-io/larder/httpapi/handlers"
 	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
 // front is a Server without a registry, behind TLS on loopback.
@@ -38,30 +35,6 @@ type running struct {
 	addr string
 	pool *x509.CertPool
 	stop func() error
-}
-
-// testTLS returns a self-signed certificate for loopback and who trusts it.
-func testTLS(t testing.TB) (*tls.Config, *x509.CertPool) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AddCert(cert)
-	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, pool
 }
 
 // newFront serves the handlers that fill installs.
@@ -79,7 +52,7 @@ func newFrontWith(t testing.TB, config Config, change func(*front.Config), fill 
 	}
 	var pool *x509.CertPool
 	config.Listener = l
-	config.TLS, pool = testTLS(t)
+	config.TLS, pool = testcert.Loopback(t)
 	s := newServer(config)
 	door := s.frontConfig()
 	change(&door)
@@ -452,7 +425,7 @@ func TestNobodyIsCutOffWhoComesBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	closing, proceed := make(chan struct{}), make(chan struct{})
-	config, pool := testTLS(t)
+	config, pool := testcert.Loopback(t)
 	s := newServer(Config{TLS: config, Listener: &lateListener{Listener: l, closing: closing, proceed: proceed}})
 	routes := routes.New()
 	routes.Handle("/x", http.HandlerFunc(echo))
@@ -504,7 +477,7 @@ func TestRunEndsThatNeverBegan(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		config, _ := testTLS(t)
+		config, _ := testcert.Loopback(t)
 		s := newServer(Config{Listener: l, TLS: config})
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()

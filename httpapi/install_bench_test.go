@@ -5,6 +5,7 @@ import (
 	"net"
 	"testing"
 
+	"github.com/larder-io/larder/internal/proctest/testcert"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
@@ -16,7 +17,7 @@ func BenchmarkNew(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer listener.Close()
-	config, _ := testTLS(b)
+	config, _ := testcert.Loopback(b)
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := New(Config{Registry: back.Registry, Listener: listener, TLS: config, Version: testVersion()}); err != nil {

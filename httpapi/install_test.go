@@ -35,6 +35,7 @@ import (
 	"github.com/larder-io/larder/httpapi/discovery"
 	"github.com/larder-io/larder/httpapi/identity"
 	"github.com/larder-io/larder/httpapi/openapi"
+	"github.com/larder-io/larder/internal/proctest/testcert"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
@@ -67,7 +68,7 @@ func newLarder(t testing.TB, change ...func(*Config)) (*side, *Server) {
 		// Documents of everything take long on a slow machine.
 		RequestTimeout: 5 * time.Minute,
 	}
-	config.TLS, _ = testTLS(t)
+	config.TLS, _ = testcert.Loopback(t)
 	for _, fn := range change {
 		fn(&config)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 
+	"github.com/larder-io/larder/internal/proctest/testcert"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 	"github.com/larder-io/larder/kv/kvtest"
@@ -44,7 +45,7 @@ func serveBackWith(t testing.TB, back *registrytest.Server, change func(*Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, pool := testTLS(t)
+	config, pool := testcert.Loopback(t)
 	c := Config{
 		Registry: back.Registry, Listener: l, TLS: config, Version: testVersion(),
 		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(),

@@ -17,6 +17,7 @@ import (
 
 	"github.com/larder-io/larder/httpapi/handlers"
 	"github.com/larder-io/larder/httpapi/routes"
+	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
 // smallHeader is the size of the smallest buffer that a header must fit into.
@@ -233,7 +234,7 @@ func TestRunEndsWhenNothingIsAccepted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	config, _ := testTLS(t)
+	config, _ := testcert.Loopback(t)
 	s := newServer(Config{Listener: &brokenListener{Listener: l}, TLS: config, ShutdownGrace: time.Millisecond})
 	c, err := net.Dial("tcp", l.Addr().String()) // and says nothing
 	if err != nil {

@@ -25,6 +25,7 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/socket"
 	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
 // doorVariable makes the test binary a server with one of the doors.
@@ -182,7 +183,7 @@ type doorProcess struct {
 
 func startDoor(t testing.TB, door string) *doorProcess {
 	t.Helper()
-	secrets, pool := newTLS(t)
+	secrets, pool := testcert.Loopback(t)
 	key, err := x509.MarshalPKCS8PrivateKey(secrets.Certificates[0].PrivateKey)
 	if err != nil {
 		t.Fatal(err)

@@ -3,14 +3,10 @@ package front
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"io"
-	"math/big"
 	"net"
 	"slices"
 	"strings"
@@ -19,6 +15,7 @@ import (
 
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/proctest/testcert"
 )
 
 // testServer is a server of the network.
@@ -39,7 +36,7 @@ func newTestServer(t *testing.T, config Config, handler func(exchange.Carrier, t
 	config.Handler, config.Draining = handler, draining
 	config.MaxHeaderBytes, config.MaxBodyBytes, config.BodyTimeout = 1<<20, 1<<20, time.Minute
 	s := New(config)
-	tlsConfig, pool := newTLS(t)
+	tlsConfig, pool := testcert.Loopback(t)
 	s.Listen(l, tlsConfig)
 	ended := make(chan error, 1)
 	go func() { ended <- s.ServeNetwork() }()
@@ -56,27 +53,6 @@ func newTestServer(t *testing.T, config Config, handler func(exchange.Carrier, t
 		s.Abort()
 	})
 	return &testServer{Server: s, addr: l.Addr().String(), pool: pool}
-}
-
-// newTLS returns a self-signed certificate for loopback and who trusts it.
-func newTLS(t testing.TB) (*tls.Config, *x509.CertPool) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AddCert(cert)
-	return &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}, pool
 }
 
 func (f *testServer) dial(t *testing.T) *tls.Conn {
@@ -160,7 +136,7 @@ func TestSilentConnectionsEnd(t *testing.T) {
 	var c conn
 	client, server := net.Pipe()
 	defer client.Close()
-	config, _ := newTLS(t)
+	config, _ := testcert.Loopback(t)
 	c.Conn = tls.Server(&hastyConn{Conn: server}, config)
 	if err := c.Handshake(); !errors.Is(err, errHasty) {
 		t.Errorf("handshake: %v", err)

@@ -12,6 +12,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -55,6 +56,19 @@ func (a *Authority) Sign(t testing.TB, name string, groups []string, edit func(*
 	}
 	key := newKey(t)
 	return tls.Certificate{Certificate: [][]byte{create(t, template, a.Cert, key, a.Key)}, PrivateKey: key}
+}
+
+// Loopback returns the TLS configuration of a server at 127.0.0.1, and the pool by which its
+// clients verify its certificate.
+func Loopback(t testing.TB) (*tls.Config, *x509.CertPool) {
+	t.Helper()
+	a := New(t, "loopback")
+	cert := a.Sign(t, "127.0.0.1", nil, func(c *x509.Certificate) {
+		c.IPAddresses, c.ExtKeyUsage = []net.IP{net.IPv4(127, 0, 0, 1)}, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	})
+	pool := x509.NewCertPool()
+	pool.AddCert(a.Cert)
+	return &tls.Config{Certificates: []tls.Certificate{cert}}, pool
 }
 
 // Write writes a certificate and its key in PEM to dir, as name.crt and name.key, and
