@@ -28,6 +28,7 @@ type cluster struct {
 	network  *network
 	replicas []*replica
 	tokens   string // file with the clients' tokens
+	defined  int64  // revision at which all resources were served; custom ones have no past before
 }
 
 // replica is a Larder, or kube-apiserver.

@@ -120,4 +120,9 @@ func (c *cluster) define(t *testing.T) {
 			return nil
 		})
 	}
+	served, err := decode[list](c.replicas[0].ask(request{method: http.MethodGet, path: custom.collection}).body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.defined = served.Metadata.revision()
 }

@@ -81,7 +81,7 @@ func (w *watcher) evidence(ctx context.Context, from *replica) string {
 func (w *watcher) resume() int64 {
 	at := w.parts[len(w.parts)-1].Resume()
 	if w.random.IntN(4) == 0 {
-		at = max(1, at-w.random.Int64N(300))
+		at = max(w.cluster.defined, at-w.random.Int64N(300))
 	}
 	return at
 }
