@@ -17,7 +17,8 @@ const nodesOfTest = 20
 
 // TestCluster has stock controllers, a stock scheduler and kwok do over Larder what they
 // are for, all at once, each in a namespace of its own that is deleted to nothing in the
-// end. None of the programs logs an error that it does not log over any API server.
+// end. None of the programs logs an error of which the server may be the cause, but those that
+// it logs over any API server.
 func TestCluster(t *testing.T) {
 	r := start(t, nodesOfTest)
 	before := r.everything(t)
