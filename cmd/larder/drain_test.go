@@ -27,18 +27,7 @@ import (
 func TestDrain(t *testing.T) {
 	t.Parallel() // it takes the delay's time, which is long so that a slow machine sees what happens within
 	p := serve(t, "--unsafe-no-fsync", "--shutdown-delay-duration=15s", "--authorization-mode=RBAC")
-	transport, err := rest.TransportFor(p.config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	watched := make(chan error, 1)
-	go func() { watched <- readAll(transport, p.url()+"/api/v1/namespaces?watch=1") }()
-	body, finish := io.Pipe()
-	created := make(chan error, 1)
-	go func() { created <- post(transport, p.url()+"/api/v1/namespaces/default/configmaps", body) }()
-	if _, err := io.WriteString(finish, `{"metadata":`); err != nil {
-		t.Fatal(err)
-	}
+	watched, created, finish := p.occupy()
 
 	p.signal(syscall.SIGTERM)
 	proctest.Eventually(t, "/readyz fails", func() error {
@@ -185,23 +174,30 @@ func TestSecondSignal(t *testing.T) {
 	}
 }
 
+// occupy begins a watch and a request whose body lacks its end, and returns how they end and
+// what takes the rest of the body.
+func (p *process) occupy() (watched, created <-chan error, finish *io.PipeWriter) {
+	p.t.Helper()
+	transport, err := rest.TransportFor(p.config())
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	watch, request := make(chan error, 1), make(chan error, 1)
+	go func() { watch <- readAll(transport, p.url()+"/api/v1/namespaces?watch=1") }()
+	body, finish := io.Pipe()
+	go func() { request <- post(transport, p.url()+"/api/v1/namespaces/default/configmaps", body) }()
+	if _, err := io.WriteString(finish, `{"metadata":`); err != nil {
+		p.t.Fatal(err)
+	}
+	return watch, request, finish
+}
+
 // TestRetryAfter: a server that ends refuses new requests with 429, but for probes, until
 // the ones that it had have been answered.
 func TestRetryAfter(t *testing.T) {
 	t.Parallel()
 	p := serve(t, "--unsafe-no-fsync", "--shutdown-send-retry-after", "--shutdown-watch-termination-grace-period=1s")
-	transport, err := rest.TransportFor(p.config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	watched := make(chan error, 1)
-	go func() { watched <- readAll(transport, p.url()+"/api/v1/namespaces?watch=1") }()
-	body, finish := io.Pipe()
-	created := make(chan error, 1)
-	go func() { created <- post(transport, p.url()+"/api/v1/namespaces/default/configmaps", body) }()
-	if _, err := io.WriteString(finish, `{"metadata":`); err != nil {
-		t.Fatal(err)
-	}
+	watched, created, finish := p.occupy()
 	p.signal(syscall.SIGTERM)
 	proctest.Eventually(t, "new requests are refused", func() error {
 		resp, text := p.fetch("GET", "/api/v1/namespaces", nil, nil)
