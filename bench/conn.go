@@ -39,8 +39,8 @@ type call struct {
 	body     []byte
 }
 
-// conn is one HTTP/1.1 connection with one request under way at a time. It is as
-// cheap as a client can be: client and server share the machine, and what is spent
+// conn is one HTTP/1.1 connection, or a place on one of HTTP/2, with one request under way at
+// a time. By HTTP/1.1 it is as cheap as a client can be: client and server share the machine, and what is spent
 // here is missing there. Bodies are drained through buffers that stay.
 type conn struct {
 	net.Conn
@@ -50,6 +50,8 @@ type conn struct {
 	base  string
 	chunk []byte // for draining chunked bodies
 	stop  func() bool
+
+	stream *multiplexed // nil by HTTP/1.1
 }
 
 // dial opens a connection, TLS handshake included. It is closed when ctx ends.
@@ -57,6 +59,14 @@ func (t *Target) dial(ctx context.Context, buffer int) (*conn, error) {
 	header, err := t.credentials(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if header.Get("User-Agent") == "" {
+		header.Set("User-Agent", "larder-bench")
+	}
+	if t.shared != nil {
+		if c, err := t.dialStream(ctx, header, buffer); c != nil || err != nil {
+			return c, err
+		}
 	}
 	raw, err := new(net.Dialer).DialContext(ctx, "tcp", t.host)
 	if err != nil {
@@ -73,9 +83,6 @@ func (t *Target) dial(ctx context.Context, buffer int) (*conn, error) {
 	c := &conn{Conn: raw, r: bufio.NewReaderSize(raw, buffer), base: t.base}
 	var head bytes.Buffer
 	fmt.Fprintf(&head, " HTTP/1.1\r\nHost: %s\r\n", t.host)
-	if header.Get("User-Agent") == "" {
-		header.Set("User-Agent", "larder-bench")
-	}
 	if err := header.Write(&head); err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
@@ -85,8 +92,11 @@ func (t *Target) dial(ctx context.Context, buffer int) (*conn, error) {
 	return c, nil
 }
 
-// shrink lets the kernel take in little that nobody reads.
+// shrink lets the kernel take in little that nobody reads. What others read, too, stays.
 func (c *conn) shrink() {
+	if c.stream != nil {
+		return
+	}
 	raw := c.Conn
 	if secured, ok := raw.(*tls.Conn); ok {
 		raw = secured.NetConn()
@@ -98,6 +108,10 @@ func (c *conn) shrink() {
 
 func (c *conn) close() {
 	c.stop()
+	if c.stream != nil {
+		c.stream.close()
+		return
+	}
 	c.Conn.Close()
 }
 
@@ -127,6 +141,13 @@ func (c *conn) do(r call) (int64, error) {
 func (c *conn) send(r call) (response, error) {
 	if r.method == "" {
 		r.method = http.MethodGet
+	}
+	if c.stream != nil {
+		resp, err := c.stream.send(c.base, r, c.r)
+		if err == nil && resp.status/100 != 2 {
+			err = c.refused(r, resp)
+		}
+		return resp, err
 	}
 	b := append(c.req[:0], r.method...)
 	b = append(b, ' ')

@@ -40,6 +40,8 @@
 // crypto/tls themselves, drain bodies through buffers that stay, and find the mark of
 // a change in an event without decoding it. The server's figures are its process's
 // own: what the client spends can delay the server but is never charged to it.
+// [Target.UseHTTP2] has them ask by HTTP/2 instead, with x/net's client and the windows that
+// client-go has.
 //
 // # Locks and goroutines
 //

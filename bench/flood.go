@@ -25,7 +25,11 @@ const Tenants = "bench-tenants"
 func (t *Target) As(token string) *Target {
 	config := rest.CopyConfig(t.config)
 	config.BearerToken, config.BearerTokenFile = token, ""
-	return &Target{Process: t.Process, Beside: t.Beside, config: config, tls: t.tls, host: t.host, base: t.base}
+	other := &Target{Process: t.Process, Beside: t.Beside, config: config, tls: t.tls, host: t.host, base: t.base}
+	if t.shared != nil {
+		other.shared = &sharedConns{streams: t.shared.streams}
+	}
+	return other
 }
 
 // AllowTenants lets [Tenants] read pods, and gives them a priority level of their own with few

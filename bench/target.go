@@ -26,9 +26,10 @@ type Target struct {
 	Beside []process.Process
 
 	config *rest.Config
-	tls    *tls.Config // nil for plain HTTP
-	host   string      // host:port
-	base   string      // path that all paths are below, mostly ""
+	tls    *tls.Config  // nil for plain HTTP
+	host   string       // host:port
+	base   string       // path that all paths are below, mostly ""
+	shared *sharedConns // nil by HTTP/1.1
 
 	running atomic.Pointer[recorder] // of the workload under way
 }

@@ -53,6 +53,7 @@ type watch struct {
 func New() *Server {
 	s := &Server{objects: make(map[string]object), watches: make(map[*watch]struct{}), requests: make(map[string]int), revision: 1}
 	s.Server = httptest.NewUnstartedServer(s)
+	s.EnableHTTP2 = true
 	return s
 }
 

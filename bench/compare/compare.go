@@ -204,7 +204,11 @@ func (c *Comparison) describe(ctx context.Context) error {
 		}
 		stock += " " + v
 	}
-	c.table.Servers = fmt.Sprintf("%s and Larder (Kubernetes %s), one after the other over TLS and HTTP/1.1 on one etcd that does not wait for the disk, with %d pods; client, servers and etcd share the machine.", stock, version, c.seed.Pods)
+	protocol := "HTTP/1.1"
+	if n := c.config.Fleet.Streams; n > 0 {
+		protocol = fmt.Sprintf("HTTP/2 (up to %d requests at once on a connection; the limit over HTTP/1.1)", n)
+	}
+	c.table.Servers = fmt.Sprintf("%s and Larder (Kubernetes %s), one after the other over TLS and %s on one etcd that does not wait for the disk, with %d pods; client, servers and etcd share the machine.", stock, version, protocol, c.seed.Pods)
 	return nil
 }
 

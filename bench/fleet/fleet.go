@@ -35,6 +35,9 @@ type Config struct {
 	// EtcdData is a data directory of an etcd that is not running, to be copied; "" for
 	// an empty etcd.
 	EtcdData string
+	// Streams, if it is more than 0, has the servers be asked by HTTP/2, with as many
+	// requests at once on a connection.
+	Streams int
 }
 
 // Fleet is a set of servers. The zero value is not usable: call New.
@@ -291,6 +294,9 @@ users: [{name: u, user: {token: %q}}]
 	server, err := f.start(name, program, append(command, flags...))
 	if err != nil {
 		return nil, err
+	}
+	if f.config.Streams > 0 {
+		target.UseHTTP2(f.config.Streams)
 	}
 	target.Process = server.Process
 	if f.etcd != nil {

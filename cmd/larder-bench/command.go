@@ -22,6 +22,7 @@ type options struct {
 	kubeconfig   string
 	pid, etcdPID int
 	clients      int
+	streams      int
 	rate         float64
 	quiet        bool
 	json, html   string
@@ -78,6 +79,7 @@ func (o *options) add(flags *pflag.FlagSet) {
 	flags.IntVar(&o.pid, "pid", 0, "process id of the server, if it runs on this machine: its CPU and memory are accounted")
 	flags.IntVar(&o.etcdPID, "etcd-pid", 0, "process id of the server's etcd: its CPU is reported beside the server's")
 	flags.IntVar(&o.clients, "clients", 1, "requests under way at a time")
+	flags.IntVar(&o.streams, "http2-streams", 0, "ask by HTTP/2, with as many requests at once on a connection (100 are usual); 0 asks by HTTP/1.1")
 	flags.Float64Var(&o.rate, "rate", 0, "requests per second of all clients (open loop); 0 sends as fast as answers come (closed loop)")
 	flags.BoolVarP(&o.quiet, "quiet", "q", false, "show no progress")
 	flags.StringVar(&o.json, "json", "", "file to write all results to, as JSON")
@@ -101,6 +103,9 @@ func (o *options) target() (*bench.Target, error) {
 	target, err := bench.NewTarget(o.kubeconfig)
 	if err != nil {
 		return nil, err
+	}
+	if o.streams > 0 {
+		target.UseHTTP2(o.streams)
 	}
 	target.Process = process.Process{Name: "server", PID: o.pid}
 	if o.etcdPID != 0 {

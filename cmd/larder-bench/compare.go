@@ -67,7 +67,7 @@ func (c *comparing) run(cmd *cobra.Command, o *options) (err error) {
 		return err
 	}
 	c.config.LimitArgs = func(tape, port string) []string { return []string{"limit", "--tape", tape, "--port", port} }
-	c.config.Command = invocation()
+	c.config.Command, c.config.Fleet.Streams = invocation(), o.streams
 	dir, err := os.MkdirTemp("", "larder-bench-")
 	if err != nil {
 		return err

@@ -1,0 +1,81 @@
+package bench_test
+
+import (
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+
+	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/benchtest"
+)
+
+// TestHTTP2 asks by streams that share connections, and a server that does not speak HTTP/2
+// by HTTP/1.1.
+func TestHTTP2(t *testing.T) {
+	for name, multiplexes := range map[string]bool{"http2": true, "http1 alone": false} {
+		t.Run(name, func(t *testing.T) {
+			var opened, asked, refused atomic.Int64
+			server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if right := r.Header.Get("Authorization") == "Bearer secret" && r.Header.Get("Accept") == bench.JSON; r.ProtoMajor == 2 == multiplexes && right {
+					asked.Add(1)
+				}
+				if refused.Add(1) == 3 {
+					w.WriteHeader(http.StatusTeapot)
+				}
+				w.Write(make([]byte, 400))
+				w.(http.Flusher).Flush()
+				w.Write(make([]byte, 600))
+			}))
+			server.EnableHTTP2 = multiplexes
+			server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+				if state == http.StateNew {
+					opened.Add(1)
+				}
+			}
+			server.StartTLS()
+			defer server.Close()
+			target, err := bench.NewTarget(benchtest.Kubeconfig(t, server))
+			if err != nil {
+				t.Fatal(err)
+			}
+			target.UseHTTP2(4)
+			result, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: "/api/v1/pods", Accept: bench.JSON, Requests: 99, Clients: 8})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if result.Ops != 99 || result.Errors != 1 || result.Bytes != 98_000 {
+				t.Errorf("%d requests, %d errors (%s), %d bytes; want 99, 1, 98000", result.Ops, result.Errors, result.FirstError, result.Bytes)
+			}
+			if got := asked.Load(); got != 100 {
+				t.Errorf("%d requests were as they should be, want 99 and one to warm up", got)
+			}
+			most := int64(3) // one that warms up, and two for eight clients
+			if !multiplexes {
+				most = 10 // and one that found out
+			}
+			if got := opened.Load(); got > most || !multiplexes && got < 8 {
+				t.Errorf("%d connections, want at most %d", got, most)
+			}
+		})
+	}
+}
+
+// TestWatchByHTTP2: watches that share connections each get what is theirs.
+func TestWatchByHTTP2(t *testing.T) {
+	seed := bench.SeedConfig{Pods: 4, Namespaces: 2, Nodes: 2, Clients: 2}
+	target, _ := target(t, seed)
+	target.UseHTTP2(3)
+	for _, accept := range []string{bench.Protobuf, bench.JSON} {
+		result, err := bench.Watch(t.Context(), target, bench.WatchConfig{
+			Path: "/api/v1/pods", Accept: accept, Watchers: 7, Objects: seed.PodPaths(4), Changes: 20, Rate: 1000, Writers: 2,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if result.Ops != 140 || result.Errors != 0 {
+			t.Errorf("%s: %d deliveries, %d errors (%s); want 140", accept, result.Ops, result.Errors, result.FirstError)
+		}
+	}
+}
