@@ -6,37 +6,38 @@
 //
 // # Life of a stream
 //
-// One goroutine reads a connection. A header that is whole begins a stream and a goroutine
-// that serves it. A response that somebody takes over to write it piece by piece leaves
-// neither: what is left of a watch that has nothing to tell is a [Stream] of a few words.
-// When the client resets a stream or leaves, what is done for it is told to end.
+// One goroutine reads a connection. A complete header opens a stream and starts a goroutine
+// that serves it. When a handler takes its response over, to write it piece by piece as a watch
+// does, that goroutine ends too: an idle watch is a [Stream] of a few words and nothing else.
+// When the client resets a stream or closes the connection, the work for it is cancelled.
 //
 // # Writing
 //
-// Who has something to write takes its turn at the connection and writes whole frames, as
-// much of the body as the client's windows let pass, in pieces that fill a TLS record. What
-// the reading goroutine has to say, which must never wait for a client that does not read,
-// waits for the end of the turn. A response whose client does not take it in is given up
-// after Config.WriteTimeout; so is a connection.
+// A goroutine that writes a response takes the connection's turn and writes whole frames: as
+// much of the body as the client's windows allow, in pieces that fill a TLS record. The reading
+// goroutine must never wait for a client that does not read; what it has to send (settings,
+// pings, windows, resets) is queued and written at the end of the current turn. A response
+// whose client does not take it in is given up after Config.WriteTimeout, and so is a
+// connection.
 //
-// Header blocks are written without the dynamic table: they stand in no order, and no secret
-// can be guessed by their length.
+// Header blocks are written without HPACK's dynamic table: streams may then be written in any
+// order, and the length of a block gives away nothing about earlier ones.
 //
 // # What a client may ask for
 //
-// Streams at once, sizes of headers and bodies, bytes that nobody has read yet, and frames
-// that only make work are bounded. A header may unfold to a few times of what was sent for
-// it, beyond what is usual. Who does not keep to that is told ENHANCE_YOUR_CALM, and the
+// These are bounded: streams at a time, the sizes of headers and bodies, body bytes that no
+// handler has read yet, and the rate of frames that only make work, such as resets, pings and
+// settings. HPACK may expand a header to [unfoldMost] times its encoded size, beyond a usual
+// size that is always allowed. A client that exceeds a bound gets ENHANCE_YOUR_CALM, and its
 // connection ends.
 //
 // # Goroutines
 //
-// One for each connection, one for each stream until it is answered or taken over, one while
-// something waits for its turn that the reader has to say. [Conn.Serve] returns after the
-// last of them.
+// One for each connection; one for each stream until it is answered or taken over; one while
+// queued control frames wait for the turn. [Conn.Serve] returns after the last of them.
 //
 // # Locks
 //
 // Conn.turn > Conn.mu; body.mu is a leaf. No lock is held while another package is called,
-// but for the turn, which is held while something is written.
+// except for the turn, which is held while frames are written to the connection.
 package mux

@@ -70,8 +70,9 @@ func (r *request) release() {
 	requests.Put(r)
 }
 
-// A header that unfolds from what the client remembers of earlier ones is bounded by what is
-// usual, and beyond that by what was sent for it: nobody makes much work by few bytes.
+// HPACK lets a client repeat a long field of an earlier header by one byte. What a header expands
+// to is therefore bounded by a usual size, and beyond that by a multiple of its encoded size, so
+// that few bytes cannot cause much work.
 const (
 	unfoldUsual = 64 << 10
 	unfoldMost  = 8
@@ -79,7 +80,7 @@ const (
 
 // block is a header block while it is read.
 type block struct {
-	req     *request // nil: nobody wants to know
+	req     *request // nil: the fields are decoded for the decoder's state alone
 	sent    int      // bytes of it
 	size    int      // of what it says, as SETTINGS_MAX_HEADER_LIST_SIZE counts
 	most    int      // of size
@@ -293,7 +294,7 @@ func (c *Conn) headers(f *http2.HeadersFrame) error {
 	case open != nil:
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	}
-	return c.calm() // we have ended it, or told the client to go, who does not know yet
+	return c.calm() // the stream was ended here, or comes after a GOAWAY that is still under way
 }
 
 // readBlock reads a header block to its end, into r if that is not nil. One that comes in

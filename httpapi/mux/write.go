@@ -12,8 +12,7 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// takeTurn waits for the right to write. gate, if it is not nil, is told when that takes a
-// while.
+// takeTurn waits for the right to write. If that takes a while, gate is told, unless it is nil.
 func (c *Conn) takeTurn(gate *socket.Waiter) {
 	if !c.turn.TryLock() {
 		if gate != nil {
@@ -27,7 +26,7 @@ func (c *Conn) takeTurn(gate *socket.Waiter) {
 	}
 }
 
-// letGo ends a turn, after what others could not write meanwhile was written.
+// letGo ends a turn. Before that it writes the control frames that were queued meanwhile.
 func (c *Conn) letGo() {
 	for {
 		c.waiter = nil
@@ -59,14 +58,14 @@ func (c *Conn) closed() bool {
 	return c.over != nil
 }
 
-// What waits for its turn is bounded: a client that makes more of it takes nothing in.
+// Control frames that wait for the turn are bounded: a client that causes more of them is not
+// reading what is sent to it.
 const (
 	mostControl = 64 << 10
 	keptControl = 4 << 10
 )
 
-// queueLocked puts a frame behind those that wait for their turn. Who has called it calls
-// kick.
+// queueLocked queues a control frame. The caller must call kick after it has released c.mu.
 func (c *Conn) queueLocked(frame []byte) {
 	if len(c.control)+len(frame) > mostControl {
 		c.broken()
@@ -76,10 +75,11 @@ func (c *Conn) queueLocked(frame []byte) {
 	c.pending.Store(true)
 }
 
-// kick has what waits for its turn written, without waiting for it.
+// kick has queued control frames written, and does not wait for that: the goroutine that has
+// the turn writes them at its end, and if there is none, a new one does.
 func (c *Conn) kick() {
 	if !c.pending.Load() || !c.turn.TryLock() {
-		return // who has the turn writes it
+		return // the goroutine that has the turn writes them
 	}
 	c.mu.Lock()
 	over := c.over != nil
@@ -122,8 +122,8 @@ func (c *Conn) GoesOn() {
 // burst is how much of a body leaves in one turn, with the heads of its frames.
 const burst = 4 * exchange.RecordSize
 
-// buffers holds what frames are put together in. There is one for each connection that is
-// written to at the moment.
+// buffers are those in which frames are assembled, one for each connection that is being
+// written to.
 var buffers = sync.Pool{New: func() any {
 	b := make([]byte, 0, burst)
 	return &b
@@ -222,7 +222,7 @@ func (st *Stream) appendData(dst, p []byte, end bool, frame int) []byte {
 	return dst
 }
 
-// smallPiece is what is not worth a frame of its own.
+// smallPiece is how little room at the end of a TLS record is not worth a frame of its own.
 const smallPiece = 512
 
 // reserve takes up to want bytes of the windows, for which it waits if it may and must.
@@ -272,7 +272,7 @@ func (st *Stream) await(until time.Time) error {
 	}
 }
 
-// wakeLocked lets who waits for a window look again.
+// wakeLocked has the writer that waits for a window look at it again.
 func (st *Stream) wakeLocked() {
 	if !st.waits {
 		return
@@ -284,7 +284,7 @@ func (st *Stream) wakeLocked() {
 	}
 }
 
-// wakeLocked lets all look again.
+// wakeLocked has all writers that wait for a window look again.
 func (c *Conn) wakeLocked() {
 	for _, st := range c.streams {
 		st.wakeLocked()
