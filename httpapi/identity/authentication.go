@@ -17,53 +17,55 @@ import (
 	"github.com/larder-io/larder/httpapi/handlers"
 )
 
-// Why it is not known who asks.
+// Why a request was not authenticated.
 var (
-	// ErrUnknown says that the client has no credential that is accepted.
+	// ErrUnknown says that the client sent no credentials that are accepted.
 	ErrUnknown = errors.New("identity: no credential was accepted")
-	// ErrLate says that the request's deadline passed meanwhile.
+	// ErrLate says that the request's deadline passed before the authenticator answered.
 	ErrLate = errors.New("identity: nobody could say in time who asks")
 )
 
-// Config says who says who asks.
+// Config says how requests are authenticated.
 type Config struct {
-	// Authenticator finds out who asks; nil makes everybody the process itself. Its word is
-	// taken for as long as [Remembered] says, unless Generation changes; but that a client
-	// is anonymous is not, if AnonymousByPath. Audiences are what tokens may be meant for.
+	// Authenticator authenticates requests; if it is nil, every client is the user that
+	// [Process] returns. Its answer is reused on the same connection for [Remembered], or
+	// until Generation changes. That a client is anonymous is not remembered if
+	// AnonymousByPath is set. Audiences are what tokens may be meant for.
 	Authenticator   authenticator.Request
 	Generation      func() uint64
 	AnonymousByPath bool
 	Audiences       authenticator.Audiences
 
 	Digester *Digester
-	// Access counts.
+	// Access counts authentications.
 	Access *apimetrics.Access
 }
 
-// Authentication finds out who asks.
+// Authentication authenticates requests.
 type Authentication struct {
 	config Config
 	memory memory
 }
 
-// NewAuthentication returns what finds out by config who asks.
+// NewAuthentication returns an Authentication that config describes.
 func NewAuthentication(config Config) *Authentication {
 	return &Authentication{config: config, memory: memory{config.Digester, config.Generation, config.AnonymousByPath}}
 }
 
-// Process returns who the process itself is.
+// Process returns the user that this process itself is: the super-user.
 func Process() user.Info { return processUser }
 
 var processUser = &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.AllAuthenticated, user.SystemPrivilegedGroup}}
 
-// Authenticate finds out who x's sender is, and sets that. foreign says that it may have
-// credentials beside the Authorization header. The error is ErrUnknown or ErrLate.
+// Authenticate authenticates the client that sent x and sets x.User. foreign says that the
+// request may have credentials beside the Authorization header. The error is ErrUnknown or
+// ErrLate.
 func (a *Authentication) Authenticate(x *handlers.Call, foreign bool) error {
 	if a.config.Authenticator == nil || x.Carrier.Internal() {
 		x.User = processUser
 		return nil
 	}
-	// What authenticators have to say for the record they say each time.
+	// Authenticators add to the audit record, so an audited request is authenticated anew.
 	if !foreign && x.Trail == nil {
 		if known := a.memory.recall(&x.Exchange); known != nil {
 			x.User = known.response.User
@@ -77,7 +79,7 @@ func (a *Authentication) Authenticate(x *handlers.Call, foreign bool) error {
 		return err
 	}
 	x.User = resp.User
-	if len(warner.warned) == 0 && !foreign { // which each answer is to say
+	if len(warner.warned) == 0 && !foreign { // the client is to get the warnings with each answer
 		a.memory.keep(&x.Exchange, resp, generation)
 	}
 	x.HideCredential()
@@ -111,16 +113,17 @@ func (a *Authentication) ask(x *handlers.Call, warner *warner) (*authenticator.R
 	return resp, nil
 }
 
-// Acceptable reports whether a credential that is meant for some is accepted where some are
-// wanted; none stands for all.
+// Acceptable reports whether credentials that are meant for the audiences have are accepted
+// where those of want are wanted. No audiences stands for all of them.
 func Acceptable(want, have authenticator.Audiences) bool {
 	return len(want) == 0 || len(have) == 0 || len(want.Intersect(have)) > 0
 }
 
-// warningCode says that a warning is of something that lasts (RFC 7234).
+// warningCode is the code of a warning about something that lasts (RFC 7234).
 const warningCode = 299
 
-// warner sends what authenticators warn of, who are heard before there is an answer.
+// warner adds the warnings of authenticators to the response's header, each once, and keeps
+// them.
 type warner struct {
 	x      *exchange.Exchange
 	warned []string

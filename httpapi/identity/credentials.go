@@ -12,34 +12,34 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// Remembered is how long a connection's credentials are not looked at again.
-// What authenticators remember by themselves they remember for as much less than
-// upstream does.
+// Remembered is how long a connection's credentials are not authenticated again. The caches
+// of the authenticators themselves last for as much less than upstream's.
 const Remembered = time.Second
 
-// memory remembers in a connection's slot who its sender is.
+// memory remembers in a connection's slot as which user its client was authenticated.
 type memory struct {
 	digester   *Digester
 	generation func() uint64
 	byPath     bool // anonymous clients are accepted on some paths only
 }
 
-// credentials is what a connection was last authenticated by. Of a secret nothing is
-// kept but a digest under a key of this process.
+// credentials are those that a connection's client was last authenticated by, and the answer.
+// Of a secret nothing is kept but a digest under a key of this process.
 type credentials struct {
 	digest   [sha256.Size]byte
-	asked    [sha256.Size]byte // room for the digest of what the request has
+	asked    [sha256.Size]byte // room for the digest of the current request's secret
 	response *authenticator.Response
 	until    time.Time
 
-	generation uint64               // of what says who may be accepted
+	generation uint64               // Config.Generation's when the client was authenticated
 	class      apimetrics.UserClass // of the user, for metrics
 	token      bool                 // it was a token, which upstream would have looked up
 }
 
-// recall returns what x's connection was last authenticated by, if the request has the same
-// credentials, all of them in the Authorization header. A client certificate is the
-// connection's.
+// recall returns the credentials that x's connection was last authenticated by, if they are
+// still valid and the request has the same Authorization header. The caller makes sure that
+// the request has no credentials in other fields. A client certificate belongs to the
+// connection, so it cannot differ.
 func (m *memory) recall(x *exchange.Exchange) *credentials {
 	slot := x.Carrier.Slot()
 	if slot == nil {
@@ -57,7 +57,7 @@ func (m *memory) recall(x *exchange.Exchange) *credentials {
 	return known
 }
 
-// keep keeps whom the request was authenticated as, in that generation.
+// keep remembers the authenticator's response to x, which it gave in that generation.
 func (m *memory) keep(x *exchange.Exchange, response *authenticator.Response, generation uint64) {
 	name := response.User.GetName()
 	if m.byPath && name == user.Anonymous {

@@ -11,14 +11,14 @@ import (
 // Digester makes digests of credentials under a key of its own.
 type Digester struct{ pool sync.Pool }
 
-// NewDigester returns one with a new key.
+// NewDigester returns a Digester with a new key.
 func NewDigester() *Digester {
 	key := make([]byte, sha256.Size)
 	rand.Read(key) // never fails
 	return &Digester{pool: sync.Pool{New: func() any { return hmac.New(sha256.New, key) }}}
 }
 
-// Digest writes the digest of secret to dst; that of none is zero.
+// Digest writes the digest of secret to dst; the digest of an empty secret is all zeros.
 func (d *Digester) Digest(dst *[sha256.Size]byte, secret []byte) {
 	if *dst = [sha256.Size]byte{}; len(secret) == 0 {
 		return

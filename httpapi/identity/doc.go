@@ -1,13 +1,14 @@
-// Package identity finds out who sends a request, and as whom.
+// Package identity authenticates the sender of a request, and decides about impersonation.
 //
-// [Authentication] asks the authenticator that it was given, whose word about a connection
-// it takes for a second: of a secret it keeps no more than a digest under a key of this
-// process, in the connection's own slot. A credential that is not accepted is never taken for
-// none. [Headers] are the fields of a request that say who asks, of which nothing behind may
-// know. [Impersonation] lets who may act as another do so.
+// [Authentication] asks the authenticator that it was given, and reuses its answer for a
+// second for requests on the same connection with the same credentials: of a secret it keeps
+// only a digest under a key of this process, in the connection's own slot. A request whose
+// credentials are not accepted is never treated as one without credentials. [Headers] are the
+// header fields that hold credentials, which no code after authentication may see.
+// [Impersonation] lets a user impersonate another if the authorizer allows it.
 //
-// Nothing here answers a request, but for what upstream's filter of impersonation has to say
-// to whom it refuses.
+// Nothing here answers a request, except that upstream's filter of impersonation writes the
+// answer when it refuses one.
 //
 // Everything may be used from any goroutine and has no lock of its own. There are no
 // goroutines.

@@ -11,12 +11,12 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// Headers are the fields of a request's header that say who asks: Authorization, and those
+// Headers are the fields of a request's header that hold credentials: Authorization, and those
 // by which a front proxy names the user. It is immutable.
 type Headers struct {
-	// names and prefixes are those of a front proxy, in their canonical form.
+	// names and prefixes are those of a front proxy's fields, in their canonical form.
 	names, prefixes []string
-	// other says that there are some beside the usual ones.
+	// other says that there are fields of a front proxy beside the usual ones.
 	other bool
 }
 
@@ -45,7 +45,7 @@ func appendCanonical(to, names []string) []string {
 	return to
 }
 
-// Has reports whether a field, named in its canonical form, says who asks.
+// Has reports whether a field, named in its canonical form, holds credentials.
 func (h *Headers) Has(name string) bool { return name == "Authorization" || h.ofProxy(name) }
 
 // ofProxy reports whether a front proxy names the user by the field.
@@ -53,8 +53,9 @@ func (h *Headers) ofProxy(name string) bool {
 	return slices.Contains(h.names, name) || slices.ContainsFunc(h.prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 }
 
-// Unusual reports whether a front proxy may name the user by one of the fields of a request's
-// header, for which a door that knows the usual ones has not looked.
+// Unusual reports whether a request has a field by which a front proxy may name the user. It
+// looks only if some of these fields are not the usual ones: the front has looked for the
+// usual ones when it read the header.
 func (h *Headers) Unusual(c exchange.Carrier) bool {
 	if !h.other {
 		return false

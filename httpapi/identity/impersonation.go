@@ -9,25 +9,26 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
-// Impersonation says who may act as another, by upstream's filter. It remembers decisions
-// for a while.
+// Impersonation decides whether a user may impersonate another, by upstream's filter. It
+// remembers decisions for a while.
 type Impersonation struct{ filter http.Handler }
 
-// NewImpersonation returns what asks a who may.
+// NewImpersonation returns an Impersonation that asks a.
 func NewImpersonation(a authorizer.Authorizer) *Impersonation {
 	return &Impersonation{impersonation.WithConstrainedImpersonation(http.HandlerFunc(pass), a, legacyscheme.Codecs)}
 }
 
-// passedKey is where pass finds what to tell of those that the filter lets through.
+// passedKey is where a request's context has the place in which pass stores the request that
+// the filter let through.
 type passedKey struct{}
 
 func pass(_ http.ResponseWriter, req *http.Request) {
 	*req.Context().Value(passedKey{}).(**http.Request) = req
 }
 
-// Admit returns req as the user's whom its sender wants to act as, whom its context then
-// has; nil if its sender may not, who is told so through w. The context of req has what
-// handlers look for there, and the sender.
+// Admit returns req with the impersonated user in its context. If its sender, the requester,
+// may not impersonate that user, Admit writes the refusal to w and returns nil. The context of
+// req must have what handlers look for there, with the requester as the user.
 func (i *Impersonation) Admit(w http.ResponseWriter, req *http.Request) *http.Request {
 	var passed *http.Request
 	i.filter.ServeHTTP(w, req.WithContext(context.WithValue(req.Context(), passedKey{}, &passed)))
