@@ -5,26 +5,25 @@ import (
 	"time"
 )
 
-// onNodes is what credentials hang on whose rights rest on what a node needs. It is no
-// resource.
+// onNodes stands among the resources that credentials are tied to, but is none: it changes when
+// authority.nodes does. Credentials of nodes that watch single objects are tied to it.
 const onNodes = ""
 
-// alarmAhead is how far ahead alarms are set. The alarm of a client that has left is kept
-// no longer than that, and every credential is looked at once in that time.
+// alarmAhead is how far ahead alarms are set at most. The alarm of a client that has left is
+// kept no longer than that, and every credential is looked at once in that time.
 const alarmAhead = time.Minute
 
-// agenda says which credentials are to be looked at. A round looks at those that a change
-// concerns, and at all of them only where something has changed that all rest on. Its fields
-// are guarded by ledger.mu.
+// agenda says which credentials a round looks at: those that a change concerns, and all of them
+// only if a counter has changed that all rest on. Its fields are guarded by ledger.mu.
 type agenda struct {
-	next   map[*credential]struct{}            // in the next round
-	tied   map[string]map[*credential]struct{} // when a resource changes, or onNodes
-	alarms map[int64][][sha256.Size]byte       // at a second, by key
+	next   map[*credential]struct{}            // to be looked at in the next round
+	tied   map[string]map[*credential]struct{} // by the resource, or onNodes, whose change concerns them
+	alarms map[int64][][sha256.Size]byte       // keys of credentials, by the second of the alarm
 	passed int64                               // the last second whose alarms were looked at
 
 	// What the last round saw.
 	seen  mark
-	whole bool // all were looked at
+	whole bool // there was one, and it looked at all credentials
 	tides map[string]tide
 }
 
@@ -63,7 +62,8 @@ func (a *agenda) leave(c *credential) {
 	}
 }
 
-// alarm has c looked at again when something may come to its end by itself.
+// alarm has c looked at again at the given time, or alarmAhead from now if that comes first or
+// no time is given: a credential expires, for example, without any change.
 func (a *agenda) alarm(c *credential, now, at time.Time) {
 	if ahead := now.Add(alarmAhead); at.IsZero() || at.After(ahead) {
 		at = ahead
@@ -76,7 +76,7 @@ func (a *agenda) alarm(c *credential, now, at time.Time) {
 	a.alarms[second] = append(a.alarms[second], c.key)
 }
 
-// candidates returns those of known that something has happened to.
+// candidates returns the credentials of known that the round at m looks at.
 func (a *agenda) candidates(m *moment, known map[[sha256.Size]byte]*credential) (list []*credential) {
 	before, whole := a.seen, a.whole
 	a.seen, a.whole = m.mark, true
@@ -108,7 +108,7 @@ func (a *agenda) candidates(m *moment, known map[[sha256.Size]byte]*credential) 
 	return append(list, rung...)
 }
 
-// moved returns the resources that have changed among those that somebody hangs on.
+// moved returns the resources that credentials are tied to and that have changed.
 func (a *agenda) moved(in objects) (moved []string) {
 	for on := range a.tied {
 		now, known := in.tide(on)

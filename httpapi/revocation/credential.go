@@ -13,7 +13,7 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// What is lost.
+// What a sender may lose.
 const (
 	lossNone uint32 = iota
 	lossCredential
@@ -21,8 +21,8 @@ const (
 	lastLoss
 )
 
-// credential is what watches of one sender were authenticated by. What it holds of
-// secrets it holds for as long as one of them is open.
+// credential is what watches of one sender were authenticated by. It may contain secrets, and is
+// held for as long as one of these watches is open.
 type credential struct {
 	key          [sha256.Size]byte
 	request      *http.Request // to authenticate once more; not changed
@@ -33,13 +33,13 @@ type credential struct {
 	// looks at it.
 	busy       bool
 	ties       auth.Ties
-	near       bool // it is known here who this is
-	asking     bool // others are asked
+	near       bool // this process authenticated it without a provider or webhook
+	asking     bool // a provider or webhook is being asked
 	asked      bool
 	retry      time.Time // not to be asked about before
 	alarm      int64     // of agenda, 0 if there is none
 	generation uint64
-	revisions  []int64 // of ties.Objects, as they were when it was asked
+	revisions  []int64 // of ties.Objects when it was last authenticated
 	next       time.Time
 	who        user.Info
 }
@@ -53,7 +53,7 @@ func (c *credential) allLocked() []*right {
 	return all
 }
 
-// right is what watches of one credential for the same rest on. It implements
+// right is what watches of the same with one credential rest on, and share. It implements
 // streams.Right.
 type right struct {
 	of      *credential
@@ -61,17 +61,17 @@ type right struct {
 	holders int           // guarded by ledger.mu
 	lost    atomic.Uint32 // a loss
 	ended   *losses       // counts its watches
-	leave   func(*right)  // ends what one of them has of it
+	leave   func(*right)  // takes away one holder
 
-	// The rest belongs to who credential's belongs to.
+	// The rest belongs to the goroutine that the rest of its credential belongs to.
 	attributes request.Attributes
 	info       *apirequest.RequestInfo
-	asking     bool // others are asked
+	asking     bool // a webhook is being asked
 	asked      bool
 	retry      time.Time // not to be asked about before
-	next       time.Time // to ask others
-	all, nodes uint64    // of the authorizer, when it was asked
-	single     bool      // it may hang on what a node needs
+	next       time.Time // to ask a webhook again
+	all, nodes uint64    // authority's counters when the authorizer was asked
+	single     bool      // a node watches one object: the node authorizer may change its mind
 }
 
 // losses counts watches that ended, by what was lost.

@@ -19,17 +19,17 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// ruling is what comes of a question.
+// ruling is the outcome of a question.
 type ruling uint8
 
 const (
-	rulingNone   ruling = iota // nobody could tell
-	rulingOthers               // those who were asked leave it to others
+	rulingNone   ruling = iota // the question could not be decided
+	rulingOthers               // a provider or webhook must be asked
 	rulingYes
 	rulingNo
 )
 
-// judges are who is asked.
+// judges are the authenticator and the authorizers that questions are put to.
 type judges struct {
 	again         authenticator.Request
 	audiences     authenticator.Audiences
@@ -41,14 +41,14 @@ func newJudges(again authenticator.Request, audiences authenticator.Audiences, g
 	return &judges{again, audiences, gate, sync.OnceValue(func() *identity.Impersonation { return identity.NewImpersonation(doubting{gate}) })}
 }
 
-// identify asks who c is.
+// identify authenticates c once more.
 func (j *judges) identify(ctx context.Context, c *credential) (_ user.Info, v ruling) {
 	defer fenceQuestion(&v)
 	if len(j.audiences) > 0 {
 		ctx = authenticator.WithAudiences(ctx, j.audiences)
 	}
 	req := c.request.WithContext(ctx)
-	req.Header = c.request.Header.Clone() // which loses what authenticators have accepted
+	req.Header = c.request.Header.Clone() // authenticators delete the fields that they accept
 	resp, ok, err := j.again.AuthenticateRequest(req)
 	switch {
 	case errors.Is(err, auth.ErrOthers):
@@ -61,16 +61,16 @@ func (j *judges) identify(ctx context.Context, c *credential) (_ user.Info, v ru
 	return resp.User, rulingYes
 }
 
-// question is whether a client may still watch. It is immutable.
+// question asks whether a client may still watch. It is immutable.
 type question struct {
 	held       *right
-	who        user.Info // held's owner, who may act as another
+	who        user.Info // the user of held's credential: the requester, if it impersonates
 	attributes request.Attributes
 }
 
 func (held *right) question() *question { return &question{held, held.of.who, held.attributes} }
 
-// may asks a question.
+// may asks whether the watches that question is about are still allowed.
 func (j *judges) may(ctx context.Context, about *question, now time.Time) (v ruling) {
 	defer fenceQuestion(&v)
 	if j.gate == nil {
@@ -93,7 +93,7 @@ func (j *judges) may(ctx context.Context, about *question, now time.Time) (v rul
 	return rulingNo
 }
 
-// mayImpersonate asks upstream's filter whether the client may impersonate as it does.
+// mayImpersonate asks upstream's filter whether the requester may still impersonate the user.
 func (j *judges) mayImpersonate(ctx context.Context, about *question, now time.Time) ruling {
 	doubt := new(doubt)
 	ctx = context.WithValue(ctx, doubtKey{}, doubt)
@@ -111,14 +111,14 @@ func (j *judges) mayImpersonate(ctx context.Context, about *question, now time.T
 	return rulingNo
 }
 
-// doubt takes note of questions that were not answered.
+// doubt says whether the authorizer failed to decide, and whether it left that to webhooks.
 type doubt struct{ any, others atomic.Bool }
 
-// doubtKey is where a context has its *doubt.
+// doubtKey is the key of a context's *doubt.
 type doubtKey struct{}
 
-// doubting takes note of questions that were not answered: the filter of impersonation
-// refuses then, as it does where the answer is no.
+// doubting is an authorizer that notes in the context's doubt when it could not decide: the
+// filter of impersonation refuses both then and where the authorizer denies.
 type doubting struct{ authorizer.Authorizer }
 
 // Authorize implements authorizer.Authorizer.
@@ -133,7 +133,7 @@ func (d doubting) Authorize(ctx context.Context, a authorizer.Attributes) (autho
 	return decision, reason, err
 }
 
-// fenceQuestion keeps a panic to the question, which nobody has answered then.
+// fenceQuestion confines a panic to the question, which then counts as not decided.
 func fenceQuestion(v *ruling) {
 	if p := recover(); p != nil {
 		*v = rulingNone

@@ -18,8 +18,9 @@ func newLedger() *ledger {
 	return &ledger{known: make(map[[sha256.Size]byte]*credential), agenda: newAgenda()}
 }
 
-// join returns the right to what is asked that the watches of a credential have, for one
-// more of them. It must be left. What is not known yet first and enter make.
+// join returns the right that the watches of a credential share which ask for what, and counts
+// one more of them; leave ends that. If the credential is not known yet, first makes it; if the
+// right is not, enter makes it.
 func (l *ledger) join(key [sha256.Size]byte, what string, first func() *credential, enter func() *right) *right {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -44,7 +45,7 @@ func (l *ledger) join(key [sha256.Size]byte, what string, first func() *credenti
 	return held
 }
 
-// leave ends what join began.
+// leave takes away a holder that join counted.
 func (l *ledger) leave(held *right) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -53,7 +54,7 @@ func (l *ledger) leave(held *right) {
 	}
 }
 
-// lose says that held is lost.
+// lose forgets held and marks it as lost.
 func (l *ledger) lose(held *right, loss uint32) {
 	l.mu.Lock()
 	l.dropLocked(held)
@@ -61,7 +62,7 @@ func (l *ledger) lose(held *right, loss uint32) {
 	held.lost.Store(loss)
 }
 
-// dropLocked forgets a right that nobody has, or that is lost.
+// dropLocked forgets a right that is lost, or that no watch holds any more.
 func (l *ledger) dropLocked(held *right) {
 	c := held.of
 	if c.rights[held.key] == held {
@@ -96,7 +97,7 @@ func (l *ledger) due(m *moment) map[*credential][]*right {
 	var due map[*credential][]*right
 	for _, c := range l.agenda.candidates(m, l.known) {
 		switch {
-		case c.busy: // it is looked at when it is not
+		case c.busy: // lookAgain is called when it no longer is
 		case m.dueLocked(c):
 			if due == nil {
 				due = make(map[*credential][]*right)
@@ -109,14 +110,14 @@ func (l *ledger) due(m *moment) map[*credential][]*right {
 	return due
 }
 
-// unseen reports whether there is anything to look at, if all rest on what now counts.
+// unseen reports whether a round would have anything to look at, with its counters at now.
 func (l *ledger) unseen(now mark) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.agenda.seen != now || len(l.agenda.next) > 0
 }
 
-// senders is how many are known.
+// senders returns how many credentials have a watch open.
 func (l *ledger) senders() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()

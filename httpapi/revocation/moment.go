@@ -6,26 +6,26 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// mark counts what all rights rest on.
+// mark has the counters of changes that may concern all rights.
 type mark struct {
 	generation uint64
 	authority  authority
-	remote     bool // the authorizer asks others
+	remote     bool // the authorizer asks a webhook
 }
 
-// authority counts what the authorizer decides by.
+// authority counts changes of what the authorizer decides by; see auth.Revocation.
 type authority struct{ all, nodes uint64 }
 
-// markOf reads what all rights rest on. It does so before anybody is asked: what changes
-// meanwhile is seen the next time.
+// markOf reads the counters. A round does so before it asks any question: the next round sees
+// what changes meanwhile.
 func markOf(config *auth.Revocation) mark {
 	m := mark{generation: config.Generation(), remote: config.Remote()}
 	m.authority.all, m.authority.nodes = config.Authority()
 	return m
 }
 
-// moment is when rights are looked at, and what they rest on then. It says what there is to
-// ask.
+// moment is the time of a round, and what rights rest on at that time. It says which questions
+// are to be asked.
 type moment struct {
 	mark
 	now     time.Time
@@ -38,7 +38,7 @@ func (m *moment) dueLocked(c *credential) bool {
 		return true
 	}
 	if c.impersonates && !c.asked {
-		return false // first it must be known who the client is
+		return false // the requester must be authenticated first
 	}
 	for _, held := range c.rights {
 		if m.dueRight(held) {
@@ -48,7 +48,7 @@ func (m *moment) dueLocked(c *credential) bool {
 	return false
 }
 
-// dueCredential reports whether to ask who c is.
+// dueCredential reports whether c is to be authenticated once more.
 func (m *moment) dueCredential(c *credential) bool {
 	if c.asking || m.now.Before(c.retry) {
 		return false
@@ -67,12 +67,13 @@ func (m *moment) dueCredential(c *credential) bool {
 	return false
 }
 
-// expired reports whether c will not be accepted much longer.
+// expired reports whether c has expired. Unless its ties say that it ends then, it may be
+// accepted for a little longer, from a cache.
 func (m *moment) expired(c *credential) bool {
 	return !c.ties.Expires.IsZero() && !m.now.Before(c.ties.Expires)
 }
 
-// dueRight reports whether to ask what held's owner may do.
+// dueRight reports whether held is to be authorized once more.
 func (m *moment) dueRight(held *right) bool {
 	if held.asking || m.now.Before(held.retry) {
 		return false

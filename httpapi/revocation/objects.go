@@ -6,11 +6,11 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// objects are the caches of the core group's resources, by name: tokens are bound to
-// objects of theirs.
+// objects are the caches of the core group's resources, by the resource's name. They have the
+// objects that tokens are bound to.
 type objects map[string]*cache.Cache
 
-// newObjects returns the caches that r has; it may be nil.
+// newObjects returns the caches that r has; r may be nil.
 func newObjects(r *registry.Registry) objects {
 	o := make(objects)
 	if r == nil {
@@ -24,14 +24,14 @@ func newObjects(r *registry.Registry) objects {
 	return o
 }
 
-// tide is where a cache has come to. While it stays, no object changes.
+// tide is how far a cache has come. While that stays the same, none of its objects changes.
 type tide struct {
 	ready    bool
 	epoch    uint64
 	position cache.Position
 }
 
-// tide returns where the cache of a resource has come to; known says that there is one.
+// tide returns how far the cache of a resource has come; known says that there is a cache.
 func (o objects) tide(resource string) (now tide, known bool) {
 	of := o[resource]
 	if of == nil {
@@ -44,7 +44,8 @@ func (o objects) tide(resource string) (now tide, known bool) {
 	return now, true
 }
 
-// revision is that of an object, 0 if there is none; known says that it can be told now.
+// revision returns an object's revision, 0 if there is no such object; known is false while
+// there is no cache that is ready to tell.
 func (o objects) revision(name auth.ObjectName) (revision int64, known bool) {
 	of := o[name.Resource]
 	if of == nil || !of.Ready() {

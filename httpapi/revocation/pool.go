@@ -8,17 +8,17 @@ import (
 )
 
 const (
-	// recheckTimeout bounds one question to others, or all about one credential that are
-	// decided here.
+	// recheckTimeout bounds one question to a provider or webhook, or all questions about one
+	// credential to this process.
 	recheckTimeout = 2 * time.Second
-	// nearCrowd is how many credentials are looked at here at once.
+	// nearCrowd is how many credentials this process decides about at once.
 	nearCrowd = 8
-	// RemoteCrowd is how many questions of a kind others are asked at once.
+	// RemoteCrowd is how many questions of a kind providers and webhooks are asked at once.
 	RemoteCrowd = 32
 )
 
-// pools are who asks, by who answers: this process, those who authenticate, and those who
-// authorize. told has the answers.
+// pools ask the questions: near asks this process, identities asks providers and webhooks that
+// authenticate, permissions asks webhooks that authorize. told has the answers.
 type pools struct {
 	near, identities, permissions pool
 	told                          answers
@@ -31,20 +31,20 @@ func newPools() *pools {
 	return p
 }
 
-// wait blocks until nobody asks any more.
+// wait blocks until the goroutines of all pools have ended.
 func (p *pools) wait() {
 	p.near.asking.Wait()
 	p.identities.asking.Wait()
 	p.permissions.asking.Wait()
 }
 
-// busy reports whether somebody asks, or an answer is there.
+// busy reports whether a question is being asked, or an answer is there to be taken over.
 func (p *pools) busy() bool {
 	return p.near.busy() || p.identities.busy() || p.permissions.busy() || p.told.waiting()
 }
 
-// pool asks questions beside the rounds, each within recheckTimeout, and as many at once
-// as it is wide. Those behind wait for their turn.
+// pool asks questions on goroutines of its own, each within recheckTimeout, and at most wide of
+// them at once. The others wait for their turn.
 type pool struct {
 	wide   int
 	told   *answers
@@ -55,11 +55,11 @@ type pool struct {
 	running int       // guarded by mu
 }
 
-// inquiry asks and returns what takes the answer over. That is called on the goroutine that
-// looks after rights, again and again until it reports that it could.
+// inquiry asks a question and returns settle, which takes the answer over. The goroutine that
+// calls Run calls settle again and again until it returns true.
 type inquiry func(context.Context) (settle func() bool)
 
-// add puts a question, which is not asked any more once ctx has ended.
+// add queues a question. It is not asked if ctx ends before its turn comes.
 func (p *pool) add(ctx context.Context, question inquiry) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,7 +102,7 @@ func (p *pool) busy() bool {
 	return p.running > 0
 }
 
-// answers wait for who takes them over.
+// answers are those that the goroutine that calls Run has yet to take over.
 type answers struct {
 	come chan struct{} // has an element when there are new ones
 
@@ -120,7 +120,7 @@ func (a *answers) add(settle func() bool) {
 	}
 }
 
-// settle takes over what can be taken over now.
+// settle takes over the answers that can be taken over now, and keeps the others.
 func (a *answers) settle() {
 	a.mu.Lock()
 	list := a.list

@@ -19,11 +19,12 @@ import (
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// Config says whose rights are looked after, and who decides about them.
+// Config says what rights rest on, and what decides about them.
 type Config struct {
-	// Revocation says what rights rest on; nil: they are not looked after.
+	// Revocation says what rights rest on; if it is nil, rights are not looked after.
 	Revocation *auth.Revocation
-	// Authorizer decides what is not decided here; nil allows everything.
+	// Authorizer decides what Revocation's Gate does not, and everything if there is no Gate;
+	// nil allows everything.
 	Authorizer authorizer.Authorizer
 	// Audiences are what tokens may be meant for.
 	Audiences authenticator.Audiences
@@ -34,11 +35,11 @@ type Config struct {
 
 	// Registry has the objects that tokens are bound to; nil stands for none.
 	Registry *registry.Registry
-	// Streams are what the watches are that end.
+	// Streams has the watches, and ends those whose right is lost.
 	Streams *streams.Streams
 }
 
-// Rights knows by what right watches are open.
+// Rights knows the rights by which watches are open.
 type Rights struct {
 	config  Config
 	senders senders
@@ -47,7 +48,7 @@ type Rights struct {
 	pools   *pools
 }
 
-// New returns the rights of no watch.
+// New returns a Rights that knows no watch yet.
 func New(config Config) *Rights {
 	r := &Rights{
 		config: config, senders: senders{config.Headers, config.Digester, config.AnonymousByPath},
@@ -59,8 +60,8 @@ func New(config Config) *Rights {
 	return r
 }
 
-// Join returns by what right x, a watch that is about to begin, is served; nil if that is not
-// looked after.
+// Join returns the right by which x, a watch that is about to begin, is served; nil if its right
+// is not looked after, as that of any other request.
 func (r *Rights) Join(x *exchange.Exchange) streams.Right {
 	if r.config.Revocation == nil || x.Verb != "watch" || x.Carrier.Internal() {
 		return nil
@@ -69,7 +70,7 @@ func (r *Rights) Join(x *exchange.Exchange) streams.Right {
 	what := strings.Join([]string{x.Namespace, x.Group, x.Version, x.Resource, x.Subresource, x.Name, x.FieldSelector, x.LabelSelector, x.Path}, "\x00")
 	return r.ledger.join(r.senders.key(x, req), what, func() *credential {
 		c := &credential{request: req, who: x.User, ties: r.config.Revocation.Ties(req), impersonates: len(req.Header["Impersonate-User"]) > 0}
-		// One that was over when the watch began is accepted for another reason.
+		// A credential that had expired when the watch began is accepted for another reason.
 		if c.ties.Ends && !c.ties.Expires.After(x.Received) {
 			c.ties.Ends, c.ties.Expires = false, time.Time{}
 		}
@@ -101,8 +102,8 @@ func (r *Rights) Run(ctx context.Context) {
 	}
 }
 
-// look asks about what may have changed, and ends the watches whose right is lost. It
-// waits for no answer.
+// look has the pools ask about rights that may have changed, and ends the watches whose right
+// is lost. It waits for no answer.
 func (r *Rights) look(ctx context.Context, now time.Time) {
 	r.pools.told.settle()
 	config := r.config.Revocation
@@ -132,15 +133,15 @@ func (r *Rights) look(ctx context.Context, now time.Time) {
 	r.config.Streams.EndRevoked(now)
 }
 
-// Stats says what is looked after.
+// Stats says how much is looked after.
 type Stats struct {
-	// Senders is how many have a watch open.
+	// Senders is how many credentials have a watch open.
 	Senders int
-	// Busy says that there is something to look at, or somebody is asked.
+	// Busy says that a right is to be looked at, or that a question is being asked.
 	Busy bool
 }
 
-// Stats says what is looked after at the moment.
+// Stats says how much is looked after at the moment.
 func (r *Rights) Stats() Stats {
 	if r.config.Revocation == nil {
 		return Stats{}

@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// interval is how often is looked at what rights rest on.
+	// interval is how often Run looks at what rights rest on.
 	interval = time.Second
-	// remoteInterval is how old what others said may be when they are asked again: in the
-	// first round after that, which makes every three seconds.
+	// remoteInterval is how old an answer of a provider or webhook may get: the first round
+	// after that asks again, which makes every three seconds.
 	remoteInterval = 3*time.Second - interval/2
-	// retryInterval is when those are asked again who did not answer.
+	// retryInterval is how long after a question could not be decided it is asked again.
 	retryInterval = interval / 2
 )
 
-// round is one look at rights. What it asks nobody waits for.
+// round is one look at rights. The pools ask its questions, and Run does not wait for them.
 type round struct {
 	moment
 	ctx        context.Context // of Run
@@ -32,15 +32,15 @@ type round struct {
 	here, away *judges
 }
 
-// check authenticates c and authorizes its watches again, where that may have changed, and
-// asks nothing outside of this process. What others must decide is handed to their pools.
+// check authenticates c and authorizes its watches again, where the outcome may have changed.
+// It asks this process alone, and hands questions for providers and webhooks to their pools.
 // c is busy meanwhile.
 func (t *round) check(ctx context.Context, c *credential, all []*right) {
 	if t.dueCredential(c) && !t.identify(ctx, c, all) {
 		return
 	}
 	if c.impersonates && !c.asked {
-		return // the impersonated user is known, but not yet who impersonates
+		return // c.who is the impersonated user yet: the requester is not authenticated
 	}
 	for _, held := range all {
 		if !t.dueRight(held) {
@@ -60,22 +60,22 @@ func (t *round) check(ctx context.Context, c *credential, all []*right) {
 	}
 }
 
-// decided takes over what others say, unless c is busy. It belongs to the goroutine that
-// calls run.
+// decided takes over a webhook's answer and reports true, unless the credential is busy. Only
+// the goroutine that calls Run calls it.
 func (t *round) decided(about *question, v ruling) bool {
 	held, c := about.held, about.held.of
 	if c.busy {
 		return false
 	}
 	held.asking = false
-	if about.who == c.who { // else it was about somebody else
+	if about.who == c.who { // otherwise the question was about another user
 		t.decide(held, v)
 	}
 	t.ledger.lookAgain(c)
 	return true
 }
 
-// decide takes over whether held's owner may watch still.
+// decide takes over the answer whether held's watches are still allowed.
 func (t *round) decide(held *right, v ruling) {
 	switch v {
 	case rulingNo:
@@ -87,7 +87,8 @@ func (t *round) decide(held *right, v ruling) {
 	}
 }
 
-// identify authenticates c once more, and reports whether it may go on with who it was.
+// identify authenticates c once more. It reports whether the rights of c are to be checked: they
+// are not if c is not accepted any more.
 func (t *round) identify(ctx context.Context, c *credential, all []*right) bool {
 	if c.ties.Ends && t.expired(c) {
 		return t.learn(c, all, nil, nil, rulingNo)
@@ -100,7 +101,7 @@ func (t *round) identify(ctx context.Context, c *credential, all []*right) bool 
 	switch {
 	case v == rulingYes:
 		c.near = true
-	case v == rulingOthers && c.near: // what was known here is not known any more
+	case v == rulingOthers && c.near: // this process accepted it before, and does no longer
 		v = rulingNo
 	case v == rulingOthers:
 		c.asking = true
@@ -113,8 +114,8 @@ func (t *round) identify(ctx context.Context, c *credential, all []*right) bool 
 	return t.learn(c, all, who, revisions, v)
 }
 
-// identified takes over what others say of who c is, unless c is busy. It belongs to the
-// goroutine that calls run.
+// identified takes over a provider's or webhook's answer about c and reports true, unless c is
+// busy. Only the goroutine that calls Run calls it.
 func (t *round) identified(c *credential, who user.Info, revisions []int64, v ruling) bool {
 	if c.busy {
 		return false
@@ -125,7 +126,7 @@ func (t *round) identified(c *credential, who user.Info, revisions []int64, v ru
 	return true
 }
 
-// learn takes over who c is, and reports whether it has rights still.
+// learn takes over the outcome of authenticating c, and reports whether c still has rights.
 func (t *round) learn(c *credential, all []*right, who user.Info, revisions []int64, v ruling) bool {
 	switch v {
 	case rulingNo:
@@ -156,7 +157,7 @@ func sameUser(a, b user.Info) bool {
 		reflect.DeepEqual(a.GetExtra(), b.GetExtra())
 }
 
-// lose says that held is lost. The watches that rest on it end when streams look.
+// lose marks held as lost. Streams ends the watches that rest on it when it looks next.
 func (t *round) lose(held *right, loss uint32) {
 	t.ledger.lose(held, loss)
 	t.streams.Revoke()

@@ -12,18 +12,19 @@ import (
 	"github.com/larder-io/larder/httpapi/identity"
 )
 
-// senders tells who sends requests by what they prove themselves by.
+// senders tells the senders of requests apart by their credentials.
 type senders struct {
 	headers  *identity.Headers
 	digester *identity.Digester
 	byPath   bool // anonymous clients are accepted on some paths only
 }
 
-// request is a request with nothing but what says who asks, and as whom.
+// request returns a request with nothing but the credentials of x and the fields by which it
+// impersonates.
 func (s *senders) request(x *exchange.Exchange) *http.Request {
 	header := x.CopyHeaders(func(key string) bool {
 		switch key {
-		case "Sec-Websocket-Protocol", "Connection", "Upgrade": // the former counts with the latter alone
+		case "Sec-Websocket-Protocol", "Connection", "Upgrade": // the first holds a token only with the others
 			return true
 		}
 		return s.headers.Has(key) || strings.HasPrefix(key, "Impersonate-")
@@ -32,14 +33,14 @@ func (s *senders) request(x *exchange.Exchange) *http.Request {
 		Method: http.MethodGet, URL: &url.URL{Path: x.Path}, Header: header, Body: http.NoBody,
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, RemoteAddr: x.Carrier.RemoteAddr().String(),
 	}
-	if state := x.Carrier.TLS(); state != nil { // the rest of it holds the connection
+	if state := x.Carrier.TLS(); state != nil { // its other fields would keep the connection alive
 		req.TLS = &tls.ConnectionState{Version: state.Version, HandshakeComplete: true, PeerCertificates: state.PeerCertificates}
 	}
 	return req
 }
 
-// key tells what request returned of x from others: credentials, and paths if anonymous
-// clients are accepted on some paths only.
+// key returns a digest of req, which request returned for x: of its credentials, whom it
+// impersonates, and its path if anonymous clients are accepted on some paths only.
 func (s *senders) key(x *exchange.Exchange, req *http.Request) (key [sha256.Size]byte) {
 	var b []byte
 	for _, name := range sortedNames(req.Header) {
