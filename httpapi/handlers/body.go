@@ -32,7 +32,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// Close does nothing: what was not read the connection deals with.
+// Close does nothing: the connection deals with what was not read.
 func (b *body) Close() error { return nil }
 
 // give lets Read go on. The first call counts.

@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// MaxBuffered is the size up to which an answer of a net/http handler is held back,
-// so that it leaves with its length known. What is longer leaves in chunks.
+// MaxBuffered is the size up to which an answer of a net/http handler is held back, so that
+// it is sent with its length. A longer one is sent in chunks.
 const MaxBuffered = 4 << 20
 
 // buffered records up to MaxBuffered bytes. Beyond them it turns into a pipe whose
@@ -27,7 +27,7 @@ type buffered struct {
 	overflowed chan struct{} // closed when pipe is to be read
 
 	mu        sync.Mutex
-	abandoned bool // guarded by mu: nobody reads the answer
+	abandoned bool // guarded by mu: the answer will not be sent
 	Recorder       // guarded by mu until done or overflowed
 	out       *io.PipeWriter
 	pipe      *pipeBody
@@ -42,7 +42,7 @@ type pipeBody struct {
 	cancel context.CancelFunc
 }
 
-// Close tells the handler that nobody reads any more.
+// Close tells the handler that its answer is not read any more.
 func (b *pipeBody) Close() error {
 	b.cancel()
 	return b.end.Close()
@@ -77,7 +77,7 @@ func (w *buffered) finish(log []any, h http.Handler, req *http.Request) {
 	w.record()
 }
 
-// record records the answer, whether anybody reads it or not.
+// record records the answer, whether it is sent or not.
 func (w *buffered) record() {
 	if w.trail == nil {
 		return
@@ -152,7 +152,7 @@ func (w *buffered) Write(p []byte) (int, error) {
 	return out.Write(p)
 }
 
-// overflowLocked lets what was held back leave, and what follows when it is written.
+// overflowLocked has what was held back sent, and what follows as the handler writes it.
 func (w *buffered) overflowLocked() {
 	w.Recorder.WriteHeader(http.StatusOK)
 	end, out := io.Pipe()
@@ -161,7 +161,8 @@ func (w *buffered) overflowLocked() {
 	close(w.overflowed)
 }
 
-// Flush implements http.Flusher: as a rule what is held back leaves when the handler ends.
+// Flush implements http.Flusher. Unless w is prompt it does nothing: what is held back is sent
+// when the handler ends.
 func (w *buffered) Flush() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

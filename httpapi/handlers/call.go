@@ -35,11 +35,11 @@ func (x *Call) HTTP() *http.Request {
 	return x.detached
 }
 
-// Replace makes req what HTTP returns.
+// Replace has HTTP return req from now on, with x's own context.
 func (x *Call) Replace(req *http.Request) { x.detached = req.WithContext(x.Base()) }
 
-// HideCredential takes what says who asks out of the request: nothing behind may see or
-// forward it.
+// HideCredential takes the credentials out of the request, so that no handler can see or
+// forward them.
 func (x *Call) HideCredential() {
 	for name := range x.HTTP().Header {
 		if x.by.config.Credential(name) {
@@ -48,7 +48,7 @@ func (x *Call) HideCredential() {
 	}
 }
 
-// copyRequest writes the request anew from what was read of it.
+// copyRequest builds a request for net/http code from what was parsed of the client's.
 func (x *Call) copyRequest() *http.Request {
 	req := &http.Request{
 		Method:        x.Method,
@@ -80,8 +80,8 @@ func (x *Call) copyRequest() *http.Request {
 	return req.WithContext(x.Base())
 }
 
-// copyHeaders copies the request's headers, but for those of its connection and, once it is
-// known who asks, of its credentials.
+// copyHeaders copies the request's headers, except those of its connection and, once the client
+// is authenticated, those that hold credentials.
 func (x *Call) copyHeaders() http.Header {
 	length := x.Carrier.BodyLength()
 	return x.CopyHeaders(func(key string) bool {
@@ -116,7 +116,7 @@ func (x *Call) supply() bool {
 	return true
 }
 
-// endBody lets nobody wait for a body that will not be read any more.
+// endBody has the handler's Read fail if it waits for a body that will not be read any more.
 func (x *Call) endBody() {
 	if x.body != nil {
 		x.body.give(nil, http.ErrBodyReadAfterClose)

@@ -7,9 +7,9 @@ import (
 	"github.com/larder-io/larder/httpapi/streams"
 )
 
-// Forward serves the request by h, which hands it on to another server: bodies pass as
-// they come. A body that is short, or none, and an answer to it leave the connection to
-// be used again; others have it to themselves.
+// Forward serves the request by h, which hands it on to another server and passes bodies on as
+// they come. After a request with a short body, or none, the connection can be used again; any
+// other has the connection to itself.
 func (x *Call) Forward(h http.Handler) {
 	req := x.HTTP()
 	req.Header.Set("Audit-Id", x.AuditID)
@@ -24,7 +24,7 @@ func (x *Call) Forward(h http.Handler) {
 	}
 }
 
-// maxHandedWhole is up to which length a body is read before it is handed on.
+// maxHandedWhole is the length up to which a body is read before it is handed on.
 const maxHandedWhole = 64 << 10
 
 // bound gives h, which has a connection to itself, the request's deadline.

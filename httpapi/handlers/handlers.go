@@ -14,10 +14,10 @@ type Config struct {
 	Streams *streams.Streams
 	// Flow is told of watches; it may be nil.
 	Flow *auth.Flow
-	// Join returns by what right the stream is open that a request becomes; nil if that is
-	// not looked after.
+	// Join returns the right by which the stream that a request becomes is open; nil if its
+	// right is not looked after.
 	Join func(*exchange.Exchange) streams.Right
-	// Credential reports whether a header, named in its canonical form, says who asks.
+	// Credential reports whether a header, named in its canonical form, holds credentials.
 	Credential func(name string) bool
 }
 
@@ -27,15 +27,15 @@ type Handlers struct {
 	work   sync.WaitGroup // handlers that run on goroutines of their own
 }
 
-// New returns the handlers of a server of which none runs.
+// New returns the Handlers of a server, with no handler running.
 func New(config Config) *Handlers { return &Handlers{config: config} }
 
 // Wait blocks until every handler whose answer is held back has ended. No call may be served
 // any more.
 func (h *Handlers) Wait() { h.work.Wait() }
 
-// streamPlace hands x's place, and what flow control knows of a watch, to who serves the
-// request from here on.
+// streamPlace takes x's place away from the exchange, for the stream that the request becomes.
+// If it is a watch, flow control is told of it.
 func (h *Handlers) streamPlace(x *exchange.Exchange) *exchange.StreamPlace {
 	if x.Verb != "watch" {
 		return exchange.NewStreamPlace(x.TakePlace())

@@ -15,7 +15,7 @@ type Recorder struct {
 	body   bytes.Buffer
 }
 
-// NewRecorder returns one that has nothing yet.
+// NewRecorder returns an empty Recorder.
 func NewRecorder() *Recorder { return &Recorder{header: make(http.Header)} }
 
 // Header implements http.ResponseWriter.

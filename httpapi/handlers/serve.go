@@ -23,8 +23,8 @@ func (x *Call) Serve(h http.Handler) {
 	x.serveBuffered(h, false)
 }
 
-// serveBuffered is Serve. If prompt, what the handler flushes leaves at once, and it
-// sees the headers that are set already.
+// serveBuffered is Serve for a request that is not long-running. If prompt, what the handler
+// flushes is sent at once, and the handler sees the headers that are set already.
 func (x *Call) serveBuffered(h http.Handler, prompt bool) {
 	ctx, cancel := context.WithDeadline(x.Trail.Context(x.Base()), x.Deadline)
 	req := x.HTTP().WithContext(Context(ctx, x.RequestInfo(), x.User, x.Received))
@@ -73,8 +73,8 @@ func (x *Call) timedOut() {
 	x.Fail(apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0))
 }
 
-// answer sends what a handler wrote that has ended or written too much to hold. One
-// that gave up at the deadline without a word has not answered.
+// answer sends what the handler wrote, which has ended or has written too much to be held. If
+// it ended at the deadline and wrote nothing, the request timed out.
 func (x *Call) answer(ctx context.Context, w *buffered) {
 	select {
 	case <-w.overflowed:
@@ -96,14 +96,13 @@ func (x *Call) answer(ctx context.Context, w *buffered) {
 	}
 }
 
-// logged is what a log line about the request says of it, for code that outlives
-// the exchange.
+// logged returns what log lines say about the request, for code that outlives the exchange.
 func (x *Call) logged() []any {
 	return []any{"method", x.Method, "path", x.Path, "auditID", x.AuditID}
 }
 
-// serveStream serves a request that may take long and wants to be heard at once,
-// or takes the connection over, by a net/http handler on the bare connection.
+// serveStream serves the request by a net/http handler that has the connection to itself: the
+// handler may run for long, has what it writes sent at once, and may take the connection over.
 func (x *Call) serveStream(h http.Handler) {
 	info, who, received, seat := x.RequestInfo(), x.User, x.Received, x.by.streamPlace(&x.Exchange)
 	handed := &streams.Handed{
@@ -124,8 +123,8 @@ func (x *Call) serveStream(h http.Handler) {
 	x.Taken = func(t exchange.Takeover) { to.Serve(lasting, t, handed) }
 }
 
-// abortable tells h that it is served by a server: net/http's proxy then panics where an
-// answer ends too early, and the client sees that it does.
+// abortable tells h, through the context, that an http.Server runs it: net/http's proxy then
+// panics where an answer ends too early, so that the client can see that.
 func abortable(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		h.ServeHTTP(w, req.WithContext(context.WithValue(req.Context(), http.ServerContextKey, h)))
