@@ -22,13 +22,13 @@ type CustomConfig struct {
 	View       *registry.View
 	Table      rest.TableConvertor
 
-	// Fields are those to select by, beside name and namespace.
+	// Fields are the field labels that clients may select by, beside name and namespace.
 	Fields []string
 	// Warnings are sent with every response.
 	Warnings []string
 }
 
-// NewCustom returns one version of a resource whose kind has no Go type: how GET, LIST and
+// NewCustom returns one version of a resource whose kind has no Go type, so that GET, LIST and
 // WATCH of it are answered from encoded bytes.
 func NewCustom(config CustomConfig) *Resource {
 	kind := config.View.GVK
@@ -57,7 +57,7 @@ func NewCustom(config CustomConfig) *Resource {
 	return &r
 }
 
-// untypedSamples is a storage by whose types errors name what was asked for.
+// untypedSamples is a storage whose types errors name as what the client asked for.
 type untypedSamples struct{}
 
 // New implements rest.Storage.

@@ -1,9 +1,9 @@
 // Package reads answers GET and LIST of stored resources from encoded bytes.
 //
 // A [Read] negotiates the media type, validates options in upstream's order, asks the
-// registry for objects at the revision that was asked for, and completes the response with
-// their shared bytes between a header and a footer of the request's own. What it does not
-// answer goes to upstream's handlers.
+// registry for objects at the revision that the client asked for, and completes the response
+// with their shared bytes between a header and a footer of the request's own. Upstream's
+// handlers serve the requests that it does not answer.
 //
 // # Guarantees
 //
@@ -13,14 +13,14 @@
 //
 // # Bytes
 //
-// A list that is being sent holds its objects, which the snapshot that it is of shares with
-// all others, and one chunk. What was made of the objects belongs to the cache and is asked
-// for as it is sent, or is made in that chunk: clients that read slowly cost no memory but
-// for that. A large list in JSON that is not all kept, or indented, is never in one place,
-// and its length is not announced.
+// A list that is being sent holds one chunk and its objects, which its snapshot shares with all
+// others. Encoded items belong to the cache: the list asks for them as it sends them, or
+// encodes them in its chunk. So clients that read slowly cost no more memory than that. A large
+// list in JSON that is indented, or of which not all items are kept, is never in memory as a
+// whole, and its length is not announced.
 //
 // A compressed list of a whole resource or namespace is one gzip member, put together from
 // pieces that a [Stitcher] compresses once and keeps, within a bound, while the objects in
-// them stay as they are. A piece holds no object in memory and nothing that depends on who
-// asks. Requests that need the same piece wait for the one that makes it.
+// them stay as they are. A piece holds no object in memory and nothing that depends on the
+// user. Requests that need the same piece wait for the one that makes it.
 package reads

@@ -75,8 +75,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// ReadError is err as the client sees it: a wait that the request's own deadline
-// cut short is the request's timeout.
+// ReadError returns err as the client gets to see it: if the request's own deadline cut a wait
+// short, the request timed out.
 func (x *Read) ReadError(err error) error {
 	if apistorage.IsRequestTimeout(err) {
 		return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
@@ -124,6 +124,6 @@ func (x *Read) sendObject(i *Resource, f negotiate.Format, o *cache.Object) (int
 	return size, nil
 }
 
-// errNoList is what upstream says of an object without a Go type that is wanted as a list
+// errNoList is upstream's error when a client wants an object without a Go type as a list
 // (apimachinery pkg/apis/meta/v1/unstructured/unstructured.go).
 var errNoList = errors.New("content is not a list")

@@ -57,8 +57,8 @@ func ListScope(scope storage.Scope) string {
 }
 
 // sendListing answers with what o selects and returns the size of the body before
-// compression; unknownSize if it is to be told to sent when it is over. Nothing was sent
-// if there is an error.
+// compression. If it is not known yet, sendListing returns unknownSize, and the body calls sent
+// with the size at its end. If there is an error, nothing was sent.
 func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.ListOptions, sent func(size int)) (int, error) {
 	ctx, cancel := x.Bounded()
 	defer cancel()
@@ -92,7 +92,7 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 	return size, err
 }
 
-// sendList answers with a listing. taken says that room belongs to the response.
+// sendList answers with a listing. taken says that the response owns room from now on.
 func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, listing storage.Listing, room *listBody) (size int, taken bool, err error) {
 	if f.IsTable() {
 		options, err := x.TableOptions(f)
@@ -126,9 +126,9 @@ func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, li
 	return size, taken, nil
 }
 
-// sendWhole answers with the size bytes that body writes, in the way that f and the
-// client ask for. It reports whether body belongs to the response. What is large and
-// rewritten, or of unknown size, is sent as it is made.
+// sendWhole answers with the size bytes that body writes, rewritten or compressed if f or the
+// client asks for that. It reports whether the response owns body from now on. A body of
+// unknown size, or a large one that is to be indented, is sent as it is made.
 func (x *Read) sendWhole(f negotiate.Format, size int, body exchange.Body) bool {
 	piecemeal := size == exchange.UnknownSize || size >= streamFrom && x.Carrier.Chunks() && f.Rewritten() && f.MediaType != runtime.ContentTypeYAML
 	switch {
@@ -138,7 +138,7 @@ func (x *Read) sendWhole(f negotiate.Format, size int, body exchange.Body) bool 
 	case f.Rewritten():
 		whole := bytes.NewBuffer(make([]byte, 0, size))
 		if _, err := body.WriteTo(whole); err != nil {
-			x.Fail(err) // of a buffer: cannot be
+			x.Fail(err) // writing to a buffer does not fail
 			return false
 		}
 		x.sendJSON(f, whole.Bytes())
@@ -220,18 +220,19 @@ func newList(i *Resource) any {
 // not kept as it goes. It comes from lists and returns there when closed; what it points
 // at stays shared.
 //
-// It holds no items that cost memory of their own, lest clients that read slowly hold
-// what the cache has dropped: those are asked for once more when they are written.
+// It holds no items that cost memory of their own, and asks the cache for them once more when
+// it writes them. Otherwise clients that read slowly would keep in memory what the cache has
+// dropped.
 type listBody struct {
 	encoder *encoding.Encoder
 	meta    wire.ListMeta
 	objects []*cache.Object
-	items   [][]byte // of all objects if they are parts of them, else a few to be written
+	items   [][]byte // of all objects if they are parts of the objects' bytes, else the next few to be written
 	source  encoding.Source
 	sum     int // of the items' sizes
 	size    int // of the body, unknownSize if items are made as they are written
 
-	sent func(size int) // is told what was written, if that was not known
+	sent func(size int) // is called with the size at the end, if it was not known before
 }
 
 var lists = sync.Pool{New: func() any { return new(listBody) }}
@@ -244,10 +245,10 @@ const (
 	streamFrom = 4 * exchange.CompressFrom
 )
 
-// fill learns the body's size, if that costs no items that are made twice. Otherwise the
-// list is streamed, if it is a large one and that is allowed. All that can fail for an
-// object of the list does so here, before the first byte is sent, but for what a value in
-// it may do to its JSON.
+// fill learns the body's size from its items. A large list in JSON of which not all items are
+// kept is streamed instead, if stream allows that: its items would be made twice. Whatever can
+// fail for an object of the list fails here, before the first byte is sent, except that a value
+// in it may not be encodable in JSON.
 func (b *listBody) fill(encoder *encoding.Encoder, meta wire.ListMeta, stream bool) error {
 	b.encoder, b.meta, b.items, b.sum = encoder, meta, b.items[:0], 0
 	b.source = encoder.Source(b.objects)
@@ -274,7 +275,7 @@ func (b *listBody) fill(encoder *encoding.Encoder, meta wire.ListMeta, stream bo
 	return nil
 }
 
-// kept reports whether no item is to be made.
+// kept reports whether all items are kept, so that none is to be made.
 func (b *listBody) kept() bool {
 	for _, o := range b.objects {
 		if _, ok := b.source.Kept(o); !ok {
@@ -284,7 +285,7 @@ func (b *listBody) kept() bool {
 	return true
 }
 
-// readable returns the error of an object that has one.
+// readable returns the error of the first object that cannot be read, if there is one.
 func (b *listBody) readable() error {
 	for _, o := range b.objects {
 		if o.Err() != nil {
@@ -326,8 +327,8 @@ func (b *listBody) writeKept(out *exchange.ChunkWriter) error {
 	return nil
 }
 
-// writeMade writes items that are kept, and makes the others in the place where they are
-// sent from.
+// writeMade writes items that are kept, and encodes the others directly in the chunk that is
+// sent.
 func (b *listBody) writeMade(out *exchange.ChunkWriter) error {
 	for i, o := range b.objects {
 		out.Buf = b.encoder.AppendItemHeader(out.Buf, i, nil) // in JSON it does not look at the item

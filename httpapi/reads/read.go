@@ -25,16 +25,16 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// Read is one GET or LIST on its way: what is asked, of which resource is said to its
-// methods, and room for the body that most answers have.
+// Read is one GET or LIST while it is served: the request, and room for the body that most
+// answers have. Its methods are told the resource.
 type Read struct {
 	*exchange.Exchange
 	Stitcher *Stitcher
 	object   objectBody // is the body of the response, if it is one object
 }
 
-// Negotiate finds the format for a request that i serves. Upstream's router refuses
-// what it cannot produce before its handlers warn or look at parameters.
+// Negotiate finds the format for a request that i serves. Upstream's router refuses media
+// types that a route cannot produce before its handlers warn or look at parameters.
 func (x *Read) Negotiate(i *Resource) (negotiate.Format, bool) {
 	accept := x.Peek("Accept")
 	f, known := negotiate.Usual(accept)
@@ -205,7 +205,7 @@ func (x *Read) Observe(i *Resource, scope string, size int) {
 	i.observe(x.Verb, scope, x.StatusCode(), size, time.Since(x.Received))
 }
 
-// warn tells clients what is to be said of the endpoint.
+// warn sends the endpoint's warnings to the client.
 func (x *Read) warn(i *Resource) {
 	for _, text := range i.warnings {
 		x.Add("Warning", warningHeader(text))

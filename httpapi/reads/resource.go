@@ -15,10 +15,11 @@ type Resource struct {
 	Endpoint *registry.Endpoint
 	Scope    *handlers.RequestScope
 
-	// View serves GET, LIST and WATCH from encoded bytes. nil: upstream's handlers do.
+	// View serves GET, LIST and WATCH from encoded bytes; if it is nil, upstream's handlers
+	// serve them.
 	View *registry.View
 
-	// bare says that no router of upstream's stands in front of its handlers.
+	// bare says that upstream puts no router in front of the resource's handlers.
 	bare bool
 
 	// warnings are sent with every response, as for a deprecated version.
@@ -28,8 +29,8 @@ type Resource struct {
 	Monitors apimetrics.Monitors
 }
 
-// NewResource returns what is read of e. bare says that no router of upstream's stands in
-// front of its handlers.
+// NewResource returns the resource that e serves, for reads. bare says that upstream puts no
+// router in front of its handlers.
 func NewResource(e *registry.Endpoint, scope *handlers.RequestScope, bare bool, warnings []string) Resource {
 	r := Resource{Endpoint: e, Scope: scope, View: e.View, bare: bare, warnings: warnings}
 	if r.View != nil {

@@ -25,18 +25,18 @@ import (
 // Stitcher compresses lists piece by piece and keeps the pieces, so that listing
 // again costs only the compression of what changed in between.
 //
-// A list is cut into runs of items before objects whose key's hash says so, the same in
-// every process, though not soon after the last cut: an object that changes disturbs the
-// run that it is in and no other, one that comes or goes hardly more. A run is compressed by itself and
-// flushed, so that it ends on a byte and refers to nothing before it; runs with
-// uncompressed blocks between them are one stream.
+// A list is cut into runs of items. The hash of an object's key, the same in every process,
+// decides whether a run may begin with the object, and no run is cut soon after the last cut.
+// So an object that changes disturbs only the run that it is in, and one that is created or
+// deleted hardly more. A run is compressed by itself and flushed, so that it ends on a byte and
+// refers to nothing before it; runs with uncompressed blocks between them are one stream.
 //
-// Pieces are found by the objects they were made of, not by what these look like,
-// and do not keep them in memory. Those used least recently make room for others. One
-// list takes up at most half of the room: what is beyond is compressed each time, and
-// does not drive out what the next such list could use.
+// Pieces are found by the identity of the objects that they were made of, not by their
+// contents, and do not keep the objects in memory. Those used least recently make room for
+// others. One list takes up at most half of the room: the rest of it is compressed each time,
+// and does not drive out the pieces that the next such list could use.
 //
-// Lists that need the same piece at the same time wait for the first to make it.
+// If lists need the same piece at the same time, one makes it and the others wait for that.
 type Stitcher struct {
 	limit int64
 	made  atomic.Int64
@@ -81,7 +81,7 @@ type piece struct {
 	power   uint32          // crcPower(raw)
 }
 
-// shared gives the compressed bytes to one more who sends them.
+// shared returns the compressed bytes, which all lists share and only read.
 func (p *piece) shared() []byte {
 	p.seal.Check(p.data, "httpapi: a piece of a compressed list")
 	return p.data
@@ -91,8 +91,8 @@ const (
 	// runBytes is how much a run holds before compression, about: enough that
 	// beginning anew costs little, little enough to compress again for one change.
 	runBytes = 128 << 10
-	// shortRun is what part of an average run is not cut, longRun how many average
-	// runs are cut where no object wants to begin one.
+	// No run is shorter than an average one divided by shortRun. A run that no object's hash
+	// has ended is cut when it is longRun times as long as an average one.
 	shortRun = 2
 	longRun  = 3
 	// stitchFrom is the size of canonical encodings from which lists are stitched.
@@ -103,7 +103,7 @@ const (
 	weakOverhead  = 48
 )
 
-// NewStitcher returns one that keeps pieces of limit bytes in all.
+// NewStitcher returns a Stitcher that keeps pieces of limit bytes in all.
 func NewStitcher(limit int64) *Stitcher {
 	return &Stitcher{limit: limit, flights: map[pieceKey]*flight{}, kept: map[pieceKey]*list.Element{}}
 }
@@ -179,7 +179,7 @@ func (s *Stitcher) piece(from pieceSource, owner weak.Pointer[encoding.Encoder],
 		if p := f.piece; p != nil && s.fits(p, rest) {
 			return p, nil
 		}
-		return s.make(from, rest[:n], runs) // the list that was first is another
+		return s.make(from, rest[:n], runs) // the other list made its piece of other objects
 	}
 	defer s.land(key, f)
 	if p := s.find(key); p != nil && s.fits(p, rest) {
@@ -196,7 +196,7 @@ func (s *Stitcher) make(from pieceSource, objects []*cache.Object, runs int) (*p
 	return newPiece(from, objects, runs)
 }
 
-// take returns the flight of a piece, and whether the caller is to make it.
+// take returns the flight of a piece, and whether the caller is to make the piece.
 func (s *Stitcher) take(key pieceKey) (f *flight, first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -208,7 +208,7 @@ func (s *Stitcher) take(key pieceKey) (f *flight, first bool) {
 	return f, true
 }
 
-// land keeps what a flight made and lets go who waits for it.
+// land keeps the piece that a flight made, and wakes the lists that wait for it.
 func (s *Stitcher) land(key pieceKey, f *flight) {
 	if f.piece != nil {
 		s.keep(key, f.piece)
@@ -340,7 +340,7 @@ func newPiece(from pieceSource, objects []*cache.Object, runs int) (*piece, erro
 			p.raw += len(b)
 			p.crc = crc32.Update(p.crc, crc32.IEEETable, b)
 			if _, err := d.z.Write(b); err != nil {
-				return nil, err // of a buffer: cannot be
+				return nil, err // writing to a buffer does not fail
 			}
 		}
 	}
@@ -427,12 +427,12 @@ func appendStored(dst, p []byte, last bool) []byte {
 	return append(dst, p...)
 }
 
-// Collectors report what is kept of compressed lists, and what could not be sent again.
+// Collectors report how much is kept of compressed lists, and how much had to be compressed.
 func (s *Stitcher) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{newKeptBytes(s), newPiecesMade(s)}
 }
 
-// newKeptBytes reports what is kept of compressed lists.
+// newKeptBytes reports how much is kept of compressed lists.
 func newKeptBytes(s *Stitcher) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "larder_compressed_list_bytes",
@@ -440,7 +440,7 @@ func newKeptBytes(s *Stitcher) prometheus.Collector {
 	}, func() float64 { return float64(s.bytes()) })
 }
 
-// newPiecesMade reports how much of compressed lists could not be sent again.
+// newPiecesMade reports how much of lists had to be compressed because no piece was kept.
 func newPiecesMade(s *Stitcher) prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{
 		Name: "larder_compressed_list_pieces_total",
