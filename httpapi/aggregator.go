@@ -8,10 +8,10 @@ import (
 	"github.com/larder-io/larder/httpapi/openapi"
 )
 
-// Aggregator answers for other servers, which serve parts of what clients see as one.
+// Aggregator answers for other servers, which serve parts of what clients see as one API.
 type Aggregator interface {
-	// Remote returns what hands requests at path on to another server; nil if this one
-	// serves it. It is asked for every request.
+	// Remote returns the handler that hands requests at path on to another server; nil if
+	// this server serves them. It is called for every request.
 	Remote(path string) http.Handler
 
 	// ServeGroups lists the groups of all servers, in the order of /apis. Group returns

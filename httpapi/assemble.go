@@ -54,7 +54,7 @@ func newServer(config Config) *Server {
 	return s
 }
 
-// assemble makes the chain, and what it hands requests to.
+// assemble makes the chain, and the parts that it hands requests to.
 func (s *Server) assemble() {
 	config, credential, digester := &s.config, identity.NewHeaders(s.config.RequestHeader), identity.NewDigester()
 	s.rights = revocation.New(s.rightsConfig(credential, digester))
@@ -87,7 +87,7 @@ func (s *Server) assemble() {
 	}
 }
 
-// frontConfig is what the front is told of the configuration.
+// frontConfig returns the part of the configuration that front needs.
 func (s *Server) frontConfig() front.Config {
 	return front.Config{
 		Handler:        s.chain.handle,
@@ -104,14 +104,14 @@ func (s *Server) frontConfig() front.Config {
 	}
 }
 
-// rightsConfig is what is told of the configuration to what looks after rights.
+// rightsConfig returns the part of the configuration that revocation needs.
 func (s *Server) rightsConfig(credential *identity.Headers, digester *identity.Digester) revocation.Config {
 	config := revocation.Config{
 		Revocation: s.config.Revocation, Authorizer: s.config.Authorizer, Audiences: s.config.Audiences,
 		AnonymousByPath: s.config.AnonymousByPath, Headers: credential, Digester: digester,
 		Registry: s.config.Registry, Streams: s.streams,
 	}
-	if s.config.Authenticator == nil { // everybody is the super-user, for good
+	if s.config.Authenticator == nil { // every client is the super-user, and remains so
 		config.Revocation = nil
 	}
 	return config
@@ -168,7 +168,7 @@ func (s *Server) install() error {
 	return nil
 }
 
-// metricsPage is what /metrics tells of what t serves.
+// metricsPage returns the page at /metrics of a server that routes by t.
 func (s *Server) metricsPage(t *routes.Table) *apimetrics.Page {
 	p := &apimetrics.Page{Resources: t, Access: &s.access, Collectors: append(s.collectors(), s.config.Collectors...)}
 	if s.config.Flow != nil {
@@ -206,7 +206,7 @@ func (c *Config) externalAddress() string {
 	return c.Listener.Addr().String()
 }
 
-// publish makes t what requests are routed by from now on.
+// publish has requests routed by t from now on.
 func (s *Server) publish(t *routes.Table) { s.table.Store(t) }
 
 // maxCopied is how many bytes the copies of one JSON patch may add in all (apiserver
@@ -216,15 +216,15 @@ const maxCopied = 3 << 20
 // boundCopies bounds them, for the whole process: the library has a variable for it.
 func boundCopies() { atomic.CompareAndSwapInt64(&jsonpatch.AccumulatedCopySizeLimit, 0, maxCopied) }
 
-// serveFlow adds the pages that show what waits for what.
+// serveFlow adds the pages that show flow control's queues.
 func serveFlow(t *routes.Table, flow *auth.Flow) {
 	pages := mux.NewPathRecorderMux("flow control")
 	flow.Install(pages)
 	t.HandlePrefix("/debug/api_priority_and_fairness/", pages)
 }
 
-// Schemas returns the OpenAPI schemas of definitions of custom resources, and with them
-// those that schemas of custom resources refer to.
+// Schemas returns the OpenAPI schemas of CustomResourceDefinitions, and those that the schemas
+// of custom resources refer to.
 func (s *Server) Schemas() (map[string]*spec.Schema, error) {
 	for _, g := range s.config.Registry.Groups() {
 		if g.Name == apiextensions.GroupName {

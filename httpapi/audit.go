@@ -33,8 +33,8 @@ func (a *auditor) open(x *passage) {
 	}
 }
 
-// judge lets the policy say how much is recorded of the request. What is not recorded
-// has no trail from here on.
+// judge lets the policy say how much is recorded of the request. A request that is not
+// recorded has no trail from here on.
 func (a *auditor) judge(x *passage) {
 	attributes := x.attributes()
 	rule := a.policy.EvaluatePolicyRule(attributes)
@@ -59,7 +59,7 @@ func (a *auditor) receive(x *passage) bool {
 	return false
 }
 
-// refuse records a request that is refused before it is known who asks.
+// refuse records a request that is refused before its client is authenticated.
 func (a *auditor) refuse(x *passage, reason string) {
 	if x.Trail == nil {
 		return
@@ -78,7 +78,7 @@ func (a *auditor) late(x *passage) {
 	x.Fail(apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0))
 }
 
-// attempted says which credentials the request had, none of which was accepted.
+// attempted says which credentials the request had, of which none was accepted.
 func attempted(x *passage) string {
 	req := x.HTTP()
 	var methods []string

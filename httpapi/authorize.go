@@ -12,15 +12,15 @@ import (
 	"github.com/larder-io/larder/httpapi/request"
 )
 
-// gate lets pass what is authorized.
+// gate lets the authorizer decide whether requests go on.
 type gate struct {
 	authorizer authorizer.Authorizer // nil allows everything
-	access     *apimetrics.Access    // counts
+	access     *apimetrics.Access    // counts decisions
 	auditor    *auditor
 }
 
-// authorize asks whether the user may do what the Request says, which is what
-// routing acts on too.
+// authorize asks whether the user may do what the Request says. Routing acts on the same
+// Request.
 func (g *gate) authorize(x *passage) bool {
 	if g.authorizer == nil || x.Carrier.Internal() {
 		x.Trail.Decided(authorizer.DecisionAllow, "", nil, 0)

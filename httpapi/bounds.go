@@ -6,7 +6,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// bounds says until when requests must be answered.
+// bounds gives requests their deadlines.
 type bounds struct {
 	timeout time.Duration
 	auditor *auditor

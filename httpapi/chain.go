@@ -9,8 +9,8 @@ import (
 	"github.com/larder-io/larder/httpapi/handlers"
 )
 
-// chain takes requests through who asks, what is recorded, when they are served and whether
-// they may be, to what answers them. Each of its parts answers those that go no further.
+// chain takes requests through authentication, audit, impersonation, flow control and
+// authorization to the router. Each of its parts answers the requests that it stops.
 type chain struct {
 	handlers  *handlers.Handlers
 	deadlines *exchange.Deadlines
@@ -27,8 +27,8 @@ type chain struct {
 	router     router
 }
 
-// handle serves one request whose header has been read, up to what is to be sent. A panic
-// goes no further.
+// handle serves one request whose header has been read, and returns the exchange with the
+// response that is to be sent. A panic goes no further.
 func (c *chain) handle(carrier exchange.Carrier, received time.Time) *exchange.Exchange {
 	x := new(passage)
 	c.handlers.Init(&x.Call, carrier, received, c.deadlines)
@@ -44,7 +44,7 @@ func (c *chain) run(x *passage) {
 	}
 }
 
-// fence answers for a handler that panicked.
+// fence recovers from a panic while x is served, and answers for it.
 func fence(x *passage) {
 	p := recover()
 	if p == nil {

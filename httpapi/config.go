@@ -33,28 +33,28 @@ type Config struct {
 	Listener net.Listener
 	TLS      *tls.Config
 
-	// Authenticator finds out who asks; nil makes everybody the super-user, which
+	// Authenticator authenticates requests; nil makes every client the super-user, which
 	// is for tests. It looks at the client's certificate and at the headers
 	// Authorization, Sec-WebSocket-Protocol and those of a front proxy: X-Remote-... or
-	// what RequestHeader says. Its word is taken for a second, unless Generation, which
-	// may be nil, changes. With AnonymousByPath a request without a credential is authenticated each time.
-	// Audiences are what tokens may be meant for.
+	// what RequestHeader says. Its answer is reused on the same connection for a second,
+	// or until Generation, which may be nil, changes. With AnonymousByPath a request without
+	// credentials is authenticated each time. Audiences are what tokens may be meant for.
 	Authenticator   authenticator.Request
 	Generation      func() uint64
 	RequestHeader   *authenticatorfactory.RequestHeaderConfig
 	AnonymousByPath bool
 	Audiences       authenticator.Audiences
-	// Authorizer decides what they may do; nil allows everything.
+	// Authorizer decides what users may do; nil allows everything.
 	Authorizer authorizer.Authorizer
 	// Revocation says when watches have lost the right that they began with, and are to
 	// end; nil lets them go on.
 	Revocation *auth.Revocation
-	// AuditPolicy says what is recorded of requests, Audit takes the records; nil
-	// records nothing.
+	// AuditPolicy says what is recorded of requests, Audit takes the records; if it is nil,
+	// nothing is recorded.
 	AuditPolicy audit.PolicyRuleEvaluator
 	Audit       audit.Sink
-	// Flow decides which requests are served at once. If it is nil their number does:
-	// at most MaxInFlight that read and MaxMutatingInFlight others; 0 sets no bound.
+	// Flow decides which requests are served at once. If it is nil, at most MaxInFlight
+	// requests that read and MaxMutatingInFlight others are; 0 sets no bound.
 	Flow                             *auth.Flow
 	MaxInFlight, MaxMutatingInFlight int
 	// Admission may be nil.
@@ -88,9 +88,9 @@ type Config struct {
 	HSTS string
 	CORS []string
 
-	// Extensions answers what no endpoint knows; nil answers 404. Discovery collects
-	// what is served below /apis, and whoever owns it adds what Extensions serves; nil
-	// if there is nothing to add.
+	// Extensions answers requests that no endpoint is installed for; nil answers 404.
+	// Discovery collects what is served below /apis; its owner, the caller, adds what
+	// Extensions serves. It is nil if there is nothing to add.
 	Extensions Extensions
 	Discovery  aggregated.ResourceManager
 
@@ -119,8 +119,8 @@ type Config struct {
 	SendRetryAfter bool
 
 	// Spans records requests as spans and samples whatever it is asked to; nil records none.
-	// SampleChance is the probability that a request is sampled whose sender does not say
-	// whether it is, or may not.
+	// SampleChance is the probability that a request is sampled if its sender does not say
+	// whether it is to be, or may not decide that.
 	Spans        trace.TracerProvider
 	SampleChance float64
 
@@ -133,8 +133,8 @@ type Config struct {
 	// CompressedListBytes bounds what is kept of compressed lists; 0 means 64 MiB.
 	CompressedListBytes int64
 	// MaxConns bounds open connections, MaxConnsPerIP those from one IPv4 address or one
-	// /64 of IPv6 addresses; 0 means 65536, and no bound. Who finds no room takes the place
-	// of a connection that waits for a request.
+	// /64 of IPv6 addresses; 0 means 65536, and no bound. A new connection that finds no room
+	// takes the place of one that waits for a request.
 	MaxConns, MaxConnsPerIP int
 	// DisableHTTP2 offers clients HTTP/1.1 alone. HTTP2MaxStreams bounds the requests of one
 	// connection of HTTP/2 at once; 0 means 100. GoAwayChance is the probability that one of

@@ -16,13 +16,13 @@ type Extensions interface {
 	// Handler serves what the Server does not know: writes, documents, 404.
 	http.Handler
 
-	// Custom returns the resource that a request for it is answered from, and what to
-	// call when it was; nil if there is none now.
+	// Custom returns the custom resource that the request is for, nil if there is none now.
+	// The caller calls done when it has answered the request.
 	Custom(r *request.Request) (c *reads.Resource, done func())
 
 	// Groups lists the groups that the resources are in, each once.
 	Groups() []metav1.APIGroup
 
-	// What the resources are is described in the OpenAPI documents.
+	// The OpenAPI documents describe the resources.
 	openapi.Extensions
 }

@@ -15,14 +15,15 @@ import (
 	"github.com/larder-io/larder/httpapi/identity"
 )
 
-// identifier finds out who asks, and as whom, and answers those of whom that cannot be said.
+// identifier authenticates clients and lets them impersonate other users. It answers requests
+// that are refused either.
 type identifier struct {
 	identity      *identity.Authentication
-	impersonation *identity.Impersonation // nil: nobody can say who may
+	impersonation *identity.Impersonation // nil: there is no authorizer that could decide
 	auditor       *auditor
 }
 
-// authenticate finds out who asks.
+// authenticate sets the request's user, or answers the request if that is not possible.
 func (i *identifier) authenticate(x *passage) bool {
 	switch err := i.identity.Authenticate(&x.Call, x.foreign); err {
 	case nil:
@@ -36,8 +37,8 @@ func (i *identifier) authenticate(x *passage) bool {
 	return false
 }
 
-// leaveIfNobody has a client that is nobody use another connection of HTTP/2 for each
-// request: so it can ask no more of the server than by HTTP/1.1 (apiserver
+// leaveIfNobody has a client that is anonymous or not authenticated leave its HTTP/2 connection
+// after the request: so it can ask no more of the server than by HTTP/1.1 (apiserver
 // pkg/endpoints/filters/authentication.go).
 func leaveIfNobody(x *passage) {
 	known := x.User != nil && x.User.GetName() != user.Anonymous && !slices.Contains(x.User.GetGroups(), user.AllUnauthenticated)
@@ -55,8 +56,9 @@ func (i *identifier) unauthorized(x *passage) {
 	x.Fail(apierrors.NewUnauthorized("Unauthorized"))
 }
 
-// impersonate lets who may act as another do so. A request to act as another is never
-// served as its sender's.
+// impersonate replaces the user by the one that the request impersonates, if its requester may
+// do so, and answers the request otherwise. A request that impersonates is never served as its
+// requester's own.
 func (i *identifier) impersonate(x *passage) bool {
 	if !x.impersonates || x.Carrier.Internal() {
 		return true

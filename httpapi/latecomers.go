@@ -8,7 +8,7 @@ import (
 
 // latecomers refuses requests that come too late.
 type latecomers struct {
-	refused atomic.Bool // whatever is new: 429
+	refused atomic.Bool // new requests are answered with 429
 }
 
 // check answers a request that came too late. Probes and scrapes never come too late.

@@ -9,16 +9,18 @@ import (
 	"github.com/larder-io/larder/httpapi/handlers"
 )
 
-// originKey is where the filter of origins finds what to tell that the request goes on.
+// originKey is the key of a *bool in the context, which is set if the filter of origins lets the
+// request go on.
 type originKey struct{}
 
-// origins says which pages may have answers, by upstream's filter, which calls back for what
-// it lets through.
+// origins decides which web pages may read answers, by upstream's CORS filter. The filter calls
+// a handler for each request that it lets through.
 type origins struct {
-	filter http.Handler // nil if none may
+	filter http.Handler // nil if no page may
 }
 
-// newOrigins lets pages have answers whose origins match one of the expressions.
+// newOrigins returns origins that let pages read answers if their origin matches one of the
+// expressions.
 func newOrigins(matching []string) origins {
 	if len(matching) == 0 {
 		return origins{}
@@ -27,8 +29,8 @@ func newOrigins(matching []string) origins {
 	return origins{filters.WithCORS(http.HandlerFunc(passed), matching, nil, nil, nil, "true")}
 }
 
-// check tells a browser whether the page that it shows may have the answer. What it
-// asks beforehand is answered here, before it is known who asks.
+// check tells a browser whether the page that it shows may read the answer. A browser's
+// preflight request is answered here, before the client is authenticated.
 func (o *origins) check(x *passage) bool {
 	if o.filter == nil || len(x.Peek("Origin")) == 0 {
 		return true

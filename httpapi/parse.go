@@ -15,7 +15,7 @@ type parser struct {
 	credential *identity.Headers
 }
 
-// parse reads the request and answers it if that is not possible.
+// parse parses the request, and answers it if that is not possible.
 func (p *parser) parse(x *passage) bool {
 	x.AuditID = string(x.Peek("Audit-Id"))
 	if x.AuditID == "" {

@@ -14,14 +14,15 @@ import (
 type passage struct {
 	handlers.Call
 
-	impersonates bool // the request asks to act as somebody else
+	impersonates bool // the request impersonates another user
 	foreign      bool // it may have credentials beside the Authorization header
 	claims       request.Attributes
 	reading      reads.Read
 	span         trace.Span // nil: it is not traced
 }
 
-// attributes is what the request says, for who decides about it. They end with the passage.
+// attributes returns the request's attributes for flow control and the authorizer. They end
+// with the passage.
 func (x *passage) attributes() *request.Attributes {
 	x.claims = request.Attributes{User: x.User, Request: &x.Request}
 	return &x.claims

@@ -13,6 +13,6 @@ type Peers interface {
 	// serves it, and to h if there is none.
 	WrapHandler(h http.Handler) http.Handler
 
-	// What peers serve is among what is discovered.
+	// Discovery lists what the peers serve, too.
 	discovery.Peers
 }

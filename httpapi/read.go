@@ -20,14 +20,14 @@ type reader struct {
 	minWatch, timeout time.Duration // of watches without a timeout of theirs, and of opening one
 }
 
-// mayBeCBOR reports whether the answer may have to be CBOR, which upstream's handlers
-// write alone: it is not kept.
+// mayBeCBOR reports whether the answer may have to be CBOR. Only upstream's handlers write
+// CBOR: no encoded bytes are kept in it.
 func (r *reader) mayBeCBOR(x *passage) bool {
 	return r.cbor && bytes.Contains(x.Peek("Accept"), []byte("cbor"))
 }
 
-// read answers a GET, LIST or WATCH from encoded bytes and reports whether it did:
-// what it leaves goes to upstream's handlers.
+// read answers a GET, LIST or WATCH from encoded bytes and reports whether it did. Upstream's
+// handlers serve the requests that it does not answer.
 func (r *reader) read(x *passage, i *reads.Resource) bool {
 	if i.View.Resource.Cache == nil || x.Trail.RecordsAnswers() && x.Verb != "watch" || r.mayBeCBOR(x) {
 		return false

@@ -9,7 +9,7 @@ import (
 	"github.com/larder-io/larder/httpapi/routes"
 )
 
-// router hands requests to what serves them.
+// router hands requests to the handlers that serve them.
 type router struct {
 	table      *atomic.Pointer[routes.Table]
 	extensions Extensions // may be nil
@@ -18,7 +18,7 @@ type router struct {
 	reader     reader
 }
 
-// route hands the request to what serves it.
+// route hands the request to the handler that serves it.
 func (r *router) route(x *passage) {
 	if h := r.remote(x); h != nil {
 		x.Forward(h)
@@ -52,8 +52,8 @@ func (r *router) route(x *passage) {
 	}
 }
 
-// noMethod answers for a method that i does not know at the request's path. A path
-// at which it knows none is no path of its.
+// noMethod answers for a method that i does not know at the request's path: 405 if i knows
+// another method there, otherwise as for an unknown path.
 func (r *router) noMethod(x *passage, i *routes.Endpoint) {
 	if !i.Knows(&x.Request) {
 		r.unknown(x)
@@ -62,8 +62,9 @@ func (r *router) noMethod(x *passage, i *routes.Endpoint) {
 	x.NoRoute(http.StatusMethodNotAllowed, "405: Method Not Allowed")
 }
 
-// unknown answers for a path that nothing is installed at: inside a version that
-// is served as upstream's router does, elsewhere as the end of its delegation chain.
+// unknown answers for a path that nothing is installed at. It answers as upstream's router
+// does if the path is inside a version that is served, and otherwise as the end of upstream's
+// delegation chain does.
 func (r *router) unknown(x *passage) {
 	t := r.table.Load()
 	// A version that is not served still lies below the document of its group.
@@ -81,7 +82,8 @@ func (r *router) unknown(x *passage) {
 	}
 }
 
-// remote returns what hands the request on to another server; nil if this one serves it.
+// remote returns the handler that hands the request on to another server; nil if this server
+// serves it.
 func (r *router) remote(x *passage) http.Handler {
 	if r.aggregator == nil {
 		return nil
@@ -119,14 +121,15 @@ func (r *router) extend(x *passage) bool {
 	case c.Endpoint.Namespaced && x.Namespace == "" && x.Verb == "get":
 		return false
 	case c.View.Converts() && x.Verb == "watch":
-		return false // turns on the connections of all watches must not wait for a webhook
+		return false // the goroutines that write watches must not wait for a webhook
 	case c.View.Converts() && x.LabelSelector+x.FieldSelector != "":
-		return false // what is selected by is what the webhook makes
+		return false // selectors apply to the object that the webhook returns
 	}
 	return r.reader.read(x, c)
 }
 
-// elsewhere answers a request for what no endpoint is installed for, if need be by a peer.
+// elsewhere answers a request that no endpoint is installed for. A peer answers it if one serves
+// the resource.
 func (r *router) elsewhere(x *passage) {
 	if r.peers == nil || r.custom(x) {
 		r.unknown(x)
@@ -148,7 +151,7 @@ func (r *router) custom(x *passage) bool {
 	return true
 }
 
-// nowhere does what unknown does to a request for a resource.
+// nowhere returns a handler that answers a request for a resource as unknown does.
 func (r *router) nowhere(x *passage) http.Handler {
 	t := r.table.Load()
 	below, ok := t.NonResource(x.Path)

@@ -32,9 +32,9 @@ func (s *Server) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// shutdown ends what Run started, in order: no client is told to go while it could still
-// come back, only to be cut off. accepted is closed when no more connections come. What
-// does not end within the grace is cut off.
+// shutdown ends what Run started, in such an order that no client is told to leave while it
+// could still come back, only to be cut off. accepted is closed when no more connections come.
+// What does not end within the grace is cut off.
 func (s *Server) shutdown(accepted <-chan struct{}) error {
 	s.Withdraw()
 	<-time.After(s.config.ShutdownDelay)
@@ -71,8 +71,8 @@ func (s *Server) shutdown(accepted <-chan struct{}) error {
 	return nil
 }
 
-// endWatches ends watches over WatchGrace, or at once everything that has a connection to
-// itself, which is waited for by the result.
+// endWatches ends watches over WatchGrace; if there is none, it ends everything that has a
+// connection to itself at once. The result waits until the watches have been told to end.
 func (s *Server) endWatches() *sync.WaitGroup {
 	var ending sync.WaitGroup
 	if s.config.WatchGrace <= 0 {
@@ -83,9 +83,9 @@ func (s *Server) endWatches() *sync.WaitGroup {
 	return &ending
 }
 
-// refuseWhileDraining refuses what is new until what was there has been answered: apiserver
-// pkg/server/genericapiserver.go, ShutdownSendRetryAfter. As there, watches are waited for
-// only if they have a grace.
+// refuseWhileDraining refuses new requests until the others have been answered: apiserver
+// pkg/server/genericapiserver.go, ShutdownSendRetryAfter. As there, it waits for watches only if
+// they have a grace.
 func (s *Server) refuseWhileDraining(grace context.Context) {
 	s.chain.latecomers.refused.Store(true)
 	var watches sync.WaitGroup

@@ -13,16 +13,16 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// seats says when requests are served.
+// seats bounds how many requests are served at once.
 type seats struct {
-	flow                    *auth.Flow // nil: their number decides
+	flow                    *auth.Flow // nil: the number of requests decides
 	inflight                *exchange.InFlight
 	maxReading, maxMutating int           // 0 sets no bound
 	timeout                 time.Duration // of requests without a deadline
 }
 
-// gaugeOf returns what counts the request, and how many of its kind are served at once if
-// nothing but their number bounds them; 0 sets no bound.
+// gaugeOf returns the gauge that counts requests of x's kind, and how many of them may be served
+// at once if there is no flow control; 0 sets no bound.
 func (s *seats) gaugeOf(x *passage) (*exchange.Gauge, int) {
 	switch x.Verb {
 	case "get", "list", "watch":
@@ -66,7 +66,8 @@ func (s *seats) acquireFromFlow(x *passage) bool {
 	return true
 }
 
-// acquireByCount lets so many requests be served at once, and the super-user in any case.
+// acquireByCount refuses the request if as many of its kind are served already as may be. It
+// never refuses the super-user's.
 func (s *seats) acquireByCount(x *passage) bool {
 	counts, most := s.gaugeOf(x)
 	if now := counts.Add(1); most == 0 || now <= int64(most) {
@@ -81,7 +82,8 @@ func (s *seats) acquireByCount(x *passage) bool {
 	return false
 }
 
-// patience is until when the request may wait: for a fourth of the time it has.
+// patience returns until when the request may wait for a seat: for a fourth of the time that it
+// has, a minute at most.
 func (s *seats) patience(x *passage) time.Time {
 	limit := s.timeout
 	if !x.Deadline.IsZero() {

@@ -43,7 +43,7 @@ type Server struct {
 func (s *Server) RoundTripper() http.RoundTripper { return s.front.RoundTripper() }
 
 // Withdraw has /readyz fail from now on, because shutdown has begun. All requests are
-// served still. Run does it at its end, if nobody has.
+// still served. Run calls it when its context ends; the caller may do so earlier.
 func (s *Server) Withdraw() { s.drain.Do(func() { close(s.draining) }) }
 
 // Draining is closed when shutdown begins, before anything is refused.

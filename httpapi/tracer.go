@@ -17,7 +17,7 @@ import (
 // does. A request that is not sampled costs a look at one header field and a draw.
 type tracer struct {
 	spans  trace.Tracer // samples whatever it is asked to; nil records nothing
-	chance float64      // that a request is sampled whose sender does not decide that
+	chance float64      // that a request is sampled if its sender does not decide that
 }
 
 func newTracer(provider trace.TracerProvider, chance float64) tracer {
@@ -27,8 +27,9 @@ func newTracer(provider trace.TracerProvider, chance float64) tracer {
 	return tracer{spans: provider.Tracer("github.com/larder-io/larder/httpapi"), chance: chance}
 }
 
-// begin begins the span of x, whose sender is known, if it is sampled. A parent is that of
-// senders only who may make the server work: for others it is linked.
+// begin begins the span of x, whose client is authenticated, if it is sampled. A parent span in
+// the request's header becomes the span's parent only if the user may decide what is sampled;
+// for other users it is linked.
 func (t *tracer) begin(x *passage) {
 	if t.spans == nil || x.Carrier.Internal() {
 		return
@@ -57,7 +58,8 @@ func (t *tracer) begin(x *passage) {
 	x.Carry(func(ctx context.Context) context.Context { return trace.ContextWithSpan(ctx, x.span) })
 }
 
-// end ends the span of x, if it has one. What is taken over to be streamed goes on beyond it.
+// end ends the span of x, if it has one. A response that is taken over to be streamed goes on
+// after its span has ended.
 func (t *tracer) end(x *passage) {
 	if x.span == nil {
 		return
@@ -70,7 +72,7 @@ func (t *tracer) end(x *passage) {
 	x.span.End()
 }
 
-// samples reports whether who decides which of their requests are sampled.
+// samples reports whether a user may decide which of their requests are sampled.
 func samples(who user.Info) bool {
 	return who != nil && slices.ContainsFunc(who.GetGroups(), func(group string) bool {
 		return group == user.SystemPrivilegedGroup || group == user.MonitoringGroup
