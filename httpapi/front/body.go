@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// discardMost is how much of a body that nobody read is read, so that another
-	// request can follow it: as much as net/http's server does.
+	// discardMost is how much of a body that the handler did not read the session reads
+	// and drops, so that another request can follow: as much as net/http's server does.
 	discardMost = 256 << 10
 	// trailerMost bounds what follows the last chunk of a body.
 	trailerMost = 4 << 10
@@ -34,8 +34,8 @@ var (
 )
 
 // incoming is a request's body on its way from the connection. Nothing of it is read
-// before somebody asks. Its errors are net/http's, which upstream's handlers repeat to
-// the client.
+// before the handler asks for it. Its errors are net/http's, which upstream's handlers
+// repeat to the client.
 type incoming struct {
 	length int64         // as announced; -1 for chunks
 	in     *bufio.Reader // of the connection, behind the header
@@ -196,11 +196,11 @@ func (ss *Session) bodyBy(until time.Time) error {
 	return ss.conn.SetReadDeadline(until)
 }
 
-// settle reads what nobody wanted of a body and reports whether another request can
-// follow it: apart from errors, whether it is small, and was not held back by a client
-// that waits to be told to send it. It is read before the answer is written, which
-// some clients do not read before they have sent everything. Nothing is held
-// meanwhile: the request has given up its place, and no list waits for a body.
+// settle reads and drops what the handler left of the body, and reports whether another
+// request can follow on the connection: not after an error, if the rest is large, or if the
+// client still waits to be told to send the body. It runs before the answer is written,
+// because some clients do not read before they have sent everything. The request holds
+// nothing meanwhile: it has given up its place, and no list waits for a body.
 func (ss *Session) settle(x *exchange.Exchange) bool {
 	b := &ss.body
 	switch {

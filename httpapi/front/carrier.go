@@ -12,7 +12,7 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// A session is the exchange.Carrier of the request that it is at.
+// A session is the exchange.Carrier of the request that it serves at the moment.
 var _ exchange.Carrier = (*Session)(nil)
 
 // Method implements exchange.Carrier.
@@ -77,7 +77,8 @@ func (ss *Session) Internal() bool {
 // Major implements exchange.Carrier.
 func (ss *Session) Major() int { return 1 }
 
-// Until implements exchange.Carrier: nobody looks whether the client is there.
+// Until implements exchange.Carrier. A session does not notice when its client leaves, so it
+// adds nothing to ctx.
 func (ss *Session) Until(ctx context.Context) context.Context { return ctx }
 
 // Slot implements exchange.Carrier: the requests of a connection come one after the other.

@@ -26,8 +26,8 @@ type listener struct {
 	mu       sync.Mutex
 	open     int                      // guarded by mu
 	peers    map[netip.Prefix]*origin // guarded by mu: open connections by where they come from
-	origins  origins                  // guarded by mu: those of peers that are not searched
-	searched []*origin                // guarded by mu: that were in origins, the longest ago first
+	origins  origins                  // guarded by mu: those of peers that are not in searched
+	searched []*origin                // guarded by mu: searched in vain, the longest ago first
 	shut     bool                     // guarded by mu
 	reported time.Time                // guarded by mu: when it was last logged that connections are refused
 }
@@ -45,8 +45,8 @@ const (
 	protoHTTP2 = "h2"
 )
 
-// newListener speaks TLS as config says, and offers those protocols: what is not offered
-// here nobody can be led to speak.
+// newListener returns a listener that speaks TLS as config says and offers the protocols to
+// clients. A client cannot be led to speak a protocol that is not offered.
 func newListener(l net.Listener, config *tls.Config, protocols []string, caps connCaps, counts *connCounts) *listener {
 	config = config.Clone()
 	config.NextProtos = protocols
@@ -67,8 +67,8 @@ func newListener(l net.Listener, config *tls.Config, protocols []string, caps co
 // Close ends accepting. It may be called more than once.
 func (l *listener) Close() error { return l.close() }
 
-// Accept implements net.Listener. Connections beyond what there may be are closed at once:
-// before the handshake there is no way to say why.
+// Accept implements net.Listener. It closes connections beyond the bounds at once: before the
+// handshake there is no way to tell the client why.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		raw, err := l.Listener.Accept()
@@ -128,7 +128,7 @@ func (l *listener) list() []*conn {
 	return list
 }
 
-// closeAll closes every connection, with no regard for what happens on it.
+// closeAll closes every connection, even if a request is under way on it.
 func (l *listener) closeAll() {
 	l.mu.Lock()
 	l.shut = true
@@ -152,13 +152,13 @@ func (l *listener) setSocketOptions(c net.Conn) {
 	}
 }
 
-// conn is a TLS connection whose handshake must be over in time, whoever first
-// asks for it.
+// conn is a TLS connection. Its handshake, which Handshake or the first Read begins, must be
+// over in time.
 type conn struct {
 	*tls.Conn
 	from   *listener
-	origin *origin               // guarded by from.mu: that it is part of
-	visit  atomic.Pointer[visit] // that it is served by; nil before and after
+	origin *origin               // guarded by from.mu: where the connection is counted
+	visit  atomic.Pointer[visit] // nil before and after a session or mux.Conn serves it
 	shaken atomic.Bool
 }
 
@@ -196,8 +196,8 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// Rest reads a little when it comes. What TLS holds already it gives at once. Else the
-// goroutine waits outside TLS, where it keeps half the stack.
+// Rest waits for the next bytes and reads a few of them. It returns bytes that TLS already
+// holds at once. Else the goroutine waits outside TLS, where its stack is half as large.
 func (c *conn) Rest(first []byte) (int, error) {
 	s, ok := c.NetConn().(*socket.TCP)
 	if !ok {

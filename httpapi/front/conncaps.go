@@ -14,11 +14,12 @@ import (
 
 // connCaps bound open connections: all of them, and those from one place; 0 sets no bound.
 //
-// A newcomer for whom there is no room takes the place of a connection that waits for a
-// request: one from where most come from of which some wait or, where that is all a place
-// may have, one from the same. So idle connections keep no client out, not even one
-// behind the same load balancer. A place takes none from those that have fewer: no client
-// gets more by opening more.
+// When there is no room for a new connection, the listener closes one that waits for a
+// request. If the bound on all is reached, it looks first among the places that have more
+// connections than the new one's, the largest first, and then in the new one's own. If the
+// bound on one place is reached, it looks only there. So idle connections keep no client
+// out, not even one behind the same load balancer. A place never displaces a connection of
+// one that has fewer: no client gets more by opening more.
 type connCaps struct{ all, perPeer int }
 
 // connCounts count connections, by the cap that was reached where it matters.
@@ -39,8 +40,8 @@ func capFlag(reached int) string {
 	return [lastCap]string{"--max-connections", "--max-connections-per-address"}[reached]
 }
 
-// ipv6Site is how much of an IPv6 address names a place: who has one address has all of
-// its /64.
+// ipv6Site is how many bits of an IPv6 address name a place: a client that has one address
+// has all of its /64.
 const ipv6Site = 64
 
 // peerOf is where a peer's connections come from: its IPv4 address or the /64 of its
@@ -112,7 +113,7 @@ func (l *listener) joinLocked(c *conn, peer netip.Prefix) {
 	}
 }
 
-// leaveLocked reports whether c was one of its peer's connections, which it then is not.
+// leaveLocked takes c out of its peer's connections, and reports whether it was among them.
 func (l *listener) leaveLocked(c *conn) bool {
 	of := c.origin
 	if of == nil {
@@ -159,8 +160,8 @@ func (of *origin) size() int {
 	return len(of.conns)
 }
 
-// displaceLargerLocked closes a connection that waits for a request, from where more
-// come from than in own, the most if possible.
+// displaceLargerLocked closes a connection that waits for a request, in an origin that is
+// larger than own: in the largest if possible.
 func (l *listener) displaceLargerLocked(own *origin, now time.Time) bool {
 	for len(l.origins) > 0 && l.origins[0].size() > own.size() {
 		if l.displaceLocked(l.origins[0], capAll, now) {
@@ -170,16 +171,16 @@ func (l *listener) displaceLargerLocked(own *origin, now time.Time) bool {
 	return false
 }
 
-// An origin none of whose connections waits for a request is not searched again for
-// searchInterval, unless it is small: a client that opens connections in vain does not
-// cause a search of all of them each time.
+// If no connection of an origin waits for a request, the listener does not search the origin
+// again for searchInterval, unless it is small: so a client that opens connections in vain
+// does not cause a search of all of them each time.
 const (
 	searchInterval = 100 * time.Millisecond
 	smallOrigin    = 256
 )
 
-// displaceLocked closes a connection of an origin that waits for a request. Its goroutine
-// sees that.
+// displaceLocked closes a connection of an origin that waits for a request. The goroutine of
+// that connection sees that and ends.
 func (l *listener) displaceLocked(of *origin, reached int, now time.Time) bool {
 	if of.place < 0 && of.size() > smallOrigin {
 		return false
@@ -200,7 +201,7 @@ func (l *listener) displaceLocked(of *origin, reached int, now time.Time) bool {
 	return false
 }
 
-// reviveLocked lets origins be searched again whose time has come.
+// reviveLocked puts origins whose searchInterval is over back among those to search.
 func (l *listener) reviveLocked(now time.Time) {
 	for len(l.searched) > 0 && now.Sub(l.searched[0].since) >= searchInterval {
 		of := l.searched[0]
@@ -211,7 +212,7 @@ func (l *listener) reviveLocked(now time.Time) {
 	}
 }
 
-// reportInterval is how often it is logged at most that connections are refused.
+// reportInterval is the least time between two log messages about refused connections.
 const reportInterval = time.Minute
 
 // report logs that a connection of peer was refused.

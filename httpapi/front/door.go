@@ -14,7 +14,7 @@ import (
 // door accepts the connections of a listener and serves each on a goroutine.
 type door struct {
 	s       *Server
-	network bool          // it is what the network reaches
+	network bool          // the connections come from the network
 	most    int           // connections at once; 0 sets no bound
 	stop    chan struct{} // closed when no request may follow another
 
@@ -42,8 +42,8 @@ const (
 	turnover  = time.Second
 )
 
-// serve accepts connections until l is closed. What it began goes on; whoever owns d
-// waits for running.
+// serve accepts connections until l is closed. The goroutines that it started for them go
+// on; the owner of d waits for running.
 func (d *door) serve(l net.Listener) error {
 	for delay := acceptRetry; ; {
 		c, err := l.Accept()
@@ -89,8 +89,8 @@ func passes(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// take serves c, or closes it if there are too many: before the handshake there is
-// no way to say why.
+// take serves c, or closes it if there are too many connections: before the handshake there
+// is no way to tell the client why.
 func (d *door) take(c net.Conn) {
 	v := &visit{conn: c, began: time.Now()}
 	if !d.track(v) {
@@ -105,7 +105,7 @@ func (d *door) take(c net.Conn) {
 		defer d.running.Done()
 		d.receive(v)
 		if ok {
-			secure.visit.Store(nil) // whoever has taken c over holds no session
+			secure.visit.Store(nil) // c may live on: a handler may have taken it over
 		}
 	}()
 }
@@ -128,7 +128,7 @@ func (d *door) receive(v *visit) {
 		v.conn.Close()
 		return
 	}
-	if d.stopping() { // since before anybody could be told
+	if d.stopping() { // close may have looked at v before it knew m
 		m.GoAway()
 	}
 	m.Serve()
@@ -151,10 +151,10 @@ func (d *door) forget(v *visit) {
 	delete(d.open, v)
 }
 
-// ends reports whether a connection that began then ends with the request that it is at.
+// ends reports whether a connection that began then ends with its current request.
 func (d *door) ends(began time.Time) bool { return d.stopping() || d.turning(began) }
 
-// stopping reports whether connections end with the request that they are at.
+// stopping reports whether connections end with their current requests.
 func (d *door) stopping() bool {
 	select {
 	case <-d.stop:
@@ -171,7 +171,7 @@ func (d *door) close() {
 	}
 }
 
-// shutOff lets no connection be tracked any more, and returns those that are.
+// shutOff makes track refuse further connections, and returns those that are open.
 func (d *door) shutOff() (open []*visit) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -185,10 +185,10 @@ func (d *door) shutOff() (open []*visit) {
 	return open
 }
 
-// drain waits until the requests under way have been answered, or ctx ends. A client that
-// sends one request after the other is about to send the next, which is answered with a
-// farewell: closed at once, its connection would take a request along that may not be
-// repeated.
+// drain waits until the requests under way have been answered, or ctx ends. It leaves idle
+// connections open for idleGrace: a client that sends one request after the other may be
+// sending the next, whose answer tells it that the connection ends. If drain closed the
+// connection at once, that request would be lost, and the client may not repeat some.
 func (d *door) drain(ctx context.Context) error {
 	ticker := time.NewTicker(idlePoll)
 	defer ticker.Stop()
@@ -217,9 +217,9 @@ func (d *door) count() int {
 	return len(d.open)
 }
 
-// turning reports whether a connection that began then is to end with the request that it
-// is at: shutdown has begun, and its client shall be elsewhere, if there is another server,
-// when the door closes.
+// turning reports whether a connection that began then is to end with its current request:
+// shutdown has begun, and before the door closes the client shall have connected again, to
+// another server if there is one.
 func (d *door) turning(began time.Time) bool {
 	return d.network && d.draining() && time.Since(began) > turnover
 }
@@ -239,8 +239,8 @@ func (d *door) settle(ctx context.Context) {
 	}
 }
 
-// underWay returns what says of each connection that is at a request whether that has been
-// answered.
+// underWay returns one function for each connection that serves a request now, which reports
+// whether that has been answered.
 func (d *door) underWay() (all []func() bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -261,8 +261,8 @@ func (d *door) closeIdle() (left int) {
 	return left
 }
 
-// takeIdle returns connections without a request, which nothing more is read from, and how
-// many there are in all at which somebody waits for an answer, or that are just being closed.
+// takeIdle returns the connections without a request, from which nothing more is read, and
+// the number of these and of those whose clients wait for an answer.
 func (d *door) takeIdle() (idle []*visit, left int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

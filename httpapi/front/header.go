@@ -27,9 +27,9 @@ var (
 
 // find reports whether block, which begins as it did the last time, holds a whole
 // header: one that ends with an empty line behind CRLF, or right behind the first line.
-// fasthttp takes no other. A first line that is none of a request is an error, and so
-// is an empty line behind one that does not end with CRLF: who sends these may wait for
-// an answer.
+// fasthttp takes no other. A first line that is not a request line is an error, and so is
+// an empty line behind a line that does not end with CRLF: a client that sends these may
+// already be waiting for an answer.
 func (e *headerEnd) find(block []byte) (bool, error) {
 	if e.line == 0 {
 		if bytes.HasSuffix(block, crlf2) && !bytes.Contains(block, lf2) {
@@ -103,15 +103,16 @@ func blankLines(block []byte) (n int) {
 type headerFacts struct {
 	// malformed says why the request must be refused, "" if it need not.
 	malformed string
-	// impersonates says that the request asks to act as somebody else.
+	// impersonates says that the request asks to act as another user.
 	impersonates bool
-	// foreign says that it may have credentials beside the Authorization header.
+	// foreign says that the request may have credentials beside the Authorization header.
 	foreign bool
 }
 
-// inspect reads a header block as it was sent. fasthttp takes names that are no
-// tokens, folded lines, lines that end without CR and repeated headers of which there can
-// be one, and reads them in its own way; whoever sends those means to be read in two ways.
+// inspect looks at a header block as the client sent it. fasthttp accepts names that are no
+// tokens, folded lines, lines that end without CR and repeats of headers that may be there
+// once, and reads them in its own way. inspect calls them malformed: a client that sends them
+// wants two readers to understand them differently.
 func inspect(block []byte) headerFacts {
 	var facts headerFacts
 	var authorization, contentType, host bool
@@ -154,7 +155,7 @@ func inspect(block []byte) headerFacts {
 	return facts
 }
 
-// headerLines gives out the names and values of a header block that inspect accepts, in
+// headerLines yields the names and values of a header block that inspect accepts, in
 // the order in which they were sent.
 func headerLines(block []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(name, value []byte) bool) {

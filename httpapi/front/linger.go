@@ -12,9 +12,9 @@ const (
 	lingerPause = 500 * time.Millisecond
 )
 
-// linger ends the writing side of a connection and reads what a client still sends. A
-// connection that is closed with bytes unread is reset, which can take the answer
-// with it.
+// linger closes the writing side of a connection and reads what the client still sends. The
+// kernel resets a connection that is closed with bytes unread, and the client may lose the
+// answer by that.
 func linger(c net.Conn) {
 	if half, ok := c.(interface{ CloseWrite() error }); ok && half.CloseWrite() != nil {
 		return

@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-// asterisk answers what is asked of the server as a whole, as net/http's does
-// before anybody is authenticated.
+// asterisk answers "OPTIONS *", which asks about the server as a whole. Like net/http's
+// server it does so before authentication.
 func (ss *Session) asterisk(received time.Time) *exchange.Exchange {
 	x := new(exchange.Exchange)
 	x.Init(ss, received, nil)
@@ -21,7 +21,7 @@ func (ss *Session) asterisk(received time.Time) *exchange.Exchange {
 	return x
 }
 
-// malformed answers what could not be read as a request.
+// malformed returns the answer to a request that could not be read because of err.
 func (ss *Session) malformed(err error) *exchange.Exchange {
 	x := new(exchange.Exchange)
 	x.Init(ss, time.Time{}, nil)
@@ -40,8 +40,7 @@ func (ss *Session) malformed(err error) *exchange.Exchange {
 	return x
 }
 
-// frontLogger takes what fasthttp has to say of connections, which is of interest
-// to who debugs one.
+// frontLogger logs what fasthttp reports about connections. It does so for debugging only.
 type frontLogger struct{}
 
 func (frontLogger) Printf(format string, args ...any) {

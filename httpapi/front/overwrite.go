@@ -9,8 +9,8 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// What is here overwrites buffers that are about to be used for another client, in
-// builds that check invariants.
+// These functions overwrite buffers before they are used for another client, in builds that
+// check invariants.
 
 // overwriteMessages overwrites what fasthttp has copied of a request, and the values of
 // the response's header, which are fasthttp's as well. A body may be shared bytes.

@@ -19,8 +19,8 @@ const (
 	keepalivePeriod  = 15 * time.Second
 )
 
-// Config says to whom a [Server] hands what it reads, and what it bounds. All but
-// MaxConnsPerIP, WriteTimeout and what is said of HTTP/2 are required.
+// Config has the handler of a [Server], and its bounds. All but MaxConnsPerIP, WriteTimeout
+// and the fields about HTTP/2 are required.
 type Config struct {
 	// Handler answers the request that c carries, which was received then.
 	Handler func(c exchange.Carrier, received time.Time) *exchange.Exchange
@@ -31,8 +31,8 @@ type Config struct {
 	MaxBodyBytes   int64         // of a request's body
 	BodyTimeout    time.Duration // from the end of the header to that of the body
 	WriteTimeout   time.Duration // of one response; 0 means socket.WriteTimeout
-	// UserTimeout is how long written data may stay unacknowledged, which finds a peer that
-	// vanished while it is being written to.
+	// UserTimeout is how long written data may stay unacknowledged. By it the kernel finds a
+	// peer that vanished while the server was writing to it.
 	UserTimeout time.Duration
 
 	// MaxConns bounds open connections, MaxConnsPerIP those from one IPv4 address or one
@@ -54,8 +54,8 @@ type Server struct {
 	limits limits
 	caps   connCaps
 	counts connCounts
-	outer  *door // what the network reaches
-	inner  *door // what this process reaches
+	outer  *door // for connections from the network
+	inner  *door // for connections from this process
 	mux    *mux.Server
 	memory *memoryListener
 	client *http.Transport
@@ -97,13 +97,13 @@ func (s *Server) Listen(l net.Listener, config *tls.Config) {
 }
 
 // ServeNetwork accepts connections of the network until StopAccepting, ServeMemory those of
-// this process until CloseMemory. What they began goes on.
+// this process until CloseMemory. Connections that they have accepted go on.
 func (s *Server) ServeNetwork() error { return s.outer.serve(s.network) }
 
 // ServeMemory accepts connections of this process.
 func (s *Server) ServeMemory() error { return s.inner.serve(s.memory) }
 
-// Session returns what serves the requests of c, which is not counted.
+// Session returns a Session that serves the requests of c. c counts towards no bound.
 func (s *Server) Session(c net.Conn) *Session {
 	return s.session(s.newDoor(1), &visit{conn: c, began: time.Now()})
 }
@@ -111,7 +111,7 @@ func (s *Server) Session(c net.Conn) *Session {
 // StopAccepting lets no connection come from the network any more.
 func (s *Server) StopAccepting() { s.network.Close() }
 
-// CutStalled closes connections of the network whose clients do not read, until ctx ends.
+// CutStalled closes network connections to clients that do not read, until ctx ends.
 func (s *Server) CutStalled(ctx context.Context) { s.network.cutStalled(ctx) }
 
 // SettleNetwork waits until the requests that are under way on connections of the network

@@ -16,8 +16,8 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// limits bound how long a client may take: as upstream's server, which has no bound
-// on reading a body but the request's own (apiserver pkg/server/secure_serving.go).
+// limits bound how long a client may take. They are those of upstream's server, which has no
+// bound on reading a body but the request's own (apiserver pkg/server/secure_serving.go).
 type limits struct {
 	header time.Duration // from the first byte to the end of the header
 	idle   time.Duration // between requests
@@ -29,13 +29,13 @@ const (
 	headerTimeout = 32 * time.Second
 	idleTimeout   = 90 * time.Second
 
-	// slack is how much later than they should deadlines may end. So they need not
-	// be set for each request, which costs as much as reading its header.
+	// slack is how much later than asked a deadline may end. So the session need not set
+	// deadlines for each request, which costs as much as reading its header.
 	slack = 5 * time.Second
 )
 
-// Sizes of the buffer that a header must fit into. The next one is tried where one is
-// too small, up to the server's bound; those that are rare are not kept.
+// Sizes of the buffer that a header must fit into. When one is too small, the session takes
+// the next larger, up to the server's bound. Buffers of rare sizes are not kept.
 const (
 	headerStart  = 4 << 10
 	headerGrowth = 4
@@ -45,12 +45,12 @@ const (
 )
 
 // Session serves the requests of one connection, one after the other. fasthttp
-// parses them and writes most responses; when bytes are read and written, into what
-// and until when, is decided here. A session that waits for a request holds no
+// parses them and writes most responses; the session decides when bytes are read and
+// written, into which buffers and until when. A session that waits for a request holds no
 // buffer.
 //
 // It belongs to the goroutine that serves it. It is the exchange.Carrier of the request that
-// it is at.
+// it serves at the moment.
 type Session struct {
 	s     *Server
 	host  host
@@ -72,17 +72,17 @@ type Session struct {
 	readUntil, writeUntil time.Time
 }
 
-// host is who has let a connection in.
+// host is what accepted a connection: a door.
 type host interface {
 	// stopping reports whether no request may follow another, ends whether, on a connection
 	// that began then, none may follow the one that is under way.
 	stopping() bool
 	ends(began time.Time) bool
-	// forget is told when nothing is served on the connection any more.
+	// forget is called when the session serves nothing on the connection any more.
 	forget(*visit)
 }
 
-// session returns what serves v by HTTP/1.1.
+// session returns the Session that serves v by HTTP/1.1.
 func (s *Server) session(h host, v *visit) *Session {
 	return &Session{s: s, host: h, conn: v.conn, visit: v, size: headerStart}
 }
@@ -113,8 +113,9 @@ func (ss *Session) Serve() {
 	}
 }
 
-// ServeNext waits for a request and serves it and those that came with it. It returns who
-// takes the connection over, or whether there may be more requests.
+// ServeNext waits for a request and serves it and those that came with it. If a handler takes
+// the connection over, take hands it the connection. Else again reports whether there may be
+// more requests.
 func (ss *Session) ServeNext(wait time.Duration) (take func(), again bool) {
 	if !ss.await(wait) {
 		return nil, false
@@ -161,8 +162,8 @@ func (ss *Session) writeBy(until time.Time) error {
 	return ss.conn.SetWriteDeadline(ss.writeUntil)
 }
 
-// Read reads what belongs to the request. A header that did not come with its first
-// bytes must come in time.
+// Read reads bytes of the request for in. If the first bytes do not hold the whole header,
+// Read sets a deadline for the rest.
 func (ss *Session) Read(p []byte) (int, error) {
 	n := copy(p, ss.ahead)
 	ss.ahead = ss.ahead[n:]
@@ -181,8 +182,8 @@ func (ss *Session) Read(p []byte) (int, error) {
 	return 0, err
 }
 
-// requests serves the request that has begun and those that came with it. It returns
-// who takes the connection over, or whether there may be more requests.
+// requests serves the request that has begun and those that came with it. Its results are
+// those of ServeNext.
 func (ss *Session) requests() (take func(), again bool) {
 	m := messages.Get().(*message)
 	fast := &m.RequestCtx
@@ -210,7 +211,7 @@ func (ss *Session) requests() (take func(), again bool) {
 	}
 }
 
-// message is what is kept of a request and its response while they are read and written.
+// message holds a request and its response while they are read and written.
 type message struct {
 	fasthttp.RequestCtx
 
@@ -233,7 +234,7 @@ func (m *message) reset() {
 // messages holds them between requests.
 var messages = sync.Pool{New: func() any { return new(message) }}
 
-// request serves one request. Its body is read when somebody wants it.
+// request serves one request. Its body is read when the handler asks for it.
 func (ss *Session) request() (take func(), again bool) {
 	ss.body = incoming{over: true}
 	fast := ss.fast
@@ -342,8 +343,9 @@ func (ss *Session) openReader() {
 	ss.in.Reset(ss)
 }
 
-// closeReader gives the buffer back. What a connection needed once it will need
-// again, unless that is rare.
+// closeReader gives the buffer back. The next one will have the same size, because a
+// connection that needed it once will need it again; sizes above headerKept are too rare for
+// that.
 func (ss *Session) closeReader() {
 	if ss.in == nil {
 		return
@@ -363,8 +365,8 @@ func (ss *Session) closeReader() {
 	ss.in = nil
 }
 
-// refuse answers what could not be read as a request, unless the client is gone, and
-// ends the connection.
+// refuse answers a request that could not be read because of err, unless the client is gone,
+// and the connection ends.
 func (ss *Session) refuse(err error) {
 	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
 		return
@@ -394,7 +396,7 @@ func (ss *Session) answer(x *exchange.Exchange, closing bool) bool {
 	return !closing
 }
 
-// give hands the connection, as if nothing had been set on it, to who takes it.
+// give returns a function that hands the connection to taken, with its deadlines cleared.
 func (ss *Session) give(taken func(exchange.Takeover)) func() {
 	rest, _ := ss.in.Peek(ss.in.Buffered())
 	c := &handedConn{Conn: ss.conn, ahead: ss.conn}
@@ -409,13 +411,14 @@ func (ss *Session) give(taken func(exchange.Takeover)) func() {
 	}
 	return func() {
 		if ss.conn.SetDeadline(time.Time{}) != nil {
-			ss.conn.Close() // whoever takes it will see
+			ss.conn.Close() // taken sees that at its first read or write
 		}
 		taken(exchange.Takeover{Conn: c, Body: body})
 	}
 }
 
-// handedConn is a connection that begins with what was read ahead of its handler.
+// handedConn is a connection that a handler takes over. Its reads begin with the bytes that
+// the session has read ahead.
 type handedConn struct {
 	net.Conn
 	ahead io.Reader

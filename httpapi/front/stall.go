@@ -8,15 +8,15 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-// stallLimit is how long, during shutdown, a client may read nothing of what waits for it,
-// stallPoll how often that is looked at.
+// stallLimit is how long, during shutdown, a client may read nothing of what was written to
+// it; stallPoll is how often the server checks that.
 const (
 	stallLimit = 5 * time.Second
 	stallPoll  = 500 * time.Millisecond
 )
 
-// cutStalled closes connections whose clients do not read, until ctx ends. It is for
-// shutdown, which must not wait for them; it costs those who read nothing.
+// cutStalled closes connections to clients that do not read, until ctx ends. It is for
+// shutdown, which must not wait for them. Only clients that read nothing lose by it.
 func (l *listener) cutStalled(ctx context.Context) {
 	type standing struct {
 		bytes int
@@ -47,8 +47,8 @@ func (l *listener) cutStalled(ctx context.Context) {
 	}
 }
 
-// closeNow closes c without waiting for its peer: TLS says farewell only where there is
-// room for that.
+// closeNow closes c without waiting for its peer: it sends TLS's close_notify only if
+// nothing else is waiting to be sent.
 func closeNow(c net.Conn) {
 	if secure, ok := c.(*conn); ok && socket.Queued(c) > 0 {
 		secure.from.forget(secure)

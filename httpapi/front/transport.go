@@ -9,9 +9,8 @@ import (
 	"github.com/valyala/fasthttp/fasthttputil"
 )
 
-// memoryListener accepts connections from within the process. What arrives on one
-// goes through the same server code as what the network brings, and carries the
-// identity of the process.
+// memoryListener accepts connections from within the process. Requests on them go through
+// the same server code as requests from the network, and carry the identity of the process.
 type memoryListener struct {
 	*fasthttputil.InmemoryListener
 	close func() error
@@ -51,7 +50,7 @@ func (l *memoryListener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// RemoteAddr implements net.Conn. Records name it where the request came from.
+// RemoteAddr implements net.Conn. Audit records name it as the source of the request.
 func (c *memoryConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
 // Close ends the connection.

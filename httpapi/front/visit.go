@@ -21,14 +21,15 @@ const (
 	visitNew uint32 = iota // no request has begun
 	visitIdle
 	visitActive
-	visitClosed // by who ended it while it waited
+	visitClosed // displace or retire ended it while it waited
 )
 
 // displaceAfter is how long a connection may take to begin its first request before a
 // newcomer may take its place.
 const displaceAfter = time.Second
 
-// displace reports whether the connection waits for a request, which it then does in vain.
+// displace reports whether the connection waits for a request. If it does, it is over, and
+// the caller closes it.
 func (v *visit) displace() bool {
 	if m := v.mux.Load(); m != nil {
 		return time.Since(v.began) > displaceAfter && m.Displace()
@@ -36,7 +37,8 @@ func (v *visit) displace() bool {
 	return v.leave(displaceAfter)
 }
 
-// retire is displace while nobody is to come back: who was told to go has the time to do so.
+// retire is displace for shutdown: it leaves time to clients that were told to go, and to
+// those that have sent no request yet.
 func (v *visit) retire() bool {
 	if m := v.mux.Load(); m != nil {
 		return m.Retire()
@@ -55,22 +57,22 @@ func (v *visit) begin() bool {
 	return v.state.CompareAndSwap(visitNew, visitActive) || v.state.CompareAndSwap(visitIdle, visitActive)
 }
 
-// multiplex makes m what serves the connection from here on, and reports false if the visit
+// multiplex notes that m serves the connection from here on, and reports false if the visit
 // is over.
 func (v *visit) multiplex(m *mux.Conn) bool {
 	v.mux.Store(m)
 	return v.begin()
 }
 
-// answers reports whether the visit is more than streams of HTTP/2 that have left the door's
-// care.
+// answers reports whether the door still has something to answer on the connection: not if
+// only HTTP/2 streams that handlers have taken over are left.
 func (v *visit) answers() bool {
 	m := v.mux.Load()
 	return m == nil || m.Answers()
 }
 
-// underWay returns what reports whether the requests that are under way now have been
-// answered; nil if there are none.
+// underWay returns a function that reports whether the requests that are under way now have
+// been answered; nil if there are none.
 func (v *visit) underWay() (answered func() bool) {
 	if m := v.mux.Load(); m != nil {
 		return m.UnderWay()
@@ -81,7 +83,7 @@ func (v *visit) underWay() (answered func() bool) {
 	return func() bool { return v.state.Load() != visitActive }
 }
 
-// farewell tells a client that can be told that it is to go.
+// farewell sends GOAWAY to a client that speaks HTTP/2. HTTP/1.1 has no such message.
 func (v *visit) farewell() {
 	if m := v.mux.Load(); m != nil {
 		m.GoAway()

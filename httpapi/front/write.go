@@ -55,7 +55,7 @@ func (ss *Session) write(x *exchange.Exchange) error {
 	return out.Err
 }
 
-// writeChunked writes a response whose body has no known size.
+// writeChunked writes a response with a body of unknown size.
 func writeChunked(resp *fasthttp.Response, body exchange.Body, out *exchange.ChunkWriter) error {
 	resp.Header.SetContentLength(exchange.UnknownSize)
 	out.Buf = resp.Header.AppendBytes(out.Buf)
