@@ -18,7 +18,7 @@ const (
 )
 
 // ChunkWriter gathers small pieces into writes of whole TLS records. After an error
-// it takes everything and writes nothing.
+// it accepts further bytes and writes none of them.
 type ChunkWriter struct {
 	To      io.Writer
 	Buf     []byte // what is gathered; may be appended to
@@ -79,7 +79,7 @@ func (c *ChunkWriter) send(p []byte) {
 	c.Written += int64(n)
 }
 
-// Release gives c back when its last user does.
+// Release gives c back to the pool when the last of its users has called it.
 func (c *ChunkWriter) Release() {
 	if c.nested > 0 {
 		c.nested--

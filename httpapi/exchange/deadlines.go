@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// deadlineStep is how much later than it should the shared deadline of a request may
-// be. A timer for each request would cost a twentieth of a small one (B10). It shows in
-// reads that wait for a cache or an authorizer until a deadline which the client did not
-// name: they are answered 504 after 60 to 60.25 s. What a client names with ?timeout= ends
-// then, and so does every net/http handler.
+// deadlineStep is how much later than the exact one the shared deadline of a request may be.
+// A timer for each request would cost a twentieth of a small request (B10). Clients see the
+// difference in reads that wait for a cache or an authorizer until a deadline that the client
+// did not name: they are answered 504 after 60 to 60.25 s. A deadline that a client names
+// with ?timeout= is exact, and so is that of every net/http handler.
 const deadlineStep = 250 * time.Millisecond
 
 // Deadlines gives requests that begin at about the same time one context, which ends
@@ -21,7 +21,7 @@ type Deadlines struct {
 	current atomic.Pointer[deadline]
 }
 
-// deadline is that of requests that begin in [from, to).
+// deadline is the shared deadline of requests that begin in [from, to).
 type deadline struct {
 	from, to time.Time
 	ctx      context.Context
@@ -33,7 +33,7 @@ func NewDeadlines(base context.Context, timeout time.Duration) *Deadlines {
 	return &Deadlines{base: base, timeout: timeout}
 }
 
-// Base returns what all of them end with.
+// Base returns the context that all the contexts end with.
 func (d *Deadlines) Base() context.Context { return d.base }
 
 // At returns the context of a request that begins at now.

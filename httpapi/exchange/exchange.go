@@ -14,19 +14,19 @@ import (
 	"github.com/larder-io/larder/httpapi/request"
 )
 
-// Carrier is what a request came by and its answer leaves by: the part of a door that
-// belongs to one request. HTTP/1.1 has one for each connection, one request after the other;
-// HTTP/2 one for each stream.
+// Carrier is the part of a door that belongs to one request: it has read the request and
+// writes the answer. HTTP/1.1 has one for each connection, for one request after the other;
+// HTTP/2 has one for each stream.
 //
-// Bytes that it returns end with the exchange and are not changed. Only the goroutine that
-// serves the exchange calls it.
+// Bytes that it returns are valid until the exchange ends and are not changed. Only the
+// goroutine that serves the exchange calls it.
 type Carrier interface {
 	// Method and Target are those of the request line, Host is what the request is sent to.
 	Method() []byte
 	Target() []byte
 	Host() []byte
-	// Peek returns the value of a field of the header, Lines gives out all of them, in the
-	// order in which they were sent.
+	// Peek returns the value of a field of the header. Lines yields all fields, in the order
+	// in which the client sent them.
 	Peek(name string) []byte
 	Lines() iter.Seq2[[]byte, []byte]
 	// Inspect looks at the whole header once.
@@ -53,18 +53,18 @@ type Carrier interface {
 
 	// Major is the version of HTTP: 1 or 2. Requests of 2 share their connection with others.
 	Major() int
-	// Until returns a context that ends with ctx or, where that is seen at once, when the
+	// Until returns a context that ends with ctx or, if the door sees that at once, when the
 	// client leaves. It ends with the exchange, too, if it is not ctx itself.
 	Until(ctx context.Context) context.Context
 
-	// Steal leaves the response to one who writes its body piece by piece and reads nothing
-	// more, and may do so at once. It has code and header, which ends with the exchange and
-	// to which the door adds what frames the body, and Date. What was read ahead is lost, which Response.Taken does not
-	// lose.
+	// Steal leaves the response to the caller, who writes its body piece by piece, reads
+	// nothing more, and may begin at once. The response has code and header, to which the door
+	// adds Date and the fields that frame the body; header is valid until the exchange ends.
+	// Bytes that were read ahead are lost. Response.Taken does not lose them.
 	Steal(code int, header []Field) Stolen
 }
 
-// Stolen is where the body of a response goes that is written by hand.
+// Stolen is what the caller of [Carrier.Steal] writes the body of the response to.
 type Stolen struct {
 	// Conn takes the body. Its owner bounds writes in time, and closes it.
 	Conn net.Conn
@@ -75,22 +75,21 @@ type Stolen struct {
 	// End tells the client that the body is whole. It is nil where the last chunk or the end
 	// of the connection says so.
 	End func() error
-	// Left has a function called when the client leaves, at once if it has, which must not
-	// block. It is nil where that must be looked for.
+	// Left has a function called when the client leaves, at once if it has left already. The
+	// function must not block. Left is nil if the owner must look for that itself.
 	Left func(func())
 }
 
-// Takeover is what somebody gets who takes a response over that a net/http handler writes,
-// after the exchange has ended.
+// Takeover is what Response.Taken gets when it takes a response over, after the exchange has
+// ended, for a net/http handler to write.
 type Takeover struct {
-	// Conn is the connection, on which everything about the response is still to be said,
-	// or what takes its body, if Begin is not nil.
+	// Conn is the connection, on which nothing of the response has been written. If Begin is
+	// not nil, Conn takes the body alone.
 	Conn net.Conn
 	Body TakenBody // nil if there is none
-	// Begin sends the head of the response, End says that its body is whole, and Left is
-	// that of Stolen. They are nil for HTTP/1.1.
-	// What Begin sends with a code below 200 comes before the head; what is sent after the
-	// body End is given.
+	// Begin sends the head of the response, or an informational one before it if code is
+	// below 200. End sends the trailer and says that the body is whole. Left is that of
+	// Stolen. They are nil for HTTP/1.1.
 	Begin func(code int, header http.Header) error
 	End   func(trailer http.Header) error
 	Left  func(func())
@@ -102,35 +101,35 @@ type Facts struct {
 	// be read: two readers could read it in two ways. Code is 0 if it need not be.
 	Code    int
 	Refusal string
-	// Impersonates says that the request asks to act as somebody else.
+	// Impersonates says that the request asks to act as another user.
 	Impersonates bool
-	// Foreign says that it may have credentials beside the Authorization header.
+	// Foreign says that the request may have credentials beside the Authorization header.
 	Foreign bool
 }
 
 // Exchange is one request and its answer. A door makes neither: it hands a Carrier to the
 // server, which returns the Exchange, and writes what it finds in the Response.
 //
-// It belongs to the goroutine that serves it and ends with it. What is handed on is taken
-// out of it, by TakeTrail and TakePlace, or copied.
+// It belongs to the goroutine that serves it and ends with it. To hand parts of it on, that
+// goroutine takes them out of it, by TakeTrail and TakePlace, or copies them.
 type Exchange struct {
-	request.Request // what is asked, once it is parsed
+	request.Request // empty before it is parsed
 
 	Carrier  Carrier
 	Received time.Time
 	Deadline time.Time // zero for long-running requests
 	Hurried  bool      // the client asked for an earlier deadline than the server's
 	AuditID  string
-	User     user.Info // who asks; nil before that is known
+	User     user.Info // nil before the request is authenticated
 
 	Trail     *Trail // nil records nothing
 	Place     Place
 	Deadlines *Deadlines
 
-	base  context.Context // nil before somebody asks for it
-	usual context.Context // nil before somebody asks for it: has the server's deadline
+	base  context.Context // nil before the first call of Base
+	usual context.Context // has the server's deadline; nil before the first call of atDeadline
 
-	Response // what is answered
+	Response // the answer
 }
 
 // Init makes x the exchange that c carries.
@@ -151,16 +150,16 @@ func (x *Exchange) CommonHeaders() {
 	}
 }
 
-// Reset forgets what was set of the response.
+// Reset empties the response.
 func (x *Exchange) Reset() {
 	x.Close()
-	// Who has the connection keeps it.
+	// If a handler has taken the connection over, it keeps it.
 	x.Response = Response{Header: x.Header[:0], Cut: x.Cut, Taken: x.Taken, Stolen: x.Stolen}
 	x.CommonHeaders()
 }
 
-// Close ends what the response would have been written from, the record of the request, and
-// that it counts as one that is being served.
+// Close closes the body of the response, ends the trail of the request and gives up its
+// place.
 func (x *Exchange) Close() {
 	x.closeBody()
 	x.TakeTrail().End()
@@ -176,22 +175,22 @@ func (x *Exchange) Steal(code int, header []Field) Stolen {
 	return x.Carrier.Steal(code, header)
 }
 
-// TakeTrail hands the trail to who serves the request from here on.
+// TakeTrail hands the trail to the caller, which serves the request from here on.
 func (x *Exchange) TakeTrail() *Trail {
 	t := x.Trail
 	x.Trail = nil
 	return t
 }
 
-// TakePlace hands the place to who serves the request from here on.
+// TakePlace hands the place to the caller, which serves the request from here on.
 func (x *Exchange) TakePlace() Place {
 	p := x.Place
 	x.Place = Place{}
 	return p
 }
 
-// CloseTrail records the answer, unless it is long: then it is recorded when it has been
-// sent.
+// CloseTrail records the answer's status and, if the answer is small, its end. The end of a
+// longer one is recorded when it has been sent.
 func (x *Exchange) CloseTrail() {
 	if x.Trail == nil {
 		return
@@ -202,7 +201,8 @@ func (x *Exchange) CloseTrail() {
 	}
 }
 
-// Base ends when the server does, or the client leaves if that is seen.
+// Base returns a context that ends when the server does or, if the door sees that, when the
+// client leaves.
 func (x *Exchange) Base() context.Context {
 	if x.base == nil {
 		x.base = x.Carrier.Until(x.Deadlines.base)
@@ -210,7 +210,7 @@ func (x *Exchange) Base() context.Context {
 	return x.base
 }
 
-// Carry has what Base returns from now on know what with adds to it.
+// Carry makes Base return, from now on, what with makes of its context.
 func (x *Exchange) Carry(with func(context.Context) context.Context) { x.base = with(x.Base()) }
 
 // atDeadline is Base with the server's deadline.
@@ -221,8 +221,9 @@ func (x *Exchange) atDeadline() context.Context {
 	return x.usual
 }
 
-// Prepared is bounded for what comes before a request is served: for one that is
-// long-running, too, which has as long for that as others have for all.
+// Prepared returns a bounded context for the work before a request is served, and a function
+// to call after that. It is bounded for long-running requests, too: these have as long to be
+// prepared as others have in all.
 func (x *Exchange) Prepared() (context.Context, context.CancelFunc) {
 	if x.Deadline.IsZero() {
 		return x.atDeadline(), func() {}
@@ -230,8 +231,8 @@ func (x *Exchange) Prepared() (context.Context, context.CancelFunc) {
 	return x.Bounded()
 }
 
-// Bounded returns a context that ends at the request's deadline, and what must be
-// called when it is not needed any more.
+// Bounded returns a context that ends at the request's deadline, and a function that the
+// caller must call when it does not need the context any more.
 func (x *Exchange) Bounded() (context.Context, context.CancelFunc) {
 	switch {
 	case x.Deadline.IsZero():

@@ -12,8 +12,8 @@ import (
 // pkg/endpoints/handlers/responsewriters/writers.go).
 const CompressFrom = 128 << 10
 
-// AcceptsGzip reports whether a header names gzip without weighing it, which is
-// all that upstream understands.
+// AcceptsGzip reports whether an Accept-Encoding header names gzip without a weight. Upstream
+// understands no more.
 func AcceptsGzip(header []byte) bool {
 	for len(header) > 0 {
 		token, rest, _ := bytes.Cut(header, []byte{','})
@@ -41,5 +41,5 @@ func GetGzip(out io.Writer) *gzip.Writer {
 	return z
 }
 
-// PutGzip takes back a writer that nobody uses any more.
+// PutGzip takes back a writer that the caller does not use any more.
 func PutGzip(z *gzip.Writer) { gzips.Put(z) }

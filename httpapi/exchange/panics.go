@@ -6,7 +6,8 @@ import (
 	"runtime/debug"
 )
 
-// IsAbort reports whether p asks to cut the connection without a word.
+// IsAbort reports whether p, which a handler panicked with, asks to close the connection
+// without an answer.
 func IsAbort(p any) bool {
 	err, ok := p.(error)
 	return ok && errors.Is(err, http.ErrAbortHandler)

@@ -12,9 +12,9 @@ import (
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// Place is what a request has while it counts as one of those that are served at once.
-// It is handed on with the request, to whoever knows when it has been served. The zero
-// place is none.
+// Place is what a request holds while it counts as one of those that are served at once: its
+// seat and its count in a gauge. It is handed on with the request to the code that sees when
+// the request has been served. The zero place is none.
 type Place struct {
 	Seat   auth.Seat
 	Counts *Gauge
@@ -44,10 +44,10 @@ func (g *Gauge) Add(delta int64) int64 {
 // InFlight counts the requests that are being served.
 type InFlight struct{ ReadOnly, Mutating Gauge }
 
-// inflightInterval is how often upstream's metric learns how many there were at most.
+// inflightInterval is how often Report sets upstream's metric to the peaks since the last time.
 const inflightInterval = time.Second
 
-// Report tells upstream's metric until ctx ends.
+// Report sets upstream's metric until ctx ends.
 func (i *InFlight) Report(ctx context.Context) {
 	ticker := time.NewTicker(inflightInterval)
 	defer ticker.Stop()
@@ -65,9 +65,9 @@ func (i *InFlight) Report(ctx context.Context) {
 	}
 }
 
-// StreamPlace is what flow control has of a request that has a connection to itself: the
-// place that it has until it ends or, if it is a watch, until it is initialized; and the
-// share of a watch in what writes cost, until it ends.
+// StreamPlace is what flow control counts for a request that has a connection to itself: its
+// place, until it ends or, if it is a watch, is initialized; and for a watch its share in the
+// cost of writes, until it ends.
 //
 // It implements the signal by which upstream's code says that a watch is initialized.
 type StreamPlace struct {
@@ -78,16 +78,16 @@ type StreamPlace struct {
 	place Place // guarded by mu
 }
 
-// NewStreamPlace returns that of a request that is no watch.
+// NewStreamPlace returns the StreamPlace of a request that is no watch.
 func NewStreamPlace(p Place) *StreamPlace { return &StreamPlace{place: p} }
 
-// NewWatchPlace returns that of a watch. forget ends what flow control knows of it, and may
-// be nil.
+// NewWatchPlace returns the StreamPlace of a watch. forget takes the watch out of flow
+// control, and may be nil.
 func NewWatchPlace(p Place, forget func()) *StreamPlace {
 	return &StreamPlace{watch: true, forget: forget, place: p}
 }
 
-// Context returns one by which who serves a watch says that it is initialized.
+// Context returns a context by which the handler of a watch signals that it is initialized.
 func (p *StreamPlace) Context(ctx context.Context) context.Context {
 	if !p.watch {
 		return ctx
@@ -104,10 +104,10 @@ func (p *StreamPlace) Signal() {
 	taken.Release()
 }
 
-// Wait returns at once: nobody here waits for a watch.
+// Wait returns at once: no code of this server waits for a watch to be initialized.
 func (p *StreamPlace) Wait() {}
 
-// Leave ends what flow control has of the request.
+// Leave takes the request out of flow control.
 func (p *StreamPlace) Leave() {
 	p.Signal()
 	if p.forget != nil {

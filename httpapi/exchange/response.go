@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// UnknownSize stands for the size of a body that is written as it is made.
+// UnknownSize stands for the size of a body that is encoded while it is written.
 const UnknownSize = -1
 
 // Body is the body of a response that writes itself.
@@ -22,8 +22,8 @@ type Field struct {
 	Added bool
 }
 
-// Response is what is answered. It is filled in by whoever serves the request and written
-// by the door when that has returned, except where the connection was taken over.
+// Response is the answer to a request. The goroutine that serves the request fills it in, and
+// the door writes it after that, except where the connection was taken over.
 //
 // The body is one of Bytes, Body and Reader, or there is none.
 type Response struct {
@@ -32,32 +32,32 @@ type Response struct {
 
 	Bytes []byte // shared, not changed
 
-	Body Body // is closed when it is written or nobody wants it
+	Body Body // is closed when it is written or not needed any more
 	Size int  // of what Body writes, or UnknownSize
 
-	// Reader is read to its end. Each piece leaves when it comes.
+	// Reader is read to its end. Each piece is sent when it comes.
 	Reader io.ReadCloser
 
-	// Closing says that the connection ends after the response, which that to a broken
-	// request must.
+	// Closing says that the connection ends after the response. It must after a request that
+	// could not be read.
 	Closing bool
 	// Cut ends the connection without a response.
 	Cut bool
 	// Taken takes the response over when the exchange has ended, and writes all of it.
-	// Stolen says that somebody has it already. See [Carrier.Steal].
+	// Stolen says that a caller of [Carrier.Steal] has taken it over already.
 	Taken  func(Takeover)
 	Stolen bool
 }
 
-// TakenBody is the body of a request whose connection was taken over: it is read from the
-// connection, as it comes and without a bound. It is nil if there is none.
+// TakenBody is the body of a request when its connection was taken over: a handler reads it
+// from the connection, as it comes and without a bound. It is nil if there is none.
 type TakenBody interface {
 	io.Reader
 	// Proceed tells a client that waits for it to send its body.
 	Proceed(w io.Writer) error
 }
 
-// LeaveAfter has the client use another connection for what it asks next.
+// LeaveAfter makes the client send its next request on another connection.
 func (r *Response) LeaveAfter() { r.Set("Connection", "close") }
 
 // Leaves reports whether LeaveAfter was called.
@@ -97,7 +97,7 @@ func (r *Response) Del(name string) {
 	r.Header = kept
 }
 
-// CopyHeader sets what header has, but for what frames the body.
+// CopyHeader sets the fields of header, except those that frame the body.
 func (r *Response) CopyHeader(header http.Header) {
 	for name, values := range header {
 		if name == "Content-Length" || name == "Transfer-Encoding" {
@@ -113,7 +113,7 @@ func (r *Response) CopyHeader(header http.Header) {
 	}
 }
 
-// HeaderTo adds the fields that are set to dst, but for the type of a body.
+// HeaderTo adds the fields of the response to dst, except Content-Type.
 func (r *Response) HeaderTo(dst http.Header) {
 	for _, f := range r.Header {
 		if !strings.EqualFold(f.Name, "Content-Type") {
@@ -130,7 +130,7 @@ func (r *Response) StatusCode() int {
 	return r.Code
 }
 
-// Head sets what precedes the body. contentType may be empty.
+// Head sets the status and the content type, which may be empty.
 func (r *Response) Head(code int, contentType string) {
 	r.Code = code
 	if contentType != "" {
@@ -158,7 +158,7 @@ func (r *Response) SendReader(code int, body io.ReadCloser) {
 	r.Reader = body
 }
 
-// closeBody closes what the response would have been written from.
+// closeBody closes Body and Reader.
 func (r *Response) closeBody() {
 	if r.Body != nil {
 		r.Body.Close()

@@ -19,9 +19,9 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
-// What goes wrong before a handler has the request, or while something is read, becomes a
-// response here, by the rules of upstream's handlers. Handlers behind net/http answer for
-// themselves, and a watch that has begun tells of an error in an event.
+// Errors before a handler has the request, and errors of reads, become responses here, by the
+// rules of upstream's handlers. net/http handlers answer errors themselves, and a watch that
+// has begun sends them as events.
 
 // Fail answers with the Status of err, in the form that the client accepts.
 func (x *Exchange) Fail(err error) {
@@ -85,8 +85,8 @@ func (x *Exchange) InternalError(err error) {
 // htmlEscaper escapes like upstream's responsewriters.
 var htmlEscaper = strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
 
-// NoRoute answers for what upstream's router does not know inside a group that it
-// serves, or knows by other methods.
+// NoRoute answers a request inside a group that upstream's router serves, for a path that it
+// does not know or knows by other methods only.
 func (x *Exchange) NoRoute(code int, message string) {
 	x.Fail(apierrors.NewGenericServerResponse(code, "", schema.GroupResource{}, "", message, 0, false))
 }

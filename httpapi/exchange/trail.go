@@ -20,20 +20,20 @@ import (
 	"github.com/larder-io/larder/httpapi/request"
 )
 
-// Trail is what is recorded of one request. Stages, and what is told in each, are those
+// Trail is the audit record of one request. Its stages, and what it says in each, are those
 // of apiserver pkg/endpoints/filters, audit.go, authn_audit.go and request_deadline.go.
 //
-// It belongs to whoever serves the request and is handed on with it. A nil trail records
-// nothing.
+// It belongs to the goroutine that serves the request and is handed on with it. A nil trail
+// records nothing.
 type Trail struct {
-	ctx     context.Context // has ac, and what measures latencies of all but watches
+	ctx     context.Context // has ac and, except for watches, upstream's latency trackers
 	ac      *audit.AuditContext
 	long    bool // the beginning of the answer is recorded, too
-	refused bool // only the beginning is: nobody knows yet who asks
+	refused bool // only the beginning is: the user is not known
 	once    sync.Once
 }
 
-// slowRequest is from when on it is recorded where the time of a request went.
+// slowRequest is the time after which the record of a request says where its time went.
 const slowRequest = 500 * time.Millisecond
 
 // NewTrail begins the trail of r.
@@ -46,8 +46,8 @@ func NewTrail(base context.Context, auditID string, r *request.Request) *Trail {
 	return &Trail{ctx: ctx, ac: audit.AuditContextFrom(ctx), long: r.LongRunning()}
 }
 
-// Begin takes in what the policy says of the request and who takes the records. It reports
-// whether anything is recorded.
+// Begin sets what the audit policy says of the request, and the sink of the records. It
+// reports whether anything is recorded.
 func (t *Trail) Begin(rule audit.RequestAuditConfig, sink audit.Sink) bool {
 	audit.ObservePolicyLevel(t.ctx, rule.Level)
 	if rule.Level == auditapi.LevelNone {
@@ -57,7 +57,7 @@ func (t *Trail) Begin(rule audit.RequestAuditConfig, sink audit.Sink) bool {
 	return true
 }
 
-// Describe records what is asked: req has the URL that the client sent.
+// Describe records the request: req has the URL that the client sent.
 func (t *Trail) Describe(req *http.Request, received time.Time, a authorizer.Attributes) {
 	audit.LogRequestMetadata(t.ctx, req, received, a)
 }
@@ -71,21 +71,21 @@ func (t *Trail) Received() bool {
 	return false
 }
 
-// Refuse records that the request is refused before it is known who asks: only the
-// beginning of its answer is recorded.
+// Refuse records that the request is refused before its user is known: only the beginning of
+// its answer is recorded.
 func (t *Trail) Refuse(reason string) {
 	t.refused = true
 	t.ac.SetEventStage(auditapi.StageResponseStarted)
 	t.ac.SetEventResponseStatus(&metav1.Status{Message: reason})
 }
 
-// RecordsAnswers reports whether objects that are answered are recorded, which
-// upstream's handlers do.
+// RecordsAnswers reports whether the objects in answers are to be recorded. Upstream's
+// handlers do that.
 func (t *Trail) RecordsAnswers() bool {
 	return t != nil && t.ac.GetEventLevel() == auditapi.LevelRequestResponse
 }
 
-// Context returns one that ends with ctx and knows the trail.
+// Context returns a context that ends with ctx and has the trail's values.
 func (t *Trail) Context(ctx context.Context) context.Context {
 	if t == nil {
 		return ctx
@@ -93,7 +93,7 @@ func (t *Trail) Context(ctx context.Context) context.Context {
 	return audited{ctx, t.ctx}
 }
 
-// audited is a context that knows what another one does.
+// audited is a context that also has the values of another one.
 type audited struct {
 	context.Context
 	trail context.Context
@@ -107,7 +107,7 @@ func (c audited) Value(key any) any {
 	return c.trail.Value(key)
 }
 
-// Authenticated records how long that took.
+// Authenticated records how long authentication took.
 func (t *Trail) Authenticated(took time.Duration) {
 	if t != nil {
 		apirequest.TrackAuthenticationLatency(t.ctx, took)
@@ -132,7 +132,7 @@ func (t *Trail) Decided(decision authorizer.Decision, reason string, err error, 
 	}
 }
 
-// Failed records the Status that is answered to a client that accepts what accept says.
+// Failed records the Status that answers a request with the Accept header accept.
 func (t *Trail) Failed(status *metav1.Status, accept string) {
 	if t == nil {
 		return
@@ -186,7 +186,7 @@ func (t *Trail) addLatencies() {
 	audit.AddAuditAnnotationsMap(t.ctx, parts)
 }
 
-// Panicked records that who served the request panicked with p.
+// Panicked records that serving the request panicked with p.
 func (t *Trail) Panicked(p any) {
 	if t == nil || t.refused {
 		return
