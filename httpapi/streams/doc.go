@@ -1,28 +1,27 @@
-// Package streams serves what has a connection to itself: watches, and requests that a
-// net/http handler serves for as long as it likes or takes the connection over for.
+// Package streams serves requests that have a connection to themselves: watches, and requests
+// of net/http handlers that run without a time limit or take the connection over.
 //
 // # Watches
 //
 // [Streams.Watch] opens a watch and takes its connection. A watch has a goroutine while it
-// sends its head and its initial objects. When nothing is left to tell it is parked: it has
-// neither goroutine nor buffers until there is something to tell, and then a turn on one of
-// the few goroutines that all watches share. A write that has to wait for its client makes
-// room for another goroutine, so that a slow client costs the others nothing. Frames are
-// built once per event, type and encoding, but for those that only put a head before
-// canonical bytes.
+// sends its head and its initial objects. When nothing is left to send it is parked: it has
+// neither goroutine nor buffers until there is something to send, and then it gets a turn on
+// one of the few goroutines that all watches share. When a write has to wait for its client,
+// another goroutine may start, so that a slow client costs the others nothing. A frame is
+// built once per event, type and encoding, unless it only puts a head before canonical bytes.
 //
 // # Rights
 //
-// A stream may rest on a [Right]. When it is lost, the stream ends as one that is complete;
-// who does not take that in is cut off.
+// A stream may depend on a [Right]. When the right is lost, the stream ends like a complete
+// one; a client that does not read that end is cut off.
 //
 // # Goroutines
 //
-// [Streams.Wait] returns after the last of all that Watch and Serve began. Sweep and
-// EndRevoked run on the goroutines of their callers.
+// [Streams.Wait] returns after the last of the goroutines that Watch and Serve started. Sweep
+// and EndRevoked run on the goroutines of their callers.
 //
 // # Locks
 //
-// A watch is woken under the locks of package watch, which takes the queue's. All others are
-// leaves: none is held while another is taken or while anything is written.
+// Package watch wakes a watch while it holds its own locks; that takes the lock of the queue.
+// All others are leaves: none is held while another is taken or while anything is written.
 package streams

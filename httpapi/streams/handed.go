@@ -29,8 +29,8 @@ type Handed struct {
 	Log   []any  // says in the log which request it is
 }
 
-// Serve serves h on what t gives it, on a goroutine that shutdown waits for, and closes that
-// after it. During shutdown it only ends what h holds.
+// Serve runs h on the connection of t, on a goroutine that shutdown waits for, and closes the
+// connection after that. During shutdown it only releases what h holds.
 func (ss *Streams) Serve(base context.Context, t exchange.Takeover, h *Handed) {
 	started := ss.start(base, t, h.Right, func(ctx context.Context, st *Stream) { h.serve(ctx, st, t) })
 	if !started {
@@ -39,7 +39,7 @@ func (ss *Streams) Serve(base context.Context, t exchange.Takeover, h *Handed) {
 	}
 }
 
-// leave ends what h holds.
+// leave releases what h holds.
 func (h *Handed) leave() {
 	h.Leave()
 	if h.Right != nil {
@@ -54,7 +54,7 @@ func (h *Handed) serve(ctx context.Context, st *Stream, t exchange.Takeover) {
 	defer h.leave()
 	defer func() {
 		switch p := recover(); {
-		case p != nil && exchange.IsAbort(p) && st.revoked(): // who hands on has no other end
+		case p != nil && exchange.IsAbort(p) && st.revoked(): // a proxying handler can end in no other way
 			h.Trail.End()
 			_ = w.finish()
 		case p != nil:
@@ -78,8 +78,8 @@ func (h *Handed) serve(ctx context.Context, st *Stream, t exchange.Takeover) {
 	}
 }
 
-// streamBody is what a handler that has a connection to itself reads a body from, as
-// it comes and without a bound.
+// streamBody is the body of a request whose handler has the connection to itself. The handler
+// reads it as it comes and without a bound.
 type streamBody struct {
 	io.Reader
 	st *Stream
@@ -91,7 +91,8 @@ func (st *Stream) openBody(b io.Reader) *streamBody {
 	return &streamBody{Reader: b, st: st}
 }
 
-// Read implements io.Reader. From the end on nobody reads the connection.
+// Read implements io.Reader. After the body's end the handler does not read the connection any
+// more, so it is probed again.
 func (b *streamBody) Read(p []byte) (int, error) {
 	n, err := b.Reader.Read(p)
 	if err != nil {

@@ -35,7 +35,7 @@ type Opening struct {
 	// RequestTimeout how long opening it may take.
 	MinTimeout, RequestTimeout time.Duration
 
-	// Join returns by what right the watch is open; nil if that is not looked after.
+	// Join returns the right that the watch depends on; nil if it depends on none.
 	Join func() Right
 }
 
@@ -63,7 +63,7 @@ func (ss *Streams) Watch(x Opening, i *reads.Resource) {
 }
 
 // openWatch makes everything that a watch needs once its request is gone. Like
-// upstream it opens the watch before it looks at how to write it.
+// upstream it opens the watch before it checks in what form to write the events.
 func (x Opening) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream, error) {
 	o, err := x.ValidListOptions(i)
 	if err != nil {
@@ -104,7 +104,7 @@ func (x Opening) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream,
 	return ws, nil
 }
 
-// choose decides how events are written.
+// choose decides in what form events are written.
 func (ws *watchStream) choose(x Opening, i *reads.Resource, f negotiate.Format) error {
 	options, err := x.TableOptions(f)
 	if err != nil {
@@ -132,8 +132,8 @@ func (x Opening) watchTimeout(o *internalversion.ListOptions) time.Duration {
 	return time.Duration(float64(least) * (1 + rand.Float64()))
 }
 
-// header is that of the response: what the chain has set, flow control and what pages of
-// other origins may do among it, in the order in which upstream sends it.
+// header returns the header of the response: the fields that the serving chain has set, among
+// them those of flow control and CORS, in the order in which upstream sends them.
 func (x Opening) header(f negotiate.Format) []exchange.Field {
 	contentType := f.MediaType
 	if contentType != runtime.ContentTypeJSON {
@@ -144,7 +144,7 @@ func (x Opening) header(f negotiate.Format) []exchange.Field {
 	return x.Header
 }
 
-// append adds the frame of d, which others do not share.
+// append adds the frame of d, which no other watch shares.
 func (ws *watchStream) append(b *batch, d watch.Delivery) error {
 	if d.Type == watch.InitialEnd && ws.legacy {
 		return nil
@@ -164,13 +164,13 @@ func (ws *watchStream) append(b *batch, d watch.Delivery) error {
 	return err
 }
 
-// buildFrame makes the frame of an event that all its watchers share.
+// buildFrame makes the frame of an event. All its watchers share the frame.
 func (ws *watchStream) buildFrame(d watch.Delivery) ([]byte, error) {
 	return ws.encoder.AppendEventAt(nil, d.Type.String(), d.Object, d.Revision)
 }
 
-// tableStream makes frames of rows. They are made for each watcher: only the first
-// one that it gets has the columns.
+// tableStream makes frames of Tables. It makes them for one watcher: only the first frame
+// that a watcher gets has the column definitions.
 type tableStream struct {
 	view    *registry.View
 	options *metav1.TableOptions
@@ -197,7 +197,7 @@ func (t *tableStream) frame(d watch.Delivery) ([]byte, error) {
 }
 
 func (t *tableStream) print(d watch.Delivery) (*metav1.Table, error) {
-	ctx := context.Background() // printers ask nothing of it
+	ctx := context.Background() // printers do not use it
 	switch d.Type {
 	case watch.Bookmark, watch.InitialEnd:
 		return t.view.TableOfBookmark(ctx, d.Revision, d.Type == watch.InitialEnd, t.options, t.version)

@@ -5,19 +5,19 @@ import (
 	"sync"
 )
 
-// pump gives watches that have something to tell their turns, in the order in which
-// they came, on few goroutines: one that is busy stays busy, which spares most
-// watches a switch of goroutines and their wake-up. A goroutine that waits for a client does not
+// pump gives turns to watches that have something to send, in the order in which they came,
+// on few goroutines: a busy goroutine serves one watch after the other, which spares most
+// watches a goroutine switch and a wake-up. A goroutine that waits for a client does not
 // count: another takes its place, so that no client waits for another.
 //
-// Goroutines start when there is work. When there is none, few stay for what comes
-// next, so that it need not wait for a stack to grow; close ends them. Whoever owns the
-// pump closes it and waits for running.
+// Goroutines start when there is work. When there is none, few stay for the next watch, so
+// that it need not wait for a stack to grow; close ends them. The owner of the pump closes
+// it and waits for running.
 type pump struct {
-	running sync.WaitGroup // also what other goroutines of its streams count in
+	running sync.WaitGroup // counts the other goroutines of its streams, too
 	most    int            // goroutines that do not wait for a client
 
-	work *sync.Cond // of mu: those who stay wait for it
+	work *sync.Cond // of mu: idle goroutines wait for it
 
 	mu     sync.Mutex
 	queue  []*watchStream // guarded by mu: from head on; before it all are nil
@@ -27,7 +27,7 @@ type pump struct {
 	closed bool           // guarded by mu: none is to wait for work
 }
 
-// most of all goroutines that stay while there is no work.
+// mostIdle is how many goroutines stay at most while there is no work.
 const mostIdle = 2
 
 func (p *pump) init() {
@@ -35,8 +35,8 @@ func (p *pump) init() {
 	p.work = sync.NewCond(&p.mu)
 }
 
-// crowd is how many watches wait for their turn before one more goroutine is worth
-// what it costs to wake a processor for it.
+// crowd is how many watches must wait, for each goroutine that is active, before it is worth
+// waking a processor for one more goroutine.
 const crowd = 8
 
 // push puts ws at the end of the queue. It never blocks.
@@ -61,7 +61,7 @@ func (p *pump) staffLocked() {
 	}
 }
 
-// close has no goroutine stay any more. Watches still get their turns.
+// close ends the idle goroutines, and lets none become idle. Watches still get their turns.
 func (p *pump) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,7 +95,7 @@ func (p *pump) next() *watchStream {
 			return nil
 		}
 		p.idle++
-		p.work.Wait() // who wakes it counts it as active
+		p.work.Wait() // the goroutine that signals counts it as active
 	}
 	ws := p.queue[p.head]
 	p.queue[p.head] = nil
@@ -105,7 +105,7 @@ func (p *pump) next() *watchStream {
 	return ws
 }
 
-// Waits says that the caller, who has a turn, begins to wait for a client.
+// Waits says that the calling goroutine, which has a turn, begins to wait for a client.
 func (p *pump) Waits() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -113,7 +113,7 @@ func (p *pump) Waits() {
 	p.staffLocked()
 }
 
-// GoesOn says that the caller waits no more.
+// GoesOn says that the calling goroutine waits no more.
 func (p *pump) GoesOn() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -16,18 +16,18 @@ import (
 	"github.com/larder-io/larder/internal/registry/backend"
 )
 
-// sweepInterval is how often idle streams are looked at for a client that left.
+// sweepInterval is how often Sweep checks whether the clients of idle streams have left.
 const sweepInterval = 5 * time.Second
 
-// Streams counts the connections that left the door's care: watches, upgraded
-// connections, answers that never end. Shutdown ends and awaits them.
+// Streams holds the connections that the door has handed over: watches, upgraded
+// connections, answers that never end. Shutdown ends them and waits for them.
 type Streams struct {
 	ending chan struct{} // closed when streams shall end by themselves
 	pump   pump          // gives watches their turns
 	waiter socket.Waiter // is pump
-	losing atomic.Bool   // a right was lost since part looked
+	losing atomic.Bool   // a right was lost since EndRevoked last looked
 
-	parting map[*Stream]time.Time // belongs to who calls part: streams that were told to end, and when
+	parting map[*Stream]time.Time // of EndRevoked's goroutine: streams that it told to end, and when
 
 	mu      sync.Mutex
 	open    map[*Stream]struct{} // guarded by mu
@@ -35,29 +35,29 @@ type Streams struct {
 	drained chan struct{}        // guarded by mu: closed when closed and open is empty
 }
 
-// Stream is one such connection. Who serves it has it for itself but for the
-// sweeper, which looks whether the client is there.
+// Stream is one such connection. Only the goroutine that serves it uses it, except that
+// Sweep checks whether the client is there.
 type Stream struct {
 	net.Conn
 
-	watch *watchStream // that it is part of, or nil
-	right Right        // that it rests on; nil if that is not looked after
-	told  atomic.Bool  // a watch that was told to end by EndWatches
+	watch *watchStream // the watch that the stream is part of, or nil
+	right Right        // the right that the stream depends on; nil if none
+	told  atomic.Bool  // EndWatches has told the watch to end
 
-	// ahead reads what had been read from the connection before it was taken over, and
-	// then the connection. It holds a buffer: drop it if nothing is read.
+	// ahead reads the bytes that had been read from the connection before it was taken over,
+	// and then the connection. It holds a buffer: drop it if nothing is read.
 	ahead io.Reader
 
 	cancel context.CancelFunc // nil for a watch
-	seen   bool               // the door says when the client leaves
-	passes backend.Request    // what is handed on
+	seen   bool               // the door tells when the client leaves, so Sweep need not look
+	passes backend.Request    // counts what a backend sends while the request is passed on to it
 
 	mu    sync.Mutex
 	owned bool // guarded by mu: a handler has the connection to itself
 	heard bool // guarded by mu: a handler reads a body from it
 }
 
-// Right is by what right a stream is open.
+// Right is a right to have a stream open.
 type Right interface {
 	// Lost reports whether the right is lost. The stream ends then.
 	Lost() bool
@@ -67,7 +67,7 @@ type Right interface {
 	Leave()
 }
 
-// New returns streams of which none is open.
+// New returns Streams without any open stream.
 func New() *Streams {
 	ss := &Streams{
 		ending:  make(chan struct{}),
@@ -80,8 +80,8 @@ func New() *Streams {
 	return ss
 }
 
-// begin serves ws on c, which it closes at the end. Shutdown waits for it. left, unless it is
-// nil, tells when the client leaves.
+// begin serves ws on c, and closes c at the end. Shutdown waits for that. left, unless it is
+// nil, registers a function that the door calls when the client leaves.
 func (ss *Streams) begin(ws *watchStream, c net.Conn, left func(func())) {
 	ws.Stream.Conn, ws.Stream.watch, ws.streams = c, ws, ss
 	ws.seen = left != nil
@@ -205,10 +205,10 @@ func (ss *Streams) EndWatches(grace time.Duration) {
 	}
 }
 
-// end lets st end as a stream ends that is complete: there is a reason for it already.
+// end makes st end like a complete stream. The caller has set the reason before.
 func (st *Stream) end() {
 	if st.watch != nil {
-		st.watch.wake() // it sees the reason
+		st.watch.wake() // its next turn sees the reason
 	} else {
 		st.cancel()
 	}
@@ -247,7 +247,7 @@ func (ss *Streams) Abort() {
 	}
 }
 
-// leave tells who serves st that the client has left.
+// leave tells the watch or the handler of st that the client has left.
 func (st *Stream) leave() {
 	if st.watch != nil {
 		st.watch.leave()
@@ -266,8 +266,8 @@ func (ss *Streams) list() []*Stream {
 	return list
 }
 
-// Sweep ends the streams whose clients have left, until ctx ends. Looking at
-// sockets is cheaper than a goroutine per stream that waits for the end of file.
+// Sweep ends streams after their clients have left, until ctx ends. Checking sockets
+// is cheaper than a goroutine per stream that waits for the end of file.
 func (ss *Streams) Sweep(ctx context.Context) {
 	ticker := time.NewTicker(sweepInterval)
 	defer ticker.Stop()
@@ -281,7 +281,7 @@ func (ss *Streams) Sweep(ctx context.Context) {
 	}
 }
 
-// Probe ends the streams whose clients have left.
+// Probe ends streams after their clients have left.
 func (ss *Streams) Probe() {
 	for _, st := range ss.list() {
 		st.probe()
@@ -297,8 +297,8 @@ func (st *Stream) probe() {
 	}
 }
 
-// cut closes the connection under a handler that has it to itself and need not look
-// at its context. One that ends for want of a right has a while to end well.
+// cut closes the connection of a handler that reads from it itself, because such a handler
+// may not look at its context. A stream that has lost its right gets time to end properly.
 func (st *Stream) cut() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -327,8 +327,8 @@ func (st *Stream) revoked() bool { return st.right != nil && st.right.Lost() }
 // revokePatience is how long a client has to read the end of its stream before it is cut off.
 const revokePatience = 2 * time.Second
 
-// EndRevoked ends the streams whose right is lost, and cuts off clients that do not read that. One
-// goroutine calls it.
+// EndRevoked ends streams that have lost their right, and cuts off clients that do not read
+// the end. Only one goroutine calls it.
 func (ss *Streams) EndRevoked(now time.Time) {
 	if !ss.losing.Swap(false) && len(ss.parting) == 0 {
 		return
@@ -355,10 +355,10 @@ func (ss *Streams) EndRevoked(now time.Time) {
 	}
 }
 
-// Revoke says that a right is lost that streams may rest on. They end when part looks.
+// Revoke says that a right has been lost. Streams that depend on it end when EndRevoked runs.
 func (ss *Streams) Revoke() { ss.losing.Store(true) }
 
-// Stats says what streams do.
+// Stats counts streams and the goroutines that serve them.
 type Stats struct {
 	Open    int // streams
 	Busy    int // watches that have a goroutine
@@ -367,7 +367,7 @@ type Stats struct {
 	AtOnce  int // how many goroutines may give turns
 }
 
-// Stats says what the streams do at the moment.
+// Stats returns the counts at the moment.
 func (ss *Streams) Stats() Stats {
 	list := ss.list()
 	s := Stats{Open: len(list)}

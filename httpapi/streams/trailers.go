@@ -7,8 +7,8 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// A handler has two ways to say what comes after its body, as with net/http's server: it
-// announces names in the header Trailer before its body, or it sets fields with the prefix
+// A handler has two ways to set trailers, as with net/http's server: it announces their names
+// in the header Trailer before its body, or it sets fields with the prefix
 // http.TrailerPrefix at any time.
 
 // announcedTrailers returns the canonical names that header announces.
@@ -25,7 +25,7 @@ func announcedTrailers(header http.Header) []string {
 	return names
 }
 
-// hasTrailers reports whether something is to come after the body.
+// hasTrailers reports whether header announces or has trailers.
 func hasTrailers(header http.Header) bool {
 	if len(header["Trailer"]) > 0 {
 		return true
@@ -38,7 +38,7 @@ func hasTrailers(header http.Header) bool {
 	return false
 }
 
-// isTrailer holds the fields that stay out of the head.
+// isTrailer returns the names of the fields that are trailers and stay out of the head.
 func (w *streamWriter) isTrailer() map[string]bool {
 	var out map[string]bool
 	leave := func(name string) {
@@ -58,7 +58,7 @@ func (w *streamWriter) isTrailer() map[string]bool {
 	return out
 }
 
-// trailer is what comes after the body.
+// trailer returns the fields that come after the body.
 func (w *streamWriter) trailer() http.Header {
 	after := make(http.Header)
 	for name, values := range w.header {

@@ -26,15 +26,17 @@ const (
 	// minute, and that long before the end (apiserver pkg/storage/cacher/cacher.go).
 	bookmarkEvery = time.Minute
 	lastBookmark  = 2 * time.Second
-	// bookmarkRetry is when a bookmark is tried again that there was no time for.
+	// bookmarkRetry is after how long the stream tries again when it could not send a
+	// bookmark that was due.
 	bookmarkRetry = time.Second
 )
 
-// watchStream writes one watch. While there is nothing to tell it is parked: it has
-// no goroutine and no buffers, only the watcher, the connection and a timer. What
-// wakes it puts it into the queue of a [pump], whose goroutines give it turns.
+// watchStream writes one watch. While there is nothing to send it is parked: it has
+// no goroutine and no buffers, only the watcher, the connection and a timer. wake
+// puts it into the queue of a [pump], and the goroutines of the pump give it turns.
 //
-// It belongs to the goroutine that gives it a turn. Others call wake, ring and leave.
+// It belongs to the goroutine that gives it a turn. Other goroutines call wake, ring and
+// leave.
 type watchStream struct {
 	Stream
 
@@ -47,7 +49,7 @@ type watchStream struct {
 	monitor *apimetrics.Monitor
 	trail   *exchange.Trail
 	place   exchange.Place // until the initial objects have been sent
-	forget  func()         // what flow control knows of the watch; may be nil
+	forget  func()         // takes the watch out of flow control; may be nil
 	streams *Streams
 
 	bookmarks bool
@@ -59,29 +61,29 @@ type watchStream struct {
 
 	phase atomic.Uint32 // a phase
 	gone  atomic.Bool   // the client left, or time is up
-	rang  atomic.Bool   // the timer has
+	rang  atomic.Bool   // the timer rang, and no turn has looked
 
 	began, ends  time.Time
 	nextBookmark time.Time
 	timer        *time.Timer // calls ring; nil before the first rest
-	gate         socket.Gate // nil: writes cannot tell when they wait
+	gate         socket.Gate // nil: the connection cannot tell when a write waits
 	size         int
 }
 
-// phase is who may act on a watchStream.
+// phase says whether a goroutine has a watchStream.
 const (
-	phaseTurn   uint32 = iota // a goroutine has it
+	phaseTurn   uint32 = iota // a goroutine has it, or it is in the queue for one
 	phaseWoken                // the same, and there is more to look at
-	phaseParked               // nobody has
+	phaseParked               // no goroutine has it
 	phaseOver
 )
 
-// verdict is what is to become of a watchStream after a turn.
+// verdict says what the caller of turn is to do with the watchStream.
 type verdict uint8
 
 const (
 	again  verdict = iota // there is more to send, but others have their turn first
-	parked                // it may have its next turn already: hands off
+	parked                // it may have its next turn already: the caller must not touch it
 	over
 )
 
@@ -104,20 +106,21 @@ func (ws *watchStream) wake() {
 	}
 }
 
-// ring is what the timer does.
+// ring is called by the timer.
 func (ws *watchStream) ring() {
 	ws.rang.Store(true)
 	ws.wake()
 }
 
-// leave ends the watch without a word.
+// leave ends the watch without sending anything more.
 func (ws *watchStream) leave() {
 	ws.gone.Store(true)
 	ws.wake()
 }
 
-// begin sends the head and whatever there is to tell, up to the first rest, on a
-// goroutine of its own: initial objects are many, and slow to be read.
+// begin sends the head and all that there is to send, until the stream is parked for the
+// first time. It has a goroutine of its own: initial objects are many, and clients are slow to
+// read them.
 func (ws *watchStream) begin() {
 	b := getBatch()
 	defer b.release()
@@ -143,7 +146,7 @@ func (ws *watchStream) open(b *batch) (v verdict) {
 	return again
 }
 
-// fence keeps a panic to its stream, and what the stream leaves in b too.
+// fence recovers from a panic, which ends this stream only, and empties b.
 func (ws *watchStream) fence(b *batch, v *verdict) {
 	b.reset()
 	if p := recover(); p != nil {
@@ -154,13 +157,14 @@ func (ws *watchStream) fence(b *batch, v *verdict) {
 	}
 }
 
-// Why a watch ends, if it is no fault of the connection.
+// The reasons why a watch ends, apart from errors of the connection.
 var (
 	errEnd  = errors.New("httpapi: the watch has come to its end")
 	errLeft = errors.New("httpapi: the client has left")
 )
 
-// turn sends what there is to tell, for a while.
+// turn sends what there is to send, about turnSize bytes at most, and parks the stream if
+// nothing is left.
 func (ws *watchStream) turn(b *batch) (v verdict) {
 	defer ws.fence(b, &v)
 	for {
@@ -176,7 +180,8 @@ func (ws *watchStream) turn(b *batch) (v verdict) {
 	}
 }
 
-// step sends what there is to tell, for a while, and does what is due.
+// step sends what there is to send, about turnSize bytes at most, and does what is due by the
+// timer.
 func (ws *watchStream) step(b *batch) (more bool, err error) {
 	switch {
 	case ws.gone.Load():
@@ -199,7 +204,7 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 	return more, err
 }
 
-// park lets go of the stream, unless it was woken meanwhile.
+// park parks the stream, unless it was woken meanwhile, and reports whether it did.
 func (ws *watchStream) park() bool {
 	if !ws.pumped {
 		ws.pumped = true
@@ -212,7 +217,7 @@ func (ws *watchStream) park() bool {
 	return false
 }
 
-// setTimer begins to keep time: the initial objects have been sent.
+// setTimer starts the timer and gives up the place: the initial objects have been sent.
 func (ws *watchStream) setTimer() {
 	ws.place.Release()
 	ws.nextBookmark = ws.began.Add(bookmarkEvery + time.Duration(rand.Int64N(int64(2*time.Second))) - time.Second)
@@ -220,7 +225,7 @@ func (ws *watchStream) setTimer() {
 }
 
 // keepTime does what is due when the timer rang. resting says that there is nothing
-// left to tell.
+// left to send.
 func (ws *watchStream) keepTime(b *batch, resting bool) error {
 	now := time.Now()
 	if !now.Before(ws.ends) {
@@ -320,8 +325,8 @@ func (ws *watchStream) appendAll(b *batch) error {
 	return nil
 }
 
-// appendShared adds the frame that all share who are told d, and sends what is large
-// enough. A frame that is no more work than its copy is not kept for the others.
+// appendShared adds the frame of d, which all watchers that get d share, and sends what is
+// large enough. A frame that costs no more to build than to copy is not kept for the others.
 func (ws *watchStream) appendShared(b *batch, d watch.Delivery) error {
 	if d.Revision == d.Object.Revision() && len(d.Object.Body()) < largeFrame && ws.encoder.Sliced() {
 		if err := ws.append(b, d); err != nil {
@@ -355,8 +360,8 @@ func (ws *watchStream) sendError(b *batch, err error) error {
 	return err
 }
 
-// finish ends the stream for the reason err: the client sees that it is whole if it
-// came to its end.
+// finish ends the stream for the reason err. If that is errEnd, the client sees that the
+// stream is complete.
 func (ws *watchStream) finish(err error) verdict {
 	ws.phase.Store(phaseOver)
 	if ws.timer != nil {
@@ -366,14 +371,14 @@ func (ws *watchStream) finish(err error) verdict {
 		ws.watcher.Close()
 	}
 	if ws.pumped {
-		// From here on every write has a deadline of its own, and may wait for it.
+		// From here on every write has a deadline of its own, and may block until then.
 		ws.streams.pump.Waits()
 		defer ws.streams.pump.GoesOn()
 		if ws.gate != nil {
 			ws.gate.StopNotifying()
 		}
 	}
-	// Who sees the end finds it counted and recorded.
+	// A client that has seen the end finds the watch counted and recorded.
 	ws.uncount()
 	ws.trail.End()
 	ws.monitor.Leave()
@@ -400,7 +405,7 @@ func (ws *watchStream) discard() {
 	ws.Conn.Close()
 }
 
-// uncount ends what flow control has of the watch, and what is known of its right.
+// uncount takes the watch out of flow control, and leaves its right.
 func (ws *watchStream) uncount() {
 	ws.place.Release()
 	if ws.forget != nil {
@@ -467,8 +472,8 @@ func (ws *watchStream) sendLarge(b *batch, frame []byte) error {
 }
 
 // flushPieces writes pieces of what b has gathered until less than one is left. The
-// head of each overwrites what was written before it, its end is put over what
-// comes after it and taken away again.
+// head of each overwrites bytes that were sent before it. Its end overwrites two bytes of the
+// next piece, which are then restored.
 func (ws *watchStream) flushPieces(b *batch) error {
 	from := chunkHead
 	for len(b.buf)-from >= pieceSize {
@@ -514,7 +519,7 @@ func (ws *watchStream) sendChunk(b *batch, from, to int) error {
 	return ws.send(b.buf[start:])
 }
 
-// batch is what a stream needs while it has something to tell. The first chunkHead
+// batch is what a stream needs while it has something to send. The first chunkHead
 // bytes of buf are room for the head of the chunk.
 type batch struct {
 	deliveries []watch.Delivery

@@ -21,15 +21,15 @@ import (
 
 // streamWriter is the http.ResponseWriter of a handler that has a connection, or a stream of
 // one, to itself. On a connection it frames the body as HTTP/1.1 does: by Content-Length if
-// the handler sets one or ends early, in chunks otherwise; for a client that takes none, by
-// the end of the connection.
+// the handler sets it or ends early, in chunks otherwise; for a client that does not accept
+// chunks, by the end of the connection.
 //
-// It implements http.Flusher and http.CloseNotifier: upstream's decorators hide the former of
-// a writer that has not the latter (apiserver pkg/endpoints/responsewriter/wrapper.go).
+// It implements http.Flusher and http.CloseNotifier: upstream's decorators hide Flusher if the
+// writer does not implement CloseNotifier (apiserver pkg/endpoints/responsewriter/wrapper.go).
 type streamWriter struct {
 	ctx    context.Context // ends when the client has left
 	st     *Stream
-	to     exchange.Takeover // whose Begin is nil if the connection is the handler's own
+	to     exchange.Takeover // its Begin is nil if the handler has the whole connection
 	req    *http.Request
 	header http.Header
 	sent   http.Header // header as it was when the status was written
@@ -43,7 +43,7 @@ type streamWriter struct {
 	bodyless bool
 	left     int64    // of Content-Length; -1 if there is none
 	held     []byte   // body written before the head
-	trailers []string // that the head announces
+	trailers []string // the names that the head announces
 	taken    bool     // hijacked
 }
 
@@ -88,7 +88,7 @@ func (w *streamWriter) WriteHeader(status int) {
 	}
 }
 
-// writeAhead writes what a handler says before its answer.
+// writeAhead writes an informational response (1xx) before the handler's answer.
 func (w *streamWriter) writeAhead(status int) {
 	frame := map[string]bool{"Content-Length": true, "Transfer-Encoding": true}
 	if w.to.Begin != nil {
@@ -119,7 +119,7 @@ func (w *streamWriter) Write(p []byte) (int, error) {
 	return len(p), w.writeBody(p)
 }
 
-// start writes the head and what was held back.
+// start writes the head and the part of the body that was held back.
 func (w *streamWriter) start() error {
 	w.started = true
 	w.bodyless = w.req.Method == http.MethodHead || !w.allowsBody()
@@ -232,13 +232,13 @@ func (w *streamWriter) SetReadDeadline(t time.Time) error { return w.st.SetReadD
 // SetWriteDeadline serves http.ResponseController.
 func (w *streamWriter) SetWriteDeadline(t time.Time) error { return w.st.SetWriteDeadline(t) }
 
-// hijackable is a streamWriter whose connection may be taken over.
+// hijackable is a streamWriter that lets the handler take the connection over.
 //
 // It implements http.Hijacker.
 type hijackable struct{ *streamWriter }
 
-// Hijack implements http.Hijacker. Whoever takes the connection reads from it
-// first what had been read ahead.
+// Hijack implements http.Hijacker. The handler's reads begin with the bytes that had been
+// read ahead.
 func (w hijackable) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if w.taken {
 		return nil, nil, http.ErrHijacked
@@ -263,7 +263,8 @@ func (w *streamWriter) CloseNotify() <-chan bool {
 	return gone
 }
 
-// takenConn is a connection whose first bytes were read before it was taken over.
+// takenConn is a connection that a handler has taken over. Its first bytes may have been read
+// before that.
 type takenConn struct {
 	net.Conn
 	st *Stream
@@ -273,7 +274,7 @@ type takenConn struct {
 func (c *takenConn) Read(p []byte) (int, error) {
 	n, err := c.st.ahead.Read(p)
 	if err != nil && !socket.IsTimeout(err) {
-		c.st.leave() // who waits for somebody else does not look
+		c.st.leave() // for a handler that waits for its backend and ignores this error
 	}
 	return n, err
 }
@@ -284,7 +285,7 @@ func (c *takenConn) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// NetConn returns the connection below, for code that asks for it.
+// NetConn returns the connection below, for code that needs it.
 func (c *takenConn) NetConn() net.Conn { return c.Conn }
 
 // finish ends the response after the handler has.
@@ -318,8 +319,8 @@ func (w *streamWriter) finish() error {
 	return w.to.End(w.trailer())
 }
 
-// lengthIsKnown reports whether what a handler has written that has ended is all of a
-// body, of which it has not said the length. What comes after a HEAD is not.
+// lengthIsKnown reports whether the held bytes are the whole body of a handler that has ended
+// without setting Content-Length. After a HEAD they are not if the handler wrote nothing.
 func (w *streamWriter) lengthIsKnown() bool {
 	return w.sent.Get("Content-Length") == "" && w.allowsBody() && (w.req.Method != http.MethodHead || len(w.held) > 0) && !hasTrailers(w.sent)
 }
