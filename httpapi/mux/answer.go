@@ -64,7 +64,7 @@ func (r *request) respond(x *exchange.Exchange) error {
 // usualBlock is how long the header block of a response is at most, but for rare ones.
 const usualBlock = 512
 
-// stream writes a body that writes itself.
+// stream writes a response with an exchange.Body.
 func (r *request) stream(head []byte, x *exchange.Exchange) error {
 	w := &bodyWriter{st: r.Stream, head: head}
 	out := exchange.NewChunkWriter(w)
@@ -96,7 +96,7 @@ func (w *bodyWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// relay writes what body yields. Each piece leaves when it comes.
+// relay writes the bytes that it reads from body. Each piece is sent when it comes.
 func (r *request) relay(head []byte, body io.Reader) error {
 	buf := make([]byte, relaySize)
 	for {
@@ -142,8 +142,8 @@ func staticName(name string) byte {
 	return 0
 }
 
-// appendStatus begins a header block. It says that the table of what is remembered is empty,
-// which it always is.
+// appendStatus begins a header block. It sets the size of the decoder's dynamic table to 0,
+// because the table is not used.
 func appendStatus(dst []byte, code int) []byte {
 	dst = append(dst, 0x20)
 	if at := strings.Index("200 204 206 304 400 404 500 ", strconv.Itoa(code)+" "); at >= 0 {
@@ -153,7 +153,7 @@ func appendStatus(dst []byte, code int) []byte {
 	return strconv.AppendInt(dst, int64(code), 10)
 }
 
-// appendField appends a field that nobody is to remember.
+// appendField appends a field that the client's decoder does not put into its table.
 func appendField(dst []byte, name, value string) []byte {
 	var room [64]byte
 	lower := append(room[:0], name...)

@@ -12,8 +12,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// body is a request's body on its way from the connection. What has come waits here until
-// somebody reads it, as much as the client's window lets pass.
+// body is a request's body on its way from the connection. Received bytes wait here until the
+// handler reads them; the client's window bounds how many.
 type body struct {
 	length int64 // as announced; -1 if it is not
 
@@ -24,14 +24,14 @@ type body struct {
 	held  int64         // guarded by mu: of data, what counts as unread
 	ended bool          // guarded by mu: all has come
 	err   error         // guarded by mu: nothing more comes
-	whole bool          // guarded by mu: somebody waits for all of it
-	drops bool          // guarded by mu: nobody wants it
+	whole bool          // guarded by mu: ReadBody waits for all of it
+	drops bool          // guarded by mu: further bytes are dropped
 	until time.Time     // guarded by mu: when reads end; zero: never
-	wake  chan struct{} // guarded by mu: is closed when something has changed; nil if nobody waits
+	wake  chan struct{} // guarded by mu: is closed when something has changed; nil if no reader waits
 }
 
 // mostUnread bounds the bytes of bodies that all connections of a server keep before
-// anybody has asked for them.
+// handlers have asked for them.
 const mostUnread = 256 << 20
 
 // bodyStart is the most that is allocated for a body before any of it has come.
@@ -162,7 +162,7 @@ func (b *body) takeLocked(n int64) int64 {
 	return n
 }
 
-// settle drops what nobody has read of the body. over says that nobody will.
+// settle drops the unread part of the body. over says that no handler will read it.
 func (st *Stream) settle(over bool) {
 	if over || st.body == nil {
 		st.drain(nil)

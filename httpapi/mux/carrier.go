@@ -116,7 +116,7 @@ func (r *request) Steal(code int, header []exchange.Field) exchange.Stolen {
 	return exchange.Stolen{Conn: st, End: st.End, Left: st.Left}
 }
 
-// takeover is what somebody gets who takes the response over.
+// takeover returns what Response.Taken gets to take the response over.
 func (r *request) takeover() exchange.Takeover {
 	st := r.Stream
 	t := exchange.Takeover{Conn: st, Begin: st.beginResponse, End: st.endResponse, Left: st.Left}
@@ -133,7 +133,7 @@ func (st *Stream) beginResponse(code int, header http.Header) error {
 	return err
 }
 
-// endResponse says that the body is whole, and what comes after it.
+// endResponse sends the trailer and says that the body is whole.
 func (st *Stream) endResponse(trailer http.Header) error {
 	if len(trailer) == 0 {
 		return st.End()
@@ -153,7 +153,7 @@ func fieldsOf(header http.Header) []exchange.Field {
 	return fields
 }
 
-// takenBody is the body of a request whose response was taken over.
+// takenBody is the body of a request when its response was taken over.
 type takenBody struct {
 	st      *Stream
 	expects bool

@@ -19,15 +19,15 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-// Config says to whom connections hand what they read, and what they bound. All but
-// MaxStreams, GoAwayChance and Turning are required.
+// Config has the handler of the requests, and the bounds on connections. All but MaxStreams,
+// GoAwayChance and Turning are required.
 type Config struct {
 	// Handler answers the request that c carries, which was received then.
 	Handler func(c exchange.Carrier, received time.Time) *exchange.Exchange
 
 	MaxStreams   int     // requests of one connection at once; 0 means 100
 	GoAwayChance float64 // that a request makes its client go to another connection
-	// Turning reports whether each request does on a connection that began then.
+	// Turning reports whether, on a connection that began then, every request does that.
 	Turning func(began time.Time) bool
 
 	MaxHeaderBytes int           // of a request's header
@@ -37,17 +37,17 @@ type Config struct {
 	WriteTimeout   time.Duration // of one response
 }
 
-// What clients are told, as apiserver pkg/server/secure_serving.go has it.
+// Settings that clients are told: those of apiserver pkg/server/secure_serving.go.
 const (
 	defaultStreams = 100
-	streamWindow   = 256 << 10 // of a request's body, before anybody reads it
+	streamWindow   = 256 << 10 // of a request's body, before the handler reads it
 	maxReadFrame   = 256 << 10
 )
 
 // Server is what the connections of one server share.
 type Server struct {
 	config Config
-	unread atomic.Int64 // bytes of bodies that came before anybody asked for them
+	unread atomic.Int64 // bytes of bodies that came before handlers asked for them
 }
 
 // New returns a server without connections.
@@ -78,10 +78,10 @@ type Conn struct {
 	headerUntil time.Time // when the header must be whole; zero if none has begun
 	flood       bucket    // frames that only make work
 
-	running sync.WaitGroup // streams that are served, and who flushes
+	running sync.WaitGroup // the goroutines that serve streams or flush control frames
 
-	turn   sync.Mutex    // is held by who writes
-	waiter socket.Waiter // guarded by turn: who writes; nil if nobody wants to know whether it waits
+	turn   sync.Mutex    // is held by the goroutine that writes
+	waiter socket.Waiter // guarded by turn: is told when the write waits; may be nil
 
 	pending atomic.Bool // control is not empty
 
@@ -146,7 +146,7 @@ const (
 	maxWindow     = 1<<31 - 1
 )
 
-// connWindow is how much of the bodies of all requests may come before somebody reads it.
+// connWindow is how much of the bodies of all requests may come before handlers read it.
 func (s *Server) connWindow() int64 {
 	return min(int64(s.config.MaxStreams)*streamWindow, maxWindow)
 }
@@ -272,11 +272,11 @@ func (c *Conn) next() (http2.Frame, error) {
 	return frame, err
 }
 
-// keptFrame is how large a buffer is kept that frames are read into.
+// keptFrame is the size up to which a connection keeps the buffer that it reads frames into.
 const keptFrame = 16 << 10
 
-// goAwayWait is how long a client that was told to go has to do so, and how long the last
-// words may take.
+// goAwayWait is how long a client has to leave after a GOAWAY, and how long the farewell may
+// take.
 const goAwayWait = time.Second
 
 // part ends everything that is done for the client, tells it why if that was its fault, and
@@ -290,8 +290,9 @@ func (c *Conn) part(err error) {
 	c.conn.Close()
 }
 
-// farewell says why the connection ends, and reads what is still coming: a connection that
-// is closed with bytes unread is reset, which can take the last words with it.
+// farewell says why the connection ends, and reads what the client still sends: the kernel
+// resets a connection that is closed with bytes unread, and the client may then not get the
+// reason.
 func (c *Conn) farewell(code http2.ErrCode) {
 	if c.tcp != nil {
 		c.tcp.StopNotifying()
@@ -316,7 +317,7 @@ func (c *Conn) farewell(code http2.ErrCode) {
 	}
 }
 
-// end lets nothing be served any more, and tells everybody so.
+// end stops all work on the connection, and tells its streams why.
 func (c *Conn) end(why error) {
 	c.mu.Lock()
 	if c.over == nil {
@@ -333,7 +334,7 @@ func (c *Conn) end(why error) {
 	}
 }
 
-// broken ends the connection because it cannot be written to. Who reads it sees that.
+// broken ends the connection because a write to it failed. The reading goroutine sees that.
 func (c *Conn) broken() { socket.CutOff(c.conn) }
 
 // GoAway tells the client to send no more requests here. What it has sent by then is
@@ -361,8 +362,8 @@ func (c *Conn) goAway(how awayness) {
 	c.kick()
 }
 
-// Displace reports whether the connection waits for a request, which it then does in vain:
-// the caller closes it.
+// Displace reports whether the connection waits for a request. If it does, it serves none any
+// more, and the caller closes it.
 func (c *Conn) Displace() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -396,8 +397,8 @@ func (c *Conn) Answers() bool {
 	return c.serving > 0 || c.ending > 0 || c.over == nil && len(c.streams) == 0
 }
 
-// UnderWay returns what reports whether the requests that have come by now have been
-// answered, or been taken over; nil if there are none.
+// UnderWay returns a function that reports whether the requests that have come by now have
+// been answered or taken over; nil if there are none.
 func (c *Conn) UnderWay() (answered func() bool) {
 	c.mu.Lock()
 	before := c.last

@@ -125,7 +125,8 @@ func (c *Conn) widen(f *http2.WindowUpdateFrame) error {
 	return nil
 }
 
-// idleLocked is what comes of a frame of a stream that is not open: nothing, if it was.
+// idleLocked returns the error for a frame of a stream that is not open: nil if it was open
+// before, or if new streams are ignored after GOAWAY.
 func (c *Conn) idleLocked(id uint32) error {
 	if id > c.last && c.away != awayBehind {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
@@ -133,7 +134,7 @@ func (c *Conn) idleLocked(id uint32) error {
 	return nil
 }
 
-// resetBy ends a stream that the client does not want any more.
+// resetBy ends a stream that the client has reset.
 func (c *Conn) resetBy(f *http2.RSTStreamFrame) error {
 	c.mu.Lock()
 	st := c.streams[f.StreamID]

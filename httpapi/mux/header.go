@@ -236,7 +236,7 @@ func validMethod(method []byte) bool {
 	return bytes.IndexFunc(method, func(c rune) bool { return !httpguts.IsTokenRune(c) }) < 0
 }
 
-// refuse answers as net/http's server does, before anybody is asked.
+// refuse answers as net/http's server does, without asking the handler.
 func (r *request) refuse(why string) {
 	if r.refusal == "" {
 		r.refusal = why

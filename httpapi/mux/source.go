@@ -27,8 +27,8 @@ func (s *source) Read(p []byte) (int, error) {
 	return c.in.Read(p)
 }
 
-// await waits for the first byte of the next frame, without a buffer. What waits for its
-// turn to be written waits no longer.
+// await waits for the first byte of the next frame, without a buffer. Before that it has
+// queued control frames written.
 func (c *Conn) await() error {
 	if c.in != nil && c.in.Buffered() > 0 {
 		return nil
@@ -73,8 +73,8 @@ func (w *wire) Read(p []byte) (int, error) {
 	}
 }
 
-// endure reports why reading is over, after err; nil if it goes on: a deadline has passed
-// that was set for less than there is to do now.
+// endure returns why reading ends after err, or nil if it goes on: it does if a deadline has
+// passed but the client has longer by now. endure then sets the later deadline.
 func (c *Conn) endure(err error) error {
 	if err == nil || !socket.IsTimeout(err) {
 		return err
@@ -104,8 +104,8 @@ func (c *Conn) until() time.Time {
 	return until
 }
 
-// restLocked makes the reader look how long it is to wait if there is nothing to do any
-// more.
+// restLocked makes the reader check how long it is to wait, if the connection has nothing to
+// do any more.
 func (c *Conn) restLocked() {
 	if c.busyLocked() {
 		return

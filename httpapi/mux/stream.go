@@ -14,14 +14,14 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-// Stream is one request and its answer. It is the net.Conn of who writes the answer by hand,
-// to whom it has nothing to read.
+// Stream is one request and its answer. To a handler that takes the response over it is the
+// net.Conn that the body is written to. Read reads the request's body.
 type Stream struct {
 	c    *Conn
 	id   uint32
 	body *body // nil if the request has none
 
-	// These belong to who writes the response.
+	// These belong to the goroutine that writes the response.
 	until time.Time      // when writes end; zero: each of them has Config.WriteTimeout
 	gate  *socket.Waiter // is told when a write waits
 
@@ -29,11 +29,11 @@ type Stream struct {
 	owed   int64         // guarded by c.mu: what was read of the body and not yet told
 	over   error         // guarded by c.mu: why nothing can be sent any more
 	sent   bool          // guarded by c.mu: the response is whole
-	heard  bool          // guarded by c.mu: the request is
-	waits  bool          // guarded by c.mu: for a window
+	heard  bool          // guarded by c.mu: the request is whole
+	waits  bool          // guarded by c.mu: a write waits for a window
 	asked  bool          // guarded by c.mu: the exchange goes on
 	wake   chan struct{} // guarded by c.mu: has one when the window has grown; nil before it is waited for
-	gone   []func()      // guarded by c.mu: what the client's leave is told
+	gone   []func()      // guarded by c.mu: are called when the client leaves
 }
 
 var (
@@ -41,8 +41,8 @@ var (
 	errEnded = errors.New("httpapi: the response has ended")
 )
 
-// queueMost is how many requests may wait, for each that may be served, for those that the
-// client has given up to be over.
+// queueMost is how many requests, for each that may be served at once, may wait until the
+// work for requests that the client has reset is over.
 const queueMost = 4
 
 // begin opens a stream for a request.
@@ -105,7 +105,7 @@ func (c *Conn) nextRequest() *request {
 	return nil
 }
 
-// serve serves one request. A panic goes no further.
+// serve serves one request and recovers from its panic.
 func (r *request) serve() {
 	st := r.Stream
 	defer func() {
@@ -145,7 +145,7 @@ func (st *Stream) answered() {
 	st.asked = false
 }
 
-// forget drops what the client's leave would be told.
+// forget drops the functions that are to be called when the client leaves.
 func (st *Stream) forget() {
 	st.c.mu.Lock()
 	gone := st.gone
@@ -212,8 +212,8 @@ func (c *Conn) reset(id uint32, code http2.ErrCode) {
 	}
 }
 
-// ended closes the stream behind the end of its response. What the client still has to say
-// it need not.
+// endedLocked closes the stream after the end of its response. The client need not send the
+// rest of its request.
 func (st *Stream) endedLocked() {
 	c := st.c
 	st.sent = true
@@ -231,7 +231,7 @@ func (st *Stream) Until(ctx context.Context) context.Context {
 	return bound
 }
 
-// told has f called when the client leaves, at once if it has.
+// told has f called when the client leaves, at once if it has left already.
 func (st *Stream) told(f func()) {
 	st.c.mu.Lock()
 	left := st.over != nil
@@ -244,7 +244,8 @@ func (st *Stream) told(f func()) {
 	}
 }
 
-// Left has f called when the client leaves, and nothing else that was to be called before.
+// Left has f called when the client leaves, in place of the functions that were registered
+// before.
 func (st *Stream) Left(f func()) {
 	st.forget()
 	st.told(f)
@@ -267,7 +268,7 @@ func (st *Stream) End() error {
 	return err
 }
 
-// Close implements net.Conn. A response that has not come to its end is broken off.
+// Close implements net.Conn. If the response is not complete, the client is told so.
 func (st *Stream) Close() error {
 	st.abort(http2.ErrCodeCancel)
 	st.drain(errEnded)
@@ -294,13 +295,13 @@ func (st *Stream) SetReadDeadline(t time.Time) error {
 	return nil
 }
 
-// SetWriteDeadline implements net.Conn. It is called by who writes.
+// SetWriteDeadline implements net.Conn. Only the goroutine that writes calls it.
 func (st *Stream) SetWriteDeadline(t time.Time) error {
 	st.until = t
 	return nil
 }
 
-// NotifyWaits makes writes tell w when they wait, which then have Config.WriteTimeout each.
+// NotifyWaits makes writes tell w when they wait. Each write then has Config.WriteTimeout.
 func (st *Stream) NotifyWaits(w *socket.Waiter) socket.Gate {
 	st.gate, st.until = w, time.Time{}
 	return st

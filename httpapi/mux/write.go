@@ -272,7 +272,7 @@ func (st *Stream) await(until time.Time) error {
 	}
 }
 
-// wakeLocked has the writer that waits for a window look at it again.
+// wakeLocked makes the writer that waits for a window check it again.
 func (st *Stream) wakeLocked() {
 	if !st.waits {
 		return
@@ -284,7 +284,7 @@ func (st *Stream) wakeLocked() {
 	}
 }
 
-// wakeLocked has all writers that wait for a window look again.
+// wakeLocked makes all writers that wait for a window check it again.
 func (c *Conn) wakeLocked() {
 	for _, st := range c.streams {
 		st.wakeLocked()
