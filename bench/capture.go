@@ -28,7 +28,7 @@ func (t *Target) Capture(ctx context.Context, path, accept, encoding string) ([]
 	return body, nil
 }
 
-// CaptureWatchList returns what WatchList reads of one watch, as it is framed.
+// CaptureWatchList returns the bytes that WatchList reads of one watch, with their frames.
 func (t *Target) CaptureWatchList(ctx context.Context, path, accept string) ([]byte, error) {
 	c, err := t.dial(ctx, largeBuffer)
 	if err != nil {

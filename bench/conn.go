@@ -40,8 +40,9 @@ type call struct {
 }
 
 // conn is one HTTP/1.1 connection, or a place on one of HTTP/2, with one request under way at
-// a time. By HTTP/1.1 it is as cheap as a client can be: client and server share the machine, and what is spent
-// here is missing there. Bodies are drained through buffers that stay.
+// a time. By HTTP/1.1 it is as cheap as a client can be: client and server share the machine,
+// and the server lacks the CPU time that the client uses. Bodies are drained through buffers
+// that stay.
 type conn struct {
 	net.Conn
 	r     *bufio.Reader
@@ -92,7 +93,8 @@ func (t *Target) dial(ctx context.Context, buffer int) (*conn, error) {
 	return c, nil
 }
 
-// shrink lets the kernel take in little that nobody reads. What others read, too, stays.
+// shrink makes the kernel buffer few of the bytes that this conn leaves unread. A connection
+// that other conns share stays as it is.
 func (c *conn) shrink() {
 	if c.stream != nil {
 		return
@@ -115,7 +117,7 @@ func (c *conn) close() {
 	c.Conn.Close()
 }
 
-// response is what the head of an answer says.
+// response holds what the head of an answer says.
 type response struct {
 	status  int
 	length  int64 // of the body, -1 if it is chunked or ends with the connection
@@ -234,7 +236,7 @@ func (c *conn) readHead() (response, error) {
 	}
 }
 
-// take heeds the header fields that say where the body ends.
+// take notes the header fields that say where the body ends.
 func (r *response) take(name, value []byte) (err error) {
 	switch {
 	case bytes.EqualFold(name, []byte("Content-Length")):

@@ -46,7 +46,7 @@ const customSchema = `{"type":"object","properties":{
 	"status":{"type":"object","properties":{"phase":{"type":"string"},"conditions":{"type":"array","items":{"type":"object","properties":{"type":{"type":"string"},"status":{"type":"string"},"lastTransitionTime":{"type":"string","format":"date-time"}}}}}}}}`
 
 // Custom defines a resource, creates objects of about 5 KB of it, changes them by merge
-// patch and by server-side apply, and reads them. What exists stays as it is.
+// patch and by server-side apply, and reads them. It leaves objects that exist already.
 func Custom(ctx context.Context, t *Target, c CustomConfig) ([]*Result, error) {
 	config := rest.CopyConfig(t.config)
 	config.UserAgent = "workers-controller"
@@ -122,7 +122,7 @@ func readWorkers(ctx context.Context, t *Target, c CustomConfig, results []*Resu
 	return results, nil
 }
 
-// repeat does something n times, clients at a time, and measures it.
+// repeat runs an operation n times, clients at a time, and measures it.
 func (t *Target) repeat(ctx context.Context, name string, n, clients int, do func(i int) error) (*Result, error) {
 	rec, err := t.newRecorder(name, "object", n)
 	if err != nil {
@@ -191,7 +191,7 @@ func defineWorkers(ctx context.Context, t *Target, client dynamic.Interface) err
 	}
 }
 
-// worker makes an object of about 5 KB: what a pod's template weighs.
+// worker makes an object of about 5 KB, the size of a pod template.
 func worker(name string) *unstructured.Unstructured {
 	pod := seededPod(0, SeedConfig{Pods: 1, Namespaces: 1, Nodes: 1})
 	template, err := runtime.DefaultUnstructuredConverter.ToUnstructured(pod)

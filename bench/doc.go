@@ -8,13 +8,13 @@
 //
 //   - [Read]: GET of an object, a collection or a selection
 //   - [WatchList], [Inform]: the start of an informer, raw and by client-go
-//   - [Watch]: changes told to many watchers, to few of many, beside stuck ones
-//   - [Hold], [Storm]: watches that are opened, idle, or all come back at once
+//   - [Watch]: changes sent to many watchers, to few of many, beside stuck ones
+//   - [Hold], [Storm]: watches that are opened, idle, or all opened again at once
 //   - [Write], [PatchObjects]: creates, patches, applies, deletes
-//   - [Mixed]: all of it in proportion
-//   - [Slow]: large lists asked for at once and read slowly, beside watches
+//   - [Mixed]: all of these in proportion
+//   - [Slow]: large lists requested at once and read slowly, beside watches
 //   - [Start]: from exec to /readyz
-//   - [Seed]: the realistic pods that the others meet
+//   - [Seed]: creates the realistic pods that the others read and change
 //
 // The packages below run them: compare holds Larder against kube-apiserver and
 // against the limit, scale plots how costs grow, fleet starts servers, limit is
@@ -24,9 +24,10 @@
 //
 // # What is reported
 //
-// Operations, errors, bytes of body, wall time, the server's CPU time, memory and
-// system calls over the run, what this process and others beside the server used,
-// and the latency of every operation in a histogram of three significant digits.
+// A Result has operations, errors, bytes of body, wall time, the server's CPU time,
+// memory and system calls over the run, the usage of this process and of others beside
+// the server, and the latency of every operation in a histogram of three significant
+// digits.
 // Machines are noisy: compare CPU per operation between servers measured in one
 // run, not wall times between runs.
 //
@@ -40,11 +41,11 @@
 // crypto/tls themselves, drain bodies through buffers that stay, and find the mark of
 // a change in an event without decoding it. The server's figures are its process's
 // own: what the client spends can delay the server but is never charged to it.
-// [Target.UseHTTP2] has them ask by HTTP/2 instead, with x/net's client and the windows that
-// client-go has.
+// After [Target.UseHTTP2] the workloads send their requests by HTTP/2 instead, with x/net's
+// client and the windows that client-go has.
 //
 // # Locks and goroutines
 //
 // A workload returns when all goroutines that it started have ended. A [Target] may
-// run one workload at a time; its Progress may be asked by anyone meanwhile.
+// run one workload at a time; any goroutine may call its Progress meanwhile.
 package bench

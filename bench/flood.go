@@ -17,11 +17,11 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// Tenants is the group of users who are no administrators: they may read, and flow
+// Tenants is the group of the users that are no administrators: they may read, and flow
 // control bounds them once [Target.AllowTenants] has been called.
 const Tenants = "bench-tenants"
 
-// As is the same server, asked with another bearer token.
+// As returns a Target of the same server that sends another bearer token.
 func (t *Target) As(token string) *Target {
 	config := rest.CopyConfig(t.config)
 	config.BearerToken, config.BearerTokenFile = token, ""
@@ -33,8 +33,8 @@ func (t *Target) As(token string) *Target {
 }
 
 // AllowTenants lets [Tenants] read pods, and gives them a priority level of their own with few
-// seats, which its users have to share. It waits until the server lets tenant, who is one
-// of them, read. What exists is left as it is.
+// seats, which its users have to share. It waits until the server lets tenant, one of these
+// users, read. It leaves objects that exist already.
 func (t *Target) AllowTenants(ctx context.Context, tenant *Target) error {
 	client, err := kubernetes.NewForConfig(t.config)
 	if err != nil {
@@ -64,7 +64,7 @@ func (t *Target) AllowTenants(ctx context.Context, tenant *Target) error {
 	return tenant.awaitAccess(ctx)
 }
 
-// awaitAccess waits until the user may read: servers hear of a binding a little later.
+// awaitAccess waits until the user may read: servers see a new binding a little later.
 func (t *Target) awaitAccess(ctx context.Context) error {
 	const longest = time.Minute
 	ctx, cancel := context.WithTimeout(ctx, longest)
@@ -111,13 +111,13 @@ func tenantsSchema(meta metav1.ObjectMeta) *flowcontrolv1.FlowSchema {
 	}}
 }
 
-// FloodConfig is a workload of one user's reads, alone and beside another user who
-// sends as much as is answered.
+// FloodConfig is a workload of one user's reads, alone and beside another user that sends
+// as many requests as the server answers.
 type FloodConfig struct {
-	// Quiet is what is measured, by the Target that Flood is given.
+	// Quiet is the workload that is measured. Flood's Target sends its requests.
 	Quiet ReadConfig
-	// By sends Path again and again, by so many Clients at once. That it is told to come
-	// back later (429) is no error.
+	// By requests Path again and again, from Clients clients at once. An answer of 429 (Too
+	// Many Requests) is no error.
 	By           *Target
 	Path, Accept string
 	Clients      int
@@ -179,7 +179,7 @@ type flood struct {
 	first error
 }
 
-// start returns once requests are answered, and what ends it.
+// start returns once requests are answered. The function that it returns ends the flood.
 func (f *flood) start(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var group sync.WaitGroup
@@ -211,7 +211,7 @@ func (f *flood) count(ctx context.Context, err error) {
 	case ctx.Err() != nil:
 	case errors.As(err, &refused) && refused.status == http.StatusTooManyRequests:
 		f.refused.Add(1)
-		_ = sleep(ctx, 50*time.Millisecond) // a client that is told to wait and hardly does
+		_ = sleep(ctx, 50*time.Millisecond) // a client that hardly heeds Retry-After
 	default:
 		f.failed.Add(1)
 		f.mu.Lock()

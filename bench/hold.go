@@ -8,7 +8,7 @@ import (
 // MemoryPerWatch names the resident memory that Hold saw each watch add.
 const MemoryPerWatch = "memory per watch"
 
-// HoldConfig is a workload of watches that are opened and then told nothing.
+// HoldConfig is a workload of watches that are opened and then get no events.
 type HoldConfig struct {
 	// Name heads the result.
 	Name string
@@ -16,15 +16,15 @@ type HoldConfig struct {
 	Path, Accept string
 	// Watchers is how many are opened.
 	Watchers int
-	// Idle is how long they are held open afterwards: what the server uses meanwhile is
-	// reported as its idle cost.
+	// Idle is how long they are held open afterwards: the CPU time that the server uses
+	// meanwhile is reported as its idle cost.
 	Idle time.Duration
-	// Returns is how often all of them break off and come back where they were.
+	// Returns is how often all of them are closed and opened again at their last revision.
 	Returns int
 }
 
 // Hold opens watches, TLS handshakes included, and records how long each took, what
-// it cost the server and how much memory the server has more than before.
+// it cost the server and by how much the server's memory grew.
 func Hold(ctx context.Context, t *Target, c HoldConfig) (*Result, error) {
 	if err := (loop{ops: c.Watchers, clients: 1}).check(); err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func (c *HoldConfig) watchers(ctx context.Context, t *Target, rec *recorder) (*w
 	return &watchers{target: t, rec: rec, atOnce: opening, calls: func(int) call { return watch }}, nil
 }
 
-// idle waits and adds what the open watches hold.
+// idle waits and adds the server's cost of holding the open watches.
 func (c *HoldConfig) idle(ctx context.Context, t *Target, r *Result) error {
 	before, err := t.Process.Usage()
 	if err != nil {
@@ -84,9 +84,9 @@ func (c *HoldConfig) idle(ctx context.Context, t *Target, r *Result) error {
 	return nil
 }
 
-// Storm opens watches, breaks all of them off at once and lets them come back at the
-// revision where they were, as often as Returns says. It records the time from the
-// break until each is accepted again, and charges the server for what is between.
+// Storm opens watches, closes all of them at once and opens them again at the revision
+// where they were, as often as Returns says. It records the time from the close until
+// the server has accepted each again, and the server's cost in that time.
 func Storm(ctx context.Context, t *Target, c HoldConfig) (*Result, error) {
 	if err := (loop{ops: c.Watchers * c.Returns, clients: 1}).check(); err != nil {
 		return nil, err

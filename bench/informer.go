@@ -13,9 +13,9 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// InformerConfig is a workload of client-go's own informers. They decode and keep
-// what they are sent, so the client is no longer cheap: it tells what a controller's
-// start feels like, WatchList tells what it costs the server.
+// InformerConfig is a workload of client-go's own informers. They decode and keep the
+// objects that they receive, so the client is no longer cheap: Inform measures how long a
+// controller takes to start, WatchList measures what that costs the server.
 type InformerConfig struct {
 	// Name heads the result.
 	Name string

@@ -11,14 +11,14 @@ import (
 
 // loop says how operations follow each other. With a Rate the loop is open: each
 // operation has a time at which it should begin, and its latency counts from there,
-// so that a server which stalls is charged for what waited meanwhile. Without one
+// so that a stall of the server counts for every operation that waited meanwhile. Without one
 // the loop is closed: each client begins its next operation when the last has ended.
 type loop struct {
 	ops, clients int
 	rate         float64 // operations per second of all clients, 0 for a closed loop
 }
 
-// check refuses what cannot be run.
+// check returns an error for a loop that cannot be run.
 func (l loop) check() error {
 	if l.ops < 1 || l.clients < 1 || l.rate < 0 {
 		return fmt.Errorf("bench: want at least one operation and one client and no negative rate, got %d, %d and %g", l.ops, l.clients, l.rate)

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// MixedConfig is a workload of what a cluster asks of its server: mostly small reads,
-// some lists, some writes, in fixed proportions.
+// MixedConfig is a workload of the requests that a cluster sends to its server: mostly small
+// reads, some lists, some writes, in fixed proportions.
 type MixedConfig struct {
 	// Seed says which pods there are to read.
 	Seed SeedConfig
@@ -44,7 +44,7 @@ func (c *MixedConfig) pod(i int) string {
 }
 
 // Mixed runs the mixture and returns one Result for all of it and then one of each
-// kind of request. The server's cost is known of the whole alone.
+// kind of request. The server's cost is known only for the whole.
 func Mixed(ctx context.Context, t *Target, c MixedConfig) ([]*Result, error) {
 	l := loop{ops: c.Requests, clients: c.Clients, rate: c.Rate}
 	if err := l.check(); err != nil {

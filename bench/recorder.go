@@ -114,7 +114,7 @@ func (r *recorder) measured(work func() error) error {
 	return r.pause()
 }
 
-// finish returns the Result, which is nobody else's from now on.
+// finish returns the Result, which belongs to the caller.
 func (r *recorder) finish() *Result {
 	r.target.running.CompareAndSwap(r, nil)
 	return r.result

@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// SlowConfig is a workload of clients that all ask for much at once and read it
-// slowly, beside watches that must be told of changes meanwhile. What it shows is the
-// server's memory: Result.Server.PeakRSS.
+// SlowConfig is a workload of clients that all request large answers at once and read them
+// slowly, beside watches that must receive changes meanwhile. It shows how much memory the
+// server needs: Result.Server.PeakRSS.
 type SlowConfig struct {
 	// Name heads the result.
 	Name string
-	// Path is what all ask for, with its query.
+	// Path is the path that all clients request, with its query.
 	Path string
 	// Accepts are media types: client i asks for number i, from the first again after
 	// the last.
@@ -36,9 +36,8 @@ func (c *SlowConfig) check() error {
 }
 
 // Slow runs the workload and returns one Result of the slow clients, to which the
-// server's cost belongs, and one of the deliveries to the watches. An answer that does
-// not come whole is an error of the first, a watch that ends or is not told of the
-// second.
+// server's cost belongs, and one of the deliveries to the watches. An incomplete answer is
+// an error of the first; a watch that ends or misses a change is an error of the second.
 func Slow(ctx context.Context, t *Target, c SlowConfig) ([]*Result, error) {
 	w := &c.Watch
 	w.complete()
@@ -90,7 +89,7 @@ func (c *SlowConfig) read(ctx context.Context, t *Target, rec *recorder, accept 
 }
 
 // trickle sends a request over a connection of its own and reads the answer no faster
-// than it should.
+// than BytesPerSecond.
 func (c *SlowConfig) trickle(ctx context.Context, t *Target, r call) (n int64, err error) {
 	conn, err := t.dial(ctx, largeBuffer)
 	if err != nil {

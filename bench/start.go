@@ -17,7 +17,7 @@ type StartConfig struct {
 	Launch func(ctx context.Context) (*Target, time.Time, func() error, error)
 	// Then runs once the server is ready, before it is stopped, nil for nothing.
 	Then func(ctx context.Context, t *Target) error
-	// Shown receives the progress: the server under load does not exist before.
+	// Shown receives the progress: the server under load has no Target before it is started.
 	Shown *Target
 }
 

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// errStream is a watch that sent what is no event.
+// errStream says that a watch sent something other than events.
 var errStream = errors.New("malformed watch stream")
 
 // longestFrame bounds an event.
@@ -22,7 +22,7 @@ const longestFrame = 64 << 20
 type stream struct {
 	conn  *conn
 	body  io.Reader
-	lines *bufio.Reader // of JSON; nil for protobuf, whose frames tell their length
+	lines *bufio.Reader // of JSON; nil for protobuf: its frames say how long they are
 	buf   []byte
 }
 
@@ -132,7 +132,7 @@ func (s *stream) readInitial() (objects int, size int64, err error) {
 	}
 }
 
-// revision asks for the resourceVersion of a collection.
+// revision requests the resourceVersion of a collection.
 func (t *Target) revision(ctx context.Context, path string) (string, error) {
 	c, err := t.dial(ctx, smallBuffer)
 	if err != nil {

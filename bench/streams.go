@@ -14,9 +14,9 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// UseHTTP2 has the workloads ask by HTTP/2, over connections that each carry as many requests
-// at once as streams says: client-go has up to 100 of them on one. A server that does not
-// speak it is asked by HTTP/1.1. It is called before the first workload.
+// UseHTTP2 makes the workloads use HTTP/2, over connections that each carry up to streams
+// requests at once: client-go has up to 100 on one. With a server that does not speak HTTP/2
+// they use HTTP/1.1. The caller calls UseHTTP2 before the first workload.
 func (t *Target) UseHTTP2(streams int) {
 	t.shared = &sharedConns{streams: streams}
 	if t.tls != nil {
@@ -41,9 +41,9 @@ type sharedConn struct {
 	users int // guarded by sharedConns.mu
 }
 
-// take returns a connection that one more may use, which it opens when there is none; nil
-// without an error if the server does not speak HTTP/2. Others wait meanwhile, so that there
-// are no more connections than are needed.
+// take returns a connection that has room for one more user, and opens one when there is none;
+// nil without an error if the server does not speak HTTP/2. Other callers wait meanwhile, so
+// that there are no more connections than are needed.
 func (s *sharedConns) take(ctx context.Context, t *Target) (*sharedConn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,8 +90,8 @@ func (s *sharedConns) leave(c *sharedConn) {
 	}
 }
 
-// multiplexed is what a conn has that sends its requests as streams of a connection that it
-// shares.
+// multiplexed is the part of a conn that sends its requests as streams of a shared HTTP/2
+// connection.
 type multiplexed struct {
 	of     *sharedConns
 	conn   *sharedConn
@@ -116,7 +116,7 @@ func (t *Target) dialStream(ctx context.Context, header http.Header, buffer int)
 	}, nil
 }
 
-// send sends a request and returns the head of the answer, whose body out reads from then on.
+// send sends a request and returns the head of the answer. out reads the body from then on.
 func (m *multiplexed) send(base string, r call, out *bufio.Reader) (response, error) {
 	m.endBody()
 	req, err := http.NewRequestWithContext(m.ctx, r.method, m.origin+base+r.path, bytes.NewReader(r.body))
@@ -148,7 +148,7 @@ func (m *multiplexed) endBody() {
 	}
 }
 
-// close leaves the place to others.
+// close frees the place on the connection.
 func (m *multiplexed) close() {
 	m.endBody()
 	m.of.leave(m.conn)

@@ -21,8 +21,8 @@ import (
 type Target struct {
 	// Process is the server's process, zero when it runs elsewhere.
 	Process process.Process
-	// Beside are processes that work for the server, its etcd for instance: what
-	// they use is reported apart.
+	// Beside are processes that work for the server, its etcd for instance: their
+	// usage is reported apart.
 	Beside []process.Process
 
 	config *rest.Config
@@ -114,7 +114,7 @@ type Progress struct {
 	P50, P99 time.Duration
 }
 
-// Progress may be asked at any time.
+// Progress may be called at any time.
 func (t *Target) Progress() Progress {
 	if rec := t.running.Load(); rec != nil {
 		return rec.progress()

@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// WatchConfig is a workload of changes that watchers are told of.
+// WatchConfig is a workload of changes that are sent to watchers.
 type WatchConfig struct {
 	// Name heads the result.
 	Name string
-	// Path is the collection whose revision the watches begin at.
+	// Path is the collection. The watches begin at its revision.
 	Path string
 	// Selections are the paths to watch, with their queries: watcher i takes number i,
 	// from the first again after the last. Nil means Path.
@@ -40,7 +40,7 @@ type WatchConfig struct {
 	Through *Target
 }
 
-// complete sets what is meant by fields that are zero.
+// complete sets the defaults of fields that are zero.
 func (c *WatchConfig) complete() {
 	if c.Deliveries == 0 {
 		c.Deliveries = c.Watchers * c.Changes
@@ -158,7 +158,8 @@ func markPatch(path string, run int64, i int) call {
 	}
 }
 
-// account divides by changes where that is asked, and adds what only watches have.
+// account divides the cost by changes if PerChange is set, and adds the figures that only
+// watches have.
 func (c *WatchConfig) account(r *Result) *Result {
 	deliveries := r.Ops - r.Errors
 	if r.Wall > 0 {

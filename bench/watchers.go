@@ -26,7 +26,7 @@ const (
 // annotation is where a change leaves its mark.
 const annotation = "larder-bench/change"
 
-// How many watches are opened at a time: in peace, and when all come back at once.
+// How many watches are opened at a time: usually, and when all are opened again at once.
 const (
 	opening  = 16
 	stampede = 256
@@ -100,7 +100,7 @@ func (w *watchers) openOne(ctx context.Context, i int) error {
 	return nil
 }
 
-// begin lets all watchers read, but for those whose number is at least readers.
+// begin starts reading on the watchers with numbers below readers.
 func (w *watchers) begin(readers int, changes int, expected int64) {
 	w.sent = make([]atomic.Int64, changes)
 	w.run, w.expected = newRun(), expected
@@ -130,7 +130,7 @@ func (w *watchers) follow(s *stream) error {
 		}
 		run, number, ok := marked(frame)
 		if !ok || run != w.run || number >= len(w.sent) {
-			continue // somebody else's change
+			continue // not a change of this run
 		}
 		w.rec.record(now.Sub(time.Unix(0, w.sent[number].Load())), int64(len(frame)), nil)
 		if w.delivered.Add(1) == w.expected {
@@ -186,7 +186,7 @@ func (w *watchers) settle(ctx context.Context, patience time.Duration) int64 {
 
 var errUndelivered = errors.New("bench: a change was not delivered")
 
-// judge waits for what is still to come, and records what does not.
+// judge waits for the deliveries that are missing, and records those that do not come.
 func (w *watchers) judge(ctx context.Context, patience time.Duration) error {
 	for range w.settle(ctx, patience) {
 		w.rec.fail(errUndelivered)

@@ -29,7 +29,7 @@ type WriteConfig struct {
 	Name string
 	// Namespace holds the objects. It is created when it does not exist.
 	Namespace string
-	// Round tells runs apart whose objects must not meet.
+	// Round makes the objects' names differ between runs that must not share objects.
 	Round int
 	// Objects is how many live, Clients how many requests are under way at a time.
 	Objects, Clients int
@@ -47,7 +47,7 @@ func Write(ctx context.Context, t *Target, c WriteConfig) ([]*Result, error) {
 	if err := ensureNamespace(ctx, t, c.Namespace); err != nil {
 		return nil, err
 	}
-	for _, verb := range Verbs { // what servers build on first use is built by one more object
+	for _, verb := range Verbs { // one more object makes the server build what it builds on first use
 		if err := t.once(ctx, c.write(verb, c.Objects)); err != nil {
 			return nil, err
 		}

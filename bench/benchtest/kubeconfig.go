@@ -11,7 +11,7 @@ import (
 )
 
 // Start starts a server with no objects, to be closed at the end of the test, and
-// returns it with a kubeconfig of its administrator, whose token is "secret".
+// returns it with a kubeconfig of its administrator, who has the token "secret".
 func Start(t testing.TB) (*Server, string) {
 	t.Helper()
 	s := New()

@@ -20,7 +20,7 @@ const (
 // Serve is what a TestMain calls in that role. It serves what the program's arguments
 // ask for until the process is told to end. It knows --secure-port, the port of a
 // Server of no objects, and --listen-client-urls, where an etcd says that it is ready.
-// A Server whose --etcd-servers names such an etcd shares the objects of all that do.
+// Servers that name the same such etcd in --etcd-servers share their objects.
 func Serve() error {
 	end := make(chan os.Signal, 1)
 	signal.Notify(end, syscall.SIGTERM)
@@ -60,7 +60,7 @@ func serve(end <-chan os.Signal) error {
 	return nil
 }
 
-// proxy hands requests on: all servers of one etcd know the same.
+// proxy hands requests on to the etcd, so that all its servers have the same objects.
 type proxy struct{ to string }
 
 // ServeHTTP implements http.Handler.

@@ -27,11 +27,11 @@ type object = map[string]any
 type Server struct {
 	*httptest.Server
 
-	// Drop says which events no watch is told of, nil for none. It is set before the
+	// Drop reports which events are sent to no watch, nil for none. It is set before the
 	// first request.
 	Drop func(event int) bool
-	// BreaksOff is a path whose answer ends before it is whole, "" for none. It is set
-	// like Drop.
+	// BreaksOff is a path: its answer ends before it is complete. "" stands for none. It is
+	// set like Drop.
 	BreaksOff string
 
 	mu       sync.Mutex

@@ -32,9 +32,9 @@ type Config struct {
 	Rounds int
 	Rows   *regexp.Regexp
 	Quick  bool
-	// Command is what the report says made it.
+	// Command is the command line that the report shows.
 	Command string
-	// Say is told what happens, line by line.
+	// Say is called with each line about what happens.
 	Say func(string)
 }
 
@@ -130,8 +130,8 @@ func (c *Comparison) say(format string, args ...any) {
 	}
 }
 
-// selected drops what the configuration does not want. A step of several rows is run
-// when one of them is wanted, and shows all.
+// selected drops the steps that the configuration does not select. A step of several rows is
+// run when one of them is selected, and shows all.
 func (c *Comparison) selected(steps []step) []step {
 	var wanted []step
 	for _, s := range steps {
@@ -243,7 +243,7 @@ func writeTape(file string, tape *limit.Tape) error {
 	return nil
 }
 
-// record asks Larder for all that steps ask for again and again.
+// record requests from Larder all answers that steps request again and again.
 func (c *Comparison) record(ctx context.Context) (*limit.Tape, error) {
 	larder := c.servers[Larder].Target
 	tape := &limit.Tape{Answers: make(map[string][]byte)}

@@ -3,12 +3,11 @@
 // over one etcd, in one run.
 //
 // Every row of its table is a workload of package bench. Its servers take turns, and
-// each figure is the best of all rounds: load from elsewhere only ever adds to it.
-// What is compared is the CPU time of the server's process; latencies, memory, system
-// calls, and what etcd and the client used beside it, are in the results that the
-// table keeps.
+// each figure is the best of all rounds: load from other processes only ever adds to it.
+// The table compares the CPU time of the server's process; latencies, memory, system
+// calls, and the usage of etcd and the client, are in the results that the table keeps.
 //
-// Changes that watchers are told of are written through the other one of the two
-// servers, so that a row of watches holds what it costs to follow etcd, to encode and
-// to deliver, and nothing of what it costs to write.
+// Changes for watchers are written through the other one of the two servers, so that a
+// row of watches has the cost of following etcd, encoding and delivering, and none of the
+// cost of writing.
 package compare

@@ -9,8 +9,8 @@ import (
 	"github.com/larder-io/larder/bench/fleet"
 )
 
-// elsewhere is the slowdown beside a flood of another process: what of it comes from the
-// processors that all share, and not from what the server lets its users do to each other.
+// elsewhere is the slowdown beside a flood of another process: the part that comes from
+// shared processors, and not from the effect of the server's users on each other.
 const elsewhere = "p99 beside a flood of another server, of that alone"
 
 // flood has one user read little while another reads as much as it can, in a priority
@@ -63,7 +63,7 @@ func (c *Comparison) flood() step {
 	}}
 }
 
-// guarded are the guards whose cost is told apart, the first row's none.
+// guarded are the guards of the rows, each of which shows their cost. The first row has none.
 var guarded = []struct {
 	id, what string
 	guards   fleet.Guards
@@ -75,8 +75,8 @@ var guarded = []struct {
 	{"B44", "all three", fleet.Guards{Access: true, Audit: true, Flow: true}},
 }
 
-// guards is the same read by one who is no administrator, on servers that stand guard
-// in different ways.
+// guards is the same read by a user that is no administrator, on servers with different
+// guards.
 func (c *Comparison) guards() step {
 	var specs []rowSpec
 	for _, g := range guarded {
@@ -114,7 +114,7 @@ func (c *Comparison) guardedReads(ctx context.Context, kind Kind, name string, g
 		Requests: c.ops(kind, 2000, 8000), Clients: 4,
 	}
 	tenant := c.fleet.Tenant(server, 0)
-	// What follows informers, or is made when first asked, is there after the first turn.
+	// After the first turn, informers have synced and what is built on first use is there.
 	if _, err := bench.Read(ctx, tenant, read); err != nil {
 		return nil, err
 	}

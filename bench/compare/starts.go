@@ -105,8 +105,8 @@ func launched(server *fleet.Server, err error) (*bench.Target, time.Time, func()
 	return server.Target, server.Started, server.Stop, nil
 }
 
-// openWatches is enough that what a server had to spare before does not count, held
-// for as long as a server may take to give memory back.
+// openWatches is the number of watches: enough that memory which the server had to spare
+// before does not count. They are held for as long as a server may take to give memory back.
 func (c *Comparison) openWatches() int { return c.watchers(5000) }
 
 func (c *Comparison) held() time.Duration {

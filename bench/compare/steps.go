@@ -15,7 +15,7 @@ import (
 // pods is the collection that reads and watches are of.
 const pods = "/api/v1/pods"
 
-// step is one workload, whose results are one or more rows.
+// step is one workload. Its results make one or more rows.
 type step struct {
 	rows  []rowSpec
 	limit bool // whether the limit takes part
@@ -23,7 +23,7 @@ type step struct {
 	run   func(ctx context.Context, kind Kind) ([]*bench.Result, error)
 }
 
-// asks is the request whose answer the limit must have recorded, zero for none.
+// asks is a request: the limit must have its recorded answer. Zero stands for none.
 type asks struct {
 	path, accept, encoding string
 	watchList              bool
@@ -66,7 +66,7 @@ func (s *rowSpec) best(unit Unit, of func(*bench.Result) float64, results []*ben
 	return slices.Min(all)
 }
 
-// What figures are made of.
+// Functions that take a figure from results.
 func cpuPerOp(r *bench.Result) float64 { return r.CPUPerOp().Seconds() }
 func rate(r *bench.Result) float64     { return r.Rate() }
 func wall(r *bench.Result) float64     { return r.Quantile(0).Seconds() }
@@ -160,8 +160,8 @@ func (c *Comparison) read(id, work string, a asks, stock, fast int, bound time.D
 	}}
 }
 
-// crowd is one small read by many clients at once, who may share what it costs to be
-// consistent.
+// crowd is one small read by many clients at once. A server may let them share the cost of
+// a consistent read.
 func (c *Comparison) crowd() step {
 	const clients = 16
 	a := asks{path: c.seed.PodPath(1), accept: bench.Protobuf}
@@ -215,7 +215,7 @@ func (c *Comparison) watchLists() []step {
 	}
 }
 
-// fanOut tells many watchers the same.
+// fanOut sends the same events to many watchers.
 func (c *Comparison) fanOut() step {
 	const rate = 50
 	watchers := c.watchers(200)
@@ -229,7 +229,7 @@ func (c *Comparison) fanOut() step {
 	}}
 }
 
-// selective tells few of many watchers.
+// selective sends each event to few of many watchers.
 func (c *Comparison) selective() step {
 	const rate = 400
 	watchers := c.watchers(1000)
@@ -288,7 +288,7 @@ func (c *Comparison) patches() step {
 	}}
 }
 
-// storm lets all watches come back at once.
+// storm closes all watches and opens them again at once.
 func (c *Comparison) storm() step {
 	spec := withLatency("B34", fmt.Sprintf("reconnect storm of %d watches, per watch", c.watchers(1000)), "until all are back", 100)
 	return step{rows: []rowSpec{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
@@ -311,7 +311,7 @@ func (c *Comparison) stuck() step {
 	}}
 }
 
-// mixed is what a cluster asks, at a rate that both servers can keep up with.
+// mixed is the load of a cluster, at a rate that both servers can keep up with.
 func (c *Comparison) mixed() step {
 	const rate = 300
 	spec := withLatency("B36", fmt.Sprintf("mixed load, %d requests/s, open loop", rate), "p99", 99)

@@ -311,7 +311,7 @@ func (t *Table) Results() []*bench.Result {
 	return all
 }
 
-// Missed returns an error that names the rows whose goals are not met, nil if none.
+// Missed returns an error that names the rows that do not meet their goals, nil if none.
 func (t *Table) Missed() error {
 	var ids []string
 	for _, r := range t.Rows {

@@ -19,8 +19,8 @@ import (
 	"github.com/larder-io/larder/bench/process"
 )
 
-// token is the administrator's at all servers: they listen on loopback alone and live
-// for minutes, but still nobody else on the machine shall write to them.
+// newToken returns an administrator's token for all servers. It is random although they listen
+// on loopback alone and live for minutes: no other user of the machine shall write to them.
 func newToken() string { return rand.Text() }
 
 // issuer is that of service-account tokens.
@@ -35,8 +35,8 @@ type Config struct {
 	// EtcdData is a data directory of an etcd that is not running, to be copied; "" for
 	// an empty etcd.
 	EtcdData string
-	// Streams, if it is more than 0, has the servers be asked by HTTP/2, with as many
-	// requests at once on a connection.
+	// Streams, if it is more than 0, makes the Targets use HTTP/2, with as many requests at
+	// once on a connection.
 	Streams int
 }
 
@@ -73,7 +73,7 @@ func (f *Fleet) Close() error {
 	return errors.Join(all...)
 }
 
-// Tenant is the server as user number i of bench.Tenants asks it, 0 or 1.
+// Tenant returns a Target with the token of user number i of bench.Tenants, 0 or 1.
 func (f *Fleet) Tenant(s *Server, i int) *bench.Target { return s.Target.As(f.others[i]) }
 
 // Servers are all that were started, those included that have ended.
@@ -105,8 +105,8 @@ func (f *Fleet) key() string    { return filepath.Join(f.config.Dir, "sa.key") }
 // Etcd is the Fleet's etcd, nil before StartEtcd.
 func (f *Fleet) Etcd() *Server { return f.etcd }
 
-// StartEtcd starts the etcd of all servers, on a copy of the configured data. It does
-// not wait for the disk: how fast the disk is shall not be what is compared.
+// StartEtcd starts the etcd of all servers, on a copy of the configured data. That etcd does
+// not wait for the disk: the comparison shall not depend on the speed of the disk.
 func (f *Fleet) StartEtcd(ctx context.Context) error {
 	if err := f.prepare(); err != nil {
 		return err
@@ -187,14 +187,14 @@ func (f *Fleet) StartLarderWith(g Guards) (*Server, error) {
 	return f.startAPI("larder", f.config.Larder, dir, port, []string{"serve"}, append(flags, "--data-dir="+dir, "--service-account-issuer="+issuer))
 }
 
-// Guards says which of what stands before every request do so.
+// Guards says which of the checks before every request a server does.
 type Guards struct {
-	Access bool // RBAC; without it everybody who is known may do everything
-	Audit  bool // what is asked is recorded in a file, its bodies are not
+	Access bool // RBAC; without it every authenticated user may do everything
+	Audit  bool // requests are recorded in a file, without their bodies
 	Flow   bool // flow control; without it requests are only counted
 }
 
-// Usual is what servers have unless it is said otherwise.
+// Usual are the guards of servers by default.
 func Usual() Guards { return Guards{Access: true, Flow: true} }
 
 // flags has an audit log in dir.
@@ -317,7 +317,7 @@ func (f *Fleet) start(name, program string, args []string) (*Server, error) {
 	return server, nil
 }
 
-// freePorts returns ports that nobody listened on a moment ago.
+// freePorts returns ports that no process listened on a moment ago.
 func freePorts(n int) ([]string, error) {
 	var ports []string
 	for range n {

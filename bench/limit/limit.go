@@ -32,7 +32,7 @@ import (
 	"github.com/larder-io/larder/bench"
 )
 
-// Tape is what the server knows.
+// Tape holds the recorded answers of the server.
 type Tape struct {
 	// Answers are bodies by Key.
 	Answers map[string][]byte
@@ -100,7 +100,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	return errors.Join(server.ShutdownWithContext(patience), <-ended)
 }
 
-// quiet drops what fasthttp logs of connections that clients broke off.
+// quiet drops fasthttp's log messages about connections that clients closed early.
 type quiet struct{}
 
 // Printf implements fasthttp.Logger.

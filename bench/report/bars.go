@@ -12,8 +12,8 @@ const (
 	barsRight         = 90.0
 )
 
-// bars draws the first figure of each row, a bar for each server; rows whose first
-// figure is a time share one scale, the others are left to the table.
+// bars draws the first figure of each row, a bar for each server. It draws only rows in
+// which that figure is a time, on one scale; the others are in the table alone.
 func bars(t *compare.Table) string {
 	var values []float64
 	var rows []*compare.Row

@@ -158,7 +158,7 @@ func tableOf(t *compare.Table) *pageTable {
 	return p
 }
 
-// verdictColumn is where compare's cells say whether the goal is met.
+// verdictColumn is the column in which compare's cells say whether the goal is met.
 const verdictColumn = 8
 
 func without(cells []string, i int) []string {

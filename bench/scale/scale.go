@@ -34,7 +34,7 @@ type Config struct {
 	Items int
 	// Idle is how long open watches are held before their memory is measured.
 	Idle time.Duration
-	// Say is told what was found, line by line, nil for nobody.
+	// Say is called with each line about what was found; it may be nil.
 	Say func(string)
 }
 
@@ -137,7 +137,7 @@ func (r *runner) size(ctx context.Context, pods int) error {
 	return nil
 }
 
-// patch measures changes that nobody watches.
+// patch measures changes without watchers.
 func (r *runner) patch(ctx context.Context, seed bench.SeedConfig) (time.Duration, error) {
 	return r.least(ctx, func() (*bench.Result, error) {
 		return bench.PatchObjects(ctx, r.Target, bench.PatchConfig{
@@ -183,7 +183,8 @@ func (r *runner) watch(ctx context.Context, watchers int) error {
 	return nil
 }
 
-// hold opens watches, before others of that number leave memory to spare.
+// hold opens watches and measures their memory. It runs before other watches of that number,
+// which would leave the server memory to spare.
 func (r *runner) hold(ctx context.Context, watchers int) error {
 	opened, err := bench.Hold(ctx, r.Target, bench.HoldConfig{
 		Name: fmt.Sprintf("open %d watches", watchers), Path: "/api/v1/pods", Accept: bench.Protobuf, Watchers: watchers, Idle: r.Idle,
