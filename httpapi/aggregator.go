@@ -19,7 +19,7 @@ type Aggregator interface {
 	ServeGroups(w http.ResponseWriter, req *http.Request)
 	Group(path string) http.Handler
 
-	// What the other servers serve is described in the OpenAPI documents.
+	// The OpenAPI documents describe what the other servers serve.
 	openapi.Aggregator
 
 	// Paths lists the paths of the groups and their versions.

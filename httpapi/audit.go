@@ -45,8 +45,8 @@ func (a *auditor) judge(x *passage) {
 	x.Trail.Describe(asSent(x), x.Received, attributes)
 }
 
-// receive records that the request came. One that must be recorded and cannot be is not
-// served.
+// receive records that the request came. A request that must be recorded, but cannot be, is
+// not served.
 func (a *auditor) receive(x *passage) bool {
 	if x.Trail == nil {
 		return true

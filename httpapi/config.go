@@ -89,7 +89,7 @@ type Config struct {
 	CORS []string
 
 	// Extensions answers requests that no endpoint is installed for; nil answers 404.
-	// Discovery collects what is served below /apis; its owner, the caller, adds what
+	// Discovery collects what is served below /apis; the code that owns it adds what
 	// Extensions serves. It is nil if there is nothing to add.
 	Extensions Extensions
 	Discovery  aggregated.ResourceManager

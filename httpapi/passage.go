@@ -21,7 +21,7 @@ type passage struct {
 	span         trace.Span // nil: it is not traced
 }
 
-// attributes returns the request's attributes for flow control and the authorizer. They end
+// attributes returns the request's attributes, for flow control and the authorizer. They end
 // with the passage.
 func (x *passage) attributes() *request.Attributes {
 	x.claims = request.Attributes{User: x.User, Request: &x.Request}

@@ -8,8 +8,9 @@ import (
 )
 
 // Forward serves the request by h, which hands it on to another server and passes bodies on as
-// they come. After a request with a short body, or none, the connection can be used again; any
-// other has the connection to itself.
+// they come. An ordinary request with a short body, or none, leaves the connection to be used
+// again. One that is long-running, asks for an upgrade, has a long body or is a HEAD has the
+// connection to itself.
 func (x *Call) Forward(h http.Handler) {
 	req := x.HTTP()
 	req.Header.Set("Audit-Id", x.AuditID)

@@ -40,7 +40,7 @@ func (t *round) check(ctx context.Context, c *credential, all []*right) {
 		return
 	}
 	if c.impersonates && !c.asked {
-		return // c.who is the impersonated user yet: the requester is not authenticated
+		return // c.who is still the impersonated user: the requester is to be authenticated first
 	}
 	for _, held := range all {
 		if !t.dueRight(held) {
