@@ -82,7 +82,7 @@ func needOutward(t testing.TB) string {
 	t.Helper()
 	ip := outward()
 	if ip == nil {
-		t.Skip("this machine has no address but loopback, which is not proxied to")
+		t.Skip("this machine has no address but loopback ones, and API servers refuse to proxy to these")
 	}
 	return ip.String()
 }
@@ -216,14 +216,24 @@ func (k *kubelet) found(w http.ResponseWriter, req *http.Request) *container {
 	return c
 }
 
-func (k *kubelet) exec(w http.ResponseWriter, req *http.Request) {
+// target returns the container that a request to execute or attach is for, and what is to be
+// streamed; no container if the request was answered.
+func (k *kubelet) target(w http.ResponseWriter, req *http.Request) (*container, *remotecommand.Options) {
 	options, err := remotecommand.NewOptions(req)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
+		return nil, nil
 	}
 	c := k.found(w, req)
 	if c == nil || k.translate(w, req, options) {
+		return nil, nil
+	}
+	return c, options
+}
+
+func (k *kubelet) exec(w http.ResponseWriter, req *http.Request) {
+	c, options := k.target(w, req)
+	if c == nil {
 		return
 	}
 	ctx, cancel := k.context(req)
@@ -232,13 +242,8 @@ func (k *kubelet) exec(w http.ResponseWriter, req *http.Request) {
 }
 
 func (k *kubelet) attach(w http.ResponseWriter, req *http.Request) {
-	options, err := remotecommand.NewOptions(req)
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	c := k.found(w, req)
-	if c == nil || k.translate(w, req, options) {
+	c, options := k.target(w, req)
+	if c == nil {
 		return
 	}
 	ctx, cancel := k.context(req)

@@ -47,13 +47,15 @@ func terminal(cmd *exec.Cmd, in io.Reader, out io.Writer, resize <-chan remoteco
 	if in != nil {
 		go func() { _, _ = io.Copy(master, in) }()
 	}
-	go func() {
-		for size := range resize {
-			_ = raw.Control(func(fd uintptr) {
-				_ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: size.Height, Col: size.Width})
-			})
-		}
-	}()
+	if resize != nil { // version 2 of the protocol has none
+		go func() {
+			for size := range resize {
+				_ = raw.Control(func(fd uintptr) {
+					_ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: size.Height, Col: size.Width})
+				})
+			}
+		}()
+	}
 	_, _ = io.Copy(out, master) // ends with EIO when nobody has the terminal any more
 	return cmd.Wait()
 }

@@ -3,7 +3,6 @@ package cluster
 import (
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,9 +14,6 @@ import (
 // many nodes as it is told, a program that ends takes all with it, and a cluster that is
 // killed leaves nothing running.
 func TestLife(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("looks into /proc")
-	}
 	r := start(t, 3)
 	pids := r.children()
 	for _, file := range []string{"kube-controller-manager.kubeconfig", "kube-scheduler.kubeconfig", "kwok.kubeconfig", "kwok.yaml", "logs/kwok.log"} {
