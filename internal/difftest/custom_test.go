@@ -1,6 +1,7 @@
 package difftest
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"strings"
@@ -67,6 +68,22 @@ func (w *world) define(t *testing.T) {
 			return nil
 		})
 		w.must(t, w.larder, do(http.MethodPost, o[0], js, withKind(o[0], o[1])))
+	}
+}
+
+// awaitCustoms waits until p watches every version of the custom resources. Stock makes the
+// cache of one when it is first asked for it, and tells a watch from an earlier revision
+// 410: what happens from here on is in the caches of both servers.
+func (p *process) awaitCustoms(t *testing.T) {
+	t.Helper()
+	for _, collection := range []string{widgets, oldWidgets, gadgets} {
+		path := collection + query("watch", "1", "timeoutSeconds", "1", "sendInitialEvents", "true", "resourceVersionMatch", "NotOlderThan", "allowWatchBookmarks", "true")
+		p.Eventually(t, "watches "+collection, func() error {
+			if a := p.ask(get(path, js)); a.err != nil || !bytes.Contains(a.body, []byte(endOfInitial)) {
+				return fmt.Errorf("%d %v %s", a.code, a.err, a.body)
+			}
+			return nil
+		})
 	}
 }
 

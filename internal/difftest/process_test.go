@@ -79,9 +79,11 @@ func newWorld(t *testing.T) *world {
 	if *stockBinary != "" {
 		w.startStock(t)
 		w.stock.awaitReady(t)
+		w.stock.awaitCustoms(t)
 		w.larder.ports = append(w.larder.ports, w.stock.ports...)
 		w.stock.ports = w.larder.ports
 	}
+	w.larder.awaitCustoms(t)
 	w.change(t)
 	return w
 }
