@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -51,4 +52,22 @@ func TestTransport(t *testing.T) {
 		t.Errorf("%q %v", buf, err)
 	}
 	cancel()
+}
+
+// TestWatchesOfThisProcessStayOpen: looking for clients that have left ends no watch of this
+// process, whose connections are no sockets.
+func TestWatchesOfThisProcessStayOpen(t *testing.T) {
+	p := newPair(t)
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	c := &http.Client{Transport: p.RoundTripper()}
+	resp, err := c.Get("http://anywhere" + configmaps + "?watch=1&labelSelector=a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	p.streams.Probe()
+	p.ours.must(t, post(configmaps, `{"metadata":{"name":"one","labels":{"a":"b"}}}`))
+	if _, event := nextEvent(t, bufio.NewReader(resp.Body)); !strings.Contains(event, `"ADDED"`) {
+		t.Errorf("%s", event)
+	}
 }

@@ -77,8 +77,7 @@ func readAway(c net.Conn) bool {
 	var b [512]byte
 	for range 8 {
 		if _, err := c.Read(b[:]); err != nil {
-			timeout, ok := err.(net.Error)
-			return ok && timeout.Timeout()
+			return IsTimeout(err)
 		}
 	}
 	return true
@@ -105,8 +104,9 @@ func CutOff(c net.Conn) {
 	c.Close()
 }
 
-// IsTimeout reports whether err says that a deadline has passed.
+// IsTimeout reports whether err says that a deadline has passed. Errors of connections within
+// the process do, and are no net.Error.
 func IsTimeout(err error) bool {
-	var timeout net.Error
+	var timeout interface{ Timeout() bool }
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
