@@ -6,6 +6,7 @@
 //	larder cluster       runs the server with the other programs of a cluster
 //	larder checkpoint    remembers the state of all objects under a name
 //	larder reset         brings them back to it
+//	larder snapshot      saves what etcd holds, and restores it
 //	larder version       says what was built
 //
 // Under the name kube-apiserver it is `larder serve` with kube-apiserver's defaults, under
@@ -67,6 +68,6 @@ func newRoot() *cobra.Command {
 	}
 	root.Version = versionText()
 	root.SetVersionTemplate("{{.Version}}")
-	root.AddCommand(newServe(), newDev(), newCluster(), newCheckpoint(), newReset(), newVersion())
+	root.AddCommand(newServe(), newDev(), newCluster(), newCheckpoint(), newReset(), newSnapshot(), newVersion())
 	return root
 }

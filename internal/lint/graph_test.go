@@ -15,6 +15,7 @@ const graph = `
 internal/invariants, internal/proctest
 < kv
 < kv/embedded, kv/etcdmain, kv/kvtest
+< kv/snapshot
 < cache
 < watch
 < watch/mirror, watch/watchtest

@@ -234,6 +234,9 @@ func (c *Config) access(clientCA string) auth.Config {
 // saKeyName is the name of the file with the key that signs service-account tokens.
 const saKeyName = "sa.key"
 
+// EtcdDir is the directory of the embedded etcd below a Config's DataDir.
+func EtcdDir(dataDir string) string { return filepath.Join(dataDir, "etcd") }
+
 func (c *Config) pkiDir() string { return filepath.Join(c.DataDir, "pki") }
 
 func (c *Config) certDir() string {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -135,7 +134,7 @@ func (s *Server) openStore(ctx context.Context) (err error) {
 		})
 	} else {
 		s.store, err = embedded.New(embedded.Config{
-			Dir: filepath.Join(s.config.DataDir, "etcd"), Prefix: c.Prefix, Fatal: s.config.Fatal,
+			Dir: EtcdDir(s.config.DataDir), Prefix: c.Prefix, Fatal: s.config.Fatal,
 			CompactionInterval: c.CompactionInterval, UnsafeNoFsync: c.UnsafeNoFsync, Logger: newLogger(),
 			QuotaBytes: c.QuotaBytes, DefragmentInterval: c.DefragmentInterval, Observer: s.metrics.Observer(),
 			LeaseReuse: up.leaseReuse(),
@@ -188,7 +187,7 @@ func (s *Server) startClients(ctx context.Context) {
 // awaitStore blocks until the store is open, and reports it.
 func (s *Server) awaitStore(ctx context.Context) error {
 	c := &s.config.Store
-	what := "etcd embedded in " + filepath.Join(s.config.DataDir, "etcd")
+	what := "etcd embedded in " + EtcdDir(s.config.DataDir)
 	if len(c.Servers) > 0 {
 		what = fmt.Sprintf("etcd at %s", c.Servers)
 	}

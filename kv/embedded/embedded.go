@@ -27,6 +27,13 @@ import (
 	"github.com/larder-io/larder/kv"
 )
 
+// MemberName and MemberPeer are the name and the peer URL that the server has as the only
+// member of its cluster. The URL is etcd's default; no peer calls it.
+const (
+	MemberName = "larder"
+	MemberPeer = "http://localhost:2380"
+)
+
 const (
 	// defaultQuota is the most that etcd recommends.
 	defaultQuota = 8 << 30
@@ -178,7 +185,7 @@ func serverConfig(cfg Config) (*embed.Config, error) {
 		return nil, err
 	}
 	config := embed.NewConfig()
-	config.Name = "larder"
+	config.Name = MemberName
 	config.Dir = dir
 	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	config.ListenPeerUrls = nil // no peer will ever call; the advertised URL is but a name
@@ -200,20 +207,33 @@ func serverConfig(cfg Config) (*embed.Config, error) {
 // the store.
 func listenOnSocket(config *embed.Config, logger *slog.Logger) error {
 	config.ListenClientUrls = nil
-	dir := filepath.Join(config.Dir, "sock")
-	path := filepath.Join(dir, "etcd")
-	if len(path) > socketPathMax {
-		logger.Warn("etcd listens on no socket: the path is too long", "path", path, "max", socketPathMax)
+	socket, err := Socket(config.Dir)
+	if err != nil {
+		logger.Warn("etcd listens on no socket", "error", err)
 		return nil
 	}
+	dir := filepath.Dir(socket.Path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	if err := os.Chmod(dir, 0o700); err != nil { // it may have been there
 		return fmt.Errorf("protect %s: %w", dir, err)
 	}
-	socket := url.URL{Scheme: "unix", Path: path}
-	config.ListenClientUrls = []url.URL{socket}
-	config.AdvertiseClientUrls = []url.URL{socket}
+	config.ListenClientUrls = []url.URL{*socket}
+	config.AdvertiseClientUrls = []url.URL{*socket}
 	return nil
+}
+
+// Socket returns the URL at which the server that runs in a data directory can be reached by
+// this user's programs. There is none if the path is too long for a socket's address.
+func Socket(dir string) (*url.URL, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, "sock", "etcd")
+	if len(path) > socketPathMax {
+		return nil, fmt.Errorf("embedded: %s is longer than the %d bytes that a socket's path may have", path, socketPathMax)
+	}
+	return &url.URL{Scheme: "unix", Path: path}, nil
 }

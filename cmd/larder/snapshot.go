@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/internal/server"
+	"github.com/larder-io/larder/internal/server/datadir"
+	"github.com/larder-io/larder/kv/embedded"
+	"github.com/larder-io/larder/kv/snapshot"
+)
+
+func newSnapshot() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "snapshot",
+		Short: "Save all that etcd holds to a file, and restore it",
+		Long: `Save all that etcd holds to a file, say what is in such a file, and make a data
+directory of it. The files are those of etcdctl and etcdutl.
+
+Certificates, keys and configuration files are not in etcd: copy them as well.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(newSnapshotSave(), newSnapshotRestore(), newSnapshotStatus())
+	return cmd
+}
+
+// snapshotCommand makes cmd run under a context that a signal ends, and show progress.
+func snapshotCommand(cmd *cobra.Command, run func(ctx context.Context, file string, show *snapshotProgress) error) *cobra.Command {
+	cmd.Args = cobra.ExactArgs(1)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := silence(); err != nil {
+			return err
+		}
+		klog.SetOutput(io.Discard) // gRPC warns of each attempt, which the error tells again
+		ctx, stop := untilSignal(func() { os.Exit(fail(cmd.ErrOrStderr(), errSecondSignal)) })
+		defer stop()
+		show := &snapshotProgress{out: cmd.ErrOrStderr(), terminal: isTerminal(cmd.ErrOrStderr())}
+		err := run(ctx, args[0], show)
+		show.clear()
+		return err
+	}
+	return cmd
+}
+
+func newSnapshotSave() *cobra.Command {
+	var dir string
+	var from snapshot.Source
+	cmd := &cobra.Command{
+		Use:   "save FILE",
+		Short: "Save all that a running etcd holds to a new file",
+		Long: `Save all that etcd holds to a new file, while it runs: the etcd in the server whose
+--data-dir this is, or with --etcd-servers another. What was written before the command
+began is in the file. The file has its name only when it is complete and was read again.`,
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&dir, "data-dir", server.Default().DataDir, "The --data-dir of the server whose embedded etcd to save. Only the user that the server runs as may do so.")
+	fs.StringSliceVar(&from.Endpoints, "etcd-servers", nil, "Client URLs of an external etcd to save instead, comma separated. They are asked in turn until one answers.")
+	fs.StringVar(&from.CAFile, "etcd-cafile", "", "Certificate authority file that etcd's certificate is verified with.")
+	fs.StringVar(&from.CertFile, "etcd-certfile", "", "Certificate file to show to etcd.")
+	fs.StringVar(&from.KeyFile, "etcd-keyfile", "", "Key file of --etcd-certfile.")
+	return snapshotCommand(cmd, func(ctx context.Context, file string, show *snapshotProgress) error {
+		if (from.CertFile == "") != (from.KeyFile == "") {
+			return errors.New("--etcd-certfile and --etcd-keyfile must be given together")
+		}
+		switch external := len(from.Endpoints) > 0; {
+		case external && fs.Changed("data-dir"):
+			return errors.New("--data-dir and --etcd-servers exclude each other")
+		case !external:
+			socket, err := embedded.Socket(server.EtcdDir(dir))
+			if err != nil {
+				return err
+			}
+			if _, err := os.Stat(socket.Path); err != nil {
+				return fmt.Errorf("no server with an embedded etcd runs on %s: %w", dir, err)
+			}
+			from.Endpoints = []string{socket.String()}
+		}
+		status, err := snapshot.Save(ctx, from, file, show.of("saved"))
+		if err != nil {
+			return err
+		}
+		show.clear()
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "saved %s: %d keys at revision %d, %d bytes\n", file, status.Keys, status.Revision, status.Bytes)
+		return err
+	})
+}
+
+func newSnapshotRestore() *cobra.Command {
+	var dir, etcdDir string
+	cfg := snapshot.RestoreConfig{Bump: snapshot.DefaultBump}
+	cmd := &cobra.Command{
+		Use:   "restore FILE",
+		Short: "Make a data directory of a file",
+		Long: `Make a data directory of a file that "larder snapshot save" or "etcdctl snapshot save"
+wrote: for the etcd in a server, which must not run meanwhile, or with --etcd-dir for a
+member of an external etcd. What is made is another cluster, with an id of its own, and
+revisions that no client has seen: clients that watched before list anew.
+A directory that holds an etcd already is left as it is; move it away first.`,
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&dir, "data-dir", server.Default().DataDir, "The --data-dir of the server to restore. Its certificates and keys stay as they are.")
+	fs.StringVar(&etcdDir, "etcd-dir", "", "The --data-dir of a member of an external etcd to make instead.")
+	fs.Uint64Var(&cfg.Bump, "bump-revision", cfg.Bump,
+		"By how many revisions to be ahead of the file, more than were written since it was made. Those before count as compacted. With 0, clients may take new revisions for those that they saw before the restore.")
+	m := &cfg.Member
+	fs.StringVar(&m.Name, "name", "", "With --etcd-dir, the member's --name. (default \"default\")")
+	fs.StringVar(&m.Peer, "initial-advertise-peer-urls", "", "With --etcd-dir, the member's peer URL. (default \""+embedded.MemberPeer+"\")")
+	fs.StringVar(&m.Cluster, "initial-cluster", "", "With --etcd-dir, all members as name=URL, comma separated. (default this member alone)")
+	fs.StringVar(&m.Token, "initial-cluster-token", "", "With --etcd-dir, what tells this cluster from others: the same for all its members, and another than before.")
+	return snapshotCommand(cmd, func(ctx context.Context, file string, show *snapshotProgress) error {
+		cfg.Path, cfg.Progress = file, show.of("checked")
+		if etcdDir == "" {
+			for _, name := range []string{"name", "initial-advertise-peer-urls", "initial-cluster", "initial-cluster-token"} {
+				if fs.Changed(name) {
+					return fmt.Errorf("--%s needs --etcd-dir", name)
+				}
+			}
+			held, err := datadir.Open(dir)
+			if err != nil {
+				return err
+			}
+			defer held.Close()
+			cfg.Dir = server.EtcdDir(held.Path)
+		} else if err := completeMember(&cfg, etcdDir, fs); err != nil {
+			return err
+		}
+		status, err := snapshot.Restore(ctx, cfg)
+		if err != nil {
+			return err
+		}
+		show.clear()
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "restored %s: %d keys at revision %d\n", cfg.Dir, status.Keys, uint64(status.Revision)+cfg.Bump)
+		return err
+	})
+}
+
+// completeMember sets what a member of an external etcd is restored with.
+func completeMember(cfg *snapshot.RestoreConfig, dir string, fs *pflag.FlagSet) error {
+	if fs.Changed("data-dir") {
+		return errors.New("--data-dir and --etcd-dir exclude each other")
+	}
+	cfg.Dir = dir
+	m := &cfg.Member
+	if m.Name == "" {
+		m.Name = "default" // etcd's
+	}
+	if strings.Contains(m.Cluster, ",") && m.Token == "" {
+		return errors.New("--initial-cluster-token is needed: all members must be restored with the same")
+	}
+	return nil
+}
+
+func newSnapshotStatus() *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "status FILE",
+		Short: "Check a file and say what is in it",
+		Long:  `Check that a file is what etcd sent, and say what is in it.`,
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", "", "json, or nothing for a table.")
+	return snapshotCommand(cmd, func(ctx context.Context, file string, show *snapshotProgress) error {
+		if output != "" && output != "json" {
+			return fmt.Errorf("--output must be json or empty, not %q", output)
+		}
+		status, err := snapshot.Inspect(ctx, file, show.of("checked"))
+		if err != nil {
+			return err
+		}
+		show.clear()
+		if output == "json" {
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(status)
+		}
+		table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
+		fmt.Fprintln(table, "HASH\tREVISION\tKEYS\tBYTES\tVERSION")
+		fmt.Fprintf(table, "%08x\t%d\t%d\t%d\t%s\n", status.Hash, status.Revision, status.Keys, status.Bytes, status.Version)
+		return table.Flush()
+	})
+}
+
+// snapshotProgress shows on a terminal how far a command is, in one line that it rewrites.
+type snapshotProgress struct {
+	out      io.Writer
+	terminal bool
+	shown    time.Time // zero if nothing is
+}
+
+// of returns what tells how many bytes have been dealt with.
+func (p *snapshotProgress) of(verb string) snapshot.Progress {
+	const every = 100 * time.Millisecond
+	return func(done, total int64) {
+		if p.terminal && time.Since(p.shown) > every {
+			p.shown = time.Now()
+			fmt.Fprintf(p.out, "\r\x1b[K%s %d of %d MB", verb, done>>20, total>>20)
+		}
+	}
+}
+
+// clear removes the line.
+func (p *snapshotProgress) clear() {
+	if !p.shown.IsZero() {
+		fmt.Fprint(p.out, "\r\x1b[K")
+		p.shown = time.Time{}
+	}
+}

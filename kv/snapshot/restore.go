@@ -1,0 +1,215 @@
+package snapshot
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+
+	"go.etcd.io/etcd/etcdutl/v3/snapshot"
+	"go.uber.org/zap"
+
+	"github.com/larder-io/larder/kv/embedded"
+)
+
+// DefaultBump is by how many revisions a restored store is ahead of its snapshot, unless the
+// caller wants it otherwise: etcd recommends it for Kubernetes, because no cluster writes as
+// much between two backups.
+const DefaultBump = 1_000_000_000
+
+// Status says what is in a snapshot.
+type Status struct {
+	// Revision is the highest that a key has; etcd's own was that or higher.
+	Revision int64 `json:"revision"`
+	// Keys that are there, and bytes of the database.
+	Keys  int   `json:"totalKey"`
+	Bytes int64 `json:"totalSize"`
+	// Version is that of etcd's storage; "" before 3.6.
+	Version string `json:"version"`
+	// Hash is what `etcdutl snapshot status` prints.
+	Hash uint32 `json:"hash"`
+}
+
+// Member says whose data directory to make. The zero value is the server of package embedded.
+type Member struct {
+	// Name and Peer are the member's name and the URL that the others reach it at.
+	Name, Peer string
+	// Cluster is "name=peer URL" of all members, separated by commas, and Token what tells
+	// this cluster from others; all members must be restored with the same. Without
+	// a Token, one is made.
+	Cluster, Token string
+}
+
+// RestoreConfig says what to restore, and where.
+type RestoreConfig struct {
+	// Path is the file, Dir the data directory to make. It must not exist, or be empty.
+	Path, Dir string
+	Member    Member
+	// Bump is by how many revisions the store is to be ahead of its snapshot. Those before
+	// count as compacted, so that a watch which goes on from the cluster before is told that
+	// its place is lost. With 0 revisions go on from the snapshot's: they come a second time,
+	// and stand for something else.
+	Bump uint64
+	// Progress may be nil.
+	Progress Progress
+}
+
+// Inspect checks a snapshot and says what is in it. progress may be nil.
+func Inspect(ctx context.Context, path string, progress Progress) (Status, error) {
+	if err := verify(ctx, path, progress); err != nil {
+		return Status{}, fmt.Errorf("snapshot: %s: %w", path, err)
+	}
+	status, err := inspect(path)
+	if err != nil {
+		return Status{}, fmt.Errorf("snapshot: %s: %w", path, err)
+	}
+	return status, nil
+}
+
+// verify reads a file and fails unless its sum is right.
+func verify(ctx context.Context, path string, progress Progress) error {
+	file, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	if err != nil {
+		return err
+	}
+	sum := newSum(io.Discard, func(done int64) { progress.report(done, info.Size()) })
+	if _, err := io.Copy(sum, &reader{ctx, file}); err != nil {
+		return err
+	}
+	return sum.check()
+}
+
+// reader reads until its context ends.
+type reader struct {
+	ctx  context.Context
+	from io.Reader
+}
+
+// Read implements io.Reader.
+func (r *reader) Read(p []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.from.Read(p)
+}
+
+// inspect reads the keys of a snapshot. bbolt panics at pages that make no sense.
+func inspect(path string) (_ Status, err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // a page may point beyond the file
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("damaged: %v", p)
+		}
+	}()
+	found, err := snapshot.NewV3(zap.NewNop()).Status(path)
+	if err != nil {
+		return Status{}, err
+	}
+	return Status{Revision: found.Revision, Keys: found.TotalKey, Bytes: found.TotalSize, Version: found.Version, Hash: found.Hash}, nil
+}
+
+// Restore makes the data directory of a new cluster of a snapshot.
+func Restore(ctx context.Context, cfg RestoreConfig) (Status, error) {
+	if err := vacant(cfg.Dir); err != nil {
+		return Status{}, fmt.Errorf("snapshot: %w", err)
+	}
+	status, err := Inspect(ctx, cfg.Path, cfg.Progress)
+	if err != nil {
+		return Status{}, err
+	}
+	if err := restore(ctx, cfg); err != nil {
+		return Status{}, fmt.Errorf("snapshot: restore %s: %w", cfg.Path, err)
+	}
+	return status, nil
+}
+
+// vacant fails unless dir is empty or missing.
+func vacant(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err == nil && len(entries) > 0 {
+		return fmt.Errorf("%s is not empty: move it away, or name another directory", dir)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// restore works in a directory beside the one to make, which gets its name at last.
+func restore(ctx context.Context, cfg RestoreConfig) (err error) {
+	dir, err := filepath.Abs(cfg.Dir)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
+		return err
+	}
+	work, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+".restore-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(work))
+		}
+	}()
+	m := cfg.Member.complete()
+	if err := snapshot.NewV3(zap.NewNop()).Restore(snapshot.RestoreConfig{
+		SnapshotPath: cfg.Path, OutputDataDir: work,
+		Name: m.Name, PeerURLs: []string{m.Peer}, InitialCluster: m.Cluster, InitialClusterToken: m.Token,
+		RevisionBump: cfg.Bump, MarkCompacted: cfg.Bump > 0,
+	}); err != nil {
+		return err
+	}
+	if err := syncTree(work); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) { // fails unless it is empty
+		return err
+	}
+	if err := os.Rename(work, dir); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(dir))
+}
+
+// complete fills in what is not given.
+func (m Member) complete() Member {
+	if m.Name == "" {
+		m.Name = embedded.MemberName
+	}
+	if m.Peer == "" {
+		m.Peer = embedded.MemberPeer
+	}
+	if m.Cluster == "" {
+		m.Cluster = m.Name + "=" + m.Peer
+	}
+	if m.Token == "" {
+		m.Token = "larder-" + rand.Text()
+	}
+	return m
+}
+
+// syncTree makes the names in a directory and in those below it durable; etcd does so for
+// what the files hold.
+func syncTree(root string) error {
+	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.IsDir() {
+			return err
+		}
+		return syncDir(path)
+	})
+}

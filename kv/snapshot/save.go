@@ -1,0 +1,222 @@
+package snapshot
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+)
+
+// answerTimeout is how long a member may take to answer before the next one is asked. The
+// snapshot itself may take as long as it takes.
+const answerTimeout = 10 * time.Second
+
+// Source says which etcd to save.
+type Source struct {
+	// Endpoints are the members' client URLs. They are asked in this order until one answers.
+	Endpoints []string
+	// CAFile, CertFile and KeyFile are PEM files; with none of them the connection is not
+	// encrypted.
+	CAFile, CertFile, KeyFile string
+}
+
+// Progress is told how many bytes of how many have been read. The total is an estimate while
+// a snapshot is received. It is called from one goroutine at a time.
+type Progress func(done, total int64)
+
+// Save writes a snapshot of what the source holds to a new file. progress may be nil.
+func Save(ctx context.Context, from Source, path string, progress Progress) (Status, error) {
+	if err := free(path); err != nil {
+		return Status{}, err
+	}
+	config, err := from.config()
+	if err != nil {
+		return Status{}, err
+	}
+	var failed []error
+	for _, endpoint := range from.Endpoints {
+		config.Endpoints = []string{endpoint}
+		status, err := saveFrom(ctx, config, path, progress)
+		if err == nil {
+			return status, nil
+		}
+		failed = append(failed, fmt.Errorf("snapshot: %s: %w", endpoint, err))
+		if ctx.Err() != nil || errors.Is(err, fs.ErrExist) {
+			break
+		}
+	}
+	return Status{}, errors.Join(failed...)
+}
+
+// free fails if there is something at path.
+func free(path string) error {
+	switch _, err := os.Lstat(path); {
+	case err == nil:
+		return fmt.Errorf("snapshot: %s: %w", path, fs.ErrExist)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	default:
+		return fmt.Errorf("snapshot: %w", err)
+	}
+}
+
+func (s Source) config() (clientv3.Config, error) {
+	config := clientv3.Config{
+		Logger: zap.NewNop(), MaxUnaryRetries: 1,
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(failFast)},
+	}
+	if len(s.Endpoints) == 0 {
+		return config, errors.New("snapshot: no endpoint of etcd is given")
+	}
+	if s.CAFile == "" && s.CertFile == "" && s.KeyFile == "" {
+		return config, nil
+	}
+	tls, err := transport.TLSInfo{TrustedCAFile: s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile}.ClientConfig()
+	if err != nil {
+		return config, fmt.Errorf("snapshot: %w", err)
+	}
+	config.TLS = tls
+	return config, nil
+}
+
+// failFast returns why a member cannot be reached, for which the client would try until the
+// context ends, and return that.
+func failFast(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return invoke(ctx, method, request, reply, conn, append(opts, grpc.WaitForReady(false))...)
+}
+
+// saveFrom saves the snapshot of one member.
+func saveFrom(ctx context.Context, config clientv3.Config, path string, progress Progress) (Status, error) {
+	ctx, cancel := context.WithCancel(ctx) // ends the stream, and who reads it
+	defer cancel()
+	client, err := clientv3.New(config)
+	if err != nil {
+		return Status{}, err
+	}
+	defer client.Close()
+	size, err := ask(ctx, client)
+	if err != nil {
+		return Status{}, err
+	}
+	answer, err := client.SnapshotWithVersion(ctx)
+	if err != nil {
+		return Status{}, err
+	}
+	defer answer.Snapshot.Close()
+	return write(ctx, path, answer.Snapshot, func(done int64) { progress.report(done, max(done, size)) })
+}
+
+// ask has a member answer a linearizable read, so that it has seen all that was acknowledged
+// before, and returns how large its database is.
+func ask(ctx context.Context, client *clientv3.Client) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
+	if _, err := client.Get(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithCountOnly()); err != nil {
+		return 0, err
+	}
+	status, err := client.Status(ctx, client.Endpoints()[0])
+	if err != nil {
+		return 0, err
+	}
+	return status.DbSize, nil
+}
+
+// write writes a snapshot beside path, and gives it that name when it was found good.
+func write(ctx context.Context, path string, from io.Reader, progress func(done int64)) (_ Status, err error) {
+	part, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.part")
+	if err != nil {
+		return Status{}, err
+	}
+	defer func() {
+		part.Close()
+		err = errors.Join(err, os.Remove(part.Name()))
+	}()
+	sum := newSum(part, progress)
+	if _, err := io.Copy(sum, &reader{ctx, from}); err != nil {
+		return Status{}, err
+	}
+	if err := sum.check(); err != nil {
+		return Status{}, err
+	}
+	if err := part.Sync(); err != nil {
+		return Status{}, err
+	}
+	status, err := inspect(part.Name())
+	if err != nil {
+		return Status{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return Status{}, err
+	}
+	if err := os.Link(part.Name(), path); err != nil { // unlike a rename, it replaces nothing
+		return Status{}, err
+	}
+	return status, syncDir(filepath.Dir(path))
+}
+
+// sum passes on a snapshot while it adds it up: the last bytes are the sum of those before.
+type sum struct {
+	to       io.Writer
+	progress func(done int64)
+	hash     hash.Hash
+	last     []byte // not added up yet: they may be the sum
+	done     int64
+}
+
+func newSum(to io.Writer, progress func(done int64)) *sum {
+	return &sum{to: to, progress: progress, hash: sha256.New()}
+}
+
+// Write implements io.Writer.
+func (s *sum) Write(p []byte) (int, error) {
+	n, err := s.to.Write(p)
+	s.last = append(s.last, p[:n]...)
+	if more := len(s.last) - sha256.Size; more > 0 {
+		s.hash.Write(s.last[:more])
+		s.last = append(s.last[:0], s.last[more:]...)
+	}
+	s.done += int64(n)
+	s.progress(s.done)
+	return n, err
+}
+
+// sector is what the size of a database is a multiple of.
+const sector = 512
+
+// check fails unless all that was written is a snapshot with its sum behind it.
+func (s *sum) check() error {
+	switch {
+	case s.done%sector != sha256.Size:
+		return fmt.Errorf("no snapshot of etcd, or not all of it: %d bytes are no whole database with a checksum behind it", s.done)
+	case !bytes.Equal(s.hash.Sum(nil), s.last):
+		return errors.New("damaged: the SHA-256 checksum is wrong")
+	}
+	return nil
+}
+
+func (p Progress) report(done, total int64) {
+	if p != nil {
+		p(done, total)
+	}
+}
+
+// syncDir makes the names in a directory durable.
+func syncDir(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

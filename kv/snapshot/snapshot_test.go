@@ -1,0 +1,367 @@
+package snapshot_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/proctest/testcert"
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/embedded"
+	"github.com/larder-io/larder/kv/kvtest"
+	"github.com/larder-io/larder/kv/snapshot"
+)
+
+// memberVariable makes the test binary play a member of an etcd cluster.
+const memberVariable = "LARDER_SNAPSHOT_TEST_MEMBER"
+
+func TestMain(m *testing.M) {
+	if raw := os.Getenv(memberVariable); raw != "" {
+		log.Fatal(kvtest.RunMember(raw))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// open runs the server of a data directory until the test ends.
+func open(t *testing.T, dir string) *kv.Etcd {
+	t.Helper()
+	store, err := embedded.New(embedded.Config{Dir: dir, UnsafeNoFsync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kvtest.RunUntilEnd(t, store.Run)
+	select {
+	case <-store.Ready():
+	case <-time.After(proctest.Patience):
+		t.Fatal("the store does not open")
+	}
+	return store
+}
+
+// source is the server that runs in a data directory.
+func source(t *testing.T, dir string) snapshot.Source {
+	t.Helper()
+	socket, err := embedded.Socket(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return snapshot.Source{Endpoints: []string{socket.String()}}
+}
+
+// shortDir is a directory whose path leaves room for a socket's.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "larder-snapshot-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// names returns what is in a directory.
+func names(t *testing.T, dir string) string {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, entry := range entries {
+		all = append(all, entry.Name())
+	}
+	return strings.Join(all, " ")
+}
+
+// saved returns a snapshot of a store that holds some keys, and that store's revision.
+func saved(t *testing.T) (path string, revision int64) {
+	t.Helper()
+	dir := shortDir(t)
+	store := open(t, filepath.Join(dir, "etcd"))
+	for i := range 50 {
+		revision = kvtest.Put(t, store, fmt.Sprintf("/registry/%02d", i), strings.Repeat("v", 2000))
+	}
+	path = filepath.Join(t.TempDir(), "backup")
+	if _, err := snapshot.Save(t.Context(), source(t, filepath.Join(dir, "etcd")), path, nil); err != nil {
+		t.Fatal(err)
+	}
+	return path, revision
+}
+
+// TestSaveUnderWrites saves a store while it is written to. What was acknowledged before is
+// in what is restored, and nothing without all that was written before it. Revisions before
+// the restore are compacted, and no revision comes a second time.
+func TestSaveUnderWrites(t *testing.T) {
+	dir := shortDir(t)
+	store := open(t, filepath.Join(dir, "etcd"))
+	var acknowledged atomic.Int64
+	ctx, stop := context.WithCancel(t.Context())
+	written := make(chan error, 1)
+	go func() {
+		for i := int64(0); ctx.Err() == nil; i++ {
+			key := fmt.Sprintf("/registry/%08d", i)
+			if _, err := store.Put(ctx, key, bytes.Repeat([]byte(strconv.FormatInt(i%10, 10)), 5000), kv.PutOptions{}); err != nil {
+				written <- err
+				return
+			}
+			acknowledged.Store(i + 1)
+		}
+		written <- nil
+	}()
+	proctest.Eventually(t, "some keys are written", func() error {
+		if n := acknowledged.Load(); n < 200 {
+			return fmt.Errorf("%d are", n)
+		}
+		return nil
+	})
+	before, told := acknowledged.Load(), int64(0)
+	file := filepath.Join(dir, "backup")
+	status, err := snapshot.Save(t.Context(), source(t, filepath.Join(dir, "etcd")), file, func(done, total int64) {
+		if done <= told || done > total {
+			t.Errorf("progress: %d bytes of %d after %d", done, total, told)
+		}
+		told = done
+	})
+	stop()
+	if writing := <-written; err != nil || writing != nil && !errors.Is(writing, context.Canceled) {
+		t.Fatal(err, writing)
+	}
+	after := acknowledged.Load()
+	if info, err := os.Stat(file); err != nil || info.Size() != told || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file: %v, %v; told of %d bytes", info, err, told)
+	}
+	if int64(status.Keys) < before || int64(status.Keys) > after+2 || status.Revision < before {
+		t.Errorf("%+v, want %d to %d keys", status, before, after+2)
+	}
+	restored := filepath.Join(dir, "restored")
+	again, err := snapshot.Restore(t.Context(), snapshot.RestoreConfig{Path: file, Dir: restored, Bump: snapshot.DefaultBump})
+	if err != nil || again != status {
+		t.Fatalf("%+v, %v, want %+v", again, err, status)
+	}
+	if left := names(t, dir); left != "backup etcd restored" {
+		t.Errorf("in the directory are %s", left)
+	}
+	copied := open(t, restored)
+	page, err := copied.Range(t.Context(), kv.RangeOptions{Prefix: "/registry/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := int64(len(page.Items)); n < before || n > after+1 { // the last may have been committed without an answer
+		t.Errorf("%d keys are restored, want %d to %d", n, before, after+1)
+	}
+	for i, item := range page.Items {
+		if item.Key != fmt.Sprintf("/registry/%08d", i) || len(item.Value) != 5000 || item.Value[0] != byte('0'+i%10) {
+			t.Fatalf("key %d is %s", i, item.Key)
+		}
+	}
+	if page.Revision < status.Revision+snapshot.DefaultBump {
+		t.Errorf("it is at revision %d, want at least %d", page.Revision, status.Revision+snapshot.DefaultBump)
+	}
+	last, _ := store.Revision(t.Context())
+	response, ok := <-copied.Watch(t.Context(), "/registry/", last)
+	if !ok || !errors.Is(response.Err, kv.ErrCompacted) {
+		t.Errorf("a watch after revision %d gets %+v, want ErrCompacted", last, response)
+	}
+}
+
+// TestRestoredIsAnotherCluster: a client that goes on over the restore is told that the store
+// was replaced, even where the revision does not go back.
+func TestRestoredIsAnotherCluster(t *testing.T) {
+	path, _ := saved(t)
+	ids := make(map[uint64]bool)
+	for i := range 3 {
+		var member snapshot.Member
+		if i == 2 {
+			member.Token = "mine"
+		}
+		dir := filepath.Join(shortDir(t), "etcd")
+		if _, err := snapshot.Restore(t.Context(), snapshot.RestoreConfig{Path: path, Dir: dir, Member: member}); err != nil {
+			t.Fatal(err)
+		}
+		open(t, dir)
+		members, err := kvtest.NewOutsider(t, source(t, dir).Endpoints).IDs(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[members[embedded.MemberName]] = true // made of the cluster's token
+	}
+	if len(ids) != 3 {
+		t.Errorf("three restores have ids %v", ids)
+	}
+}
+
+// TestNothingIsReplaced: neither a file nor a directory that holds anything.
+func TestNothingIsReplaced(t *testing.T) {
+	path, _ := saved(t)
+	was, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := snapshot.Save(t.Context(), snapshot.Source{Endpoints: []string{"http://127.0.0.1:1"}}, path, nil); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("save: %v, want ErrExist", err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "mine"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := snapshot.Restore(t.Context(), snapshot.RestoreConfig{Path: path, Dir: dir}); err == nil || !strings.Contains(err.Error(), "is not empty") {
+		t.Errorf("restore: %v", err)
+	}
+	if is, err := os.ReadFile(path); err != nil || !bytes.Equal(is, was) || names(t, dir) != "mine" {
+		t.Errorf("there is %s, %v", names(t, dir), err)
+	}
+	if _, err := snapshot.Restore(t.Context(), snapshot.RestoreConfig{Path: path, Dir: t.TempDir()}); err != nil {
+		t.Errorf("restore into an empty directory: %v", err)
+	}
+}
+
+// TestDamage: what is not what etcd sent is not restored, and leaves nothing behind.
+func TestDamage(t *testing.T) {
+	path, _ := saved(t)
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flip := func(at int) []byte {
+		bad := bytes.Clone(good)
+		bad[at] ^= 1
+		return bad
+	}
+	for name, c := range map[string]struct {
+		content []byte
+		want    string
+	}{
+		"a bit in the middle": {flip(len(good) / 2), "checksum is wrong"},
+		"a bit of the sum":    {flip(len(good) - 1), "checksum is wrong"},
+		"the end is missing":  {good[:len(good)-100], "not all of it"},
+		"the sum is missing":  {good[:len(good)-32], "not all of it"},
+		"a block is missing":  {append(bytes.Clone(good[:4096]), good[8192:]...), "checksum is wrong"},
+		"empty":               {nil, "no snapshot of etcd"},
+		"something else":      {[]byte("apiVersion: v1\n"), "no snapshot of etcd"},
+	} {
+		dir := t.TempDir()
+		bad := filepath.Join(dir, "bad")
+		if err := os.WriteFile(bad, c.content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := snapshot.Inspect(t.Context(), bad, nil); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: inspect: %v, want %s", name, err, c.want)
+		}
+		_, err := snapshot.Restore(t.Context(), snapshot.RestoreConfig{Path: bad, Dir: filepath.Join(dir, "etcd")})
+		if err == nil || !strings.Contains(err.Error(), c.want) || names(t, dir) != "bad" {
+			t.Errorf("%s: restore: %v, want %s; there is %s", name, err, c.want, names(t, dir))
+		}
+	}
+}
+
+// TestInterrupted: whoever ends the context finds nothing that was begun.
+func TestInterrupted(t *testing.T) {
+	path, _ := saved(t)
+	dir := shortDir(t)
+	open(t, filepath.Join(dir, "etcd"))
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := snapshot.Save(ctx, source(t, filepath.Join(dir, "etcd")), filepath.Join(dir, "backup"), func(int64, int64) { cancel() })
+	if !errors.Is(err, context.Canceled) || names(t, dir) != "etcd" { // nor a ".part"
+		t.Errorf("save: %v; there is %s", err, names(t, dir))
+	}
+	ctx, cancel = context.WithCancel(t.Context())
+	_, err = snapshot.Restore(ctx, snapshot.RestoreConfig{Path: path, Dir: filepath.Join(dir, "restored"), Progress: func(int64, int64) { cancel() }})
+	if !errors.Is(err, context.Canceled) || names(t, dir) != "etcd" {
+		t.Errorf("restore: %v; there is %s", err, names(t, dir))
+	}
+}
+
+// TestTLS: certificates are used, and what is wrong with them is told.
+func TestTLS(t *testing.T) {
+	ca, dir := testcert.New(t, "ca"), t.TempDir()
+	caFile, strangerFile := filepath.Join(dir, "ca.crt"), filepath.Join(dir, "stranger.crt")
+	for name, authority := range map[string]*testcert.Authority{caFile: ca, strangerFile: testcert.New(t, "stranger")} {
+		if err := os.WriteFile(name, []byte(authority.PEM()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	serverCert, serverKey := testcert.Write(t, dir, "server", ca.Sign(t, "server", nil, func(c *x509.Certificate) {
+		c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
+		c.ExtKeyUsage = append(c.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+	}))
+	cert, key := testcert.Write(t, dir, "client", ca.Sign(t, "client", nil, nil))
+	members := kvtest.StartCluster(t, memberVariable, 1, func(configs []kvtest.MemberConfig) {
+		configs[0].CA, configs[0].Cert, configs[0].Key = caFile, serverCert, serverKey
+		configs[0].Client = strings.Replace(configs[0].Client, "http:", "https:", 1)
+	})
+	good := snapshot.Source{Endpoints: kvtest.URLs(members), CAFile: caFile, CertFile: cert, KeyFile: key}
+	if _, err := snapshot.Save(t.Context(), good, filepath.Join(dir, "backup"), nil); err != nil {
+		t.Error(err)
+	}
+	for name, bad := range map[string]snapshot.Source{
+		"unknown authority": {Endpoints: good.Endpoints, CAFile: strangerFile, CertFile: cert, KeyFile: key},
+		"missing":           {Endpoints: good.Endpoints, CAFile: "missing"},
+	} {
+		if _, err := snapshot.Save(t.Context(), bad, filepath.Join(dir, "no"), nil); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%v, want %s", err, name)
+		}
+	}
+}
+
+// TestCluster saves a cluster of which a member is down, by the next one, and restores all of
+// its members. While a majority is down, the last one's snapshot, which may lack what others
+// acknowledged, is not taken.
+func TestCluster(t *testing.T) {
+	members := kvtest.StartCluster(t, memberVariable, 3, nil)
+	outsider := kvtest.NewOutsider(t, kvtest.URLs(members))
+	if _, _, err := outsider.Transact(t.Context(), []kvtest.Change{{Key: "/registry/a", Value: []byte("1")}}); err != nil {
+		t.Fatal(err)
+	}
+	members[0].Kill()
+	path := filepath.Join(t.TempDir(), "backup")
+	if _, err := snapshot.Save(t.Context(), snapshot.Source{Endpoints: kvtest.URLs(members)}, path, nil); err != nil {
+		t.Fatal(err)
+	}
+	members[1].Kill()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	if _, err := snapshot.Save(ctx, snapshot.Source{Endpoints: kvtest.URLs(members[2:])}, path+"2", nil); err == nil {
+		t.Error("a member without a majority was believed")
+	}
+	if _, err := snapshot.Save(t.Context(), snapshot.Source{Endpoints: kvtest.URLs(members[:2])}, path+"3", nil); err == nil || strings.Count(err.Error(), "connection refused") != 2 {
+		t.Errorf("of members that are down: %v, want why each was not reached", err)
+	}
+	members[2].Kill()
+	for _, m := range members {
+		if err := os.RemoveAll(m.Config.Dir); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := snapshot.Restore(t.Context(), snapshot.RestoreConfig{Path: path, Dir: m.Config.Dir, Bump: 1000, Member: snapshot.Member{
+			Name: m.Config.Name, Peer: m.Config.Peer, Cluster: m.Config.Cluster, Token: "again",
+		}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, m := range members {
+		if err := m.Start(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, m := range members {
+		m.AwaitReady(t)
+	}
+	items, err := outsider.Items(t.Context(), "/registry/")
+	if err != nil || len(items) != 1 || string(items[0].Value) != "1" {
+		t.Errorf("restored are %v, %v", items, err)
+	}
+}
