@@ -4,9 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync/atomic"
 
-	jsonpatch "github.com/evanphx/json-patch"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	"k8s.io/apiserver/pkg/features"
@@ -22,6 +20,7 @@ import (
 	"github.com/larder-io/larder/httpapi/handlers"
 	"github.com/larder-io/larder/httpapi/identity"
 	"github.com/larder-io/larder/httpapi/openapi"
+	"github.com/larder-io/larder/httpapi/patches"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/revocation"
 	"github.com/larder-io/larder/httpapi/routes"
@@ -119,7 +118,7 @@ func (s *Server) rightsConfig(credential *identity.Headers, digester *identity.D
 
 // install builds the table of everything that the server answers and publishes it.
 func (s *Server) install() error {
-	boundCopies()
+	patches.BoundCopies()
 	config := &s.config
 	groups := config.Registry.Groups()
 	in := &routes.Installer{
@@ -208,13 +207,6 @@ func (c *Config) externalAddress() string {
 
 // publish has requests routed by t from now on.
 func (s *Server) publish(t *routes.Table) { s.table.Store(t) }
-
-// maxCopied is how many bytes the copies of one JSON patch may add in all (apiserver
-// pkg/server/config.go). Without a bound few operations would fill any memory.
-const maxCopied = 3 << 20
-
-// boundCopies bounds them, for the whole process: the library has a variable for it.
-func boundCopies() { atomic.CompareAndSwapInt64(&jsonpatch.AccumulatedCopySizeLimit, 0, maxCopied) }
 
 // serveFlow adds the pages that show flow control's queues.
 func serveFlow(t *routes.Table, flow *auth.Flow) {

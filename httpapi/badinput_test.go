@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/larder-io/larder/httpapi/patches"
 )
 
 // bad is a request that cannot be fulfilled, or not without a word, and what is to
@@ -134,6 +136,22 @@ var badPatches = []bad{
 	{name: "JSON patch of 10,001 operations", call: patch("json-patch+json", maps_+"/there", "["+strings.TrimSuffix(strings.Repeat(`{"op":"test","path":"/x","value":1},`, 10001), ",")+"]"), code: 413, reason: "RequestEntityTooLarge"},
 	{name: "JSON patch whose copies double", call: patch("json-patch+json", maps_+"/there", `[{"op":"add","path":"/x","value":{"a":"`+strings.Repeat("y", 1000)+`"}}`+doublings(15)+`]`), code: 422, reason: "Invalid",
 		message: "the server rejected our request due to an error in our request"},
+	{name: "merge patch as deep as may be", call: patch("merge-patch+json", maps_+"/there?fieldValidation=Strict", nestedPatch(patches.MaxDepth-1, "1")), code: 422, reason: "Invalid"},
+	{name: "merge patch too deep", call: patch("merge-patch+json", maps_+"/there", nestedPatch(patches.MaxDepth, "1")), code: 400, reason: "BadRequest", alone: true,
+		message: "error decoding patch: nested more than 100 deep"},
+	{name: "merge patch deeper than JSON may be", call: patch("merge-patch+json", maps_+"/there", nestedPatch(10000, "1")), code: 400, reason: "BadRequest", alone: true,
+		message: "error decoding patch: nested more than 100 deep"},
+	{name: "merge patch too deep of nothing", call: patch("merge-patch+json", maps_+"/missing", nestedPatch(patches.MaxDepth, "1")), code: 400, reason: "BadRequest", alone: true,
+		message: "error decoding patch: nested more than 100 deep"},
+	{name: "JSON patch as deep as may be", call: patch("json-patch+json", maps_+"/there?fieldValidation=Strict", `[{"op":"add","path":"/x","value":`+nestedPatch(patches.MaxDepth-1, "1")+`},{"op":"remove","path":"/x`+strings.Repeat("/x", 99)+`"}]`), code: 422, reason: "Invalid",
+		message: "the server rejected our request due to an error in our request"},
+	{name: "JSON patch too deep", call: patch("json-patch+json", maps_+"/there", `[{"op":"add","path":"/x","value":`+nestedPatch(patches.MaxDepth, "1")+`}]`), code: 400, reason: "BadRequest", alone: true,
+		message: "error decoding patch: values are nested more than 100 deep"},
+	{name: "JSON patch of a deep path", call: patch("json-patch+json", maps_+"/there", `[{"op":"test","path":"`+strings.Repeat(`\u002fx`, 101)+`","value":1}]`), code: 400, reason: "BadRequest", alone: true,
+		message: "error decoding patch: a path leads more than 100 deep"},
+	{name: "JSON patch of a value with many slashes", call: patch("json-patch+json", maps_+"/there?dryRun=All", `[{"op":"add","path":"/data","value":{"k":"`+strings.Repeat("/bin", 1000)+`"}}]`), code: 200},
+	{name: "JSON patch whose moves pile up", call: patch("json-patch+json", maps_+"/there", piles(20)), code: 400, reason: "BadRequest", alone: true,
+		message: "error decoding patch: the targets of all moves are more than 500 deep together"},
 	{name: "patch of the wrong shape", call: patch("merge-patch+json", maps_+"/there", `{"data":[1]}`), code: 422, reason: "Invalid"},
 	{name: "patch of the revision", call: patch("merge-patch+json", maps_+"/there", `{"metadata":{"resourceVersion":"1"},"data":{"k":"x"}}`), code: 409, reason: "Conflict"},
 	{name: "patch of nothing", call: patch("merge-patch+json", maps_+"/missing", `{}`), code: 404, reason: "NotFound",

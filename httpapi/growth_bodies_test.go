@@ -5,11 +5,29 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/larder-io/larder/httpapi/patches"
 	"github.com/larder-io/larder/internal/proctest"
 )
 
 // listed is text n times, which holds one %d and ends with a comma, but for the last comma.
 func listed(n int, text string) string { return strings.TrimSuffix(numbered(n, text), ",") }
+
+// nestedPatch is a patch of an object nested depth deeper than it is itself.
+func nestedPatch(depth int, inner string) string {
+	return `{"x":` + strings.Repeat(`{"a":`, depth) + inner + strings.Repeat("}", depth) + `}`
+}
+
+// piles is a JSON patch that adds n objects nested 90 deep, and moves each but the last to
+// where the next is deepest.
+func piles(n int) string {
+	var b strings.Builder
+	b.WriteString(`[{"op":"add","path":"/x0","value":` + nestedPatch(90, "{}") + `}`)
+	for i := 1; i < n; i++ {
+		fmt.Fprintf(&b, `,{"op":"add","path":"/x%d","value":%s},{"op":"move","from":"/x%d","path":"/x%d/x%s/a"}`,
+			i, nestedPatch(90, "{}"), i-1, i, strings.Repeat("/a", 90))
+	}
+	return b.String() + "]"
+}
 
 // TestBodiesCostWhatTheyWeigh: decoding and patching, up to where an object would be
 // stored, take work in proportion to what is sent and to what there is. Strategic patches
@@ -91,8 +109,21 @@ func TestBodiesCostWhatTheyWeigh(t *testing.T) {
 		{name: "merge patch of many keys", n: 2000, code: 200, call: func(n int) call {
 			return patch("merge-patch+json", maps_+"/there"+strict, `{"data":{`+listed(n, `"k%d":"v",`)+`}}`)
 		}},
-		{name: "merge patch in depth", n: 1200, code: 422, call: func(n int) call {
-			return patch("merge-patch+json", maps_+"/there"+strict, `{"x":`+strings.Repeat(`{"a":`, n)+"1"+strings.Repeat("}", n)+`}`)
+		{name: "merge patch in depth", n: 1200, code: 400, call: func(n int) call {
+			return patch("merge-patch+json", maps_+"/there"+strict, nestedPatch(n, "1"))
+		}},
+		{name: "merge patch of much in depth", n: 5000, code: 422, call: func(n int) call {
+			return patch("merge-patch+json", maps_+"/there"+strict, nestedPatch(patches.MaxDepth-1, `"`+strings.Repeat("v", n)+`"`))
+		}},
+		{name: "JSON patch in depth", n: 1200, code: 400, call: func(n int) call {
+			return patch("json-patch+json", maps_+"/there"+strict, `[{"op":"add","path":"/x","value":`+nestedPatch(n, "1")+`},{"op":"test","path":"/x","value":`+nestedPatch(n, "1")+`}]`)
+		}},
+		{name: "JSON patch of much in depth", n: 5000, code: 422, call: func(n int) call {
+			deep := nestedPatch(patches.MaxDepth-1, `"`+strings.Repeat("v", n)+`"`)
+			return patch("json-patch+json", maps_+"/there"+strict, `[{"op":"add","path":"/x","value":`+deep+`},{"op":"test","path":"/x","value":`+deep+`}]`)
+		}},
+		{name: "JSON patch whose moves pile up", n: 4, code: 400, call: func(n int) call {
+			return patch("json-patch+json", maps_+"/there"+strict, piles(20*n))
 		}},
 		{name: "JSON patch that adds", n: 1000, code: 200, call: func(n int) call {
 			return patch("json-patch+json", maps_+"/there"+strict, `[{"op":"add","path":"/data","value":{}},`+listed(n, `{"op":"add","path":"/data/k%d","value":"v"},`)+`]`)

@@ -25,6 +25,7 @@ import (
 
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/httpapi/openapi"
+	"github.com/larder-io/larder/httpapi/patches"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/storage"
@@ -220,9 +221,10 @@ func (b *handlerBuilder) handlers() map[string]http.Handler {
 	}
 	if s, ok := storage.(rest.Patcher); ok {
 		accepted := patchTypes()
-		h["patch"] = negotiate.Consuming(accepted, b.finish(apirequest.MethodPatch, perRequest(func() http.HandlerFunc {
+		apply := b.finish(apirequest.MethodPatch, perRequest(func() http.HandlerFunc {
 			return handlers.PatchResource(s, b.scope, b.Admission, accepted)
-		})).ServeHTTP)
+		}))
+		h["patch"] = negotiate.Consuming(accepted, patches.Bounded(apply).ServeHTTP)
 	}
 	if s, ok := storage.(rest.GracefulDeleter); ok {
 		h["delete"] = b.finish(apirequest.MethodDelete, perRequest(func() http.HandlerFunc {

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
 
 	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/httpapi/patches"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/registry/storage"
@@ -96,7 +97,7 @@ func (g *generation) serve(w http.ResponseWriter, req *http.Request, info *apire
 		fail(w, req, info, err)
 		return
 	}
-	filters.WithWarningRecorder(g.upstream).ServeHTTP(w, req)
+	filters.WithWarningRecorder(patches.Bounded(g.upstream)).ServeHTTP(w, req)
 }
 
 // panics reports whether upstream's handler would panic: it accepts the media type of

@@ -4,6 +4,7 @@ import (
 	"encoding/pem"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	"sigs.k8s.io/yaml"
 
+	"github.com/larder-io/larder/httpapi/patches"
 	"github.com/larder-io/larder/kv"
 )
 
@@ -110,6 +112,20 @@ func TestStatusAndScaleAreServed(t *testing.T) {
 	contains(t, s.get(t, shelvesV1+"/a").body, `"width":5`, `"generation":2`)
 	if a := s.get(t, shelvesV2+"/a/scale"); a.code != http.StatusNotFound {
 		t.Errorf("scale of a version without it: %s", a)
+	}
+}
+
+// TestDeepPatchesAreRefused: patches of custom resources are bounded as others are.
+func TestDeepPatchesAreRefused(t *testing.T) {
+	s := newServer(t)
+	s.define(t, shelves)
+	s.do(t, http.MethodPost, shelvesV1, "application/json", `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"a"}}`)
+	for levels, code := range map[int]int{patches.MaxDepth: http.StatusOK, patches.MaxDepth + 1: http.StatusBadRequest} {
+		body := strings.Repeat(`{"a":`, levels) + "1" + strings.Repeat("}", levels)
+		a := s.ask(t, call{method: http.MethodPatch, path: shelvesV1 + "/a", kind: "application/merge-patch+json", body: body})
+		if a.code != code {
+			t.Errorf("%d levels: %s, want %d", levels, a, code)
+		}
 	}
 }
 

@@ -25,7 +25,7 @@ internal/invariants, internal/proctest
 < internal/registry
 < internal/registry/bootstrap, internal/auth, internal/admission
 < httpapi/socket, httpapi/request
-< httpapi/exchange, httpapi/negotiate, httpapi/apimetrics
+< httpapi/exchange, httpapi/negotiate, httpapi/patches, httpapi/apimetrics
 < httpapi/mux
 < httpapi/front, httpapi/reads, httpapi/openapi, httpapi/discovery
 < httpapi/routes, httpapi/streams

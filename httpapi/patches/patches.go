@@ -1,0 +1,172 @@
+// Package patches bounds what applying a patch costs.
+//
+// Upstream's handlers apply JSON patches and merge patches by a library that parses what is
+// nested once for each level above it, and writes it as often. Time grows with the product of
+// depth and size: a body as large as requests may be, nested as deep as JSON may be, takes
+// minutes. [Bounded] refuses what is nested deeper than any object of Kubernetes is, so that
+// the deepest patch that is applied takes no more than some ten times as long as a flat one of
+// its size. [BoundCopies] bounds what the copies of a JSON patch add.
+//
+// Patches of the other types are decoded in time linear in their size.
+package patches
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+const (
+	// MaxDepth is how deep a patch may be nested, and how deep the paths of a JSON patch may
+	// lead. Definitions of custom resources are the deepest objects that there are, some 40
+	// levels for the largest that are published.
+	MaxDepth = 100
+
+	// maxMoved is how many levels the targets of all moves of a JSON patch may have together:
+	// what is moved keeps the levels that the library has parsed, so that moves pile them up.
+	maxMoved = 500
+
+	// maxOperations is the most that upstream applies (apiserver
+	// pkg/endpoints/handlers/patch.go).
+	maxOperations = 10000
+
+	// maxCopied is how many bytes the copies of one JSON patch may add in all (apiserver
+	// pkg/server/config.go). Without a bound few operations would fill any memory.
+	maxCopied = 3 << 20
+)
+
+// BoundCopies bounds the copies of JSON patches, for the whole process: the library has a
+// variable for it.
+func BoundCopies() { atomic.CompareAndSwapInt64(&jsonpatch.AccumulatedCopySizeLimit, 0, maxCopied) }
+
+// Bounded has next, which applies patches, fail with 400 where it reads a body whose
+// application could take long. It is told when it reads, so that what it checks before, it
+// still checks before.
+func Bounded(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if check := checkOf(req); check != nil && req.Body != nil {
+			checked := *req
+			checked.Body = &body{ReadCloser: req.Body, check: check}
+			req = &checked
+		}
+		next.ServeHTTP(w, req)
+	})
+}
+
+// checkOf returns what must be checked of the body of req, nil if nothing. It reads the type
+// as upstream's handler does.
+func checkOf(req *http.Request) func([]byte) error {
+	if req.Method != http.MethodPatch {
+		return nil
+	}
+	kind, _, _ := strings.Cut(req.Header.Get("Content-Type"), ";")
+	switch types.PatchType(kind) {
+	case types.MergePatchType:
+		return checkMergePatch
+	case types.JSONPatchType:
+		return checkJSONPatch
+	}
+	return nil
+}
+
+// body is a request's body that is checked when it is first read. Whoever brought the request
+// has bounded its length.
+type body struct {
+	io.ReadCloser
+	check func([]byte) error
+
+	checked bool
+	rest    []byte
+	err     error // after rest
+}
+
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (int, error) {
+	if !b.checked {
+		b.checked = true
+		b.rest, b.err = io.ReadAll(b.ReadCloser)
+		if b.err == nil {
+			b.err = io.EOF
+			if err := b.check(b.rest); err != nil {
+				b.rest, b.err = nil, err
+			}
+		}
+	}
+	if len(b.rest) == 0 {
+		return 0, b.err
+	}
+	n := copy(p, b.rest)
+	b.rest = b.rest[n:]
+	return n, nil
+}
+
+// refusal is the error of a patch that is refused.
+func refusal(format string, args ...any) error {
+	return apierrors.NewBadRequest("error decoding patch: " + fmt.Sprintf(format, args...))
+}
+
+func checkMergePatch(data []byte) error {
+	if deeper(data, MaxDepth) {
+		return refusal("nested more than %d deep", MaxDepth)
+	}
+	return nil
+}
+
+// checkJSONPatch passes what the library will not decode: upstream refuses it.
+func checkJSONPatch(data []byte) error {
+	if deeper(data, MaxDepth+2) { // the list and its operations
+		return refusal("values are nested more than %d deep", MaxDepth)
+	}
+	if bytes.Count(data, []byte{'/'})+bytes.Count(data, []byte{'\\'}) <= MaxDepth {
+		return nil // no path is that long
+	}
+	operations, err := jsonpatch.DecodePatch(data)
+	if err != nil || len(operations) > maxOperations {
+		return nil
+	}
+	moved := 0
+	for _, operation := range operations {
+		path, _ := operation.Path()
+		from, _ := operation.From()
+		levels := strings.Count(path, "/")
+		if levels > MaxDepth || strings.Count(from, "/") > MaxDepth {
+			return refusal("a path leads more than %d deep", MaxDepth)
+		}
+		if operation.Kind() != "move" {
+			continue
+		}
+		if moved += levels; moved > maxMoved {
+			return refusal("the targets of all moves are more than %d deep together", maxMoved)
+		}
+	}
+	return nil
+}
+
+// deeper reports whether data, if it is JSON, is nested deeper than levels.
+func deeper(data []byte, levels int) bool {
+	depth := 0
+	for i := 0; i < len(data); i++ {
+		switch data[i] {
+		case '"':
+			for i++; i < len(data) && data[i] != '"'; i++ {
+				if data[i] == '\\' {
+					i++
+				}
+			}
+		case '{', '[':
+			if depth++; depth > levels {
+				return true
+			}
+		case '}', ']':
+			depth--
+		}
+	}
+	return false
+}

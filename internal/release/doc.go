@@ -1,0 +1,2 @@
+// Package release tests what is given to others.
+package release
