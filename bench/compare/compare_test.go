@@ -205,8 +205,8 @@ func TestIDsAreUnique(t *testing.T) {
 			}
 		}
 	}
-	if len(seen) != 35 {
-		t.Errorf("%d rows, want 35", len(seen))
+	if len(seen) != 49 {
+		t.Errorf("%d rows, want 49", len(seen))
 	}
 }
 

@@ -125,7 +125,7 @@ func (c *Comparison) other(kind Kind) *bench.Target {
 func (c *Comparison) steps() []step {
 	all := c.reads()
 	all = append(all, c.watchLists()...)
-	return append(all, c.fanOut(), c.selective(), c.opening(), c.writes(), c.storm(), c.stuck(), c.mixed(), c.crowd(), c.patches(), c.flood(), c.guards())
+	return append(all, c.fanOut(), c.selective(), c.opening(), c.writes(), c.components(), c.storm(), c.stuck(), c.mixed(), c.crowd(), c.patches(), c.flood(), c.guards())
 }
 
 // reads are GETs and LISTs.
@@ -266,6 +266,22 @@ func (c *Comparison) writes() step {
 	return step{rows: specs, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return bench.Write(ctx, c.servers[kind].Target, bench.WriteConfig{
 			Namespace: "bench-writes", Round: c.rounds, Objects: c.ops(kind, 1000, 1000), Clients: 16,
+		})
+	}}
+}
+
+// components are the writes of a cluster's own components.
+func (c *Comparison) components() step {
+	var specs []rowSpec
+	for i, name := range bench.ComponentWrites() {
+		specs = append(specs, rowSpec{
+			id: fmt.Sprintf("B%d", 46+i), work: name + ", 16 clients", of: []func(*bench.Result) float64{cpuPerOp, rate},
+			figures: []Figure{{Unit: Seconds, Goal: Goal{OfStock: 0.6}}, {Unit: PerSecond, Goal: Goal{OfStock: 1.7}}},
+		})
+	}
+	return step{rows: specs, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+		return bench.Components(ctx, c.servers[kind].Target, bench.ComponentsConfig{
+			Namespace: "bench-components", Round: c.rounds, Objects: c.ops(kind, 500, 500), Nodes: 100, Clients: 16,
 		})
 	}}
 }

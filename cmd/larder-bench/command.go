@@ -69,7 +69,7 @@ The exit status is 1 when something failed, and 2 when a threshold was crossed.`
 	}
 	root.AddCommand(
 		seedCommand(o), customCommand(o), readCommand(o), watchListCommand(o), informerCommand(o), watchCommand(o), openCommand(o), stormCommand(o),
-		writeCommand(o), mixedCommand(o), slowCommand(o), startCommand(o), compareCommand(o), scaleCommand(o), limitCommand(),
+		writeCommand(o), componentsCommand(o), mixedCommand(o), slowCommand(o), startCommand(o), compareCommand(o), scaleCommand(o), limitCommand(),
 	)
 	return root
 }
