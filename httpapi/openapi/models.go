@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/fields"
 )
 
 // Models names and makes the OpenAPI definitions of the built-in kinds.
@@ -82,7 +83,11 @@ func (m *Models) buildConverter(g *registry.Group) (managedfields.TypeConverter,
 	if err != nil {
 		return nil, err
 	}
-	return managedfields.NewTypeConverter(schemas, false)
+	converter, err := managedfields.NewTypeConverter(schemas, false)
+	if err != nil {
+		return nil, fmt.Errorf("httpapi: type converter of group %q: %w", g.Name, err)
+	}
+	return fields.NewConverter(converter), nil
 }
 
 // Schemas returns the schemas of g's own kinds, and of what they refer to.

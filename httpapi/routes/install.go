@@ -28,6 +28,7 @@ import (
 	"github.com/larder-io/larder/httpapi/patches"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/fields"
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
@@ -137,7 +138,7 @@ func (in *Installer) scope(g *registry.Group, e *registry.Endpoint, converter ma
 	if err != nil {
 		return nil, err
 	}
-	scope.FieldManager, err = managedfields.NewDefaultFieldManager(converter, scope.UnsafeConvertor,
+	scope.FieldManager, err = fields.NewManager(converter, scope.UnsafeConvertor,
 		scope.Defaulter, scope.Creater, e.GVK, scope.HubGroupVersion, e.Subresource, reset)
 	return scope, err
 }

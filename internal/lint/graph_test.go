@@ -21,7 +21,7 @@ internal/invariants, internal/proctest
 < watch/mirror, watch/watchtest
 < internal/registry/wire, internal/registry/transcode, internal/registry/backend
 < internal/registry/encoding
-< internal/registry/table, internal/registry/storage, internal/registry/builtin
+< internal/registry/table, internal/registry/storage, internal/registry/builtin, internal/registry/fields
 < internal/registry
 < internal/registry/bootstrap, internal/auth, internal/admission
 < httpapi/socket, httpapi/request
