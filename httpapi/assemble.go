@@ -74,7 +74,8 @@ func (s *Server) assemble() {
 			flow: config.Flow, inflight: &s.inflight, timeout: config.RequestTimeout,
 			maxReading: config.MaxInFlight, maxMutating: config.MaxMutatingInFlight,
 		},
-		gate: gate{authorizer: config.Authorizer, access: &s.access, auditor: auditor},
+		gate:    gate{authorizer: config.Authorizer, access: &s.access, auditor: auditor},
+		barrier: barrier{versions: config.StorageVersions},
 		router: router{table: &s.table, extensions: config.Extensions, aggregator: config.Aggregator, peers: config.Peers, reader: reader{
 			stitcher: s.stitcher, streams: s.streams, rights: s.rights, flow: config.Flow,
 			cbor:     utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage),
@@ -128,6 +129,7 @@ func (s *Server) install() error {
 		MaxBodyBytes: config.MaxRequestBodyBytes,
 		MinWatch:     config.MinRequestTimeout,
 		Models:       openapi.NewModels(),
+		Equivalents:  config.Registry.Equivalents(),
 	}
 	s.models = in.Models
 	t := routes.New()

@@ -24,6 +24,7 @@ type chain struct {
 	tracer     tracer
 	seats      seats
 	gate       gate
+	barrier    barrier
 	router     router
 }
 
@@ -65,7 +66,7 @@ func (c *chain) pass(x *passage) {
 	c.auditor.open(x)
 	if c.bounds.set(x) && c.origins.check(x) && c.identifier.authenticate(x) {
 		c.tracer.begin(x)
-		if c.auditor.receive(x) && c.identifier.impersonate(x) && c.seats.acquire(x) && c.gate.authorize(x) {
+		if c.auditor.receive(x) && c.identifier.impersonate(x) && c.seats.acquire(x) && c.gate.authorize(x) && c.barrier.check(x) {
 			c.router.route(x)
 		}
 	}

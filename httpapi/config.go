@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/apiserver/pkg/storageversion"
 
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
@@ -97,6 +98,11 @@ type Config struct {
 	// Aggregator answers for other servers, and lists the groups of all; nil if there
 	// are no others.
 	Aggregator Aggregator
+
+	// StorageVersions knows whose storage version is not published yet; nil if none is to be.
+	// What is stored is not written before that: whoever migrates objects from one version to
+	// another must know what versions may be written.
+	StorageVersions storageversion.Manager
 
 	// Peers answer for what neither this server nor Aggregator serves; nil if there are none.
 	// ID is this server's name among them.

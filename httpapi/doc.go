@@ -21,7 +21,9 @@
 //  6. Flow control gives the request a seat among those that are served at once, for which it
 //     may have to wait, or refuses it. A request keeps its seat until its answer has been
 //     written, a watch until the objects that exist have been sent.
-//  7. The authorizer decides about what the Request says, before anything is looked up.
+//  7. The authorizer decides about what the Request says, before anything is looked up. While
+//     the server has not published in what versions it stores objects, if it is to, most
+//     writes are refused.
 //  8. The Request is routed, by a table of routes. reads answers GET and LIST of a stored
 //     resource from encoded bytes, streams opens a WATCH, which takes the connection and
 //     gives the rest of the request back.

@@ -59,20 +59,21 @@ type Installer struct {
 	MinWatch time.Duration
 
 	Models *openapi.Models
+
+	// Equivalents are those of the registry that the groups are of.
+	Equivalents runtime.EquivalentResourceMapper
 }
 
 // Install adds every endpoint of groups to t.
 func (in *Installer) Install(t *Table, groups []*registry.Group) error {
-	kinds := runtime.NewEquivalentResourceRegistry()
 	for _, g := range groups {
 		converter := in.Models.Converter(g)
 		for _, v := range g.Versions {
 			for _, e := range v.Endpoints {
-				i, err := in.endpoint(g, e, converter, kinds)
+				i, err := in.endpoint(g, e, converter)
 				if err != nil {
 					return fmt.Errorf("httpapi: %s %s: %w", v.GroupVersion, e.Name(), err)
 				}
-				kinds.RegisterKindFor(e.GVR, e.Subresource, e.GVK)
 				t.Add(e.GVR, e.Subresource, i)
 			}
 		}
@@ -81,8 +82,8 @@ func (in *Installer) Install(t *Table, groups []*registry.Group) error {
 }
 
 // endpoint builds what serves e.
-func (in *Installer) endpoint(g *registry.Group, e *registry.Endpoint, converter managedfields.TypeConverter, kinds runtime.EquivalentResourceMapper) (*Endpoint, error) {
-	scope, err := in.scope(g, e, converter, kinds)
+func (in *Installer) endpoint(g *registry.Group, e *registry.Endpoint, converter managedfields.TypeConverter) (*Endpoint, error) {
+	scope, err := in.scope(g, e, converter)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +102,7 @@ func (in *Installer) endpoint(g *registry.Group, e *registry.Endpoint, converter
 }
 
 // scope is what upstream's handlers know of an endpoint.
-func (in *Installer) scope(g *registry.Group, e *registry.Endpoint, converter managedfields.TypeConverter, kinds runtime.EquivalentResourceMapper) (*handlers.RequestScope, error) {
+func (in *Installer) scope(g *registry.Group, e *registry.Endpoint, converter managedfields.TypeConverter) (*handlers.RequestScope, error) {
 	scheme := g.Info.Scheme
 	scope := &handlers.RequestScope{
 		Namer: handlers.ContextBasedNaming{
@@ -116,7 +117,7 @@ func (in *Installer) scope(g *registry.Group, e *registry.Endpoint, converter ma
 		Typer:                    scheme,
 		UnsafeConvertor:          runtime.UnsafeObjectConvertor(scheme),
 		Authorizer:               in.Authorizer,
-		EquivalentResourceMapper: kinds,
+		EquivalentResourceMapper: in.Equivalents,
 		Resource:                 e.GVR,
 		Kind:                     e.GVK,
 		Subresource:              e.Subresource,

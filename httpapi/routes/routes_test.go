@@ -16,9 +16,10 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestEveryEndpointIsInstalled(t *testing.T) {
-	groups := registrytest.New(t, nil).Registry.Groups()
+	r := registrytest.New(t, nil).Registry
+	groups := r.Groups()
 	table := New()
-	in := &Installer{Version: &version.Info{Major: "1", Minor: "36", GitVersion: "v1.36.3"}, MaxBodyBytes: 3 << 20, MinWatch: time.Minute, Models: openapi.NewModels()}
+	in := &Installer{Version: &version.Info{Major: "1", Minor: "36", GitVersion: "v1.36.3"}, MaxBodyBytes: 3 << 20, MinWatch: time.Minute, Models: openapi.NewModels(), Equivalents: r.Equivalents()}
 	if err := in.Install(table, groups); err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,9 @@ type Endpoint struct {
 	// Connect says whether the storage takes over the connection (exec, proxy).
 	Connect bool
 
-	// StorageVersionHash shows clients which version is stored; "" if none is.
+	// StorageVersion is the version that objects are stored in, zero if none are, and
+	// StorageVersionHash shows it to clients; "" if none is.
+	StorageVersion     schema.GroupVersion
 	StorageVersionHash string
 
 	kind       string // as discovery names it
@@ -215,6 +217,7 @@ func (e *Endpoint) deriveStorageVersion(scheme *runtime.Scheme) error {
 	if !ok {
 		return fmt.Errorf("no storage version for %v", kinds)
 	}
+	e.StorageVersion = gvk.GroupVersion()
 	e.StorageVersionHash = discovery.StorageVersionHash(gvk.Group, gvk.Version, gvk.Kind)
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -36,9 +37,10 @@ type GroupVersion struct {
 
 // groups collects the groups that upstream's providers made.
 type groups struct {
-	list      []*Group
-	endpoints map[endpointKey]*Endpoint
-	resource  func(schema.GroupResource) *storage.Resource // returns nil for one that is not stored
+	list        []*Group
+	endpoints   map[endpointKey]*Endpoint
+	equivalents runtime.EquivalentResourceRegistry
+	resource    func(schema.GroupResource) *storage.Resource // returns nil for one that is not stored
 }
 
 // add adds a Group with its endpoints.
@@ -54,6 +56,7 @@ func (g *groups) add(from builtin.APIGroup) error {
 		}
 		for _, e := range endpoints {
 			g.endpoints[endpointKey{e.GVR, e.Subresource}] = e
+			g.equivalents.RegisterKindFor(e.GVR, e.Subresource, e.GVK)
 			if err := g.attachView(e); err != nil {
 				return fmt.Errorf("%s: %w", e.GVR, err)
 			}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/kubernetes/pkg/registry/core/rangeallocation"
 
@@ -61,7 +62,10 @@ func (r *Registry) buildGroups() error {
 	if err != nil {
 		return err
 	}
-	r.groups = groups{endpoints: make(map[endpointKey]*Endpoint), resource: r.options.resource}
+	r.groups = groups{
+		endpoints: make(map[endpointKey]*Endpoint), resource: r.options.resource,
+		equivalents: runtime.NewEquivalentResourceRegistryWithIdentity(r.options.factory.ResourcePrefix),
+	}
 	for _, group := range made {
 		if err := r.groups.add(group); err != nil {
 			return fmt.Errorf("group %q: %w", group.Name, err)
@@ -196,6 +200,10 @@ func (r *Registry) Resources() []*storage.Resource { return r.options.resources 
 func (r *Registry) Endpoint(gvr schema.GroupVersionResource, subresource string) *Endpoint {
 	return r.groups.endpoints[endpointKey{gvr, subresource}]
 }
+
+// Equivalents says which endpoints are the same objects in other versions, or in another group,
+// as those of events are.
+func (r *Registry) Equivalents() runtime.EquivalentResourceMapper { return r.groups.equivalents }
 
 // Services says what addresses and ports services get.
 func (r *Registry) Services() builtin.Services { return r.config.Services }

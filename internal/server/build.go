@@ -73,6 +73,7 @@ func (s *Server) build(ctx context.Context) (err error) {
 	if err := s.tellPeers(&base); err != nil {
 		return err
 	}
+	s.publishVersions(&base)
 	if p.bootstrap, err = bootstrap.New(base); err != nil {
 		return err
 	}
@@ -154,7 +155,7 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 		Registry: p.registry, Listener: s.listener, TLS: p.certificates.TLS(),
 		Authenticator: p.auth.Authenticator, Generation: p.auth.Generation, RequestHeader: p.auth.RequestHeader,
 		AnonymousByPath: p.auth.AnonymousByPath, Audiences: p.auth.Audiences, Authorizer: p.auth.Gate,
-		Admission: p.admission, Version: &version,
+		Admission: p.admission, Version: &version, StorageVersions: p.versions,
 		RequestTimeout: s.config.Serving.RequestTimeout, MinRequestTimeout: s.config.Serving.MinRequestTimeout,
 		ShutdownGrace: s.config.Serving.RequestTimeout, WatchGrace: up.GenericServerRunOptions.ShutdownWatchTerminationGracePeriod,
 		NoObjectCounts: up.Etcd.StorageConfig.CountMetricPollPeriod <= 0,

@@ -39,7 +39,8 @@ func checkOrder() []string {
 		"priority-and-fairness-config-producer", "bootstrap-controller", "start-kubernetes-service-cidr-controller",
 		"aggregator-reload-proxy-client-cert", "start-kube-aggregator-informers",
 		"apiservice-status-local-available-controller", "apiservice-status-remote-available-controller",
-		"apiservice-registration-controller", "apiservice-discovery-controller", "kube-apiserver-autoregistration",
+		"apiservice-registration-controller", "apiservice-discovery-controller",
+		"built-in-resources-storage-version-updater", "kube-apiserver-autoregistration",
 	} {
 		order = append(order, startHook+hook)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/apiserver/pkg/server/egressselector"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	"k8s.io/apiserver/pkg/storageversion"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -76,6 +77,7 @@ type parts struct {
 	webhooks     *admission.Webhooks
 	admission    *admission.Chain
 	registry     *registry.Registry
+	versions     storageversion.Manager // nil if storage versions are not published
 	bootstrap    *bootstrap.Bootstrap
 	extensions   *extension.Extensions
 	aggregator   *aggregator.Aggregator

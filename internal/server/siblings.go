@@ -3,6 +3,7 @@ package server
 import (
 	apiserverfeatures "k8s.io/apiserver/pkg/features"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/apiserver/pkg/storageversion"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
@@ -30,4 +31,16 @@ func (s *Server) leadership() *bootstrap.Leadership {
 		ClientConfig: s.parts.loopback, LeaseDuration: up.CoordinatedLeadershipLeaseDuration,
 		RenewDeadline: up.CoordinatedLeadershipRenewDeadline, RetryPeriod: up.CoordinatedLeadershipRetryPeriod,
 	}
+}
+
+// publishVersions has base publish the storage versions of what the registry serves, if that is
+// enabled.
+func (s *Server) publishVersions(base *bootstrap.Config) {
+	p := &s.parts
+	if base.Identity == "" || !utilfeature.DefaultFeatureGate.Enabled(apiserverfeatures.StorageVersionAPI) {
+		return
+	}
+	p.versions = storageversion.NewDefaultManager()
+	p.versions.AddResourceInfo(p.registry.StorageVersions()...)
+	base.StorageVersions = &bootstrap.StorageVersions{Manager: p.versions, ClientConfig: p.loopback}
 }

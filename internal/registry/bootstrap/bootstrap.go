@@ -88,6 +88,9 @@ func New(config Config) (*Bootstrap, error) {
 		b.add("start-kube-apiserver-identity-lease-controller", b.identity.keep(c, namespaces.ready))
 		b.add("start-kube-apiserver-identity-lease-garbage-collector", c.collectIdentities)
 	}
+	if config.StorageVersions != nil {
+		b.add(storageVersionsHook, c.publishStorageVersions)
+	}
 	b.add("start-legacy-token-tracking-controller", c.keepTokenTracking(namespaces.ready))
 	if config.RBAC {
 		b.add(rbacrest.PostStartHookName, once(c.ensureRBAC))

@@ -61,6 +61,10 @@ type Config struct {
 	PeerAddress string
 	Peers       peerreconcilers.PeerEndpointLeaseReconciler
 
+	// StorageVersions has this server publish the versions that it stores; nil publishes none.
+	// It needs Identity.
+	StorageVersions *StorageVersions
+
 	// Leadership has this server elect leaders for others; nil elects none.
 	Leadership *Leadership
 
@@ -89,6 +93,9 @@ type Config struct {
 func (c *Config) check() error {
 	if c.Registry == nil || c.Client == nil || c.Informers == nil {
 		return errors.New("bootstrap: Config needs Registry, Client and Informers")
+	}
+	if c.StorageVersions != nil && c.Identity == "" {
+		return errors.New("bootstrap: Config.StorageVersions needs Identity")
 	}
 	return nil
 }

@@ -1,8 +1,8 @@
 // Package bootstrap makes the objects that a cluster cannot do without, and keeps
 // them: the system namespaces, the default ServiceCIDR, the kubernetes service with
 // its endpoints, RBAC's roles and bindings, the system priority classes, the
-// configuration of flow control, the records of service addresses and ports, and the
-// Lease that says that this server lives.
+// configuration of flow control, the records of service addresses and ports, the
+// Lease that says that this server lives, and the versions that it stores objects in.
 //
 // # Model
 //

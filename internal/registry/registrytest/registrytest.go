@@ -153,7 +153,7 @@ func Install(r *registry.Registry) (*restful.Container, []schema.GroupVersion, e
 	var versions []schema.GroupVersion
 	for _, group := range r.Groups() {
 		for _, version := range group.Versions {
-			if _, _, err := groupVersion(group, version.GroupVersion, equivalents).InstallREST(container); err != nil {
+			if _, _, err := GroupVersion(group, version.GroupVersion, equivalents).InstallREST(container); err != nil {
 				return nil, nil, err
 			}
 			versions = append(versions, version.GroupVersion)
@@ -162,9 +162,9 @@ func Install(r *registry.Registry) (*restful.Container, []schema.GroupVersion, e
 	return container, versions, nil
 }
 
-// groupVersion is what apiserver pkg/server/genericapiserver.go, newAPIGroupVersion,
-// makes.
-func groupVersion(group *registry.Group, gv schema.GroupVersion, equivalents runtime.EquivalentResourceRegistry) *endpoints.APIGroupVersion {
+// GroupVersion is what apiserver pkg/server/genericapiserver.go, newAPIGroupVersion,
+// makes of one version of group, but for what the API of storage versions wants.
+func GroupVersion(group *registry.Group, gv schema.GroupVersion, equivalents runtime.EquivalentResourceRegistry) *endpoints.APIGroupVersion {
 	info := group.Info
 	root := "/apis"
 	if group.Name == "" {

@@ -1,0 +1,90 @@
+package bootstrap
+
+import (
+	"context"
+	"net/http"
+	"runtime"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/storageversion"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+)
+
+// StorageVersions has this server publish the versions that it stores objects in.
+type StorageVersions struct {
+	Manager      storageversion.Manager
+	ClientConfig *rest.Config // reaches this server
+}
+
+const (
+	storageVersionsHook = "built-in-resources-storage-version-updater"
+
+	// storageVersionsInterval is how soon changes of what was published are undone.
+	storageVersionsInterval = 10 * time.Minute
+)
+
+// publishStorageVersions publishes the versions once the Lease says that this server lives: what
+// servers that do not live have published is deleted. It is ready when all are published, and
+// undoes changes from then on (kube-aggregator pkg/apiserver/apiserver.go).
+func (c *Config) publishStorageVersions(ctx context.Context, ready func()) error {
+	if !c.awaitIdentity(ctx) {
+		return nil
+	}
+	manager := c.StorageVersions.Manager
+	config := rest.CopyConfig(c.StorageVersions.ClientConfig)
+	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return leaving{ctx, next} })
+	for {
+		round := make(chan struct{})
+		go func() { // which config's transport may end
+			defer close(round)
+			manager.UpdateStorageVersions(config, c.Identity)
+		}()
+		<-round
+		interval := storageVersionsInterval
+		switch {
+		case manager.Completed():
+			ready()
+		case ctx.Err() == nil:
+			interval = c.RetryInterval
+			klog.ErrorS(nil, "Not all storage versions are published, trying again", "interval", interval)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(interval):
+		}
+	}
+}
+
+// awaitIdentity blocks until this server has its Lease, and returns false if ctx ended before.
+func (c *Config) awaitIdentity(ctx context.Context) bool {
+	const interval = 100 * time.Millisecond
+	err := wait.PollUntilContextCancel(ctx, interval, true, func(ctx context.Context) (bool, error) {
+		_, err := c.Client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, c.Identity, metav1.GetOptions{})
+		return err == nil, nil
+	})
+	return err == nil
+}
+
+// leaving is a transport for callers that take no context: it ends the goroutine that sends a
+// request after ctx has ended. Upstream's manager would otherwise try, and sleep, three times
+// for each resource.
+type leaving struct {
+	ctx  context.Context
+	next http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (l leaving) RoundTrip(req *http.Request) (*http.Response, error) {
+	resp, err := l.next.RoundTrip(req.WithContext(l.ctx))
+	if l.ctx.Err() != nil {
+		if err == nil {
+			resp.Body.Close()
+		}
+		runtime.Goexit()
+	}
+	return resp, err
+}

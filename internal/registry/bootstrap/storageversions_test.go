@@ -1,0 +1,158 @@
+package bootstrap_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	apiserverinternalv1alpha1 "k8s.io/api/apiserverinternal/v1alpha1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storageversion"
+	"k8s.io/client-go/rest"
+	"k8s.io/kubernetes/pkg/controlplane"
+
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/bootstrap"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+// versioned is a server that can publish storage versions.
+func versioned(t *testing.T, store *kvtest.Memory) *registrytest.Server {
+	t.Helper()
+	return registrytest.New(t, store, func(c *registry.Config) {
+		c.APIResources = controlplane.DefaultAPIResourceConfigSource()
+		c.APIResources.EnableVersions(apiserverinternalv1alpha1.SchemeGroupVersion)
+	})
+}
+
+// publishing has a server of some name publish the versions of s by client, of some resources.
+func publishing(s *registrytest.Server, client *rest.Config, id string, resources ...string) (storageversion.Manager, func(*bootstrap.Config)) {
+	manager := storageversion.NewDefaultManager()
+	for _, info := range s.Registry.StorageVersions() {
+		for _, r := range resources {
+			if info.GroupResource == schema.ParseGroupResource(r) {
+				manager.AddResourceInfo(info)
+			}
+		}
+	}
+	return manager, func(c *bootstrap.Config) {
+		c.Identity = id
+		c.StorageVersions = &bootstrap.StorageVersions{Manager: manager, ClientConfig: client}
+	}
+}
+
+const versionsHook = "poststarthook/built-in-resources-storage-version-updater"
+
+// TestServersPublishStorageVersions: each server adds what it stores to the same objects.
+func TestServersPublishStorageVersions(t *testing.T) {
+	store := kvtest.NewMemory()
+	for i, id := range []string{"apiserver-x", "apiserver-y"} {
+		s := versioned(t, store)
+		manager, publish := publishing(s, s.ClientConfig, id, "configmaps", "events", "events.events.k8s.io", "customresourcedefinitions.apiextensions.k8s.io")
+		run(t, s, publish)
+		if !manager.Completed() {
+			t.Error("ready before all was published")
+		}
+		list, err := s.Client.InternalV1alpha1().StorageVersions().List(t.Context(), metav1.ListOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, v := range list.Items {
+			last := v.Status.StorageVersions[len(v.Status.StorageVersions)-1]
+			got = append(got, fmt.Sprintf("%s %d %s %s %s", v.Name, len(v.Status.StorageVersions), last.APIServerID, *v.Status.CommonEncodingVersion, strings.Join(last.DecodableVersions, " ")))
+		}
+		want := []string{
+			fmt.Sprintf("apiextensions.k8s.io.customresourcedefinitions %d %s apiextensions.k8s.io/v1beta1 apiextensions.k8s.io/v1 apiextensions.k8s.io/v1beta1", i+1, id),
+			fmt.Sprintf("core.configmaps %d %s v1 v1", i+1, id),
+			fmt.Sprintf("core.events %d %s v1 v1 events.k8s.io/v1", i+1, id), // of both groups
+		}
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("got  %q\nwant %q", got, want)
+		}
+	}
+}
+
+// balking fails every write until it is told not to.
+type balking struct {
+	http.RoundTripper
+	balks atomic.Bool
+	asked atomic.Int64
+}
+
+func (b *balking) RoundTrip(req *http.Request) (*http.Response, error) {
+	b.asked.Add(1)
+	if b.balks.Load() {
+		return nil, errors.New("balked")
+	}
+	return b.RoundTripper.RoundTrip(req)
+}
+
+// TestPublishingIsTriedAgain: a server is not ready while its versions could not be published,
+// is not excused, and tries again. Before it is, it ends as soon as it is told to.
+func TestPublishingIsTriedAgain(t *testing.T) {
+	for name, healed := range map[string]bool{"and succeeds": true, "and is given up": false} {
+		t.Run(name, func(t *testing.T) {
+			s := versioned(t, nil)
+			client, b := rest.CopyConfig(s.ClientConfig), new(balking)
+			b.balks.Store(true)
+			client.Wrap(func(rt http.RoundTripper) http.RoundTripper { b.RoundTripper = rt; return b })
+			manager, publish := publishing(s, client, "apiserver-x", "configmaps")
+			booted, stop := start(t, s, publish)
+			proctest.Eventually(t, "the resource is tried again", func() error {
+				if b.asked.Load() == 0 || manager.LastUpdateError(schema.GroupResource{Resource: "configmaps"}) == nil {
+					return errors.New("not yet")
+				}
+				return nil
+			})
+			for _, h := range booted.Hooks() {
+				if h.Name == versionsHook && h.Check() == nil {
+					t.Error("ready though nothing is published")
+				}
+			}
+			for _, excused := range booted.Excuse() {
+				if excused == versionsHook {
+					t.Error("excused")
+				}
+			}
+			if healed {
+				b.balks.Store(false)
+				wait(t, booted)
+				return
+			}
+			stop()
+			if asked := b.asked.Load(); asked > 7 {
+				t.Errorf("asked %d times", asked)
+			}
+		})
+	}
+}
+
+// TestEndsWhilePublishing: an answer that does not come does not keep the server from ending.
+func TestEndsWhilePublishing(t *testing.T) {
+	s := versioned(t, nil)
+	client, hung := rest.CopyConfig(s.ClientConfig), make(chan struct{}, 100)
+	client.Wrap(func(http.RoundTripper) http.RoundTripper { return hanging(hung) })
+	_, publish := publishing(s, client, "apiserver-x", "configmaps", "secrets")
+	_, stop := start(t, s, publish)
+	<-hung
+	stop()
+	if len(hung) > 0 {
+		t.Errorf("%d more requests after the end", len(hung))
+	}
+}
+
+type hanging chan struct{}
+
+func (h hanging) RoundTrip(req *http.Request) (*http.Response, error) {
+	h <- struct{}{}
+	<-req.Context().Done()
+	return nil, context.Cause(req.Context())
+}
