@@ -3,10 +3,11 @@
 //
 // A [Describer] lets upstream's installer describe the routes of the same storages to a
 // container that nobody serves from, and upstream's builders make documents of it. A
-// document is built when it is first asked for and kept compressed, a tenth of its size; it
-// is inflated for each reader. Its tag is upstream's: the hash of its JSON. What definitions
-// of custom resources and other servers add to the document of OpenAPI v2 is built once and
-// put between the bytes of the rest.
+// document is built when it is first asked for and kept compressed, a tenth of its size. A
+// reader of OpenAPI v2 who takes gzip is sent what is kept; for others it is inflated. Its
+// tag is upstream's: the hash of its JSON. What definitions of custom resources and other
+// servers add to the document of OpenAPI v2 is built once and put between the bytes of the
+// rest.
 //
 // [Models] are the definitions of the built-in kinds. All of them together are large, so they
 // are kept no longer than the garbage collector lets them be.

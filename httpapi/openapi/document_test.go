@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/NYTimes/gziphandler"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -218,6 +219,10 @@ func TestDocumentsAnswerAsUpstream(t *testing.T) {
 				for _, more := range []http.Header{
 					nil, {"If-None-Match": {`"` + tag + `"`}}, {"If-None-Match": {`"x"`, `*`}}, {"Range": {"bytes=10-20"}}, {"Range": {"bytes=-20"}},
 					{"Range": {"bytes=5-10,1-3"}}, {"Range": {"bytes=99999999-"}}, {"Accept-Encoding": {"gzip"}}, {"Accept-Encoding": {"gzip"}, "If-None-Match": {`"` + tag + `"`}}, {"If-Match": {`"x"`}},
+					{"Accept-Encoding": {"deflate, gzip;q=0.5"}}, {"Accept-Encoding": {"gzip;q=0"}}, {"Accept-Encoding": {"*"}},
+					{"Accept-Encoding": {"gzip"}, "If-Match": {`"x"`}}, {"Accept-Encoding": {"gzip"}, "If-Match": {`"` + tag + `"`}},
+					{"Accept-Encoding": {"gzip"}, "If-Unmodified-Since": {"Mon, 02 Jan 2006 15:04:05 GMT"}},
+					{"Accept-Encoding": {"gzip"}, "Range": {"bytes=99999999-"}}, {"Accept-Encoding": {"gzip"}, "Range": {"bytes=10-20"}},
 				} {
 					header := more.Clone()
 					if header == nil {
@@ -234,6 +239,24 @@ func TestDocumentsAnswerAsUpstream(t *testing.T) {
 					}
 				}
 			}
+		}
+	}
+}
+
+// TestSwaggerIsSentAsKept: who takes gzip is sent the bytes that are kept.
+func TestSwaggerIsSentAsKept(t *testing.T) {
+	s := &swaggerService{builtIn: func() (*spec.Swagger, error) {
+		return swaggerOf(definitionOf(t, "example.com", "v1", "Widget", plainSchema))
+	}}
+	h := gziphandler.GzipHandler(http.HandlerFunc(s.serve))
+	for _, accept := range []string{"application/json", "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"} {
+		w := answerOf(h, http.MethodGet, "/openapi/v2", http.Header{"Accept-Encoding": {"gzip"}, "Accept": {accept}})
+		kept := s.document().json
+		if accept != "application/json" {
+			kept = s.document().proto
+		}
+		if !bytes.Equal(w.Body.Bytes(), kept.data) {
+			t.Errorf("%s: %d bytes are sent, %d others are kept", accept, w.Body.Len(), len(kept.data))
 		}
 	}
 }
