@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	upstreamdiscovery "k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/server/mux"
@@ -137,7 +138,8 @@ func (s *Server) install() error {
 		return err
 	}
 	documents := discovery.New(discovery.Config{
-		Groups: groups, Address: config.externalAddress(),
+		Groups:     groups,
+		Addresses:  upstreamdiscovery.DefaultAddresses{DefaultAddress: config.externalAddress(), CIDRRules: config.InternalAddresses},
 		Extensions: config.Extensions, Aggregator: config.Aggregator, Everything: config.Discovery,
 		Peers: config.Peers, ID: config.ID,
 	})

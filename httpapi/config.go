@@ -16,6 +16,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/authenticatorfactory"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/storageversion"
@@ -66,6 +67,8 @@ type Config struct {
 	// ExternalAddress is the host and port by which clients reach the server, which
 	// discovery tells them; "" means what Listener is bound to.
 	ExternalAddress string
+	// InternalAddresses are told to clients of certain addresses, too.
+	InternalAddresses []discovery.CIDRRule
 
 	// HealthChecks, LiveChecks and ReadyChecks answer /healthz, /livez and /readyz.
 	HealthChecks, LiveChecks, ReadyChecks []healthz.HealthChecker

@@ -3,7 +3,6 @@ package discovery
 import (
 	"cmp"
 	"maps"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -34,7 +33,7 @@ type Documents struct {
 
 	priorities map[schema.GroupVersion]registry.Priority
 
-	address    string     // host and port that clients reach this server by
+	addresses  discovery.Addresses
 	extensions Extensions // nil if there is nothing to add
 	aggregator Aggregator // nil if there are no other servers
 	everything aggregated.ResourceManager
@@ -44,8 +43,9 @@ type Documents struct {
 
 // Config says what is discovered.
 type Config struct {
-	Groups     []*registry.Group
-	Address    string     // host and port that clients reach this server by
+	Groups []*registry.Group
+	// Addresses are those that clients reach this server by, depending on their own.
+	Addresses  discovery.Addresses
 	Extensions Extensions // nil if there is nothing to add
 	Aggregator Aggregator // nil if there are no other servers
 	// Everything collects what is served below /apis.
@@ -86,7 +86,7 @@ type Mux interface {
 
 // New returns the documents of what config says.
 func New(config Config) *Documents {
-	d := &Documents{priorities: registry.Priorities(), address: config.Address, extensions: config.Extensions, aggregator: config.Aggregator, everything: config.Everything, peers: config.Peers, id: config.ID}
+	d := &Documents{priorities: registry.Priorities(), addresses: config.Addresses, extensions: config.Extensions, aggregator: config.Aggregator, everything: config.Everything, peers: config.Peers, id: config.ID}
 	for _, g := range config.Groups {
 		if g.Name == "" {
 			d.core = g
@@ -130,7 +130,7 @@ func (d *Documents) Install(t Mux) error {
 			return err
 		}
 	}
-	root := discovery.NewLegacyRootAPIHandler(d, legacyscheme.Codecs, "/api")
+	root := discovery.NewLegacyRootAPIHandler(d.addresses, legacyscheme.Codecs, "/api")
 	api := aggregated.WrapAggregatedDiscoveryToHandler(root, legacy, legacy)
 	serveDocument(t, "/api", legacyscheme.Codecs, api)
 	t.HandlePrefix("/api/", http.HandlerFunc(negotiate.NothingBelow))
@@ -228,12 +228,6 @@ func Group(g *registry.Group) metav1.APIGroup {
 func writeUnversioned(w http.ResponseWriter, req *http.Request, document runtime.Object) {
 	responsewriters.WriteObjectNegotiated(legacyscheme.Codecs, negotiation.DefaultEndpointRestrictions,
 		schema.GroupVersion{}, w, req, http.StatusOK, document, false)
-}
-
-// ServerAddressByClientCIDRs implements discovery.Addresses: every client reaches
-// this server by the same address.
-func (d *Documents) ServerAddressByClientCIDRs(net.IP) []metav1.ServerAddressByClientCIDR {
-	return []metav1.ServerAddressByClientCIDR{{ClientCIDR: "0.0.0.0/0", ServerAddress: d.address}}
 }
 
 // InstallVersion adds /version.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+	upstreamdiscovery "k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 
 	"github.com/larder-io/larder/internal/registry/registrytest"
@@ -26,7 +27,7 @@ func (s served) HandlePrefix(path string, h http.Handler) { s[path+"*"] = h }
 func TestEveryVersionHasADocument(t *testing.T) {
 	groups := registrytest.New(t, nil).Registry.Groups()
 	all := make(served)
-	d := New(Config{Groups: groups, Address: "h:1", Everything: aggregated.NewResourceManager("apis")})
+	d := New(Config{Groups: groups, Addresses: upstreamdiscovery.DefaultAddresses{DefaultAddress: "h:1"}, Everything: aggregated.NewResourceManager("apis")})
 	if err := d.Install(all); err != nil {
 		t.Fatal(err)
 	}

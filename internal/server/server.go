@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/server/egressselector"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/storageversion"
@@ -91,6 +92,18 @@ type parts struct {
 type readiness struct {
 	loaded, synced atomic.Bool
 }
+
+// internalAddresses tells clients whose address is one of a service that they reach this server
+// as a service (kubernetes pkg/controlplane/instance.go).
+func (s *Server) internalAddresses() []discovery.CIDRRule {
+	return []discovery.CIDRRule{{
+		IPRange: *s.config.Services.ClusterIPRanges[0],
+		Address: net.JoinHostPort(s.id.serviceIP.String(), strconv.Itoa(servicePort)),
+	}}
+}
+
+// servicePort is the port of the kubernetes service.
+const servicePort = 443
 
 // externalAddress returns the address at which other members of the cluster reach this server.
 func (s *Server) externalAddress() string {
