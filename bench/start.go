@@ -24,16 +24,13 @@ type StartConfig struct {
 // Start records the time from the start of a process until its /readyz answers 200,
 // and what the process has used by then.
 func Start(ctx context.Context, c StartConfig) (*Result, error) {
-	rec := &recorder{target: c.Shown, total: c.Starts, began: time.Now(), name: c.Name, result: &Result{Name: c.Name, Unit: "start", Loop: ClosedLoop, Latency: newHistogram()}}
+	rec := &recorder{target: c.Shown, total: c.Starts, began: time.Now(), name: c.Name, result: &Result{Name: c.Name, Unit: "start", Latency: newHistogram()}}
 	if c.Shown == nil {
 		rec.target = &Target{}
 	}
 	rec.target.running.Store(rec)
 	defer rec.finish()
 	for range c.Starts {
-		if rec.target.stopped() {
-			break
-		}
 		if err := c.one(ctx, rec); err != nil {
 			return nil, err
 		}
@@ -59,7 +56,7 @@ func (c *StartConfig) one(ctx context.Context, rec *recorder) (err error) {
 	if err != nil {
 		return err
 	}
-	rec.record(took, outcome{}, nil)
+	rec.record(took, 0, nil)
 	rec.mu.Lock()
 	rec.result.Wall += took
 	rec.result.ServerCPU += used.CPU
@@ -88,8 +85,6 @@ func (t *Target) Ready(ctx context.Context) (time.Duration, error) {
 			return 0, fmt.Errorf("bench: the server has ended: %w", err)
 		}
 		select {
-		case <-t.stopping():
-			return 0, fmt.Errorf("bench: not ready: %w", err)
 		case <-ctx.Done():
 			return 0, fmt.Errorf("bench: not ready: %w", err)
 		case <-tick.C:
@@ -99,13 +94,11 @@ func (t *Target) Ready(ctx context.Context) (time.Duration, error) {
 
 // once sends one request over a connection of its own and reads the answer.
 func (t *Target) once(ctx context.Context, c call) error {
-	ctx, cut := t.graceful(ctx)
-	defer cut()
 	conn, err := t.dial(ctx, smallBuffer)
 	if err != nil {
 		return err
 	}
 	defer conn.close()
-	_, _, err = conn.do(c, t.Timeout)
+	_, err = conn.do(c)
 	return err
 }

@@ -68,6 +68,6 @@ func newRoot() *cobra.Command {
 	}
 	root.Version = versionText()
 	root.SetVersionTemplate("{{.Version}}")
-	root.AddCommand(newServe(), newDev(), newCluster(), newCheckpoint(), newReset(), newSnapshot(), newVersion())
+	root.AddCommand(newServe(), newDev(), newCluster(), newCheckpoint(), newReset(), newSnapshot(), newVersion(), newMan())
 	return root
 }

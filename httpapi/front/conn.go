@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
@@ -145,11 +143,7 @@ func (l *listener) setSocketOptions(c net.Conn) {
 		return
 	}
 	_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: keepalivePeriod, Interval: keepalivePeriod, Count: 3})
-	if raw, err := t.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) {
-			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(l.patience.Milliseconds()))
-		})
-	}
+	_ = socket.SetPatience(t, l.patience)
 }
 
 // conn is a TLS connection. Its handshake, which Handshake or the first Read begins, must be

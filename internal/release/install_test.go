@@ -1,4 +1,4 @@
-package release
+package main
 
 import (
 	"crypto/sha256"
@@ -14,8 +14,6 @@ import (
 	"golang.org/x/mod/module"
 	"golang.org/x/mod/zip"
 )
-
-const modulePath = "github.com/larder-io/larder"
 
 // proxy is a module proxy in a directory that serves this module as it is here, and hands
 // all others on to the user's.
@@ -81,7 +79,7 @@ func (p *proxy) setEnv(t *testing.T) {
 	}
 	p.env = append(os.Environ(),
 		"GOPROXY=file://"+filepath.ToSlash(p.dir)+","+was("GOPROXY"), "GONOPROXY=none", "GOWORK=off",
-		"GONOSUMDB="+strings.TrimPrefix(was("GONOSUMDB")+","+modulePath, ","), "GOFLAGS=-modcacherw")
+		"GONOSUMDB="+strings.TrimPrefix(was("GONOSUMDB")+","+modulePath, ","), "GOFLAGS=-modcacherw -ldflags=-s")
 	cache := was("GOMODCACHE")
 	t.Cleanup(func() {
 		unpacked := filepath.Join(cache, filepath.FromSlash(modulePath)+"@"+p.version)
@@ -108,19 +106,21 @@ func (p *proxy) run(t *testing.T, dir string, env []string, args ...string) stri
 	return string(out)
 }
 
-// TestGoInstall installs the server as somebody does who has Go and nothing of this tree, and
-// resolves all that the benchmark consists of.
+// TestGoInstall installs the server as somebody does who has Go and nothing of this tree,
+// resolves all that the benchmark consists of, and packs what was installed.
 func TestGoInstall(t *testing.T) {
 	p, bin := newProxy(t), t.TempDir()
 	p.run(t, t.TempDir(), []string{"GOBIN=" + bin}, "install", modulePath+"/cmd/larder@"+p.version)
 	p.run(t, t.TempDir(), []string{"GOBIN=" + bin}, "install", "-n", modulePath+"/cmd/larder-bench@"+p.version)
-	out, err := exec.Command(filepath.Join(bin, "larder"), "--version").Output()
+	program := filepath.Join(bin, "larder")
+	out, err := exec.Command(program, "--version").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if want := "larder " + p.version + "\nkubernetes v1.36.3\n"; !strings.HasPrefix(string(out), want) {
 		t.Errorf("larder --version printed %q, want %q first", out, want)
 	}
+	testPackages(t, program)
 }
 
 // TestImport has a program in a module of its own follow an etcd with the library. Its module

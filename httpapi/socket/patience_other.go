@@ -1,0 +1,8 @@
+//go:build !linux && !darwin
+
+package socket
+
+import "time"
+
+// setPatience leaves it to the kernel how long it waits.
+func setPatience(int, time.Duration) error { return nil }

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"slices"
+	"strings"
+	"time"
+)
+
+// file is one of an archive. Directories end in a slash.
+type file struct {
+	name     string
+	mode     int64
+	data     []byte
+	link     string // of a symbolic link
+	uid, gid int
+}
+
+// tarOf writes files and the directories that they are in, sorted by name.
+func tarOf(files []file, made time.Time) ([]byte, error) {
+	all := slices.Clone(files)
+	seen := make(map[string]bool)
+	for _, f := range files {
+		seen[f.name] = true
+	}
+	for _, f := range files {
+		for i := range len(f.name) {
+			if dir := f.name[:i+1]; f.name[i] == '/' && !seen[dir] {
+				seen[dir] = true
+				all = append(all, file{name: dir, mode: 0o755})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b file) int { return strings.Compare(a.name, b.name) })
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, f := range all {
+		header := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.data)), Uid: f.uid, Gid: f.gid, ModTime: made, Format: tar.FormatGNU}
+		switch {
+		case strings.HasSuffix(f.name, "/"):
+			header.Typeflag = tar.TypeDir
+		case f.link != "":
+			header.Typeflag, header.Linkname = tar.TypeSymlink, f.link
+		default:
+			header.Typeflag = tar.TypeReg
+		}
+		if err := w.WriteHeader(header); err != nil {
+			return nil, err
+		}
+		if _, err := w.Write(f.data); err != nil {
+			return nil, err
+		}
+	}
+	err := w.Close()
+	return out.Bytes(), err
+}
+
+// gzip compresses without a name or time.
+func (p *product) gzip(data []byte) []byte {
+	var out bytes.Buffer
+	w, _ := gzip.NewWriterLevel(&out, p.level) // it is one
+	_, _ = w.Write(data)                       // memory takes everything
+	_ = w.Close()
+	return out.Bytes()
+}
+
+// archive is what there is for systems without packages.
+func (p *product) archive() ([]byte, error) {
+	dir := "larder_" + strings.TrimPrefix(p.version, "v") + "/"
+	packed, err := tarOf([]file{
+		{name: dir + "larder", mode: 0o755, data: p.program},
+		{name: dir + "LICENSE", mode: 0o644, data: p.license},
+		{name: dir + "larder.1", mode: 0o644, data: p.man},
+		{name: dir + "larder.service", mode: 0o644, data: unit},
+		{name: dir + "completion/larder.bash", mode: 0o644, data: p.bash},
+		{name: dir + "completion/_larder", mode: 0o644, data: p.zsh},
+		{name: dir + "completion/larder.fish", mode: 0o644, data: p.fish},
+	}, p.time)
+	return p.gzip(packed), err
+}

@@ -1,2 +1,0 @@
-// Package release tests what is given to others.
-package release

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// imageUser runs the server unless another user is told. Its group is root's, which is the
+// group of users that a platform picks by itself, so that they can write where it can.
+const imageUser = "65532:0"
+
+// imageData is where the server keeps its files in a container.
+const imageData = "/var/lib/larder"
+
+// imageFiles are what is in the image: as in packaging/Dockerfile.
+func (p *product) imageFiles() []file {
+	return []file{
+		{name: "tmp/", mode: 0o1777},
+		{name: "usr/bin/larder", mode: 0o755, data: p.program},
+		{name: "usr/bin/kube-apiserver", mode: 0o777, link: "larder"},
+		{name: strings.TrimPrefix(imageData, "/") + "/", mode: 0o775, uid: 65532},
+	}
+}
+
+// descriptor names a blob.
+type descriptor struct {
+	MediaType   string            `json:"mediaType"`
+	Digest      string            `json:"digest"`
+	Size        int               `json:"size"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// blobs are the content of an image, by digest.
+type blobs struct{ files []file }
+
+// add keeps data and returns its name.
+func (b *blobs) add(mediaType string, data []byte) descriptor {
+	sum := fmt.Sprintf("%x", sha256.Sum256(data))
+	b.files = append(b.files, file{name: "blobs/sha256/" + sum, mode: 0o644, data: data})
+	return descriptor{MediaType: mediaType, Digest: "sha256:" + sum, Size: len(data)}
+}
+
+// addJSON keeps what v is in JSON.
+func (b *blobs) addJSON(mediaType string, v any) descriptor {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("release: %T is no JSON: %v", v, err))
+	}
+	return b.add(mediaType, data)
+}
+
+// path is where a blob is in the archive.
+func (d *descriptor) path() string { return "blobs/sha256/" + strings.TrimPrefix(d.Digest, "sha256:") }
+
+// image is an archive in the layout of the Open Container Initiative, which docker load reads
+// as well.
+func (p *product) image() ([]byte, error) {
+	layer, err := tarOf(p.imageFiles(), p.time)
+	if err != nil {
+		return nil, err
+	}
+	version := strings.NewReplacer("v", "", "+", "-").Replace(p.version)
+	labels := map[string]string{
+		"org.opencontainers.image.title":    "larder",
+		"org.opencontainers.image.version":  version,
+		"org.opencontainers.image.source":   "https://" + modulePath,
+		"org.opencontainers.image.licenses": "Apache-2.0",
+	}
+	var b blobs
+	compressed := b.add("application/vnd.oci.image.layer.v1.tar+gzip", p.gzip(layer))
+	config := b.addJSON("application/vnd.oci.image.config.v1+json", map[string]any{
+		"created": p.time.Format(time.RFC3339), "os": p.os, "architecture": p.arch,
+		"config": map[string]any{
+			"User": imageUser, "WorkingDir": imageData, "Labels": labels,
+			"Entrypoint":   []string{"/usr/bin/larder"},
+			"Cmd":          imageCommand(),
+			"Env":          []string{"PATH=/usr/bin"},
+			"ExposedPorts": map[string]any{"6443/tcp": struct{}{}},
+			"Volumes":      map[string]any{imageData: struct{}{}},
+		},
+		"rootfs":  map[string]any{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer))}},
+		"history": []any{map[string]any{"created": p.time.Format(time.RFC3339), "created_by": "internal/release"}},
+	})
+	manifest := b.addJSON("application/vnd.oci.image.manifest.v1+json", map[string]any{
+		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
+		"config": config, "layers": []descriptor{compressed}, "annotations": labels,
+	})
+	manifest.Annotations = map[string]string{"org.opencontainers.image.ref.name": version}
+	for name, v := range map[string]any{
+		"oci-layout":    map[string]any{"imageLayoutVersion": "1.0.0"},
+		"index.json":    map[string]any{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": []descriptor{manifest}},
+		"manifest.json": []any{map[string]any{"Config": config.path(), "RepoTags": []string{"larder:" + version}, "Layers": []string{compressed.path()}}},
+	} {
+		data, err := json.Marshal(v)
+		if err != nil {
+			return nil, err
+		}
+		b.files = append(b.files, file{name: name, mode: 0o644, data: data})
+	}
+	return tarOf(b.files, p.time)
+}
+
+// imageCommand is what the image runs unless other arguments are given.
+func imageCommand() []string {
+	return []string{"serve", "--data-dir=" + imageData, "--bind-address=0.0.0.0"}
+}

@@ -1,0 +1,181 @@
+// Command release makes what a release of larder consists of:
+//
+//	go run ./internal/release -o dist
+//
+// For each platform there are an archive and a list of all modules in the program (SPDX),
+// for Linux a Debian package and an image for containers, and SHA256SUMS names them all. The
+// version is that which Go gives the program, so that a release is made of a clean clone at
+// its tag.
+//
+// Programs are static, and like everything around them the same bytes whoever makes them,
+// where and when: files have the time of the commit.
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"crypto/sha256"
+	"debug/buildinfo"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const modulePath = "github.com/larder-io/larder"
+
+func main() {
+	to := flag.String("o", "dist", "directory to write to; run from the module's root")
+	platforms := flag.String("platforms", "linux/amd64,linux/arm64,darwin/amd64,darwin/arm64", "what to build for")
+	flag.Parse()
+	if err := release(*to, strings.Split(*platforms, ",")); err != nil {
+		fmt.Fprintln(os.Stderr, "release:", err)
+		os.Exit(1)
+	}
+}
+
+// release writes all files of a release.
+func release(to string, platforms []string) error {
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	made, err := commitTime()
+	if err != nil {
+		return err
+	}
+	host := runtime.GOOS + "/" + runtime.GOARCH
+	programs := make(map[string]string)
+	for _, platform := range append(slices.Clone(platforms), host) {
+		if programs[platform] == "" {
+			programs[platform] = filepath.Join(to, "build", strings.ReplaceAll(platform, "/", "_"), "larder")
+			if err := build(platform, programs[platform]); err != nil {
+				return err
+			}
+		}
+	}
+	texts, err := textsOf(programs[host], ".")
+	if err != nil {
+		return err
+	}
+	sums := new(bytes.Buffer)
+	for _, platform := range platforms {
+		p, err := newProduct(platform, programs[platform], texts, made)
+		if err != nil {
+			return err
+		}
+		if err := p.write(to, sums); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(filepath.Join(to, "SHA256SUMS"), sums.Bytes(), 0o644)
+}
+
+// commitTime is the time that all files have.
+func commitTime() (time.Time, error) {
+	out, err := exec.Command("git", "log", "-1", "--format=%ct").Output()
+	if err != nil {
+		return time.Time{}, fmt.Errorf("time of the commit: %w", err)
+	}
+	seconds, err := strconv.ParseInt(strings.TrimSpace(string(out)), 10, 64)
+	return time.Unix(seconds, 0).UTC(), err
+}
+
+// build builds the program for a platform.
+func build(platform, to string) error {
+	goos, arch, ok := strings.Cut(platform, "/")
+	if !ok {
+		return fmt.Errorf("platform %q is not OS/ARCHITECTURE", platform)
+	}
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=true", "-ldflags=-s -w", "-o", to, "./cmd/larder")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS="+goos, "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=", "GOWORK=off")
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("build for %s: %w", platform, err)
+	}
+	return nil
+}
+
+// texts are what the program writes about itself, and the license. They are alike on all
+// platforms.
+type texts struct{ man, bash, zsh, fish, license []byte }
+
+// textsOf asks program. root is the directory of the module.
+func textsOf(program, root string) (texts, error) {
+	license, err := os.ReadFile(filepath.Join(root, "LICENSE"))
+	if err != nil {
+		return texts{}, err
+	}
+	t := texts{license: license}
+	for dst, args := range map[*[]byte][]string{
+		&t.man: {"man"}, &t.bash: {"completion", "bash"}, &t.zsh: {"completion", "zsh"}, &t.fish: {"completion", "fish"},
+	} {
+		out, err := exec.Command(program, args...).Output()
+		if err != nil {
+			return texts{}, fmt.Errorf("%s %v: %w", program, args, err)
+		}
+		*dst = out
+	}
+	return t, nil
+}
+
+// product is the program for one platform with all that comes with it.
+type product struct {
+	texts
+	version  string // v1.2.3, of the module
+	os, arch string
+	program  []byte
+	info     *buildinfo.BuildInfo
+	time     time.Time // of all files
+	level    int       // of compression
+}
+
+func newProduct(platform, program string, texts texts, made time.Time) (*product, error) {
+	p := &product{texts: texts, time: made, level: gzip.BestCompression}
+	p.os, p.arch, _ = strings.Cut(platform, "/")
+	var err error
+	if p.program, err = os.ReadFile(program); err != nil {
+		return nil, err
+	}
+	if p.info, err = buildinfo.Read(bytes.NewReader(p.program)); err != nil {
+		return nil, err
+	}
+	if p.version = p.info.Main.Version; p.version == "" || p.version == "(devel)" {
+		p.version = "v0.0.0-devel"
+	}
+	return p, nil
+}
+
+// write writes the product's files and appends their sums.
+func (p *product) write(to string, sums *bytes.Buffer) error {
+	name := fmt.Sprintf("larder_%s_%s_%s", strings.TrimPrefix(p.version, "v"), p.os, p.arch)
+	files := map[string]func() ([]byte, error){
+		name + ".tar.gz":    p.archive,
+		name + ".spdx.json": p.sbom,
+	}
+	if p.os == "linux" {
+		files[p.debName()] = p.deb
+		files[name+"_image.tar"] = p.image
+	}
+	names := make([]string, 0, len(files))
+	for name := range files {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		data, err := files[name]()
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		if err := os.WriteFile(filepath.Join(to, name), data, 0o644); err != nil {
+			return err
+		}
+		fmt.Fprintf(sums, "%x  %s\n", sha256.Sum256(data), name)
+	}
+	return nil
+}

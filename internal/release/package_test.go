@@ -1,0 +1,342 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// TestPackages packs a program that was built for a release.
+func TestPackages(t *testing.T) {
+	if *released == "" {
+		t.Skip("no -program; TestGoInstall packs the one that it installs")
+	}
+	testPackages(t, *released)
+}
+
+// testPackages packs a program, unpacks what is made for Linux as its users do, and runs it
+// from there as a user who may write nothing but the data.
+func testPackages(t *testing.T, program string) {
+	if runtime.GOOS != "linux" || os.Geteuid() != 0 {
+		t.Skip("only root of a Linux machine can be another user in another root")
+	}
+	texts, err := textsOf(program, filepath.Join("..", ".."))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := newProduct(runtime.GOOS+"/"+runtime.GOARCH, program, texts, time.Unix(1e9, 0).UTC())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.level = gzip.BestSpeed
+	t.Run("sbom", func(t *testing.T) { testSBOM(t, p) })
+	t.Run("deb", func(t *testing.T) { testDeb(t, p) })
+	t.Run("image", func(t *testing.T) { testImage(t, p) })
+}
+
+// testDeb has dpkg unpack the package into a root of its own.
+func testDeb(t *testing.T, p *product) {
+	deb, err := p.deb()
+	if err != nil {
+		t.Fatal(err)
+	}
+	name, root := filepath.Join(t.TempDir(), p.debName()), t.TempDir()
+	write(t, name, deb)
+	write(t, filepath.Join(root, "var/lib/dpkg/status"), nil)
+	for _, dir := range []string{"updates", "info"} {
+		if err := os.MkdirAll(filepath.Join(root, "var/lib/dpkg", dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	output(t, "dpkg", "--root="+root, "--force-script-chrootless", "--install", name)
+	if listed := output(t, "dpkg", "--root="+root, "-s", "larder"); !strings.Contains(listed, "Version: "+p.debVersion()+"\n") || !strings.Contains(listed, "Status: install ok installed\n") || !strings.Contains(listed, "\n /etc/default/larder ") {
+		t.Errorf("dpkg knows:\n%s", listed)
+	}
+	if wrong := output(t, "dpkg", "--root="+root, "--verify", "larder"); wrong != "" {
+		t.Errorf("dpkg finds other files than were packed:\n%s", wrong)
+	}
+	for _, script := range []string{"postinst", "prerm", "postrm"} {
+		output(t, "sh", "-n", filepath.Join(root, "var/lib/dpkg/info/larder."+script))
+	}
+	output(t, "bash", "-n", filepath.Join(root, "usr/share/bash-completion/completions/larder"))
+	if page := output(t, "gzip", "-dc", filepath.Join(root, "usr/share/man/man1/larder.1.gz")); !strings.Contains(page, `\-\-etcd\-servers`) {
+		t.Errorf("the manual page lacks flags:\n%.500s", page)
+	}
+	checkUnit(t, root)
+	runIn(t, root, 4711, 4711, []string{"serve", "--data-dir=/var/lib/larder"})
+}
+
+// checkUnit has systemd read the unit.
+func checkUnit(t *testing.T, root string) {
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Log("no systemd-analyze here to read the unit")
+		return
+	}
+	at := filepath.Join(t.TempDir(), "larder.service")
+	write(t, at, bytes.ReplaceAll(unit, []byte("=/usr/bin/larder"), []byte("="+filepath.Join(root, "usr/bin/larder"))))
+	out, _ := exec.Command("systemd-analyze", "verify", "--man=no", "--recursive-errors=no", at).CombinedOutput()
+	for line := range strings.Lines(string(out)) {
+		if strings.Contains(line, "larder") {
+			t.Errorf("systemd-analyze verify: %s", line)
+		}
+	}
+	out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--threshold=20", at).CombinedOutput()
+	if err != nil {
+		t.Errorf("systemd-analyze security: %v\n%s", err, out)
+	}
+	if overall := regexp.MustCompile(`Overall exposure.*`).Find(out); overall != nil {
+		t.Logf("%s", overall)
+	}
+}
+
+// testImage unpacks the image by what its index, manifest and configuration say.
+func testImage(t *testing.T, p *product) {
+	image, err := p.image()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := make(map[string][]byte)
+	each(t, bytes.NewReader(image), func(h *tar.Header, data []byte) { files[h.Name] = data })
+	blob := func(digest string) []byte { return files["blobs/sha256/"+strings.TrimPrefix(digest, "sha256:")] }
+	var index struct{ Manifests []descriptor }
+	var manifest struct {
+		Config descriptor
+		Layers []descriptor
+	}
+	var config struct {
+		OS, Architecture string
+		Config           struct {
+			User            string
+			Entrypoint, Cmd []string
+		}
+	}
+	parse(t, files["index.json"], &index)
+	parse(t, blob(index.Manifests[0].Digest), &manifest)
+	parse(t, blob(manifest.Config.Digest), &config)
+	if config.OS != p.os || config.Architecture != p.arch || config.Config.User != imageUser || !slices.Equal(config.Config.Entrypoint, []string{"/usr/bin/larder"}) {
+		t.Errorf("configuration %+v", config)
+	}
+	dockerfile, err := os.ReadFile("packaging/Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	command, err := json.Marshal(imageCommand())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{"USER " + imageUser, "VOLUME " + imageData, "CMD " + strings.ReplaceAll(string(command), ",", ", ")} {
+		if !strings.Contains(string(dockerfile), "\n"+line+"\n") {
+			t.Errorf("the Dockerfile has not %q", line)
+		}
+	}
+	root := t.TempDir()
+	layer, err := gzip.NewReader(bytes.NewReader(blob(manifest.Layers[0].Digest)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	each(t, layer, func(h *tar.Header, data []byte) {
+		name := filepath.Join(root, h.Name)
+		switch h.Typeflag {
+		case tar.TypeSymlink:
+			if err := os.Symlink(h.Linkname, name); err != nil {
+				t.Fatal(err)
+			}
+			return
+		case tar.TypeDir:
+			if err := os.MkdirAll(name, 0o755); err != nil {
+				t.Fatal(err)
+			}
+		default:
+			write(t, name, data)
+		}
+		if err := os.Chmod(name, h.FileInfo().Mode()); err != nil {
+			t.Fatal(err)
+		}
+	})
+	runIn(t, root, 1000690000, 0, config.Config.Cmd) // a user as a platform picks them
+}
+
+// runIn runs the program of a root, which is read but for the data, as a user.
+func runIn(t *testing.T, root string, uid, gid int, args []string) {
+	t.Helper()
+	lend(t, root)
+	data := t.TempDir()
+	for _, dir := range []string{data, filepath.Join(root, imageData)} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chown(data, 0, gid); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(data, 0o770); err != nil {
+		t.Fatal(err)
+	}
+	const enter = `mount --bind "$0" "$0" && mount --bind "$1" "$0` + imageData + `" && mount -o remount,ro,bind "$0" && user=$2 && root=$0 && shift 2 && exec chroot --userspec=$user --groups= "$root" /usr/bin/larder "$@"`
+	in := func(args ...string) *exec.Cmd {
+		return exec.Command("unshare", append([]string{"--mount", "sh", "-c", enter, root, data, fmt.Sprintf("%d:%d", uid, gid)}, args...)...)
+	}
+	if out, err := in("--version").CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "larder ") {
+		t.Fatalf("--version: %v\n%s", err, out)
+	}
+	port := strconv.Itoa(proctest.Port(t))
+	server := proctest.New(t, "the server", func() *exec.Cmd {
+		return in(append(args, "--bind-address=127.0.0.1", "--secure-port="+port, "--unsafe-no-fsync")...)
+	})
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	server.Await(t, "ready after")
+	info, err := os.Stat(filepath.Join(data, "admin.kubeconfig"))
+	if err != nil || info.Mode().Perm()&0o077 != 0 {
+		t.Errorf("the administrator's kubeconfig: %v, %v", info, err)
+	}
+	if err := server.Terminate(t); err != nil {
+		t.Error(err)
+	}
+}
+
+// lend copies into root the libraries that a program needs which was not linked statically.
+func lend(t *testing.T, root string) {
+	t.Helper()
+	out, err := exec.Command("ldd", filepath.Join(root, "usr/bin/larder")).CombinedOutput()
+	if err != nil {
+		return // it needs none
+	}
+	for _, library := range regexp.MustCompile(`(/\S+) \(0x`).FindAllSubmatch(out, -1) {
+		data, err := os.ReadFile(string(library[1]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(root, string(library[1])), data)
+		if err := os.Chmod(filepath.Join(root, string(library[1])), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestSameBytes: what is made of the same program is the same, and its sums say so.
+func TestSameBytes(t *testing.T) {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sums [2]bytes.Buffer
+	for i := range sums {
+		p, err := newProduct("linux/amd64", program, texts{man: []byte("man"), license: []byte("license")}, time.Unix(1e9, 0).UTC())
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.level = gzip.BestSpeed
+		dir := t.TempDir()
+		if err := p.write(dir, &sums[i]); err != nil {
+			t.Fatal(err)
+		}
+		check := exec.Command("sha256sum", "-c")
+		check.Dir, check.Stdin = dir, bytes.NewReader(sums[i].Bytes())
+		if out, err := check.CombinedOutput(); err != nil || strings.Count(string(out), ": OK\n") != 4 {
+			t.Errorf("sha256sum -c: %v\n%s", err, out)
+		}
+	}
+	if sums[0].String() != sums[1].String() {
+		t.Errorf("twice the same gave\n%s\n%s", &sums[0], &sums[1])
+	}
+}
+
+// testSBOM: the document lists the modules that are in the program.
+func testSBOM(t *testing.T, p *product) {
+	text, err := p.sbom()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var document struct {
+		SPDXVersion   string
+		Packages      []struct{ SPDXID, Name, VersionInfo string }
+		Relationships []struct{ SPDXElementID, RelationshipType, RelatedSPDXElement string }
+	}
+	parse(t, text, &document)
+	ids := make(map[string]string)
+	for _, component := range document.Packages {
+		ids[component.Name] = component.SPDXID
+	}
+	for _, module := range []string{modulePath, "stdlib", "k8s.io/kubernetes", "go.etcd.io/etcd/server/v3", "github.com/valyala/fasthttp"} {
+		if ids[module] == "" {
+			t.Errorf("%s is missing among %d packages", module, len(document.Packages))
+		}
+	}
+	if document.SPDXVersion != "SPDX-2.3" || len(document.Relationships) != len(document.Packages) || len(ids) != len(document.Packages) {
+		t.Errorf("document of %d packages with %d relationships", len(document.Packages), len(document.Relationships))
+	}
+}
+
+// TestDebVersionsAreOrdered as releases follow each other.
+func TestDebVersionsAreOrdered(t *testing.T) {
+	last := ""
+	for _, version := range []string{"v0.0.0-20260101000000-abcdef", "v0.1.0-alpha.1", "v0.1.0-rc.1", "v0.1.0", "v0.1.1-rc.1", "v0.1.1", "v0.10.0"} {
+		next := (&product{version: version}).debVersion()
+		if last != "" {
+			output(t, "dpkg", "--compare-versions", last, "lt", next)
+		}
+		last = next
+	}
+}
+
+func write(t *testing.T, name string, data []byte) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(name, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func output(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+func parse(t *testing.T, data []byte, v any) {
+	t.Helper()
+	if err := json.Unmarshal(data, v); err != nil {
+		t.Fatalf("%v in %.200q", err, data)
+	}
+}
+
+// each calls f for every file of an archive.
+func each(t *testing.T, r io.Reader, f func(*tar.Header, []byte)) {
+	t.Helper()
+	for archive := tar.NewReader(r); ; {
+		header, err := archive.Next()
+		if err == io.EOF {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f(header, data)
+	}
+}
