@@ -24,7 +24,7 @@ internal/invariants, internal/proctest
 < internal/registry/table, internal/registry/storage, internal/registry/builtin, internal/registry/fields
 < internal/registry
 < internal/registry/bootstrap, internal/auth, internal/admission
-< httpapi/socket, httpapi/request
+< httpapi/socket, httpapi/request, httpapi/costs
 < httpapi/exchange, httpapi/negotiate, httpapi/patches, httpapi/apimetrics
 < httpapi/mux
 < httpapi/front, httpapi/reads, httpapi/openapi, httpapi/discovery

@@ -1,0 +1,150 @@
+package costs
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// boundless is a process that has used more CPU time than anybody was charged for.
+func boundless() Config {
+	used := time.Duration(0)
+	return Config{CPU: func() time.Duration { used += 1000 * time.Hour; return used }}
+}
+
+// streams are what clients may do: who asks, the i-th time.
+func streams(random *rand.Rand) map[string]func(i int) Caller {
+	zipf := rand.NewZipf(random, 1.1, 1, 1<<20)
+	caller := func(agent string) Caller {
+		return Caller{User: "u" + agent[:1], Agent: []byte(agent), Resource: "pods", Verb: "list"}
+	}
+	return map[string]func(i int) Caller{
+		"zipf":    func(int) Caller { return caller(fmt.Sprint(zipf.Uint64())) },
+		"uniform": func(int) Caller { return caller(fmt.Sprint(random.IntN(5000))) },
+		"few":     func(int) Caller { return caller(fmt.Sprint(random.IntN(mostEntries))) },
+		"unique beside heavy": func(i int) Caller {
+			if i%20 == 0 {
+				return caller(fmt.Sprint("heavy", i/20%10))
+			}
+			return caller(fmt.Sprint(i))
+		},
+		// Each comes back when it has just been dropped.
+		"rounds": func(i int) Caller { return caller(fmt.Sprint(i % (mostEntries + 1))) },
+	}
+}
+
+// TestBoundsHold compares reports with exact counts: no row says more than was charged, what
+// was charged is no more than the row says with what it may have missed, and that is within
+// the promised part of the total.
+func TestBoundsHold(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	for name := range streams(rand.New(rand.NewPCG(seed, 0))) {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { compareWithExact(t, seed, name) })
+		})
+	}
+}
+
+const charged = 60_000
+
+func compareWithExact(t *testing.T, seed uint64, name string) {
+	random := rand.New(rand.NewPCG(seed, 1))
+	next := streams(random)[name]
+	l := New(boundless())
+	exact := make(map[Key]*Usage)
+	var total Usage
+	for i := range charged {
+		c := next(i)
+		u := Usage{CPU: random.Int64N(1000), Bytes: int64(math.Exp(random.Float64() * 15)), Requests: 1, Events: random.Int64N(3)}
+		l.Account(c).Add(u)
+		key := c.key()
+		if exact[key] == nil {
+			exact[key] = new(Usage)
+		}
+		exact[key].add(&u)
+		total.add(&u)
+		if i%100 == 0 {
+			time.Sleep(100 * time.Millisecond) // a minute in all
+		}
+		if i%10_000 == 0 {
+			l.Sweep()
+		}
+	}
+	for window := range lastWindow {
+		r := l.Report(Query{Window: window})
+		if r.Total != total {
+			t.Fatalf("%v: the total is %v, want %v", window, r.Total, total)
+		}
+		rows := make(map[Key]Row)
+		for _, row := range r.Rows {
+			rows[row.Key] = row
+		}
+		for key, want := range exact {
+			row, ok := rows[key]
+			if !ok {
+				row.Missed = r.Missed
+			}
+			for k := range kinds {
+				used, missed := row.Used[k], row.Missed[k]
+				if used > want[k] || want[k] > used+missed {
+					t.Fatalf("%v: %v of %v: between %d and %d, is %d", window, k, key, used, used+missed, want[k])
+				}
+				if bound := total[k] / (keep + 1); missed > bound {
+					t.Fatalf("%v: %v of %v: %d may be missed, promised is %d", window, k, key, missed, bound)
+				}
+				if name == "few" && missed > 0 {
+					t.Fatalf("%v: %v of %v: %d may be missed of %d names", window, k, key, missed, len(exact))
+				}
+			}
+		}
+		if most := mostEntries * len(l.short.periods()); len(r.Rows) > most {
+			t.Fatalf("%d rows", len(r.Rows))
+		}
+	}
+	checkMemory(t, l)
+}
+
+// checkMemory fails if more is kept than may be.
+func checkMemory(t *testing.T, l *Ledger) {
+	if l.accounts > mostAccounts {
+		t.Fatalf("%d accounts", l.accounts)
+	}
+	periods := append(append(l.short.periods(), l.long.periods()...), l.all)
+	if most := 7 + 6 + 1; len(periods) > most {
+		t.Fatalf("%d periods, want %d at most", len(periods), most)
+	}
+	for _, p := range periods {
+		for d := range p.by {
+			if n, indexed := len(p.by[d].all), len(p.by[d].index); n > mostEntries || n != indexed {
+				t.Fatalf("%v: %d entries, %d are indexed", Dimension(d), n, indexed)
+			}
+		}
+	}
+}
+
+// TestHeavyAreFound: whoever has been charged a part of the total that is worth knowing has a
+// row, whatever the others do.
+func TestHeavyAreFound(t *testing.T) {
+	l := New(boundless())
+	for i := range 300_000 {
+		agent := fmt.Sprintf("%x", rand.Uint64())
+		if i%50 == 0 {
+			agent = "heavy"
+		}
+		l.Account(Caller{Agent: []byte(agent), Resource: "pods", Verb: "get"}).Add(Usage{Requests: 1})
+	}
+	for _, by := range []Dimension{ByClient, ByAgent} {
+		first := l.Report(Query{By: by, Sort: Requests}).Rows[0]
+		if first.UserAgent != "heavy" || first.Used[Requests]+first.Missed[Requests] < 6000 || first.Used[Requests] > 6000 {
+			t.Errorf("by %v: %+v", by, first)
+		}
+	}
+	if row := l.Report(Query{By: ByVerb}).Rows[0]; row.Verb != "get" || row.Used[Requests] != 300_000 || row.Missed != (Usage{}) {
+		t.Errorf("by verb: %+v", row)
+	}
+	checkMemory(t, l)
+}
