@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	upstreamdiscovery "k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/features"
@@ -15,6 +17,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/costs"
 	"github.com/larder-io/larder/httpapi/discovery"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/front"
@@ -45,7 +48,7 @@ func New(config Config) (*Server, error) {
 // newServer returns a server that routes nothing yet.
 func newServer(config Config) *Server {
 	config.setDefaults()
-	s := &Server{config: config, draining: make(chan struct{}), streams: streams.New()}
+	s := &Server{config: config, draining: make(chan struct{}), streams: streams.New(), ledger: costs.New(costs.Config{CPU: config.cpu})}
 	s.base, s.cancel = context.WithCancel(context.Background())
 	s.stitcher = reads.NewStitcher(config.CompressedListBytes)
 	s.assemble()
@@ -77,6 +80,7 @@ func (s *Server) assemble() {
 		},
 		gate:    gate{authorizer: config.Authorizer, access: &s.access, auditor: auditor},
 		barrier: barrier{versions: config.StorageVersions},
+		payers:  payers{s.ledger},
 		router: router{table: &s.table, extensions: config.Extensions, aggregator: config.Aggregator, peers: config.Peers, reader: reader{
 			stitcher: s.stitcher, streams: s.streams, rights: s.rights, flow: config.Flow,
 			cbor:     utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage),
@@ -154,6 +158,7 @@ func (s *Server) install() error {
 	if err := s.metricsPage(t).Install(t); err != nil {
 		return err
 	}
+	t.Handle(costs.Path, s.ledger)
 	discovery.InstallVersion(t, config.Version)
 	routes.InstallHealth(t, config.HealthChecks, config.LiveChecks, s.readyChecks())
 	if !config.NoProfiling {
@@ -207,6 +212,15 @@ func (c *Config) externalAddress() string {
 		return c.ExternalAddress
 	}
 	return c.Listener.Addr().String()
+}
+
+// processCPU returns the CPU time that this process has used, as the kernel counts it.
+func processCPU() time.Duration {
+	var used unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &used) != nil { // cannot fail
+		return 0
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }
 
 // publish has requests routed by t from now on.

@@ -49,6 +49,7 @@ func (g *gate) ask(ctx context.Context, x *passage, attributes *request.Attribut
 	asked := time.Now()
 	decision, reason, err := g.authorizer.Authorize(x.Trail.Context(ctx), attributes)
 	took := time.Since(asked)
+	x.Decided(took)
 	g.access.Authorized(decision, err, took)
 	x.Trail.Decided(decision, reason, err, took)
 	return decision, reason, err

@@ -25,6 +25,7 @@ type chain struct {
 	seats      seats
 	gate       gate
 	barrier    barrier
+	payers     payers
 	router     router
 }
 
@@ -67,8 +68,10 @@ func (c *chain) pass(x *passage) {
 	if c.bounds.set(x) && c.origins.check(x) && c.identifier.authenticate(x) {
 		c.tracer.begin(x)
 		if c.auditor.receive(x) && c.identifier.impersonate(x) && c.seats.acquire(x) && c.gate.authorize(x) && c.barrier.check(x) {
+			c.payers.find(x)
 			c.router.route(x)
 		}
 	}
+	c.payers.find(x) // of one that was refused
 	x.CloseTrail()
 }

@@ -155,6 +155,8 @@ type Config struct {
 	// that takes nothing in, before the kernel ends the connection; 0 means 45 s. It finds
 	// peers that vanished while a stream is being written to.
 	UserTimeout time.Duration
+
+	cpu func() time.Duration // the CPU time of the process; tests have others
 }
 
 func (c *Config) check() error {
@@ -182,6 +184,9 @@ func (c *Config) setDefaults() {
 	setDefault(&c.CompressedListBytes, 64<<20)
 	setDefault(&c.MaxConns, 1<<16)
 	setDefault(&c.UserTimeout, 45*time.Second)
+	if c.cpu == nil {
+		c.cpu = processCPU
+	}
 	if c.Generation == nil {
 		c.Generation = func() uint64 { return 0 }
 	}

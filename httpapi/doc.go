@@ -32,7 +32,8 @@
 //     is built from the Request: what the handler reads there is what was authorized.
 //  10. A body is read when a handler first asks for it and not before: a client whose request
 //     is forbidden uploads nothing.
-//  11. front writes the Response to the connection.
+//  11. front writes the Response to the connection, and charges the account of who asked, in
+//     costs, with the request. A watch is charged with each turn in which it is written to.
 //
 // # Guarantees
 //
@@ -46,7 +47,7 @@
 //
 // [Server.Run] owns all of them and returns after the last: those of front, streams, handlers
 // and revocation, one that looks for clients that left, one that reports how many requests
-// there are. A handler may outlive its request's deadline, and then keeps nothing but itself
+// there are, one that adds up what they cost. A handler may outlive its request's deadline, and then keeps nothing but itself
 // alive.
 //
 // # Locks

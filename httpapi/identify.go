@@ -3,6 +3,7 @@ package httpapi
 import (
 	"errors"
 	"slices"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -71,7 +72,9 @@ func (i *identifier) impersonate(x *passage) bool {
 	bound, cancel := x.Prepared()
 	defer cancel()
 	ctx := handlers.Context(x.Trail.Context(bound), x.RequestInfo(), x.User, x.Received)
+	asked := time.Now()
 	as := i.impersonation.Admit(w, x.HTTP().WithContext(ctx))
+	x.Decided(time.Since(asked))
 	switch {
 	case as != nil:
 		x.User, _ = apirequest.UserFrom(as.Context())

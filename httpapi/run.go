@@ -24,6 +24,7 @@ func (s *Server) Run(ctx context.Context) error {
 	group.Go(func() error { s.streams.Sweep(sweep); return nil })
 	group.Go(func() error { s.inflight.Report(sweep); return nil })
 	group.Go(func() error { s.rights.Run(sweep); return nil })
+	group.Go(func() error { s.ledger.Run(sweep); return nil })
 	group.Go(func() error {
 		<-groupCtx.Done()
 		defer stopSweep()

@@ -54,6 +54,9 @@ const (
 // acquireFromFlow lets priority and fairness decide.
 func (s *seats) acquireFromFlow(x *passage) bool {
 	class, ok := s.flow.Acquire(x.Trail.Context(x.Base()), x.attributes(), &x.Request, s.patience(x), &x.Place.Seat)
+	if !ok || x.Place.Seat.Queued() {
+		x.Waited = time.Since(x.Received) // what was done before is too little to tell apart
+	}
 	x.Set(levelHeader, class.LevelUID)
 	x.Set(schemaHeader, class.SchemaUID)
 	if !ok {

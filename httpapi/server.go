@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/costs"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/front"
 	"github.com/larder-io/larder/httpapi/handlers"
@@ -30,6 +31,7 @@ type Server struct {
 	stitcher *reads.Stitcher
 
 	inflight exchange.InFlight
+	ledger   *costs.Ledger
 	streams  *streams.Streams
 	handlers *handlers.Handlers
 	base     context.Context

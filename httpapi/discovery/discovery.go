@@ -247,11 +247,11 @@ func InstallIndex(t Mux, paths []string, aggregator Aggregator) {
 	listed := make(map[string]bool)
 	for _, path := range paths {
 		// The forms with a slash at the end are not listed, but for two, nor is what is
-		// for finding faults.
+		// for finding faults, or what only this server has.
 		if path == "/openapi/v3" {
 			listed["/openapi/v3/"] = true
 		}
-		if path == "/apis/" || path[len(path)-1] != '/' && !strings.HasPrefix(path, "/debug/") {
+		if path == "/apis/" || path[len(path)-1] != '/' && !strings.HasPrefix(path, "/debug/") && !strings.HasPrefix(path, "/larder/") {
 			listed[path] = true
 		}
 	}

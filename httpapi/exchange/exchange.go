@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/apiserver/pkg/authentication/user"
 
+	"github.com/larder-io/larder/httpapi/costs"
 	"github.com/larder-io/larder/httpapi/request"
 )
 
@@ -122,6 +123,11 @@ type Exchange struct {
 	AuditID  string
 	User     user.Info // nil before the request is authenticated
 
+	// Account is charged for what the request costs; nil before it is known who asks. Waited
+	// is how much of the time since Received was spent waiting, as far as is known.
+	Account *costs.Account
+	Waited  time.Duration
+
 	Trail     *Trail // nil records nothing
 	Place     Place
 	Deadlines *Deadlines
@@ -137,6 +143,24 @@ func (x *Exchange) Init(c Carrier, received time.Time, deadlines *Deadlines) {
 	x.Carrier, x.Received, x.Deadlines = c, received, deadlines
 	x.Header = c.Fields()
 }
+
+// Charge charges the account for the request, whose answer had so many bytes and had to wait
+// so long for the client. The door calls it once, when the answer has been written, or when
+// somebody else writes it.
+func (x *Exchange) Charge(bytes int64, waited time.Duration) {
+	if x.Account == nil {
+		return
+	}
+	busy := max(0, time.Since(x.Received)-x.Waited-waited)
+	x.Account.Add(costs.Usage{costs.CPU: int64(busy), costs.Bytes: bytes, costs.Requests: 1})
+}
+
+// usual is for how long the server itself may be busy with finding out who asks or whether
+// they may. When that takes longer, somebody else was asked.
+const usual = time.Millisecond
+
+// Decided says that a decision took so long, which somebody else may have made.
+func (x *Exchange) Decided(took time.Duration) { x.Waited += max(0, took-usual) }
 
 // Peek returns a field of the request's header without copying it. The bytes end with the
 // exchange.

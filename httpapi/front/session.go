@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
 	"github.com/larder-io/larder/internal/invariants"
 )
 
@@ -56,6 +57,7 @@ type Session struct {
 	host  host
 	conn  net.Conn
 	visit *visit
+	sent  int64 // of the answer to the request
 
 	in    *bufio.Reader // of the requests that have begun to arrive; nil while idle
 	size  int           // of in
@@ -256,6 +258,8 @@ func (ss *Session) request() (take func(), again bool) {
 	}
 	x := ss.s.config.Handler(ss, received)
 	defer x.Close()
+	ss.sent = 0
+	defer ss.charge(x)
 	switch {
 	case x.Stolen:
 		return func() {}, false
@@ -265,6 +269,15 @@ func (ss *Session) request() (take func(), again bool) {
 		return ss.give(x.Taken), false
 	}
 	return nil, ss.answer(x, closing)
+}
+
+// charge charges whoever asked with the answer.
+func (ss *Session) charge(x *exchange.Exchange) {
+	if x.Stolen { // the connection may be somebody else's already
+		x.Charge(0, 0)
+		return
+	}
+	x.Charge(ss.sent, socket.TakeWaited(ss.conn))
 }
 
 // readHeader reads a request's header into as small a buffer as holds it. It is parsed

@@ -30,7 +30,7 @@ func setHeader(resp *fasthttp.Response, r *exchange.Response) {
 
 // write writes the response of x to the connection.
 func (ss *Session) write(x *exchange.Exchange) error {
-	out := exchange.NewChunkWriter(ss.conn)
+	out := exchange.NewChunkWriter((*counted)(ss))
 	defer out.Release()
 	resp := &ss.fast.Response
 	switch {
@@ -53,6 +53,16 @@ func (ss *Session) write(x *exchange.Exchange) error {
 		return fmt.Errorf("httpapi: wrote %d bytes of %d", out.Written, want)
 	}
 	return out.Err
+}
+
+// counted is the connection of a session, which counts what is written.
+type counted Session
+
+// Write implements io.Writer.
+func (c *counted) Write(p []byte) (int, error) {
+	n, err := c.conn.Write(p)
+	c.sent += int64(n)
+	return n, err
 }
 
 // writeChunked writes a response with a body of unknown size.

@@ -2,6 +2,8 @@ package handlers
 
 import (
 	"sync"
+	"sync/atomic"
+	"time"
 )
 
 // body is what a net/http handler reads a body from. The handler may outlive
@@ -12,6 +14,7 @@ type body struct {
 	answer chan struct{} // closed when data and err are there
 	ask    sync.Once
 	reply  sync.Once
+	waited atomic.Int64 // nanoseconds in which Read waited
 	data   []byte
 	err    error // after data
 }
@@ -22,7 +25,12 @@ func newBody() *body {
 
 // Read waits for the body.
 func (b *body) Read(p []byte) (int, error) {
-	b.ask.Do(func() { close(b.asked) })
+	b.ask.Do(func() {
+		began := time.Now()
+		close(b.asked)
+		<-b.answer
+		b.waited.Add(int64(time.Since(began)))
+	})
 	<-b.answer
 	if len(b.data) == 0 {
 		return 0, b.err

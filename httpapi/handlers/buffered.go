@@ -6,9 +6,13 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"sync/atomic"
+	"time"
 
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/klog/v2"
 
+	"github.com/larder-io/larder/httpapi/costs"
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
@@ -21,6 +25,9 @@ const MaxBuffered = 4 << 20
 type buffered struct {
 	prompt     bool            // Flush is heeded
 	trail      *exchange.Trail // that the handler ends
+	account    *costs.Account  // is charged for the handler's work; nil if it waits for another server
+	asked      *body           // of the request; nil if it has none
+	waited     atomic.Int64    // nanoseconds in which the handler waited for the client to read
 	place      exchange.Place  // that it has until it ends
 	cancel     context.CancelFunc
 	done       chan struct{} // closed when the handler has ended
@@ -73,8 +80,26 @@ func (w *buffered) finish(log []any, h http.Handler, req *http.Request) {
 		w.place.Release()
 		close(w.done)
 	}()
+	began := time.Now()
+	defer func() { w.charge(req, time.Since(began)) }()
 	h.ServeHTTP(w, req)
 	w.record()
+}
+
+// charge charges the account for a handler that took so long, but for the time in which it
+// waited for the store, for webhooks and for its client, as upstream's trackers know it.
+func (w *buffered) charge(req *http.Request, took time.Duration) {
+	if w.account == nil {
+		return
+	}
+	took -= time.Duration(w.waited.Load())
+	if w.asked != nil {
+		took -= time.Duration(w.asked.waited.Load())
+	}
+	if t, ok := apirequest.LatencyTrackersFrom(req.Context()); ok {
+		took -= t.StorageTracker.GetLatency() + t.MutatingWebhookTracker.GetLatency() + t.ValidatingWebhookTracker.GetLatency()
+	}
+	w.account.Add(costs.Usage{costs.CPU: int64(max(0, took))})
 }
 
 // record records the answer, whether it is sent or not.
@@ -149,6 +174,8 @@ func (w *buffered) Write(p []byte) (int, error) {
 	}
 	out := w.out
 	w.mu.Unlock()
+	began := time.Now()
+	defer func() { w.waited.Add(int64(time.Since(began))) }()
 	return out.Write(p)
 }
 

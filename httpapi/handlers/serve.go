@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
@@ -32,7 +33,10 @@ func (x *Call) serveBuffered(h http.Handler, prompt bool) {
 	if w.prompt = prompt; prompt {
 		x.HeaderTo(w.header)
 	}
-	w.trail, w.place = x.TakeTrail(), x.TakePlace()
+	w.trail, w.place, w.asked = x.TakeTrail(), x.TakePlace(), x.body
+	if !prompt {
+		w.account = x.Account
+	}
 	x.by.work.Go(func() {
 		defer cancel()
 		storage.ReserveStack()
@@ -49,6 +53,8 @@ func (x *Call) serveBuffered(h http.Handler, prompt bool) {
 // wait reads the body if the handler wants it and waits until it has answered. It
 // reports whether that was in time.
 func (x *Call) wait(ctx context.Context, w *buffered) bool {
+	began := time.Now()
+	defer func() { x.Waited += time.Since(began) }() // the handler has an account of its time
 	wanted := x.wanted()
 	for {
 		select {
@@ -113,10 +119,11 @@ func (x *Call) serveStream(h http.Handler) {
 		Context: func(ctx context.Context) context.Context {
 			return Context(seat.Context(ctx), info, who, received)
 		},
-		Trail: x.TakeTrail(),
-		Right: x.by.config.Join(&x.Exchange),
-		Leave: seat.Leave,
-		Log:   x.logged(),
+		Trail:   x.TakeTrail(),
+		Account: x.Account,
+		Right:   x.by.config.Join(&x.Exchange),
+		Leave:   seat.Leave,
+		Log:     x.logged(),
 	}
 	x.HeaderTo(handed.Header)
 	to, lasting := x.by.config.Streams, x.Deadlines.Base()

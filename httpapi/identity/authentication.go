@@ -99,6 +99,7 @@ func (a *Authentication) ask(x *handlers.Call, warner *warner) (*authenticator.R
 	if err == nil && ok && !Acceptable(a.config.Audiences, resp.Audiences) {
 		err = fmt.Errorf("unable to match the audience: %v , accepted: %v", resp.Audiences, a.config.Audiences)
 	}
+	x.Decided(time.Since(asked))
 	x.Trail.Authenticated(time.Since(asked))
 	a.config.Access.Authenticated(resp, ok, err, time.Since(asked))
 	switch {

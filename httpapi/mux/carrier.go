@@ -113,6 +113,7 @@ func (r *request) Steal(code int, header []exchange.Field) exchange.Stolen {
 	st := r.Stream
 	block := st.appendFields(appendStatus(nil, code), header)
 	_, _ = st.write(appendHeaders(nil, st.id, block, false, initialFrame), nil, false) // an error will come back from the first write
+	r.stolen = st.put
 	return exchange.Stolen{Conn: st, End: st.End, Left: st.Left}
 }
 

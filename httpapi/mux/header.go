@@ -32,6 +32,7 @@ type request struct {
 	expects   bool   // the client waits to be told to send the body
 	strange   bool   // it expects what there is not
 	facts     exchange.Facts
+	stolen    int64 // bytes that were written before the response was stolen
 
 	slot *any
 	room [usualFields]exchange.Field // for the header of the response

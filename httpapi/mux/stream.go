@@ -24,6 +24,8 @@ type Stream struct {
 	// These belong to the goroutine that writes the response.
 	until time.Time      // when writes end; zero: each of them has Config.WriteTimeout
 	gate  *socket.Waiter // is told when a write waits
+	spent time.Duration  // that writes have waited, since TakeWaited was called
+	put   int64          // bytes of the answer that were written, but for the heads of frames
 
 	window int64         // guarded by c.mu: what may be sent
 	owed   int64         // guarded by c.mu: what was read of the body and not yet told
@@ -121,6 +123,11 @@ func (r *request) serve() {
 	stays := x.Stolen || take != nil
 	if !stays {
 		r.send(x)
+	}
+	if x.Stolen { // the stream may be somebody else's already
+		x.Charge(r.stolen, 0)
+	} else {
+		x.Charge(st.put, st.TakeWaited())
 	}
 	x.Close()
 	r.leaveSlot()
@@ -299,6 +306,12 @@ func (st *Stream) SetReadDeadline(t time.Time) error {
 func (st *Stream) SetWriteDeadline(t time.Time) error {
 	st.until = t
 	return nil
+}
+
+// TakeWaited returns how long writes have waited since the last call. Whoever writes calls it.
+func (st *Stream) TakeWaited() (spent time.Duration) {
+	spent, st.spent = st.spent, 0
+	return spent
 }
 
 // NotifyWaits makes writes tell w when they wait. Each write then has Config.WriteTimeout.

@@ -8,18 +8,20 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/larder-io/larder/httpapi/exchange"
-	"github.com/larder-io/larder/httpapi/socket"
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// takeTurn waits for the right to write. If that takes a while, gate is told, unless it is nil.
-func (c *Conn) takeTurn(gate *socket.Waiter) {
+// takeTurn waits until st has the right to write. If that takes a while, its gate is told.
+func (c *Conn) takeTurn(st *Stream) {
+	gate := st.gate
 	if !c.turn.TryLock() {
 		if gate != nil {
 			(*gate).Waits()
 			defer (*gate).GoesOn()
 		}
+		began := time.Now()
 		c.turn.Lock()
+		st.spent += time.Since(began)
 	}
 	if c.waiter = nil; gate != nil {
 		c.waiter = *gate
@@ -38,6 +40,9 @@ func (c *Conn) letGo() {
 			c.mu.Unlock()
 			if c.out(control) != nil {
 				break
+			}
+			if c.tcp != nil {
+				c.tcp.TakeWaited() // for what no stream has asked for
 			}
 			c.mu.Lock()
 			if cap(control) <= keptControl {
@@ -157,7 +162,7 @@ func (st *Stream) write(head, p []byte, end bool) (int, error) {
 // send writes head and p, for which there is room in the windows, in one turn.
 func (st *Stream) send(head, p []byte, end bool) error {
 	c := st.c
-	c.takeTurn(st.gate)
+	c.takeTurn(st)
 	defer c.letGo()
 	c.mu.Lock()
 	err := st.over
@@ -183,6 +188,10 @@ func (st *Stream) send(head, p []byte, end bool) error {
 	buffer := buffers.Get().(*[]byte)
 	*buffer = st.appendData(append((*buffer)[:0], head...), p, end, frame)
 	err = c.out(*buffer)
+	if c.tcp != nil {
+		st.spent += c.tcp.TakeWaited()
+	}
+	st.put += int64(len(head) + len(p))
 	if invariants.Enabled {
 		invariants.Overwrite(*buffer)
 	}
@@ -262,7 +271,9 @@ func (st *Stream) await(until time.Time) error {
 		(*st.gate).Waits()
 		defer (*st.gate).GoesOn()
 	}
-	timer := time.NewTimer(time.Until(until))
+	began := time.Now()
+	defer func() { st.spent += time.Since(began) }()
+	timer := time.NewTimer(until.Sub(began))
 	defer timer.Stop()
 	select {
 	case <-st.wake:

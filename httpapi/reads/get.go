@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
@@ -53,7 +54,12 @@ func (x *Read) getObject(i *Resource) (*cache.Object, error) {
 	}
 	ctx, cancel := x.Bounded()
 	defer cancel()
-	o, err := i.View.Resource.Get(ctx, scope, x.Query.Get("resourceVersion"))
+	version := x.Query.Get("resourceVersion")
+	if version != "0" {
+		began := time.Now()
+		defer func() { x.Waited += time.Since(began) }() // for the cache to be fresh: all else is done at once
+	}
+	o, err := i.View.Resource.Get(ctx, scope, version)
 	if err != nil {
 		return nil, x.ReadError(storeerrors.InterpretGetError(err, x.groupResource(), x.Name))
 	}

@@ -72,6 +72,7 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 		Field:           o.FieldSelector,
 		Limit:           o.Limit,
 		Continue:        o.Continue,
+		Waited:          &x.Waited,
 	}, room.objects[:0])
 	if err != nil {
 		room.Close()

@@ -20,26 +20,51 @@ type Waiter interface {
 	GoesOn()
 }
 
-// TCP is the TCP connection below TLS. It can tell a [Waiter] when a write has to
-// wait for the client. Until it does, a write has no deadline: setting one costs more than
-// all else that a write needs besides the system call.
+// TCP is the TCP connection below TLS. It knows how long writes have waited for the client, and
+// can tell a [Waiter] when one has to. Until it does, a write of which a Waiter is told has no
+// deadline: setting one costs more than all else that a write needs besides the system call.
 type TCP struct {
 	*net.TCPConn
 
-	waiter atomic.Pointer[Waiter] // nil: writes are a TCPConn's
-	raw    syscall.RawConn        // set before waiter is
+	waiter atomic.Pointer[Waiter] // nil: nobody is told
+	raw    syscall.RawConn        // nil: writes are a TCPConn's, and none is known to wait
 
 	// mute and readiness belong to whoever reads.
 	mute      bool
 	readiness readiness
 
-	// waited: the write deadline was set, by a write that had to wait. It belongs to
-	// whoever writes.
-	waited bool
+	// These belong to whoever writes.
+	waited bool          // the write deadline was set, by a write that had to wait
+	spent  time.Duration // waiting, since TakeWaited was called
 }
 
 // NewTCP returns one over c.
-func NewTCP(c *net.TCPConn) *TCP { return &TCP{TCPConn: c} }
+func NewTCP(c *net.TCPConn) *TCP {
+	s := &TCP{TCPConn: c}
+	if raw, err := c.SyscallConn(); err == nil {
+		s.raw = raw
+	}
+	return s
+}
+
+// TakeWaited returns how long writes have waited for the client since the last call. Whoever
+// writes calls it.
+func (s *TCP) TakeWaited() (spent time.Duration) {
+	spent, s.spent = s.spent, 0
+	return spent
+}
+
+// TakeWaited returns how long writes to c, or to the socket below it, have waited for the
+// client since the last call, 0 if that is not known. Whoever writes calls it.
+func TakeWaited(c net.Conn) time.Duration {
+	if own, ok := c.(interface{ TakeWaited() time.Duration }); ok {
+		return own.TakeWaited()
+	}
+	if s := Below(c); s != nil {
+		return s.TakeWaited()
+	}
+	return 0
+}
 
 // Gate writes to a connection whose writes tell a [Waiter] when they wait.
 type Gate interface {
@@ -67,11 +92,7 @@ func NotifyWaits(c net.Conn, w *Waiter) Gate {
 		return own.NotifyWaits(w)
 	}
 	s := Below(c)
-	if s == nil {
-		return nil
-	}
-	var err error
-	if s.raw, err = s.SyscallConn(); err != nil {
+	if s == nil || s.raw == nil {
 		return nil
 	}
 	if err := s.SetWriteDeadline(time.Time{}); err != nil {
@@ -96,15 +117,20 @@ func (s *TCP) Send(c net.Conn, p []byte) error {
 
 // Write implements net.Conn.
 func (s *TCP) Write(p []byte) (int, error) {
-	waiter := s.waiter.Load()
-	if waiter == nil {
+	if s.raw == nil {
 		return s.TCPConn.Write(p)
 	}
 	w := writes.Get().(*write)
-	w.socket, w.waiter, w.rest = s, *waiter, p
+	w.socket, w.rest = s, p
+	if waiter := s.waiter.Load(); waiter != nil {
+		w.waiter = *waiter
+	}
 	err := s.raw.Write(w.try)
 	if w.waits {
-		w.waiter.GoesOn()
+		s.spent += time.Since(w.since)
+		if w.waiter != nil {
+			w.waiter.GoesOn()
+		}
 	}
 	if err == nil {
 		err = w.err
@@ -119,9 +145,10 @@ func (s *TCP) Write(p []byte) (int, error) {
 // back escapes.
 type write struct {
 	socket *TCP
-	waiter Waiter
+	waiter Waiter // nil: nobody is told
 	rest   []byte
 	waits  bool
+	since  time.Time // when it began to wait
 	err    error
 	try    func(fd uintptr) bool // is attempt
 }
@@ -155,10 +182,12 @@ func (w *write) attempt(fd uintptr) bool {
 // wait prepares for waiting.
 func (w *write) wait() {
 	if !w.waits {
-		w.waits = true
-		w.waiter.Waits()
+		w.waits, w.since = true, time.Now()
+		if w.waiter != nil {
+			w.waiter.Waits()
+		}
 	}
-	if s := w.socket; !s.waited {
+	if s := w.socket; w.waiter != nil && !s.waited {
 		s.waited = true
 		_ = s.SetWriteDeadline(time.Now().Add(WriteTimeout)) // closed: waiting fails too
 	}

@@ -8,6 +8,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/larder-io/larder/httpapi/costs"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/internal/registry/backend"
 )
@@ -23,16 +24,17 @@ type Handed struct {
 	// Context adds to a context what handlers look for there.
 	Context func(context.Context) context.Context
 
-	Trail *exchange.Trail
-	Right Right  // nil if that is not looked after
-	Leave func() // is called when the request is over
-	Log   []any  // says in the log which request it is
+	Trail   *exchange.Trail
+	Account *costs.Account // is charged for what is written
+	Right   Right          // nil if that is not looked after
+	Leave   func()         // is called when the request is over
+	Log     []any          // says in the log which request it is
 }
 
 // Serve runs h on the connection of t, on a goroutine that shutdown waits for, and closes the
 // connection after that. During shutdown it only releases what h holds.
 func (ss *Streams) Serve(base context.Context, t exchange.Takeover, h *Handed) {
-	started := ss.start(base, t, h.Right, func(ctx context.Context, st *Stream) { h.serve(ctx, st, t) })
+	started := ss.start(base, t, h, func(ctx context.Context, st *Stream) { h.serve(ctx, st, t) })
 	if !started {
 		h.leave()
 		h.Trail.End()

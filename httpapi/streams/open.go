@@ -53,6 +53,7 @@ func (ss *Streams) Watch(x Opening, i *reads.Resource) {
 	}
 	x.Trail.Answer(http.StatusOK)
 	ws.trail, ws.place = x.TakeTrail(), x.TakePlace()
+	ws.account.Store(x.Account)
 	if x.Flow != nil {
 		ws.forget = x.Flow.RegisterWatch(x.RequestInfo(), x.Query.Encode())
 	}
@@ -80,6 +81,8 @@ func (x Opening) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream,
 	}
 	ctx, cancel := context.WithTimeout(x.Base(), x.RequestTimeout)
 	defer cancel()
+	began := time.Now()
+	defer func() { x.Waited += time.Since(began) }() // it is opened at once, unless the cache has to catch up
 	ws.watcher, err = i.View.Resource.Watch(ctx, storage.WatchRequest{
 		Scope:             scope,
 		ResourceVersion:   o.ResourceVersion,
@@ -147,6 +150,7 @@ func (x Opening) header(f negotiate.Format) []exchange.Field {
 // append adds the frame of d, which no other watch shares.
 func (ws *watchStream) append(b *batch, d watch.Delivery) error {
 	if d.Type == watch.InitialEnd && ws.legacy {
+		b.events--
 		return nil
 	}
 	if ws.table != nil {

@@ -3,6 +3,7 @@ package streams
 import (
 	"runtime"
 	"sync"
+	"time"
 )
 
 // pump gives turns to watches that have something to send, in the order in which they came,
@@ -74,35 +75,44 @@ func (p *pump) close() {
 func (p *pump) run() {
 	b := getBatch()
 	defer b.release()
+	b.clock = time.Now()
 	for {
-		ws := p.next()
+		ws, waited := p.next()
 		if ws == nil {
 			return
 		}
-		if ws.turn(b) == again {
+		if waited {
+			b.clock = time.Now()
+		}
+		switch ws.turn(b) {
+		case again:
 			p.push(ws)
+		case over: // the end of a watch may have waited for its client
+			b.clock = time.Now()
 		}
 	}
 }
 
-// next takes a watch from the queue; nil says that the goroutine shall end.
-func (p *pump) next() *watchStream {
+// next takes a watch from the queue; nil says that the goroutine shall end. waited says that
+// there was none for a while.
+func (p *pump) next() (ws *watchStream, waited bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for p.head == len(p.queue) || p.active > p.most {
 		p.active--
 		if p.closed || p.active >= p.most || p.idle >= mostIdle {
-			return nil
+			return nil, waited
 		}
 		p.idle++
+		waited = true
 		p.work.Wait() // the goroutine that signals counts it as active
 	}
-	ws := p.queue[p.head]
+	ws = p.queue[p.head]
 	p.queue[p.head] = nil
 	if p.head++; p.head == len(p.queue) {
 		p.queue, p.head = p.queue[:0], 0
 	}
-	return ws
+	return ws, waited
 }
 
 // Waits says that the calling goroutine, which has a turn, begins to wait for a client.

@@ -11,6 +11,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/larder-io/larder/httpapi/costs"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/socket"
 	"github.com/larder-io/larder/internal/registry/backend"
@@ -43,6 +44,8 @@ type Stream struct {
 	watch *watchStream // the watch that the stream is part of, or nil
 	right Right        // the right that the stream depends on; nil if none
 	told  atomic.Bool  // EndWatches has told the watch to end
+
+	account atomic.Pointer[costs.Account] // is charged for what is written; whoever writes sets it
 
 	// ahead reads the bytes that had been read from the connection before it was taken over,
 	// and then the connection. It holds a buffer: drop it if nothing is read.
@@ -109,10 +112,11 @@ func (ss *Streams) IsEnding() bool {
 // start runs serve on a goroutine that shutdown waits for, with a context that
 // ends when the client leaves, and closes the connection after it. It reports false if
 // no stream may start.
-func (ss *Streams) start(parent context.Context, t exchange.Takeover, held Right, serve func(context.Context, *Stream)) bool {
+func (ss *Streams) start(parent context.Context, t exchange.Takeover, h *Handed, serve func(context.Context, *Stream)) bool {
 	ctx, cancel := context.WithCancel(parent)
 	c := t.Conn
-	st := &Stream{Conn: c, ahead: c, cancel: cancel, right: held, seen: t.Left != nil}
+	st := &Stream{Conn: c, ahead: c, cancel: cancel, right: h.Right, seen: t.Left != nil}
+	st.account.Store(h.Account)
 	if h, ok := c.(interface{ UnsafeConn() net.Conn }); ok {
 		st.Conn = h.UnsafeConn()
 	}
@@ -138,6 +142,14 @@ func (ss *Streams) start(parent context.Context, t exchange.Takeover, held Right
 		serve(ctx, st)
 	}()
 	return true
+}
+
+// charge charges the account.
+func (st *Stream) charge(u costs.Usage) {
+	charged := st.account.Load()
+	if next := charged.Add(u); next != charged {
+		st.account.Store(next)
+	}
 }
 
 // fence keeps a panic to its stream.

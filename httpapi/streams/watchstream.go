@@ -13,6 +13,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/costs"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/socket"
 	"github.com/larder-io/larder/internal/invariants"
@@ -124,6 +125,7 @@ func (ws *watchStream) leave() {
 func (ws *watchStream) begin() {
 	b := getBatch()
 	defer b.release()
+	b.clock = time.Now()
 	v := ws.open(b)
 	for v == again {
 		v = ws.turn(b)
@@ -134,12 +136,14 @@ func (ws *watchStream) open(b *batch) (v verdict) {
 	defer ws.fence(b, &v)
 	var err error
 	if len(ws.head) > 0 {
+		b.bytes += len(ws.head)
 		err = ws.send(ws.head)
 	}
 	ws.head = nil
 	if err == nil && ws.refused != nil {
 		err = ws.sendError(b, ws.refused)
 	}
+	ws.charge(b)
 	if err != nil {
 		return ws.finish(err)
 	}
@@ -171,10 +175,12 @@ func (ws *watchStream) turn(b *batch) (v verdict) {
 		more, err := ws.step(b)
 		switch {
 		case err != nil:
+			ws.charge(b)
 			return ws.finish(err)
 		case more:
+			ws.charge(b)
 			return again
-		case ws.park():
+		case ws.rest(b):
 			return parked
 		}
 	}
@@ -202,6 +208,22 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 		err = ws.keepTime(b, !more)
 	}
 	return more, err
+}
+
+// rest charges for the turn, and parks the stream, unless it was woken meanwhile. It reports
+// whether it did: then the stream may have its next turn already.
+func (ws *watchStream) rest(b *batch) bool {
+	ws.charge(b)
+	return ws.park()
+}
+
+// charge charges whoever watches for what was done since b's clock was set, and sets it.
+func (ws *watchStream) charge(b *batch) {
+	now := time.Now()
+	busy := max(0, now.Sub(b.clock)-socket.TakeWaited(ws.Conn))
+	b.clock = now
+	ws.Stream.charge(costs.Usage{costs.CPU: int64(busy), costs.Bytes: int64(b.bytes), costs.Events: int64(b.events)})
+	b.bytes, b.events = 0, 0
 }
 
 // park parks the stream, unless it was woken meanwhile, and reports whether it did.
@@ -268,6 +290,7 @@ func (ws *watchStream) bookmark(b *batch, now time.Time, resting bool) error {
 		return nil
 	}
 	ws.nextBookmark = now.Add(bookmarkEvery)
+	b.events++
 	if err := ws.append(b, d); err != nil {
 		return ws.sendError(b, err)
 	}
@@ -306,6 +329,7 @@ func (ws *watchStream) drain(b *batch) (more bool, err error) {
 // appendAll adds the frames of b's deliveries, and sends what is large enough.
 func (ws *watchStream) appendAll(b *batch) error {
 	defer clear(b.deliveries)
+	b.events += len(b.deliveries)
 	for _, d := range b.deliveries {
 		if d.Shared() && ws.table == nil {
 			if err := ws.appendShared(b, d); err != nil {
@@ -352,6 +376,7 @@ func (ws *watchStream) appendShared(b *batch, d watch.Delivery) error {
 func (ws *watchStream) sendError(b *batch, err error) error {
 	b.buf, err = ws.encoder.AppendError(b.buf, storage.WatchStatus(err))
 	if err == nil {
+		b.events++
 		err = ws.flush(b)
 	}
 	if err == nil {
@@ -458,6 +483,7 @@ func (ws *watchStream) sendLarge(b *batch, frame []byte) error {
 		return err
 	}
 	ws.size += len(frame)
+	b.bytes += len(frame)
 	if !ws.chunked {
 		return ws.send(frame)
 	}
@@ -508,6 +534,7 @@ func (ws *watchStream) flush(b *batch) error {
 // overwritten.
 func (ws *watchStream) sendChunk(b *batch, from, to int) error {
 	ws.size += to - from
+	b.bytes += to - from
 	if !ws.chunked {
 		return ws.send(b.buf[from:to])
 	}
@@ -524,6 +551,11 @@ func (ws *watchStream) sendChunk(b *batch, from, to int) error {
 type batch struct {
 	deliveries []watch.Delivery
 	buf        []byte
+
+	// What the stream is to be charged for: the time since clock, less what writes waited, and
+	// so many bytes and events.
+	clock         time.Time
+	bytes, events int
 }
 
 var batches = sync.Pool{New: func() any {
@@ -536,6 +568,7 @@ func getBatch() *batch { return batches.Get().(*batch) }
 func (b *batch) reset() {
 	clear(b.deliveries)
 	b.deliveries, b.buf = b.deliveries[:0], b.buf[:chunkHead]
+	b.bytes, b.events = 0, 0
 }
 
 // release gives b back, empty.

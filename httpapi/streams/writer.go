@@ -15,6 +15,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/larder-io/larder/httpapi/costs"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/socket"
 )
@@ -64,7 +65,16 @@ func (w deadlineWriter) Write(p []byte) (int, error) {
 	if err := w.st.SetWriteDeadline(time.Now().Add(socket.WriteTimeout)); err != nil {
 		return 0, err
 	}
-	return w.st.Conn.Write(p)
+	return w.st.write(p)
+}
+
+// write writes p, and charges the account for it.
+func (st *Stream) write(p []byte) (int, error) {
+	began := time.Now()
+	n, err := st.Conn.Write(p)
+	busy := max(0, time.Since(began)-socket.TakeWaited(st.Conn))
+	st.charge(costs.Usage{costs.CPU: int64(busy), costs.Bytes: int64(n)})
+	return n, err
 }
 
 // Header implements http.ResponseWriter.
@@ -282,7 +292,7 @@ func (c *takenConn) Read(p []byte) (int, error) {
 // Write implements net.Conn.
 func (c *takenConn) Write(p []byte) (int, error) {
 	c.st.passes.Heard()
-	return c.Conn.Write(p)
+	return c.st.write(p)
 }
 
 // NetConn returns the connection below, for code that needs it.

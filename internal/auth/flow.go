@@ -234,6 +234,9 @@ func (f *Flow) classify(q requestKey, fs *flowcontrolv1.FlowSchema, pl *flowcont
 	return class
 }
 
+// Queued reports whether the controller gave the seat, after the request may have waited.
+func (s *Seat) Queued() bool { return s.done != nil }
+
 // Release releases the seat. Further calls do nothing.
 func (s *Seat) Release() {
 	switch {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"k8s.io/apiserver/pkg/storage"
 
@@ -54,7 +55,9 @@ func (r *Resource) listAt(ctx context.Context, read listing, dst []*cache.Object
 	if q.ResourceVersion == "0" && !r.await.uncached() {
 		read.q.Limit = 0
 	}
+	began := time.Now()
 	snapshot, err := r.snapshot(ctx, read)
+	q.waitedSince(began)
 	switch {
 	case err == nil:
 		listing, err := r.listCached(read, snapshot, dst)

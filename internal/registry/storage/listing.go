@@ -1,6 +1,8 @@
 package storage
 
 import (
+	"time"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -20,7 +22,18 @@ type ListRequest struct {
 	Limit           int64
 	Continue        string
 
+	// Waited, unless it is nil, has the time added that is spent waiting: for a cache that is
+	// fresh enough, and for the store.
+	Waited *time.Duration
+
 	ended bool // the storage key that was asked for ends in "/"
+}
+
+// waitedSince notes that the request has waited since began.
+func (q *ListRequest) waitedSince(began time.Time) {
+	if q.Waited != nil {
+		*q.Waited += time.Since(began)
+	}
 }
 
 // withSelectors returns q with selectors of everything where it has none.

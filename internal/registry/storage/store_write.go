@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/conversion"
 	"k8s.io/apimachinery/pkg/runtime"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/larder-io/larder/cache"
@@ -55,6 +56,11 @@ func (s *adapter) Create(ctx context.Context, key string, obj, out runtime.Objec
 	return s.committed(next, out, result.Revision)
 }
 
+// trackStore tells those who follow the request how long it has waited for the store.
+func trackStore(ctx context.Context, began time.Time) {
+	apirequest.TrackStorageLatency(ctx, time.Since(began))
+}
+
 // put encrypts data and writes it if the key is at revision. It notes in next, if that is
 // not nil, the size of the value.
 func (s *adapter) put(ctx context.Context, full string, data []byte, revision int64, ttl uint64, next *outcome) (kv.Result, error) {
@@ -65,7 +71,9 @@ func (s *adapter) put(ctx context.Context, full string, data []byte, revision in
 	if next != nil {
 		next.cache.Stored, next.history = len(value), s.store.Replacements()
 	}
+	began := time.Now()
 	result, err := s.store.Put(ctx, full, value, kv.PutOptions{IfRevision: revision, TTL: time.Duration(ttl) * time.Second})
+	trackStore(ctx, began)
 	return result, etcdError(err)
 }
 
@@ -108,7 +116,9 @@ func (s *adapter) committed(next *outcome, out runtime.Object, revision int64) e
 
 // read gets the present object from the store.
 func (s *adapter) read(ctx context.Context, full string, like runtime.Object, ignoreNotFound, unread bool) (*present, error) {
+	began := time.Now()
 	item, found, _, err := s.store.Get(ctx, full)
+	trackStore(ctx, began)
 	if err != nil {
 		return nil, etcdError(err)
 	}
@@ -363,7 +373,9 @@ func (d *deletion) try(ctx context.Context, out runtime.Object) (done bool, err 
 	if err := d.check(ctx); err != nil {
 		return false, d.refused(ctx, err)
 	}
+	began := time.Now()
 	result, err := d.store.Delete(ctx, d.full, d.now.rev)
+	trackStore(ctx, began)
 	if err != nil {
 		return false, etcdError(err)
 	}

@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"errors"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,7 +29,9 @@ type stored struct {
 // getStored reads one object from the store.
 func (s *stored) getStored(ctx context.Context, rest string, atLeast uint64) (*cache.Object, error) {
 	full := s.layout.root + rest
+	began := time.Now()
 	item, found, revision, err := s.store.Get(ctx, full)
+	trackStore(ctx, began)
 	switch {
 	case err != nil:
 		return nil, etcdError(err)
@@ -63,7 +66,10 @@ func (s *stored) listStored(ctx context.Context, read listing, dst []*cache.Obje
 	}
 	out := Listing{Objects: dst}
 	for {
+		began := time.Now()
 		page, err := s.store.Range(ctx, opts)
+		trackStore(ctx, began)
+		q.waitedSince(began)
 		if err != nil {
 			return Listing{}, s.rangeError(ctx, err, read)
 		}

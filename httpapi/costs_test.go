@@ -1,0 +1,269 @@
+package httpapi
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	"github.com/larder-io/larder/httpapi/costs"
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// countedConn counts the bytes that a client reads.
+type countedConn struct {
+	net.Conn
+	read *atomic.Int64
+}
+
+func (c countedConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.read.Add(int64(n))
+	return n, err
+}
+
+// counted is a client whose requests and bytes are counted.
+type counted struct {
+	agent    string
+	http     *http.Client
+	requests int64
+	bytes    atomic.Int64
+}
+
+func (p *pair) counted(t *testing.T, agent string, http2 bool) *counted {
+	c := &counted{agent: agent}
+	transport := &http.Transport{DisableCompression: true, ForceAttemptHTTP2: http2, TLSClientConfig: &tls.Config{RootCAs: p.pool}}
+	if !http2 {
+		transport.DialTLSContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			d := tls.Dialer{Config: &tls.Config{RootCAs: p.pool}}
+			raw, err := d.DialContext(ctx, network, addr)
+			if err != nil {
+				return nil, err
+			}
+			return countedConn{raw, &c.bytes}, nil
+		}
+	}
+	c.http = &http.Client{Transport: transport}
+	t.Cleanup(transport.CloseIdleConnections)
+	return c
+}
+
+// get asks for path, and returns the body.
+func (c *counted) get(t *testing.T, method, url, accept string) []byte {
+	req, err := http.NewRequest(method, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("User-Agent", c.agent)
+	req.Header.Set("Accept", accept)
+	c.requests++
+	resp, err := c.http.Do(req)
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return body
+}
+
+// costs returns what everybody has cost since the start, by what they are called in dimension.
+func (p *pair) costs(t testing.TB, dimension string) map[string]costs.Amount {
+	var d costs.Document
+	a := p.ours.must(t, call{method: "GET", path: costs.Path + "?window=start&limit=0&by=" + dimension})
+	if err := json.Unmarshal(a.body, &d); err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[string]costs.Amount)
+	for _, row := range d.Rows {
+		all[strings.TrimSpace(strings.Join([]string{row.User, row.UserAgent, row.Verb, row.Resource}, " "))] = row.Used
+		if row.Missed != (costs.Amount{}) {
+			t.Errorf("something may be missing: %+v", row)
+		}
+	}
+	return all
+}
+
+// TestCostsAreExact asks in many ways at once, and compares what the server says each client
+// got with what the client has read.
+func TestCostsAreExact(t *testing.T) {
+	p := newPair(t)
+	p.seed(t)
+	p.ours.must(t, post(configmaps, fmt.Sprintf(`{"metadata":{"name":"large"},"data":{"k":"%s"}}`, strings.Repeat("0123456789", 30_000))))
+	asked := []string{
+		"/api/v1/pods", "/api/v1/pods?resourceVersion=0", configmaps, configmaps + "/large", configmaps + "/c1?resourceVersion=0",
+		configmaps + "/none", "/api/v1/nonsense", "/version", "/apis/", "/nowhere/at/all", configmaps + "?limit=1", "/openapi/v3",
+	}
+	accepts := []string{"application/json", "application/vnd.kubernetes.protobuf", "application/json;as=Table;v=v1;g=meta.k8s.io", "application/yaml"}
+	var clients []*counted
+	var running sync.WaitGroup
+	for i := range 6 {
+		c := p.counted(t, fmt.Sprintf("exact/%d", i), i >= 4)
+		clients = append(clients, c)
+		running.Go(func() {
+			for range 60 {
+				method := "GET"
+				if rand.IntN(8) == 0 {
+					method = "HEAD"
+				}
+				c.get(t, method, "https://"+p.addr+asked[rand.IntN(len(asked))], accepts[rand.IntN(len(accepts))])
+			}
+		})
+	}
+	running.Wait()
+	proctest.Eventually(t, "all is counted", func() error { // a client may have its answer before that
+		all := p.costs(t, "agent")
+		for i, c := range clients {
+			got := all[c.agent]
+			if got.Requests != c.requests || i < 4 && got.Bytes != c.bytes.Load() || got.Bytes == 0 || got.CPUSeconds <= 0 || got.Events != 0 {
+				return fmt.Errorf("%s: %+v, want %d requests and %d bytes", c.agent, got, c.requests, c.bytes.Load())
+			}
+		}
+		return nil
+	})
+	names := p.costs(t, "resource")
+	for _, want := range []string{"pods", "configmaps", "nonsense", "/version", "/apis", "/nowhere", "/openapi"} {
+		if names[want].Requests == 0 {
+			t.Errorf("nothing is counted for %s: %v", want, names)
+		}
+	}
+}
+
+// TestWatchesAreCharged follows watches of both doors to their ends, and compares their bytes
+// and events with what the server says.
+func TestWatchesAreCharged(t *testing.T) {
+	p := newPair(t)
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	p.ours.must(t, post(configmaps, configmap("one", "", "")))
+	c := p.dial(t)
+	fmt.Fprintf(c, "GET %s?watch=1&resourceVersion=0 HTTP/1.1\r\nHost: h\r\nUser-Agent: one\r\n\r\n", configmaps)
+	in, bytes, events := bufio.NewReader(c), 0, 0
+	for { // the head
+		line, err := in.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes += len(line); line == "\r\n" {
+			break
+		}
+	}
+	body := bufio.NewReader(httputil.NewChunkedReader(in))
+	two := p.counted(t, "two", true)
+	req, _ := http.NewRequest("GET", "https://"+p.addr+configmaps+"?watch=1&resourceVersion=0", nil)
+	req.Header.Set("User-Agent", two.agent)
+	resp, err := two.http.Do(req)
+	if err != nil || resp.ProtoMajor != 2 {
+		t.Fatal(resp, err)
+	}
+	defer resp.Body.Close()
+	second := bufio.NewReader(resp.Body)
+	const changes = 20
+	for i := range changes {
+		p.ours.must(t, put(configmaps+"/one", configmap("one", "", fmt.Sprint(i))))
+	}
+	for range changes + 1 {
+		line, err := body.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		bytes, events = bytes+len(line), events+1
+		if _, err := second.ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	proctest.Eventually(t, "the events are charged", func() error {
+		all := p.costs(t, "client")
+		for name, want := range map[string]int{"one": bytes, "two": 0} {
+			got := all["system:apiserver "+name+" watch configmaps"]
+			if got.Requests != 1 || got.Events != int64(events) || want > 0 && got.Bytes != int64(want) || got.Bytes == 0 || got.CPUSeconds <= 0 {
+				return fmt.Errorf("%s: %+v, want %d events and %d bytes", name, got, events, want)
+			}
+		}
+		return nil
+	})
+}
+
+// slowly answers when it is told to.
+type slowly struct{ now chan struct{} }
+
+// Authorize implements authorizer.Authorizer.
+func (s slowly) Authorize(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if a.GetName() == "slow" {
+		<-s.now
+	}
+	return authorizer.DecisionAllow, "", nil
+}
+
+// TestWaitingIsNotCharged: whoever waits, for a webhook or for a client that does not read or
+// does not send, is not charged for that.
+func TestWaitingIsNotCharged(t *testing.T) {
+	const wait = time.Second
+	now := make(chan struct{})
+	p := newPairWith(t, func(c *Config) {
+		c.Authorizer = slowly{now}
+		start := time.Now()
+		c.cpu = func() time.Duration { return 100 * time.Since(start) } // all that is measured is charged
+	})
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	value := strings.Repeat("0123456789", 90_000)
+	for i := range 12 {
+		p.ours.must(t, post(configmaps, configmap(fmt.Sprint("c", i), "", value)))
+	}
+	body := configmap("new", "", "")
+	began, clients := time.Now(), make(map[string]*tls.Conn)
+	for agent, request := range map[string]string{
+		"authorized": fmt.Sprintf("GET %s/slow HTTP/1.1\r\nHost: h\r\nUser-Agent: authorized\r\n\r\n", configmaps),
+		"reader":     fmt.Sprintf("GET %s HTTP/1.1\r\nHost: h\r\nUser-Agent: reader\r\n\r\n", configmaps),
+		"writer": fmt.Sprintf("POST %s HTTP/1.1\r\nHost: h\r\nUser-Agent: writer\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+			configmaps, len(body), body[:10]),
+	} {
+		clients[agent] = p.dial(t)
+		io.WriteString(clients[agent], request)
+	}
+	proctest.Eventually(t, "they have waited", func() error {
+		if waited := time.Since(began); waited < wait {
+			return fmt.Errorf("for %v", waited)
+		}
+		return nil
+	})
+	close(now)
+	io.WriteString(clients["writer"], body[10:])
+	for agent, c := range clients {
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(agent, err)
+		}
+		if n, err := io.Copy(io.Discard, resp.Body); err != nil {
+			t.Error(agent, n, err)
+		}
+		resp.Body.Close()
+	}
+	proctest.Eventually(t, "all are charged", func() error {
+		all := p.costs(t, "agent")
+		for agent := range clients {
+			switch got := all[agent]; {
+			case got.Requests != 1:
+				return fmt.Errorf("%s: %+v", agent, got)
+			case got.CPUSeconds <= 0 || got.CPUSeconds > wait.Seconds()/2:
+				t.Errorf("%s waited for %v, and is charged %v s", agent, wait, got.CPUSeconds)
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,36 @@
+package httpapi
+
+import (
+	"strings"
+
+	"github.com/larder-io/larder/httpapi/costs"
+)
+
+// payers finds out who is charged for requests.
+type payers struct{ ledger *costs.Ledger }
+
+// find finds the account of x, unless that is known.
+func (p *payers) find(x *passage) {
+	if x.Account != nil {
+		return
+	}
+	c := costs.Caller{Agent: x.Peek("User-Agent"), Group: x.Group, Resource: x.Resource, Subresource: x.Subresource, Verb: x.Verb}
+	if x.User != nil {
+		c.User = x.User.GetName()
+	}
+	if !x.IsResourceRequest {
+		c.Group, c.Subresource, c.Resource = "", "", firstPart(x.Path)
+	}
+	x.Account = p.ledger.Account(c)
+}
+
+// firstPart returns a path up to the second slash.
+func firstPart(path string) string {
+	if path == "" {
+		return ""
+	}
+	if end := strings.IndexByte(path[1:], '/'); end >= 0 {
+		return path[:end+1]
+	}
+	return path
+}
