@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -11,11 +10,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/scheme"
-	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/larder-io/larder/internal/checkpoint"
 )
@@ -77,39 +71,10 @@ and go on.`,
 	return cmd
 }
 
-// remote is the server that a command calls.
-type remote struct {
-	kubeconfig, context string
-}
-
-func (r *remote) addTo(fs *pflag.FlagSet) {
-	fs.StringVar(&r.kubeconfig, "kubeconfig", "", "The kubeconfig of the server's administrator. (default $KUBECONFIG, else ~/.kube/config)")
-	fs.StringVar(&r.context, "context", "", "The context to use of it.")
-}
-
 // ask sends a request for the path below checkpoint.Path and decodes the answer into
 // what out points to, unless that is nil.
 func (r *remote) ask(ctx context.Context, method string, out any, below ...string) error {
-	rules := clientcmd.NewDefaultClientConfigLoadingRules()
-	rules.ExplicitPath = r.kubeconfig
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: r.context}).ClientConfig()
-	if err != nil {
-		return err
-	}
-	config.GroupVersion, config.NegotiatedSerializer = &schema.GroupVersion{}, scheme.Codecs
-	client, err := rest.UnversionedRESTClientFor(config)
-	if err != nil {
-		return err
-	}
-	result := client.Verb(method).AbsPath(path.Join(append([]string{checkpoint.Path}, below...)...)).Do(ctx)
-	if err := result.Error(); err != nil || out == nil { // reads the Status, which Raw's does not
-		return err
-	}
-	answer, err := result.Raw()
-	if err != nil {
-		return err
-	}
-	return json.Unmarshal(answer, out)
+	return r.request(ctx, method, path.Join(append([]string{checkpoint.Path}, below...)...), nil, out)
 }
 
 // list prints the server's checkpoints.

@@ -7,6 +7,7 @@
 //	larder checkpoint    remembers the state of all objects under a name
 //	larder reset         brings them back to it
 //	larder snapshot      saves what etcd holds, and restores it
+//	larder top           shows who costs a server how much
 //	larder version       says what was built
 //
 // Under the name kube-apiserver it is `larder serve` with kube-apiserver's defaults, under
@@ -68,6 +69,6 @@ func newRoot() *cobra.Command {
 	}
 	root.Version = versionText()
 	root.SetVersionTemplate("{{.Version}}")
-	root.AddCommand(newServe(), newDev(), newCluster(), newCheckpoint(), newReset(), newSnapshot(), newVersion(), newMan())
+	root.AddCommand(newServe(), newDev(), newCluster(), newCheckpoint(), newReset(), newSnapshot(), newTop(), newVersion(), newMan())
 	return root
 }

@@ -1,0 +1,268 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/larder-io/larder/httpapi/costs"
+)
+
+// top is the command that shows who costs a server what.
+type top struct {
+	of       remote
+	query    topQuery
+	interval time.Duration
+	once     bool
+	output   string
+}
+
+// topQuery is what the server is asked.
+type topQuery struct{ by, sort, window string }
+
+func newTop() *cobra.Command {
+	var t top
+	cmd := &cobra.Command{
+		Use:   "top",
+		Short: "Show who costs the server how much",
+		Long: `Show who costs a server how much CPU time, how many bytes, requests and events of
+watches, as a table that is drawn anew every few seconds. In a terminal, c, b, r and e
+sort by these; 1 to 5 put together by client, user, agent, resource and verb; m, f and s show the
+last minute, the last five and all since the start; q ends.
+
+CPU time is measured by the clock, without what is known to be waiting. In sum it is
+no more than the process has used, which the first line shows, too.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return t.run(cmd) },
+	}
+	fs := cmd.Flags()
+	t.of.addTo(fs)
+	fs.StringVar(&t.query.by, "by", costs.ByClient.String(), "Put costs together by client (user, agent, verb and resource), user, agent, resource or verb.")
+	fs.StringVar(&t.query.sort, "sort", costs.CPU.String(), "Show those first with the most cpu, bytes, requests or events.")
+	fs.StringVar(&t.query.window, "window", costs.LastMinute.String(), "The time to show: 1m, 5m, or all since the start of the server.")
+	fs.DurationVar(&t.interval, "interval", 2*time.Second, "How often to ask the server.")
+	fs.BoolVar(&t.once, "once", false, "Ask once and end.")
+	fs.StringVarP(&t.output, "output", "o", "table", "Print a table, or the server's answer in json, one line each time.")
+	return cmd
+}
+
+func (t *top) run(cmd *cobra.Command) error {
+	switch {
+	case t.output != "table" && t.output != "json":
+		return fmt.Errorf("--output must be table or json, not %q", t.output)
+	case t.interval < 100*time.Millisecond:
+		return fmt.Errorf("--interval must be at least 100ms, is %v", t.interval)
+	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	out := cmd.OutOrStdout()
+	if screen, ok := out.(*os.File); ok && !t.once && t.output == "table" && term.IsTerminal(int(screen.Fd())) {
+		return t.show(ctx, screen)
+	}
+	for first := true; ; first = false {
+		if !first && !t.pause(ctx) {
+			return nil
+		}
+		if err := t.print(ctx, out, !first); err != nil || t.once {
+			return err
+		}
+	}
+}
+
+// pause waits until it is time to ask again, and reports false when ctx ends.
+func (t *top) pause(ctx context.Context) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(t.interval):
+		return true
+	}
+}
+
+// ask asks the server for rows, of which 0 is all.
+func (t *top) ask(ctx context.Context, rows int) (*costs.Document, error) {
+	var d costs.Document
+	query := map[string]string{"by": t.query.by, "sort": t.query.sort, "window": t.query.window, "limit": strconv.Itoa(rows)}
+	err := t.of.request(ctx, http.MethodGet, costs.Path, query, &d)
+	return &d, err
+}
+
+// print prints what the server says now.
+func (t *top) print(ctx context.Context, out io.Writer, further bool) error {
+	d, err := t.ask(ctx, 0)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil
+	case err != nil:
+		return err
+	case t.output == "json":
+		return json.NewEncoder(out).Encode(d)
+	}
+	text := strings.Join(topTable(d, 0), "\n") + "\n"
+	if further {
+		text = "\n" + text
+	}
+	_, err = io.WriteString(out, text)
+	return err
+}
+
+// What a terminal is told.
+const (
+	enterScreen = "\x1b[?1049h\x1b[?25l" // another screen, without a cursor
+	leaveScreen = "\x1b[?25h\x1b[?1049l"
+	toTop       = "\x1b[H"
+	clearLine   = "\x1b[K"
+	clearBelow  = "\x1b[J"
+)
+
+// show draws on screen until the user or ctx ends it.
+func (t *top) show(ctx context.Context, screen *os.File) error {
+	keys, restore, err := readKeys()
+	if err != nil {
+		return err
+	}
+	defer restore()
+	if _, err := io.WriteString(screen, enterScreen); err != nil {
+		return err
+	}
+	defer io.WriteString(screen, leaveScreen)
+	resized := make(chan os.Signal, 1)
+	signal.Notify(resized, syscall.SIGWINCH)
+	defer signal.Stop(resized)
+	var d *costs.Document
+	for due := time.NewTimer(0); ; {
+		select {
+		case <-ctx.Done():
+			return nil
+		case key, ok := <-keys:
+			if !ok || !t.press(key) {
+				return nil
+			}
+			due.Reset(0)
+			continue
+		case <-resized:
+		case <-due.C:
+			_, height := size(screen)
+			asked, err := t.ask(ctx, max(height, 1))
+			switch {
+			case err != nil && ctx.Err() != nil:
+				return nil
+			case err != nil && d == nil:
+				return err
+			}
+			d = answered(d, asked, err)
+			if err := draw(screen, d, err); err != nil {
+				return err
+			}
+			due.Reset(t.interval)
+			continue
+		}
+		if d != nil {
+			if err := draw(screen, d, nil); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// answered returns what to show: what was known before if the server did not answer.
+func answered(before, now *costs.Document, err error) *costs.Document {
+	if err != nil {
+		return before
+	}
+	return now
+}
+
+// draw draws d, and why it is old.
+func draw(screen *os.File, d *costs.Document, old error) error {
+	width, height := size(screen)
+	lines := topTable(d, width)
+	if old != nil {
+		lines[0] = clip("! "+printable(old.Error()), width)
+	}
+	if len(lines) > height {
+		lines = lines[:height]
+	}
+	_, err := io.WriteString(screen, toTop+strings.Join(lines, clearLine+"\r\n")+clearLine+clearBelow)
+	return err
+}
+
+// size returns the width and height of a terminal.
+func size(screen *os.File) (width, height int) {
+	width, height, err := term.GetSize(int(screen.Fd()))
+	if err != nil || width <= 0 || height <= 0 {
+		return 80, 24
+	}
+	return width, height
+}
+
+// press does what a key asks for, and reports false if that is the end.
+func (t *top) press(key byte) bool {
+	const interrupt = 3
+	if at := strings.IndexByte("cbre", key); at >= 0 {
+		t.query.sort = costs.Kind(at).String()
+	}
+	if at := strings.IndexByte("12345", key); at >= 0 {
+		t.query.by = costs.Dimension(at).String()
+	}
+	if at := strings.IndexByte("mfs", key); at >= 0 {
+		t.query.window = costs.Window(at).String()
+	}
+	return !slices.Contains([]byte{'q', 'Q', interrupt}, key)
+}
+
+// readKeys returns the keys that are pressed, and what ends that and leaves the terminal as it
+// was.
+func readKeys() (<-chan byte, func(), error) {
+	tty, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	raw, err := tty.SyscallConn()
+	if err != nil {
+		return nil, nil, errors.Join(err, tty.Close())
+	}
+	var before *term.State
+	control := func(change func(fd int) error) error {
+		var changeErr error
+		return errors.Join(raw.Control(func(fd uintptr) { changeErr = change(int(fd)) }), changeErr)
+	}
+	if err := control(func(fd int) (err error) { before, err = term.MakeRaw(fd); return err }); err != nil {
+		return nil, nil, errors.Join(err, tty.Close())
+	}
+	keys, ended := make(chan byte), make(chan struct{})
+	go func() {
+		defer close(keys)
+		var key [1]byte
+		for {
+			if n, err := tty.Read(key[:]); n == 0 || err != nil {
+				return
+			}
+			select {
+			case keys <- key[0]:
+			case <-ended:
+				return
+			}
+		}
+	}()
+	return keys, func() {
+		close(ended)
+		_ = control(func(fd int) error { return term.Restore(fd, before) })
+		tty.Close()
+		for range keys { // until the goroutine has ended
+		}
+	}, nil
+}

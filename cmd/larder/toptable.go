@@ -1,0 +1,195 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/larder-io/larder/httpapi/costs"
+)
+
+// topTable returns the lines that show d, none wider than width unless that is 0. Names are
+// shown without what could control a terminal.
+func topTable(d *costs.Document, width int) []string {
+	seconds := d.To.Sub(d.From).Seconds()
+	lines := []string{clip(summaryLine(d, seconds), width), ""}
+	rows := [][]string{topHead(d)}
+	for i := range d.Rows {
+		rows = append(rows, topRow(d, &d.Rows[i], seconds))
+	}
+	return append(lines, align(rows, width, len(nameColumns(d.By)))...)
+}
+
+// windowText says in words what time d is about.
+func windowText(d *costs.Document) string {
+	length := d.To.Sub(d.From).Round(time.Second)
+	if d.Window == costs.SinceStart.String() {
+		return fmt.Sprintf("since the start %v ago", length)
+	}
+	return fmt.Sprintf("the last %v", length)
+}
+
+func summaryLine(d *costs.Document, seconds float64) string {
+	return fmt.Sprintf("%s by %s: CPU %s, %s of it for those below; %s requests/s, %s/s, %s events/s; %d names",
+		windowText(d), d.By, percent(d.Process.CPUSeconds, seconds), percent(d.Total.CPUSeconds, seconds),
+		rate(d.Total.Requests, seconds), bytesText(float64(d.Total.Bytes)/max(seconds, 1e-9)), rate(d.Total.Events, seconds), d.Names)
+}
+
+// nameColumns are the columns that say who it is.
+func nameColumns(by string) []string {
+	switch by {
+	case costs.ByUser.String():
+		return []string{"USER"}
+	case costs.ByAgent.String():
+		return []string{"AGENT"}
+	case costs.ByResource.String():
+		return []string{"RESOURCE"}
+	case costs.ByVerb.String():
+		return []string{"VERB"}
+	}
+	return []string{"USER", "AGENT", "VERB", "RESOURCE"}
+}
+
+// topHead is the first row. The column that the others are sorted by is marked.
+func topHead(d *costs.Document) []string {
+	columns := []string{"CPU", "BYTES/S", "REQ/S", "EVENTS/S"}
+	if d.Window == costs.SinceStart.String() {
+		columns = []string{"CPU s", "BYTES", "REQ", "EVENTS"}
+	}
+	for k := range columns {
+		if costs.Kind(k).String() == d.Sort {
+			columns[k] += "*"
+		}
+	}
+	return append(append(columns, "MISSED"), nameColumns(d.By)...)
+}
+
+func topRow(d *costs.Document, row *costs.NamedRow, seconds float64) []string {
+	cells := []string{percent(row.Used.CPUSeconds, seconds), bytesText(float64(row.Used.Bytes) / max(seconds, 1e-9)), rate(row.Used.Requests, seconds), rate(row.Used.Events, seconds)}
+	if d.Window == costs.SinceStart.String() {
+		cells = []string{fmt.Sprintf("%.2f", row.Used.CPUSeconds), bytesText(float64(row.Used.Bytes)), fmt.Sprint(row.Used.Requests), fmt.Sprint(row.Used.Events)}
+	}
+	cells = append(cells, missedText(d, row))
+	for _, name := range nameColumns(d.By) {
+		value := map[string]string{"USER": row.User, "AGENT": row.UserAgent, "VERB": row.Verb, "RESOURCE": row.Resource}[name]
+		if value = printable(value); value == "" {
+			value = "-"
+		}
+		cells = append(cells, value)
+	}
+	return cells
+}
+
+// missedText says by how much a row may be too low, in what the rows are sorted by.
+func missedText(d *costs.Document, row *costs.NamedRow) string {
+	of := func(a costs.Amount) float64 {
+		switch d.Sort {
+		case costs.Bytes.String():
+			return float64(a.Bytes)
+		case costs.Requests.String():
+			return float64(a.Requests)
+		case costs.Events.String():
+			return float64(a.Events)
+		}
+		return a.CPUSeconds
+	}
+	used, missed := of(row.Used), of(row.Missed)
+	switch {
+	case missed == 0:
+		return "0"
+	case used == 0:
+		return "all"
+	}
+	return fmt.Sprintf("<=%.0f%%", 100*missed/used+0.5)
+}
+
+// percent is CPU time in parts of one processor's.
+func percent(cpu, seconds float64) string {
+	return fmt.Sprintf("%.1f%%", 100*cpu/max(seconds, 1e-9))
+}
+
+func rate(n int64, seconds float64) string {
+	return fmt.Sprintf("%.1f", float64(n)/max(seconds, 1e-9))
+}
+
+// bytesText writes a number of bytes in at most six letters.
+func bytesText(n float64) string {
+	for _, unit := range []string{"B", "kB", "MB", "GB", "TB"} {
+		if n < 1000 || unit == "TB" {
+			if unit == "B" || n >= 100 {
+				return fmt.Sprintf("%.0f%s", n, unit)
+			}
+			return fmt.Sprintf("%.1f%s", n, unit)
+		}
+		n /= 1000
+	}
+	return ""
+}
+
+// printable replaces what is no letter, number, mark or the like, such as what controls a
+// terminal or turns its text around.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == utf8.RuneError || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// align puts cells below each other: numbers to the right, and the names behind them to the
+// left, of which the widest give way where width is not enough.
+func align(rows [][]string, width, names int) []string {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	total := 2 * (len(widths) - 1)
+	for _, w := range widths {
+		total += w
+	}
+	first := len(widths) - names
+	for width > 0 && total > width {
+		widest := first
+		for i := first; i < len(widths); i++ {
+			if widths[i] > widths[widest] {
+				widest = i
+			}
+		}
+		if widths[widest] <= 4 {
+			break
+		}
+		widths[widest]--
+		total--
+	}
+	lines := make([]string, 0, len(rows))
+	for _, row := range rows {
+		var line strings.Builder
+		for i, cell := range row {
+			if i > 0 {
+				line.WriteString("  ")
+			}
+			cell = clip(cell, widths[i])
+			gap := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+			if i < first {
+				line.WriteString(gap + cell)
+			} else {
+				line.WriteString(cell + gap)
+			}
+		}
+		lines = append(lines, clip(strings.TrimRight(line.String(), " "), width))
+	}
+	return lines
+}
+
+// clip cuts s to a width, unless that is 0.
+func clip(s string, width int) string {
+	if width <= 0 || utf8.RuneCountInString(s) <= width {
+		return s
+	}
+	return string([]rune(s)[:width-1]) + "…"
+}
