@@ -69,12 +69,13 @@ func TestUnusable(t *testing.T) {
 	}{
 		{"data directory in use", []string{"--data-dir", held.dir}, "in use by another process"},
 		{"data directory below a file", []string{"--data-dir", filepath.Join(held.kubeconfig(), "x")}, "not a directory"},
-		{"port in use", []string{"--data-dir", dir, "--bind-address", "127.0.0.1", "--secure-port", port}, "address already in use"},
-		{"token file missing", []string{"--data-dir", dir, "--token-auth-file", "missing.csv"}, "missing.csv"},
-		{"client CA missing", []string{"--data-dir", dir, "--client-ca-file", "missing.crt"}, "missing.crt"},
-		{"certificate missing", []string{"--data-dir", dir, "--tls-cert-file", "missing.crt", "--tls-private-key-file", "missing.key"}, "missing.crt"},
-		{"admission configuration missing", []string{"--data-dir", dir, "--admission-control-config-file", "missing.yaml"}, "missing.yaml"},
-		{"signing key missing", []string{"--data-dir", dir, "--service-account-signing-key-file", "missing.key"}, "missing.key"},
+		{"port in use", []string{"--data-dir", dir, "--bind-address", "127.0.0.1", "--secure-port", port}, "--bind-address=127.0.0.1 --secure-port=" + port + ": failed to create listener: "},
+		{"no address of this machine", []string{"--data-dir", dir, "--bind-address", "192.0.2.1"}, "--bind-address=192.0.2.1"},
+		{"token file missing", []string{"--data-dir", dir, "--token-auth-file", "missing.csv"}, "larder: --token-auth-file: auth: open missing.csv: "},
+		{"client CA missing", []string{"--data-dir", dir, "--client-ca-file", "missing.crt"}, "larder: --client-ca-file: auth: client CA: open missing.crt: "},
+		{"certificate missing", []string{"--data-dir", dir, "--tls-cert-file", "missing.crt", "--tls-private-key-file", "missing.key"}, "larder: --tls-cert-file: server: serving certificate: open missing.crt: "},
+		{"admission configuration missing", []string{"--data-dir", dir, "--admission-control-config-file", "missing.yaml"}, "larder: --admission-control-config-file: admission: "},
+		{"signing key missing", []string{"--data-dir", dir, "--service-account-signing-key-file", "missing.key"}, "larder: --service-account-signing-key-file: "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			args := append([]string{"serve", "--quiet", "--secure-port", strconv.Itoa(proctest.Port(t))}, test.args...)

@@ -85,7 +85,7 @@ func serving(o *options, cmd *cobra.Command) *cobra.Command {
 	if cmd.Args == nil {
 		cmd.Args = cobra.NoArgs
 	}
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return serve(cmd, o) }
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return explain(serve(cmd, o), cmd.Flags()) }
 	o.addTo(cmd.Flags())
 	o.config.Upstream.Flagz = flagz.NamedFlagSetsReader{FlagSets: o.sections}
 	cliflag.SetUsageAndHelpFunc(cmd, o.sections, columns(os.Stdout))

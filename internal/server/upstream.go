@@ -205,7 +205,7 @@ func (u *Upstream) listen(s *Serving) (net.Listener, error) {
 	}
 	var info *genericapiserver.SecureServingInfo
 	if err := secure.ApplyTo(&info); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--bind-address=%s --secure-port=%d: %w", s.BindAddress, s.Port, err)
 	}
 	return info.Listener, nil
 }
