@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/klog/v2"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/larder-io/larder/httpapi"
@@ -17,6 +18,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/bootstrap"
 	"github.com/larder-io/larder/internal/registry/builtin"
 	"github.com/larder-io/larder/internal/server/loopback"
+	"github.com/larder-io/larder/internal/server/pki"
 	"github.com/larder-io/larder/internal/server/servingcert"
 	"github.com/larder-io/larder/kv"
 )
@@ -50,6 +52,10 @@ func (s *Server) buildAuth(ctx context.Context) (err error) {
 		return err
 	}
 	s.layers.Start(ctx, "certificates", p.certificates.Run)
+	s.layers.Start(ctx, "renewal of certificates", func(ctx context.Context) error {
+		pki.KeepRenewed(ctx, s.id.renewals, func(err error) { klog.ErrorS(err, "A certificate cannot be renewed") })
+		return nil
+	})
 	return s.config.Aggregation.check()
 }
 

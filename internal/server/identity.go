@@ -1,6 +1,7 @@
 package server
 
 import (
+	"crypto/x509"
 	"fmt"
 	"net"
 	"os"
@@ -8,6 +9,7 @@ import (
 	"strconv"
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
+	certutil "k8s.io/client-go/util/cert"
 	netutils "k8s.io/utils/net"
 
 	"github.com/larder-io/larder/internal/auth"
@@ -32,6 +34,9 @@ type identity struct {
 	clientCAFile      string
 	// kubeconfig is "" where no client certificate could be made.
 	kubeconfig string
+	// renewals replace what was made when it is near its end, in the authority's lifetime.
+	// After establish they are pki.KeepRenewed's.
+	renewals []func() error
 }
 
 // establish makes the missing certificates and keys in dir; if dir is nil, at most the serving
@@ -67,13 +72,29 @@ func establish(c *Config, dir *datadir.Dir) (*identity, error) {
 		if err := id.serve(c, ca); err != nil {
 			return nil, err
 		}
+		hosts := id.hosts(c.Serving)
+		id.renewals = append(id.renewals, func() error { return ca.Serve(id.certFile, id.keyFile, hosts) })
 	}
 	if id.clientCAFile != "" {
 		return id, nil
 	}
 	id.clientCAFile = filepath.Join(keys, "ca.crt")
 	id.kubeconfig = filepath.Join(dir.Path, "admin.kubeconfig")
-	return id, id.writeKubeconfig(ca)
+	admin, err := id.writeKubeconfig(ca)
+	if err != nil {
+		return nil, err
+	}
+	id.renewals = append(id.renewals, func() error {
+		if !pki.NearEnd(admin) {
+			return nil
+		}
+		next, err := id.writeKubeconfig(ca)
+		if err == nil {
+			admin = next
+		}
+		return err
+	})
+	return id, nil
 }
 
 // serveAlone makes the serving pair if none was given, signed by an authority whose key is
@@ -154,21 +175,25 @@ func (id *identity) hosts(s Serving) []string {
 	return hosts
 }
 
-// writeKubeconfig writes the administrator's kubeconfig.
-func (id *identity) writeKubeconfig(ca *pki.Authority) error {
+// writeKubeconfig writes the administrator's kubeconfig, and returns the certificate in it.
+func (id *identity) writeKubeconfig(ca *pki.Authority) (*x509.Certificate, error) {
 	certPEM, keyPEM, err := ca.IssueAdmin()
 	if err != nil {
-		return err
+		return nil, err
+	}
+	certs, err := certutil.ParseCertsPEM(certPEM)
+	if err != nil {
+		return nil, fmt.Errorf("server: administrator's certificate: %w", err)
 	}
 	trust := ca.Bundle
 	if leaf, err := pki.ReadLeaf(id.certFile); err != nil {
-		return err
+		return nil, err
 	} else if leaf.CheckSignatureFrom(ca.Cert) != nil {
 		// The pair is the owner's, signed by an unknown authority: clients can only trust
 		// the file itself.
 		if trust, err = os.ReadFile(id.certFile); err != nil {
-			return fmt.Errorf("server: serving certificate: %w", err)
+			return nil, fmt.Errorf("server: serving certificate: %w", err)
 		}
 	}
-	return pki.WriteKubeconfig(id.kubeconfig, id.url, trust, certPEM, keyPEM)
+	return certs[0], pki.WriteKubeconfig(id.kubeconfig, id.url, trust, certPEM, keyPEM)
 }

@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"context"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -27,8 +28,10 @@ import (
 const (
 	caLife   = 10 * 365 * 24 * time.Hour
 	leafLife = 365 * 24 * time.Hour
-	// renewBefore is the rest of its life at which a start replaces a certificate.
+	// renewBefore is the rest of its life at which a certificate is replaced.
 	renewBefore = 30 * 24 * time.Hour
+	// renewEvery is how often a running process looks.
+	renewEvery = 12 * time.Hour
 	// backdate makes new certificates valid on machines whose clock is behind.
 	backdate = 5 * time.Minute
 )
@@ -182,7 +185,7 @@ func (a *Authority) Serve(certFile, keyFile string, hosts []string) error {
 
 // current reports whether leaf is good for all hosts and for a while.
 func current(leaf *x509.Certificate, hosts []string) bool {
-	if time.Until(leaf.NotAfter) < renewBefore {
+	if NearEnd(leaf) {
 		return false
 	}
 	for _, host := range hosts {
@@ -191,6 +194,28 @@ func current(leaf *x509.Certificate, hosts []string) bool {
 		}
 	}
 	return true
+}
+
+// NearEnd reports whether a certificate is to be replaced.
+func NearEnd(cert *x509.Certificate) bool { return time.Until(cert.NotAfter) < renewBefore }
+
+// KeepRenewed calls all of renew twice a day until ctx ends, and report with what fails: that
+// is tried again the next time.
+func KeepRenewed(ctx context.Context, renew []func() error, report func(error)) {
+	ticker := time.NewTicker(renewEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		for _, fn := range renew {
+			if err := fn(); err != nil {
+				report(err)
+			}
+		}
+	}
 }
 
 // ReadLeaf reads the first certificate of a file.
