@@ -1,0 +1,186 @@
+package monitoring
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/rulefmt"
+	"github.com/prometheus/prometheus/promql/parser"
+	"go.uber.org/goleak"
+	"go.yaml.in/yaml/v3"
+)
+
+var (
+	rulesOfOthers      = flag.String("rules", "", "file of Prometheus' rules, or of a PrometheusRule, to test too, but for those about other programs")
+	dashboardsOfOthers = flag.String("dashboard", "", "file of a dashboard of Grafana to test too")
+	selected           = flag.String("groups", "apiserver", "regular expression of the groups of -rules to test")
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	rounds   = 12
+	interval = 30 * time.Second // between scrapes, as it seems to the rules
+)
+
+// TestExpressionsFindSomething runs a server, some traffic and Prometheus' engine: every
+// selector of every rule names a metric that the server has, and every query of a dashboard
+// has an answer.
+func TestExpressionsFindSomething(t *testing.T) {
+	docs := filepath.Join("..", "..", "docs", "monitoring")
+	groups := rulesIn(t, filepath.Join(docs, "rules.yaml"), ".")
+	dashboards := []string{filepath.Join(docs, "dashboard.json")}
+	if *rulesOfOthers != "" {
+		groups.Groups = append(groups.Groups, rulesIn(t, *rulesOfOthers, *selected).Groups...)
+	}
+	if *dashboardsOfOthers != "" {
+		dashboards = append(dashboards, *dashboardsOfOthers)
+	}
+
+	s, kept := serve(t), newStore(t)
+	s.prepare(t)
+	s.watch(t)
+	target := map[string]string{"job": "apiserver", "instance": strings.TrimPrefix(s.url, "https://")}
+	at := time.Now()
+	for round := range rounds {
+		s.traffic(t, round)
+		code, metrics := s.ask(t, "GET", "/metrics", "json", "")
+		if code != 200 {
+			t.Fatalf("/metrics: %d %s", code, metrics)
+		}
+		at = at.Add(interval)
+		kept.scrape(t, metrics, target, at)
+		kept.record(t, groups, at)
+	}
+	for _, group := range groups.Groups {
+		for _, rule := range group.Rules {
+			t.Run(group.Name+"/"+rule.Record+rule.Alert, func(t *testing.T) { checkRule(t, kept, rule, at) })
+		}
+	}
+	for _, selector := range mixin {
+		if missing := kept.unmatched(t, selector); len(missing) > 0 {
+			t.Errorf("nothing is %s", missing)
+		}
+	}
+	for _, dashboard := range dashboards {
+		for title, expressions := range panelsOf(t, dashboard, target["instance"]) {
+			t.Run(filepath.Base(dashboard)+"/"+title, func(t *testing.T) {
+				for _, expression := range expressions {
+					if len(kept.query(t, expression, at)) == 0 {
+						t.Errorf("no answer to %s; what selects nothing: %q", expression, kept.unmatched(t, expression))
+					}
+				}
+			})
+		}
+	}
+}
+
+// mixin is what the rules and the dashboard of kubernetes-mixin about the API server select,
+// by the labels that they rely on.
+var mixin = []string{
+	`apiserver_request_total{verb=~"LIST|GET",code=~"2..",resource!=""}`,
+	`apiserver_request_total{verb=~"LIST|GET",code=~"5.."}`,
+	`apiserver_request_total{verb=~"POST|PUT|PATCH|DELETE",code=~"2..",resource!=""}`,
+	`apiserver_request_total{verb=~"POST|PUT|PATCH|DELETE",code=~"5.."}`,
+	`apiserver_request_sli_duration_seconds_count{verb="LIST",subresource!~"proxy|attach|log|exec|portforward"}`,
+	`apiserver_request_sli_duration_seconds_bucket{verb="GET",scope="resource",le=~"1(\\.0)?"}`,
+	`apiserver_request_sli_duration_seconds_bucket{verb="LIST",scope="namespace",le=~"5(\\.0)?"}`,
+	`apiserver_request_sli_duration_seconds_bucket{verb="LIST",scope="cluster",le=~"30(\\.0)?"}`,
+	`apiserver_request_sli_duration_seconds_bucket{verb="POST",le=~"1(\\.0)?"}`,
+	`apiserver_request_terminations_total`,
+	`apiserver_client_certificate_expiration_seconds_bucket`,
+	`apiserver_client_certificate_expiration_seconds_count`,
+	`aggregator_unavailable_apiservice{name="v1.example.com"}`,
+	`aggregator_unavailable_apiservice_total{name="v1.example.com",reason!=""}`,
+	`workqueue_adds_total{name!=""}`,
+	`workqueue_depth{name!=""}`,
+	`workqueue_queue_duration_seconds_bucket{name!=""}`,
+	`process_resident_memory_bytes`,
+	`process_cpu_seconds_total`,
+	`go_goroutines`,
+}
+
+// checkRule: each metric that a rule is about is there, if not with the labels of what did not
+// happen, and what it records is there if everything that it is about is.
+func checkRule(t *testing.T, kept *store, rule rulefmt.Rule, at time.Time) {
+	found, unmatched := kept.query(t, rule.Expr, at), kept.unmatched(t, rule.Expr)
+	if rule.Record != "" && len(found) == 0 && len(unmatched) == 0 {
+		t.Errorf("records nothing: %s", rule.Expr)
+	}
+	for _, selector := range unmatched {
+		name, _, _ := strings.Cut(selector, "{")
+		if len(kept.names(name)) == 0 {
+			t.Errorf("there is no %s", name)
+		}
+	}
+}
+
+// rulesIn reads a file as promtool does, and keeps the groups that are asked for.
+func rulesIn(t *testing.T, name, groups string) *rulefmt.RuleGroups {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var object struct{ Spec yaml.Node }
+	if err := yaml.Unmarshal(text, &object); err == nil && !object.Spec.IsZero() {
+		if text, err = yaml.Marshal(&object.Spec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read, errs := rulefmt.Parse(text, false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))
+	for _, err := range errs {
+		t.Errorf("%s: %v", name, err)
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+	asked := regexp.MustCompile(groups)
+	read.Groups = slices.DeleteFunc(read.Groups, func(g rulefmt.RuleGroup) bool { return !asked.MatchString(g.Name) })
+	if len(read.Groups) == 0 {
+		t.Fatalf("%s has no groups %q", name, groups)
+	}
+	return read
+}
+
+// panelsOf returns the expressions of a dashboard by the title of their panel, with its
+// variables filled in.
+func panelsOf(t *testing.T, name, instance string) map[string][]string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.NewDecoder(bytes.NewReader(text)).Decode(&dashboard); err != nil {
+		t.Fatal(err)
+	}
+	variables := strings.NewReplacer("$__rate_interval", "5m", "$instance", instance, "$job", "apiserver", "$cluster", "")
+	panels := make(map[string][]string)
+	for _, panel := range dashboard.Panels {
+		for _, target := range panel.Targets {
+			title := url.PathEscape(panel.Title)
+			panels[title] = append(panels[title], variables.Replace(target.Expr))
+		}
+	}
+	if len(panels) == 0 {
+		t.Fatalf("%s has no panels", name)
+	}
+	return panels
+}
