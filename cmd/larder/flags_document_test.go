@@ -71,12 +71,15 @@ func flagTables(root *cobra.Command) string {
 			visit(sub)
 		}
 	}
-	for _, name := range []string{"serve", "cluster", "checkpoint", "reset", "snapshot"} {
-		cmd, _, err := root.Find([]string{name})
-		if err != nil {
-			panic(err)
+	serve, _, err := root.Find([]string{"serve"})
+	if err != nil {
+		panic(err)
+	}
+	visit(serve)
+	for _, cmd := range root.Commands() {
+		if cmd != serve {
+			visit(cmd)
 		}
-		visit(cmd)
 	}
 	return out.String()
 }
