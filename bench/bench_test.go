@@ -36,7 +36,7 @@ func target(t *testing.T, pods bench.SeedConfig) (*bench.Target, *benchtest.Serv
 		if err != nil {
 			t.Fatal(err)
 		}
-		if seeded.Ops != pods.Pods || seeded.Errors != 0 {
+		if seeded.Ops != pods.Pods || seeded.Failures() != 0 {
 			t.Fatalf("seeding: %d pods, %d errors", seeded.Ops, seeded.Errors)
 		}
 	}
@@ -189,7 +189,7 @@ func TestWatchTellsOfEachDelivery(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if result.Ops != 100 || result.Errors != 0 || result.Latency.TotalCount() != 100 || result.Unit != "delivery" {
+			if result.Ops != 100 || result.Failures() != 0 || result.Latency.TotalCount() != 100 || result.Unit != "delivery" {
 				t.Errorf("%s, run %d: got %d %ss, %d errors (%s); want 100 deliveries", accept, run, result.Ops, result.Unit, result.Errors, result.FirstError)
 			}
 			if got := result.Value("stuck watches that the server ended"); got != 0 {
@@ -220,14 +220,14 @@ func TestSlowReadersBesideWatches(t *testing.T) {
 		t.Fatal(err)
 	}
 	lists, told := results[0], results[1]
-	if lists.Ops != 4 || lists.Errors != 0 || lists.BytesPerOp() < 40*1000 || lists.Server.PeakRSS == 0 {
+	if lists.Ops != 4 || lists.Failures() != 0 || lists.BytesPerOp() < 40*1000 || lists.Server.PeakRSS == 0 {
 		t.Errorf("got %d lists of %d bytes, %d errors (%s); want 4 whole ones and the server's memory", lists.Ops, lists.BytesPerOp(), lists.Errors, lists.FirstError)
 	}
 	// What was read within a second is no more than a second's worth and a sip.
 	if least := lists.Latency.Min(); least < int64(lists.BytesPerOp()-(128<<10))*1e6/(1<<20)/2 {
 		t.Errorf("%d bytes took no more than %d us", lists.BytesPerOp(), least)
 	}
-	if told.Ops != 30 || told.Errors != 0 {
+	if told.Ops != 30 || told.Failures() != 0 {
 		t.Errorf("got %d deliveries, %d errors (%s); want 30", told.Ops, told.Errors, told.FirstError)
 	}
 	config.BytesPerSecond = 0
@@ -270,7 +270,7 @@ func TestWatchOfNodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if result.Ops != changes || result.Errors != 0 || result.Unit != "event" || result.Value("deliveries") != float64(want) {
+	if result.Ops != changes || result.Failures() != 0 || result.Unit != "event" || result.Value("deliveries") != float64(want) {
 		t.Errorf("got %d %ss, %d errors, %g deliveries; want %d events and %d deliveries", result.Ops, result.Unit, result.Errors, result.Value("deliveries"), changes, want)
 	}
 }
@@ -309,7 +309,7 @@ func TestHoldAndStorm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if held.Ops != 20 || held.Errors != 0 || held.Latency.TotalCount() != 20 {
+	if held.Ops != 20 || held.Failures() != 0 || held.Latency.TotalCount() != 20 {
 		t.Errorf("held %d watches, %d errors; want 20", held.Ops, held.Errors)
 	}
 	if got := server.Requests(http.MethodGet) - before; got != 21 {
@@ -319,7 +319,7 @@ func TestHoldAndStorm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if storm.Ops != 40 || storm.Errors != 0 {
+	if storm.Ops != 40 || storm.Failures() != 0 {
 		t.Errorf("%d watches came back, %d errors; want 40", storm.Ops, storm.Errors)
 	}
 	if got := server.Requests(http.MethodGet) - before; got != 21+61 {
@@ -360,7 +360,7 @@ func TestWritesLiveAndDie(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, r := range results {
-		if r.Name != string(bench.Verbs[i]) || r.Ops != 9 || r.Errors != 0 {
+		if r.Name != string(bench.Verbs[i]) || r.Ops != 9 || r.Failures() != 0 {
 			t.Errorf("%s: %d, %d errors (%s)", r.Name, r.Ops, r.Errors, r.FirstError)
 		}
 	}
@@ -380,7 +380,7 @@ func TestMixedKeepsProportions(t *testing.T) {
 	}
 	want := []int{200, 100, 40, 18, 2, 40}
 	for i, r := range results {
-		if r.Ops != want[i] || r.Errors != 0 {
+		if r.Ops != want[i] || r.Failures() != 0 {
 			t.Errorf("%s: %d, %d errors (%s); want %d", r.Name, r.Ops, r.Errors, r.FirstError, want[i])
 		}
 	}
@@ -392,7 +392,7 @@ func TestInformersSync(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if result.Ops != 2 || result.Errors != 0 {
+	if result.Ops != 2 || result.Failures() != 0 {
 		t.Errorf("%d informers, %d errors (%s)", result.Ops, result.Errors, result.FirstError)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
-	"io"
 	"strings"
 )
 
@@ -17,15 +16,7 @@ func (t *Target) Capture(ctx context.Context, path, accept, encoding string) ([]
 		return nil, err
 	}
 	defer c.close()
-	resp, err := c.send(call{path: path, accept: accept, encoding: encoding})
-	if err != nil {
-		return nil, err
-	}
-	body, err := io.ReadAll(c.body(resp))
-	if err != nil {
-		return nil, fmt.Errorf("bench: body of %s: %w", path, err)
-	}
-	return body, nil
+	return c.read(call{path: path, accept: accept, encoding: encoding}, t.Timeout)
 }
 
 // CaptureWatchList returns the bytes that WatchList reads of one watch, with their frames.
@@ -35,7 +26,7 @@ func (t *Target) CaptureWatchList(ctx context.Context, path, accept string) ([]b
 		return nil, err
 	}
 	defer c.close()
-	s, err := c.watch(call{path: WatchListPath(path), accept: accept})
+	s, err := c.watch(call{path: WatchListPath(path), accept: accept}, t.Timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +56,7 @@ func (t *Target) CaptureChange(ctx context.Context, collection, object, accept s
 		return nil, err
 	}
 	defer c.close()
-	s, err := c.watch(watchCall(collection, revision, accept))
+	s, err := c.watch(watchCall(collection, revision, accept), t.Timeout)
 	if err != nil {
 		return nil, err
 	}

@@ -29,6 +29,9 @@ type ComponentsConfig struct {
 	Objects, Nodes, Clients int
 	// Rate is requests per second, 0 for as many as the clients get answered.
 	Rate float64
+	// Shape may take the place of Objects and Rate, for each kind: its plan is open, and it
+	// does not warm up.
+	Shape Shape
 
 	versions map[string]string // of Leases, which are never updated blindly, by name
 }
@@ -68,10 +71,11 @@ func ComponentWrites() []string {
 // Components sends each kind of write Objects times and returns one Result for each.
 // A write of each kind goes before, unmeasured, to an object of its own.
 func Components(ctx context.Context, t *Target, c ComponentsConfig) ([]*Result, error) {
-	l := loop{ops: c.Objects, clients: c.Clients, rate: c.Rate}
-	if err := l.check(); err != nil {
+	l := loop{ops: c.Objects, clients: c.Clients, rate: c.Rate, shape: c.Shape}
+	if err := l.bounded(); err != nil {
 		return nil, err
 	}
+	c.Objects = l.total()
 	if c.Nodes < 1 {
 		return nil, fmt.Errorf("bench: want at least one node, not %d", c.Nodes)
 	}
@@ -102,6 +106,9 @@ func Components(ctx context.Context, t *Target, c ComponentsConfig) ([]*Result, 
 			return results, err
 		}
 		results = append(results, result)
+		if t.stopped() {
+			break
+		}
 	}
 	return results, nil
 }
@@ -111,7 +118,7 @@ func (c *ComponentsConfig) look(ctx context.Context, t *Target, needed bool) err
 	if !needed {
 		return nil
 	}
-	client, err := clientAs(t.config, "larder-bench")
+	client, err := t.client("larder-bench")
 	if err != nil {
 		return err
 	}
@@ -134,7 +141,7 @@ func (t *Target) sendAll(ctx context.Context, l loop, name string, calls []call)
 	}
 	defer rec.finish()
 	err = rec.measured(func() error {
-		return l.run(ctx, t, rec, func(ctx context.Context, own *lane, i int, _ time.Time) (int64, error) {
+		return l.run(ctx, t, rec, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
 			return own.do(ctx, calls[i])
 		})
 	})

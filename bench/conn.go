@@ -5,14 +5,20 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"os"
 	"strconv"
+	"strings"
 	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 )
 
 // Media types that servers answer in.
@@ -51,6 +57,7 @@ type conn struct {
 	base  string
 	chunk []byte // for draining chunked bodies
 	stop  func() bool
+	ctx   context.Context // ends the connection
 
 	stream *multiplexed // nil by HTTP/1.1
 }
@@ -69,19 +76,11 @@ func (t *Target) dial(ctx context.Context, buffer int) (*conn, error) {
 			return c, err
 		}
 	}
-	raw, err := new(net.Dialer).DialContext(ctx, "tcp", t.host)
+	raw, err := t.connect(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("bench: %w", err)
+		return nil, err
 	}
-	if t.tls != nil {
-		secured := tls.Client(raw, t.tls)
-		if err := secured.HandshakeContext(ctx); err != nil {
-			raw.Close()
-			return nil, fmt.Errorf("bench: %w", err)
-		}
-		raw = secured
-	}
-	c := &conn{Conn: raw, r: bufio.NewReaderSize(raw, buffer), base: t.base}
+	c := &conn{Conn: raw, r: bufio.NewReaderSize(raw, buffer), base: t.base, ctx: ctx}
 	var head bytes.Buffer
 	fmt.Fprintf(&head, " HTTP/1.1\r\nHost: %s\r\n", t.host)
 	if err := header.Write(&head); err != nil {
@@ -89,8 +88,100 @@ func (t *Target) dial(ctx context.Context, buffer int) (*conn, error) {
 	}
 	c.head = head.Bytes()
 	// A deadline in the past ends the read or write under way.
-	c.stop = context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
+	c.stop = context.AfterFunc(ctx, func() { c.SetDeadline(longAgo()) })
+	t.spoken.Store("HTTP/1.1")
 	return c, nil
+}
+
+// connect opens a connection for HTTP/1.1.
+func (t *Target) connect(ctx context.Context) (net.Conn, error) {
+	dialing, cancel := t.dialing(ctx)
+	defer cancel()
+	raw, err := new(net.Dialer).DialContext(dialing, "tcp", t.host)
+	if err != nil {
+		return nil, t.dialFailed(ctx, dialing, err)
+	}
+	if t.tls == nil {
+		return raw, nil
+	}
+	config := t.tls
+	if t.shared != nil { // the server speaks no HTTP/2
+		config = config.Clone()
+		config.NextProtos = nil
+	}
+	secured := tls.Client(raw, config)
+	if err := secured.HandshakeContext(dialing); err != nil {
+		raw.Close()
+		return nil, t.dialFailed(ctx, dialing, err)
+	}
+	return secured, nil
+}
+
+// dialing returns a context that bounds the opening of a connection.
+func (t *Target) dialing(ctx context.Context) (context.Context, context.CancelFunc) {
+	if t.Timeout <= 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, t.Timeout)
+}
+
+// dialFailed says why no connection was opened.
+func (t *Target) dialFailed(ctx, dialing context.Context, err error) error {
+	if ctx.Err() == nil && errors.Is(dialing.Err(), context.DeadlineExceeded) {
+		return fmt.Errorf("%w: no connection to %s within %v", ErrTimeout, t.host, t.Timeout)
+	}
+	return fmt.Errorf("bench: %w", err)
+}
+
+// ErrTimeout is wrapped by the errors of requests that took longer than Target.Timeout.
+var ErrTimeout = errors.New("bench: timeout")
+
+// longAgo is a deadline that has passed.
+func longAgo() time.Time { return time.Unix(1, 0) }
+
+// limit makes the request under way, and the one that is sent next, fail after some time; 0
+// leaves the time unlimited.
+func (c *conn) limit(d time.Duration) {
+	switch {
+	case d <= 0:
+	case c.stream != nil:
+		c.stream.limit(d)
+	default:
+		c.SetDeadline(time.Now().Add(d))
+		c.ended()
+	}
+}
+
+// unlimit takes the limit back.
+func (c *conn) unlimit() {
+	if c.stream != nil {
+		c.stream.unlimit()
+		return
+	}
+	c.SetDeadline(time.Time{})
+	c.ended()
+}
+
+// ended sets the deadline that the end of the context has set, in case that it came between.
+func (c *conn) ended() {
+	if c.ctx != nil && c.ctx.Err() != nil {
+		c.SetDeadline(longAgo())
+	}
+}
+
+// explain makes an error that limit has caused an ErrTimeout.
+func (c *conn) explain(err error, limit time.Duration) error {
+	if err == nil || (c.ctx != nil && c.ctx.Err() != nil) {
+		return err
+	}
+	late := errors.Is(err, os.ErrDeadlineExceeded)
+	if c.stream != nil {
+		late = c.stream.timedOut()
+	}
+	if !late {
+		return err
+	}
+	return fmt.Errorf("%w after %v: %w", ErrTimeout, limit, err)
 }
 
 // shrink makes the kernel buffer few of the bytes that this conn leaves unread. A connection
@@ -123,20 +214,39 @@ type response struct {
 	length  int64 // of the body, -1 if it is chunked or ends with the connection
 	chunked bool
 	closes  bool
+
+	retryAfter time.Duration // -1 if the answer says nothing of it
 }
 
-// do sends a request, reads the whole answer and returns the length of its body.
-// An answer other than 2xx is an error that holds the beginning of the body.
-func (c *conn) do(r call) (int64, error) {
+// takeRetryAfter notes for how long a client shall wait. Servers of Kubernetes send seconds.
+func (r *response) takeRetryAfter(value []byte) {
+	const most = 600
+	if n, err := strconv.ParseUint(string(value), 10, 31); err == nil && n <= most {
+		r.retryAfter = time.Duration(n) * time.Second
+	}
+}
+
+// do sends a request, reads the whole answer, within a time if limit is not 0, and returns the
+// length of its body. An answer other than 2xx is an error that holds the beginning of the body.
+func (c *conn) do(r call, limit time.Duration) (response, int64, error) {
+	if limit > 0 {
+		c.limit(limit)
+	}
 	resp, err := c.send(r)
-	if err != nil {
-		return 0, err
+	var n int64
+	if err == nil {
+		if n, err = c.drain(resp); err != nil {
+			err = fmt.Errorf("bench: body of %s: %w", r.path, err)
+		}
 	}
-	n, err := c.drain(resp)
-	if err != nil {
-		return n, fmt.Errorf("bench: body of %s: %w", r.path, err)
+	err = c.explain(err, limit)
+	if limit > 0 {
+		c.unlimit()
 	}
-	return n, nil
+	if c.stream != nil {
+		c.stream.endBody()
+	}
+	return resp, n, err
 }
 
 // send sends a request and reads the head of the answer.
@@ -192,21 +302,49 @@ type statusError struct {
 
 func (e *statusError) Error() string { return e.text }
 
+// statusOf is the status of an answer of which only the error, if there is one, is known: 0
+// if there was no answer.
+func statusOf(err error) int {
+	var refused *statusError
+	switch {
+	case err == nil:
+		return http.StatusOK
+	case errors.As(err, &refused):
+		return refused.status
+	}
+	return 0
+}
+
 // refused reads the body of an error, so that the connection can be used again.
 func (c *conn) refused(r call, resp response) error {
-	const most = 200
-	text, err := io.ReadAll(io.LimitReader(c.body(resp), 1<<20))
+	body, err := io.ReadAll(io.LimitReader(c.body(resp), 1<<20))
 	if err != nil {
 		return fmt.Errorf("bench: body of %s: %w", r.path, err)
 	}
-	return &statusError{resp.status, fmt.Sprintf("bench: %s %s: %d %s: %s", r.method, r.path, resp.status, http.StatusText(resp.status), text[:min(most, len(text))])}
+	return &statusError{resp.status, fmt.Sprintf("bench: %s %s: %d %s: %s", r.method, r.path, resp.status, http.StatusText(resp.status), message(body))}
+}
+
+// message is what the body of a refusal says to people: the message of a Status, or else how
+// it begins.
+func message(body []byte) string {
+	const most = 200
+	var status metav1.Status
+	var unknown runtime.Unknown
+	binary, isBinary := bytes.CutPrefix(body, []byte("k8s\x00"))
+	switch {
+	case isBinary && unknown.Unmarshal(binary) == nil && status.Unmarshal(unknown.Raw) == nil && status.Message != "":
+		return status.Message
+	case json.Unmarshal(body, &status) == nil && status.Message != "":
+		return status.Message
+	}
+	return strings.ToValidUTF8(string(body[:min(most, len(body))]), "?")
 }
 
 var errHead = errors.New("malformed head of a response")
 
 // readHead reads status line and header.
 func (c *conn) readHead() (response, error) {
-	resp := response{length: -1}
+	resp := response{length: -1, retryAfter: -1}
 	line, err := c.r.ReadSlice('\n')
 	if err != nil {
 		return resp, err
@@ -247,6 +385,8 @@ func (r *response) take(name, value []byte) (err error) {
 		r.chunked = bytes.EqualFold(value, []byte("chunked"))
 	case bytes.EqualFold(name, []byte("Connection")):
 		r.closes = bytes.EqualFold(value, []byte("close"))
+	case bytes.EqualFold(name, []byte("Retry-After")):
+		r.takeRetryAfter(value)
 	}
 	return err
 }
@@ -316,26 +456,43 @@ type lane struct {
 	conn *conn
 }
 
-func (l *lane) do(ctx context.Context, c call) (int64, error) {
+// do sends a request and reads the answer. Where the Target wants it, a request that is
+// refused for a while is sent again after it.
+func (l *lane) do(ctx context.Context, c call) (outcome, error) {
+	const most = 10 // times
+	var o outcome
+	for {
+		after, err := l.try(ctx, c, &o)
+		if err == nil || !l.t.RetryAfter || after < 0 || o.status != http.StatusTooManyRequests || o.retries >= most {
+			return o, err
+		}
+		if err := sleep(ctx, after); err != nil {
+			return o, err
+		}
+		o.retries++
+	}
+}
+
+// lull is for how long a lane that gets no connection waits: a server that is gone shall not
+// keep the client busy.
+const lull = 10 * time.Millisecond
+
+// try sends a request once. after is for how long the server asks to wait, -1 if it does not.
+func (l *lane) try(ctx context.Context, c call, o *outcome) (after time.Duration, err error) {
 	if l.conn == nil {
-		conn, err := l.t.dial(ctx, largeBuffer)
-		if err != nil {
-			return 0, err
-		}
-		l.conn = conn
-	}
-	resp, err := l.conn.send(c)
-	var n int64
-	if err == nil {
-		if n, err = l.conn.drain(resp); err != nil {
-			err = fmt.Errorf("bench: body of %s: %w", c.path, err)
+		if l.conn, err = l.t.dial(ctx, largeBuffer); err != nil {
+			l.conn = nil
+			_ = sleep(ctx, lull)
+			return -1, err
 		}
 	}
+	resp, n, err := l.conn.do(c, l.t.Timeout)
+	o.bytes, o.status = n, resp.status
 	var refused *statusError
 	if resp.closes || (err != nil && !errors.As(err, &refused)) {
 		l.close()
 	}
-	return n, err
+	return resp.retryAfter, err
 }
 
 func (l *lane) close() {

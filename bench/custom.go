@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/rest"
 )
 
 // CustomConfig says how many custom resources there are and what is done to them.
@@ -46,21 +45,18 @@ const customSchema = `{"type":"object","properties":{
 	"status":{"type":"object","properties":{"phase":{"type":"string"},"conditions":{"type":"array","items":{"type":"object","properties":{"type":{"type":"string"},"status":{"type":"string"},"lastTransitionTime":{"type":"string","format":"date-time"}}}}}}}}`
 
 // Custom defines a resource, creates objects of about 5 KB of it, changes them by merge
-// patch and by server-side apply, and reads them. It leaves objects that exist already.
+// patch and by server-side apply, and reads them. It leaves objects that exist already. It
+// ends at the first write that fails.
 func Custom(ctx context.Context, t *Target, c CustomConfig) ([]*Result, error) {
-	config := rest.CopyConfig(t.config)
-	config.UserAgent = "workers-controller"
-	config.WarningHandler = rest.NoWarnings{}
-	client, err := dynamic.NewForConfig(config)
+	if c.Objects < 1 || c.Namespaces < 1 {
+		return nil, fmt.Errorf("bench: want at least one object and one namespace, got %d and %d", c.Objects, c.Namespaces)
+	}
+	client, err := dynamic.NewForConfig(t.settings(workersManager))
 	if err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
 	if err := defineWorkers(ctx, t, client); err != nil {
 		return nil, err
-	}
-	workers := client.Resource(schema.GroupVersionResource{Group: "bench.example.com", Version: "v1", Resource: "workers"})
-	in := func(i int) (dynamic.ResourceInterface, string) {
-		return workers.Namespace(fmt.Sprintf(namespaceFormat, i%c.Namespaces)), fmt.Sprintf("worker-%d", i)
 	}
 	for i := range c.Namespaces {
 		namespaces := client.Resource(corev1.SchemeGroupVersion.WithResource("namespaces"))
@@ -69,48 +65,79 @@ func Custom(ctx context.Context, t *Target, c CustomConfig) ([]*Result, error) {
 			return nil, fmt.Errorf("bench: %w", err)
 		}
 	}
-	phases := []struct {
-		name string
-		n    int
-		do   func(i int) error
-	}{
-		{"create custom resources", c.Objects, func(i int) error {
-			own, name := in(i)
-			_, err := own.Create(ctx, worker(name), metav1.CreateOptions{})
-			if apierrors.IsAlreadyExists(err) {
-				return nil
-			}
-			return err
-		}},
-		{"patch custom resources", c.Changes, func(i int) error {
-			own, name := in(i % c.Objects)
-			_, err := own.Patch(ctx, name, types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{"turn":"%d"}}}`, i), metav1.PatchOptions{})
-			return err
-		}},
-		{"apply custom resources", c.Changes, func(i int) error {
-			own, name := in(i % c.Objects)
-			body := fmt.Appendf(nil, `{"apiVersion":"bench.example.com/v1","kind":"Worker","metadata":{"name":%q},"spec":{"containers":[{"name":"applied","image":"registry.example.com/applied:%d"}]}}`, name, i)
-			_, err := own.Patch(ctx, name, types.ApplyPatchType, body, metav1.PatchOptions{FieldManager: "applier"})
-			return err
-		}},
-	}
 	var results []*Result
-	for _, phase := range phases {
-		r, err := t.repeat(ctx, phase.name, phase.n, c.Clients, phase.do)
+	for _, phase := range c.writes() {
+		r, err := c.repeat(ctx, t, phase)
 		if err != nil {
 			return results, err
 		}
 		results = append(results, r)
+		if t.stopped() {
+			return results, nil
+		}
 	}
 	return readWorkers(ctx, t, c, results)
 }
 
+// workersManager is the field manager of workers, but for what is applied.
+const workersManager = "workers-controller"
+
+// customWrites is one kind of write, n times.
+type customWrites struct {
+	name string
+	n    int
+	call func(i int) (call, error)
+}
+
+// writes are the kinds of writes, in their order.
+func (c *CustomConfig) writes() []customWrites {
+	collection := func(i int) string {
+		return "/apis/bench.example.com/v1/namespaces/" + fmt.Sprintf(namespaceFormat, i%c.Namespaces) + "/workers"
+	}
+	name := func(i int) string { return fmt.Sprintf("worker-%d", i) }
+	change := func(i int, kind, manager string, body []byte) (call, error) {
+		path := collection(i%c.Objects) + "/" + name(i%c.Objects) + "?fieldManager=" + manager
+		return call{method: http.MethodPatch, path: path, accept: JSON, kind: kind, body: body}, nil
+	}
+	return []customWrites{
+		{"create custom resources", c.Objects, func(i int) (call, error) {
+			body, err := json.Marshal(worker(name(i)))
+			if err != nil {
+				return call{}, fmt.Errorf("bench: %w", err)
+			}
+			return call{method: http.MethodPost, path: collection(i) + "?fieldManager=" + workersManager, accept: JSON, kind: JSON, body: body}, nil
+		}},
+		{"patch custom resources", c.Changes, func(i int) (call, error) {
+			return change(i, string(types.MergePatchType), workersManager, fmt.Appendf(nil, `{"metadata":{"annotations":{"turn":"%d"}}}`, i))
+		}},
+		{"apply custom resources", c.Changes, func(i int) (call, error) {
+			return change(i, string(types.ApplyYAMLPatchType), "applier", fmt.Appendf(nil, `{"apiVersion":"bench.example.com/v1","kind":"Worker","metadata":{"name":%q},"spec":{"containers":[{"name":"applied","image":"registry.example.com/applied:%d"}]}}`, name(i%c.Objects), i))
+		}},
+	}
+}
+
+// CustomKinds are the names of the Results of Custom.
+func CustomKinds() []string {
+	var names []string
+	for _, w := range new(CustomConfig).writes() {
+		names = append(names, w.name)
+	}
+	return append(names, customGet, customList, customTable)
+}
+
+// Names of the Results of reads.
+const (
+	customGet   = "GET custom resource"
+	customList  = "LIST custom resources"
+	customTable = "LIST custom resources as table"
+)
+
 // readWorkers adds reads to results.
 func readWorkers(ctx context.Context, t *Target, c CustomConfig, results []*Result) ([]*Result, error) {
 	for _, r := range []ReadConfig{
-		{Name: "GET custom resource", Path: "/apis/bench.example.com/v1/namespaces/" + fmt.Sprintf(namespaceFormat, 0) + "/workers/worker-0", Accept: JSON, Requests: c.Reads},
-		{Name: "LIST custom resources", Path: CustomPath, Accept: JSON, Requests: max(1, c.Reads/100)},
-		{Name: "LIST custom resources as table", Path: CustomPath, Accept: Table, Requests: max(1, c.Reads/100)},
+		{Name: customGet, Path: "/apis/bench.example.com/v1/namespaces/" + fmt.Sprintf(namespaceFormat, 0) + "/workers/worker-0", Accept: JSON, Requests: c.Reads},
+		{Name: customList, Path: CustomPath, Accept: JSON, Requests: max(1, c.Reads/100)},
+		{Name: customTable, Path: CustomPath, Accept: Table, Requests: max(1, c.Reads/100)},
 	} {
 		r.Clients = c.Clients
 		result, err := Read(ctx, t, r)
@@ -122,31 +149,32 @@ func readWorkers(ctx context.Context, t *Target, c CustomConfig, results []*Resu
 	return results, nil
 }
 
-// repeat runs an operation n times, clients at a time, and measures it.
-func (t *Target) repeat(ctx context.Context, name string, n, clients int, do func(i int) error) (*Result, error) {
-	rec, err := t.newRecorder(name, "object", n)
+// repeat makes one kind of write and measures it.
+func (c *CustomConfig) repeat(ctx context.Context, t *Target, w customWrites) (*Result, error) {
+	l := loop{ops: w.n, clients: c.Clients, strict: true, through: t.patient()}
+	if err := l.check(); err != nil {
+		return nil, err
+	}
+	rec, err := t.newRecorder(w.name, "object", w.n)
 	if err != nil {
 		return nil, err
 	}
 	defer rec.finish()
 	err = rec.measured(func() error {
-		group, ctx := errgroup.WithContext(ctx)
-		group.SetLimit(clients)
-		for i := range n {
-			group.Go(func() error {
-				if ctx.Err() != nil {
-					return ctx.Err()
-				}
-				start := time.Now()
-				err := do(i)
-				rec.record(time.Since(start), 0, err)
-				return err
-			})
-		}
-		return group.Wait()
+		return l.run(ctx, t, rec, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
+			request, err := w.call(i)
+			if err != nil {
+				return outcome{}, err
+			}
+			o, err := own.do(ctx, request)
+			if request.method == http.MethodPost && o.status == http.StatusConflict {
+				err = nil // it is there already
+			}
+			return o, err
+		})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("bench: %s: %w", name, err)
+		return nil, fmt.Errorf("bench: %s: %w", w.name, err)
 	}
 	return rec.finish(), nil
 }
@@ -185,6 +213,8 @@ func defineWorkers(ctx context.Context, t *Target, client dynamic.Interface) err
 		}
 		select {
 		case <-time.After(100 * time.Millisecond):
+		case <-t.stopping():
+			return fmt.Errorf("bench: workers are not served: %w", err)
 		case <-ctx.Done():
 			return fmt.Errorf("bench: workers are not served: %w", err)
 		}

@@ -18,22 +18,27 @@
 //
 // The packages below run them: compare holds Larder against kube-apiserver and
 // against the limit, scale plots how costs grow, fleet starts servers, limit is
-// the server that sends bytes from memory, report shows what was found. None
+// the server that sends bytes from memory, crew has several processes send one load,
+// stages plans how a load changes with time, judge holds results against bounds and
+// against an earlier run, report shows what was found. None
 // owns state: no flags, no globals, no output of its own. Programs and tests
 // decide what to run and how to show it; cmd/larder-bench is one.
 //
 // # What is reported
 //
-// A Result has operations, errors, bytes of body, wall time, the server's CPU time,
+// A Result has operations, failures of three kinds (timeouts, answers of 429, all others),
+// answers by their status, bytes of body, wall time, the server's CPU time,
 // memory and system calls over the run, the usage of this process and of others beside
-// the server, and the latency of every operation in a histogram of three significant
-// digits.
+// the server, and the latency of every operation that succeeded in a histogram of three
+// significant digits; on demand, all of it but the costs for each second.
 // Machines are noisy: compare CPU per operation between servers measured in one
 // run, not wall times between runs.
 //
-// With a Rate a loop is open: every operation has a time at which it should begin,
-// and its latency counts from there, however long it had to wait for the server or
-// for a free client. Without one it is closed and latency counts from the request.
+// With a Rate, or a [Shape] that plans rates, a loop is open: every operation has a time at
+// which it should begin, and its latency counts from there, however long it had to wait for
+// the server or for a free client: a stall counts for all that it holds up. Result.Late counts
+// those that no client was free for. Without one it is closed and latency counts from the
+// request. What ReadConfig.Between takes is in no latency of either.
 //
 // # The client
 //
@@ -42,10 +47,13 @@
 // a change in an event without decoding it. The server's figures are its process's
 // own: what the client spends can delay the server but is never charged to it.
 // After [Target.UseHTTP2] the workloads send their requests by HTTP/2 instead, with x/net's
-// client and the windows that client-go has.
+// client and the windows that client-go has. Every workload speaks either; that of client-go's
+// informers chooses between the two alike.
 //
 // # Locks and goroutines
 //
-// A workload returns when all goroutines that it started have ended. A [Target] may
-// run one workload at a time; any goroutine may call its Progress meanwhile.
+// A workload returns when all goroutines that it started have ended: with an error when its
+// context ends, and with what it has measured after [Target.Stop]. A [Target] may
+// run one workload at a time, and a [Target.Clone] another; any goroutine may call its Progress
+// and Stop meanwhile.
 package bench

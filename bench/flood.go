@@ -14,23 +14,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/rest"
 )
 
 // Tenants is the group of the users that are no administrators: they may read, and flow
 // control bounds them once [Target.AllowTenants] has been called.
 const Tenants = "bench-tenants"
-
-// As returns a Target of the same server that sends another bearer token.
-func (t *Target) As(token string) *Target {
-	config := rest.CopyConfig(t.config)
-	config.BearerToken, config.BearerTokenFile = token, ""
-	other := &Target{Process: t.Process, Beside: t.Beside, config: config, tls: t.tls, host: t.host, base: t.base}
-	if t.shared != nil {
-		other.shared = &sharedConns{streams: t.shared.streams}
-	}
-	return other
-}
 
 // AllowTenants lets [Tenants] read pods, and gives them a priority level of their own with few
 // seats, which its users have to share. It waits until the server lets tenant, one of these
@@ -161,7 +149,7 @@ func Flood(ctx context.Context, t *Target, c FloodConfig) (*Result, error) {
 	}
 	b.add(FloodAnswered, float64(f.answered.Load()), "")
 	b.add(FloodRefused, float64(f.refused.Load()), "")
-	b.Errors += a.Errors + int(f.failed.Load())
+	b.Errors += a.Failures() + int(f.failed.Load())
 	for _, first := range []string{a.FirstError, f.firstError()} {
 		if b.FirstError == "" {
 			b.FirstError = first

@@ -67,15 +67,24 @@ func (c *HoldConfig) idle(ctx context.Context, t *Target, r *Result) error {
 	if err != nil {
 		return err
 	}
-	if err := sleep(ctx, c.Idle); err != nil {
-		return err
+	idle, end := context.WithTimeout(ctx, c.Idle)
+	defer end()
+	select {
+	case <-idle.Done():
+	case <-t.stopping():
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
 	after, err := t.Process.Usage()
 	if err != nil {
 		return err
 	}
 	r.Server = after
-	n := float64(c.Watchers)
+	if r.Ops == 0 {
+		return nil
+	}
+	n := float64(r.Ops)
 	r.add(MemoryPerWatch, float64(after.RSS-r.Before.RSS)/n, "B")
 	r.add("anonymous memory per watch", float64(after.Anonymous-r.Before.Anonymous)/n, "B")
 	if c.Idle > 0 {
@@ -105,6 +114,9 @@ func Storm(ctx context.Context, t *Target, c HoldConfig) (*Result, error) {
 		return nil, err
 	}
 	for range c.Returns {
+		if t.stopped() {
+			break
+		}
 		rec.phase("coming back")
 		err := rec.measured(func() error {
 			w.close()

@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -32,6 +33,7 @@ func Inform(ctx context.Context, t *Target, c InformerConfig) (*Result, error) {
 	}
 	config := rest.CopyConfig(t.config)
 	config.ContentType = runtime.ContentTypeProtobuf
+	t.spoken.Store(clientProtocol(config))
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
@@ -41,14 +43,20 @@ func Inform(ctx context.Context, t *Target, c InformerConfig) (*Result, error) {
 		return nil, err
 	}
 	defer rec.finish()
+	rec.looping(ClosedLoop)
+	within, cut := t.graceful(ctx)
+	defer cut()
 	err = rec.measured(func() error {
 		for range c.Informers {
 			start := time.Now()
-			err := c.sync(ctx, client)
-			rec.record(time.Since(start), 0, err)
+			err := c.sync(within, client, t.Timeout)
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
+			if t.stopped() {
+				return nil
+			}
+			rec.record(time.Since(start), outcome{}, err)
 		}
 		return nil
 	})
@@ -58,8 +66,21 @@ func Inform(ctx context.Context, t *Target, c InformerConfig) (*Result, error) {
 	return rec.finish(), nil
 }
 
+// clientProtocol is what client-go speaks with a server that speaks both.
+func clientProtocol(config *rest.Config) string {
+	if len(config.NextProtos) > 0 {
+		return "HTTP/1.1"
+	}
+	return "HTTP/2"
+}
+
 // sync runs one informer until it has all objects.
-func (c *InformerConfig) sync(ctx context.Context, client kubernetes.Interface) error {
+func (c *InformerConfig) sync(ctx context.Context, client kubernetes.Interface, limit time.Duration) error {
+	if limit <= 0 {
+		limit = math.MaxInt64
+	}
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
 	informer, err := informers.NewSharedInformerFactory(client, 0).ForResource(c.Resource)
 	if err != nil {
 		return fmt.Errorf("bench: %w", err)
@@ -75,6 +96,8 @@ func (c *InformerConfig) sync(ctx context.Context, client kubernetes.Interface) 
 	select {
 	case <-informer.Informer().HasSyncedChecker().Done():
 		return nil
+	case <-timer.C:
+		return fmt.Errorf("%w: the informer of %s did not sync within %v", ErrTimeout, c.Resource.Resource, limit)
 	case <-ctx.Done():
 		return fmt.Errorf("bench: the informer of %s did not sync: %w", c.Resource.Resource, ctx.Err())
 	}

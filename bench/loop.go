@@ -2,74 +2,274 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-io/larder/bench/stages"
 )
 
-// loop says how operations follow each other. With a Rate the loop is open: each
-// operation has a time at which it should begin, and its latency counts from there,
-// so that a stall of the server counts for every operation that waited meanwhile. Without one
+// Shape says how the load of a workload changes with time. The zero Shape leaves the
+// workload at its number of operations, its rate and its clients.
+type Shape struct {
+	// Warmup is for how long the load runs, as it begins, before anything is measured.
+	Warmup time.Duration
+	// Plan takes the place of the number of operations, of the rate and, if it is closed,
+	// of the number of clients.
+	Plan stages.Plan
+}
+
+// Kinds of loops, as a Result's Loop says them.
+const (
+	OpenLoop   = "open"
+	ClosedLoop = "closed"
+)
+
+// loop says how operations follow each other. With a rate or an open plan the loop is open:
+// each operation has a time at which it should begin, and its latency counts from there,
+// so that a stall of the server counts for every operation that waited meanwhile. Otherwise
 // the loop is closed: each client begins its next operation when the last has ended.
 type loop struct {
 	ops, clients int
 	rate         float64 // operations per second of all clients, 0 for a closed loop
+	shape        Shape
+
+	// between is called before each operation, nil for nothing. Its time is in no latency.
+	between func(ctx context.Context, i int) error
+	// through is the Target that the requests are sent to, nil for the one that is measured.
+	through *Target
+	// strict ends the loop at the first operation that fails, with its error.
+	strict bool
 }
 
 // check returns an error for a loop that cannot be run.
 func (l loop) check() error {
-	if l.ops < 1 || l.clients < 1 || l.rate < 0 {
+	if l.shape.Warmup < 0 {
+		return fmt.Errorf("bench: a warm-up of %v", l.shape.Warmup)
+	}
+	if plan := l.shape.Plan; !plan.IsZero() {
+		if plan.Open && l.clients < 1 {
+			return errors.New("bench: want at least one client")
+		}
+		return nil
+	}
+	if l.ops < 1 || l.clients < 1 || l.rate < 0 || math.IsNaN(l.rate) || math.IsInf(l.rate, 0) {
 		return fmt.Errorf("bench: want at least one operation and one client and no negative rate, got %d, %d and %g", l.ops, l.clients, l.rate)
 	}
 	return nil
 }
 
-// operation is number i of a loop. intended is when it should have begun.
-type operation func(ctx context.Context, l *lane, i int, intended time.Time) (bytes int64, err error)
-
-// run records each operation. Failed ones end nothing; the end of ctx does.
-func (l loop) run(ctx context.Context, t *Target, rec *recorder, op operation) error {
-	group, ctx := errgroup.WithContext(ctx)
-	var next atomic.Int64
-	start := time.Now()
-	for range min(l.clients, l.ops) {
-		group.Go(func() error {
-			own := &lane{t: t}
-			defer own.close()
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= l.ops {
-					return nil
-				}
-				intended, err := l.await(ctx, start, i)
-				if err != nil {
-					return err
-				}
-				n, err := op(ctx, own, i, intended)
-				if ctx.Err() != nil {
-					return ctx.Err()
-				}
-				rec.record(time.Since(intended), n, err)
-			}
-		})
+// bounded is check for workloads that must know beforehand how many operations there are.
+func (l loop) bounded() error {
+	if plan := l.shape.Plan; !plan.IsZero() && !plan.Open {
+		return errors.New("bench: this workload must know how many operations there are: plan rates, not numbers of clients")
 	}
-	return group.Wait()
+	return l.check()
 }
 
-// await returns when operation i should begin, at that time or as soon after as a
-// client was free.
-func (l loop) await(ctx context.Context, start time.Time, i int) (time.Time, error) {
-	if l.rate == 0 {
+// total is how many operations there are, 0 if only time ends the loop.
+func (l loop) total() int {
+	switch {
+	case l.shape.Plan.IsZero():
+		return l.ops
+	case l.shape.Plan.Open:
+		return l.shape.Plan.Operations()
+	}
+	return 0
+}
+
+// open reports whether operations are due at times of their own.
+func (l loop) open() bool { return l.rate > 0 || l.shape.Plan.Open }
+
+// kind is OpenLoop or ClosedLoop.
+func (l loop) kind() string {
+	if l.open() {
+		return OpenLoop
+	}
+	return ClosedLoop
+}
+
+// operation is number i of a loop. due is when it should have begun.
+type operation func(ctx context.Context, l *lane, i int, due time.Time) (outcome, error)
+
+// outcome is what is known of an operation, whether it failed or not.
+type outcome struct {
+	bytes   int64
+	status  int // of the last answer, 0 if there was none
+	retries int // answers of 429 before it, after which the request was sent again
+}
+
+// warm runs the load as it begins, and records nothing.
+func (l loop) warm(ctx context.Context, t *Target, rec *recorder, op operation) error {
+	if l.shape.Warmup == 0 {
+		return nil
+	}
+	rec.phase("warming up")
+	defer rec.phase("")
+	first := loop{clients: l.clients, between: l.between, through: l.through}
+	level, open := l.rate, l.open()
+	if !l.shape.Plan.IsZero() {
+		level = l.shape.Plan.First()
+	} else if !open {
+		level = float64(l.clients)
+	}
+	first.shape.Plan = stages.Hold(open, l.shape.Warmup, level)
+	return first.run(ctx, t, &recorder{result: &Result{Latency: newHistogram()}}, op)
+}
+
+// run records each operation. Failed ones end nothing; the end of ctx does, and so does
+// Target.Stop, which is no error.
+func (l loop) run(ctx context.Context, t *Target, rec *recorder, op operation) error {
+	within, cut := t.graceful(ctx)
+	defer cut()
+	group, within := errgroup.WithContext(within)
+	r := &running{loop: l, rec: rec, stop: t.stopping(), start: time.Now(), ops: l.total()}
+	if r.ops == 0 {
+		r.ops = math.MaxInt
+	}
+	clients := l.clients
+	if plan := l.shape.Plan; !plan.IsZero() && !plan.Open {
+		clients = int(plan.Most())
+	}
+	rec.looping(l.kind())
+	through := l.through
+	if through == nil {
+		through = t
+	}
+	for client := range min(clients, r.ops) {
+		group.Go(func() error {
+			own := &lane{t: through}
+			defer own.close()
+			return r.client(within, own, client, op)
+		})
+	}
+	err := group.Wait()
+	if ctx.Err() == nil && errors.Is(err, context.Canceled) {
+		return nil // Stop has cut off what took too long
+	}
+	return err
+}
+
+// running is a loop under way.
+type running struct {
+	loop
+	rec   *recorder
+	stop  <-chan struct{}
+	start time.Time
+	ops   int
+	next  atomic.Int64
+}
+
+// client runs one operation after the other until there are no more.
+func (r *running) client(ctx context.Context, own *lane, client int, op operation) error {
+	for {
+		i, due, more, err := r.claim(ctx, client)
+		if err != nil || !more {
+			return err
+		}
+		var o outcome
+		due, err = r.prepare(ctx, i, due)
+		if err == nil {
+			o, err = op(ctx, own, i, due)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, errStopped):
+			return nil
+		}
+		r.rec.record(time.Since(due), o, err)
+		if err != nil && r.strict {
+			return err
+		}
+	}
+}
+
+// claim takes the next operation and says when it is due. more is false when there is none
+// left, or none shall begin any more.
+func (r *running) claim(ctx context.Context, client int) (i int, due time.Time, more bool, err error) {
+	select {
+	case <-r.stop:
+		return 0, due, false, nil
+	default:
+	}
+	if plan := r.shape.Plan; !plan.IsZero() && !plan.Open {
+		wait, ok := plan.Turn(client, time.Since(r.start))
+		if !ok {
+			return 0, due, false, ctx.Err()
+		}
+		if more, err := r.await(ctx, wait); !more || err != nil {
+			return 0, due, false, err
+		}
+	}
+	if i = int(r.next.Add(1)) - 1; i >= r.ops {
+		return 0, due, false, nil
+	}
+	switch {
+	case r.shape.Plan.Open:
+		due = r.start.Add(r.shape.Plan.Due(i))
+	case r.rate > 0:
+		due = r.start.Add(time.Duration(float64(i) / r.rate * float64(time.Second)))
+	}
+	return i, due, true, ctx.Err()
+}
+
+// prepare calls between and waits until the operation is due, or begins at once if it is
+// overdue or due at no time. It returns the time from which the latency counts: what between
+// took after the operation was due does not count.
+func (r *running) prepare(ctx context.Context, i int, due time.Time) (time.Time, error) {
+	late := !due.IsZero() && time.Since(due) > time.Millisecond
+	if late {
+		r.rec.late()
+	}
+	if r.between != nil {
+		began := time.Now()
+		err := r.between(ctx, i)
+		if began.Before(due) {
+			began = due
+		}
+		if over := time.Since(began); !due.IsZero() && over > 0 {
+			due = due.Add(over)
+		}
+		if err != nil {
+			return time.Now(), err
+		}
+	}
+	if due.IsZero() {
 		return time.Now(), ctx.Err()
 	}
-	intended := start.Add(time.Duration(float64(i) / l.rate * float64(time.Second)))
-	wait := time.Until(intended)
-	if wait <= 0 {
-		return intended, ctx.Err()
+	if wait := time.Until(due); wait > 0 {
+		if more, err := r.await(ctx, wait); err != nil {
+			return due, err
+		} else if !more {
+			return due, errStopped
+		}
 	}
-	return intended, sleep(ctx, wait)
+	return due, ctx.Err()
+}
+
+// errStopped says that an operation did not begin because the workload was to end.
+var errStopped = errors.New("bench: stopped")
+
+// await waits; false says that the workload was to end meanwhile.
+func (r *running) await(ctx context.Context, d time.Duration) (more bool, err error) {
+	if d <= 0 {
+		return true, ctx.Err()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false, ctx.Err()
+	case <-r.stop:
+		return false, nil
+	case <-timer.C:
+		return true, nil
+	}
 }
 
 // sleep waits.

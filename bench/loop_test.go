@@ -3,9 +3,13 @@ package bench
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/larder-io/larder/bench/stages"
 )
 
 // pause stands for an operation that takes some time.
@@ -25,12 +29,12 @@ func TestOpenLoopCountsFromTheIntendedStart(t *testing.T) {
 		rec := &recorder{result: &Result{Latency: newHistogram()}}
 		l := loop{ops: 10, clients: 1, rate: 10}
 		var waited []time.Duration
-		err := l.run(t.Context(), nil, rec, func(ctx context.Context, _ *lane, i int, intended time.Time) (int64, error) {
+		err := l.run(t.Context(), nil, rec, func(ctx context.Context, _ *lane, i int, intended time.Time) (outcome, error) {
 			if i == 0 {
-				return 0, pause(ctx, 500*time.Millisecond)
+				return outcome{}, pause(ctx, 500*time.Millisecond)
 			}
 			waited = append(waited, time.Since(intended))
-			return 0, nil
+			return outcome{}, nil
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -51,11 +55,11 @@ func TestClosedLoopGoesOnWhenAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := &recorder{result: &Result{Latency: newHistogram()}}
 		start := time.Now()
-		err := loop{ops: 10, clients: 2}.run(t.Context(), nil, rec, func(ctx context.Context, _ *lane, i int, _ time.Time) (int64, error) {
+		err := loop{ops: 10, clients: 2}.run(t.Context(), nil, rec, func(ctx context.Context, _ *lane, i int, _ time.Time) (outcome, error) {
 			if i == 3 {
-				return 0, errors.New("failure")
+				return outcome{}, errors.New("failure")
 			}
-			return 7, pause(ctx, time.Second)
+			return outcome{bytes: 7}, pause(ctx, time.Second)
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -76,8 +80,8 @@ func TestLoopEndsWithItsContext(t *testing.T) {
 		defer cancel()
 		for _, rate := range []float64{0, 1} {
 			rec := &recorder{result: &Result{Latency: newHistogram()}}
-			err := loop{ops: 1000, clients: 3, rate: rate}.run(ctx, nil, rec, func(ctx context.Context, _ *lane, _ int, _ time.Time) (int64, error) {
-				return 0, pause(ctx, time.Second)
+			err := loop{ops: 1000, clients: 3, rate: rate}.run(ctx, nil, rec, func(ctx context.Context, _ *lane, _ int, _ time.Time) (outcome, error) {
+				return outcome{}, pause(ctx, time.Second)
 			})
 			if !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("rate %g: %v, want the deadline's error", rate, err)
@@ -109,13 +113,190 @@ func TestSettleGivesUp(t *testing.T) {
 
 // TestPickKeepsWeights checks that each hundred requests have the mixture's weights.
 func TestPickKeepsWeights(t *testing.T) {
+	cards := shuffled()
 	got := make([]int, len(mixture))
 	for i := range 300 {
-		got[pick(i)]++
+		got[cards.pick(i)]++
 	}
 	for kind, s := range mixture {
 		if got[kind] != 3*s.weight {
 			t.Errorf("%s: %d of 300, want %d", s.name, got[kind], 3*s.weight)
 		}
 	}
+}
+
+// TestMixedIsAboutEverything counts what each kind of request is about: whatever the kind, all
+// pods, nodes and namespaces are drawn, none much more often than others.
+func TestMixedIsAboutEverything(t *testing.T) {
+	for _, seed := range []SeedConfig{{Pods: 10000, Namespaces: 50, Nodes: 500}, {Pods: 1000, Namespaces: 5, Nodes: 50}, {Pods: 100, Namespaces: 100, Nodes: 100}} {
+		c := &MixedConfig{Seed: seed}
+		cards := shuffled()
+		about := make([]map[string]int, len(mixture))
+		total := make([]int, len(mixture))
+		for i := range 200_000 {
+			kind := cards.pick(i)
+			if about[kind] == nil {
+				about[kind] = make(map[string]int)
+			}
+			about[kind][mixture[kind].call(c, i, drawn(i)).path]++
+			total[kind]++
+		}
+		for kind, want := range []int{seed.Pods, seed.Nodes, seed.Namespaces, 1, seed.Pods} {
+			if got := len(about[kind]); got < want*98/100 { // of 10,000 pods, some are drawn never in 40,000 times
+				t.Errorf("%+v: %s is about %d, want %d", seed, mixture[kind].name, got, want)
+			}
+			// The statistic has a mean of want-1 and a standard deviation of sqrt(2*(want-1)).
+			chi, mean := 0.0, float64(total[kind])/float64(want)
+			for _, n := range about[kind] {
+				chi += (float64(n) - mean) * (float64(n) - mean) / mean
+			}
+			chi += mean * float64(want-len(about[kind]))
+			if degrees := float64(want - 1); math.Abs(chi-degrees) > 5*math.Sqrt(2*degrees)+1e-9 {
+				t.Errorf("%+v: %s is skewed: chi-square %.0f of %.0f degrees of freedom", seed, mixture[kind].name, chi, degrees)
+			}
+		}
+	}
+}
+
+// TestBetweenIsInNoLatency has something done before each operation: in a closed loop, in an
+// open one in which there is time for it, and in one in which it makes operations late.
+func TestBetweenIsInNoLatency(t *testing.T) {
+	for name, l := range map[string]loop{
+		"closed": {ops: 10, clients: 1}, "open": {ops: 10, clients: 1, rate: 0.2}, "open and late": {ops: 10, clients: 10, rate: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rec := &recorder{result: &Result{Latency: newHistogram()}}
+				l.between = func(ctx context.Context, _ int) error { return pause(ctx, 3*time.Second) }
+				err := l.run(t.Context(), nil, rec, func(ctx context.Context, _ *lane, _ int, _ time.Time) (outcome, error) {
+					return outcome{}, pause(ctx, time.Second)
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, q := range []float64{0, 100} {
+					if got := rec.result.Quantile(q).Round(10 * time.Millisecond); got != time.Second {
+						t.Errorf("p%g is %v, want the operation's second", q, got)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestLateOperationsAreCounted lacks clients: what waits for one is late, and says so.
+func TestLateOperationsAreCounted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for clients, late := range map[int]int{1: 9, 10: 0} {
+			rec := &recorder{result: &Result{Latency: newHistogram()}}
+			err := loop{ops: 10, clients: clients, rate: 1}.run(t.Context(), nil, rec, func(ctx context.Context, _ *lane, _ int, _ time.Time) (outcome, error) {
+				return outcome{}, pause(ctx, 5*time.Second)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if rec.result.Late != late || rec.result.Loop != OpenLoop {
+				t.Errorf("%d clients: %d late in %s loop, want %d", clients, rec.result.Late, rec.result.Loop, late)
+			}
+		}
+	})
+}
+
+// TestPlansAreRun runs a ramp and a hold, open and closed, after a warm-up.
+func TestPlansAreRun(t *testing.T) {
+	for text, want := range map[string]int{"10s:0..10/s,10s:10/s": 150, "10s:2": 20, "10s:1,10s:3": 40} {
+		plan, err := stages.Parse(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Test(t, func(t *testing.T) {
+			target, rec := &Target{}, &recorder{result: &Result{Latency: newHistogram()}}
+			l := loop{clients: 20, shape: Shape{Warmup: 5 * time.Second, Plan: plan}}
+			op := func(ctx context.Context, _ *lane, _ int, _ time.Time) (outcome, error) {
+				return outcome{}, pause(ctx, time.Second)
+			}
+			start := time.Now()
+			if err := l.warm(t.Context(), target, rec, op); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(start); rec.result.Ops != 0 || took < 5*time.Second || took > 6*time.Second {
+				t.Errorf("%s: warming took %v and recorded %d", text, took, rec.result.Ops)
+			}
+			start = time.Now()
+			if err := l.run(t.Context(), target, rec, op); err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(start); took > plan.Length()+time.Second || rec.result.Ops != want {
+				t.Errorf("%s: %d operations in %v, want %d in %v", text, rec.result.Ops, took, want, plan.Length())
+			}
+		})
+	}
+}
+
+// TestStopEndsLoops stops a loop: what is under way is finished, unless it takes too long, and
+// nothing more begins.
+func TestStopEndsLoops(t *testing.T) {
+	for name, c := range map[string]struct {
+		loop loop
+		took time.Duration // by one operation
+		want int
+		ends time.Duration
+	}{
+		"closed":   {loop{ops: 1000, clients: 2}, time.Second, 8, 4 * time.Second},
+		"open":     {loop{ops: 1000, clients: 8, rate: 2}, time.Second, 8, 4500 * time.Millisecond},
+		"too long": {loop{ops: 1000, clients: 2}, time.Hour, 0, 3500*time.Millisecond + grace},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				target, rec := &Target{brake: &brake{}}, &recorder{result: &Result{Latency: newHistogram()}}
+				target.brake.ctx, target.brake.stop = context.WithCancel(t.Context())
+				start := time.Now()
+				time.AfterFunc(3500*time.Millisecond, target.Stop)
+				err := c.loop.run(t.Context(), target, rec, func(ctx context.Context, _ *lane, _ int, _ time.Time) (outcome, error) {
+					return outcome{}, pause(ctx, c.took)
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if took := time.Since(start); rec.result.Ops != c.want || rec.result.Failures() != 0 || took != c.ends {
+					t.Errorf("%d operations, %d failures in %v; want %d in %v", rec.result.Ops, rec.result.Failures(), took, c.want, c.ends)
+				}
+				target.Stop() // once more is no harm
+			})
+		})
+	}
+}
+
+// TestSeries has seconds in which nothing ends, and some with failures.
+func TestSeries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		target := &Target{Series: true}
+		rec, err := target.newRecorder("series", "request", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = rec.measured(func() error {
+			return loop{ops: 5, clients: 1}.run(t.Context(), target, rec, func(ctx context.Context, _ *lane, i int, _ time.Time) (outcome, error) {
+				if i == 1 {
+					return outcome{}, ErrTimeout
+				}
+				return outcome{}, pause(ctx, 1500*time.Millisecond)
+			})
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := rec.finish()
+		var ops, timeouts []int
+		for _, s := range r.Series {
+			ops, timeouts = append(ops, s.Ops), append(timeouts, s.Timeouts)
+		}
+		// One ends at 1.5 s, where the next fails, and others at 3, 4.5 and 6 s.
+		if fmt.Sprint(ops, timeouts) != "[0 2 0 1 1 0 1] [0 1 0 0 0 0 0]" {
+			t.Errorf("operations and timeouts of each second are %v and %v", ops, timeouts)
+		}
+		if got := r.Series[3].Quantile(99).Round(100 * time.Millisecond); got != 1500*time.Millisecond {
+			t.Errorf("p99 of a second is %v", got)
+		}
+	})
 }

@@ -2,7 +2,10 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net/http"
 	"time"
 )
 
@@ -15,56 +18,122 @@ type MixedConfig struct {
 	Rate float64
 	// Requests is how many are sent in all, Clients how many at most at a time.
 	Requests, Clients int
+	// Shape may take the place of Requests, Rate and Clients.
+	Shape Shape
+	// First is the number of the first request: processes that share a load draw for
+	// different numbers.
+	First int
 }
 
-// share is one kind of request of the mixed load.
+// MixedName is the name of the Result of all that Mixed sends.
+const MixedName = "mixed load"
+
+// share is one kind of request of the mixed load. n is a number that is drawn for the request.
 type share struct {
 	name   string
 	weight int
-	call   func(c *MixedConfig, i int) call
+	call   func(c *MixedConfig, i int, n uint64) call
 }
 
 // mixture adds up to 100.
 var mixture = []share{
-	{"get pod", 50, func(c *MixedConfig, i int) call { return call{path: c.pod(i), accept: Protobuf} }},
-	{"list node", 20, func(c *MixedConfig, i int) call {
-		return call{path: c.Seed.NodeSelection(i%c.Seed.Nodes) + "&resourceVersion=0", accept: Protobuf}
+	{"get pod", 50, func(c *MixedConfig, _ int, n uint64) call { return call{path: c.pod(n), accept: Protobuf} }},
+	{"list node", 20, func(c *MixedConfig, _ int, n uint64) call {
+		return call{path: c.Seed.NodeSelection(below(n, c.Seed.Nodes)) + "&resourceVersion=0", accept: Protobuf}
 	}},
-	{"list namespace", 9, func(c *MixedConfig, i int) call {
-		return call{path: "/api/v1/namespaces/" + fmt.Sprintf(namespaceFormat, i%c.Seed.Namespaces) + "/pods", accept: Protobuf}
+	{"list namespace", 9, func(c *MixedConfig, _ int, n uint64) call {
+		return call{path: "/api/v1/namespaces/" + fmt.Sprintf(namespaceFormat, below(n, c.Seed.Namespaces)) + "/pods", accept: Protobuf}
 	}},
-	{"list all, first 500", 1, func(*MixedConfig, int) call { return call{path: "/api/v1/pods?limit=500", accept: Protobuf} }},
-	{"patch pod", 20, func(c *MixedConfig, i int) call { return markPatch(c.pod(i), newRun(), i) }},
+	{"list all, first 500", 1, func(*MixedConfig, int, uint64) call { return call{path: "/api/v1/pods?limit=500", accept: Protobuf} }},
+	{"patch pod", 20, func(c *MixedConfig, i int, n uint64) call { return markPatch(c.pod(n), newRun(), i) }},
 }
 
-func (c *MixedConfig) pod(i int) string {
-	// A stride that is prime to any number of pods in use visits all of them.
-	const stride = 7919
-	return c.Seed.PodPath(i * stride % c.Seed.Pods)
+// MixedKinds are the names of the Results of the kinds of request that Mixed sends.
+func MixedKinds() []string {
+	names := make([]string, len(mixture))
+	for i, s := range mixture {
+		names[i] = s.name
+	}
+	return names
 }
+
+func (c *MixedConfig) pod(n uint64) string { return c.Seed.PodPath(below(n, c.Seed.Pods)) }
+
+// below makes a number that is drawn one below most.
+func below(n uint64, most int) int { return int(n % uint64(most)) }
+
+// drawn is the number that request i draws: it is the same in each run, and independent of
+// the request's kind.
+func drawn(i int) uint64 {
+	const run = 0x6c6172646572 // any number: it names the sequence
+	return rand.NewPCG(run, uint64(i)).Uint64()
+}
+
+// deck is the order in which the kinds of each hundred requests follow each other.
+type deck [100]int
+
+// shuffled returns a deck that has each kind as often as its weight says.
+func shuffled() *deck {
+	var d deck
+	at := 0
+	for kind, s := range mixture {
+		for range s.weight {
+			d[at] = kind
+			at++
+		}
+	}
+	rand.New(rand.NewPCG(1, 1)).Shuffle(len(d), func(i, j int) { d[i], d[j] = d[j], d[i] })
+	return &d
+}
+
+// pick returns the kind of request i.
+func (d *deck) pick(i int) int { return d[i%len(d)] }
 
 // Mixed runs the mixture and returns one Result for all of it and then one of each
-// kind of request. The server's cost is known only for the whole.
+// kind of request, which is a Part of it. The server's cost is known only for the whole.
+// What a request is about is drawn for it, evenly from all pods, nodes and namespaces.
 func Mixed(ctx context.Context, t *Target, c MixedConfig) ([]*Result, error) {
-	l := loop{ops: c.Requests, clients: c.Clients, rate: c.Rate}
+	l := loop{ops: c.Requests, clients: c.Clients, rate: c.Rate, shape: c.Shape}
 	if err := l.check(); err != nil {
 		return nil, err
 	}
-	rec, err := t.newRecorder("mixed load", "request", c.Requests)
+	if c.Seed.Pods < 1 || c.Seed.Namespaces < 1 || c.Seed.Nodes < 1 {
+		return nil, fmt.Errorf("bench: want at least one pod, namespace and node, got %d, %d and %d", c.Seed.Pods, c.Seed.Namespaces, c.Seed.Nodes)
+	}
+	rec, err := t.newRecorder(MixedName, "request", l.total())
 	if err != nil {
 		return nil, err
 	}
 	defer rec.finish()
+	if err := c.ready(ctx, t); err != nil {
+		return nil, err
+	}
 	parts := make([]*recorder, len(mixture))
 	for i, s := range mixture {
-		parts[i] = &recorder{result: &Result{Name: s.name, Unit: "request", Latency: newHistogram()}}
+		parts[i] = rec.part(s.name, "request")
+		parts[i].result.Loop = l.kind()
+	}
+	cards := shuffled()
+	request := func(ctx context.Context, own *lane, i int) (int, outcome, error) {
+		i += c.First
+		kind := cards.pick(i)
+		o, err := own.do(ctx, mixture[kind].call(&c, i, drawn(i)))
+		return kind, o, err
+	}
+	err = l.warm(ctx, t, rec, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
+		_, o, err := request(ctx, own, i)
+		return o, err
+	})
+	if err != nil {
+		return nil, err
 	}
 	err = rec.measured(func() error {
-		return l.run(ctx, t, rec, func(ctx context.Context, own *lane, i int, intended time.Time) (int64, error) {
-			kind := pick(i)
-			n, err := own.do(ctx, mixture[kind].call(&c, i))
-			parts[kind].record(time.Since(intended), n, err)
-			return n, err
+		return l.run(ctx, t, rec, func(ctx context.Context, own *lane, i int, due time.Time) (outcome, error) {
+			kind, o, err := request(ctx, own, i)
+			if ctx.Err() == nil {
+				parts[kind].record(time.Since(due), o, err)
+			}
+			return o, err
 		})
 	})
 	if err != nil {
@@ -72,20 +141,21 @@ func Mixed(ctx context.Context, t *Target, c MixedConfig) ([]*Result, error) {
 	}
 	results := []*Result{rec.finish()}
 	for _, p := range parts {
-		p.result.Wall = results[0].Wall
-		results = append(results, p.result)
+		r := p.finish()
+		r.Wall = results[0].Wall
+		results = append(results, r)
 	}
 	return results, nil
 }
 
-// pick returns the kind of request i: evenly mixed, the same in each run.
-func pick(i int) int {
-	const stride = 37 // prime to 100
-	at := i * stride % 100
-	for kind, s := range mixture {
-		if at -= s.weight; at < 0 {
-			return kind
-		}
+// ready reads the last pod: without the pods of Seed most requests would fail.
+func (c *MixedConfig) ready(ctx context.Context, t *Target) error {
+	err := t.once(ctx, call{path: c.Seed.PodPath(c.Seed.Pods - 1), accept: Protobuf})
+	if statusOf(err) == http.StatusNotFound {
+		return fmt.Errorf("%w of %d pods: %w", ErrNotSeeded, c.Seed.Pods, err)
 	}
-	return 0
+	return err
 }
+
+// ErrNotSeeded is wrapped by the errors of workloads that do not find the pods of Seed.
+var ErrNotSeeded = errors.New("bench: the server has not the pods that seeding makes")

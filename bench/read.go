@@ -20,19 +20,22 @@ type ReadConfig struct {
 	Requests, Clients int
 	// Rate is requests per second, 0 for as many as the clients get answered.
 	Rate float64
-	// Between is called before each request, outside its latency, nil for nothing: it
-	// may change something, so that an answer is not the last one again.
+	// Shape may take the place of Requests, Rate and Clients.
+	Shape Shape
+	// Between is called before each request, nil for nothing: it may change something, so
+	// that an answer is not the last one again. Its time is in no latency, also where it
+	// makes a request of an open loop begin late.
 	Between func(ctx context.Context, request int) error
 }
 
 // Read runs the workload after one unmeasured request, which makes the server
 // build what it builds on first use.
 func Read(ctx context.Context, t *Target, c ReadConfig) (*Result, error) {
-	l := loop{ops: c.Requests, clients: c.Clients, rate: c.Rate}
+	l := loop{ops: c.Requests, clients: c.Clients, rate: c.Rate, shape: c.Shape, between: c.Between}
 	if err := l.check(); err != nil {
 		return nil, err
 	}
-	rec, err := t.newRecorder(c.Name, "request", c.Requests)
+	rec, err := t.newRecorder(c.Name, "request", l.total())
 	if err != nil {
 		return nil, err
 	}
@@ -41,16 +44,11 @@ func Read(ctx context.Context, t *Target, c ReadConfig) (*Result, error) {
 	if err := t.once(ctx, get); err != nil {
 		return nil, err
 	}
-	err = rec.measured(func() error {
-		return l.run(ctx, t, rec, func(ctx context.Context, own *lane, i int, intended time.Time) (int64, error) {
-			if c.Between != nil {
-				if err := c.Between(ctx, i); err != nil {
-					return 0, err
-				}
-			}
-			return own.do(ctx, get)
-		})
-	})
+	op := func(ctx context.Context, own *lane, _ int, _ time.Time) (outcome, error) { return own.do(ctx, get) }
+	if err := l.warm(ctx, t, rec, op); err != nil {
+		return nil, err
+	}
+	err = rec.measured(func() error { return l.run(ctx, t, rec, op) })
 	if err != nil {
 		return nil, err
 	}

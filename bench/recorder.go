@@ -1,6 +1,9 @@
 package bench
 
 import (
+	"errors"
+	"fmt"
+	"net/http"
 	"sync"
 	"syscall"
 	"time"
@@ -20,6 +23,9 @@ type recorder struct {
 	result  *Result
 	name    string // with the phase, for people
 	resumed reading
+	seconds *series // nil if they are not wanted
+
+	ungated bool // whether the target's gate is not told
 }
 
 // reading is what the clocks say at one moment.
@@ -41,8 +47,34 @@ func (t *Target) newRecorder(name, unit string, total int) (*recorder, error) {
 		target: t, total: total, name: name, began: time.Now(),
 		result: &Result{Name: name, Unit: unit, Latency: newHistogram(), Before: before},
 	}
+	if t.Series {
+		rec.seconds = &series{clock: newClock()}
+	}
 	t.running.Store(rec)
 	return rec, nil
+}
+
+// part returns a recorder for some of the operations of the same run. It knows no cost.
+func (r *recorder) part(name, unit string) *recorder {
+	p := &recorder{target: r.target, result: &Result{Name: name, Unit: unit, Latency: newHistogram(), Part: true}}
+	if r.seconds != nil {
+		p.seconds = &series{clock: r.seconds.clock}
+	}
+	return p
+}
+
+// looping says how the operations follow each other.
+func (r *recorder) looping(kind string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.result.Loop = kind
+}
+
+// late counts an operation that began late because no client was free.
+func (r *recorder) late() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.result.Late++
 }
 
 // phase says for Progress what the workload is doing.
@@ -72,19 +104,39 @@ func (r *recorder) read() (reading, error) {
 }
 
 // resume begins a measured part.
-func (r *recorder) resume() (err error) {
-	r.resumed, err = r.read()
+func (r *recorder) resume() error {
+	if gate := r.target.Gate; gate != nil && !r.ungated {
+		if err := gate.Begin(r.result.Name); err != nil {
+			return err
+		}
+	}
+	now, err := r.read()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.resumed = now
+	if r.seconds != nil {
+		r.seconds.clock.resume(now.at)
+	}
 	return err
 }
 
 // pause ends a measured part.
 func (r *recorder) pause() error {
 	end, err := r.read()
-	if err != nil {
-		return err
+	if err != nil { // what was measured is worth having
+		end.server, end.beside = r.resumed.server, r.resumed.beside
+		r.fail(fmt.Errorf("bench: the server's process, or one beside it, has ended: %w", err))
+	}
+	if gate := r.target.Gate; gate != nil && !r.ungated {
+		if err := gate.End(r.result.Name); err != nil {
+			return err
+		}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.seconds != nil {
+		r.seconds.clock.pause(end.at)
+	}
 	res, start := r.result, r.resumed
 	res.Wall += end.at.Sub(start.at)
 	res.ServerCPU += end.server.CPU - start.server.CPU
@@ -117,21 +169,51 @@ func (r *recorder) measured(work func() error) error {
 // finish returns the Result, which belongs to the caller.
 func (r *recorder) finish() *Result {
 	r.target.running.CompareAndSwap(r, nil)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.result.Interrupted = r.target.stopped()
+	r.result.Protocol = r.target.protocol()
+	if r.seconds != nil {
+		r.seconds.close()
+		r.result.Series = r.seconds.done
+	}
 	return r.result
 }
 
 // record counts one operation.
-func (r *recorder) record(took time.Duration, bytes int64, err error) {
+func (r *recorder) record(took time.Duration, o outcome, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.result.Ops++
-	r.result.Bytes += bytes
+	r.result.Bytes += o.bytes
+	r.result.Retries += o.retries
+	r.countLocked(http.StatusTooManyRequests, o.retries)
+	if o.status != 0 {
+		r.countLocked(o.status, 1)
+	}
+	second := r.seconds.now()
+	if second != nil {
+		second.Ops++
+	}
 	if err != nil {
 		r.failLocked(err)
 		return
 	}
 	// Out of range cannot happen: an operation that takes ten minutes has failed.
 	_ = r.result.Latency.RecordValue(max(1, took.Microseconds()))
+	if second != nil {
+		_ = second.Latency.RecordValue(max(1, took.Microseconds()))
+	}
+}
+
+func (r *recorder) countLocked(status, n int) {
+	if n == 0 {
+		return
+	}
+	if r.result.Statuses == nil {
+		r.result.Statuses = make(map[int]int)
+	}
+	r.result.Statuses[status] += n
 }
 
 // latency records a time that is no operation of its own.
@@ -146,11 +228,31 @@ func (r *recorder) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.result.Ops++
+	if second := r.seconds.now(); second != nil {
+		second.Ops++
+	}
 	r.failLocked(err)
 }
 
+// failLocked tells apart what took too long, what the server refused because it had too much
+// to do, and the rest.
 func (r *recorder) failLocked(err error) {
-	r.result.Errors++
+	second := r.seconds.now()
+	if second == nil {
+		second = &Second{}
+	}
+	var refused *statusError
+	switch {
+	case errors.Is(err, ErrTimeout):
+		r.result.Timeouts++
+		second.Timeouts++
+	case errors.As(err, &refused) && refused.status == http.StatusTooManyRequests:
+		r.result.Refused++
+		second.Refused++
+	default:
+		r.result.Errors++
+		second.Errors++
+	}
 	if r.result.FirstError == "" {
 		r.result.FirstError = err.Error()
 	}
@@ -160,7 +262,7 @@ func (r *recorder) progress() Progress {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return Progress{
-		Name: r.name, Done: r.result.Ops, Errors: r.result.Errors, Total: r.total, Elapsed: time.Since(r.began),
+		Name: r.name, Done: r.result.Ops, Errors: r.result.Failures(), Total: r.total, Elapsed: time.Since(r.began),
 		P50: r.result.Quantile(50), P99: r.result.Quantile(99),
 	}
 }
@@ -172,4 +274,47 @@ func ownCPU() time.Duration {
 		return 0
 	}
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+// Meter accounts for what the server uses while others send the requests. One goroutine uses
+// it.
+type Meter struct {
+	rec     *recorder
+	running bool
+}
+
+// Meter returns a Meter that has measured nothing yet.
+func (t *Target) Meter() (*Meter, error) {
+	before, err := t.Process.Usage()
+	if err != nil {
+		return nil, err
+	}
+	return &Meter{rec: &recorder{target: t, result: &Result{Before: before, Latency: newHistogram()}, ungated: true}}, nil
+}
+
+// Begin begins a measured part.
+func (m *Meter) Begin() error {
+	m.running = true
+	return m.rec.resume()
+}
+
+// Running reports whether a measured part has begun and not ended.
+func (m *Meter) Running() bool { return m.running }
+
+// End ends it.
+func (m *Meter) End() error {
+	m.running = false
+	return m.rec.pause()
+}
+
+// Charge adds to a Result what the server used in all parts, and sets its time.
+func (m *Meter) Charge(r *Result) {
+	own := m.rec.result
+	r.Wall, r.ServerCPU, r.Reads, r.Writes = own.Wall, own.ServerCPU, own.Reads, own.Writes
+	r.Before, r.Server, r.Beside = own.Before, own.Server, own.Beside
+	r.Ops += own.Ops
+	r.Errors += own.Errors
+	if r.FirstError == "" {
+		r.FirstError = own.FirstError
+	}
 }

@@ -1,8 +1,8 @@
 package bench
 
 import (
-	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -17,9 +17,30 @@ type Result struct {
 	// Unit is what Ops counts and costs are divided by: request, delivery, event,
 	// watch, list, start.
 	Unit string
-	// Ops counts what was done, failures included.
-	Ops, Errors int
-	// FirstError is the first error's text, "" for none.
+	// Part says that this is one kind of the operations of another Result, which has the
+	// server's cost.
+	Part bool
+	// Round is which of several runs of the workload this is, from 1 on; 0 for the only one.
+	Round int
+	// Loop is OpenLoop or ClosedLoop, "" where there is no loop. Late counts the operations
+	// of an open loop that began late because no client was free: their latency has the
+	// waiting.
+	Loop string
+	Late int
+	// Protocol is what the client and the server spoke.
+	Protocol string
+	// Interrupted says that the workload was stopped before its end.
+	Interrupted bool
+	// Ops counts what was done, failures included. These are of three kinds, which exclude
+	// each other: Timeouts took longer than Target.Timeout; Refused were answered 429 (Too
+	// Many Requests); Errors are all others.
+	Ops, Errors, Timeouts, Refused int
+	// Retries counts answers of 429 after which the request was sent again: they are no
+	// failures.
+	Retries int
+	// Statuses counts answers by their status.
+	Statuses map[int]int
+	// FirstError is the text of the first failure of any kind, "" for none.
 	FirstError string
 	// Bytes counts bodies as they came, compressed if they were.
 	Bytes int64
@@ -37,11 +58,20 @@ type Result struct {
 	Reads, Writes int64
 	// Beside is the CPU time that the target's other processes used.
 	Beside []Cost
-	// Latency holds the time of each successful operation in microseconds.
+	// Latency holds the time of each successful operation in microseconds. That of failures
+	// is nowhere: it says how long the client waited, not how long the server took.
 	Latency *hdrhistogram.Histogram
 	// Values are figures that only this workload has.
 	Values []Value
+	// Series has each second of the measured time, if Target.Series is set.
+	Series []Second
 }
+
+// Failures counts the operations that failed, of all kinds.
+func (r *Result) Failures() int { return r.Errors + r.Timeouts + r.Refused }
+
+// Succeeded counts the operations that did not fail.
+func (r *Result) Succeeded() int { return r.Ops - r.Failures() }
 
 // Cost is the CPU time of one process.
 type Cost struct {
@@ -94,7 +124,7 @@ func (r *Result) BytesPerOp() int64 { return int64(r.perOp(float64(r.Bytes))) }
 func (r *Result) WritesPerOp() float64 { return r.perOp(float64(r.Writes)) }
 
 func (r *Result) perOp(total float64) float64 {
-	if n := r.Ops - r.Errors; n > 0 {
+	if n := r.Succeeded(); n > 0 {
 		return total / float64(n)
 	}
 	return 0
@@ -105,7 +135,7 @@ func (r *Result) Rate() float64 {
 	if r.Wall <= 0 {
 		return 0
 	}
-	return float64(r.Ops-r.Errors) / r.Wall.Seconds()
+	return float64(r.Succeeded()) / r.Wall.Seconds()
 }
 
 // Quantile returns the latency that q percent of the operations did not exceed.
@@ -116,69 +146,86 @@ func (r *Result) Quantile(q float64) time.Duration {
 	return time.Duration(r.Latency.ValueAtQuantile(q)) * time.Microsecond
 }
 
-// quantiles are those that JSON holds.
-var quantiles = []float64{50, 75, 90, 95, 99, 99.9, 99.99, 100}
-
-// MarshalJSON implements json.Marshaler. Times are in nanoseconds; the whole
-// histogram, of microseconds, stands as HdrHistogram's tools read it.
-func (r *Result) MarshalJSON() ([]byte, error) {
-	out := map[string]any{
-		"name": r.Name, "unit": r.Unit, "ops": r.Ops, "errors": r.Errors, "bytes": r.Bytes,
-		"wallNanoseconds": r.Wall, "serverCPUNanoseconds": r.ServerCPU, "clientCPUNanoseconds": r.ClientCPU,
-		"serverCPUPerOpNanoseconds": r.CPUPerOp(), "opsPerSecond": r.Rate(),
-		"serverBefore": r.Before, "serverAfter": r.Server, "serverReadCalls": r.Reads, "serverWriteCalls": r.Writes,
-	}
-	if r.FirstError != "" {
-		out["firstError"] = r.FirstError
-	}
-	if len(r.Beside) > 0 {
-		out["beside"] = r.Beside
-	}
-	if len(r.Values) > 0 {
-		out["values"] = r.Values
-	}
-	if r.Latency != nil && r.Latency.TotalCount() > 0 {
-		raw, err := r.Latency.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
-		if err != nil {
-			return nil, fmt.Errorf("bench: histogram: %w", err)
-		}
-		latency := map[string]any{"hdr": string(raw), "mean": int64(r.Latency.Mean() * 1000)}
-		for _, q := range quantiles {
-			latency[fmt.Sprintf("p%g", q)] = r.Quantile(q)
-		}
-		out["latency"] = latency
-	}
-	return json.Marshal(out)
-}
-
-// Merge adds up the runs of one workload, to tell of all of them what one tells of
-// itself. Memory is that of the last.
+// Merge adds up the runs of one workload, one after the other, to tell of all of them what
+// one tells of itself. Memory is that of the last. The series follow each other.
 func Merge(runs ...*Result) *Result {
 	if len(runs) == 0 {
 		return nil
 	}
-	sum := *runs[0]
-	sum.Latency = newHistogram()
-	sum.Ops, sum.Errors, sum.Bytes, sum.Wall, sum.ServerCPU, sum.ClientCPU, sum.Reads, sum.Writes = 0, 0, 0, 0, 0, 0, 0, 0
-	sum.FirstError = ""
+	sum := runs[0].bare()
 	for _, r := range runs {
-		sum.Ops += r.Ops
-		sum.Errors += r.Errors
-		sum.Bytes += r.Bytes
+		sum.include(r)
 		sum.Wall += r.Wall
 		sum.ServerCPU += r.ServerCPU
-		sum.ClientCPU += r.ClientCPU
 		sum.Reads += r.Reads
 		sum.Writes += r.Writes
 		sum.Server = r.Server
-		if sum.FirstError == "" {
-			sum.FirstError = r.FirstError
-		}
-		if r.Latency != nil {
-			sum.Latency.Merge(r.Latency)
+		sum.Series = append(sum.Series, r.Series...)
+	}
+	return sum
+}
+
+// MergeParallel adds up the shares that several processes had in one run of a workload at the
+// same time. The histograms have the same buckets, so that nothing is lost. What the server
+// used is not in it: each of the processes would have seen the same.
+func MergeParallel(shares ...*Result) *Result {
+	if len(shares) == 0 {
+		return nil
+	}
+	sum := shares[0].bare()
+	sum.Values = nil
+	for _, r := range shares {
+		sum.include(r)
+		sum.Wall = max(sum.Wall, r.Wall)
+		for i := range r.Series {
+			if i == len(sum.Series) {
+				sum.Series = append(sum.Series, Second{Latency: secondHistogram()})
+			}
+			sum.Series[i].merge(&r.Series[i])
 		}
 	}
-	return &sum
+	return sum
+}
+
+// bare is a copy of what all shares and runs of a workload have in common.
+func (r *Result) bare() *Result {
+	return &Result{
+		Name: r.Name, Unit: r.Unit, Part: r.Part, Loop: r.Loop, Protocol: r.Protocol,
+		Before: r.Before, Beside: slices.Clone(r.Beside), Values: slices.Clone(r.Values), Latency: newHistogram(),
+	}
+}
+
+// include adds the counts and latencies of one of them.
+func (r *Result) include(other *Result) {
+	r.Ops += other.Ops
+	r.Errors += other.Errors
+	r.Timeouts += other.Timeouts
+	r.Refused += other.Refused
+	r.Retries += other.Retries
+	r.Late += other.Late
+	r.Bytes += other.Bytes
+	r.ClientCPU += other.ClientCPU
+	r.Interrupted = r.Interrupted || other.Interrupted
+	if r.FirstError == "" {
+		r.FirstError = other.FirstError
+	}
+	for status, n := range other.Statuses {
+		if r.Statuses == nil {
+			r.Statuses = make(map[int]int)
+		}
+		r.Statuses[status] += n
+	}
+	if other.Latency != nil {
+		r.Latency.Merge(other.Latency)
+	}
+}
+
+// Mean is the mean latency.
+func (r *Result) Mean() time.Duration {
+	if r.Latency == nil || r.Latency.TotalCount() == 0 {
+		return 0
+	}
+	return time.Duration(r.Latency.Mean() * float64(time.Microsecond))
 }
 
 // Duration formats d with three digits, as people write it.

@@ -3,7 +3,6 @@ package bench_test
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -90,40 +89,92 @@ func TestResultAsJSON(t *testing.T) {
 	}
 }
 
-func TestThresholds(t *testing.T) {
-	r := some(100, 2)
-	for _, c := range []struct {
-		name    string
-		t       bench.Thresholds
-		crossed string
-	}{
-		{"none", bench.Thresholds{MaxErrors: -1}, ""},
-		{"errors", bench.Thresholds{}, "2 errors"},
-		{"some errors", bench.Thresholds{MaxErrors: 2}, ""},
-		{"p50", bench.Thresholds{MaxErrors: -1, MaxP50: 40 * time.Millisecond}, "p50 is 49"},
-		{"p99 kept", bench.Thresholds{MaxErrors: -1, MaxP99: 99 * time.Millisecond}, ""},
-		{"p99", bench.Thresholds{MaxErrors: -1, MaxP99: 90 * time.Millisecond}, "p99"},
-		{"longest", bench.Thresholds{MaxErrors: -1, MaxLatency: 90 * time.Millisecond}, "longest"},
-		{"CPU", bench.Thresholds{MaxErrors: -1, MaxCPUPerOp: 299 * time.Microsecond}, "CPU per request is 300 µs"},
-		{"CPU kept", bench.Thresholds{MaxErrors: -1, MaxCPUPerOp: 300 * time.Microsecond}, ""},
-		{"rate", bench.Thresholds{MaxErrors: -1, MinRate: 2000}, "980 per second"},
-		{"memory", bench.Thresholds{MaxErrors: -1, MaxRSS: 49e6}, "RSS is 50.0 MB"},
-		{"peak", bench.Thresholds{MaxErrors: -1, MaxRSS: 51e6, MaxPeakRSS: 51e6}, "peak RSS is 60.0 MB"},
-		{"two", bench.Thresholds{MaxErrors: 1, MinRate: 2000}, "per second"},
-	} {
-		err := c.t.Check(r)
-		if c.crossed == "" && err != nil {
-			t.Errorf("%s: %v", c.name, err)
+// TestResultsSurviveJSON writes a result of everything and reads it again.
+func TestResultsSurviveJSON(t *testing.T) {
+	r := some(100, 5)
+	r.Round, r.Part, r.Loop, r.Late, r.Protocol, r.Interrupted = 3, true, bench.OpenLoop, 7, "HTTP/2", true
+	r.Errors, r.Timeouts, r.Refused, r.Retries, r.Statuses = 2, 2, 1, 4, map[int]int{200: 95, 429: 5}
+	r.FirstError, r.Before, r.Reads = "first", process.Usage{CPU: 1}, 9
+	r.Beside, r.Values = []bench.Cost{{Name: "etcd", CPU: 5}}, []bench.Value{{Name: "v", Value: 1.5, Unit: "s"}}
+	second := bench.Second{Ops: 3, Errors: 1, Timeouts: 1, Refused: 0, Latency: hdrhistogram.New(1, 600e6, 2)}
+	second.Latency.RecordValue(1500)
+	r.Series = []bench.Second{second, {Latency: hdrhistogram.New(1, 600e6, 2)}}
+	raw, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got bench.Result
+	if err := json.Unmarshal(raw, &got); err != nil {
+		t.Fatal(err)
+	}
+	again, err := json.Marshal(&got)
+	if err != nil || !bytes.Equal(raw, again) {
+		t.Errorf("%v:\n%s\nbecame\n%s", err, raw, again)
+	}
+	if got.Latency.TotalCount() != 95 || got.Series[0].Latency.TotalCount() != 1 {
+		t.Errorf("latencies are lost: %d and %d", got.Latency.TotalCount(), got.Series[0].Latency.TotalCount())
+	}
+	if err := json.Unmarshal([]byte(`{"latency":{"hdr":"x"}}`), &got); err == nil {
+		t.Error("a histogram that is none was read")
+	}
+}
+
+// TestMergeParallelIsExact splits one sample between two and merges them.
+func TestMergeParallelIsExact(t *testing.T) {
+	whole, a, b := some(100, 0), some(0, 0), some(0, 0)
+	for i := 1; i <= 100; i++ {
+		part := a
+		if i%3 == 0 {
+			part = b
 		}
-		if c.crossed != "" && (!errors.Is(err, bench.ErrThreshold) || !strings.Contains(err.Error(), c.crossed)) {
-			t.Errorf("%s: %v, want %q", c.name, err, c.crossed)
+		part.Ops++
+		part.Bytes += 1000
+		part.Latency.RecordValue(int64(i) * 1000)
+	}
+	a.Wall, b.Wall = 3*time.Second, 4*time.Second
+	a.Timeouts, b.Statuses = 2, map[int]int{200: 7}
+	b.Series = []bench.Second{{Ops: 4, Latency: hdrhistogram.New(1, 600e6, 2)}}
+	sum := bench.MergeParallel(a, b)
+	if sum.Ops != 100 || sum.Bytes != 100_000 || sum.Wall != 4*time.Second || sum.Timeouts != 2 || sum.Statuses[200] != 7 || len(sum.Series) != 1 || sum.Series[0].Ops != 4 {
+		t.Errorf("got %+v", sum)
+	}
+	if !sum.Latency.Equals(some(100, 0).Latency) && sum.Quantile(99) != whole.Quantile(99) {
+		t.Error("the histogram is another")
+	}
+	for _, q := range []float64{0, 25, 50, 90, 99, 100} {
+		if sum.Quantile(q) != whole.Quantile(q) {
+			t.Errorf("p%g is %v, want %v", q, sum.Quantile(q), whole.Quantile(q))
 		}
 	}
-	unmeasured := &bench.Result{Name: "elsewhere", Ops: 1, Wall: 1}
-	for name, bound := range map[string]bench.Thresholds{"CPU": {MaxCPUPerOp: time.Hour}, "RSS": {MaxRSS: 1 << 40}, "p99": {MaxP99: time.Hour}} {
-		if bound.Check(unmeasured) == nil {
-			t.Errorf("%s was not measured, and its bound was kept", name)
+	if bench.MergeParallel() != nil {
+		t.Error("nothing merged is something")
+	}
+}
+
+// TestRoundsShowTheirSpread prints the rounds of a workload as one row, and each's p99.
+func TestRoundsShowTheirSpread(t *testing.T) {
+	var out bytes.Buffer
+	failing := some(100, 4)
+	failing.Errors, failing.Timeouts, failing.Refused, failing.Retries, failing.Late = 1, 2, 1, 3, 5
+	failing.Statuses, failing.Loop, failing.Interrupted = map[int]int{200: 96, 429: 4}, bench.OpenLoop, true
+	closed := some(10, 0)
+	closed.Name, closed.Loop = "other", bench.ClosedLoop
+	first := some(100, 0)
+	first.Loop = bench.OpenLoop
+	if err := bench.WriteText(&out, first, closed, some(50, 0), failing); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"250 requests", "3 rounds: p50 50.0 ms, 25.0 ms, 48.0 ms (spread 52 %); p99 99.0 ms, 50.0 ms, 95.", "ops/s 1000, 1000, 960",
+		"1 errors, 2 timeouts, 1 refused (429)", "3 sent again", "5 of 250 began late", "answers: 96 of 200, 4 of 429", "interrupted",
+		"no coordinated omission", "Closed loop",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in:\n%s", want, out.String())
 		}
+	}
+	if strings.Count(out.String(), "\n") > 12 {
+		t.Errorf("too much is said:\n%s", out.String())
 	}
 }
 

@@ -3,9 +3,10 @@ package bench
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"strings"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -29,21 +30,31 @@ const (
 	nodeFormat      = "node-%d"
 )
 
+// Managers of the fields of the pods that Seed creates.
+const (
+	controllerManager = "kube-controller-manager"
+	kubeletManager    = "kubelet"
+)
+
 // Seed creates namespaces and pods as a cluster's own writers would: a
 // controller creates the pod, a kubelet writes its status, so that each carries
 // two managed-fields entries and weighs about 5 KB in protobuf. Pods that exist
-// are left as they are.
+// are left as they are. It ends at the first pod that cannot be made; it waits where
+// the server asks it to.
 func Seed(ctx context.Context, t *Target, c SeedConfig) (*Result, error) {
-	controller, err := clientAs(t.config, "kube-controller-manager")
-	if err != nil {
+	l := loop{ops: c.Pods, clients: c.Clients, strict: true}
+	if err := l.check(); err != nil {
 		return nil, err
 	}
-	kubelet, err := clientAs(t.config, "kubelet")
+	if c.Namespaces < 1 || c.Nodes < 1 {
+		return nil, fmt.Errorf("bench: want at least one namespace and one node, got %d and %d", c.Namespaces, c.Nodes)
+	}
+	client, err := t.client(controllerManager)
 	if err != nil {
 		return nil, err
 	}
 	for i := range c.Namespaces {
-		if err := seedNamespace(ctx, controller, fmt.Sprintf(namespaceFormat, i)); err != nil {
+		if err := seedNamespace(ctx, client, fmt.Sprintf(namespaceFormat, i)); err != nil {
 			return nil, err
 		}
 	}
@@ -52,23 +63,23 @@ func Seed(ctx context.Context, t *Target, c SeedConfig) (*Result, error) {
 		return nil, err
 	}
 	defer rec.finish()
+	l.through = t.patient()
 	err = rec.measured(func() error {
-		group, ctx := errgroup.WithContext(ctx)
-		group.SetLimit(c.Clients)
-		for i := range c.Pods {
-			group.Go(func() error {
-				start := time.Now()
-				err := seedPod(ctx, controller, kubelet, seededPod(i, c))
-				rec.record(time.Since(start), 0, err)
-				return err
-			})
-		}
-		return group.Wait()
+		return l.run(ctx, t, rec, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
+			return seedPod(ctx, own, seededPod(i, c), c.PodPath(i))
+		})
 	})
 	if err != nil {
 		return nil, err
 	}
 	return rec.finish(), nil
+}
+
+// patient returns a Clone that waits where the server asks it to.
+func (t *Target) patient() *Target {
+	other := t.Clone()
+	other.RetryAfter = true
+	return other
 }
 
 // PodPaths are the paths of the first n pods that Seed creates.
@@ -110,17 +121,23 @@ func (c SeedConfig) NodeSelections(n int) []string {
 	return paths
 }
 
-// clientAs returns a typed client whose writes name manager as field manager.
-func clientAs(config *rest.Config, manager string) (kubernetes.Interface, error) {
-	config = rest.CopyConfig(config)
-	config.UserAgent = manager
-	config.WarningHandler = rest.NoWarnings{}
+// client returns a typed client whose writes name manager as field manager.
+func (t *Target) client(manager string) (kubernetes.Interface, error) {
+	config := t.settings(manager)
 	config.ContentType = runtime.ContentTypeProtobuf
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
 	return client, nil
+}
+
+// settings are those of client-go, for requests that are not measured.
+func (t *Target) settings(manager string) *rest.Config {
+	config := rest.CopyConfig(t.config)
+	config.UserAgent, config.Timeout = manager, t.Timeout
+	config.WarningHandler = rest.NoWarnings{}
+	return config
 }
 
 // seedNamespace creates a namespace and the service account that its pods run as,
@@ -137,20 +154,23 @@ func seedNamespace(ctx context.Context, client kubernetes.Interface, name string
 	return nil
 }
 
-func seedPod(ctx context.Context, controller, kubelet kubernetes.Interface, pod *corev1.Pod) error {
+// seedPod creates a pod and then writes its status.
+func seedPod(ctx context.Context, own *lane, pod *corev1.Pod, path string) (outcome, error) {
 	status := runningStatus(pod)
-	created, err := controller.CoreV1().Pods(pod.Namespace).Create(ctx, pod, metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		return nil
+	collection := path[:strings.LastIndexByte(path, '/')]
+	o, err := own.do(ctx, call{
+		method: http.MethodPost, path: collection + "?fieldManager=" + controllerManager, accept: Protobuf, kind: Protobuf, body: encodeProtobuf(pod),
+	})
+	if o.status == http.StatusConflict {
+		return o, nil
 	}
 	if err != nil {
-		return fmt.Errorf("bench: %w", err)
+		return o, err
 	}
-	created.Status = status
-	if _, err := kubelet.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, created, metav1.UpdateOptions{}); err != nil {
-		return fmt.Errorf("bench: %w", err)
-	}
-	return nil
+	pod.Status = status
+	return own.do(ctx, call{
+		method: http.MethodPut, path: path + "/status?fieldManager=" + kubeletManager, accept: Protobuf, kind: Protobuf, body: encodeProtobuf(pod),
+	})
 }
 
 func appName(i int) string { return fmt.Sprintf("app-%d", i%100) }

@@ -49,7 +49,8 @@ func Slow(ctx context.Context, t *Target, c SlowConfig) ([]*Result, error) {
 		return nil, err
 	}
 	defer rec.finish()
-	told := &recorder{result: &Result{Name: w.Name, Unit: "delivery", Latency: newHistogram()}}
+	told := rec.part(w.Name, "delivery")
+	told.result.Part = false
 	watching, err := w.open(ctx, t, told)
 	if err != nil {
 		return nil, err
@@ -57,13 +58,15 @@ func Slow(ctx context.Context, t *Target, c SlowConfig) ([]*Result, error) {
 	defer watching.close()
 	watching.begin(w.Watchers, w.Changes, int64(w.Deliveries))
 	rec.phase("reading slowly")
+	within, cut := t.graceful(ctx)
+	defer cut()
 	err = rec.measured(func() error {
-		group, both := errgroup.WithContext(ctx)
+		group, both := errgroup.WithContext(within)
 		group.Go(func() error { return w.change(both, t, told, watching) })
 		for i := range c.Clients {
 			group.Go(func() error { return c.read(both, t, rec, c.Accepts[i%len(c.Accepts)]) })
 		}
-		if err := group.Wait(); err != nil {
+		if err := group.Wait(); err != nil && (ctx.Err() != nil || !t.stopped()) {
 			return err
 		}
 		return watching.judge(ctx, w.Patience)
@@ -73,7 +76,8 @@ func Slow(ctx context.Context, t *Target, c SlowConfig) ([]*Result, error) {
 	}
 	watching.close()
 	lists := rec.finish()
-	told.result.Wall, told.result.Server = lists.Wall, lists.Server
+	told.result.Wall, told.result.Server, told.result.Interrupted = lists.Wall, lists.Server, lists.Interrupted
+	told.result.Protocol = lists.Protocol
 	return []*Result{lists, told.result}, nil
 }
 
@@ -84,7 +88,7 @@ func (c *SlowConfig) read(ctx context.Context, t *Target, rec *recorder, accept 
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	rec.record(time.Since(start), n, err)
+	rec.record(time.Since(start), outcome{bytes: n, status: statusOf(err)}, err)
 	return nil
 }
 
@@ -96,9 +100,13 @@ func (c *SlowConfig) trickle(ctx context.Context, t *Target, r call) (n int64, e
 		return 0, err
 	}
 	defer conn.close()
+	conn.limit(t.Timeout) // until the answer begins: reading it takes as long as it is meant to
 	resp, err := conn.send(r)
 	if err != nil {
-		return 0, err
+		return 0, conn.explain(err, t.Timeout)
+	}
+	if t.Timeout > 0 {
+		conn.unlimit()
 	}
 	body, start := conn.body(resp), time.Now()
 	for {

@@ -24,13 +24,16 @@ type StartConfig struct {
 // Start records the time from the start of a process until its /readyz answers 200,
 // and what the process has used by then.
 func Start(ctx context.Context, c StartConfig) (*Result, error) {
-	rec := &recorder{target: c.Shown, total: c.Starts, began: time.Now(), name: c.Name, result: &Result{Name: c.Name, Unit: "start", Latency: newHistogram()}}
+	rec := &recorder{target: c.Shown, total: c.Starts, began: time.Now(), name: c.Name, result: &Result{Name: c.Name, Unit: "start", Loop: ClosedLoop, Latency: newHistogram()}}
 	if c.Shown == nil {
 		rec.target = &Target{}
 	}
 	rec.target.running.Store(rec)
 	defer rec.finish()
 	for range c.Starts {
+		if rec.target.stopped() {
+			break
+		}
 		if err := c.one(ctx, rec); err != nil {
 			return nil, err
 		}
@@ -56,7 +59,7 @@ func (c *StartConfig) one(ctx context.Context, rec *recorder) (err error) {
 	if err != nil {
 		return err
 	}
-	rec.record(took, 0, nil)
+	rec.record(took, outcome{}, nil)
 	rec.mu.Lock()
 	rec.result.Wall += took
 	rec.result.ServerCPU += used.CPU
@@ -85,6 +88,8 @@ func (t *Target) Ready(ctx context.Context) (time.Duration, error) {
 			return 0, fmt.Errorf("bench: the server has ended: %w", err)
 		}
 		select {
+		case <-t.stopping():
+			return 0, fmt.Errorf("bench: not ready: %w", err)
 		case <-ctx.Done():
 			return 0, fmt.Errorf("bench: not ready: %w", err)
 		case <-tick.C:
@@ -94,11 +99,13 @@ func (t *Target) Ready(ctx context.Context) (time.Duration, error) {
 
 // once sends one request over a connection of its own and reads the answer.
 func (t *Target) once(ctx context.Context, c call) error {
+	ctx, cut := t.graceful(ctx)
+	defer cut()
 	conn, err := t.dial(ctx, smallBuffer)
 	if err != nil {
 		return err
 	}
 	defer conn.close()
-	_, err = conn.do(c)
+	_, _, err = conn.do(c, t.Timeout)
 	return err
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // errStream says that a watch sent something other than events.
@@ -26,11 +27,16 @@ type stream struct {
 	buf   []byte
 }
 
-// watch opens a watch on a connection: it returns once the server has accepted it.
-func (c *conn) watch(r call) (*stream, error) {
+// watch opens a watch on a connection: it returns once the server has accepted it, which it
+// must within limit, if that is not 0.
+func (c *conn) watch(r call, limit time.Duration) (*stream, error) {
+	c.limit(limit)
 	resp, err := c.send(r)
 	if err != nil {
-		return nil, err
+		return nil, c.explain(err, limit)
+	}
+	if limit > 0 {
+		c.unlimit()
 	}
 	s := &stream{conn: c, body: c.body(resp)}
 	if !strings.HasPrefix(r.accept, Protobuf) {
@@ -134,18 +140,16 @@ func (s *stream) readInitial() (objects int, size int64, err error) {
 
 // revision requests the resourceVersion of a collection.
 func (t *Target) revision(ctx context.Context, path string) (string, error) {
+	ctx, cut := t.graceful(ctx)
+	defer cut()
 	c, err := t.dial(ctx, smallBuffer)
 	if err != nil {
 		return "", err
 	}
 	defer c.close()
-	resp, err := c.send(call{path: with(path, "limit=1"), accept: JSON})
+	body, err := c.read(call{path: with(path, "limit=1"), accept: JSON}, t.Timeout)
 	if err != nil {
 		return "", err
-	}
-	body, err := io.ReadAll(c.body(resp))
-	if err != nil {
-		return "", fmt.Errorf("bench: body of %s: %w", path, err)
 	}
 	// The list's own metadata comes first in every server's answer.
 	const key = `"resourceVersion":"`
@@ -158,6 +162,20 @@ func (t *Target) revision(ctx context.Context, path string) (string, error) {
 		return "", fmt.Errorf("bench: %s: resourceVersion: %w", path, err)
 	}
 	return string(text), nil
+}
+
+// read sends a request and returns the body of the answer.
+func (c *conn) read(r call, limit time.Duration) ([]byte, error) {
+	c.limit(limit)
+	resp, err := c.send(r)
+	if err != nil {
+		return nil, c.explain(err, limit)
+	}
+	body, err := io.ReadAll(c.body(resp))
+	if err != nil {
+		return nil, c.explain(fmt.Errorf("bench: body of %s: %w", r.path, err), limit)
+	}
+	return body, nil
 }
 
 // with adds a parameter to a path that may have some.

@@ -5,11 +5,13 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"sync"
+	"time"
 
 	"golang.org/x/net/http2"
 )
@@ -19,6 +21,7 @@ import (
 // they use HTTP/1.1. The caller calls UseHTTP2 before the first workload.
 func (t *Target) UseHTTP2(streams int) {
 	t.shared = &sharedConns{streams: streams}
+	t.config.NextProtos = nil // client-go's own choice is HTTP/2
 	if t.tls != nil {
 		t.tls = t.tls.Clone()
 		t.tls.NextProtos = []string{http2.NextProtoTLS, "http/1.1"}
@@ -58,7 +61,7 @@ func (s *sharedConns) take(ctx context.Context, t *Target) (*sharedConn, error) 
 	}
 	raw, err := (&tls.Dialer{Config: t.tls}).DialContext(ctx, "tcp", t.host)
 	if err != nil {
-		return nil, fmt.Errorf("bench: %w", err)
+		return nil, err
 	}
 	if raw.(*tls.Conn).ConnectionState().NegotiatedProtocol != http2.NextProtoTLS {
 		s.none = true
@@ -98,28 +101,66 @@ type multiplexed struct {
 	origin string
 	header http.Header
 	ctx    context.Context // of the requests
-	body   io.ReadCloser   // of the last answer
+
+	// Of the request under way, nil for none: its context, what ends it, and when.
+	request context.Context
+	cancel  context.CancelCauseFunc
+	timer   *time.Timer
+	body    io.ReadCloser
 }
 
 // dialStream returns a conn that is a place on a shared connection; nil without an error if
 // the server does not speak HTTP/2.
 func (t *Target) dialStream(ctx context.Context, header http.Header, buffer int) (*conn, error) {
-	shared, err := t.shared.take(ctx, t)
-	if shared == nil || err != nil {
-		return nil, err
+	dialing, cancel := t.dialing(ctx)
+	defer cancel()
+	shared, err := t.shared.take(dialing, t)
+	if err != nil {
+		return nil, t.dialFailed(ctx, dialing, err)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	stop := func() bool { cancel(); return true }
+	if shared == nil {
+		return nil, nil
+	}
+	ctx, end := context.WithCancel(ctx)
+	stop := func() bool { end(); return true }
+	t.spoken.Store("HTTP/2")
 	return &conn{
-		Conn: shared.raw, r: bufio.NewReaderSize(nil, buffer), base: t.base, stop: stop,
+		Conn: shared.raw, r: bufio.NewReaderSize(nil, buffer), base: t.base, stop: stop, ctx: ctx,
 		stream: &multiplexed{of: t.shared, conn: shared, origin: "https://" + t.host, header: header, ctx: ctx},
 	}, nil
 }
 
+// limit ends the request under way, and the next one, after some time.
+func (m *multiplexed) limit(d time.Duration) {
+	if m.cancel == nil {
+		m.request, m.cancel = context.WithCancelCause(m.ctx)
+	}
+	m.unlimit()
+	cancel := m.cancel
+	m.timer = time.AfterFunc(d, func() { cancel(ErrTimeout) })
+}
+
+func (m *multiplexed) unlimit() {
+	if m.timer != nil {
+		m.timer.Stop()
+		m.timer = nil
+	}
+}
+
+// timedOut reports whether limit has ended the request.
+func (m *multiplexed) timedOut() bool {
+	return m.request != nil && errors.Is(context.Cause(m.request), ErrTimeout)
+}
+
 // send sends a request and returns the head of the answer. out reads the body from then on.
 func (m *multiplexed) send(base string, r call, out *bufio.Reader) (response, error) {
-	m.endBody()
-	req, err := http.NewRequestWithContext(m.ctx, r.method, m.origin+base+r.path, bytes.NewReader(r.body))
+	if m.body != nil { // of the last answer
+		m.endBody()
+	}
+	if m.cancel == nil {
+		m.request, m.cancel = context.WithCancelCause(m.ctx)
+	}
+	req, err := http.NewRequestWithContext(m.request, r.method, m.origin+base+r.path, bytes.NewReader(r.body))
 	if err != nil {
 		return response{}, fmt.Errorf("bench: %w", err)
 	}
@@ -137,14 +178,23 @@ func (m *multiplexed) send(base string, r call, out *bufio.Reader) (response, er
 	}
 	m.body = answer.Body
 	out.Reset(m.body)
-	return response{status: answer.StatusCode, length: -1}, nil
+	resp := response{status: answer.StatusCode, length: -1, retryAfter: -1}
+	if after := answer.Header.Get("Retry-After"); after != "" {
+		resp.takeRetryAfter([]byte(after))
+	}
+	return resp, nil
 }
 
 // endBody drops what is left of the last answer.
 func (m *multiplexed) endBody() {
+	m.unlimit()
 	if m.body != nil {
 		m.body.Close()
 		m.body = nil
+	}
+	if m.cancel != nil {
+		m.cancel(nil)
+		m.request, m.cancel = nil, nil
 	}
 }
 

@@ -24,14 +24,86 @@ type Target struct {
 	// Beside are processes that work for the server, its etcd for instance: their
 	// usage is reported apart.
 	Beside []process.Process
+	// Timeout bounds the time from a request to the end of its answer, that of a watch to
+	// its acceptance, and that of a watch that begins with all objects to the bookmark that
+	// ends these; connecting is bounded by itself. 0 bounds nothing. Requests that take
+	// longer are given up and counted as Timeouts.
+	Timeout time.Duration
+	// RetryAfter makes workloads wait when the server answers 429 (Too Many Requests) and
+	// says for how long, and then send the request again. Its latency has the waiting.
+	RetryAfter bool
+	// Series makes Results have a Series.
+	Series bool
+	// Gate, if it is not nil, is told of each measured part.
+	Gate Gate
 
 	config *rest.Config
 	tls    *tls.Config  // nil for plain HTTP
 	host   string       // host:port
 	base   string       // path that all paths are below, mostly ""
 	shared *sharedConns // nil by HTTP/1.1
+	brake  *brake
+	spoken *atomic.Value // the protocol of the last connection, a string
 
 	running atomic.Pointer[recorder] // of the workload under way
+}
+
+// Gate holds the measured parts of a workload until they may begin, and is told when they have
+// ended: several processes that work together measure at the same time. name is the
+// Result's.
+type Gate interface {
+	Begin(name string) error
+	End(name string) error
+}
+
+// brake ends workloads gracefully.
+type brake struct {
+	ctx  context.Context // ends with Stop
+	stop context.CancelFunc
+}
+
+// grace is how long operations that are under way may take after Stop.
+const grace = 5 * time.Second
+
+// Stop ends the workload under way and all later ones: they begin no more operations, give
+// those under way a few seconds, and return what was measured, with Interrupted set. It may be
+// called at any time, more than once.
+func (t *Target) Stop() {
+	if t.brake != nil {
+		t.brake.stop()
+	}
+}
+
+// Stopping is closed by Stop.
+func (t *Target) Stopping() <-chan struct{} { return t.stopping() }
+
+// stopping is closed by Stop; nil when nothing can stop the Target.
+func (t *Target) stopping() <-chan struct{} {
+	if t == nil || t.brake == nil {
+		return nil
+	}
+	return t.brake.ctx.Done()
+}
+
+func (t *Target) stopped() bool { return t != nil && t.brake != nil && t.brake.ctx.Err() != nil }
+
+// graceful returns a context that ends with ctx, and some time after Stop.
+func (t *Target) graceful(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	if t == nil || t.brake == nil {
+		return ctx, cancel
+	}
+	off := context.AfterFunc(t.brake.ctx, func() { time.AfterFunc(grace, cancel) })
+	return ctx, func() { off(); cancel() }
+}
+
+// protocol is what the last connection speaks, "" if there was none.
+func (t *Target) protocol() string {
+	if t == nil || t.spoken == nil {
+		return ""
+	}
+	spoken, _ := t.spoken.Load().(string)
+	return spoken
 }
 
 // NewTarget returns the server that the current context of a kubeconfig file
@@ -46,7 +118,8 @@ func NewTarget(kubeconfig string) (*Target, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bench: kubeconfig: server: %w", err)
 	}
-	t := &Target{config: config, host: server.Host, base: server.Path}
+	t := &Target{config: config, host: server.Host, base: server.Path, brake: &brake{}, spoken: &atomic.Value{}}
+	t.brake.ctx, t.brake.stop = context.WithCancel(context.Background())
 	switch server.Scheme {
 	case "http":
 		return t.withPort("80"), nil
@@ -61,10 +134,47 @@ func NewTarget(kubeconfig string) (*Target, error) {
 		t.tls = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
 	t.tls.NextProtos = nil
+	t.config.NextProtos = []string{"http/1.1"} // of client-go, until UseHTTP2
 	if t.tls.ServerName == "" {
 		t.tls.ServerName = server.Hostname()
 	}
 	return t.withPort("443"), nil
+}
+
+// Clone returns a Target of the same server that runs workloads of its own, over connections
+// of its own. It tells no costs: those of the server belong to t. Stop stops both.
+func (t *Target) Clone() *Target {
+	other := &Target{
+		Timeout: t.Timeout, RetryAfter: t.RetryAfter, Series: t.Series,
+		config: rest.CopyConfig(t.config), tls: t.tls, host: t.host, base: t.base, brake: t.brake, spoken: t.spoken,
+	}
+	if t.shared != nil {
+		other.shared = &sharedConns{streams: t.shared.streams}
+	}
+	return other
+}
+
+// As returns a Clone that accounts for the same processes and sends another bearer token.
+func (t *Target) As(token string) *Target {
+	other := t.Clone()
+	other.Process, other.Beside = t.Process, t.Beside
+	other.config.BearerToken, other.config.BearerTokenFile = token, ""
+	return other
+}
+
+// Impersonating returns a Clone whose requests are another user's: the kubeconfig's user must
+// be allowed to impersonate it.
+func (t *Target) Impersonating(user string, groups ...string) *Target {
+	other := t.Clone()
+	other.config.Impersonate = rest.ImpersonationConfig{UserName: user, Groups: groups}
+	return other
+}
+
+// named returns a Clone whose writes name manager as field manager.
+func (t *Target) named(manager string) *Target {
+	other := t.Clone()
+	other.config.UserAgent = manager
+	return other
 }
 
 func (t *Target) withPort(port string) *Target {

@@ -1,37 +1,127 @@
 package bench
 
 import (
-	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 )
 
-// WriteText prints results as an aligned table, one row each, and below it what only
-// some of them have to say.
+// WriteText prints results as an aligned table, one row for all rounds of each, and below it
+// what only some of them have to say.
 func WriteText(w io.Writer, results ...*Result) error {
+	rounds := Rounds(results)
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(tw, "workload\tops\terrors\tbytes/op\tops/s\tserver CPU/op\twrites/op\tp50\tp99\tmax\twall\tRSS\tclient CPU\t")
-	for _, r := range results {
+	fmt.Fprintln(tw, "workload\tops\tfailed\tbytes/op\tops/s\tserver CPU/op\twrites/op\tp50\tp99\tmax\twall\tRSS\tclient CPU\t")
+	for _, each := range rounds {
+		r := Merge(each...)
 		fmt.Fprintf(tw, "%s\t%s\t%d\t%s\t%.4g\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n",
-			r.Name, r.Counted(), r.Errors, Bytes(r.BytesPerOp()), r.Rate(), known(r.ServerCPU, Duration(r.CPUPerOp())), knownCount(r.Writes, r.WritesPerOp()),
-			Duration(r.Quantile(50)), Duration(r.Quantile(99)), Duration(r.Quantile(100)), Duration(r.Wall), Bytes(r.Server.RSS), Duration(r.ClientCPU))
+			r.Name, r.Counted(), r.Failures(), Bytes(r.BytesPerOp()), r.Rate(), known(r.ServerCPU, Duration(r.CPUPerOp())), knownCount(r.Writes, r.WritesPerOp()),
+			Duration(r.Quantile(50)), Duration(r.Quantile(99)), Duration(r.Quantile(100)), Duration(r.Wall), known(time.Duration(r.Server.RSS), Bytes(r.Server.RSS)), known(r.ClientCPU, Duration(r.ClientCPU)))
 	}
 	if err := tw.Flush(); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
-	for _, r := range results {
-		if more := r.Details(); more != "" {
-			fmt.Fprintf(w, "%s: %s\n", r.Name, more)
+	loops := make(map[string]bool)
+	for _, each := range rounds {
+		r := Merge(each...)
+		loops[r.Loop] = true
+		for _, more := range []string{r.Details(), r.Endings(), Spread(each)} {
+			if more != "" {
+				fmt.Fprintf(w, "%s: %s\n", r.Name, more)
+			}
 		}
 		if r.FirstError != "" {
 			fmt.Fprintf(w, "%s: first error: %s\n", r.Name, r.FirstError)
 		}
 	}
+	if loops[OpenLoop] {
+		fmt.Fprintln(w, "Open loop: latency counts from when an operation was due, so that a stall counts for all that it held up (no coordinated omission).")
+	}
+	if loops[ClosedLoop] {
+		fmt.Fprintln(w, "Closed loop: latency counts from each request, so that a stall counts once and not for what it held up (coordinated omission).")
+	}
 	return nil
 }
+
+// Rounds groups results by their names, in the order in which these first appear.
+func Rounds(results []*Result) [][]*Result {
+	var groups [][]*Result
+	at := make(map[string]int)
+	for _, r := range results {
+		i, ok := at[r.Name]
+		if !ok {
+			i = len(groups)
+			at[r.Name] = i
+			groups = append(groups, nil)
+		}
+		groups[i] = append(groups[i], r)
+	}
+	return groups
+}
+
+// Endings says how operations ended, "" if all succeeded at once and in time.
+func (r *Result) Endings() string {
+	var parts []string
+	if r.Interrupted {
+		parts = append(parts, "interrupted: the figures are of what was done")
+	}
+	if r.Late > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %d began late because no client was free: more clients would keep the rate", r.Late, r.Ops))
+	}
+	if r.Failures() > 0 {
+		parts = append(parts, fmt.Sprintf("%d errors, %d timeouts, %d refused (429), which latencies leave out", r.Errors, r.Timeouts, r.Refused))
+	}
+	if r.Retries > 0 {
+		parts = append(parts, fmt.Sprintf("%d sent again after Retry-After", r.Retries))
+	}
+	others := false
+	var answers []string
+	for _, status := range slices.Sorted(maps.Keys(r.Statuses)) {
+		answers = append(answers, fmt.Sprintf("%d of %d", r.Statuses[status], status))
+		others = others || status/100 != 2
+	}
+	if others {
+		parts = append(parts, "answers: "+strings.Join(answers, ", "))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// Spread says how far the rounds of a workload are apart, "" for a single one.
+func Spread(rounds []*Result) string {
+	if len(rounds) < 2 {
+		return ""
+	}
+	var parts []string
+	for _, figure := range []struct {
+		name string
+		of   func(*Result) float64
+		text func(float64) string
+	}{
+		{"p50", func(r *Result) float64 { return r.Quantile(50).Seconds() }, secondsText},
+		{"p99", func(r *Result) float64 { return r.Quantile(99).Seconds() }, secondsText},
+		{"ops/s", (*Result).Rate, func(v float64) string { return fmt.Sprintf("%.4g", v) }},
+		{"server CPU/op", func(r *Result) float64 { return r.CPUPerOp().Seconds() }, secondsText},
+	} {
+		values, texts := make([]float64, len(rounds)), make([]string, len(rounds))
+		for i, r := range rounds {
+			values[i] = figure.of(r)
+			texts[i] = figure.text(values[i])
+		}
+		slices.Sort(values)
+		median := (values[(len(values)-1)/2] + values[len(values)/2]) / 2
+		if median == 0 {
+			continue
+		}
+		parts = append(parts, fmt.Sprintf("%s %s (spread %.0f %%)", figure.name, strings.Join(texts, ", "), 100*(values[len(values)-1]-values[0])/median))
+	}
+	return fmt.Sprintf("%d rounds: %s", len(rounds), strings.Join(parts, "; "))
+}
+
+func secondsText(v float64) string { return Duration(time.Duration(v * float64(time.Second))) }
 
 // Counted is the number of operations with their unit.
 func (r *Result) Counted() string {
@@ -73,68 +163,15 @@ func (r *Result) Details() string {
 	return strings.Join(parts, ", ")
 }
 
-// Thresholds are bounds that a Result must keep. Zero values bound nothing, but for
-// MaxErrors, where a negative value bounds nothing.
-type Thresholds struct {
-	// MaxP50, MaxP99 and MaxLatency bound latencies.
-	MaxP50, MaxP99, MaxLatency time.Duration
-	// MaxCPUPerOp bounds the server's CPU time per operation.
-	MaxCPUPerOp time.Duration
-	// MaxErrors bounds the number of operations that failed.
-	MaxErrors int
-	// MinRate bounds operations per second from below.
-	MinRate float64
-	// MaxRSS and MaxPeakRSS bound the server's resident memory in bytes.
-	MaxRSS, MaxPeakRSS int64
-}
-
-// ErrThreshold is wrapped by the errors of Thresholds.Check.
-var ErrThreshold = errors.New("threshold crossed")
-
-// Check returns an error that names each bound which a result crosses, nil if none
-// does. A bound on what was not measured is crossed: it would pass unseen otherwise.
-func (t Thresholds) Check(results ...*Result) error {
-	var crossed []error
-	fail := func(r *Result, format string, args ...any) {
-		crossed = append(crossed, fmt.Errorf("%w: %s: %s", ErrThreshold, r.Name, fmt.Sprintf(format, args...)))
-	}
-	for _, r := range results {
-		if t.MaxErrors >= 0 && r.Errors > t.MaxErrors {
-			fail(r, "%d errors, at most %d allowed", r.Errors, t.MaxErrors)
-		}
-		for _, bound := range []struct {
-			name string
-			q    float64
-			most time.Duration
-		}{{"p50", 50, t.MaxP50}, {"p99", 99, t.MaxP99}, {"longest latency", 100, t.MaxLatency}} {
-			if bound.most > 0 && (r.Quantile(100) == 0 || r.Quantile(bound.q) > bound.most) {
-				fail(r, "%s is %s, at most %s allowed", bound.name, Duration(r.Quantile(bound.q)), Duration(bound.most))
-			}
-		}
-		if t.MaxCPUPerOp > 0 && (r.ServerCPU == 0 || r.CPUPerOp() > t.MaxCPUPerOp) {
-			fail(r, "server CPU per %s is %s, at most %s allowed", r.Unit, known(r.ServerCPU, Duration(r.CPUPerOp())), Duration(t.MaxCPUPerOp))
-		}
-		if r.Rate() < t.MinRate {
-			fail(r, "%.4g per second, at least %.4g wanted", r.Rate(), t.MinRate)
-		}
-		for _, bound := range []struct {
-			name      string
-			is, limit int64
-		}{{"RSS", r.Server.RSS, t.MaxRSS}, {"peak RSS", r.Server.PeakRSS, t.MaxPeakRSS}} {
-			if bound.limit > 0 && (bound.is == 0 || bound.is > bound.limit) {
-				fail(r, "%s is %s, at most %s allowed", bound.name, Bytes(bound.is), Bytes(bound.limit))
-			}
-		}
-	}
-	return errors.Join(crossed...)
-}
-
 // String is one line for people.
 func (p Progress) String() string {
 	if p.Name == "" {
 		return ""
 	}
 	var b strings.Builder
+	if p.Done+p.Errors+p.Total == 0 && p.P99 == 0 { // a step that counts nothing
+		return fmt.Sprintf("%s: %v so far", p.Name, p.Elapsed.Round(time.Second))
+	}
 	fmt.Fprintf(&b, "%s: %d", p.Name, p.Done)
 	if p.Total > 0 {
 		fmt.Fprintf(&b, "/%d", p.Total)

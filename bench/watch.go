@@ -38,10 +38,15 @@ type WatchConfig struct {
 	// Through is the server that the changes are made through, nil for the target itself.
 	// Another server of the same etcd keeps the cost of writing out of the account.
 	Through *Target
+	// Shape may take the place of Changes and Rate: its plan is open.
+	Shape Shape
 }
 
 // complete sets the defaults of fields that are zero.
 func (c *WatchConfig) complete() {
+	if plan := c.Shape.Plan; plan.Open {
+		c.Changes = plan.Operations()
+	}
 	if c.Deliveries == 0 {
 		c.Deliveries = c.Watchers * c.Changes
 	}
@@ -50,11 +55,15 @@ func (c *WatchConfig) complete() {
 	}
 }
 
+func (c *WatchConfig) loop() loop {
+	return loop{ops: c.Changes, clients: c.Writers, rate: c.Rate, shape: c.Shape}
+}
+
 func (c *WatchConfig) check() error {
 	if c.Watchers < 1 || len(c.Objects) == 0 {
 		return errors.New("bench: want at least one watcher and one object to change")
 	}
-	return loop{ops: c.Changes, clients: c.Writers, rate: c.Rate}.check()
+	return c.loop().bounded()
 }
 
 // Watch opens the watches, then makes the changes, and records the time from when
@@ -76,6 +85,9 @@ func Watch(ctx context.Context, t *Target, c WatchConfig) (*Result, error) {
 	}
 	defer w.close()
 	w.begin(c.Watchers, c.Changes, int64(c.Deliveries))
+	if err := c.warm(ctx, t, rec, w); err != nil {
+		return nil, err
+	}
 	rec.phase("changing")
 	err = rec.measured(func() error {
 		if err := c.change(ctx, t, rec, w); err != nil {
@@ -123,6 +135,15 @@ func watchCall(path, revision, accept string) call {
 	return call{path: with(path, "watch=true", "allowWatchBookmarks=true", "timeoutSeconds=3600", "resourceVersion="+revision), accept: accept}
 }
 
+// warm makes changes that count nowhere: they are another run's.
+func (c *WatchConfig) warm(ctx context.Context, t *Target, rec *recorder, w *watchers) error {
+	l := c.loop()
+	l.through = c.Through
+	return l.warm(ctx, t, rec, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
+		return own.do(ctx, markPatch(c.Objects[i%len(c.Objects)], w.run-1, i))
+	})
+}
+
 // change makes the changes, through t unless another server is to make them.
 func (c *WatchConfig) change(ctx context.Context, t *Target, rec *recorder, w *watchers) error {
 	through := c.Through
@@ -131,20 +152,22 @@ func (c *WatchConfig) change(ctx context.Context, t *Target, rec *recorder, w *w
 	}
 	// The changes are not the operations of the workload: they are counted apart.
 	writes := &recorder{result: &Result{Latency: newHistogram()}}
-	l := loop{ops: c.Changes, clients: c.Writers, rate: c.Rate}
-	err := l.run(ctx, through, writes, func(ctx context.Context, own *lane, i int, intended time.Time) (int64, error) {
-		w.sent[i].Store(intended.UnixNano())
+	l := c.loop()
+	l.through = through
+	err := l.run(ctx, t, writes, func(ctx context.Context, own *lane, i int, due time.Time) (outcome, error) {
+		w.sent[i].Store(due.UnixNano())
 		return own.do(ctx, markPatch(c.Objects[i%len(c.Objects)], w.run, i))
 	})
 	if err != nil {
 		return err
 	}
-	if r := writes.result; r.Errors > 0 {
-		return fmt.Errorf("bench: %d of %d changes failed: %s", r.Errors, r.Ops, r.FirstError)
+	if r := writes.result; r.Failures() > 0 {
+		return fmt.Errorf("bench: %d of %d changes failed: %s", r.Failures(), r.Ops, r.FirstError)
 	}
 	rec.mu.Lock()
 	defer rec.mu.Unlock()
-	rec.result.add("changes", float64(c.Changes), "")
+	rec.result.Loop, rec.result.Late = l.kind(), writes.result.Late
+	rec.result.add("changes", float64(writes.result.Ops), "")
 	rec.result.add("change p50", writes.result.Quantile(50).Seconds(), "s")
 	rec.result.add("change p99", writes.result.Quantile(99).Seconds(), "s")
 	return nil
@@ -161,15 +184,15 @@ func markPatch(path string, run int64, i int) call {
 // account divides the cost by changes if PerChange is set, and adds the figures that only
 // watches have.
 func (c *WatchConfig) account(r *Result) *Result {
-	deliveries := r.Ops - r.Errors
+	deliveries := r.Succeeded()
 	if r.Wall > 0 {
 		r.add("deliveries per second", float64(deliveries)/r.Wall.Seconds(), "/s")
 	}
-	r.add("changes per second", float64(c.Changes)/r.Wall.Seconds(), "/s")
+	r.add("changes per second", r.Value("changes")/r.Wall.Seconds(), "/s")
 	if c.PerChange {
 		r.Unit = "event"
 		r.add("deliveries", float64(deliveries), "")
-		r.Ops = c.Changes + r.Errors
+		r.Ops = int(r.Value("changes")) + r.Failures()
 	}
 	return r
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -53,7 +52,8 @@ type watchers struct {
 	closing   atomic.Bool
 }
 
-// open opens n watches. Each counts as an operation when each is to be recorded.
+// open opens n watches, or fewer if the target is stopped. Each counts as an operation when
+// each is to be recorded.
 func (w *watchers) open(ctx context.Context, n int, each bool) error {
 	ctx, cancel := context.WithCancel(ctx)
 	w.done = cancel
@@ -65,13 +65,17 @@ func (w *watchers) open(ctx context.Context, n int, each bool) error {
 			if opened.Err() != nil {
 				return opened.Err()
 			}
+			if w.target.stopped() {
+				return nil
+			}
 			start := w.since
 			if start.IsZero() {
 				start = time.Now()
 			}
 			err := w.openOne(ctx, i)
-			if each {
-				w.rec.record(time.Since(start), 0, err)
+			if each && ctx.Err() == nil {
+				w.rec.record(time.Since(start), outcome{status: statusOf(err)}, err)
+				return nil
 			}
 			return err
 		})
@@ -91,7 +95,7 @@ func (w *watchers) openOne(ctx context.Context, i int) error {
 	if w.stuck > 0 && i >= w.stuck {
 		conn.shrink()
 	}
-	s, err := conn.watch(w.calls(i))
+	s, err := conn.watch(w.calls(i), w.target.Timeout)
 	if err != nil {
 		conn.close()
 		return err
@@ -106,6 +110,9 @@ func (w *watchers) begin(readers int, changes int, expected int64) {
 	w.run, w.expected = newRun(), expected
 	w.all = make(chan struct{})
 	for _, s := range w.streams[:readers] {
+		if s == nil { // stopped before it was opened
+			continue
+		}
 		w.readers.Go(func() {
 			if err := w.follow(s); err != nil && !w.closing.Load() {
 				w.rec.fail(err)
@@ -132,7 +139,7 @@ func (w *watchers) follow(s *stream) error {
 		if !ok || run != w.run || number >= len(w.sent) {
 			continue // not a change of this run
 		}
-		w.rec.record(now.Sub(time.Unix(0, w.sent[number].Load())), int64(len(frame)), nil)
+		w.rec.record(now.Sub(time.Unix(0, w.sent[number].Load())), outcome{bytes: int64(len(frame))}, nil)
 		if w.delivered.Add(1) == w.expected {
 			close(w.all)
 		}
@@ -188,6 +195,10 @@ var errUndelivered = errors.New("bench: a change was not delivered")
 
 // judge waits for the deliveries that are missing, and records those that do not come.
 func (w *watchers) judge(ctx context.Context, patience time.Duration) error {
+	if w.target.stopped() { // nobody knows how many there should be
+		w.settle(ctx, min(patience, time.Second))
+		return ctx.Err()
+	}
 	for range w.settle(ctx, patience) {
 		w.rec.fail(errUndelivered)
 	}
@@ -204,10 +215,13 @@ func (w *watchers) ended() int {
 	var ended atomic.Int64
 	var readers sync.WaitGroup
 	for _, s := range w.streams[w.stuck:] {
+		if s == nil {
+			continue
+		}
 		readers.Go(func() {
 			for {
-				s.conn.SetReadDeadline(time.Now().Add(quiet))
-				if _, err := s.next(); errors.Is(err, os.ErrDeadlineExceeded) {
+				s.conn.limit(quiet)
+				if _, err := s.next(); errors.Is(s.conn.explain(err, quiet), ErrTimeout) {
 					return
 				} else if err != nil {
 					ended.Add(1)

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -21,16 +22,22 @@ type WatchListConfig struct {
 	Requests, Clients int
 	// Objects is how many objects each must see; 0 leaves that unchecked.
 	Objects int
+	// Shape is closed: it may warm up, and end the workload by time instead of by Requests.
+	Shape Shape
 }
 
 // WatchList records the time from the request to the bookmark that ends the initial
 // events. Connections are made, and used once, before the measured parts, and broken
 // off after them.
 func WatchList(ctx context.Context, t *Target, c WatchListConfig) (*Result, error) {
-	if err := (loop{ops: c.Requests, clients: c.Clients}).check(); err != nil {
+	l := loop{ops: c.Requests, clients: c.Clients, shape: c.Shape}
+	if err := l.check(); err != nil {
 		return nil, err
 	}
-	rec, err := t.newRecorder(c.Name, "request", c.Requests)
+	if l.open() {
+		return nil, errors.New("bench: watches that begin with all objects are opened in a closed loop: plan numbers of clients")
+	}
+	rec, err := t.newRecorder(c.Name, "request", l.total())
 	if err != nil {
 		return nil, err
 	}
@@ -38,12 +45,43 @@ func WatchList(ctx context.Context, t *Target, c WatchListConfig) (*Result, erro
 	if err := c.batch(ctx, t, nil, 1); err != nil {
 		return nil, err
 	}
-	for left := c.Requests; left > 0; left -= c.Clients {
-		if err := c.batch(ctx, t, rec, min(left, c.Clients)); err != nil {
+	rec.looping(ClosedLoop)
+	within, cut := t.graceful(ctx)
+	defer cut()
+	for warm := time.Now(); time.Since(warm) < c.Shape.Warmup && !t.stopped(); {
+		rec.phase("warming up")
+		if err := c.batch(within, t, nil, c.Clients); err != nil {
 			return nil, err
 		}
 	}
+	rec.phase("")
+	if err := c.batches(within, t, rec); err != nil && (ctx.Err() != nil || !t.stopped()) {
+		return nil, err
+	}
 	return rec.finish(), nil
+}
+
+// batches opens watches, as many at once as there are clients, until there were enough of them
+// or the time is over.
+func (c *WatchListConfig) batches(ctx context.Context, t *Target, rec *recorder) error {
+	plan, start := c.Shape.Plan, time.Now()
+	for left := c.Requests; !t.stopped(); {
+		n := min(left, c.Clients)
+		if !plan.IsZero() {
+			if time.Since(start) >= plan.Length() {
+				return nil
+			}
+			n = plan.Clients(time.Since(start))
+		}
+		if n == 0 {
+			return nil
+		}
+		if err := c.batch(ctx, t, rec, n); err != nil {
+			return err
+		}
+		left -= n
+	}
+	return nil
 }
 
 // batch opens n watches at once; without a recorder, to warm up.
@@ -61,12 +99,12 @@ func (c *WatchListConfig) batch(ctx context.Context, t *Target, rec *recorder, n
 		if conns[i], err = t.dial(ctx, largeBuffer); err != nil {
 			return err
 		}
-		if _, err := conns[i].do(call{path: "/version", accept: JSON}); err != nil {
+		if _, _, err := conns[i].do(call{path: "/version", accept: JSON}, t.Timeout); err != nil {
 			return err
 		}
 	}
 	if rec == nil {
-		_, err := c.one(conns[0])
+		_, err := c.one(conns[0], t.Timeout)
 		return err
 	}
 	return rec.measured(func() error {
@@ -74,8 +112,10 @@ func (c *WatchListConfig) batch(ctx context.Context, t *Target, rec *recorder, n
 		for _, conn := range conns {
 			group.Go(func() error {
 				start := time.Now()
-				size, err := c.one(conn)
-				rec.record(time.Since(start), size, err)
+				o, err := c.one(conn, t.Timeout)
+				if ctx.Err() == nil {
+					rec.record(time.Since(start), o, err)
+				}
 				return ctx.Err()
 			})
 		}
@@ -84,16 +124,19 @@ func (c *WatchListConfig) batch(ctx context.Context, t *Target, rec *recorder, n
 }
 
 // one reads the initial events of one watch.
-func (c *WatchListConfig) one(conn *conn) (int64, error) {
-	s, err := conn.watch(c.call())
+func (c *WatchListConfig) one(conn *conn, limit time.Duration) (o outcome, err error) {
+	s, err := conn.watch(c.call(), limit)
+	o.status = statusOf(err)
 	if err != nil {
-		return 0, err
+		return o, err
 	}
+	conn.limit(limit)
 	objects, size, err := s.readInitial()
+	o.bytes, err = size, conn.explain(err, limit)
 	if err == nil && c.Objects > 0 && objects != c.Objects {
 		err = fmt.Errorf("bench: %s began with %d objects, want %d", c.Path, objects, c.Objects)
 	}
-	return size, err
+	return o, err
 }
 
 func (c *WatchListConfig) call() call { return call{path: WatchListPath(c.Path), accept: c.Accept} }

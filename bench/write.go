@@ -35,15 +35,19 @@ type WriteConfig struct {
 	Objects, Clients int
 	// Rate is requests per second, 0 for as many as the clients get answered.
 	Rate float64
+	// Shape may take the place of Objects and Rate, for each of Verbs: its plan is open.
+	Shape Shape
 }
 
 // Write creates all objects, then patches all, applies to all and deletes all, and
-// returns one Result for each of Verbs. One more object does so unmeasured before.
+// returns one Result for each of Verbs. One more object does so unmeasured before. After
+// Target.Stop it deletes what it has created and returns the Results that there are.
 func Write(ctx context.Context, t *Target, c WriteConfig) ([]*Result, error) {
-	l := loop{ops: c.Objects, clients: c.Clients, rate: c.Rate}
-	if err := l.check(); err != nil {
+	l := loop{ops: c.Objects, clients: c.Clients, rate: c.Rate, shape: c.Shape}
+	if err := l.bounded(); err != nil {
 		return nil, err
 	}
+	c.Objects = l.total()
 	if err := ensureNamespace(ctx, t, c.Namespace); err != nil {
 		return nil, err
 	}
@@ -53,12 +57,19 @@ func Write(ctx context.Context, t *Target, c WriteConfig) ([]*Result, error) {
 		}
 	}
 	var results []*Result
+	created := 0
 	for _, verb := range Verbs {
 		result, err := c.phase(ctx, t, l, verb)
 		if err != nil {
-			return nil, err
+			return results, err
 		}
 		results = append(results, result)
+		if verb == Create {
+			created = result.Ops
+		}
+		if t.stopped() && verb != Delete {
+			return results, c.remove(ctx, t, created)
+		}
 	}
 	return results, nil
 }
@@ -69,8 +80,13 @@ func (c *WriteConfig) phase(ctx context.Context, t *Target, l loop, verb Verb) (
 		return nil, err
 	}
 	defer rec.finish()
+	if verb == Create {
+		if err := l.warm(ctx, t, rec, c.life); err != nil {
+			return nil, err
+		}
+	}
 	err = rec.measured(func() error {
-		return l.run(ctx, t, rec, func(ctx context.Context, own *lane, i int, _ time.Time) (int64, error) {
+		return l.run(ctx, t, rec, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
 			return own.do(ctx, c.write(verb, i))
 		})
 	})
@@ -78,6 +94,36 @@ func (c *WriteConfig) phase(ctx context.Context, t *Target, l loop, verb Verb) (
 		return nil, err
 	}
 	return rec.finish(), nil
+}
+
+// life is what warms up: all verbs of an object that is none of those that count.
+func (c *WriteConfig) life(ctx context.Context, own *lane, i int, _ time.Time) (o outcome, err error) {
+	for _, verb := range Verbs {
+		if o, err = own.do(ctx, c.write(verb, c.Objects+1+i)); err != nil {
+			return o, err
+		}
+	}
+	return o, nil
+}
+
+// remove deletes the first n objects, and some more that may have been under way.
+func (c *WriteConfig) remove(ctx context.Context, t *Target, n int) error {
+	other := t.Clone()
+	other.brake = nil // it goes on after Stop
+	rec := &recorder{target: t, name: "removing what was created", total: n, began: time.Now(), result: &Result{Latency: newHistogram()}}
+	t.running.Store(rec)
+	defer t.running.CompareAndSwap(rec, nil)
+	l := loop{ops: min(n+c.Clients, c.Objects), clients: max(1, c.Clients)}
+	if l.ops == 0 {
+		return nil
+	}
+	return l.run(ctx, other, rec, func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
+		o, err := own.do(ctx, c.write(Delete, i))
+		if o.status == http.StatusNotFound {
+			err = nil
+		}
+		return o, err
+	})
 }
 
 // write is the request of one verb for object i.
@@ -109,7 +155,7 @@ func configMap(name, key string, i int) []byte {
 
 // ensureNamespace creates a namespace that may exist.
 func ensureNamespace(ctx context.Context, t *Target, name string) error {
-	client, err := clientAs(t.config, "larder-bench")
+	client, err := t.client("larder-bench")
 	if err != nil {
 		return err
 	}
@@ -126,19 +172,21 @@ type PatchConfig struct {
 	Requests, Clients int
 	// Rate is requests per second, 0 for as many as the clients get answered.
 	Rate float64
+	// Shape may take the place of Requests, Rate and Clients.
+	Shape Shape
 }
 
 // PatchObjects patches an annotation of each object, so that each patch is a change,
 // after one unmeasured patch.
 func PatchObjects(ctx context.Context, t *Target, c PatchConfig) (*Result, error) {
-	l := loop{ops: c.Requests, clients: c.Clients, rate: c.Rate}
+	l := loop{ops: c.Requests, clients: c.Clients, rate: c.Rate, shape: c.Shape}
 	if err := l.check(); err != nil {
 		return nil, err
 	}
 	if len(c.Objects) == 0 {
 		return nil, errors.New("bench: want at least one object to patch")
 	}
-	rec, err := t.newRecorder(c.Name, "request", c.Requests)
+	rec, err := t.newRecorder(c.Name, "request", l.total())
 	if err != nil {
 		return nil, err
 	}
@@ -146,12 +194,16 @@ func PatchObjects(ctx context.Context, t *Target, c PatchConfig) (*Result, error
 	if err := t.Change(ctx, c.Objects[0]); err != nil {
 		return nil, err
 	}
-	run := newRun()
-	err = rec.measured(func() error {
-		return l.run(ctx, t, rec, func(ctx context.Context, own *lane, i int, _ time.Time) (int64, error) {
+	patch := func(run int64) operation {
+		return func(ctx context.Context, own *lane, i int, _ time.Time) (outcome, error) {
 			return own.do(ctx, markPatch(c.Objects[i%len(c.Objects)], run, i))
-		})
-	})
+		}
+	}
+	run := newRun()
+	if err := l.warm(ctx, t, rec, patch(run-1)); err != nil {
+		return nil, err
+	}
+	err = rec.measured(func() error { return l.run(ctx, t, rec, patch(run)) })
 	if err != nil {
 		return nil, err
 	}

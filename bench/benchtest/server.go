@@ -39,7 +39,8 @@ type Server struct {
 	revision int
 	events   int
 	watches  map[*watch]struct{}
-	requests map[string]int // by method
+	requests map[string]int    // by method
+	awaited  map[string]func() // by path: called with each request
 }
 
 // watch is one open watch.
@@ -51,7 +52,7 @@ type watch struct {
 // New starts a server with an administrator's token and no objects. The caller closes
 // it.
 func New() *Server {
-	s := &Server{objects: make(map[string]object), watches: make(map[*watch]struct{}), requests: make(map[string]int), revision: 1}
+	s := &Server{objects: make(map[string]object), watches: make(map[*watch]struct{}), requests: make(map[string]int), awaited: make(map[string]func()), revision: 1}
 	s.Server = httptest.NewUnstartedServer(s)
 	s.EnableHTTP2 = true
 	return s
@@ -62,6 +63,17 @@ func (s *Server) Requests(method string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.requests[method]
+}
+
+// Watch calls then once, when a path has been requested n times from now on.
+func (s *Server) Watch(path string, n int, then func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.awaited[path] = func() {
+		if n--; n == 0 {
+			then()
+		}
+	}
 }
 
 // Watches counts the open watches.
@@ -82,6 +94,9 @@ func (s *Server) Objects() []string {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	s.requests[r.Method]++
+	if then := s.awaited[r.URL.Path]; then != nil {
+		then()
+	}
 	s.mu.Unlock()
 	path := strings.TrimSuffix(r.URL.Path, "/status")
 	switch {
@@ -123,6 +138,10 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request) {
 	defer s.mu.Unlock()
 	if o, ok := s.objects[r.URL.Path]; ok {
 		answer(w, http.StatusOK, o)
+		return
+	}
+	if _, rest, found := strings.Cut(r.URL.Path, "/namespaces/"); found && strings.Count(rest, "/") == 2 {
+		refuse(w, http.StatusNotFound, "NotFound")
 		return
 	}
 	items := []object{}

@@ -63,6 +63,17 @@ func New(c Config) (*Comparison, error) {
 	return &Comparison{config: c, seed: seed, table: &Table{Machine: bench.Machine(), Command: c.Command, Rounds: c.Rounds}}, nil
 }
 
+// IDs are those of the rows that the configuration selects, with those beside them.
+func (c *Comparison) IDs() []string {
+	var ids []string
+	for _, s := range append(c.selected(c.steps()), c.selected(c.startSteps())...) {
+		for _, r := range s.rows {
+			ids = append(ids, r.id)
+		}
+	}
+	return ids
+}
+
 // Progress is what is under way.
 func (c *Comparison) Progress() bench.Progress {
 	if t := c.shown.Load(); t != nil {
@@ -184,8 +195,8 @@ func seedAll(ctx context.Context, t *bench.Target, seed bench.SeedConfig) error 
 	if err != nil {
 		return err
 	}
-	if result.Errors > 0 {
-		return fmt.Errorf("compare: seeding: %d errors, the first: %s", result.Errors, result.FirstError)
+	if result.Failures() > 0 {
+		return fmt.Errorf("compare: seeding: %d errors, the first: %s", result.Failures(), result.FirstError)
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ func (s *rowSpec) fill(r *Row) {
 func (s *rowSpec) best(unit Unit, of func(*bench.Result) float64, results []*bench.Result) float64 {
 	var all []float64
 	for _, r := range results {
-		if r.Ops > r.Errors {
+		if r.Succeeded() > 0 {
 			all = append(all, of(r))
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/judge"
 )
 
 // Kind is one of the servers that are compared.
@@ -158,7 +159,7 @@ func (r *Row) RSS(k Kind) int64 {
 // Errors counts the operations of a server that failed, and returns the first error.
 func (r *Row) Errors(k Kind) (n int, first string) {
 	for _, result := range r.Results[k] {
-		n += result.Errors
+		n += result.Failures()
 		if first == "" {
 			first = result.FirstError
 		}
@@ -287,6 +288,16 @@ func (t *Table) Markdown() string {
 	for _, r := range t.Rows {
 		line(r.Cells())
 	}
+	spreads := false
+	for _, r := range t.Rows {
+		if text := r.spread(); text != "" {
+			if !spreads {
+				b.WriteString("\nSpread between the rounds:\n")
+				spreads = true
+			}
+			b.WriteString("\n" + wrap(r.ID+": "+text))
+		}
+	}
 	for _, r := range t.Rows {
 		for k := range kinds {
 			if n, first := r.Errors(k); n > 0 {
@@ -311,6 +322,44 @@ func (t *Table) Results() []*bench.Result {
 	return all
 }
 
+// EachRound are the results of all rounds, named by row and server.
+func (t *Table) EachRound() []*bench.Result {
+	var all []*bench.Result
+	for _, r := range t.Rows {
+		for k := range kinds {
+			for i, result := range r.Results[k] {
+				named := *result
+				named.Name, named.Round = r.ID+" "+k.String(), i+1
+				all = append(all, &named)
+			}
+		}
+	}
+	return all
+}
+
+// Larder are Larder's results, each of all rounds of a row, by which it is named.
+func (t *Table) Larder() []*bench.Result {
+	var all []*bench.Result
+	for _, r := range t.Rows {
+		if merged := bench.Merge(r.Results[Larder]...); merged != nil {
+			merged.Name = r.ID
+			all = append(all, merged)
+		}
+	}
+	return all
+}
+
+// spread says how far the rounds of a row are apart, by server.
+func (r *Row) spread() string {
+	var parts []string
+	for k := range kinds {
+		if text := bench.Spread(r.Results[k]); text != "" {
+			parts = append(parts, k.String()+", "+text)
+		}
+	}
+	return strings.Join(parts, ". ")
+}
+
 // Missed returns an error that names the rows that do not meet their goals, nil if none.
 func (t *Table) Missed() error {
 	var ids []string
@@ -322,7 +371,7 @@ func (t *Table) Missed() error {
 	if len(ids) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: goals missed: %s", bench.ErrThreshold, strings.Join(ids, ", "))
+	return fmt.Errorf("%w: goals missed: %s", judge.ErrThreshold, strings.Join(ids, ", "))
 }
 
 // MarshalJSON implements json.Marshaler: servers by name instead of by number.
@@ -339,4 +388,20 @@ func (r *Row) MarshalJSON() ([]byte, error) {
 		Met     bool                       `json:"met"`
 		Results map[string][]*bench.Result `json:"results"`
 	}{(*plain)(r), r.Met(), results})
+}
+
+// UnmarshalJSON implements json.Unmarshaler: it reads what MarshalJSON writes.
+func (r *Row) UnmarshalJSON(text []byte) error {
+	type plain Row
+	in := struct {
+		*plain
+		Results map[string][]*bench.Result `json:"results"`
+	}{plain: (*plain)(r)}
+	if err := json.Unmarshal(text, &in); err != nil {
+		return err
+	}
+	for k := range kinds {
+		r.Results[k] = in.Results[k.String()]
+	}
+	return nil
 }

@@ -7,22 +7,24 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // module is where the sources of all programs are found.
 const module = "github.com/larder-io/larder"
 
 // Build builds those programs into dir that c does not name, from the source tree
-// around the current directory, and returns c with all of them.
-func Build(ctx context.Context, c Config, dir string, say func(string)) (Config, error) {
+// around the current directory, and returns c with all of them. It calls say when it begins
+// one, and when it has built it.
+func Build(ctx context.Context, c Config, dir string, say func(what string, done bool)) (Config, error) {
 	if c.Stock != "" && c.Larder != "" && c.Etcd != "" {
 		return c, nil
 	}
 	root, err := goCommand(ctx, "", "list", "-m", "-f", "{{.Dir}}", module)
 	if err != nil || root == "" {
-		return c, fmt.Errorf("fleet: programs can be built inside Larder's source tree alone: %w", err)
+		return c, fmt.Errorf("fleet: programs can be built inside Larder's source tree alone, with Go installed: go there, or name them with --stock, --larder and --etcd: %w", err)
 	}
-	for _, p := range []struct {
+	programs := []struct {
 		program *string
 		name    string
 		dir     string
@@ -31,14 +33,20 @@ func Build(ctx context.Context, c Config, dir string, say func(string)) (Config,
 		{&c.Stock, "kube-apiserver", filepath.Join(root, "bench", "stock"), []string{"run", ".", "-o", dir}},
 		{&c.Larder, "larder", root, []string{"build", "-o", dir, "./cmd/larder"}},
 		{&c.Etcd, "etcd", root, []string{"build", "-o", filepath.Join(dir, "etcd"), "go.etcd.io/etcd/server/v3"}},
-	} {
+	}
+	for i, p := range programs {
 		if *p.program != "" {
 			continue
 		}
-		say("building " + p.name)
+		what := fmt.Sprintf("building %s (%d of %d programs; the first time takes minutes)", p.name, i+1, len(programs))
+		say(what, false)
 		if _, err := goCommand(ctx, p.dir, p.args...); err != nil {
-			return c, err
+			if ctx.Err() != nil {
+				return c, fmt.Errorf("fleet: building %s: %w", p.name, ctx.Err())
+			}
+			return c, fmt.Errorf("fleet: %s: %w", p.name, err)
 		}
+		say(what, true)
 		*p.program = filepath.Join(dir, p.name)
 	}
 	return c, nil
@@ -49,6 +57,10 @@ func goCommand(ctx context.Context, dir string, args ...string) (string, error) 
 	var out, problem bytes.Buffer
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &problem
+	// What it starts must end with it.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = grace
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("fleet: go %s: %w\n%s", args[0], err, problem.String())
 	}

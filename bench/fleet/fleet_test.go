@@ -156,7 +156,7 @@ func TestConfigs(t *testing.T) {
 		}
 	}
 	given := fleet.Config{Stock: "a", Larder: "b", Etcd: "c"}
-	if built, err := fleet.Build(t.Context(), given, t.TempDir(), func(string) {}); err != nil || built != given {
+	if built, err := fleet.Build(t.Context(), given, t.TempDir(), func(string, bool) {}); err != nil || built != given {
 		t.Errorf("nothing to build gave %+v, %v", built, err)
 	}
 }

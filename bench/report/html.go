@@ -5,6 +5,7 @@ import (
 	"html"
 	"html/template"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/larder-io/larder/bench"
@@ -61,7 +62,7 @@ text { fill: var(--fg); } .tick { fill: var(--faint); } .label { fill: var(--fai
 {{if .Results}}
 <h2>Workloads</h2>
 <div class="wide"><table>
-<tr><th class="l">workload</th><th>ops</th><th>errors</th><th>bytes/op</th><th>ops/s</th><th>server CPU/op</th><th>write calls/op</th><th>p50</th><th>p90</th><th>p99</th><th>p99.9</th><th>max</th><th>RSS</th><th>anonymous</th><th>peak RSS</th><th>client CPU</th><th class="l">more</th></tr>
+<tr><th class="l">workload</th><th>ops</th><th>failed</th><th>bytes/op</th><th>ops/s</th><th>server CPU/op</th><th>write calls/op</th><th>p50</th><th>p90</th><th>p99</th><th>p99.9</th><th>max</th><th>RSS</th><th>anonymous</th><th>peak RSS</th><th>client CPU</th><th class="l">more</th></tr>
 {{range .Results}}<tr><td class="l">{{.Name}}</td>{{range .Cells}}<td>{{.}}</td>{{end}}<td class="l">{{.More}}</td></tr>
 {{end}}</table></div>
 {{end}}
@@ -113,8 +114,10 @@ func (r *Report) HTML(w io.Writer) error {
 		data.Table = tableOf(r.Table)
 		results = append(r.Table.Results(), results...)
 	}
-	if latency := latencies(r.Results); len(latency.Series) > 0 {
-		charts = append(charts[:len(charts):len(charts)], latency)
+	for _, chart := range append([]Chart{latencies(r.Results)}, overTime(r.Results)...) {
+		if len(chart.Series) > 0 {
+			charts = append(charts[:len(charts):len(charts)], chart)
+		}
 	}
 	for _, c := range charts {
 		// The drawing escapes all texts that it holds.
@@ -165,9 +168,17 @@ func without(cells []string, i int) []string {
 	return append(cells[:i:i], cells[i+1:]...)
 }
 
+// title names a result, with its round.
+func title(r *bench.Result) string {
+	if r.Round == 0 {
+		return r.Name
+	}
+	return fmt.Sprintf("%s, round %d", r.Name, r.Round)
+}
+
 func resultOf(r *bench.Result) pageResult {
-	p := pageResult{Name: r.Name, More: r.Details(), Cells: []string{
-		r.Counted(), fmt.Sprint(r.Errors), bench.Bytes(r.BytesPerOp()), fmt.Sprintf("%.4g", r.Rate()),
+	p := pageResult{Name: title(r), More: strings.TrimSpace(r.Details() + " " + r.Endings()), Cells: []string{
+		r.Counted(), fmt.Sprint(r.Failures()), bench.Bytes(r.BytesPerOp()), fmt.Sprintf("%.4g", r.Rate()),
 		bench.Duration(r.CPUPerOp()), fmt.Sprintf("%.3g", r.WritesPerOp()),
 	}}
 	for _, q := range []float64{50, 90, 99, 99.9, 100} {
@@ -188,7 +199,7 @@ func latencies(results []*bench.Result) Chart {
 		if r.Latency == nil || r.Latency.TotalCount() == 0 {
 			continue
 		}
-		s := Series{Name: r.Name}
+		s := Series{Name: title(r)}
 		for rare := 1.25; rare <= float64(r.Latency.TotalCount())*1.0001; rare *= 1.25 {
 			s.Points = append(s.Points, Point{X: rare, Y: r.Quantile(100 - 100/rare).Seconds()})
 		}

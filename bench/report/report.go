@@ -8,10 +8,13 @@ import (
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/compare"
+	"github.com/larder-io/larder/bench/judge"
 )
 
 // Report is all that one run of a program found.
 type Report struct {
+	// SchemaVersion is that of the JSON, SchemaVersion when it is written.
+	SchemaVersion int `json:"schemaVersion"`
 	// Title heads the report. Command, Machine and Date say how it came about.
 	Title   string    `json:"title"`
 	Command string    `json:"command"`
@@ -19,6 +22,10 @@ type Report struct {
 	Date    time.Time `json:"date"`
 	// Results are those of single workloads.
 	Results []*bench.Result `json:"results,omitempty"`
+	// Cases are the bounds that results were held against, Changes what differs from an
+	// earlier run.
+	Cases   []judge.Case   `json:"thresholds,omitempty"`
+	Changes []judge.Change `json:"baseline,omitempty"`
 	// Table is a comparison, nil for none.
 	Table *compare.Table `json:"table,omitempty"`
 	// Charts plot how figures grow.
@@ -48,8 +55,33 @@ type Point struct {
 	Y float64 `json:"y"`
 }
 
+// SchemaVersion is the version of the JSON. It grows when a field changes its meaning or goes;
+// fields may be added without.
+const SchemaVersion = 1
+
+// All are the results of all rounds, those of the table included.
+func (r *Report) All() []*bench.Result {
+	if r.Table == nil {
+		return r.Results
+	}
+	return append(r.Table.EachRound(), r.Results...)
+}
+
+// Read reads what JSON has written.
+func Read(from io.Reader) (*Report, error) {
+	r := &Report{}
+	if err := json.NewDecoder(from).Decode(r); err != nil {
+		return nil, fmt.Errorf("report: this is no JSON of larder-bench: %w", err)
+	}
+	if r.SchemaVersion != SchemaVersion {
+		return nil, fmt.Errorf("report: the JSON has schema version %d, want %d: measure again with this larder-bench", r.SchemaVersion, SchemaVersion)
+	}
+	return r, nil
+}
+
 // JSON writes the report for programs.
 func (r *Report) JSON(w io.Writer) error {
+	r.SchemaVersion = SchemaVersion
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
 	if err := encoder.Encode(r); err != nil {
@@ -67,6 +99,11 @@ func (r *Report) Text(w io.Writer) error {
 	}
 	if len(r.Results) > 0 {
 		if err := bench.WriteText(w, r.Results...); err != nil {
+			return err
+		}
+	}
+	if len(r.Changes) > 0 {
+		if err := judge.WriteChanges(w, r.Changes); err != nil {
 			return err
 		}
 	}

@@ -106,7 +106,7 @@ func (r *runner) size(ctx context.Context, pods int) error {
 	seed := r.seed(pods)
 	if made, err := bench.Seed(ctx, r.through(), seed); err != nil {
 		return err
-	} else if made.Errors > 0 {
+	} else if made.Failures() > 0 {
 		return fmt.Errorf("scale: seeding: %s", made.FirstError)
 	}
 	for _, kind := range []struct{ name, accept string }{{"LIST, protobuf", bench.Protobuf}, {"LIST, JSON", bench.JSON}} {
@@ -207,7 +207,7 @@ func (r *runner) least(ctx context.Context, workload func() (*bench.Result, erro
 		if err != nil {
 			return 0, err
 		}
-		if result.Errors > 0 {
+		if result.Failures() > 0 {
 			return 0, fmt.Errorf("scale: %s: %d of %d failed: %s", result.Name, result.Errors, result.Ops, result.FirstError)
 		}
 		if cost := result.CPUPerOp(); i == 0 || cost < least {

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"time"
@@ -13,21 +11,34 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/crew"
+	"github.com/larder-io/larder/bench/judge"
 	"github.com/larder-io/larder/bench/process"
-	"github.com/larder-io/larder/bench/report"
 )
 
-// options are the flags that every workload shares.
+// options are the flags that workloads share, and what the program was started with.
 type options struct {
+	args []string  // of the program
+	part crew.Part // of the load, if this process is one of several
+
 	kubeconfig   string
 	pid, etcdPID int
-	clients      int
 	streams      int
-	rate         float64
+	timeout      time.Duration
+	retryAfter   bool
 	quiet        bool
-	json, html   string
-	thresholds   bench.Thresholds
+
+	rounds     int
+	outputs    outputs
+	thresholds judge.Thresholds
+	baseline   string
+	regression float64
+
+	load load
 }
+
+// outputs are the files that results are written to.
+type outputs struct{ json, html, series, benchstat, junit string }
 
 // Groups of commands, as --help shows them.
 const (
@@ -39,8 +50,17 @@ const (
 	judging   = "judging"
 )
 
-func command() *cobra.Command {
-	o := &options{}
+// Groups of flags, as --help shows them.
+const (
+	groupServer     = "The server:"
+	groupLoad       = "The load:"
+	groupOutput     = "What comes out:"
+	groupThresholds = "Thresholds; those of the form KIND=BOUND hold for one kind of request (--max-p99 list=200ms):"
+)
+
+// command returns the program for its arguments.
+func command(args []string) *cobra.Command {
+	o := &options{args: args}
 	root := &cobra.Command{
 		Use:   "larder-bench",
 		Short: "Put load on a Kubernetes API server and say what it cost",
@@ -48,18 +68,25 @@ func command() *cobra.Command {
 
 Workloads run against any server that --kubeconfig names. With --pid, the server's
 CPU time, memory and system calls are accounted too; that is the figure to compare,
-for wall times tell as much of the machine. Loops are closed unless --rate is given:
-then each request has a time at which it should begin, and its latency counts from there.
+for wall times tell as much of the machine. Loops are closed unless --rate or --stages
+plans rates: then each request has a time at which it is due, and its latency counts
+from there. The first Ctrl-C ends a run and prints what was measured, the second at once.
 
-The exit status is 1 when something failed, and 2 when a threshold was crossed.`,
+The exit status is 1 when something failed, 2 when a threshold was crossed or a figure
+is worse than the baseline's, and 130 when the run was interrupted.`,
 		Example: `  larder-bench seed --kubeconfig admin.kubeconfig --pods 10000
   larder-bench read /api/v1/pods --pid $(pidof larder) --requests 40
-  larder-bench read /api/v1/namespaces/bench-0/pods --rate 200 --clients 16 --requests 2000 --max-p99 20ms
-  larder-bench watch --watchers 200 --rate 50 --html watch.html
+  larder-bench read /api/v1/namespaces/bench-0/pods --stages 10s:0..200/s,1m:200/s --clients 16 --max-p99 20ms
+  larder-bench mixed --rate 300 --duration 1m --clients 32 --max-p99 list=100ms --html mixed.html
   larder-bench compare --rounds 3 --json compare.json --html compare.html`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
+		PersistentPreRunE: func(*cobra.Command, []string) (err error) {
+			o.part, err = crew.ParsePart(os.Getenv(crew.Variable))
+			return err
+		},
 	}
+	root.SetArgs(args)
 	o.add(root.PersistentFlags())
 	for _, g := range []cobra.Group{
 		{ID: preparing, Title: "Prepare:"}, {ID: reading, Title: "Read:"}, {ID: watching, Title: "Watch:"},
@@ -71,41 +98,79 @@ The exit status is 1 when something failed, and 2 when a threshold was crossed.`
 		seedCommand(o), customCommand(o), readCommand(o), watchListCommand(o), informerCommand(o), watchCommand(o), openCommand(o), stormCommand(o),
 		writeCommand(o), componentsCommand(o), mixedCommand(o), slowCommand(o), startCommand(o), compareCommand(o), scaleCommand(o), limitCommand(),
 	)
+	root.SetUsageFunc(usage)
 	return root
 }
 
-func (o *options) add(flags *pflag.FlagSet) {
+// add adds the flags of all workloads.
+func (o *options) add(all *pflag.FlagSet) {
+	flags := newGroup(all, groupServer)
 	flags.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig of the server under load")
 	flags.IntVar(&o.pid, "pid", 0, "process id of the server, if it runs on this machine: its CPU and memory are accounted")
 	flags.IntVar(&o.etcdPID, "etcd-pid", 0, "process id of the server's etcd: its CPU is reported beside the server's")
-	flags.IntVar(&o.clients, "clients", 1, "requests under way at a time")
 	flags.IntVar(&o.streams, "http2-streams", 0, "ask by HTTP/2, with as many requests at once on a connection (100 are usual); 0 asks by HTTP/1.1")
-	flags.Float64Var(&o.rate, "rate", 0, "requests per second of all clients (open loop); 0 sends as fast as answers come (closed loop)")
+	flags.DurationVar(&o.timeout, "timeout", 0, "give requests up that take longer, and count them as timeouts; 0 waits forever")
+	flags.BoolVar(&o.retryAfter, "retry-after", false, "wait when the server answers 429 and says for how long, and ask again; otherwise it counts as refused")
+	flags.done()
+
+	flags = newGroup(all, groupOutput)
+	flags.IntVar(&o.rounds, "rounds", 1, "how often the workload is run: their spread is shown, and both sides of --baseline need 4 or more")
+	flags.StringVar(&o.outputs.json, "json", "", "file for all results, as JSON (docs/bench.md describes it)")
+	flags.StringVar(&o.outputs.html, "html", "", "file for a report with plots, as HTML that needs nothing beside itself")
+	flags.StringVar(&o.outputs.series, "series", "", "file for the rate, failures, p50 and p99 of each second, as CSV")
+	flags.StringVar(&o.outputs.benchstat, "benchstat", "", "file for all results as Go's benchmarks print them, for benchstat")
+	flags.StringVar(&o.outputs.junit, "junit", "", "file for thresholds as test cases, as JUnit's XML")
+	flags.StringVar(&o.baseline, "baseline", "", "compare with an earlier run, of which this is the --json file")
+	flags.Float64Var(&o.regression, "max-regression", 5, "percent that a figure may be worse than the baseline's, beyond chance; -1 shows the ratios alone")
 	flags.BoolVarP(&o.quiet, "quiet", "q", false, "show no progress")
-	flags.StringVar(&o.json, "json", "", "file to write all results to, as JSON")
-	flags.StringVar(&o.html, "html", "", "file to write a report with plots to, as HTML that needs nothing beside itself")
-	t := &o.thresholds
-	flags.DurationVar(&t.MaxP50, "max-p50", 0, "threshold: median latency")
-	flags.DurationVar(&t.MaxP99, "max-p99", 0, "threshold: latency that 99 of 100 keep")
-	flags.DurationVar(&t.MaxLatency, "max-latency", 0, "threshold: longest latency")
-	flags.DurationVar(&t.MaxCPUPerOp, "max-cpu-per-op", 0, "threshold: server CPU time per operation; needs --pid")
-	flags.IntVar(&t.MaxErrors, "max-errors", 0, "threshold: operations that may fail; -1 for any number")
-	flags.Float64Var(&t.MinRate, "min-rate", 0, "threshold: least operations per second")
-	flags.Int64Var(&t.MaxRSS, "max-rss", 0, "threshold: the server's resident bytes afterwards; needs --pid")
-	flags.Int64Var(&t.MaxPeakRSS, "max-peak-rss", 0, "threshold: the server's resident bytes at any time; needs --pid")
+	flags.done()
+
+	flags = newGroup(all, groupThresholds)
+	for _, f := range judge.Figures() {
+		flags.Var(&boundFlag{&o.thresholds, f}, f.Name, f.Help)
+	}
+	flags.done()
 }
+
+// boundFlag is a flag that may be given several times.
+type boundFlag struct {
+	thresholds *judge.Thresholds
+	figure     *judge.Figure
+}
+
+// Set implements pflag.Value.
+func (b *boundFlag) Set(text string) error {
+	bound, err := judge.ParseBound(b.figure, text)
+	if err != nil {
+		return errors.New(strings.TrimPrefix(err.Error(), "judge: "))
+	}
+	b.thresholds.Bounds = append(b.thresholds.Bounds, bound)
+	return nil
+}
+
+// String implements pflag.Value: it is the default, which usage shows.
+func (b *boundFlag) String() string {
+	if b.figure == nil || b.figure.Default < 0 {
+		return ""
+	}
+	return fmt.Sprint(b.figure.Default)
+}
+
+// Type implements pflag.Value.
+func (b *boundFlag) Type() string { return "[kind=]bound" }
 
 // target is the server under load.
 func (o *options) target() (*bench.Target, error) {
 	if o.kubeconfig == "" {
 		return nil, errors.New("which server? --kubeconfig or KUBECONFIG must name a kubeconfig")
 	}
-	target, err := bench.NewTarget(o.kubeconfig)
+	target, err := o.other(o.kubeconfig)
 	if err != nil {
 		return nil, err
 	}
-	if o.streams > 0 {
-		target.UseHTTP2(o.streams)
+	target.Series = o.outputs != (outputs{})
+	if o.part.Of > 0 {
+		return target, nil // the leader accounts
 	}
 	target.Process = process.Process{Name: "server", PID: o.pid}
 	if o.etcdPID != 0 {
@@ -114,66 +179,33 @@ func (o *options) target() (*bench.Target, error) {
 	return target, nil
 }
 
-// workload runs against a target and returns what it found.
-type workload func(ctx context.Context, t *bench.Target) ([]*bench.Result, error)
-
-// only makes a list of one result.
-func only(r *bench.Result, err error) ([]*bench.Result, error) {
-	return []*bench.Result{r}, err
+// other is a server that is asked as the one under load.
+func (o *options) other(kubeconfig string) (*bench.Target, error) {
+	if o.timeout < 0 || o.streams < 0 {
+		return nil, errors.New("--timeout and --http2-streams cannot be negative")
+	}
+	target, err := bench.NewTarget(kubeconfig)
+	if err != nil {
+		return nil, err
+	}
+	if o.streams > 0 {
+		target.UseHTTP2(o.streams)
+	}
+	target.Timeout, target.RetryAfter = o.timeout, o.retryAfter
+	return target, nil
 }
 
-// run runs a workload against the target, shows its progress and reports.
-func (o *options) run(cmd *cobra.Command, w workload) error {
-	target, err := o.target()
-	if err != nil {
-		return err
-	}
-	var results []*bench.Result
-	err = o.shown(cmd, target.Progress, func(ctx context.Context, _ func(string)) error {
-		var err error
-		results, err = w(ctx, target)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return o.report(cmd, &report.Report{Results: results})
-}
-
-// report writes a report wherever it is wanted, and returns an error if a threshold
-// is crossed.
-func (o *options) report(cmd *cobra.Command, r *report.Report) error {
-	r.Title, r.Command, r.Machine, r.Date = "larder-bench "+cmd.Name(), invocation(), bench.Machine(), time.Now()
-	if err := r.Text(cmd.OutOrStdout()); err != nil {
-		return err
-	}
-	for _, out := range []struct {
-		file  string
-		write func(io.Writer) error
-	}{{o.json, r.JSON}, {o.html, r.HTML}} {
-		if err := toFile(out.file, out.write); err != nil {
-			return err
+// refuse returns an error if a flag was given that a command does not heed.
+func refuse(cmd *cobra.Command, why string, flags ...string) error {
+	for _, name := range flags {
+		if cmd.Flags().Changed(name) {
+			return fmt.Errorf("%s does not heed --%s: %s", cmd.Name(), name, why)
 		}
-	}
-	return o.thresholds.Check(r.Results...)
-}
-
-// toFile writes a file, if it has a name.
-func toFile(name string, write func(io.Writer) error) error {
-	if name == "" {
-		return nil
-	}
-	f, err := os.Create(name)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(write(f), f.Close()); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
 }
 
 // invocation is the command line, without the directory of the program.
-func invocation() string {
-	return strings.Join(append([]string{"larder-bench"}, os.Args[1:]...), " ")
+func (o *options) invocation() string {
+	return strings.Join(append([]string{"larder-bench"}, o.args...), " ")
 }

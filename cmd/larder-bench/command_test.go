@@ -4,27 +4,41 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/benchtest"
+	"github.com/larder-io/larder/bench/crew"
+	"github.com/larder-io/larder/bench/judge"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// asProgram is the environment variable that makes the test program larder-bench.
+const asProgram = "LARDER_BENCH_TEST_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" || os.Getenv(crew.Variable) != "" {
+		main()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // run runs the command and returns what it printed.
 func run(t *testing.T, args ...string) (out, progress string, err error) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
-	cmd := command()
+	cmd := command(args)
 	cmd.SetOut(&stdout)
 	cmd.SetErr(&stderr)
-	cmd.SetArgs(args)
 	err = cmd.ExecuteContext(t.Context())
 	return stdout.String(), stderr.String(), err
 }
@@ -62,8 +76,8 @@ func TestReportsAndThresholds(t *testing.T) {
 	_, kubeconfig := benchtest.Start(t)
 	dir := t.TempDir()
 	page, data := filepath.Join(dir, "report.html"), filepath.Join(dir, "report.json")
-	_, _, err := run(t, "read", "/api/v1/pods", "--kubeconfig", kubeconfig, "--html", page, "--json", data, "--max-p99", "1ns", "--max-cpu-per-op", "1ns")
-	if !errors.Is(err, bench.ErrThreshold) || exitCode(err) != exitCrossed {
+	_, _, err := run(t, "read", "/api/v1/pods", "--kubeconfig", kubeconfig, "--html", page, "--json", data, "--max-p99", "1ns", "--max-cpu-per-op", "1ns", "--pid", fmt.Sprint(os.Getpid()))
+	if !errors.Is(err, judge.ErrThreshold) || exitCode(err) != exitCrossed {
 		t.Errorf("got %v and exit %d, want crossed thresholds and exit %d", err, exitCode(err), exitCrossed)
 	}
 	text, err := os.ReadFile(page)
@@ -116,7 +130,7 @@ func TestHelpNamesEachCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, cmd := range command().Commands() {
+	for _, cmd := range command(nil).Commands() {
 		if strings.Contains(out, "  "+cmd.Name()+" ") == cmd.Hidden {
 			t.Errorf("%s: hidden %v, in help %v", cmd.Name(), cmd.Hidden, !cmd.Hidden)
 		}
@@ -161,5 +175,32 @@ func TestLatest(t *testing.T) {
 	l.set(nil, &bench.Target{})
 	if l.Progress().Name != "" {
 		t.Error("progress of idle targets")
+	}
+}
+
+// TestBuildsShowTheirProgress on a terminal and elsewhere.
+func TestBuildsShowTheirProgress(t *testing.T) {
+	for terminal, want := range map[bool]string{
+		false: "building x\nbuilding x: 30s so far\nbuilding x: 1m0s so far\nbuilding x: done in 1m10s\n",
+		true:  "building x\n\rbuilding x: 0s so far",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var out bytes.Buffer
+			d, s, done := &display{w: &out, terminal: terminal}, &step{}, make(chan struct{})
+			say := s.building(d.say)
+			var following sync.WaitGroup
+			following.Go(func() { d.follow(done, s.Progress) })
+			say("building x", false)
+			time.Sleep(70*time.Second + time.Millisecond)
+			say("building x", true)
+			if s.Progress().Name != "" {
+				t.Error("a step that is done goes on")
+			}
+			close(done)
+			following.Wait()
+			if got := out.String(); !terminal && got != want || !strings.HasPrefix(got, want) {
+				t.Errorf("terminal %v: said %q, want %q", terminal, got, want)
+			}
+		})
 	}
 }

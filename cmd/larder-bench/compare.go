@@ -60,20 +60,55 @@ func (c *comparing) run(cmd *cobra.Command, o *options) (err error) {
 	if c.config.Rows, err = regexp.Compile(c.rows); err != nil {
 		return fmt.Errorf("--rows: %w", err)
 	}
+	const why = "it starts the servers itself, and runs each row as it is defined"
+	if err := refuse(cmd, why, "kubeconfig", "pid", "etcd-pid", "timeout", "retry-after", "series"); err != nil {
+		return err
+	}
 	if c.config.Quick {
 		c.quick(cmd)
+	}
+	old, err := c.check(o)
+	if err != nil {
+		return err
 	}
 	if c.config.LimitProgram, err = os.Executable(); err != nil {
 		return err
 	}
 	c.config.LimitArgs = func(tape, port string) []string { return []string{"limit", "--tape", tape, "--port", port} }
-	c.config.Command, c.config.Fleet.Streams = invocation(), o.streams
+	c.config.Command, c.config.Fleet.Streams = o.invocation(), o.streams
 	dir, err := os.MkdirTemp("", "larder-bench-")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	return c.compare(cmd, o, dir)
+	return c.compare(cmd, o, dir, old)
+}
+
+// check returns an error for flags that cannot hold, and the results of the baseline. It knows
+// the rows before anything is built.
+func (c *comparing) check(o *options) ([]*bench.Result, error) {
+	planned, err := compare.New(c.config)
+	if err != nil {
+		return nil, err
+	}
+	ids := planned.IDs()
+	if len(ids) == 0 {
+		return nil, fmt.Errorf("--rows %q: no row has such an id or name", c.rows)
+	}
+	for _, b := range o.thresholds.Bounds {
+		if b.Of == "" && b.Figure.Default < 0 {
+			return nil, fmt.Errorf("--%s cannot hold for all rows of compare: name one, as in --%s %s=…; goals of all rows are judged with --strict", b.Figure.Name, b.Figure.Name, ids[0])
+		}
+	}
+	if err := o.thresholds.Check(named(ids...)); err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, id := range ids {
+		names = append(names, id+" "+compare.Larder.String())
+	}
+	o.rounds = c.config.Rounds
+	return o.before(names)
 }
 
 // quick makes small what was not asked for.
@@ -87,19 +122,20 @@ func (c *comparing) quick(cmd *cobra.Command) {
 }
 
 // compare builds and runs with what it needs in dir.
-func (c *comparing) compare(cmd *cobra.Command, o *options, dir string) error {
+func (c *comparing) compare(cmd *cobra.Command, o *options, dir string, old []*bench.Result) error {
 	var table *compare.Table
 	var failed error
 	var shown atomic.Pointer[compare.Comparison]
+	build := &step{}
 	progress := func() bench.Progress {
 		if running := shown.Load(); running != nil {
 			return running.Progress()
 		}
-		return bench.Progress{}
+		return build.Progress()
 	}
 	err := o.shown(cmd, progress, func(ctx context.Context, say func(string)) (err error) {
 		c.config.Say = say
-		if c.config.Fleet, err = fleet.Build(ctx, c.config.Fleet, dir, say); err != nil {
+		if c.config.Fleet, err = fleet.Build(ctx, c.config.Fleet, dir, build.building(say)); err != nil {
 			return err
 		}
 		c.config.Fleet.Dir = filepath.Join(dir, "run")
@@ -121,10 +157,15 @@ func (c *comparing) compare(cmd *cobra.Command, o *options, dir string) error {
 		return err
 	}
 	// What was measured before a failure is worth having.
-	err = errors.Join(err, o.report(cmd, &report.Report{Table: table}), toFile(c.markdown, func(w io.Writer) error {
+	judged := o.thresholds.Judge(table.Larder())
+	reported := errors.Join(o.report(cmd, &report.Report{Table: table}, judged, old, err), toFile(c.markdown, func(w io.Writer) error {
 		_, err := io.WriteString(w, table.Markdown())
 		return err
 	}))
+	if err != nil && reported != nil {
+		return fmt.Errorf("%w\n%s", err, reported.Error())
+	}
+	err = errors.Join(err, reported)
 	if c.strict && err == nil {
 		return table.Missed()
 	}

@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"time"
+	"errors"
 
 	"github.com/spf13/cobra"
 
@@ -13,13 +13,27 @@ func componentsCommand(o *options) *cobra.Command {
 	c := bench.ComponentsConfig{}
 	cmd := &cobra.Command{
 		Use: "components", GroupID: writing, Short: "Write as a cluster's components do: pods and their status, bindings, Leases, events", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c.Clients, c.Rate, c.Round = o.clients, o.rate, int(time.Now().Unix())
-			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if c.Shape, err = o.shape(cmd, "objects"); err != nil {
+				return err
+			}
+			if !c.Shape.Plan.IsZero() && !c.Shape.Plan.Open {
+				return errors.New("components must know how many writes there are: plan rates (--stages 10s:100/s), or give --rate beside --duration")
+			}
+			if err := refuse(cmd, "the kinds of writes follow each other", "warmup"); err != nil {
+				return err
+			}
+			if err := o.load.check(c.Objects, "objects"); err != nil {
+				return err
+			}
+			c.Clients, c.Rate, c.Objects = o.clients(), o.rate(), o.share(c.Objects)
+			return o.run(cmd, named(bench.ComponentWrites()...), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+				c.Round = o.newRound()
 				return bench.Components(ctx, t, c)
 			})
 		},
 	}
+	o.load.add(cmd, clientele|rated|staged|shared)
 	cmd.Flags().StringVar(&c.Namespace, "namespace", "bench-components", "where; made if it does not exist")
 	cmd.Flags().IntVar(&c.Objects, "objects", 1000, "how many pods, and how many writes of each kind")
 	cmd.Flags().IntVar(&c.Nodes, "nodes", 100, "how many nodes the pods are bound to")

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,13 +29,17 @@ func seedCommand(o *options) *cobra.Command {
 		Use: "seed", GroupID: preparing, Short: "Create realistic pods", Args: cobra.NoArgs,
 		Long: "Create realistic pods: a controller creates each, a kubelet reports it running. Those that exist stay as they are.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c.Clients = o.clients
-			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+			if err := refuse(cmd, "pods that exist are not made again", "rounds", "baseline"); err != nil {
+				return err
+			}
+			c.Clients = o.load.clients
+			return o.run(cmd, named("seed pods"), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
 				return only(bench.Seed(ctx, t, c))
 			})
 		},
 	}
 	addSeed(cmd.Flags(), &c)
+	o.load.add(cmd, clientele)
 	return cmd
 }
 
@@ -43,12 +49,16 @@ func customCommand(o *options) *cobra.Command {
 		Use: "custom", GroupID: writing, Short: "Define a resource; create, patch, apply and read objects of it", Args: cobra.NoArgs,
 		Long: "Define a resource, create objects of about 5 KB of it, change them by merge patch and by server-side apply, and read them.\nOther commands read and watch " + bench.CustomPath + " by its path.",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c.Clients = o.clients
-			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+			if err := refuse(cmd, "objects that exist are not made again", "rounds", "baseline"); err != nil {
+				return err
+			}
+			c.Clients = o.load.clients
+			return o.run(cmd, named(bench.CustomKinds()...), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
 				return bench.Custom(ctx, t, c)
 			})
 		},
 	}
+	o.load.add(cmd, clientele)
 	cmd.Flags().IntVar(&c.Objects, "objects", 10000, "how many objects")
 	cmd.Flags().IntVar(&c.Namespaces, "namespaces", 50, "over how many namespaces")
 	cmd.Flags().IntVar(&c.Changes, "changes", 2000, "how many patches, and how many applies")
@@ -60,13 +70,23 @@ func readCommand(o *options) *cobra.Command {
 	c := bench.ReadConfig{}
 	cmd := &cobra.Command{
 		Use: "read PATH", GroupID: reading, Short: "GET a path again and again: an object, a collection, a selection", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c.Name, c.Path, c.Clients, c.Rate = args[0], args[0], o.clients, o.rate
-			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if c.Path, err = path(args[0]); err != nil {
+				return err
+			}
+			if c.Shape, err = o.shape(cmd, "requests"); err != nil {
+				return err
+			}
+			if err := o.load.check(c.Requests, "requests"); err != nil {
+				return err
+			}
+			c.Name, c.Clients, c.Rate, c.Requests = args[0], o.clients(), o.rate(), o.share(c.Requests)
+			return o.run(cmd, named(c.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
 				return only(bench.Read(ctx, t, c))
 			})
 		},
 	}
+	o.load.add(cmd, clientele|rated|staged|shared)
 	cmd.Flags().StringVar(&c.Accept, "accept", bench.Protobuf, "media type asked for")
 	cmd.Flags().StringVar(&c.Encoding, "accept-encoding", "", "Accept-Encoding header, none if empty")
 	cmd.Flags().IntVar(&c.Requests, "requests", 20, "how many requests")
@@ -78,25 +98,43 @@ func watchListCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "watchlist [PATH]", GroupID: reading, Short: "Open watches that begin with all objects, as informers do", Args: cobra.MaximumNArgs(1),
 		Long: "Open watches with sendInitialEvents and read each until the bookmark that ends the initial events. PATH is /api/v1/pods if not given.",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c.Path = pathOr(args, "/api/v1/pods")
-			c.Name, c.Clients = "watchlist "+c.Path, o.clients
-			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if c.Path, err = pathOr(args, "/api/v1/pods"); err != nil {
+				return err
+			}
+			if c.Shape, err = o.shape(cmd, "requests"); err != nil {
+				return err
+			}
+			if err := o.load.check(c.Requests, "requests"); err != nil {
+				return err
+			}
+			c.Name, c.Clients, c.Requests = "watchlist "+c.Path, o.clients(), o.share(c.Requests)
+			return o.run(cmd, named(c.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
 				return only(bench.WatchList(ctx, t, c))
 			})
 		},
 	}
+	o.load.add(cmd, clientele|staged|shared)
 	cmd.Flags().StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
 	cmd.Flags().IntVar(&c.Requests, "requests", 10, "how many watches in all")
 	cmd.Flags().IntVar(&c.Objects, "objects", 0, "how many objects each must begin with; 0 leaves it unchecked")
 	return cmd
 }
 
-func pathOr(args []string, path string) string {
-	if len(args) > 0 {
-		return args[0]
+// pathOr is the path that was given, or else another.
+func pathOr(args []string, other string) (string, error) {
+	if len(args) == 0 {
+		return other, nil
 	}
-	return path
+	return path(args[0])
+}
+
+// path returns an error for what is no path and query of a request.
+func path(text string) (string, error) {
+	if !strings.HasPrefix(text, "/") || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r > '~' }) {
+		return "", fmt.Errorf("PATH %q: want a path such as /api/v1/pods, which may have a query, with no spaces and all else escaped", text)
+	}
+	return text, nil
 }
 
 func informerCommand(o *options) *cobra.Command {
@@ -110,7 +148,7 @@ func informerCommand(o *options) *cobra.Command {
 				return fmt.Errorf("--resource %q is not resource.version.group", resource)
 			}
 			c.Resource, c.Name = *gvr, "informer of "+gvr.Resource
-			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+			return o.run(cmd, named(c.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
 				return only(bench.Inform(ctx, t, c))
 			})
 		},
@@ -124,11 +162,28 @@ func writeCommand(o *options) *cobra.Command {
 	c := bench.WriteConfig{}
 	cmd := &cobra.Command{
 		Use: "write", GroupID: writing, Short: "Create, patch, apply and delete ConfigMaps", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c.Clients, c.Rate, c.Round = o.clients, o.rate, int(time.Now().Unix())
-			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) { return bench.Write(ctx, t, c) })
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if c.Shape, err = o.shape(cmd, "objects"); err != nil {
+				return err
+			}
+			if !c.Shape.Plan.IsZero() && !c.Shape.Plan.Open {
+				return errors.New("write must know how many objects there are: plan rates (--stages 10s:100/s), or give --rate beside --duration")
+			}
+			if err := o.load.check(c.Objects, "objects"); err != nil {
+				return err
+			}
+			c.Clients, c.Rate, c.Objects = o.clients(), o.rate(), o.share(c.Objects)
+			var kinds []string
+			for _, verb := range bench.Verbs {
+				kinds = append(kinds, string(verb))
+			}
+			return o.run(cmd, named(kinds...), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+				c.Round = o.newRound()
+				return bench.Write(ctx, t, c)
+			})
 		},
 	}
+	o.load.add(cmd, clientele|rated|staged|shared)
 	cmd.Flags().StringVar(&c.Namespace, "namespace", "bench-writes", "where; made if it does not exist")
 	cmd.Flags().IntVar(&c.Objects, "objects", 1000, "how many")
 	return cmd
@@ -138,12 +193,27 @@ func mixedCommand(o *options) *cobra.Command {
 	c := bench.MixedConfig{}
 	cmd := &cobra.Command{
 		Use: "mixed", GroupID: whole, Short: "Ask what a cluster asks: mostly small reads, some lists, some writes", Args: cobra.NoArgs,
-		Long: "Ask, of pods that seed has made: 50 % GET of a pod, 20 % LIST of a node, 9 % LIST of a namespace, 1 % LIST of the first 500, 20 % patches.",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c.Clients, c.Rate = o.clients, o.rate
-			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) { return bench.Mixed(ctx, t, c) })
+		Long: `Ask, of pods that seed has made: 50 % GET of a pod, 20 % LIST of a node, 9 % LIST of a
+namespace, 1 % LIST of the first 500, 20 % patches. Which pod, node or namespace is drawn
+evenly for each request. Thresholds without a kind hold for the whole load; kinds are "get pod",
+"list node", "list namespace", "list all, first 500" and "patch pod", or a first word of them.`,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if c.Shape, err = o.shape(cmd, "requests"); err != nil {
+				return err
+			}
+			if err := o.load.check(c.Requests, "requests"); err != nil {
+				return err
+			}
+			const apart = 1_000_000_007 // requests that one process draws before the next one's
+			c.Clients, c.Rate, c.Requests, c.First = o.clients(), o.rate(), o.share(c.Requests), o.part.Number*apart
+			kinds := named(append([]string{bench.MixedName}, bench.MixedKinds()...)...)
+			for _, part := range kinds[1:] {
+				part.Part = true
+			}
+			return o.run(cmd, kinds, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) { return bench.Mixed(ctx, t, c) })
 		},
 	}
+	o.load.add(cmd, clientele|rated|staged|shared)
 	addSeed(cmd.Flags(), &c.Seed)
 	cmd.Flags().IntVar(&c.Requests, "requests", 5000, "how many requests")
 	return cmd
@@ -160,17 +230,20 @@ answer slowly, each over a connection of its own, while pods that seed has made 
 patched and watched. What counts is the server's memory (--pid, --max-peak-rss), and that
 no answer breaks off and no watch ends.`,
 		Example: "  larder-bench slow --clients 64 --bytes-per-second 4000000 --pid $(pidof larder) --max-peak-rss 536870912",
-		RunE: func(cmd *cobra.Command, args []string) error {
-			c.Path, c.Clients = pathOr(args, "/api/v1/pods"), o.clients
-			c.Name = "slow readers of " + c.Path
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			if c.Path, err = pathOr(args, "/api/v1/pods"); err != nil {
+				return err
+			}
+			c.Name, c.Clients = "slow readers of "+c.Path, o.load.clients
 			if err := choose(&c.Watch, seed, objects); err != nil {
 				return err
 			}
-			c.Watch.Rate, c.Watch.Writers = o.rate, 1
-			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) { return bench.Slow(ctx, t, c) })
+			c.Watch.Rate, c.Watch.Writers = o.load.rate, 1
+			return o.run(cmd, named(c.Name, c.Watch.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) { return bench.Slow(ctx, t, c) })
 		},
 	}
 	flags := cmd.Flags()
+	o.load.add(cmd, clientele|rated)
 	addSeed(flags, &seed)
 	addChanges(flags, &c.Watch, &objects)
 	flags.StringSliceVar(&c.Accepts, "accept", []string{bench.Protobuf, bench.JSON}, "media types, each for as many of the clients")
@@ -186,8 +259,11 @@ func startCommand(o *options) *cobra.Command {
 		Long:    "Start a server, wait until /readyz of the server that --kubeconfig names answers 200, say what it used by then, and stop it.",
 		Example: "  larder-bench start --kubeconfig larder-data/admin.kubeconfig --starts 5 -- ./larder serve",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := refuse(cmd, "--starts says how often", "rounds"); err != nil {
+				return err
+			}
 			c.Name = "start of " + filepath.Base(args[0])
-			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+			return o.run(cmd, named(c.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
 				c.Shown = t
 				c.Launch = func(context.Context) (*bench.Target, time.Time, func() error, error) {
 					server, err := fleet.Launch(filepath.Base(args[0]), args[0], args[1:], log)

@@ -3,40 +3,80 @@
 // process id it accounts for CPU and memory too. Its compare command starts the
 // servers itself and writes the table of BENCHMARKS.md.
 //
-// It exits with status 1 when something failed and with 2 when everything worked but
-// a threshold was crossed.
+// It exits with status 1 when something failed, with 2 when everything worked but
+// a threshold was crossed, and with 130 when it was interrupted: the first interrupt ends
+// the run gracefully, the second at once.
 package main
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
 
-	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/judge"
 )
 
 // Exit codes.
 const (
-	exitFailed  = 1
-	exitCrossed = 2
+	exitFailed      = 1
+	exitCrossed     = 2
+	exitInterrupted = 130 // as shells have it: 128 and the number of the signal
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	os.Exit(exitCode(command().ExecuteContext(ctx)))
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	ctx, done := interruptible(context.Background(), signals, os.Stderr, func() { os.Exit(exitInterrupted) })
+	code := exitCode(command(os.Args[1:]).ExecuteContext(ctx))
+	done()
+	os.Exit(code)
 }
 
-// exitCode prints an error and returns what to exit with.
+// interruptible returns a context that ends with the first signal. The second one calls exit.
+// done ends the waiting for signals.
+func interruptible(ctx context.Context, signals <-chan os.Signal, w io.Writer, exit func()) (_ context.Context, done func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	over, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for _, act := range []func(){
+			func() {
+				fmt.Fprintln(w, "larder-bench: ending gracefully; a second signal ends at once")
+				cancel()
+			}, exit,
+		} {
+			select {
+			case <-signals:
+				act()
+			case <-over:
+				return
+			}
+		}
+	}()
+	return ctx, func() {
+		close(over)
+		<-ended
+		cancel()
+	}
+}
+
+// exitCode prints an error, with what to do about it, and returns what to exit with.
 func exitCode(err error) int {
 	if err == nil {
 		return 0
 	}
 	fmt.Fprintln(os.Stderr, "larder-bench:", err)
-	if errors.Is(err, bench.ErrThreshold) {
+	if text := hint(err); text != "" {
+		fmt.Fprintln(os.Stderr, "larder-bench: what to do:", text)
+	}
+	switch {
+	case errors.Is(err, errInterrupted) || errors.Is(err, context.Canceled):
+		return exitInterrupted
+	case errors.Is(err, judge.ErrThreshold):
 		return exitCrossed
 	}
 	return exitFailed

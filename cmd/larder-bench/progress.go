@@ -18,8 +18,40 @@ import (
 // How often progress is shown: in place on a terminal, line by line elsewhere.
 const (
 	refresh = 200 * time.Millisecond
-	between = 10 * time.Second
+	between = 30 * time.Second
 )
+
+// step is something that takes long and counts nothing: all that can be said is for how long.
+type step struct {
+	mu    sync.Mutex
+	name  string // "" for none
+	since time.Time
+}
+
+// building begins a step, or ends it and says how long it took.
+func (s *step) building(say func(string)) func(what string, done bool) {
+	return func(what string, done bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if done {
+			say(fmt.Sprintf("%s: done in %v", what, time.Since(s.since).Round(time.Second)))
+			s.name = ""
+			return
+		}
+		say(what)
+		s.name, s.since = what, time.Now()
+	}
+}
+
+// Progress is the step that is under way.
+func (s *step) Progress() bench.Progress {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.name == "" {
+		return bench.Progress{}
+	}
+	return bench.Progress{Name: s.name, Elapsed: time.Since(s.since)}
+}
 
 // display shows progress on a terminal as one line that changes, and elsewhere as a
 // line now and then.

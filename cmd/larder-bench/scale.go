@@ -51,16 +51,30 @@ changes are made, are started for it and stopped at the end.`,
 }
 
 func (s *scaling) run(cmd *cobra.Command, o *options) error {
+	if err := refuse(cmd, "its results are plots of many workloads", "baseline", "series", "benchstat"); err != nil {
+		return err
+	}
+	for _, b := range o.thresholds.Bounds {
+		if b.Of != "" {
+			return fmt.Errorf("--%s %s=…: scale has no kinds of requests", b.Figure.Name, b.Of)
+		}
+	}
 	if s.server != "larder" && s.server != "kube-apiserver" {
 		return fmt.Errorf("--server must be larder or kube-apiserver, not %q", s.server)
 	}
 	var found *scale.Findings
-	progress := &latest{}
-	err := o.shown(cmd, progress.Progress, func(ctx context.Context, say func(string)) (err error) {
+	progress, build := &latest{}, &step{}
+	shown := func() bench.Progress {
+		if p := build.Progress(); p.Name != "" {
+			return p
+		}
+		return progress.Progress()
+	}
+	err := o.shown(cmd, shown, func(ctx context.Context, say func(string)) (err error) {
 		s.config.Say = say
 		stop := func() error { return nil }
 		if o.kubeconfig == "" {
-			stop, err = s.start(ctx, say)
+			stop, err = s.start(ctx, say, build.building(say))
 		} else {
 			err = s.find(o)
 		}
@@ -79,7 +93,7 @@ func (s *scaling) run(cmd *cobra.Command, o *options) error {
 	if err != nil {
 		return err
 	}
-	return o.report(cmd, &report.Report{Results: found.Results, Charts: found.Charts})
+	return o.report(cmd, &report.Report{Results: found.Results, Charts: found.Charts}, o.thresholds.Judge(found.Results), nil, nil)
 }
 
 // find takes the servers that flags name.
@@ -87,12 +101,12 @@ func (s *scaling) find(o *options) (err error) {
 	if s.config.Target, err = o.target(); err != nil || s.through == "" {
 		return err
 	}
-	s.config.Through, err = bench.NewTarget(s.through)
+	s.config.Through, err = o.other(s.through)
 	return err
 }
 
 // start starts servers and returns what stops them.
-func (s *scaling) start(ctx context.Context, say func(string)) (stop func() error, err error) {
+func (s *scaling) start(ctx context.Context, say func(string), building func(string, bool)) (stop func() error, err error) {
 	dir, err := os.MkdirTemp("", "larder-bench-")
 	if err != nil {
 		return func() error { return nil }, err
@@ -101,7 +115,7 @@ func (s *scaling) start(ctx context.Context, say func(string)) (stop func() erro
 	if s.server == "larder" && s.fleet.Stock == "" {
 		s.fleet.Stock = os.DevNull // not needed, so not built
 	}
-	if s.fleet, err = fleet.Build(ctx, s.fleet, dir, say); err != nil {
+	if s.fleet, err = fleet.Build(ctx, s.fleet, dir, building); err != nil {
 		return stop, err
 	}
 	s.fleet.Dir = filepath.Join(dir, "run")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -26,23 +27,31 @@ same etcd, which keeps the cost of writing out of the account.`,
 			if err := choose(&c, seed, objects); err != nil {
 				return err
 			}
-			c.Rate, c.Writers = o.rate, o.clients
+			var err error
+			if c.Shape, err = o.shape(cmd, "changes"); err != nil {
+				return err
+			}
+			if plan := c.Shape.Plan; plan.Open {
+				c.Changes = plan.Operations()
+			} else if !plan.IsZero() {
+				return errors.New("watch must know how many changes there are: plan rates (--stages 10s:100/s), or give --rate beside --duration")
+			}
+			c.Rate, c.Writers = o.load.rate, o.load.clients
 			if perNode {
 				c.PerChange, c.Selections, c.Deliveries = true, seed.NodeSelections(seed.Nodes), seed.Deliveries(c.Watchers, objects, c.Changes)
 			}
 			if through != "" {
-				other, err := bench.NewTarget(through)
-				if err != nil {
-					return err
+				if c.Through, err = o.other(through); err != nil {
+					return fmt.Errorf("--through: %w", err)
 				}
-				c.Through = other
 			}
-			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+			return o.run(cmd, named(c.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
 				return only(bench.Watch(ctx, t, c))
 			})
 		},
 	}
 	flags := cmd.Flags()
+	o.load.add(cmd, clientele|rated|staged)
 	addSeed(flags, &seed)
 	addChanges(flags, &c, &objects)
 	flags.StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
@@ -74,19 +83,34 @@ func addHold(flags *pflag.FlagSet, c *bench.HoldConfig) {
 	flags.IntVar(&c.Watchers, "watchers", 1000, "how many watches")
 }
 
+// hold completes the configuration of idle watches.
+func (o *options) hold(c *bench.HoldConfig, args []string, name string) (err error) {
+	if c.Path, err = pathOr(args, "/api/v1/pods"); err != nil {
+		return err
+	}
+	c.Name = fmt.Sprintf(name, c.Watchers)
+	if o.load.processes > 1 && c.Watchers < o.load.processes {
+		return errors.New("--processes: want at least as many --watchers")
+	}
+	c.Watchers = o.share(c.Watchers)
+	return nil
+}
+
 func openCommand(o *options) *cobra.Command {
 	c := bench.HoldConfig{}
 	cmd := &cobra.Command{
 		Use: "open [PATH]", GroupID: watching, Short: "Open watches and hold them idle: their CPU and memory", Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c.Path = pathOr(args, "/api/v1/pods")
-			c.Name = fmt.Sprintf("open %d watches", c.Watchers)
-			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+			if err := o.hold(&c, args, "open %d watches"); err != nil {
+				return err
+			}
+			return o.run(cmd, named(c.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
 				return only(bench.Hold(ctx, t, c))
 			})
 		},
 	}
 	addHold(cmd.Flags(), &c)
+	o.load.add(cmd, shared)
 	cmd.Flags().DurationVar(&c.Idle, "idle", 5*time.Second, "how long to hold them")
 	return cmd
 }
@@ -96,14 +120,16 @@ func stormCommand(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "storm [PATH]", GroupID: watching, Short: "Break off all watches at once and let them come back where they were", Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c.Path = pathOr(args, "/api/v1/pods")
-			c.Name = fmt.Sprintf("storm of %d watches", c.Watchers)
-			return o.run(cmd, func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+			if err := o.hold(&c, args, "storm of %d watches"); err != nil {
+				return err
+			}
+			return o.run(cmd, named(c.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
 				return only(bench.Storm(ctx, t, c))
 			})
 		},
 	}
 	addHold(cmd.Flags(), &c)
+	o.load.add(cmd, shared)
 	cmd.Flags().IntVar(&c.Returns, "returns", 3, "how often")
 	return cmd
 }

@@ -20,7 +20,7 @@ func TestComponentWrites(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, name := range bench.ComponentWrites() {
-		if r := results[i]; r.Name != name || r.Ops != 12 || r.Errors > 0 {
+		if r := results[i]; r.Name != name || r.Ops != 12 || r.Failures() > 0 {
 			t.Errorf("%s: %d requests, %d errors (%s); want 12 of %s", r.Name, r.Ops, r.Errors, r.FirstError, name)
 		}
 	}

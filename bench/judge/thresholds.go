@@ -1,0 +1,220 @@
+package judge
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/larder-io/larder/bench"
+)
+
+// ErrThreshold is wrapped by the errors that say that a result is not good enough.
+var ErrThreshold = errors.New("threshold crossed")
+
+// Figure is something of a Result that can be bounded.
+type Figure struct {
+	// Name names its flag: --max-p99, --min-rate.
+	Name string
+	// Help says what it is.
+	Help string
+	// Default is its bound where none is given, -1 for none.
+	Default float64
+
+	unit unit
+	of   func(*bench.Result) float64
+	// known reports whether it was measured.
+	known func(*bench.Result) bool
+	least bool // whether the bound is one from below
+	cost  bool // whether it is known of a whole alone, and needs the server's process
+}
+
+// Cost reports whether the figure is known only where the server's process is.
+func (f *Figure) Cost() bool { return f.cost }
+
+// unit is what a bound is written in.
+type unit int
+
+const (
+	duration unit = iota
+	count
+	size
+)
+
+// none is the Default of figures that are not bounded unless that is wanted.
+const none = -1
+
+// Figures are all that can be bounded.
+func Figures() []*Figure {
+	timed := func(r *bench.Result) bool { return r.Quantile(100) > 0 }
+	quantile := func(q float64) func(*bench.Result) float64 {
+		return func(r *bench.Result) float64 { return r.Quantile(q).Seconds() }
+	}
+	always := func(*bench.Result) bool { return true }
+	return []*Figure{
+		{Name: "max-p50", Help: "median latency", Default: none, of: quantile(50), known: timed},
+		{Name: "max-p99", Help: "latency that 99 of 100 keep", Default: none, of: quantile(99), known: timed},
+		{Name: "max-latency", Help: "longest latency", Default: none, of: quantile(100), known: timed},
+		{Name: "min-rate", Help: "least operations per second", Default: none, unit: count, of: (*bench.Result).Rate, known: always, least: true},
+		{Name: "max-errors", Help: "operations that may fail otherwise than by timeout or 429; -1 for any number", unit: count, of: func(r *bench.Result) float64 { return float64(r.Errors) }, known: always},
+		{Name: "max-timeouts", Help: "operations that may exceed --timeout; -1 for any number", unit: count, of: func(r *bench.Result) float64 { return float64(r.Timeouts) }, known: always},
+		{Name: "max-refused", Help: "operations that may be answered 429; -1 for any number", unit: count, of: func(r *bench.Result) float64 { return float64(r.Refused) }, known: always},
+		{
+			Name: "max-cpu-per-op", Help: "server CPU time per operation; needs --pid", Default: none, cost: true,
+			of: func(r *bench.Result) float64 { return r.CPUPerOp().Seconds() }, known: func(r *bench.Result) bool { return r.ServerCPU > 0 },
+		},
+		{
+			Name: "max-rss", Help: "the server's resident bytes afterwards; needs --pid", Default: none, unit: size, cost: true,
+			of: func(r *bench.Result) float64 { return float64(r.Server.RSS) }, known: func(r *bench.Result) bool { return r.Server.RSS > 0 },
+		},
+		{
+			Name: "max-peak-rss", Help: "the server's resident bytes at any time; needs --pid", Default: none, unit: size, cost: true,
+			of: func(r *bench.Result) float64 { return float64(r.Server.PeakRSS) }, known: func(r *bench.Result) bool { return r.Server.PeakRSS > 0 },
+		},
+	}
+}
+
+// text writes a value of the figure for people.
+func (f *Figure) text(v float64) string {
+	switch f.unit {
+	case duration:
+		return bench.Duration(time.Duration(v * float64(time.Second)))
+	case size:
+		return bench.Bytes(int64(v))
+	}
+	return fmt.Sprintf("%.4g", v)
+}
+
+// Bound is the most, or least, that a figure may be.
+type Bound struct {
+	Figure *Figure
+	// Of names the results that are bounded: those of the name, and those whose name begins
+	// with it and a space. "" stands for all that are no parts of others.
+	Of    string
+	Limit float64
+}
+
+// ParseBound reads 20ms or list=200ms.
+func ParseBound(f *Figure, text string) (Bound, error) {
+	b := Bound{Figure: f}
+	value := text
+	if cut := strings.LastIndexByte(text, '='); cut >= 0 {
+		b.Of, value = text[:cut], text[cut+1:]
+		if b.Of == "" {
+			return b, fmt.Errorf("judge: %q names no kind before the =", text)
+		}
+	}
+	if f.unit == duration {
+		d, err := time.ParseDuration(value)
+		if err != nil || d <= 0 {
+			return b, fmt.Errorf("judge: %q is no time such as 20ms", value)
+		}
+		b.Limit = d.Seconds()
+		return b, nil
+	}
+	v, err := strconv.ParseFloat(value, 64)
+	if err != nil || !(v >= 0 || (v == none && f.Default != none)) {
+		return b, fmt.Errorf("judge: %q is no number of 0 or more", value)
+	}
+	b.Limit = v
+	return b, nil
+}
+
+// Thresholds are bounds that results must keep.
+type Thresholds struct{ Bounds []Bound }
+
+// complete returns the bounds, and the defaults of figures that have no general bound.
+func (t Thresholds) complete() []Bound {
+	bounds := append([]Bound(nil), t.Bounds...)
+	for _, f := range Figures() {
+		given := f.Default == none
+		for _, b := range t.Bounds {
+			given = given || b.Figure.Name == f.Name && b.Of == ""
+		}
+		if !given {
+			bounds = append(bounds, Bound{Figure: f, Limit: f.Default})
+		}
+	}
+	return bounds
+}
+
+// bounds reports whether the bound is one of the result.
+func (b Bound) bounds(r *bench.Result) bool {
+	if b.Of == "" {
+		return !r.Part
+	}
+	return r.Name == b.Of || strings.HasPrefix(r.Name, b.Of+" ")
+}
+
+// Check returns an error for bounds that no result of a workload can be judged by. The
+// results are those that there will be: their names, and whether they are parts.
+func (t Thresholds) Check(results []*bench.Result) error {
+	for _, b := range t.Bounds {
+		var names []string
+		found := false
+		for _, r := range results {
+			names = append(names, strconv.Quote(r.Name))
+			if !b.bounds(r) {
+				continue
+			}
+			found = true
+			if r.Part && b.Figure.cost {
+				return fmt.Errorf("judge: --%s of %q cannot be known: what the server used is known of all kinds together; leave out %q", b.Figure.Name, r.Name, b.Of+"=")
+			}
+		}
+		if !found {
+			return fmt.Errorf("judge: --%s %s=…: no result has this name; there are %s", b.Figure.Name, b.Of, strings.Join(names, ", "))
+		}
+	}
+	return nil
+}
+
+// Case is one bound on one result.
+type Case struct {
+	// Result names the result, Bound the bound.
+	Result string `json:"result"`
+	Bound  string `json:"bound"`
+	// Is is the figure for people. Crossed says that it is beyond the bound.
+	Is      string `json:"is"`
+	Crossed bool   `json:"crossed"`
+}
+
+// Judge holds results against all bounds. A bound on what was not measured is crossed: it
+// would pass unseen otherwise.
+func (t Thresholds) Judge(results []*bench.Result) []Case {
+	var cases []Case
+	for _, r := range results {
+		for _, b := range t.complete() {
+			if !b.bounds(r) || b.Limit == none {
+				continue
+			}
+			v := b.Figure.of(r)
+			c := Case{Result: r.Name, Bound: fmt.Sprintf("--%s %s", b.Figure.Name, b.Figure.text(b.Limit)), Is: b.Figure.text(v)}
+			if r.Round > 0 {
+				c.Result += fmt.Sprintf(", round %d", r.Round)
+			}
+			switch {
+			case !b.Figure.known(r):
+				c.Is, c.Crossed = "not known", true
+			case b.Figure.least:
+				c.Crossed = v < b.Limit
+			default:
+				c.Crossed = v > b.Limit
+			}
+			cases = append(cases, c)
+		}
+	}
+	return cases
+}
+
+// Err returns an error that names each case that is crossed, nil if none is.
+func Err(cases []Case) error {
+	var crossed []error
+	for _, c := range cases {
+		if c.Crossed {
+			crossed = append(crossed, fmt.Errorf("%w: %s: %s, but it is %s", ErrThreshold, c.Result, c.Bound, c.Is))
+		}
+	}
+	return errors.Join(crossed...)
+}

@@ -1,0 +1,104 @@
+package bench
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// Second is what happened in one second of the measured time.
+type Second struct {
+	// Ops counts the operations that ended in it, those included that failed: Errors,
+	// Timeouts and Refused.
+	Ops, Errors, Timeouts, Refused int
+	// Latency holds the time of each successful operation in microseconds.
+	Latency *hdrhistogram.Histogram
+}
+
+// Quantile returns the latency that q percent of the second's operations did not exceed.
+func (s *Second) Quantile(q float64) time.Duration {
+	if s.Latency == nil || s.Latency.TotalCount() == 0 {
+		return 0
+	}
+	return time.Duration(s.Latency.ValueAtQuantile(q)) * time.Microsecond
+}
+
+// merge adds another second.
+func (s *Second) merge(other *Second) {
+	s.Ops += other.Ops
+	s.Errors += other.Errors
+	s.Timeouts += other.Timeouts
+	s.Refused += other.Refused
+	if other.Latency != nil {
+		s.Latency.Merge(other.Latency)
+	}
+}
+
+// secondHistogram has two significant digits: one per second of a long run must not fill the
+// memory.
+func secondHistogram() *hdrhistogram.Histogram {
+	const longest = int64(10 * time.Minute / time.Microsecond)
+	return hdrhistogram.New(1, longest, 2)
+}
+
+// clock is the measured time of a workload: it stands still between pause and resume.
+type clock struct{ now atomic.Pointer[clockState] }
+
+type clockState struct {
+	passed  time.Duration // in measured parts that have ended
+	resumed time.Time     // zero outside of measured parts
+}
+
+func newClock() *clock {
+	c := &clock{}
+	c.now.Store(&clockState{})
+	return c
+}
+
+func (c *clock) resume(at time.Time) {
+	c.now.Store(&clockState{passed: c.now.Load().passed, resumed: at})
+}
+
+func (c *clock) pause(at time.Time) {
+	s := c.now.Load()
+	c.now.Store(&clockState{passed: s.passed + at.Sub(s.resumed)})
+}
+
+func (c *clock) passed() time.Duration {
+	s := c.now.Load()
+	if s.resumed.IsZero() {
+		return s.passed
+	}
+	return s.passed + time.Since(s.resumed)
+}
+
+// series gathers the seconds of a Result. A recorder's lock guards it.
+type series struct {
+	clock *clock
+	done  []Second
+}
+
+// now is the second that passes, nil when there is no series.
+func (s *series) now() *Second {
+	if s == nil {
+		return nil
+	}
+	n := int(s.clock.passed() / time.Second)
+	s.until(n)
+	return &s.done[n]
+}
+
+// until adds the seconds up to number n.
+func (s *series) until(n int) {
+	for len(s.done) <= n {
+		s.done = append(s.done, Second{Latency: secondHistogram()})
+	}
+}
+
+// close adds the seconds at the end in which nothing ended.
+func (s *series) close() {
+	if passed := s.clock.passed(); passed > 0 {
+		s.until(int((passed - 1) / time.Second))
+	}
+}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/larder-io/larder/bench"
+)
+
+// hint says what to do about an error, "" if the error says so itself.
+func hint(err error) string {
+	var unknown x509.UnknownAuthorityError
+	var host x509.HostnameError
+	var invalid x509.CertificateInvalidError
+	var plain tls.RecordHeaderError
+	var lookup *net.DNSError
+	text := err.Error()
+	has := func(part string) bool { return strings.Contains(text, part) }
+	switch {
+	case errors.Is(err, bench.ErrNotSeeded):
+		return "make them with larder-bench seed and the same --kubeconfig, --pods, --namespaces and --nodes, or name as many as there are"
+	case errors.As(err, &unknown) || has("certificate signed by unknown authority"):
+		return "the kubeconfig's certificate-authority is not the one that signed the server's certificate: take the kubeconfig from this server"
+	case errors.As(err, &host):
+		return "set tls-server-name in the kubeconfig to a name that the certificate has"
+	case errors.As(err, &invalid):
+		return "the server's certificate is not valid (now): renew it, or set the clock right"
+	case errors.As(err, &plain) || has("server gave HTTP response to HTTPS client"):
+		return "the server speaks no TLS at this port: check the port of the kubeconfig's server, or make it http://"
+	case has("tls: certificate required") || has("tls: bad certificate") || has("tls: unknown certificate"):
+		return "the server does not accept the kubeconfig's client certificate: take one that its authority signed"
+	case errors.As(err, &lookup):
+		return "the kubeconfig's server has a name that cannot be found: check it"
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "nothing listens there: is the server running, and does the kubeconfig's server have its port?"
+	case errors.Is(err, bench.ErrTimeout):
+		return "give it more time with --timeout, or see why the server takes so long"
+	case has(": 401 "), has("Unauthorized"):
+		return "the server does not know the kubeconfig's user: its token or certificate may have expired"
+	case has(": 403 "), has("is forbidden"):
+		return "the kubeconfig's user may not do this: bind a role to it, or take an administrator's kubeconfig"
+	case has("/pods/") && has(": 404 "):
+		return "the pods of larder-bench seed are not there, or fewer: run it, or name as many --pods, --namespaces and --nodes as there are"
+	case has(": 404 "):
+		return "the server has nothing at this path: check it with kubectl get --raw"
+	case has(": 429 "):
+		return "the server has too much to do for these requests: lower the rate, or ask again with --retry-after"
+	case has("process: open /proc") && errors.Is(err, os.ErrNotExist):
+		return "no process has this id, or it has ended: check --pid and --etcd-pid"
+	}
+	return ""
+}

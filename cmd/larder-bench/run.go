@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/crew"
+	"github.com/larder-io/larder/bench/judge"
+	"github.com/larder-io/larder/bench/report"
+)
+
+// workload runs against a target and returns what it found.
+type workload func(ctx context.Context, t *bench.Target) ([]*bench.Result, error)
+
+// only makes a list of one result.
+func only(r *bench.Result, err error) ([]*bench.Result, error) {
+	if r == nil {
+		return nil, err
+	}
+	return []*bench.Result{r}, err
+}
+
+// errInterrupted says that the run was ended before its time.
+var errInterrupted = errors.New("interrupted: the results are of what was done until then")
+
+// run runs a workload against the target, shows its progress and reports. kinds are the
+// results that there will be, as far as thresholds must know them.
+func (o *options) run(cmd *cobra.Command, kinds []*bench.Result, w workload) error {
+	target, err := o.target()
+	if err != nil {
+		return err
+	}
+	if o.part.Of > 0 {
+		return o.member(cmd, target, w)
+	}
+	old, err := o.check(kinds)
+	if err != nil {
+		return err
+	}
+	progress := target.Progress
+	one := func(ctx context.Context) ([]*bench.Result, error) { return w(ctx, target) }
+	if o.load.processes > 1 {
+		one, progress = o.crew(target)
+	}
+	found := &report.Report{}
+	err = o.shown(cmd, progress, func(ctx context.Context, _ func(string)) error {
+		defer context.AfterFunc(ctx, target.Stop)()
+		ctx = context.WithoutCancel(ctx) // workloads end gracefully
+		for round := range o.rounds {
+			results, err := one(ctx)
+			for _, r := range results {
+				if o.rounds > 1 {
+					r.Round = round + 1
+				}
+				found.Results = append(found.Results, r)
+			}
+			if err != nil || cmd.Context().Err() != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return o.conclude(cmd, found, old, err)
+}
+
+// member runs this process's part of the load.
+func (o *options) member(cmd *cobra.Command, target *bench.Target, w workload) error {
+	member := crew.Join(os.Stdin, os.Stdout, target)
+	defer context.AfterFunc(cmd.Context(), target.Stop)()
+	results, err := w(context.WithoutCancel(cmd.Context()), target)
+	if err != nil {
+		return err
+	}
+	return member.Finish(results)
+}
+
+// crew returns what runs one round of the load in several processes, and its progress.
+func (o *options) crew(target *bench.Target) (one func(context.Context) ([]*bench.Result, error), progress func() bench.Progress) {
+	leaders := make(chan *crew.Leader, 1) // the one at work
+	one = func(ctx context.Context) ([]*bench.Result, error) {
+		program, err := os.Executable()
+		if err != nil {
+			return nil, err
+		}
+		leader, err := crew.New(crew.Config{Program: program, Args: o.args, Size: o.load.processes, Target: target})
+		if err != nil {
+			return nil, err
+		}
+		leaders <- leader
+		defer func() { <-leaders }()
+		return leader.Run(ctx, target.Stopping())
+	}
+	return one, func() bench.Progress {
+		select {
+		case leader := <-leaders:
+			leaders <- leader
+			return leader.Progress()
+		default:
+			return bench.Progress{}
+		}
+	}
+}
+
+// check returns an error for flags that cannot hold, and the results of the baseline.
+func (o *options) check(kinds []*bench.Result) ([]*bench.Result, error) {
+	if o.rounds < 1 {
+		return nil, errors.New("--rounds: want at least 1")
+	}
+	if err := o.thresholds.Check(kinds); err != nil {
+		return nil, err
+	}
+	for _, b := range o.thresholds.Bounds {
+		if b.Figure.Cost() && o.pid == 0 {
+			return nil, fmt.Errorf("--%s needs --pid: without the server's process nothing is known of it", b.Figure.Name)
+		}
+	}
+	var names []string
+	for _, r := range kinds {
+		names = append(names, r.Name)
+	}
+	return o.before(names)
+}
+
+// before reads the baseline, nil if there is none, and makes sure that files can be written.
+func (o *options) before(names []string) ([]*bench.Result, error) {
+	for _, name := range []string{o.outputs.json, o.outputs.html, o.outputs.series, o.outputs.benchstat, o.outputs.junit} {
+		if name == "" {
+			continue
+		}
+		if info, err := os.Stat(filepath.Dir(name)); err != nil || !info.IsDir() {
+			return nil, fmt.Errorf("%s cannot be written: there is no directory %s", name, filepath.Dir(name))
+		}
+	}
+	if o.baseline == "" {
+		return nil, nil
+	}
+	f, err := os.Open(o.baseline)
+	if err != nil {
+		return nil, fmt.Errorf("--baseline: %w", err)
+	}
+	defer f.Close()
+	old, err := report.Read(f)
+	if err != nil {
+		return nil, fmt.Errorf("--baseline %s: %w", o.baseline, err)
+	}
+	if o.regression >= 0 {
+		if err := judge.CanCompare(old.All(), names, o.rounds); err != nil {
+			return nil, err
+		}
+	}
+	return old.All(), nil
+}
+
+// conclude reports what was found, also beside an error, and judges it.
+func (o *options) conclude(cmd *cobra.Command, found *report.Report, old []*bench.Result, failed error) error {
+	interrupted := cmd.Context().Err() != nil
+	if interrupted && (len(found.Results) == 0 || failed != nil) {
+		failed = errors.Join(errInterrupted, failed)
+	}
+	if len(found.Results) == 0 && failed != nil {
+		o.describe(cmd, found)
+		return errors.Join(failed, toFile(o.outputs.junit, func(w io.Writer) error { return found.JUnit(w, failed) }))
+	}
+	judged := o.thresholds.Judge(found.Results)
+	err := o.report(cmd, found, judged, old, failed)
+	if failed != nil && err != nil {
+		return fmt.Errorf("%w\n%s", failed, err.Error()) // whatever is crossed, it failed
+	}
+	if failed != nil {
+		return failed
+	}
+	if interrupted {
+		return errors.Join(errInterrupted, err)
+	}
+	return err
+}
+
+// describe says how the report came about.
+func (o *options) describe(cmd *cobra.Command, r *report.Report) {
+	r.Title, r.Command, r.Machine, r.Date = "larder-bench "+cmd.Name(), o.invocation(), bench.Machine(), time.Now()
+}
+
+// report writes a report wherever it is wanted, and returns an error if a threshold is
+// crossed. failed is the error that ended the run.
+func (o *options) report(cmd *cobra.Command, r *report.Report, judged []judge.Case, old []*bench.Result, failed error) error {
+	o.describe(cmd, r)
+	r.Cases = judged
+	if len(old) > 0 && failed == nil {
+		const percent = 100
+		var err error
+		if r.Changes, err = judge.Compare(old, r.All(), o.regression/percent); err != nil {
+			return err
+		}
+		r.Cases = append(r.Cases, judge.Cases(r.Changes)...)
+	}
+	err := r.Text(cmd.OutOrStdout())
+	for _, out := range []struct {
+		file  string
+		write func(io.Writer) error
+	}{
+		{o.outputs.json, r.JSON}, {o.outputs.html, r.HTML}, {o.outputs.series, r.CSV}, {o.outputs.benchstat, r.Benchstat},
+		{o.outputs.junit, func(w io.Writer) error { return r.JUnit(w, failed) }},
+	} {
+		err = errors.Join(err, toFile(out.file, out.write))
+	}
+	if err != nil {
+		return err
+	}
+	return judge.Err(r.Cases)
+}
+
+// toFile writes a file, if it has a name.
+func toFile(name string, write func(io.Writer) error) error {
+	if name == "" {
+		return nil
+	}
+	f, err := os.Create(name)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(write(f), f.Close()); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}

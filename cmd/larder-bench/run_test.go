@@ -1,0 +1,255 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/larder-io/larder/bench/benchtest"
+	"github.com/larder-io/larder/bench/judge"
+	"github.com/larder-io/larder/bench/report"
+)
+
+// read runs the command with --json and returns what it wrote there.
+func read(t *testing.T, args ...string) (*report.Report, string, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "report.json")
+	out, _, err := run(t, append(args, "--json", file)...)
+	f, failed := os.Open(file)
+	if failed != nil {
+		return nil, out, errors.Join(err, failed)
+	}
+	defer f.Close()
+	r, failed := report.Read(f)
+	if failed != nil {
+		t.Fatal(failed)
+	}
+	return r, out, err
+}
+
+// TestLoads runs workloads by plans, in rounds and by several processes.
+func TestLoads(t *testing.T) {
+	server, kubeconfig := benchtest.Start(t)
+	t.Setenv("KUBECONFIG", kubeconfig)
+	pods := []string{"--pods=10", "--namespaces=2", "--nodes=2"}
+	if _, _, err := run(t, append([]string{"seed"}, pods...)...); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		ops  []int // of each result
+	}{
+		{[]string{"read", "/version", "--stages=100ms:0..1000/s,100ms:1000/s", "--warmup=50ms", "--clients=4"}, []int{150}},
+		{[]string{"read", "/version", "--duration=100ms", "--rate=1000"}, []int{100}},
+		{[]string{"read", "/version", "--requests=7", "--rounds=3"}, []int{7, 7, 7}},
+		{[]string{"read", "/version", "--requests=30", "--clients=4", "--processes=3", "--pid", fmt.Sprint(os.Getpid())}, []int{30}},
+		{append([]string{"mixed", "--processes=2", "--clients=2", "--requests=200", "--rate=2000"}, pods...), []int{200, 100, 40, 18, 2, 40}},
+		{[]string{"write", "--stages=100ms:200/s", "--clients=2", "--warmup=20ms", "--processes=2"}, []int{20, 20, 20, 20}},
+		{[]string{"write", "--objects=4", "--rounds=2"}, []int{4, 4, 4, 4, 4, 4, 4, 4}},
+		{[]string{"watchlist", "--requests=5", "--clients=2", "--processes=2", "--objects=10"}, []int{5}},
+		{[]string{"open", "--watchers=5", "--idle=1ms", "--processes=2"}, []int{5}},
+		{[]string{"storm", "--watchers=4", "--returns=1", "--processes=2"}, []int{4}},
+		{append([]string{"watch", "--watchers=2", "--objects=2", "--stages=100ms:100/s", "--warmup=20ms"}, pods...), []int{20}},
+	} {
+		r, out, err := read(t, c.args...)
+		if err != nil {
+			t.Errorf("%v: %v\n%s", c.args, err, out)
+			continue
+		}
+		var ops []int
+		for i, result := range r.Results {
+			ops = append(ops, result.Ops)
+			if result.Failures() > 0 || result.Latency.TotalCount() != int64(result.Ops) {
+				t.Errorf("%v: %s: %d failures (%s), %d latencies", c.args, result.Name, result.Failures(), result.FirstError, result.Latency.TotalCount())
+			}
+			if len(r.Results) == 3 && result.Round != i+1 {
+				t.Errorf("%v: round %d is number %d", c.args, i, result.Round)
+			}
+		}
+		if fmt.Sprint(ops) != fmt.Sprint(c.ops) {
+			t.Errorf("%v: operations %v, want %v", c.args, ops, c.ops)
+		}
+	}
+	for _, path := range server.Objects() {
+		if strings.Contains(path, "configmaps") {
+			t.Errorf("%s was left behind", path)
+		}
+	}
+}
+
+// TestFormats writes every file.
+func TestFormats(t *testing.T) {
+	_, kubeconfig := benchtest.Start(t)
+	t.Setenv("KUBECONFIG", kubeconfig)
+	dir := t.TempDir()
+	args := []string{"read", "/version", "--rounds=2", "--max-p99=1ns"}
+	wants := map[string]string{"json": `"schemaVersion": 1`, "html": "<svg", "series": "result,round,second", "benchstat": "Benchmark_version 20 ", "junit": `failures="2"`}
+	for name := range wants {
+		args = append(args, "--"+name, filepath.Join(dir, name))
+	}
+	if _, _, err := run(t, args...); !errors.Is(err, judge.ErrThreshold) {
+		t.Fatal(err)
+	}
+	for name, want := range wants {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || !bytes.Contains(text, []byte(want)) {
+			t.Errorf("--%s: %v, want %q in\n%s", name, err, want, text)
+		}
+	}
+	// A run that fails says so, too.
+	junit := filepath.Join(dir, "failed")
+	if _, _, err := run(t, "read", "/api/v1/namespaces/none/pods/none", "--junit", junit, "--kubeconfig", "none"); err == nil {
+		t.Error("no kubeconfig, and no error")
+	}
+	if _, _, err := run(t, "mixed", "--junit", junit); err == nil || !strings.Contains(hint(err), "larder-bench seed") {
+		t.Errorf("no pods gave %v", err)
+	}
+	if text, err := os.ReadFile(junit); err != nil || !bytes.Contains(text, []byte(`errors="1"`)) {
+		t.Errorf("%v: %s", err, text)
+	}
+}
+
+// TestBaselines compares a run with itself, and with one that was made faster.
+func TestBaselines(t *testing.T) {
+	_, kubeconfig := benchtest.Start(t)
+	t.Setenv("KUBECONFIG", kubeconfig)
+	file := filepath.Join(t.TempDir(), "old.json")
+	measure := []string{"read", "/version", "--requests=40", "--rounds=5"}
+	if _, _, err := run(t, append(measure, "--json", file)...); err != nil {
+		t.Fatal(err)
+	}
+	out, _, err := run(t, append(measure, "--baseline", file, "--max-regression=10000")...)
+	if err != nil || !strings.Contains(out, "beside the baseline") || !strings.Contains(out, "p99") {
+		t.Errorf("%v:\n%s", err, out)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var old map[string]any
+	if err := json.Unmarshal(text, &old); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range old["results"].([]any) { // it had a thousandth of the time
+		r.(map[string]any)["wallNanoseconds"] = math.Trunc(r.(map[string]any)["wallNanoseconds"].(float64) / 1000)
+	}
+	if text, err = json.Marshal(old); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := run(t, append(measure, "--baseline", file)...); !errors.Is(err, judge.ErrThreshold) || exitCode(err) != exitCrossed || !strings.Contains(err.Error(), "operations per second") {
+		t.Errorf("slower than the baseline gave %v", err)
+	}
+	for want, args := range map[string][]string{
+		"both need 4":           {"read", "/version", "--baseline", file},
+		"no such file":          {"read", "/version", "--baseline", "none"},
+		"no result":             {"write", "--rounds=5", "--baseline", file},
+		"compare does not heed": {"compare", "--pid=1"},
+	} {
+		if _, _, err := run(t, args...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v, want %q", args, err, want)
+		}
+	}
+}
+
+// program starts larder-bench as a process of its own, which must say what it does on standard
+// error.
+func program(t *testing.T, args ...string) (*exec.Cmd, *bytes.Buffer) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self, args...)
+	cmd.Env = append(os.Environ(), asProgram+"=1")
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	return cmd, &out
+}
+
+// TestInterrupts interrupts a load once, and one that hangs twice.
+func TestInterrupts(t *testing.T) {
+	for name, c := range map[string]struct {
+		args    []string
+		hangs   bool
+		signals int
+	}{
+		"once":                     {[]string{"--rate=200", "--requests=1000000"}, false, 1},
+		"once, of three processes": {[]string{"--rate=200", "--requests=1000000", "--clients=3", "--processes=3"}, false, 1},
+		"twice, while it hangs":    {nil, true, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := benchtest.New()
+			hang := make(chan struct{})
+			if c.hangs {
+				server.Config.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-hang })
+			}
+			inner := server.Config.Handler
+			asked := make(chan struct{}, 1)
+			n := 0
+			server.Config.ConnState = nil
+			server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				select {
+				case asked <- struct{}{}:
+				default:
+				}
+				inner.ServeHTTP(w, r)
+			})
+			server.StartTLS()
+			t.Cleanup(func() { close(hang); server.Close() })
+			t.Setenv("KUBECONFIG", benchtest.Kubeconfig(t, server.Server))
+			cmd, out := program(t, append([]string{"read", "/version"}, c.args...)...)
+			wanted := 20
+			if c.hangs {
+				wanted = 1
+			}
+			for ; n < wanted; n++ {
+				<-asked
+			}
+			for range c.signals {
+				if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var failed *exec.ExitError
+			if err := cmd.Wait(); !errors.As(err, &failed) || failed.ExitCode() != exitInterrupted {
+				t.Errorf("ended with %v, want status %d\n%s", err, exitInterrupted, out)
+			}
+			if measured := strings.Contains(out.String(), "interrupted: the figures are of what was done"); measured == c.hangs {
+				t.Errorf("said\n%s", out)
+			}
+		})
+	}
+}
+
+// TestInterruptible calls exit with the second signal alone.
+func TestInterruptible(t *testing.T) {
+	signals, exited := make(chan os.Signal), make(chan struct{})
+	ctx, done := interruptible(context.Background(), signals, &bytes.Buffer{}, func() { close(exited) })
+	signals <- os.Interrupt
+	<-ctx.Done()
+	signals <- os.Interrupt
+	<-exited
+	done()
+	ctx, done = interruptible(context.Background(), signals, &bytes.Buffer{}, func() { t.Error("no signal, and the end") })
+	if ctx.Err() != nil {
+		t.Error("ended by itself")
+	}
+	done()
+}
