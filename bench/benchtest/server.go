@@ -161,13 +161,13 @@ func selection(r *http.Request) func(path string, o object) bool {
 	if _, rest, found := strings.Cut(r.URL.Path, "/namespaces/"); found {
 		within = strings.TrimSuffix(rest, resource)
 	}
-	node := strings.TrimPrefix(r.URL.Query().Get("fieldSelector"), "spec.nodeName=")
+	node, byNode := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "spec.nodeName=") // others select all
 	return func(path string, o object) bool {
 		if !strings.Contains(path, "/"+resource+"/") || !strings.Contains(path, "/namespaces/"+within) {
 			return false
 		}
 		spec, _ := o["spec"].(object)
-		return node == "" || spec["nodeName"] == node
+		return !byNode || spec["nodeName"] == node
 	}
 }
 

@@ -71,6 +71,12 @@ func Hold(open bool, length time.Duration, level float64) Plan {
 	return Plan{Open: open, Stages: []Stage{{length, level, level}}}
 }
 
+// Levels that no client can reach.
+const (
+	mostRate    = 1e7
+	mostClients = 1e5
+)
+
 // check returns an error for a plan that cannot be run.
 func (p Plan) check() error {
 	const longest = 1000 * time.Hour
@@ -80,6 +86,8 @@ func (p Plan) check() error {
 			return fmt.Errorf("stages: stage %d lasts %v: want more than nothing and at most %v", i+1, s.Length, longest)
 		case !(s.From >= 0 && s.To >= 0) || math.IsInf(s.From+s.To, 0): // also refuses what is not a number
 			return fmt.Errorf("stages: stage %d goes from %g to %g: want levels of 0 or more", i+1, s.From, s.To)
+		case p.Open && max(s.From, s.To) > mostRate, !p.Open && max(s.From, s.To) > mostClients:
+			return fmt.Errorf("stages: stage %d goes from %g to %g: want at most %g/s or %g clients", i+1, s.From, s.To, mostRate, mostClients)
 		case !p.Open && (s.From != math.Trunc(s.From) || s.To != math.Trunc(s.To)):
 			return fmt.Errorf("stages: stage %d goes from %g to %g clients: want whole numbers, or rates, which end in /s", i+1, s.From, s.To)
 		}

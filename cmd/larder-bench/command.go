@@ -34,7 +34,8 @@ type options struct {
 	baseline   string
 	regression float64
 
-	load load
+	load     load
+	progress func() bench.Progress // of the workload, nil for the target's
 }
 
 // outputs are the files that results are written to.
@@ -96,7 +97,7 @@ is worse than the baseline's, and 130 when the run was interrupted.`,
 	}
 	root.AddCommand(
 		seedCommand(o), customCommand(o), readCommand(o), watchListCommand(o), informerCommand(o), watchCommand(o), openCommand(o), stormCommand(o),
-		writeCommand(o), componentsCommand(o), mixedCommand(o), slowCommand(o), startCommand(o), compareCommand(o), scaleCommand(o), limitCommand(),
+		writeCommand(o), componentsCommand(o), mixedCommand(o), scenarioCommand(o), slowCommand(o), startCommand(o), compareCommand(o), scaleCommand(o), limitCommand(),
 	)
 	root.SetUsageFunc(usage)
 	return root

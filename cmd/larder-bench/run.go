@@ -45,7 +45,10 @@ func (o *options) run(cmd *cobra.Command, kinds []*bench.Result, w workload) err
 	if err != nil {
 		return err
 	}
-	progress := target.Progress
+	progress := o.progress
+	if progress == nil {
+		progress = target.Progress
+	}
 	one := func(ctx context.Context) ([]*bench.Result, error) { return w(ctx, target) }
 	if o.load.processes > 1 {
 		one, progress = o.crew(target)
