@@ -141,7 +141,9 @@ func write(ctx context.Context, path string, from io.Reader, progress func(done 
 	}
 	defer func() {
 		part.Close()
-		err = errors.Join(err, os.Remove(part.Name()))
+		if gone := os.Remove(part.Name()); !errors.Is(gone, fs.ErrNotExist) {
+			err = errors.Join(err, gone)
+		}
 	}()
 	sum := newSum(part, progress)
 	if _, err := io.Copy(sum, &reader{ctx, from}); err != nil {
@@ -160,10 +162,23 @@ func write(ctx context.Context, path string, from io.Reader, progress func(done 
 	if err := ctx.Err(); err != nil {
 		return Status{}, err
 	}
-	if err := os.Link(part.Name(), path); err != nil { // unlike a rename, it replaces nothing
+	if err := place(part.Name(), path, os.Link); err != nil {
 		return Status{}, err
 	}
 	return status, syncDir(filepath.Dir(path))
+}
+
+// place gives part the name path, and replaces nothing: a link does not. Where the file system
+// knows no links it is renamed, and replaces what appears there at this very moment.
+func place(part, path string, link func(from, to string) error) error {
+	switch err := link(part, path); {
+	case err == nil, errors.Is(err, fs.ErrExist):
+		return err
+	}
+	if err := free(path); err != nil {
+		return err
+	}
+	return os.Rename(part, path)
 }
 
 // sum passes on a snapshot while it adds it up: the last bytes are the sum of those before.

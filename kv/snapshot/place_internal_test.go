@@ -1,0 +1,37 @@
+package snapshot
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// TestPlace: a file gets its name with links and without, and replaces none.
+func TestPlace(t *testing.T) {
+	for name, link := range map[string]func(from, to string) error{
+		"links":    os.Link,
+		"no links": func(string, string) error { return errors.ErrUnsupported },
+	} {
+		dir := t.TempDir()
+		part, path := filepath.Join(dir, "part"), filepath.Join(dir, "path")
+		write := func(file, text string) {
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		write(part, "new")
+		if err := place(part, path, link); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		_ = os.Remove(part) // the same file by another name, if there are links
+		write(part, "newer")
+		if err := place(part, path, link); !errors.Is(err, fs.ErrExist) {
+			t.Errorf("%s: over a file: %v, want ErrExist", name, err)
+		}
+		if is, err := os.ReadFile(path); err != nil || string(is) != "new" {
+			t.Errorf("%s: there is %q, %v", name, is, err)
+		}
+	}
+}
