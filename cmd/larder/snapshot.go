@@ -65,7 +65,7 @@ func newSnapshotSave() *cobra.Command {
 began is in the file. The file has its name only when it is complete and was read again.`,
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&dir, "data-dir", server.Default().DataDir, "The --data-dir of the server whose embedded etcd to save. Only the user that the server runs as may do so.")
+	fs.StringVar(&dir, "data-dir", server.Default().DataDir, "The --data-dir of the server whose embedded etcd to save. Only root and the user that the server runs as may do so.")
 	fs.StringSliceVar(&from.Endpoints, "etcd-servers", nil, "Client URLs of an external etcd to save instead, comma separated. They are asked in turn until one answers.")
 	fs.StringVar(&from.CAFile, "etcd-cafile", "", "Certificate authority file that etcd's certificate is verified with.")
 	fs.StringVar(&from.CertFile, "etcd-certfile", "", "Certificate file to show to etcd.")
@@ -121,14 +121,15 @@ A directory that holds an etcd already is left as it is; move it away first.`,
 	fs.StringVar(&m.Token, "initial-cluster-token", "", "With --etcd-dir, what tells this cluster from others: the same for all its members, and another than before.")
 	return snapshotCommand(cmd, func(ctx context.Context, file string, show *snapshotProgress) error {
 		cfg.Path, cfg.Progress = file, show.of("checked")
+		var held *datadir.Dir
 		if etcdDir == "" {
 			for _, name := range []string{"name", "initial-advertise-peer-urls", "initial-cluster", "initial-cluster-token"} {
 				if fs.Changed(name) {
 					return fmt.Errorf("--%s needs --etcd-dir", name)
 				}
 			}
-			held, err := datadir.Open(dir)
-			if err != nil {
+			var err error
+			if held, err = datadir.Open(dir); err != nil {
 				return err
 			}
 			defer held.Close()
@@ -137,6 +138,9 @@ A directory that holds an etcd already is left as it is; move it away first.`,
 			return err
 		}
 		status, err := snapshot.Restore(ctx, cfg)
+		if err == nil && held != nil {
+			err = held.Adopt(cfg.Dir)
+		}
 		if err != nil {
 			return err
 		}

@@ -104,6 +104,15 @@ func (d *Dir) Sub(name string) (string, error) {
 	return dir, nil
 }
 
+// Adopt gives all at path, which is below, and the lock to the user that the directory belongs
+// to: root may restore what the server of another user is to read.
+func (d *Dir) Adopt(path string) error {
+	if err := errors.Join(adopt(d.Path, path), adopt(d.Path, filepath.Join(d.Path, lockName))); err != nil {
+		return fmt.Errorf("server: data directory: %w", err)
+	}
+	return nil
+}
+
 // Close releases the lock, and removes a temporary directory.
 func (d *Dir) Close() error {
 	if !d.scratch {

@@ -3,7 +3,9 @@
 package datadir
 
 import (
+	"io/fs"
 	"os"
+	"path/filepath"
 	"syscall"
 )
 
@@ -16,4 +18,22 @@ func lockFile(f *os.File) error {
 func ownedByUser(info os.FileInfo) bool {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	return ok && int(stat.Uid) == os.Geteuid()
+}
+
+// adopt gives all at path to the owner of dir, unless that is this process's user.
+func adopt(dir, path string) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || int(owner.Uid) == os.Geteuid() {
+		return nil
+	}
+	return filepath.WalkDir(path, func(name string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(name, int(owner.Uid), int(owner.Gid))
+	})
 }
