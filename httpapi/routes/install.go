@@ -223,9 +223,10 @@ func (b *handlerBuilder) handlers() map[string]http.Handler {
 	}
 	if s, ok := storage.(rest.Patcher); ok {
 		accepted := patchTypes()
-		apply := b.finish(apirequest.MethodPatch, perRequest(func() http.HandlerFunc {
-			return handlers.PatchResource(s, b.scope, b.Admission, accepted)
-		}))
+		apply := b.finish(apirequest.MethodPatch, func(w http.ResponseWriter, req *http.Request) { // anew, see perRequest
+			scope, req := patches.Narrow(b.scope, req)
+			handlers.PatchResource(s, scope, b.Admission, accepted)(w, req)
+		})
 		h["patch"] = negotiate.Consuming(accepted, patches.Bounded(apply).ServeHTTP)
 	}
 	if s, ok := storage.(rest.GracefulDeleter); ok {

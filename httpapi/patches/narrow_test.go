@@ -1,0 +1,303 @@
+package patches
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/strategicpatch"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	kjson "sigs.k8s.io/json"
+
+	"github.com/larder-io/larder/internal/registry/registrytest"
+)
+
+// patching is what upstream's handler does to apply a strategic merge patch to a stored object.
+func patching(scope *handlers.RequestScope, body io.Reader, stored runtime.Object) (runtime.Object, error) {
+	data, err := io.ReadAll(body)
+	if err != nil {
+		return nil, err
+	}
+	sample, err := legacyscheme.Scheme.New(scope.Kind)
+	if err != nil {
+		return nil, err
+	}
+	reference, err := scope.UnsafeConvertor.ConvertToVersion(sample, scope.Kind.GroupVersion())
+	if err != nil {
+		return nil, err
+	}
+	current, err := scope.UnsafeConvertor.ConvertToVersion(stored, scope.Kind.GroupVersion())
+	if err != nil {
+		return nil, err
+	}
+	result, err := legacyscheme.Scheme.New(scope.Kind)
+	if err != nil {
+		return nil, err
+	}
+	original, err := runtime.DefaultUnstructuredConverter.ToUnstructured(current)
+	if err != nil {
+		return nil, err
+	}
+	var patch map[string]any
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &patch); err != nil {
+		return nil, err
+	}
+	patched, err := strategicpatch.StrategicMergeMapPatch(original, patch, reference)
+	if err != nil {
+		return nil, err
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(patched, result, true); err != nil && !runtime.IsStrictDecodingError(err) {
+		return nil, err
+	}
+	scope.Defaulter.Default(result)
+	return scope.UnsafeConvertor.ConvertToVersion(result, scope.HubGroupVersion)
+}
+
+func scopeOf(kind schema.GroupVersionKind) *handlers.RequestScope {
+	return &handlers.RequestScope{
+		Kind: kind, HubGroupVersion: schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal},
+		UnsafeConvertor: runtime.UnsafeObjectConvertor(legacyscheme.Scheme), Defaulter: legacyscheme.Scheme,
+	}
+}
+
+func strategic(body string) *http.Request {
+	req := httptest.NewRequest(http.MethodPatch, "/", strings.NewReader(body))
+	req.Header.Set("Content-Type", "application/strategic-merge-patch+json; charset=utf-8")
+	return req
+}
+
+// object returns a random object of a kind, as it is stored.
+func object(t testing.TB, kind schema.GroupVersionKind, seed int64) runtime.Object {
+	t.Helper()
+	obj, err := legacyscheme.Scheme.New(kind.GroupKind().WithVersion(runtime.APIVersionInternal))
+	if err != nil {
+		t.Fatal(err)
+	}
+	registrytest.Fill(obj, rand.NewSource(seed))
+	codec := legacyscheme.Codecs.LegacyCodec(kind.GroupVersion())
+	stored, err := runtime.Encode(codec, obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if obj, err = runtime.Decode(codec, stored); err != nil {
+		t.Fatal(err)
+	}
+	accessor, err := meta.Accessor(obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	accessor.SetUID("6a1f0b1e")
+	return obj
+}
+
+// kinds are the kinds that are stored, in all versions that are served.
+func kinds(t testing.TB) []schema.GroupVersionKind {
+	var list []schema.GroupVersionKind
+	for kind := range legacyscheme.Scheme.AllKnownTypes() {
+		if kind.Version == runtime.APIVersionInternal || !legacyscheme.Scheme.Recognizes(kind.GroupKind().WithVersion(runtime.APIVersionInternal)) {
+			continue
+		}
+		obj, err := legacyscheme.Scheme.New(kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := meta.Accessor(obj); err == nil {
+			list = append(list, kind)
+		}
+	}
+	if len(list) < 60 {
+		t.Fatalf("found %d kinds only", len(list))
+	}
+	return list
+}
+
+// patchFrom returns a patch that leads from one object to another, or to some of it.
+func patchFrom(t testing.TB, kind schema.GroupVersionKind, from, to runtime.Object, random *rand.Rand) string {
+	encode := func(obj runtime.Object) []byte {
+		data, err := runtime.Encode(legacyscheme.Codecs.LegacyCodec(kind.GroupVersion()), obj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	sample, err := legacyscheme.Scheme.New(kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := strategicpatch.CreateTwoWayMergePatch(encode(from), encode(to), sample)
+	if err != nil {
+		return "" // for some types upstream does not know how
+	}
+	var patch map[string]any
+	if err := json.Unmarshal(data, &patch); err != nil {
+		t.Fatal(err)
+	}
+	thin(patch, random)
+	if data, err = json.Marshal(patch); err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// thin takes some keys out of a patch, makes some null, and adds directives and keys that
+// objects do not have.
+func thin(patch map[string]any, random *rand.Rand) {
+	for key, to := range patch {
+		if below, ok := to.(map[string]any); ok && random.Intn(4) > 0 {
+			thin(below, random)
+			continue
+		}
+		switch random.Intn(4) {
+		case 0:
+			delete(patch, key)
+		case 1:
+			if random.Intn(4) == 0 {
+				patch[key] = nil
+			}
+		}
+	}
+	switch random.Intn(20) {
+	case 0:
+		patch["$patch"] = "replace"
+	case 1:
+		patch["$patch"] = "delete"
+	case 2:
+		patch["$retainKeys"] = []any{"name", "labels", "replicas"}
+	case 3:
+		patch["unheardOf"] = map[string]any{"a": 1}
+	case 4:
+		patch["Status"] = map[string]any{"phase": "x"}
+	}
+}
+
+// TestNarrowedPatchesGiveWhatUpstreamGives applies random patches to random objects of all
+// kinds and versions, and compares the results, and the objects that were patched.
+func TestNarrowedPatchesGiveWhatUpstreamGives(t *testing.T) {
+	t.Parallel()
+	compared, failed := 0, 0
+	for _, kind := range kinds(t) {
+		for seed := range int64(6) {
+			stored, random := object(t, kind, seed), rand.New(rand.NewSource(seed))
+			body := patchFrom(t, kind, stored, object(t, kind, seed+100), random)
+			if body == "" {
+				continue
+			}
+			before := stored.DeepCopyObject()
+			want, wantErr := patching(scopeOf(kind), strings.NewReader(body), stored.DeepCopyObject())
+			scope, req := Narrow(scopeOf(kind), strategic(body))
+			got, gotErr := patching(scope, req.Body, stored)
+			if fmt.Sprint(wantErr) != fmt.Sprint(gotErr) {
+				t.Fatalf("%s, seed %d, %s: error %v, want %v", kind, seed, body, gotErr, wantErr)
+			}
+			if !reflect.DeepEqual(stored, before) {
+				t.Fatalf("%s, seed %d, %s: the stored object changed", kind, seed, body)
+			}
+			if wantErr != nil {
+				failed++
+				continue
+			}
+			compared++
+			if same, diff := equal(want, got); !same {
+				t.Fatalf("%s, seed %d, %s: %s", kind, seed, body, diff)
+			}
+			if overwrite(reflect.ValueOf(got)); !reflect.DeepEqual(stored, before) {
+				t.Fatalf("%s, seed %d, %s: the result shares memory with the stored object", kind, seed, body)
+			}
+		}
+	}
+	if compared < 300 || failed == 0 {
+		t.Errorf("compared %d results and %d errors", compared, failed)
+	}
+}
+
+// equal compares two objects as they are encoded: an empty list and none are the same.
+func equal(want, got runtime.Object) (bool, string) {
+	w, err := json.Marshal(want)
+	if err != nil {
+		return false, err.Error()
+	}
+	g, err := json.Marshal(got)
+	if err != nil {
+		return false, err.Error()
+	}
+	return string(w) == string(g), fmt.Sprintf("got\n%s\nwant\n%s", g, w)
+}
+
+// overwrite changes whatever v refers to.
+func overwrite(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			overwrite(v.Elem())
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				overwrite(v.Field(i))
+			}
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			overwrite(v.Index(i))
+		}
+		if v.Len() > 0 && v.Index(0).CanSet() {
+			v.Index(0).SetZero()
+		}
+	case reflect.Map:
+		for _, key := range v.MapKeys() {
+			v.SetMapIndex(key, reflect.Value{})
+		}
+	case reflect.String:
+		if v.CanSet() {
+			v.SetString("overwritten")
+		}
+	}
+}
+
+// TestOnlyStrategicPatchesAreNarrowed: those of other types are left alone.
+func TestOnlyStrategicPatchesAreNarrowed(t *testing.T) {
+	t.Parallel()
+	scope := scopeOf(schema.GroupVersionKind{Version: "v1", Kind: "Pod"})
+	for _, kind := range []string{"application/merge-patch+json", "application/json-patch+json", "application/apply-patch+yaml", ""} {
+		req := httptest.NewRequest(http.MethodPatch, "/", strings.NewReader("{}"))
+		req.Header.Set("Content-Type", kind)
+		if s, r := Narrow(scope, req); s != scope || r != req {
+			t.Errorf("%q was narrowed", kind)
+		}
+	}
+}
+
+func BenchmarkStatusPatch(b *testing.B) {
+	kind := schema.GroupVersionKind{Version: "v1", Kind: "Pod"}
+	pod := registrytest.Pod(1)
+	pod.UID = "6a1f0b1e"
+	const body = `{"metadata":{"uid":"6a1f0b1e"},"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}]}}`
+	stored, err := legacyscheme.Scheme.ConvertToVersion(pod, schema.GroupVersion{Version: runtime.APIVersionInternal})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, narrowed := range map[string]bool{"whole": false, "narrowed": true} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				scope, req := scopeOf(kind), strategic(body)
+				if narrowed {
+					scope, req = Narrow(scope, req)
+				}
+				if _, err := patching(scope, req.Body, stored); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
