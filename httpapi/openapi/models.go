@@ -21,7 +21,6 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 
 	"github.com/larder-io/larder/internal/registry"
-	"github.com/larder-io/larder/internal/registry/fields"
 )
 
 // Models names and makes the OpenAPI definitions of the built-in kinds.
@@ -83,11 +82,7 @@ func (m *Models) buildConverter(g *registry.Group) (managedfields.TypeConverter,
 	if err != nil {
 		return nil, err
 	}
-	converter, err := managedfields.NewTypeConverter(schemas, false)
-	if err != nil {
-		return nil, fmt.Errorf("httpapi: type converter of group %q: %w", g.Name, err)
-	}
-	return fields.NewConverter(converter), nil
+	return managedfields.NewTypeConverter(schemas, false)
 }
 
 // Schemas returns the schemas of g's own kinds, and of what they refer to.

@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 )
 
-// Converter is a managedfields.TypeConverter for objects of built-in Go types.
-type Converter struct {
+// converter is a managedfields.TypeConverter for objects of built-in Go types.
+type converter struct {
 	inner managedfields.TypeConverter
 	types sync.Map // of schema.GroupVersionKind to *objectType
 }
@@ -28,13 +28,10 @@ type objectType struct {
 	exceptions *exceptions
 }
 
-// NewConverter returns a Converter for the kinds that inner knows.
-func NewConverter(inner managedfields.TypeConverter) *Converter { return &Converter{inner: inner} }
-
 // ObjectToTyped returns a value of obj, which the caller does not change as long as it uses
 // the value. Maps, and objects that may not hold duplicates, are converted by upstream: they
 // come from clients.
-func (c *Converter) ObjectToTyped(obj runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
+func (c *converter) ObjectToTyped(obj runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
 	if _, isMap := obj.(runtime.Unstructured); isMap || !slices.Contains(opts, typed.AllowDuplicates) {
 		return c.inner.ObjectToTyped(obj, opts...)
 	}
@@ -55,7 +52,7 @@ func (c *Converter) ObjectToTyped(obj runtime.Object, opts ...typed.ValidationOp
 }
 
 // learn converts the first object of a kind as upstream does, and remembers its type.
-func (c *Converter) learn(obj runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
+func (c *converter) learn(obj runtime.Object, opts ...typed.ValidationOptions) (*typed.TypedValue, error) {
 	value, err := c.inner.ObjectToTyped(obj, opts...)
 	if err != nil {
 		return nil, err
@@ -67,10 +64,10 @@ func (c *Converter) learn(obj runtime.Object, opts ...typed.ValidationOptions) (
 	return value, nil
 }
 
-// TypedToObject returns an object that knows its kind and that the ObjectConvertor of a
-// Manager can convert, or a map if the value is the result of a merge. Upstream asks only to
+// TypedToObject returns an object that knows its kind and that originConvertor
+// can convert, or a map if the value is the result of a merge. Upstream asks only to
 // compare the kind's version with another, most of the time.
-func (c *Converter) TypedToObject(v *typed.TypedValue) (runtime.Object, error) {
+func (c *converter) TypedToObject(v *typed.TypedValue) (runtime.Object, error) {
 	if own, ok := v.AsValue().(*object); ok {
 		return &origin{own}, nil
 	}
@@ -88,10 +85,10 @@ func (o *origin) GetObjectKind() schema.ObjectKind { return o.value.obj.GetObjec
 // DeepCopyObject implements runtime.Object.
 func (o *origin) DeepCopyObject() runtime.Object { return o.value.obj.DeepCopyObject() }
 
-// NewManager returns upstream's manager of the fields of one kind, for converter a Converter
-// or any other. The parameters are those of managedfields.NewDefaultFieldManager.
-func NewManager(converter managedfields.TypeConverter, convertor runtime.ObjectConvertor, defaulter runtime.ObjectDefaulter, creater runtime.ObjectCreater, kind schema.GroupVersionKind, hub schema.GroupVersion, subresource string, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
-	return managedfields.NewDefaultFieldManager(converter, originConvertor{convertor}, defaulter, creater, kind, hub, subresource, reset)
+// NewManager returns upstream's manager of the fields of one kind. The parameters are those of
+// managedfields.NewDefaultFieldManager.
+func NewManager(types managedfields.TypeConverter, convertor runtime.ObjectConvertor, defaulter runtime.ObjectDefaulter, creater runtime.ObjectCreater, kind schema.GroupVersionKind, hub schema.GroupVersion, subresource string, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
+	return managedfields.NewDefaultFieldManager(&converter{inner: types}, originConvertor{convertor}, defaulter, creater, kind, hub, subresource, reset)
 }
 
 // originConvertor converts origins too.

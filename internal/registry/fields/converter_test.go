@@ -1,4 +1,4 @@
-package fields_test
+package fields
 
 import (
 	"fmt"
@@ -21,8 +21,8 @@ import (
 	"k8s.io/client-go/applyconfigurations"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
-	"github.com/larder-io/larder/internal/registry/fields"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
@@ -54,25 +54,44 @@ func kinds(t testing.TB, converter managedfields.TypeConverter) map[schema.Group
 	return found
 }
 
-func manager(t testing.TB, converter managedfields.TypeConverter, kind schema.GroupVersionKind) *managedfields.FieldManager {
-	t.Helper()
+// build is NewManager or what of upstream's it stands in for.
+type build func(managedfields.TypeConverter, runtime.ObjectConvertor, runtime.ObjectDefaulter, runtime.ObjectCreater, schema.GroupVersionKind, schema.GroupVersion, string, map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error)
+
+// managers are the managers of all kinds that one of the two makes. They are kept, as a
+// server's are.
+type managers struct {
+	t     testing.TB
+	types managedfields.TypeConverter
+	build build
+	made  map[schema.GroupVersionKind]*managedfields.FieldManager
+}
+
+func newManagers(t testing.TB, build build) *managers {
+	return &managers{t: t, types: applyconfigurations.NewTypeConverter(legacyscheme.Scheme), build: build, made: make(map[schema.GroupVersionKind]*managedfields.FieldManager)}
+}
+
+func (m *managers) of(kind schema.GroupVersionKind) *managedfields.FieldManager {
+	m.t.Helper()
+	if made := m.made[kind]; made != nil {
+		return made
+	}
 	scheme := legacyscheme.Scheme
 	hub := schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}
-	m, err := fields.NewManager(converter, runtime.UnsafeObjectConvertor(scheme), scheme, scheme, kind, hub, "", nil)
+	made, err := m.build(m.types, runtime.UnsafeObjectConvertor(scheme), scheme, scheme, kind, hub, "", nil)
 	if err != nil {
-		t.Fatal(err)
+		m.t.Fatal(err)
 	}
-	return m
+	m.made[kind] = made
+	return made
 }
 
 // TestRecordsOfManagersAreUpstreams writes random objects of every kind again and again, by
 // several managers in all versions, as updates and by server-side apply.
 func TestRecordsOfManagersAreUpstreams(t *testing.T) {
 	t.Parallel()
-	upstream := applyconfigurations.NewTypeConverter(legacyscheme.Scheme)
-	own := fields.NewConverter(upstream)
+	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, NewManager)
 	records := 0
-	for kind, versions := range kinds(t, upstream) {
+	for kind, versions := range kinds(t, upstream.types) {
 		for seed := range int64(3) {
 			h := &history{t: t, kind: kind, versions: versions, random: rand.New(rand.NewSource(seed)), upstream: upstream, own: own}
 			h.write()
@@ -90,7 +109,7 @@ type history struct {
 	kind          schema.GroupKind
 	versions      []schema.GroupVersion
 	random        *rand.Rand
-	upstream, own managedfields.TypeConverter
+	upstream, own *managers
 	records       int
 }
 
@@ -125,8 +144,8 @@ func (h *history) write() {
 }
 
 func (h *history) update(at string, live, next runtime.Object, version schema.GroupVersion, who string) runtime.Object {
-	written := func(converter managedfields.TypeConverter) (runtime.Object, error) {
-		return manager(h.t, converter, version.WithKind(h.kind.Kind)).Update(live.DeepCopyObject(), next.DeepCopyObject(), who)
+	written := func(by *managers) (runtime.Object, error) {
+		return by.of(version.WithKind(h.kind.Kind)).Update(live.DeepCopyObject(), next.DeepCopyObject(), who)
 	}
 	want, wantErr := written(h.upstream)
 	got, gotErr := written(h.own)
@@ -148,8 +167,8 @@ func (h *history) apply(at string, live, next runtime.Object, version schema.Gro
 		unstructured.RemoveNestedField(content, "spec")
 	}
 	force := h.random.Intn(3) > 0
-	written := func(converter managedfields.TypeConverter) (runtime.Object, error) {
-		return manager(h.t, converter, version.WithKind(h.kind.Kind)).Apply(live.DeepCopyObject(), patch.DeepCopy(), who, force)
+	written := func(by *managers) (runtime.Object, error) {
+		return by.of(version.WithKind(h.kind.Kind)).Apply(live.DeepCopyObject(), patch.DeepCopy(), who, force)
 	}
 	want, wantErr := written(h.upstream)
 	got, gotErr := written(h.own)
@@ -246,7 +265,7 @@ func (h *history) change(v, from reflect.Value) {
 // TestChangesOfOneFieldAreFound changes each field of a pod alone.
 func TestChangesOfOneFieldAreFound(t *testing.T) {
 	t.Parallel()
-	converter := fields.NewConverter(applyconfigurations.NewTypeConverter(legacyscheme.Scheme))
+	converter := &converter{inner: applyconfigurations.NewTypeConverter(legacyscheme.Scheme)}
 	pod := registrytest.Pod(1)
 	for name, change := range map[string]struct {
 		do   func(*corev1.Pod)
@@ -304,7 +323,7 @@ func TestObjectsThatTheSchemaForbidsAreRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := fields.NewConverter(upstream)
+	own := &converter{inner: upstream}
 	kind := metav1.TypeMeta{APIVersion: "example.com/v1", Kind: "Widget"}
 	for _, w := range []*widget{{kind, "a", ""}, {kind, "b", ""}, {kind, "c", "hidden"}, {kind, "d", ""}} {
 		_, want := upstream.ObjectToTyped(w, 0)
@@ -319,7 +338,7 @@ func TestObjectsThatTheSchemaForbidsAreRefused(t *testing.T) {
 func TestItemsWithoutTheirKeyAreRefused(t *testing.T) {
 	t.Parallel()
 	upstream := applyconfigurations.NewTypeConverter(legacyscheme.Scheme)
-	own := fields.NewConverter(upstream)
+	own := &converter{inner: upstream}
 	for _, id := range []string{"a", "b", "", "c"} {
 		obj := &apiserverinternal.StorageVersion{
 			TypeMeta: metav1.TypeMeta{APIVersion: "internal.apiserver.k8s.io/v1alpha1", Kind: "StorageVersion"},
@@ -337,7 +356,7 @@ func TestItemsWithoutTheirKeyAreRefused(t *testing.T) {
 func TestDocumentsAreComparedByTheirFields(t *testing.T) {
 	t.Parallel()
 	upstream := applyconfigurations.NewTypeConverter(legacyscheme.Scheme)
-	own := fields.NewConverter(upstream)
+	own := &converter{inner: upstream}
 	revision := func(data string) *appsv1.ControllerRevision {
 		return &appsv1.ControllerRevision{
 			TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "ControllerRevision"}, Data: runtime.RawExtension{Raw: []byte(data)},
@@ -365,12 +384,11 @@ func TestDocumentsAreComparedByTheirFields(t *testing.T) {
 }
 
 func BenchmarkUpdate(b *testing.B) {
-	upstream := applyconfigurations.NewTypeConverter(legacyscheme.Scheme)
-	for name, converter := range map[string]managedfields.TypeConverter{"upstream": upstream, "own": fields.NewConverter(upstream)} {
+	for name, build := range map[string]build{"upstream": managedfields.NewDefaultFieldManager, "own": NewManager} {
 		b.Run(name, func(b *testing.B) {
 			pod := registrytest.Pod(1)
 			pod.ManagedFields = nil
-			m := manager(b, converter, pod.GroupVersionKind())
+			m := newManagers(b, build).of(pod.GroupVersionKind())
 			live, err := m.Update(&corev1.Pod{TypeMeta: pod.TypeMeta}, pod, "creator")
 			if err != nil {
 				b.Fatal(err)

@@ -6,7 +6,7 @@
 // bottom: for a pod whose status changes, most of the time goes into its spec, which is the
 // same on both sides.
 //
-// A Converter gives the field manager values that know which Go object they are of:
+// [NewManager] gives the field manager values that know which Go object they are of:
 //
 //   - Two such values are compared field by field, and where reflect.DeepEqual finds no
 //     difference the walk does not descend. Equal values have no fields that were added,
@@ -21,7 +21,7 @@
 //
 // What a client applies is a map, not an object of a Go type, and it is checked as before.
 //
-// A Converter may be used by any number of goroutines. Its values share the memory of the
+// A manager may be used by any number of goroutines. Its values share the memory of the
 // objects that they are made from and are as safe to read as these are; they are never
 // written to.
 package fields

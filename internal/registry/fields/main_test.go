@@ -1,4 +1,4 @@
-package fields_test
+package fields
 
 import (
 	"testing"
