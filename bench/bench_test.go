@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -294,10 +295,43 @@ func TestWatchCountsWhatIsMissing(t *testing.T) {
 	if result.Errors < 3 || !strings.Contains(result.FirstError, "not delivered") {
 		t.Errorf("%d deliveries are missing (%s), want the 3 of the dropped event at least", result.Errors, result.FirstError)
 	}
+	// A change that fails is one error, and spoils nothing else.
+	server.Drop = nil
+	result, err = bench.Watch(t.Context(), target, bench.WatchConfig{
+		Path: "/api/v1/pods", Accept: bench.JSON, Watchers: 3, Objects: append(seed.PodPaths(2), "/api/v1/namespaces/bench-0/pods/none"), Changes: 5, Writers: 1, Patience: 1,
+	})
+	if err != nil || result.Errors != 1 || result.Succeeded() != 12 || !strings.Contains(result.FirstError, "1 of 5 changes failed") {
+		t.Errorf("%v: %d errors (%s), %d deliveries; want 1 and 12", err, result.Errors, result.FirstError, result.Succeeded())
+	}
 	if _, err := bench.Watch(t.Context(), target, bench.WatchConfig{
 		Path: "/api/v1/pods", Accept: bench.JSON, Watchers: 1, Objects: []string{"/api/v1/namespaces/bench-0/pods/none"}, Changes: 1, Writers: 1,
 	}); err == nil || !strings.Contains(err.Error(), "404") {
 		t.Errorf("changes of what does not exist gave %v", err)
+	}
+}
+
+// TestHeldWatchesThatEnd closes connections in the midst of the idle time.
+func TestHeldWatchesThatEnd(t *testing.T) {
+	for name, streams := range protocols {
+		t.Run(name, func(t *testing.T) {
+			target, server := target(t, bench.SeedConfig{})
+			if streams > 0 {
+				target.UseHTTP2(streams)
+			}
+			go func() {
+				for server.Watches() < 5 {
+					runtime.Gosched()
+				}
+				server.CloseClientConnections()
+			}()
+			held, err := bench.Hold(t.Context(), target, bench.HoldConfig{Path: "/api/v1/pods", Accept: bench.Protobuf, Watchers: 5, Idle: time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if held.Errors != 5 || !strings.Contains(held.FirstError, "ended a watch") {
+				t.Errorf("%d errors (%s), want five watches that ended", held.Errors, held.FirstError)
+			}
+		})
 	}
 }
 

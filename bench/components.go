@@ -106,7 +106,7 @@ func Components(ctx context.Context, t *Target, c ComponentsConfig) ([]*Result, 
 			return results, err
 		}
 		results = append(results, result)
-		if t.stopped() {
+		if result.Interrupted {
 			break
 		}
 	}

@@ -473,6 +473,12 @@ func (l *lane) do(ctx context.Context, c call) (outcome, error) {
 	}
 }
 
+// dialError says that there was no connection to send a request over.
+type dialError struct{ error }
+
+// Unwrap returns why.
+func (e *dialError) Unwrap() error { return e.error }
+
 // lull is for how long a lane that gets no connection waits: a server that is gone shall not
 // keep the client busy.
 const lull = 10 * time.Millisecond
@@ -483,7 +489,7 @@ func (l *lane) try(ctx context.Context, c call, o *outcome) (after time.Duration
 		if l.conn, err = l.t.dial(ctx, largeBuffer); err != nil {
 			l.conn = nil
 			_ = sleep(ctx, lull)
-			return -1, err
+			return -1, &dialError{err}
 		}
 	}
 	resp, n, err := l.conn.do(c, l.t.Timeout)

@@ -72,7 +72,7 @@ func Custom(ctx context.Context, t *Target, c CustomConfig) ([]*Result, error) {
 			return results, err
 		}
 		results = append(results, r)
-		if t.stopped() {
+		if r.Interrupted {
 			return results, nil
 		}
 	}

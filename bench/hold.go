@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -47,9 +48,14 @@ func Hold(ctx context.Context, t *Target, c HoldConfig) (*Result, error) {
 	if err := c.idle(ctx, t, rec.result); err != nil {
 		return nil, err
 	}
+	for range w.ended(0) {
+		rec.fail(errEnded)
+	}
 	w.close()
 	return rec.finish(), nil
 }
+
+var errEnded = errors.New("bench: the server ended a watch that was open")
 
 // watchers are those of the workload, none of them open yet.
 func (c *HoldConfig) watchers(ctx context.Context, t *Target, rec *recorder) (*watchers, error) {
@@ -81,7 +87,7 @@ func (c *HoldConfig) idle(ctx context.Context, t *Target, r *Result) error {
 		return err
 	}
 	r.Server = after
-	if r.Ops == 0 {
+	if r.Ops == 0 || t.Process.PID == 0 {
 		return nil
 	}
 	n := float64(r.Ops)

@@ -38,6 +38,13 @@ func Inform(ctx context.Context, t *Target, c InformerConfig) (*Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
+	if _, err := informers.NewSharedInformerFactory(client, 0).ForResource(c.Resource); err != nil {
+		return nil, fmt.Errorf("bench: client-go has informers of built-in resources alone, such as pods.v1. and deployments.v1.apps: %w", err)
+	}
+	// client-go asks again and again when it is refused: it would never sync.
+	if err := t.once(ctx, call{path: collectionPath(c.Resource) + "?limit=1", accept: JSON}); err != nil {
+		return nil, err
+	}
 	rec, err := t.newRecorder(c.Name, "informer", c.Informers)
 	if err != nil {
 		return nil, err
@@ -64,6 +71,14 @@ func Inform(ctx context.Context, t *Target, c InformerConfig) (*Result, error) {
 		return nil, err
 	}
 	return rec.finish(), nil
+}
+
+// collectionPath is the path of all objects of a resource.
+func collectionPath(r schema.GroupVersionResource) string {
+	if r.Group == "" {
+		return "/api/" + r.Version + "/" + r.Resource
+	}
+	return "/apis/" + r.Group + "/" + r.Version + "/" + r.Resource
 }
 
 // clientProtocol is what client-go speaks with a server that speaks both.

@@ -57,8 +57,13 @@ func (l loop) check() error {
 		}
 		return nil
 	}
-	if l.ops < 1 || l.clients < 1 || l.rate < 0 || math.IsNaN(l.rate) || math.IsInf(l.rate, 0) {
-		return fmt.Errorf("bench: want at least one operation and one client and no negative rate, got %d, %d and %g", l.ops, l.clients, l.rate)
+	switch {
+	case l.ops < 1:
+		return fmt.Errorf("bench: want at least one operation, not %d", l.ops)
+	case l.clients < 1:
+		return fmt.Errorf("bench: want at least one client, not %d", l.clients)
+	case l.rate < 0 || math.IsNaN(l.rate) || math.IsInf(l.rate, 0):
+		return fmt.Errorf("bench: want a rate of 0 or more, not %g", l.rate)
 	}
 	return nil
 }
@@ -162,6 +167,8 @@ type running struct {
 	start time.Time
 	ops   int
 	next  atomic.Int64
+
+	reached atomic.Int64 // when the server was in reach, in nanoseconds after start
 }
 
 // client runs one operation after the other until there are no more.
@@ -183,10 +190,32 @@ func (r *running) client(ctx context.Context, own *lane, client int, op operatio
 			return nil
 		}
 		r.rec.record(time.Since(due), o, err)
+		if r.unreachable(err) {
+			return nil
+		}
 		if err != nil && r.strict {
 			return err
 		}
 	}
+}
+
+// hopeless is for how long a server may be out of reach before a loop gives up: a load that
+// only fails says nothing more.
+const hopeless = 30 * time.Second
+
+// unreachable reports whether no client had a connection for too long. It notes when one had
+// one last.
+func (r *running) unreachable(err error) bool {
+	now := int64(time.Since(r.start))
+	if failed := new(dialError); !errors.As(err, &failed) {
+		r.reached.Store(now)
+		return false
+	}
+	if time.Duration(now-r.reached.Load()) < hopeless {
+		return false
+	}
+	r.rec.giveUp()
+	return true
 }
 
 // claim takes the next operation and says when it is due. more is false when there is none

@@ -54,6 +54,13 @@ func (t *Target) newRecorder(name, unit string, total int) (*recorder, error) {
 	return rec, nil
 }
 
+// giveUp says that the workload ends before its time.
+func (r *recorder) giveUp() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.result.Interrupted = true
+}
+
 // part returns a recorder for some of the operations of the same run. It knows no cost.
 func (r *recorder) part(name, unit string) *recorder {
 	p := &recorder{target: r.target, result: &Result{Name: name, Unit: unit, Latency: newHistogram(), Part: true}}
@@ -171,7 +178,7 @@ func (r *recorder) finish() *Result {
 	r.target.running.CompareAndSwap(r, nil)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.result.Interrupted = r.target.stopped()
+	r.result.Interrupted = r.result.Interrupted || r.target.stopped()
 	r.result.Protocol = r.target.protocol()
 	if r.seconds != nil {
 		r.seconds.close()

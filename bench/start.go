@@ -57,7 +57,7 @@ func (c *StartConfig) one(ctx context.Context, rec *recorder) (err error) {
 	took := time.Since(began)
 	used, err := t.Process.Usage()
 	if err != nil {
-		return err
+		return fmt.Errorf("bench: what was started has ended, and another server answers: %w", err)
 	}
 	rec.record(took, outcome{}, nil)
 	rec.mu.Lock()

@@ -70,7 +70,7 @@ func (r *Result) Endings() string {
 		parts = append(parts, "interrupted: the figures are of what was done")
 	}
 	if r.Late > 0 {
-		parts = append(parts, fmt.Sprintf("%d of %d began late because no client was free: more clients would keep the rate", r.Late, r.Ops))
+		parts = append(parts, fmt.Sprintf("%d began late because no client was free: more clients would keep the rate", r.Late))
 	}
 	if r.Failures() > 0 {
 		parts = append(parts, fmt.Sprintf("%d errors, %d timeouts, %d refused (429), which latencies leave out", r.Errors, r.Timeouts, r.Refused))
@@ -96,6 +96,21 @@ func Spread(rounds []*Result) string {
 		return ""
 	}
 	var parts []string
+	for _, s := range Spreads(rounds) {
+		if s.Text != "" {
+			parts = append(parts, s.Name+" "+s.Text)
+		}
+	}
+	return fmt.Sprintf("%d rounds: %s", len(rounds), strings.Join(parts, "; "))
+}
+
+// FigureSpread says how far one figure of rounds is apart.
+type FigureSpread struct{ Name, Text string }
+
+// Spreads are those of p50, p99, the rate and the server's CPU time, in this order. Text is ""
+// for what is not known.
+func Spreads(rounds []*Result) []FigureSpread {
+	var all []FigureSpread
 	for _, figure := range []struct {
 		name string
 		of   func(*Result) float64
@@ -113,12 +128,13 @@ func Spread(rounds []*Result) string {
 		}
 		slices.Sort(values)
 		median := (values[(len(values)-1)/2] + values[len(values)/2]) / 2
-		if median == 0 {
-			continue
+		s := FigureSpread{Name: figure.name}
+		if median > 0 {
+			s.Text = fmt.Sprintf("%s (spread %.0f %%)", strings.Join(texts, ", "), 100*(values[len(values)-1]-values[0])/median)
 		}
-		parts = append(parts, fmt.Sprintf("%s %s (spread %.0f %%)", figure.name, strings.Join(texts, ", "), 100*(values[len(values)-1]-values[0])/median))
+		all = append(all, s)
 	}
-	return fmt.Sprintf("%d rounds: %s", len(rounds), strings.Join(parts, "; "))
+	return all
 }
 
 func secondsText(v float64) string { return Duration(time.Duration(v * float64(time.Second))) }

@@ -98,7 +98,10 @@ func Watch(ctx context.Context, t *Target, c WatchConfig) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	ended := w.ended()
+	ended := 0
+	if c.Stuck > 0 {
+		ended = w.ended(c.Watchers)
+	}
 	w.close()
 	result := c.account(rec.finish())
 	if c.Stuck > 0 {
@@ -162,7 +165,12 @@ func (c *WatchConfig) change(ctx context.Context, t *Target, rec *recorder, w *w
 		return err
 	}
 	if r := writes.result; r.Failures() > 0 {
-		return fmt.Errorf("bench: %d of %d changes failed: %s", r.Failures(), r.Ops, r.FirstError)
+		err := fmt.Errorf("bench: %d of %d changes failed: %s", r.Failures(), r.Ops, r.FirstError)
+		if r.Succeeded() == 0 {
+			return err
+		}
+		rec.fail(err)
+		w.unmade = int64(r.Failures()) * int64(c.Watchers)
 	}
 	rec.mu.Lock()
 	defer rec.mu.Unlock()

@@ -49,6 +49,7 @@ type watchers struct {
 	delivered atomic.Int64
 	expected  int64
 	all       chan struct{} // closed when expected changes were delivered
+	unmade    int64         // at most so many of these cannot come: their changes failed
 	closing   atomic.Bool
 }
 
@@ -199,27 +200,25 @@ func (w *watchers) judge(ctx context.Context, patience time.Duration) error {
 		w.settle(ctx, min(patience, time.Second))
 		return ctx.Err()
 	}
-	for range w.settle(ctx, patience) {
+	for range max(0, w.settle(ctx, patience)-w.unmade) {
 		w.rec.fail(errUndelivered)
 	}
 	return ctx.Err()
 }
 
-// ended counts the stuck watches that the server has ended: it reads each until
-// nothing more comes.
-func (w *watchers) ended() int {
-	if w.stuck == 0 {
-		return 0
-	}
-	const quiet = 200 * time.Millisecond
+// ended counts the watches from a number on that the server has ended: it reads each, which
+// nobody else may, until nothing more comes, or for long enough.
+func (w *watchers) ended(from int) int {
+	const quiet, longest = 200 * time.Millisecond, 2 * time.Second
 	var ended atomic.Int64
 	var readers sync.WaitGroup
-	for _, s := range w.streams[w.stuck:] {
+	start := time.Now()
+	for _, s := range w.streams[from:] {
 		if s == nil {
 			continue
 		}
 		readers.Go(func() {
-			for {
+			for time.Since(start) < longest {
 				s.conn.limit(quiet)
 				if _, err := s.next(); errors.Is(s.conn.explain(err, quiet), ErrTimeout) {
 					return

@@ -67,7 +67,7 @@ func Write(ctx context.Context, t *Target, c WriteConfig) ([]*Result, error) {
 		if verb == Create {
 			created = result.Ops
 		}
-		if t.stopped() && verb != Delete {
+		if result.Interrupted && verb != Delete {
 			return results, c.remove(ctx, t, created)
 		}
 	}
@@ -113,7 +113,7 @@ func (c *WriteConfig) remove(ctx context.Context, t *Target, n int) error {
 	rec := &recorder{target: t, name: "removing what was created", total: n, began: time.Now(), result: &Result{Latency: newHistogram()}}
 	t.running.Store(rec)
 	defer t.running.CompareAndSwap(rec, nil)
-	l := loop{ops: min(n+c.Clients, c.Objects), clients: max(1, c.Clients)}
+	l := loop{ops: min(n+c.Clients, c.Objects), clients: max(1, c.Clients), strict: true}
 	if l.ops == 0 {
 		return nil
 	}

@@ -261,11 +261,19 @@ func TestBest(t *testing.T) {
 
 // TestMarkdownIsATable checks that each line has all columns.
 func TestMarkdownIsATable(t *testing.T) {
-	table := &Table{Rows: []*Row{{ID: "B1", Work: "w", Figures: []Figure{{Unit: Wall, Best: [kinds]float64{1, 0, 2}}}}, {ID: "B2"}}}
+	table := &Table{Rounds: 2, Rows: []*Row{{ID: "B1", Work: "w", Results: [kinds][]*bench.Result{Larder: {{Ops: 1, Wall: 1}, {Ops: 2, Wall: 1}}}, Figures: []Figure{{Unit: Wall, Best: [kinds]float64{1, 0, 2}}}}, {ID: "B2"}}}
+	columns, spread := len(Heads()), false
 	for line := range bytes.Lines([]byte(table.Markdown())) {
-		if line[0] == '|' && bytes.Count(line, []byte("|")) != len(Heads())+1 {
-			t.Errorf("%q has not %d columns", line, len(Heads()))
+		if bytes.HasPrefix(line, []byte("| id | server |")) {
+			columns = 6 // of the rounds
 		}
+		if line[0] == '|' && bytes.Count(line, []byte("|")) != columns+1 {
+			t.Errorf("%q has not %d columns", line, columns)
+		}
+		spread = spread || bytes.HasPrefix(line, []byte("| B1 | Larder |")) && bytes.Contains(line, []byte("spread 67 %"))
+	}
+	if !spread {
+		t.Errorf("the rounds are not in:\n%s", table.Markdown())
 	}
 	for line := range strings.Lines(wrap(strings.Repeat("some words ", 50) + strings.Repeat("x", 100))) {
 		if len(line) > 89 && strings.Contains(line, " ") {

@@ -288,14 +288,14 @@ func (t *Table) Markdown() string {
 	for _, r := range t.Rows {
 		line(r.Cells())
 	}
-	spreads := false
+	if t.Rounds > 1 {
+		b.WriteString("\nEach round:\n\n")
+		line([]string{"id", "server", "p50", "p99", "operations/s", "server CPU per operation"})
+		b.WriteString(strings.Repeat("|---", 6) + "|\n")
+	}
 	for _, r := range t.Rows {
-		if text := r.spread(); text != "" {
-			if !spreads {
-				b.WriteString("\nSpread between the rounds:\n")
-				spreads = true
-			}
-			b.WriteString("\n" + wrap(r.ID+": "+text))
+		for _, cells := range r.spreads() {
+			line(cells)
 		}
 	}
 	for _, r := range t.Rows {
@@ -349,15 +349,20 @@ func (t *Table) Larder() []*bench.Result {
 	return all
 }
 
-// spread says how far the rounds of a row are apart, by server.
-func (r *Row) spread() string {
-	var parts []string
+// spreads are lines of a table of how far the rounds of a row are apart, by server.
+func (r *Row) spreads() [][]string {
+	var lines [][]string
 	for k := range kinds {
-		if text := bench.Spread(r.Results[k]); text != "" {
-			parts = append(parts, k.String()+", "+text)
+		if len(r.Results[k]) < 2 {
+			continue
 		}
+		line := []string{r.ID, k.String()}
+		for _, s := range bench.Spreads(r.Results[k]) {
+			line = append(line, s.Text)
+		}
+		lines = append(lines, line)
 	}
-	return strings.Join(parts, ". ")
+	return lines
 }
 
 // Missed returns an error that names the rows that do not meet their goals, nil if none.

@@ -100,6 +100,18 @@ is worse than the baseline's, and 130 when the run was interrupted.`,
 		writeCommand(o), componentsCommand(o), mixedCommand(o), scenarioCommand(o), slowCommand(o), startCommand(o), compareCommand(o), scaleCommand(o), limitCommand(),
 	)
 	root.SetUsageFunc(usage)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return fmt.Errorf("%w; %s --help lists the flags", err, cmd.CommandPath())
+	})
+	for _, cmd := range root.Commands() {
+		check := cmd.Args
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return fmt.Errorf("%w; usage: %s", err, cmd.UseLine())
+			}
+			return nil
+		}
+	}
 	return root
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -36,9 +37,13 @@ func hint(err error) string {
 		return "the server does not accept the kubeconfig's client certificate: take one that its authority signed"
 	case errors.As(err, &lookup):
 		return "the kubeconfig's server has a name that cannot be found: check it"
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case errors.Is(err, syscall.ECONNREFUSED) || has("connection refused"):
 		return "nothing listens there: is the server running, and does the kubeconfig's server have its port?"
-	case errors.Is(err, bench.ErrTimeout):
+	case has("another server answers") || has("the server has ended"):
+		return "--log FILE keeps what the program says; the kubeconfig must name the address at which it serves"
+	case has("HTTP request to an HTTPS server") || has(": EOF") || has("connection reset by peer") || has("broken pipe"):
+		return "the server ended the connection: has it died, or does it speak TLS there (https:// in the kubeconfig)?"
+	case errors.Is(err, bench.ErrTimeout) || has("bench: timeout") || errors.Is(err, context.DeadlineExceeded):
 		return "give it more time with --timeout, or see why the server takes so long"
 	case has(": 401 "), has("Unauthorized"):
 		return "the server does not know the kubeconfig's user: its token or certificate may have expired"
@@ -46,6 +51,8 @@ func hint(err error) string {
 		return "the kubeconfig's user may not do this: bind a role to it, or take an administrator's kubeconfig"
 	case has("/pods/") && has(": 404 "):
 		return "the pods of larder-bench seed are not there, or fewer: run it, or name as many --pods, --namespaces and --nodes as there are"
+	case has(": 406 "):
+		return "the server has no protobuf at this path: ask for --accept application/json"
 	case has(": 404 "):
 		return "the server has nothing at this path: check it with kubectl get --raw"
 	case has(": 429 "):

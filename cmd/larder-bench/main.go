@@ -15,6 +15,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/larder-io/larder/bench/judge"
@@ -64,12 +65,15 @@ func interruptible(ctx context.Context, signals <-chan os.Signal, w io.Writer, e
 	}
 }
 
+// packages takes the names of packages out of errors: they say nothing to who runs a program.
+var packages = strings.NewReplacer("bench: ", "", "judge: ", "", "fleet: ", "", "compare: ", "", "report: ", "", "scenario: ", "", "crew: ", "", "stages: ", "", "process: ", "")
+
 // exitCode prints an error, with what to do about it, and returns what to exit with.
 func exitCode(err error) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintln(os.Stderr, "larder-bench:", err)
+	fmt.Fprintln(os.Stderr, "larder-bench:", packages.Replace(strings.TrimSpace(err.Error())))
 	if text := hint(err); text != "" {
 		fmt.Fprintln(os.Stderr, "larder-bench: what to do:", text)
 	}

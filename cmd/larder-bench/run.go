@@ -205,6 +205,7 @@ func (o *options) report(cmd *cobra.Command, r *report.Report, judged []judge.Ca
 		r.Cases = append(r.Cases, judge.Cases(r.Changes)...)
 	}
 	err := r.Text(cmd.OutOrStdout())
+	advise(cmd.ErrOrStderr(), r.All())
 	for _, out := range []struct {
 		file  string
 		write func(io.Writer) error
@@ -218,6 +219,20 @@ func (o *options) report(cmd *cobra.Command, r *report.Report, judged []judge.Ca
 		return err
 	}
 	return judge.Err(r.Cases)
+}
+
+// advise says what to do about the failures of results, each kind once.
+func advise(w io.Writer, results []*bench.Result) {
+	said := make(map[string]bool)
+	for _, r := range results {
+		if r.FirstError == "" {
+			continue
+		}
+		if text := hint(errors.New(r.FirstError)); text != "" && !said[text] {
+			said[text] = true
+			fmt.Fprintln(w, "larder-bench: what to do:", text)
+		}
+	}
 }
 
 // toFile writes a file, if it has a name.
