@@ -67,11 +67,31 @@ func (c *chain) pass(x *passage) {
 	c.auditor.open(x)
 	if c.bounds.set(x) && c.origins.check(x) && c.identifier.authenticate(x) {
 		c.tracer.begin(x)
-		if c.auditor.receive(x) && c.identifier.impersonate(x) && c.seats.acquire(x) && c.gate.authorize(x) && c.barrier.check(x) {
-			c.payers.find(x)
-			c.router.route(x)
-		}
+		c.admit(x)
 	}
 	c.payers.find(x) // of one that was refused
 	x.CloseTrail()
+}
+
+// admit takes a request whose client is authenticated to the router.
+func (c *chain) admit(x *passage) {
+	x.Enter("audit")
+	if !c.auditor.receive(x) {
+		return
+	}
+	x.Enter("constrainedimpersonation")
+	if !c.identifier.impersonate(x) {
+		return
+	}
+	if c.seats.flow != nil {
+		x.Enter("priorityandfairness")
+	}
+	if !c.seats.acquire(x) {
+		return
+	}
+	x.Enter("authorization")
+	if c.gate.authorize(x) && c.barrier.check(x) {
+		c.payers.find(x)
+		c.router.route(x)
+	}
 }

@@ -4,6 +4,10 @@ import (
 	"bytes"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	"k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/revocation"
 	"github.com/larder-io/larder/httpapi/streams"
@@ -34,6 +38,15 @@ func (r *reader) read(x *passage, i *reads.Resource) bool {
 	}
 	x.reading.Exchange, x.reading.Stitcher = &x.Exchange, r.stitcher
 	if x.Verb != "watch" {
+		switch {
+		case !x.Traced():
+		case x.Verb == "get":
+			x.Enter("Get", readAttributes(x)...)
+			defer x.Leave()
+		case x.Verb == "list":
+			x.Enter("List", readAttributes(x)...)
+			defer x.Leave()
+		}
 		return x.reading.Serve(i)
 	}
 	if streams.IsUpgrade(string(x.Peek("Connection")), string(x.Peek("Upgrade"))) {
@@ -44,4 +57,16 @@ func (r *reader) read(x *passage, i *reads.Resource) bool {
 		MinTimeout: r.minWatch, RequestTimeout: r.timeout,
 	}, i)
 	return true
+}
+
+// readAttributes are those of upstream's spans (apiserver pkg/endpoints/handlers/trace_util.go).
+func readAttributes(x *passage) []attribute.KeyValue {
+	info, req := x.RequestInfo(), x.HTTP()
+	return []attribute.KeyValue{
+		attribute.String("accept", string(x.Peek("Accept"))), attribute.String("audit-id", x.AuditID), attribute.String("client", net.GetClientIP(req).String()),
+		attribute.String("api-group", x.Group), attribute.String("api-version", x.Version), attribute.String("name", x.Name),
+		attribute.String("subresource", x.Subresource), attribute.String("namespace", x.Namespace), attribute.String("protocol", req.Proto),
+		attribute.String("resource", x.Resource), attribute.String("scope", metrics.CleanScope(info)), attribute.String("url", x.Path),
+		attribute.String("user-agent", string(x.Peek("User-Agent"))), attribute.String("verb", x.Method),
+	}
 }

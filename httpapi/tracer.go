@@ -1,15 +1,22 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+	"k8s.io/apimachinery/pkg/types"
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
 )
 
@@ -29,16 +36,21 @@ func newTracer(provider trace.TracerProvider, chance float64) tracer {
 
 // begin begins the span of x, whose client is authenticated, if it is sampled. A parent span in
 // the request's header becomes the span's parent only if the user may decide what is sampled;
-// for other users it is linked.
+// for other users it is linked. Whom x is handed on to is told of the parent, sampled or not.
 func (t *tracer) begin(x *passage) {
-	if t.spans == nil || x.Carrier.Internal() {
+	if x.Carrier.Internal() {
 		return
 	}
-	ctx := context.Background()
+	var remote trace.SpanContext
 	if parent := x.Peek("Traceparent"); len(parent) > 0 {
-		ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": string(parent), "tracestate": string(x.Peek("Tracestate"))})
+		x.Carry(func(ctx context.Context) context.Context {
+			return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": string(parent), "tracestate": string(x.Peek("Tracestate"))})
+		})
+		remote = trace.SpanContextFromContext(x.Base())
 	}
-	remote := trace.SpanContextFromContext(ctx)
+	if t.spans == nil {
+		return
+	}
 	options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(x.Received)}
 	switch {
 	case remote.IsValid() && samples(x.User):
@@ -50,26 +62,67 @@ func (t *tracer) begin(x *passage) {
 	case remote.IsValid():
 		options = append(options, trace.WithNewRoot(), trace.WithLinks(trace.Link{SpanContext: remote}))
 	}
-	_, x.span = t.spans.Start(ctx, spanName(x), options...)
-	x.span.SetAttributes(
-		attribute.String("http.request.method", x.Method), attribute.String("url.path", x.Path), attribute.String("http.target", x.Target),
-		attribute.String("user_agent.original", string(x.Peek("User-Agent"))), attribute.String("audit-id", x.AuditID),
-	)
-	x.Carry(func(ctx context.Context) context.Context { return trace.ContextWithSpan(ctx, x.span) })
+	_, x.span = t.spans.Start(x.Base(), spanName(x), options...)
+	x.span.SetAttributes(spanAttributes(x)...)
+	x.Carry(func(ctx context.Context) context.Context { return identified(ctx, x.AuditID) })
+	x.Trace(t.spans, x.span)
 }
 
-// end ends the span of x, if it has one. A response that is taken over to be streamed goes on
-// after its span has ended.
+// identified lets upstream's spans tell the ID that a request has in audit.
+func identified(ctx context.Context, id string) context.Context {
+	ctx = audit.WithAuditContext(ctx)
+	// The only error is that of a second Init.
+	_ = audit.AuditContextFrom(ctx).Init(audit.RequestAuditConfig{Level: auditapi.LevelNone}, nil)
+	audit.WithAuditID(ctx, types.UID(id))
+	return ctx
+}
+
+// spanAttributes are those that go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp
+// gives the span of a server, and those that kube-apiserver adds.
+func spanAttributes(x *passage) []attribute.KeyValue {
+	attributes := []attribute.KeyValue{
+		attribute.String("http.request.method", x.Method), attribute.String("url.scheme", "https"), attribute.String("url.path", x.Path), attribute.String("http.target", x.Target),
+		attribute.String("user_agent.original", string(x.Peek("User-Agent"))), attribute.String("audit-id", x.AuditID),
+		attribute.String("network.protocol.version", map[int]string{1: "1.1", 2: "2"}[x.Carrier.Major()]),
+	}
+	place := func(address, port, value string) string {
+		host, number, err := net.SplitHostPort(value)
+		if err != nil {
+			host = value
+		}
+		attributes = append(attributes, attribute.String(address, host))
+		if n, err := strconv.Atoi(number); err == nil {
+			attributes = append(attributes, attribute.Int(port, n))
+		}
+		return host
+	}
+	place("server.address", "server.port", cmp.Or(x.Host, string(x.Carrier.Host())))
+	peer := place("network.peer.address", "network.peer.port", x.Carrier.RemoteAddr().String())
+	client, _, _ := strings.Cut(string(x.Peek("X-Forwarded-For")), ",")
+	attributes = append(attributes, attribute.String("client.address", cmp.Or(strings.TrimSpace(client), peer)))
+	if n := x.Carrier.BodyLength(); n > 0 {
+		attributes = append(attributes, attribute.Int64("http.request.body.size", n))
+	}
+	return attributes
+}
+
+// end ends the spans of x, if it has any. A response that is taken over to be streamed goes on
+// after that.
 func (t *tracer) end(x *passage) {
 	if x.span == nil {
 		return
 	}
 	code := x.StatusCode()
 	x.span.SetAttributes(attribute.Int("http.response.status_code", code))
+	if n := len(x.Bytes); n > 0 {
+		x.span.SetAttributes(attribute.Int("http.response.body.size", n))
+	} else if x.Size > 0 {
+		x.span.SetAttributes(attribute.Int("http.response.body.size", x.Size))
+	}
 	if code >= http.StatusInternalServerError {
 		x.span.SetStatus(codes.Error, "")
 	}
-	x.span.End()
+	x.LeaveAll()
 }
 
 // samples reports whether a user may decide which of their requests are sampled.

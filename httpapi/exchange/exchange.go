@@ -134,6 +134,7 @@ type Exchange struct {
 
 	base  context.Context // nil before the first call of Base
 	usual context.Context // has the server's deadline; nil before the first call of atDeadline
+	spans *spans          // nil: x is not traced
 
 	Response // the answer
 }
@@ -261,7 +262,7 @@ func (x *Exchange) Bounded() (context.Context, context.CancelFunc) {
 	switch {
 	case x.Deadline.IsZero():
 		return x.Base(), func() {}
-	case x.Hurried:
+	case x.Hurried || x.Traced():
 		return context.WithDeadline(x.Base(), x.Deadline)
 	default:
 		return x.atDeadline(), func() {}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	apistorage "k8s.io/apiserver/pkg/storage"
@@ -52,9 +53,13 @@ func (x *Read) getObject(i *Resource) (*cache.Object, error) {
 	if err := checkName(x.Name); err != nil {
 		return nil, err
 	}
+	version := x.Query.Get("resourceVersion")
+	if x.Traced() {
+		x.Enter("cacher.Get", attribute.String("audit-id", x.AuditID), attribute.String("key", scope.Namespace+"/"+scope.Name), attribute.String("resource-version", version))
+		defer x.Leave()
+	}
 	ctx, cancel := x.Bounded()
 	defer cancel()
-	version := x.Query.Get("resourceVersion")
 	if version != "0" {
 		began := time.Now()
 		defer func() { x.Waited += time.Since(began) }() // for the cache to be fresh: all else is done at once

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 
+	"go.opentelemetry.io/otel/attribute"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -64,6 +65,7 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 	defer cancel()
 	room := lists.Get().(*listBody)
 	room.sent = sent
+	x.EnterCache("cacher.GetList")
 	listing, err := i.View.Resource.List(ctx, storage.ListRequest{
 		Scope:           x.ScopeOf(i, o),
 		ResourceVersion: o.ResourceVersion,
@@ -74,6 +76,7 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 		Continue:        o.Continue,
 		Waited:          &x.Waited,
 	}, room.objects[:0])
+	x.Leave()
 	if err != nil {
 		room.Close()
 		group := schema.GroupResource{Group: x.Group, Resource: x.Resource}
@@ -91,6 +94,13 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 		room.Close()
 	}
 	return size, err
+}
+
+// EnterCache begins the span of what the cache does for a list or watch, if x is traced.
+func (x *Read) EnterCache(name string) {
+	if x.Traced() {
+		x.Enter(name, attribute.String("audit-id", x.AuditID), attribute.Stringer("type", x.groupResource()))
+	}
 }
 
 // sendList answers with a listing. taken says that the response owns room from now on.

@@ -79,6 +79,8 @@ func (x Opening) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream,
 		began:     x.Received,
 		ends:      x.Received.Add(x.watchTimeout(o)),
 	}
+	x.EnterCache("cacher.Watch")
+	defer x.Leave()
 	ctx, cancel := context.WithTimeout(x.Base(), x.RequestTimeout)
 	defer cancel()
 	began := time.Now()

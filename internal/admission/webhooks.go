@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 
+	"go.opentelemetry.io/otel/trace"
 	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/rest"
@@ -25,8 +26,12 @@ type Webhooks struct {
 }
 
 // NewWebhooks returns the Webhooks of a server: its services are those of r, and config
-// reaches it. egress says how others are connected to; nil does so directly.
-func NewWebhooks(r *registry.Registry, config *rest.Config, egress *egressselector.EgressSelector) (*Webhooks, error) {
+// reaches it. egress says how others are connected to; nil does so directly. Calls are recorded
+// as spans of spans, if it is not nil, within those of the requests that they are made for.
+func NewWebhooks(r *registry.Registry, config *rest.Config, egress *egressselector.EgressSelector, spans trace.TracerProvider) (*Webhooks, error) {
+	if spans == nil {
+		spans = tracing.NewNoopTracerProvider() // hands on what a request's sender said
+	}
 	self, err := url.Parse(config.Host)
 	if err != nil {
 		return nil, fmt.Errorf("admission: %w", err)
@@ -38,7 +43,7 @@ func NewWebhooks(r *registry.Registry, config *rest.Config, egress *egressselect
 		local.Transport = nil
 		local.Wrap(func(http.RoundTripper) http.RoundTripper { return transport })
 	}
-	auth := webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, egress, local, tracing.NewNoopTracerProvider())
+	auth := webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, egress, local, spans)
 	services := apiserver.NewClusterIPServiceResolver(coreV1{registry: r}.Services().Lister())
 	return &Webhooks{
 		ServiceResolver: apiserver.NewLoopbackServiceResolver(services, self),

@@ -53,7 +53,7 @@ func newServer(t *testing.T, change ...func(*registry.Config)) *server {
 	back := registrytest.New(t, nil, change...)
 	s := &server{store: back.Store, registry: back.Registry}
 	everything := aggregated.NewResourceManager("apis")
-	webhooks, err := admission.NewWebhooks(back.Registry, back.ClientConfig, nil)
+	webhooks, err := admission.NewWebhooks(back.Registry, back.ClientConfig, nil, nil)
 	must(t, err)
 	s.extensions, err = extension.New(extension.Config{
 		Registry: back.Registry, ClientConfig: back.ClientConfig, Webhooks: webhooks, Alone: true,

@@ -199,7 +199,7 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 // plugins have goroutines from their construction on.
 func (s *Server) buildAdmission(ctx context.Context) (err error) {
 	p := &s.parts
-	if p.webhooks, err = admission.NewWebhooks(p.registry, p.loopback, s.egress); err != nil {
+	if p.webhooks, err = admission.NewWebhooks(p.registry, p.loopback, s.egress, s.outgoing()); err != nil {
 		return err
 	}
 	p.admission, err = admission.Load(admission.Config{

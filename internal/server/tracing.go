@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/stats"
 	"k8s.io/apiserver/pkg/server/egressselector"
@@ -26,7 +27,7 @@ import (
 // traces say where spans are sent, and of which requests: --tracing-config-file.
 type traces struct {
 	requests tracing.TracerProvider // samples all that it is asked to
-	store    tracing.TracerProvider // samples what is part of a sampled request
+	store    tracing.TracerProvider // samples what is part of a sampled request; of webhooks, too
 	chance   float64
 }
 
@@ -101,6 +102,14 @@ func (s *Server) storeStats() stats.Handler {
 		return nil
 	}
 	return otelgrpc.NewClientHandler(otelgrpc.WithTracerProvider(s.traces.store), otelgrpc.WithPropagators(propagation.TraceContext{}))
+}
+
+// outgoing records calls to webhooks as spans; nil if nobody wants spans.
+func (s *Server) outgoing() trace.TracerProvider {
+	if s.traces == nil {
+		return nil
+	}
+	return s.traces.store
 }
 
 // trace has config record requests.

@@ -29,6 +29,8 @@ type present struct {
 // Create implements storage.Interface.
 func (s *adapter) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
 	ReserveStack()
+	ctx, end := s.enter(ctx, "Create etcd3", key, obj)
+	defer end()
 	full, err := s.layout.full(key, false)
 	if err != nil {
 		return err
@@ -200,6 +202,8 @@ func (s *adapter) unchanged(p *present, data []byte) bool {
 // GuaranteedUpdate implements storage.Interface.
 func (s *adapter) GuaranteedUpdate(ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, given runtime.Object) error {
 	ReserveStack()
+	ctx, end := s.enter(ctx, "GuaranteedUpdate etcd3", key, destination)
+	defer end()
 	full, err := s.layout.full(key, false)
 	if err != nil {
 		return err
