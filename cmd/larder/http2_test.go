@@ -119,6 +119,9 @@ func TestHTTP2Flags(t *testing.T) {
 	if err := framer.WriteSettings(); err != nil {
 		t.Fatal(err)
 	}
+	if err := framer.WriteWindowUpdate(0, 1<<30); err != nil { // or 190 answers would be the last
+		t.Fatal(err)
+	}
 	var block bytes.Buffer
 	encoder := hpack.NewEncoder(&block)
 	encoder.SetMaxDynamicTableSize(0)
