@@ -130,6 +130,24 @@ func (l *Log) Len() int {
 	return int(max(l.ring.Next(), first) - first)
 }
 
+// Since is when the oldest event that is kept was written to the log; false says that none is.
+func (l *Log) Since() (time.Time, bool) {
+	for {
+		var room [1]*Event
+		events, _, lapped := l.ring.Read(l.ring.First(), room[:0], 1)
+		switch {
+		case lapped: // it was forgotten at this moment
+		case len(events) == 0:
+			return time.Time{}, false
+		default:
+			return time.Unix(0, events[0].time), true
+		}
+	}
+}
+
+// Capacity is how many events are kept at most.
+func (l *Log) Capacity() int { return l.config.MaxEvents }
+
 // Bytes is the memory that the kept events hold on to.
 func (l *Log) Bytes() int64 { return l.bytes.Load() }
 

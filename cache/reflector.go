@@ -68,7 +68,7 @@ type Reflector struct {
 
 	loaded, total    atomic.Int64
 	decoded, offered atomic.Int64
-	loads            atomic.Int64
+	loads, objects   atomic.Int64
 
 	scratch []Change // of the goroutine that applies
 
@@ -121,8 +121,8 @@ type ReflectorStats struct {
 	// Loaded and Total are the progress of the present or last load: the objects decoded,
 	// and the objects in the store.
 	Loaded, Total int64
-	// Loads counts the loads that succeeded.
-	Loads int64
+	// Loads counts the loads that succeeded, and Objects what all loads have read.
+	Loads, Objects int64
 	// Decoded counts values that were decoded, Offered those that were not because the
 	// write had offered an Object.
 	Decoded, Offered int64
@@ -134,6 +134,7 @@ func (r *Reflector) Stats() ReflectorStats {
 		Loaded:  r.loaded.Load(),
 		Total:   r.total.Load(),
 		Loads:   r.loads.Load(),
+		Objects: r.objects.Load(),
 		Decoded: r.decoded.Load(),
 		Offered: r.offered.Load(),
 	}
@@ -342,6 +343,7 @@ func (r *Reflector) decodeItems(ctx context.Context, items []kv.Item, objects []
 		}
 	}
 	r.loaded.Add(int64(len(items)))
+	r.objects.Add(int64(len(items)))
 }
 
 // decode makes an Object of a value. If Decode panics, the value becomes a corrupt Object:

@@ -100,7 +100,12 @@ func TestAccessIsCounted(t *testing.T) {
 	ask("somebody", "/broken")
 	ask("bad", "/x")
 	ask("", "/x")
-	want := `authenticated_user_requests{admin} 5
+	want := `apiserver_request_filter_duration_seconds{audit} 8
+apiserver_request_filter_duration_seconds{authentication} 10
+apiserver_request_filter_duration_seconds{authorization} 5
+apiserver_request_filter_duration_seconds{constrainedimpersonation} 8
+apiserver_request_filter_duration_seconds{priorityandfairness} 8
+authenticated_user_requests{admin} 5
 authenticated_user_requests{email_id} 1
 authenticated_user_requests{other} 1
 authenticated_user_requests{system:serviceaccount:kube-system:default} 1

@@ -178,7 +178,10 @@ func (s *Server) install() error {
 
 // metricsPage returns the page at /metrics of a server that routes by t.
 func (s *Server) metricsPage(t *routes.Table) *apimetrics.Page {
-	p := &apimetrics.Page{Resources: t, Access: &s.access, Collectors: append(s.collectors(), s.config.Collectors...)}
+	p := &apimetrics.Page{Resources: []apimetrics.Resources{t}, Access: &s.access, Collectors: append(s.collectors(), s.config.Collectors...)}
+	if s.config.Extensions != nil {
+		p.Resources = append(p.Resources, s.config.Extensions)
+	}
 	if s.config.Flow != nil {
 		p.Amend = append(p.Amend, s.config.Flow.AddTo)
 	}
@@ -197,6 +200,9 @@ func (s *Server) collectors() []prometheus.Collector {
 		apimetrics.NewCacheCollector(s.config.Registry, !s.config.NoObjectCounts), apimetrics.NewBudgetCollector(s.config.Registry), apimetrics.NewAccessCollector(&s.access),
 		s.front.Collector(), s.rights.Collector(),
 		apimetrics.NewBuildInfo(s.config.Version),
+	}
+	if s.config.Flow != nil {
+		own = append(own, s.config.Flow.Collector())
 	}
 	return append(own, s.stitcher.Collectors()...)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/audit"
@@ -51,7 +52,9 @@ func (a *auditor) receive(x *passage) bool {
 	if x.Trail == nil {
 		return true
 	}
+	began := time.Now()
 	if a.judge(x); x.Trail == nil || x.Trail.Received() {
+		x.audited = time.Since(began)
 		return true
 	}
 	x.Trail = nil

@@ -51,6 +51,16 @@ func (g *gate) ask(ctx context.Context, x *passage, attributes *request.Attribut
 	took := time.Since(asked)
 	x.Decided(took)
 	g.access.Authorized(decision, err, took)
+	g.countFilters(x)
 	x.Trail.Decided(decision, reason, err, took)
 	return decision, reason, err
+}
+
+// countFilters counts what the filters before authorization took, if they did anything.
+func (g *gate) countFilters(x *passage) {
+	for f, took := range [...]time.Duration{apimetrics.FilterAudit: x.audited, apimetrics.FilterImpersonation: x.impersonated, apimetrics.FilterFlow: x.InQueue} {
+		if took > 0 {
+			g.access.Filtered(apimetrics.Filter(f), took)
+		}
+	}
 }

@@ -3,8 +3,10 @@ package httpapi
 import (
 	"time"
 
+	"k8s.io/apiserver/pkg/endpoints/metrics"
 	"k8s.io/klog/v2"
 
+	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/handlers"
 )
@@ -55,6 +57,7 @@ func fence(x *passage) {
 	x.TakeTrail().Panicked(p)
 	if exchange.IsAbort(p) {
 		x.Cut = true
+		metrics.RecordRequestAbort(x.HTTP(), x.RequestInfo())
 		return
 	}
 	klog.ErrorS(nil, "Request panicked", "method", x.Method, "path", x.Path, "auditID", x.AuditID, "panic", p, "stack", exchange.Stack())
@@ -73,7 +76,8 @@ func (c *chain) pass(x *passage) {
 	x.CloseTrail()
 }
 
-// admit takes a request whose client is authenticated to the router.
+// admit takes a request whose client is authenticated to the router, and counts where it was
+// stopped.
 func (c *chain) admit(x *passage) {
 	x.Enter("audit")
 	if !c.auditor.receive(x) {
@@ -81,12 +85,14 @@ func (c *chain) admit(x *passage) {
 	}
 	x.Enter("constrainedimpersonation")
 	if !c.identifier.impersonate(x) {
+		c.gate.access.Stopped(apimetrics.FilterAudit)
 		return
 	}
 	if c.seats.flow != nil {
 		x.Enter("priorityandfairness")
 	}
 	if !c.seats.acquire(x) {
+		c.gate.access.Stopped(apimetrics.FilterImpersonation)
 		return
 	}
 	x.Enter("authorization")

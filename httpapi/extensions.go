@@ -5,6 +5,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/openapi"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
@@ -19,6 +20,9 @@ type Extensions interface {
 	// Custom returns the custom resource that the request is for, nil if there is none now.
 	// The caller calls done when it has answered the request.
 	Custom(r *request.Request) (c *reads.Resource, done func())
+
+	// AllMonitors gives out the monitors of all custom resources that there have been.
+	apimetrics.Resources
 
 	// Groups lists the groups that the resources are in, each once.
 	Groups() []metav1.APIGroup

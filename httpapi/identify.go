@@ -68,6 +68,7 @@ func (i *identifier) impersonate(x *passage) bool {
 		x.Deny(apierrors.NewForbidden(schema.GroupResource{Group: x.Group, Resource: x.Resource}, x.Name, errors.New("nobody can say who may impersonate")))
 		return false
 	}
+	began := time.Now()
 	w := handlers.NewRecorder()
 	bound, cancel := x.Prepared()
 	defer cancel()
@@ -79,6 +80,7 @@ func (i *identifier) impersonate(x *passage) bool {
 	case as != nil:
 		x.User, _ = apirequest.UserFrom(as.Context())
 		x.Replace(as)
+		x.impersonated = time.Since(began)
 		return true
 	case bound.Err() != nil:
 		i.auditor.late(x)

@@ -1,6 +1,8 @@
 package httpapi
 
 import (
+	"time"
+
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/larder-io/larder/httpapi/handlers"
@@ -19,6 +21,8 @@ type passage struct {
 	claims       request.Attributes
 	reading      reads.Read
 	span         trace.Span // nil: it is not traced
+
+	audited, impersonated time.Duration // what the filters of these names took, if they did anything
 }
 
 // attributes returns the request's attributes, for flow control and the authorizer. They end

@@ -22,7 +22,7 @@ func (s *Server) Run(ctx context.Context) error {
 	sweep, stopSweep := context.WithCancel(context.Background())
 	defer stopSweep()
 	group.Go(func() error { s.streams.Sweep(sweep); return nil })
-	group.Go(func() error { s.inflight.Report(sweep); return nil })
+	group.Go(func() error { s.inflight.Report(sweep, s.waiting()); return nil })
 	group.Go(func() error { s.rights.Run(sweep); return nil })
 	group.Go(func() error { s.ledger.Run(sweep); return nil })
 	group.Go(func() error {
@@ -31,6 +31,14 @@ func (s *Server) Run(ctx context.Context) error {
 		return s.shutdown(accepted)
 	})
 	return group.Wait()
+}
+
+// waiting returns a function that tells how many requests wait for a seat; nil if none ever does.
+func (s *Server) waiting() func() (reading, mutating int) {
+	if s.config.Flow == nil {
+		return nil
+	}
+	return s.config.Flow.Waiting
 }
 
 // shutdown ends what Run started, in such an order that no client is told to leave while it

@@ -369,6 +369,9 @@ func (e *Etcd) Replacements() uint64 { return e.history.replacements.Load() }
 // reached.
 func (e *Etcd) ReplacedRevision() int64 { return e.history.replaced.Load() }
 
+// Newest returns the highest revision that etcd is known to have come to.
+func (e *Etcd) Newest() int64 { return e.history.revision.Load() }
+
 func (e *Etcd) observe(op, key string, start time.Time, err error) {
 	if e.observer.Request != nil {
 		e.observer.Request(op, key, time.Since(start), err)

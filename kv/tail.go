@@ -96,6 +96,27 @@ type tailCounters struct {
 	progress        atomic.Int64 // responses without events
 	watches         atomic.Int64 // opened
 	losses          atomic.Int64 // of the history: all subscriptions had to reload
+	heard           atomic.Int64 // when the last response came, in nanoseconds; 0 before the first
+}
+
+// TailState says what a Tail has received.
+type TailState struct {
+	// Seen is the revision up to which it has seen everything, 0 while its place in the
+	// history is lost.
+	Seen int64
+	// Progress counts the responses without events, Losses how often all had to load again.
+	Progress, Losses int64
+	// Silence is how long ago the last response came, 0 before the first.
+	Silence time.Duration
+}
+
+// State returns them.
+func (t *Tail) State() TailState {
+	s := TailState{Seen: t.seen.Load(), Progress: t.stats.progress.Load(), Losses: t.stats.losses.Load()}
+	if heard := t.stats.heard.Load(); heard != 0 {
+		s.Silence = max(time.Since(time.Unix(0, heard)), 0)
+	}
+	return s
 }
 
 // NewTail returns a Tail. Run makes it follow the store.
@@ -341,6 +362,7 @@ func (t *Tail) dispatch(response WatchResponse) {
 		t.stats.progress.Add(1)
 	}
 	t.stats.batches.Add(int64(len(response.Batches)))
+	t.stats.heard.Store(time.Now().UnixNano())
 	if response.Progress > t.seen.Load() {
 		t.advances.Add(1)
 		t.raiseLocked(response.Progress)

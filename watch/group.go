@@ -3,6 +3,7 @@ package watch
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/larder-io/larder/cache"
 )
@@ -130,13 +131,15 @@ const wakeStretch = 256
 
 // wake signals the watchers that wait; all of them if all is true. It goes from the
 // last to the first: detach moves only watchers that were signalled already, and a watcher
-// that attaches meanwhile finds what was published before. It returns how many there are.
-func (g *group) wake(all bool) int {
+// that attaches meanwhile finds what was published before. now is when what they are to read
+// was published. It returns how many watchers there are.
+func (g *group) wake(all bool, now int64) int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	watchers := len(g.watchers)
 	for i := len(g.watchers) - 1; i >= 0; i-- {
 		if w := g.watchers[i]; w.armed.Load() && w.armed.CompareAndSwap(true, false) || all {
+			w.since.Store(now)
 			w.signal()
 		}
 		if i%wakeStretch == 0 && i > 0 {
@@ -148,8 +151,28 @@ func (g *group) wake(all bool) int {
 	return watchers
 }
 
+// lag adds the watchers that were signalled and have not come to the end of what there is to
+// read, and raises slowest to how long ago the first of them was.
+func (g *group) lag(now int64, behind *int, slowest *int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for i := len(g.watchers) - 1; i >= 0; i-- {
+		if w := g.watchers[i]; !w.armed.Load() {
+			*behind++
+			if since := w.since.Load(); since != 0 {
+				*slowest = max(*slowest, now-since)
+			}
+		}
+		if i%wakeStretch == 0 && i > 0 {
+			g.mu.Unlock()
+			g.mu.Lock()
+			i = min(i, len(g.watchers))
+		}
+	}
+}
+
 // end ends the group and all its watchers.
 func (g *group) end() {
 	g.over.Store(true)
-	g.wake(true)
+	g.wake(true, time.Now().UnixNano())
 }

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/invariants"
@@ -84,6 +87,7 @@ type Hub struct {
 type counters struct {
 	watchers, groups atomic.Int64
 	events, lapped   atomic.Uint64
+	initial          atomic.Uint64
 }
 
 // Stats counts what a Hub has done since it was made.
@@ -95,6 +99,8 @@ type Stats struct {
 	// Lapped are the watchers that ended because the Log had forgotten what they
 	// were to read.
 	Lapped uint64
+	// Initial are the objects that watchers were delivered to begin with.
+	Initial uint64
 }
 
 // Options say what a Watcher delivers.
@@ -170,7 +176,21 @@ func (h *Hub) Stats() Stats {
 		Groups:   int(h.counts.groups.Load()),
 		Events:   h.counts.events.Load(),
 		Lapped:   h.counts.lapped.Load(),
+		Initial:  h.counts.initial.Load(),
 	}
+}
+
+// Lag returns how many watchers have something to read now, and how long ago the slowest of them
+// was told so. Those that still read their initial objects count for the former alone.
+func (h *Hub) Lag() (behind int, slowest time.Duration) {
+	h.mu.Lock()
+	groups := slices.Collect(maps.Values(h.groups))
+	h.mu.Unlock()
+	now, worst := time.Now().UnixNano(), int64(0)
+	for _, g := range groups {
+		g.lag(now, &behind, &worst)
+	}
+	return behind, time.Duration(worst)
 }
 
 // Run publishes events to the watchers until ctx is done, then ends all watchers. It
@@ -221,8 +241,11 @@ func (h *Hub) stepLocked() bool {
 	default:
 		h.publish(events)
 	}
-	for _, g := range h.concerned {
-		h.effort += g.wake(false)
+	if len(h.concerned) > 0 {
+		now := time.Now().UnixNano()
+		for _, g := range h.concerned {
+			h.effort += g.wake(false, now)
+		}
 	}
 	clear(h.concerned)
 	h.concerned = h.concerned[:0]

@@ -55,6 +55,8 @@ type Watcher struct {
 
 	// armed says that the watcher has found nothing and wants to be signalled.
 	armed atomic.Bool
+	// since is when the watcher was signalled last, in nanoseconds of the Hub's clock.
+	since atomic.Int64
 	// released says that Close was called.
 	released atomic.Bool
 
@@ -204,7 +206,10 @@ func (w *Watcher) pollSnapshot(dst []Delivery, full int) []Delivery {
 			return dst
 		}
 		var err error
-		if dst, err = r.poll(&w.group.filter, dst, full); err != nil {
+		length := len(dst)
+		dst, err = r.poll(&w.group.filter, dst, full)
+		w.hub.counts.initial.Add(uint64(len(dst) - length))
+		if err != nil {
 			w.end(err)
 			return dst
 		}

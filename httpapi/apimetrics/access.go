@@ -23,7 +23,21 @@ type Access struct {
 	users           [lastClass]atomic.Int64 // authenticated, not remembered
 	authentications [lastResult]spent
 	authorizations  [lastResult]spent
+
+	filters [lastFilter]spent        // of requests that took their time in one
+	stopped [lastFilter]atomic.Int64 // requests that this filter let pass, and a later one did not
 }
+
+// Filter is a part of the serving chain whose duration upstream has a metric of.
+type Filter uint8
+
+// The filters between authentication and authorization, in the order of the chain.
+const (
+	FilterAudit Filter = iota
+	FilterImpersonation
+	FilterFlow
+	lastFilter
+)
 
 // UserClass is what upstream's metric tells of a user's name.
 type UserClass uint8
@@ -68,24 +82,41 @@ const (
 	lastResult
 )
 
-// accessBounds are upstream's: from 1 ms on, each twice the one before.
-const accessBounds = 15
-
-func accessBound(i int) float64 { return 0.001 * float64(int(1)<<i) }
+// The bounds of upstream's buckets: of the durations of authentication and authorization; of those
+// of filters; and all of them.
+var (
+	accessBounds = [...]float64{0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384}
+	filterBounds = [...]float64{0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 5, 10, 15, 30}
+	spentBounds  = [...]float64{
+		0.0001, 0.0003, 0.001, 0.002, 0.003, 0.004, 0.008, 0.01, 0.016, 0.03, 0.032, 0.064, 0.1, 0.128, 0.256, 0.3, 0.512,
+		1, 1.024, 2.048, 4.096, 5, 8.192, 10, 15, 16.384, 30,
+	}
+)
 
 // spent counts how often something came to one result, and how long that took.
 type spent struct {
 	nanos  atomic.Int64
-	counts [accessBounds + 1]atomic.Int64 // by bound, not cumulative
+	counts [len(spentBounds) + 1]atomic.Int64 // by bound of spentBounds, not cumulative
 }
 
 func (s *spent) add(took time.Duration) {
-	i := 0
-	for i < accessBounds && took.Seconds() > accessBound(i) {
-		i++
-	}
 	s.nanos.Add(int64(took))
-	s.counts[i].Add(1)
+	s.counts[bucketOf(spentBounds[:], took.Seconds())].Add(1)
+}
+
+// count is how often add was called.
+func (s *spent) count() (n int64) {
+	for i := range s.counts {
+		n += s.counts[i].Load()
+	}
+	return n
+}
+
+func (s *spent) reset() {
+	s.nanos.Store(0)
+	for i := range s.counts {
+		s.counts[i].Store(0)
+	}
 }
 
 // Remembered counts one who was known already, by a token or not.
@@ -123,6 +154,18 @@ func (a *Access) Authorized(decision authorizer.Decision, err error, took time.D
 	a.authorizations[result].add(took)
 }
 
+// Filtered counts the time that a request took in a filter. Only one that took any is counted so,
+// right before or after it is counted as authorized or stopped: whatever passed a filter is known
+// from that.
+func (a *Access) Filtered(f Filter, took time.Duration) { a.filters[f].add(took) }
+
+// Stopped counts a request that the filter behind f did not let pass.
+func (a *Access) Stopped(f Filter) {
+	for earlier := range f + 1 {
+		a.stopped[earlier].Add(1)
+	}
+}
+
 // Reset forgets what was counted.
 func (a *Access) Reset() {
 	a.tokens.Store(0)
@@ -130,13 +173,13 @@ func (a *Access) Reset() {
 		a.known[c].Store(0)
 		a.users[c].Store(0)
 	}
-	for _, all := range [][]spent{a.authentications[:], a.authorizations[:]} {
+	for _, all := range [][]spent{a.authentications[:], a.authorizations[:], a.filters[:]} {
 		for i := range all {
-			all[i].nanos.Store(0)
-			for j := range all[i].counts {
-				all[i].counts[j].Store(0)
-			}
+			all[i].reset()
 		}
+	}
+	for f := range a.stopped {
+		a.stopped[f].Store(0)
 	}
 }
 
@@ -146,6 +189,7 @@ type accessCollector struct {
 
 	users, attempts, authentication *prometheus.Desc
 	decisions, authorization        *prometheus.Desc
+	filters                         *prometheus.Desc
 }
 
 // NewAccessCollector reports a.
@@ -160,12 +204,13 @@ func NewAccessCollector(a *Access) prometheus.Collector {
 		authentication: desc("authentication_duration_seconds", "Authentication duration in seconds broken out by result.", "result"),
 		decisions:      desc("authorization_attempts_total", "Counter of authorization attempts broken down by result. It can be either 'allowed', 'denied', 'no-opinion' or 'error'.", "result"),
 		authorization:  desc("authorization_duration_seconds", "Authorization duration in seconds broken out by result.", "result"),
+		filters:        desc("apiserver_request_filter_duration_seconds", "Request filter latency distribution in seconds, for each filter type", "filter"),
 	}
 }
 
 // Describe implements prometheus.Collector.
 func (c *accessCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.users, c.attempts, c.authentication, c.decisions, c.authorization} {
+	for _, d := range []*prometheus.Desc{c.users, c.attempts, c.authentication, c.decisions, c.authorization, c.filters} {
 		ch <- d
 	}
 }
@@ -192,22 +237,57 @@ func (c *accessCollector) Collect(ch chan<- prometheus.Metric) {
 	for result, label := range [lastResult]string{"allowed", "denied", "error", "no-opinion"} {
 		a.authorizations[result].collect(ch, c.decisions, c.authorization, label, 0)
 	}
+	c.collectFilters(ch, known)
 }
 
 // collect reports s and what took no time.
 func (s *spent) collect(ch chan<- prometheus.Metric, counter, histogram *prometheus.Desc, label string, quick int64) {
-	buckets, total := make(map[float64]uint64, accessBounds), uint64(quick)
-	for i := range s.counts {
-		total += uint64(s.counts[i].Load())
-		if i < accessBounds {
-			buckets[accessBound(i)] = total
+	total := s.report(ch, histogram, accessBounds[:], label, quick)
+	if total > 0 {
+		ch <- prometheus.MustNewConstMetric(counter, prometheus.CounterValue, float64(total), label)
+	}
+}
+
+// report reports s and what took no time as a histogram, and returns its count.
+func (s *spent) report(ch chan<- prometheus.Metric, histogram *prometheus.Desc, bounds []float64, label string, quick int64) uint64 {
+	made, total := buckets(bounds, spentBounds[:], s.counts[:])
+	for bound := range made {
+		made[bound] += uint64(quick)
+	}
+	total += uint64(quick)
+	if total > 0 {
+		ch <- prometheus.MustNewConstHistogram(histogram, total, seconds(s.nanos.Load()), made, label)
+	}
+	return total
+}
+
+// collectFilters reports the filters. Of a request that took no time in one it is known that it
+// passed, because it was authorized or stopped later.
+func (c *accessCollector) collectFilters(ch chan<- prometheus.Metric, known int64) {
+	a := c.access
+	authentication := sumOf(&a.authentications)
+	authentication.report(ch, c.filters, filterBounds[:], "authentication", known)
+	asked := int64(0)
+	for i := range a.authorizations {
+		asked += a.authorizations[i].count()
+	}
+	for f, label := range [lastFilter]string{"audit", "constrainedimpersonation", "priorityandfairness"} {
+		passed := asked + a.stopped[f].Load()
+		a.filters[f].report(ch, c.filters, filterBounds[:], label, max(passed-a.filters[f].count(), 0))
+	}
+	a.authorizations[resultSuccess].report(ch, c.filters, filterBounds[:], "authorization", 0)
+}
+
+// sumOf returns all of them as one.
+func sumOf(all *[lastResult]spent) *spent {
+	total := new(spent)
+	for i := range all {
+		total.nanos.Add(all[i].nanos.Load())
+		for j := range all[i].counts {
+			total.counts[j].Add(all[i].counts[j].Load())
 		}
 	}
-	if total == 0 {
-		return
-	}
-	ch <- prometheus.MustNewConstMetric(counter, prometheus.CounterValue, float64(total), label)
-	ch <- prometheus.MustNewConstHistogram(histogram, total, time.Duration(s.nanos.Load()).Seconds(), buckets, label)
+	return total
 }
 
 // withoutUpstream returns families without upstream's counters of the same.

@@ -1,11 +1,14 @@
 package apimetrics
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/version"
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/storage"
 )
 
 // cacheCollector reports what the caches hold and do, read when it is asked for. Where
@@ -16,12 +19,19 @@ import (
 type cacheCollector struct {
 	registry *registry.Registry
 	counts   bool // how many objects there are is told
+	all      []*prometheus.Desc
 
 	storageObjects, objects, version    *prometheus.Desc
 	received, terminated, initialised   *prometheus.Desc
-	bytes, history, watchers, watchSets *prometheus.Desc
-	decodes, ingested, offered          *prometheus.Desc
+	dispatched, initial, capacity       *prometheus.Desc
+	lists, fetched, returned            *prometheus.Desc
+	consistent, waited                  *prometheus.Desc
+	storedLists, storedFetched          *prometheus.Desc
+	storedEvaluated, storedReturned     *prometheus.Desc
 	events, stored, checks              *prometheus.Desc
+	bytes, history, watchers, watchSets *prometheus.Desc
+	historyAge, behind, slowest         *prometheus.Desc
+	decodes, ingested, offered          *prometheus.Desc
 	dropped, refused                    *prometheus.Desc
 }
 
@@ -31,38 +41,67 @@ const maxEncodings = 256
 // NewCacheCollector reports the caches of r, without how many objects there are and how
 // large they are unless counts is set.
 func NewCacheCollector(r *registry.Registry, counts bool) prometheus.Collector {
-	desc := func(name, help string, more ...string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, append([]string{"group", "resource"}, more...), nil)
-	}
-	return &cacheCollector{
-		registry:       r,
-		counts:         counts,
-		storageObjects: prometheus.NewDesc("apiserver_storage_objects", "Number of stored objects split by kind.", []string{"resource"}, nil),
-		objects:        desc("apiserver_resource_objects", "Number of stored objects split by kind."),
-		version:        desc("apiserver_watch_cache_resource_version", "Current resource version of watch cache broken by resource type. This is truncated to the 15 least significant digits."),
-		received:       desc("apiserver_watch_cache_events_received_total", "Counter of events received in watch cache broken by resource type."),
-		terminated:     desc("apiserver_terminated_watchers_total", "Counter of watchers closed due to unresponsiveness broken by resource type."),
-		initialised:    desc("apiserver_watch_cache_initializations_total", "Counter of watch cache initializations broken by resource type."),
-		events:         desc("apiserver_storage_events_received_total", "Number of etcd events received split by kind."),
-		stored:         desc("apiserver_resource_size_estimate_bytes", "Estimated size of stored objects in database. Estimate is based on sum of last observed sizes of serialized objects."),
-		checks:         desc("apiserver_storage_consistency_checks_total", "Counter for status of consistency checks between etcd and watch cache", "status"),
-		bytes:          desc("larder_cache_bytes", "Bytes that the cache holds, by what they are: canonical encodings, encodings made on demand, frames of events, or objects that only the event history still needs.", "of"),
-		dropped:        desc("larder_cache_dropped_total", "Counter of what the cache gave up before its time for want of room: encodings made on demand, frames of events, or events of the history.", "of"),
-		refused:        desc("larder_cache_refused_total", "Counter of encodings that were made on demand and not kept for want of room."),
-		history:        desc("larder_cache_history_events", "Number of past events that watches can still start from."),
-		watchers:       desc("larder_watchers", "Number of open watches."),
-		watchSets:      desc("larder_watcher_groups", "Number of different selections among open watches. Each is evaluated once per event."),
-		decodes:        desc("larder_cache_decodes_total", "Counter of cached objects that were decoded to serve a read."),
-		ingested:       desc("larder_cache_ingested_total", "Counter of stored values that were decoded to enter the cache."),
-		offered:        desc("larder_cache_offered_total", "Counter of objects that entered the cache as this server had written them, without decoding."),
-	}
+	c := &cacheCollector{registry: r, counts: counts}
+	c.describeUpstream()
+	c.describeOwn()
+	return c
+}
+
+// describe returns a description, with the labels group and resource before more, and
+// remembers it.
+func (c *cacheCollector) describe(name, help string, more ...string) *prometheus.Desc {
+	d := prometheus.NewDesc(name, help, append([]string{"group", "resource"}, more...), nil)
+	c.all = append(c.all, d)
+	return d
+}
+
+// describeUpstream describes what kube-apiserver has, too.
+func (c *cacheCollector) describeUpstream() {
+	c.storageObjects = prometheus.NewDesc("apiserver_storage_objects", "[STABLE] (Deprecated since 1.34.0) [DEPRECATED, consider using apiserver_resource_objects instead] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.", []string{"resource"}, nil)
+	c.all = append(c.all, c.storageObjects)
+	c.objects = c.describe("apiserver_resource_objects", "[ALPHA] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.")
+	c.stored = c.describe("apiserver_resource_size_estimate_bytes", "[ALPHA] Estimated size of stored objects in database. Estimate is based on sum of last observed sizes of serialized objects. In case of a fetching error, the value will be -1.")
+	c.version = c.describe("apiserver_watch_cache_resource_version", "[ALPHA] Current resource version of watch cache broken by resource type. This is truncated to the 15 least significant digits.")
+	c.received = c.describe("apiserver_watch_cache_events_received_total", "[ALPHA] Counter of events received in watch cache broken by resource type.")
+	c.dispatched = c.describe("apiserver_watch_cache_events_dispatched_total", "[ALPHA] Counter of events dispatched in watch cache broken by resource type.")
+	c.events = c.describe("apiserver_storage_events_received_total", "[BETA] Number of etcd events received split by kind.")
+	c.initial = c.describe("apiserver_init_events_total", "[ALPHA] Counter of init events processed in watch cache broken by resource type.")
+	c.terminated = c.describe("apiserver_terminated_watchers_total", "[ALPHA] Counter of watchers closed due to unresponsiveness broken by resource type.")
+	c.initialised = c.describe("apiserver_watch_cache_initializations_total", "[ALPHA] Counter of watch cache initializations broken by resource type.")
+	c.capacity = c.describe("watch_cache_capacity", "[ALPHA] Total capacity of watch cache broken by resource type.")
+	c.checks = c.describe("apiserver_storage_consistency_checks_total", "[ALPHA] Counter for status of consistency checks between etcd and watch cache", "status")
+	c.lists = c.describe("apiserver_cache_list_total", "[ALPHA] Number of LIST requests served from watch cache", "index")
+	c.fetched = c.describe("apiserver_cache_list_fetched_objects_total", "[ALPHA] Number of objects read from watch cache in the course of serving a LIST request", "index")
+	c.returned = c.describe("apiserver_cache_list_returned_objects_total", "[ALPHA] Number of objects returned for a LIST request from watch cache")
+	c.consistent = c.describe("apiserver_watch_cache_consistent_read_total", "[ALPHA] Counter for consistent reads from cache.", "success", "fallback")
+	c.waited = c.describe("apiserver_watch_cache_read_wait_seconds", "[ALPHA] Histogram of time spent waiting for a watch cache to become fresh.")
+	c.storedLists = c.describe("apiserver_storage_list_total", "[ALPHA] Number of LIST requests served from storage")
+	c.storedFetched = c.describe("apiserver_storage_list_fetched_objects_total", "[ALPHA] Number of objects read from storage in the course of serving a LIST request")
+	c.storedEvaluated = c.describe("apiserver_storage_list_evaluated_objects_total", "[ALPHA] Number of objects tested in the course of serving a LIST request from storage")
+	c.storedReturned = c.describe("apiserver_storage_list_returned_objects_total", "[ALPHA] Number of objects returned for a LIST request from storage")
+}
+
+// describeOwn describes what only Larder has.
+func (c *cacheCollector) describeOwn() {
+	c.bytes = c.describe("larder_cache_bytes", "Bytes that the cache holds, by what they are: canonical encodings, encodings made on demand, frames of events, or objects that only the event history still needs.", "of")
+	c.dropped = c.describe("larder_cache_dropped_total", "Counter of what the cache gave up before its time for want of room: encodings made on demand, frames of events, or events of the history.", "of")
+	c.refused = c.describe("larder_cache_refused_total", "Counter of encodings that were made on demand and not kept for want of room.")
+	c.history = c.describe("larder_cache_history_events", "Number of past events that watches can still start from.")
+	c.historyAge = c.describe("larder_cache_history_seconds", "Age of the oldest event that watches can still start from, 0 if there is none.")
+	c.watchers = c.describe("larder_watchers", "Number of open watches.")
+	c.watchSets = c.describe("larder_watcher_groups", "Number of different selections among open watches. Each is evaluated once per event.")
+	c.behind = c.describe("larder_watchers_behind", "Number of open watches that have not been sent all that there is for them.")
+	c.slowest = c.describe("larder_watchers_slowest_seconds", "How long ago the slowest of the watches that are behind was told that there is something to send.")
+	c.decodes = c.describe("larder_cache_decodes_total", "Counter of cached objects that were decoded to serve a read.")
+	c.ingested = c.describe("larder_cache_ingested_total", "Counter of stored values that were decoded to enter the cache.")
+	c.offered = c.describe("larder_cache_offered_total", "Counter of objects that entered the cache as this server had written them, without decoding.")
 }
 
 // NewBuildInfo reports which release a server is, under upstream's name.
 func NewBuildInfo(info *version.Info) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "kubernetes_build_info",
-		Help: "A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
+		Help: "[BETA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
 		ConstLabels: prometheus.Labels{
 			"major":          info.Major,
 			"minor":          info.Minor,
@@ -79,11 +118,7 @@ func NewBuildInfo(info *version.Info) prometheus.Collector {
 
 // Describe implements prometheus.Collector.
 func (c *cacheCollector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
-		c.storageObjects, c.objects, c.version, c.received, c.terminated, c.initialised,
-		c.bytes, c.history, c.watchers, c.watchSets, c.decodes, c.ingested, c.offered,
-		c.events, c.stored, c.checks, c.dropped, c.refused,
-	} {
+	for _, d := range c.all {
 		ch <- d
 	}
 }
@@ -100,28 +135,22 @@ func (c *cacheCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
+// sample is one sample of a resource.
+type sample func(desc *prometheus.Desc, kind prometheus.ValueType, value float64, more ...string)
+
+const (
+	gauge   = prometheus.GaugeValue
+	counter = prometheus.CounterValue
+)
+
 func (c *cacheCollector) collect(ch chan<- prometheus.Metric, r *registry.Resource) {
 	gr := r.GroupResource
 	emit := func(desc *prometheus.Desc, kind prometheus.ValueType, value float64, more ...string) {
 		labels := append([]string{gr.Group, gr.Resource}, more...)
 		ch <- prometheus.MustNewConstMetric(desc, kind, value, labels...)
 	}
-	gauge, counter := prometheus.GaugeValue, prometheus.CounterValue
-
-	reflector, hub := r.Reflector.Stats(), r.Hub.Stats()
-	emit(c.received, counter, float64(hub.Events))
-	emit(c.events, counter, float64(hub.Events))
-	emit(c.terminated, counter, float64(hub.Lapped))
-	emit(c.initialised, counter, float64(reflector.Loads))
-	emit(c.watchers, gauge, float64(hub.Watchers))
-	emit(c.watchSets, gauge, float64(hub.Groups))
-	emit(c.decodes, counter, float64(r.Decodes()))
-	emit(c.ingested, counter, float64(reflector.Decoded))
-	emit(c.offered, counter, float64(reflector.Offered))
-	checks := r.CheckStats()
-	emit(c.checks, counter, float64(checks.Equal), "success")
-	emit(c.checks, counter, float64(checks.Different), "failure")
-	emit(c.checks, counter, float64(checks.Failed), "error")
+	c.collectFeed(emit, r)
+	c.collectReads(ch, emit, r)
 	pressure := r.Cache.Schema().Pressure()
 	emit(c.dropped, counter, float64(pressure.Encodings), "encodings")
 	emit(c.dropped, counter, float64(pressure.Frames), "frames")
@@ -138,6 +167,11 @@ func (c *cacheCollector) collect(ch chan<- prometheus.Metric, r *registry.Resour
 	}
 	emit(c.version, gauge, float64(now.Revision()%1e15))
 	emit(c.history, gauge, float64(log.Len()))
+	age := time.Duration(0)
+	if since, ok := log.Since(); ok {
+		age = max(time.Since(since), 0)
+	}
+	emit(c.historyAge, gauge, age.Seconds())
 	var encodings int64
 	for id := 1; id < maxEncodings; id++ {
 		encodings += schema.EncodingBytes(cache.EncodingID(id))
@@ -146,4 +180,62 @@ func (c *cacheCollector) collect(ch chan<- prometheus.Metric, r *registry.Resour
 	emit(c.bytes, gauge, float64(encodings), "encodings")
 	emit(c.bytes, gauge, float64(schema.FrameBytes()), "frames")
 	emit(c.bytes, gauge, float64(log.Bytes()), "history")
+}
+
+// collectFeed reports what came into the cache and went on to watches.
+func (c *cacheCollector) collectFeed(emit sample, r *registry.Resource) {
+	reflector, hub := r.Reflector.Stats(), r.Hub.Stats()
+	emit(c.received, counter, float64(hub.Events))
+	emit(c.dispatched, counter, float64(hub.Events))
+	emit(c.events, counter, float64(hub.Events))
+	emit(c.initial, counter, float64(hub.Initial))
+	emit(c.terminated, counter, float64(hub.Lapped))
+	emit(c.initialised, counter, float64(reflector.Loads))
+	emit(c.capacity, gauge, float64(r.Cache.Log().Capacity()))
+	emit(c.watchers, gauge, float64(hub.Watchers))
+	emit(c.watchSets, gauge, float64(hub.Groups))
+	behind, slowest := r.Hub.Lag()
+	emit(c.behind, gauge, float64(behind))
+	emit(c.slowest, gauge, slowest.Seconds())
+	emit(c.decodes, counter, float64(r.Decodes()))
+	emit(c.ingested, counter, float64(reflector.Decoded))
+	emit(c.offered, counter, float64(reflector.Offered))
+	checks := r.CheckStats()
+	emit(c.checks, counter, float64(checks.Equal), "success")
+	emit(c.checks, counter, float64(checks.Different), "failure")
+	emit(c.checks, counter, float64(checks.Failed), "error")
+}
+
+// collectReads reports what reads cost. What was never done has no sample, as with upstream's.
+func (c *cacheCollector) collectReads(ch chan<- prometheus.Metric, emit sample, r *registry.Resource) {
+	reads, reflector := r.ReadStats(), r.Reflector.Stats()
+	for index, lists := range reads.Indexes {
+		emit(c.lists, counter, float64(lists.Lists), index)
+		emit(c.fetched, counter, float64(lists.Fetched), index)
+	}
+	if len(reads.Indexes) > 0 {
+		emit(c.returned, counter, float64(reads.Returned))
+	}
+	if reads.Consistent > 0 {
+		emit(c.consistent, counter, float64(reads.Consistent), "true", "false")
+	}
+	if reads.Failed > 0 {
+		emit(c.consistent, counter, float64(reads.Failed), "false", "false")
+	}
+	if stored := reads.Stored + reflector.Loads; stored > 0 {
+		emit(c.storedLists, counter, float64(stored))
+		emit(c.storedFetched, counter, float64(reads.Fetched+reflector.Objects))
+		emit(c.storedEvaluated, counter, float64(reads.Evaluated+reflector.Objects))
+		emit(c.storedReturned, counter, float64(reads.Found+reflector.Objects))
+	}
+	waits, total := make(map[float64]uint64, len(storage.WaitBounds)), uint64(0)
+	for i, n := range reads.Waits {
+		total += uint64(n)
+		if i < len(storage.WaitBounds) {
+			waits[storage.WaitBounds[i]] = total
+		}
+	}
+	if total > 0 {
+		ch <- prometheus.MustNewConstHistogram(c.waited, total, reads.Waited.Seconds(), waits, r.GroupResource.Group, r.GroupResource.Resource)
+	}
 }

@@ -3,133 +3,230 @@ package apimetrics
 import (
 	"iter"
 	"net/http"
-	"strings"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
-
-	"github.com/larder-io/larder/internal/registry"
 )
 
-// Monitors has the monitors of one resource, by verb and scope. It is not changed. One that
-// is nil reports nothing.
-type Monitors map[Key]*Monitor
+// The verbs and scopes of what is read, in the order of [Monitors].
+var (
+	verbs  = []string{"get", "list", "watch"}
+	scopes = []string{"resource", "namespace", "cluster"}
+)
 
-// Key is a verb (get, list, watch) and a scope (resource, namespace, cluster).
-type Key struct{ Verb, Scope string }
+// Lifecycle says whether a version of a resource is deprecated, and which release has it no
+// more, "" if that is not decided.
+type Lifecycle struct {
+	Deprecated bool
+	Removed    string
+}
 
-// NewMonitors returns those of e.
-func NewMonitors(e *registry.Endpoint) Monitors {
-	all := make(Monitors)
-	for _, key := range []Key{
-		{"get", "resource"},
-		{"list", "resource"}, {"list", "namespace"}, {"list", "cluster"},
-		{"watch", "resource"}, {"watch", "namespace"}, {"watch", "cluster"},
-	} {
-		if m, err := NewMonitor(e, strings.ToUpper(key.Verb), key.Scope); err == nil {
-			all[key] = m
+// Monitors counts how one resource of one version is read. It may be nil, and counts nothing
+// then.
+type Monitors struct {
+	gvr         schema.GroupVersionResource
+	subresource string
+	removed     atomic.Pointer[string] // it was read, though deprecated: the release that has it no more
+	own         [3]atomic.Int64
+	frames      frameTally
+	all         [3][3]*Monitor // by verb and scope; nil where there is none
+}
+
+// NewMonitors returns those of a resource or subresource.
+func NewMonitors(gvr schema.GroupVersionResource, subresource string) *Monitors {
+	all := &Monitors{gvr: gvr, subresource: subresource}
+	for v, verb := range verbs {
+		for s, scope := range scopes {
+			if verb == "watch" || (verb == "get") == (scope == "resource") {
+				all.all[v][s] = newMonitor(all, v, s)
+			}
 		}
 	}
 	return all
 }
 
-// Of returns the monitor of a verb and scope.
-func (all Monitors) Of(verb, scope string) *Monitor { return all[Key{verb, scope}] }
-
-// Monitor reports requests of one shape that never were a net/http request. It
-// holds a stand-in for upstream's metrics to read the constant labels from. A nil
-// monitor reports nothing.
-type Monitor struct {
-	endpoint *registry.Endpoint
-	verb     string
-	scope    string
-	request  *http.Request
-	open     atomic.Int64 // watches
-	tally    tally
+// Of returns the monitor of a verb (get, list, watch) and a scope (resource, namespace,
+// cluster).
+func (all *Monitors) Of(verb, scope string) *Monitor {
+	v, s := slices.Index(verbs, verb), slices.Index(scopes, scope)
+	if all == nil || v < 0 || s < 0 {
+		return nil
+	}
+	return all.all[v][s]
 }
 
-// NewMonitor reports requests for e by verb (GET, LIST, WATCH) in scope (resource,
-// namespace, cluster).
-func NewMonitor(e *registry.Endpoint, verb, scope string) (*Monitor, error) {
+// Monitor counts requests of one shape that never were a net/http request. It holds a
+// stand-in for upstream's metrics to read the constant labels from. A nil monitor counts
+// nothing.
+type Monitor struct {
+	of          *Monitors
+	verb, scope int
+	request     *http.Request
+	open        atomic.Int64 // watches
+	opened      atomic.Bool  // there were any
+	tally       tally
+	initial     *initialTally // of watches; nil for other verbs
+}
+
+func newMonitor(of *Monitors, verb, scope int) *Monitor {
 	req, err := http.NewRequest(http.MethodGet, "/", nil)
 	if err != nil {
-		return nil, err
+		panic(err) // the arguments are constant
 	}
-	if verb == apirequest.MethodWatch {
+	if verbs[verb] == "watch" {
 		req.URL.RawQuery = "watch=1"
 	}
 	info := &apirequest.RequestInfo{
-		IsResourceRequest: true,
-		APIGroup:          e.GVR.Group,
-		APIVersion:        e.GVR.Version,
-		Resource:          e.GVR.Resource,
-		Subresource:       e.Subresource,
+		IsResourceRequest: true, APIGroup: of.gvr.Group, APIVersion: of.gvr.Version, Resource: of.gvr.Resource, Subresource: of.subresource,
 	}
-	switch scope { // which upstream's gauge of long requests infers
+	switch scopes[scope] { // from which upstream infers the scope
 	case "resource":
 		info.Name = "any"
 	case "namespace":
 		info.Namespace = "any"
 	}
 	ctx := apirequest.WithRequestInfo(req.Context(), info)
-	// Latencies that serve service level indicators are reported only for requests
-	// that tell time spent in webhooks apart.
-	ctx = apirequest.WithLatencyTrackers(ctx)
-	return &Monitor{endpoint: e, verb: verb, scope: scope, request: req.WithContext(ctx)}, nil
-}
-
-// Enter counts a watch as open. Upstream's gauge can only count what keeps a
-// goroutine; here it merely learns that there is something to count, which
-// countWatches adds.
-func (m *Monitor) Enter() {
-	if m == nil {
-		return
+	if verbs[verb] != "watch" {
+		// Latencies that serve service level indicators are reported only for requests that
+		// tell time spent in webhooks apart, which watches do not.
+		ctx = apirequest.WithLatencyTrackers(ctx)
 	}
-	m.open.Add(1)
-	info, _ := apirequest.RequestInfoFrom(m.request.Context())
-	metrics.RecordLongRunning(m.request, info, metrics.APIServerComponent, func() {})
+	m := &Monitor{of: of, verb: verb, scope: scope, request: req.WithContext(ctx)}
+	if verbs[verb] == "watch" {
+		m.initial = new(initialTally)
+	}
+	return m
 }
 
-// Leave ends what enter began.
+// Enter counts a watch as open.
+func (m *Monitor) Enter() {
+	if m != nil {
+		m.open.Add(1)
+		if !m.opened.Load() {
+			m.opened.Store(true)
+		}
+	}
+}
+
+// Leave ends what Enter began.
 func (m *Monitor) Leave() {
 	if m != nil {
 		m.open.Add(-1)
 	}
 }
 
-// Watches is how many are open.
-func (m *Monitor) Watches() int64 { return m.open.Load() }
+// Answer is what is counted of an answer.
+type Answer struct {
+	Code, Size int
+	Took       time.Duration
+	Waited     time.Duration // of Took, for a seat of flow control
+	Unsized    bool          // its size is not counted
+	Own        bool          // this process has asked
+	Life       Lifecycle     // of the version
+}
 
-// Observe reports one request that was answered with code and size bytes.
-func (m *Monitor) Observe(code, size int, elapsed time.Duration) {
+// Observe counts an answer. What is not tallied is told to upstream's metrics.
+func (m *Monitor) Observe(a Answer) {
 	if m == nil {
 		return
 	}
-	tallied := m.tallied(code)
-	if tallied && m.tally.known.Load() {
-		m.tally.add(size, elapsed)
+	if a.Own {
+		m.of.own[m.verb].Add(1)
+	}
+	if a.Life.Deprecated && m.of.removed.Load() == nil {
+		removed := a.Life.Removed // a itself must not escape
+		m.of.removed.Store(&removed)
+	}
+	if a.Code == http.StatusOK && a.Waited == 0 {
+		m.tally.add(a)
 		return
 	}
-	e := m.endpoint
-	metrics.MonitorRequest(m.request, m.verb, e.GVR.Group, e.GVR.Version, e.GVR.Resource, e.Subresource,
-		m.scope, metrics.APIServerComponent, false, "", code, size, elapsed)
-	if tallied {
-		m.tally.known.Store(true)
+	req, verb := m.request, "LIST"
+	switch {
+	case verbs[m.verb] == "get":
+		verb = "GET"
+	case a.Unsized:
+		verb = "WATCH"
+	}
+	if a.Waited > 0 && verbs[m.verb] != "watch" {
+		req = req.WithContext(apirequest.WithLatencyTrackers(req.Context()))
+		apirequest.TrackAPFQueueWaitLatency(req.Context(), a.Waited)
+	}
+	gvr := m.of.gvr
+	metrics.MonitorRequest(req, verb, gvr.Group, gvr.Version, gvr.Resource, m.of.subresource,
+		scopes[m.scope], metrics.APIServerComponent, false, "", a.Code, a.Size, a.Took)
+}
+
+// Terminated counts a request that the server gave up with code.
+func (m *Monitor) Terminated(code int) {
+	if m != nil {
+		info, _ := apirequest.RequestInfoFrom(m.request.Context())
+		metrics.RecordRequestTermination(m.request, info, metrics.APIServerComponent, code)
 	}
 }
 
-// tallied reports whether the answers that m reports are of one kind: upstream calls a
-// list of one name now this and now that.
-func (m *Monitor) tallied(code int) bool {
-	return code == http.StatusOK && (m.verb == "GET" && m.scope == "resource" || m.verb == "LIST" && m.scope != "resource")
+// Initial counts a watch, for its monitor, whose initial objects, and where they end, have been sent.
+func (m *Monitor) Initial(took time.Duration) {
+	if m != nil {
+		m.initial.nanos.Add(int64(took))
+		m.initial.counts[bucketOf(initialBounds[:], took.Seconds())].Add(1)
+	}
+}
+
+// Sent counts the frames in f, and empties f.
+func (m *Monitor) Sent(f *Frames) {
+	if m != nil {
+		m.of.frames.add(f)
+	}
+	*f = Frames{}
 }
 
 // Resources knows the monitors of what is served.
 type Resources interface {
-	// Monitors returns those of a resource, nil if it is not served.
-	Monitors(group, version, resource, subresource string) Monitors
-	// AllMonitors gives out those of every resource.
-	AllMonitors() iter.Seq[Monitors]
+	// AllMonitors gives out those of every resource; some may be nil.
+	AllMonitors() iter.Seq[*Monitors]
+}
+
+// Book keeps the monitors of resources that come and go, so that what was counted once is not
+// forgotten. The zero Book is empty.
+type Book struct {
+	mu  sync.Mutex
+	all map[schema.GroupVersionResource]*Monitors // guarded by mu
+}
+
+// Of returns the monitors of a resource, the same ones each time.
+func (b *Book) Of(gvr schema.GroupVersionResource) *Monitors {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.all == nil {
+		b.all = make(map[schema.GroupVersionResource]*Monitors)
+	}
+	known := b.all[gvr]
+	if known == nil {
+		known = NewMonitors(gvr, "")
+		b.all[gvr] = known
+	}
+	return known
+}
+
+// AllMonitors implements Resources.
+func (b *Book) AllMonitors() iter.Seq[*Monitors] {
+	return func(yield func(*Monitors) bool) {
+		b.mu.Lock()
+		all := make([]*Monitors, 0, len(b.all))
+		for _, m := range b.all {
+			all = append(all, m)
+		}
+		b.mu.Unlock()
+		for _, m := range all {
+			if !yield(m) {
+				return
+			}
+		}
+	}
 }

@@ -1,14 +1,16 @@
 package apimetrics
 
 import (
+	"errors"
+	"iter"
 	"net/http"
-	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	dto "github.com/prometheus/client_model/go"
+	handlermetrics "k8s.io/apiserver/pkg/endpoints/handlers/metrics"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
-	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	proxymetrics "k8s.io/apiserver/pkg/util/proxy/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // rest_client_*: what the server asks of itself
 	"k8s.io/component-base/metrics/prometheus/slis"
@@ -23,7 +25,7 @@ type Mux interface {
 
 // Page is what /metrics tells.
 type Page struct {
-	Resources  Resources
+	Resources  []Resources
 	Access     *Access
 	Collectors []prometheus.Collector
 	// Amend adds to upstream's metrics what upstream was not told.
@@ -32,32 +34,34 @@ type Page struct {
 	More []prometheus.Gatherer
 }
 
-// Install adds /metrics and /metrics/slis. Upstream's registry belongs to the process;
-// collectors belong to this server and are merged into its answers alone.
+// Install adds /metrics and /metrics/slis. Upstream's registry belongs to the process; collectors belong to this
+// server, and are added up with it in its answers alone.
 func (p *Page) Install(to Mux) error {
 	metrics.Register()
+	handlermetrics.Register()
+	proxymetrics.Register()
 	own := prometheus.NewRegistry()
-	for _, c := range p.Collectors {
+	for _, c := range append(p.Collectors[:len(p.Collectors):len(p.Collectors)], NewReadCollector(severalResources(p.Resources))) {
 		if err := own.Register(c); err != nil {
 			return err
 		}
 	}
-	upstream := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
+	gather := prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		families, err := legacyregistry.DefaultGatherer.Gather()
-		families = p.Access.withoutUpstream(families)
-		countWatches(families, p.Resources)
-		addTallies(families, p.Resources)
+		families = visible(p.Access.withoutUpstream(families))
+		ours, ownErr := own.Gather()
+		families = sum(families, ours)
 		p.Access.addTokens(families)
 		for _, amend := range p.Amend {
 			amend(families)
 		}
-		return families, err
+		return families, errors.Join(err, ownErr)
 	})
-	all := append(prometheus.Gatherers{upstream, own}, p.More...)
+	all := append(prometheus.Gatherers{gather}, p.More...)
 	serve := promhttp.HandlerFor(all, promhttp.HandlerOpts{ProcessStartTime: legacyregistry.GetProcessStart()})
 	to.Handle("/metrics", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if req.Method == http.MethodDelete {
-			resetTallies(p.Resources)
+			resetTallies(severalResources(p.Resources))
 			p.Access.Reset()
 			legacyregistry.Reset()
 			w.Write([]byte("metrics reset\n"))
@@ -69,26 +73,18 @@ func (p *Page) Install(to Mux) error {
 	return nil
 }
 
-// countWatches adds the open watches of resources to upstream's gauge.
-func countWatches(families []*dto.MetricFamily, of Resources) {
-	at := slices.IndexFunc(families, func(f *dto.MetricFamily) bool {
-		return f.GetName() == "apiserver_longrunning_requests"
-	})
-	if at < 0 {
-		return
-	}
-	for _, sample := range families[at].GetMetric() {
-		labels := make(map[string]string)
-		for _, l := range sample.GetLabel() {
-			labels[l.GetName()] = l.GetValue()
-		}
-		if labels["verb"] != apirequest.MethodWatch {
-			continue
-		}
-		m := of.Monitors(labels["group"], labels["version"], labels["resource"], labels["subresource"]).Of("watch", labels["scope"])
-		if m != nil {
-			open := sample.GetGauge().GetValue() + float64(m.Watches())
-			sample.Gauge.Value = &open
+// severalResources are Resources, one after the other.
+type severalResources []Resources
+
+// AllMonitors implements Resources.
+func (s severalResources) AllMonitors() iter.Seq[*Monitors] {
+	return func(yield func(*Monitors) bool) {
+		for _, some := range s {
+			for m := range some.AllMonitors() {
+				if !yield(m) {
+					return
+				}
+			}
 		}
 	}
 }

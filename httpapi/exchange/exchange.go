@@ -130,6 +130,7 @@ type Exchange struct {
 
 	Trail     *Trail // nil records nothing
 	Place     Place
+	InQueue   time.Duration // that was spent in a queue for Place
 	Deadlines *Deadlines
 
 	base  context.Context // nil before the first call of Base

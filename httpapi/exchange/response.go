@@ -170,6 +170,14 @@ func (r *Response) closeBody() {
 	}
 }
 
+// Length is that of the body, compressed if it is sent so; UnknownSize if it is not known yet.
+func (r *Response) Length() int {
+	if r.Body != nil {
+		return r.Size
+	}
+	return len(r.Bytes)
+}
+
 // small reports whether the response leaves in one write, or hardly more.
 func (r *Response) small() bool {
 	return r.Body == nil || r.Size != UnknownSize && r.Size <= RecordSize

@@ -142,6 +142,13 @@ func (t *Trail) Failed(status *metav1.Status, accept string) {
 	}
 }
 
+// Annotate adds an annotation to the record.
+func (t *Trail) Annotate(key, value string) {
+	if t != nil {
+		audit.AddAuditAnnotation(t.ctx, key, value)
+	}
+}
+
 // Answer records with which status the answer begins. The first one counts.
 func (t *Trail) Answer(code int) {
 	if t == nil {

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apiserver/pkg/endpoints/metrics"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/klog/v2"
 
@@ -72,8 +73,11 @@ func (w *buffered) finish(log []any, h http.Handler, req *http.Request) {
 			w.recovered(p, log)
 		}
 		w.mu.Lock()
-		out := w.out
+		out, abandoned := w.out, w.abandoned
 		w.mu.Unlock()
+		if abandoned {
+			metrics.RecordRequestPostTimeout(metrics.PostTimeoutSourceTimeoutHandler, w.outcome())
+		}
 		if out != nil {
 			out.CloseWithError(w.ending())
 		}
@@ -100,6 +104,14 @@ func (w *buffered) charge(req *http.Request, took time.Duration) {
 		took -= t.StorageTracker.GetLatency() + t.MutatingWebhookTracker.GetLatency() + t.ValidatingWebhookTracker.GetLatency()
 	}
 	w.account.Add(costs.Usage{costs.CPU: int64(max(0, took))})
+}
+
+// outcome is what upstream's metrics call the end of a handler that came too late.
+func (w *buffered) outcome() string {
+	if w.crashed || w.panicked != nil {
+		return metrics.PostTimeoutHandlerPanic
+	}
+	return metrics.PostTimeoutHandlerOK
 }
 
 // record records the answer, whether it is sent or not.

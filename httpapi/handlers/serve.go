@@ -7,6 +7,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
 
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/streams"
@@ -75,6 +76,7 @@ func (x *Call) wait(ctx context.Context, w *buffered) bool {
 
 // timedOut answers for a handler that took too long.
 func (x *Call) timedOut() {
+	metrics.RecordRequestTermination(x.HTTP(), x.RequestInfo(), metrics.APIServerComponent, http.StatusGatewayTimeout)
 	x.Reset()
 	x.Fail(apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0))
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints"
 	"k8s.io/apiserver/pkg/endpoints/discovery"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
 	openapinamer "k8s.io/apiserver/pkg/endpoints/openapi"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/server/routes"
@@ -59,8 +60,14 @@ func (d *Describer) Install(to Mux) {
 			return writeJSON(w, document)
 		})
 	}
-	to.Handle("/openapi/v3", http.HandlerFunc(v3.serveIndex))
-	to.HandlePrefix("/openapi/v3/", http.HandlerFunc(v3.serveDocument))
+	to.Handle("/openapi/v3", measured("openapi/v3", v3.serveIndex))
+	to.HandlePrefix("/openapi/v3/", measured("openapi/v3/", v3.serveDocument))
+}
+
+// measured reports what h does for path under upstream's metrics (kube-aggregator
+// pkg/controllers/openapiv3/aggregator/aggregator.go).
+func measured(path string, h http.HandlerFunc) http.Handler {
+	return metrics.InstrumentHandlerFunc(http.MethodGet, "", "", "", path, "", "", false, "", h)
 }
 
 // descriptionsV2 describe what is not built in.

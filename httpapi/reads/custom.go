@@ -12,10 +12,11 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/registry/rest"
 
+	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/internal/registry"
 )
 
-// CustomConfig says what a resource is whose kind has no Go type. All fields but the last two are required.
+// CustomConfig says what a resource is whose kind has no Go type. Resource, View and Table are required.
 type CustomConfig struct {
 	Resource   schema.GroupVersionResource
 	Namespaced bool
@@ -26,6 +27,10 @@ type CustomConfig struct {
 	Fields []string
 	// Warnings are sent with every response.
 	Warnings []string
+
+	// Life says whether the version is deprecated. Monitors count what is read.
+	Life     apimetrics.Lifecycle
+	Monitors *apimetrics.Monitors
 }
 
 // NewCustom returns one version of a resource whose kind has no Go type, so that GET, LIST and
@@ -53,7 +58,8 @@ func NewCustom(config CustomConfig) *Resource {
 			return info.MediaType == runtime.ContentTypeProtobuf
 		}),
 	}
-	r := NewResource(endpoint, scope, true, config.Warnings)
+	r := NewResource(endpoint, scope, config.Life, config.Warnings, config.Monitors)
+	r.bare = true
 	return &r
 }
 

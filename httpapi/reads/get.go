@@ -24,19 +24,19 @@ import (
 func (x *Read) get(i *Resource) {
 	f, ok := x.Negotiate(i)
 	if !ok {
+		x.ObserveRefused(i)
 		return
 	}
 	o, err := x.getObject(i)
 	if err != nil {
 		x.Fail(err)
-		x.Observe(i, "resource", 0)
+		x.Observe(i, x.Length())
 		return
 	}
-	size, err := x.sendObject(i, f, o)
-	if err != nil {
+	if err := x.sendObject(i, f, o); err != nil {
 		x.Fail(err)
 	}
-	x.Observe(i, "resource", size)
+	x.Observe(i, x.Length())
 }
 
 // getObject finds the object that the request names.
@@ -66,7 +66,7 @@ func (x *Read) getObject(i *Resource) (*cache.Object, error) {
 	}
 	o, err := i.View.Resource.Get(ctx, scope, version)
 	if err != nil {
-		return nil, x.ReadError(storeerrors.InterpretGetError(err, x.groupResource(), x.Name))
+		return nil, storeerrors.InterpretGetError(x.ReadError(i, err), x.groupResource(), x.Name)
 	}
 	return o, nil
 }
@@ -86,45 +86,46 @@ func checkName(name string) error {
 	return nil
 }
 
-// ReadError returns err as the client gets to see it: if the request's own deadline cut a wait
+// ReadError returns err, of a read of i, as the client gets to see it: if the request's own deadline cut a wait
 // short, the request timed out.
-func (x *Read) ReadError(err error) error {
+func (x *Read) ReadError(i *Resource, err error) error {
 	if apistorage.IsRequestTimeout(err) {
+		x.Monitor(i).Terminated(http.StatusGatewayTimeout)
 		return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
 	}
 	return err
 }
 
-// sendObject answers with o and returns the size of the body before compression.
-func (x *Read) sendObject(i *Resource, f negotiate.Format, o *cache.Object) (int, error) {
+// sendObject answers with o.
+func (x *Read) sendObject(i *Resource, f negotiate.Format, o *cache.Object) error {
 	if f.IsTable() {
 		options, err := x.TableOptions(f)
 		if err != nil {
-			return 0, err
+			return err
 		}
 		table, err := i.View.TableOf(x.Base(), o, 0, options, f.Convert.GroupVersion())
 		if err != nil {
-			return 0, err
+			return err
 		}
 		x.sendTable(f, table)
-		return len(x.Bytes), nil
+		return nil
 	}
 	if f.Convert != nil && f.Convert.Kind == "PartialObjectMetadataList" {
 		if i.bare {
-			return 0, errNoList
+			return errNoList
 		}
-		return 0, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", i.Endpoint.Storage.New()))
+		return notAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", i.Endpoint.Storage.New()))
 	}
 	encoder := i.View.Encoder(f.Encoding(), f.Projection())
 	item, err := encoder.Item(o)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	size := encoder.ObjectSize(item)
 	if size <= exchange.RecordSize && !f.Rewritten() {
 		x.object = objectBody{encoder, item}
 		x.SendFrom(http.StatusOK, f.MediaType, size, &x.object)
-		return size, nil
+		return nil
 	}
 	body := encoder.AppendObject(make([]byte, 0, size), item)
 	if f.Rewritten() {
@@ -132,7 +133,7 @@ func (x *Read) sendObject(i *Resource, f negotiate.Format, o *cache.Object) (int
 	} else {
 		x.SendCompressed(http.StatusOK, f.MediaType, body)
 	}
-	return size, nil
+	return nil
 }
 
 // errNoList is upstream's error when a client wants an object without a Go type as a list

@@ -12,7 +12,6 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	storeerrors "k8s.io/apiserver/pkg/storage/errors"
 
 	"github.com/larder-io/larder/cache"
@@ -28,20 +27,19 @@ import (
 func (x *Read) list(i *Resource) {
 	f, ok := x.Negotiate(i)
 	if !ok {
+		x.ObserveRefused(i)
 		return
 	}
-	scope := "cluster"
 	o, err := x.ValidListOptions(i)
 	size := 0
 	if err == nil {
-		scope = ListScope(x.ScopeOf(i, o))
-		size, err = x.sendListing(i, f, o, func(size int) { x.Observe(i, scope, size) })
+		size, err = x.sendListing(i, f, o, func(size int) { x.Observe(i, size) })
 	}
 	if err != nil {
 		x.Fail(err)
 	}
 	if size != exchange.UnknownSize {
-		x.Observe(i, scope, size)
+		x.Observe(i, x.Length())
 	}
 }
 
@@ -79,8 +77,7 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 	x.Leave()
 	if err != nil {
 		room.Close()
-		group := schema.GroupResource{Group: x.Group, Resource: x.Resource}
-		return 0, x.ReadError(storeerrors.InterpretListError(err, group))
+		return 0, storeerrors.InterpretListError(x.ReadError(i, err), x.groupResource())
 	}
 	room.objects = listing.Objects
 	if x.stitches(f, o, listing) {

@@ -19,6 +19,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
+	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/internal/registry/storage"
@@ -58,6 +59,14 @@ func (x *Read) Negotiate(i *Resource) (negotiate.Format, bool) {
 	}
 	f.Pretty = f.Pretty || x.Pretty()
 	return f, true
+}
+
+// ObserveRefused counts a read whose form is refused: where upstream's router refuses it, its
+// metrics do not count it.
+func (x *Read) ObserveRefused(i *Resource) {
+	if i.bare {
+		x.Observe(i, len(x.Bytes))
+	}
 }
 
 // produced lists the media types that upstream's route for verb names.
@@ -200,9 +209,48 @@ func (x *Read) sendJSON(f negotiate.Format, body []byte) {
 	x.SendCompressed(http.StatusOK, f.MediaType, body)
 }
 
-// Observe reports a read to upstream's metrics.
-func (x *Read) Observe(i *Resource, scope string, size int) {
-	i.observe(x.Verb, scope, x.StatusCode(), size, time.Since(x.Received))
+// Observe counts a read.
+func (x *Read) Observe(i *Resource, size int) {
+	x.Monitor(i).Observe(x.Counted(i, size))
+	Annotate(x.Trail, i.Life)
+}
+
+// Counted is what is counted of a read, as far as it is known when it is answered.
+func (x *Read) Counted(i *Resource, size int) apimetrics.Answer {
+	return apimetrics.Answer{
+		Code: x.StatusCode(), Size: size, Took: time.Since(x.Received), Waited: x.InQueue,
+		Unsized: x.VerbInPath || i.bare && x.Verb == "watch", Own: x.Carrier.Internal(), Life: i.Life,
+	}
+}
+
+// Annotate records that a version was read which is deprecated (apiserver
+// pkg/endpoints/metrics/metrics.go).
+func Annotate(t *exchange.Trail, life apimetrics.Lifecycle) {
+	if !life.Deprecated {
+		return
+	}
+	t.Annotate("k8s.io/deprecated", "true")
+	if life.Removed != "" {
+		t.Annotate("k8s.io/removed-release", life.Removed)
+	}
+}
+
+// Monitor returns what counts a read. The scope that it is counted in is that of its path,
+// whatever its selectors pin down; but upstream takes a custom resource that is selected by its
+// name for one that the path names, and a list of it for a GET.
+func (x *Read) Monitor(i *Resource) *apimetrics.Monitor {
+	verb, scope := x.Verb, "cluster"
+	switch {
+	case len(x.Parts) > 1:
+		scope = "resource"
+	case i.bare && x.Name != "":
+		if scope = "resource"; verb == "list" {
+			verb = "get"
+		}
+	case x.Namespace != "" && i.Endpoint.Namespaced:
+		scope = "namespace"
+	}
+	return i.Monitors.Of(verb, scope)
 }
 
 // warn sends the endpoint's warnings to the client.

@@ -1,8 +1,6 @@
 package reads
 
 import (
-	"time"
-
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
@@ -25,21 +23,14 @@ type Resource struct {
 	// warnings are sent with every response, as for a deprecated version.
 	warnings []string
 
-	// Monitors report what is read, by verb and scope; nil if there is no view.
-	Monitors apimetrics.Monitors
+	// Life says whether the version is deprecated.
+	Life apimetrics.Lifecycle
+
+	// Monitors count what is read; nil if there is no view.
+	Monitors *apimetrics.Monitors
 }
 
-// NewResource returns the resource that e serves, for reads. bare says that upstream puts no
-// router in front of its handlers.
-func NewResource(e *registry.Endpoint, scope *handlers.RequestScope, bare bool, warnings []string) Resource {
-	r := Resource{Endpoint: e, Scope: scope, View: e.View, bare: bare, warnings: warnings}
-	if r.View != nil {
-		r.Monitors = apimetrics.NewMonitors(e)
-	}
-	return r
-}
-
-// observe reports a request that was answered from encoded bytes.
-func (r *Resource) observe(verb, scope string, code, size int, elapsed time.Duration) {
-	r.Monitors.Of(verb, scope).Observe(code, size, elapsed)
+// NewResource returns the resource that e serves, for reads, which monitors count.
+func NewResource(e *registry.Endpoint, scope *handlers.RequestScope, life apimetrics.Lifecycle, warnings []string, monitors *apimetrics.Monitors) Resource {
+	return Resource{Endpoint: e, Scope: scope, View: e.View, Life: life, warnings: warnings, Monitors: monitors}
 }

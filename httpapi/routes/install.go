@@ -23,6 +23,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/httpapi/openapi"
 	"github.com/larder-io/larder/httpapi/patches"
@@ -92,8 +93,12 @@ func (in *Installer) endpoint(g *registry.Group, e *registry.Endpoint, converter
 		return nil, err
 	}
 	b := &handlerBuilder{Installer: in, endpoint: e, scope: scope, life: life}
+	var monitors *apimetrics.Monitors
+	if e.View != nil {
+		monitors = apimetrics.NewMonitors(e.GVR, e.Subresource)
+	}
 	i := &Endpoint{
-		Resource: reads.NewResource(e, scope, false, life.warnings),
+		Resource: reads.NewResource(e, scope, life.Lifecycle, life.warnings, monitors),
 		http:     b.handlers(),
 		connect:  b.connects(),
 		subpath:  b.subpath(),
@@ -188,9 +193,8 @@ func (in *Installer) lifecycle(g *registry.Group, e *registry.Endpoint) (lifecyc
 		return lifecycle{}, nil
 	}
 	return lifecycle{
-		deprecated: true,
-		removed:    deprecation.RemovedRelease(obj),
-		warnings:   []string{deprecation.WarningMessage(obj)},
+		Lifecycle: apimetrics.Lifecycle{Deprecated: true, Removed: deprecation.RemovedRelease(obj)},
+		warnings:  []string{deprecation.WarningMessage(obj)},
 	}, nil
 }
 

@@ -8,14 +8,14 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
 
+	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/internal/registry"
 )
 
 // lifecycle is what clients of a deprecated kind are told.
 type lifecycle struct {
-	deprecated bool
-	removed    string // the release without it, "" if that is not decided
-	warnings   []string
+	apimetrics.Lifecycle
+	warnings []string
 }
 
 // instrument reports what h does for e under upstream's metrics, by verb, and warns
@@ -29,7 +29,7 @@ func instrument(e *registry.Endpoint, life lifecycle, verb string, h http.Handle
 	}
 	measure := func(scope string) http.HandlerFunc {
 		return metrics.InstrumentHandlerFunc(verb, e.GVR.Group, e.GVR.Version, e.GVR.Resource, e.Subresource,
-			scope, metrics.APIServerComponent, life.deprecated, life.removed, served)
+			scope, metrics.APIServerComponent, life.Deprecated, life.Removed, served)
 	}
 	item, namespace, cluster := measure("resource"), measure("namespace"), measure("cluster")
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {

@@ -75,17 +75,9 @@ func (t *Table) Add(gvr schema.GroupVersionResource, subresource string, i *Endp
 	t.versions[groupVersion{gvr.Group, gvr.Version}] = true
 }
 
-// Monitors implements what /metrics asks for.
-func (t *Table) Monitors(group, version, resource, subresource string) apimetrics.Monitors {
-	if i := t.resources[resourceKey{group, version, resource, subresource}]; i != nil {
-		return i.Monitors
-	}
-	return nil
-}
-
 // AllMonitors implements what /metrics asks for.
-func (t *Table) AllMonitors() iter.Seq[apimetrics.Monitors] {
-	return func(yield func(apimetrics.Monitors) bool) {
+func (t *Table) AllMonitors() iter.Seq[*apimetrics.Monitors] {
+	return func(yield func(*apimetrics.Monitors) bool) {
 		for _, i := range t.resources {
 			if !yield(i.Monitors) {
 				return

@@ -43,12 +43,13 @@ type Opening struct {
 func (ss *Streams) Watch(x Opening, i *reads.Resource) {
 	f, ok := x.Negotiate(i)
 	if !ok {
+		x.ObserveRefused(i)
 		return
 	}
 	ws, err := x.openWatch(i, f)
 	if err != nil {
 		x.Fail(err)
-		x.Observe(i, "cluster", 0)
+		x.Observe(i, len(x.Bytes))
 		return
 	}
 	x.Trail.Answer(http.StatusOK)
@@ -63,6 +64,9 @@ func (ss *Streams) Watch(x Opening, i *reads.Resource) {
 	ss.begin(ws, to.Conn, to.Left)
 }
 
+// lengthPrefix is the length of a frame of protobuf, in bytes, that comes before it.
+const lengthPrefix = 4
+
 // openWatch makes everything that a watch needs once its request is gone. Like
 // upstream it opens the watch before it checks in what form to write the events.
 func (x Opening) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream, error) {
@@ -73,11 +77,16 @@ func (x Opening) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream,
 	scope := x.ScopeOf(i, o)
 	ws := &watchStream{
 		encoder:   i.View.Encoder(f.Encoding(), f.Projection()),
-		monitor:   i.Monitors.Of("watch", reads.ListScope(scope)),
+		monitor:   x.Monitor(i),
+		counted:   x.Counted(i, 0),
+		selected:  i.Monitors.Of("watch", reads.ListScope(scope)),
 		legacy:    o.SendInitialEvents == nil,
 		bookmarks: o.AllowWatchBookmarks,
 		began:     x.Received,
 		ends:      x.Received.Add(x.watchTimeout(o)),
+	}
+	if f.MediaType == runtime.ContentTypeProtobuf {
+		ws.prefix = lengthPrefix
 	}
 	x.EnterCache("cacher.Watch")
 	defer x.Leave()
@@ -98,7 +107,7 @@ func (x Opening) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream,
 	if errors.As(err, &inStream) {
 		ws.refused = inStream.Err
 	} else if err != nil {
-		return nil, x.ReadError(err)
+		return nil, x.ReadError(i, err)
 	}
 	if err := ws.choose(x, i, f); err != nil {
 		if ws.watcher != nil {

@@ -95,7 +95,7 @@ func (ss *Streams) begin(ws *watchStream, c net.Conn, left func(func())) {
 	if ws.seen {
 		left(ws.leave)
 	}
-	ws.monitor.Enter()
+	ws.selected.Enter()
 	ss.pump.running.Go(ws.begin)
 }
 

@@ -4,9 +4,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
-	"net/http"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,8 +13,8 @@ import (
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/costs"
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/socket"
-	"github.com/larder-io/larder/internal/invariants"
 	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/storage"
 	"github.com/larder-io/larder/watch"
@@ -64,11 +62,15 @@ type watchStream struct {
 	gone  atomic.Bool   // the client left, or time is up
 	rang  atomic.Bool   // the timer rang, and no turn has looked
 
+	counted  apimetrics.Answer   // what the monitor is told at the end, but for size and time
+	selected *apimetrics.Monitor // of what the selectors pin down: counts the watch while it is open
+
 	began, ends  time.Time
 	nextBookmark time.Time
 	timer        *time.Timer // calls ring; nil before the first rest
 	gate         socket.Gate // nil: the connection cannot tell when a write waits
 	size         int
+	prefix       int // bytes of a frame before its event, which metrics of events do not count
 }
 
 // phase says whether a goroutine has a watchStream.
@@ -145,6 +147,7 @@ func (ws *watchStream) open(b *batch) (v verdict) {
 	}
 	ws.charge(b)
 	if err != nil {
+		ws.monitor.Sent(&b.frames)
 		return ws.finish(err)
 	}
 	return again
@@ -195,7 +198,9 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 	case ws.streams.IsEnding(), ws.told.Load(), ws.revoked():
 		return false, errEnd
 	}
-	if more, err = ws.drain(b); err != nil {
+	more, err = ws.drain(b)
+	ws.monitor.Sent(&b.frames)
+	if err != nil {
 		return false, err
 	}
 	if ws.timer == nil {
@@ -206,6 +211,7 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 	}
 	if ws.rang.Swap(false) {
 		err = ws.keepTime(b, !more)
+		ws.monitor.Sent(&b.frames)
 	}
 	return more, err
 }
@@ -291,9 +297,11 @@ func (ws *watchStream) bookmark(b *batch, now time.Time, resting bool) error {
 	}
 	ws.nextBookmark = now.Add(bookmarkEvery)
 	b.events++
+	before := len(b.buf)
 	if err := ws.append(b, d); err != nil {
 		return ws.sendError(b, err)
 	}
+	ws.count(b, before)
 	return ws.flush(b)
 }
 
@@ -337,8 +345,13 @@ func (ws *watchStream) appendAll(b *batch) error {
 			}
 			continue
 		}
+		before := len(b.buf)
 		if err := ws.append(b, d); err != nil {
 			return ws.sendError(b, err)
+		}
+		ws.count(b, before)
+		if d.Type == watch.InitialEnd && !ws.legacy {
+			ws.selected.Initial(time.Since(ws.began))
 		}
 		if len(b.buf) >= chunkHead+pieceSize {
 			if err := ws.flushPieces(b); err != nil {
@@ -353,15 +366,18 @@ func (ws *watchStream) appendAll(b *batch) error {
 // large enough. A frame that costs no more to build than to copy is not kept for the others.
 func (ws *watchStream) appendShared(b *batch, d watch.Delivery) error {
 	if d.Revision == d.Object.Revision() && len(d.Object.Body()) < largeFrame && ws.encoder.Sliced() {
+		before := len(b.buf)
 		if err := ws.append(b, d); err != nil {
 			return ws.sendError(b, err)
 		}
+		ws.count(b, before)
 	} else {
 		frame, err := d.Frame(ws.encoder.ID(), ws.buildFrame)
-		switch {
-		case err != nil:
+		if err != nil {
 			return ws.sendError(b, err)
-		case len(frame) >= largeFrame:
+		}
+		b.frames.Add(len(frame) - ws.prefix)
+		if len(frame) >= largeFrame {
 			return ws.sendLarge(b, frame)
 		}
 		b.buf = append(b.buf, frame...)
@@ -374,7 +390,9 @@ func (ws *watchStream) appendShared(b *batch, d watch.Delivery) error {
 
 // sendError sends what b holds and the Status of err, which ends the watch.
 func (ws *watchStream) sendError(b *batch, err error) error {
+	before := len(b.buf)
 	b.buf, err = ws.encoder.AppendError(b.buf, storage.WatchStatus(err))
+	ws.count(b, before)
 	if err == nil {
 		b.events++
 		err = ws.flush(b)
@@ -405,9 +423,11 @@ func (ws *watchStream) finish(err error) verdict {
 	}
 	// A client that has seen the end finds the watch counted and recorded.
 	ws.uncount()
+	ws.selected.Leave()
+	ws.counted.Size, ws.counted.Took = ws.size, time.Since(ws.began)
+	ws.monitor.Observe(ws.counted)
+	reads.Annotate(ws.trail, ws.counted.Life)
 	ws.trail.End()
-	ws.monitor.Leave()
-	ws.monitor.Observe(http.StatusOK, ws.size, time.Since(ws.began))
 	switch {
 	case err != errEnd:
 	case ws.chunked:
@@ -544,40 +564,4 @@ func (ws *watchStream) sendChunk(b *batch, from, to int) error {
 	copy(b.buf[start:], head)
 	b.buf = append(b.buf[:to], "\r\n"...)
 	return ws.send(b.buf[start:])
-}
-
-// batch is what a stream needs while it has something to send. The first chunkHead
-// bytes of buf are room for the head of the chunk.
-type batch struct {
-	deliveries []watch.Delivery
-	buf        []byte
-
-	// What the stream is to be charged for: the time since clock, less what writes waited, and
-	// so many bytes and events.
-	clock         time.Time
-	bytes, events int
-}
-
-var batches = sync.Pool{New: func() any {
-	return &batch{deliveries: make([]watch.Delivery, 0, 64), buf: make([]byte, chunkHead, batchSize)}
-}}
-
-func getBatch() *batch { return batches.Get().(*batch) }
-
-// reset empties b.
-func (b *batch) reset() {
-	clear(b.deliveries)
-	b.deliveries, b.buf = b.deliveries[:0], b.buf[:chunkHead]
-	b.bytes, b.events = 0, 0
-}
-
-// release gives b back, empty.
-func (b *batch) release() {
-	if cap(b.buf) > keptSize {
-		b.buf = make([]byte, chunkHead, batchSize)
-	}
-	if invariants.Enabled {
-		invariants.Overwrite(b.buf)
-	}
-	batches.Put(b)
 }

@@ -5,20 +5,18 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/http/httputil"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/endpoints/metrics"
-	"k8s.io/component-base/metrics/legacyregistry"
 	"pgregory.net/rapid"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
-	"github.com/larder-io/larder/internal/registry"
 )
 
 // sink is a connection that keeps what is written to it.
@@ -107,12 +105,13 @@ func TestPanicsEndOneWatch(t *testing.T) {
 
 // TestEndsAreCountedFirst: a client that has seen the end of its watch finds it counted.
 func TestEndsAreCountedFirst(t *testing.T) {
-	metrics.Register()
-	m := apimetrics.NewMonitors(&registry.Endpoint{GVR: schema.GroupVersionResource{Group: "ends.test", Version: "v1", Resource: "counted"}}).Of("watch", "cluster")
-	before := ended(t, "ends.test")
-	c := &witness{seen: func() string { return fmt.Sprint(m.Watches(), " open, ", ended(t, "ends.test")-before, " ended") }}
+	book := new(apimetrics.Book)
+	m := book.Of(schema.GroupVersionResource{Group: "ends.test", Version: "v1", Resource: "counted"}).Of("watch", "cluster")
+	c := &witness{seen: func() string {
+		return fmt.Sprint(value(t, book, "apiserver_longrunning_requests"), " open, ", value(t, book, "apiserver_request_total"), " ended")
+	}}
 	ss := New()
-	ws := &watchStream{streams: ss, chunked: true, monitor: m}
+	ws := &watchStream{streams: ss, chunked: true, monitor: m, selected: m, counted: apimetrics.Answer{Code: http.StatusOK}}
 	ws.Conn = c
 	m.Enter()
 	ws.finish(errEnd)
@@ -121,17 +120,18 @@ func TestEndsAreCountedFirst(t *testing.T) {
 	}
 }
 
-// ended is how many requests for a group upstream's metrics count.
-func ended(t *testing.T, group string) (n float64) {
-	families, err := legacyregistry.DefaultGatherer.Gather()
+// value is the sum of the samples of a metric that counts reads.
+func value(t *testing.T, of apimetrics.Resources, name string) (n float64) {
+	own := prometheus.NewRegistry()
+	own.MustRegister(apimetrics.NewReadCollector(of))
+	families, err := own.Gather()
 	if err != nil {
 		t.Error(err)
 	}
 	for _, family := range families {
 		for _, sample := range family.GetMetric() {
-			of := slices.ContainsFunc(sample.GetLabel(), func(l *dto.LabelPair) bool { return l.GetName() == "group" && l.GetValue() == group })
-			if of && family.GetName() == "apiserver_request_total" {
-				n += sample.GetCounter().GetValue()
+			if family.GetName() == name {
+				n += sample.GetCounter().GetValue() + sample.GetGauge().GetValue()
 			}
 		}
 	}

@@ -59,7 +59,42 @@ func (c *Chain) guard(plugin admission.Interface, name string, shared informers.
 	if name == mutatingpolicy.PluginName {
 		c.mutating.Store(g)
 	}
-	return g
+	return g.plugin()
+}
+
+// plugin returns g as a plugin of the phases of the plugin behind it: upstream's metrics count a
+// phase that a plugin has, whatever it does there.
+func (g *gate) plugin() admission.Interface {
+	switch {
+	case g.validate == nil:
+		return mutatingGate{g}
+	case g.admit == nil:
+		return validatingGate{g}
+	default:
+		return g
+	}
+}
+
+// mutatingGate is a gate that refuses nothing.
+type mutatingGate struct{ g *gate }
+
+// Handles implements admission.Interface.
+func (m mutatingGate) Handles(operation admission.Operation) bool { return m.g.Handles(operation) }
+
+// Admit implements admission.MutationInterface.
+func (m mutatingGate) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	return m.g.Admit(ctx, a, o)
+}
+
+// validatingGate is a gate that changes nothing.
+type validatingGate struct{ g *gate }
+
+// Handles implements admission.Interface.
+func (v validatingGate) Handles(operation admission.Operation) bool { return v.g.Handles(operation) }
+
+// Validate implements admission.ValidationInterface.
+func (v validatingGate) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
+	return v.g.Validate(ctx, a, o)
 }
 
 func newGate(plugin admission.Interface, informer cache.SharedIndexInformer) (*gate, error) {

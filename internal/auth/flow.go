@@ -56,6 +56,8 @@ type Flow struct {
 	seed       maphash.Seed
 	slots      [rememberedDecisions]atomic.Pointer[classified]
 
+	waiting [2]waiting // reading requests, and others
+
 	mu        sync.Mutex
 	queueSets map[string]*queueSet     // guarded by mu: of the priority levels there are
 	classes   map[[4]string]*FlowClass // guarded by mu: by names and UIDs
@@ -92,6 +94,8 @@ type Seat struct {
 	// Of one that the controller gave: done is closed to release it, ended once it is.
 	done  chan<- struct{}
 	ended <-chan struct{}
+	// Waited is how long the controller took to give it.
+	Waited time.Duration
 }
 
 // NewFlow returns a Flow that has the mandatory configuration until Run has loaded the rest.
@@ -196,6 +200,11 @@ func (f *Flow) queue(ctx context.Context, q requestKey, a authorizer.Attributes,
 		close(started)
 		<-done
 	}
+	asked, kind := time.Now(), 1
+	switch info.Verb {
+	case "get", "list", "watch":
+		kind = 0
+	}
 	var panicked any
 	f.running.Go(func() {
 		defer close(ended)
@@ -203,11 +212,11 @@ func (f *Flow) queue(ctx context.Context, q requestKey, a authorizer.Attributes,
 		ctx, cancel := context.WithDeadline(apirequest.WithRequestInfo(ctx, info), until)
 		defer cancel()
 		digest := flowcontrol.RequestDigest{RequestInfo: info, User: a.GetUser()}
-		f.controller.Handle(ctx, digest, note, estimate, func(bool) {}, execute)
+		f.controller.Handle(ctx, digest, note, estimate, f.waiting[kind].note, execute)
 	})
 	select {
 	case <-started:
-		*seat = Seat{done: done, ended: ended}
+		*seat = Seat{done: done, ended: ended, Waited: time.Since(asked)}
 		return class, true
 	case <-ended:
 		if panicked != nil {
@@ -215,6 +224,32 @@ func (f *Flow) queue(ctx context.Context, q requestKey, a authorizer.Attributes,
 		}
 		return class, false
 	}
+}
+
+// waiting counts requests in queues, and how many there were at most.
+type waiting struct{ now, peak atomic.Int64 }
+
+// note says that one entered a queue, or left it.
+func (w *waiting) note(in bool) {
+	if !in {
+		w.now.Add(-1)
+		return
+	}
+	now := w.now.Add(1)
+	if peak := w.peak.Load(); now > peak {
+		w.peak.CompareAndSwap(peak, now)
+	}
+}
+
+// Waiting returns how many reading requests, and how many others, waited at most since the last
+// call.
+func (f *Flow) Waiting() (reading, mutating int) {
+	peaks := [2]int64{}
+	for kind := range f.waiting {
+		w := &f.waiting[kind]
+		peaks[kind] = max(w.peak.Swap(w.now.Load()), w.now.Load())
+	}
+	return int(peaks[0]), int(peaks[1])
 }
 
 // classify notes the controller's classification of a request. It is called while the

@@ -42,6 +42,7 @@ type queueSet struct {
 	mu           sync.Mutex
 	queuing      fairqueuing.QueuingConfig     // guarded by mu
 	dispatch     fairqueuing.DispatchingConfig // guarded by mu
+	alone        map[string]uint64             // guarded by mu: by flow schema, requests of the controller that found no other waiting
 	counted      map[*counted]struct{}         // guarded by mu: those that the controller started
 	placeholders []fairqueuing.Request         // guarded by mu: one for each seat that Flow took by count itself
 	lingersFor   time.Time                     // guarded by mu: until then, requests that have ended may keep seats in QueueSet
@@ -124,6 +125,7 @@ func (l *queueSet) StartRequest(ctx context.Context, work *flowrequest.WorkEstim
 	if l.enter(work.MaxSeats()) {
 		c := &counted{queueSet: l, ctx: ctx, work: *work, hash: hash, schema: schema, since: time.Now()}
 		l.counted[c] = struct{}{}
+		l.alone[schema]++
 		flowmetrics.AddRequestsExecuting(ctx, l.name, schema, 1)
 		flowmetrics.AddSeatConcurrencyInUse(l.name, schema, work.MaxSeats())
 		return c, false
@@ -135,6 +137,18 @@ func (l *queueSet) StartRequest(ctx context.Context, work *flowrequest.WorkEstim
 		return nil, idle
 	}
 	return &queued{request, l, work.AdditionalLatency}, false
+}
+
+// addAlone adds the requests that found no other waiting to found, by name and flow schema.
+func (l *queueSet) addAlone(name string, found map[[2]string]uint64) {
+	if l.exempt {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for schema, n := range l.alone {
+		found[[2]string{name, schema}] += n
+	}
 }
 
 // openLocked opens the queues, with placeholders for all requests that hold seats by count.
@@ -325,7 +339,7 @@ func (f *queueSetFactory) BeginConstruction(config fairqueuing.QueuingConfig, re
 	}
 	l := &queueSet{
 		name: config.Name, demand: demand, exempt: config.DesiredNumQueues < 0,
-		generation: &f.flow.generation, counted: make(map[*counted]struct{}),
+		generation: &f.flow.generation, counted: make(map[*counted]struct{}), alone: make(map[string]uint64),
 	}
 	l.window.Store(time.Now().UnixNano())
 	return &queueSetCompleter{QueueSetCompleter: next, queueSet: l, queuing: config, made: func() {

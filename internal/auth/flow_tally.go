@@ -1,10 +1,12 @@
 package auth
 
 import (
+	"maps"
 	"slices"
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 )
 
@@ -51,6 +53,74 @@ func bucketOf(bounds []float64, v float64) int {
 }
 
 const flowPrefix = "apiserver_flowcontrol_"
+
+// flowCollector reports what upstream's queues would have told of the requests that they were not
+// asked about. It is immutable.
+type flowCollector struct {
+	flow                    *Flow
+	requests, seats, length *prometheus.Desc
+}
+
+// flowLengths are the bounds of upstream's buckets.
+var flowLengths = []float64{0, 10, 25, 50, 100, 250, 500, 1000}
+
+// Collector reports how many requests wait, beside what upstream's metrics tell: none, where
+// upstream was not asked.
+func (f *Flow) Collector() prometheus.Collector {
+	desc := func(level, name, help string) *prometheus.Desc {
+		return prometheus.NewDesc(flowPrefix+name, "["+level+"] "+help, []string{"priority_level", "flow_schema"}, nil)
+	}
+	return &flowCollector{
+		flow:     f,
+		requests: desc("BETA", "current_inqueue_requests", "Number of requests currently pending in queues of the API Priority and Fairness subsystem"),
+		seats:    desc("ALPHA", "current_inqueue_seats", "Number of seats currently pending in queues of the API Priority and Fairness subsystem"),
+		length:   desc("ALPHA", "request_queue_length_after_enqueue", "Length of queue in the API Priority and Fairness subsystem, as seen by each request after it is enqueued"),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *flowCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.requests
+	ch <- c.seats
+	ch <- c.length
+}
+
+// Collect implements prometheus.Collector. A request that found no other waiting was alone in
+// its queue.
+func (c *flowCollector) Collect(ch chan<- prometheus.Metric) {
+	for class, alone := range c.flow.alone() {
+		level, schema := class[0], class[1]
+		ch <- prometheus.MustNewConstMetric(c.requests, prometheus.GaugeValue, 0, level, schema)
+		ch <- prometheus.MustNewConstMetric(c.seats, prometheus.GaugeValue, 0, level, schema)
+		buckets := make(map[float64]uint64, len(flowLengths))
+		for _, bound := range flowLengths {
+			if bound >= 1 {
+				buckets[bound] = alone
+			} else {
+				buckets[bound] = 0
+			}
+		}
+		ch <- prometheus.MustNewConstHistogram(c.length, alone, float64(alone), buckets, level, schema)
+	}
+}
+
+// alone returns how many requests found no other waiting, by priority level and flow schema.
+// Requests of exempt levels never wait.
+func (f *Flow) alone() map[[2]string]uint64 {
+	found := make(map[[2]string]uint64)
+	f.mu.Lock()
+	levels := maps.Clone(f.queueSets)
+	for _, class := range f.classes {
+		if l := levels[class.Level]; l != nil && !l.exempt && class.tally.began.Load() > 0 {
+			found[[2]string{class.Level, class.Schema}] += uint64(class.tally.began.Load())
+		}
+	}
+	f.mu.Unlock()
+	for name, l := range levels {
+		l.addAlone(name, found)
+	}
+	return found
+}
 
 // AddTo adds the counts to upstream's metrics.
 func (f *Flow) AddTo(families []*dto.MetricFamily) {

@@ -84,6 +84,7 @@ func (a *Auth) loadIssuer(ctx context.Context, c Config) error {
 	if c.Authentication == nil || c.Authentication.ServiceAccounts == nil {
 		return nil
 	}
+	serviceaccount.RegisterMetrics()
 	accounts := c.Authentication.ServiceAccounts
 	if len(accounts.Issuers) > 0 && accounts.Issuers[0] != "" {
 		var err error

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
+	"github.com/larder-io/larder/httpapi/apimetrics"
 	larderadmission "github.com/larder-io/larder/internal/admission"
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -72,6 +73,7 @@ type Extensions struct {
 	discovery *discovery
 	changes   changeSignal // of servings
 	schemas   func() (map[string]*spec.Schema, error)
+	monitors  apimetrics.Book // of all resources that there have been
 
 	servings atomic.Pointer[map[schema.GroupResource]*serving] // replaced whole, under mu
 	synced   <-chan struct{}                                   // closed when servings has all definitions of the informer's first list

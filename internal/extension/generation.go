@@ -22,6 +22,7 @@ import (
 	apiversion "k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/table"
@@ -85,7 +86,7 @@ func (s *serving) build() (*generation, error) {
 		return nil, errRetired
 	}
 	for i := range spec.Versions {
-		if err := g.addVersion(definition, &spec.Versions[i]); err != nil {
+		if err := g.addVersion(&e.monitors, definition, &spec.Versions[i]); err != nil {
 			g.retire()
 			return nil, err
 		}
@@ -145,7 +146,7 @@ func (noEvents) AddEventHandler(cache.ResourceEventHandler) (cache.ResourceEvent
 }
 
 // addVersion adds a version, if it is served.
-func (g *generation) addVersion(definition *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) error {
+func (g *generation) addVersion(monitors *apimetrics.Book, definition *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) error {
 	if !v.Served {
 		return nil
 	}
@@ -162,6 +163,8 @@ func (g *generation) addVersion(definition *apiextensionsv1.CustomResourceDefini
 		View:       view,
 		Table:      printed.Table,
 		Warnings:   warnings(definition, v),
+		Life:       apimetrics.Lifecycle{Deprecated: v.Deprecated},
+		Monitors:   monitors.Of(gv.WithResource(names.Plural)),
 	}
 	for _, f := range v.SelectableFields {
 		config.Fields = append(config.Fields, strings.TrimPrefix(f.JSONPath, "."))

@@ -3,6 +3,7 @@ package extension
 import (
 	"context"
 	"errors"
+	"iter"
 	"mime"
 	"net/http"
 	"time"
@@ -23,6 +24,7 @@ import (
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
 
 	"github.com/larder-io/larder/httpapi"
+	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/patches"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
@@ -47,6 +49,9 @@ func (e *Extensions) Custom(r *request.Request) (c *reads.Resource, done func())
 	}
 	return g.versions[r.Version], g.release
 }
+
+// AllMonitors implements httpapi.Extensions.
+func (e *Extensions) AllMonitors() iter.Seq[*apimetrics.Monitors] { return e.monitors.AllMonitors() }
 
 // Groups implements httpapi.Extensions.
 func (e *Extensions) Groups() []metav1.APIGroup { return e.discovery.groups() }

@@ -65,7 +65,7 @@ func (s *Server) build(ctx context.Context) (err error) {
 	if p.registry, err = s.newRegistry(); err != nil {
 		return err
 	}
-	s.metrics.Attach(s.store, p.registry.Resources())
+	s.metrics.Attach(s.store, s.tail, p.registry.Resources())
 	if err := s.buildAdmission(ctx); err != nil {
 		return err
 	}
@@ -93,12 +93,12 @@ func (s *Server) build(ctx context.Context) (err error) {
 
 func (s *Server) newRegistry() (*registry.Registry, error) {
 	p, services, up := &s.parts, &s.config.Services, s.config.Upstream
-	tail := kv.NewTail(kv.TailConfig{
+	s.tail = kv.NewTail(kv.TailConfig{
 		Store: s.store, Prefix: s.config.Store.Prefix, Replay: s.config.Store.ReplayRevisions, Logger: newLogger(),
 	})
 	config := registry.Config{
 		Store:         s.store,
-		Tail:          tail,
+		Tail:          s.tail,
 		IndexLabels:   s.config.IndexLabels,
 		CacheBytes:    s.config.CacheBytes,
 		CacheShares:   s.config.CacheShares,

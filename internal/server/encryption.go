@@ -7,6 +7,7 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig"
 	"k8s.io/apiserver/pkg/server/options/encryptionconfig/controller"
+	encryptionmetrics "k8s.io/apiserver/pkg/server/options/encryptionconfig/metrics"
 	"k8s.io/apiserver/pkg/storage/value"
 )
 
@@ -25,11 +26,13 @@ func (s *Server) buildEncryption(ctx context.Context) error {
 		return nil
 	}
 	lasting, end := context.WithCancel(context.WithoutCancel(ctx))
-	loaded, err := encryptionconfig.LoadEncryptionConfig(lasting, c.File, c.Reload, s.externalAddress())
+	loaded, err := encryptionconfig.LoadEncryptionConfig(lasting, c.File, c.Reload, serverID())
 	if err != nil {
 		end()
 		return fmt.Errorf("server: --encryption-provider-config: %w", err)
 	}
+	encryptionmetrics.RegisterMetrics()
+	encryptionmetrics.RecordEncryptionConfigLastConfigInfo(serverID(), loaded.EncryptionFileContentHash)
 	if !c.Reload {
 		e.transformers, e.checks = encryptionconfig.StaticTransformers(loaded.Transformers), loaded.HealthChecks
 		s.layers.Start(ctx, "encryption", func(ctx context.Context) error {
@@ -42,7 +45,7 @@ func (s *Server) buildEncryption(ctx context.Context) error {
 	dynamic := encryptionconfig.NewDynamicTransformers(loaded.Transformers, loaded.HealthChecks[0], end, loaded.KMSCloseGracePeriod)
 	e.transformers, e.checks = dynamic, []healthz.HealthChecker{dynamic}
 	follow := controller.NewDynamicEncryptionConfiguration("encryption-provider-config-automatic-reload-controller",
-		c.File, dynamic, loaded.EncryptionFileContentHash, s.externalAddress())
+		c.File, dynamic, loaded.EncryptionFileContentHash, serverID())
 	s.layers.Start(ctx, "encryption", func(ctx context.Context) error {
 		defer end()
 		follow.Run(ctx)

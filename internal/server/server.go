@@ -43,6 +43,7 @@ type Server struct {
 	id       *identity
 	listener net.Listener
 	store    *kv.Etcd
+	tail     *kv.Tail      // of store
 	serving  time.Time     // when it began
 	begun    chan struct{} // closed then
 

@@ -24,29 +24,36 @@ type awaiter struct {
 	*stored
 	cache  *cache.Cache   // nil: no read waits
 	mirror *mirror.Mirror // of which cache is a part
-	fresh  bool           // all reads are linearizable
+	waits  *waitTally
+	fresh  bool // all reads are linearizable
 	made   time.Time
 }
 
-// now waits until the cache has seen everything that was written before the
+// now waits until the cache has seen everything that was written before the call.
+func (w *awaiter) now(ctx context.Context) error {
+	_, err := w.nowTimed(ctx)
+	return err
+}
+
+// nowTimed is now, and reports whether it has waited for the cache. It waits until the cache has seen everything that was written before the
 // call. A cache that cannot keep up makes its readers wait and never sends them to
 // the store, which would then have to serve them all. If the store is replaced meanwhile,
 // its revision is read again, because the one before is of another history.
-func (w *awaiter) now(ctx context.Context) error {
+func (w *awaiter) nowTimed(ctx context.Context) (waited bool, err error) {
 	for {
 		history := w.store.Replacements()
 		revision, err := w.store.Revision(ctx)
 		if err != nil {
-			return etcdError(err)
+			return waited, etcdError(err)
 		}
-		err = w.reached(ctx, uint64(revision))
+		waited, err = w.reached(ctx, uint64(revision))
 		switch {
 		case w.store.Replacements() != history && ctx.Err() == nil:
 			continue
 		case storage.IsTooLargeResourceVersion(err):
-			return apierrors.NewTooManyRequests("the watch cache has not caught up with the store, please try again later", 1)
+			return waited, apierrors.NewTooManyRequests("the watch cache has not caught up with the store, please try again later", 1)
 		}
-		return err
+		return waited, err
 	}
 }
 
@@ -55,12 +62,14 @@ func (w *awaiter) now(ctx context.Context) error {
 // store has not reached: they may be of the history before, and never come.
 func (w *awaiter) revision(ctx context.Context, revision uint64) error {
 	if w.shows(revision) {
+		w.waits.none()
 		return nil
 	}
 	if err := w.current(ctx); err != nil {
 		return err
 	}
 	if w.shows(revision) {
+		w.waits.none()
 		return nil
 	}
 	if w.store.Replacements() > 0 {
@@ -73,7 +82,8 @@ func (w *awaiter) revision(ctx context.Context, revision uint64) error {
 			return err
 		}
 	}
-	return w.reached(ctx, revision)
+	_, err := w.reached(ctx, revision)
+	return err
 }
 
 // shows reports whether the cache shows the store's own history, up to revision.
@@ -81,8 +91,19 @@ func (w *awaiter) shows(revision uint64) bool {
 	return w.mirror.Shows(int64(min(revision, math.MaxInt64)))
 }
 
-// reached is revision for one that the store may be expected to reach.
-func (w *awaiter) reached(ctx context.Context, revision uint64) error {
+// reached is revision for one that the store may be expected to reach. It reports whether it
+// has waited, which is counted then.
+func (w *awaiter) reached(ctx context.Context, revision uint64) (waited bool, err error) {
+	if w.shows(revision) {
+		return false, nil
+	}
+	began := time.Now()
+	defer func() { w.waits.add(time.Since(began)) }()
+	return true, w.wait(ctx, revision)
+}
+
+// wait is reached for a revision that must be waited for.
+func (w *awaiter) wait(ctx context.Context, revision uint64) error {
 	for {
 		if w.shows(revision) {
 			return nil

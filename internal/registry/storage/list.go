@@ -50,7 +50,7 @@ func (r *Resource) listAt(ctx context.Context, read listing, dst []*cache.Object
 		if r.Cache != nil && (q.Limit <= 0 || !q.Label.Empty() || !q.Field.Empty()) {
 			return Listing{}, r.await.notReady()
 		}
-		return r.listStored(ctx, read, dst)
+		return r.listStoredCounted(ctx, read, dst)
 	}
 	if q.ResourceVersion == "0" && !r.await.uncached() {
 		read.q.Limit = 0
@@ -63,14 +63,38 @@ func (r *Resource) listAt(ctx context.Context, read listing, dst []*cache.Object
 		listing, err := r.listCached(read, snapshot, dst)
 		if err != nil && deletesUnread() { // of all corrupt objects, not the first
 			read.exact = snapshot.Revision()
-			return r.listStored(ctx, read, dst)
+			return r.listStoredCounted(ctx, read, dst)
+		}
+		if err == nil {
+			r.reads.list(indexLabel(listing.Index, read.q), listing.Scanned, len(listing.Objects)-len(dst))
 		}
 		return listing, err
 	case errors.Is(err, errNotKept):
-		return r.listStored(ctx, read, dst)
+		return r.listStoredCounted(ctx, read, dst)
 	default:
 		return Listing{}, err
 	}
+}
+
+// indexLabel is what upstream's metrics call the index that narrowed q: one of a field, or of a
+// label (apiserver pkg/storage/selection_predicate.go).
+func indexLabel(index string, q ListRequest) string {
+	if index == "" {
+		return ""
+	}
+	if _, ok := q.Field.RequiresExactMatch(index); ok {
+		return storage.FieldIndex(index)
+	}
+	return storage.LabelIndex(index)
+}
+
+// listStoredCounted is listStored, counted.
+func (r *Resource) listStoredCounted(ctx context.Context, read listing, dst []*cache.Object) (Listing, error) {
+	listing, err := r.listStored(ctx, read, dst)
+	if err == nil {
+		r.reads.store(listing.Scanned, listing.Scanned, len(listing.Objects)-len(dst))
+	}
+	return listing, err
 }
 
 // snapshot finds the state that a request asks for: apiserver
@@ -93,8 +117,13 @@ func (r *Resource) snapshot(ctx context.Context, read listing) (cache.Snapshot, 
 		}
 		return snapshot, nil
 	case read.q.ResourceVersion == "" || read.q.Continue != "" || r.await.fresh && read.q.ResourceVersion == "0":
-		if err := r.await.now(ctx); err != nil {
+		waited, err := r.await.nowTimed(ctx)
+		if err != nil {
+			r.reads.failed.Add(1)
 			return cache.Snapshot{}, err
+		}
+		if r.reads.consistent.Add(1); !waited {
+			r.reads.waits.none()
 		}
 	default:
 		revision, err := r.codec.Versioner().ParseResourceVersion(read.q.ResourceVersion)

@@ -33,6 +33,7 @@ type Resource struct {
 	await  awaiter
 	mirror *mirror.Mirror // of which Cache, Hub and Reflector are parts
 	checks checkCounters
+	reads  readTally
 	issued issued
 }
 
@@ -65,7 +66,7 @@ func New(config Config) (*Resource, error) {
 		tail:          config.Tail,
 		issued:        issued{store: config.Store},
 	}
-	r.await = awaiter{stored: &r.stored, fresh: config.Fresh, made: time.Now()}
+	r.await = awaiter{stored: &r.stored, waits: &r.reads.waits, fresh: config.Fresh, made: time.Now()}
 	return r, nil
 }
 

@@ -25,8 +25,9 @@ type Metrics struct {
 	failures *prometheus.CounterVec
 	leases   prometheus.Histogram
 
-	size, reads *prometheus.Desc
-	every       time.Duration // how old a size may be; 0 is never asked for
+	size, reads                              *prometheus.Desc
+	bookmarks, seen, newest, silence, losses *prometheus.Desc
+	every                                    time.Duration // how old a size may be; 0 is never asked for
 
 	mu    sync.Mutex
 	last  int64     // size, guarded by mu
@@ -34,6 +35,7 @@ type Metrics struct {
 
 	// store and owners are known after the first requests were made.
 	store  atomic.Pointer[kv.Etcd]
+	tail   atomic.Pointer[kv.Tail]
 	owners atomic.Pointer[map[string]schema.GroupResource] // by the start of their keys
 }
 
@@ -45,27 +47,32 @@ func NewMetrics(every time.Duration) *Metrics {
 		every: every,
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "etcd_request_duration_seconds",
-			Help: "Etcd request latency in seconds for each operation and object type.",
+			Help: "[ALPHA] Etcd request latency in seconds for each operation and object type.",
 			Buckets: []float64{0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3,
 				4, 5, 6, 8, 10, 15, 20, 30, 45, 60},
 		}, labels),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "etcd_requests_total",
-			Help: "Etcd request counts for each operation and object type.",
+			Help: "[ALPHA] Etcd request counts for each operation and object type.",
 		}, labels),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "etcd_request_errors_total",
-			Help: "Etcd failed request counts for each operation and object type.",
+			Help: "[ALPHA] Etcd failed request counts for each operation and object type.",
 		}, labels),
 		leases: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "etcd_lease_object_counts",
-			Help:    "Number of objects attached to a single etcd lease.",
+			Help:    "[ALPHA] Number of objects attached to a single etcd lease.",
 			Buckets: []float64{10, 50, 100, 500, 1000, 2500, 5000},
 		}),
 		size: prometheus.NewDesc("apiserver_storage_size_bytes",
-			"Size of the storage database file physically allocated in bytes.", []string{"storage_cluster_id"}, nil),
+			"[STABLE] Size of the storage database file physically allocated in bytes.", []string{"storage_cluster_id"}, nil),
 		reads: prometheus.NewDesc("larder_revision_reads_total",
 			"Counter of linearizable reads of etcd's revision. Each serves all consistent reads that waited for it.", nil, nil),
+		bookmarks: prometheus.NewDesc("etcd_bookmark_total", "[ALPHA] Number of etcd bookmarks (progress notify events) split by kind.", []string{"group", "resource"}, nil),
+		seen:      prometheus.NewDesc("larder_tail_revision", "Revision up to which the watch of etcd has seen everything, 0 while its place in the history is lost.", nil, nil),
+		newest:    prometheus.NewDesc("larder_store_revision", "Highest revision that etcd is known to have come to.", nil, nil),
+		silence:   prometheus.NewDesc("larder_tail_silence_seconds", "Time since the watch of etcd brought something.", nil, nil),
+		losses:    prometheus.NewDesc("larder_tail_losses_total", "Counter of losses of the place in etcd's history, after which all caches load again.", nil, nil),
 	}
 }
 
@@ -84,8 +91,9 @@ func (m *Metrics) Observer() kv.Observer {
 	}
 }
 
-// Attach names the store and the owners of its keys.
-func (m *Metrics) Attach(store *kv.Etcd, resources []*registry.Resource) {
+// Attach names the store, the tail that follows it, and the owners of its keys.
+func (m *Metrics) Attach(store *kv.Etcd, tail *kv.Tail, resources []*registry.Resource) {
+	m.tail.Store(tail)
 	owners := make(map[string]schema.GroupResource, len(resources))
 	for _, r := range resources {
 		owners[r.Root()] = r.GroupResource
@@ -116,7 +124,9 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	m.failures.Describe(ch)
 	m.leases.Describe(ch)
 	ch <- m.size
-	ch <- m.reads
+	for _, d := range []*prometheus.Desc{m.reads, m.bookmarks, m.seen, m.newest, m.silence, m.losses} {
+		ch <- d
+	}
 }
 
 // Collect implements prometheus.Collector. A store that does not say how large it is
@@ -131,10 +141,27 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		return
 	}
 	ch <- prometheus.MustNewConstMetric(m.reads, prometheus.CounterValue, float64(store.RevisionReads()))
+	m.collectTail(ch, store)
 	ctx, cancel := context.WithTimeout(context.Background(), sizeTimeout)
 	defer cancel()
 	if size, ok := m.sizeNow(ctx, store.Size); ok {
 		ch <- prometheus.MustNewConstMetric(m.size, prometheus.GaugeValue, float64(size), "etcd-0")
+	}
+}
+
+// collectTail reports how far the tail of store has come. All resources share it.
+func (m *Metrics) collectTail(ch chan<- prometheus.Metric, store *kv.Etcd) {
+	ch <- prometheus.MustNewConstMetric(m.newest, prometheus.GaugeValue, float64(store.Newest()))
+	tail := m.tail.Load()
+	if tail == nil {
+		return
+	}
+	stats := tail.State()
+	ch <- prometheus.MustNewConstMetric(m.seen, prometheus.GaugeValue, float64(stats.Seen))
+	ch <- prometheus.MustNewConstMetric(m.silence, prometheus.GaugeValue, stats.Silence.Seconds())
+	ch <- prometheus.MustNewConstMetric(m.losses, prometheus.CounterValue, float64(stats.Losses))
+	if stats.Progress > 0 {
+		ch <- prometheus.MustNewConstMetric(m.bookmarks, prometheus.CounterValue, float64(stats.Progress), "", "")
 	}
 }
 
