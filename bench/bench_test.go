@@ -298,7 +298,7 @@ func TestWatchCountsWhatIsMissing(t *testing.T) {
 	// A change that fails is one error, and spoils nothing else.
 	server.Drop = nil
 	result, err = bench.Watch(t.Context(), target, bench.WatchConfig{
-		Path: "/api/v1/pods", Accept: bench.JSON, Watchers: 3, Objects: append(seed.PodPaths(2), "/api/v1/namespaces/bench-0/pods/none"), Changes: 5, Writers: 1, Patience: 1,
+		Path: "/api/v1/pods", Accept: bench.JSON, Watchers: 3, Objects: append(seed.PodPaths(2), "/api/v1/namespaces/bench-0/pods/none"), Changes: 5, Writers: 1,
 	})
 	if err != nil || result.Errors != 1 || result.Succeeded() != 12 || !strings.Contains(result.FirstError, "1 of 5 changes failed") {
 		t.Errorf("%v: %d errors (%s), %d deliveries; want 1 and 12", err, result.Errors, result.FirstError, result.Succeeded())
@@ -319,7 +319,7 @@ func TestHeldWatchesThatEnd(t *testing.T) {
 				target.UseHTTP2(streams)
 			}
 			go func() {
-				for server.Watches() < 5 {
+				for !strings.HasSuffix(target.Progress().Name, "idle") {
 					runtime.Gosched()
 				}
 				server.CloseClientConnections()

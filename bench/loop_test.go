@@ -93,7 +93,8 @@ func TestLoopEndsWithItsContext(t *testing.T) {
 // TestSettleGivesUp waits as long as deliveries come, and then as long as it is told.
 func TestSettleGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &watchers{expected: 10, all: make(chan struct{})}
+		w := &watchers{all: make(chan struct{})}
+		w.expected.Store(10)
 		go func() {
 			for range 4 {
 				time.Sleep(900 * time.Millisecond)

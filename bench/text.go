@@ -25,10 +25,13 @@ func WriteText(w io.Writer, results ...*Result) error {
 	if err := tw.Flush(); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
-	loops := make(map[string]bool)
+	loops, protocols := make(map[string]bool), make(map[string]bool)
 	for _, each := range rounds {
 		r := Merge(each...)
 		loops[r.Loop] = true
+		if r.Protocol != "" {
+			protocols[r.Protocol] = true
+		}
 		for _, more := range []string{r.Details(), r.Endings(), Spread(each)} {
 			if more != "" {
 				fmt.Fprintf(w, "%s: %s\n", r.Name, more)
@@ -37,6 +40,9 @@ func WriteText(w io.Writer, results ...*Result) error {
 		if r.FirstError != "" {
 			fmt.Fprintf(w, "%s: first error: %s\n", r.Name, r.FirstError)
 		}
+	}
+	if len(protocols) > 0 {
+		fmt.Fprintf(w, "Protocol: %s.\n", strings.Join(slices.Sorted(maps.Keys(protocols)), ", "))
 	}
 	if loops[OpenLoop] {
 		fmt.Fprintln(w, "Open loop: latency counts from when an operation was due, so that a stall counts for all that it held up (no coordinated omission).")

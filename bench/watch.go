@@ -170,7 +170,8 @@ func (c *WatchConfig) change(ctx context.Context, t *Target, rec *recorder, w *w
 			return err
 		}
 		rec.fail(err)
-		w.unmade = int64(r.Failures()) * int64(c.Watchers)
+		// Where watchers select, each failed change has its part of the deliveries.
+		w.forgo(int64(r.Failures()) * int64(c.Deliveries) / int64(c.Changes))
 	}
 	rec.mu.Lock()
 	defer rec.mu.Unlock()

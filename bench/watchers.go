@@ -47,9 +47,9 @@ type watchers struct {
 	run       int64          // of the changes that count
 	sent      []atomic.Int64 // UnixNano at which each change was intended
 	delivered atomic.Int64
-	expected  int64
+	expected  atomic.Int64
 	all       chan struct{} // closed when expected changes were delivered
-	unmade    int64         // at most so many of these cannot come: their changes failed
+	complete  sync.Once     // closes all
 	closing   atomic.Bool
 }
 
@@ -108,7 +108,8 @@ func (w *watchers) openOne(ctx context.Context, i int) error {
 // begin starts reading on the watchers with numbers below readers.
 func (w *watchers) begin(readers int, changes int, expected int64) {
 	w.sent = make([]atomic.Int64, changes)
-	w.run, w.expected = newRun(), expected
+	w.run = newRun()
+	w.expected.Store(expected)
 	w.all = make(chan struct{})
 	for _, s := range w.streams[:readers] {
 		if s == nil { // stopped before it was opened
@@ -141,8 +142,8 @@ func (w *watchers) follow(s *stream) error {
 			continue // not a change of this run
 		}
 		w.rec.record(now.Sub(time.Unix(0, w.sent[number].Load())), outcome{bytes: int64(len(frame))}, nil)
-		if w.delivered.Add(1) == w.expected {
-			close(w.all)
+		if w.delivered.Add(1) >= w.expected.Load() {
+			w.complete.Do(func() { close(w.all) })
 		}
 	}
 }
@@ -170,6 +171,13 @@ func markText(run int64, i int) string {
 // newRun numbers a run.
 func newRun() int64 { return time.Now().UnixMilli() }
 
+// forgo expects so many deliveries less: those of changes that failed.
+func (w *watchers) forgo(n int64) {
+	if w.delivered.Load() >= w.expected.Add(-n) {
+		w.complete.Do(func() { close(w.all) })
+	}
+}
+
 // settle waits until everything expected was delivered or nothing more comes, and
 // returns how many deliveries are missing.
 func (w *watchers) settle(ctx context.Context, patience time.Duration) int64 {
@@ -181,12 +189,12 @@ func (w *watchers) settle(ctx context.Context, patience time.Duration) int64 {
 			return 0
 		case <-ctx.Done():
 			timer.Stop()
-			return w.expected - w.delivered.Load()
+			return w.expected.Load() - w.delivered.Load()
 		case <-timer.C:
 		}
 		now := w.delivered.Load()
 		if now == last {
-			return w.expected - now
+			return w.expected.Load() - now
 		}
 		last = now
 	}
@@ -200,7 +208,7 @@ func (w *watchers) judge(ctx context.Context, patience time.Duration) error {
 		w.settle(ctx, min(patience, time.Second))
 		return ctx.Err()
 	}
-	for range max(0, w.settle(ctx, patience)-w.unmade) {
+	for range max(0, w.settle(ctx, patience)) {
 		w.rec.fail(errUndelivered)
 	}
 	return ctx.Err()

@@ -34,11 +34,19 @@ func Build(ctx context.Context, c Config, dir string, say func(what string, done
 		{&c.Larder, "larder", root, []string{"build", "-o", dir, "./cmd/larder"}},
 		{&c.Etcd, "etcd", root, []string{"build", "-o", filepath.Join(dir, "etcd"), "go.etcd.io/etcd/server/v3"}},
 	}
-	for i, p := range programs {
+	missing := 0
+	for _, p := range programs {
+		if *p.program == "" {
+			missing++
+		}
+	}
+	built := 0
+	for _, p := range programs {
 		if *p.program != "" {
 			continue
 		}
-		what := fmt.Sprintf("building %s (%d of %d programs; the first time takes minutes)", p.name, i+1, len(programs))
+		built++
+		what := fmt.Sprintf("building %s (%d of %d; the first time takes minutes)", p.name, built, missing)
 		say(what, false)
 		if _, err := goCommand(ctx, p.dir, p.args...); err != nil {
 			if ctx.Err() != nil {

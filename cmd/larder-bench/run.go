@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -206,6 +207,9 @@ func (o *options) report(cmd *cobra.Command, r *report.Report, judged []judge.Ca
 	}
 	err := r.Text(cmd.OutOrStdout())
 	advise(cmd.ErrOrStderr(), r.All())
+	if o.streams > 0 && slices.ContainsFunc(r.Results, func(r *bench.Result) bool { return r.Protocol == "HTTP/1.1" }) {
+		fmt.Fprintln(cmd.ErrOrStderr(), "larder-bench: --http2-streams: the server speaks no HTTP/2, so it was asked by HTTP/1.1")
+	}
 	for _, out := range []struct {
 		file  string
 		write func(io.Writer) error

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -83,6 +84,21 @@ func TestLoads(t *testing.T) {
 	for _, path := range server.Objects() {
 		if strings.Contains(path, "configmaps") {
 			t.Errorf("%s was left behind", path)
+		}
+	}
+}
+
+// TestProtocolIsSaid also where the server does not speak what was wanted.
+func TestProtocolIsSaid(t *testing.T) {
+	for multiplexes, want := range map[bool]string{true: "Protocol: HTTP/2.", false: "Protocol: HTTP/1.1."} {
+		server := httptest.NewUnstartedServer(http.NotFoundHandler())
+		server.Config.Handler = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
+		server.EnableHTTP2 = multiplexes
+		server.StartTLS()
+		t.Cleanup(server.Close)
+		out, said, err := run(t, "read", "/version", "--http2-streams=4", "--kubeconfig", benchtest.Kubeconfig(t, server))
+		if err != nil || !strings.Contains(out, want) || strings.Contains(said, "speaks no HTTP/2") == multiplexes {
+			t.Errorf("HTTP/2 %v: %v, printed\n%s\nand said %s", multiplexes, err, out, said)
 		}
 	}
 }
