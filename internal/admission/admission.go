@@ -96,6 +96,8 @@ type Chain struct {
 	inform   func()
 	open     chan struct{} // closed once writes need not wait any longer
 	running  chan struct{} // closed when Run has begun
+	gone     chan struct{} // closed by Abandon
+	leave    func()
 }
 
 const (
@@ -121,8 +123,9 @@ func Load(config Config) (*Chain, error) {
 	if err := Validate(config.Options); err != nil {
 		return nil, err
 	}
-	c := &Chain{ended: make(chan struct{}), informed: make(chan struct{}), open: make(chan struct{}), running: make(chan struct{})}
+	c := &Chain{ended: make(chan struct{}), informed: make(chan struct{}), open: make(chan struct{}), running: make(chan struct{}), gone: make(chan struct{})}
 	c.inform = sync.OnceFunc(func() { close(c.informed) })
+	c.leave = sync.OnceFunc(func() { close(c.gone) })
 	if err := c.load(&config); err != nil {
 		close(c.ended)
 		return nil, fmt.Errorf("admission: %w", err)
@@ -255,6 +258,10 @@ func (c *Chain) awaitInformers(ctx context.Context) {
 // Open says that the informers have synced: writes need not wait for them any longer.
 func (c *Chain) Open() { c.inform() }
 
+// Abandon says that the informers will never sync, because the server ends: writes that wait for
+// them are refused.
+func (c *Chain) Abandon() { c.leave() }
+
 // Check fails until Run has begun: kube-apiserver's health check
 // poststarthook/start-apiserver-admission-initializer.
 func (c *Chain) Check() error {
@@ -271,28 +278,38 @@ var errNotFinished = errors.New("not finished")
 
 // Admit implements admission.MutationInterface.
 func (c *Chain) Admit(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	c.await(ctx)
+	if !c.await(ctx) {
+		return admission.NewForbidden(a, errNotReady)
+	}
 	return c.admit.Admit(ctx, a, o)
 }
 
 // Validate implements admission.ValidationInterface.
 func (c *Chain) Validate(ctx context.Context, a admission.Attributes, o admission.ObjectInterfaces) error {
-	c.await(ctx)
+	if !c.await(ctx) {
+		return admission.NewForbidden(a, errNotReady)
+	}
 	return c.validate.Validate(ctx, a, o)
 }
 
-// await blocks until writes need not wait. A write before Run waits for Run, too: the
-// process's own clients are built first.
-func (c *Chain) await(ctx context.Context) {
+// errNotReady has the text of upstream's plugins.
+var errNotReady = errors.New("not yet ready to handle request")
+
+// await blocks until writes need not wait, and reports whether they may go on. A write before Run
+// waits for Run, too: the process's own clients are built first.
+func (c *Chain) await(ctx context.Context) bool {
 	select {
 	case <-c.open:
-		return
+		return true
 	default:
 	}
 	select {
 	case <-c.open:
 	case <-ctx.Done():
+	case <-c.gone:
+		return false
 	}
+	return true
 }
 
 // handleError logs an error that cannot be returned.

@@ -329,6 +329,9 @@ func (s *Server) await(ctx context.Context) error {
 
 // stop ends what start has started.
 func (s *Server) stop() error {
+	if s.parts.admission != nil { // if the start was cut short, it may wait for informers still
+		s.parts.admission.Abandon()
+	}
 	err := s.layers.Stop()
 	if s.listener != nil {
 		err = errors.Join(err, s.listener.Close())

@@ -1,0 +1,51 @@
+package admission
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/admission"
+)
+
+// admitting lets everything pass.
+type admitting struct{ admission.Interface }
+
+func (admitting) Admit(context.Context, admission.Attributes, admission.ObjectInterfaces) error {
+	return nil
+}
+
+func (admitting) Validate(context.Context, admission.Attributes, admission.ObjectInterfaces) error {
+	return nil
+}
+
+// TestServersThatEndRefuseWritesThatWait: what waits for informers while the server ends is
+// refused, so that nobody waits for it; what need not wait any more passes.
+func TestServersThatEndRefuseWritesThatWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := &Chain{admit: admitting{}, validate: admitting{}, open: make(chan struct{}), gone: make(chan struct{})}
+		c.leave = sync.OnceFunc(func() { close(c.gone) })
+		a := admission.NewAttributesRecord(nil, nil, schema.GroupVersionKind{}, "n", "x", schema.GroupVersionResource{Resource: "pods"}, "", admission.Create, nil, false, nil)
+		ended := make(chan error, 2)
+		go func() { ended <- c.Admit(t.Context(), a, nil) }()
+		go func() { ended <- c.Validate(t.Context(), a, nil) }()
+		synctest.Wait()
+		if len(ended) > 0 {
+			t.Fatal("a write does not wait")
+		}
+		c.Abandon()
+		c.Abandon()
+		for range 2 {
+			if err := <-ended; !apierrors.IsForbidden(err) {
+				t.Errorf("got %v", err)
+			}
+		}
+		close(c.open)
+		if c.Admit(t.Context(), a, nil) != nil || c.Validate(t.Context(), a, nil) != nil {
+			t.Error("refused though it need not wait")
+		}
+	})
+}
