@@ -86,6 +86,10 @@ func newWatcher(h *Hub, options Options) *Watcher {
 // become ready again.
 func (w *Watcher) Ready() <-chan struct{} { return w.ready }
 
+// LastRevision is the revision of the last delivery, 0 before the first. It may be called by
+// any goroutine.
+func (w *Watcher) LastRevision() int64 { return w.lastRevision.Load() }
+
 // signal puts a token into ready, or calls wake.
 func (w *Watcher) signal() {
 	if w.wake != nil {

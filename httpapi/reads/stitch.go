@@ -108,8 +108,8 @@ func NewStitcher(limit int64) *Stitcher {
 	return &Stitcher{limit: limit, flights: map[pieceKey]*flight{}, kept: map[pieceKey]*list.Element{}}
 }
 
-// bytes is what the kept pieces cost.
-func (s *Stitcher) bytes() int64 {
+// Bytes is what the kept pieces cost.
+func (s *Stitcher) Bytes() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.used
@@ -437,7 +437,7 @@ func newKeptBytes(s *Stitcher) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "larder_compressed_list_bytes",
 		Help: "Bytes of compressed pieces of lists, kept to be sent again.",
-	}, func() float64 { return float64(s.bytes()) })
+	}, func() float64 { return float64(s.Bytes()) })
 }
 
 // newPiecesMade reports how much of lists had to be compressed because no piece was kept.

@@ -114,7 +114,7 @@ func BenchmarkStitch(b *testing.B) {
 			b.ReportMetric(float64(list.length)/1e6, "MB-sent")
 			b.ReportMetric(float64(list.size)/1e6, "MB-listed")
 			b.ReportMetric(float64(len(list.pieces)), "pieces")
-			b.ReportMetric(float64(s.bytes())/1e6, "MB-kept")
+			b.ReportMetric(float64(s.Bytes())/1e6, "MB-kept")
 		})
 	}
 }

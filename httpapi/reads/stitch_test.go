@@ -148,8 +148,8 @@ func TestStitchedLists(t *testing.T) {
 			stitched++
 			f := rapid.SampledFrom(encoders).Draw(t, "encoder")
 			stitchBoth(t, s, f, wire.ListMeta{Revision: revision}, objects)
-			if s.bytes() > s.limit {
-				t.Fatalf("%d bytes are kept, %d allowed", s.bytes(), s.limit)
+			if s.Bytes() > s.limit {
+				t.Fatalf("%d bytes are kept, %d allowed", s.Bytes(), s.limit)
 			}
 		}
 	})
@@ -278,14 +278,14 @@ func TestStitchedListsTooLarge(t *testing.T) {
 		return s.made.Load() - before
 	}
 	all := list(objects)
-	whole := s.bytes()
+	whole := s.Bytes()
 	s = NewStitcher(whole / 2)
 	small := objects[:40]
 	list(small)
 	for range 3 {
 		list(objects)
-		if s.bytes() > s.limit {
-			t.Fatalf("%d bytes are kept, %d allowed", s.bytes(), s.limit)
+		if s.Bytes() > s.limit {
+			t.Fatalf("%d bytes are kept, %d allowed", s.Bytes(), s.limit)
 		}
 	}
 	if made := list(objects); made == 0 || made > all*9/10 {

@@ -3,6 +3,7 @@ package streams
 import (
 	"context"
 	"io"
+	"iter"
 	"net"
 	"slices"
 	"sync"
@@ -369,6 +370,31 @@ func (ss *Streams) EndRevoked(now time.Time) {
 
 // Revoke says that a right has been lost. Streams that depend on it end when EndRevoked runs.
 func (ss *Streams) Revoke() { ss.losing.Store(true) }
+
+// Watching is an open stream, and who has opened it for what.
+type Watching struct {
+	Who      costs.Key // its Verb is watch, if it is a watch
+	Busy     bool      // there is something to send
+	Revision int64     // of what was sent last, 0 if nothing was
+}
+
+// Watches yields all open streams.
+func (ss *Streams) Watches() iter.Seq[Watching] {
+	return func(yield func(Watching) bool) {
+		for _, st := range ss.list() {
+			var w Watching
+			if a := st.account.Load(); a != nil {
+				w.Who = a.Key()
+			}
+			if ws := st.watch; ws != nil && ws.watcher != nil {
+				w.Busy, w.Revision = ws.phase.Load() != phaseParked, ws.watcher.LastRevision()
+			}
+			if !yield(w) {
+				return
+			}
+		}
+	}
+}
 
 // Stats counts streams and the goroutines that serve them.
 type Stats struct {

@@ -68,6 +68,7 @@ type FlowClass struct {
 	Schema, Level       string // their names
 	SchemaUID, LevelUID string
 	tally               flowTally
+	rejected            atomic.Int64 // requests
 }
 
 // classified is the class of one kind of requests, as it was in one generation.
@@ -151,6 +152,7 @@ func (f *Flow) Watches(info *apirequest.RequestInfo) int {
 
 // RetryAfter counts a refused request and returns after how many seconds to try again.
 func (f *Flow) RetryAfter(class *FlowClass) int64 {
+	class.rejected.Add(1)
 	f.dropped.RecordDroppedRequest(class.Level)
 	return f.dropped.GetRetryAfter(class.Level)
 }

@@ -104,6 +104,9 @@ func (r *Resource) AddCache(config CacheConfig) error {
 	return nil
 }
 
+// Store returns what holds the objects.
+func (r *Resource) Store() kv.Store { return r.store }
+
 // Codec returns the Codec of the whole resource.
 func (r *Resource) Codec() *encoding.Codec { return r.codec }
 
