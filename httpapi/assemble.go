@@ -28,6 +28,7 @@ import (
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/revocation"
 	"github.com/larder-io/larder/httpapi/routes"
+	"github.com/larder-io/larder/httpapi/statuspage"
 	"github.com/larder-io/larder/httpapi/streams"
 	"github.com/larder-io/larder/internal/auth"
 )
@@ -78,9 +79,10 @@ func (s *Server) assemble() {
 			flow: config.Flow, inflight: &s.inflight, timeout: config.RequestTimeout,
 			maxReading: config.MaxInFlight, maxMutating: config.MaxMutatingInFlight,
 		},
-		gate:    gate{authorizer: config.Authorizer, access: &s.access, auditor: auditor},
+		gate:    gate{authorizer: config.Authorizer, access: &s.access, auditor: auditor, shell: config.StatusPage},
 		barrier: barrier{versions: config.StorageVersions},
 		payers:  payers{s.ledger},
+		faults:  faults{&s.failures},
 		router: router{table: &s.table, extensions: config.Extensions, aggregator: config.Aggregator, peers: config.Peers, reader: reader{
 			stitcher: s.stitcher, streams: s.streams, rights: s.rights, flow: config.Flow,
 			cbor:     utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage),
@@ -159,6 +161,9 @@ func (s *Server) install() error {
 		return err
 	}
 	t.Handle(costs.Path, s.ledger)
+	if config.StatusPage {
+		s.statusPage().Install(t)
+	}
 	discovery.InstallVersion(t, config.Version)
 	routes.InstallHealth(t, config.HealthChecks, config.LiveChecks, s.readyChecks())
 	if !config.NoProfiling {
@@ -218,6 +223,14 @@ func (c *Config) externalAddress() string {
 		return c.ExternalAddress
 	}
 	return c.Listener.Addr().String()
+}
+
+// statusPage returns the page that shows how s is.
+func (s *Server) statusPage() *statuspage.Page {
+	return statuspage.New(statuspage.Config{
+		Version: s.config.Version.GitVersion, Started: time.Now(), Registry: s.config.Registry, Streams: s.streams,
+		Flow: s.config.Flow, Ledger: s.ledger, Failures: &s.failures, Checks: s.readyChecks(), Lists: s.stitcher.Bytes,
+	})
 }
 
 // processCPU returns the CPU time that this process has used, as the kernel counts it.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/request"
+	"github.com/larder-io/larder/httpapi/statuspage"
 )
 
 // gate lets the authorizer decide whether requests go on.
@@ -17,12 +18,13 @@ type gate struct {
 	authorizer authorizer.Authorizer // nil allows everything
 	access     *apimetrics.Access    // counts decisions
 	auditor    *auditor
+	shell      bool // everybody may have the shell of the status page, which holds no data
 }
 
 // authorize asks whether the user may do what the Request says. Routing acts on the same
 // Request.
 func (g *gate) authorize(x *passage) bool {
-	if g.authorizer == nil || x.Carrier.Internal() {
+	if g.authorizer == nil || x.Carrier.Internal() || g.shell && !x.IsResourceRequest && statuspage.Public(x.Method, x.Path) {
 		x.Trail.Decided(authorizer.DecisionAllow, "", nil, 0)
 		return true
 	}

@@ -28,6 +28,7 @@ type chain struct {
 	gate       gate
 	barrier    barrier
 	payers     payers
+	faults     faults
 	router     router
 }
 
@@ -42,6 +43,7 @@ func (c *chain) handle(carrier exchange.Carrier, received time.Time) *exchange.E
 
 func (c *chain) run(x *passage) {
 	defer c.tracer.end(x)
+	defer c.faults.note(x)
 	defer fence(x)
 	if c.parser.parse(x) && c.latecomers.check(x) {
 		c.pass(x)

@@ -86,6 +86,9 @@ type Config struct {
 	Handlers    map[string]http.Handler
 	NoProfiling bool
 
+	// StatusPage serves the page of package statuspage at /larder/.
+	StatusPage bool
+
 	// HSTS is what browsers are told with every answer about coming back by HTTPS alone;
 	// "" tells nothing. CORS are the regular expressions of origins whose pages may send
 	// requests.

@@ -15,6 +15,7 @@ import (
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/revocation"
 	"github.com/larder-io/larder/httpapi/routes"
+	"github.com/larder-io/larder/httpapi/statuspage"
 	"github.com/larder-io/larder/httpapi/streams"
 )
 
@@ -32,6 +33,7 @@ type Server struct {
 
 	inflight exchange.InFlight
 	ledger   *costs.Ledger
+	failures statuspage.Failures
 	streams  *streams.Streams
 	handlers *handlers.Handlers
 	base     context.Context

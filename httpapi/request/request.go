@@ -344,6 +344,10 @@ func IsTrue(value string) bool {
 	return value != "0" && !strings.EqualFold(value, "false")
 }
 
+// StatusPath is where this server tells how it is, as a stream that does not end if that is
+// asked for.
+const StatusPath = "/larder/status"
+
 // LongRunning reports whether the request has no deadline (apiserver
 // pkg/server/filters/longrunning.go, with kube-apiserver's verbs and subresources).
 func (r *Request) LongRunning() bool {
@@ -351,7 +355,8 @@ func (r *Request) LongRunning() bool {
 		return true
 	}
 	if !r.IsResourceRequest {
-		return strings.HasPrefix(r.Path, "/debug/pprof/")
+		watch, asked := r.Query.Lookup("watch")
+		return strings.HasPrefix(r.Path, "/debug/pprof/") || r.Path == StatusPath && asked && IsTrue(watch)
 	}
 	switch r.Subresource {
 	case "attach", "exec", "proxy", "log", "portforward":

@@ -29,7 +29,7 @@ internal/invariants, internal/proctest
 < httpapi/mux
 < httpapi/front, httpapi/reads, httpapi/openapi, httpapi/discovery
 < httpapi/routes, httpapi/streams
-< httpapi/handlers
+< httpapi/handlers, httpapi/statuspage
 < httpapi/identity
 < httpapi/revocation
 < httpapi

@@ -1,0 +1,76 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/larder-io/larder/httpapi/statuspage"
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// TestFaultsAreRemembered: answers that are the server's fault are told, the last first, and
+// others are not.
+func TestFaultsAreRemembered(t *testing.T) {
+	long := strings.Repeat("x", 10_000)
+	fail := func(w http.ResponseWriter, req *http.Request) {
+		switch req.URL.Path {
+		case "/fails/status":
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(503)
+			fmt.Fprint(w, `{"kind":"Status","apiVersion":"v1","message":"<b>not now</b>","code":503}`)
+		case "/fails/text":
+			http.Error(w, "no luck", 500)
+		case "/fails/long":
+			http.Error(w, long, 502)
+		case "/fails/panic":
+			panic("broken")
+		default:
+			http.NotFound(w, req)
+		}
+	}
+	p := newPairWith(t, func(c *Config) {
+		c.StatusPage = true
+		c.Handlers = map[string]http.Handler{"/fails/": http.HandlerFunc(fail)}
+	})
+	for _, path := range []string{"/fails/not", "/fails/status", "/fails/text", "/fails/long", "/fails/panic", "/api/v1/nonsense"} {
+		p.ours.call(t, call{method: "GET", path: path})
+	}
+	var s statuspage.Snapshot
+	if err := json.Unmarshal(p.ours.must(t, call{method: "GET", path: statuspage.DataPath}).body, &s); err != nil {
+		t.Fatal(err)
+	}
+	if s.Failed != 4 || len(s.Failures) != 4 {
+		t.Fatalf("%d, %+v", s.Failed, s.Failures)
+	}
+	for i, want := range []statuspage.Failure{
+		{Code: 500, Path: "/fails/panic", Message: "This request caused apiserver to panic. Look in the logs for details."},
+		{Code: 502, Path: "/fails/long", Message: long[:300]},
+		{Code: 500, Path: "/fails/text", Message: "no luck"},
+		{Code: 503, Path: "/fails/status", Message: "<b>not now</b>"},
+	} {
+		got := s.Failures[i]
+		if got.Code != want.Code || got.Path != want.Path || got.Message != want.Message || got.Method != "GET" || got.UserAgent != "tester/1.0" || got.User == "" || got.AuditID == "" {
+			t.Errorf("%+v, want %+v", got, want)
+		}
+	}
+	for range 100 {
+		p.ours.call(t, call{method: "GET", path: "/fails/text"})
+	}
+	last := func() (all int64, kept int) {
+		body := p.ours.must(t, call{method: "GET", path: statuspage.DataPath}).body
+		s = statuspage.Snapshot{}
+		if err := json.Unmarshal(body, &s); err != nil {
+			t.Fatal(err)
+		}
+		return s.Failed, len(s.Failures)
+	}
+	proctest.Eventually(t, "all are counted", func() error { // a snapshot may be a second old
+		if all, kept := last(); all != 104 || kept != 50 {
+			return fmt.Errorf("%d, of which %d are kept", all, kept)
+		}
+		return nil
+	})
+}

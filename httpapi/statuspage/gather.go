@@ -1,0 +1,183 @@
+package statuspage
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"net/http"
+	"runtime/metrics"
+	"slices"
+	"time"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/httpapi/costs"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/kv"
+)
+
+const (
+	// patience is how long the store, and a health check, may take.
+	patience = 2 * time.Second
+	// mostGroups is how many groups of watches are told.
+	mostGroups = 100
+	// maxEncodings is how many encodings a cache may have; 0 is the canonical one.
+	maxEncodings = 256
+)
+
+// gather looks at everything.
+func (p *Page) gather(ctx context.Context) *Snapshot {
+	s := &Snapshot{Time: time.Now().UTC(), Started: p.config.Started.UTC(), Version: p.config.Version, Refreshed: interval.Seconds()}
+	all := p.config.Ledger.Document(costs.Query{Window: costs.SinceStart, By: costs.ByVerb, Limit: 1})
+	s.Total, s.ProcessCPUSeconds = all.Total, all.Process.CPUSeconds
+	p.gatherResources(ctx, s)
+	p.gatherWatchers(s)
+	p.gatherFlow(s)
+	s.Failures, s.Failed = p.config.Failures.list()
+	s.Checks = p.check(ctx)
+	p.gatherMemory(s)
+	return s
+}
+
+// gatherResources asks each store once for its revision, and then looks at the caches: one that
+// is behind it has not seen something that was stored before.
+func (p *Page) gatherResources(ctx context.Context, s *Snapshot) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	revisions := make(map[kv.Store]int64)
+	s.Resources = []Resource{}
+	add := func(r *registry.Resource) {
+		if r.Cache == nil {
+			return
+		}
+		store := r.Store()
+		revision, known := revisions[store]
+		if !known {
+			revision, _ = store.Revision(ctx) // 0: no lag is known
+			revisions[store] = revision
+			s.Revision = max(s.Revision, revision)
+		}
+		s.Resources = append(s.Resources, resource(r, revision))
+	}
+	for _, r := range p.config.Registry.Resources() {
+		add(r)
+	}
+	for _, r := range p.config.Registry.CustomResources() {
+		add(r)
+	}
+	for i := range s.Resources {
+		s.Memory.Caches.add(s.Resources[i].Bytes)
+	}
+	slices.SortFunc(s.Resources, func(a, b Resource) int { return cmp.Compare(a.Name, b.Name) })
+}
+
+// resource looks at the cache of r, whose store has come to revision.
+func resource(r *registry.Resource, revision int64) Resource {
+	hub := r.Hub.Stats()
+	out := Resource{Name: r.GroupResource.String(), Ready: r.Cache.Ready(), Watches: int64(hub.Watchers), Events: uint64(hub.Events)}
+	if !out.Ready {
+		return out
+	}
+	schema, log, now := r.Cache.Schema(), r.Cache.Log(), r.Cache.Snapshot()
+	out.Objects, out.Revision = now.Len(), now.Revision()
+	out.Lag = max(0, revision-out.Revision)
+	out.Bytes = Bytes{Canonical: now.Bytes(), Frames: schema.FrameBytes(), History: log.Bytes()}
+	for id := 1; id < maxEncodings; id++ {
+		out.Bytes.Encodings += schema.EncodingBytes(cache.EncodingID(id))
+	}
+	return out
+}
+
+// gatherWatchers puts watches together by who watches what. Groups that are behind come first,
+// and then large ones.
+func (p *Page) gatherWatchers(s *Snapshot) {
+	revisions := make(map[string]int64)
+	for i := range s.Resources {
+		revisions[s.Resources[i].Name] = s.Resources[i].Revision
+	}
+	groups := make(map[costs.Key]*Watchers)
+	for w := range p.config.Streams.Watches() {
+		s.Streams++
+		if w.Who.Verb != "watch" {
+			continue
+		}
+		g := groups[w.Who]
+		if g == nil {
+			g = &Watchers{User: w.Who.User, UserAgent: w.Who.UserAgent, Resource: w.Who.Resource}
+			groups[w.Who] = g
+		}
+		g.Watches++
+		if w.Busy {
+			g.Busy++
+			if w.Revision > 0 {
+				g.Lag = max(g.Lag, revisions[g.Resource]-w.Revision)
+			}
+		}
+	}
+	s.Watchers = make([]Watchers, 0, len(groups))
+	for _, g := range groups {
+		s.Watchers = append(s.Watchers, *g)
+	}
+	slices.SortFunc(s.Watchers, func(a, b Watchers) int {
+		return cmp.Or(-cmp.Compare(a.Lag, b.Lag), -cmp.Compare(a.Watches, b.Watches), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.User, b.User), cmp.Compare(a.UserAgent, b.UserAgent))
+	})
+	for len(s.Watchers) > mostGroups {
+		s.Unlisted += s.Watchers[len(s.Watchers)-1].Watches
+		s.Watchers = s.Watchers[:len(s.Watchers)-1]
+	}
+}
+
+func (p *Page) gatherFlow(s *Snapshot) {
+	s.Flow = []Level{}
+	if p.config.Flow == nil {
+		return
+	}
+	for _, l := range p.config.Flow.Levels() {
+		s.Flow = append(s.Flow, Level(l))
+	}
+}
+
+// check runs the health checks.
+func (p *Page) check(ctx context.Context) []Check {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "/readyz", nil)
+	if err != nil {
+		return nil
+	}
+	all := make([]Check, 0, len(p.config.Checks))
+	for _, c := range p.config.Checks {
+		out := Check{Name: c.Name()}
+		if err := c.Check(req); err != nil {
+			out.Error = err.Error()
+			if len(out.Error) > maxText {
+				out.Error = out.Error[:maxText]
+			}
+		}
+		all = append(all, out)
+	}
+	return all
+}
+
+func (p *Page) gatherMemory(s *Snapshot) {
+	m := &s.Memory
+	samples := []metrics.Sample{
+		{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}, {Name: "/memory/classes/heap/objects:bytes"},
+		{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/goal:bytes"}, {Name: "/gc/gomemlimit:bytes"}, {Name: "/sched/goroutines:goroutines"},
+	}
+	metrics.Read(samples)
+	value := func(i int) int64 { return int64(min(samples[i].Value.Uint64(), math.MaxInt64)) }
+	m.Mapped, m.Heap, m.Live, m.Goal = value(0)-value(1), value(2), value(3), value(4)
+	if limit := value(5); limit < math.MaxInt64 {
+		m.Limit = limit
+	}
+	s.Goroutines = value(6)
+	m.Lists = p.config.Lists()
+	m.Budgets = []Budget{}
+	for _, b := range p.config.Registry.Budgets() {
+		out := Budget{Name: "shared", Limit: max(0, b.LimitOfAll()), Used: b.Used() + b.LogBytes()}
+		if !b.Resource.Empty() {
+			out.Name = b.Resource.String()
+		}
+		m.Budgets = append(m.Budgets, out)
+	}
+}

@@ -1,0 +1,194 @@
+package statuspage
+
+import (
+	"context"
+	"embed"
+	"encoding/json"
+	"net/http"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/server/healthz"
+
+	"github.com/larder-io/larder/httpapi/costs"
+	"github.com/larder-io/larder/httpapi/request"
+	"github.com/larder-io/larder/httpapi/streams"
+	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/registry"
+)
+
+const (
+	// Path is where the page is.
+	Path = "/larder/"
+	// DataPath is where its data is.
+	DataPath = request.StatusPath
+
+	// interval is how often a stream has a new snapshot, and freshness how old one may be.
+	interval  = 2 * time.Second
+	freshness = time.Second
+)
+
+var (
+	// assets are the files of the shell.
+	//
+	//go:embed assets
+	assets embed.FS
+)
+
+// Config says what a [Page] shows.
+type Config struct {
+	Version  string
+	Started  time.Time
+	Registry *registry.Registry
+	Streams  *streams.Streams
+	Flow     *auth.Flow // may be nil
+	Ledger   *costs.Ledger
+	Failures *Failures
+	Checks   []healthz.HealthChecker
+	Lists    func() int64 // bytes that are kept of compressed lists
+}
+
+// Page is the page of one server.
+type Page struct {
+	config Config
+
+	mu   sync.Mutex
+	last *Snapshot // guarded by mu: without clients, which may be asked for in many ways
+}
+
+// New returns a page.
+func New(config Config) *Page { return &Page{config: config} }
+
+// Mux is what paths are installed on.
+type Mux interface {
+	Handle(path string, h http.Handler)
+}
+
+// Install adds the page and its data.
+func (p *Page) Install(to Mux) {
+	for name := range shell {
+		to.Handle(name, http.HandlerFunc(serveShell))
+	}
+	to.Handle(DataPath, http.HandlerFunc(p.serveData))
+}
+
+// shell says which file is at a path of the shell, and its type.
+var shell = map[string]struct{ file, media string }{
+	"/larder":          {"", ""}, // is told where the page is
+	Path:               {"index.html", "text/html; charset=utf-8"},
+	Path + "app.js":    {"app.js", "text/javascript; charset=utf-8"},
+	Path + "style.css": {"style.css", "text/css; charset=utf-8"},
+	Path + "icon.svg":  {"icon.svg", "image/svg+xml"},
+}
+
+// Public reports whether everybody may do what method says at a path of the API, because it is
+// of the shell.
+func Public(method, path string) bool {
+	_, ok := shell[path]
+	return ok && (method == http.MethodGet || method == http.MethodHead)
+}
+
+// policy lets the page load its own files and data and nothing else, makes HTML of no text,
+// and lets no other page show it.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+
+// secure sets the headers that keep other sites out.
+func secure(h http.Header) {
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+}
+
+// serveShell answers with a file of the shell.
+func serveShell(w http.ResponseWriter, req *http.Request) {
+	secure(w.Header())
+	if req.Method != http.MethodGet && req.Method != http.MethodHead {
+		refuse(w, req.Method)
+		return
+	}
+	at := shell[req.URL.Path]
+	if at.file == "" {
+		w.Header().Set("Location", Path)
+		w.WriteHeader(http.StatusMovedPermanently)
+		return
+	}
+	body, err := assets.ReadFile(path.Join("assets", at.file))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", at.media)
+	_, _ = w.Write(body) // an error: the client has left
+}
+
+// serveData answers with a Snapshot, or a stream of them.
+func (p *Page) serveData(w http.ResponseWriter, req *http.Request) {
+	secure(w.Header())
+	if req.Method != http.MethodGet && req.Method != http.MethodHead {
+		refuse(w, req.Method)
+		return
+	}
+	parameters := req.URL.Query()
+	q, err := costs.ParseQuery(parameters.Get)
+	if err != nil {
+		fail(w, apierrors.NewBadRequest(err.Error()))
+		return
+	}
+	if parameters.Get("limit") == "" {
+		q.Limit = 12
+	}
+	out, lines := json.NewEncoder(w), http.NewResponseController(w)
+	if !parameters.Has("watch") || !request.IsTrue(parameters.Get("watch")) || req.Method == http.MethodHead {
+		w.Header().Set("Content-Type", "application/json")
+		_ = out.Encode(p.snapshot(req.Context(), q)) // an error: the client has left
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		if out.Encode(p.snapshot(req.Context(), q)) != nil || lines.Flush() != nil {
+			return
+		}
+		select {
+		case <-req.Context().Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// snapshot returns how the server is, or was a moment ago, and who costs what now.
+func (p *Page) snapshot(ctx context.Context, q costs.Query) *Snapshot {
+	p.mu.Lock()
+	if p.last == nil || time.Since(p.last.Time) > freshness {
+		// Whoever asks first gathers for all: that goes on if it leaves.
+		p.last = p.gather(context.WithoutCancel(ctx))
+	}
+	s := *p.last
+	p.mu.Unlock()
+	s.Clients = p.config.Ledger.Document(q)
+	return &s
+}
+
+// refuse answers that a method is not served.
+func refuse(w http.ResponseWriter, method string) {
+	fail(w, apierrors.NewMethodNotSupported(schema.GroupResource{Group: "larder", Resource: "status"}, strings.ToLower(method)))
+}
+
+// fail answers with the Status of err.
+func fail(w http.ResponseWriter, err error) {
+	status := responsewriters.ErrorToAPIStatus(err)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(int(status.Code))
+	_ = json.NewEncoder(w).Encode(status) // the client has left, who else would be told
+}
