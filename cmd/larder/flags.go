@@ -197,6 +197,8 @@ func (o *options) larder(fs *pflag.FlagSet) {
 		"How many revisions that etcd still has are replayed at the start, at most, so that clients can go on watching where they were before a restart. Ten thousand take about a second. 0 replays none.")
 	fs.BoolVar(&o.config.Checkpoints, "checkpoints", o.config.Checkpoints,
 		"Let who may post to /larder/checkpoints remember the state of all objects under a name and bring them back to it, without admission and finalizers: for test suites. See `larder checkpoint`.")
+	fs.BoolVar(&o.config.StatusPage, "status-page", o.config.StatusPage,
+		"Serve a page at /larder/ that shows in a browser how the server is. Its data, at /larder/status, is for those who may get that path; the page itself, which holds none, is for everybody.")
 	check := &o.config.Store.CheckInterval
 	fs.DurationVar(check, "consistency-check-interval", *check,
 		"How often the keys and revisions of each cache are compared with those in etcd. A cache that differs is loaded again. 0 compares none.")

@@ -167,8 +167,9 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 		NoObjectCounts: up.Etcd.StorageConfig.CountMetricPollPeriod <= 0,
 		SendRetryAfter: up.GenericServerRunOptions.ShutdownSendRetryAfter,
 		NoProfiling:    !up.Features.EnableProfiling, CORS: up.GenericServerRunOptions.CorsAllowedOriginList,
-		HSTS:     strings.Join(up.GenericServerRunOptions.HSTSDirectives, "; "),
-		MaxConns: s.config.Serving.MaxConnections, MaxConnsPerIP: s.config.Serving.MaxConnectionsPerAddress,
+		StatusPage: s.config.StatusPage,
+		HSTS:       strings.Join(up.GenericServerRunOptions.HSTSDirectives, "; "),
+		MaxConns:   s.config.Serving.MaxConnections, MaxConnsPerIP: s.config.Serving.MaxConnectionsPerAddress,
 		DisableHTTP2: up.SecureServing.DisableHTTP2Serving, HTTP2MaxStreams: max(0, up.SecureServing.HTTP2MaxStreamsPerConnection),
 		GoAwayChance: up.GenericServerRunOptions.GoawayChance,
 	}

@@ -96,6 +96,10 @@ type Config struct {
 	// objects to an earlier state: for test suites.
 	Checkpoints bool
 
+	// StatusPage serves a page at /larder/ that shows how the server is to those who may get
+	// /larder/status.
+	StatusPage bool
+
 	// SteerCollector lets package heap set the garbage collector's percentage, which is the
 	// whole process's, while the Server runs.
 	SteerCollector bool
@@ -144,7 +148,8 @@ func Default() Config {
 			EndpointReconciler: reconcilers.LeaseEndpointReconcilerType,
 			Instances:          1,
 		},
-		EventTTL: time.Hour,
+		EventTTL:   time.Hour,
+		StatusPage: true,
 	}
 }
 
@@ -153,7 +158,7 @@ func DefaultUpstream() Config {
 	c := Default()
 	c.DataDir, c.AllowPrivileged, c.Services.ClusterIPRanges = "", false, nil
 	c.Serving.BindAddress, c.Serving.CertDir = net.IPv4zero, "/var/run/kubernetes"
-	c.Authorization = kubeoptions.NewBuiltInAuthorizationOptions()
+	c.Authorization, c.StatusPage = kubeoptions.NewBuiltInAuthorizationOptions(), false
 	return c
 }
 
