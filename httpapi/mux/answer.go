@@ -66,7 +66,7 @@ const usualBlock = 512
 
 // stream writes a response with an exchange.Body.
 func (r *request) stream(head []byte, x *exchange.Exchange) error {
-	w := &bodyWriter{st: r.Stream, head: head}
+	w := &bodyWriter{st: r.Stream, head: head, size: int64(x.Size)}
 	out := exchange.NewChunkWriter(w)
 	defer out.Release()
 	if _, err := x.Body.WriteTo(out); err != nil {
@@ -79,20 +79,28 @@ func (r *request) stream(head []byte, x *exchange.Exchange) error {
 	if x.Size != exchange.UnknownSize && out.Written != int64(x.Size) {
 		return fmt.Errorf("httpapi: wrote %d bytes of %d", out.Written, x.Size)
 	}
+	if w.ended {
+		return nil
+	}
 	_, err := r.Stream.write(w.head, nil, true)
 	return err
 }
 
-// bodyWriter writes a body behind the head of its response.
+// bodyWriter writes a body behind the head of its response. The last piece of a body whose size
+// is known ends the stream: a frame for the end alone would be a write more.
 type bodyWriter struct {
-	st   *Stream
-	head []byte
+	st    *Stream
+	head  []byte
+	size  int64 // exchange.UnknownSize if it is not known
+	put   int64
+	ended bool
 }
 
 // Write implements io.Writer.
 func (w *bodyWriter) Write(p []byte) (int, error) {
-	n, err := w.st.write(w.head, p, false)
-	w.head = nil
+	last := w.put+int64(len(p)) == w.size && len(p) > 0
+	n, err := w.st.write(w.head, p, last)
+	w.head, w.put, w.ended = nil, w.put+int64(n), last && err == nil
 	return n, err
 }
 

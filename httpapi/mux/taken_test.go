@@ -226,3 +226,40 @@ func TestTakenBodies(t *testing.T) {
 		}
 	})
 }
+
+// TestBodiesEndTheirStreams: the last piece of a body whose size is known says that it is whole,
+// without a frame of its own.
+func TestBodiesEndTheirStreams(t *testing.T) {
+	for size, said := range map[int]string{
+		3:                    `:status=200,content-length=3,content-type=text/plain "abc".`,
+		2:                    `:status=200,content-length=2,content-type=text/plain "abc" INTERNAL_ERROR`,
+		4:                    `:status=200,content-length=4,content-type=text/plain "abc" INTERNAL_ERROR`,
+		exchange.UnknownSize: `:status=200,content-type=text/plain "abc" "".`,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
+				x := new(exchange.Exchange)
+				x.Init(c, received, nil)
+				x.SendFrom(http.StatusOK, "text/plain", size, letters("abc"))
+				return x
+			})
+			p.must(p.get(1, "/"))
+			synctest.Wait()
+			if got := p.said(1); got != said {
+				t.Errorf("%d: %s\nwant %s", size, got, said)
+			}
+		})
+	}
+}
+
+// letters is a body that writes itself.
+type letters string
+
+// WriteTo implements io.WriterTo.
+func (l letters) WriteTo(w io.Writer) (int64, error) {
+	n, err := io.WriteString(w, string(l))
+	return int64(n), err
+}
+
+// Close implements io.Closer.
+func (letters) Close() error { return nil }
