@@ -33,9 +33,11 @@ type TCP struct {
 	mute      bool
 	readiness readiness
 
-	// These belong to whoever writes.
-	waited bool          // the write deadline was set, by a write that had to wait
-	spent  time.Duration // waiting, since TakeWaited was called
+	// waited: the write deadline was set, by a write that had to wait. It belongs to
+	// whoever writes.
+	waited bool
+
+	spent atomic.Int64 // nanoseconds that writes have waited, since TakeWaited was called
 }
 
 // NewTCP returns one over c.
@@ -49,9 +51,11 @@ func NewTCP(c *net.TCPConn) *TCP {
 
 // TakeWaited returns how long writes have waited for the client since the last call. Whoever
 // writes calls it.
-func (s *TCP) TakeWaited() (spent time.Duration) {
-	spent, s.spent = s.spent, 0
-	return spent
+func (s *TCP) TakeWaited() time.Duration {
+	if s.spent.Load() == 0 {
+		return 0
+	}
+	return time.Duration(s.spent.Swap(0))
 }
 
 // TakeWaited returns how long writes to c, or to the socket below it, have waited for the
@@ -127,7 +131,7 @@ func (s *TCP) Write(p []byte) (int, error) {
 	}
 	err := s.raw.Write(w.try)
 	if w.waits {
-		s.spent += time.Since(w.since)
+		s.spent.Add(int64(time.Since(w.since)))
 		if w.waiter != nil {
 			w.waiter.GoesOn()
 		}
