@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"runtime"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -85,10 +86,23 @@ func (c *Conn) begin(id uint32, r *request, whole bool) error {
 
 // serve serves a request and those that wait for its place.
 func (c *Conn) serve(r *request) {
+	reserveStack()
 	for r != nil {
 		r.serve()
 		r = c.nextRequest()
 	}
+}
+
+// stackOfRequest is a little more than what serving a GET takes.
+const stackOfRequest = 10 << 10
+
+// reserveStack makes the goroutine's stack large enough for a GET, at once: it would grow three
+// times, and each growth copies all of it.
+//
+//go:noinline
+func reserveStack() {
+	var room [stackOfRequest]byte
+	runtime.KeepAlive(&room)
 }
 
 // nextRequest takes a request that waits for a goroutine; nil says that there is none.
