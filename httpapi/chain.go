@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"net/http"
 	"time"
 
 	"k8s.io/apiserver/pkg/endpoints/metrics"
@@ -44,10 +45,24 @@ func (c *chain) handle(carrier exchange.Carrier, received time.Time) *exchange.E
 func (c *chain) run(x *passage) {
 	defer c.tracer.end(x)
 	defer c.faults.note(x)
+	defer tell(x)
 	defer fence(x)
 	if c.parser.parse(x) && c.latecomers.check(x) {
 		c.pass(x)
 	}
+}
+
+// tell writes the line of the log of a request that was answered, if nobody else does.
+func tell(x *passage) {
+	line := x.Line()
+	if line != nil && !x.Seated.IsZero() && x.StatusCode() != http.StatusGatewayTimeout {
+		held := time.Since(x.Seated)
+		if x.Verb == "watch" {
+			line.Say("apf_init_latency", held)
+		}
+		line.Say("apf_execution_time", held)
+	}
+	line.Write(x.StatusCode(), x.Bytes)
 }
 
 // fence recovers from a panic while x is served, and answers for it.

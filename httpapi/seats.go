@@ -66,10 +66,21 @@ func (s *seats) acquireFromFlow(x *passage) bool {
 	if x.Place.Seat.Waited >= noWait {
 		x.InQueue = x.Place.Seat.Waited
 	}
+	if exchange.Lines() {
+		s.say(x, class)
+	}
 	counts, _ := s.gaugeOf(x)
 	counts.Add(1)
 	x.Place.Counts = counts
 	return true
+}
+
+// say notes for the log how flow control took a request.
+func (s *seats) say(x *passage, class *auth.FlowClass) {
+	work := s.flow.Estimate(x.attributes(), &x.Request, class)
+	x.Said = append(x.Said, "apf_pl", class.Level, "apf_fs", class.Schema,
+		"apf_iseats", work.InitialSeats, "apf_fseats", work.FinalSeats, "apf_additionalLatency", work.AdditionalLatency)
+	x.Seated = time.Now()
 }
 
 // noWait is the time below which a request is taken for one that has not waited for its seat: the

@@ -180,7 +180,7 @@ var countedFamilies = map[string]tolerance{
 }
 
 // ownTraffic are resources that servers ask for on their own account at any time.
-var ownTraffic = []string{"leases", "nodes", "pods", "secrets", "apiservices", "flowschemas", "prioritylevelconfigurations", "servicecidrs", "ipaddresses", "namespaces", "services", "serviceaccounts", "customresourcedefinitions", "endpointslices", "selfsubjectaccessreviews"}
+var ownTraffic = []string{"leases", "events", "nodes", "pods", "secrets", "apiservices", "flowschemas", "prioritylevelconfigurations", "servicecidrs", "ipaddresses", "namespaces", "services", "serviceaccounts", "customresourcedefinitions", "endpointslices", "selfsubjectaccessreviews"}
 
 // counts returns what the traffic has added to the samples of countedFamilies.
 func counts(before, after map[string]*dto.MetricFamily) map[string]float64 {

@@ -133,6 +133,10 @@ type Exchange struct {
 	InQueue   time.Duration // that was spent in a queue for Place
 	Deadlines *Deadlines
 
+	Said   []any     // by the serving chain, for the line of the log; nil unless there is to be one
+	Seated time.Time // when the request got its place; zero unless there is to be a line
+	Told   bool      // the line is written, or will be by who serves the request
+
 	base  context.Context // nil before the first call of Base
 	usual context.Context // has the server's deadline; nil before the first call of atDeadline
 	spans *spans          // nil: x is not traced

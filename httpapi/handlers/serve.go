@@ -28,6 +28,7 @@ func (x *Call) Serve(h http.Handler) {
 // serveBuffered is Serve for a request that is not long-running. If prompt, what the handler
 // flushes is sent at once, and the handler sees the headers that are set already.
 func (x *Call) serveBuffered(h http.Handler, prompt bool) {
+	h = x.lined(h)
 	ctx, cancel := context.WithDeadline(x.Trail.Context(x.Base()), x.Deadline)
 	req := x.HTTP().WithContext(Context(ctx, x.RequestInfo(), x.User, x.Received))
 	w := newBuffered(cancel)
@@ -112,6 +113,7 @@ func (x *Call) logged() []any {
 // serveStream serves the request by a net/http handler that has the connection to itself: the
 // handler may run for long, has what it writes sent at once, and may take the connection over.
 func (x *Call) serveStream(h http.Handler) {
+	h = x.lined(h)
 	info, who, received, seat := x.RequestInfo(), x.User, x.Received, x.by.streamPlace(&x.Exchange)
 	handed := &streams.Handed{
 		Handler: abortable(h),

@@ -59,6 +59,7 @@ func (ss *Streams) Watch(x Opening, i *reads.Resource) {
 		ws.forget = x.Flow.RegisterWatch(x.RequestInfo(), x.Query.Encode())
 	}
 	ws.right = x.Join()
+	ws.line, ws.seated = x.Line(), x.Seated
 	to := x.Steal(http.StatusOK, x.header(f))
 	ws.head, ws.chunked, ws.whole = to.Head, to.Chunked, to.End
 	ss.begin(ws, to.Conn, to.Left)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -48,6 +49,8 @@ type watchStream struct {
 	monitor *apimetrics.Monitor
 	trail   *exchange.Trail
 	place   exchange.Place // until the initial objects have been sent
+	line    *exchange.Line // of the log; nil if there is to be none
+	seated  time.Time      // when place was given
 	forget  func()         // takes the watch out of flow control; may be nil
 	streams *Streams
 
@@ -248,6 +251,7 @@ func (ws *watchStream) park() bool {
 // setTimer starts the timer and gives up the place: the initial objects have been sent.
 func (ws *watchStream) setTimer() {
 	ws.place.Release()
+	ws.saySeat()
 	ws.nextBookmark = ws.began.Add(bookmarkEvery + time.Duration(rand.Int64N(int64(2*time.Second))) - time.Second)
 	ws.timer = time.AfterFunc(ws.untilRing(time.Now()), ws.ring)
 }
@@ -352,6 +356,7 @@ func (ws *watchStream) appendAll(b *batch) error {
 		ws.count(b, before)
 		if d.Type == watch.InitialEnd && !ws.legacy {
 			ws.selected.Initial(time.Since(ws.began))
+			ws.sayInitial()
 		}
 		if len(b.buf) >= chunkHead+pieceSize {
 			if err := ws.flushPieces(b); err != nil {
@@ -426,6 +431,8 @@ func (ws *watchStream) finish(err error) verdict {
 	ws.selected.Leave()
 	ws.counted.Size, ws.counted.Took = ws.size, time.Since(ws.began)
 	ws.monitor.Observe(ws.counted)
+	ws.saySeat()
+	ws.line.Write(http.StatusOK, nil)
 	reads.Annotate(ws.trail, ws.counted.Life)
 	ws.trail.End()
 	switch {

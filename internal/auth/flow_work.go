@@ -97,3 +97,8 @@ func upstreamCaches(o *internalversion.ListOptions) bool {
 	}
 	return false
 }
+
+// Estimate returns what a request of a class costs.
+func (f *Flow) Estimate(a authorizer.Attributes, r FlowRequest, class *FlowClass) flowrequest.WorkEstimate {
+	return f.estimate(a, r, class)
+}

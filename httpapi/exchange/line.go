@@ -1,0 +1,81 @@
+package exchange
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/klog/v2"
+)
+
+// lineVerbosity is the verbosity from which each request is a line of the log (apiserver
+// pkg/server/httplog/httplog.go).
+const lineVerbosity = 3
+
+// Lines reports whether requests are lines of the log.
+func Lines() bool { return klog.V(lineVerbosity).Enabled() }
+
+// Line is the line of the log that tells of one request, as kube-apiserver writes it. It is handed
+// on with the request to the code that sees its end. A nil line is not written.
+type Line struct {
+	began time.Time
+	head  [3]any // verb, URI and user agent
+	rest  []any  // audit ID, source and what the serving chain has said
+}
+
+// mostAuditID is the length from which audit IDs are cut off (apiserver pkg/audit/context.go).
+const mostAuditID = 64
+
+// Line returns the line of x; nil if there is to be none.
+func (x *Exchange) Line() *Line {
+	if !Lines() || x.Told || x.Path == "" || x.Carrier.Internal() {
+		return nil
+	}
+	x.Told = true
+	id := x.AuditID
+	if len(id) > mostAuditID {
+		id = id[:mostAuditID] + "..."
+	}
+	return &Line{
+		began: x.Received,
+		head:  [3]any{x.normalizedVerb(), x.Target, string(x.Peek("User-Agent"))},
+		rest:  append([]any{"audit-ID", id, "srcIP", x.Carrier.RemoteAddr().String()}, x.Said...),
+	}
+}
+
+// normalizedVerb is upstream's word for what the request does.
+func (x *Exchange) normalizedVerb() string {
+	req := &http.Request{Method: x.Method, URL: &url.URL{Path: x.Path, RawQuery: x.RawQuery}, Header: http.Header{}}
+	req.Header.Set("Content-Type", string(x.Peek("Content-Type")))
+	return metrics.NormalizedVerb(req.WithContext(apirequest.WithRequestInfo(context.Background(), x.RequestInfo())))
+}
+
+// Say adds to the line, before it is written.
+func (l *Line) Say(key string, value any) {
+	if l != nil {
+		l.rest = append(l.rest, key, value)
+	}
+}
+
+// Write writes the line of a request that was answered with code. body is what an error said.
+func (l *Line) Write(code int, body []byte) {
+	if l == nil {
+		return
+	}
+	all := append([]any{"verb", l.head[0], "URI", l.head[1], "latency", time.Since(l.began), "userAgent", l.head[2]}, l.rest...)
+	all = append(all, "resp", code)
+	if code >= http.StatusInternalServerError && code != http.StatusGatewayTimeout {
+		all = append(all, "statusStack", "\n"+string(Stack()), "addedInfo", "logging error output: "+quoted(body)+"\n")
+	}
+	klog.V(lineVerbosity).InfoSDepth(1, "HTTP", all...)
+}
+
+// quoted is body as a Go string, as upstream writes it.
+func quoted(body []byte) string {
+	const most = 4 << 10
+	return strconv.Quote(string(body[:min(len(body), most)]))
+}

@@ -1,0 +1,23 @@
+package streams
+
+import "time"
+
+// saySeat adds to the line of the log how long the watch had its place, once.
+func (ws *watchStream) saySeat() {
+	if ws.line == nil || ws.seated.IsZero() {
+		return
+	}
+	held := time.Since(ws.seated)
+	ws.line.Say("apf_init_latency", held)
+	ws.line.Say("apf_execution_time", held)
+	ws.seated = time.Time{}
+}
+
+// sayInitial adds how long the initial objects took.
+func (ws *watchStream) sayInitial() {
+	if ws.line == nil {
+		return
+	}
+	ws.saySeat()
+	ws.line.Say("watchlist_init_latency", time.Since(ws.began))
+}
