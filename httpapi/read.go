@@ -38,6 +38,8 @@ func (r *reader) read(x *passage, i *reads.Resource) bool {
 	}
 	x.reading.Exchange, x.reading.Stitcher = &x.Exchange, r.stitcher
 	if x.Verb != "watch" {
+		slow := timed(x)
+		defer func() { slow.tell(x) }()
 		switch {
 		case !x.Traced():
 		case x.Verb == "get":

@@ -329,6 +329,13 @@ func serveEtcd(t *testing.T) string {
 // serveEtcdIn does so with data that there may be.
 func serveEtcdIn(t *testing.T, data string) string {
 	t.Helper()
+	url, _ := startEtcd(t, data)
+	return url
+}
+
+// startEtcd does so and returns the process, too.
+func startEtcd(t *testing.T, data string) (string, *proctest.Process) {
+	t.Helper()
 	dir := t.TempDir()
 	name := filepath.Join(dir, "etcd")
 	if err := os.Symlink(binaries.larder, name); err != nil {
@@ -356,7 +363,7 @@ func serveEtcdIn(t *testing.T, data string) string {
 		return nil
 	})
 	t.Logf("etcd is healthy after %v", time.Since(began))
-	return url
+	return url, store
 }
 
 // As etcd and as kube-apiserver, the one binary is a control plane.

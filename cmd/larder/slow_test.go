@@ -1,0 +1,66 @@
+package main_test
+
+import (
+	"errors"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// TestSlowReadsLeaveATrace: a GET and a LIST that wait for the store longer than half a second
+// are in the log, with where the time went; those that need not wait are not.
+func TestSlowReadsLeaveATrace(t *testing.T) {
+	t.Parallel()
+	url, etcd := startEtcd(t, filepath.Join(t.TempDir(), "data"))
+	p := serve(t, "--etcd-servers", url, "-v=2")
+	const maps = "/api/v1/namespaces/kube-system/configmaps"
+	const object = maps + "/kube-apiserver-legacy-service-account-token-tracking"
+	proctest.Eventually(t, "there is an object", func() error {
+		if resp, _ := p.fetch("GET", object, nil, nil); resp.StatusCode != 200 {
+			return errors.New(resp.Status)
+		}
+		return nil
+	})
+	if err := etcd.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	var reads sync.WaitGroup
+	for _, path := range []string{object + "?pretty=0", maps + "?limit=7", object + "?resourceVersion=0"} {
+		reads.Go(func() {
+			if resp, body := p.fetch("GET", path, nil, nil); resp.StatusCode != 200 {
+				t.Errorf("%s: %d %s", path, resp.StatusCode, body)
+			}
+		})
+	}
+	proctest.Eventually(t, "the reads have waited long enough", func() error {
+		if waited := time.Since(began); waited < 900*time.Millisecond {
+			return errors.New(waited.String())
+		}
+		return nil
+	})
+	if err := etcd.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	reads.Wait()
+	for _, want := range []string{
+		`Trace\[(\d+)\]: "Get" accept:[^\n]*audit-id:[0-9a-f-]{36},client:127\.0\.0\.1,api-group:,api-version:v1,name:kube-apiserver-legacy[^\n]*,subresource:,namespace:kube-system,protocol:HTTP/[12]\.[01],resource:configmaps,scope:resource,url:` +
+			regexp.QuoteMeta(object) + `,user-agent:[^\n]*,verb:GET \(\d\d-[A-Z][a-z]{2}-\d{4} [0-9:.]+\) \(total time: \d{3,}ms\):\nTrace\[\d+\]: ---"About to write a response" \d{3,}ms \([0-9:.]+\)\nTrace\[\d+\]: \[[0-9.]+m?s\] \[[0-9.]+m?s\] END`,
+		`Trace\[\d+\]: "List" [^\n]*,scope:namespace,url:` + regexp.QuoteMeta(maps) + `,[^\n]*verb:GET [^\n]*:\nTrace\[\d+\]: ---"Listing from storage done" \d{3,}ms`,
+	} {
+		proctest.Eventually(t, "the log has a trace", func() error {
+			if !regexp.MustCompile(want).MatchString(p.Output()) {
+				return errors.New("no " + want + " in\n" + p.Output())
+			}
+			return nil
+		})
+	}
+	if n := len(regexp.MustCompile(`Trace\[\d+\]: "(Get|List)" [^\n]*user-agent:Go-http-client`).FindAllString(p.Output(), -1)); n != 2 {
+		t.Errorf("%d reads left a trace, want 2, in\n%s", n, p.Output())
+	}
+}

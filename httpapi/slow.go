@@ -1,0 +1,72 @@
+package httpapi
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"k8s.io/klog/v2"
+)
+
+const (
+	// slowFrom is how long a GET or LIST may take before the log says where the time went
+	// (apiserver pkg/endpoints/handlers/get.go).
+	slowFrom = 500 * time.Millisecond
+
+	// slowVerbosity is the verbosity from which it does (k8s.io/utils/trace).
+	slowVerbosity = 2
+)
+
+// slowRead is a GET or LIST whose time is looked at. What it takes to send an answer that is not
+// made at once, a large list, is not part of it.
+type slowRead struct {
+	began  time.Time // zero: the log tells of no slow reads
+	waited time.Duration
+}
+
+// timed begins to look at the time of x.
+func timed(x *passage) slowRead {
+	if !klog.V(slowVerbosity).Enabled() {
+		return slowRead{}
+	}
+	return slowRead{time.Now(), x.Waited}
+}
+
+// tell writes to the log where the time of x went, if it took long: text as k8s.io/utils/trace
+// writes it. That package has to be told before of what only slow reads need.
+func (r slowRead) tell(x *passage) {
+	took := time.Since(r.began)
+	if r.began.IsZero() || took < slowFrom {
+		return
+	}
+	klog.V(slowVerbosity).Info(r.text(x, took))
+}
+
+func (r slowRead) text(x *passage, took time.Duration) string {
+	name, read := "Get", "About to write a response"
+	if x.Verb == "list" {
+		name, read = "List", "Listing from storage done"
+	}
+	var fields []string
+	for _, f := range readAttributes(x) {
+		fields = append(fields, fmt.Sprintf("%s:%v", f.Key, f.Value.AsInterface()))
+	}
+	const clock = "15:04:05.000"
+	waited := x.Waited - r.waited // most of what a slow read does is to wait for the store
+	var b strings.Builder
+	id := rand.Int32()
+	fmt.Fprintf(&b, "Trace[%d]: %q %s (%v) (total time: %vms):", id, name, strings.Join(fields, ","), r.began.Format("02-Jan-2006 "+clock), took.Milliseconds())
+	step := func(what string, from, to time.Duration) {
+		fmt.Fprintf(&b, "\nTrace[%d]: ---%q %vms (%v)", id, what, (to - from).Milliseconds(), r.began.Add(to).Format(clock))
+	}
+	const share = slowFrom / 3 // of each of two steps and what follows, as that package has it
+	if waited >= share {
+		step(read, 0, waited)
+	}
+	if took-waited >= share {
+		step("Writing http response done", waited, took)
+	}
+	fmt.Fprintf(&b, "\nTrace[%d]: [%v] [%v] END\n", id, took, took)
+	return b.String()
+}
