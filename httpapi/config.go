@@ -21,6 +21,7 @@ import (
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/storageversion"
 
+	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -76,6 +77,7 @@ type Config struct {
 	// Collectors report further metrics at /metrics. Amend, which may be nil, adds to
 	// upstream's what upstream was not told.
 	Collectors []prometheus.Collector
+	Limits     apimetrics.Limits // of what metrics may tell
 	Amend      func([]*dto.MetricFamily)
 
 	// NoObjectCounts leaves out of /metrics how many objects there are of each resource.

@@ -30,6 +30,8 @@ type Page struct {
 	Collectors []prometheus.Collector
 	// Amend adds to upstream's metrics what upstream was not told.
 	Amend []func([]*dto.MetricFamily)
+	// Limits hold for Collectors and Resources.
+	Limits Limits
 	// More are those of other servers.
 	More []prometheus.Gatherer
 }
@@ -50,7 +52,7 @@ func (p *Page) Install(to Mux) error {
 		families, err := legacyregistry.DefaultGatherer.Gather()
 		families = visible(p.Access.withoutUpstream(families))
 		ours, ownErr := own.Gather()
-		families = sum(families, ours)
+		families = sum(families, p.Limits.apply(ours))
 		p.Access.addTokens(families)
 		for _, amend := range p.Amend {
 			amend(families)

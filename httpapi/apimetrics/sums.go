@@ -38,7 +38,7 @@ func sumFamily(to, more *dto.MetricFamily) {
 		same := at[labelsOf(m)]
 		switch {
 		case same == nil:
-			to.Metric = append(to.Metric, m)
+			to.Metric, at[labelsOf(m)] = append(to.Metric, m), m
 		case to.GetName() != flagged:
 			sumSample(same, m)
 		}

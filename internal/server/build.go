@@ -156,8 +156,12 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 			handlers[path] = p.auth.OpenID
 		}
 	}
+	limits, err := up.limits()
+	if err != nil {
+		return nil, err
+	}
 	config := httpapi.Config{
-		ExternalAddress: s.externalAddress(), InternalAddresses: s.internalAddresses(), Handlers: handlers, Collectors: []prometheus.Collector{s.metrics}, Amend: p.auth.AddTo,
+		Limits: limits, ExternalAddress: s.externalAddress(), InternalAddresses: s.internalAddresses(), Handlers: handlers, Collectors: []prometheus.Collector{s.metrics}, Amend: p.auth.AddTo,
 		Registry: p.registry, Listener: s.listener, TLS: p.certificates.TLS(),
 		Authenticator: p.auth.Authenticator, Generation: p.auth.Generation, RequestHeader: p.auth.RequestHeader,
 		AnonymousByPath: p.auth.AnonymousByPath, Audiences: p.auth.Audiences, Authorizer: p.auth.Gate,

@@ -25,6 +25,7 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane/apiserver/options"
 	kubeletclient "k8s.io/kubernetes/pkg/kubelet/client"
 
+	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/internal/server/servingcert"
 )
 
@@ -92,6 +93,14 @@ func (u *Upstream) validateMetrics() []error {
 		errs = append(errs, fmt.Errorf("--show-hidden-metrics-for-version must be omitted or have the value '%v'. Only the previous minor version is allowed", previous))
 	}
 	return errs
+}
+
+// limits are those of what metrics may tell.
+func (u *Upstream) limits() (apimetrics.Limits, error) {
+	if u == nil {
+		return apimetrics.Limits{}, nil
+	}
+	return apimetrics.NewLimits(u.Metrics)
 }
 
 func (u *Upstream) validateFairness(on bool) error {
