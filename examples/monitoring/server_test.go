@@ -198,7 +198,7 @@ func (s *server) traffic(t *testing.T, round int) {
 		s.expect(t, 200, "GET", list, "json", "")
 	}
 	if round%4 == 0 { // reads of what is not there yet fail after a while
-		s.expect(t, 500, "GET", "/api/v1/pods?resourceVersion=99999999&timeout=1s", "json", "")
+		s.expect(t, 504, "GET", "/api/v1/pods?resourceVersion=99999999&timeout=1s", "json", "")
 	}
 }
 
