@@ -13,6 +13,7 @@ func componentsCommand(o *options) *cobra.Command {
 	c := bench.ComponentsConfig{}
 	cmd := &cobra.Command{
 		Use: "components", GroupID: writing, Short: "Write as a cluster's components do: pods and their status, bindings, Leases, events", Args: cobra.NoArgs,
+		Long: "Write as a cluster's components do, each kind of write in turn. Pods are deleted at the end; nodes, Leases, events and deployments are left behind.",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if c.Shape, err = o.shape(cmd, "objects"); err != nil {
 				return err

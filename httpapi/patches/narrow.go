@@ -32,8 +32,7 @@ const maxNarrowed = 256 << 10
 //
 // The body is read by upstream alone: what it has read is what is looked at.
 func Narrow(scope *handlers.RequestScope, req *http.Request) (*handlers.RequestScope, *http.Request) {
-	kind, _, _ := strings.Cut(req.Header.Get("Content-Type"), ";")
-	if types.PatchType(kind) != types.StrategicMergePatchType || req.Body == nil {
+	if typeOf(req) != types.StrategicMergePatchType || req.Body == nil {
 		return scope, req
 	}
 	own, read := *req, &copied{ReadCloser: req.Body}
@@ -44,7 +43,8 @@ func Narrow(scope *handlers.RequestScope, req *http.Request) (*handlers.RequestS
 	return &narrowed, &own
 }
 
-// copied keeps what is read of a body.
+// copied keeps what is read of a body, and of one that is too large to be looked at no more
+// than shows that.
 type copied struct {
 	io.ReadCloser
 	data bytes.Buffer
@@ -53,7 +53,9 @@ type copied struct {
 // Read implements io.Reader.
 func (c *copied) Read(p []byte) (int, error) {
 	n, err := c.ReadCloser.Read(p)
-	c.data.Write(p[:n])
+	if c.data.Len() <= maxNarrowed {
+		c.data.Write(p[:n])
+	}
 	return n, err
 }
 

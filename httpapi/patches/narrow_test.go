@@ -277,6 +277,31 @@ func TestOnlyStrategicPatchesAreNarrowed(t *testing.T) {
 	}
 }
 
+// TestLargePatchesAreLeftToUpstream: what is too large to be decoded twice is applied all the same.
+func TestLargePatchesAreLeftToUpstream(t *testing.T) {
+	t.Parallel()
+	kind := schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}
+	stored := object(t, kind, 1)
+	for _, size := range []int{maxNarrowed / 2, 3 * maxNarrowed} {
+		body := `{"data":{"k":"` + strings.Repeat("v", size) + `"}}`
+		want, err := patching(scopeOf(kind), strings.NewReader(body), stored.DeepCopyObject())
+		if err != nil {
+			t.Fatal(err)
+		}
+		scope, req := Narrow(scopeOf(kind), strategic(body))
+		got, err := patching(scope, req.Body, stored.DeepCopyObject())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if same, _ := equal(want, got); !same {
+			t.Errorf("a patch of %d bytes has another result", size)
+		}
+		if narrowed := scope.UnsafeConvertor.(*narrowing).patch != nil; narrowed != (size < maxNarrowed) {
+			t.Errorf("a patch of %d bytes was narrowed: %t", size, narrowed)
+		}
+	}
+}
+
 func BenchmarkStatusPatch(b *testing.B) {
 	kind := schema.GroupVersionKind{Version: "v1", Kind: "Pod"}
 	pod := registrytest.Pod(1)

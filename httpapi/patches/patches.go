@@ -62,14 +62,18 @@ func Bounded(next http.Handler) http.Handler {
 	})
 }
 
-// checkOf returns what must be checked of the body of req, nil if nothing. It reads the type
-// as upstream's handler does.
+// typeOf returns the type of the patch that req sends, as upstream's handler reads it.
+func typeOf(req *http.Request) types.PatchType {
+	kind, _, _ := strings.Cut(req.Header.Get("Content-Type"), ";")
+	return types.PatchType(kind)
+}
+
+// checkOf returns what must be checked of the body of req, nil if nothing.
 func checkOf(req *http.Request) func([]byte) error {
 	if req.Method != http.MethodPatch {
 		return nil
 	}
-	kind, _, _ := strings.Cut(req.Header.Get("Content-Type"), ";")
-	switch types.PatchType(kind) {
+	switch typeOf(req) {
 	case types.MergePatchType:
 		return checkMergePatch
 	case types.JSONPatchType:
