@@ -136,7 +136,7 @@ authorization_duration_seconds{no-opinion} 1`
 func TestCredentialsAreForgotten(t *testing.T) {
 	var asked atomic.Int32
 	var generation atomic.Uint64
-	warns := false
+	var warns atomic.Bool
 	config := func(byPath bool) Config {
 		return Config{
 			Generation: generation.Load, AnonymousByPath: byPath,
@@ -153,7 +153,7 @@ func TestCredentialsAreForgotten(t *testing.T) {
 				if who := req.Header.Get("X-Who"); who != "" {
 					name = who
 				}
-				if warns {
+				if warns.Load() {
 					warning.AddWarning(req.Context(), "", "mind the token")
 				}
 				return &authenticator.Response{User: &user.DefaultInfo{Name: name}}, true, nil
@@ -218,7 +218,7 @@ func TestCredentialsAreForgotten(t *testing.T) {
 	remembers("nobody, where paths differ", false, nobody, nobody)
 	known := func() { ask(strict, byPath, "Authorization", "t") }
 	remembers("a token, where paths differ", true, known, known)
-	warns = true
+	warns.Store(true)
 	warned := func() {
 		if resp := ask(client, f, "Authorization", "w"); resp.Header.Get("Warning") != `299 - "mind the token"` {
 			t.Errorf("warning %q", resp.Header.Values("Warning"))
