@@ -212,7 +212,7 @@ func (c *Cache) reset(objects []*Object, revision, exactTo int64, history uint64
 	}
 	c.log.restart(revision)
 	c.checkpoints.reset()
-	c.offers.clear(history)
+	c.offers.clear()
 	next.revision, next.exactTo, next.history = revision, max(revision, exactTo), history
 	next.position, next.epoch = c.log.Next(), old.epoch+1
 	c.publish(next)
@@ -238,7 +238,7 @@ func (c *Cache) Retire() {
 	next.events, next.learner = nil, nil
 	c.log.restart(last.revision)
 	c.checkpoints.reset()
-	c.offers.clear(last.history)
+	c.offers.clear()
 	next.position, next.epoch = c.log.Next(), last.epoch+1
 	c.publish(&next)
 	c.schema.budget.bodies.Add(-next.bytes)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -179,73 +180,101 @@ func TestChangedIsClosedByWhateverReadsWouldShow(t *testing.T) {
 func TestOffersDoNotPileUp(t *testing.T) {
 	c := newTestCache(t, Config{})
 	c.Reset(nil, 1)
-	offer := func(key string, revision int64, size int) {
-		c.Offer(key, revision, 0, NewObject(ObjectConfig{Key: key, Revision: revision, Body: make([]byte, size)}, c.schema))
+	offer := func(key string, size int) *Offer {
+		return c.Offer(key, []byte(key), size, func(revision int64) *Object {
+			return NewObject(ObjectConfig{Key: key, Revision: revision}, c.schema)
+		})
 	}
-	check := func(what string) {
+	take := func(key string) bool { return c.offers.take(key, []byte(key)) != nil }
+	check := func(what string, want int) {
 		t.Helper()
-		bytes := 0
-		for _, o := range c.offers.objects {
-			bytes += len(o.body)
+		bytes, keys := 0, 0
+		for e := c.offers.order.Front(); e != nil; e = e.Next() {
+			bytes += e.Value.(*Offer).size
 		}
-		if len(c.offers.objects) > maxOffers || bytes > maxOfferBytes || bytes != c.offers.bytes || len(c.offers.order) > 2*maxOffers {
-			t.Errorf("%s: %d offers of %d bytes, %d counted, %d in order", what, len(c.offers.objects), bytes, c.offers.bytes, len(c.offers.order))
+		for _, o := range c.offers.keys {
+			for ; o != nil; o = o.next {
+				keys++
+			}
 		}
-	}
-	offer("late", 1, 10)
-	if len(c.offers.objects) != 0 {
-		t.Error("an offer of what was applied already is kept")
+		if n := c.offers.order.Len(); n != want || keys != n || bytes > maxOfferBytes || bytes != c.offers.bytes {
+			t.Errorf("%s: %d offers, want %d; %d by key, of %d bytes, %d counted", what, n, want, keys, bytes, c.offers.bytes)
+		}
 	}
 	for i := range 3 * maxOffers {
-		offer(fmt.Sprint(i), int64(i+2), 10)
+		offer(fmt.Sprint(i), 10)
 	}
-	check("many")
-	if c.offers.take(fmt.Sprint(3*maxOffers-1), 3*maxOffers+1) == nil {
+	check("many", maxOffers)
+	if !take(fmt.Sprint(3*maxOffers - 1)) {
 		t.Error("the newest offer was dropped")
 	}
-	if c.offers.take("0", 2) != nil {
+	if take("0") {
 		t.Error("the oldest offer was kept")
 	}
-	for i := range 40 {
-		offer("large", int64(10_000+i), 1<<20)
+	for range 40 {
+		offer("large", 1<<20)
 	}
-	check("large")
-	for i := range 3 * maxOffers { // offered and taken: nothing stays
-		revision := int64(20_000 + i)
-		offer("taken", revision, 10)
-		if c.offers.take("taken", revision) == nil || c.offers.take("taken", revision) != nil {
+	check("large", 16)
+	for range 3 * maxOffers { // offered and taken: nothing stays
+		offer("taken", 10)
+		if !take("taken") || take("taken") {
 			t.Fatal("an offer is to be taken once")
 		}
 	}
-	check("taken")
-	c.Apply(Batch{Revision: 1 << 20})
-	offer("next", 1<<20+1, 10)
-	if len(c.offers.objects) != 1 {
-		t.Errorf("%d offers are left of the past", len(c.offers.objects))
-	}
+	check("taken", 15)
+	c.Reset(nil, 1)
+	check("loaded again", 0)
+	c.Written(offer("late", 10), 1)
+	check("applied already", 0)
+	o := offer("early", 10)
+	c.Written(o, 2)
+	check("not applied yet", 1)
+	o.Withdraw()
+	o.Withdraw()
+	check("withdrawn", 0)
 }
 
-// TestOffersEndWithTheirStore: what was written to a store that was replaced is not what
-// the new one has at the same revision.
-func TestOffersEndWithTheirStore(t *testing.T) {
-	c := newTestCache(t, Config{})
-	c.Reset(nil, 10)
-	history := uint64(0)
-	offer := func(revision int64) {
-		c.Offer("a", revision, history, NewObject(ObjectConfig{Key: "a", Revision: revision, Body: []byte("x")}, c.schema))
-	}
-	offer(12)
-	c.reset(nil, 5, 0, 1)
-	offer(7) // by a write of before, whose answer comes late
-	for _, revision := range []int64{12, 7} {
-		if c.offers.take("a", revision) != nil {
-			t.Errorf("the offer of %d outlived its store", revision)
+// TestOffersAreTakenByTheirValue: what is taken is the offer of the same bytes of the same
+// key, whoever else writes it and in whatever order the offers end.
+func TestOffersAreTakenByTheirValue(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	for range 200 {
+		c := newTestCache(t, Config{})
+		c.Reset(nil, 1)
+		left := map[string]int{} // "key value" to the number of offers
+		var open []*Offer
+		for range 60 {
+			key, value := fmt.Sprint(random.IntN(3)), fmt.Sprint(random.IntN(3))
+			id := key + " " + value
+			switch random.IntN(3) {
+			case 0:
+				open = append(open, c.Offer(key, []byte(value), 1, func(revision int64) *Object {
+					return NewObject(ObjectConfig{Key: key, Revision: revision, Body: []byte(id)}, c.schema)
+				}))
+				left[id]++
+			case 1:
+				object := c.offers.take(key, []byte(value))
+				if (object != nil) != (left[id] > 0) {
+					t.Fatalf("%s: taken %t, offered %d times", id, object != nil, left[id])
+				}
+				if object == nil {
+					continue
+				}
+				if o := object(7); o.Revision() != 7 || string(o.Body()) != id {
+					t.Fatalf("%s: got %q at %d", id, o.Body(), o.Revision())
+				}
+				left[id]--
+			case 2:
+				if len(open) == 0 {
+					continue
+				}
+				o := open[random.IntN(len(open))]
+				if o.at != nil { // not taken
+					left[o.key+" "+string(o.value)]--
+				}
+				o.Withdraw()
+			}
 		}
-	}
-	history = 1
-	offer(7)
-	if c.offers.take("a", 7) == nil || c.offers.bytes != 0 {
-		t.Errorf("the offer behind it was not taken, or %d bytes are left", c.offers.bytes)
 	}
 }
 

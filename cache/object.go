@@ -133,6 +133,15 @@ func (o *Object) Err() error {
 // Stored is how many bytes the store keeps as the object's value.
 func (o *Object) Stored() int64 { return unpackSize(o.meta[len(o.meta)-sizeWidth:]) }
 
+// Equal reports whether o and another object of the resource are alike in all that readers
+// see of them: key, revision, body, labels, fields and what made them corrupt.
+func (o *Object) Equal(other *Object) bool {
+	if (o.corruption == nil) != (other.corruption == nil) || o.corruption != nil && o.Err().Error() != other.Err().Error() {
+		return false
+	}
+	return o.revision == other.revision && o.Key() == other.Key() && o.meta == other.meta && o.labels == other.labels && bytes.Equal(o.body, other.body)
+}
+
 // Labels returns the object's labels, without an allocation.
 func (o *Object) Labels() labels.Labels { return (*objectLabels)(o) }
 

@@ -1,81 +1,121 @@
 package cache
 
-import "sync"
+import (
+	"bytes"
+	"container/list"
+	"sync"
+)
 
 const (
 	maxOffers     = 1024
 	maxOfferBytes = 16 << 20
 )
 
-// offers holds the objects of writes until the store's watch delivers their events, so that
-// they need not be decoded. Losing one costs a decode.
+// Offer is what a write that is under way makes of a key, should it succeed. The event of a
+// write may arrive before its answer, so that it is offered before it is sent.
+type Offer struct {
+	offers *offers
+	key    string
+	size   int
+
+	// The fields below are guarded by offers.mu.
+
+	value  []byte
+	object func(revision int64) *Object
+	at     *list.Element // in offers.order; nil once it was taken or dropped
+	next   *Offer        // of the same key
+}
+
+// offers holds what writes offer until the store's watch delivers their events, so that
+// these need not be decoded. Losing one costs a decode.
 type offers struct {
-	mu sync.Mutex // guards all below
+	mu sync.Mutex // guards all below, and the offers' own fields
 
-	history uint64 // of the store, see Snapshot.History; the same for all
-	objects map[offerID]*Object
-	order   []offerID // oldest first; may name offers already taken
-	bytes   int       // of all bodies in objects
+	keys  map[string]*Offer
+	order list.List // of *Offer, oldest first
+	bytes int       // of all that is in order
 }
 
-type offerID struct {
-	key      string
-	revision int64
-}
-
-// Offer takes the Object of a write that succeeded: the state of a key at a revision,
-// exactly as Decode would make it from the stored bytes. A Reflector uses it instead of
-// Decode. history is how often the store had been replaced, both before and after the
-// write. An offer that comes late, is of another history or one too many is dropped.
-func (c *Cache) Offer(key string, revision int64, history uint64, o *Object) {
-	c.offers.put(offerID{key, revision}, o, c.current.Load().revision, history)
-}
-
-func (f *offers) put(id offerID, o *Object, applied int64, history uint64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if id.revision <= applied || history != f.history {
-		return
-	}
-	if f.objects == nil {
-		f.objects = make(map[offerID]*Object)
-	}
-	f.dropLocked(id)
-	f.objects[id] = o
-	f.bytes += len(o.body)
-	f.order = append(f.order, id)
-	for len(f.order) > 0 {
-		oldest := f.order[0]
-		within := len(f.objects) <= maxOffers && f.bytes <= maxOfferBytes && len(f.order) <= 2*maxOffers
-		if within && oldest.revision > applied {
-			break
-		}
-		f.dropLocked(oldest)
-		f.order = f.order[1:]
-	}
-}
-
-// take removes the offer for a key at a revision, and returns it or nil.
-func (f *offers) take(key string, revision int64) *Object {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	id := offerID{key, revision}
-	o := f.objects[id]
-	f.dropLocked(id)
+// Offer says that value is about to be written to key, and that object makes of it what
+// Decode would. A Reflector that is delivered a value of that key which is the same, byte for
+// byte, calls object instead of Decode, at most once and with the revision of the event; nil
+// makes it call Decode after all. Whose write it was and whether its answer is known is of no
+// account: the same bytes are the same object. value is not written to afterwards; size is
+// about how many bytes the offer keeps alive. The caller calls Written or Withdraw when it
+// knows how the write ended, or that it will not know. One offer too many drops the oldest.
+func (c *Cache) Offer(key string, value []byte, size int, object func(revision int64) *Object) *Offer {
+	o := &Offer{offers: &c.offers, key: key, size: size, value: value, object: object}
+	c.offers.put(o)
 	return o
 }
 
-// clear drops all offers. From now on it refuses those of other histories than the given
-// one, where the same revisions mean something else.
-func (f *offers) clear(history uint64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.objects, f.order, f.bytes, f.history = nil, nil, 0, history
+// Written says that the write of o has succeeded at a revision: o is kept until the event
+// comes, unless that was applied already.
+func (c *Cache) Written(o *Offer, revision int64) {
+	if revision <= c.current.Load().revision {
+		o.Withdraw()
+	}
 }
 
-func (f *offers) dropLocked(id offerID) {
-	if o := f.objects[id]; o != nil {
-		f.bytes -= len(o.body)
-		delete(f.objects, id)
+// Withdraw drops the offer of a write that failed, or whose end is not known.
+func (o *Offer) Withdraw() {
+	o.offers.mu.Lock()
+	defer o.offers.mu.Unlock()
+	o.offers.dropLocked(o)
+}
+
+func (f *offers) put(o *Offer) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.keys == nil {
+		f.keys = make(map[string]*Offer)
 	}
+	o.next, f.keys[o.key] = f.keys[o.key], o
+	o.at = f.order.PushBack(o)
+	f.bytes += o.size
+	for f.order.Len() > maxOffers || f.bytes > maxOfferBytes {
+		f.dropLocked(f.order.Front().Value.(*Offer))
+	}
+}
+
+// take removes the offer that value is written to key, and returns its function, or nil.
+func (f *offers) take(key string, value []byte) func(revision int64) *Object {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for o := f.keys[key]; o != nil; o = o.next {
+		if bytes.Equal(o.value, value) {
+			object := o.object
+			f.dropLocked(o)
+			return object
+		}
+	}
+	return nil
+}
+
+// clear drops all offers.
+func (f *offers) clear() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for f.order.Len() > 0 {
+		f.dropLocked(f.order.Front().Value.(*Offer))
+	}
+}
+
+func (f *offers) dropLocked(o *Offer) {
+	if o.at == nil {
+		return
+	}
+	f.order.Remove(o.at)
+	f.bytes -= o.size
+	if first := f.keys[o.key]; first == o && o.next == nil {
+		delete(f.keys, o.key)
+	} else if first == o {
+		f.keys[o.key] = o.next
+	} else {
+		for first.next != o {
+			first = first.next
+		}
+		first.next = o.next
+	}
+	o.at, o.next, o.value, o.object = nil, nil, nil, nil
 }

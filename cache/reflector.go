@@ -346,7 +346,7 @@ func (r *Reflector) decodeItems(ctx context.Context, items []kv.Item, objects []
 	r.objects.Add(int64(len(items)))
 }
 
-// decode makes an Object of a value. If Decode panics, the value becomes a corrupt Object:
+// decode makes an Object of a value, or takes the one that a write offers. If Decode panics, the value becomes a corrupt Object:
 // it must not keep the other keys from being served.
 func (r *Reflector) decode(ctx context.Context, key string, value []byte, revision int64) (o *Object) {
 	defer func() {
@@ -356,6 +356,12 @@ func (r *Reflector) decode(ctx context.Context, key string, value []byte, revisi
 			o = NewObject(ObjectConfig{Key: key, Revision: revision, Err: err, Stored: len(value)}, r.cache.schema)
 		}
 	}()
+	if offered := r.cache.offers.take(key, value); offered != nil {
+		if o := offered(revision); o != nil {
+			r.offered.Add(1)
+			return o
+		}
+	}
 	r.decoded.Add(1)
 	return r.cache.decode(ctx, key, value, revision)
 }
@@ -447,13 +453,7 @@ func (r *Reflector) changes(ctx context.Context, changes []Change, events []kv.E
 		case e.Kind == kv.Delete:
 			changes = append(changes, Change{Key: key})
 		default:
-			o := r.cache.offers.take(key, e.Revision)
-			if o == nil {
-				o = r.decode(ctx, key, e.Value, e.Revision)
-			} else {
-				r.offered.Add(1)
-			}
-			changes = append(changes, Change{Key: key, Object: o})
+			changes = append(changes, Change{Key: key, Object: r.decode(ctx, key, e.Value, e.Revision)})
 		}
 	}
 	return changes

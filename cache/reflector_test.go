@@ -335,23 +335,27 @@ func TestReflectorTakesOffers(t *testing.T) {
 		m.start(t)
 		m.settle(t)
 		before := m.reflector.Stats()
-		m.store.Hold() // so that the offer comes before the event
+		handed := func(revision int64) *Object {
+			return NewObject(ObjectConfig{Key: "a", Revision: revision, Body: []byte("handed over")}, m.cache.Schema())
+		}
+		m.cache.Offer("a", []byte("stored"), 1, handed) // before it is written, and the event comes first
 		revision := m.put(t, testPrefix+"a", "stored")
-		o := NewObject(ObjectConfig{Key: "a", Revision: revision, Body: []byte("handed over")}, m.cache.Schema())
-		m.cache.Offer("a", revision, 0, o)
-		m.store.Release()
 		if err := m.cache.Wait(t.Context(), revision); err != nil {
 			t.Fatal(err)
 		}
-		if got := m.cache.Snapshot().Get("a"); got != o {
-			t.Errorf("the cache holds %q", got.Body())
+		if got := m.cache.Snapshot().Get("a"); string(got.Body()) != "handed over" || got.Revision() != revision {
+			t.Errorf("the cache holds %q at %d", got.Body(), got.Revision())
 		}
-		// An offer of another revision is not for this event.
-		m.cache.Offer("a", revision+5, 0, o)
+		// An offer of another value is not for this event, nor is that of a write that failed.
+		m.cache.Offer("a", []byte("never stored"), 1, handed)
+		m.cache.Offer("a", []byte("stored again"), 1, handed).Withdraw()
 		m.put(t, testPrefix+"a", "stored again")
+		// One that cannot make its object is not missed.
+		m.cache.Offer("a", []byte("third"), 1, func(int64) *Object { return nil })
+		m.put(t, testPrefix+"a", "third")
 		m.settle(t)
 		after := m.reflector.Stats()
-		if after.Offered-before.Offered != 1 || after.Decoded-before.Decoded != 1 {
+		if after.Offered-before.Offered != 1 || after.Decoded-before.Decoded != 2 {
 			t.Errorf("before %+v, after %+v", before, after)
 		}
 	})
@@ -437,9 +441,18 @@ func TestReflectorEndsUpRightUnderLoad(t *testing.T) {
 			for i := range 400 {
 				key := fmt.Sprintf("ns-%d/%d", random.IntN(3), random.IntN(30))
 				value := fmt.Sprintf("%d of %d", i, w)
-				revision := m.store.PutAll(map[string][]byte{testPrefix + key: []byte(value)})
+				var offer *Offer
 				if i%3 == 0 {
-					m.cache.Offer(key, revision, 0, NewObject(ObjectConfig{Key: key, Revision: revision, Body: []byte(value)}, m.cache.Schema()))
+					offer = m.cache.Offer(key, []byte(value), len(value), func(revision int64) *Object {
+						return NewObject(ObjectConfig{Key: key, Revision: revision, Body: []byte(value)}, m.cache.Schema())
+					})
+				}
+				revision := m.store.PutAll(map[string][]byte{testPrefix + key: []byte(value)})
+				switch {
+				case i%6 == 0:
+					offer.Withdraw()
+				case i%3 == 0:
+					m.cache.Written(offer, revision)
 				}
 				if i%97 == 0 {
 					m.store.EndWatches(errors.New("connection lost"))

@@ -83,7 +83,7 @@ func TestOffersAreWhatTheStoreHolds(t *testing.T) {
 			}
 			s.get(t, shelvesV1) // has seen all of it
 			offered := cached(r)
-			if r.Reflector.Stats().Offered == 0 { // an event may come before its offer
+			if r.Reflector.Stats().Offered == 0 {
 				t.Error("nothing was taken from offers")
 			}
 			loads := r.Reflector.Stats().Loads

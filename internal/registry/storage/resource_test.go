@@ -109,7 +109,6 @@ func TestOfferedObjectsAreWhatDecodingMakes(t *testing.T) {
 			pod := examplePod("a", "one")
 			pod.Labels = map[string]string{"k": "v"}
 			pod.Spec.NodeName = "n1"
-			f.memory.Hold() // the reflector is never first
 			f.create(pod)
 			err := f.GuaranteedUpdate(context.Background(), "/pods/a/one", &example.Pod{}, false, nil, storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
 				obj.(*example.Pod).Status.Phase = "Running"
@@ -118,7 +117,6 @@ func TestOfferedObjectsAreWhatDecodingMakes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			f.memory.Release()
 			o, err := f.resource.Get(context.Background(), Scope{Namespace: "a", Name: "one"}, "")
 			if err != nil {
 				t.Fatal(err)

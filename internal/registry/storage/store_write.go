@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/invariants"
 	"github.com/larder-io/larder/kv"
 )
 
@@ -63,33 +64,53 @@ func trackStore(ctx context.Context, began time.Time) {
 	apirequest.TrackStorageLatency(ctx, time.Since(began))
 }
 
-// put encrypts data and writes it if the key is at revision. It notes in next, if that is
-// not nil, the size of the value.
+// put encrypts data and writes it if the key is at revision. next, if that is not nil, is
+// offered to the cache.
 func (s *adapter) put(ctx context.Context, full string, data []byte, revision int64, ttl uint64, next *outcome) (kv.Result, error) {
 	value, err := s.codec.Encrypt(ctx, full, data)
 	if err != nil {
 		return kv.Result{}, err
 	}
-	if next != nil {
-		next.cache.Stored, next.history = len(value), s.store.Replacements()
+	var offer *cache.Offer
+	if next != nil && next.cache.Body != nil {
+		config := next.cache
+		config.Stored = len(value)
+		offer = s.Cache.Offer(config.Key, value, len(value)+len(config.Body), func(revision int64) *cache.Object {
+			return s.written(full, value, config, revision)
+		})
 	}
 	began := time.Now()
 	result, err := s.store.Put(ctx, full, value, kv.PutOptions{IfRevision: revision, TTL: time.Duration(ttl) * time.Second})
 	trackStore(ctx, began)
+	switch {
+	case offer == nil:
+	case err == nil && result.Committed:
+		s.Cache.Written(offer, result.Revision)
+	default: // if nobody knows whether it was written, the value is decoded should it come
+		offer.Withdraw()
+	}
 	return result, etcdError(err)
 }
 
-// outcome is the object as it will be once it is written, without the revision.
+// written makes the object that the cache will hold of a value.
 //
-// It is made before the write: the event of a write reaches the Reflector as soon as the
-// answer reaches the writer, and if the offer is not there by then, the Reflector decodes
-// the value.
+// Invariant: it is what decoding the value makes.
+func (s *adapter) written(full string, value []byte, config cache.ObjectConfig, revision int64) *cache.Object {
+	o := s.codec.Written(config, revision)
+	if invariants.Enabled && o != nil && !s.codec.IsCustom() { // custom ones may ask a webhook
+		want := s.codec.DecodeValue(context.Background(), full, config.Key, value, revision)
+		if want.Err() == nil && !o.Equal(want) {
+			panic(fmt.Sprintf("registry: %s: a write offers %q, decoding makes %q", full, o.Body(), want.Body()))
+		}
+	}
+	return o
+}
+
+// outcome is the object as it will be once it is written, without the revision.
 type outcome struct {
 	obj   runtime.Object
 	cache cache.ObjectConfig // Body is nil if there is nothing to offer
 	err   error              // data cannot be decoded; the write takes place all the same
-
-	history uint64 // of the store before the write
 }
 
 // foresee makes the outcome of storing data, in an object like out.
@@ -102,13 +123,8 @@ func (s *adapter) foresee(full string, data []byte, out runtime.Object) *outcome
 	return next
 }
 
-// committed sets out to what was stored at revision, and offers it to the cache.
+// committed sets out to what was stored at revision.
 func (s *adapter) committed(next *outcome, out runtime.Object, revision int64) error {
-	if next.cache.Body != nil && next.history == s.store.Replacements() {
-		if o := s.codec.Written(next.cache, revision); o != nil {
-			s.Cache.Offer(o.Key(), revision, next.history, o)
-		}
-	}
 	if next.err != nil {
 		return next.err
 	}
