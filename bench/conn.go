@@ -25,6 +25,7 @@ import (
 const (
 	Protobuf        = "application/vnd.kubernetes.protobuf"
 	JSON            = "application/json"
+	PartialJSON     = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 	PartialProtobuf = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 	Table           = "application/json;as=Table;v=v1;g=meta.k8s.io"
 )

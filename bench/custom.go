@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -55,19 +56,18 @@ func Custom(ctx context.Context, t *Target, c CustomConfig) ([]*Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
-	if err := defineWorkers(ctx, t, client); err != nil {
+	if err := define(ctx, t, client, definition{plural: "workers", kind: "Worker", schema: customSchema, columns: []any{
+		map[string]any{"name": "Replicas", "type": "integer", "jsonPath": ".spec.replicas"},
+		map[string]any{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+	}}); err != nil {
 		return nil, err
 	}
-	for i := range c.Namespaces {
-		namespaces := client.Resource(corev1.SchemeGroupVersion.WithResource("namespaces"))
-		ns := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": fmt.Sprintf(namespaceFormat, i)}}}
-		if _, err := namespaces.Create(ctx, ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-			return nil, fmt.Errorf("bench: %w", err)
-		}
+	if err := makeNamespaces(ctx, client, c.Namespaces); err != nil {
+		return nil, err
 	}
 	var results []*Result
 	for _, phase := range c.writes() {
-		r, err := c.repeat(ctx, t, phase)
+		r, err := repeatWrites(ctx, t, c.Clients, phase)
 		if err != nil {
 			return results, err
 		}
@@ -149,9 +149,21 @@ func readWorkers(ctx context.Context, t *Target, c CustomConfig, results []*Resu
 	return results, nil
 }
 
-// repeat makes one kind of write and measures it.
-func (c *CustomConfig) repeat(ctx context.Context, t *Target, w customWrites) (*Result, error) {
-	l := loop{ops: w.n, clients: c.Clients, strict: true, through: t.patient()}
+// makeNamespaces makes the namespaces that are not there yet.
+func makeNamespaces(ctx context.Context, client dynamic.Interface, n int) error {
+	namespaces := client.Resource(corev1.SchemeGroupVersion.WithResource("namespaces"))
+	for i := range n {
+		ns := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": fmt.Sprintf(namespaceFormat, i)}}}
+		if _, err := namespaces.Create(ctx, ns, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+			return fmt.Errorf("bench: %w", err)
+		}
+	}
+	return nil
+}
+
+// repeatWrites makes one kind of write and measures it.
+func repeatWrites(ctx context.Context, t *Target, clients int, w customWrites) (*Result, error) {
+	l := loop{ops: w.n, clients: clients, strict: true, through: t.patient()}
 	if err := l.check(); err != nil {
 		return nil, err
 	}
@@ -179,44 +191,48 @@ func (c *CustomConfig) repeat(ctx context.Context, t *Target, w customWrites) (*
 	return rec.finish(), nil
 }
 
-// defineWorkers creates the definition and waits until what it defines is served, and
-// can be created.
-func defineWorkers(ctx context.Context, t *Target, client dynamic.Interface) error {
+// definition says what a definition of custom resources has.
+type definition struct {
+	plural, kind string
+	schema       string // JSON of the only version's schema
+	columns      []any
+}
+
+// define creates a definition and waits until what it defines is served, and can be created.
+func define(ctx context.Context, t *Target, client dynamic.Interface, d definition) error {
 	var described map[string]any
-	if err := json.Unmarshal([]byte(customSchema), &described); err != nil {
+	if err := json.Unmarshal([]byte(d.schema), &described); err != nil {
 		return fmt.Errorf("bench: %w", err)
 	}
-	definition := &unstructured.Unstructured{Object: map[string]any{
+	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-		"metadata": map[string]any{"name": "workers.bench.example.com"},
+		"metadata": map[string]any{"name": d.plural + ".bench.example.com"},
 		"spec": map[string]any{
 			"group": "bench.example.com", "scope": "Namespaced",
-			"names": map[string]any{"plural": "workers", "singular": "worker", "kind": "Worker", "listKind": "WorkerList"},
+			"names": map[string]any{"plural": d.plural, "singular": strings.ToLower(d.kind), "kind": d.kind, "listKind": d.kind + "List"},
 			"versions": []any{map[string]any{
 				"name": "v1", "served": true, "storage": true, "schema": map[string]any{"openAPIV3Schema": described},
-				"subresources": map[string]any{"status": map[string]any{}},
-				"additionalPrinterColumns": []any{
-					map[string]any{"name": "Replicas", "type": "integer", "jsonPath": ".spec.replicas"},
-					map[string]any{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
-				},
+				"subresources":             map[string]any{"status": map[string]any{}},
+				"additionalPrinterColumns": d.columns,
 			}},
 		},
 	}}
 	definitions := client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
-	if _, err := definitions.Create(ctx, definition, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+	if _, err := definitions.Create(ctx, object, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("bench: %w", err)
 	}
+	path := "/apis/bench.example.com/v1/" + d.plural + "?limit=1"
 	for {
-		err := t.once(ctx, call{path: CustomPath + "?limit=1", accept: JSON})
+		err := t.once(ctx, call{path: path, accept: JSON})
 		if err == nil {
 			return nil
 		}
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-t.stopping():
-			return fmt.Errorf("bench: workers are not served: %w", err)
+			return fmt.Errorf("bench: %s are not served: %w", d.plural, err)
 		case <-ctx.Done():
-			return fmt.Errorf("bench: workers are not served: %w", err)
+			return fmt.Errorf("bench: %s are not served: %w", d.plural, err)
 		}
 	}
 }

@@ -96,7 +96,7 @@ is worse than the baseline's, and 130 when the run was interrupted.`,
 		root.AddGroup(&g)
 	}
 	root.AddCommand(
-		seedCommand(o), customCommand(o), readCommand(o), watchListCommand(o), informerCommand(o), watchCommand(o), openCommand(o), stormCommand(o),
+		seedCommand(o), customCommand(o), reportsCommand(o), readCommand(o), watchListCommand(o), informerCommand(o), watchCommand(o), openCommand(o), stormCommand(o),
 		writeCommand(o), componentsCommand(o), mixedCommand(o), scenarioCommand(o), slowCommand(o), startCommand(o), compareCommand(o), scaleCommand(o), limitCommand(),
 	)
 	root.SetUsageFunc(usage)

@@ -62,6 +62,8 @@ func TestWorkloads(t *testing.T) {
 		{[]string{"storm", "--watchers=3", "--returns=2"}, "6 watches"},
 		{[]string{"write", "--objects=5", "--clients=2"}, "merge-patch"},
 		{[]string{"custom", "--objects=4", "--namespaces=2", "--changes=6", "--reads=3"}, "custom resources as table"},
+		{[]string{"reports", "--objects=4", "--namespaces=2", "--bytes=20000", "--changes=2"}, "apply whole reports"},
+		{[]string{"reports", "--objects=4", "--namespaces=2", "--bytes=1500", "--changes=2", "--loose"}, "update reports"},
 		{append([]string{"slow", "--clients=3", "--watchers=2", "--changes=4", "--objects=2"}, pods...), "8 deliveries"},
 		{append([]string{"mixed", "--requests=20"}, pods...), "20 requests"},
 	} {

@@ -66,6 +66,31 @@ func customCommand(o *options) *cobra.Command {
 	return cmd
 }
 
+func reportsCommand(o *options) *cobra.Command {
+	c := bench.ReportsConfig{}
+	cmd := &cobra.Command{
+		Use: "reports", GroupID: writing, Short: "Define a resource of large objects; create, update, patch and apply them", Args: cobra.NoArgs,
+		Long: "Define a resource, create reports of it as large as is asked for, and change some by update, by merge patch and by server-side apply.\nOther commands read and watch " + c.ReportsPath() + " by its path.",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := refuse(cmd, "objects that exist are not made again", "rounds", "baseline"); err != nil {
+				return err
+			}
+			c.Clients = o.load.clients
+			return o.run(cmd, named(bench.ReportsKinds()...), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
+				c.Round = o.newRound()
+				return bench.Reports(ctx, t, c)
+			})
+		},
+	}
+	o.load.add(cmd, clientele)
+	cmd.Flags().IntVar(&c.Objects, "objects", 500, "how many objects")
+	cmd.Flags().IntVar(&c.Namespaces, "namespaces", 10, "over how many namespaces")
+	cmd.Flags().IntVar(&c.Bytes, "bytes", 350000, "about how large each is")
+	cmd.Flags().IntVar(&c.Changes, "changes", 50, "how many changes of each kind, at most as many as objects")
+	cmd.Flags().BoolVar(&c.Loose, "loose", false, "the definition does not describe the objects")
+	return cmd
+}
+
 func readCommand(o *options) *cobra.Command {
 	c := bench.ReadConfig{}
 	cmd := &cobra.Command{
