@@ -204,7 +204,7 @@ func (c *Cache) adopt(base *state, ix index) bool {
 		}
 		for _, e := range events {
 			ix.move(e.Prev, e.Object)
-			if e.Object != nil && e.Object.corruption != nil {
+			if e.Object != nil && e.Object.Err() != nil {
 				corrupt = append(corrupt, e.Object)
 			}
 		}

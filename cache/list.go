@@ -109,7 +109,7 @@ func (l *lister) visit(o *Object) bool {
 		return false
 	}
 	l.page.Scanned++
-	if o.corruption != nil {
+	if o.Err() != nil {
 		l.corrupt = o
 		return false
 	}

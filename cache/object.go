@@ -18,27 +18,24 @@ type EncodingID uint8
 // immutable; all methods are safe for concurrent use.
 //
 // Implementation: an object costs one allocation for the struct, one that holds
-// both key and field values, and its body. Label sets are shared among objects.
+// both key and field values, and its body. Label sets are shared among objects. Large bodies
+// may be packed (packed.go).
 type Object struct {
 	seal invariants.Seal // of body
 	body []byte
 	// meta is the key, cells.extra bytes long, then the values of fields as
 	// packFields packs them, then the size of the stored value.
 	// Invariant: cells.extra + sizeWidth <= len(meta)
-	meta       string
-	labels     string // packed by packLabels, interned
-	schema     *Schema
-	corruption *corruption
-	revision   int64
-	cells      cells
+	meta     string
+	labels   string // packed by packLabels, interned
+	schema   *Schema
+	rare     *rare // nil for nearly all objects
+	revision int64
+	cells    cells
 }
 
 // sizeWidth is how many bytes the size of a stored value takes.
 const sizeWidth = 4
-
-// corruption says why an object could not be decoded. It is not a part of Object because
-// hardly any object has one, and an interface takes twice the room of a pointer.
-type corruption struct{ err error }
 
 // ObjectConfig is what an Object is made of.
 type ObjectConfig struct {
@@ -47,8 +44,12 @@ type ObjectConfig struct {
 	Key string
 	// Revision is the store's revision of the write that made this state.
 	Revision int64
-	// Body is the canonical encoding. NewObject takes it over.
+	// Body is the canonical encoding. NewObject takes it over, unless the Object is Packed
+	// then: it is the caller's again.
 	Body []byte
+	// Head, if it is not nil, allows that a large Body is kept packed. It is kept beside it
+	// as it is, for those who need no more. It is copied.
+	Head []byte
 	// Labels and Fields are what selectors see. They are copied.
 	Labels map[string]string
 	Fields fields.Set
@@ -69,10 +70,17 @@ func NewObject(config ObjectConfig, schema *Schema) *Object {
 	meta := append(space[:0], config.Key...)
 	if config.Err != nil {
 		o.meta = string(packSize(meta, config.Stored))
-		o.corruption = &corruption{config.Err}
+		o.rare = &rare{err: config.Err}
 		return o
 	}
-	o.body, _ = trim(config.Body)
+	if config.Head != nil && len(config.Body) >= packFrom {
+		if o.body = pack(config.Head, config.Body); o.body != nil {
+			o.rare = &rare{head: len(config.Head), size: len(config.Body)}
+		}
+	}
+	if o.body == nil {
+		o.body, _ = trim(config.Body)
+	}
 	o.seal = invariants.SealOf(o.body)
 	o.meta = string(packSize(packFields(meta, config.Fields, o), config.Stored))
 	o.labels = schema.sets.intern(packLabels(space[:0], config.Labels))
@@ -109,8 +117,12 @@ func (o *Object) Name() string {
 // Revision is the store's revision of the write that made this state.
 func (o *Object) Revision() int64 { return o.revision }
 
-// Body is the canonical encoding. It is shared and must not be written to.
+// Body is the canonical encoding. It is shared and must not be written to. If the object is
+// Packed, it is made anew.
 func (o *Object) Body() []byte {
+	if o.Packed() {
+		return o.AppendBody(nil)
+	}
 	o.seal.Check(o.body, "cache: the body of an object")
 	return o.body
 }
@@ -124,10 +136,10 @@ func (o *Object) retire() {
 // Err says why the object is corrupt; nil for every sound object. A corrupt
 // object has no body, labels or fields.
 func (o *Object) Err() error {
-	if o.corruption == nil {
+	if o.rare == nil {
 		return nil
 	}
-	return o.corruption.err
+	return o.rare.err
 }
 
 // Stored is how many bytes the store keeps as the object's value.
@@ -136,7 +148,10 @@ func (o *Object) Stored() int64 { return unpackSize(o.meta[len(o.meta)-sizeWidth
 // Equal reports whether o and another object of the resource are alike in all that readers
 // see of them: key, revision, body, labels, fields and what made them corrupt.
 func (o *Object) Equal(other *Object) bool {
-	if (o.corruption == nil) != (other.corruption == nil) || o.corruption != nil && o.Err().Error() != other.Err().Error() {
+	if mine, others := o.Err(), other.Err(); (mine == nil) != (others == nil) || mine != nil && mine.Error() != others.Error() {
+		return false
+	}
+	if o.Packed() != other.Packed() || o.Packed() && (o.rare.size != other.rare.size || o.rare.head != other.rare.head) {
 		return false
 	}
 	return o.revision == other.revision && o.Key() == other.Key() && o.meta == other.meta && o.labels == other.labels && bytes.Equal(o.body, other.body)

@@ -154,7 +154,7 @@ func (s *state) get(key string) *Object {
 func (s *state) put(o *Object) *Object {
 	prev, _ := s.objects.ReplaceOrInsert(o)
 	s.file(prev, o)
-	if o.corruption != nil {
+	if o.Err() != nil {
 		if s.corrupt == nil {
 			s.corrupt = btree.NewG(degree, lessObject)
 		}
@@ -185,7 +185,7 @@ func (s *state) file(prev, next *Object) {
 	if prev == nil {
 		return
 	}
-	if prev.corruption != nil {
+	if prev.Err() != nil {
 		s.corrupt.Delete(prev)
 	}
 	s.bytes -= int64(len(prev.body))
@@ -288,7 +288,7 @@ func (s *state) check() {
 	var corrupt int
 	s.objects.Ascend(func(o *Object) bool {
 		invariants.Assertf(last == nil || last.Key() < o.Key(), "cache: %q out of order", o.Key())
-		if o.corruption != nil {
+		if o.Err() != nil {
 			corrupt++
 		}
 		bytes += int64(len(o.body))

@@ -17,6 +17,7 @@ import (
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/negotiate"
+	"github.com/larder-io/larder/internal/invariants"
 	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/storage"
 	"github.com/larder-io/larder/internal/registry/table"
@@ -237,8 +238,10 @@ type listBody struct {
 	objects []*cache.Object
 	items   [][]byte // of all objects if they are parts of the objects' bytes, else the next few to be written
 	source  encoding.Source
-	sum     int // of the items' sizes
-	size    int // of the body, unknownSize if items are made as they are written
+	sum     int    // of the items' sizes
+	size    int    // of the body, unknownSize if items are made as they are written
+	room    []byte // for one item that is unpacked
+	unpack  bool   // some items are the packed bytes of their objects, which are unpacked as they are written
 
 	sent func(size int) // is called with the size at the end, if it was not known before
 }
@@ -246,8 +249,9 @@ type listBody struct {
 var lists = sync.Pool{New: func() any { return new(listBody) }}
 
 const (
-	// keepItems bounds what a listBody that waits for its next use holds on to.
+	// keepItems and keepRoom bound what a listBody that waits for its next use holds on to.
 	keepItems = 1 << 15
+	keepRoom  = 1 << 20
 	// streamFrom is the size of canonical encodings from which a list is sent without
 	// making its items beforehand. It leaves no doubt that the list is to be compressed.
 	streamFrom = 4 * exchange.CompressFrom
@@ -270,14 +274,21 @@ func (b *listBody) fill(encoder *encoding.Encoder, meta wire.ListMeta, stream bo
 		b.items = slices.Grow(b.items, len(b.objects)) // growing in steps would cost four times as much
 	}
 	for _, o := range b.objects {
+		if size, ok := encoder.Unmade(o); ok {
+			b.sum, b.unpack = b.sum+size, true
+			continue
+		}
 		item, err := b.source.Item(o)
 		if err != nil {
 			return err
 		}
-		if sliced {
+		if sliced && !b.unpack {
 			b.items = append(b.items, item)
 		}
 		b.sum += encoder.ItemSize(item)
+	}
+	if b.unpack {
+		b.items = b.items[:0]
 	}
 	b.size = encoder.ListSize(meta, len(b.objects), b.sum)
 	return nil
@@ -286,6 +297,9 @@ func (b *listBody) fill(encoder *encoding.Encoder, meta wire.ListMeta, stream bo
 // kept reports whether all items are kept, so that none is to be made.
 func (b *listBody) kept() bool {
 	for _, o := range b.objects {
+		if _, ok := b.encoder.Unmade(o); ok {
+			continue
+		}
 		if _, ok := b.source.Kept(o); !ok {
 			return false
 		}
@@ -309,7 +323,7 @@ func (b *listBody) WriteTo(w io.Writer) (int64, error) {
 	defer out.Release()
 	out.Buf = b.encoder.AppendListHeader(out.Buf, b.meta, len(b.objects), b.sum)
 	write := b.writeKept
-	if b.size == exchange.UnknownSize {
+	if b.size == exchange.UnknownSize || b.unpack {
 		write = b.writeMade
 	}
 	if err := write(out); err != nil {
@@ -335,17 +349,25 @@ func (b *listBody) writeKept(out *exchange.ChunkWriter) error {
 	return nil
 }
 
-// writeMade writes items that are kept, and encodes the others directly in the chunk that is
-// sent.
+// writeMade writes items that are kept, and encodes or unpacks the others directly in the
+// chunk that is sent.
 func (b *listBody) writeMade(out *exchange.ChunkWriter) error {
 	for i, o := range b.objects {
 		out.Buf = b.encoder.AppendItemHeader(out.Buf, i, nil) // in JSON it does not look at the item
+		if _, ok := b.encoder.Unmade(o); ok {
+			b.room = o.AppendBody(b.room[:0])
+			b.add(len(b.room))
+			if out.Add(b.room); out.Err != nil {
+				return out.Err
+			}
+			continue
+		}
 		before := len(out.Buf)
 		shared, made, err := b.source.Next(out.Buf, o)
 		if err != nil {
 			return err
 		}
-		b.sum += len(made) - before + len(shared)
+		b.add(len(made) - before + len(shared))
 		out.Buf = made
 		out.Add(shared)
 		if out.Err != nil {
@@ -353,6 +375,13 @@ func (b *listBody) writeMade(out *exchange.ChunkWriter) error {
 		}
 	}
 	return nil
+}
+
+// add counts an item that was written, unless that was done before.
+func (b *listBody) add(size int) {
+	if b.size == exchange.UnknownSize {
+		b.sum += size
+	}
 }
 
 // ahead returns items from the i-th on. A few are asked for at a time: in between,
@@ -382,7 +411,13 @@ func (b *listBody) Close() error {
 	if cap(b.objects) > keepItems || cap(b.items) > keepItems {
 		b.objects, b.items = nil, nil
 	}
-	*b = listBody{objects: b.objects[:0], items: b.items[:0]}
+	if cap(b.room) > keepRoom {
+		b.room = nil
+	}
+	if invariants.Enabled {
+		invariants.Overwrite(b.room)
+	}
+	*b = listBody{objects: b.objects[:0], items: b.items[:0], room: b.room[:0]}
 	lists.Put(b)
 	return nil
 }

@@ -370,7 +370,7 @@ func (ws *watchStream) appendAll(b *batch) error {
 // appendShared adds the frame of d, which all watchers that get d share, and sends what is
 // large enough. A frame that costs no more to build than to copy is not kept for the others.
 func (ws *watchStream) appendShared(b *batch, d watch.Delivery) error {
-	if d.Revision == d.Object.Revision() && len(d.Object.Body()) < largeFrame && ws.encoder.Sliced() {
+	if d.Revision == d.Object.Revision() && d.Object.Size() < largeFrame && ws.encoder.Sliced() {
 		before := len(b.buf)
 		if err := ws.append(b, d); err != nil {
 			return ws.sendError(b, err)

@@ -109,6 +109,12 @@ func TestCachedCustomResourcesAreAnsweredAsUpstreamDoes(t *testing.T) {
 	}
 	s.do(t, http.MethodPost, shelvesV2, "application/json",
 		`{"apiVersion":"example.com/v2","kind":"Shelf","metadata":{"name":"two"},"spec":{"colour":"blue"}}`)
+	// These are large enough to be packed.
+	s.do(t, http.MethodPost, shelvesV1, "application/json",
+		`{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"large","labels":{"n":"1"}},"spec":{"color":"red","free":`+findings(300)+`}}`)
+	s.do(t, http.MethodPost, shelvesV2, "application/json",
+		`{"apiVersion":"example.com/v2","kind":"Shelf","metadata":{"name":"wide"},"spec":{"colour":"`+strings.Repeat("blue <\u00e9\\n>", 3000)+`"}}`)
+	s.put(t, shelfKey+"older", strings.Replace(strings.Replace(old, `"name":"old"`, `"name":"older"`, 1), `"any":[1]`, `"any":`+findings(500), 1))
 	const table = "application/json;as=Table;v=v1;g=meta.k8s.io"
 	accepts := []string{
 		"", "application/json", "application/yaml", "application/vnd.kubernetes.protobuf", "text/html", "*/*",
@@ -120,7 +126,7 @@ func TestCachedCustomResourcesAreAnsweredAsUpstreamDoes(t *testing.T) {
 		"application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io",
 	}
 	paths := []string{
-		"", "/old", "/s0", "/two", "/none", "?limit=2", "?labelSelector=n%3D1", "?labelSelector=%3D", "?fieldSelector=spec.color%3D%3C1%3E%26%E2%80%A8",
+		"", "/old", "/s0", "/two", "/large", "/wide", "/older", "/none", "?limit=2", "?labelSelector=n%3D1", "?labelSelector=%3D", "?fieldSelector=spec.color%3D%3C1%3E%26%E2%80%A8",
 		"?fieldSelector=spec.colour%3Dblue", "?fieldSelector=metadata.name%3Dold", "?resourceVersion=0", "?resourceVersion=x", "?pretty=true",
 		"?includeObject=Object", "?includeObject=None", "?includeObject=x", "/s0?includeObject=Object", "?limit=x", "/s0?resourceVersion=0",
 	}
@@ -196,4 +202,13 @@ func TestDefinitionMadeAnewForgetsTheFirst(t *testing.T) {
 	s.define(t, shelves)
 	a := s.get(t, shelvesV1)
 	contains(t, a.body, `"items":[]`)
+}
+
+// findings is JSON that is not as it would be written.
+func findings(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, `, "k%03d": [{"title": "findings \u00e9 \u2028 <of> no. %d", "score": %d.50, "big": 12345678901234567890, "none": null}, {}]`, 997*i%1000, i, i%10)
+	}
+	return "{" + b.String()[1:] + "}"
 }

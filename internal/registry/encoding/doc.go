@@ -17,6 +17,10 @@
 //
 // # Guarantees
 //
+// Large canonical bytes of custom resources are kept packed (package cache), with their
+// metadata beside them: what asks for metadata alone unpacks nothing, and lists and frames
+// unpack each item where it goes ([Encoder.Unmade]).
+//
 // An Encoder's items are byte for byte what upstream's encoders write for the same object.
 // They are kept with the object as long as the budget allows. A value that cannot be
 // decrypted or decoded becomes a corrupt object, which fails the reads that cover it and no

@@ -92,7 +92,13 @@ func (e *Encoder) slice(body []byte) ([]byte, error) {
 // whole reports whether the item of o, an object of a CRD, is all of its canonical bytes.
 func (e *Encoder) whole(o *cache.Object) bool {
 	c := e.codec.custom
-	return c != nil && e.projection == Full && o.Err() == nil && c.stores(o.Body())
+	return c != nil && e.projection == Full && o.Err() == nil && (c.onlyVersion || c.stores(o.Head()))
+}
+
+// Unmade returns the size of the item of o where that is known although the item is not there:
+// it is the canonical bytes, which are packed. [Source.Next] unpacks them where they go.
+func (e *Encoder) Unmade(o *cache.Object) (size int, ok bool) {
+	return o.Size(), o.Packed() && e.whole(o)
 }
 
 // buffers is a pool of buffers for items that are copied elsewhere.
@@ -183,14 +189,14 @@ func (e *Encoder) decodedCustom(o *cache.Object) ([]byte, error) {
 		}
 		return c.encode(obj)
 	}
-	if c.custom.converts && !c.custom.stores(o.Body()) {
+	if c.custom.converts && !c.custom.stores(o.Head()) {
 		obj, err := c.Internal(o, 0)
 		if err != nil {
 			return nil, err
 		}
 		return e.partialOf(obj)
 	}
-	raw, err := wire.MetadataJSON(o.Body())
+	raw, err := wire.MetadataJSON(o.Head())
 	if err != nil {
 		return nil, err
 	}

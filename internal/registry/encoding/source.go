@@ -43,6 +43,9 @@ func (s Source) keeps(o *cache.Object) bool {
 
 // Kept returns the item of o if it costs nothing to make or was made before.
 func (s Source) Kept(o *cache.Object) ([]byte, bool) {
+	if _, unmade := s.Unmade(o); unmade {
+		return nil, false
+	}
 	if s.Sliced() {
 		item, err := s.Encoder.Item(o)
 		return item, err == nil
@@ -55,7 +58,7 @@ func (s Source) Kept(o *cache.Object) ([]byte, bool) {
 
 // Item returns the item of o, shared bytes or some of the caller's own.
 func (s Source) Item(o *cache.Object) ([]byte, error) {
-	if s.keeps(o) {
+	if _, unmade := s.Unmade(o); unmade || s.keeps(o) {
 		return s.Encoder.Item(o)
 	}
 	if item, ok := s.Kept(o); ok || o.Err() != nil {
@@ -78,6 +81,9 @@ func (s Source) Next(dst []byte, o *cache.Object) (shared, grown []byte, err err
 	if o.Err() != nil {
 		return nil, dst, o.Err()
 	}
+	if _, unmade := s.Unmade(o); unmade {
+		return nil, o.AppendBody(dst), nil
+	}
 	if item, ok := s.Kept(o); ok {
 		return item, dst, nil
 	}
@@ -98,17 +104,24 @@ func (e *Encoder) hasRoom(o *cache.Object) bool {
 
 // canonicalSize is the size of the canonical bytes that the item of o is made of.
 func (e *Encoder) canonicalSize(o *cache.Object) int {
-	if e.projection != Full && e.codec.custom == nil {
-		if part, err := wire.PartialProtobuf(o.Body()); err == nil {
-			return len(part)
-		}
+	part, err := []byte(nil), error(nil)
+	switch {
+	case e.projection == Full:
+		return o.Size()
+	case e.codec.custom != nil:
+		part, err = wire.MetadataJSON(o.Head())
+	default:
+		part, err = wire.PartialProtobuf(o.Body())
 	}
-	return len(o.Body())
+	if err != nil {
+		return o.Size()
+	}
+	return len(part)
 }
 
 // BodyBytes estimates the size of the canonical encodings of objects.
 func BodyBytes(objects []*cache.Object) int64 {
-	return estimate(objects, func(o *cache.Object) int { return len(o.Body()) })
+	return estimate(objects, (*cache.Object).Size)
 }
 
 // estimate sums up the sizes of objects from those of a few.

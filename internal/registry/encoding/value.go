@@ -74,7 +74,9 @@ func (c *Codec) complete(data []byte, config *cache.ObjectConfig) error {
 	if c.decorate != nil {
 		c.decorate(obj)
 	}
-	config.Body, err = c.encode(obj)
+	if config.Body, err = c.encode(obj); err == nil && c.custom != nil {
+		config.Head = wire.HeadJSON(config.Body)
+	}
 	return err
 }
 
@@ -120,6 +122,9 @@ func (c *Codec) Written(config cache.ObjectConfig, revision int64) *cache.Object
 		return nil
 	}
 	config.Body, config.Revision = body, revision
+	if c.custom != nil {
+		config.Head = wire.HeadJSON(body)
+	}
 	return cache.NewObject(config, c.schema)
 }
 

@@ -196,6 +196,30 @@ func MetadataJSON(object []byte) ([]byte, error) {
 	return object[from:to:to], nil
 }
 
+// HeadJSON returns an object that begins as object does if that begins with its apiVersion,
+// and has its metadata: the head of object itself, or one of its own if the metadata come
+// late. It is nil if there are no metadata.
+func HeadJSON(object []byte) []byte {
+	const first, late = `{"apiVersion":`, 8
+	from, to, err := metadataSpan(object)
+	if err != nil {
+		return nil
+	}
+	if to <= len(object)/late {
+		return object[:to:to]
+	}
+	head := []byte{'{'}
+	if len(object) > len(first) && string(object[:len(first)]) == first {
+		stop, err := skipValue(object, len(first))
+		if err != nil {
+			return nil
+		}
+		head = append(append(head[:0], object[:stop]...), ',')
+	}
+	head = append(append(head, `"metadata":`...), object[from:to]...)
+	return append(head, '}')
+}
+
 func metadataSpan(object []byte) (from, to int, err error) {
 	return member(object, skipSpace(object, 0), "metadata")
 }

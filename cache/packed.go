@@ -1,0 +1,80 @@
+package cache
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/klauspost/compress/s2"
+)
+
+// packFrom is the size from which bodies are packed: smaller ones gain little by it, and
+// there are many of them, which are read often.
+const packFrom = 16 << 10
+
+// rare is what only few objects have. It is not a part of Object because an Object without
+// it takes less room.
+type rare struct {
+	err error // why the object is corrupt
+	// head is how many bytes of Object.body are as they were given; what follows them is the
+	// packed body. size is that of the body before it was packed. Both are 0 if it is not.
+	head, size int
+}
+
+// packing has the buffers that bodies are packed in.
+var packing = sync.Pool{New: func() any { return new([]byte) }}
+
+// pack returns head and, after it, the body packed. It returns nil if that would hardly be
+// smaller than the body.
+func pack(head, body []byte) []byte {
+	buffer := packing.Get().(*[]byte)
+	defer packing.Put(buffer)
+	if most := s2.MaxEncodedLen(len(body)); cap(*buffer) < most {
+		*buffer = make([]byte, most)
+	}
+	packed := s2.EncodeBetter((*buffer)[:cap(*buffer)], body)
+	if len(head)+len(packed) > len(body)/4*3 {
+		return nil
+	}
+	return append(append(make([]byte, 0, len(head)+len(packed)), head...), packed...)
+}
+
+// Packed reports whether the body is kept packed: Body and AppendBody unpack it each time
+// that they are called.
+func (o *Object) Packed() bool { return o.rare != nil && o.rare.size > 0 }
+
+// Size is the length of Body. It does not unpack it.
+func (o *Object) Size() int {
+	if o.Packed() {
+		return o.rare.size
+	}
+	return len(o.body)
+}
+
+// Head is ObjectConfig.Head of an object whose body is packed, else the body. It is shared
+// and must not be written to.
+func (o *Object) Head() []byte {
+	o.seal.Check(o.body, "cache: the body of an object")
+	if o.Packed() {
+		return o.body[:o.rare.head:o.rare.head]
+	}
+	return o.body
+}
+
+// AppendBody appends the canonical encoding to dst.
+func (o *Object) AppendBody(dst []byte) []byte {
+	if !o.Packed() {
+		return append(dst, o.Body()...)
+	}
+	o.seal.Check(o.body, "cache: the body of an object")
+	at, end := len(dst), len(dst)+o.rare.size
+	if cap(dst) < end {
+		grown := make([]byte, at, end)
+		copy(grown, dst)
+		dst = grown
+	}
+	body, err := s2.Decode(dst[at:end:end], o.body[o.rare.head:])
+	if err != nil || len(body) != o.rare.size {
+		panic(fmt.Sprintf("cache: body of %d bytes of %q cannot be unpacked: %d bytes, %v", o.rare.size, o.Key(), len(body), err))
+	}
+	return dst[:end]
+}
