@@ -196,6 +196,9 @@ func TestWatchTellsOfEachDelivery(t *testing.T) {
 			if got := result.Value("stuck watches that the server ended"); got != 0 {
 				t.Errorf("%g stuck watches ended, but the server ends none", got)
 			}
+			if p99, p999 := result.Value(bench.LateP99), result.Value(bench.LateP999); p99 > p999 || p999 > result.Quantile(100).Seconds() {
+				t.Errorf("%s: deliveries came %g and %g s after the answers, and %v after they were due", accept, p99, p999, result.Quantile(100))
+			}
 			if result.BytesPerOp() < 1000 {
 				t.Errorf("%s: a delivery has %d bytes, want a whole pod", accept, result.BytesPerOp())
 			}

@@ -25,8 +25,12 @@ type MixedConfig struct {
 	First int
 }
 
-// MixedName is the name of the Result of all that Mixed sends.
-const MixedName = "mixed load"
+// Names of the Results of all that Mixed sends, and of its small requests.
+const (
+	MixedName = "mixed load"
+	GetPod    = "get pod"
+	ListNode  = "list node"
+)
 
 // share is one kind of request of the mixed load. n is a number that is drawn for the request.
 type share struct {
@@ -37,8 +41,8 @@ type share struct {
 
 // mixture adds up to 100.
 var mixture = []share{
-	{"get pod", 50, func(c *MixedConfig, _ int, n uint64) call { return call{path: c.pod(n), accept: Protobuf} }},
-	{"list node", 20, func(c *MixedConfig, _ int, n uint64) call {
+	{GetPod, 50, func(c *MixedConfig, _ int, n uint64) call { return call{path: c.pod(n), accept: Protobuf} }},
+	{ListNode, 20, func(c *MixedConfig, _ int, n uint64) call {
 		return call{path: c.Seed.NodeSelection(below(n, c.Seed.Nodes)) + "&resourceVersion=0", accept: Protobuf}
 	}},
 	{"list namespace", 9, func(c *MixedConfig, _ int, n uint64) call {

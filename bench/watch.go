@@ -66,6 +66,13 @@ func (c *WatchConfig) check() error {
 	return c.loop().bounded()
 }
 
+// Values of Watch's Result: how much later than the answer to its change a delivery came, 0
+// if it came before. What writing takes is in the Result's latency, and not in these.
+const (
+	LateP99  = "after the change's answer, p99"
+	LateP999 = "after the change's answer, p99.9"
+)
+
 // Watch opens the watches, then makes the changes, and records the time from when
 // each was to be made until each watcher has read of it. Deliveries that never came
 // are errors. The server is charged from the first change to the last delivery.
@@ -104,6 +111,8 @@ func Watch(ctx context.Context, t *Target, c WatchConfig) (*Result, error) {
 	}
 	w.close()
 	result := c.account(rec.finish())
+	result.add(LateP99, w.lateness(99), "s")
+	result.add(LateP999, w.lateness(99.9), "s")
 	if c.Stuck > 0 {
 		result.add("stuck watches that the server ended", float64(ended), "")
 	}
@@ -159,7 +168,9 @@ func (c *WatchConfig) change(ctx context.Context, t *Target, rec *recorder, w *w
 	l.through = through
 	err := l.run(ctx, t, writes, func(ctx context.Context, own *lane, i int, due time.Time) (outcome, error) {
 		w.sent[i].Store(due.UnixNano())
-		return own.do(ctx, markPatch(c.Objects[i%len(c.Objects)], w.run, i))
+		o, err := own.do(ctx, markPatch(c.Objects[i%len(c.Objects)], w.run, i))
+		w.answered[i].Store(time.Now().UnixNano())
+		return o, err
 	})
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -46,11 +47,15 @@ type watchers struct {
 
 	run       int64          // of the changes that count
 	sent      []atomic.Int64 // UnixNano at which each change was intended
+	answered  []atomic.Int64 // UnixNano at which the answer to it had come, 0 before
 	delivered atomic.Int64
 	expected  atomic.Int64
 	all       chan struct{} // closed when expected changes were delivered
 	complete  sync.Once     // closes all
 	closing   atomic.Bool
+
+	mu    sync.Mutex
+	after *hdrhistogram.Histogram // guarded by mu: how much later than the answers deliveries came
 }
 
 // open opens n watches, or fewer if the target is stopped. Each counts as an operation when
@@ -107,7 +112,8 @@ func (w *watchers) openOne(ctx context.Context, i int) error {
 
 // begin starts reading on the watchers with numbers below readers.
 func (w *watchers) begin(readers int, changes int, expected int64) {
-	w.sent = make([]atomic.Int64, changes)
+	w.sent, w.answered = make([]atomic.Int64, changes), make([]atomic.Int64, changes)
+	w.after = newHistogram()
 	w.run = newRun()
 	w.expected.Store(expected)
 	w.all = make(chan struct{})
@@ -142,10 +148,30 @@ func (w *watchers) follow(s *stream) error {
 			continue // not a change of this run
 		}
 		w.rec.record(now.Sub(time.Unix(0, w.sent[number].Load())), outcome{bytes: int64(len(frame))}, nil)
+		w.recordAfter(number, now)
 		if w.delivered.Add(1) >= w.expected.Load() {
 			w.complete.Do(func() { close(w.all) })
 		}
 	}
+}
+
+// recordAfter records how much later than the answer to its change a delivery came: not at all
+// if there was no answer yet.
+func (w *watchers) recordAfter(number int, now time.Time) {
+	late := time.Duration(0)
+	if answered := w.answered[number].Load(); answered != 0 {
+		late = max(0, now.Sub(time.Unix(0, answered)))
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_ = w.after.RecordValue(late.Microseconds()) // out of range: it took longer than an hour
+}
+
+// lateness returns a quantile of what recordAfter has recorded.
+func (w *watchers) lateness(quantile float64) float64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return (time.Duration(w.after.ValueAtQuantile(quantile)) * time.Microsecond).Seconds()
 }
 
 // marked returns the run and the number of the change that a frame tells of.

@@ -43,6 +43,7 @@ type Comparison struct {
 	config  Config
 	fleet   *fleet.Fleet
 	servers [kinds]*fleet.Server
+	writer  *fleet.Server // nil until neutral is called
 	seed    bench.SeedConfig
 	table   *Table
 	shown   atomic.Pointer[bench.Target]

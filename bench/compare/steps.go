@@ -314,32 +314,6 @@ func (c *Comparison) storm() step {
 	}}
 }
 
-// stuck has watchers that never read beside some that do.
-func (c *Comparison) stuck() step {
-	const rate = 100
-	watchers := c.watchers(50)
-	spec := withLatency("B35", fmt.Sprintf("WATCH by %d watchers beside %d stuck ones, %d events/s, per delivery", watchers, watchers, rate), "p99", 99)
-	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
-		return one(bench.Watch(ctx, c.servers[kind].Target, bench.WatchConfig{
-			Name: "B35", Path: pods, Accept: bench.Protobuf, Watchers: watchers, Stuck: watchers, Objects: c.seed.PodPaths(min(50, c.seed.Pods)),
-			Changes: c.ops(kind, 500, 500), Rate: rate, Writers: 4, Through: c.other(kind),
-		}))
-	}}
-}
-
-// mixed is the load of a cluster, at a rate that both servers can keep up with.
-func (c *Comparison) mixed() step {
-	const rate = 300
-	spec := withLatency("B36", fmt.Sprintf("mixed load, %d requests/s, open loop", rate), "p99", 99)
-	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
-		results, err := bench.Mixed(ctx, c.servers[kind].Target, bench.MixedConfig{Seed: c.seed, Rate: rate, Requests: c.ops(kind, 1500, 1500), Clients: 16})
-		if err != nil {
-			return nil, err
-		}
-		return results[:1], nil
-	}}
-}
-
 // inOrder sorts rows by the numbers in their ids.
 func (c *Comparison) inOrder() {
 	number := func(r *Row) int {

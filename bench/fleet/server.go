@@ -60,6 +60,24 @@ func Launch(name, program string, args []string, log string) (*Server, error) {
 	return s, nil
 }
 
+// Pause stops the process where it is, until Resume. A process that has ended is left alone.
+func (s *Server) Pause() error { return s.signal(syscall.SIGSTOP) }
+
+// Resume lets the process go on.
+func (s *Server) Resume() error { return s.signal(syscall.SIGCONT) }
+
+func (s *Server) signal(signal syscall.Signal) error {
+	select {
+	case <-s.exited:
+		return nil
+	default:
+	}
+	if err := syscall.Kill(-s.Process.PID, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("fleet: %s: %w", s.Process.Name, err)
+	}
+	return nil
+}
+
 // Stop ends the process and its children, and waits until it has ended. It may be
 // called again.
 func (s *Server) Stop() error {
@@ -69,6 +87,9 @@ func (s *Server) Stop() error {
 	default:
 	}
 	group := -s.Process.PID
+	if err := s.Resume(); err != nil { // a process that is paused would not hear of its end
+		return err
+	}
 	if err := syscall.Kill(group, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
 		return fmt.Errorf("fleet: %s: %w", s.Process.Name, err)
 	}

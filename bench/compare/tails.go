@@ -1,0 +1,119 @@
+package compare
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/fleet"
+)
+
+// tail is a row of CPU per operation and of the slowest operations: those of which one in a
+// hundred and one in a thousand is slower.
+func tail(id, work string, p99, p999 func(*bench.Result) float64) rowSpec {
+	const ofStock = 0.33
+	return rowSpec{
+		id: id, work: work,
+		figures: []Figure{{Unit: Seconds}, {Name: "p99", Unit: Wall, Goal: Goal{OfStock: ofStock}}, {Name: "p99.9", Unit: Wall, Goal: Goal{OfStock: ofStock}}},
+		of:      []func(*bench.Result) float64{cpuPerOp, p99, p999},
+	}
+}
+
+// value takes a figure from results that only their workload has.
+func value(name string) func(*bench.Result) float64 {
+	return func(r *bench.Result) float64 { return r.Value(name) }
+}
+
+// stuck has watchers that never read beside some that do. The changes of all kinds are made
+// through the same server, which is none of them, and deliveries are late from when they were
+// answered: what a write takes is another row.
+func (c *Comparison) stuck() step {
+	const rate = 100
+	watchers := c.watchers(50)
+	spec := tail("B35", fmt.Sprintf("WATCH by %d watchers beside %d stuck ones, %d events/s, per delivery; latencies from the answer to the change", watchers, watchers, rate), value(bench.LateP99), value(bench.LateP999))
+	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) (results []*bench.Result, err error) {
+		writer, err := c.neutral(ctx)
+		if err != nil {
+			return nil, err
+		}
+		resume, err := c.alone(ctx, c.servers[kind], writer)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, resume()) }()
+		return one(bench.Watch(ctx, c.servers[kind].Target, bench.WatchConfig{
+			Name: "B35", Path: pods, Accept: bench.Protobuf, Watchers: watchers, Stuck: watchers, Objects: c.seed.PodPaths(min(50, c.seed.Pods)),
+			Changes: c.ops(kind, 1000, 1000), Rate: rate, Writers: 4, Through: writer.Target,
+		}))
+	}}
+}
+
+// Values of the mixed load's results: the latency of its small requests.
+const (
+	smallP99  = "p99 of small requests"
+	smallP999 = "p99.9 of small requests"
+)
+
+// mixed is the load of a cluster, at a rate that both servers can keep up with.
+func (c *Comparison) mixed() step {
+	const rate = 300
+	spec := tail("B36", fmt.Sprintf("mixed load, %d requests/s, open loop; latencies of GETs and of lists of a node", rate), value(smallP99), value(smallP999))
+	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) (all []*bench.Result, err error) {
+		resume, err := c.alone(ctx, c.servers[kind])
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, resume()) }()
+		results, err := bench.Mixed(ctx, c.servers[kind].Target, bench.MixedConfig{Seed: c.seed, Rate: rate, Requests: c.ops(kind, 4500, 4500), Clients: 16})
+		if err != nil {
+			return nil, err
+		}
+		whole := results[0]
+		small := bench.Merge(slices.DeleteFunc(slices.Clone(results[1:]), func(r *bench.Result) bool {
+			return r.Name != bench.GetPod && r.Name != bench.ListNode
+		})...)
+		whole.Values = append(whole.Values,
+			bench.Value{Name: smallP99, Value: small.Quantile(99).Seconds(), Unit: "s"},
+			bench.Value{Name: smallP999, Value: small.Quantile(99.9).Seconds(), Unit: "s"})
+		return one(whole, nil)
+	}}
+}
+
+// neutral is the server that changes are made through where their latency counts, whichever
+// server is measured: a Larder of its own.
+func (c *Comparison) neutral(ctx context.Context) (*fleet.Server, error) {
+	if c.writer != nil {
+		return c.writer, nil
+	}
+	writer, err := c.startWith(ctx, Larder, fleet.Usual())
+	if err == nil {
+		c.writer = writer
+	}
+	return writer, err
+}
+
+// alone pauses all servers but those given, and etcd, until resume is called: each of them
+// follows what is written, and on a machine with few processors that makes operations of the
+// measured server late.
+func (c *Comparison) alone(ctx context.Context, measured ...*fleet.Server) (resume func() error, err error) {
+	var paused []*fleet.Server
+	resume = func() error {
+		var failed []error
+		for _, s := range paused {
+			failed = append(failed, s.Resume(), s.Ready(ctx))
+		}
+		return errors.Join(failed...)
+	}
+	for _, s := range c.fleet.Servers() {
+		if s == c.fleet.Etcd() || s.Target == nil || slices.Contains(measured, s) {
+			continue
+		}
+		if err := s.Pause(); err != nil {
+			return nil, errors.Join(err, resume())
+		}
+		paused = append(paused, s)
+	}
+	return resume, nil
+}

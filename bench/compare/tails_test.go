@@ -1,0 +1,67 @@
+package compare
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/bench/fleet"
+)
+
+// TestTailsAreMeasuredAlone has three servers, of which one is to be measured and one takes
+// part.
+func TestTailsAreMeasuredAlone(t *testing.T) {
+	settings := config(t)
+	settings.Fleet.Dir = t.TempDir()
+	c, err := New(settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.fleet, err = fleet.New(settings.Fleet); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.fleet.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := c.fleet.StartEtcd(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	measured, err := c.startWith(t.Context(), Larder, fleet.Usual())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := c.startWith(t.Context(), Stock, fleet.Usual())
+	if err != nil {
+		t.Fatal(err)
+	}
+	writer, err := c.neutral(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := c.neutral(t.Context()); again != writer || err != nil {
+		t.Errorf("changes are made through another server the second time, or %v", err)
+	}
+	resume, err := c.alone(t.Context(), measured, writer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []*fleet.Server{measured, writer} {
+		if _, err := s.Target.Version(t.Context()); err != nil {
+			t.Errorf("a server that takes part: %v", err)
+		}
+	}
+	short, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := other.Target.Version(short); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a server that takes no part: %v, want no answer", err)
+	}
+	if err := resume(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Target.Version(t.Context()); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+}
