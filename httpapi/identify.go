@@ -1,8 +1,10 @@
 package httpapi
 
 import (
+	"cmp"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/features"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
+	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/handlers"
 	"github.com/larder-io/larder/httpapi/identity"
 )
@@ -78,7 +81,11 @@ func (i *identifier) impersonate(x *passage) bool {
 	x.Decided(time.Since(asked))
 	switch {
 	case as != nil:
+		requester := x.User
 		x.User, _ = apirequest.UserFrom(as.Context())
+		if exchange.Lines() {
+			x.Info = lineUser(requester) + " is impersonating " + lineUser(x.User)
+		}
 		x.Replace(as)
 		x.impersonated = time.Since(began)
 		return true
@@ -88,4 +95,14 @@ func (i *identifier) impersonate(x *passage) bool {
 		w.SendTo(&x.Response)
 	}
 	return false
+}
+
+// lineUser is how lines of the log name u (apiserver
+// pkg/endpoints/filters/impersonation/impersonation.go).
+func lineUser(u user.Info) string {
+	name := cmp.Or(u.GetName(), "<empty>")
+	if groups := u.GetGroups(); len(groups) > 0 {
+		name += "[" + strings.Join(groups, ",") + "]"
+	}
+	return name
 }

@@ -147,6 +147,7 @@ func readTraffic() []visit {
 	for list, name := range map[string]string{metered + "configmaps": "c", gadget: "g", deployments: "d", metered + "events": "e"} {
 		all = append(all, readsOf(list, name)...)
 	}
+	all = append(all, strangersTraffic()...)
 	return append(all,
 		// What is deprecated.
 		get("/api/v1/componentstatuses"),
@@ -165,17 +166,22 @@ func readTraffic() []visit {
 		get("/debug/api_priority_and_fairness/dump_priority_levels"), get("/debug/pprof/cmdline"),
 		visit{method: http.MethodDelete, path: "/version"}, visit{method: http.MethodPut, path: metered + "configmaps"}, visit{method: "OPTIONS", path: metered + "configmaps"},
 		visit{method: http.MethodHead, path: metered + "configmaps/c"}, visit{method: "BREW", path: metered + "configmaps/c"},
-		// Who may not.
-		visit{method: http.MethodGet, path: metered + "configmaps/c", token: "nobody's"},
-		visit{method: http.MethodGet, path: metered + "configmaps", token: "-"},
-		visit{method: http.MethodGet, path: "/version", token: "-"},
-		visit{method: http.MethodGet, path: "/healthz", token: "-"},
-		visit{method: http.MethodGet, path: metered + "configmaps/c", token: "alice-token"},
-		visit{method: http.MethodGet, path: metered + "configmaps?watch=1", token: "alice-token"},
-		visit{method: http.MethodDelete, path: metered + "configmaps/c", token: "alice-token"},
-		visit{method: http.MethodGet, path: metered + "configmaps/c", as: "alice"},
-		visit{method: http.MethodGet, path: metered + "configmaps/c", token: "alice-token", as: "root"},
 	)
+}
+
+// strangersTraffic is what is refused, or asked by those who may not do everything.
+func strangersTraffic() []visit {
+	return []visit{
+		{method: http.MethodGet, path: metered + "configmaps/c", token: "nobody's"},
+		{method: http.MethodGet, path: metered + "configmaps", token: "-"},
+		{method: http.MethodGet, path: "/version", token: "-"},
+		{method: http.MethodGet, path: "/healthz", token: "-"},
+		{method: http.MethodGet, path: metered + "configmaps/c", token: "alice-token"},
+		{method: http.MethodGet, path: metered + "configmaps?watch=1", token: "alice-token"},
+		{method: http.MethodDelete, path: metered + "configmaps/c", token: "alice-token"},
+		{method: http.MethodGet, path: metered + "configmaps/c", as: "alice"},
+		{method: http.MethodGet, path: metered + "configmaps/c", token: "alice-token", as: "root"},
+	}
 }
 
 // readsOf reads a resource in every way.
@@ -305,22 +311,27 @@ func (m *member) round(t *testing.T) map[string]int {
 	for _, v := range writeTraffic() {
 		say(v)
 	}
-	const atOnce = 16
-	var reads errgroup.Group
-	reads.SetLimit(atOnce)
-	for _, v := range readTraffic() {
-		reads.Go(func() error {
-			say(v)
-			return nil
-		})
-	}
-	_ = reads.Wait() // none fails
+	atOnce(readTraffic(), say)
 	m.useToken(t)
 	m.liveWatch(t)
 	for _, v := range farewell() {
 		say(v)
 	}
 	return said
+}
+
+// atOnce calls say for several visits at a time.
+func atOnce(visits []visit, say func(visit)) {
+	const most = 16
+	var reads errgroup.Group
+	reads.SetLimit(most)
+	for _, v := range visits {
+		reads.Go(func() error {
+			say(v)
+			return nil
+		})
+	}
+	_ = reads.Wait() // none fails
 }
 
 // useToken makes a token of a service account and uses it.

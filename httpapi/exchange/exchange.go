@@ -135,6 +135,7 @@ type Exchange struct {
 
 	Said   []any     // by the serving chain, for the line of the log; nil unless there is to be one
 	Seated time.Time // when the request got its place; zero unless there is to be a line
+	Info   string    // what the line ends with; "" unless there is to be one
 	Told   bool      // the line is written, or will be by who serves the request
 
 	base  context.Context // nil before the first call of Base

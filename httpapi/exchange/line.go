@@ -25,6 +25,7 @@ type Line struct {
 	began time.Time
 	head  [3]any // verb, URI and user agent
 	rest  []any  // audit ID, source and what the serving chain has said
+	info  string // at the end
 }
 
 // mostAuditID is the length from which audit IDs are cut off (apiserver pkg/audit/context.go).
@@ -44,6 +45,7 @@ func (x *Exchange) Line() *Line {
 		began: x.Received,
 		head:  [3]any{x.normalizedVerb(), x.Target, string(x.Peek("User-Agent"))},
 		rest:  append([]any{"audit-ID", id, "srcIP", x.Carrier.RemoteAddr().String()}, x.Said...),
+		info:  x.Info,
 	}
 }
 
@@ -69,7 +71,11 @@ func (l *Line) Write(code int, body []byte) {
 	all := append([]any{"verb", l.head[0], "URI", l.head[1], "latency", time.Since(l.began), "userAgent", l.head[2]}, l.rest...)
 	all = append(all, "resp", code)
 	if code >= http.StatusInternalServerError && code != http.StatusGatewayTimeout {
-		all = append(all, "statusStack", "\n"+string(Stack()), "addedInfo", "logging error output: "+quoted(body)+"\n")
+		all = append(all, "statusStack", "\n"+string(Stack()))
+		l.info += "logging error output: " + quoted(body) + "\n"
+	}
+	if l.info != "" {
+		all = append(all, "addedInfo", l.info)
 	}
 	klog.V(lineVerbosity).InfoSDepth(1, "HTTP", all...)
 }

@@ -19,10 +19,13 @@ func (x *Call) lined(h http.Handler) http.Handler {
 		return h
 	}
 	x.Told = true
-	id, said, seated := x.AuditID, x.Said, x.Seated
+	id, said, info, seated := x.AuditID, x.Said, x.Info, x.Seated
 	logged := httplog.WithLogging(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		for i := 0; i+1 < len(said); i += 2 {
 			httplog.AddKeyValue(req.Context(), said[i].(string), said[i+1])
+		}
+		if info != "" {
+			httplog.AddInfof(req.Context(), "%s", info)
 		}
 		defer sayExecuted(req.Context(), seated)
 		h.ServeHTTP(w, req)

@@ -49,6 +49,7 @@ func (ss *Streams) Watch(x Opening, i *reads.Resource) {
 	ws, err := x.openWatch(i, f)
 	if err != nil {
 		x.Fail(err)
+		x.Trail.Answer(x.StatusCode()) // which begins before the version is found to be deprecated
 		x.Observe(i, len(x.Bytes))
 		return
 	}
