@@ -30,8 +30,17 @@ type descriptor struct {
 	MediaType   string            `json:"mediaType"`
 	Digest      string            `json:"digest"`
 	Size        int               `json:"size"`
+	Platform    *platform         `json:"platform,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
+
+// platform is what an image is for.
+type platform struct {
+	OS           string `json:"os"`
+	Architecture string `json:"architecture"`
+}
+
+const indexType = "application/vnd.oci.image.index.v1+json"
 
 // blobs are the content of an image, by digest.
 type blobs struct{ files []file }
@@ -55,21 +64,30 @@ func (b *blobs) addJSON(mediaType string, v any) descriptor {
 // path is where a blob is in the archive.
 func (d *descriptor) path() string { return "blobs/sha256/" + strings.TrimPrefix(d.Digest, "sha256:") }
 
-// image is an archive in the layout of the Open Container Initiative, which docker load reads
-// as well.
-func (p *product) image() ([]byte, error) {
+// layers are the parts of an image as docker load looks for them.
+type layers struct {
+	Config   string
+	RepoTags []string
+	Layers   []string
+}
+
+// imageVersion is the version as tags of images may be.
+func (p *product) imageVersion() string {
+	return strings.ReplaceAll(strings.TrimPrefix(p.version, "v"), "+", "-")
+}
+
+// addImage adds what the image consists of to b, and returns its manifest.
+func (p *product) addImage(b *blobs) (descriptor, layers, error) {
 	layer, err := tarOf(p.imageFiles(), p.time)
 	if err != nil {
-		return nil, err
+		return descriptor{}, layers{}, err
 	}
-	version := strings.NewReplacer("v", "", "+", "-").Replace(p.version)
 	labels := map[string]string{
 		"org.opencontainers.image.title":    "larder",
-		"org.opencontainers.image.version":  version,
+		"org.opencontainers.image.version":  p.imageVersion(),
 		"org.opencontainers.image.source":   "https://" + modulePath,
 		"org.opencontainers.image.licenses": "Apache-2.0",
 	}
-	var b blobs
 	compressed := b.add("application/vnd.oci.image.layer.v1.tar+gzip", p.gzip(layer))
 	config := b.addJSON("application/vnd.oci.image.config.v1+json", map[string]any{
 		"created": p.time.Format(time.RFC3339), "os": p.os, "architecture": p.arch,
@@ -88,17 +106,55 @@ func (p *product) image() ([]byte, error) {
 		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
 		"config": config, "layers": []descriptor{compressed}, "annotations": labels,
 	})
-	manifest.Annotations = map[string]string{"org.opencontainers.image.ref.name": version}
-	for name, v := range map[string]any{
-		"oci-layout":    map[string]any{"imageLayoutVersion": "1.0.0"},
-		"index.json":    map[string]any{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.index.v1+json", "manifests": []descriptor{manifest}},
-		"manifest.json": []any{map[string]any{"Config": config.path(), "RepoTags": []string{"larder:" + version}, "Layers": []string{compressed.path()}}},
-	} {
-		data, err := json.Marshal(v)
+	manifest.Platform = &platform{p.os, p.arch}
+	return manifest, layers{config.path(), []string{"larder:" + p.imageVersion()}, []string{compressed.path()}}, nil
+}
+
+// image is an archive in the layout of the Open Container Initiative, which docker load reads
+// as well.
+func (p *product) image() ([]byte, error) {
+	var b blobs
+	manifest, parts, err := p.addImage(&b)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.addFile("manifest.json", []layers{parts}); err != nil {
+		return nil, err
+	}
+	return b.archive(manifest, p)
+}
+
+// imageOfAll is such an archive with the images of several platforms behind one name, for
+// registries. Each layer is the same as in the platform's own archive.
+func imageOfAll(products []*product) ([]byte, error) {
+	var b blobs
+	var manifests []descriptor
+	for _, p := range products {
+		manifest, _, err := p.addImage(&b)
 		if err != nil {
 			return nil, err
 		}
-		b.files = append(b.files, file{name: name, mode: 0o644, data: data})
+		manifests = append(manifests, manifest)
+	}
+	index := b.addJSON(indexType, map[string]any{"schemaVersion": 2, "mediaType": indexType, "manifests": manifests})
+	return b.archive(index, products[0])
+}
+
+// addFile adds a file that is not a blob.
+func (b *blobs) addFile(name string, v any) error {
+	data, err := json.Marshal(v)
+	b.files = append(b.files, file{name: name, mode: 0o644, data: data})
+	return err
+}
+
+// archive packs the blobs of what has the version of p for its name.
+func (b *blobs) archive(named descriptor, p *product) ([]byte, error) {
+	named.Annotations = map[string]string{"org.opencontainers.image.ref.name": p.imageVersion()}
+	if err := b.addFile("oci-layout", map[string]any{"imageLayoutVersion": "1.0.0"}); err != nil {
+		return nil, err
+	}
+	if err := b.addFile("index.json", map[string]any{"schemaVersion": 2, "mediaType": indexType, "manifests": []descriptor{named}}); err != nil {
+		return nil, err
 	}
 	return tarOf(b.files, p.time)
 }

@@ -3,7 +3,8 @@
 //	go run ./internal/release -o dist
 //
 // For each platform there are an archive and a list of all modules in the program (SPDX),
-// for Linux a Debian package and an image for containers, and SHA256SUMS names them all. The
+// for Linux a Debian package and an image for containers, and one image of all its architectures;
+// SHA256SUMS names them all. The
 // version is that which Go gives the program, so that a release is made of a clean clone at
 // its tag.
 //
@@ -64,12 +65,22 @@ func release(to string, platforms []string) error {
 		return err
 	}
 	sums := new(bytes.Buffer)
+	var contained []*product
 	for _, platform := range platforms {
 		p, err := newProduct(platform, programs[platform], texts, made)
 		if err != nil {
 			return err
 		}
 		if err := p.write(to, sums); err != nil {
+			return err
+		}
+		if p.os == "linux" {
+			contained = append(contained, p)
+		}
+	}
+	if len(contained) > 1 {
+		name := fmt.Sprintf("larder_%s_image.tar", strings.TrimPrefix(contained[0].version, "v"))
+		if err := writeFile(to, name, func() ([]byte, error) { return imageOfAll(contained) }, sums); err != nil {
 			return err
 		}
 	}
@@ -168,14 +179,22 @@ func (p *product) write(to string, sums *bytes.Buffer) error {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		data, err := files[name]()
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		if err := os.WriteFile(filepath.Join(to, name), data, 0o644); err != nil {
+		if err := writeFile(to, name, files[name], sums); err != nil {
 			return err
 		}
-		fmt.Fprintf(sums, "%x  %s\n", sha256.Sum256(data), name)
 	}
+	return nil
+}
+
+// writeFile writes what content returns and appends its sum.
+func writeFile(to, name string, content func() ([]byte, error), sums *bytes.Buffer) error {
+	data, err := content()
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if err := os.WriteFile(filepath.Join(to, name), data, 0o644); err != nil {
+		return err
+	}
+	fmt.Fprintf(sums, "%x  %s\n", sha256.Sum256(data), name)
 	return nil
 }

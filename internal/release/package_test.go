@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -255,6 +256,60 @@ func TestSameBytes(t *testing.T) {
 	}
 	if sums[0].String() != sums[1].String() {
 		t.Errorf("twice the same gave\n%s\n%s", &sums[0], &sums[1])
+	}
+}
+
+// TestImageOfAllPlatforms: the archive for registries has each platform's image behind one name, and
+// every blob is what its digest says.
+func TestImageOfAllPlatforms(t *testing.T) {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var products []*product
+	for _, of := range []string{"linux/amd64", "linux/arm64"} {
+		p, err := newProduct(of, program, texts{}, time.Unix(1e9, 0).UTC())
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.level = gzip.BestSpeed
+		products = append(products, p)
+	}
+	archive, err := imageOfAll(products)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := make(map[string][]byte)
+	each(t, bytes.NewReader(archive), func(h *tar.Header, data []byte) { files[h.Name] = data })
+	get := func(d descriptor, v any) {
+		t.Helper()
+		blob := files[d.path()]
+		if sum := fmt.Sprintf("sha256:%x", sha256.Sum256(blob)); sum != d.Digest || len(blob) != d.Size {
+			t.Fatalf("%s is %s of %d bytes", d.Digest, sum, len(blob))
+		}
+		if v != nil {
+			parse(t, blob, v)
+		}
+	}
+	type index struct{ Manifests []descriptor }
+	var outer, inner index
+	parse(t, files["index.json"], &outer)
+	if len(outer.Manifests) != 1 || outer.Manifests[0].Annotations["org.opencontainers.image.ref.name"] != products[0].imageVersion() {
+		t.Fatalf("the archive names %+v", outer.Manifests)
+	}
+	get(outer.Manifests[0], &inner)
+	for i, p := range products {
+		var manifest struct {
+			Config descriptor
+			Layers []descriptor
+		}
+		var config struct{ OS, Architecture string }
+		get(inner.Manifests[i], &manifest)
+		get(manifest.Config, &config)
+		get(manifest.Layers[0], nil)
+		if of := inner.Manifests[i].Platform; *of != (platform{p.os, p.arch}) || config.OS != p.os || config.Architecture != p.arch {
+			t.Errorf("image %d is for %+v, and says %+v", i, of, config)
+		}
 	}
 }
 
