@@ -213,23 +213,27 @@ func (b *handlerBuilder) handlers() map[string]http.Handler {
 	storage := b.endpoint.Storage
 	if s, ok := storage.(rest.NamedCreater); ok {
 		h["create"] = b.finish(apirequest.MethodPost, perRequest(func() http.HandlerFunc {
-			return handlers.CreateNamedResource(s, b.scope, b.Admission)
+			shelter := new(fields.Shelter)
+			return handlers.CreateNamedResource(shelter.NamedCreater(s), b.scope, shelter.Admission(b.Admission))
 		}))
 	} else if s, ok := storage.(rest.Creater); ok {
 		h["create"] = b.finish(apirequest.MethodPost, perRequest(func() http.HandlerFunc {
-			return handlers.CreateResource(s, b.scope, b.Admission)
+			shelter := new(fields.Shelter)
+			return handlers.CreateResource(shelter.Creater(s), b.scope, shelter.Admission(b.Admission))
 		}))
 	}
 	if s, ok := storage.(rest.Updater); ok {
 		h["update"] = b.finish(apirequest.MethodPut, perRequest(func() http.HandlerFunc {
-			return handlers.UpdateResource(s, b.scope, b.Admission)
+			shelter := new(fields.Shelter)
+			return handlers.UpdateResource(shelter.Updater(s), b.scope, shelter.Admission(b.Admission))
 		}))
 	}
 	if s, ok := storage.(rest.Patcher); ok {
 		accepted := patchTypes()
 		apply := b.finish(apirequest.MethodPatch, func(w http.ResponseWriter, req *http.Request) { // anew, see perRequest
 			scope, req := patches.Narrow(b.scope, req)
-			handlers.PatchResource(s, scope, b.Admission, accepted)(w, req)
+			shelter := new(fields.Shelter)
+			handlers.PatchResource(shelter.Patcher(s), scope, shelter.Admission(b.Admission), accepted)(w, req)
 		})
 		h["patch"] = negotiate.Consuming(accepted, patches.Bounded(apply).ServeHTTP)
 	}
