@@ -104,6 +104,45 @@ func TestDefaultPluginsChangePodsAndNodes(t *testing.T) {
 	}
 }
 
+// TestBindingsCopyLabelsOfTheNodeAsItIs: objects that the plugins read are decoded once, and
+// again after each change.
+func TestBindingsCopyLabelsOfTheNodeAsItIs(t *testing.T) {
+	client := serve(t)
+	namespace(t, client, "n")
+	account(t, client, "n")
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{}}}
+	node, err := client.CoreV1().Nodes().Create(t.Context(), node, metav1.CreateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, zone := range []string{"", "a", "a", "b", ""} {
+		if delete(node.Labels, corev1.LabelTopologyZone); zone != "" {
+			node.Labels = map[string]string{corev1.LabelTopologyZone: zone}
+		}
+		if node, err = client.CoreV1().Nodes().Update(t.Context(), node, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{}); err != nil { // the cache has seen it
+			t.Fatal(err)
+		}
+		name := fmt.Sprint("p", i)
+		if _, err := client.CoreV1().Pods("n").Create(t.Context(), pod(name), metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: name}, Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}
+		if err := client.CoreV1().Pods("n").Bind(t.Context(), binding, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		bound, err := client.CoreV1().Pods("n").Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := bound.Labels[corev1.LabelTopologyZone]; got != zone {
+			t.Errorf("%s has zone %q, its node %q", name, got, zone)
+		}
+	}
+}
+
 // TestQuotaHoldsAgainstManyCreates: of many creates at once as many succeed as the quota
 // has room for.
 func TestQuotaHoldsAgainstManyCreates(t *testing.T) {

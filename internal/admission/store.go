@@ -3,6 +3,7 @@ package admission
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,14 +22,28 @@ import (
 const storeTimeout = 10 * time.Second
 
 // store is as much of a cache.Indexer as listers use, over the registry's cache of one
-// resource. Each object is decoded when it is read and belongs to the caller. It is as new
-// as the cache is at the moment, and so at least as new as an informer's would be.
+// resource. Objects are decoded when they are read, and those that are read by their names are
+// kept for the next who asks: as those of an informer, they are not to be changed. They are as
+// new as the cache is at the moment, and so at least as new as an informer's would be.
 type store struct {
 	cache.Indexer // nil: nothing is written, and there is one index
 
 	view   *registry.View
 	decode func(body []byte) (any, error)
+
+	mu      sync.Mutex // guards what follows
+	decoded map[string]decoded
 }
+
+// decoded is an object as it was when o was the cache's.
+type decoded struct {
+	o    *larder.Object
+	item any
+}
+
+// maxDecoded is how many objects of a resource are kept decoded. Pods are bound to more nodes
+// only in large clusters, where a decoding is the least of it.
+const maxDecoded = 256
 
 // message is a type whose pointers decode protobuf.
 type message[T any] interface {
@@ -65,8 +80,29 @@ func (s *store) GetByKey(key string) (item any, exists bool, err error) {
 	case err != nil:
 		return nil, false, s.failed(err)
 	}
-	item, err = s.object(o)
+	item, err = s.remembered(key, o)
 	return item, err == nil, err
+}
+
+// remembered returns o decoded, once for all who ask for it by its key.
+func (s *store) remembered(key string, o *larder.Object) (any, error) {
+	s.mu.Lock()
+	known, ok := s.decoded[key]
+	s.mu.Unlock()
+	if ok && known.o == o {
+		return known.item, nil
+	}
+	item, err := s.object(o)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.decoded == nil || len(s.decoded) >= maxDecoded {
+		s.decoded = make(map[string]decoded)
+	}
+	s.decoded[key] = decoded{o, item}
+	return item, nil
 }
 
 // List implements cache.Store. Objects that cannot be read are left out, as the method

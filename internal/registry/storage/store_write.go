@@ -405,13 +405,11 @@ func (d *deletion) try(ctx context.Context, out runtime.Object) (done bool, err 
 	if d.unread {
 		return true, nil
 	}
-	if d.now.from != nil {
-		if err := d.codec.Decode(d.now.from.Body(), out); err != nil {
-			return false, err
-		}
-		return true, d.codec.SetRevision(out, result.Revision)
+	if d.now.from == nil && !d.now.fresh { // it is the caller's
+		return true, d.codec.DecodeStored(d.now.data, out, result.Revision)
 	}
-	return true, d.codec.DecodeStored(d.now.data, out, result.Revision)
+	reflect.ValueOf(out).Elem().Set(reflect.ValueOf(d.now.obj).Elem())
+	return true, d.codec.SetRevision(out, result.Revision)
 }
 
 func (d *deletion) check(ctx context.Context) error {
