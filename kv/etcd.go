@@ -270,7 +270,9 @@ func (e *Etcd) Put(ctx context.Context, key string, value []byte, opts PutOption
 		return Result{}, e.fail(op, key, err)
 	}
 	put := func(lease clientv3.LeaseID) (Result, error) {
-		return e.commit(ctx, client, op, key, opts.IfRevision, clientv3.OpPut(key, string(value), clientv3.WithLease(lease)))
+		write := clientv3.OpPut(key, "", clientv3.WithLease(lease))
+		write.WithValueBytes(value) // a string would be copied twice
+		return e.commit(ctx, client, op, key, opts.IfRevision, write)
 	}
 	if opts.TTL <= 0 {
 		return put(clientv3.NoLease)

@@ -1,7 +1,9 @@
 package encoding
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"reflect"
 	"sync/atomic"
@@ -72,6 +74,7 @@ type Codec struct {
 	scheme        *runtime.Scheme
 	convertor     runtime.ObjectConvertor // shares memory between in and out
 	canonical     schema.GroupVersionKind
+	envelope      []byte // see cutEnvelope; nil for custom resources and records
 	newFunc       func() runtime.Object
 	newListFunc   func() runtime.Object
 	attrs         storage.AttrFunc
@@ -125,19 +128,31 @@ func New(config Config) (*Codec, error) {
 		c.scheme = legacyscheme.Scheme
 	}
 	c.convertor = runtime.UnsafeObjectConvertor(c.scheme)
-	if c.newFunc == nil || !c.canonical.Empty() {
+	if c.newFunc == nil {
 		return c, nil
 	}
+	if c.canonical.Empty() {
+		if err := c.findCanonical(config.EncodeVersioner); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	c.envelope, err = newEnvelope(c.canonical)
+	return c, err
+}
+
+// findCanonical makes the kind that objects are stored as the canonical one.
+func (c *Codec) findCanonical(stored runtime.GroupVersioner) error {
 	kinds, _, err := c.scheme.ObjectKinds(c.newFunc())
 	if err != nil {
-		return nil, fmt.Errorf("registry: %s: %w", config.GroupResource, err)
+		return fmt.Errorf("registry: %s: %w", c.groupResource, err)
 	}
-	gvk, ok := config.EncodeVersioner.KindForGroupVersionKinds(kinds)
+	gvk, ok := stored.KindForGroupVersionKinds(kinds)
 	if !ok {
-		return nil, fmt.Errorf("registry: %s: no storage version for %v", config.GroupResource, kinds)
+		return fmt.Errorf("registry: %s: no storage version for %v", c.groupResource, kinds)
 	}
 	c.canonical = gvk
-	return c, nil
+	return nil
 }
 
 // splitMetadata lists the resources whose canonical metadata differs from that of
@@ -223,10 +238,70 @@ func (c *Codec) Encrypt(ctx context.Context, key string, data []byte) ([]byte, e
 
 // DecodeStored decodes plain stored data into an object of revision.
 func (c *Codec) DecodeStored(data []byte, into runtime.Object, revision int64) error {
-	if _, _, err := c.storage.Decode(data, nil, into); err != nil {
-		return err
+	if !c.decodeCanonical(data, into) {
+		if _, _, err := c.storage.Decode(data, nil, into); err != nil {
+			return err
+		}
 	}
 	return c.SetRevision(into, revision)
+}
+
+// decodeCanonical does what the storage codec does with data that has the canonical version,
+// but for a copy of the message. It reports whether it has: whatever is unusual is left to
+// the storage codec, which knows what to say about it.
+func (c *Codec) decodeCanonical(data []byte, into runtime.Object) bool {
+	raw, ok := c.cutEnvelope(data)
+	if !ok {
+		return false
+	}
+	obj, err := c.scheme.New(c.canonical)
+	if err != nil || reflect.TypeOf(obj) == reflect.TypeOf(into) {
+		return false
+	}
+	if _, nested := obj.(runtime.NestedObjectDecoder); nested {
+		return false
+	}
+	m, ok := obj.(unmarshaler)
+	if !ok || m.Unmarshal(raw) != nil {
+		return false
+	}
+	c.scheme.Default(obj)
+	return c.scheme.Convert(obj, into, nil) == nil
+}
+
+// envelopeEnd is what follows the message in an envelope: no encoding, no content type.
+const envelopeEnd = "\x1a\x00\"\x00"
+
+// cutEnvelope returns the message of data that has the canonical version, if the envelope
+// around it is, byte for byte, what upstream writes.
+func (c *Codec) cutEnvelope(data []byte) (raw []byte, ok bool) {
+	if c.envelope == nil {
+		return nil, false
+	}
+	rest, ok := bytes.CutPrefix(data, c.envelope)
+	if !ok {
+		return nil, false
+	}
+	size, n := binary.Uvarint(rest)
+	if n <= 0 || size > uint64(len(rest)) || uint64(len(rest)-n) != size+uint64(len(envelopeEnd)) {
+		return nil, false
+	}
+	raw, end := rest[n:n+int(size):n+int(size)], rest[n+int(size):]
+	return raw, string(end) == envelopeEnd
+}
+
+// newEnvelope returns what comes before the length of the message of an object of a kind.
+func newEnvelope(kind schema.GroupVersionKind) ([]byte, error) {
+	unknown := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: kind.GroupVersion().String(), Kind: kind.Kind}, Raw: []byte{0}}
+	data, err := unknown.Marshal()
+	if err != nil {
+		return nil, fmt.Errorf("registry: %w", err)
+	}
+	head, ok := bytes.CutSuffix(data, []byte("\x01\x00"+envelopeEnd)) // the length of Raw, and Raw
+	if !ok {
+		return nil, fmt.Errorf("registry: an envelope is %q", data)
+	}
+	return append([]byte(protobufMagic), head...), nil
 }
 
 // EncodeStored encodes obj for the store, and clears in obj what is not stored.
@@ -234,7 +309,25 @@ func (c *Codec) EncodeStored(obj runtime.Object) ([]byte, error) {
 	if err := c.versioner.PrepareObjectForStorage(obj); err != nil {
 		return nil, fmt.Errorf("PrepareObjectForStorage failed: %w", err)
 	}
-	return runtime.Encode(c.storage, obj)
+	encoder, ok := c.storage.(runtime.EncoderWithAllocator)
+	if !ok {
+		return runtime.Encode(c.storage, obj)
+	}
+	// The encoding is made in memory that the next one uses again, and copied once.
+	allocator := runtime.AllocatorPool.Get().(*runtime.Allocator)
+	defer runtime.AllocatorPool.Put(allocator)
+	var data exact
+	err := encoder.EncodeWithAllocator(obj, &data, allocator)
+	return data, err
+}
+
+// exact takes no more memory than what is written to it at once.
+type exact []byte
+
+// Write implements io.Writer.
+func (e *exact) Write(p []byte) (int, error) {
+	*e = append(*e, p...)
+	return len(p), nil
 }
 
 // SetRevision makes revision the resourceVersion of obj.
