@@ -82,6 +82,7 @@ type Conn struct {
 
 	turn   sync.Mutex    // is held by the goroutine that writes
 	waiter socket.Waiter // guarded by turn: is told when the write waits; may be nil
+	kept   *[]byte       // guarded by turn: frames that leave with the next ones; nil if there are none
 
 	pending atomic.Bool // control is not empty
 
@@ -93,6 +94,7 @@ type Conn struct {
 	queue     []*request         // guarded by mu: that wait for one
 	slots     []*any             // guarded by mu: what handlers remember, while no request has it
 	window    int64              // guarded by mu: what may be sent
+	waiting   int                // guarded by mu: writers that wait for a window
 	initial   int64              // guarded by mu: the window of a new stream
 	frame     int                // guarded by mu: the largest frame to be sent
 	room      int64              // guarded by mu: what may come

@@ -26,6 +26,7 @@ type Stream struct {
 	until time.Time      // when writes end; zero: each of them has Config.WriteTimeout
 	gate  *socket.Waiter // is told when a write waits
 	spent time.Duration  // that writes have waited, since TakeWaited was called
+	keep  bool           // what is written may be kept until the next write or Conn.Flush
 	put   int64          // bytes of the answer that were written, but for the heads of frames
 
 	window int64         // guarded by c.mu: what may be sent
@@ -242,6 +243,7 @@ func (st *Stream) endedLocked() {
 		c.queueLocked(appendReset(nil, st.id, http2.ErrCodeNo))
 	}
 	c.dropLocked(st)
+	st.wakeLocked()
 }
 
 // Until returns a context that ends with ctx, or when the client leaves. It ends with the
@@ -339,6 +341,17 @@ func (st *Stream) Send(_ net.Conn, p []byte) error {
 	_, err := st.Write(p)
 	return err
 }
+
+// SendMore implements socket.Gate.
+func (st *Stream) SendMore(_ net.Conn, p []byte) error {
+	st.keep = true
+	defer func() { st.keep = false }()
+	_, err := st.write(nil, p, false)
+	return err
+}
+
+// Group implements socket.Gate.
+func (st *Stream) Group() socket.Group { return st.c }
 
 // StopNotifying implements socket.Gate.
 func (st *Stream) StopNotifying() { st.gate = nil }

@@ -8,12 +8,13 @@ import (
 	"golang.org/x/net/http2"
 
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// takeTurn waits until st has the right to write. If that takes a while, its gate is told.
-func (c *Conn) takeTurn(st *Stream) {
-	gate := st.gate
+// takeTurn waits until the caller has the right to write, and returns how long that took. If
+// it takes a while, gate is told.
+func (c *Conn) takeTurn(gate *socket.Waiter) (spent time.Duration) {
 	if !c.turn.TryLock() {
 		if gate != nil {
 			(*gate).Waits()
@@ -21,18 +22,23 @@ func (c *Conn) takeTurn(st *Stream) {
 		}
 		began := time.Now()
 		c.turn.Lock()
-		st.spent += time.Since(began)
+		spent = time.Since(began)
 	}
 	if c.waiter = nil; gate != nil {
 		c.waiter = *gate
 	}
+	return spent
 }
 
-// letGo ends a turn. Before that it writes the control frames that were queued meanwhile.
+// letGo ends a turn. Before that it writes the control frames that were queued meanwhile, behind
+// what was kept: a stream that is reset must have nothing after that.
 func (c *Conn) letGo() {
+	waiter := c.waiter
 	for {
-		c.waiter = nil
 		for c.pending.Load() {
+			if c.writeKept() != nil {
+				break
+			}
 			c.mu.Lock()
 			control := c.control
 			c.control, c.spare = c.spare[:0], nil
@@ -50,10 +56,12 @@ func (c *Conn) letGo() {
 			}
 			c.mu.Unlock()
 		}
+		c.waiter = nil
 		c.turn.Unlock()
 		if !c.pending.Load() || c.closed() || !c.turn.TryLock() {
 			return
 		}
+		c.waiter = waiter
 	}
 }
 
@@ -110,6 +118,42 @@ func (c *Conn) out(p []byte) (err error) {
 	return err
 }
 
+// keptMost is how much is kept at most before a write: what one more frame may leave room for in
+// a burst.
+const keptMost = burst - exchange.RecordSize
+
+// writeKept writes what was kept. The caller has the turn.
+func (c *Conn) writeKept() error {
+	if c.kept == nil {
+		return nil
+	}
+	buffer := c.kept
+	c.kept = nil
+	return c.emit(buffer)
+}
+
+// emit writes what buffer holds, and gives it back. The caller has the turn.
+func (c *Conn) emit(buffer *[]byte) error {
+	err := c.out(*buffer)
+	if invariants.Enabled {
+		invariants.Overwrite(*buffer)
+	}
+	if cap(*buffer) <= 2*burst {
+		buffers.Put(buffer)
+	}
+	return err
+}
+
+// Flush implements socket.Group.
+func (c *Conn) Flush(w *socket.Waiter) {
+	c.takeTurn(w)
+	defer c.letGo()
+	_ = c.writeKept() // an error has broken the connection, which ends its streams
+	if c.tcp != nil {
+		c.tcp.TakeWaited()
+	}
+}
+
 // Waits implements socket.Waiter: the socket calls it on the goroutine that writes.
 func (c *Conn) Waits() {
 	if c.waiter != nil {
@@ -162,7 +206,7 @@ func (st *Stream) write(head, p []byte, end bool) (int, error) {
 // send writes head and p, for which there is room in the windows, in one turn.
 func (st *Stream) send(head, p []byte, end bool) error {
 	c := st.c
-	c.takeTurn(st)
+	st.spent += c.takeTurn(st.gate)
 	defer c.letGo()
 	c.mu.Lock()
 	err := st.over
@@ -185,18 +229,20 @@ func (st *Stream) send(head, p []byte, end bool) error {
 		st.endedLocked()
 	}
 	c.mu.Unlock()
-	buffer := buffers.Get().(*[]byte)
-	*buffer = st.appendData(append((*buffer)[:0], head...), p, end, frame)
-	err = c.out(*buffer)
+	st.put += int64(len(head) + len(p))
+	buffer := c.kept
+	if c.kept = nil; buffer == nil {
+		buffer = buffers.Get().(*[]byte)
+		*buffer = (*buffer)[:0]
+	}
+	*buffer = st.appendFrames(*buffer, head, p, end, frame)
+	if st.keep && len(*buffer) <= keptMost {
+		c.kept = buffer
+		return nil
+	}
+	err = c.emit(buffer)
 	if c.tcp != nil {
 		st.spent += c.tcp.TakeWaited()
-	}
-	st.put += int64(len(head) + len(p))
-	if invariants.Enabled {
-		invariants.Overwrite(*buffer)
-	}
-	if cap(*buffer) <= 2*burst {
-		buffers.Put(buffer)
 	}
 	if end {
 		c.mu.Lock()
@@ -207,10 +253,12 @@ func (st *Stream) send(head, p []byte, end bool) error {
 	return err
 }
 
-// appendData appends the frames of p, of which each ends where a TLS record does.
-func (st *Stream) appendData(dst, p []byte, end bool, frame int) []byte {
+// appendFrames appends head, which is frames already, and the frames of p, of which each ends
+// where a TLS record does.
+func (st *Stream) appendFrames(dst, head, p []byte, end bool, frame int) []byte {
+	dst = append(dst, head...)
 	if len(p) == 0 {
-		if end && (len(dst) == 0 || dst[4]&byte(http2.FlagHeadersEndStream) == 0) {
+		if end && (len(head) == 0 || head[4]&byte(http2.FlagHeadersEndStream) == 0) {
 			dst = appendHead(dst, 0, http2.FrameData, http2.FlagDataEndStream, st.id)
 		}
 		return dst
@@ -256,8 +304,12 @@ func (st *Stream) reserve(want int, until time.Time, wait bool) (int, error) {
 		if st.wake == nil {
 			st.wake = make(chan struct{}, 1)
 		}
-		st.waits = true
+		if !st.waits {
+			st.waits = true
+			c.waiting++
+		}
 		c.mu.Unlock()
+		c.Flush(st.gate) // what the others have sent must not wait for this stream's client
 		if err := st.await(until); err != nil {
 			return 0, err
 		}
@@ -289,6 +341,7 @@ func (st *Stream) wakeLocked() {
 		return
 	}
 	st.waits = false
+	st.c.waiting--
 	select {
 	case st.wake <- struct{}{}:
 	default:
@@ -297,6 +350,9 @@ func (st *Stream) wakeLocked() {
 
 // wakeLocked makes all writers that wait for a window check it again.
 func (c *Conn) wakeLocked() {
+	if c.waiting == 0 {
+		return // as most of the time
+	}
 	for _, st := range c.streams {
 		st.wakeLocked()
 	}

@@ -75,8 +75,20 @@ type Gate interface {
 	// Send writes p to c, within the time that one write may take from when it first has to
 	// wait.
 	Send(c net.Conn, p []byte) error
+	// SendMore is Send where more is about to be sent to the same Group: p may stay until
+	// something else is sent to it, or until it is flushed.
+	SendMore(c net.Conn, p []byte) error
+	// Group returns what c shares its connection with, nil if it has one to itself.
+	Group() Group
 	// StopNotifying undoes NotifyWaits.
 	StopNotifying()
+}
+
+// Group is a connection that carries several streams, each of which is a net.Conn.
+type Group interface {
+	// Flush sends what SendMore has left, if there still is anything, and tells w when that has
+	// to wait. Whoever called SendMore calls it before it turns to anything but the same Group.
+	Flush(w *Waiter)
 }
 
 // Below returns the TCP below c, nil if there is none.
@@ -108,6 +120,12 @@ func NotifyWaits(c net.Conn, w *Waiter) Gate {
 
 // StopNotifying implements Gate.
 func (s *TCP) StopNotifying() { s.waiter.Store(nil) }
+
+// Group implements Gate: there is one stream.
+func (s *TCP) Group() Group { return nil }
+
+// SendMore implements Gate.
+func (s *TCP) SendMore(c net.Conn, p []byte) error { return s.Send(c, p) }
 
 // Send implements Gate. s is below c.
 func (s *TCP) Send(c net.Conn, p []byte) error {

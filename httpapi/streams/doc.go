@@ -6,7 +6,8 @@
 // [Streams.Watch] opens a watch and takes its connection. A watch has a goroutine while it
 // sends its head and its initial objects. When nothing is left to send it is parked: it has
 // neither goroutine nor buffers until there is something to send, and then it gets a turn on
-// one of the few goroutines that all watches share. When a write has to wait for its client,
+// one of the few goroutines that all watches share. Watches whose streams share a connection
+// have their turns one after the other, up to a number, and what they send leaves together. When a write has to wait for its client,
 // another goroutine may start, so that a slow client costs the others nothing. A frame is
 // built once per event, type and encoding, unless it only puts a head before canonical bytes.
 //

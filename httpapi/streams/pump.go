@@ -4,6 +4,8 @@ import (
 	"runtime"
 	"sync"
 	"time"
+
+	"github.com/larder-io/larder/httpapi/socket"
 )
 
 // pump gives turns to watches that have something to send, in the order in which they came,
@@ -21,11 +23,10 @@ type pump struct {
 	work *sync.Cond // of mu: idle goroutines wait for it
 
 	mu     sync.Mutex
-	queue  []*watchStream // guarded by mu: from head on; before it all are nil
-	head   int            // guarded by mu
-	active int            // guarded by mu: goroutines that do not wait for a client, nor for work
-	idle   int            // guarded by mu: goroutines that wait for work
-	closed bool           // guarded by mu: none is to wait for work
+	queue  queue // guarded by mu
+	active int   // guarded by mu: goroutines that do not wait for a client, nor for work
+	idle   int   // guarded by mu: goroutines that wait for work
+	closed bool  // guarded by mu: none is to wait for work
 }
 
 // mostIdle is how many goroutines stay at most while there is no work.
@@ -34,6 +35,7 @@ const mostIdle = 2
 func (p *pump) init() {
 	p.most = max(runtime.GOMAXPROCS(0), 2)
 	p.work = sync.NewCond(&p.mu)
+	p.queue.parties = make(map[socket.Group]*party)
 }
 
 // crowd is how many watches must wait, for each goroutine that is active, before it is worth
@@ -44,13 +46,13 @@ const crowd = 8
 func (p *pump) push(ws *watchStream) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.queue = append(p.queue, ws)
+	p.queue.push(ws)
 	p.staffLocked()
 }
 
 // staffLocked starts a goroutine if there is work for it.
 func (p *pump) staffLocked() {
-	waiting := len(p.queue) - p.head
+	waiting := p.queue.waiting
 	if waiting > 0 && (p.active == 0 || p.active < p.most && waiting > p.active*crowd) {
 		p.active++
 		if p.idle > 0 {
@@ -76,13 +78,22 @@ func (p *pump) run() {
 	b := getBatch()
 	defer b.release()
 	b.clock = time.Now()
+	var kept socket.Group // which may hold bytes of an earlier turn
+	waiter := socket.Waiter(p)
 	for {
-		ws, waited := p.next()
-		if ws == nil {
+		ws, more, waited := p.next(kept)
+		switch {
+		case ws == nil && kept != nil:
+			kept.Flush(&waiter)
+			kept, b.clock = nil, time.Now()
+			continue
+		case ws == nil:
 			return
-		}
-		if waited {
+		case waited:
 			b.clock = time.Now()
+		}
+		if ws.more = more; more {
+			kept = ws.group
 		}
 		switch ws.turn(b) {
 		case again:
@@ -93,26 +104,26 @@ func (p *pump) run() {
 	}
 }
 
-// next takes a watch from the queue; nil says that the goroutine shall end. waited says that
-// there was none for a while.
-func (p *pump) next() (ws *watchStream, waited bool) {
+// next takes a watch from the queue, and says whether the one behind it is of the same
+// connection. If kept is nil, it waits for one, and waited says that it did; no watch says that
+// the goroutine shall end. Otherwise it does not wait, and takes only a watch of that group.
+func (p *pump) next(kept socket.Group) (ws *watchStream, more, waited bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for p.head == len(p.queue) || p.active > p.most {
+	for p.queue.waiting == 0 || p.active > p.most {
+		if kept != nil {
+			return nil, false, false
+		}
 		p.active--
 		if p.closed || p.active >= p.most || p.idle >= mostIdle {
-			return nil, waited
+			return nil, false, waited
 		}
 		p.idle++
 		waited = true
 		p.work.Wait() // the goroutine that signals counts it as active
 	}
-	ws = p.queue[p.head]
-	p.queue[p.head] = nil
-	if p.head++; p.head == len(p.queue) {
-		p.queue, p.head = p.queue[:0], 0
-	}
-	return ws, waited
+	ws, more = p.queue.pop(kept)
+	return ws, more, waited
 }
 
 // Waits says that the calling goroutine, which has a turn, begins to wait for a client.

@@ -70,8 +70,10 @@ type watchStream struct {
 
 	began, ends  time.Time
 	nextBookmark time.Time
-	timer        *time.Timer // calls ring; nil before the first rest
-	gate         socket.Gate // nil: the connection cannot tell when a write waits
+	timer        *time.Timer  // calls ring; nil before the first rest
+	gate         socket.Gate  // nil: the connection cannot tell when a write waits
+	group        socket.Group // whose connection the stream shares; nil if it has one to itself, or gate is nil
+	more         bool         // the watch that has the next turn is of the same group
 	size         int
 	prefix       int // bytes of a frame before its event, which metrics of events do not count
 }
@@ -239,7 +241,9 @@ func (ws *watchStream) charge(b *batch) {
 func (ws *watchStream) park() bool {
 	if !ws.pumped {
 		ws.pumped = true
-		ws.gate = socket.NotifyWaits(ws.Conn, &ws.streams.waiter)
+		if ws.gate = socket.NotifyWaits(ws.Conn, &ws.streams.waiter); ws.gate != nil {
+			ws.group = ws.gate.Group()
+		}
 	}
 	if ws.phase.CompareAndSwap(phaseTurn, phaseParked) {
 		return true
@@ -471,6 +475,8 @@ func (ws *watchStream) uncount() {
 // send writes p within the time that one write may take.
 func (ws *watchStream) send(p []byte) error {
 	switch {
+	case ws.gate != nil && ws.more:
+		return ws.gate.SendMore(ws.Conn, p)
 	case ws.gate != nil:
 		return ws.gate.Send(ws.Conn, p)
 	case ws.pumped:

@@ -191,8 +191,10 @@ func TestWakesAreNotLost(t *testing.T) {
 	go func() { all.Wait(); close(done) }()
 	take := func() {
 		ss.pump.mu.Lock()
-		n := len(ss.pump.queue)
-		ss.pump.queue = ss.pump.queue[:0]
+		n := ss.pump.queue.waiting
+		for range n {
+			ss.pump.queue.pop(nil)
+		}
 		ss.pump.mu.Unlock()
 		if n > 1 {
 			t.Errorf("queued %d times", n)

@@ -1,0 +1,94 @@
+package streams
+
+import "github.com/larder-io/larder/httpapi/socket"
+
+// queue holds the watches that wait for a turn, in the order in which they came. Those whose
+// streams share a connection wait together: their turns follow each other, so that what they
+// send can leave in one write.
+type queue struct {
+	waiting int
+	entries []entry // from head on; those before it are zero
+	head    int
+	parties map[socket.Group]*party
+	spare   *party // one that is not in use, or nil
+}
+
+// entry is one place in the queue: of a watch, or of a party.
+type entry struct {
+	ws    *watchStream
+	party *party
+}
+
+// party is the watches of one connection that wait.
+type party struct {
+	group   socket.Group
+	waiting []*watchStream // from head on; those before it are nil
+	head    int
+	turns   int // that it had one after the other
+}
+
+// mostTurns is how many turns a connection has before others have theirs.
+const mostTurns = 64
+
+// push adds ws.
+func (q *queue) push(ws *watchStream) {
+	q.waiting++
+	if ws.group == nil {
+		q.entries = append(q.entries, entry{ws: ws})
+		return
+	}
+	pt := q.parties[ws.group]
+	if pt == nil {
+		if pt, q.spare = q.spare, nil; pt == nil {
+			pt = &party{}
+		}
+		pt.group = ws.group
+		q.parties[ws.group] = pt
+		q.entries = append(q.entries, entry{party: pt})
+	}
+	pt.waiting = append(pt.waiting, ws)
+}
+
+// pop takes the next watch. more says that the one after it shares its connection. If
+// kept is not nil and the next watch is not of that group, pop takes none.
+func (q *queue) pop(kept socket.Group) (ws *watchStream, more bool) {
+	if q.waiting == 0 {
+		return nil, false
+	}
+	e := q.entries[q.head]
+	if kept != nil && (e.party == nil || e.party.group != kept) {
+		return nil, false
+	}
+	q.waiting--
+	if e.party == nil {
+		q.shift()
+		return e.ws, false
+	}
+	pt := e.party
+	ws = pt.waiting[pt.head]
+	pt.waiting[pt.head] = nil
+	pt.head++
+	pt.turns++
+	switch {
+	case pt.head == len(pt.waiting):
+		q.shift()
+		delete(q.parties, pt.group)
+		*pt = party{waiting: pt.waiting[:0]}
+		q.spare = pt
+	case pt.turns == mostTurns:
+		pt.turns = 0
+		q.shift()
+		q.entries = append(q.entries, e)
+	default:
+		more = true
+	}
+	return ws, more
+}
+
+// shift takes the first entry away.
+func (q *queue) shift() {
+	q.entries[q.head] = entry{}
+	if q.head++; q.head == len(q.entries) {
+		q.entries, q.head = q.entries[:0], 0
+	}
+}

@@ -1,0 +1,118 @@
+package streams
+
+import (
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/larder-io/larder/httpapi/socket"
+)
+
+type connection struct{ flushed int }
+
+func (c *connection) Flush(*socket.Waiter) { c.flushed++ }
+
+// TestQueue: every watch that waits is taken once, those of a connection in the order in which
+// they came, and no connection has more than its turns while others wait.
+func TestQueue(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		q := queue{parties: make(map[socket.Group]*party)}
+		groups := []socket.Group{nil, &connection{}, &connection{}, &connection{}}
+		waiting := make(map[socket.Group][]*watchStream)
+		left := 0
+		var last socket.Group // of the watch that was taken last
+		row := 0
+		t.Repeat(map[string]func(*rapid.T){
+			"push": func(t *rapid.T) {
+				g := rapid.SampledFrom(groups).Draw(t, "group")
+				for range rapid.IntRange(1, 2*mostTurns).Draw(t, "watches") {
+					ws := &watchStream{group: g}
+					q.push(ws)
+					waiting[g] = append(waiting[g], ws)
+					left++
+				}
+			},
+			"pop": func(t *rapid.T) {
+				for range rapid.IntRange(1, mostTurns).Draw(t, "watches") {
+					var kept socket.Group
+					if rapid.Bool().Draw(t, "kept") {
+						kept = last
+					}
+					ws, more := q.pop(kept)
+					if ws == nil {
+						if kept == nil && left > 0 {
+							t.Fatalf("none of %d is taken", left)
+						}
+						return
+					}
+					if kept != nil && ws.group != kept {
+						t.Fatal("a watch of another connection is taken")
+					}
+					if !slices.Contains(waiting[ws.group], ws) || ws.group != nil && waiting[ws.group][0] != ws {
+						t.Fatal("out of order, or taken before")
+					}
+					if ws.group == nil {
+						waiting[nil] = slices.DeleteFunc(waiting[nil], func(other *watchStream) bool { return other == ws })
+					} else {
+						waiting[ws.group] = waiting[ws.group][1:]
+					}
+					left--
+					if ws.group == nil || ws.group != last {
+						row = 0
+					}
+					others := left - len(waiting[ws.group])
+					if row++; others == 0 {
+						row = 0
+					}
+					if row > mostTurns {
+						t.Fatalf("%d turns in a row while %d others wait", row, others)
+					}
+					if last = ws.group; more && (last == nil || len(waiting[last]) == 0) {
+						t.Fatal("more is said to come of a connection that has none")
+					}
+				}
+			},
+			"": func(t *rapid.T) {
+				if q.waiting != left {
+					t.Fatalf("%d wait, %d are counted", left, q.waiting)
+				}
+			},
+		})
+	})
+}
+
+// TestPumpFlushes: a goroutine of the pump leaves nothing behind when it turns to another
+// connection, or has nothing to do.
+func TestPumpFlushes(t *testing.T) {
+	p := &pump{}
+	p.init()
+	p.most = 1
+	p.active, p.closed = 1, true // this goroutine, which ends when there is nothing
+	a, b := &connection{}, &connection{}
+	for _, g := range []socket.Group{a, b, a, b, nil} {
+		p.push(&watchStream{group: g})
+	}
+	var took []socket.Group
+	for kept := socket.Group(nil); ; {
+		ws, more, _ := p.next(kept)
+		switch {
+		case ws != nil:
+			took = append(took, ws.group)
+			if kept != nil && ws.group != kept {
+				t.Error("another connection is served while bytes are kept")
+			}
+			if more {
+				kept = ws.group
+			}
+			continue
+		case kept != nil:
+			kept = nil
+			continue
+		}
+		break
+	}
+	if !slices.Equal(took, []socket.Group{a, a, b, b, nil}) {
+		t.Errorf("served %v", took)
+	}
+}
