@@ -60,8 +60,7 @@ type Config struct {
 // converted to the canonical version and encoded once. The canonical encoding is the
 // bare protobuf message of the storage version. Stored bytes may lack defaults or hold
 // fields that a read drops, so that they are not served as they are. Only values whose
-// fingerprint shows that decoding and encoding would change nothing skip it: their
-// resourceVersion is set, and that is all.
+// fingerprint tells what decoding and encoding would make of them skip it.
 //
 // A resource of a CRD has a Codec for each of its versions beside its own: see [Custom].
 type Codec struct {
@@ -90,8 +89,8 @@ type Codec struct {
 	// is no part of the canonical bytes.
 	splitMetadata bool
 
-	// fingerprints say which stored values are canonical already; nil for resources that
-	// have none.
+	// fingerprints say what is made of stored values without decoding them; nil for
+	// resources that have none.
 	fingerprints *fingerprints
 
 	// planner makes plans by which items are made without decoding, nil for none.
@@ -120,7 +119,6 @@ func New(config Config) (*Codec, error) {
 		numbers:       new(numbers),
 
 		splitMetadata: splitMetadata[config.GroupResource],
-		fingerprints:  newFingerprints(config.GroupResource),
 		planner:       config.Planner,
 	}
 	c.transformer, c.encrypted = bound(config.Transformer)
@@ -152,6 +150,7 @@ func (c *Codec) findCanonical(stored runtime.GroupVersioner) error {
 		return fmt.Errorf("registry: %s: no storage version for %v", c.groupResource, kinds)
 	}
 	c.canonical = gvk
+	c.fingerprints = newFingerprints(c)
 	return nil
 }
 
@@ -278,7 +277,13 @@ func (c *Codec) cutEnvelope(data []byte) (raw []byte, ok bool) {
 	if c.envelope == nil {
 		return nil, false
 	}
-	rest, ok := bytes.CutPrefix(data, c.envelope)
+	return cutEnvelope(data, c.envelope)
+}
+
+// cutEnvelope returns the message of data if the envelope around it begins with head and is,
+// byte for byte, what upstream writes.
+func cutEnvelope(data, head []byte) (raw []byte, ok bool) {
+	rest, ok := bytes.CutPrefix(data, head)
 	if !ok {
 		return nil, false
 	}

@@ -6,8 +6,7 @@
 // A [Codec] belongs to one resource. It decodes a stored value once, when the value enters
 // the cache, and encodes it as its canonical bytes: the bare protobuf message of the stored
 // version, or JSON for a custom resource ([Custom]). A value whose fingerprint is known is
-// not even decoded: decoding and encoding are known to change nothing but its
-// resourceVersion (fingerprint.go).
+// not even decoded: it is known what decoding and encoding make of it (fingerprint.go).
 //
 // A [Version] is a version in which the resource is served. It has an [Encoder] for each
 // media type and [Projection]. An Encoder makes items of cached objects: where possible they

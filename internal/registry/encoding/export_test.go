@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry/wire"
@@ -48,19 +49,21 @@ func (c *Codec) DecodeUnknown(rest string, value []byte, revision int64) *cache.
 	return c.DecodeValue(context.Background(), rest, rest, value, revision)
 }
 
-// SkeletonLayout is the Layout of the resource's stored values after their magic
-// number, nil if they have no fingerprints.
-func (c *Codec) SkeletonLayout() *wire.Fields {
+// Tokens says where the objects of a version have tokens, nil if they have no fingerprints.
+func (c *Codec) Tokens(gvk schema.GroupVersionKind) *wire.Fields {
 	if c.fingerprints == nil {
 		return nil
 	}
-	return c.fingerprints.layout
+	return c.fingerprints.fieldsOf(gvk)
 }
 
 // Fingerprints counts the values whose fingerprint was known, and those whose was not.
 func (c *Codec) Fingerprints() (hits, misses uint64) {
 	return c.fingerprints.hits.Load(), c.fingerprints.misses.Load()
 }
+
+// FingerprintsKnown counts the fingerprints that are remembered.
+func (c *Codec) FingerprintsKnown() int { return len(c.fingerprints.known) }
 
 // ItemAt returns o as an item with revision in place of its own, as a DELETED
 // event shows it. The bytes are shared only if the revisions are equal.

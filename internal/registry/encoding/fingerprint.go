@@ -2,8 +2,11 @@ package encoding
 
 import (
 	"bytes"
+	"encoding/binary"
+	"fmt"
 	"hash/maphash"
 	"maps"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -15,152 +18,386 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// fingerprints spare stored values decoding, defaulting, conversion and encoding, where
-// it is known that all this would change nothing but the resourceVersion (E11).
+// fingerprints spare stored values decoding, defaulting, conversion and encoding, where it is
+// known what all this would make of them (E11).
 //
-// A fingerprint is the digest of a value's skeleton: of everything but names, times and
-// the like, which upstream's code copies without looking into them. A value that came out
-// of decoding and encoding unchanged proves that all values with its fingerprint do. All
-// that upstream's code may look at is part of the skeleton: other defaults, unknown fields,
-// another order or another version make another fingerprint. So do other keys of labels and
-// annotations, and other pairs of equal names.
+// A fingerprint is the digest of a value's skeleton: of everything but names, times, texts
+// and the like, its tokens, which upstream's code copies without looking into them. Of all
+// values with a fingerprint, upstream's code therefore makes the same, but for the tokens.
+// Which token it puts where is found out by decoding and encoding such a value once more, with
+// tokens in it that occur nowhere else: the result is a recipe. A recipe is kept only if it
+// makes of the value what upstream's code did, too. All that upstream's code may look at is
+// part of the skeleton: missing fields, unknown fields, another order or another version make
+// another fingerprint. So do other keys of labels and annotations, and other pairs of equal
+// names.
 //
-// skeletonsOf says for each kind what its skeleton leaves out, and
-// TestFingerprintsDecodeToTheSameObject compares the result with that of decoding.
+// tokensOf says which fields hold tokens, and TestFingerprintsDecodeToTheSameObject compares
+// the result with that of decoding.
 type fingerprints struct {
-	layout *wire.Fields
-	slots  map[int]string // the selectable fields that the skeleton leaves out
-	seeds  [2]maphash.Seed
-	pool   sync.Pool // of *wire.Skeleton
+	codec *Codec
+	seeds [2]maphash.Seed
+	pool  sync.Pool // of *inspected
 
 	hits, misses atomic.Uint64
 
 	mu    sync.RWMutex
-	known map[fingerprint]fields.Set // the selectable fields that are part of the skeleton
+	forms map[schema.GroupVersionKind]*form // by what values say they are
+	usual atomic.Pointer[form]              // the one that was found last
+	known map[fingerprint]*recipe           // nil where there is none
+	bytes int                               // of recipes
+}
+
+// form is how values of a kind and version are stored.
+type form struct {
+	head   []byte // of each value, up to the length of the object
+	fields *wire.Fields
 }
 
 // fingerprint is a digest of a skeleton. Its seeds are this process's own, so that an
 // attacker cannot make two skeletons of one fingerprint.
-type fingerprint [2]uint64
+type fingerprint struct {
+	form *form
+	sum  [2]uint64
+}
 
-// maxFingerprints bounds how many are remembered. Pods have about as many as there are
-// workloads.
-const maxFingerprints = 16384
+const (
+	// maxFingerprints and maxRecipeBytes bound what is remembered. Pods have about as many
+	// fingerprints as there are workloads.
+	maxFingerprints = 16384
+	maxRecipeBytes  = 16 << 20
 
-// newFingerprints returns nil for resources that have no skeletons.
-func newFingerprints(gr schema.GroupResource) *fingerprints {
-	layout, slots := skeletonsOf(gr)
-	if layout == nil {
+	// Where fewer than one value in worthOne has a known fingerprint, among worthAfter or
+	// more, only one in worthOne is inspected: the others would only cost more.
+	worthAfter = 4096
+	worthOne   = 8
+)
+
+// newFingerprints returns nil for resources that have none.
+func newFingerprints(c *Codec) *fingerprints {
+	if !hasTokens[c.groupResource] {
 		return nil
 	}
 	s := &fingerprints{
-		layout: layout, slots: slots,
+		codec: c,
 		seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()},
-		known: make(map[fingerprint]fields.Set),
+		forms: make(map[schema.GroupVersionKind]*form),
+		known: make(map[fingerprint]*recipe),
 	}
-	s.pool.New = func() any { return new(wire.Skeleton) }
+	s.pool.New = func() any { return new(inspected) }
 	return s
 }
 
 // inspected is a stored value whose fingerprint was taken.
 type inspected struct {
-	*wire.Skeleton
+	wire.Skeleton
 	fingerprint fingerprint
 	raw         []byte // the message of the object
+
+	contents [][]byte // of the tokens, and the revision
+	revision [wire.MaxRevision]byte
 }
 
-// inspect takes the fingerprint of plain stored data, and reports whether it has one. The
-// caller releases the result.
-func (s *fingerprints) inspect(data []byte) (v inspected, ok bool) {
-	v.Skeleton = s.pool.Get().(*wire.Skeleton)
-	if len(data) < len(protobufMagic) || string(data[:len(protobufMagic)]) != protobufMagic ||
-		!v.Make(data[len(protobufMagic):], s.layout) {
-		s.release(v)
-		return inspected{}, false
+// setContents fills in contents.
+func (v *inspected) setContents(revision int64) {
+	v.contents = v.contents[:0]
+	for i := range v.Tokens {
+		v.contents = append(v.contents, v.Tokens[i].Content)
 	}
-	for _, f := range v.Found {
-		if f.Slot == slotObject {
-			v.raw = f.Content
+	v.contents = append(v.contents, strconv.AppendInt(v.revision[:0], revision, 10))
+}
+
+// inspect takes the fingerprint of plain stored data. It returns nil if it has none, or is not
+// worth the time. The caller releases the result.
+func (s *fingerprints) inspect(data []byte) *inspected {
+	hits, misses := s.hits.Load(), s.misses.Load()
+	if misses > worthAfter && hits < misses/worthOne {
+		if s.misses.Add(1)%worthOne != 0 {
+			return nil
 		}
 	}
-	v.fingerprint = fingerprint{maphash.Bytes(s.seeds[0], v.Bytes), maphash.Bytes(s.seeds[1], v.Bytes)}
-	return v, true
+	f, raw := s.formOf(data)
+	if f == nil {
+		return nil
+	}
+	v := s.pool.Get().(*inspected)
+	if !v.Make(raw, f.fields) {
+		s.release(v)
+		return nil
+	}
+	v.raw = raw
+	v.fingerprint = fingerprint{f, [2]uint64{maphash.Bytes(s.seeds[0], v.Bytes), maphash.Bytes(s.seeds[1], v.Bytes)}}
+	return v
 }
 
-func (s *fingerprints) release(v inspected) {
+func (s *fingerprints) release(v *inspected) {
 	if invariants.Enabled {
 		invariants.Overwrite(v.Bytes)
 	}
-	s.pool.Put(v.Skeleton)
+	s.pool.Put(v)
 }
 
-// complete fills in config without decoding, if v's fingerprint is known.
-func (s *fingerprints) complete(v inspected, config *cache.ObjectConfig) bool {
-	s.mu.RLock()
-	decided, ok := s.known[v.fingerprint]
-	s.mu.RUnlock()
+// formOf returns the form of data and the message of the object in it, nil if it has no
+// fingerprint.
+func (s *fingerprints) formOf(data []byte) (*form, []byte) {
+	if f := s.usual.Load(); f != nil {
+		if raw, ok := f.open(data); ok {
+			return f, raw
+		}
+	}
+	_, apiVersion, kind, ok := wire.Unenvelope(data)
 	if !ok {
-		s.misses.Add(1)
-		return false
+		return nil, nil
 	}
-	body, err := wire.AppendRevisionProtobuf(make([]byte, 0, len(v.raw)+wire.MaxRevision), v.raw, config.Revision)
-	if err != nil {
-		return false
+	gvk := schema.FromAPIVersionAndKind(apiVersion, kind)
+	s.mu.RLock()
+	f, found := s.forms[gvk]
+	s.mu.RUnlock()
+	if !found {
+		f = s.learnForm(gvk)
 	}
-	s.hits.Add(1)
-	config.Body, config.Labels = body, v.labels()
-	config.Fields = maps.Clone(decided)
-	s.undecided(v, config.Fields)
-	return true
+	if f == nil {
+		return nil, nil
+	}
+	s.usual.Store(f)
+	raw, ok := f.open(data)
+	if !ok {
+		return nil, nil
+	}
+	return f, raw
 }
 
-// learn remembers v's fingerprint if decoding and encoding v, which made config, left all
-// but the resourceVersion as it was.
-func (s *fingerprints) learn(v inspected, config *cache.ObjectConfig) {
-	body, err := wire.AppendRevisionProtobuf(nil, v.raw, config.Revision)
-	if err != nil || !bytes.Equal(body, config.Body) || !maps.Equal(v.labels(), config.Labels) {
-		return
+// learnForm makes the form of a kind and version; nil if there is none.
+func (s *fingerprints) learnForm(gvk schema.GroupVersionKind) *form {
+	layout := s.fieldsOf(gvk)
+	if layout == nil {
+		return nil // values may name any kinds
 	}
-	decided := maps.Clone(config.Fields)
-	for _, name := range s.slots {
-		delete(decided, name)
-	}
-	again := maps.Clone(decided)
-	s.undecided(v, again)
-	if !maps.Equal(again, config.Fields) {
-		return
+	head, err := newEnvelope(gvk)
+	if err != nil {
+		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.known) >= maxFingerprints {
+	if other := s.forms[gvk]; other != nil {
+		return other
+	}
+	f := &form{head, layout}
+	s.forms[gvk] = f
+	return f
+}
+
+// fieldsOf says where objects of a kind have tokens; nil if they are no protobuf.
+func (s *fingerprints) fieldsOf(gvk schema.GroupVersionKind) *wire.Fields {
+	obj, err := s.codec.scheme.New(gvk)
+	if err != nil {
+		return nil
+	}
+	if _, ok := obj.(unmarshaler); !ok {
+		return nil
+	}
+	return objectTokens(obj)
+}
+
+// open returns the message of the object in data, if data is a value of this form.
+func (f *form) open(data []byte) ([]byte, bool) { return cutEnvelope(data, f.head) }
+
+// value returns the value of the message of an object.
+func (f *form) value(raw []byte) []byte {
+	data := binary.AppendUvarint(bytes.Clone(f.head), uint64(len(raw)))
+	return append(append(data, raw...), envelopeEnd...)
+}
+
+// complete fills in config without decoding, if it is known how. Otherwise it says whether the
+// fingerprint should be learnt: the second time that it is seen.
+func (s *fingerprints) complete(v *inspected, config *cache.ObjectConfig) (done, learn bool) {
+	s.mu.RLock()
+	r, seen := s.known[v.fingerprint]
+	s.mu.RUnlock()
+	if r == nil || r.pending {
+		s.misses.Add(1)
+		if !seen {
+			s.remember(v.fingerprint, &recipe{pending: true})
+		}
+		return false, seen && r != nil
+	}
+	if !r.make(v, config) {
+		return false, false
+	}
+	s.hits.Add(1)
+	return true, false
+}
+
+// learn makes a recipe of v's fingerprint. Decoding and encoding v has made config.
+func (s *fingerprints) learn(v *inspected, config *cache.ObjectConfig) {
+	r := s.recipeOf(v, config)
+	s.remember(v.fingerprint, r)
+}
+
+func (s *fingerprints) remember(p fingerprint, r *recipe) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.known) >= maxFingerprints || s.bytes > maxRecipeBytes {
 		clear(s.known)
+		s.bytes = 0
 	}
-	s.known[v.fingerprint] = decided
+	s.known[p] = r
+	s.bytes += r.size()
 }
 
-// undecided sets the selectable fields that the skeleton leaves out.
-func (s *fingerprints) undecided(v inspected, set fields.Set) {
-	for _, name := range s.slots {
-		set[name] = ""
-	}
-	for _, f := range v.Found {
-		if name, ok := s.slots[f.Slot]; ok {
-			set[name] = string(f.Content)
-		}
-	}
+// recipe is how to make the cached object of a value with a certain fingerprint.
+type recipe struct {
+	pending        bool           // not made yet
+	body           *wire.Template // of the tokens and the revision; nil: the value with its revision
+	labels, fields []attribute
 }
 
-// labels are those of the object.
-func (v inspected) labels() map[string]string {
-	labels := make(map[string]string, 8)
-	key := ""
-	for _, f := range v.Found {
-		switch f.Slot {
-		case slotLabelKey:
-			key = string(f.Content)
-		case slotLabelValue:
-			labels[key] = string(f.Content)
+// attribute is a label or a selectable field. Its value is a token, or the same for all.
+type attribute struct {
+	name, value string
+	token       int // constant for none
+}
+
+const constant = -1
+
+// size is about how much memory r takes.
+func (r *recipe) size() int {
+	const recipeSize, attributeSize = 128, 40
+	if r == nil {
+		return 0
+	}
+	n := recipeSize + attributeSize*(len(r.labels)+len(r.fields))
+	if r.body != nil {
+		n += r.body.Size()
+	}
+	return n
+}
+
+// make fills in config with what v decodes to, and reports whether it could.
+func (r *recipe) make(v *inspected, config *cache.ObjectConfig) bool {
+	v.setContents(config.Revision)
+	if r.body != nil {
+		config.Body = r.body.Write(v.contents)
+	} else {
+		body, err := wire.AppendRevisionProtobuf(make([]byte, 0, len(v.raw)+wire.MaxRevision), v.raw, config.Revision)
+		if err != nil {
+			return false
+		}
+		config.Body = body
+	}
+	config.Labels, config.Fields = valuesOf(r.labels, v.contents), valuesOf(r.fields, v.contents)
+	return true
+}
+
+func valuesOf(attributes []attribute, contents [][]byte) map[string]string {
+	values := make(map[string]string, len(attributes))
+	for _, a := range attributes {
+		if a.token != constant {
+			a.value = string(contents[a.token])
+		}
+		values[a.name] = a.value
+	}
+	return values
+}
+
+// markRevision is the revision of values with tokens that occur nowhere else.
+const markRevision = 4611686018427387001
+
+// recipeOf returns the recipe of v's fingerprint, nil if there is none.
+func (s *fingerprints) recipeOf(v *inspected, config *cache.ObjectConfig) *recipe {
+	marks := newMarks(v.Tokens)
+	next := -1
+	unmarked, ok := wire.NewTemplate(v.raw, v.fingerprint.form.fields, func([]byte) (int, bool) {
+		next++
+		return next, true
+	})
+	if !ok || next+1 != len(v.Tokens) {
+		return nil
+	}
+	raw := unmarked.Write(marks.contents)
+	made := cache.ObjectConfig{Key: config.Key, Revision: markRevision}
+	if err := s.codec.complete(v.fingerprint.form.value(raw), &made); err != nil {
+		return nil
+	}
+	canonical := s.fieldsOf(s.codec.canonical)
+	if canonical == nil {
+		return nil
+	}
+	r := &recipe{labels: attributesOf(made.Labels, marks), fields: attributesOf(made.Fields, marks)}
+	if !unchanged(v.raw, config) || !unchanged(raw, &made) {
+		if r.body, ok = wire.NewTemplate(made.Body, canonical, marks.tokenOf); !ok {
+			return nil
 		}
 	}
-	return labels
+	var again cache.ObjectConfig
+	again.Revision = config.Revision
+	if !r.make(v, &again) || !bytes.Equal(again.Body, config.Body) ||
+		!maps.Equal(again.Labels, config.Labels) || !maps.Equal(again.Fields, config.Fields) {
+		return nil
+	}
+	return r
+}
+
+// unchanged reports whether an object is stored as it is served, but for its revision.
+func unchanged(raw []byte, config *cache.ObjectConfig) bool {
+	body, err := wire.AppendRevisionProtobuf(nil, raw, config.Revision)
+	return err == nil && bytes.Equal(body, config.Body)
+}
+
+// marks are contents that are put in the place of tokens.
+type marks struct {
+	contents [][]byte // by token, and the revision
+	tokens   map[string]int
+}
+
+func newMarks(tokens []wire.Token) marks {
+	m := marks{tokens: make(map[string]int, len(tokens)+1)}
+	for i, t := range tokens {
+		var content []byte
+		switch t.Role {
+		case wire.Name:
+			content = fmt.Appendf(nil, "\x7fname-%d", t.Number)
+		case wire.Time:
+			content = timestamp(uint64(86400+i), 0)
+		case wire.MicroTime:
+			content = timestamp(uint64(86400+i), 1000) // shows if it becomes a Time
+		default:
+			content = fmt.Appendf(nil, "\x7fopaque-%d", i)
+		}
+		m.add(content)
+	}
+	m.add(strconv.AppendInt(nil, markRevision, 10))
+	return m
+}
+
+// timestamp is the message of a time.
+func timestamp(seconds, nanos uint64) []byte {
+	return binary.AppendUvarint(append(binary.AppendUvarint([]byte{1 << 3}, seconds), 2<<3), nanos)
+}
+
+func (m *marks) add(content []byte) {
+	if _, known := m.tokens[string(content)]; !known { // a name that stands there again
+		m.tokens[string(content)] = len(m.contents)
+	}
+	m.contents = append(m.contents, content)
+}
+
+// tokenOf returns the token whose mark content is.
+func (m *marks) tokenOf(content []byte) (int, bool) {
+	token, ok := m.tokens[string(content)]
+	return token, ok
+}
+
+// attributesOf finds the tokens among values.
+func attributesOf(values fields.Set, marks marks) []attribute {
+	all := make([]attribute, 0, len(values))
+	for name, value := range values {
+		a := attribute{name: name, token: constant}
+		if token, ok := marks.tokenOf([]byte(value)); ok {
+			a.token = token
+		} else {
+			a.value = value
+		}
+		all = append(all, a)
+	}
+	return all
 }

@@ -5,11 +5,17 @@ import (
 	"fmt"
 	"maps"
 	"math/rand"
+	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protowire"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	apitesting "k8s.io/kubernetes/pkg/api/testing"
 	"k8s.io/kubernetes/pkg/apis/core"
@@ -21,50 +27,105 @@ import (
 )
 
 // TestFingerprintsDecodeToTheSameObject decodes values of every resource that has
-// fingerprints, many of the same one and many that all but have it, and wants what decoding
-// each of them anew makes.
+// fingerprints, in all versions, as they are stored and without some of their fields: many of
+// the same fingerprint and many that all but have it. It wants what decoding each of them anew
+// makes.
 func TestFingerprintsDecodeToTheSameObject(t *testing.T) {
 	server := registrytest.New(t, nil)
 	tested := 0
 	for _, r := range server.Registry.Resources() {
-		if r.Cache == nil || r.Codec().SkeletonLayout() == nil {
+		if r.Cache == nil || r.Codec().Tokens(r.Codec().Canonical()) == nil {
 			continue
 		}
 		tested++
 		t.Run(r.GroupResource.String(), func(t *testing.T) { checkFingerprints(t, r) })
 	}
-	if tested == 0 {
-		t.Error("no resource has fingerprints")
+	if tested < 10 {
+		t.Errorf("only %d resources have fingerprints", tested)
 	}
 }
 
 func checkFingerprints(t *testing.T, r *registry.Resource) {
-	const bases, variants = 60, 60
+	const bases, variants = 12, 24
 	random := rand.New(rand.NewSource(5))
 	fill := fuzzer.FuzzerFor(apitesting.FuzzerFuncs, random, legacyscheme.Codecs)
-	for i := range bases {
-		obj := r.Codec().New()
-		fill.Fill(obj)
-		if pod, ok := obj.(*core.Pod); ok && i%2 == 0 { // the fuzzer gives it none
-			pod.Status.PodIPs = []core.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}}
-			pod.Status.HostIPs = []core.HostIP{{IP: "10.0.0.2"}}
-			pod.Status.HostIP = "10.0.0.2"
+	values := 0
+	for _, gvk := range versionsOf(r) {
+		fields := r.Codec().Tokens(gvk)
+		if fields == nil {
+			continue // no protobuf
 		}
-		value, err := r.Codec().EncodeStored(obj)
-		if err != nil {
-			t.Fatal(err)
-		}
-		checkValue(t, r, value, 1)
-		for j := range variants {
-			v := variation{rand: random, careless: j%3 == 2}
-			checkValue(t, r, v.value(value, r.Codec().SkeletonLayout()), int64(i*variants+j+1))
+		for i := range bases {
+			obj := r.Codec().New()
+			fill.Fill(obj)
+			if pod, ok := obj.(*core.Pod); ok && i%4 == 0 { // the fuzzer gives it none
+				pod.Status.PodIPs = []core.PodIP{{IP: "10.0.0.1"}, {IP: "fd00::1"}}
+				pod.Status.HostIPs = []core.HostIP{{IP: "10.0.0.2"}}
+				pod.Status.HostIP = "10.0.0.2"
+			}
+			base := variation{rand: random, fewer: i%2 == 1}
+			value := base.value(stored(t, obj, gvk), gvk, fields)
+			checkValue(t, r, value, 1)
+			for j := range variants {
+				v := variation{rand: random, careless: j%3 == 2}
+				if j%3 == 0 {
+					v.renamed = make(map[string][]byte)
+				}
+				checkValue(t, r, v.value(value, gvk, fields), int64(i*variants+j+1))
+			}
+			values += variants
 		}
 	}
 	hits, misses := r.Codec().Fingerprints()
-	if hits < bases*variants/4 || misses < bases {
+	if hits < uint64(values/4) || misses < bases {
 		t.Errorf("%d values had a known fingerprint, %d had not: too few to tell anything", hits, misses)
 	}
 	t.Logf("%d known, %d not", hits, misses)
+}
+
+// versionsOf lists the kinds that objects of r may be stored as.
+func versionsOf(r *registry.Resource) []schema.GroupVersionKind {
+	canonical := r.Codec().Canonical()
+	var all []schema.GroupVersionKind
+	for _, gv := range legacyscheme.Scheme.VersionsForGroupKind(canonical.GroupKind()) {
+		all = append(all, gv.WithKind(canonical.Kind))
+	}
+	if canonical.Kind == "Event" {
+		all = append(all, eventsv1.SchemeGroupVersion.WithKind("Event"), corev1.SchemeGroupVersion.WithKind("Event"))
+	}
+	return all
+}
+
+// stored encodes obj in a version.
+func stored(t *testing.T, obj runtime.Object, gvk schema.GroupVersionKind) []byte {
+	t.Helper()
+	serializer := protobuf.NewSerializer(legacyscheme.Scheme, legacyscheme.Scheme)
+	value, err := runtime.Encode(legacyscheme.Codecs.EncoderForVersion(serializer, gvk.GroupVersion()), obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return value
+}
+
+// Values of which no two have the same fingerprint are not inspected for ever.
+func TestFingerprintsOfNoUseAreNotTaken(t *testing.T) {
+	server := registrytest.New(t, nil)
+	all := server.Registry.Resources()
+	r := all[slices.IndexFunc(all, func(r *registry.Resource) bool { return r.GroupResource.Resource == "configmaps" })]
+	gvk := corev1.SchemeGroupVersion.WithKind("ConfigMap")
+	const values = 20_000
+	for i := range values {
+		obj := &core.ConfigMap{Data: map[string]string{fmt.Sprint("key-", i): "x"}}
+		registrytest.Object(r, "ns/name", stored(t, obj, gvk), 1)
+	}
+	if taken := r.Codec().FingerprintsKnown(); taken > values/2 {
+		t.Errorf("%d of %d values were inspected", taken, values)
+	}
+	want := "key-last"
+	got := registrytest.Object(r, "ns/name", stored(t, &core.ConfigMap{Data: map[string]string{want: "x"}}, gvk), 1)
+	if got.Err() != nil || !bytes.Contains(got.Body(), []byte(want)) {
+		t.Errorf("body %q, error %v", got.Body(), got.Err())
+	}
 }
 
 // checkValue decodes a value both ways, and by its fingerprint a second time, when that
@@ -91,7 +152,9 @@ func described(o *cache.Object) map[string]string {
 	all := make(map[string]string)
 	for _, name := range []string{
 		"metadata.name", "metadata.namespace", "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
-		"spec.hostNetwork", "status.phase", "status.podIP", "status.nominatedNodeName",
+		"spec.hostNetwork", "status.phase", "status.podIP", "status.nominatedNodeName", "status.replicas", "status.successful",
+		"type", "reason", "source", "reportingComponent", "involvedObject.kind", "involvedObject.namespace", "involvedObject.name",
+		"involvedObject.uid", "involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath",
 	} {
 		all[name] = fmt.Sprint(o.Fields().Has(name), o.Fields().Get(name))
 	}
@@ -106,16 +169,22 @@ func described(o *cache.Object) map[string]string {
 }
 
 // variation changes a stored value: the contents that its Layout leaves out, and, if
-// careless, anything else as well.
+// careless, anything else as well. With fewer, it only leaves fields out; with renamed, equal
+// contents stay equal and others different.
 type variation struct {
-	rand     *rand.Rand
-	careless bool
-	seen     [][]byte
+	rand            *rand.Rand
+	careless, fewer bool
+	seen            [][]byte
+	renamed         map[string][]byte
 }
 
-func (v *variation) value(value []byte, layout *wire.Fields) []byte {
-	const magic = "k8s\x00"
-	return append([]byte(magic), v.message(value[len(magic):], layout)...)
+func (v *variation) value(value []byte, gvk schema.GroupVersionKind, fields *wire.Fields) []byte {
+	raw, _, _, _ := wire.Unenvelope(value)
+	if v.careless && v.rand.Intn(20) == 0 { // the envelope, too
+		return v.other(nil, value, 1)
+	}
+	kind := wire.Kind{APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind}
+	return wire.Protobuf(kind).AppendObject(nil, v.message(raw, fields))
 }
 
 func (v *variation) message(msg []byte, fields *wire.Fields) (out []byte) {
@@ -146,11 +215,18 @@ func (v *variation) content(content []byte, layout *wire.Layout) []byte {
 	switch {
 	case layout.Role == wire.Message:
 		return v.message(content, &layout.Fields)
-	case layout.Role == wire.Kept || !v.careless && len(content) == 0 || v.rand.Intn(3) == 0:
+	case v.fewer || layout.Role == wire.Kept:
+		return content
+	case v.renamed != nil && len(content) > 0 && layout.Role != wire.Time && layout.Role != wire.MicroTime:
+		if v.renamed[string(content)] == nil {
+			v.renamed[string(content)] = fmt.Appendf(nil, "%d", v.rand.Int63n(1<<v.rand.Intn(62)+1)+int64(len(v.renamed))<<32)
+		}
+		return v.renamed[string(content)]
+	case !v.careless && len(content) == 0 || v.rand.Intn(3) == 0:
 		v.seen = append(v.seen, content)
 		return content
-	case layout.Role == wire.Time:
-		return v.time(content)
+	case layout.Role == wire.Time || layout.Role == wire.MicroTime:
+		return v.time(content, layout.Role)
 	}
 	return v.word()
 }
@@ -169,8 +245,11 @@ func (v *variation) word() []byte {
 	return fmt.Appendf(nil, "w%d", v.rand.Int63())
 }
 
-func (v *variation) time(content []byte) []byte {
+func (v *variation) time(content []byte, role wire.Role) []byte {
 	seconds, nanos := uint64(v.rand.Int63n(1<<33)+1), uint64(0)
+	if role == wire.MicroTime {
+		nanos = uint64(v.rand.Intn(1e6)) * 1000
+	}
 	if v.careless {
 		switch v.rand.Intn(8) {
 		case 0:
@@ -191,6 +270,9 @@ func (v *variation) time(content []byte) []byte {
 
 // other is for fields that are no part of the Layout.
 func (v *variation) other(out, field []byte, number protowire.Number) []byte {
+	if v.fewer && v.rand.Intn(15) == 0 {
+		return out
+	}
 	if !v.careless {
 		return append(out, field...)
 	}

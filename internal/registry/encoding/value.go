@@ -42,20 +42,24 @@ func (c *Codec) corrupt(rest string, revision int64, stored int, err error) *cac
 	return cache.NewObject(cache.ObjectConfig{Key: rest, Revision: revision, Stored: stored, Err: err}, c.schema)
 }
 
-// completeUnknown is complete that decodes only data whose fingerprint is not known.
+// completeUnknown is complete that decodes only data of which it is not known what decoding
+// makes of it.
 func (c *Codec) completeUnknown(data []byte, config *cache.ObjectConfig) error {
-	v, ok := c.fingerprints.inspect(data)
-	if !ok {
+	v := c.fingerprints.inspect(data)
+	if v == nil {
 		return c.complete(data, config)
 	}
 	defer c.fingerprints.release(v)
-	if c.fingerprints.complete(v, config) {
+	done, learn := c.fingerprints.complete(v, config)
+	if done {
 		return nil
 	}
 	if err := c.complete(data, config); err != nil {
 		return err
 	}
-	c.fingerprints.learn(v, config)
+	if learn {
+		c.fingerprints.learn(v, config)
+	}
 	return nil
 }
 

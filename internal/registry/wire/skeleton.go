@@ -5,12 +5,10 @@ import (
 	"encoding/binary"
 )
 
-// Layout says what a [Skeleton] makes of one field of a message. The zero Layout keeps the
-// field as it is; so are fields without a Layout.
+// Layout says what a [Skeleton] makes of one field of a message. Fields without a Layout are
+// kept as they are.
 type Layout struct {
 	Role Role
-	// Slot, if not 0, has the content reported under this number.
-	Slot int
 	// Fields are the parts of a Message, by number.
 	Fields Fields
 }
@@ -19,10 +17,10 @@ type Layout struct {
 // ones, are kept.
 type Fields [32]*Layout
 
-// Role is how much of a field a Skeleton shows.
+// Role is how much of a field a Skeleton shows. All are of fields with a length.
 type Role uint8
 
-// The roles of fields. All but Kept are of fields with a length.
+// The roles of fields.
 const (
 	// Kept fields are in the skeleton byte for byte.
 	Kept Role = iota
@@ -32,16 +30,19 @@ const (
 	// Opaque stands for any bytes but none.
 	Opaque
 	// Time stands for any Timestamp of whole seconds after 1970, written as upstream
-	// writes it.
+	// writes it, and MicroTime for any of whole microseconds.
 	Time
+	MicroTime
 	// Message is made of Fields.
 	Message
 )
 
-// Found is the content of a field with a Slot.
-type Found struct {
-	Slot    int
+// Token is a content that a skeleton leaves out. Number tells Names apart: equal ones have
+// the same.
+type Token struct {
 	Content []byte
+	Role    Role
+	Number  int
 }
 
 // Skeleton is a protobuf message without the contents of Names, Opaques and Times. Two
@@ -50,10 +51,10 @@ type Found struct {
 // them, and compares Names with each other, treats both messages alike. A Skeleton may be
 // used again.
 type Skeleton struct {
-	// Bytes are the skeleton, and Found the contents with Slots in the order of the
-	// message, of which they are parts. Both are valid until the next call of Make.
-	Bytes []byte
-	Found []Found
+	// Bytes are the skeleton, and Tokens what it leaves out in the order of the message, of
+	// which their contents are parts. Both are valid until the next call of Make.
+	Bytes  []byte
+	Tokens []Token
 
 	names [][]byte // at most maxNames, each once
 }
@@ -73,38 +74,41 @@ const (
 // messages that are malformed, have very many names, or write lengths otherwise than
 // upstream's encoders do.
 func (s *Skeleton) Make(msg []byte, fields *Fields) bool {
-	s.Bytes, s.Found, s.names = s.Bytes[:0], s.Found[:0], s.names[:0]
+	s.Bytes, s.Tokens, s.names = s.Bytes[:0], s.Tokens[:0], s.names[:0]
 	return s.message(msg, fields)
 }
 
 func (s *Skeleton) message(msg []byte, fields *Fields) bool {
+	kept := 0 // from where on fields without a Layout are not in the skeleton yet
 	for at := 0; at < len(msg); {
 		f, err := nextField(msg, at)
 		if err != nil {
 			return false
 		}
-		at = f.stop
-		var layout *Layout
-		if f.number < len(fields) {
-			layout = fields[f.number]
-		}
-		if layout == nil {
-			s.Bytes = append(s.Bytes, msg[f.start:f.stop]...)
+		layout := fields.of(f)
+		if at = f.stop; layout == nil {
 			continue
 		}
-		if f.kind != wireLen || !s.part(msg, f, layout) {
+		s.Bytes = append(s.Bytes, msg[kept:f.start]...)
+		if kept = f.stop; f.kind != wireLen || !s.part(msg, f, layout) {
 			return false
 		}
 	}
+	s.Bytes = append(s.Bytes, msg[kept:]...)
 	return true
+}
+
+// of returns the Layout of a field, or nil.
+func (fields *Fields) of(f field) *Layout {
+	if f.number >= len(fields) {
+		return nil
+	}
+	return fields[f.number]
 }
 
 // part adds a field with a Layout.
 func (s *Skeleton) part(msg []byte, f field, layout *Layout) bool {
 	content := msg[f.body:f.stop:f.stop]
-	if layout.Slot != 0 {
-		s.Found = append(s.Found, Found{layout.Slot, content})
-	}
 	tag := sizeVarint(f.number<<3 | f.kind)
 	if f.body-f.start != tag+sizeVarint(len(content)) {
 		return false
@@ -116,19 +120,36 @@ func (s *Skeleton) part(msg []byte, f field, layout *Layout) bool {
 			return false
 		}
 		s.Bytes = append(s.Bytes, markEnd)
-	case layout.Role == Name && len(content) > 0:
+	case !layout.Role.leavesOut(content):
+		s.Bytes = append(s.Bytes, markKept)
+		s.Bytes = append(s.Bytes, msg[f.start+tag:f.stop]...)
+	case layout.Role == Name:
 		number := s.name(content)
 		if number >= maxNames {
 			return false
 		}
+		s.Tokens = append(s.Tokens, Token{content, Name, number})
 		s.Bytes = binary.AppendUvarint(s.Bytes, uint64(markToken+number))
-	case layout.Role == Opaque && len(content) > 0, layout.Role == Time && plainTime(content):
-		s.Bytes = append(s.Bytes, markToken)
 	default:
-		s.Bytes = append(s.Bytes, markKept)
-		s.Bytes = append(s.Bytes, msg[f.start+tag:f.stop]...)
+		s.Tokens = append(s.Tokens, Token{Content: content, Role: layout.Role})
+		s.Bytes = append(s.Bytes, markToken)
 	}
 	return true
+}
+
+// leavesOut reports whether content is one that a field of this role stands for.
+func (r Role) leavesOut(content []byte) bool {
+	switch r {
+	case Name, Opaque:
+		return len(content) > 0
+	case Time:
+		nanos, ok := plainTime(content)
+		return ok && nanos == 0
+	case MicroTime:
+		nanos, ok := plainTime(content)
+		return ok && nanos%1000 == 0
+	}
+	return false
 }
 
 // name returns the number of a name: that of the first that is equal.
@@ -142,14 +163,21 @@ func (s *Skeleton) name(content []byte) int {
 	return len(s.names) - 1
 }
 
-// plainTime reports whether content is a Timestamp of seconds only, after 1970 and
-// before the year 10000, with both fields as upstream writes them.
-func plainTime(content []byte) bool {
-	const maxSeconds = 253402300799
-	if len(content) < 4 || content[0] != 1<<3|wireVarint || content[len(content)-2] != 2<<3|wireVarint || content[len(content)-1] != 0 {
-		return false
+// plainTime reports whether content is a Timestamp after 1970 and before the year 10000, with
+// both fields as upstream writes them, and returns its nanoseconds.
+func plainTime(content []byte) (nanos uint64, ok bool) {
+	const maxSeconds, second = 253402300799, 1_000_000_000
+	if len(content) < 4 || content[0] != 1<<3|wireVarint {
+		return 0, false
 	}
-	number := content[1 : len(content)-2]
-	seconds, n := binary.Uvarint(number)
-	return n == len(number) && n == sizeVarint64(seconds) && 0 < seconds && seconds <= maxSeconds
+	seconds, n := binary.Uvarint(content[1:])
+	if n <= 0 || n != sizeVarint64(seconds) || seconds == 0 || seconds > maxSeconds {
+		return 0, false
+	}
+	rest := content[1+n:]
+	if len(rest) < 2 || rest[0] != 2<<3|wireVarint {
+		return 0, false
+	}
+	nanos, n = binary.Uvarint(rest[1:])
+	return nanos, n == len(rest)-1 && n == sizeVarint64(nanos) && nanos < second
 }

@@ -3,6 +3,7 @@ package wire_test
 import (
 	"bytes"
 	"fmt"
+	"reflect"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -13,11 +14,14 @@ import (
 
 // skeletonFields is a message of one field of each role, itself nested in field 5.
 func skeletonFields() *wire.Fields {
-	inner := wire.Fields{1: {Role: wire.Name, Slot: 1}, 2: {Role: wire.Opaque}, 3: {Role: wire.Time}, 4: {Role: wire.Kept, Slot: 2}}
+	inner := wire.Fields{1: {Role: wire.Name}, 2: {Role: wire.Opaque}, 3: {Role: wire.Time}, 4: {Role: wire.MicroTime}, 7: {Role: wire.Kept}}
 	outer := inner
 	outer[5] = &wire.Layout{Role: wire.Message, Fields: inner}
 	return &outer
 }
+
+// microsecond is a time that is no whole second.
+const microsecond = "\x08\x01\x10\xe8\x07"
 
 // model is what a Skeleton says, in words.
 func model(msg []byte, fields *wire.Fields, names map[string]int) string {
@@ -45,6 +49,8 @@ func model(msg []byte, fields *wire.Fields, names map[string]int) string {
 			out.WriteString("opaque ")
 		case role == wire.Time && len(content) == 4 && content[1] > 0 && content[3] == 0: // whole seconds
 			out.WriteString("time ")
+		case role == wire.MicroTime && (len(content) == 4 && content[1] > 0 && content[3] == 0 || string(content) == microsecond):
+			out.WriteString("time ")
 		default:
 			fmt.Fprintf(&out, "%q ", content)
 		}
@@ -59,7 +65,7 @@ func drawMessage(t *rapid.T, depth int) (msg []byte) {
 			msg = protowire.AppendVarint(protowire.AppendTag(msg, number, protowire.VarintType), uint64(rapid.IntRange(0, 1).Draw(t, "value")))
 			continue
 		}
-		content := []byte(rapid.SampledFrom([]string{"", "a", "b", "\x00", "\x01a", "\x0a\x01a", "\x08\x01\x10\x00", "\x08\x02\x10\x00", "\x08\x00\x10\x00", "\x08\x01\x10\x01"}).Draw(t, "content"))
+		content := []byte(rapid.SampledFrom([]string{"", "a", "b", "\x00", "\x01a", "\x0a\x01a", "\x08\x01\x10\x00", "\x08\x02\x10\x00", "\x08\x00\x10\x00", "\x08\x01\x10\x01", microsecond}).Draw(t, "content"))
 		if number == 5 {
 			content = nil
 			if depth < 1 {
@@ -103,11 +109,76 @@ func TestSkeletonIsTheMessage(t *testing.T) {
 func TestSkeletonFinds(t *testing.T) {
 	var msg []byte
 	msg = protowire.AppendBytes(protowire.AppendTag(msg, 1, protowire.BytesType), []byte("a"))
-	msg = protowire.AppendBytes(protowire.AppendTag(msg, 4, protowire.BytesType), []byte("b"))
+	msg = protowire.AppendBytes(protowire.AppendTag(msg, 2, protowire.BytesType), []byte("b"))
+	msg = protowire.AppendBytes(protowire.AppendTag(msg, 2, protowire.BytesType), nil)
 	msg = protowire.AppendBytes(protowire.AppendTag(nil, 5, protowire.BytesType), msg)
 	var s wire.Skeleton
-	if !s.Make(msg, skeletonFields()) || len(s.Found) != 2 || string(s.Found[0].Content) != "a" || s.Found[1].Slot != 2 || string(s.Found[1].Content) != "b" {
-		t.Errorf("found %+v", s.Found)
+	want := []wire.Token{{Content: []byte("a"), Role: wire.Name}, {Content: []byte("b"), Role: wire.Opaque}}
+	if !s.Make(msg, skeletonFields()) || !reflect.DeepEqual(s.Tokens, want) {
+		t.Errorf("found %+v", s.Tokens)
+	}
+}
+
+// A Template of a message writes that message, and with other contents one of the same
+// skeleton that has those.
+func TestTemplateWritesMessagesOfOneSkeleton(t *testing.T) {
+	written := 0
+	rapid.Check(t, func(t *rapid.T) {
+		msg := drawMessage(t, 0)
+		var s, other wire.Skeleton
+		made := s.Make(msg, skeletonFields())
+		next := -1
+		template, ok := wire.NewTemplate(msg, skeletonFields(), func([]byte) (int, bool) { next++; return next, true })
+		if ok != made {
+			t.Fatalf("template %t, skeleton %t", ok, made)
+		}
+		if !ok {
+			return
+		}
+		own, others := make([][]byte, len(s.Tokens)), make([][]byte, len(s.Tokens))
+		for i, token := range s.Tokens {
+			own[i], others[i] = token.Content, bytes.Repeat(fmt.Append(nil, "n", token.Number), 1+70*rapid.IntRange(0, 1).Draw(t, "long"))
+			switch token.Role {
+			case wire.Name:
+				others[i] = bytes.Repeat(fmt.Append(nil, "n", token.Number), 99)
+			case wire.Time, wire.MicroTime:
+				others[i] = []byte("\x08\x80\x01\x10\x00")
+			}
+		}
+		if got := template.Write(own); !bytes.Equal(got, msg) {
+			t.Fatalf("wrote %q\nof %q", got, msg)
+		}
+		if len(others) == 0 {
+			return
+		}
+		written++
+		changed := template.Write(others)
+		if !other.Make(changed, skeletonFields()) || !bytes.Equal(other.Bytes, s.Bytes) || len(other.Tokens) != len(others) {
+			t.Fatalf("wrote %q\nlike %q", changed, msg)
+		}
+		for i, token := range other.Tokens {
+			if !bytes.Equal(token.Content, others[i]) {
+				t.Fatalf("content %d is %q, want %q", i, token.Content, others[i])
+			}
+		}
+	})
+	if written == 0 {
+		t.Error("no message had a token")
+	}
+}
+
+// A content that has no number stays as it is.
+func TestTemplateKeepsWhatHasNoNumber(t *testing.T) {
+	var msg []byte
+	msg = protowire.AppendBytes(protowire.AppendTag(msg, 1, protowire.BytesType), []byte("a"))
+	msg = protowire.AppendBytes(protowire.AppendTag(msg, 2, protowire.BytesType), []byte("b"))
+	template, ok := wire.NewTemplate(msg, skeletonFields(), func(content []byte) (int, bool) { return 0, string(content) == "b" })
+	if !ok {
+		t.Fatal("no template")
+	}
+	want := bytes.Replace(msg, []byte("\x01b"), []byte("\x03new"), 1)
+	if got := template.Write([][]byte{[]byte("new")}); !bytes.Equal(got, want) {
+		t.Errorf("wrote %q, want %q", got, want)
 	}
 }
 
@@ -122,6 +193,7 @@ func TestSkeletonRefuses(t *testing.T) {
 		"long length": {1<<3 | 2, 0x81, 0, 'a'},
 		"long tag":    {1<<3 | 2 | 0x80, 0, 1, 'a'},
 		"other type":  {1 << 3, 1},
+		"kept, other": {7 << 3, 1},
 		"group":       {1<<3 | 3},
 		"many names":  many,
 	} {
