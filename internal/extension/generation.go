@@ -64,6 +64,10 @@ func (s *serving) build() (*generation, error) {
 		Versions:      len(spec.Versions),
 		Revision:      s.revision(),
 		Webhook:       spec.Conversion != nil && spec.Conversion.Strategy == apiextensionsv1.WebhookConverter,
+		Shapes:        shapesOf(definition),
+		Selects: slices.ContainsFunc(spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
+			return len(v.SelectableFields) > 0
+		}),
 	})
 	if err != nil {
 		return nil, err

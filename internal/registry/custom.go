@@ -20,6 +20,7 @@ import (
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry/encoding"
+	"github.com/larder-io/larder/internal/registry/shape"
 	"github.com/larder-io/larder/internal/registry/storage"
 	"github.com/larder-io/larder/internal/registry/table"
 )
@@ -57,6 +58,11 @@ type CustomResourceConfig struct {
 	// Webhook says that a webhook converts between versions; otherwise they differ by
 	// nothing but their apiVersion.
 	Webhook bool
+
+	// Shapes are those of the versions, by name; a version without one may be left out.
+	// Selects says that some version has selectable fields.
+	Shapes  map[string]*shape.Shape
+	Selects bool
 }
 
 var _ generic.RESTOptionsGetter = (*CustomResource)(nil)
@@ -73,6 +79,8 @@ func (r *Registry) NewCustomResource(config CustomResourceConfig) (*CustomResour
 		GroupResource: config.GroupResource,
 		Versions:      config.Versions,
 		Webhook:       config.Webhook,
+		Shapes:        config.Shapes,
+		Selects:       config.Selects,
 		Transformer:   transformer,
 		Schema:        cache.NewSchema(config.GroupResource.String(), r.options.budgets.of(prefix)),
 	})

@@ -237,6 +237,9 @@ func (c *Codec) Encrypt(ctx context.Context, key string, data []byte) ([]byte, e
 
 // DecodeStored decodes plain stored data into an object of revision.
 func (c *Codec) DecodeStored(data []byte, into runtime.Object, revision int64) error {
+	if c.custom != nil && c.custom.decode(data, into) {
+		return c.SetRevision(into, revision)
+	}
 	if !c.decodeCanonical(data, into) {
 		if _, _, err := c.storage.Decode(data, nil, into); err != nil {
 			return err
@@ -385,6 +388,9 @@ func (c *Codec) versioned(body []byte) (runtime.Object, error) {
 func (c *Codec) Decode(body []byte, into runtime.Object) error {
 	if c.custom != nil {
 		c.decodes.Add(1)
+		if c.custom.decode(body, into) {
+			return nil
+		}
 		_, _, err := c.storage.Decode(body, nil, into)
 		return err
 	}

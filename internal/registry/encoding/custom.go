@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/storage/value"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry/shape"
 )
 
 // Custom is the Codec of one state of a CRD, and those of its versions.
@@ -35,6 +36,11 @@ type CustomConfig struct {
 	Versions int
 	Webhook  bool
 
+	// Shapes are those of the versions, by name. Objects of a version without one are decoded
+	// whatever they look like. Selects says that some version has selectable fields.
+	Shapes  map[string]*shape.Shape
+	Selects bool
+
 	// Transformer encrypts stored values; nil stores plain text.
 	Transformer value.Transformer
 
@@ -45,7 +51,12 @@ type CustomConfig struct {
 // NewCustom returns a Custom that has no versions yet.
 func NewCustom(config CustomConfig) *Custom {
 	c := &Custom{config: config, versions: make(map[string]*Codec)}
-	c.Codec = c.newCodec(&customCodec{attrs: c.allAttrs})
+	c.Codec = c.newCodec(&customCodec{attrs: c.allAttrs, selects: config.Selects})
+	for _, s := range config.Shapes {
+		if s != nil {
+			c.custom.shapes = append(c.custom.shapes, s)
+		}
+	}
 	c.attrs = c.allAttrs
 	c.newFunc = func() runtime.Object { return &unstructured.Unstructured{} }
 	c.newListFunc = func() runtime.Object { return &unstructured.UnstructuredList{} }
@@ -81,7 +92,11 @@ func (c *Custom) Add(gvk schema.GroupVersionKind, stored runtime.Codec, newFunc,
 		head:     append(append([]byte(`{"apiVersion":`), version...), ','),
 		converts: c.config.Webhook,
 		attrs:    c.allAttrs,
+		selects:  c.config.Selects,
 	})
+	if s := c.config.Shapes[gvk.Version]; s != nil {
+		v.custom.shapes = []*shape.Shape{s}
+	}
 	v.storage, v.newFunc, v.newListFunc = stored, newFunc, newListFunc
 	// Upstream's JSONPath keeps state, and values are decoded in parallel.
 	v.attrs = exclusive(attrs)

@@ -1,7 +1,13 @@
 package encoding
 
 import (
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/storage"
+
+	"github.com/larder-io/larder/internal/registry/shape"
 )
 
 // customCodec is the part of a [Codec] that only custom resources have. Their objects have
@@ -22,6 +28,48 @@ type customCodec struct {
 
 	// attrs finds the labels and all fields by which some version selects.
 	attrs storage.AttrFunc
+
+	// shapes are those of the versions in which the Codec may find an object that it need not
+	// convert. selects says that attrs looks beyond the metadata.
+	shapes  []*shape.Shape
+	selects bool
+}
+
+// read returns data, stored or canonical, as a document if decoding and encoding it would
+// change nothing.
+func (c *customCodec) read(data []byte) (shape.Document, bool) {
+	for _, s := range c.shapes {
+		if d, ok := s.Read(data); ok {
+			return d, true
+		}
+	}
+	return shape.Document{}, false
+}
+
+// attrsOf returns what attrs finds in d.
+func (c *customCodec) attrsOf(d *shape.Document) (labels.Set, fields.Set, error) {
+	if c.selects {
+		return c.attrs(&unstructured.Unstructured{Object: d.Content()})
+	}
+	found := &unstructured.Unstructured{Object: make(map[string]any, 1)}
+	found.SetName(d.Name())
+	found.SetNamespace(d.Namespace())
+	found.SetLabels(d.Labels())
+	return c.attrs(found)
+}
+
+// decode decodes data, stored or canonical, into an object of the Codec's version if it can do
+// so without pruning and the like.
+func (c *customCodec) decode(data []byte, into runtime.Object) bool {
+	u, ok := into.(*unstructured.Unstructured)
+	if !ok {
+		return false
+	}
+	d, ok := c.read(data)
+	if ok {
+		u.Object = d.Content()
+	}
+	return ok
 }
 
 // stores reports whether data, stored or canonical, has the version of the Codec. It may

@@ -16,6 +16,10 @@
 //
 // # Guarantees
 //
+// A custom resource whose stored bytes decoding and encoding would not change (package shape)
+// is not decoded to be cached, and what requests decode of it is not pruned and defaulted
+// again.
+//
 // Large canonical bytes of custom resources are kept packed (package cache), with their
 // metadata beside them: what asks for metadata alone unpacks nothing, and lists and frames
 // unpack each item where it goes ([Encoder.Unmade]).

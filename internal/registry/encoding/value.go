@@ -67,6 +67,9 @@ func (c *Codec) completeUnknown(data []byte, config *cache.ObjectConfig) error {
 // Selectable fields are those of the object before decoration, as upstream's watch
 // cache has them.
 func (c *Codec) complete(data []byte, config *cache.ObjectConfig) error {
+	if known, err := c.completeKnown(data, config); known || err != nil {
+		return err
+	}
 	obj := c.newFunc()
 	if err := c.DecodeStored(data, obj, config.Revision); err != nil {
 		return err
@@ -82,6 +85,24 @@ func (c *Codec) complete(data []byte, config *cache.ObjectConfig) error {
 		config.Head = wire.HeadJSON(config.Body)
 	}
 	return err
+}
+
+// completeKnown is complete for a custom resource that decoding and encoding would not change;
+// known is false for others.
+func (c *Codec) completeKnown(data []byte, config *cache.ObjectConfig) (known bool, err error) {
+	if c.custom == nil || c.decorate != nil {
+		return false, nil
+	}
+	d, ok := c.custom.read(data)
+	if !ok {
+		return false, nil
+	}
+	if config.Labels, config.Fields, err = c.custom.attrsOf(&d); err != nil {
+		return false, err
+	}
+	config.Body = d.AppendRevision(make([]byte, 0, len(data)+wire.MaxRevision+len(`"resourceVersion":"",`)), config.Revision)
+	config.Head = wire.HeadJSON(config.Body)
+	return true, nil
 }
 
 // Foresee returns what the cache will hold of data that is about to be stored, without its
@@ -100,7 +121,12 @@ func (c *Codec) Foresee(rest string, data []byte, obj runtime.Object) cache.Obje
 		}
 		attrs = c.custom.attrs
 	}
-	config := cache.ObjectConfig{Key: rest}
+	config := cache.ObjectConfig{Key: rest, Revision: 1}
+	if known, err := c.completeKnown(data, &config); err != nil {
+		return cache.ObjectConfig{}
+	} else if known {
+		return config
+	}
 	var err error
 	if config.Labels, config.Fields, err = attrs(obj); err != nil {
 		return cache.ObjectConfig{}
