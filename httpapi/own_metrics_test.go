@@ -1,0 +1,201 @@
+package httpapi
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/registry"
+)
+
+// ofConfigMaps are the labels of the resource that these tests change; ofSecrets those of one
+// that they leave alone.
+const (
+	ofConfigMaps = `group="",resource="configmaps"`
+	ofSecrets    = `group="",resource="secrets"`
+)
+
+// sample is a sample of a text of metrics; NaN if there is none.
+func sample(text, series string) float64 {
+	found := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(series) + ` (\S+)$`).FindStringSubmatch(text)
+	if found == nil {
+		return math.NaN()
+	}
+	value, err := strconv.ParseFloat(found[1], 64)
+	if err != nil {
+		return math.NaN()
+	}
+	return value
+}
+
+func (p *pair) metrics(t testing.TB) string {
+	t.Helper()
+	return string(p.ours.must(t, get("/metrics")).body)
+}
+
+// eventually waits until a series has a value.
+func (p *pair) eventually(t testing.TB, series string, want float64) {
+	t.Helper()
+	proctest.Eventually(t, series, func() error {
+		if got := sample(p.metrics(t), series); got != want {
+			return fmt.Errorf("%v, want %v", got, want)
+		}
+		return nil
+	})
+}
+
+// TestMetricsOfWatches: watches are counted while they are open, by resource, and those that
+// have not been sent everything while that is so.
+func TestMetricsOfWatches(t *testing.T) {
+	p := newPair(t)
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	one, _ := p.openWatch(t, configmaps+"?watch=1&resourceVersion=1&labelSelector=x%3D1", "application/json")
+	other, _ := p.openWatch(t, configmaps+"?watch=1&resourceVersion=1&labelSelector=x%3D1", "application/json")
+	third, _ := p.openWatch(t, configmaps+"?watch=1&resourceVersion=1&labelSelector=x%3D2", "application/json")
+	for series, want := range map[string]float64{
+		"larder_watchers{" + ofConfigMaps + "}": 3, "larder_watcher_groups{" + ofConfigMaps + "}": 2,
+		"larder_watchers{" + ofSecrets + "}": 0, "larder_watcher_groups{" + ofSecrets + "}": 0,
+		"larder_watchers_behind{" + ofConfigMaps + "}": 0, "larder_watchers_slowest_seconds{" + ofConfigMaps + "}": 0,
+	} {
+		p.eventually(t, series, want)
+	}
+	for _, open := range []*http.Response{one, other, third} {
+		open.Body.Close()
+	}
+	p.eventually(t, "larder_watchers{"+ofConfigMaps+"}", 0)
+	p.eventually(t, "larder_watcher_groups{"+ofConfigMaps+"}", 0)
+
+	stuck := p.dial(t)
+	fmt.Fprintf(stuck, "GET %s?watch=1&resourceVersion=1 HTTP/1.1\r\nHost: h\r\n\r\n", configmaps)
+	in := bufio.NewReader(stuck)
+	if line, err := in.ReadString('\n'); err != nil || !strings.Contains(line, "200") {
+		t.Fatal(line, err)
+	}
+	p.ours.must(t, post(configmaps, configmap("one", "", "")))
+	began, value := time.Now(), strings.Repeat("x", 900_000)
+	text := ""
+	for i := 0; sample(text, "larder_watchers_behind{"+ofConfigMaps+"}") != 1; i++ { // the kernel takes some first
+		p.ours.must(t, put(configmaps+"/one", configmap("one", "", fmt.Sprint(value, i))))
+		text = p.metrics(t)
+	}
+	first := sample(text, "larder_watchers_slowest_seconds{"+ofConfigMaps+"}")
+	asked := time.Now()
+	second := sample(p.metrics(t), "larder_watchers_slowest_seconds{"+ofConfigMaps+"}")
+	if !(0 < first && first < second && second <= time.Since(began).Seconds()) || second < time.Since(asked).Seconds()/1e3 {
+		t.Errorf("the watch is %v s behind, then %v s, of %v that it is stuck at most", first, second, time.Since(began))
+	}
+	if behind := sample(p.metrics(t), "larder_watchers_behind{"+ofSecrets+"}"); behind != 0 {
+		t.Errorf("%v watches of secrets are behind", behind)
+	}
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		_, _ = io.Copy(io.Discard, in) // until the connection is closed
+	}()
+	p.eventually(t, "larder_watchers_behind{"+ofConfigMaps+"}", 0)
+	p.eventually(t, "larder_watchers_slowest_seconds{"+ofConfigMaps+"}", 0)
+	stuck.Close()
+	<-drained
+}
+
+// TestMetricsOfCaches: what a cache holds and does is told of the resource that it holds, in the
+// numbers of what was written and read.
+func TestMetricsOfCaches(t *testing.T) {
+	const size = 10_000
+	p := newPair(t)
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	text := p.metrics(t)
+	// grew is by how much a series has grown since it was asked for.
+	since := func(series string) func() float64 {
+		before := sample(text, series)
+		return func() float64 { return sample(text, series) - before }
+	}
+	bytesOf := func(of string) string { return `larder_cache_bytes{group="",of="` + of + `",resource="configmaps"}` }
+	offered, ingested := since("larder_cache_offered_total{"+ofConfigMaps+"}"), since("larder_cache_ingested_total{"+ofConfigMaps+"}")
+	decodes, events := since("larder_cache_decodes_total{"+ofConfigMaps+"}"), since("larder_cache_history_events{"+ofConfigMaps+"}")
+	canonical, encodings := since(bytesOf("canonical")), since(bytesOf("encodings"))
+	frames, history := since(bytesOf("frames")), since(bytesOf("history"))
+	used := since(`larder_cache_budget_used_bytes{budget="shared",of="all"}`)
+	secrets := since("larder_cache_offered_total{" + ofSecrets + "}")
+	check := func(what string, got func() float64, least, most float64) {
+		t.Helper()
+		if value := got(); value < least || value > most || math.IsNaN(value) {
+			t.Errorf("%s: %v, want %v to %v", what, value, least, most)
+		}
+	}
+
+	began := time.Now()
+	p.ours.must(t, post(configmaps, configmap("one", "", strings.Repeat("x", size))))
+	written := time.Now()
+	p.eventually(t, "larder_cache_history_events{"+ofConfigMaps+"}", 1)
+	text = p.metrics(t)
+	check("offered by a write", offered, 1, 1)
+	check("ingested by a write", ingested, 0, 0)
+	check("canonical bytes of an object", canonical, size, 2*size)
+	check("history of an object that is there", history, 0, size)
+	check("offered, of another resource", secrets, 0, 0)
+
+	least := time.Since(written).Seconds()
+	age := sample(p.metrics(t), "larder_cache_history_seconds{"+ofConfigMaps+"}")
+	if most := time.Since(began).Seconds(); age < least || age > most {
+		t.Errorf("the oldest event is %v s old, want %v to %v", age, least, most)
+	}
+
+	key := "/registry/configmaps/a/one"
+	p.store.PutAll(map[string][]byte{key: p.stored(t, key, "xxx", "yyy")})
+	p.eventually(t, "larder_cache_history_events{"+ofConfigMaps+"}", 2)
+	text = p.metrics(t)
+	check("offered by somebody else's write", offered, 1, 1)
+	check("ingested by somebody else's write", ingested, 1, 1)
+	check("events", events, 2, 2)
+	check("canonical bytes of the object again", canonical, size, 2*size)
+	check("bytes that only the history needs", history, size, 2*size)
+
+	p.ours.must(t, get(configmaps+"/one"))
+	_, in := p.openWatch(t, configmaps+"?watch=1&resourceVersion=1", "application/json")
+	expect(t, in, "ADDED one", "MODIFIED one")
+	text = p.metrics(t)
+	check("encodings made on demand", encodings, size, 4*size)
+	check("frames", frames, size, 4*size)
+	check("room taken", used, 2*size, 10*size)
+	check("decodes for JSON", decodes, 0, 0)
+	p.ours.must(t, call{method: "GET", path: configmaps, header: map[string]string{"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}})
+	text = p.metrics(t)
+	check("decodes for a table", decodes, 1, 1)
+}
+
+// TestMetricsOfRoom: how much room there is, how much of it is taken, and what there was no room for
+// is told.
+func TestMetricsOfRoom(t *testing.T) {
+	const room, size, objects = 200_000, 20_000, 50
+	p := newPair(t, func(c *registry.Config) { c.CacheBytes = room })
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	for i := range objects {
+		p.ours.must(t, post(configmaps, configmap(fmt.Sprint("c", i), "", strings.Repeat("x", size))))
+		p.ours.must(t, get(fmt.Sprint(configmaps, "/c", i)))
+	}
+	text := p.metrics(t)
+	refused := sample(text, "larder_cache_refused_total{"+ofConfigMaps+"}")
+	dropped := sample(text, `larder_cache_dropped_total{group="",of="encodings",resource="configmaps"}`)
+	encodings := sample(text, `larder_cache_bytes{group="",of="encodings",resource="configmaps"}`)
+	used := sample(text, `larder_cache_budget_used_bytes{budget="shared",of="encodings"}`)
+	limit := sample(text, `larder_cache_budget_limit_bytes{budget="shared",of="all"}`)
+	if limit != room || used > limit || used < encodings || encodings < room/2 {
+		t.Errorf("%v of %v bytes are taken, %v by encodings of ConfigMaps, of room for %d", used, limit, encodings, room)
+	}
+	// Each object was encoded once to be read: it is kept, was dropped for another, or was refused.
+	if kept := math.Round(encodings / size); dropped+refused < objects-room/size || kept+dropped+refused != objects {
+		t.Errorf("of %d encodings %v are kept, %v were dropped, %v refused", objects, kept, dropped, refused)
+	}
+	if others := sample(text, "larder_cache_refused_total{"+ofSecrets+"}"); others != 0 {
+		t.Errorf("%v encodings of secrets were refused, of none", others)
+	}
+}
