@@ -81,7 +81,7 @@ func newSubscription(tail *Tail, prefix string) *Subscription {
 
 // Next returns the batches that came since the last call, in revision order, and
 // blocks while there are none or the owner has not loaded. The slice is valid
-// until the next call. It returns ErrLost once for each loss.
+// until the next call, or until all of it was applied. It returns ErrLost once for each loss.
 func (s *Subscription) Next(ctx context.Context) ([]Batch, error) {
 	for {
 		batches, err := s.take()
@@ -151,7 +151,8 @@ func (s *Subscription) Loaded(revision int64) {
 	s.wakeLocked()
 }
 
-// Applied says that the owner has applied n more of the batches Next returned.
+// Applied says that the owner has applied n more of the batches Next returned. It has no
+// further use for the slice once all are.
 func (s *Subscription) Applied(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,6 +174,9 @@ func (s *Subscription) Applied(n int) {
 	// Fresh reads these two in the opposite order: see promise.
 	s.applied.Store(s.pending.pop(n))
 	s.setFirstLocked()
+	if s.pending.len() == len(s.queue) {
+		clear(s.spare) // all that Next returned: the values must not live until it is called again
+	}
 	for applied := s.appliedLocked(); len(s.waiters) > 0 && s.waiters[0].target <= applied; {
 		close(s.waiters[0].done)
 		s.waiters = s.waiters[1:]

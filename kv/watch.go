@@ -175,8 +175,9 @@ type follower struct {
 	delivered int64 // the revision up to which everything was
 	out       chan<- WatchResponse
 
-	wide  bool        // the stream watches the whole key space
-	sound atomic.Bool // the progress that the stream's member reports is believed
+	held  []*mvccpb.Event // of the stream, until the rest of their revision has come
+	wide  bool            // the stream watches the whole key space
+	sound atomic.Bool     // the progress that the stream's member reports is believed
 }
 
 // follow copies until ctx ends or the watch cannot go on, and returns why. A stream that
@@ -228,6 +229,7 @@ func (f *follower) copyStream(ctx context.Context, connection *Connection) error
 	members := connection.members
 	f.wide = !f.watch.internal && (members == nil || members.wide.Load())
 	f.sound.Store(members == nil)
+	f.held = nil
 	f.watch.attach(stream, f.request())
 	defer f.watch.attach(nil, nil)
 	for {
@@ -289,6 +291,7 @@ func (f *follower) request() *etcdserverpb.WatchRequest {
 	return &etcdserverpb.WatchRequest{RequestUnion: &etcdserverpb.WatchRequest_CreateRequest{
 		CreateRequest: &etcdserverpb.WatchCreateRequest{
 			Key: []byte(from), RangeEnd: []byte(end), StartRevision: f.delivered + 1, ProgressNotify: !f.watch.internal,
+			Fragment: true, // a long past in one response would be in memory three times over
 		},
 	}}
 }
@@ -311,17 +314,37 @@ func (f *follower) read(resp *etcdserverpb.WatchResponse, replacements uint64) (
 	case resp.Header != nil && f.etcd.history.foreign(resp.Header):
 		return WatchResponse{}, ErrReplaced
 	}
-	if n := len(resp.Events); n > 0 {
-		last := resp.Events[n-1].Kv.ModRevision
+	if events := f.whole(resp); len(events) > 0 {
+		last := events[len(events)-1].Kv.ModRevision
 		if last <= f.delivered {
 			return WatchResponse{}, nil // was delivered before
 		}
-		return WatchResponse{Batches: batchesOf(f.asked(resp.Events), f.delivered), Progress: last}, nil
+		return WatchResponse{Batches: batchesOf(f.asked(events), f.delivered), Progress: last}, nil
 	}
-	if !resp.Created && f.sound.Load() && resp.Header != nil && resp.Header.Revision >= f.delivered {
+	if !resp.Created && !resp.Fragment && f.sound.Load() && resp.Header != nil && resp.Header.Revision >= f.delivered {
 		return WatchResponse{Progress: resp.Header.Revision}, nil
 	}
 	return WatchResponse{}, nil // progress that is not believed, or of a member that lags behind
+}
+
+// whole returns the events of resp, and those that were held back before it. If resp is a
+// fragment, which others follow, it holds back those of the last revision: the next fragment
+// may have more of them.
+func (f *follower) whole(resp *etcdserverpb.WatchResponse) []*mvccpb.Event {
+	events := resp.Events
+	if len(f.held) > 0 {
+		events = append(f.held, events...)
+		f.held = nil
+	}
+	if !resp.Fragment || len(events) == 0 {
+		return events
+	}
+	last := len(events) - 1
+	for last > 0 && events[last-1].Kv.ModRevision == events[last].Kv.ModRevision {
+		last--
+	}
+	f.held = slices.Clone(events[last:])
+	return events[:last]
 }
 
 // asked returns the events under the prefix.
