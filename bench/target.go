@@ -141,6 +141,9 @@ func NewTarget(kubeconfig string) (*Target, error) {
 	return t.withPort("443"), nil
 }
 
+// Address is the server's host and port.
+func (t *Target) Address() string { return t.host }
+
 // Clone returns a Target of the same server that runs workloads of its own, over connections
 // of its own. It tells no costs: those of the server belong to t. Stop stops both.
 func (t *Target) Clone() *Target {

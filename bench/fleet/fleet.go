@@ -49,6 +49,7 @@ type Fleet struct {
 	url    string // of etcd
 	all    []*Server
 	count  int // of servers started so far, to name their directories
+	signer *signer
 }
 
 // New returns a Fleet of no servers.
@@ -61,7 +62,11 @@ func New(c Config) (*Fleet, error) {
 	if c.Dir == "" {
 		return nil, errors.New("fleet: no directory")
 	}
-	return &Fleet{config: c, token: newToken(), others: []string{newToken(), newToken()}}, nil
+	signer, err := newSigner()
+	if err != nil {
+		return nil, err
+	}
+	return &Fleet{config: c, token: newToken(), others: []string{newToken(), newToken()}, signer: signer}, nil
 }
 
 // Close stops all servers, the first started last.
@@ -88,6 +93,9 @@ func (f *Fleet) prepare() error {
 	if err := os.WriteFile(f.tokens(), []byte(users), 0o600); err != nil {
 		return fmt.Errorf("fleet: %w", err)
 	}
+	if err := os.WriteFile(f.authority(), f.signer.pem(), 0o600); err != nil {
+		return fmt.Errorf("fleet: %w", err)
+	}
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		return fmt.Errorf("fleet: %w", err)
@@ -102,8 +110,14 @@ func (f *Fleet) prepare() error {
 func (f *Fleet) tokens() string { return filepath.Join(f.config.Dir, "tokens.csv") }
 func (f *Fleet) key() string    { return filepath.Join(f.config.Dir, "sa.key") }
 
+// authority is the file of the certificate that signs those of clients.
+func (f *Fleet) authority() string { return filepath.Join(f.config.Dir, "client-ca.crt") }
+
 // Etcd is the Fleet's etcd, nil before StartEtcd.
 func (f *Fleet) Etcd() *Server { return f.etcd }
+
+// EtcdURL is where the Fleet's etcd listens, "" before StartEtcd.
+func (f *Fleet) EtcdURL() string { return f.url }
 
 // StartEtcd starts the etcd of all servers, on a copy of the configured data. That etcd does
 // not wait for the disk: the comparison shall not depend on the speed of the disk.
@@ -192,6 +206,7 @@ type Guards struct {
 	Access bool // RBAC; without it every authenticated user may do everything
 	Audit  bool // requests are recorded in a file, without their bodies
 	Flow   bool // flow control; without it requests are only counted
+	Nodes  bool // nodes see and change only what is theirs, besides Access
 }
 
 // Usual are the guards of servers by default.
@@ -203,7 +218,12 @@ func (g Guards) flags(dir string) ([]string, error) {
 	if g.Access {
 		mode = "RBAC"
 	}
+	var restricted []string
+	if g.Nodes {
+		mode, restricted = "Node,RBAC", []string{"--enable-admission-plugins=NodeRestriction"}
+	}
 	flags := []string{"--authorization-mode=" + mode, fmt.Sprintf("--enable-priority-and-fairness=%t", g.Flow)}
+	flags = append(flags, restricted...)
 	if !g.Audit {
 		return flags, nil
 	}
@@ -219,7 +239,7 @@ func (g Guards) flags(dir string) ([]string, error) {
 func (f *Fleet) shared(etcd, dir, port string, g Guards) ([]string, error) {
 	guards, err := g.flags(dir)
 	return append(guards,
-		"--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--secure-port="+port, "--token-auth-file="+f.tokens(),
+		"--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--secure-port="+port, "--token-auth-file="+f.tokens(), "--client-ca-file="+f.authority(),
 		"--service-cluster-ip-range=10.0.0.0/24",
 		"--service-account-signing-key-file="+f.key(), "--service-account-key-file="+f.key(),
 	), err
@@ -303,7 +323,16 @@ users: [{name: u, user: {token: %q}}]
 		target.Beside = []process.Process{f.etcd.Process}
 	}
 	server.Target = target
+	server.again = func() (*Server, error) { return f.startAPI(name, program, dir, port, command, flags) }
 	return server, nil
+}
+
+// Again starts a server that has ended, at its port and with its files, as a new Server.
+func (f *Fleet) Again(s *Server) (*Server, error) {
+	if s.again == nil {
+		return nil, fmt.Errorf("fleet: %s cannot be started again", s.Process.Name)
+	}
+	return s.again()
 }
 
 // start starts a process and makes it the Fleet's.

@@ -26,6 +26,22 @@ type Server struct {
 
 	log    string
 	exited chan struct{} // closed when the process has ended
+	used   time.Duration // before exited is closed: CPU time of the process
+	again  func() (*Server, error)
+}
+
+// Used is the CPU time that the process has used in all; it must have ended.
+func (s *Server) Used() time.Duration {
+	<-s.exited
+	return s.used
+}
+
+// Address is where the server listens, host and port; "" if it is unknown.
+func (s *Server) Address() string {
+	if s.Target == nil {
+		return ""
+	}
+	return s.Target.Address()
 }
 
 // Launch starts a program that belongs to no Fleet and writes its output to a file: the
@@ -50,6 +66,7 @@ func Launch(name, program string, args []string, log string) (*Server, error) {
 		started <- err
 		if err == nil {
 			cmd.Wait()
+			s.used = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 		}
 	}()
 	if err := <-started; err != nil {

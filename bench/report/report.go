@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/cluster"
 	"github.com/larder-io/larder/bench/compare"
 	"github.com/larder-io/larder/bench/judge"
 )
@@ -28,6 +29,8 @@ type Report struct {
 	Changes []judge.Change `json:"baseline,omitempty"`
 	// Table is a comparison, nil for none.
 	Table *compare.Table `json:"table,omitempty"`
+	// Cluster is of clusters that were played, nil for none.
+	Cluster *cluster.Table `json:"cluster,omitempty"`
 	// Charts plot how figures grow.
 	Charts []Chart `json:"charts,omitempty"`
 }
@@ -94,6 +97,11 @@ func (r *Report) JSON(w io.Writer) error {
 func (r *Report) Text(w io.Writer) error {
 	if r.Table != nil {
 		if _, err := io.WriteString(w, r.Table.Markdown()); err != nil {
+			return fmt.Errorf("report: %w", err)
+		}
+	}
+	if r.Cluster != nil {
+		if _, err := io.WriteString(w, r.Cluster.Markdown()); err != nil {
 			return fmt.Errorf("report: %w", err)
 		}
 	}

@@ -1,0 +1,216 @@
+package cluster
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/larder-io/larder/bench"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// frame is an event as a watch has it.
+func frame(t *testing.T, kind string, obj runtime.Object) []byte {
+	t.Helper()
+	e := metav1.WatchEvent{Type: kind}
+	e.Object.Raw = bench.EncodeProtobuf(obj)
+	body, err := e.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...)
+}
+
+// TestFramesComeInPieces: events are found however the stream is cut.
+func TestFramesComeInPieces(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u", ResourceVersion: "17"}}
+	// A DaemonSet's mark of the end is not its first annotation.
+	end := &appsv1.DaemonSet{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "18", Annotations: map[string]string{"a": "b", "k8s.io/initial-events-end": "true"}}}
+	stream := append(frame(t, "ADDED", pod), frame(t, "BOOKMARK", end)...)
+	for size := 1; size <= len(stream); size++ {
+		var f frames
+		var got []string
+		for rest := stream; len(rest) > 0; {
+			n := min(size, len(rest))
+			err := f.add(rest[:n], func(e *event) {
+				m := metaOf(e.object)
+				got = append(got, fmt.Sprintf("%s %s/%s %s %d %t", e.kind, m.namespace, m.name, m.uid, m.version, e.endsInitial()))
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			rest = rest[n:]
+		}
+		if want := "ADDED ns/p u 17 false, BOOKMARK /  18 true"; strings.Join(got, ", ") != want {
+			t.Fatalf("pieces of %d: %s, want %s", size, strings.Join(got, ", "), want)
+		}
+	}
+}
+
+// TestTimelineIsOpen: what takes long delays nothing else.
+func TestTimelineIsOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		line, start := newTimeline(), time.Now()
+		ctx, cancel := context.WithCancel(t.Context())
+		var mu sync.Mutex
+		var late []time.Duration
+		for _, i := range []int{3, 1, 2} {
+			line.at(start.Add(time.Duration(i)*time.Second), func(due time.Time) {
+				mu.Lock()
+				late = append(late, time.Since(due))
+				mu.Unlock()
+				time.Sleep(time.Minute)
+			})
+		}
+		go func() {
+			time.Sleep(5 * time.Second)
+			cancel()
+		}()
+		line.run(ctx)
+		if len(late) != 3 || late[0]+late[1]+late[2] != 0 {
+			t.Errorf("begun %v after they were due, want at once", late)
+		}
+		if took := time.Since(start); took != time.Minute+3*time.Second {
+			t.Errorf("run returned after %v: it must wait for what has begun", took)
+		}
+	})
+}
+
+// TestClientsShareConnections: requests and watches of a component go over one connection by
+// HTTP/2, and over one for each watch by HTTP/1.1.
+func TestClientsShareConnections(t *testing.T) {
+	var mu sync.Mutex
+	var remotes map[string]bool
+	var release chan struct{}
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		remotes[r.RemoteAddr] = true
+		held := release
+		mu.Unlock()
+		switch r.URL.Path {
+		case "/watch":
+			w.WriteHeader(http.StatusOK)
+			w.(http.Flusher).Flush()
+			<-held
+		case "/gone":
+			http.Error(w, "gone", http.StatusGone)
+		default:
+			body, _ := io.ReadAll(r.Body)
+			fmt.Fprintf(w, "%s %s", r.Method, body)
+		}
+	}))
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	defer s.Close()
+	for _, c := range []struct{ connections, want int }{{1, 1}, {2, 2}, {0, 4}} {
+		mu.Lock()
+		remotes, release = make(map[string]bool), make(chan struct{})
+		mu.Unlock()
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		client := newClient(ctx, &running, s.Listener.Addr().String(), "test", tls.Certificate{}, c.connections)
+		var begun sync.WaitGroup
+		for range 3 {
+			begun.Add(1)
+			client.watch(ctx, &request{method: http.MethodGet, path: "/watch"}, &seen{begun: begun.Done})
+		}
+		begun.Wait()
+		for range 5 {
+			body, err := client.do(ctx, &request{method: http.MethodPost, path: "/", kind: "text/plain", body: []byte(strings.Repeat("x", 20_000))})
+			if err != nil || len(body) != len("POST ")+20_000 {
+				t.Errorf("%d connections: %d bytes, %v", c.connections, len(body), err)
+			}
+			if _, err := client.do(ctx, &request{method: http.MethodGet, path: "/gone"}); status(err) != http.StatusGone {
+				t.Errorf("%d connections: %v, want 410", c.connections, err)
+			}
+		}
+		mu.Lock()
+		if len(remotes) != c.want {
+			t.Errorf("%d connections were asked for, and %d opened, want %d", c.connections, len(remotes), c.want)
+		}
+		mu.Unlock()
+		close(release)
+		cancel()
+		client.close()
+		running.Wait()
+	}
+}
+
+// seen is a sink that tells when an answer has begun.
+type seen struct{ begun func() }
+
+func (s *seen) head(int)    { s.begun() }
+func (s *seen) data([]byte) {}
+func (s *seen) end(error)   {}
+
+// TestPodsStayWhereTheyAre: each slot's pod is replaced by one of the same Deployment.
+func TestPodsStayWhereTheyAre(t *testing.T) {
+	w := newWorld(size{nodes: 5, podsPerNode: 4})
+	names := make(map[string]bool)
+	for range 3 * w.pods() {
+		slot, old, name := w.replace()
+		if got, ok := slotOf(name); !ok || got != slot || old.name == name || names[name] {
+			t.Fatalf("slot %d: %q takes the place of %q, and is of slot %d", slot, name, old.name, got)
+		}
+		names[name] = true
+	}
+	if n := len(w.names(1)); n != podsOfApp {
+		t.Errorf("a Deployment has %d pods, want %d", n, podsOfApp)
+	}
+}
+
+// TestTableShowsBoth: figures of both servers stand beside each other, with their ratio.
+func TestTableShowsBoth(t *testing.T) {
+	result := func(server string, cpu time.Duration) *Result {
+		at := newPhase()
+		at.record(leaseRenewal, 3*time.Millisecond, 200, nil)
+		at.record(leaseRenewal, 0, 503, errors.New("not now"))
+		return &Result{Server: server, Nodes: 10, Protocol: HTTP2, Round: 1, Watches: 100,
+			Steady: Part{Cost: Cost{Wall: time.Minute, Server: cpu}, Kinds: at.results()}}
+	}
+	table := &Table{Results: []*Result{result(Stock, 30*time.Second), result(Larder, 10*time.Second)}}
+	text := table.Markdown()
+	for _, want := range []string{
+		"| CPU of the server a minute | 30.0 s / 10.0 s, **3** |", "C1, 10 nodes, HTTP/2: 100 watches",
+		"| C1 | Lease renewal | 0.0333 | 3.00 ms, 3.00 ms, 3.00 ms | 3.00 ms, 3.00 ms, 3.00 ms | 1 / 1 |", "1 requests failed, the first: not now",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+// TestConfigIsChecked: what cannot be played is refused before anything is started.
+func TestConfigIsChecked(t *testing.T) {
+	good := Config{Nodes: []int{1}, PodsPerNode: 1, Connections: 1, Rounds: 1, Duration: time.Second}
+	for name, spoil := range map[string]func(c *Config){
+		"no nodes":      func(c *Config) { c.Nodes = nil },
+		"no pods":       func(c *Config) { c.PodsPerNode = 0 },
+		"no connection": func(c *Config) { c.Connections = 0 },
+		"protocol":      func(c *Config) { c.Protocols = []string{"h3"} },
+		"server":        func(c *Config) { c.Servers = []string{"other"} },
+	} {
+		c := good
+		spoil(&c)
+		if _, err := Run(t.Context(), c); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}

@@ -1,0 +1,194 @@
+package cluster
+
+import (
+	"fmt"
+	"hash/maphash"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+)
+
+// leaderEvery is how often a component that leads renews its Lease (leader election's
+// --leader-elect-retry-period).
+const leaderEvery = 2 * time.Second
+
+// control is what runs once in a cluster: the controller manager and the scheduler.
+type control struct {
+	p *play
+	// informers' is the client of the controller manager's shared informers. Its controllers
+	// write as service accounts of their own.
+	informers, scheduler                        *client
+	replicaSets, deployments, slices, endpoints *client
+
+	followed map[string]*informer // the manager's, by path
+	all      []*informer
+	apps     []appState
+
+	mu     sync.Mutex
+	leases map[string]uint64 // versions
+}
+
+// appState keeps writes about one Deployment one after the other, as a controller's queue does.
+type appState struct{ report, route sync.Mutex }
+
+func (p *play) newControl() (*control, error) {
+	k := &control{p: p, followed: make(map[string]*informer), apps: make([]appState, p.apps()), leases: make(map[string]uint64)}
+	account := func(c **client, name string) error {
+		made, err := p.client(managerAgent+"/"+name, "system:serviceaccount:kube-system:"+name, "system:serviceaccounts", "system:serviceaccounts:kube-system")
+		*c = made
+		return err
+	}
+	var err error
+	if k.informers, err = p.client(managerAgent+"/shared-informers", "system:kube-controller-manager"); err != nil {
+		return nil, err
+	}
+	if k.scheduler, err = p.client(schedulerAgent+"/scheduler", "system:kube-scheduler"); err != nil {
+		return nil, err
+	}
+	for name, c := range map[string]**client{
+		"replicaset-controller": &k.replicaSets, "deployment-controller": &k.deployments,
+		"endpointslice-controller": &k.slices, "endpoint-controller": &k.endpoints,
+	} {
+		if err := account(c, name); err != nil {
+			return nil, err
+		}
+	}
+	return k, nil
+}
+
+func (k *control) close() {
+	for _, c := range []*client{k.informers, k.scheduler, k.replicaSets, k.deployments, k.slices, k.endpoints} {
+		c.close()
+	}
+}
+
+// Collections that the controller manager and the scheduler follow, as seen in the audit log of
+// a cluster of v1.36.3.
+const (
+	managerFollows = `/api/v1/: configmaps endpoints limitranges namespaces nodes persistentvolumeclaims persistentvolumes pods podtemplates
+	replicationcontrollers resourcequotas secrets serviceaccounts services
+/apis/admissionregistration.k8s.io/v1/: mutatingadmissionpolicies mutatingadmissionpolicybindings mutatingwebhookconfigurations
+	validatingadmissionpolicies validatingadmissionpolicybindings validatingwebhookconfigurations
+/apis/apps/v1/: controllerrevisions daemonsets deployments replicasets statefulsets
+/apis/autoscaling/v2/: horizontalpodautoscalers
+/apis/batch/v1/: cronjobs jobs
+/apis/certificates.k8s.io/v1/: certificatesigningrequests
+/apis/coordination.k8s.io/v1/: leases
+/apis/discovery.k8s.io/v1/: endpointslices
+/apis/flowcontrol.apiserver.k8s.io/v1/: flowschemas prioritylevelconfigurations
+/apis/networking.k8s.io/v1/: ingressclasses ingresses ipaddresses networkpolicies servicecidrs
+/apis/node.k8s.io/v1/: runtimeclasses
+/apis/policy/v1/: poddisruptionbudgets
+/apis/rbac.authorization.k8s.io/v1/: clusterrolebindings clusterroles rolebindings roles
+/apis/resource.k8s.io/v1/: deviceclasses resourceclaims resourceclaimtemplates resourceslices
+/apis/scheduling.k8s.io/v1/: priorityclasses
+/apis/storage.k8s.io/v1/: csidrivers csinodes csistoragecapacities storageclasses volumeattachments volumeattributesclasses`
+
+	schedulerFollows = `/api/v1/: namespaces nodes persistentvolumeclaims persistentvolumes replicationcontrollers services
+	pods?fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed
+/apis/apps/v1/: replicasets statefulsets
+/apis/policy/v1/: poddisruptionbudgets
+/apis/resource.k8s.io/v1/: deviceclasses resourceclaims resourceslices
+/apis/storage.k8s.io/v1/: csidrivers csinodes csistoragecapacities storageclasses volumeattachments`
+)
+
+// paths reads such a list.
+func paths(list string) []string {
+	var all []string
+	base := ""
+	for word := range strings.FieldsSeq(list) {
+		if b, ok := strings.CutSuffix(word, ":"); ok {
+			base = b
+			continue
+		}
+		all = append(all, base+word)
+	}
+	return all
+}
+
+// start begins the informers.
+func (k *control) start() {
+	for _, path := range paths(managerFollows) {
+		k.followed[path] = k.p.newInformer(k.informers, path)
+		k.all = append(k.all, k.followed[path])
+	}
+	for _, path := range paths(schedulerFollows) {
+		k.all = append(k.all, k.p.newInformer(k.scheduler, path))
+	}
+	for _, f := range k.all {
+		f.start()
+	}
+}
+
+// beat begins to renew the Leases of those that lead.
+func (k *control) beat(start time.Time) {
+	for name, c := range map[string]*client{"kube-controller-manager": k.informers, "kube-scheduler": k.scheduler} {
+		k.p.every(start.Add(rand.N(leaderEvery)), leaderEvery, func(due time.Time) {
+			k.mu.Lock()
+			v := k.leases[name]
+			k.mu.Unlock()
+			v = k.p.renewLease(c, "kube-system", name, v, due)
+			k.mu.Lock()
+			k.leases[name] = v
+			k.mu.Unlock()
+		})
+	}
+}
+
+// version is that of an object as the manager's informer knows it.
+func (k *control) version(path, namespace, name string) uint64 {
+	f := k.followed[path]
+	var h maphash.Hash
+	h.SetSeed(k.p.seed)
+	h.WriteString(namespace)
+	h.WriteByte('/')
+	h.WriteString(name)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.items[h.Sum64()]
+}
+
+// report writes how many pods of a Deployment are ready: first its ReplicaSet's controller, then
+// its own.
+func (k *control) report(due time.Time, app int, ready int32) error {
+	space, name := namespaceOf(app), appName(app)
+	base := fmt.Sprintf("/apis/apps/v1/namespaces/%s/", space)
+	k.apps[app].report.Lock()
+	defer k.apps[app].report.Unlock()
+	set := name + "-7d4b9c6f8"
+	_, err := k.p.send(workloadStatus, due, k.replicaSets, func() *request {
+		return put(base+"replicasets/"+set+"/status", replicaSetObject(app, k.version("/apis/apps/v1/replicasets", space, set), ready))
+	})
+	if err != nil {
+		return err
+	}
+	_, err = k.p.send(workloadStatus, time.Now(), k.deployments, func() *request {
+		return put(base+"deployments/"+name+"/status", deploymentObject(app, k.version("/apis/apps/v1/deployments", space, name), ready))
+	})
+	return err
+}
+
+// route writes where a Service's pods are, one of which may not be ready; both says whether
+// Endpoints are written, too.
+func (k *control) route(due time.Time, app, unready int, both bool) error {
+	if !k.p.serves(app) {
+		return nil
+	}
+	space, names := namespaceOf(app), k.p.names(app)
+	k.apps[app].route.Lock()
+	defer k.apps[app].route.Unlock()
+	slice := appName(app) + "-x7k2m"
+	_, err := k.p.send(endpointsWrite, due, k.slices, func() *request {
+		v := k.version("/apis/discovery.k8s.io/v1/endpointslices", space, slice)
+		return put("/apis/discovery.k8s.io/v1/namespaces/"+space+"/endpointslices/"+slice, k.p.sliceObject(app, v, unready, names))
+	})
+	if err != nil || !both {
+		return err
+	}
+	_, err = k.p.send(endpointsWrite, time.Now(), k.endpoints, func() *request {
+		v := k.version("/api/v1/endpoints", space, appName(app))
+		return put("/api/v1/namespaces/"+space+"/endpoints/"+appName(app), k.p.endpointsObject(app, v, unready, names))
+	})
+	return err
+}

@@ -1,0 +1,207 @@
+package cluster
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// How often kubelets write when nothing happens (pkg/kubelet/apis/config/v1beta1/defaults.go).
+const (
+	leaseEvery  = 10 * time.Second // a quarter of 40 s
+	statusEvery = 5 * time.Minute
+)
+
+// Agents, as components name themselves.
+const (
+	kubeletAgent    = "kubelet/v1.36.3 (linux/amd64) kubernetes/0000000"
+	proxyAgent      = "kube-proxy/v1.36.3 (linux/amd64) kubernetes/0000000"
+	managerAgent    = "kube-controller-manager/v1.36.3 (linux/amd64) kubernetes/0000000"
+	schedulerAgent  = "kube-scheduler/v1.36.3 (linux/amd64) kubernetes/0000000"
+	notHeadless     = "fieldSelector=spec.clusterIP%21%3DNone"
+	notOtherProxies = "labelSelector=%21service.kubernetes.io%2Fservice-proxy-name"
+	noHeadlessSlice = "labelSelector=%21service.kubernetes.io%2Fheadless%2C%21service.kubernetes.io%2Fservice-proxy-name"
+)
+
+// node is a kubelet and a kube-proxy.
+type node struct {
+	p        *play
+	name     string
+	c, proxy *client
+
+	all []*informer // of both, but for the objects of pods
+
+	mu     sync.Mutex
+	mounts map[string]*mount // by path: config maps and secrets that its pods mount
+	pods   map[string]bool
+
+	renewing sync.Mutex
+	lease    uint64 // version; guarded by renewing
+}
+
+// mount is a config map or secret that pods of the node mount.
+type mount struct {
+	informer *informer
+	users    int
+}
+
+func (p *play) newNode(i int) (_ *node, err error) {
+	n := &node{p: p, name: nodeName(i), mounts: make(map[string]*mount), pods: make(map[string]bool)}
+	if n.c, err = p.client(kubeletAgent, "system:node:"+n.name, "system:nodes"); err != nil {
+		return nil, err
+	}
+	n.proxy, err = p.client(proxyAgent, "system:kube-proxy")
+	return n, err
+}
+
+// start begins the node's informers (pkg/kubelet/kubelet.go, cmd/kube-proxy/app/server.go).
+func (n *node) start() {
+	field := func(name string) string { return "fieldSelector=" + url.QueryEscape(name+"="+n.name) }
+	for _, path := range []string{
+		"/api/v1/nodes?" + field("metadata.name"), "/api/v1/pods?" + field("spec.nodeName"), "/api/v1/services?" + notHeadless,
+		"/apis/node.k8s.io/v1/runtimeclasses", "/apis/storage.k8s.io/v1/csidrivers",
+	} {
+		f := n.p.newInformer(n.c, path)
+		if strings.HasPrefix(path, "/api/v1/pods") {
+			f.heard = n.heard
+		}
+		n.all = append(n.all, f)
+	}
+	for _, path := range []string{
+		"/api/v1/services?" + notHeadless + "&" + notOtherProxies, "/apis/discovery.k8s.io/v1/endpointslices?" + noHeadlessSlice,
+		"/apis/networking.k8s.io/v1/servicecidrs", "/api/v1/nodes?" + field("metadata.name"),
+	} {
+		n.all = append(n.all, n.p.newInformer(n.proxy, path))
+	}
+	for _, f := range n.all {
+		f.start()
+	}
+}
+
+// heard learns of a pod, from the informer of the node's pods.
+func (n *node) heard(kind string, m meta) {
+	name := string(m.name)
+	if kind == added {
+		n.p.seen(name)
+	}
+	slot, ok := slotOf(name)
+	if !ok {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case kind == deleted && n.pods[name]:
+		delete(n.pods, name)
+		n.mountLocked(slot, -1)
+	case kind != deleted && !n.pods[name]:
+		n.pods[name] = true
+		n.mountLocked(slot, 1)
+	}
+}
+
+// slotOf is the slot of a pod, by its name.
+func slotOf(name string) (int, bool) {
+	slot, err := strconv.Atoi(name[strings.LastIndexByte(name, '-')+1:])
+	return slot, err == nil && strings.HasPrefix(name, "app-")
+}
+
+// mountLocked counts a pod that mounts objects, or does no more. The first begins to watch them,
+// the last ends that (pkg/kubelet/util/manager/watch_based_manager.go).
+func (n *node) mountLocked(slot, change int) {
+	app := appOf(slot)
+	path := func(resource, name string) string {
+		return "/api/v1/namespaces/" + namespaceOf(app) + "/" + resource + "?fieldSelector=" + url.QueryEscape("metadata.name="+name)
+	}
+	paths := []string{path("configmaps", "kube-root-ca.crt"), path("configmaps", appName(app)+"-config")}
+	if hasSecret(app) {
+		paths = append(paths, path("secrets", appName(app)+"-secret"))
+	}
+	for _, path := range paths {
+		m := n.mounts[path]
+		if m == nil {
+			m = &mount{informer: n.p.newInformer(n.c, path)}
+			n.mounts[path] = m
+			m.informer.start()
+		}
+		if m.users += change; m.users == 0 {
+			delete(n.mounts, path)
+			n.p.line.at(time.Now(), func(time.Time) { m.informer.close() })
+		}
+	}
+}
+
+// beat begins to renew the Lease and to report the status, each node at times of its own.
+func (n *node) beat(start time.Time) {
+	n.p.every(start.Add(rand.N(leaseEvery)), leaseEvery, n.renew)
+	n.p.every(start.Add(rand.N(statusEvery)), statusEvery, n.report)
+}
+
+// every does something again and again, whether it is done in time or not.
+func (p *play) every(first time.Time, between time.Duration, act func(due time.Time)) {
+	var next func(due time.Time)
+	next = func(due time.Time) {
+		p.line.at(due.Add(between), next)
+		act(due)
+	}
+	p.line.at(first, next)
+}
+
+// renew renews the Lease. A failure is left to the next time.
+func (n *node) renew(due time.Time) {
+	n.renewing.Lock()
+	defer n.renewing.Unlock()
+	n.lease = n.p.renewLease(n.c, corev1.NamespaceNodeLease, n.name, n.lease, due)
+}
+
+// renewLease renews a Lease, and returns its version. 0 is none: it is read, and made if there
+// is none.
+func (p *play) renewLease(c *client, namespace, name string, v uint64, due time.Time) uint64 {
+	ctx, cancel := context.WithTimeout(p.over, beatTimeout)
+	defer cancel()
+	path := leasePath(namespace)
+	if v == 0 {
+		body, err := c.do(ctx, get(path+"/"+name))
+		if status(err) == http.StatusNotFound {
+			body, err = c.do(ctx, post(path, leaseObject(namespace, name, 0)))
+		}
+		if err != nil {
+			p.note(leaseRenewal, due, err)
+			return 0
+		}
+		v = metaOf(object(body)).version
+	}
+	body, err := c.do(ctx, put(path+"/"+name, leaseObject(namespace, name, v)))
+	p.note(leaseRenewal, due, err)
+	if err != nil {
+		return 0
+	}
+	return metaOf(object(body)).version
+}
+
+// note records a request that is not sent again.
+func (p *play) note(kind requestKind, due time.Time, err error) {
+	if p.over.Err() != nil {
+		return
+	}
+	code := status(err)
+	if err == nil {
+		code = http.StatusOK
+	}
+	p.phase.Load().record(kind, time.Since(due), code, err)
+}
+
+// report sends the node's status.
+func (n *node) report(due time.Time) {
+	ctx, cancel := context.WithTimeout(n.p.over, beatTimeout)
+	defer cancel()
+	_, err := n.c.do(ctx, patch("/api/v1/nodes/"+n.name+"/status", heartbeat()))
+	n.p.note(nodeStatus, due, err)
+}

@@ -1,0 +1,323 @@
+package cluster
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/larder-io/larder/bench"
+)
+
+// Media types as typed clients have them.
+const (
+	acceptTyped = "application/vnd.kubernetes.protobuf,application/json"
+	strategic   = "application/strategic-merge-patch+json"
+)
+
+func post(path string, obj runtime.Object) *request {
+	return &request{method: http.MethodPost, path: path, accept: acceptTyped, kind: bench.Protobuf, body: bench.EncodeProtobuf(obj)}
+}
+
+func put(path string, obj runtime.Object) *request {
+	return &request{method: http.MethodPut, path: path, accept: acceptTyped, kind: bench.Protobuf, body: bench.EncodeProtobuf(obj)}
+}
+
+func get(path string) *request {
+	return &request{method: http.MethodGet, path: path, accept: acceptTyped}
+}
+
+func patch(path string, body any) *request {
+	text, err := json.Marshal(body)
+	if err != nil {
+		panic(err) // Kubernetes' own types can always be encoded
+	}
+	return &request{method: http.MethodPatch, path: path, accept: acceptTyped, kind: strategic, body: text}
+}
+
+// remove is a deletion, with a grace of so many seconds, or the object's own if that is -1.
+func remove(path string, grace int64, uid types.UID) *request {
+	options := &metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"}}
+	if grace >= 0 {
+		options.GracePeriodSeconds = &grace
+	}
+	if uid != "" {
+		options.Preconditions = &metav1.Preconditions{UID: &uid}
+	}
+	body, err := json.Marshal(options)
+	if err != nil {
+		panic(err) // it can always be encoded
+	}
+	return &request{method: http.MethodDelete, path: path, accept: acceptTyped, kind: bench.JSON, body: body}
+}
+
+// version makes an object's metadata name the version that a write is of.
+func version(v uint64) string {
+	if v == 0 {
+		return ""
+	}
+	return strconv.FormatUint(v, 10)
+}
+
+// size is what a cluster consists of.
+type size struct{ nodes, podsPerNode int }
+
+// Each Deployment has so many pods, each namespace so many Deployments; one Deployment of so
+// many has a Service, up to the most; one of so many mounts a Secret.
+const (
+	podsOfApp     = 10
+	appsOfSpace   = 10
+	appsOfService = 5
+	mostServices  = 200
+	appsOfSecret  = 2
+)
+
+func (s size) pods() int     { return s.nodes * s.podsPerNode }
+func (s size) apps() int     { return (s.pods() + podsOfApp - 1) / podsOfApp }
+func (s size) spaces() int   { return (s.apps() + appsOfSpace - 1) / appsOfSpace }
+func (s size) services() int { return min((s.apps()+appsOfService-1)/appsOfService, mostServices) }
+
+// A slot is a place for a pod: it belongs to a node and to a Deployment, and when its pod goes
+// another comes.
+func nodeName(node int) string { return fmt.Sprintf("node-%d", node) }
+
+func appOf(slot int) int { return slot / podsOfApp }
+
+func appName(app int) string { return fmt.Sprintf("app-%d", app) }
+
+func namespaceOf(app int) string { return fmt.Sprintf("space-%d", app/appsOfSpace) }
+
+func (s size) nodeOf(slot int) int { return slot % s.nodes }
+
+// serves reports whether a Deployment has a Service.
+func (s size) serves(app int) bool {
+	return app%appsOfService == 0 && app/appsOfService < s.services()
+}
+
+func hasSecret(app int) bool { return app%appsOfSecret == 0 }
+
+func podPath(slot int, name string) string {
+	return "/api/v1/namespaces/" + namespaceOf(appOf(slot)) + "/pods/" + name
+}
+
+// podObject is a pod as a ReplicaSet makes it.
+func podObject(slot int, name string) *corev1.Pod {
+	app := appOf(slot)
+	pod := bench.WebPod(slot)
+	pod.Name, pod.Namespace, pod.Spec.NodeName = name, namespaceOf(app), ""
+	pod.Labels["app.kubernetes.io/name"] = appName(app)
+	pod.Spec.AutomountServiceAccountToken = nil // so that it mounts kube-root-ca.crt, as most do
+	pod.OwnerReferences[0].Name = appName(app) + "-7d4b9c6f8"
+	pod.Spec.Volumes[0].ConfigMap.Name = appName(app) + "-config"
+	if hasSecret(app) {
+		pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "secret", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: appName(app) + "-secret"}}})
+	}
+	return pod
+}
+
+// startingStatus is what a kubelet reports of a pod that it begins to start.
+func startingStatus(pod *corev1.Pod) corev1.PodStatus {
+	status := bench.RunningStatus(pod)
+	status.Phase, status.PodIP, status.PodIPs = corev1.PodPending, "", nil
+	for i := range status.Conditions {
+		if t := status.Conditions[i].Type; t == corev1.PodReady || t == corev1.ContainersReady {
+			status.Conditions[i].Status, status.Conditions[i].Reason = corev1.ConditionFalse, "ContainersNotReady"
+		}
+	}
+	for i := range status.ContainerStatuses {
+		c := &status.ContainerStatuses[i]
+		c.Ready, c.Started, c.ContainerID = false, new(bool), ""
+		c.State = corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}
+	}
+	return status
+}
+
+// notReadyStatus is of a pod that runs and is not ready.
+func notReadyStatus(pod *corev1.Pod) corev1.PodStatus {
+	status := bench.RunningStatus(pod)
+	for i := range status.Conditions {
+		if t := status.Conditions[i].Type; t == corev1.PodReady || t == corev1.ContainersReady {
+			status.Conditions[i].Status, status.Conditions[i].Reason = corev1.ConditionFalse, "ContainersNotReady"
+		}
+	}
+	for i := range status.ContainerStatuses {
+		status.ContainerStatuses[i].Ready = false
+	}
+	return status
+}
+
+// endedStatus is of a pod whose containers have ended.
+func endedStatus(pod *corev1.Pod) corev1.PodStatus {
+	status := notReadyStatus(pod)
+	status.Phase = corev1.PodSucceeded
+	for i := range status.ContainerStatuses {
+		c := &status.ContainerStatuses[i]
+		c.State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Completed", FinishedAt: metav1.Now()}}
+	}
+	return status
+}
+
+func bindingObject(slot int, name string, node int) *corev1.Binding {
+	return &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespaceOf(appOf(slot))},
+		Target:     corev1.ObjectReference{Kind: "Node", Name: nodeName(node)},
+	}
+}
+
+// leaseObject is a node's, or that of a component which is one of several.
+func leaseObject(namespace, name string, v uint64) *coordinationv1.Lease {
+	duration, now := int32(40), metav1.NewMicroTime(time.Now())
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, ResourceVersion: version(v)},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: &name, LeaseDurationSeconds: &duration, RenewTime: &now},
+	}
+	if namespace == corev1.NamespaceNodeLease {
+		lease.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: name, UID: "3b0c3b0e-9d1e-4b43-9a6e-0f6f6c1d2a11"}}
+	}
+	return lease
+}
+
+func leasePath(namespace string) string {
+	return "/apis/coordination.k8s.io/v1/namespaces/" + namespace + "/leases"
+}
+
+// heartbeat is the status that a kubelet sends when nothing has changed for long.
+func heartbeat() map[string]any {
+	type condition struct {
+		Type              corev1.NodeConditionType `json:"type"`
+		LastHeartbeatTime metav1.Time              `json:"lastHeartbeatTime"`
+	}
+	now := metav1.NewTime(time.Now().Truncate(time.Second))
+	var conditions []condition
+	for _, kind := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure, corev1.NodeReady} {
+		conditions = append(conditions, condition{kind, now})
+	}
+	return map[string]any{"status": map[string]any{"conditions": conditions}}
+}
+
+func eventObject(slot int, name, component, reason string) *corev1.Event {
+	app, now := appOf(slot), metav1.NewTime(time.Now().Truncate(time.Second))
+	return &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", name, time.Now().UnixNano()), Namespace: namespaceOf(app)},
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: namespaceOf(app), Name: name, FieldPath: "spec.containers{web}"},
+		Reason:         reason, Type: corev1.EventTypeNormal, Count: 1, FirstTimestamp: now, LastTimestamp: now,
+		Message: reason + ` container "web" of image "registry.example/shop/web"`,
+		Source:  corev1.EventSource{Component: component}, ReportingController: component,
+	}
+}
+
+func scheduledObject(slot int, name string, node int) *eventsv1.Event {
+	app := appOf(slot)
+	return &eventsv1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s.%x", name, time.Now().UnixNano()), Namespace: namespaceOf(app)},
+		EventTime:  metav1.NewMicroTime(time.Now()), ReportingController: "default-scheduler", ReportingInstance: "default-scheduler-0",
+		Action: "Binding", Reason: "Scheduled", Type: corev1.EventTypeNormal,
+		Regarding: corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: namespaceOf(app), Name: name},
+		Note:      fmt.Sprintf("Successfully assigned %s/%s to %s", namespaceOf(app), name, nodeName(node)),
+	}
+}
+
+// tokenObject asks for the token that a kubelet mounts into a pod.
+func tokenObject(name string, uid types.UID) *authenticationv1.TokenRequest {
+	const lasts = 3607 // seconds, as the admission plugin of service accounts writes it
+	seconds := int64(lasts)
+	return &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		ExpirationSeconds: &seconds, // for the server's own audiences, as the projected volume has none
+		BoundObjectRef:    &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: name, UID: uid},
+	}}
+}
+
+func template(app int) (corev1.PodTemplateSpec, *metav1.LabelSelector) {
+	pod := podObject(app*podsOfApp, "")
+	labels := map[string]string{"app.kubernetes.io/name": appName(app)}
+	return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: pod.Labels, Annotations: pod.Annotations}, Spec: pod.Spec}, &metav1.LabelSelector{MatchLabels: labels}
+}
+
+func deploymentObject(app int, v uint64, ready int32) *appsv1.Deployment {
+	pods, selector := template(app)
+	replicas, now := int32(podsOfApp), metav1.NewTime(time.Now().Truncate(time.Second))
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: appName(app), Namespace: namespaceOf(app), ResourceVersion: version(v), Labels: selector.MatchLabels},
+		Spec:       appsv1.DeploymentSpec{Replicas: &replicas, Selector: selector, Template: pods},
+		Status: appsv1.DeploymentStatus{ObservedGeneration: 1, Replicas: replicas, UpdatedReplicas: replicas, ReadyReplicas: ready, AvailableReplicas: ready,
+			Conditions: []appsv1.DeploymentCondition{{Type: appsv1.DeploymentAvailable, Status: corev1.ConditionTrue, LastUpdateTime: now, LastTransitionTime: now,
+				Reason: "MinimumReplicasAvailable", Message: "Deployment has minimum availability."}}},
+	}
+}
+
+func replicaSetObject(app int, v uint64, ready int32) *appsv1.ReplicaSet {
+	pods, selector := template(app)
+	replicas := int32(podsOfApp)
+	return &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{Name: appName(app) + "-7d4b9c6f8", Namespace: namespaceOf(app), ResourceVersion: version(v), Labels: selector.MatchLabels},
+		Spec:       appsv1.ReplicaSetSpec{Replicas: &replicas, Selector: selector, Template: pods},
+		Status:     appsv1.ReplicaSetStatus{ObservedGeneration: 1, Replicas: replicas, FullyLabeledReplicas: replicas, ReadyReplicas: ready, AvailableReplicas: ready},
+	}
+}
+
+func serviceObject(app int) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: appName(app), Namespace: namespaceOf(app), Labels: map[string]string{"app.kubernetes.io/name": appName(app)}},
+		Spec: corev1.ServiceSpec{
+			Selector: map[string]string{"app.kubernetes.io/name": appName(app)},
+			Ports:    []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromInt32(8080)}, {Name: "metrics", Port: 9090, TargetPort: intstr.FromInt32(8081)}},
+		},
+	}
+}
+
+func podAddress(slot int) string {
+	return fmt.Sprintf("10.%d.%d.%d", 64+slot>>16, slot>>8&255, slot&255)
+}
+
+// sliceObject has the pods of a Deployment, of which one may not be ready.
+func (s size) sliceObject(app int, v uint64, unready int, names []string) *discoveryv1.EndpointSlice {
+	port, protocol := int32(8080), corev1.ProtocolTCP
+	portName := "http"
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: appName(app) + "-x7k2m", Namespace: namespaceOf(app), ResourceVersion: version(v),
+			Labels:      map[string]string{discoveryv1.LabelServiceName: appName(app), discoveryv1.LabelManagedBy: "endpointslice-controller.k8s.io"},
+			Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().UTC().Format(time.RFC3339Nano)}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: &portName, Port: &port, Protocol: &protocol}},
+	}
+	for i, name := range names {
+		slot := app*podsOfApp + i
+		ready, node := slot != unready, nodeName(s.nodeOf(slot))
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{podAddress(slot)}, NodeName: &node, Conditions: discoveryv1.EndpointConditions{Ready: &ready, Serving: &ready},
+			TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: namespaceOf(app), Name: name},
+		})
+	}
+	return slice
+}
+
+func (s size) endpointsObject(app int, v uint64, unready int, names []string) *corev1.Endpoints {
+	subset := corev1.EndpointSubset{Ports: []corev1.EndpointPort{{Name: "http", Port: 8080, Protocol: corev1.ProtocolTCP}}}
+	for i, name := range names {
+		slot := app*podsOfApp + i
+		node := nodeName(s.nodeOf(slot))
+		address := corev1.EndpointAddress{IP: podAddress(slot), NodeName: &node, TargetRef: &corev1.ObjectReference{Kind: "Pod", Namespace: namespaceOf(app), Name: name}}
+		if slot == unready {
+			subset.NotReadyAddresses = append(subset.NotReadyAddresses, address)
+		} else {
+			subset.Addresses = append(subset.Addresses, address)
+		}
+	}
+	return &corev1.Endpoints{
+		ObjectMeta: metav1.ObjectMeta{Name: appName(app), Namespace: namespaceOf(app), ResourceVersion: version(v),
+			Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: time.Now().UTC().Format(time.RFC3339Nano)}},
+		Subsets: []corev1.EndpointSubset{subset},
+	}
+}

@@ -1,0 +1,346 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/fleet"
+)
+
+// Kinds of servers.
+const (
+	Stock  = "kube-apiserver"
+	Larder = "Larder"
+)
+
+// Protocols.
+const (
+	HTTP2 = "h2"
+	HTTP1 = "h1"
+)
+
+// Config says which clusters are played.
+type Config struct {
+	// Fleet is what servers are started from.
+	Fleet fleet.Config
+	// Nodes are the numbers of nodes, each of PodsPerNode pods. Above StockNodes only Larder
+	// is asked.
+	Nodes                   []int
+	PodsPerNode, StockNodes int
+	// Churn is how many pods are replaced in a second; negative for one of 250 nodes.
+	Churn float64
+	// Protocols are HTTP2 and HTTP1; Connections is how many each component has by HTTP2.
+	Protocols   []string
+	Connections int
+	// Servers are Stock and Larder.
+	Servers []string
+	// Duration is how long the load is measured before the server is restarted. Rounds is how
+	// often all is done, the servers in turn.
+	Duration time.Duration
+	Rounds   int
+	// Command is the command line that the report shows.
+	Command string
+	// Say is called with each line about what happens.
+	Say func(string)
+}
+
+// UsualChurn is the churn of a cluster whose pods live for 40 minutes on average when each node
+// has ten.
+func UsualChurn(nodes int) float64 { return float64(nodes) / 250 }
+
+// check returns an error for what cannot be.
+func (c *Config) check() error {
+	switch {
+	case len(c.Nodes) == 0 || slices.Min(c.Nodes) < 1 || c.PodsPerNode < 1:
+		return errors.New("cluster: want at least one node and one pod of each")
+	case c.Connections < 1 || c.Rounds < 1 || c.Duration <= 0:
+		return errors.New("cluster: want at least one connection and one round, and a duration")
+	}
+	for _, p := range c.Protocols {
+		if p != HTTP1 && p != HTTP2 {
+			return fmt.Errorf("cluster: %q is no protocol: want %s or %s", p, HTTP2, HTTP1)
+		}
+	}
+	for _, s := range c.Servers {
+		if s != Stock && s != Larder {
+			return fmt.Errorf("cluster: %q is no server: want %s or %s", s, Stock, Larder)
+		}
+	}
+	return nil
+}
+
+// Run plays all clusters, at each server by each protocol. What was measured is returned with
+// an error, too.
+func Run(ctx context.Context, c Config) (*Table, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	t := &Table{Date: time.Now(), Machine: bench.Machine(), Command: c.Command, config: c}
+	for _, nodes := range c.Nodes {
+		if err := c.runSize(ctx, t, size{nodes, c.PodsPerNode}); err != nil {
+			return t, err
+		}
+	}
+	return t, nil
+}
+
+func (c *Config) say(format string, args ...any) {
+	if c.Say != nil {
+		c.Say(fmt.Sprintf(format, args...))
+	}
+}
+
+// runSize plays clusters of one size, on one etcd.
+func (c *Config) runSize(ctx context.Context, t *Table, s size) (err error) {
+	dir := filepath.Join(c.Fleet.Dir, fmt.Sprint(s.nodes))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	started := c.Fleet
+	started.Dir = dir
+	servers, err := fleet.New(started)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, servers.Close(), os.RemoveAll(dir)) }()
+	c.say("%d nodes: starting etcd", s.nodes)
+	if err := servers.StartEtcd(ctx); err != nil {
+		return err
+	}
+	w, err := c.makeWorld(ctx, servers, s)
+	if err != nil {
+		return err
+	}
+	for _, protocol := range c.Protocols {
+		connections := 0
+		if protocol == HTTP2 {
+			connections = c.Connections
+		}
+		if n := s.files(connections); n > openFiles() {
+			c.say("%d nodes by HTTP/1.1: left out: about %d connections, and %d open files are allowed", s.nodes, n, openFiles())
+			continue
+		}
+		for round := range c.Rounds {
+			order := slices.Clone(c.Servers)
+			if round%2 == 1 {
+				slices.Reverse(order)
+			}
+			for _, kind := range order {
+				if kind == Stock && s.nodes > c.StockNodes {
+					continue
+				}
+				run := &performance{config: c, fleet: servers, world: w, kind: kind, connections: connections, result: &Result{Server: kind, Nodes: s.nodes, Protocol: protocol, Round: round + 1}}
+				err := run.run(ctx)
+				t.Results = append(t.Results, run.result)
+				if err != nil {
+					return fmt.Errorf("cluster: %d nodes, %s, %s: %w", s.nodes, protocol, kind, err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// makeWorld makes the objects through a Larder that ends then.
+func (c *Config) makeWorld(ctx context.Context, f *fleet.Fleet, s size) (_ *world, err error) {
+	c.say("%d nodes: making %d pods and what belongs to them", s.nodes, s.pods())
+	server, err := f.StartLarder()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, server.Stop()) }()
+	if err := server.Ready(ctx); err != nil {
+		return nil, err
+	}
+	p := newPlay(ctx, newWorld(s), f, server.Address(), 4, 0)
+	defer p.close()
+	admin, err := p.client("larder-bench", "admin", "system:masters")
+	if err != nil {
+		return nil, err
+	}
+	return p.world, p.world.seed(ctx, admin)
+}
+
+// files is about how many connections there are.
+func (s size) files(connections int) int {
+	if connections > 0 {
+		return 2*s.nodes*connections + 100
+	}
+	const each = 11 // watches and one connection more of a kubelet and a kube-proxy
+	return s.nodes*(each+s.podsPerNode*5/2) + 300
+}
+
+// openFiles is how many files a process may have open.
+func openFiles() int {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return 0
+	}
+	return int(min(limit.Max, 1<<30))
+}
+
+// performance is one play at one server.
+type performance struct {
+	config      *Config
+	fleet       *fleet.Fleet
+	world       *world
+	kind        string
+	connections int
+	result      *Result
+
+	server *fleet.Server
+	play   *play
+}
+
+func (r *performance) name() string {
+	return strings.Join([]string{fmt.Sprintf("%d nodes", r.world.nodes), r.result.protocol(), r.kind}, ", ")
+}
+
+// How long things may take before a run is given up.
+const (
+	openLimit    = 4 * time.Minute
+	restartLimit = 3 * time.Minute
+	verifyLimit  = 30 * time.Second
+	settling     = 3 * time.Second
+)
+
+// run starts the server, plays the cluster, restarts the server and ends both.
+func (r *performance) run(ctx context.Context) (err error) {
+	guards := fleet.Usual()
+	guards.Nodes = true
+	r.config.say("%s: starting", r.name())
+	if r.kind == Stock {
+		r.server, err = r.fleet.StartStockWith(guards)
+	} else {
+		r.server, err = r.fleet.StartLarderWith(guards)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.server.Stop()) }()
+	if err := r.server.Ready(ctx); err != nil {
+		return err
+	}
+	churn := r.config.Churn
+	if churn < 0 {
+		churn = UsualChurn(r.world.nodes)
+	}
+	r.play = newPlay(ctx, r.world, r.fleet, r.server.Address(), r.connections, churn)
+	defer r.play.close()
+	steps := []func(context.Context) error{r.open, r.steady, r.restart}
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	r.play.rest(verifyLimit)
+	differ, first, err := r.play.verify(ctx, verifyLimit)
+	if err != nil {
+		return err
+	}
+	r.result.Differing, r.result.FirstDiffering = differ, first
+	r.config.say("%s: %s", r.name(), r.result.summary())
+	return nil
+}
+
+// open connects all components.
+func (r *performance) open(ctx context.Context) error {
+	m, err := r.measure()
+	if err != nil {
+		return err
+	}
+	err = r.play.open(ctx, openLimit)
+	cost, failed := m.end()
+	r.result.Open = Part{Cost: cost, Kinds: r.play.phase.Load().results()}
+	r.result.Watches = r.play.watches()
+	return errors.Join(err, failed)
+}
+
+// steady is the load as it is from day to day.
+func (r *performance) steady(ctx context.Context) error {
+	r.play.begin()
+	if err := pause(ctx, settling); err != nil { // the first requests open connections, and read Leases
+		return err
+	}
+	m, err := r.measure()
+	if err != nil {
+		return err
+	}
+	at := newPhase()
+	r.play.phase.Store(at)
+	events := r.play.events.Load()
+	if err := pause(ctx, r.config.Duration); err != nil {
+		return err
+	}
+	cost, err := m.end()
+	r.play.phase.Store(newPhase())
+	if err != nil {
+		return err
+	}
+	// Requests that were due in this part may still be under way: those that take longer are
+	// counted with it.
+	if err := pause(ctx, settling); err != nil {
+		return err
+	}
+	r.result.Steady = Part{Cost: cost, Kinds: at.results()}
+	r.result.EventsPerSecond = float64(r.play.events.Load()-events) / (cost.Wall + settling).Seconds()
+	return nil
+}
+
+// restart ends the server and starts it again, while the load goes on.
+func (r *performance) restart(ctx context.Context) error {
+	m, err := r.measure()
+	if err != nil {
+		return err
+	}
+	at := newPhase()
+	r.play.phase.Store(at)
+	expired := r.play.expired.Load()
+	received := r.play.received.Load()
+	old := r.server
+	if err := old.Stop(); err != nil {
+		return err
+	}
+	down := time.Since(m.began)
+	if r.server, err = r.fleet.Again(old); err != nil {
+		return err
+	}
+	m.also(old, r.server)
+	if err := r.server.Ready(ctx); err != nil {
+		return err
+	}
+	ready := time.Since(m.began)
+	// The clients notice that the server has gone before it has ended.
+	if err := r.play.awaitAll(ctx, restartLimit); err != nil {
+		return err
+	}
+	cost, err := m.end()
+	if err != nil {
+		return err
+	}
+	r.play.phase.Store(newPhase())
+	r.result.Restart = Part{Cost: cost, Kinds: at.results()}
+	r.result.Down, r.result.Ready = down, ready
+	r.result.Expired, r.result.Received = r.play.expired.Load()-expired, r.play.received.Load()-received
+	return pause(ctx, settling)
+}
+
+// pause waits.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("cluster: %w", ctx.Err())
+	case <-timer.C:
+		return nil
+	}
+}

@@ -1,0 +1,166 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"hash/maphash"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// listed is an object as a consistent list has it.
+type listed struct {
+	namespace, name, node string
+	version               uint64
+}
+
+func (p *play) list(ctx context.Context, c *client, path string) ([]listed, error) {
+	body, err := c.do(ctx, &request{method: http.MethodGet, path: path, accept: acceptWatch, plain: true})
+	if err != nil {
+		return nil, err
+	}
+	var all []listed
+	rest := object(body)
+	for {
+		var item []byte
+		if item, rest = nextField(rest, listItems); item == nil {
+			return all, nil
+		}
+		m := metaOf(item)
+		all = append(all, listed{string(m.namespace), string(m.name), string(field(field(item, podSpec), podNode)), m.version})
+	}
+}
+
+// followed are all informers of which it is known what they shall have, by the path of their
+// collection.
+func (p *play) followed() map[string][]*informer {
+	all := make(map[string][]*informer)
+	add := func(f *informer) {
+		base, _, _ := strings.Cut(f.path, "?")
+		if rest, ok := strings.CutPrefix(base, "/api/v1/namespaces/"); ok && strings.Contains(rest, "/") {
+			_, resource, _ := strings.Cut(rest, "/")
+			base = "/api/v1/" + resource
+		}
+		all[base] = append(all[base], f)
+	}
+	for _, f := range p.control.all {
+		add(f)
+	}
+	for _, n := range p.nodes {
+		for _, f := range n.all {
+			add(f)
+		}
+		n.mu.Lock()
+		for _, m := range n.mounts {
+			add(m.informer)
+		}
+		n.mu.Unlock()
+	}
+	return all
+}
+
+// watches is how many watches there are.
+func (p *play) watches() int {
+	n := 0
+	for _, all := range p.followed() {
+		n += len(all)
+	}
+	return n
+}
+
+// differing counts informers that do not have what a list has. Leases change all the time and
+// are left out.
+func (p *play) differing(ctx context.Context) (n int, first string, err error) {
+	for path, informers := range p.followed() {
+		if strings.HasSuffix(path, "/leases") {
+			continue
+		}
+		l, err := p.list(ctx, p.control.informers, path)
+		if err != nil {
+			return 0, "", err
+		}
+		index := p.index(l)
+		for _, f := range informers {
+			if what := f.differs(index); what != "" {
+				if n++; first == "" {
+					first = what
+				}
+			}
+		}
+	}
+	return n, first, nil
+}
+
+// selection is what of a collection belongs together: all, or what is in one namespace and of
+// one name, or of one node.
+type selection struct{ namespace, name, node string }
+
+// index groups a list as informers select.
+func (p *play) index(l []listed) map[selection]map[uint64]uint64 {
+	index := make(map[selection]map[uint64]uint64)
+	for _, item := range l {
+		var h maphash.Hash
+		h.SetSeed(p.seed)
+		h.WriteString(item.namespace)
+		h.WriteByte('/')
+		h.WriteString(item.name)
+		key := h.Sum64()
+		for _, s := range []selection{{}, {namespace: item.namespace, name: item.name}, {node: item.node}} {
+			if index[s] == nil {
+				index[s] = make(map[uint64]uint64)
+			}
+			index[s][key] = item.version
+		}
+	}
+	return index
+}
+
+// selects is what the informer selects.
+func (f *informer) selects() selection {
+	base, query, _ := strings.Cut(f.path, "?")
+	values, _ := url.ParseQuery(query) // it is ours
+	var s selection
+	name, value, _ := strings.Cut(values.Get("fieldSelector"), "=")
+	switch name {
+	case "metadata.name":
+		s.name = value
+	case "spec.nodeName":
+		s.node = value
+	}
+	if rest, ok := strings.CutPrefix(base, "/api/v1/namespaces/"); ok {
+		s.namespace, _, _ = strings.Cut(rest, "/")
+	}
+	return s
+}
+
+// differs says how the informer differs from what there is, "" if it does not.
+func (f *informer) differs(index map[selection]map[uint64]uint64) string {
+	want := index[f.selects()]
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.items) != len(want) {
+		return fmt.Sprintf("%s: %d objects instead of %d", f.path, len(f.items), len(want))
+	}
+	for key, v := range want {
+		if f.items[key] != v {
+			return fmt.Sprintf("%s: an object has version %d instead of %d", f.path, f.items[key], v)
+		}
+	}
+	return ""
+}
+
+// verify waits until all informers have what a list has, and counts those that do not get there.
+func (p *play) verify(ctx context.Context, limit time.Duration) (n int, first string, err error) {
+	const between = 200 * time.Millisecond
+	for end := time.Now().Add(limit); ; {
+		n, first, err = p.differing(ctx)
+		if err != nil || n == 0 || time.Now().After(end) {
+			return n, first, err
+		}
+		if !p.wait(between) {
+			return n, first, ctx.Err()
+		}
+	}
+}

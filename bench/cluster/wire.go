@@ -1,0 +1,150 @@
+package cluster
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"strconv"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Numbers of fields in the messages of Kubernetes that are looked at. All objects begin with
+// their ObjectMeta, all lists with a ListMeta and then the items.
+const (
+	unknownRaw = 2 // of runtime.Unknown
+
+	eventType, eventBody, rawExtension = 1, 2, 1 // of WatchEvent and its RawExtension
+
+	objectMeta, listItems                         = 1, 2
+	metaName, metaNamespace, metaUID, metaVersion = 1, 3, 5, 6 // of ObjectMeta
+
+	podSpec, podNode = 2, 10 // of Pod, and of its spec
+)
+
+// field returns the first field of a number that holds bytes, nil if there is none.
+func field(b []byte, want protowire.Number) []byte {
+	value, _ := nextField(b, want)
+	return value
+}
+
+// nextField returns the first field of a number that holds bytes, and what follows it.
+func nextField(b []byte, want protowire.Number) (value, rest []byte) {
+	for len(b) > 0 {
+		number, kind, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return nil, nil
+		}
+		b = b[n:]
+		if kind != protowire.BytesType {
+			if n = protowire.ConsumeFieldValue(number, kind, b); n < 0 {
+				return nil, nil
+			}
+			b = b[n:]
+			continue
+		}
+		value, n := protowire.ConsumeBytes(b)
+		if n < 0 {
+			return nil, nil
+		}
+		b = b[n:]
+		if number == want {
+			return value, b
+		}
+	}
+	return nil, nil
+}
+
+// meta is what is looked at of an object. The texts are parts of what it was read from.
+type meta struct {
+	namespace, name, uid []byte
+	version              uint64
+}
+
+// object takes the envelope of protobuf off an object, nil if it has none.
+func object(body []byte) []byte {
+	raw, ok := bytes.CutPrefix(body, []byte("k8s\x00"))
+	if !ok {
+		return nil
+	}
+	return field(raw, unknownRaw)
+}
+
+// metaOf reads the ObjectMeta of an object without envelope.
+func metaOf(object []byte) meta {
+	m := field(object, objectMeta)
+	version, _ := strconv.ParseUint(string(field(m, metaVersion)), 10, 64) // 0 is none
+	return meta{namespace: field(m, metaNamespace), name: field(m, metaName), uid: field(m, metaUID), version: version}
+}
+
+// event is one event of a watch. Its bytes are parts of the stream's buffer.
+type event struct {
+	kind   string
+	object []byte // without envelope
+}
+
+// endsInitial reports whether it is the bookmark that ends the initial events.
+func (e *event) endsInitial() bool {
+	return bytes.Contains(field(e.object, objectMeta), []byte("k8s.io/initial-events-end"))
+}
+
+var errFrame = errors.New("malformed watch stream")
+
+// prefix is the length of the length before each event of a stream.
+const prefix = 4
+
+// longestFrame bounds an event.
+const longestFrame = 64 << 20
+
+// frames cuts a stream of events, of which bytes come as they come.
+type frames struct{ part []byte }
+
+// add calls each with all events that are complete. The event is valid during the call.
+func (f *frames) add(p []byte, each func(*event)) error {
+	if len(f.part) > 0 {
+		f.part = append(f.part, p...)
+		p = f.part
+	}
+	for len(p) >= prefix {
+		n := int(binary.BigEndian.Uint32(p))
+		if n > longestFrame {
+			return errFrame
+		}
+		if len(p) < prefix+n {
+			break
+		}
+		frame := p[prefix : prefix+n]
+		e := event{kind: kind(field(frame, eventType)), object: object(field(field(frame, eventBody), rawExtension))}
+		each(&e)
+		p = p[prefix+n:]
+	}
+	f.part = append(f.part[:0], p...)
+	if len(f.part) == 0 && cap(f.part) > 64<<10 {
+		f.part = nil // most watches are quiet once their objects have come
+	}
+	return nil
+}
+
+// Types of events.
+const (
+	added    = "ADDED"
+	modified = "MODIFIED"
+	deleted  = "DELETED"
+	bookmark = "BOOKMARK"
+	failed   = "ERROR"
+)
+
+// kind is the type of an event, without allocating for those that there are.
+func kind(b []byte) string {
+	switch string(b) {
+	case added:
+		return added
+	case modified:
+		return modified
+	case deleted:
+		return deleted
+	case bookmark:
+		return bookmark
+	}
+	return failed
+}

@@ -1,0 +1,197 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/larder-io/larder/bench"
+)
+
+// world is what is in etcd: it outlives the servers.
+type world struct {
+	size
+
+	mu         sync.Mutex
+	slots      []pod
+	generation int
+	turn       int // counts pods that were replaced
+}
+
+// pod is the one in a slot.
+type pod struct {
+	name string
+	uid  types.UID
+}
+
+func newWorld(s size) *world {
+	w := &world{size: s, slots: make([]pod, s.pods())}
+	for i := range w.slots {
+		w.slots[i].name = w.podName(i)
+	}
+	return w
+}
+
+// podName is the name of a slot's next pod. It ends with the slot's number.
+func (w *world) podName(slot int) string {
+	return fmt.Sprintf("%s-7d4b9c6f8-%x-%d", appName(appOf(slot)), w.generation, slot)
+}
+
+// replace chooses a pod that shall go, and names the one that shall come.
+func (w *world) replace() (slot int, old pod, name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	const step = 7919 // a prime: neighbours in time are far from each other
+	slot = w.turn * step % len(w.slots)
+	w.turn++
+	w.generation++
+	old = w.slots[slot]
+	w.slots[slot] = pod{name: w.podName(slot)}
+	return slot, old, w.slots[slot].name
+}
+
+// born notes the id of a slot's pod.
+func (w *world) born(slot int, name string, uid types.UID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.slots[slot].name == name {
+		w.slots[slot].uid = uid
+	}
+}
+
+func (w *world) at(slot int) pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.slots[slot]
+}
+
+// names are those of the pods of a Deployment.
+func (w *world) names(app int) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var names []string
+	for slot := app * podsOfApp; slot < min((app+1)*podsOfApp, len(w.slots)); slot++ {
+		names = append(names, w.slots[slot].name)
+	}
+	return names
+}
+
+// seeders is how many requests are under way while a world is made.
+const seeders = 32
+
+// seed makes all objects through a server.
+func (w *world) seed(ctx context.Context, c *client) error {
+	group, within := errgroup.WithContext(ctx)
+	group.SetLimit(seeders)
+	makeAll := func(requests ...*request) {
+		group.Go(func() error {
+			for _, r := range requests {
+				if _, err := c.do(within, r); err != nil && !conflict(err) {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	// A namespace that there is already is none's fault.
+	makeAll(post("/api/v1/namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: corev1.NamespaceNodeLease}}))
+	for i := range w.spaces() {
+		name := fmt.Sprintf("space-%d", i)
+		meta := metav1.ObjectMeta{Name: "default", Namespace: name}
+		root := metav1.ObjectMeta{Name: "kube-root-ca.crt", Namespace: name}
+		makeAll(post("/api/v1/namespaces", &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}),
+			post("/api/v1/namespaces/"+name+"/serviceaccounts", &corev1.ServiceAccount{ObjectMeta: meta}),
+			post("/api/v1/namespaces/"+name+"/configmaps", &corev1.ConfigMap{ObjectMeta: root, Data: map[string]string{"ca.crt": text(1100)}}))
+	}
+	for i := range w.nodes {
+		makeAll(post("/api/v1/nodes", bench.Node(nodeName(i))))
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return w.seedApps(ctx, c)
+}
+
+// seedApps makes what is in the namespaces.
+func (w *world) seedApps(ctx context.Context, c *client) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(seeders)
+	for app := range w.apps() {
+		group.Go(func() error {
+			for _, r := range w.appObjects(app) {
+				if _, err := c.do(ctx, r); err != nil && !conflict(err) {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	for slot := range w.slots {
+		group.Go(func() error { return w.seedPod(ctx, c, slot) })
+	}
+	return group.Wait()
+}
+
+// appObjects make a Deployment and what belongs to it.
+func (w *world) appObjects(app int) []*request {
+	name, space := appName(app), namespaceOf(app)
+	core, apps := "/api/v1/namespaces/"+space, "/apis/apps/v1/namespaces/"+space
+	config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name + "-config", Namespace: space}, Data: map[string]string{"app.yaml": text(1500)}}
+	all := []*request{
+		post(core+"/configmaps", config),
+		post(apps+"/deployments", deploymentObject(app, 0, podsOfApp)), post(apps+"/replicasets", replicaSetObject(app, 0, podsOfApp)),
+	}
+	if hasSecret(app) {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name + "-secret", Namespace: space}, Data: map[string][]byte{"password": []byte(text(200))}}
+		all = append(all, post(core+"/secrets", secret))
+	}
+	if w.serves(app) {
+		names := w.names(app)
+		all = append(all, post(core+"/services", serviceObject(app)), post(core+"/endpoints", w.endpointsObject(app, 0, -1, names)),
+			post("/apis/discovery.k8s.io/v1/namespaces/"+space+"/endpointslices", w.sliceObject(app, 0, -1, names)))
+	}
+	return all
+}
+
+// seedPod makes the pod of a slot, which runs.
+func (w *world) seedPod(ctx context.Context, c *client, slot int) error {
+	name := w.at(slot).name
+	pod := podObject(slot, name)
+	pod.Spec.NodeName = nodeName(w.nodeOf(slot))
+	path := podPath(slot, name)
+	body, err := c.do(ctx, post("/api/v1/namespaces/"+pod.Namespace+"/pods", pod))
+	if err != nil {
+		return err
+	}
+	w.born(slot, name, types.UID(metaOf(object(body)).uid))
+	_, err = c.do(ctx, patch(path+"/status", map[string]any{"status": bench.RunningStatus(pod)}))
+	return err
+}
+
+// text is n bytes that mean nothing.
+func text(n int) string {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = 'a' + byte(i*7%26)
+	}
+	return string(b)
+}
+
+// status is that of an answer other than 2xx, 0 if there was none.
+func status(err error) int {
+	var refusal *statusError
+	if errors.As(err, &refusal) {
+		return refusal.status
+	}
+	return 0
+}
+
+func conflict(err error) bool { return status(err) == http.StatusConflict }
