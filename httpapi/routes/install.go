@@ -88,11 +88,12 @@ func (in *Installer) endpoint(g *registry.Group, e *registry.Endpoint, converter
 	if err != nil {
 		return nil, err
 	}
+	creations := fields.NewCreations(scope.FieldManager, converter, scope.UnsafeConvertor, scope.Creater, e.GVK)
 	life, err := in.lifecycle(g, e)
 	if err != nil {
 		return nil, err
 	}
-	b := &handlerBuilder{Installer: in, endpoint: e, scope: scope, life: life}
+	b := &handlerBuilder{Installer: in, endpoint: e, scope: scope, creations: creations, life: life}
 	var monitors *apimetrics.Monitors
 	if e.View != nil {
 		monitors = apimetrics.NewMonitors(e.GVR, e.Subresource)
@@ -204,6 +205,8 @@ type handlerBuilder struct {
 	endpoint *registry.Endpoint
 	scope    *handlers.RequestScope
 	life     lifecycle
+
+	creations *fields.Creations
 }
 
 // handlers returns the handlers by verb.
@@ -212,14 +215,12 @@ func (b *handlerBuilder) handlers() map[string]http.Handler {
 	b.readers(h)
 	storage := b.endpoint.Storage
 	if s, ok := storage.(rest.NamedCreater); ok {
-		h["create"] = b.finish(apirequest.MethodPost, perRequest(func() http.HandlerFunc {
-			shelter := new(fields.Shelter)
-			return handlers.CreateNamedResource(shelter.NamedCreater(s), b.scope, shelter.Admission(b.Admission))
+		h["create"] = b.finish(apirequest.MethodPost, b.creation(func(scope *handlers.RequestScope, shelter *fields.Shelter) http.HandlerFunc {
+			return handlers.CreateNamedResource(shelter.NamedCreater(s), scope, shelter.Admission(b.Admission))
 		}))
 	} else if s, ok := storage.(rest.Creater); ok {
-		h["create"] = b.finish(apirequest.MethodPost, perRequest(func() http.HandlerFunc {
-			shelter := new(fields.Shelter)
-			return handlers.CreateResource(shelter.Creater(s), b.scope, shelter.Admission(b.Admission))
+		h["create"] = b.finish(apirequest.MethodPost, b.creation(func(scope *handlers.RequestScope, shelter *fields.Shelter) http.HandlerFunc {
+			return handlers.CreateResource(shelter.Creater(s), scope, shelter.Admission(b.Admission))
 		}))
 	}
 	if s, ok := storage.(rest.Updater); ok {
@@ -248,6 +249,16 @@ func (b *handlerBuilder) handlers() map[string]http.Handler {
 		}))
 	}
 	return h
+}
+
+// creation makes the handler of each creation anew, see perRequest, with a scope in which its
+// Shelter makes the record of fields.
+func (b *handlerBuilder) creation(build func(*handlers.RequestScope, *fields.Shelter) http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, req *http.Request) {
+		scope := *b.scope
+		scope.Creater = roomyCreater{b.creations.Creater()}
+		build(&scope, &fields.Shelter{Creations: b.creations, Agent: req.UserAgent()})(w, req)
+	}
 }
 
 // perRequest makes the handler of each request anew. Upstream's handlers of writes

@@ -9,7 +9,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/endpoints/handlers/fieldmanager"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/larder-io/larder/internal/invariants"
 )
@@ -23,53 +25,106 @@ import (
 // entry without fields in their place, which is checked in no time, and its storages put the
 // record back before they see the object.
 //
+// Where an object is created, the handler has the field manager compare it with an empty one.
+// A Shelter with Creations has them make the record instead, before it admits the object: the
+// handler is given a creater whose first object has no metadata, for which the field manager
+// does nothing.
+//
 // Upstream's handler of one request is given the admission and the storage of one Shelter. It
 // calls the storage with the object that it had admitted, with nothing in between that reads
 // the record; a handler that gives the record up, as it does where an object is too large to be
 // stored, does so by setting another, which is left as it is.
 type Shelter struct {
+	// Creations makes the record of an object that is created; nil leaves it to the handler.
+	// Agent is the user agent of the request.
+	Creations *Creations
+	Agent     string
+
 	object  metav1.Object // admitted last; nil if its record was left alone
 	record  []metav1.ManagedFieldsEntry
 	standIn []metav1.ManagedFieldsEntry // what object has instead
 }
 
-// Admission returns the admission to give to the handler; chain is what decides.
+// Admission returns the admission to give to the handler; chain, which may be nil, is what
+// decides.
 func (s *Shelter) Admission(chain admission.Interface) admission.Interface {
 	mutating, _ := chain.(admission.MutationInterface)
 	validating, _ := chain.(admission.ValidationInterface)
-	if mutating == nil || validating == nil {
+	if s.Creations == nil && mutating == nil {
 		return chain
 	}
-	return &sheltered{Interface: chain, ValidationInterface: validating, mutating: mutating, shelter: s}
+	return &sheltered{chain: chain, mutating: mutating, validating: validating, shelter: s}
 }
 
 type sheltered struct {
-	admission.Interface
-	admission.ValidationInterface
-	mutating admission.MutationInterface
-	shelter  *Shelter
+	chain      admission.Interface
+	mutating   admission.MutationInterface   // chain, nil if it changes nothing
+	validating admission.ValidationInterface // chain, nil if it refuses nothing
+	shelter    *Shelter
 }
 
 // Handles implements admission.Interface.
 func (a *sheltered) Handles(operation admission.Operation) bool {
-	return a.Interface.Handles(operation)
+	return a.records(operation) || a.decides(operation)
+}
+
+func (a *sheltered) records(operation admission.Operation) bool {
+	return a.shelter.Creations != nil && operation == admission.Create
+}
+
+func (a *sheltered) decides(operation admission.Operation) bool {
+	return a.chain != nil && a.chain.Handles(operation)
+}
+
+// Validate implements admission.ValidationInterface.
+func (a *sheltered) Validate(ctx context.Context, attributes admission.Attributes, interfaces admission.ObjectInterfaces) error {
+	if a.validating == nil || !a.decides(attributes.GetOperation()) {
+		return nil
+	}
+	return a.validating.Validate(ctx, attributes, interfaces)
+}
+
+func (a *sheltered) mutate(ctx context.Context, attributes admission.Attributes, interfaces admission.ObjectInterfaces) error {
+	if a.mutating == nil || !a.decides(attributes.GetOperation()) {
+		return nil
+	}
+	return a.mutating.Admit(ctx, attributes, interfaces)
 }
 
 // Admit implements admission.MutationInterface.
 func (a *sheltered) Admit(ctx context.Context, attributes admission.Attributes, interfaces admission.ObjectInterfaces) error {
 	object, err := meta.Accessor(attributes.GetObject())
 	if err != nil {
-		return a.mutating.Admit(ctx, attributes, interfaces)
+		return a.mutate(ctx, attributes, interfaces)
+	}
+	recorded := a.records(attributes.GetOperation())
+	if creations := a.shelter.Creations; recorded {
+		if err := creations.Record(attributes.GetObject(), managerOf(attributes.GetOperationOptions(), a.shelter.Agent)); err != nil {
+			return fmt.Errorf("failed to create new object (Create for %v): %w", creations.kind, err)
+		}
 	}
 	before := object.GetManagedFields()
 	var space [4]metav1.ManagedFieldsEntry
 	entries := append(space[:0], before...)
-	if err := a.mutating.Admit(ctx, attributes, interfaces); err != nil {
+	if err := a.mutate(ctx, attributes, interfaces); err != nil {
 		return err
 	}
-	if after := object.GetManagedFields(); untouched(before, entries, after) {
-		a.shelter.take(object, after)
+	switch after := object.GetManagedFields(); {
+	case untouched(before, entries, after):
+		if invariants.Enabled {
+			if err := managedfields.ValidateManagedFields(after); err != nil {
+				panic(fmt.Sprintf("fields: the record of %s was made wrong: %v", object.GetName(), err))
+			}
+		}
+	case !recorded:
+		return nil // the handler checks it
+	default: // the handler does not know what the record was before
+		if err := managedfields.ValidateManagedFields(after); err != nil {
+			object.SetManagedFields(before)
+			warning.AddWarning(ctx, "", fmt.Sprintf(fieldmanager.InvalidManagedFieldsAfterMutatingAdmissionWarningFormat, err.Error()))
+		}
 	}
+	a.shelter.take(object)
 	return nil
 }
 
@@ -86,15 +141,14 @@ func untouched(before, entries, after []metav1.ManagedFieldsEntry) bool {
 	return true
 }
 
-func (s *Shelter) take(object metav1.Object, record []metav1.ManagedFieldsEntry) {
-	if invariants.Enabled {
-		if err := managedfields.ValidateManagedFields(record); err != nil {
-			panic(fmt.Sprintf("fields: the record of %s was made wrong: %v", object.GetName(), err))
-		}
+// take puts an entry without fields in the place of the record of object.
+func (s *Shelter) take(object metav1.Object) {
+	record := object.GetManagedFields()
+	if len(record) == 0 {
+		return
 	}
-	first := record[0]
-	first.FieldsV1 = nil
-	s.object, s.record, s.standIn = object, record, []metav1.ManagedFieldsEntry{first}
+	standIn := metav1.ManagedFieldsEntry{Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1"}
+	s.object, s.record, s.standIn = object, record, []metav1.ManagedFieldsEntry{standIn}
 	object.SetManagedFields(s.standIn)
 }
 
@@ -106,7 +160,7 @@ func (s *Shelter) giveBack() {
 	if now := s.object.GetManagedFields(); len(now) == 1 && &now[0] == &s.standIn[0] {
 		s.object.SetManagedFields(s.record)
 	}
-	*s = Shelter{}
+	s.object, s.record, s.standIn = nil, nil, nil
 }
 
 // Creater returns the storage to give to the handler.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/fieldmanager"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/warning"
+	"k8s.io/kubernetes/pkg/apis/core"
 )
 
 // plugin is a chain of one plugin.
@@ -200,6 +202,74 @@ func write(t *testing.T, seed int64, verb string, deed func(*rand.Rand, metav1.O
 		said = append(said, err.Error())
 	}
 	return s.got, said
+}
+
+// TestSheltersOfCreationsAreNotSeen is TestSheltersAreNotSeen where the Shelter makes the record,
+// too: once anew and once as it is remembered.
+func TestSheltersOfCreationsAreNotSeen(t *testing.T) {
+	kind := corev1.SchemeGroupVersion.WithKind("Pod")
+	managers := newManagers(t, NewManager)
+	creations := newCreations(managers, kind)
+	for name, deed := range deeds {
+		for seed := range int64(6) {
+			created := func(shelter *Shelter) ([]metav1.ManagedFieldsEntry, string) {
+				var said warnings
+				ctx := warning.WithWarningRecorder(context.Background(), &said)
+				random := rand.New(rand.NewSource(seed))
+				s := &store{}
+				var storage rest.Creater = plain{s}
+				object := &core.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{name: "b"}}}
+				var chain admission.Interface = plugin(func(o metav1.Object) error { return deed(random, o) })
+				if shelter != nil {
+					chain, storage = shelter.Admission(chain), shelter.Creater(storage)
+				} else {
+					managers.of(kind).UpdateNoErrors(&corev1.Pod{}, object, "agent")
+				}
+				a := admission.NewAttributesRecord(object, nil, kind, "", "", schema.GroupVersionResource{}, "", admission.Create, nil, false, nil)
+				checked := fieldmanager.NewManagedFieldsValidatingAdmissionController(admission.WithAudit(chain))
+				if err := checked.(admission.MutationInterface).Admit(ctx, a, nil); err != nil {
+					return nil, err.Error()
+				}
+				if _, err := storage.Create(ctx, object, nil, nil); err != nil {
+					t.Fatal(err)
+				}
+				blankTimes(t, object)
+				return object.ManagedFields, fmt.Sprint(len(said)) // they name the time
+			}
+			want, wantSaid := created(nil)
+			for range 2 {
+				got, said := created(&Shelter{Creations: creations, Agent: "agent/1"})
+				if !equality.Semantic.DeepEqual(got, want) || said != wantSaid {
+					t.Fatalf("%s: recorded %v, said %s; want %v, %s", name, got, said, want, wantSaid)
+				}
+			}
+		}
+	}
+}
+
+// TestCreationsAreRecordedWithoutPlugins: who creates is recorded whether anything is asked to
+// admit the object or not.
+func TestCreationsAreRecordedWithoutPlugins(t *testing.T) {
+	kind := corev1.SchemeGroupVersion.WithKind("Pod")
+	for name, chain := range map[string]admission.Interface{"none": nil, "handles nothing": admission.NewHandler(), "one": plugin(func(metav1.Object) error { return nil })} {
+		shelter := &Shelter{Creations: newCreations(newManagers(t, NewManager), kind), Agent: "agent/1"}
+		object := &core.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{"a": "b"}}}
+		a := admission.NewAttributesRecord(object, nil, kind, "", "", schema.GroupVersionResource{}, "", admission.Create, nil, false, nil)
+		admit := admission.WithAudit(shelter.Admission(chain))
+		if !admit.Handles(admission.Create) {
+			t.Errorf("%s: creations are not handled", name)
+		}
+		if err := admit.(admission.MutationInterface).Admit(context.Background(), a, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := admit.(admission.ValidationInterface).Validate(context.Background(), a, nil); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		shelter.giveBack()
+		if record := object.ManagedFields; len(record) != 1 || record[0].Manager != "agent" || !strings.Contains(string(record[0].FieldsV1.Raw), "f:a") {
+			t.Errorf("%s: recorded %v", name, record)
+		}
+	}
 }
 
 // TestRecordsAreNotDecodedAgain: the check that a Shelter spares does not take place.

@@ -68,25 +68,43 @@ func (m *structMap) ZipUsing(a value.Allocator, other value.Map, order value.Map
 	if !ok || order != value.Unordered || m.fields.Type() != o.fields.Type() {
 		return m.Map.ZipUsing(a, upstreams(other), order, fn)
 	}
-	entries := value.TypeReflectEntryOf(m.fields.Type()).Fields()
-	var left, right structValue
-	return m.Map.ZipUsing(a, o.Map, order, func(key string, lhs, rhs value.Value) bool {
-		if lhs == nil || rhs == nil {
-			return fn(key, lhs, rhs)
+	for _, entry := range value.TypeReflectEntryOf(m.fields.Type()).OrderedFields() {
+		l, r := entry.GetFrom(m.fields), entry.GetFrom(o.fields)
+		inside := l.CanAddr() && r.CanAddr() // else of an inlined struct that is not there
+		if inside && same(l, r) {
+			continue
 		}
-		l, r := entries[key].GetFrom(m.fields), entries[key].GetFrom(o.fields)
-		if !l.CanAddr() || !r.CanAddr() { // of an inlined struct that is not there
-			return fn(key, lhs, rhs)
+		if !m.zipField(a, entry.JsonName, o, l, r, inside, fn) {
+			return false
 		}
-		if same(l, r) {
-			return true
-		}
+	}
+	return true
+}
+
+// zipField calls fn with the values of a field that is not equal in both structs, and nil for
+// those that are left out.
+func (m *structMap) zipField(a value.Allocator, name string, o *structMap, l, r reflect.Value, inside bool, fn func(key string, lhs, rhs value.Value) bool) bool {
+	lhs, hasLeft := m.Map.GetUsing(a, name)
+	if hasLeft {
+		defer a.Free(lhs)
+	}
+	rhs, hasRight := o.Map.GetUsing(a, name)
+	if hasRight {
+		defer a.Free(rhs)
+	}
+	switch {
+	case !hasLeft && !hasRight:
+		return true
+	case !hasLeft:
+		return fn(name, nil, rhs)
+	case !hasRight:
+		return fn(name, lhs, nil)
+	case inside:
 		if l, r, ok := structs(l, r); ok && lhs.IsMap() && rhs.IsMap() {
-			left, right = structValue{lhs, l}, structValue{rhs, r}
-			return fn(key, &left, &right)
+			return fn(name, &structValue{lhs, l}, &structValue{rhs, r})
 		}
-		return fn(key, lhs, rhs)
-	})
+	}
+	return fn(name, lhs, rhs)
 }
 
 // upstreams returns the map of upstream's that m is around, or m itself.
@@ -99,6 +117,25 @@ func upstreams(m value.Map) value.Map {
 
 // same says whether two addressable fields of one type are deeply equal.
 func same(l, r reflect.Value) bool {
+	switch l.Kind() {
+	case reflect.String:
+		return l.String() == r.String()
+	case reflect.Bool:
+		return l.Bool() == r.Bool()
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		return l.Int() == r.Int()
+	case reflect.Pointer:
+		if l.IsNil() || r.IsNil() {
+			return l.IsNil() && r.IsNil()
+		}
+	case reflect.Slice, reflect.Map:
+		if l.IsNil() != r.IsNil() || l.Len() != r.Len() {
+			return false
+		}
+		if l.Len() == 0 {
+			return true
+		}
+	}
 	return reflect.DeepEqual(l.Addr().Interface(), r.Addr().Interface())
 }
 

@@ -1,0 +1,129 @@
+package openapi
+
+import (
+	"math/rand"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/fields"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+)
+
+// TestCreationsUnderServedSchemas: under the schemas that are served, the records that are
+// remembered of created objects are those that upstream's field manager makes, and those of
+// nearly all kinds are remembered.
+func TestCreationsUnderServedSchemas(t *testing.T) {
+	back := registrytest.New(t, nil)
+	m := NewModels()
+	kinds, remembered := 0, 0
+	for _, g := range back.Registry.Groups() {
+		converter := m.Converter(g)
+		for _, v := range g.Versions {
+			for _, e := range v.Endpoints {
+				if e.View == nil {
+					continue
+				}
+				kinds++
+				if checkCreations(t, g, e, converter) {
+					remembered++
+				} else {
+					t.Logf("no record of %s is remembered", e.GVK)
+				}
+			}
+		}
+	}
+	if kinds < 50 || remembered < kinds*9/10 {
+		t.Errorf("records of %d kinds of %d are remembered", remembered, kinds)
+	}
+}
+
+// checkCreations reports whether records of e's kind are remembered.
+func checkCreations(t *testing.T, g *registry.Group, e *registry.Endpoint, converter managedfields.TypeConverter) bool {
+	t.Helper()
+	scheme := g.Info.Scheme
+	hub := schema.GroupVersion{Group: e.GVK.Group, Version: runtime.APIVersionInternal}
+	convertor := runtime.UnsafeObjectConvertor(scheme)
+	upstream, err := managedfields.NewDefaultFieldManager(converter, convertor, scheme, scheme, e.GVK, hub, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := fields.NewManager(converter, convertor, scheme, scheme, e.GVK, hub, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	creations := fields.NewCreations(own, converter, convertor, scheme, e.GVK)
+	random := rand.New(rand.NewSource(3))
+	obj := e.View.Resource.Codec().New()
+	for step := range 40 {
+		if step%20 == 1 { // the first one is empty
+			registrytest.Fill(obj, rand.NewSource(random.Int63()))
+		}
+		clearRecord(t, obj)
+		want, got, live := obj.DeepCopyObject(), obj.DeepCopyObject(), newOf(t, scheme, e.GVK)
+		if !updated(upstream, live, want) { // it cannot be converted
+			obj = e.View.Resource.Codec().New()
+			continue
+		}
+		for range 2 { // remembered the second time
+			clearRecord(t, got)
+			if err := creations.Record(got, "creator"); err != nil {
+				t.Fatal(err)
+			}
+			if w, g := recordOf(t, want), recordOf(t, got); !equality.Semantic.DeepEqual(w, g) {
+				t.Fatalf("%s: recorded\n%v\nwant\n%v", e.GVK, g, w)
+			}
+		}
+		registrytest.Nudge(obj, random)
+	}
+	return creations.Known() > 0
+}
+
+func newOf(t *testing.T, scheme *runtime.Scheme, kind schema.GroupVersionKind) runtime.Object {
+	t.Helper()
+	obj, err := scheme.New(kind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return obj
+}
+
+// updated reports whether the manager has recorded obj without a panic of upstream's.
+func updated(manager *managedfields.FieldManager, live, obj runtime.Object) (ok bool) {
+	defer func() {
+		if recover() != nil {
+			ok = false
+		}
+	}()
+	manager.UpdateNoErrors(live, obj, "creator")
+	return true
+}
+
+func clearRecord(t *testing.T, obj runtime.Object) {
+	t.Helper()
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object.SetManagedFields(nil)
+}
+
+// recordOf is the record of obj, without its times.
+func recordOf(t *testing.T, obj runtime.Object) []metav1.ManagedFieldsEntry {
+	t.Helper()
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := object.GetManagedFields()
+	for i := range record {
+		record[i].Time = nil
+	}
+	return record
+}

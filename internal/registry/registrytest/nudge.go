@@ -1,0 +1,98 @@
+package registrytest
+
+import (
+	"math/rand"
+	"reflect"
+
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// Nudge changes one thing in obj, anywhere but in its record of fields: it empties a value, fills
+// one or changes what is in it, or repeats or drops an item. It reports whether it has found
+// something to change.
+func Nudge(obj runtime.Object, random *rand.Rand) bool {
+	return nudge(random, reflect.ValueOf(obj).Elem())
+}
+
+func nudge(random *rand.Rand, v reflect.Value) bool {
+	switch v.Kind() {
+	case reflect.Struct:
+		var settable []reflect.Value
+		for i := range v.NumField() {
+			if name := v.Type().Field(i).Name; v.Field(i).CanSet() && name != "ManagedFields" && name != "TypeMeta" {
+				settable = append(settable, v.Field(i))
+			}
+		}
+		for range 8 {
+			if len(settable) > 0 && nudge(random, settable[random.Intn(len(settable))]) {
+				return true
+			}
+		}
+		return false
+	case reflect.Pointer:
+		if v.IsNil() {
+			v.Set(reflect.New(v.Type().Elem()))
+			return true
+		}
+		if random.Intn(4) == 0 {
+			v.SetZero()
+			return true
+		}
+		return nudge(random, v.Elem())
+	case reflect.Slice:
+		return nudgeList(random, v)
+	case reflect.Map:
+		return nudgeMap(random, v)
+	case reflect.String:
+		v.SetString([]string{"", "a", "b"}[random.Intn(3)])
+	case reflect.Bool:
+		v.SetBool(!v.Bool())
+	case reflect.Int, reflect.Int32, reflect.Int64:
+		v.SetInt(int64(random.Intn(3)))
+	default:
+		return false
+	}
+	return true
+}
+
+func nudgeList(random *rand.Rand, v reflect.Value) bool {
+	switch n := random.Intn(6); {
+	case v.Type().Elem().Kind() == reflect.Uint8:
+		return false
+	case n == 0:
+		v.SetZero()
+	case n == 1:
+		v.Set(reflect.MakeSlice(v.Type(), 0, 0))
+	case v.Len() == 0:
+		v.Set(reflect.Append(v, reflect.Zero(v.Type().Elem())))
+	case n == 2:
+		v.Set(reflect.Append(v, v.Index(0)))
+	default:
+		return nudge(random, v.Index(random.Intn(v.Len())))
+	}
+	return true
+}
+
+func nudgeMap(random *rand.Rand, v reflect.Value) bool {
+	switch random.Intn(5) {
+	case 0:
+		v.SetZero()
+	case 1:
+		v.Set(reflect.MakeMap(v.Type()))
+	default:
+		if v.Type().Key().Kind() != reflect.String {
+			return false
+		}
+		if v.IsNil() {
+			v.Set(reflect.MakeMap(v.Type()))
+		}
+		key := reflect.ValueOf([]string{"a", "b", "c"}[random.Intn(3)]).Convert(v.Type().Key())
+		item := reflect.New(v.Type().Elem()).Elem()
+		if old := v.MapIndex(key); old.IsValid() {
+			item.Set(old)
+			nudge(random, item)
+		}
+		v.SetMapIndex(key, item)
+	}
+	return true
+}
