@@ -251,6 +251,7 @@ func TestBest(t *testing.T) {
 		{rowSpec{}, Memory, results(5, 3, 4), 3},
 		{rowSpec{}, PerSecond, results(5, 3, 6), 6},
 		{rowSpec{worst: true}, Memory, results(5, 3, 4), 5},
+		{rowSpec{median: true}, Memory, results(5, 3, 4), 4},
 		{rowSpec{}, Memory, results(), 0},
 	} {
 		if got := c.spec.best(c.unit, resident, c.of); got != c.want {

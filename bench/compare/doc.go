@@ -3,7 +3,8 @@
 // over one etcd, in one run.
 //
 // Every row of its table is a workload of package bench. Its servers take turns, and
-// each figure is the best of all rounds: load from other processes only ever adds to it.
+// each figure is the best of all rounds: load from other processes only ever adds to it. That
+// of a tail (B35, B36) is the median, for in one round nothing may happen to be slow.
 // The table compares the CPU time of the server's process; latencies, memory, system
 // calls, and the usage of etcd and the client, are in the results that the table keeps.
 //

@@ -36,6 +36,7 @@ type rowSpec struct {
 	figures  []Figure
 	of       []func(*bench.Result) float64
 	worst    bool // whether the worst round counts: memory may be what was free before
+	median   bool // whether the middle one counts: a good tail is luck in one round
 }
 
 // fill computes a row's figures from its results.
@@ -60,6 +61,9 @@ func (s *rowSpec) best(unit Unit, of func(*bench.Result) float64, results []*ben
 	switch {
 	case len(all) == 0:
 		return 0
+	case s.median:
+		slices.Sort(all)
+		return all[len(all)/2]
 	case unit == PerSecond || s.worst:
 		return slices.Max(all)
 	}

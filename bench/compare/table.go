@@ -247,7 +247,7 @@ func Heads() []string {
 
 // Legend says what the figures of the table are.
 func (t *Table) Legend() string {
-	return fmt.Sprintf("CPU time of the server's process for one operation, the best of %d; where a row says so, also time on the clock, rates and resident memory. "+
+	return fmt.Sprintf("CPU time of the server's process for one operation, the best of %d, of rows with p99.9 the median; where a row says so, also time on the clock, rates and resident memory. "+
 		"The limit is a bare TLS server that sends what Larder answered, from memory. Ratios above 1 are in Larder's favour.", t.Rounds)
 }
 

@@ -10,12 +10,12 @@ import (
 	"github.com/larder-io/larder/bench/fleet"
 )
 
-// tail is a row of CPU per operation and of the slowest operations: those of which one in a
-// hundred and one in a thousand is slower.
+// tail is a row of CPU per operation and of the slowest operations, than which one in a
+// hundred and one in a thousand is slower. Each figure is the median of all rounds.
 func tail(id, work string, p99, p999 func(*bench.Result) float64) rowSpec {
 	const ofStock = 0.33
 	return rowSpec{
-		id: id, work: work,
+		id: id, work: work, median: true,
 		figures: []Figure{{Unit: Seconds}, {Name: "p99", Unit: Wall, Goal: Goal{OfStock: ofStock}}, {Name: "p99.9", Unit: Wall, Goal: Goal{OfStock: ofStock}}},
 		of:      []func(*bench.Result) float64{cpuPerOp, p99, p999},
 	}
