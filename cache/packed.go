@@ -8,7 +8,7 @@ import (
 )
 
 // packFrom is the size from which bodies are packed: smaller ones gain little by it, and
-// there are many of them, which are read often.
+// there are many of them, which are read often (C2).
 const packFrom = 16 << 10
 
 // rare is what only few objects have. It is not a part of Object because an Object without

@@ -215,9 +215,9 @@ func encode(t *testing.T, obj any) []byte {
 // TestReadIsAsUpstreamReads: what a shape knows is what upstream reads, for random schemas and objects: such as they are stored,
 // such as an older definition let be stored, and such as nobody has written. What was read once is known, nearly always.
 func TestReadIsAsUpstreamReads(t *testing.T) {
-	rounds := 3000
+	rounds := 1000
 	if testing.Short() {
-		rounds = 1000
+		rounds = 300
 	}
 	var settled, known, oldKnown, spoiltKnown int
 	for seed := range uint64(rounds) {
