@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/larder-io/larder/cache"
@@ -12,14 +13,49 @@ import (
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
+// BenchmarkDecodeValue decodes pods of one workload: as they are; each with an environment
+// and a text of its own; without two of their defaults; and each with an annotation that no
+// other has, so that no fingerprint is known (S1).
 func BenchmarkDecodeValue(b *testing.B) {
-	v, values := registrytest.Pods(b)
-	b.SetBytes(int64(len(values[0])))
-	b.ReportAllocs()
-	for i := 0; b.Loop(); i++ {
-		if o := registrytest.Object(v.Resource, "default/web", values[i%len(values)], 5); o.Err() != nil {
-			b.Fatal(o.Err())
-		}
+	v, plain := registrytest.Pods(b)
+	for _, c := range []struct {
+		name   string
+		change func(i int, pod *corev1.Pod)
+	}{
+		{"alike", func(int, *corev1.Pod) {}},
+		{"environment", func(i int, pod *corev1.Pod) {
+			c := &pod.Spec.Containers[0]
+			c.Env = append(c.Env, corev1.EnvVar{Name: fmt.Sprint("OWN_", i), Value: fmt.Sprint("value ", i)})
+			pod.Status.Message = fmt.Sprint("text ", i)
+		}},
+		{"fewer-defaults", func(i int, pod *corev1.Pod) {
+			pod.Spec.EnableServiceLinks, pod.Spec.Containers[0].TerminationMessagePolicy = nil, ""
+		}},
+		{"unknown", func(i int, pod *corev1.Pod) { pod.Annotations = map[string]string{fmt.Sprint("own-", i): ""} }},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			values := make([][]byte, len(plain))
+			for i := range plain {
+				raw, _, _, _ := wire.Unenvelope(plain[i])
+				var pod corev1.Pod
+				if err := pod.Unmarshal(raw); err != nil {
+					b.Fatal(err)
+				}
+				c.change(i, &pod)
+				raw, err := pod.Marshal()
+				if err != nil {
+					b.Fatal(err)
+				}
+				values[i] = wire.Protobuf(wire.Kind{APIVersion: "v1", Kind: "Pod"}).AppendObject(nil, raw)
+			}
+			b.SetBytes(int64(len(values[0])))
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if o := registrytest.Object(v.Resource, "default/web", values[i%len(values)], 5); o.Err() != nil {
+					b.Fatal(o.Err())
+				}
+			}
+		})
 	}
 }
 

@@ -66,6 +66,10 @@ const (
 	maxFingerprints = 16384
 	maxRecipeBytes  = 16 << 20
 
+	// learnAfter is how many values are decoded before their recipe is made, which costs about
+	// as much as decoding that many.
+	learnAfter = 3
+
 	// Where fewer than one value in worthOne has a known fingerprint, among worthAfter or
 	// more, only one in worthOne is inspected: the others would only cost more.
 	worthAfter = 4096
@@ -208,17 +212,22 @@ func (f *form) value(raw []byte) []byte {
 }
 
 // complete fills in config without decoding, if it is known how. Otherwise it says whether the
-// fingerprint should be learnt: the second time that it is seen.
+// fingerprint should be learnt.
 func (s *fingerprints) complete(v *inspected, config *cache.ObjectConfig) (done, learn bool) {
 	s.mu.RLock()
 	r, seen := s.known[v.fingerprint]
 	s.mu.RUnlock()
-	if r == nil || r.pending {
+	if r == nil || r.wanted > 0 {
 		s.misses.Add(1)
-		if !seen {
-			s.remember(v.fingerprint, &recipe{pending: true})
+		switch {
+		case !seen:
+			s.remember(v.fingerprint, &recipe{wanted: 1})
+		case r != nil && r.wanted < learnAfter:
+			s.remember(v.fingerprint, &recipe{wanted: r.wanted + 1})
+		case r != nil:
+			return false, true
 		}
-		return false, seen && r != nil
+		return false, false
 	}
 	if !r.make(v, config) {
 		return false, false
@@ -246,7 +255,7 @@ func (s *fingerprints) remember(p fingerprint, r *recipe) {
 
 // recipe is how to make the cached object of a value with a certain fingerprint.
 type recipe struct {
-	pending        bool           // not made yet
+	wanted         int            // how often it was wanted, of one that is not made yet
 	body           *wire.Template // of the tokens and the revision; nil: the value with its revision
 	labels, fields []attribute
 }
