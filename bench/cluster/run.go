@@ -209,7 +209,7 @@ const (
 	openLimit    = 4 * time.Minute
 	restartLimit = 3 * time.Minute
 	verifyLimit  = 30 * time.Second
-	settling     = 3 * time.Second
+	mostSettling = 3 * time.Second
 )
 
 // run starts the server, plays the cluster, restarts the server and ends both.
@@ -251,6 +251,9 @@ func (r *performance) run(ctx context.Context) (err error) {
 	return nil
 }
 
+// settling is for how long requests that are due may still be under way.
+func (r *performance) settling() time.Duration { return min(r.config.Duration, mostSettling) }
+
 // open connects all components.
 func (r *performance) open(ctx context.Context) error {
 	m, err := r.measure()
@@ -267,7 +270,7 @@ func (r *performance) open(ctx context.Context) error {
 // steady is the load as it is from day to day.
 func (r *performance) steady(ctx context.Context) error {
 	r.play.begin()
-	if err := pause(ctx, settling); err != nil { // the first requests open connections, and read Leases
+	if err := pause(ctx, r.settling()); err != nil { // the first requests open connections, and read Leases
 		return err
 	}
 	m, err := r.measure()
@@ -287,11 +290,11 @@ func (r *performance) steady(ctx context.Context) error {
 	}
 	// Requests that were due in this part may still be under way: those that take longer are
 	// counted with it.
-	if err := pause(ctx, settling); err != nil {
+	if err := pause(ctx, r.settling()); err != nil {
 		return err
 	}
 	r.result.Steady = Part{Cost: cost, Kinds: at.results()}
-	r.result.EventsPerSecond = float64(r.play.events.Load()-events) / (cost.Wall + settling).Seconds()
+	r.result.EventsPerSecond = float64(r.play.events.Load()-events) / (cost.Wall + r.settling()).Seconds()
 	return nil
 }
 
@@ -330,7 +333,7 @@ func (r *performance) restart(ctx context.Context) error {
 	r.result.Restart = Part{Cost: cost, Kinds: at.results()}
 	r.result.Down, r.result.Ready = down, ready
 	r.result.Expired, r.result.Received = r.play.expired.Load()-expired, r.play.received.Load()-received
-	return pause(ctx, settling)
+	return pause(ctx, r.settling())
 }
 
 // pause waits.
