@@ -83,13 +83,13 @@ func Run(ctx context.Context, c Config) (*Table, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	t := &Table{Date: time.Now(), Machine: bench.Machine(), Command: c.Command, config: c}
+	t := &Table{Date: time.Now(), Machine: bench.Machine(), Command: c.Command}
 	for _, nodes := range c.Nodes {
 		if err := c.runSize(ctx, t, size{nodes, c.PodsPerNode}); err != nil {
 			return t, err
 		}
 	}
-	return t, nil
+	return t, errors.Join(t.failed...)
 }
 
 func (c *Config) say(format string, args ...any) {
@@ -140,8 +140,13 @@ func (c *Config) runSize(ctx context.Context, t *Table, s size) (err error) {
 				run := &performance{config: c, fleet: servers, world: w, kind: kind, connections: connections, result: &Result{Server: kind, Nodes: s.nodes, Protocol: protocol, Round: round + 1}}
 				err := run.run(ctx)
 				t.Results = append(t.Results, run.result)
-				if err != nil {
+				if ctx.Err() != nil {
 					return fmt.Errorf("cluster: %d nodes, %s, %s: %w", s.nodes, protocol, kind, err)
+				}
+				if err != nil { // the others are worth having
+					run.result.Failure = err.Error()
+					t.failed = append(t.failed, fmt.Errorf("cluster: %s: %w", run.name(), err))
+					c.say("%s: failed: %v", run.name(), err)
 				}
 			}
 		}

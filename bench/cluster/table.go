@@ -64,6 +64,9 @@ type Result struct {
 	// Differing counts informers that did not have what there was at the end.
 	Differing      int    `json:"differing"`
 	FirstDiffering string `json:"firstDiffering,omitempty"`
+	// Failure is why the play ended before its end, "" if it did not. What was measured until
+	// then stands.
+	Failure string `json:"failure,omitempty"`
 }
 
 // protocol is the name of the protocol for people.
@@ -104,7 +107,7 @@ type Table struct {
 	// Results are all plays, in the order in which they ran.
 	Results []*Result `json:"results"`
 
-	config Config
+	failed []error
 }
 
 // scene is a number of nodes and a protocol, with the plays of both servers.
@@ -128,19 +131,27 @@ func (t *Table) scenes() []*scene {
 	return all
 }
 
-// mean is the mean of a figure over the rounds at a server; ok is false without rounds.
-func (s *scene) mean(server string, figure func(*Result) float64) (v float64, ok bool) {
+// mean is the mean of a figure over the rounds at a server that came to a part; ok is false
+// without any.
+func (s *scene) mean(server string, part func(*Result) *Part, figure func(*Result) float64) (v float64, ok bool) {
+	n := 0
 	for _, r := range s.of[server] {
-		v += figure(r)
+		if part(r).Cost.Wall > 0 {
+			v += figure(r)
+			n++
+		}
 	}
-	n := len(s.of[server])
-	return v / max(float64(n), 1), n > 0
+	return v / float64(max(n, 1)), n > 0
 }
 
+// The parts.
+func steadyPart(r *Result) *Part  { return &r.Steady }
+func restartPart(r *Result) *Part { return &r.Restart }
+
 // pair formats a figure of both servers, and their ratio.
-func (s *scene) pair(figure func(*Result) float64, format func(float64) string) (pair, ratio string) {
-	stock, had := s.mean(Stock, figure)
-	larder, has := s.mean(Larder, figure)
+func (s *scene) pair(part func(*Result) *Part, figure func(*Result) float64, format func(float64) string) (pair, ratio string) {
+	stock, had := s.mean(Stock, part, figure)
+	larder, has := s.mean(Larder, part, figure)
 	show := func(v float64, ok bool) string {
 		if !ok {
 			return "–"
@@ -198,7 +209,7 @@ func restartColumns() []column {
 }
 
 // figures writes a table whose rows are figures and whose columns are scenes.
-func figures(b *strings.Builder, scenes []*scene, columns []column) {
+func figures(b *strings.Builder, scenes []*scene, part func(*Result) *Part, columns []column) {
 	line := func(cells []string) { b.WriteString("| " + strings.Join(cells, " | ") + " |\n") }
 	heads := []string{"kube-apiserver / Larder, ratio"}
 	for _, s := range scenes {
@@ -209,7 +220,7 @@ func figures(b *strings.Builder, scenes []*scene, columns []column) {
 	for _, c := range columns {
 		cells := []string{c.head}
 		for _, s := range scenes {
-			pair, ratio := s.pair(c.figure, c.format)
+			pair, ratio := s.pair(part, c.figure, c.format)
 			if c.ratio && ratio != "" {
 				pair += ", **" + ratio + "**"
 			}
@@ -235,14 +246,14 @@ func latencies(b *strings.Builder, scenes []*scene, part func(*Result) *Part) {
 							all = append(all, kind)
 						}
 					}
-					wall = part(r).Cost.Wall
+					wall = max(wall, part(r).Cost.Wall)
 				}
 				m := bench.Merge(all...)
 				merged[server] = m
 				failures := "–"
 				if m != nil {
 					failures = fmt.Sprint(m.Failures())
-					rate = float64(m.Ops) / wall.Seconds() / float64(len(s.of[server]))
+					rate = float64(m.Ops) / wall.Seconds() / float64(len(all))
 				}
 				failed = append(failed, failures)
 			}
@@ -267,17 +278,20 @@ func (t *Table) Markdown() string {
 	scenes := t.scenes()
 	fmt.Fprintf(&b, "%s, %s.\n\n    %s\n\n", t.Date.Format(time.DateOnly), t.Machine, t.Command)
 	for _, s := range scenes {
-		requests, _ := s.mean(s.any.Server, func(r *Result) float64 { return float64(r.Steady.ops()) / r.Steady.Cost.Wall.Seconds() })
-		events, _ := s.mean(s.any.Server, func(r *Result) float64 { return r.EventsPerSecond })
+		requests, _ := s.mean(s.any.Server, steadyPart, func(r *Result) float64 { return float64(r.Steady.ops()) / r.Steady.Cost.Wall.Seconds() })
+		events, _ := s.mean(s.any.Server, steadyPart, func(r *Result) float64 { return r.EventsPerSecond })
 		fmt.Fprintf(&b, "- %s, %s: %d watches, %.0f requests and %.0f events a second\n", s.id, s.title, s.any.Watches, requests, events)
 	}
 	b.WriteString("\nFrom day to day:\n\n")
-	figures(&b, scenes, steadyColumns())
+	figures(&b, scenes, steadyPart, steadyColumns())
 	b.WriteString("\nThe server is ended (SIGTERM) and started again at once:\n\n")
-	figures(&b, scenes, restartColumns())
+	figures(&b, scenes, restartPart, restartColumns())
 	b.WriteString("\nTimes of requests, from when each was due:\n\n")
-	latencies(&b, scenes, func(r *Result) *Part { return &r.Steady })
+	latencies(&b, scenes, steadyPart)
 	for _, r := range t.Results {
+		if r.Failure != "" {
+			fmt.Fprintf(&b, "\n%d nodes, %s, %s ended before its time: %s\n", r.Nodes, r.protocol(), r.Server, strings.Join(strings.Fields(r.Failure), " "))
+		}
 		if n, first := r.Steady.failures(); n > 0 {
 			fmt.Fprintf(&b, "\n%d nodes, %s, %s: %d requests failed, the first: %s\n", r.Nodes, r.protocol(), r.Server, n, first)
 		}
