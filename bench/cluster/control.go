@@ -125,13 +125,9 @@ func (k *control) start() {
 func (k *control) beat(start time.Time) {
 	for name, c := range map[string]*client{"kube-controller-manager": k.informers, "kube-scheduler": k.scheduler} {
 		k.p.every(start.Add(rand.N(leaderEvery)), leaderEvery, func(due time.Time) {
-			k.mu.Lock()
-			v := k.leases[name]
-			k.mu.Unlock()
-			v = k.p.renewLease(c, "kube-system", name, v, due)
-			k.mu.Lock()
-			k.leases[name] = v
-			k.mu.Unlock()
+			k.mu.Lock() // one renewal after the other, as a version is the one before's
+			defer k.mu.Unlock()
+			k.leases[name] = k.p.renewLease(c, "kube-system", name, k.leases[name], due)
 		})
 	}
 }
