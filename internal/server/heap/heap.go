@@ -11,43 +11,62 @@ import (
 
 const (
 	// smallHeadroom bytes, and the live heap divided by headroomShare, may be allocated
-	// between two collections.
+	// between two collections where these cost little.
 	smallHeadroom = 16 << 20
 	headroomShare = 32
 
-	// Collections less than stormInterval apart that find garbage are a storm, which costs
-	// more than the memory that it saves: the headroom is stormTimes as large until
-	// collections are calmInterval apart. Then the free memory is returned to the operating
-	// system: there may be no further collection that would do it (B26). During the start,
-	// when most of what is allocated stays, the headroom is startTimes as large.
-	stormInterval = time.Second
-	calmInterval  = 4 * time.Second
-	stormTimes    = 6
-	startTimes    = 2
+	// Where collecting that often would keep more than one part in worthwhile of a processor
+	// busy, the headroom is up to mostTimes as large: so large that collections take one part
+	// in collectorShare of the CPU time that the process uses. During the start, when most of
+	// what is allocated stays, it is startTimes as large.
+	worthwhile     = 50
+	collectorShare = 10
+	mostTimes      = 6
+	startTimes     = 2
+
+	// calmInterval is how long after a collection it is looked whether so large a headroom is
+	// still worthwhile. If it is not, free memory is returned to the operating system: there
+	// may be no further collection that would do it (B26).
+	calmInterval = 4 * time.Second
 
 	// runtimeMinimum is the heap below which the runtime takes percentages of this.
 	runtimeMinimum = 4 << 20
 	maxPercent     = 800
 )
 
-// headroom returns how much may be allocated between two collections when there is no storm.
+// headroom returns how much may at least be allocated between two collections.
 func headroom(live uint64) uint64 { return smallHeadroom + live/headroomShare }
 
 // collectorPercent returns the GOGC that leaves a live heap so many times its headroom.
-func collectorPercent(live, times uint64) int {
-	return int(min(times*headroom(live)*100/max(live, runtimeMinimum), maxPercent))
+func collectorPercent(live uint64, times float64) int {
+	return int(min(times*float64(headroom(live))*100/float64(max(live, runtimeMinimum)), maxPercent))
+}
+
+// usage is what the process has used. The times are those of the last collection.
+type usage struct {
+	collector time.Duration // CPU time of collections
+	other     time.Duration // CPU time of all else
+	allocated uint64        // bytes
+}
+
+// since returns what was used since before.
+func (u usage) since(before usage) usage {
+	return usage{u.collector - before.collector, u.other - before.other, u.allocated - before.allocated}
 }
 
 // governor keeps the garbage collector's percentage fitting to the heap (E1). A limit set
 // by debug.SetMemoryLimit goes on to count.
 type governor struct {
-	percent int       // last set
-	last    time.Time // of a collection
-	live    uint64    // at the last collection
-	settled bool      // the start is over
-	storm   bool
-	onSet   func(int) // for tests: called with each percentage that is set; may be nil
-	free    func()    // for tests: called instead of debug.FreeOSMemory; may be nil
+	percent int           // last set
+	last    time.Time     // of a collection
+	live    uint64        // at the last collection
+	used    usage         // at the last collection
+	cost    time.Duration // of the last collection
+	settled bool          // the start is over
+	times   float64       // the headroom, of what it is at least
+	onSet   func(int)     // for tests: called with each percentage that is set; may be nil
+	free    func()        // for tests: called instead of debug.FreeOSMemory; may be nil
+	measure func() usage  // for tests: called instead of the runtime; may be nil
 }
 
 // Govern keeps the percentage fitting until ctx ends, and then restores the one that it
@@ -74,15 +93,14 @@ func (g *governor) govern(ctx context.Context, settled, collected <-chan struct{
 	for {
 		select {
 		case <-collected:
-			g.adjust(liveBytes(), time.Now())
-			if calm.Stop(); g.storm {
-				calm.Reset(calmInterval)
-			}
+			g.adjust(liveBytes(), g.usage(), time.Now())
+			calm.Reset(calmInterval)
 		case <-calm.C:
-			if g.storm {
-				g.storm = false
+			if g.times > 1 && !g.pays(g.usage().allocated-g.used.allocated, time.Since(g.last)) {
+				g.times = 1
 				g.giveBack()
 			}
+			calm.Reset(calmInterval)
 		case <-settled:
 			g.giveBack()
 			settled, g.settled, g.last = nil, true, time.Time{}
@@ -103,31 +121,38 @@ func (g *governor) giveBack() {
 
 // adjust sets the percentage for the live heap after a collection. It leaves small
 // differences alone, because setting it stops the world for a moment.
-func (g *governor) adjust(live uint64, now time.Time) {
+func (g *governor) adjust(live uint64, used usage, now time.Time) {
 	grew := live > g.live+headroom(g.live)/2 // most of what was allocated is in use
-	switch apart := now.Sub(g.last); {
-	case apart < stormInterval && g.settled && !grew: // the start is short, and its peak would be the peak
-		g.storm = true
-	case apart > calmInterval:
-		g.storm = false
+	recent, elapsed := used.since(g.used), now.Sub(g.last)
+	g.last, g.live, g.used, g.cost = now, live, used, recent.collector
+	switch {
+	case !g.settled:
+		g.times = startTimes
+	case !g.pays(recent.allocated, elapsed):
+		g.times = 1
+	case !grew: // else its peak would be the peak
+		g.times = (g.times + g.wanted(recent)) / 2 // one collection alone may mislead
 	}
-	g.last, g.live = now, live
-	want := collectorPercent(live, g.times())
+	want := collectorPercent(live, g.times)
 	if math.Abs(float64(want-g.percent)) < 0.05*float64(g.percent) {
 		return
 	}
 	g.set(want)
 }
 
-// times returns by how much the headroom is multiplied now.
-func (g *governor) times() uint64 {
-	switch {
-	case !g.settled:
-		return startTimes
-	case g.storm:
-		return stormTimes
-	}
-	return 1
+// pays reports whether more than the least headroom saves CPU time worth the memory, where so
+// many bytes are allocated in the time elapsed.
+func (g *governor) pays(allocated uint64, elapsed time.Duration) bool {
+	collections := float64(allocated) / float64(headroom(g.live))
+	return collections*g.cost.Seconds() > elapsed.Seconds()/worthwhile
+}
+
+// wanted returns how many times the least headroom makes collections take their share of what
+// the process uses.
+func (g *governor) wanted(recent usage) float64 {
+	other := max(recent.other.Seconds(), 1e-6)
+	room := (collectorShare - 1) * recent.collector.Seconds() / other * float64(recent.allocated)
+	return min(max(room/float64(headroom(g.live)), 1), mostTimes)
 }
 
 func (g *governor) set(percent int) (before int) {
@@ -155,6 +180,28 @@ func watchCollections(ctx context.Context, collected chan<- struct{}) {
 		}
 		watchCollections(ctx, collected)
 	}, ctx)
+}
+
+// usage is what the process has used.
+func (g *governor) usage() (u usage) {
+	if g.measure != nil {
+		return g.measure()
+	}
+	samples := []metrics.Sample{
+		{Name: "/cpu/classes/gc/total:cpu-seconds"}, {Name: "/cpu/classes/user:cpu-seconds"}, {Name: "/gc/heap/allocs:bytes"},
+	}
+	metrics.Read(samples)
+	seconds := func(s metrics.Sample) time.Duration {
+		if s.Value.Kind() != metrics.KindFloat64 {
+			return 0
+		}
+		return time.Duration(s.Value.Float64() * float64(time.Second))
+	}
+	u.collector, u.other = seconds(samples[0]), seconds(samples[1])
+	if samples[2].Value.Kind() == metrics.KindUint64 {
+		u.allocated = samples[2].Value.Uint64()
+	}
+	return u
 }
 
 // liveBytes is what the last collection found alive, with what it scans besides.

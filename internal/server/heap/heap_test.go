@@ -4,6 +4,7 @@ import (
 	"context"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,16 +12,17 @@ import (
 
 func TestCollectorPercent(t *testing.T) {
 	for _, test := range []struct {
-		live, times uint64
-		want        int
+		live  uint64
+		times float64
+		want  int
 	}{
 		{0, startTimes, 800},
 		{2 << 20, 1, 401},
 		{32 << 20, 1, 53},
 		{32 << 20, startTimes, 106},
-		{32 << 20, stormTimes, 318},
+		{32 << 20, mostTimes, 318},
 		{320 << 20, 1, 8},
-		{320 << 20, stormTimes, 48},
+		{320 << 20, mostTimes, 48},
 		{32 << 30, 1, 3},
 	} {
 		if got := collectorPercent(test.live, test.times); got != test.want {
@@ -29,29 +31,54 @@ func TestCollectorPercent(t *testing.T) {
 	}
 }
 
-// A storm of collections gets more room until it is over.
-func TestStormsOfCollectionsGetMoreRoom(t *testing.T) {
+// TestHeadroomFollowsWhatCollectionsCost: where collections would cost much, they get more room
+// until they cost no more than their share, and only then.
+func TestHeadroomFollowsWhatCollectionsCost(t *testing.T) {
+	const live = 320 << 20
+	least := float64(headroom(live))
+	for name, load := range map[string]struct {
+		cost, other   time.Duration // of a collection, and of the allocation of the least headroom
+		every         time.Duration // the least headroom is allocated
+		least, most   float64       // times the headroom, in the end
+		share, nearly float64       // of the collector's CPU time, if it is bounded by neither
+	}{
+		"idle":              {200 * time.Millisecond, time.Millisecond, time.Minute, 1, 1, 0, 0},
+		"lists":             {20 * time.Millisecond, 2 * time.Second, 500 * time.Millisecond, 1, 1, 0, 0},
+		"events":            {170 * time.Millisecond, 95 * time.Millisecond, time.Second, mostTimes - 0.1, mostTimes, 0, 0},
+		"writes":            {100 * time.Millisecond, 300 * time.Millisecond, time.Second, 2.9, 3.1, 1. / collectorShare, 0.01},
+		"a flood of writes": {100 * time.Millisecond, 300 * time.Millisecond, 100 * time.Millisecond, 2.9, 3.1, 1. / collectorShare, 0.01},
+	} {
+		before := debug.SetGCPercent(123)
+		g, now, used := &governor{settled: true, times: 1, live: live}, time.Unix(100, 0), usage{}
+		for range 12 {
+			room := g.times * least
+			used.collector += load.cost
+			used.other += time.Duration(float64(load.other) * g.times)
+			used.allocated += uint64(room)
+			now = now.Add(time.Duration(float64(load.every) * g.times))
+			g.percent = 0 // whatever it was, it is set
+			if g.adjust(live, used, now); g.percent != collectorPercent(live, g.times) {
+				t.Errorf("%s: %d percent for %v times the headroom", name, g.percent, g.times)
+			}
+		}
+		if g.times < load.least || g.times > load.most {
+			t.Errorf("%s: %v times the headroom", name, g.times)
+		}
+		if share := float64(load.cost) / (float64(load.cost) + float64(load.other)*g.times); load.share > 0 && (share < load.share-load.nearly || share > load.share+load.nearly) {
+			t.Errorf("%s: the collector takes %v", name, share)
+		}
+		grown, times := g.live+uint64(least), g.times
+		used.collector, used.allocated = used.collector+time.Second, used.allocated+uint64(least)
+		if g.adjust(grown, used, now.Add(time.Millisecond)); g.times > times {
+			t.Errorf("%s: more room for what stays", name)
+		}
+		debug.SetGCPercent(before)
+	}
 	before := debug.SetGCPercent(123)
 	defer debug.SetGCPercent(before)
-	live := uint64(320 << 20)
-	g, now := &governor{settled: true}, time.Unix(100, 0)
-	for i, step := range []struct {
-		apart time.Duration
-		grown uint64
-		times uint64
-	}{
-		{time.Minute, 0, 1}, {calmInterval, 0, 1}, {stormInterval, 0, 1}, {stormInterval - 1, headroom(live) * 9 / 10, 1},
-		{stormInterval - 1, 1 << 20, stormTimes}, {stormInterval, 0, stormTimes}, {calmInterval, 0, stormTimes}, {calmInterval + 1, 0, 1},
-	} {
-		now, live = now.Add(step.apart), live+step.grown
-		g.percent = 0 // whatever it was, it is set
-		if g.adjust(live, now); g.percent != collectorPercent(live, step.times) {
-			t.Errorf("step %d: %d percent", i, g.percent)
-		}
-	}
-	g.settled = false
-	if g.adjust(live, now); g.storm {
-		t.Error("hurries during the start")
+	g := &governor{live: live}
+	if g.adjust(live, usage{time.Minute, time.Second, 1 << 40}, time.Unix(100, 0)); g.times != startTimes {
+		t.Errorf("%v times the headroom during the start", g.times)
 	}
 }
 
@@ -86,17 +113,51 @@ func TestTheGovernorFollowsTheHeap(t *testing.T) {
 	}
 }
 
-// What a storm of collections took is given back once, when it is over.
+// process is one that allocates at a steady rate.
+type process struct {
+	mu   sync.Mutex
+	rate float64   // guarded by mu: bytes a second
+	used usage     // guarded by mu: until at
+	at   time.Time // guarded by mu
+}
+
+// usage is what the process has used by now.
+func (p *process) usage() usage {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.used.allocated += uint64(p.rate * time.Since(p.at).Seconds())
+	p.at = time.Now()
+	return p.used
+}
+
+// allocate sets the rate.
+func (p *process) allocate(rate float64) {
+	p.usage()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rate = rate
+}
+
+// collect uses what a collection costs.
+func (p *process) collect() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.used.collector += 200 * time.Millisecond
+	p.used.other += 100 * time.Millisecond
+}
+
+// TestGovernorGivesBack: what room collections were given is given back once, as soon as it is
+// not worthwhile, and not while it is, however seldom there are collections.
 func TestGovernorGivesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		before := debug.SetGCPercent(123)
 		defer debug.SetGCPercent(before)
 		ctx, cancel := context.WithCancel(t.Context())
 		collected := make(chan struct{}, 1)
-		var given []time.Duration
-		start := time.Now()
-		g := &governor{settled: true, free: func() {
-			given = append(given, time.Since(start))
+		given := make(chan time.Time, 10)
+		p := &process{at: time.Now()}
+		g := &governor{settled: true, times: 1, measure: p.usage, free: func() {
+			given <- time.Now()
 			collected <- struct{}{}
 		}}
 		ended := make(chan struct{})
@@ -107,17 +168,28 @@ func TestGovernorGivesBack(t *testing.T) {
 		collections := func(n int, apart time.Duration) {
 			for range n {
 				time.Sleep(apart)
+				p.collect()
 				collected <- struct{}{}
 			}
 		}
-		collections(3, 2*calmInterval) // in peace
-		start = time.Now()
-		collections(5, stormInterval/2)
+		collections(3, time.Minute) // in peace
+		p.allocate(20 << 20)
+		collections(8, time.Second)
+		collections(3, 10*calmInterval) // it goes on, with the room that it has now
+		synctest.Wait()
+		if len(given) != 0 || g.times < mostTimes-1 {
+			t.Errorf("gave back %d times, %v times the headroom", len(given), g.times)
+		}
+		p.allocate(1000)
+		start := time.Now()
 		time.Sleep(time.Hour)
 		cancel()
 		<-ended
-		if want := 5*stormInterval/2 + calmInterval; len(given) != 1 || given[0] != want {
-			t.Errorf("gave back after %v, want it once after %v", given, want)
+		if len(given) != 1 {
+			t.Fatalf("gave back %d times, want it once", len(given))
+		}
+		if after := (<-given).Sub(start); after > 2*calmInterval {
+			t.Errorf("gave back after %v, want it within %v", after, 2*calmInterval)
 		}
 	})
 }
