@@ -20,7 +20,7 @@ const (
 	// in collectorShare of the CPU time that the process uses. During the start, when most of
 	// what is allocated stays, it is startTimes as large.
 	worthwhile     = 50
-	collectorShare = 10
+	collectorShare = 20
 	mostTimes      = 6
 	startTimes     = 2
 

@@ -45,8 +45,8 @@ func TestHeadroomFollowsWhatCollectionsCost(t *testing.T) {
 		"idle":              {200 * time.Millisecond, time.Millisecond, time.Minute, 1, 1, 0, 0},
 		"lists":             {20 * time.Millisecond, 2 * time.Second, 500 * time.Millisecond, 1, 1, 0, 0},
 		"events":            {170 * time.Millisecond, 95 * time.Millisecond, time.Second, mostTimes - 0.1, mostTimes, 0, 0},
-		"writes":            {100 * time.Millisecond, 300 * time.Millisecond, time.Second, 2.9, 3.1, 1. / collectorShare, 0.01},
-		"a flood of writes": {100 * time.Millisecond, 300 * time.Millisecond, 100 * time.Millisecond, 2.9, 3.1, 1. / collectorShare, 0.01},
+		"writes":            {100 * time.Millisecond, 600 * time.Millisecond, time.Second, 3.1, 3.2, 1. / collectorShare, 0.005},
+		"a flood of writes": {100 * time.Millisecond, 600 * time.Millisecond, 100 * time.Millisecond, 3.1, 3.2, 1. / collectorShare, 0.005},
 	} {
 		before := debug.SetGCPercent(123)
 		g, now, used := &governor{settled: true, times: 1, live: live}, time.Unix(100, 0), usage{}
