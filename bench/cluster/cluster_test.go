@@ -189,8 +189,8 @@ func TestTableShowsBoth(t *testing.T) {
 	table := &Table{Results: []*Result{result(Stock, 30*time.Second), result(Larder, 10*time.Second), broken}}
 	text := table.Markdown()
 	for _, want := range []string{
-		"| CPU of the server a minute | 30.0 s / 10.0 s, **3** |", "C1, 10 nodes, HTTP/2: 100 watches",
-		"| C1 | Lease renewal | 0.0333 | 3.00 ms, 3.00 ms, 3.00 ms | 3.00 ms, 3.00 ms, 3.00 ms | 1 / 1 |", "1 requests failed, the first: not now",
+		"| CPU of the server a minute | 30.0 s / 10.0 s, **3** |", "N1, 10 nodes, HTTP/2: 100 watches",
+		"| N1 | Lease renewal | 0.0333 | 3.00 ms, 3.00 ms, 3.00 ms | 3.00 ms, 3.00 ms, 3.00 ms | 1 / 1 |", "1 requests failed, the first: not now",
 		"Larder ended before its time: out of memory",
 	} {
 		if !strings.Contains(text, want) {

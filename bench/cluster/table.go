@@ -123,7 +123,7 @@ func (t *Table) scenes() []*scene {
 	for _, r := range t.Results {
 		title := fmt.Sprintf("%d nodes, %s", r.Nodes, r.protocol())
 		if len(all) == 0 || all[len(all)-1].title != title {
-			all = append(all, &scene{id: fmt.Sprintf("C%d", len(all)+1), title: title, of: make(map[string][]*Result), any: r})
+			all = append(all, &scene{id: fmt.Sprintf("N%d", len(all)+1), title: title, of: make(map[string][]*Result), any: r})
 		}
 		s := all[len(all)-1]
 		s.of[r.Server] = append(s.of[r.Server], r)
