@@ -2,8 +2,10 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	"k8s.io/klog/v2"
@@ -11,6 +13,7 @@ import (
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/httpapi/statuspage"
+	"github.com/larder-io/larder/internal/auth"
 )
 
 // gate lets the authorizer decide whether requests go on.
@@ -35,6 +38,8 @@ func (g *gate) authorize(x *passage) bool {
 	switch {
 	case decision == authorizer.DecisionAllow:
 		return true
+	case errors.Is(err, auth.ErrNotSynced):
+		x.Fail(unsynced())
 	case err != nil && ctx.Err() != nil:
 		g.auditor.late(x)
 	case err != nil:
@@ -44,6 +49,12 @@ func (g *gate) authorize(x *passage) bool {
 		x.Deny(responsewriters.ForbiddenStatusError(attributes, reason))
 	}
 	return false
+}
+
+// unsynced answers a request about which nothing was known in its time. Clients try again at
+// such an answer, and go on with a watch from where they were.
+func unsynced() error {
+	return apierrors.NewTooManyRequests("the server has not loaded yet what decides about access, please try again later", 1)
 }
 
 // ask asks the authorizer, and records and counts its answer.

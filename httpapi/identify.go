@@ -17,6 +17,7 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/handlers"
 	"github.com/larder-io/larder/httpapi/identity"
+	"github.com/larder-io/larder/internal/auth"
 )
 
 // identifier authenticates clients and lets them impersonate other users. It answers requests
@@ -77,7 +78,7 @@ func (i *identifier) impersonate(x *passage) bool {
 	defer cancel()
 	ctx := handlers.Context(x.Trail.Context(bound), x.RequestInfo(), x.User, x.Received)
 	asked := time.Now()
-	as := i.impersonation.Admit(w, x.HTTP().WithContext(ctx))
+	as, err := i.impersonation.Admit(w, x.HTTP().WithContext(ctx))
 	x.Decided(time.Since(asked))
 	switch {
 	case as != nil:
@@ -89,6 +90,8 @@ func (i *identifier) impersonate(x *passage) bool {
 		x.Replace(as)
 		x.impersonated = time.Since(began)
 		return true
+	case errors.Is(err, auth.ErrNotSynced):
+		x.Fail(unsynced())
 	case bound.Err() != nil:
 		i.auditor.late(x)
 	default:

@@ -63,7 +63,7 @@ func TestDigests(t *testing.T) {
 func TestRefusedImpersonation(t *testing.T) {
 	req, w := httptest.NewRequest(http.MethodGet, "/", nil), httptest.NewRecorder()
 	req.Header.Set("Impersonate-Group", "a") // of no user
-	if passed := NewImpersonation(nil).Admit(w, req); passed != nil || w.Code < 400 {
+	if passed, _ := NewImpersonation(nil).Admit(w, req); passed != nil || w.Code < 400 {
 		t.Errorf("%v, %d", passed, w.Code)
 	}
 }

@@ -2,11 +2,15 @@ package identity
 
 import (
 	"context"
+	"errors"
 	"net/http"
+	"sync/atomic"
 
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"github.com/larder-io/larder/internal/auth"
 )
 
 // Impersonation decides whether a user may impersonate another, by upstream's filter. It
@@ -15,6 +19,9 @@ type Impersonation struct{ filter http.Handler }
 
 // NewImpersonation returns an Impersonation that asks a.
 func NewImpersonation(a authorizer.Authorizer) *Impersonation {
+	if a != nil {
+		a = noting{a}
+	}
 	return &Impersonation{impersonation.WithConstrainedImpersonation(http.HandlerFunc(pass), a, legacyscheme.Codecs)}
 }
 
@@ -27,10 +34,32 @@ func pass(_ http.ResponseWriter, req *http.Request) {
 }
 
 // Admit returns req with the impersonated user in its context. If its sender, the requester,
-// may not impersonate that user, Admit writes the refusal to w and returns nil. The context of
-// req must have what handlers look for there, with the requester as the user.
-func (i *Impersonation) Admit(w http.ResponseWriter, req *http.Request) *http.Request {
+// may not impersonate that user, Admit writes the refusal to w and returns nil; the error is
+// auth.ErrNotSynced if nobody knows yet whether it may, and the refusal is then void. The context
+// of req must have what handlers look for there, with the requester as the user.
+func (i *Impersonation) Admit(w http.ResponseWriter, req *http.Request) (*http.Request, error) {
 	var passed *http.Request
-	i.filter.ServeHTTP(w, req.WithContext(context.WithValue(req.Context(), passedKey{}, &passed)))
-	return passed
+	var unsynced atomic.Bool
+	ctx := context.WithValue(context.WithValue(req.Context(), passedKey{}, &passed), unsyncedKey{}, &unsynced)
+	i.filter.ServeHTTP(w, req.WithContext(ctx))
+	if passed == nil && unsynced.Load() {
+		return nil, auth.ErrNotSynced
+	}
+	return passed, nil
+}
+
+// unsyncedKey is where a request's context has the *atomic.Bool that noting sets.
+type unsyncedKey struct{}
+
+// noting is an authorizer that notes that it failed with auth.ErrNotSynced: the filter's refusal
+// does not say so.
+type noting struct{ authorizer.Authorizer }
+
+// Authorize implements authorizer.Authorizer.
+func (n noting) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	decision, reason, err := n.Authorizer.Authorize(ctx, a)
+	if unsynced, ok := ctx.Value(unsyncedKey{}).(*atomic.Bool); ok && errors.Is(err, auth.ErrNotSynced) {
+		unsynced.Store(true)
+	}
+	return decision, reason, err
 }

@@ -85,6 +85,8 @@ func (j *judges) may(ctx context.Context, about *question, now time.Time) (v rul
 	switch {
 	case decision == authorizer.DecisionAllow:
 		return rulingYes
+	case errors.Is(err, auth.ErrNotSynced):
+		return rulingNone // others might refuse what is allowed here
 	case errors.Is(err, auth.ErrOthers):
 		return rulingOthers
 	case err != nil:
@@ -100,9 +102,11 @@ func (j *judges) mayImpersonate(ctx context.Context, about *question, now time.T
 	sent := about.held.of.request
 	req := sent.WithContext(handlers.Context(ctx, about.held.info, about.who, now))
 	req.Header = sent.Header.Clone()
-	switch as := j.impersonation().Admit(handlers.NewRecorder(), req); {
+	switch as, err := j.impersonation().Admit(handlers.NewRecorder(), req); {
 	case as != nil:
 		return rulingYes
+	case err != nil:
+		return rulingNone
 	case doubt.others.Load():
 		return rulingOthers
 	case doubt.any.Load() || ctx.Err() != nil:

@@ -52,6 +52,10 @@ type Config struct {
 	Client kubernetes.Interface
 	// Informers feed the RBAC authorizer; their owner starts them after Load.
 	Informers informers.SharedInformerFactory
+	// Ended is closed when the server begins to end. If it is not nil, RBAC and the Node
+	// authorizer refuse nothing before what they decide by has been loaded once: decisions
+	// wait for that, until Ended is closed. If it is nil, they decide by what they know.
+	Ended <-chan struct{}
 }
 
 // Auth holds what Load built. Build one with [Load]; it must be run.

@@ -39,6 +39,7 @@ type chain struct {
 	compiler  authorizationcel.Compiler // nil without a file
 	permanent map[authzapi.AuthorizerType]link
 	required  sets.Set[authzapi.AuthorizerType] // the types that the configuration file must name
+	ended     <-chan struct{}                   // of Config
 
 	graph     *graph     // nil without the Node authorizer
 	decisions *decisions // nil without RBAC
@@ -54,6 +55,7 @@ type chain struct {
 type link struct {
 	authorizer authorizer.Authorizer
 	cached     authorizer.Authorizer // the same, but for what it remembers
+	local      authorizer.Authorizer // as cached, but it never waits
 	rules      authorizer.RuleResolver
 }
 
@@ -84,7 +86,7 @@ func (g gate) Authorize(ctx context.Context, a authorizer.Attributes) (authorize
 }
 
 // localGate decides as its chain's gate does where no webhook is asked, and fails with
-// ErrOthers elsewhere.
+// ErrOthers elsewhere. It fails with ErrNotSynced where the gate waits.
 type localGate struct{ *chain }
 
 // Authorize implements authorizer.Authorizer.
@@ -112,7 +114,7 @@ func (a *Auth) loadAuthorizer(ctx context.Context, c Config) error {
 	}
 	made := &chain{
 		config: config, serverID: c.ServerID, permanent: make(map[authzapi.AuthorizerType]link),
-		read: []byte(config.InitialAuthorizationConfigurationData), accepted: config.AuthorizationConfiguration,
+		ended: c.Ended, read: []byte(config.InitialAuthorizationConfigurationData), accepted: config.AuthorizationConfiguration,
 	}
 	if err := made.fill(ctx); err != nil {
 		return err
@@ -155,7 +157,7 @@ func instrumented[T interface {
 	authorizer.RuleResolver
 }](configured authzapi.AuthorizerConfiguration, made T) link {
 	asks := authorizationmetrics.InstrumentedAuthorizer(string(configured.Type), configured.Name, made)
-	return link{authorizer: asks, cached: asks, rules: made}
+	return link{authorizer: asks, cached: asks, local: asks, rules: made}
 }
 
 // newPermanent makes an authorizer that a reload of the configuration keeps.
@@ -173,7 +175,12 @@ func (c *chain) newPermanent(configured authzapi.AuthorizerConfiguration) (link,
 		return instrumented(configured, policies), nil
 	case modes.ModeNode:
 		c.graph = newGraph()
-		return instrumented(configured, node.NewAuthorizer(c.graph.graph, nodeidentifier.NewDefaultNodeIdentifier(), bootstrappolicy.NodeRules())), nil
+		nodes := nodeidentifier.NewDefaultNodeIdentifier()
+		made := instrumented(configured, node.NewAuthorizer(c.graph.graph, nodes, bootstrappolicy.NodeRules()))
+		return c.patiently(made, &firstSync{loads: []<-chan struct{}{c.graph.settled}}, func(a authorizer.Attributes) bool {
+			name, isNode := nodes.NodeIdentity(a.GetUser())
+			return isNode && name != "" && a.IsResourceRequest()
+		}), nil
 	case modes.ModeRBAC:
 		return c.rbac(configured)
 	}
@@ -189,8 +196,18 @@ func (c *chain) rbac(configured authzapi.AuthorizerConfiguration) (link, error) 
 		&rbac.ClusterRoleBindingLister{Lister: informers.ClusterRoleBindings().Lister()},
 	))
 	remembered, err := newDecisions(made.authorizer, c.config.VersionedInformerFactory)
-	c.decisions, made.cached = remembered, remembered
-	return made, err
+	if err != nil {
+		return link{}, err
+	}
+	c.decisions, made.cached, made.local = remembered, remembered, remembered
+	first := &firstSync{loads: []<-chan struct{}{
+		informers.Roles().Informer().HasSyncedChecker().Done(), informers.RoleBindings().Informer().HasSyncedChecker().Done(),
+		informers.ClusterRoles().Informer().HasSyncedChecker().Done(), informers.ClusterRoleBindings().Informer().HasSyncedChecker().Done(),
+	}}
+	if c.ended != nil {
+		made.rules = &patientRules{next: made.rules, first: first}
+	}
+	return c.patiently(made, first, noProbe), nil
 }
 
 // link makes the links of config from the permanent authorizers and new webhooks.
@@ -216,7 +233,7 @@ func (c *chain) link(ctx context.Context, config *authzapi.AuthorizationConfigur
 			return nil, fmt.Errorf("authorizer type %s is not allowed if it was not enabled at initial server startup", configured.Type)
 		}
 		if !remote {
-			local = append(local, next.cached)
+			local = append(local, next.local)
 		}
 		all, cached, rules = append(all, next.authorizer), append(cached, next.cached), append(rules, next.rules)
 	}

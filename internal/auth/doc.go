@@ -17,6 +17,13 @@
 //   - RuleResolver: what a subject may do, for SelfSubjectRulesReview.
 //   - Issuer: signs service-account tokens for TokenRequest.
 //
+// While a server starts, RBAC and the Node authorizer have not loaded yet what they decide by.
+// With [Config].Ended they refuse nothing then: what they do not allow waits for their first
+// sync, until its context or the server ends, and fails with [ErrNotSynced], which package
+// httpapi answers with 429. After a 403 reflectors of client-go would list everything anew;
+// after a 429 they resume. Probes do not wait, what is allowed without these two does not, and
+// the Gate of [Revocation] fails at once. After the first sync this costs one atomic load.
+//
 // [Auth.Follow] keeps upstream's graph for the Node authorizer: which node refers to which
 // objects. It decodes the few fields of each pod that the graph needs, from the bytes in the
 // cache, and keeps a digest of them.

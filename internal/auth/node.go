@@ -43,6 +43,9 @@ type graph struct {
 	losses atomic.Uint64 // changes after which a node may need less than before
 	synced chan struct{} // closed once everything was read
 
+	settled chan struct{} // closed once the authorizer is to decide by what was read
+	settle  func()        // closes settled; may be called again
+
 	pod, whole *mask
 	seed       maphash.Seed
 	known      map[string]uint64 // digests of the fields of pods on nodes, by key
@@ -53,6 +56,8 @@ func newGraph() *graph {
 	node.RegisterMetrics()
 	g := &graph{graph: node.NewGraph(), synced: make(chan struct{}), seed: maphash.MakeSeed()}
 	g.pod, g.whole = newPodMask()
+	g.settled = make(chan struct{})
+	g.settle = sync.OnceFunc(func() { close(g.settled) })
 	return g
 }
 
@@ -65,6 +70,14 @@ func (a *Auth) NodeSynced() <-chan struct{} {
 		return none
 	}
 	return a.graph.synced
+}
+
+// SettleNodes makes the Node authorizer decide by what Follow has put into its graph by now, if
+// it waits for more still: an informer of a resource that is not served never syncs.
+func (a *Auth) SettleNodes() {
+	if a.graph != nil {
+		a.graph.settle()
+	}
 }
 
 // Follow keeps the graph of the Node authorizer current, if there is one, until ctx ends.
@@ -94,6 +107,7 @@ func (g *graph) follow(ctx context.Context, client kubernetes.Interface, pods *r
 		}
 		if clientcache.WaitForCacheSync(ctx.Done(), synced...) {
 			close(g.synced)
+			g.settle()
 		}
 		return nil
 	})

@@ -37,6 +37,8 @@ func (s *Server) buildAuth(ctx context.Context) (err error) {
 	access.Client, access.Informers = p.client, p.informers
 	access.ExternalAddress, access.Egress = s.externalAddress(), s.egress
 	access.ServerID = serverID()
+	deciding, hurry := context.WithCancel(ctx)
+	p.hurry, access.Ended = hurry, deciding.Done()
 	if p.auth, err = auth.Load(ctx, access); err != nil {
 		return err
 	}

@@ -229,6 +229,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 		case <-p.auth.NodeSynced(): // both cases of the outer select were ready
 		default:
 			s.progress.printf("late: the node authorizer has not seen all pods yet")
+			p.auth.SettleNodes()
 		}
 	}
 	if err := s.awaitControllers(ctx, bounded); err != nil {
@@ -331,6 +332,9 @@ func (s *Server) await(ctx context.Context) error {
 func (s *Server) stop() error {
 	if s.parts.admission != nil { // if the start was cut short, it may wait for informers still
 		s.parts.admission.Abandon()
+	}
+	if s.parts.hurry != nil {
+		s.parts.hurry()
 	}
 	err := s.layers.Stop()
 	if s.listener != nil {

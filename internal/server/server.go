@@ -69,6 +69,7 @@ type parts struct {
 	loopback     *rest.Config // reaches this server by transport
 	client       kubernetes.Interface
 	auth         *auth.Auth
+	hurry        func()      // ends the wait of decisions for what they need
 	audit        *auth.Audit // nil if nothing is recorded
 	encryption   encryption
 	flow         *auth.Flow // nil if API Priority and Fairness is disabled

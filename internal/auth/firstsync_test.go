@@ -1,0 +1,180 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/kubernetes/pkg/kubeapiserver/options"
+)
+
+// starting is an Auth of a server that starts.
+type starting struct {
+	*Auth
+	sync func() // lets the informers of RBAC load
+	end  func() // ends the server
+}
+
+func newStarting(t *testing.T, policy string, modes ...string) *starting {
+	t.Helper()
+	meta := metav1.ObjectMeta{Namespace: "x", Name: "read"}
+	factory := informers.NewSharedInformerFactory(fake.NewClientset(
+		&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"secrets"}, Verbs: []string{"get"}}}},
+		&rbacv1.RoleBinding{ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "read"}, Subjects: []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: "reader"}}},
+	), 0)
+	o := options.NewBuiltInAuthorizationOptions()
+	o.Modes, o.PolicyFile = modes, policy
+	ended, stop := make(chan struct{}), make(chan struct{})
+	s := &starting{Auth: &Auth{}, sync: func() { factory.Start(stop) }, end: func() { close(ended) }}
+	if err := s.loadAuthorizer(t.Context(), Config{Authorization: o, Informers: factory, Ended: ended}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { close(stop); factory.Shutdown() })
+	return s
+}
+
+// secret is a request for a secret.
+func secret(name string, groups ...string) authorizer.AttributesRecord {
+	return authorizer.AttributesRecord{User: &user.DefaultInfo{Name: name, Groups: groups}, Verb: "get", Namespace: "x", Name: "s", APIVersion: "v1", Resource: "secrets", ResourceRequest: true}
+}
+
+// verdict is what an authorizer answered, and after which time.
+type verdict struct {
+	decision authorizer.Decision
+	err      error
+	after    time.Duration
+}
+
+// ask asks by Authorizer and by Gate; the result has both verdicts.
+func (s *starting) ask(ctx context.Context, a authorizer.Attributes) <-chan verdict {
+	verdicts := make(chan verdict, 2)
+	for _, asked := range []authorizer.Authorizer{s.Authorizer, s.Gate} {
+		began := time.Now()
+		go func() {
+			decision, _, err := asked.Authorize(ctx, a)
+			verdicts <- verdict{decision, err, time.Since(began)}
+		}()
+	}
+	return verdicts
+}
+
+// expect checks both verdicts.
+func expect(t *testing.T, what string, verdicts <-chan verdict, decision authorizer.Decision, err error, after time.Duration) {
+	t.Helper()
+	for range 2 {
+		if v := <-verdicts; v.decision != decision || !errors.Is(v.err, err) || v.after != after {
+			t.Errorf("%s: %v, %v after %v; want %v, %v after %v", what, v.decision, v.err, v.after, decision, err, after)
+		}
+	}
+}
+
+// TestDecisionsWaitForRoles: before the roles are loaded nobody is refused for the want of one,
+// and who needs none does not wait.
+func TestDecisionsWaitForRoles(t *testing.T) {
+	const allow, none = authorizer.DecisionAllow, authorizer.DecisionNoOpinion
+	synctest.Test(t, func(t *testing.T) {
+		s := newStarting(t, "", ModeNode, ModeRBAC)
+		reader, stranger := s.ask(t.Context(), secret("reader")), s.ask(t.Context(), secret("stranger"))
+		rules := make(chan int, 1)
+		go func() {
+			found, _, _, err := s.RuleResolver.RulesFor(t.Context(), &user.DefaultInfo{Name: "reader"}, "x")
+			if err != nil {
+				t.Error(err)
+			}
+			rules <- len(found)
+		}()
+		brief, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		expect(t, "a short deadline", s.ask(brief, secret("reader")), none, ErrNotSynced, 2*time.Second)
+		expect(t, "the super-user", s.ask(t.Context(), secret("root", user.SystemPrivilegedGroup)), allow, nil, 0)
+		probe := authorizer.AttributesRecord{User: &user.DefaultInfo{Name: user.Anonymous}, Verb: "get", Path: "/livez/ping"}
+		expect(t, "a probe", s.ask(t.Context(), probe), none, nil, 0)
+		if decision, _, err := s.chain.current.Load().local.Authorize(t.Context(), secret("reader")); decision != none || !errors.Is(err, ErrNotSynced) {
+			t.Errorf("a watch's right: %v, %v", decision, err)
+		}
+		synctest.Wait()
+		if len(reader)+len(stranger)+len(rules) > 0 {
+			t.Fatal("decided by roles that are not loaded")
+		}
+		time.Sleep(time.Second)
+		s.sync()
+		expect(t, "who has a role", reader, allow, nil, 3*time.Second)
+		expect(t, "who has none", stranger, none, nil, 3*time.Second)
+		if n := <-rules; n != 1 {
+			t.Errorf("%d rules", n)
+		}
+		expect(t, "the next", s.ask(t.Context(), secret("reader")), allow, nil, 0)
+		expect(t, "the next without a role", s.ask(t.Context(), secret("stranger")), none, nil, 0)
+	})
+}
+
+// TestDecisionsEndWithTheServer: and with the wait of those who come later.
+func TestDecisionsEndWithTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStarting(t, "", ModeRBAC)
+		waiting := s.ask(t.Context(), secret("reader"))
+		time.Sleep(time.Second)
+		s.end()
+		expect(t, "who waits", waiting, authorizer.DecisionNoOpinion, ErrNotSynced, time.Second)
+		expect(t, "who comes late", s.ask(t.Context(), secret("reader")), authorizer.DecisionNoOpinion, ErrNotSynced, 0)
+		expect(t, "the super-user", s.ask(t.Context(), secret("root", user.SystemPrivilegedGroup)), authorizer.DecisionAllow, nil, 0)
+	})
+}
+
+// TestOthersDoNotWait: authorizers that read no objects decide at once.
+func TestOthersDoNotWait(t *testing.T) {
+	policy := filepath.Join(t.TempDir(), "policy")
+	if err := os.WriteFile(policy, []byte(`{"apiVersion":"abac.authorization.kubernetes.io/v1beta1","kind":"Policy","spec":{"user":"abby","namespace":"*","resource":"*","apiGroup":"*"}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := newStarting(t, policy, "ABAC")
+		expect(t, "who is named", s.ask(t.Context(), secret("abby")), authorizer.DecisionAllow, nil, 0)
+		expect(t, "who is not", s.ask(t.Context(), secret("reader")), authorizer.DecisionNoOpinion, nil, 0)
+		s = newStarting(t, policy, "ABAC", ModeRBAC)
+		expect(t, "who is named before RBAC", s.ask(t.Context(), secret("abby")), authorizer.DecisionAllow, nil, 0)
+	})
+}
+
+// TestNodesWaitForTheGraph: for what depends on it, until it is complete or given up.
+func TestNodesWaitForTheGraph(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStarting(t, "", ModeNode)
+		lease := authorizer.AttributesRecord{
+			User: &user.DefaultInfo{Name: "system:node:n", Groups: []string{user.NodesGroup}}, Verb: "update", Namespace: "kube-node-lease", Name: "n",
+			APIGroup: "coordination.k8s.io", APIVersion: "v1", Resource: "leases", ResourceRequest: true,
+		}
+		expect(t, "a node's Lease", s.ask(t.Context(), lease), authorizer.DecisionAllow, nil, 0)
+		expect(t, "no node", s.ask(t.Context(), secret("reader")), authorizer.DecisionNoOpinion, nil, 0)
+		waiting := s.ask(t.Context(), secret("system:node:n", user.NodesGroup))
+		time.Sleep(time.Second)
+		s.SettleNodes()
+		expect(t, "a node's secret", waiting, authorizer.DecisionNoOpinion, nil, time.Second)
+		s.SettleNodes()
+		expect(t, "the next", s.ask(t.Context(), secret("system:node:n", user.NodesGroup)), authorizer.DecisionNoOpinion, nil, 0)
+	})
+}
+
+// TestSyncedDecisionsAllocateNothing: waiting must cost later requests nothing.
+func TestSyncedDecisionsAllocateNothing(t *testing.T) {
+	loaded := make(chan struct{})
+	close(loaded)
+	p := &patient{first: &firstSync{loads: []<-chan struct{}{loaded}}, concerns: noProbe, next: authorizer.AuthorizerFunc(
+		func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+			return authorizer.DecisionNoOpinion, "", nil
+		})}
+	var a authorizer.Attributes = secret("reader")
+	if n := testing.AllocsPerRun(100, func() { _, _, _ = p.Authorize(t.Context(), a) }); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
