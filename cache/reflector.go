@@ -346,8 +346,8 @@ func (r *Reflector) decodeItems(ctx context.Context, items []kv.Item, objects []
 	r.objects.Add(int64(len(items)))
 }
 
-// decode makes an Object of a value, or takes the one that a write offers. If Decode panics, the value becomes a corrupt Object:
-// it must not keep the other keys from being served.
+// decode makes an Object of a value, by Decode or by what a write offers. If that panics, the
+// value becomes a corrupt Object: it must not keep the other keys from being served.
 func (r *Reflector) decode(ctx context.Context, key string, value []byte, revision int64) (o *Object) {
 	defer func() {
 		if cause := recover(); cause != nil {

@@ -27,7 +27,7 @@ type Cost struct {
 	Usage process.Usage `json:"serverAfter"`
 	// PSS is the server's share of the memory that is resident at the end.
 	PSS int64 `json:"serverPSSBytes"`
-	// Ranges, Puts and Transactions are what etcd was asked, Sent the bytes that it answered.
+	// Ranges and Puts are how often etcd was asked for that, Sent the bytes that it answered.
 	Ranges float64 `json:"etcdRanges"`
 	Puts   float64 `json:"etcdPuts"`
 	Sent   float64 `json:"etcdSentBytes"`

@@ -41,32 +41,39 @@ type measured struct {
 	Lines    map[string]line    // that the log had of it
 }
 
-// TestMetricsAreStocks gives a stock server and Larder the same traffic and compares what their
-// metrics and their logs say of it. Without -stock the recorded words of one are compared.
-func TestMetricsAreStocks(t *testing.T) {
-	hook := meterHook(t)
-	larder := measure(t, hook, false)
-	var stock measured
+// stocks returns what a stock server says: ask asks one, if there is -stock, and else it is what
+// was recorded in a file. With -rewrite-metrics it is recorded.
+func stocks[T any](t *testing.T, file string, ask func() T) (said T) {
+	t.Helper()
 	if *stockBinary != "" {
-		stock = measure(t, hook, true)
+		said = ask()
 	} else {
-		raw, err := os.ReadFile(metricsFile)
+		raw, err := os.ReadFile(file)
 		if err == nil {
-			err = json.Unmarshal(raw, &stock)
+			err = json.Unmarshal(raw, &said)
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	if *rewriteMetrics {
-		raw, err := json.MarshalIndent(stock, "", " ")
+		raw, err := json.MarshalIndent(said, "", " ")
 		if err == nil {
-			err = os.WriteFile(metricsFile, append(raw, '\n'), 0o644)
+			err = os.WriteFile(file, append(raw, '\n'), 0o644)
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
+	return said
+}
+
+// TestMetricsAreStocks gives a stock server and Larder the same traffic and compares what their
+// metrics and their logs say of it. Without -stock the recorded words of one are compared.
+func TestMetricsAreStocks(t *testing.T) {
+	hook := meterHook(t)
+	larder := measure(t, hook, false)
+	stock := stocks(t, metricsFile, func() measured { return measure(t, hook, true) })
 	for what, code := range stock.Codes {
 		if larder.Codes[what] != code {
 			t.Errorf("invalid: %s: stock answers %d, larder %d", what, code, larder.Codes[what])

@@ -58,27 +58,7 @@ var knownRecords = []struct {
 func TestRecordsAreStocks(t *testing.T) {
 	hook := meterHook(t)
 	larder := record(t, hook, false)
-	var stock []string
-	if *stockBinary != "" {
-		stock = record(t, hook, true)
-	} else {
-		raw, err := os.ReadFile(recordsFile)
-		if err == nil {
-			err = json.Unmarshal(raw, &stock)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if *rewriteMetrics {
-		raw, err := json.MarshalIndent(stock, "", " ")
-		if err == nil {
-			err = os.WriteFile(recordsFile, append(raw, '\n'), 0o644)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	stock := stocks(t, recordsFile, func() []string { return record(t, hook, true) })
 	compareRecords(t, stock, larder)
 }
 
