@@ -80,6 +80,43 @@ func TestDirectReadsOutliveTheMember(t *testing.T) {
 	check(100)
 }
 
+// TestRevisionOutlivesSilence: who asks while the only member stands still, longer than one
+// read waits for it, is answered once it goes on.
+func TestRevisionOutlivesSilence(t *testing.T) {
+	t.Parallel()
+	member := startCluster(t, 1, nil)[0]
+	store := openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs([]*kvtest.Member{member})})
+	last := kvtest.Put(t, store, "/registry/a", "1")
+	standStill(t, member, store)
+	type answer struct {
+		revision int64
+		err      error
+	}
+	answers := make(chan answer)
+	const callers = 3 // of whom one reads for itself
+	for range callers {
+		go func() {
+			revision, err := store.Revision(t.Context())
+			answers <- answer{revision, err}
+		}()
+	}
+	before := store.RevisionReads()
+	proctest.Eventually(t, "etcd is asked again", func() error {
+		if reads := store.RevisionReads() - before; reads < 3 {
+			return fmt.Errorf("%d reads", reads)
+		}
+		return nil
+	})
+	if err := member.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	for range callers {
+		if a := <-answers; a.err != nil || a.revision != last {
+			t.Errorf("at %d, %v; want %d", a.revision, a.err, last)
+		}
+	}
+}
+
 // TestDirectReadsMoveToAnotherMember: of several members another is asked when one is away.
 func TestDirectReadsMoveToAnotherMember(t *testing.T) {
 	members := startCluster(t, 3, nil)

@@ -2,6 +2,8 @@ package kv
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -13,6 +15,10 @@ import (
 // revisionTimeout bounds one shared read, so that a member that stopped
 // answering delays the next read, which may go to another member, no longer.
 const revisionTimeout = 3 * time.Second
+
+// errRevisionTimeout is the error of a read that was given up after revisionTimeout, and not for
+// its caller's sake.
+var errRevisionTimeout = fmt.Errorf("etcd has not answered in %v", revisionTimeout)
 
 // revisionReader lets all callers that wait at the same time share one
 // linearizable read. A caller may not join a read that has begun: a write
@@ -42,8 +48,18 @@ type revisionRead struct {
 
 // Revision returns the store's current revision. That of a server in this process that is
 // the only member is known; otherwise one linearizable read serves all callers that were
-// waiting when it began.
+// waiting when it began. While etcd does not answer it is asked again, as long as ctx allows.
 func (e *Etcd) Revision(ctx context.Context) (int64, error) {
+	for {
+		revision, err := e.sharedRevision(ctx)
+		if !errors.Is(err, errRevisionTimeout) {
+			return revision, err
+		}
+	}
+}
+
+// sharedRevision is Revision, but that it fails with errRevisionTimeout when etcd does not answer.
+func (e *Etcd) sharedRevision(ctx context.Context) (int64, error) {
 	if _, err := e.client(ctx); err != nil {
 		return 0, e.fail("revision", "", err)
 	}
@@ -146,7 +162,7 @@ func (e *Etcd) runRevisions(ctx context.Context) error {
 }
 
 func (e *Etcd) readRevision(ctx context.Context) (int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, revisionTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, revisionTimeout, errRevisionTimeout)
 	defer cancel()
 	e.revisions.reads.Add(1)
 	mark, start := e.history.mark(), time.Now()
@@ -155,6 +171,9 @@ func (e *Etcd) readRevision(ctx context.Context) (int64, error) {
 		resp, err := e.connection.Client.KV.Get(ctx, compactionKey, clientv3.WithCountOnly())
 		if err != nil {
 			e.observe("get", "", start, err)
+			if ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
 			return 0, e.fail("revision", "", err)
 		}
 		header = resp.Header
