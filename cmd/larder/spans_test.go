@@ -224,6 +224,11 @@ func spans(t *testing.T, stock bool) []string {
 			header.Set(r[i], r[i+1])
 		}
 		codes[n], _ = m.ask(r[0], r[1], r[2], header)
+		if r[0] != http.MethodGet {
+			// A write that comes before the cache has the one before it is tried twice, with either server.
+			resource, _, _ := strings.Cut(strings.TrimPrefix(r[1], "/api/v1/namespaces/default/"), "/")
+			m.ask(http.MethodGet, "/api/v1/namespaces/default/"+resource, "", nil)
+		}
 		if calls := hooks.calls(trace(n)); (calls == 2) != strings.Contains(r[1], "secrets") {
 			t.Errorf("%s: %d calls of webhooks know of the trace", r[1], calls)
 		}
