@@ -140,6 +140,18 @@ func (t *Target) settings(manager string) *rest.Config {
 	return config
 }
 
+// HTTPClient returns a client with the credentials of t, for requests that no workload makes. It
+// keeps a connection for each request under way.
+func (t *Target) HTTPClient(manager string) (*http.Client, error) {
+	config := t.settings(manager)
+	config.DisableCompression = true
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return nil, fmt.Errorf("bench: %w", err)
+	}
+	return client, nil
+}
+
 // seedNamespace creates a namespace and the service account that its pods run as,
 // which a controller would make.
 func seedNamespace(ctx context.Context, client kubernetes.Interface, name string) error {

@@ -1,0 +1,46 @@
+package definitions
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestRatiosAreOfMeans: a row has the mean of the rounds of each server, and how many times
+// stock's is Larder's. What only one was asked has no ratio.
+func TestRatiosAreOfMeans(t *testing.T) {
+	step := func(name string, cpu time.Duration) []Step { return []Step{{Name: name, CPU: cpu}} }
+	table := &Table{Count: 10, Results: []*Result{
+		{Server: Stock, Steps: step(stepV2, 3*time.Second), Empty: Memory{Heap: 10 << 20}, Idle: Memory{Heap: 20 << 20}},
+		{Server: Stock, Steps: step(stepV2, 5*time.Second), Empty: Memory{Heap: 10 << 20}, Idle: Memory{Heap: 20 << 20}},
+		{Server: Larder, Steps: step(stepV2, 2*time.Second)},
+	}}
+	text := table.Markdown()
+	for _, want := range []string{
+		"| CPU: first /openapi/v2 | 4.00 s | 2.00 s | 2.0 |\n",
+		"| heap of each, idle, after a start | 1.05 MB | – | – |\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the table has no row %q:\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, stepV3) {
+		t.Errorf("the table has a row of nothing:\n%s", text)
+	}
+}
+
+// TestWhatCannotBeIsRefused: no server is started for it.
+func TestWhatCannotBeIsRefused(t *testing.T) {
+	for _, c := range []Config{
+		{PerGroup: 1, Fields: 1, Clients: 1, Rounds: 1},
+		{Count: 1, PerGroup: 1, Fields: 1, Clients: 1, Rounds: 1, Servers: []string{"etcd"}},
+	} {
+		if table, err := Run(t.Context(), c); err == nil || table != nil {
+			t.Errorf("%+v: %v, %v", c, table, err)
+		}
+	}
+}

@@ -1,0 +1,73 @@
+package definitions
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// prefix begins the name of each resource.
+const prefix = "kinds"
+
+func plural(i int) string { return fmt.Sprintf("%s%d", prefix, i) }
+
+// groups is how many groups there are.
+func (c *Config) groups() int { return (c.Count + c.PerGroup - 1) / c.PerGroup }
+
+func (c *Config) groupName(g int) string { return fmt.Sprintf("g%d.bench.example.com", g) }
+
+// group is the group of the i-th definition.
+func (c *Config) group(i int) string { return c.groupName(i / c.PerGroup) }
+
+// definition is the i-th definition as JSON. Its fields are what fields of definitions are
+// most of the time: described texts, numbers, lists and objects, some with bounds or defaults.
+func (c *Config) definition(i int) []byte {
+	fields := make(map[string]any, c.Fields)
+	for f := range c.Fields {
+		field := map[string]any{"description": fmt.Sprintf("field%d of kind %d says what the controller shall do about it.", f, i)}
+		switch f % 5 {
+		case 0:
+			field["type"], field["maxLength"] = "string", 200
+		case 1:
+			field["type"], field["minimum"], field["default"] = "integer", 0, f
+		case 2:
+			field["type"], field["items"] = "array", map[string]any{"type": "string"}
+		case 3:
+			field["type"], field["properties"] = "object", map[string]any{"name": map[string]any{"type": "string"}, "key": map[string]any{"type": "string"}}
+		case 4:
+			field["type"], field["enum"] = "string", []string{"Always", "Never"}
+		}
+		fields[fmt.Sprintf("field%d", f)] = field
+	}
+	kind := fmt.Sprintf("Kind%d", i)
+	return marshal(map[string]any{
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{"name": plural(i) + "." + c.group(i)},
+		"spec": map[string]any{
+			"group": c.group(i), "scope": "Namespaced",
+			"names": map[string]any{"plural": plural(i), "singular": fmt.Sprintf("kind%d", i), "kind": kind, "listKind": kind + "List"},
+			"versions": []any{map[string]any{
+				"name": "v1", "served": true, "storage": true, "subresources": map[string]any{"status": map[string]any{}},
+				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": map[string]any{
+					"spec":   map[string]any{"type": "object", "properties": fields},
+					"status": map[string]any{"type": "object", "properties": map[string]any{"phase": map[string]any{"type": "string"}}},
+				}}},
+			}},
+		},
+	})
+}
+
+// object is an object of the i-th definition as JSON.
+func (c *Config) object(i int) []byte {
+	return marshal(map[string]any{
+		"apiVersion": c.group(i) + "/v1", "kind": fmt.Sprintf("Kind%d", i), "metadata": map[string]any{"name": "one"},
+		"spec": map[string]any{"field0": "text"},
+	})
+}
+
+func marshal(v any) []byte {
+	data, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // it is made of maps, texts and numbers
+	}
+	return data
+}

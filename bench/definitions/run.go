@@ -1,0 +1,116 @@
+package definitions
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/fleet"
+)
+
+// Kinds of servers.
+const (
+	Stock  = "kube-apiserver"
+	Larder = "Larder"
+)
+
+// Config says how many definitions there are and who serves them.
+type Config struct {
+	// Fleet is what servers are started from.
+	Fleet fleet.Config
+	// Count is how many definitions there are, PerGroup how many of them share a group, Fields
+	// how many fields each has.
+	Count, PerGroup, Fields int
+	// Clients is how many requests are under way at a time.
+	Clients int
+	// Used says that one object of each is made and read.
+	Used bool
+	// Servers are Stock and Larder. Rounds is how often all is done, the servers in turn.
+	Servers []string
+	Rounds  int
+	// Profiles is a directory that profiles of each step are written to; "" for none. Steps are
+	// then further apart.
+	Profiles string
+	// Command is the command line that the table shows.
+	Command string
+	// Say is called with each line about what happens.
+	Say func(string)
+}
+
+// check returns an error for what cannot be.
+func (c *Config) check() error {
+	if c.Count < 1 || c.PerGroup < 1 || c.Fields < 1 || c.Clients < 1 || c.Rounds < 1 {
+		return errors.New("definitions: want at least one definition, one of each group, one field, one client and one round")
+	}
+	for _, s := range c.Servers {
+		if s != Stock && s != Larder {
+			return fmt.Errorf("definitions: %q is no server: want %s or %s", s, Stock, Larder)
+		}
+	}
+	return nil
+}
+
+// Run measures at each server. What was measured is returned with an error, too.
+func Run(ctx context.Context, c Config) (*Table, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	t := &Table{Date: time.Now(), Machine: bench.Machine(), Command: c.Command, Count: c.Count}
+	var failed []error
+	for round := range c.Rounds {
+		order := slices.Clone(c.Servers)
+		if round%2 == 1 {
+			slices.Reverse(order)
+		}
+		for _, kind := range order {
+			r := &Result{Server: kind, Round: round + 1}
+			t.Results = append(t.Results, r)
+			if err := c.measure(ctx, r); err != nil {
+				failed = append(failed, fmt.Errorf("definitions: %s: %w", kind, err))
+			}
+			if ctx.Err() != nil {
+				return t, errors.Join(failed...)
+			}
+		}
+	}
+	return t, errors.Join(failed...)
+}
+
+// measure starts one server on an etcd of its own and measures it.
+func (c *Config) measure(ctx context.Context, r *Result) (err error) {
+	dir := filepath.Join(c.Fleet.Dir, fmt.Sprintf("%s-%d", r.Server, r.Round))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	started := c.Fleet
+	started.Dir = dir
+	servers, err := fleet.New(started)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, servers.Close(), os.RemoveAll(dir)) }()
+	if err := servers.StartEtcd(ctx); err != nil {
+		return err
+	}
+	start := servers.StartLarder
+	if r.Server == Stock {
+		start = servers.StartStock
+	}
+	server, err := start()
+	if err != nil {
+		return err
+	}
+	p := &play{config: c, result: r, fleet: servers}
+	return p.run(ctx, server)
+}
+
+func (c *Config) say(format string, args ...any) {
+	if c.Say != nil {
+		c.Say(fmt.Sprintf(format, args...))
+	}
+}

@@ -1,0 +1,134 @@
+package definitions
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/larder-io/larder/bench"
+)
+
+// Memory is what a server takes, in bytes: the live heap after a garbage collection, and what
+// is resident.
+type Memory struct {
+	Heap int64 `json:"heapBytes"`
+	RSS  int64 `json:"rssBytes"`
+}
+
+// Step is what one step cost the server. PeakRSS is the most that was resident until its end.
+type Step struct {
+	Name    string        `json:"name"`
+	CPU     time.Duration `json:"cpuNanoseconds"`
+	Wall    time.Duration `json:"wallNanoseconds"`
+	PeakRSS int64         `json:"peakRSSBytes"`
+}
+
+// Result is what one server cost.
+type Result struct {
+	// Server is Stock or Larder, Round counts from 1.
+	Server string `json:"server"`
+	Round  int    `json:"round"`
+	Steps  []Step `json:"steps"`
+	// Empty is what the server takes before there are definitions, Described after all
+	// documents were read, InUse with one object of each, Idle after a start with all of them.
+	Empty     Memory `json:"empty"`
+	Described Memory `json:"described"`
+	InUse     Memory `json:"inUse"`
+	Idle      Memory `json:"idle"`
+}
+
+// Table is what was found.
+type Table struct {
+	Date    time.Time `json:"date"`
+	Machine string    `json:"machine"`
+	Command string    `json:"command"`
+	// Count is how many definitions there were.
+	Count   int       `json:"count"`
+	Results []*Result `json:"results"`
+}
+
+// figure is one row: ok is false if a result does not have it.
+type figure struct {
+	name   string
+	of     func(*Result) (v float64, ok bool)
+	format func(float64) string
+}
+
+func asTime(v float64) string  { return bench.Duration(time.Duration(v)) }
+func asBytes(v float64) string { return bench.Bytes(int64(v)) }
+
+// figures are the rows.
+func (t *Table) figures() []figure {
+	var all []figure
+	for _, name := range []string{stepCreate, stepServed, stepV2, stepV2again, stepV3, stepUse, stepStart} {
+		all = append(all, figure{"CPU: " + name, func(r *Result) (float64, bool) {
+			for _, s := range r.Steps {
+				if s.Name == name {
+					return float64(s.CPU), true
+				}
+			}
+			return 0, false
+		}, asTime})
+	}
+	memories := []struct {
+		name string
+		of   func(*Result) Memory
+	}{
+		{"after all documents", func(r *Result) Memory { return r.Described }},
+		{"in use", func(r *Result) Memory { return r.InUse }},
+		{"idle, after a start", func(r *Result) Memory { return r.Idle }},
+	}
+	for _, m := range memories {
+		all = append(all,
+			figure{"heap of each, " + m.name, func(r *Result) (float64, bool) {
+				return float64(m.of(r).Heap-r.Empty.Heap) / float64(t.Count), m.of(r).Heap > 0
+			}, asBytes},
+			figure{"resident of each, " + m.name, func(r *Result) (float64, bool) {
+				return float64(m.of(r).RSS-r.Empty.RSS) / float64(t.Count), m.of(r).Heap > 0
+			}, asBytes})
+	}
+	return append(all, figure{"resident at most", func(r *Result) (most float64, ok bool) {
+		for _, s := range r.Steps {
+			most = max(most, float64(s.PeakRSS))
+		}
+		return most, most > 0
+	}, asBytes})
+}
+
+// mean is the mean of a figure at a server.
+func (t *Table) mean(server string, f figure) (v float64, ok bool) {
+	n := 0
+	for _, r := range t.Results {
+		if one, has := f.of(r); has && r.Server == server {
+			v += one
+			n++
+		}
+	}
+	return v / float64(max(n, 1)), n > 0
+}
+
+// Markdown is the table with both servers and their ratio, for people.
+func (t *Table) Markdown() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, %s. %d definitions.\n\n    %s\n\n| | kube-apiserver | Larder | ratio |\n|---|---|---|---|\n",
+		t.Date.Format(time.DateOnly), t.Machine, t.Count, t.Command)
+	for _, f := range t.figures() {
+		stock, had := t.mean(Stock, f)
+		larder, has := t.mean(Larder, f)
+		if !had && !has {
+			continue
+		}
+		show := func(v float64, ok bool) string {
+			if !ok {
+				return "–"
+			}
+			return f.format(v)
+		}
+		ratio := "–"
+		if had && has && larder > 0 {
+			ratio = fmt.Sprintf("%.1f", stock/larder)
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", f.name, show(stock, had), show(larder, has), ratio)
+	}
+	return b.String()
+}
