@@ -92,9 +92,9 @@ func (x Opening) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream,
 	}
 	x.EnterCache("cacher.Watch")
 	defer x.Leave()
-	ctx, cancel := context.WithTimeout(x.Base(), x.RequestTimeout)
-	defer cancel()
 	began := time.Now()
+	ctx, cancel := context.WithTimeout(x.Base(), min(x.RequestTimeout, ws.ends.Sub(began)))
+	defer cancel()
 	defer func() { x.Waited += time.Since(began) }() // it is opened at once, unless the cache has to catch up
 	ws.watcher, err = i.View.Resource.Watch(ctx, storage.WatchRequest{
 		Scope:             scope,
