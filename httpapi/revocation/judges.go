@@ -66,9 +66,12 @@ type question struct {
 	held       *right
 	who        user.Info // the user of held's credential: the requester, if it impersonates
 	attributes request.Attributes
+	losses     uint64 // before it was asked
 }
 
-func (held *right) question() *question { return &question{held, held.of.who, held.attributes} }
+func (held *right) question(losses uint64) *question {
+	return &question{held, held.of.who, held.attributes, losses}
+}
 
 // may asks whether the watches that question is about are still allowed.
 func (j *judges) may(ctx context.Context, about *question, now time.Time) (v ruling) {

@@ -3,6 +3,8 @@ package revocation
 import (
 	"time"
 
+	"k8s.io/apiserver/pkg/authentication/user"
+
 	"github.com/larder-io/larder/internal/auth"
 )
 
@@ -30,6 +32,7 @@ type moment struct {
 	mark
 	now     time.Time
 	objects objects
+	losses  func(node user.Info) uint64 // see auth.Revocation.Node; read before the question is asked
 }
 
 // dueLocked reports whether there is anything to ask about c.
@@ -78,8 +81,16 @@ func (m *moment) dueRight(held *right) bool {
 	if held.asking || m.now.Before(held.retry) {
 		return false
 	}
-	return !held.asked || held.all != m.authority.all || held.single && held.nodes != m.authority.nodes ||
+	return !held.asked || held.all != m.authority.all || held.losses != m.lossesOf(held) ||
 		m.remote && !m.now.Before(held.next)
+}
+
+// lossesOf counts the changes that may have taken held from a node.
+func (m *moment) lossesOf(held *right) uint64 {
+	if !held.single {
+		return 0
+	}
+	return m.losses(held.attributes.User)
 }
 
 // soonestLocked is when to look at c even if nothing changes; zero is never.

@@ -108,7 +108,7 @@ func (r *Rights) look(ctx context.Context, now time.Time) {
 	r.pools.told.settle()
 	config := r.config.Revocation
 	turn := &round{
-		moment: moment{mark: markOf(config), now: now, objects: r.objects},
+		moment: moment{mark: markOf(config), now: now, objects: r.objects, losses: config.Node},
 		ctx:    ctx, ledger: r.ledger, pools: r.pools, streams: r.config.Streams,
 	}
 	due := r.ledger.due(&turn.moment)

@@ -107,6 +107,80 @@ func TestLooksComeToRest(t *testing.T) {
 	}
 }
 
+// TestRoundsAskAboutNodesThatLost: two nodes watch a secret each, and one list of nodes has
+// nothing to do with either. Of these, only the one is asked about that something was taken from.
+func TestRoundsAskAboutNodesThatLost(t *testing.T) {
+	j := new(judge)
+	r := newRights(j)
+	var all uint64
+	lost := make(map[string]uint64)
+	r.config.Revocation.Authority = func() (uint64, uint64) { return 0, all }
+	r.config.Revocation.Node = func(node user.Info) uint64 { return lost[node.GetName()] }
+	join := func(i byte, name string, single bool) {
+		who := &user.DefaultInfo{Name: name}
+		held := &right{info: &apirequest.RequestInfo{Verb: "watch"}, single: single}
+		held.attributes.Request, held.attributes.User = &request.Request{Verb: "watch"}, who
+		r.join(&credential{request: httptest.NewRequest("GET", "/", nil), who: who, asked: true}, [sha256.Size]byte{i}, "", held)
+	}
+	join(1, "system:node:a", true)
+	join(2, "system:node:b", true)
+	join(3, "system:node:c", false)
+	asked := func(now time.Time) int64 {
+		before := int64(j.asked.Load())
+		r.look(t.Context(), now)
+		r.pools.wait()
+		return int64(j.asked.Load()) - before
+	}
+	now := time.Now()
+	if n := asked(now); n != 3 {
+		t.Fatalf("%d questions when the watches began, want 3", n)
+	}
+	if n := asked(now); n != 0 {
+		t.Errorf("%d questions when nothing has changed", n)
+	}
+	all++
+	lost["system:node:a"]++
+	if n := asked(now); n != 1 {
+		t.Errorf("%d questions when a node has lost something, want 1", n)
+	}
+	if n := asked(now); n != 0 {
+		t.Errorf("%d questions when all were asked", n)
+	}
+	all += 2
+	lost["system:node:a"]++
+	lost["system:node:b"]++
+	if n := asked(now); n != 2 {
+		t.Errorf("%d questions when two nodes have lost something, want 2", n)
+	}
+}
+
+// TestLossesDuringAQuestionAreAskedAgain: what a node loses while it is asked about, the next
+// round asks about.
+func TestLossesDuringAQuestionAreAskedAgain(t *testing.T) {
+	j := new(judge)
+	r := newRights(j)
+	var all, lost atomic.Uint64
+	r.config.Revocation.Authority = func() (uint64, uint64) { return 0, all.Load() }
+	r.config.Revocation.Node = func(user.Info) uint64 { return lost.Load() }
+	r.config.Authorizer = authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+		if j.asked.Load() == 0 {
+			lost.Add(1)
+			all.Add(1)
+		}
+		return j.Authorize(ctx, a)
+	})
+	held := &right{info: &apirequest.RequestInfo{Verb: "watch"}, single: true}
+	held.attributes.Request, held.attributes.User = &request.Request{Verb: "watch"}, jane
+	r.join(&credential{request: httptest.NewRequest("GET", "/", nil), who: jane, asked: true}, [sha256.Size]byte{}, "", held)
+	for range 4 {
+		r.look(t.Context(), time.Now())
+		r.pools.wait()
+	}
+	if n := j.asked.Load(); n != 2 {
+		t.Errorf("%d questions, want one more after the loss", n)
+	}
+}
+
 // BenchmarkQuietRound looks after ten thousand senders of five watches each, of whom
 // nothing has changed. It is done once a second.
 func BenchmarkQuietRound(b *testing.B) {

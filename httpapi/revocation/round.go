@@ -46,7 +46,7 @@ func (t *round) check(ctx context.Context, c *credential, all []*right) {
 		if !t.dueRight(held) {
 			continue
 		}
-		about := held.question()
+		about := held.question(t.lossesOf(held))
 		switch v := t.here.may(ctx, about, t.now); v {
 		case rulingOthers:
 			held.asking = true
@@ -55,7 +55,7 @@ func (t *round) check(ctx context.Context, c *credential, all []*right) {
 				return func() bool { return t.decided(about, v) }
 			})
 		default:
-			t.decide(held, v)
+			t.decide(about, v)
 		}
 	}
 }
@@ -69,19 +69,20 @@ func (t *round) decided(about *question, v ruling) bool {
 	}
 	held.asking = false
 	if about.who == c.who { // otherwise the question was about another user
-		t.decide(held, v)
+		t.decide(about, v)
 	}
 	t.ledger.lookAgain(c)
 	return true
 }
 
-// decide takes over the answer whether held's watches are still allowed.
-func (t *round) decide(held *right, v ruling) {
+// decide takes over the answer whether watches are still allowed.
+func (t *round) decide(about *question, v ruling) {
+	held := about.held
 	switch v {
 	case rulingNo:
 		t.lose(held, lossPermission)
 	case rulingYes:
-		held.asked, held.all, held.nodes, held.next = true, t.authority.all, t.authority.nodes, t.now.Add(remoteInterval)
+		held.asked, held.all, held.losses, held.next = true, t.authority.all, about.losses, t.now.Add(remoteInterval)
 	default:
 		held.retry = t.now.Add(retryInterval)
 	}

@@ -6,7 +6,6 @@ import (
 	"hash/maphash"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -40,7 +39,7 @@ import (
 // Its fields belong to the goroutine that calls follow, except graph, which has a lock.
 type graph struct {
 	graph  *node.Graph
-	losses atomic.Uint64 // changes after which a node may need less than before
+	losses losses
 	synced chan struct{} // closed once everything was read
 
 	settled chan struct{} // closed once the authorizer is to decide by what was read
@@ -48,14 +47,21 @@ type graph struct {
 
 	pod, whole *mask
 	seed       maphash.Seed
-	known      map[string]uint64 // digests of the fields of pods on nodes, by key
+	known      map[string]podOnNode // pods on nodes, by key
 	scratch    []byte
+}
+
+// podOnNode is what is remembered of a pod in the graph.
+type podOnNode struct {
+	digest uint64 // of the fields that the graph reads
+	node   string
 }
 
 func newGraph() *graph {
 	node.RegisterMetrics()
 	g := &graph{graph: node.NewGraph(), synced: make(chan struct{}), seed: maphash.MakeSeed()}
 	g.pod, g.whole = newPodMask()
+	g.losses.seed = g.seed
 	g.settled = make(chan struct{})
 	g.settle = sync.OnceFunc(func() { close(g.settled) })
 	return g
@@ -173,7 +179,7 @@ func (g *graph) followOnce(ctx context.Context, pods *registry.Resource, synced 
 // replace makes the pods those of a snapshot.
 func (g *graph) replace(now cache.Snapshot) {
 	if g.known == nil {
-		g.known = make(map[string]uint64, now.Len())
+		g.known = make(map[string]podOnNode, now.Len())
 	}
 	for key := range g.known {
 		if now.Get(key) == nil {
@@ -198,7 +204,7 @@ func (g *graph) update(o *cache.Object) {
 	}
 	digest := maphash.Bytes(g.seed, g.scratch)
 	known, ok := g.known[o.Key()]
-	if ok && known == digest {
+	if ok && known.digest == digest {
 		return
 	}
 	var pod corev1.Pod
@@ -211,25 +217,25 @@ func (g *graph) update(o *cache.Object) {
 		return
 	}
 	g.graph.AddPod(&pod)
+	key := o.Key()
 	if ok {
-		g.losses.Add(1)
+		g.losses.count(known.node)
+	} else {
+		key = strings.Clone(key)
 	}
-	if !ok {
-		g.known[strings.Clone(o.Key())] = digest
-		return
-	}
-	g.known[o.Key()] = digest
+	g.known[key] = podOnNode{digest, pod.Spec.NodeName}
 }
 
 // drop removes a pod from the graph.
 func (g *graph) drop(key string) {
-	if _, ok := g.known[key]; !ok {
+	known, ok := g.known[key]
+	if !ok {
 		return
 	}
 	delete(g.known, key)
 	namespace, name, _ := strings.Cut(key, "/")
 	g.graph.DeletePod(name, namespace)
-	g.losses.Add(1)
+	g.losses.count(known.node)
 }
 
 // informers are those of the other kinds. Their handlers do what kubernetes
@@ -240,26 +246,32 @@ func (g *graph) informers(client kubernetes.Interface) []informed {
 			return &corev1.PersistentVolume{ObjectMeta: identity(pv), Spec: corev1.PersistentVolumeSpec{
 				ClaimRef: pv.Spec.ClaimRef, PersistentVolumeSource: pv.Spec.PersistentVolumeSource,
 			}}
-		}, g.graph.AddPV, true, func(pv *corev1.PersistentVolume) { g.graph.DeletePV(pv.Name) }),
+		}, g.graph.AddPV, true, func(pv *corev1.PersistentVolume) { g.graph.DeletePV(pv.Name) }, anyNode),
 		inform(g, storageinformers.NewVolumeAttachmentInformer(client, 0, nil), func(a *storagev1.VolumeAttachment) *storagev1.VolumeAttachment {
 			return &storagev1.VolumeAttachment{ObjectMeta: identity(a), Spec: storagev1.VolumeAttachmentSpec{NodeName: a.Spec.NodeName}}
 		}, func(a *storagev1.VolumeAttachment) { g.graph.AddVolumeAttachment(a.Name, a.Spec.NodeName) }, true,
-			func(a *storagev1.VolumeAttachment) { g.graph.DeleteVolumeAttachment(a.Name) }),
+			func(a *storagev1.VolumeAttachment) { g.graph.DeleteVolumeAttachment(a.Name) },
+			func(a *storagev1.VolumeAttachment) string { return a.Spec.NodeName }),
 	}
 	if utilfeature.DefaultFeatureGate.Enabled(features.DynamicResourceAllocation) {
 		all = append(all, inform(g, resourceinformers.NewResourceSliceInformer(client, 0, nil), func(s *resourcev1.ResourceSlice) *resourcev1.ResourceSlice {
 			return &resourcev1.ResourceSlice{ObjectMeta: identity(s), Spec: resourcev1.ResourceSliceSpec{NodeName: s.Spec.NodeName}}
 		}, func(s *resourcev1.ResourceSlice) { g.graph.AddResourceSlice(s.Name, ptr.Deref(s.Spec.NodeName, "")) }, false,
-			func(s *resourcev1.ResourceSlice) { g.graph.DeleteResourceSlice(s.Name) }))
+			func(s *resourcev1.ResourceSlice) { g.graph.DeleteResourceSlice(s.Name) },
+			func(s *resourcev1.ResourceSlice) string { return ptr.Deref(s.Spec.NodeName, "") }))
 	}
 	if utilfeature.DefaultFeatureGate.Enabled(features.PodCertificateRequest) {
 		all = append(all, inform(g, certificatesinformers.NewPodCertificateRequestInformer(client, metav1.NamespaceAll, 0, nil),
 			func(r *certificatesv1beta1.PodCertificateRequest) *certificatesv1beta1.PodCertificateRequest {
 				return &certificatesv1beta1.PodCertificateRequest{ObjectMeta: identity(r), Spec: certificatesv1beta1.PodCertificateRequestSpec{NodeName: r.Spec.NodeName}}
-			}, g.graph.AddPodCertificateRequest, false, g.graph.DeletePodCertificateRequest))
+			}, g.graph.AddPodCertificateRequest, false, g.graph.DeletePodCertificateRequest,
+			func(r *certificatesv1beta1.PodCertificateRequest) string { return string(r.Spec.NodeName) }))
 	}
 	return all
 }
+
+// anyNode says that a change of an object may concern any node.
+func anyNode(*corev1.PersistentVolume) string { return "" }
 
 // identity returns the metadata that an informer and the graph need.
 func identity(o metav1.Object) metav1.ObjectMeta {
@@ -273,8 +285,9 @@ type informed struct {
 }
 
 // inform lets informer keep what trim leaves of its objects, and adds them to the graph and
-// removes them; with updates it also adds changed ones again.
-func inform[T any](g *graph, informer clientcache.SharedIndexInformer, trim func(T) T, add func(T), updates bool, remove func(T)) informed {
+// removes them; with updates it also adds changed ones again. on names the only node that may be
+// allowed less when an object changes, or is "" if it may be any.
+func inform[T any](g *graph, informer clientcache.SharedIndexInformer, trim func(T) T, add func(T), updates bool, remove func(T), on func(T) string) informed {
 	handler := clientcache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) { add(o.(T)) },
 		DeleteFunc: func(o any) {
@@ -283,14 +296,14 @@ func inform[T any](g *graph, informer clientcache.SharedIndexInformer, trim func
 			}
 			if known, ok := o.(T); ok {
 				remove(known)
-				g.losses.Add(1)
+				g.losses.count(on(known))
 			}
 		},
 	}
 	if updates {
-		handler.UpdateFunc = func(_, o any) {
+		handler.UpdateFunc = func(old, o any) {
 			add(o.(T))
-			g.losses.Add(1)
+			g.losses.count(on(old.(T)))
 		}
 	}
 	// Neither can fail before the informer runs.

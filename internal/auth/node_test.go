@@ -1,18 +1,24 @@
 package auth
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"math/rand"
 	"reflect"
+	"sync"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/apitesting/fuzzer"
 	metafuzzer "k8s.io/apimachinery/pkg/apis/meta/fuzzer"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/client-go/kubernetes/fake"
+	clientcache "k8s.io/client-go/tools/cache"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	podutil "k8s.io/kubernetes/pkg/api/v1/pod"
 	corefuzzer "k8s.io/kubernetes/pkg/apis/core/fuzzer"
@@ -21,6 +27,7 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac/bootstrappolicy"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // refersTo is all that node.Graph.AddPod reads of a pod.
@@ -109,7 +116,7 @@ func stored(t *testing.T, schema *cache.Schema, revision int64, pod *corev1.Pod)
 // TestGraphFollowsPods: a node may read what its pods refer to, as long as they are its.
 func TestGraphFollowsPods(t *testing.T) {
 	g := newGraph()
-	g.known = make(map[string]uint64)
+	g.known = make(map[string]podOnNode)
 	nodes := node.NewAuthorizer(g.graph, nodeidentifier.NewDefaultNodeIdentifier(), bootstrappolicy.NodeRules())
 	schema := cache.NewSchema("pods", nil)
 	may := func(node, secret string) bool {
@@ -159,4 +166,99 @@ func TestGraphFollowsPods(t *testing.T) {
 	expect("unreadable", map[[2]string]bool{{"n2", "b"}: true, {"n2", "c"}: false})
 	g.update(stored(t, schema, 7, pod("")))
 	expect("replaced by one without a node", map[[2]string]bool{{"n2", "b"}: false})
+}
+
+// TestLossesConcernNodes: when a pod changes, leaves its node or goes, that node may be allowed
+// less, and no other.
+func TestLossesConcernNodes(t *testing.T) {
+	g := newGraph()
+	g.known = make(map[string]podOnNode)
+	schema := cache.NewSchema("pods", nil)
+	var names []string // of which no two share a count
+	for i := 0; len(names) < 2; i++ {
+		name := fmt.Sprint("n", i)
+		if len(names) == 0 || g.losses.of(name) != g.losses.of(names[0]) {
+			names = append(names, name)
+		}
+	}
+	here, other := names[0], names[1]
+	put := func(revision int64, on, secret string) func() {
+		return func() {
+			g.update(stored(t, schema, revision, &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "x", Name: "p", UID: "1"},
+				Spec:       corev1.PodSpec{NodeName: on, ImagePullSecrets: []corev1.LocalObjectReference{{Name: secret}}},
+			}))
+		}
+	}
+	for _, step := range []struct {
+		name        string
+		do          func()
+		here, other uint64
+	}{
+		{"a pod comes", put(1, here, "a"), 0, 0},
+		{"nothing changes", put(2, here, "a"), 0, 0},
+		{"it refers to another secret", put(3, here, "b"), 1, 0},
+		{"another pod of its name comes elsewhere", put(4, other, "b"), 1, 0},
+		{"it goes", func() { g.drop("x/p") }, 0, 1},
+		{"it goes again", func() { g.drop("x/p") }, 0, 0},
+		{"a volume changes", func() { g.losses.count("") }, 1, 1},
+		{"a volume of a node changes", func() { g.losses.count(here) }, 1, 0},
+	} {
+		count := func(node string) uint64 {
+			return g.losses.node(&user.DefaultInfo{Name: "system:node:" + node, Groups: []string{user.NodesGroup}})
+		}
+		before, beforeOther, all := count(here), count(other), g.losses.all.Load()
+		step.do()
+		if got, gotOther := count(here)-before, count(other)-beforeOther; got != step.here || gotOther != step.other {
+			t.Errorf("%s: %d and %d losses, want %d and %d", step.name, got, gotOther, step.here, step.other)
+		}
+		if counted := g.losses.all.Load() > all; counted != (step.here+step.other > 0) {
+			t.Errorf("%s: a round is told of a change: %v", step.name, counted)
+		}
+	}
+}
+
+// TestInformedLossesConcernNodes: of an attachment that changes or goes, the node that it is on
+// may be allowed less; of a volume, any.
+func TestInformedLossesConcernNodes(t *testing.T) {
+	g := newGraph()
+	attachment := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: storagev1.VolumeAttachmentSpec{NodeName: "n1"}}
+	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}}
+	client := fake.NewClientset(attachment, volume)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	for _, i := range g.informers(client) {
+		running.Go(func() { i.informer.RunWithContext(ctx) })
+		if !clientcache.WaitForCacheSync(ctx.Done(), i.synced) {
+			t.Fatal("an informer does not sync")
+		}
+	}
+	if n := g.losses.all.Load(); n != 0 {
+		t.Fatalf("%d losses while nothing was lost", n)
+	}
+	expect := func(what string, node, any uint64) {
+		t.Helper()
+		proctest.Eventually(t, what, func() error {
+			if n, a := g.losses.of("n1").Load(), g.losses.any.Load(); n != node || a != any {
+				return fmt.Errorf("the node has %d losses and any has %d, want %d and %d", n, a, node, any)
+			}
+			return nil
+		})
+	}
+	changed := attachment.DeepCopy()
+	changed.Labels = map[string]string{"changed": ""}
+	if _, err := client.StorageV1().VolumeAttachments().Update(ctx, changed, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	expect("the attachment changes", 1, 0)
+	if err := client.StorageV1().VolumeAttachments().Delete(ctx, "a", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	expect("the attachment goes", 2, 0)
+	if err := client.CoreV1().PersistentVolumes().Delete(ctx, "v", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	expect("the volume goes", 2, 1)
 }

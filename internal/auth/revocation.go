@@ -13,6 +13,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
@@ -33,8 +34,10 @@ type Revocation struct {
 	// Generation changes when Again is to be asked about all requests.
 	Generation func() uint64
 	// Authority changes when the authorizer may decide otherwise: all counts changes that
-	// may concern any user, nodes those that concern nodes and single objects.
+	// may concern any user, nodes those that concern nodes and single objects. Of these, Node
+	// counts the ones that may concern a certain node; a change is counted there first.
 	Authority func() (all, nodes uint64)
+	Node      func(user.Info) uint64
 	// Remote says that the authorizer asks a webhook, whose changes are not known: it must
 	// be asked again at intervals.
 	Remote func() bool
@@ -65,7 +68,7 @@ var ErrOthers = errors.New("auth: others are to be asked")
 func (a *Auth) Revocation() *Revocation {
 	return &Revocation{
 		Again: a.reauthenticator, Near: localReauthenticator{a.reauthenticator}, Gate: localGate{a.chain}, Ties: a.reauthenticator.ties, Generation: a.Generation,
-		Authority: a.chain.authority, Remote: a.chain.remote,
+		Authority: a.chain.authority, Node: a.chain.lossesOf, Remote: a.chain.remote,
 	}
 }
 
@@ -305,9 +308,17 @@ func (c *chain) authority() (all, nodes uint64) {
 		all += c.decisions.changes.Load()
 	}
 	if c.graph != nil {
-		nodes = c.graph.losses.Load()
+		nodes = c.graph.losses.all.Load()
 	}
 	return all, nodes
+}
+
+// lossesOf implements Revocation.Node.
+func (c *chain) lossesOf(node user.Info) uint64 {
+	if c.graph == nil {
+		return 0
+	}
+	return c.graph.losses.node(node)
 }
 
 // remote implements Revocation.Remote.
