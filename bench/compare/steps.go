@@ -267,11 +267,11 @@ func (c *Comparison) writes() step {
 			figures: []Figure{{Unit: Seconds, Goal: Goal{OfStock: 0.6}}, {Unit: PerSecond, Goal: Goal{OfStock: 1.3}}},
 		})
 	}
-	return step{rows: specs, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return c.undisturbed(step{rows: specs, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return bench.Write(ctx, c.servers[kind].Target, bench.WriteConfig{
 			Namespace: "bench-writes", Round: c.rounds, Objects: c.ops(kind, 1000, 1000), Clients: 16,
 		})
-	}}
+	}})
 }
 
 // components are the writes of a cluster's own components.
@@ -283,11 +283,11 @@ func (c *Comparison) components() step {
 			figures: []Figure{{Unit: Seconds, Goal: Goal{OfStock: 0.6}}, {Unit: PerSecond, Goal: Goal{OfStock: 1.7}}},
 		})
 	}
-	return step{rows: specs, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return c.undisturbed(step{rows: specs, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return bench.Components(ctx, c.servers[kind].Target, bench.ComponentsConfig{
 			Namespace: "bench-components", Round: c.rounds, Objects: c.ops(kind, 500, 500), Nodes: 100, Clients: 16,
 		})
-	}}
+	}})
 }
 
 // withLatency is a row of CPU per operation and of a latency, neither with a goal.
@@ -301,11 +301,11 @@ func withLatency(id, work, name string, quantile float64) rowSpec {
 // patches are of pods, the largest objects that are written often.
 func (c *Comparison) patches() step {
 	spec := withLatency("B38", "merge-patch of a pod, 16 clients", "p99", 99)
-	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+	return c.undisturbed(step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		return one(bench.PatchObjects(ctx, c.servers[kind].Target, bench.PatchConfig{
 			Name: "B38", Objects: c.seed.PodPaths(min(500, c.seed.Pods)), Requests: c.ops(kind, 1000, 1000), Clients: 16,
 		}))
-	}}
+	}})
 }
 
 // storm closes all watches and opens them again at once.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/fleet"
@@ -116,4 +117,64 @@ func (c *Comparison) alone(ctx context.Context, measured ...*fleet.Server) (resu
 		paused = append(paused, s)
 	}
 	return resume, nil
+}
+
+// undisturbed makes a step of writes measure each server alone: the other one would follow
+// all that is written, and decoding that takes it more CPU time than many a write takes the
+// measured one. How many writes are answered in a second would say more about the server that
+// is not asked. Afterwards the other one may catch up, before it is measured itself.
+func (c *Comparison) undisturbed(s step) step {
+	plain := s.run
+	s.run = func(ctx context.Context, kind Kind) (results []*bench.Result, err error) {
+		resume, err := c.alone(ctx, c.servers[kind])
+		if err != nil {
+			return nil, err
+		}
+		defer func() { err = errors.Join(err, resume(), c.settle(ctx)) }()
+		return plain(ctx, kind)
+	}
+	return s
+}
+
+// settle waits until no server is busy any more, but not for ever: a machine's other load may
+// keep one from its work.
+func (c *Comparison) settle(ctx context.Context) error {
+	const (
+		interval = 250 * time.Millisecond
+		calm     = interval / 20
+		longest  = 15 * time.Second
+	)
+	if c.config.Quick {
+		return nil
+	}
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	used, err := c.used()
+	for began := time.Now(); err == nil && time.Since(began) < longest; {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+		before := used
+		if used, err = c.used(); used-before < calm {
+			break
+		}
+	}
+	return err
+}
+
+// used is the CPU time of all servers that live.
+func (c *Comparison) used() (sum time.Duration, err error) {
+	for _, s := range c.servers {
+		if s == nil {
+			continue
+		}
+		cpu, err := s.Process.CPU()
+		if err != nil {
+			return 0, fmt.Errorf("compare: %w", err)
+		}
+		sum += cpu
+	}
+	return sum, nil
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/fleet"
 )
 
@@ -63,5 +64,53 @@ func TestTailsAreMeasuredAlone(t *testing.T) {
 	}
 	if _, err := other.Target.Version(t.Context()); err != nil {
 		t.Errorf("afterwards: %v", err)
+	}
+}
+
+// TestWritesAreMeasuredAlone: while one server is written to, the other is not there, and it is
+// there again afterwards.
+func TestWritesAreMeasuredAlone(t *testing.T) {
+	settings := config(t)
+	settings.Fleet.Dir, settings.Quick = t.TempDir(), false
+	c, err := New(settings)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.fleet, err = fleet.New(settings.Fleet); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := c.fleet.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if err := c.fleet.StartEtcd(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, kind := range []Kind{Larder, Stock} {
+		if c.servers[kind], err = c.startWith(t.Context(), kind, fleet.Usual()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for kind, other := range map[Kind]Kind{Larder: Stock, Stock: Larder} {
+		ran := false
+		s := c.undisturbed(step{run: func(ctx context.Context, measured Kind) ([]*bench.Result, error) {
+			ran = measured == kind
+			if _, err := c.servers[kind].Target.Version(ctx); err != nil {
+				t.Errorf("%s is measured: %v", kind, err)
+			}
+			short, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+			defer cancel()
+			if _, err := c.servers[other].Target.Version(short); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s while %s is measured: %v, want no answer", other, kind, err)
+			}
+			return nil, nil
+		}})
+		if _, err := s.run(t.Context(), kind); err != nil || !ran {
+			t.Fatalf("%s is measured: %v, %v", kind, ran, err)
+		}
+		if _, err := c.servers[other].Target.Version(t.Context()); err != nil {
+			t.Errorf("%s afterwards: %v", other, err)
+		}
 	}
 }
