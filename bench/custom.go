@@ -52,17 +52,7 @@ func Custom(ctx context.Context, t *Target, c CustomConfig) ([]*Result, error) {
 	if c.Objects < 1 || c.Namespaces < 1 {
 		return nil, fmt.Errorf("bench: want at least one object and one namespace, got %d and %d", c.Objects, c.Namespaces)
 	}
-	client, err := dynamic.NewForConfig(t.settings(workersManager))
-	if err != nil {
-		return nil, fmt.Errorf("bench: %w", err)
-	}
-	if err := define(ctx, t, client, definition{plural: "workers", kind: "Worker", schema: customSchema, columns: []any{
-		map[string]any{"name": "Replicas", "type": "integer", "jsonPath": ".spec.replicas"},
-		map[string]any{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
-	}}); err != nil {
-		return nil, err
-	}
-	if err := makeNamespaces(ctx, client, c.Namespaces); err != nil {
+	if err := defineWorkers(ctx, t, c.Namespaces); err != nil {
 		return nil, err
 	}
 	var results []*Result
@@ -77,6 +67,40 @@ func Custom(ctx context.Context, t *Target, c CustomConfig) ([]*Result, error) {
 		}
 	}
 	return readWorkers(ctx, t, c, results)
+}
+
+// defineWorkers makes the definition of workers, and namespaces for them.
+func defineWorkers(ctx context.Context, t *Target, namespaces int) error {
+	client, err := dynamic.NewForConfig(t.settings(workersManager))
+	if err != nil {
+		return fmt.Errorf("bench: %w", err)
+	}
+	if err := define(ctx, t, client, definition{plural: "workers", kind: "Worker", schema: customSchema, columns: []any{
+		map[string]any{"name": "Replicas", "type": "integer", "jsonPath": ".spec.replicas"},
+		map[string]any{"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
+	}}); err != nil {
+		return err
+	}
+	return makeNamespaces(ctx, client, namespaces)
+}
+
+// DefineWorkers makes the definition and the first of the objects of [Custom], and leaves what
+// exists.
+func DefineWorkers(ctx context.Context, t *Target) error {
+	if err := defineWorkers(ctx, t, 1); err != nil {
+		return err
+	}
+	c := &CustomConfig{Objects: 1, Namespaces: 1}
+	create, err := c.writes()[0].call(0)
+	if err != nil {
+		return err
+	}
+	own := &lane{t: t}
+	defer own.close()
+	if o, err := own.do(ctx, create); err != nil && o.status != http.StatusConflict {
+		return err
+	}
+	return nil
 }
 
 // workersManager is the field manager of workers, but for what is applied.

@@ -109,3 +109,12 @@ func (t *Target) once(ctx context.Context, c call) error {
 	_, _, err = conn.do(c, t.Timeout)
 	return err
 }
+
+// Once asks for a path once, over a connection of its own, and returns the size of the answer's
+// body.
+func (t *Target) Once(ctx context.Context, path, accept string) (int64, error) {
+	own := &lane{t: t}
+	defer own.close()
+	o, err := own.do(ctx, call{path: path, accept: accept})
+	return o.bytes, err
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/larder-io/larder/bench/cluster"
 	"github.com/larder-io/larder/bench/compare"
 	"github.com/larder-io/larder/bench/judge"
+	"github.com/larder-io/larder/bench/starts"
 )
 
 // Report is all that one run of a program found.
@@ -31,6 +32,8 @@ type Report struct {
 	Table *compare.Table `json:"table,omitempty"`
 	// Cluster is of clusters that were played, nil for none.
 	Cluster *cluster.Table `json:"cluster,omitempty"`
+	// Starts is of starts on stored objects, nil for none.
+	Starts *starts.Table `json:"starts,omitempty"`
 	// Charts plot how figures grow.
 	Charts []Chart `json:"charts,omitempty"`
 }
@@ -95,15 +98,18 @@ func (r *Report) JSON(w io.Writer) error {
 
 // Text writes the report for people.
 func (r *Report) Text(w io.Writer) error {
+	tables := ""
 	if r.Table != nil {
-		if _, err := io.WriteString(w, r.Table.Markdown()); err != nil {
-			return fmt.Errorf("report: %w", err)
-		}
+		tables += r.Table.Markdown()
 	}
 	if r.Cluster != nil {
-		if _, err := io.WriteString(w, r.Cluster.Markdown()); err != nil {
-			return fmt.Errorf("report: %w", err)
-		}
+		tables += r.Cluster.Markdown()
+	}
+	if r.Starts != nil {
+		tables += r.Starts.Markdown()
+	}
+	if _, err := io.WriteString(w, tables); err != nil {
+		return fmt.Errorf("report: %w", err)
 	}
 	if len(r.Results) > 0 {
 		if err := bench.WriteText(w, r.Results...); err != nil {

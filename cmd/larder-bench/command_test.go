@@ -118,6 +118,9 @@ func TestArguments(t *testing.T) {
 		{[]string{"compare", "--stock=a", "--larder=b", "--etcd=c", "--rounds=0"}, "round"},
 		{[]string{"compare", "--stock=/none", "--larder=/none", "--etcd=/none"}, "/none"},
 		{[]string{"scale", "--server", "other"}, "--server"},
+		{[]string{"starts", "--stock=a", "--larder=b", "--etcd=c", "--data", "other"}, "no data"},
+		{[]string{"starts", "--max-p99", "1s"}, "no thresholds"},
+		{[]string{"starts", "--pid", "1"}, "--pid"},
 		{[]string{"limit", "--tape", "missing"}, "missing"},
 		{[]string{"nonsense"}, "unknown command"},
 	} {

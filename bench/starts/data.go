@@ -1,0 +1,237 @@
+package starts
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/larder-io/larder/bench"
+)
+
+// data is one kind of stored objects.
+type data struct {
+	id, name, what string
+	// path and accept are of the list that is asked for, prefix is that of the keys.
+	path, accept, prefix string
+	// item makes the i-th object of n; nil for no objects. stored is what a server stored of
+	// the one that was written through it, for custom resources.
+	item func(i, n int, stored []byte) (pair, error)
+	// custom says that there is a definition of a custom resource to be made first.
+	custom bool
+	// goals are the ratios that are wanted of CPU, time and memory, until the server is ready;
+	// 0 for none.
+	goals [3]float64
+}
+
+// kinds are all data, in the order of their rows.
+func kinds() []*data {
+	const pods, sets, scalers, events = "/api/v1/pods", "/apis/apps/v1/replicasets", "/apis/autoscaling/v2/horizontalpodautoscalers", "/api/v1/events"
+	usual, shared := [3]float64{5, 5, 5}, [3]float64{7, 7, 6}
+	return []*data{
+		{id: "P0", name: "empty", what: "none", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/"},
+		{id: "P1", name: "own", what: "pods, each with an environment variable of its own", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/", item: ownPod, goals: usual},
+		{id: "P2", name: "old", what: "the same without two of their defaults", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/", item: oldPod, goals: usual},
+		{id: "P3", name: "replicasets", what: "ReplicaSets with such a template", path: sets, accept: bench.Protobuf, prefix: "/registry/replicasets/", item: replicaSet, goals: usual},
+		{id: "P4", name: "autoscalers", what: "HorizontalPodAutoscalers stored as autoscaling/v1", path: scalers, accept: bench.Protobuf, prefix: "/registry/horizontalpodautoscalers/", item: autoscaler, goals: usual},
+		{id: "P5", name: "events", what: "Events", path: events, accept: bench.Protobuf, prefix: "/registry/events/", item: event, goals: usual},
+		{id: "P6", name: "shared", what: "pods that share a shape", path: pods, accept: bench.Protobuf, prefix: "/registry/pods/", item: sharedPod, goals: shared},
+		{id: "P7", name: "custom", what: "custom resources of 3 KB", path: bench.CustomPath, accept: bench.JSON, prefix: workers, item: worker, custom: true, goals: usual},
+		{id: "P8", name: "custom-old", what: "the same without two of their defaults", path: bench.CustomPath, accept: bench.JSON, prefix: workers, item: oldWorker, custom: true, goals: usual},
+	}
+}
+
+// Names are those of all kinds of data, in the order of their rows.
+func Names() []string {
+	var names []string
+	for _, d := range kinds() {
+		names = append(names, d.name)
+	}
+	return names
+}
+
+// began is when the first object was made, the others a second after each other.
+const began = 1790000000
+
+// metadata are those of the i-th object of a kind, but for labels.
+func metadata(name string, i, n int) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Name: name, Namespace: namespace(i, n), UID: types.UID(fmt.Sprintf("0d6f3a52-6a3e-4f5b-9a53-%012x", i)),
+		CreationTimestamp: metav1.Unix(began+int64(i), 0),
+	}
+}
+
+// namespace has 200 objects.
+func namespace(i, n int) string { return fmt.Sprintf("bench-%d", i%max(1, n/200)) }
+
+// key is that of an object, with its value.
+func key(prefix string, meta *metav1.ObjectMeta, value []byte) (pair, error) {
+	return pair{Key: []byte(prefix + meta.Namespace + "/" + meta.Name), Value: value}, nil
+}
+
+// managed are the fields that a manager is recorded to own.
+func managed(manager, apiVersion string, at metav1.Time, fields string) metav1.ManagedFieldsEntry {
+	return metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: apiVersion, Time: &at, FieldsType: "FieldsV1", FieldsV1: &metav1.FieldsV1{Raw: []byte(fields)}}
+}
+
+const podFields = `{"f:metadata":{"f:annotations":{".":{},"f:checksum/config":{},"f:prometheus.io/path":{},"f:prometheus.io/port":{},"f:prometheus.io/scrape":{}},"f:labels":{".":{},"f:app.kubernetes.io/instance":{},"f:app.kubernetes.io/name":{}},"f:ownerReferences":{".":{},"k:{\"uid\":\"0d6f3a52-6a3e-4f5b-9a53-0c9b7a3f1e11\"}":{}}},"f:spec":{"f:automountServiceAccountToken":{},"f:containers":{"k:{\"name\":\"web\"}":{".":{},"f:args":{},"f:env":{".":{},"k:{\"name\":\"CACHE_HOST\"}":{".":{},"f:name":{},"f:value":{}},"k:{\"name\":\"DATABASE_HOST\"}":{".":{},"f:name":{},"f:value":{}}},"f:image":{},"f:imagePullPolicy":{},"f:name":{},"f:resources":{".":{},"f:limits":{".":{},"f:memory":{}},"f:requests":{".":{},"f:cpu":{},"f:memory":{}}}}},"f:dnsPolicy":{},"f:enableServiceLinks":{}}}`
+
+// pod is the i-th of n pods that run, with all defaults.
+func pod(i, n int) *corev1.Pod {
+	p := bench.WebPod(i)
+	labels, annotations, owners := p.Labels, p.Annotations, p.OwnerReferences
+	p.ObjectMeta = metadata(p.Name, i, n)
+	p.Labels, p.Annotations, p.OwnerReferences, p.Generation = labels, annotations, owners, 1
+	p.Spec.NodeName = fmt.Sprintf("node-%d", i%max(1, n/20))
+	p.Status = bench.RunningStatus(p)
+	p.Status.PodIP = fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)
+	p.Status.PodIPs = []corev1.PodIP{{IP: p.Status.PodIP}}
+	setPodDefaults(&p.Spec)
+	kubelet := managed("kubelet", "v1", p.CreationTimestamp, podFields)
+	kubelet.Subresource = "status"
+	p.ManagedFields = []metav1.ManagedFieldsEntry{managed("kube-controller-manager", "v1", p.CreationTimestamp, podFields), kubelet}
+	return p
+}
+
+// setPodDefaults sets what a server would.
+func setPodDefaults(s *corev1.PodSpec) {
+	grace, priority, preempt, links, mode := int64(30), int32(0), corev1.PreemptLowerPriority, true, int32(420)
+	s.RestartPolicy, s.DNSPolicy, s.SchedulerName = corev1.RestartPolicyAlways, corev1.DNSClusterFirst, corev1.DefaultSchedulerName
+	s.DeprecatedServiceAccount = s.ServiceAccountName
+	s.TerminationGracePeriodSeconds, s.Priority, s.PreemptionPolicy, s.EnableServiceLinks = &grace, &priority, &preempt, &links
+	for i := range s.Volumes {
+		if source := s.Volumes[i].ConfigMap; source != nil {
+			source.DefaultMode = &mode
+		}
+	}
+	for i := range s.Containers {
+		c := &s.Containers[i]
+		c.TerminationMessagePath, c.TerminationMessagePolicy = corev1.TerminationMessagePathDefault, corev1.TerminationMessageReadFile
+		c.ImagePullPolicy = corev1.PullIfNotPresent
+		for _, probe := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
+			if probe != nil && probe.HTTPGet != nil {
+				probe.HTTPGet.Scheme = corev1.URISchemeHTTP
+			}
+		}
+	}
+}
+
+// addOwn adds an environment variable that no other object has.
+func addOwn(s *corev1.PodSpec, i int) {
+	s.Containers[0].Env = append(s.Containers[0].Env, corev1.EnvVar{Name: "INSTANCE", Value: fmt.Sprintf("instance-%d", i)})
+}
+
+func sharedPod(i, n int, _ []byte) (pair, error) {
+	p := pod(i, n)
+	return key("/registry/pods/", &p.ObjectMeta, bench.EncodeProtobuf(p))
+}
+
+func ownPod(i, n int, _ []byte) (pair, error) {
+	p := pod(i, n)
+	addOwn(&p.Spec, i)
+	return key("/registry/pods/", &p.ObjectMeta, bench.EncodeProtobuf(p))
+}
+
+func oldPod(i, n int, _ []byte) (pair, error) {
+	p := pod(i, n)
+	addOwn(&p.Spec, i)
+	p.Spec.Containers[0].TerminationMessagePolicy, p.Spec.EnableServiceLinks = "", nil
+	return key("/registry/pods/", &p.ObjectMeta, bench.EncodeProtobuf(p))
+}
+
+func replicaSet(i, n int, _ []byte) (pair, error) {
+	p, replicas := pod(i, n), int32(1)
+	addOwn(&p.Spec, i)
+	p.Spec.NodeName, p.Spec.Tolerations = "", nil
+	set := &appsv1.ReplicaSet{ObjectMeta: p.ObjectMeta, Spec: appsv1.ReplicaSetSpec{
+		Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: p.Labels},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: p.Labels}, Spec: p.Spec},
+	}}
+	set.Annotations = nil
+	return key("/registry/replicasets/", &set.ObjectMeta, bench.EncodeProtobuf(set))
+}
+
+// autoscaler is stored in the version in which conditions and other metrics are annotations.
+func autoscaler(i, n int, _ []byte) (pair, error) {
+	name, percent, least := fmt.Sprintf("hpa-%d", i), int32(50+i%40), int32(1)
+	a := &autoscalingv1.HorizontalPodAutoscaler{ObjectMeta: metadata(name, i, n), Spec: autoscalingv1.HorizontalPodAutoscalerSpec{
+		ScaleTargetRef: autoscalingv1.CrossVersionObjectReference{Kind: "Deployment", Name: name, APIVersion: "apps/v1"},
+		MinReplicas:    &least, MaxReplicas: 10, TargetCPUUtilizationPercentage: &percent,
+	}}
+	a.Labels = map[string]string{"app": name}
+	a.Annotations = map[string]string{
+		"autoscaling.alpha.kubernetes.io/conditions": `[{"type":"AbleToScale","status":"True","lastTransitionTime":"2025-01-01T00:00:00Z","reason":"ReadyForNewScale","message":"recommended size matches current size"}]`,
+		"autoscaling.alpha.kubernetes.io/metrics":    `[{"type":"Resource","resource":{"name":"memory","targetAverageUtilization":80}}]`,
+	}
+	a.ManagedFields = []metav1.ManagedFieldsEntry{managed("kubectl", "autoscaling/v1", a.CreationTimestamp, podFields)}
+	return key("/registry/horizontalpodautoscalers/", &a.ObjectMeta, bench.EncodeProtobuf(a))
+}
+
+func event(i, n int, _ []byte) (pair, error) {
+	const fields = `{"f:count":{},"f:firstTimestamp":{},"f:involvedObject":{},"f:lastTimestamp":{},"f:message":{},"f:reason":{},"f:source":{"f:component":{}},"f:type":{}}`
+	subject := fmt.Sprintf("pod-%d", i)
+	e := &corev1.Event{
+		ObjectMeta: metadata(fmt.Sprintf("%s.17a%09x", subject, i), i, n),
+		InvolvedObject: corev1.ObjectReference{
+			Kind: "Pod", Namespace: namespace(i, n), Name: subject, UID: types.UID(fmt.Sprintf("1d6f3a52-6a3e-4f5b-9a53-%012x", i)),
+			APIVersion: "v1", ResourceVersion: strconv.Itoa(i + 10),
+		},
+		Reason: "Scheduled", Message: fmt.Sprintf("Successfully assigned %s/%s to node-%d", namespace(i, n), subject, i%100),
+		Source: corev1.EventSource{Component: "default-scheduler"}, Count: 1, Type: corev1.EventTypeNormal, ReportingController: "default-scheduler",
+	}
+	e.FirstTimestamp, e.LastTimestamp = e.CreationTimestamp, e.CreationTimestamp
+	e.ManagedFields = []metav1.ManagedFieldsEntry{managed("kube-scheduler", "v1", e.CreationTimestamp, fields)}
+	return key("/registry/events/", &e.ObjectMeta, bench.EncodeProtobuf(e))
+}
+
+// workers is the prefix of the custom resources that bench.DefineWorkers defines.
+const workers = "/registry/bench.example.com/workers/"
+
+// worker is a copy of what a server stored, by another name and with a value of its own.
+func worker(i, n int, stored []byte) (pair, error) { return workerWith(i, n, stored, nil) }
+
+// oldWorker lacks what has got a default since.
+func oldWorker(i, n int, stored []byte) (pair, error) {
+	return workerWith(i, n, stored, func(spec, container map[string]any) {
+		delete(spec, "replicas")
+		delete(container, "imagePullPolicy")
+	})
+}
+
+func workerWith(i, n int, stored []byte, change func(spec, container map[string]any)) (pair, error) {
+	var object struct {
+		APIVersion string         `json:"apiVersion"`
+		Kind       string         `json:"kind"`
+		Metadata   map[string]any `json:"metadata"`
+		Spec       map[string]any `json:"spec"`
+	}
+	if err := json.Unmarshal(stored, &object); err != nil {
+		return pair{}, fmt.Errorf("starts: a stored custom resource: %w", err)
+	}
+	containers, _ := object.Spec["containers"].([]any)
+	if len(containers) == 0 || object.Metadata == nil {
+		return pair{}, errors.New("starts: a stored custom resource has no metadata or no containers")
+	}
+	container, _ := containers[0].(map[string]any)
+	env, _ := container["env"].([]any)
+	container["env"] = append(env, map[string]any{"name": "INSTANCE", "value": fmt.Sprintf("instance-%d", i)})
+	if change != nil {
+		change(object.Spec, container)
+	}
+	meta := metadata(fmt.Sprintf("worker-%d", i), i, n)
+	for name, value := range map[string]any{"name": meta.Name, "namespace": meta.Namespace, "uid": meta.UID, "creationTimestamp": meta.CreationTimestamp} {
+		object.Metadata[name] = value
+	}
+	// Members are in order, and a newline is at the end, as servers write it.
+	value, err := json.Marshal(object)
+	if err != nil {
+		return pair{}, fmt.Errorf("starts: %w", err)
+	}
+	return key(workers, &meta, append(value, '\n'))
+}
