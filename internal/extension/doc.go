@@ -7,8 +7,9 @@
 // now. The first request for one of its resources builds the serving's generation: upstream's
 // handler of custom resources (k8s.io/apiextensions-apiserver pkg/apiserver) around that one
 // definition, with its storages over a [registry.CustomResource], and the views by which package
-// httpapi answers GET, LIST and WATCH from encoded bytes. Pruning, defaults, validation,
-// conversion and apply are upstream's code alone.
+// httpapi answers GET, LIST and WATCH from encoded bytes. Pruning, defaults,
+// conversion and apply are upstream's code alone, and so is what is said of invalid objects; of
+// valid ones package proof mostly knows that they are.
 //
 // A generation belongs to one UID, specification and set of accepted names. When one of
 // them changes, a new generation replaces it: requests that have begun end with the old one,

@@ -77,9 +77,11 @@ func (s *serving) build() (*generation, error) {
 		return nil, err
 	}
 	// This call makes the storages of all versions.
-	if _, err := g.upstream.GetCustomResourceListerCollectionDeleter(definition); err != nil {
+	stored, err := g.upstream.GetCustomResourceListerCollectionDeleter(definition)
+	if err != nil {
 		return nil, err
 	}
+	proveStored(stored, definition)
 	if err := custom.Finish(); err != nil {
 		return nil, err
 	}

@@ -10,30 +10,35 @@ import (
 	"github.com/larder-io/larder/internal/registry/shape"
 )
 
-// shapesOf returns the shapes of the versions of a definition. Their schemas are made as
-// upstream makes those by which it decodes (apiextensions-apiserver
-// pkg/apiserver/customresource_handler.go). A version has none if its objects are not pruned,
-// or if upstream would not accept its schema.
+// schemasOf returns the schema of a version, and that by which its objects are decoded, made
+// as upstream makes it (apiextensions-apiserver pkg/apiserver/customresource_handler.go). It
+// returns nil if its objects are not pruned, or if upstream would not accept its schema.
+func schemasOf(definition *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (*apiextensions.JSONSchemaProps, *structuralschema.Structural) {
+	if definition.Spec.PreserveUnknownFields || v.Schema == nil || v.Schema.OpenAPIV3Schema == nil {
+		return nil, nil
+	}
+	var internal apiextensions.CustomResourceValidation
+	if err := apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(v.Schema.DeepCopy(), &internal, nil); err != nil {
+		return nil, nil
+	}
+	structural, err := structuralschema.NewStructural(internal.OpenAPIV3Schema)
+	if err != nil {
+		return nil, nil
+	}
+	structural = structural.DeepCopy()
+	if err := defaulting.PruneDefaults(structural); err != nil {
+		return nil, nil
+	}
+	return internal.OpenAPIV3Schema, structural
+}
+
+// shapesOf returns the shapes of the versions of a definition.
 func shapesOf(definition *apiextensionsv1.CustomResourceDefinition) map[string]*shape.Shape {
 	shapes := make(map[string]*shape.Shape)
-	if definition.Spec.PreserveUnknownFields {
-		return shapes
-	}
 	for i := range definition.Spec.Versions {
 		v := &definition.Spec.Versions[i]
-		if v.Schema == nil || v.Schema.OpenAPIV3Schema == nil {
-			continue
-		}
-		var internal apiextensions.CustomResourceValidation
-		if err := apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(v.Schema.DeepCopy(), &internal, nil); err != nil {
-			continue
-		}
-		structural, err := structuralschema.NewStructural(internal.OpenAPIV3Schema)
-		if err != nil {
-			continue
-		}
-		structural = structural.DeepCopy()
-		if err := defaulting.PruneDefaults(structural); err != nil {
+		_, structural := schemasOf(definition, v)
+		if structural == nil {
 			continue
 		}
 		gv := schema.GroupVersion{Group: definition.Spec.Group, Version: v.Name}

@@ -19,7 +19,7 @@ internal/invariants, internal/proctest
 < cache
 < watch
 < watch/mirror, watch/watchtest
-< internal/registry/wire, internal/registry/transcode, internal/registry/shape, internal/registry/backend
+< internal/registry/wire, internal/registry/transcode, internal/registry/shape, internal/registry/proof, internal/registry/backend
 < internal/registry/encoding
 < internal/registry/table, internal/registry/storage, internal/registry/builtin, internal/registry/fields
 < internal/registry
