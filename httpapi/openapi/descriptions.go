@@ -15,6 +15,9 @@ type Description[T any] struct {
 
 	// Build makes it anew.
 	Build func() (*T, error)
+	// Variants describe the same together, for less. nil, or none, if there is nothing that it
+	// is like.
+	Variants func() []Variant[T]
 }
 
 // Extensions describes resources that come and go.

@@ -7,7 +7,8 @@
 // reader of OpenAPI v2 who takes gzip is sent what is kept; for others it is inflated. Its
 // tag is upstream's: the hash of its JSON. What definitions of custom resources and other
 // servers add to the document of OpenAPI v2 is built once and put between the bytes of the
-// rest.
+// rest. Descriptions that differ by names and one definition alone come of a [Pattern], which
+// is built once for all of them.
 //
 // [Models] are the definitions of the built-in kinds. All of them together are large, so they
 // are kept no longer than the garbage collector lets them be.

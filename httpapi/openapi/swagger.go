@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	"github.com/NYTimes/gziphandler"
+	"github.com/klauspost/compress/s2"
 	"k8s.io/klog/v2"
 	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	"k8s.io/kube-openapi/pkg/aggregator"
@@ -37,17 +38,28 @@ type swaggerService struct {
 
 	building sync.Mutex // held by whoever writes a document
 	base     *packed    // document of the built-in kinds; nil before it was needed
+	stencils map[*Pattern[spec.Swagger]]*stencil
 }
 
 // part is what one description adds to a document.
 type part struct {
 	Description[spec.Swagger]
 
-	packed *packed // sections, as they are kept; nil before it was built. Guarded by building
+	// Guarded by building, and nil before it was built: the sections, as they are kept; or what
+	// each variant has for itself.
+	packed *packed
+	owns   []own
+}
+
+// own is what one variant has for itself: names, and a definition in JSON, compressed.
+type own struct {
+	stencil *stencil
+	names   []string
+	value   []byte
 }
 
 func newSwaggerService(builtIn func() (*spec.Swagger, error), others func() []Description[spec.Swagger]) http.Handler {
-	s := &swaggerService{builtIn: builtIn, others: others}
+	s := &swaggerService{builtIn: builtIn, others: others, stencils: make(map[*Pattern[spec.Swagger]]*stencil)}
 	return gziphandler.GzipHandler(http.HandlerFunc(s.serve))
 }
 
@@ -142,7 +154,7 @@ func (s *swaggerService) write(w io.Writer, parts []*part) error {
 			}
 		}
 	}
-	added, err := addedBy(parts, &own)
+	added, err := s.addedByLocked(parts, &own)
 	if err != nil {
 		return err
 	}
@@ -189,36 +201,106 @@ func (s *swaggerService) baseLocked() ([]byte, error) {
 	return s.base.unpack()
 }
 
-// addedBy returns what parts add to own. What cannot be described is left out.
-func addedBy(parts []*part, own *sections) (*sections, error) {
-	var known [len(sectionNames)]map[string][]byte
+// known are the members of the sections of the built-in kinds, by name.
+type known [len(sectionNames)]map[string][]byte
+
+// addedByLocked returns what parts add to own. What cannot be described is left out.
+func (s *swaggerService) addedByLocked(parts []*part, own *sections) (*sections, error) {
+	var have known
 	for i, list := range own {
-		known[i] = make(map[string][]byte, len(list))
+		have[i] = make(map[string][]byte, len(list))
 		for _, m := range list {
-			known[i][m.name] = m.value
+			have[i][m.name] = m.value
 		}
 	}
-	added := new(sections)
+	added, shared := new(sections), make(map[string]bool)
 	for _, p := range parts {
-		if p.packed == nil {
-			built, err := p.build(known)
-			if err != nil {
+		if p.packed == nil && p.owns == nil {
+			if err := s.buildLocked(p, &have); err != nil {
 				klog.ErrorS(err, "OpenAPI v2 leaves out what cannot be described", "name", p.Name)
 				continue
 			}
-			p.packed = built
 		}
-		if err := p.addTo(added); err != nil {
+		if err := p.add(added, shared); err != nil {
 			return nil, err
 		}
 	}
 	return added, nil
 }
 
-// build makes the members that a part adds to those that are known: upstream merges
-// it with what it has in common with them.
-func (p *part) build(known [len(sectionNames)]map[string][]byte) (*packed, error) {
-	built, err := p.Build()
+// add adds what p adds, which was built, to added. shared are the names of what every variant
+// has alike, which is added once.
+func (p *part) add(added *sections, shared map[string]bool) error {
+	if p.packed != nil {
+		return p.addTo(added)
+	}
+	for _, o := range p.owns {
+		value, err := s2.Decode(nil, o.value)
+		if err != nil {
+			return fmt.Errorf("httpapi: openapi v2: %w", err)
+		}
+		o.stencil.fill(o.names, shared, &added[inPaths], &added[inDefinitions], &added[inParameters])
+		added[inDefinitions] = append(added[inDefinitions], member{o.stencil.own.with(o.names), value})
+	}
+	return nil
+}
+
+// buildLocked builds what p adds to what is known.
+func (s *swaggerService) buildLocked(p *part, have *known) (err error) {
+	if p.owns = s.ownsLocked(p, have); p.owns != nil {
+		return nil
+	}
+	list, err := mergedWith(have, p.Build)
+	if err != nil {
+		return err
+	}
+	p.packed, err = pack(list.write)
+	return err
+}
+
+// ownsLocked returns what the variants of p have for themselves, nil if p has none, or has names
+// that are known: then upstream gives it others.
+func (s *swaggerService) ownsLocked(p *part, have *known) []own {
+	if p.Variants == nil {
+		return nil
+	}
+	var owns []own
+	for _, v := range p.Variants() {
+		stencil, err := s.stencilLocked(v.Pattern, have)
+		if err != nil || stencil.meets(v.Names, have[:]...) || have[inDefinitions][stencil.own.with(v.Names)] != nil {
+			return nil
+		}
+		definition, err := v.Own()
+		if err != nil {
+			return nil
+		}
+		value, err := definition.MarshalJSON() // as novel does
+		if err != nil {
+			return nil
+		}
+		owns = append(owns, own{stencil, v.Names, s2.EncodeBetter(nil, value)})
+	}
+	return owns
+}
+
+// stencilLocked returns the stencil of p, which is made once.
+func (s *swaggerService) stencilLocked(p *Pattern[spec.Swagger], have *known) (*stencil, error) {
+	if made := s.stencils[p]; made != nil {
+		return made, nil
+	}
+	list, err := mergedWith(have, p.Build)
+	if err != nil {
+		return nil, err
+	}
+	made := newStencil(p.Own, p.Placeholders, list[:]...)
+	s.stencils[p] = made
+	return made, nil
+}
+
+// mergedWith makes the members that what build describes adds to those that are known: upstream
+// merges it with what it has in common with them.
+func mergedWith(have *known, build func() (*spec.Swagger, error)) (*sections, error) {
+	built, err := build()
 	if err != nil {
 		return nil, err
 	}
@@ -229,14 +311,14 @@ func (p *part) build(known [len(sectionNames)]map[string][]byte) (*packed, error
 	merged := &spec.Swagger{SwaggerProps: spec.SwaggerProps{Paths: &spec.Paths{Paths: make(map[string]spec.PathItem)}}}
 	if own.Paths != nil {
 		for path := range own.Paths.Paths {
-			if known[inPaths][path] != nil {
+			if have[inPaths][path] != nil {
 				merged.Paths.Paths[path] = spec.PathItem{}
 			}
 		}
 	}
-	merged.Definitions, err = shared(own.Definitions, known[inDefinitions])
+	merged.Definitions, err = shared(own.Definitions, have[inDefinitions])
 	if err == nil {
-		merged.Parameters, err = shared(own.Parameters, known[inParameters])
+		merged.Parameters, err = shared(own.Parameters, have[inParameters])
 	}
 	if err == nil {
 		err = aggregator.MergeSpecsIgnorePathConflictRenamingDefinitionsAndParameters(merged, own)
@@ -244,18 +326,15 @@ func (p *part) build(known [len(sectionNames)]map[string][]byte) (*packed, error
 	if err != nil {
 		return nil, fmt.Errorf("httpapi: openapi v2: %w", err)
 	}
-	var list sections
-	list[inPaths], err = novel(merged.Paths.Paths, known[inPaths], true)
+	list := new(sections)
+	list[inPaths], err = novel(merged.Paths.Paths, have[inPaths], true)
 	if err == nil {
-		list[inDefinitions], err = novel(merged.Definitions, known[inDefinitions], false)
+		list[inDefinitions], err = novel(merged.Definitions, have[inDefinitions], false)
 	}
 	if err == nil {
-		list[inParameters], err = novel(merged.Parameters, known[inParameters], false)
+		list[inParameters], err = novel(merged.Parameters, have[inParameters], false)
 	}
-	if err != nil {
-		return nil, err
-	}
-	return pack(list.write)
+	return list, err
 }
 
 // writing writes document as upstream's handler does.

@@ -64,6 +64,13 @@ func (s *openAPIv3) documentsLocked() map[string]stated {
 // written writes what d describes.
 func written(d Description[spec3.OpenAPI]) func(w io.Writer) error {
 	return func(w io.Writer) error {
+		if d.Variants != nil {
+			if variants := d.Variants(); len(variants) > 0 {
+				if document, err := ofVariants(variants); err == nil {
+					return document.write(w)
+				}
+			}
+		}
 		built, err := d.Build()
 		if err != nil {
 			return err

@@ -16,9 +16,11 @@
 // its watches are ended, and clients start new ones. A definition that no request has named
 // costs an entry in a map.
 //
-// Upstream's builders describe definitions for OpenAPI documents when a client requests
-// a document, each definition once in each of its states. Package httpapi keeps the
-// documents, compressed.
+// OpenAPI documents describe definitions when a client requests a document, each definition
+// once in each of its states. Upstream's builders do so for one definition with placeholders
+// of each form (its scope and subresources), and what they make has names put into it and the
+// schema of the definition; a definition for which that would not be what they make is left
+// to them. Package httpapi keeps the documents, compressed.
 //
 // # Guarantees
 //

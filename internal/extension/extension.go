@@ -20,6 +20,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	restclient "k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
@@ -75,6 +76,9 @@ type Extensions struct {
 	schemas   func() (map[string]*spec.Schema, error)
 	monitors  apimetrics.Book // of all resources that there have been
 
+	patternsV2 *patterns[spec.Swagger]
+	patternsV3 *patterns[spec3.OpenAPI]
+
 	servings atomic.Pointer[map[schema.GroupResource]*serving] // replaced whole, under mu
 	synced   <-chan struct{}                                   // closed when servings has all definitions of the informer's first list
 	follows  chan struct{}                                     // closed when Follow has started the informer and the controllers
@@ -102,7 +106,10 @@ func New(config Config) (*Extensions, error) {
 		return nil, errors.New("extension: Config.Discovery is missing")
 	}
 	config.setDefaults()
-	e := &Extensions{config: config, builtIn: sets.New[string](), follows: make(chan struct{})}
+	e := &Extensions{
+		config: config, builtIn: sets.New[string](), follows: make(chan struct{}),
+		patternsV2: newPatternsV2(), patternsV3: newPatternsV3(),
+	}
 	for _, g := range config.Registry.Groups() {
 		e.builtIn.Insert(g.Name)
 	}

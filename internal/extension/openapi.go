@@ -29,6 +29,9 @@ func (e *Extensions) OpenAPIV2() []openapi.Description[spec.Swagger] {
 		}
 		list = append(list, openapi.Description[spec.Swagger]{
 			Name: definition.Name, State: stateOf(definition), Build: s.describeV2,
+			Variants: func() []openapi.Variant[spec.Swagger] {
+				return e.patternsV2.variants(definition, func(v *apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Served })
+			},
 		})
 	}
 	return list
@@ -89,7 +92,8 @@ func (e *Extensions) OpenAPIV3() []openapi.Description[spec3.OpenAPI] {
 	for key, all := range members {
 		list = append(list, openapi.Description[spec3.OpenAPI]{
 			Name: "apis/" + key.group + "/" + key.version, State: stateOfAll(all),
-			Build: func() (*spec3.OpenAPI, error) { return describeV3(key.version, all) },
+			Build:    func() (*spec3.OpenAPI, error) { return describeV3(key.version, all) },
+			Variants: func() []openapi.Variant[spec3.OpenAPI] { return e.variantsV3(key.version, all) },
 		})
 	}
 	return list
@@ -106,6 +110,19 @@ func stateOfAll(all []*serving) string {
 	}
 	slices.Sort(states)
 	return strings.Join(states, " ")
+}
+
+// variantsV3 describes one version of a group by patterns, nil if that cannot be.
+func (e *Extensions) variantsV3(version string, all []*serving) []openapi.Variant[spec3.OpenAPI] {
+	var list []openapi.Variant[spec3.OpenAPI]
+	for _, s := range all {
+		made := e.patternsV3.variants(s.definition.Load(), func(v *apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Name == version })
+		if made == nil {
+			return nil
+		}
+		list = append(list, made...)
+	}
+	return list
 }
 
 // describeV3 describes one version of a group. A definition that cannot be described is left
