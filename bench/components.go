@@ -168,9 +168,12 @@ func (c *ComponentsConfig) createNode(i int) call {
 	return post("/api/v1/nodes", nodeObject(c.node(i)))
 }
 
-// patchNodeStatus is what a kubelet sends every few minutes, and when something changes.
+// patchNodeStatus is what a kubelet sends every few minutes, and when something changes. Its time
+// is that much later than the node's: one of the same second would change nothing, and would not
+// be stored.
 func (c *ComponentsConfig) patchNodeStatus(i int) call {
-	now := metav1.NewTime(time.Now().Truncate(time.Second))
+	const later = 5 * time.Minute
+	now := metav1.NewTime(time.Now().Add(later).Truncate(time.Second))
 	type condition struct {
 		Type              corev1.NodeConditionType `json:"type"`
 		LastHeartbeatTime metav1.Time              `json:"lastHeartbeatTime"`

@@ -185,3 +185,13 @@ func (s *Server) lastWords() string {
 	}
 	return string(text[max(0, len(text)-most):])
 }
+
+// Lives returns an error with what the process said last, if it has ended.
+func (s *Server) Lives() error {
+	select {
+	case <-s.exited:
+		return fmt.Errorf("fleet: %s has ended:\n%s", s.Process.Name, s.lastWords())
+	default:
+		return nil
+	}
+}

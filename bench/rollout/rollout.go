@@ -1,0 +1,363 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/process"
+)
+
+// Kinds of servers.
+const (
+	Stock  = "kube-apiserver"
+	Larder = "Larder"
+)
+
+// Phases are what is done at each server, in order.
+var Phases = []string{"nodes come", "rollout", "update", "rest", "deletion", "all"}
+
+// Config says which clusters there are.
+type Config struct {
+	// Fleet is what servers are started from; Programs is a directory as FindPrograms returns it.
+	Fleet    fleet.Config
+	Programs string
+	// Nodes and Pods say how large the cluster is; Pods is a multiple of a hundred.
+	Nodes, Pods int
+	// Rest is how long nothing happens.
+	Rest time.Duration
+	// Servers are Stock and Larder, each of which has Rounds turns.
+	Servers []string
+	Rounds  int
+	// Say is called with each line about what happens.
+	Say func(string)
+}
+
+// Check returns an error for what cannot be.
+func (c *Config) Check() error {
+	if c.Nodes < 1 || c.Pods < each || c.Pods%each != 0 || c.Rest <= 0 || c.Rounds < 1 {
+		return fmt.Errorf("rollout: want at least one node, hundreds of pods, a time of rest and one round, not %d, %d, %v and %d", c.Nodes, c.Pods, c.Rest, c.Rounds)
+	}
+	const most = 100 // on a node, of the 110 that it takes
+	if c.Pods > c.Nodes*most {
+		return fmt.Errorf("rollout: %d nodes have no room for %d pods", c.Nodes, c.Pods)
+	}
+	for _, s := range c.Servers {
+		if s != Stock && s != Larder {
+			return fmt.Errorf("rollout: %q is no server: want %s or %s", s, Stock, Larder)
+		}
+	}
+	return nil
+}
+
+// Names are those of the results that Run returns for one round.
+func (c *Config) Names() (names []string) {
+	for _, s := range c.Servers {
+		for _, p := range Phases {
+			names = append(names, s+": "+p)
+		}
+	}
+	return names
+}
+
+// Run runs all clusters, one after the other. What was measured is returned with an error, too.
+func Run(ctx context.Context, c Config) (all []*bench.Result, err error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	for round := range c.Rounds {
+		order := slices.Clone(c.Servers)
+		if round%2 == 1 {
+			slices.Reverse(order)
+		}
+		for _, kind := range order {
+			r := &run{config: &c, kind: kind, dir: filepath.Join(c.Fleet.Dir, fmt.Sprintf("%s-%d", kind, round))}
+			err := r.run(ctx)
+			for _, result := range r.results {
+				if c.Rounds > 1 {
+					result.Round = round + 1
+				}
+			}
+			all = append(all, r.results...)
+			if err != nil {
+				return all, fmt.Errorf("rollout: %s: %w", kind, err)
+			}
+		}
+	}
+	return all, nil
+}
+
+func (c *Config) say(format string, args ...any) {
+	if c.Say != nil {
+		c.Say(fmt.Sprintf(format, args...))
+	}
+}
+
+// run is one cluster.
+type run struct {
+	config *Config
+	kind   string
+	dir    string
+
+	fleet   *fleet.Fleet
+	server  *fleet.Server
+	client  kubernetes.Interface
+	beside  []*fleet.Server // etcd and the programs
+	results []*bench.Result
+}
+
+// run starts a server, its etcd and the programs, goes through all phases, and ends everything.
+func (r *run) run(ctx context.Context) (err error) {
+	if err := os.Mkdir(r.dir, 0o700); err != nil {
+		return err
+	}
+	started := r.config.Fleet
+	started.Dir = r.dir
+	if r.fleet, err = fleet.New(started); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, r.fleet.Close(), os.RemoveAll(r.dir)) }()
+	r.config.say("%s: starting", r.kind)
+	if err := r.start(ctx); err != nil {
+		return err
+	}
+	whole, err := r.measure()
+	if err != nil {
+		return err
+	}
+	for i, phase := range []func(context.Context) error{r.populate, r.rollOut, r.update, r.rest, r.remove} {
+		part, err := r.measure()
+		if err != nil {
+			return err
+		}
+		if err := phase(ctx); err != nil {
+			return fmt.Errorf("%s: %w", Phases[i], err)
+		}
+		if err := r.end(part, Phases[i]); err != nil {
+			return err
+		}
+	}
+	return r.end(whole, Phases[len(Phases)-1])
+}
+
+// start starts everything and makes the nodes.
+func (r *run) start(ctx context.Context) (err error) {
+	if err := r.fleet.StartEtcd(ctx); err != nil {
+		return err
+	}
+	if r.kind == Stock {
+		r.server, err = r.fleet.StartStock()
+	} else {
+		r.server, err = r.fleet.StartLarder()
+	}
+	if err != nil {
+		return err
+	}
+	if err := r.server.Ready(ctx); err != nil {
+		return err
+	}
+	admin, err := r.fleet.Kubeconfig(r.server, "admin", "system:masters")
+	if err != nil {
+		return err
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", admin)
+	if err != nil {
+		return err
+	}
+	config.QPS = -1
+	config.ContentType, config.AcceptContentTypes = bench.Protobuf, bench.Protobuf
+	if r.client, err = kubernetes.NewForConfig(config); err != nil {
+		return err
+	}
+	if _, err := r.client.RbacV1().ClusterRoleBindings().Create(ctx, mayAll("kwok"), metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	if err := os.WriteFile(r.kwokConfig(), []byte(kwokText), 0o600); err != nil {
+		return err
+	}
+	kubeconfigs := make(map[string]string)
+	for name, user := range map[string]string{controllerManager: "system:kube-controller-manager", scheduler: "system:kube-scheduler", kwok: "kwok"} {
+		if kubeconfigs[name], err = r.fleet.Kubeconfig(r.server, user); err != nil {
+			return err
+		}
+	}
+	r.beside = []*fleet.Server{r.fleet.Etcd()}
+	arguments := r.arguments(kubeconfigs)
+	for _, name := range []string{controllerManager, scheduler, kwok} {
+		p, err := r.fleet.StartBeside(name, filepath.Join(r.config.Programs, name), arguments[name])
+		if err != nil {
+			return err
+		}
+		r.beside = append(r.beside, p)
+	}
+	return nil
+}
+
+// populate makes the nodes and waits until all can have pods.
+func (r *run) populate(ctx context.Context) error {
+	for i := range r.config.Nodes {
+		if _, err := r.client.CoreV1().Nodes().Create(ctx, nodeObject(i), metav1.CreateOptions{}); err != nil {
+			return err
+		}
+	}
+	return r.until(ctx, func(ctx context.Context) (bool, error) {
+		nodes, err := r.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+		if err != nil {
+			return false, err
+		}
+		ready := 0
+		for _, n := range nodes.Items {
+			if len(n.Spec.Taints) == 0 && slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+				return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+			}) {
+				ready++
+			}
+		}
+		return ready == r.config.Nodes, nil
+	})
+}
+
+// rollOut creates the Deployments and waits until all pods run.
+func (r *run) rollOut(ctx context.Context) error {
+	_, err := r.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	if err != nil {
+		return err
+	}
+	for i := range r.config.Pods / each {
+		if _, err := r.client.AppsV1().Deployments(namespace).Create(ctx, deployment(i, each), metav1.CreateOptions{}); err != nil {
+			return err
+		}
+	}
+	return r.rolledOut(ctx)
+}
+
+// update has all pods replaced.
+func (r *run) update(ctx context.Context) error {
+	patch := fmt.Appendf(nil, `{"spec":{"template":{"spec":{"containers":[{"name":"web","image":%q}]}}}}`, image(2))
+	for i := range r.config.Pods / each {
+		_, err := r.client.AppsV1().Deployments(namespace).Patch(ctx, deployment(i, each).Name, "application/strategic-merge-patch+json", patch, metav1.PatchOptions{})
+		if err != nil {
+			return err
+		}
+	}
+	return r.rolledOut(ctx)
+}
+
+// rolledOut waits until all pods that there shall be are there, and no others.
+func (r *run) rolledOut(ctx context.Context) error {
+	return r.until(ctx, func(ctx context.Context) (bool, error) {
+		list, err := r.client.AppsV1().Deployments(namespace).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err
+		}
+		done := 0
+		for i := range list.Items {
+			if rolledOut(&list.Items[i]) {
+				done++
+			}
+		}
+		return done == r.config.Pods/each, nil
+	})
+}
+
+// rest lets time pass.
+func (r *run) rest(ctx context.Context) error {
+	timer := time.NewTimer(r.config.Rest)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// remove deletes the namespace and waits until it has gone.
+func (r *run) remove(ctx context.Context) error {
+	if err := r.client.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	return r.until(ctx, func(ctx context.Context) (bool, error) {
+		_, err := r.client.CoreV1().Namespaces().Get(ctx, namespace, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return true, nil
+		}
+		return false, err
+	})
+}
+
+// until waits until done says so, as long as all processes live.
+func (r *run) until(ctx context.Context, done func(context.Context) (bool, error)) error {
+	const (
+		interval = 250 * time.Millisecond
+		longest  = 10 * time.Minute
+	)
+	return wait.PollUntilContextTimeout(ctx, interval, longest, true, func(ctx context.Context) (bool, error) {
+		for _, p := range append(r.beside, r.server) {
+			if err := p.Lives(); err != nil {
+				return false, err
+			}
+		}
+		return done(ctx)
+	})
+}
+
+// measuring is a measurement under way.
+type measuring struct {
+	began  time.Time
+	result *bench.Result
+	beside []time.Duration
+}
+
+func (r *run) measure() (*measuring, error) {
+	m := &measuring{began: time.Now(), result: &bench.Result{}}
+	var err error
+	m.result.Before, m.beside, err = r.used()
+	return m, err
+}
+
+// end adds the result of a measurement.
+func (r *run) end(m *measuring, phase string) error {
+	after, beside, err := r.used()
+	if err != nil {
+		return err
+	}
+	m.result.Name, m.result.Unit, m.result.Ops = r.kind+": "+phase, "pod", r.config.Pods
+	m.result.Wall, m.result.Server = time.Since(m.began), after
+	m.result.ServerCPU = after.CPU - m.result.Before.CPU
+	m.result.Reads, m.result.Writes = after.Reads-m.result.Before.Reads, after.Writes-m.result.Before.Writes
+	for i, p := range r.beside {
+		m.result.Beside = append(m.result.Beside, bench.Cost{Name: p.Process.Name, CPU: beside[i] - m.beside[i]})
+	}
+	r.results = append(r.results, m.result)
+	r.config.say("%s: %.1f s of CPU, in %.1f s", m.result.Name, m.result.ServerCPU.Seconds(), m.result.Wall.Seconds())
+	return nil
+}
+
+// used reads what the server has used, and what the processes beside it have.
+func (r *run) used() (server process.Usage, beside []time.Duration, err error) {
+	if server, err = r.server.Process.Usage(); err != nil {
+		return server, nil, err
+	}
+	for _, p := range r.beside {
+		cpu, err := p.Process.CPU()
+		if err != nil {
+			return server, nil, err
+		}
+		beside = append(beside, cpu)
+	}
+	return server, beside, nil
+}

@@ -1,0 +1,140 @@
+package rollout
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	appsv1 "k8s.io/api/apps/v1"
+
+	"github.com/larder-io/larder/bench/fleet"
+)
+
+var (
+	larder = flag.String("larder", "", "larder to run TestRollout with")
+	etcd   = flag.String("etcd", "", "etcd to run TestRollout with")
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func good() Config {
+	return Config{Nodes: 2, Pods: 100, Rest: time.Second, Rounds: 1, Servers: []string{Stock, Larder}}
+}
+
+// TestConfigsThatCannotRun are refused before anything is started.
+func TestConfigsThatCannotRun(t *testing.T) {
+	c := good()
+	if err := c.Check(); err != nil {
+		t.Error(err)
+	}
+	for name, spoil := range map[string]func(*Config){
+		"no nodes":          func(c *Config) { c.Nodes = 0 },
+		"half a deployment": func(c *Config) { c.Pods = 150 },
+		"no room":           func(c *Config) { c.Pods = 300 },
+		"no rest":           func(c *Config) { c.Rest = 0 },
+		"no round":          func(c *Config) { c.Rounds = 0 },
+		"unknown server":    func(c *Config) { c.Servers = []string{"etcd"} },
+	} {
+		c := good()
+		spoil(&c)
+		if _, err := Run(t.Context(), c); err == nil || !strings.HasPrefix(err.Error(), "rollout: ") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestRolledOut: a Deployment is rolled out when all its pods, and no others, are new and there.
+func TestRolledOut(t *testing.T) {
+	whole := appsv1.DeploymentStatus{ObservedGeneration: 2, Replicas: each, UpdatedReplicas: each, AvailableReplicas: each}
+	for name, c := range map[string]struct {
+		change func(*appsv1.DeploymentStatus)
+		want   bool
+	}{
+		"all":                  {func(*appsv1.DeploymentStatus) {}, true},
+		"the change is unseen": {func(s *appsv1.DeploymentStatus) { s.ObservedGeneration = 1 }, false},
+		"an old one is left":   {func(s *appsv1.DeploymentStatus) { s.Replicas++ }, false},
+		"one is old":           {func(s *appsv1.DeploymentStatus) { s.UpdatedReplicas-- }, false},
+		"one does not run":     {func(s *appsv1.DeploymentStatus) { s.AvailableReplicas-- }, false},
+	} {
+		d := deployment(0, each)
+		d.Generation, d.Status = 2, whole
+		c.change(&d.Status)
+		if got := rolledOut(d); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestFindPrograms: the newest complete directory of those that are kept is found; one that is
+// named must be complete.
+func TestFindPrograms(t *testing.T) {
+	home := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", home)
+	if dir, err := FindPrograms(""); err == nil || !strings.Contains(err.Error(), "larder cluster") {
+		t.Errorf("none: %q, %v", dir, err)
+	}
+	at := time.Now()
+	keep := func(name string, files ...string) string {
+		dir := filepath.Join(home, "larder", "programs", name)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			if err := os.WriteFile(filepath.Join(dir, f), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		at = at.Add(time.Minute)
+		if err := os.Chtimes(dir, at, at); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	all := []string{controllerManager, scheduler, kwok, stages}
+	keep("z", all...)
+	newest := keep("m", all...)
+	broken := keep("a", all[1:]...)
+	if dir, err := FindPrograms(""); dir != newest || err != nil {
+		t.Errorf("found %q, %v, want %q", dir, err, newest)
+	}
+	if dir, err := FindPrograms(newest); dir != newest || err != nil {
+		t.Errorf("named: %q, %v", dir, err)
+	}
+	if _, err := FindPrograms(broken); err == nil {
+		t.Error("a directory without kube-controller-manager will do")
+	}
+}
+
+// TestRollout runs a small cluster where the programs are there: each phase has a result, and
+// when all is over no process lives.
+func TestRollout(t *testing.T) {
+	programs, err := FindPrograms("")
+	if *larder == "" || *etcd == "" || err != nil {
+		t.Skipf("no programs: want -larder and -etcd, and those of `larder cluster`: %v", err)
+	}
+	c := good()
+	c.Fleet = fleet.Config{Dir: t.TempDir(), Stock: *larder, Larder: *larder, Etcd: *etcd}
+	c.Programs, c.Servers = programs, []string{Larder}
+	results, err := Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, r := range results {
+		names = append(names, r.Name)
+		if r.ServerCPU <= 0 || r.Wall <= 0 || len(r.Beside) != 4 {
+			t.Errorf("%s: %v of CPU in %v, beside %v", r.Name, r.ServerCPU, r.Wall, r.Beside)
+		}
+	}
+	if want := c.Names(); !slices.Equal(names, want) {
+		t.Errorf("results %v, want %v", names, want)
+	}
+	if left, _ := os.ReadDir(c.Fleet.Dir); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
