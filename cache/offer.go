@@ -18,12 +18,27 @@ type Offer struct {
 	key    string
 	size   int
 
+	once   sync.Once
+	made   *Object // by object, for revision madeAt; written by once
+	madeAt int64
+
 	// The fields below are guarded by offers.mu.
 
-	value  []byte
-	object func(revision int64) *Object
-	at     *list.Element // in offers.order; nil once it was taken or dropped
-	next   *Offer        // of the same key
+	value    []byte
+	object   func(revision int64) *Object
+	revision int64         // of the write, once it is known to have succeeded
+	at       *list.Element // in offers.order; nil once it was taken or dropped
+	next     *Offer        // of the same key
+}
+
+// make makes the object, or returns that which was made already; nil if that was made for
+// another revision.
+func (o *Offer) make(object func(revision int64) *Object, revision int64) *Object {
+	o.once.Do(func() { o.made, o.madeAt = object(revision), revision })
+	if o.madeAt != revision {
+		return nil
+	}
+	return o.made
 }
 
 // offers holds what writes offer until the store's watch delivers their events, so that
@@ -54,7 +69,23 @@ func (c *Cache) Offer(key string, value []byte, size int, object func(revision i
 func (c *Cache) Written(o *Offer, revision int64) {
 	if revision <= c.current.Load().revision {
 		o.Withdraw()
+		return
 	}
+	o.offers.mu.Lock()
+	defer o.offers.mu.Unlock()
+	o.revision = revision
+}
+
+// Ahead returns what the newest write of key has made that is known to have succeeded, and whose
+// event was not applied yet; nil if there is none. The key may have changed since, or be gone: a
+// write that begins with it must compare its revision, as with an object of a Snapshot. A Snapshot
+// that is to be compared with it is taken afterwards: the event may be applied in between.
+func (c *Cache) Ahead(key string) *Object {
+	o, object, revision := c.offers.ahead(key)
+	if o == nil {
+		return nil
+	}
+	return o.make(object, revision)
 }
 
 // Withdraw drops the offer of a write that failed, or whose end is not known.
@@ -78,7 +109,20 @@ func (f *offers) put(o *Offer) {
 	}
 }
 
-// take removes the offer that value is written to key, and returns its function, or nil.
+// ahead returns the offer of the newest write of key that is known to have succeeded, its function
+// and its revision.
+func (f *offers) ahead(key string) (newest *Offer, object func(revision int64) *Object, revision int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for o := f.keys[key]; o != nil; o = o.next {
+		if o.revision > revision {
+			newest, object, revision = o, o.object, o.revision
+		}
+	}
+	return newest, object, revision
+}
+
+// take removes the offer that value is written to key, and returns what makes its object, or nil.
 func (f *offers) take(key string, value []byte) func(revision int64) *Object {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -86,7 +130,7 @@ func (f *offers) take(key string, value []byte) func(revision int64) *Object {
 		if bytes.Equal(o.value, value) {
 			object := o.object
 			f.dropLocked(o)
-			return object
+			return func(revision int64) *Object { return o.make(object, revision) }
 		}
 	}
 	return nil

@@ -479,3 +479,66 @@ func TestReflectorEndsUpRightUnderLoad(t *testing.T) {
 	workers.Wait()
 	m.settle(t)
 }
+
+// TestAheadIsWhatTheNewestWriteMade: while events are under way, a write is ahead that is known to
+// have succeeded, and the newest of them. What was made of it is what the event takes.
+func TestAheadIsWhatTheNewestWriteMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMirror(t)
+		m.start(t)
+		m.settle(t)
+		expect := func(when string, revision int64) *Object {
+			t.Helper()
+			o := m.cache.Ahead("a")
+			if o == nil && revision != 0 || o != nil && o.Revision() != revision {
+				t.Errorf("%s: %v is ahead, want revision %d", when, o, revision)
+			}
+			return o
+		}
+		made := 0
+		offer := func(value string) *Offer {
+			return m.cache.Offer("a", []byte(value), 1, func(revision int64) *Object {
+				made++
+				return NewObject(ObjectConfig{Key: "a", Revision: revision, Body: []byte(value)}, m.cache.Schema())
+			})
+		}
+		expect("nothing was written", 0)
+		m.store.Hold()
+		first, second, third := offer("first"), offer("second"), offer("third")
+		expect("nothing is known to have succeeded", 0)
+		one, two := m.put(t, testPrefix+"a", "first"), m.put(t, testPrefix+"a", "second")
+		m.cache.Written(second, two)
+		m.cache.Written(first, one)
+		third.Withdraw()
+		ahead := expect("two have succeeded", two)
+		if m.cache.Ahead("b") != nil {
+			t.Error("another key has something ahead")
+		}
+		if m.cache.Ahead("a") != ahead || made != 1 {
+			t.Errorf("it is made %d times", made)
+		}
+		m.store.Release()
+		if err := m.cache.Wait(t.Context(), two); err != nil {
+			t.Fatal(err)
+		}
+		if o := m.cache.Snapshot().Get("a"); o != ahead || made != 2 {
+			t.Errorf("the event made another, of %d", made)
+		}
+		expect("all events have come", 0)
+		m.cache.Written(offer("late"), two)
+		expect("the event came before the answer", 0)
+
+		// The same bytes at another revision are another object.
+		m.store.Hold()
+		m.cache.Written(offer("again"), two+5)
+		expect("it is known at a revision", two+5)
+		other := m.put(t, testPrefix+"a", "again")
+		m.store.Release()
+		if err := m.cache.Wait(t.Context(), other); err != nil {
+			t.Fatal(err)
+		}
+		if o := m.cache.Snapshot().Get("a"); o.Revision() != other {
+			t.Errorf("the event at %d made an object at %d", other, o.Revision())
+		}
+	})
+}

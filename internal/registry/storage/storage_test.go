@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -514,5 +515,68 @@ func plainSuites() map[string]func(context.Context, *testing.T, storage.Interfac
 		"WatchSemantics":                             storagetesting.RunWatchSemantics,
 		"WatchSemanticInitialEventsExtended":         storagetesting.RunWatchSemanticInitialEventsExtended,
 		"WatchListMatchSingle":                       storagetesting.RunWatchListMatchSingle,
+	}
+}
+
+// TestWritesBeginWithTheLastOne: while the event of a write has not come yet, the next one of the
+// same object begins with what that has made: no read and no second transaction is needed. Nor is
+// anything taken for granted: what another server has changed since is found.
+func TestWritesBeginWithTheLastOne(t *testing.T) {
+	f := newFixture(t, runtime.ContentTypeProtobuf)
+	const key = "/pods/x/a"
+	f.create(examplePod("x", "a"))
+	other := examplePod("x", "b")
+	f.create(other)
+	if err := f.GetList(t.Context(), "/pods/", storage.ListOptions{Recursive: true, Predicate: storage.Everything}, &example.PodList{}); err != nil {
+		t.Fatal(err) // consistent: the cache has both
+	}
+	var ops []string
+	f.memory.SetHook(func(op, _ string) error {
+		if op == "get" || op == "put" || op == "delete" {
+			ops = append(ops, op)
+		}
+		return nil
+	})
+	f.memory.Hold()
+	defer f.memory.Release()
+	label := func(key, text string) (*example.Pod, error) {
+		out := &example.Pod{}
+		err := f.GuaranteedUpdate(t.Context(), key, out, false, nil, storage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+			pod := obj.(*example.Pod)
+			pod.Labels = map[string]string{"text": pod.Labels["text"] + text}
+			return pod, nil
+		}), nil)
+		return out, err
+	}
+	for _, text := range []string{"1", "2"} {
+		if _, err := label(key, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deleted := &example.Pod{}
+	if err := f.Delete(t.Context(), key, deleted, nil, storage.ValidateAllObjectFunc, nil, storage.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if deleted.Labels["text"] != "12" {
+		t.Errorf("deleted is %v, want what both writes have made", deleted.Labels)
+	}
+	if want := []string{"put", "put", "delete"}; !slices.Equal(ops, want) {
+		t.Errorf("the store was asked %v, want %v", ops, want)
+	}
+	if _, err := label(key, "3"); !storage.IsNotFound(err) {
+		t.Errorf("what was deleted: %v", err)
+	}
+	// Another server writes between two of ours.
+	const shared = "/pods/x/b"
+	if _, err := label(shared, "ours"); err != nil {
+		t.Fatal(err)
+	}
+	item, _, _, err := f.memory.Get(t.Context(), shared)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.plant(shared, strings.Replace(string(item.Value), "ours", "them", 1))
+	if pod, err := label(shared, "2"); err != nil || pod.Labels["text"] != "them2" {
+		t.Errorf("beside another server: %v, %v", pod.Labels, err)
 	}
 }

@@ -176,13 +176,19 @@ func newLike(obj runtime.Object) runtime.Object {
 }
 
 // suggestion returns what the present object probably is, without asking the store: that of
-// the cache or, if there is no cache, the caller's. nil means that neither has it.
+// the cache, or what a write has made of it since; or, if there is no cache, the caller's. nil
+// means that neither has it. A pod is deleted by two writes, of which the second would hardly
+// ever find in the cache what the first has made.
 //
 // Decorated objects differ from what is stored, so that the cache's are not used.
 func (s *adapter) suggestion(full string, like, given runtime.Object) (*present, error) {
 	if s.Cache != nil && s.Cache.Ready() && !s.codec.Decorated() {
+		ahead := s.Cache.Ahead(s.layout.rest(full))
 		snapshot := s.Cache.Snapshot()
 		o := snapshot.Get(s.layout.rest(full))
+		if ahead != nil && ahead.Revision() > snapshot.Revision() {
+			o = ahead
+		}
 		if o == nil || o.Err() != nil || snapshot.History() != s.store.Replacements() {
 			return nil, nil
 		}
