@@ -10,6 +10,7 @@ import (
 	"github.com/valyala/fasthttp"
 
 	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/socket"
 	"github.com/larder-io/larder/internal/invariants"
 )
 
@@ -60,7 +61,7 @@ type counted Session
 
 // Write implements io.Writer.
 func (c *counted) Write(p []byte) (int, error) {
-	n, err := c.conn.Write(p)
+	n, err := socket.Write(c.conn, p)
 	c.sent += int64(n)
 	return n, err
 }

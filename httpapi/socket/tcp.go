@@ -37,6 +37,10 @@ type TCP struct {
 	// whoever writes.
 	waited bool
 
+	// coming is at most how much of what [Write] was given is still to come. Whoever writes sets
+	// it; TLS may write something of its own meanwhile, from the goroutine that reads.
+	coming atomic.Int64
+
 	spent atomic.Int64 // nanoseconds that writes have waited, since TakeWaited was called
 }
 
@@ -129,12 +133,41 @@ func (s *TCP) SendMore(c net.Conn, p []byte) error { return s.Send(c, p) }
 
 // Send implements Gate. s is below c.
 func (s *TCP) Send(c net.Conn, p []byte) error {
-	_, err := c.Write(p)
+	_, err := s.write(c, p)
 	if s.waited && err == nil {
 		s.waited = false
 		err = s.SetWriteDeadline(time.Time{})
 	}
 	return err
+}
+
+// recordSize is how much a TLS record holds at most.
+const recordSize = 16 << 10
+
+// Write writes p to c. Where there is a TCP below, its records leave together: the kernel is told
+// of each that more is coming, and so makes packets and wakes the client only as often as there is
+// enough for that (L2).
+func Write(c net.Conn, p []byte) (int, error) {
+	if s := Below(c); s != nil {
+		return s.write(c, p)
+	}
+	return c.Write(p)
+}
+
+// write writes p to c, which is above s.
+func (s *TCP) write(c net.Conn, p []byte) (int, error) {
+	if len(p) > recordSize {
+		s.coming.Store(int64(len(p)))
+		defer s.coming.Store(0)
+	}
+	return c.Write(p)
+}
+
+// more notes that a record of n bytes, what TLS adds included, is being written, and reports
+// whether another will follow.
+func (s *TCP) more(n int) bool {
+	// A record has no more of what is to come than that, so that coming never is too large.
+	return s.coming.Load() > 0 && s.coming.Add(-int64(min(n, recordSize))) > 0
 }
 
 // Write implements net.Conn.
@@ -143,7 +176,7 @@ func (s *TCP) Write(p []byte) (int, error) {
 		return s.TCPConn.Write(p)
 	}
 	w := writes.Get().(*write)
-	w.socket, w.rest = s, p
+	w.socket, w.rest, w.more = s, p, s.more(len(p))
 	if waiter := s.waiter.Load(); waiter != nil {
 		w.waiter = *waiter
 	}
@@ -169,6 +202,7 @@ type write struct {
 	socket *TCP
 	waiter Waiter // nil: nobody is told
 	rest   []byte
+	more   bool // is about to be written
 	waits  bool
 	since  time.Time // when it began to wait
 	err    error
@@ -185,7 +219,7 @@ var writes = sync.Pool{New: func() any {
 // first.
 func (w *write) attempt(fd uintptr) bool {
 	for len(w.rest) > 0 {
-		n, err := unix.Write(int(fd), w.rest)
+		n, err := send(int(fd), w.rest, w.more)
 		switch err {
 		case nil:
 			w.rest = w.rest[n:]

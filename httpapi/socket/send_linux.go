@@ -1,0 +1,11 @@
+package socket
+
+import "golang.org/x/sys/unix"
+
+// send writes p to the socket fd, and says whether more is about to be written.
+func send(fd int, p []byte, more bool) (int, error) {
+	if !more {
+		return unix.Write(fd, p)
+	}
+	return unix.SendmsgN(fd, p, nil, nil, unix.MSG_MORE)
+}
