@@ -144,7 +144,7 @@ func (b *Budget) addAlone(owner *cells, s *stored) bool {
 	defer b.mu.Unlock()
 	// retire sets the flag before it looks for bytes to drop, so either the flag is seen
 	// here or the bytes are seen there.
-	if owner.retired.Load() {
+	if owner.state.Load()&retired != 0 {
 		return false
 	}
 	if !b.roomLocked(s.cost(), s.urgent) {

@@ -17,12 +17,19 @@ const storedOverhead = 144
 // that was ever asked for (a handful). The bytes come and go inside the cell.
 type cells struct {
 	head atomic.Pointer[cell]
-	// retired is set when the owner leaves the cache: from then on bytes are made for
-	// callers that still hold it, but not kept.
-	retired atomic.Bool
+	// state has the bits below.
+	state atomic.Uint32
 	// extra is for the owner: room that would be padding otherwise.
 	extra uint32
 }
+
+const (
+	// retired is set when the owner leaves the cache: from then on bytes are made for
+	// callers that still hold it, but not kept.
+	retired = 1 << iota
+	// plain is what [Object.NotePlain] noted.
+	plain
+)
 
 type cell struct {
 	number uint32
@@ -83,6 +90,13 @@ func (cs *cells) find(number uint32, budget *Budget) ([]byte, bool) {
 // Kept returns a secondary encoding if it is kept.
 func (o *Object) Kept(id EncodingID) ([]byte, bool) { return o.cells.find(uint32(id), o.schema.budget) }
 
+// NotePlain notes that the body has nothing that would have to be written otherwise in other
+// encodings, which code that makes these may find out, and need not find out again.
+func (o *Object) NotePlain() { o.cells.state.Or(plain) }
+
+// Plain reports whether NotePlain was called.
+func (o *Object) Plain() bool { return o.cells.state.Load()&plain != 0 }
+
 // cell finds or adds the cell of a number.
 func (cs *cells) cell(number uint32) *cell {
 	for {
@@ -120,7 +134,7 @@ func (cs *cells) fill(number uint32, a account, build func() ([]byte, error)) ([
 // retire drops what is kept and keeps nothing more. For an owner that never had any it is
 // two atomic operations.
 func (cs *cells) retire(budget *Budget) {
-	cs.retired.Store(true)
+	cs.state.Or(retired)
 	if cs.head.Load() == nil {
 		return
 	}

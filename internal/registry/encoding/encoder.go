@@ -128,16 +128,16 @@ func (e *Encoder) encode(o *cache.Object) ([]byte, error) {
 
 // append appends the item of o, made by the plan if there is one for it.
 func (e *Encoder) append(dst []byte, o *cache.Object) ([]byte, error) {
-	if out, ok := e.planned(dst, o.Body()); ok {
+	if out, ok := e.planned(dst, o); ok {
 		return out, nil
 	}
 	item, err := e.decoded(o)
 	return append(dst, item...), err
 }
 
-// planned appends the item of a body, and reports whether the plan could make it.
-func (e *Encoder) planned(dst, body []byte) ([]byte, bool) {
-	plan := e.plan()
+// planned appends the item of o, and reports whether the plan could make it.
+func (e *Encoder) planned(dst []byte, o *cache.Object) ([]byte, bool) {
+	plan, body := e.plan(), o.Body()
 	if plan == nil {
 		return dst, false
 	}
@@ -148,7 +148,14 @@ func (e *Encoder) planned(dst, body []byte) ([]byte, bool) {
 		}
 		body = part
 	}
-	out, err := plan.Append(dst, body)
+	if o.Plain() {
+		out, err := plan.AppendPlain(dst, body)
+		return out, err == nil
+	}
+	out, plain, err := plan.Append(dst, body)
+	if plain && e.projection == Full {
+		o.NotePlain() // then all parts are
+	}
 	return out, err == nil
 }
 

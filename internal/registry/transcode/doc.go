@@ -5,8 +5,12 @@
 //
 // A [Planner] reads the Go type of a kind once, its protobuf and json tags, and makes a
 // [Plan] of it: for each message the fields by number, and the same fields in the order
-// in which encoding/json writes them. [Plan.Append] walks a message by its plan: it
-// notes where each field lies, then writes what is there in the order of the JSON.
+// in which encoding/json writes them. [Plan.Append] walks a message by its plan: where both
+// orders are the same it writes each field as it reads it, elsewhere it notes where each field
+// lies, then writes what is there in the order of the JSON.
+//
+// Looking for what must be escaped is half of the work (L1). Append reports that a message is
+// plain, which is that nothing was found; [Plan.AppendPlain] then need not look again.
 //
 // # Guarantees
 //
@@ -21,7 +25,10 @@
 // an unknown type with such a method, or anything else that a plan cannot express, makes
 // [Planner.Plan] fail with [ErrUnsupported].
 //
-// Append allocates nothing beside dst for messages of the usual kind.
+// AppendPlain does the same for messages that are plain. For others it may append what is no
+// JSON.
+//
+// Append and AppendPlain allocate nothing beside dst for messages of the usual kind.
 //
 // # Locks and goroutines
 //

@@ -65,6 +65,9 @@ type message struct {
 	fields []field // in the order of the JSON, with those of inlined structs
 	always uint64  // fields that are written even if they are not in the message
 	head   []byte  // members before the first, each with a comma before it
+	// direct says that the fields have the order of their numbers, so that each can be written
+	// as it is read.
+	direct bool
 }
 
 // maxFields is how many fields a message can have: a bit for each.
@@ -86,8 +89,8 @@ const (
 
 // field says how a field is written.
 type field struct {
-	name   []byte // `,"name":`
-	absent []byte // name and the zero value
+	name   literal // `,"name":`
+	absent literal // name and the zero value
 	shape  shape
 	kind   kind
 	of     *message // of messages and wrapped lists
@@ -167,8 +170,29 @@ func (p *Planner) messageLocked(t reflect.Type) (*message, error) {
 		return nil, err
 	}
 	b.m.table = table
+	_, b.m.direct = ascending(table, 0)
 	p.messages[t] = b.m
 	return b.m, nil
+}
+
+// ascending reports whether the fields of a table have the order of their numbers, and which
+// index none of them reaches; from is where they may begin.
+func ascending(table []entry, from int) (next int, ok bool) {
+	for _, e := range table {
+		switch {
+		case e.slot == none:
+			continue
+		case e.slot == inlined:
+			if from, ok = ascending(e.inline, from); !ok {
+				return 0, false
+			}
+			continue
+		case int(e.slot) < from:
+			return 0, false
+		}
+		from = int(e.slot) + 1
+	}
+	return from, true
 }
 
 // builder gathers the fields of a struct and of those inlined in it.
@@ -266,8 +290,8 @@ func (b *builder) addLocked(owner reflect.Type, f reflect.StructField, name stri
 	if err != nil {
 		return entry{}, fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}
-	out.name = append(appendString([]byte{','}, []byte(name)), ':')
-	out.absent = append(append([]byte{}, out.name...), zero...)
+	head := append(appendString([]byte{','}, []byte(name)), ':')
+	out.name, out.absent = literalOf(head), literalOf(append(head, zero...))
 	for _, typed := range b.planner.typed {
 		if typed.Owner == owner && typed.Field == f.Name && out.kind == kindMessage {
 			out.of = out.of.of(typed.Kind)

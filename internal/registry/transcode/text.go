@@ -11,19 +11,43 @@ const (
 	highs = 0x8080808080808080
 )
 
+// special returns a number that is not zero if one of the 8 bytes in w may be escaped. The lowest
+// bit in it belongs to the first such byte: a borrow sets bits of bytes after a special one, too,
+// never before.
+func special(w uint64) uint64 {
+	// In each term the highest bit of a byte is set if the byte is special.
+	quote := (w | 0x04*lows) ^ '&'*lows // & and "
+	angle := (w | 0x02*lows) ^ '>'*lows // < and >
+	slash := w ^ '\\'*lows
+	return (w | (w - 0x20*lows) | (quote - lows) | (angle - lows) | (slash - lows)) & highs
+}
+
+// isPlain reports whether src[from:to] has nothing that encoding/json may escape.
+func isPlain(src []byte, from, to int) bool {
+	if to-from >= 8 {
+		found := special(binary.LittleEndian.Uint64(src[to-8:]))
+		for ; from+8 < to; from += 8 {
+			found |= special(binary.LittleEndian.Uint64(src[from:]))
+		}
+		return found == 0
+	}
+	if from == to {
+		return true
+	}
+	if from+8 <= len(src) {
+		const spaces = ' ' * lows
+		others := ^uint64(0) << (8 * (to - from))
+		return special(binary.LittleEndian.Uint64(src[from:])&^others|spaces&others) == 0
+	}
+	return plain(src[from:to]) == to-from
+}
+
 // plain returns how many bytes of s come before the first that encoding/json may escape:
 // controls, quotes, backslashes, what has a meaning in HTML, and all that is not ASCII.
 func plain(s []byte) int {
 	i := 0
 	for ; i+8 <= len(s); i += 8 {
-		w := binary.LittleEndian.Uint64(s[i:])
-		// In each term the highest bit of a byte is set if the byte is special. A borrow may
-		// set it in bytes after a special one, too, never before, so that the first is right.
-		quote := (w | 0x04*lows) ^ '&'*lows // & and "
-		angle := (w | 0x02*lows) ^ '>'*lows // < and >
-		slash := w ^ '\\'*lows
-		found := w | (w - 0x20*lows) | (quote - lows) | (angle - lows) | (slash - lows)
-		if found &= highs; found != 0 {
+		if found := special(binary.LittleEndian.Uint64(s[i:])); found != 0 {
 			return i + bits.TrailingZeros64(found)/8
 		}
 	}

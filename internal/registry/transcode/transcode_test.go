@@ -125,7 +125,7 @@ func check(t testing.TB, plan *transcode.Plan, typ reflect.Type, body []byte) {
 		t.Fatal(err)
 	}
 	kept := bytes.Clone(body)
-	got, err := plan.Append([]byte("head"), body)
+	got, plain, err := plan.Append([]byte("head"), body)
 	if err != nil {
 		t.Fatalf("%s: %v: %.500s", typ, err, want)
 	}
@@ -136,6 +136,12 @@ func check(t testing.TB, plan *transcode.Plan, typ reflect.Type, body []byte) {
 		}
 		from := max(0, at-80)
 		t.Fatalf("%s differs at byte %d\n got %q\nwant %q", typ, at, got[from:min(len(got), at+80)], want[from:min(len(want), at+80)])
+	}
+	if plain {
+		again, err := plan.AppendPlain(nil, body)
+		if err != nil || !bytes.Equal(again, want) {
+			t.Fatalf("%s: as plain %q, %v\nwant %q", typ, again, err, want)
+		}
 	}
 	if !bytes.Equal(body, kept) {
 		t.Fatalf("%s: the message was written to", typ)
@@ -190,6 +196,70 @@ func realPod(t testing.TB) *corev1.Pod {
 	return pod
 }
 
+// TestBuffersOfAnySize: it does not matter where the buffer must grow.
+func TestBuffersOfAnySize(t *testing.T) {
+	pod := &corev1.Pod{ObjectMeta: realPod(t).ObjectMeta}
+	pod.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m", FieldsV1: metav1.NewFieldsV1(`{"f:a":{}}`)}}
+	pod.Annotations = map[string]string{"long": strings.Repeat("plain ", 40), "special": "<\xff\n>"}
+	pod.Spec.Containers = []corev1.Container{{
+		Args:          []string{"a", "-b=c"},
+		LivenessProbe: &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("port")}}},
+		Resources:     corev1.ResourceRequirements{Limits: corev1.ResourceList{"cpu": resource.MustParse("1")}},
+	}}
+	pod.Status.StartTime = &metav1.Time{}
+	body, err := pod.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := json.Marshal(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod]())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for size := range len(want) + 200 {
+		got, plain, err := plan.Append(make([]byte, 0, size), body)
+		if err != nil || plain || !bytes.Equal(got, want) {
+			t.Fatalf("with room for %d bytes: %v, plain: %t\n got %q\nwant %q", size, err, plain, got, want)
+		}
+	}
+}
+
+// TestPlainMessages: only messages whose texts are all written as they are may be taken for
+// plain.
+func TestPlainMessages(t *testing.T) {
+	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod]())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		edit  func(*corev1.Pod)
+		plain bool
+	}{
+		"nothing":    {func(*corev1.Pod) {}, true},
+		"quantity":   {func(p *corev1.Pod) { p.Spec.Overhead = corev1.ResourceList{"cpu": resource.MustParse("1234567")} }, true},
+		"short text": {func(p *corev1.Pod) { p.Labels["a"] = "<" }, false},
+		"long text":  {func(p *corev1.Pod) { p.Labels["a"] = "plain for eight bytes, then &" }, false},
+		"key":        {func(p *corev1.Pod) { p.Labels["\n"] = "a" }, false},
+		"fields":     {func(p *corev1.Pod) { p.ManagedFields[0].FieldsV1.SetRawBytes([]byte(`{ }`)) }, false},
+		"port": {func(p *corev1.Pod) {
+			p.Spec.Containers[0].LivenessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromString("\\")}}}
+		}, false},
+	} {
+		pod := realPod(t)
+		c.edit(pod)
+		body, err := pod.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, plain, err := plan.Append(nil, body); err != nil || plain != c.plain {
+			t.Errorf("%s: plain: %t, %v", name, plain, err)
+		}
+	}
+}
+
 // BenchmarkPod makes the JSON of a pod from its message: by its plan, and by decoding
 // and encoding it.
 func BenchmarkPod(b *testing.B) {
@@ -205,7 +275,16 @@ func BenchmarkPod(b *testing.B) {
 	b.Run("plan", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if dst, err = plan.Append(dst[:0], body); err != nil {
+			if dst, _, err = plan.Append(dst[:0], body); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.SetBytes(int64(len(dst)))
+	})
+	b.Run("known to be plain", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if dst, err = plan.AppendPlain(dst[:0], body); err != nil {
 				b.Fatal(err)
 			}
 		}

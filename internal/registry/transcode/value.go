@@ -1,8 +1,8 @@
 package transcode
 
 import (
+	"bytes"
 	"encoding/json"
-	"strconv"
 	"time"
 	"unicode/utf8"
 
@@ -15,17 +15,18 @@ func (w *walker) number(want uint64, at, to int) (value uint64, next int) {
 	if at == to {
 		return 0, at
 	}
-	tag, body := w.varint(at, to)
+	tag, body := varint(w.src[:to], at)
 	if body < 0 || tag != want<<3|wireVarint {
 		return 0, -1
 	}
-	return w.varint(body, to)
+	return varint(w.src[:to], body)
 }
 
 // time writes a Timestamp. The zero time is null.
 func (w *walker) time(from, to int, micro bool) bool {
+	w.room(0)
 	if from == to {
-		w.dst = append(w.dst, "null"...)
+		w.bytes([]byte("null"))
 		return true
 	}
 	seconds, at := w.number(1, from, to)
@@ -36,7 +37,7 @@ func (w *walker) time(from, to int, micro bool) bool {
 	if at != to {
 		return false
 	}
-	w.dst = append(w.dst, '"')
+	w.byte('"')
 	if !w.date(int64(seconds)) {
 		return false
 	}
@@ -44,25 +45,54 @@ func (w *walker) time(from, to int, micro bool) bool {
 		if nanos > 999999999 {
 			return false
 		}
-		w.dst = append(w.dst, '.')
-		w.digits(int(nanos/1000), 100000)
+		w.byte('.')
+		n := int(nanos / 1000)
+		w.two(n / 10000)
+		w.two(n / 100 % 100)
+		w.two(n % 100)
 	}
-	w.dst = append(w.dst, 'Z', '"')
+	w.byte('Z')
+	w.byte('"')
 	return true
 }
 
+const daySeconds = 24 * 60 * 60
+
+// day is a date as text: those of one object are often the same.
+type day struct {
+	number int64    // since 1970
+	text   [16]byte // "2006-01-02T"; empty if there is none yet
+}
+
+const dayWidth = len("2006-01-02T")
+
 // date writes the date and the time of day. It is false for the zero time, which is null.
 func (w *walker) date(seconds int64) bool {
-	const day, maxSeconds = 24 * 60 * 60, 253402300799
+	const maxSeconds = 253402300799
 	if seconds < 0 || seconds > maxSeconds { // before 1970 or after 9999
 		t := time.Unix(seconds, 0).UTC()
-		w.dst = t.AppendFormat(w.dst, "2006-01-02T15:04:05")
+		w.appended(t.AppendFormat(w.written(), "2006-01-02T15:04:05"))
 		return !t.IsZero()
 	}
+	if number := seconds / daySeconds; number != w.day.number || w.day.text[0] == 0 {
+		w.day = dayOf(number)
+	}
+	*(*[16]byte)(w.dst[w.n:]) = w.day.text
+	w.n += dayWidth
+	rest := int(seconds % daySeconds)
+	w.two(rest / 3600)
+	w.byte(':')
+	w.two(rest / 60 % 60)
+	w.byte(':')
+	w.two(rest % 60)
+	return true
+}
+
+func dayOf(number int64) day {
 	// Years begin in March here, so that a leap day is the last of one; 400 of them are
 	// an era.
 	const era = 146097
-	z := seconds/day + 719468
+	z := number + 719468
 	doe := z % era
 	yoe := (doe - doe/1460 + doe/36524 - doe/146096) / 365
 	doy := doe - (365*yoe + yoe/4 - yoe/100)
@@ -72,42 +102,37 @@ func (w *walker) date(seconds int64) bool {
 		m -= 12
 		y++
 	}
-	rest := int(seconds % day)
-	w.digits(int(y), 1000)
-	w.dst = append(w.dst, '-')
-	w.digits(int(m), 10)
-	w.dst = append(w.dst, '-')
-	w.digits(int(d), 10)
-	w.dst = append(w.dst, 'T')
-	w.digits(rest/3600, 10)
-	w.dst = append(w.dst, ':')
-	w.digits(rest/60%60, 10)
-	w.dst = append(w.dst, ':')
-	w.digits(rest%60, 10)
-	return true
+	out := day{number: number}
+	text := out.text[:0]
+	for _, n := range []int64{y / 100, y % 100, m, d} {
+		text = append(text, byte('0'+n/10), byte('0'+n%10))
+		if len(text) >= 4 {
+			text = append(text, '-')
+		}
+	}
+	text[dayWidth-1] = 'T'
+	return out
 }
 
-// digits writes n with as many digits as unit has.
-func (w *walker) digits(n, unit int) {
-	for ; unit > 0; unit /= 10 {
-		w.dst = append(w.dst, byte('0'+n/unit%10))
-	}
+// two writes a number below 100 as two digits. There must be room.
+func (w *walker) two(n int) {
+	*(*[2]byte)(w.dst[w.n:]) = [2]byte{byte('0' + n/10), byte('0' + n%10)}
+	w.n += 2
 }
 
 // quantity writes a Quantity, which is a text in field 1.
 func (w *walker) quantity(from, to int) bool {
 	if from == to {
-		w.dst = append(w.dst, `"0"`...)
+		w.bytes([]byte(`"0"`))
 		return true
 	}
-	text, ok := w.only(from, to)
+	from, ok := w.only(from, to)
 	if !ok {
 		return false
 	}
-	if canonicalQuantity(text) {
-		w.dst = append(w.dst, '"')
-		w.dst = append(w.dst, text...)
-		w.dst = append(w.dst, '"')
+	text := w.src[from:to]
+	if w.plain || canonicalQuantity(text) {
+		w.quoted(from, to)
 		return true
 	}
 	q, err := resource.ParseQuantity(string(text))
@@ -118,21 +143,22 @@ func (w *walker) quantity(from, to int) bool {
 	if err != nil || plain(data[1:len(data)-1]) != len(data)-2 {
 		return false
 	}
-	w.dst = append(w.dst, data...)
+	if string(data[1:len(data)-1]) != string(text) {
+		w.special = true
+	}
+	w.bytes(data)
 	return true
 }
 
-// only returns the content of field 1 of a message that has no other field.
-func (w *walker) only(from, to int) ([]byte, bool) {
-	tag, at := w.varint(from, to)
+// only returns where the content of field 1 begins, of a message that has no other field and
+// ends with it.
+func (w *walker) only(from, to int) (int, bool) {
+	tag, at := varint(w.src[:to], from)
 	if at < 0 || tag != 1<<3|wireLen {
-		return nil, false
+		return 0, false
 	}
-	n, at := w.varint(at, to)
-	if at < 0 || n != uint64(to-at) {
-		return nil, false
-	}
-	return w.src[at:to], true
+	n, at := varint(w.src[:to], at)
+	return at, at >= 0 && n == uint64(to-at)
 }
 
 // canonicalQuantity reports whether text is how upstream writes the Quantity that it
@@ -162,7 +188,7 @@ func canonicalQuantity(text []byte) bool {
 // intOrString writes an IntOrString: which of the two, the number, the text.
 func (w *walker) intOrString(from, to int) bool {
 	if from == to {
-		w.dst = append(w.dst, '0')
+		w.integer(0)
 		return true
 	}
 	which, at := w.number(1, from, to)
@@ -173,19 +199,19 @@ func (w *walker) intOrString(from, to int) bool {
 	if at < 0 {
 		return false
 	}
-	tag, at := w.varint(at, to)
+	tag, at := varint(w.src[:to], at)
 	if at < 0 || tag != 3<<3|wireLen {
 		return false
 	}
-	n, at := w.varint(at, to)
+	n, at := varint(w.src[:to], at)
 	if at < 0 || n != uint64(to-at) {
 		return false
 	}
 	switch which {
 	case 0:
-		w.dst = strconv.AppendInt(w.dst, int64(int32(number)), 10)
+		w.integer(int64(int32(number)))
 	case 1:
-		w.dst = appendString(w.dst, w.src[at:to])
+		w.text(at, to)
 	default:
 		return false
 	}
@@ -195,33 +221,33 @@ func (w *walker) intOrString(from, to int) bool {
 // fieldSet writes a FieldsV1, which is JSON in field 1.
 func (w *walker) fieldSet(from, to int) bool {
 	if from == to {
-		w.dst = append(w.dst, "null"...)
+		w.bytes([]byte("null"))
 		return true
 	}
-	text, ok := w.only(from, to)
-	if !ok || len(text) == 0 || text[0] >= utf8.RuneSelf { // CBOR begins so
+	from, ok := w.only(from, to)
+	if !ok || from == to || w.src[from] >= utf8.RuneSelf { // CBOR begins so
 		return false
 	}
-	if plainObjects(text) {
-		w.dst = append(w.dst, text...)
-		return true
+	if text := w.src[from:to]; !w.plain && !plainObjects(text) {
+		return w.json(text)
 	}
-	return w.json(text)
+	w.bytes(w.src[from:to])
+	return true
 }
 
 // raw writes a RawExtension, which is JSON in field 1.
 func (w *walker) raw(from, to int) bool {
 	if from == to {
-		w.dst = append(w.dst, "null"...)
+		w.bytes([]byte("null"))
 		return true
 	}
-	text, ok := w.only(from, to)
-	if !ok || len(text) == 0 {
+	from, ok := w.only(from, to)
+	if !ok || from == to {
 		return false
 	}
-	switch text[0] {
+	switch w.src[from] {
 	case '{', '[', '"', ' ', '\n', '\t', '\r', '-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'n', 't', 'f':
-		return w.json(text)
+		return w.json(w.src[from:to])
 	default:
 		return false
 	}
@@ -230,11 +256,18 @@ func (w *walker) raw(from, to int) bool {
 // json writes JSON as encoding/json writes the result of a MarshalJSON: without spaces, and
 // with some characters escaped.
 func (w *walker) json(text []byte) bool {
+	if w.plain {
+		w.bytes(text)
+		return true
+	}
 	data, err := json.Marshal(json.RawMessage(text))
 	if err != nil {
 		return false
 	}
-	w.dst = append(w.dst, data...)
+	if !bytes.Equal(data, text) {
+		w.special = true
+	}
+	w.bytes(data)
 	return true
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"math"
 	"math/bits"
+	"slices"
 	"strconv"
 	"sync"
 )
@@ -13,102 +14,233 @@ import (
 // walker writes one message.
 type walker struct {
 	src []byte
-	dst []byte
+	output
+	// plain says that no text must be looked at: all are written as they are.
+	plain bool
+	// special says that something was not written as it is.
+	special bool
 	// slots are the fields of the messages that are being written: the value of a field that
 	// is a number, of another where it begins and ends, in the halves of one number.
 	slots []uint64
+	day   day
 }
 
 // walkers is a pool of walkers.
 var walkers = sync.Pool{New: func() any { return &walker{slots: make([]uint64, 0, 256)} }}
 
-// Append appends the JSON of msg. For a message that must be decoded it returns dst as it
-// was, and [ErrUnusual].
-func (p *Plan) Append(dst, msg []byte) ([]byte, error) {
+// Append appends the JSON of msg. It reports whether all texts of msg are plain:
+// [Plan.AppendPlain] may be used for it from then on. For a message that must be decoded it
+// returns dst as it was, and [ErrUnusual].
+func (p *Plan) Append(dst, msg []byte) (out []byte, plain bool, err error) {
+	return p.append(dst, msg, false)
+}
+
+// AppendPlain is Append for a message that is known to be plain. It does not look for
+// characters that would have to be escaped, which is half of the work.
+func (p *Plan) AppendPlain(dst, msg []byte) ([]byte, error) {
+	out, _, err := p.append(dst, msg, true)
+	return out, err
+}
+
+func (p *Plan) append(dst, msg []byte, plain bool) (_ []byte, stays bool, err error) {
 	if uint64(len(msg)) > math.MaxInt32 {
-		return dst, ErrUnusual
+		return dst, false, ErrUnusual
 	}
 	w := walkers.Get().(*walker)
-	w.src, w.dst, w.slots = msg, dst, w.slots[:0]
-	ok := w.message(p.root, 0, len(msg))
-	out := w.dst
-	w.src, w.dst = nil, nil
+	w.src, w.plain, w.special, w.slots = msg, plain, false, w.slots[:0]
+	w.appended(dst)
+	ok, out := w.message(p.root, 0, len(msg)), w.written()
+	stays = ok && !w.special
+	w.src, w.output = nil, output{}
 	walkers.Put(w)
 	if !ok {
-		return dst, ErrUnusual
+		return dst, false, ErrUnusual
 	}
-	return out, nil
+	return out, stays, nil
 }
 
 // message writes the message that lies between from and to.
 func (w *walker) message(m *message, from, to int) bool {
-	base := len(w.slots)
-	for range m.fields {
-		w.slots = append(w.slots, 0)
+	w.room(0)
+	start := w.n
+	if len(m.head) > 0 {
+		w.bytes(m.head)
 	}
+	if m.direct {
+		next, ok := w.direct(m, m.table, from, to, 0)
+		if !ok {
+			return false
+		}
+		w.absent(m, m.always>>next<<next)
+	} else if !w.sorted(m, from, to) {
+		return false
+	}
+	w.room(0)
+	if w.n == start {
+		w.dst[start], w.dst[start+1] = '{', '}'
+		w.n += 2
+		return true
+	}
+	w.dst[start] = '{' // in place of the first comma
+	w.byte('}')
+	return true
+}
+
+// absent writes those fields of a set that are written although they are not there.
+func (w *walker) absent(m *message, set uint64) {
+	for ; set != 0; set &= set - 1 {
+		w.room(slack)
+		w.literal(&m.fields[bits.TrailingZeros64(set)].absent)
+	}
+}
+
+// direct writes the fields of a message, or of a struct inlined in it, as they come. It returns
+// the index of the first field that is not written yet.
+func (w *walker) direct(m *message, table []entry, at, to, next int) (int, bool) {
+	src, last := w.src[:to], 0
+	for at < to {
+		start := at
+		tag, body := uint64(src[at]), at+1
+		if tag >= 0x80 {
+			tag, body = longVarint(src, at)
+		}
+		number := int(tag >> 3)
+		if body < 0 || number <= last {
+			return 0, false
+		}
+		last = number
+		if number >= len(table) || table[number].slot == none {
+			if at = w.skip(tag, body, to); at < 0 {
+				return 0, false
+			}
+			continue
+		}
+		e := &table[number]
+		value, stop := e.content(src, tag, body)
+		if stop < 0 {
+			return 0, false
+		}
+		at = stop
+		if e.slot == inlined {
+			var ok bool
+			if next, ok = w.direct(m, e.inline, begin(value), end(value), next); !ok {
+				return 0, false
+			}
+			continue
+		}
+		if !e.repeated && !e.present(value) {
+			continue
+		}
+		slot := int(e.slot)
+		if gap := m.always >> (next & 63) << (next & 63) & (1<<(slot&63) - 1); gap != 0 {
+			w.absent(m, gap)
+		}
+		next = slot + 1
+		f := &m.fields[slot]
+		w.room(slack)
+		w.literal(&f.name)
+		switch {
+		case f.shape != single:
+			if at = w.many(f, start, to); at < 0 {
+				return 0, false
+			}
+		case f.kind == kindString:
+			w.text(begin(value), end(value))
+		case !w.value(f, value):
+			return 0, false
+		}
+	}
+	return next, true
+}
+
+// content reads the value of a field with that tag, of which the content begins at body. It
+// returns where the value ends, -1 if it is malformed.
+func (e *entry) content(src []byte, tag uint64, body int) (value uint64, stop int) {
+	if uint8(tag&7) != e.wire || tag > math.MaxUint32 || body >= len(src) {
+		return 0, -1
+	}
+	value, stop = uint64(src[body]), body+1
+	if value >= 0x80 {
+		if value, stop = longVarint(src, body); stop < 0 {
+			return 0, -1
+		}
+	}
+	if e.wire != wireLen {
+		return value, stop
+	}
+	if value > uint64(len(src)-stop) {
+		return 0, -1
+	}
+	return span(stop, stop+int(value)), stop + int(value)
+}
+
+// present reports whether a value is written as one that is there.
+func (e *entry) present(value uint64) bool {
+	if e.wire == wireLen {
+		return e.empty || begin(value) < end(value)
+	}
+	return e.empty || value != 0
+}
+
+// sorted finds all fields of a message, and writes them in the order of the JSON.
+func (w *walker) sorted(m *message, from, to int) bool {
+	base := len(w.slots)
+	w.slots = slices.Grow(w.slots, len(m.fields))[:base+len(m.fields)]
 	present, ok := w.scan(m.table, from, to, base)
 	if !ok {
 		return false
 	}
-	start := len(w.dst)
-	w.dst = append(w.dst, m.head...)
 	for todo := present | m.always; todo != 0; todo &= todo - 1 {
 		i := bits.TrailingZeros64(todo)
 		f := &m.fields[i]
+		w.room(slack)
 		if present>>i&1 == 0 {
-			w.dst = append(w.dst, f.absent...)
+			w.literal(&f.absent)
 			continue
 		}
-		w.dst = append(w.dst, f.name...)
-		if !w.field(f, w.slots[base+i]) {
+		w.literal(&f.name)
+		switch slot := w.slots[base+i]; {
+		case f.shape != single:
+			if w.many(f, begin(slot), end(slot)) < 0 {
+				return false
+			}
+		case !w.value(f, slot):
 			return false
 		}
 	}
 	w.slots = w.slots[:base]
-	if len(w.dst) == start {
-		w.dst = append(w.dst, "{}"...)
-		return true
-	}
-	w.dst[start] = '{' // in place of the first comma
-	w.dst = append(w.dst, '}')
 	return true
 }
 
 // scan notes where the fields of a message lie, and which are there.
 func (w *walker) scan(table []entry, at, to, base int) (present uint64, ok bool) {
-	last := 0
+	src, last := w.src[:to], 0
 	for at < to {
 		start := at
-		tag, at2 := w.varint(at, to)
-		if at2 < 0 || tag>>3 <= uint64(last) || tag > math.MaxUint32 {
+		tag, body := uint64(src[at]), at+1
+		if tag >= 0x80 {
+			tag, body = longVarint(src, at)
+		}
+		number := int(tag >> 3)
+		if body < 0 || number <= last {
 			return 0, false
 		}
-		at, last = at2, int(tag>>3)
-		if last >= len(table) || table[last].slot == none {
-			if at = w.skip(int(tag&7), at, to); at < 0 {
+		last = number
+		if number >= len(table) || table[number].slot == none {
+			if at = w.skip(tag, body, to); at < 0 {
 				return 0, false
 			}
 			continue
 		}
-		e := &table[last]
-		if uint8(tag&7) != e.wire {
-			return 0, false
-		}
-		value, stop := w.varint(at, to)
+		e := &table[number]
+		value, stop := e.content(src, tag, body)
 		if stop < 0 {
 			return 0, false
 		}
 		at = stop
-		if e.wire == wireLen {
-			if value > uint64(to-at) {
-				return 0, false
-			}
-			stop = at + int(value)
-			value, at = span(at, stop), stop
-		}
 		switch {
 		case e.repeated:
-			if at = w.run(tag, start, at, to); at < 0 {
+			if at = w.run(tag, at, to); at < 0 {
 				return 0, false
 			}
 			w.slots[base+int(e.slot)] = span(start, at)
@@ -119,28 +251,28 @@ func (w *walker) scan(table []entry, at, to, base int) (present uint64, ok bool)
 				return 0, false
 			}
 			present |= more
-		default:
+		case e.present(value):
 			w.slots[base+int(e.slot)] = value
-			if e.empty || e.wire == wireVarint && value != 0 || e.wire == wireLen && begin(value) < end(value) {
-				present |= 1 << e.slot
-			}
+			present |= 1 << e.slot
 		}
 	}
 	return present, true
 }
 
-// run returns the end of a run of fields with the same tag. The first one lies between start
-// and at.
-func (w *walker) run(tag uint64, start, at, to int) int {
+// run returns the end of a run of fields with the same tag, of which the first ends at at.
+func (w *walker) run(tag uint64, at, to int) int {
+	src := w.src[:to]
 	for at < to {
-		next, body := w.varint(at, to)
-		if body < 0 {
-			return -1
+		next, body := uint64(src[at]), at+1
+		if next >= 0x80 {
+			if next, body = longVarint(src, at); body < 0 {
+				return -1
+			}
 		}
 		if next != tag {
 			return at
 		}
-		if at = w.skip(int(tag&7), body, to); at < 0 {
+		if at = w.skip(tag, body, to); at < 0 {
 			return -1
 		}
 	}
@@ -151,95 +283,132 @@ func span(from, to int) uint64 { return uint64(from)<<32 | uint64(to) }
 func begin(span uint64) int    { return int(span >> 32) }
 func end(span uint64) int      { return int(span & math.MaxUint32) }
 
-// varint reads a number and returns where it ends, -1 if it is malformed.
-func (w *walker) varint(at, to int) (uint64, int) {
-	if at < to && w.src[at] < 0x80 {
-		return uint64(w.src[at]), at + 1
+// varint reads the number at src[at] and returns where it ends, -1 if it is malformed.
+func varint(src []byte, at int) (uint64, int) {
+	if at < len(src) && src[at] < 0x80 {
+		return uint64(src[at]), at + 1
 	}
-	value, n := binary.Uvarint(w.src[at:to])
+	return longVarint(src, at)
+}
+
+func longVarint(src []byte, at int) (uint64, int) {
+	value, n := binary.Uvarint(src[at:])
 	if n <= 0 {
 		return 0, -1
 	}
 	return value, at + n
 }
 
-// skip returns where the content of a field ends, -1 if it is malformed.
-func (w *walker) skip(wire, at, to int) int {
-	switch wire {
-	case wireVarint:
-		_, at = w.varint(at, to)
-		return at
-	case wireLen:
-		n, body := w.varint(at, to)
-		if body < 0 || n > uint64(to-body) {
+// skip returns where the content of a field with that tag ends, -1 if it is malformed.
+func (w *walker) skip(tag uint64, at, to int) int {
+	if at >= to || tag > math.MaxUint32 {
+		return -1
+	}
+	n := uint64(w.src[at])
+	at++
+	if n >= 0x80 {
+		if n, at = longVarint(w.src[:to], at-1); at < 0 {
 			return -1
 		}
-		return body + int(n)
+	}
+	switch tag & 7 {
+	case wireVarint:
+		return at
+	case wireLen:
+		if n > uint64(to-at) {
+			return -1
+		}
+		return at + int(n)
 	default:
 		return -1 // upstream's types have none
 	}
 }
 
-// field writes what a field holds.
-func (w *walker) field(f *field, slot uint64) bool {
-	switch f.shape {
-	case list:
-		return w.list(f, begin(slot), end(slot))
-	case textMap:
-		return w.textMap(f, begin(slot), end(slot))
-	default:
-		return w.value(f, slot)
+// many writes the run of fields with the same tag that begins at at, and returns where it
+// ends, -1 if it cannot be written.
+func (w *walker) many(f *field, at, to int) int {
+	if f.shape == list {
+		return w.list(f, at, to)
 	}
+	return w.textMap(f, at, to)
 }
 
 // list writes a run of fields.
-func (w *walker) list(f *field, at, to int) bool {
-	w.dst = append(w.dst, '[')
-	for first := true; at < to; first = false {
-		if !first {
-			w.dst = append(w.dst, ',')
+func (w *walker) list(f *field, at, to int) int {
+	src := w.src[:to]
+	tag, body := varint(src, at)
+	e := entry{wire: uint8(tag & 7)}
+	w.room(0)
+	w.byte('[')
+	for {
+		value, stop := e.content(src, tag, body)
+		if at = stop; at < 0 || !w.value(f, value) {
+			return -1
 		}
-		tag, body := w.varint(at, to)
-		value, stop := w.varint(body, to)
-		if tag&7 == wireLen {
-			value, stop = span(stop, stop+int(value)), stop+int(value)
+		if at == to {
+			break
 		}
-		if !w.value(f, value) {
-			return false
+		next, more := uint64(src[at]), at+1
+		if next >= 0x80 {
+			if next, more = longVarint(src, at); more < 0 {
+				return -1
+			}
 		}
-		at = stop
+		if next != tag {
+			break
+		}
+		body = more
+		w.room(0)
+		w.byte(',')
 	}
-	w.dst = append(w.dst, ']')
-	return true
+	w.room(0)
+	w.byte(']')
+	return at
 }
 
 // textMap writes a run of fields that are keys and values.
-func (w *walker) textMap(f *field, at, to int) bool {
-	w.dst = append(w.dst, '{')
+func (w *walker) textMap(f *field, at, to int) int {
+	tag, body := varint(w.src[:to], at)
+	w.room(0)
+	w.byte('{')
 	var last []byte
-	for first := true; at < to; first = false {
-		_, body := w.varint(at, to)
-		n, body := w.varint(body, to)
-		at = body + int(n)
-		key, value, ok := w.mapEntry(f, body, at)
-		if !ok || !first && bytes.Compare(last, key) >= 0 {
-			return false
+	for first := true; ; first = false {
+		n, inner := varint(w.src[:to], body)
+		if inner < 0 || n > uint64(to-inner) {
+			return -1
 		}
-		last = key
-		if !first {
-			w.dst = append(w.dst, ',')
+		at = inner + int(n)
+		key, value, ok := w.mapEntry(f, inner, at)
+		if !ok || !first && bytes.Compare(last, w.src[begin(key):end(key)]) >= 0 {
+			return -1
 		}
-		w.dst = append(appendString(w.dst, key), ':')
+		last = w.src[begin(key):end(key)]
+		w.text(begin(key), end(key))
+		w.byte(':')
 		if !w.value(f, value) {
-			return false
+			return -1
 		}
+		if at == to {
+			break
+		}
+		next, more := varint(w.src[:to], at)
+		if more < 0 {
+			return -1
+		}
+		if next != tag {
+			break
+		}
+		body = more
+		w.room(0)
+		w.byte(',')
 	}
-	w.dst = append(w.dst, '}')
-	return true
+	w.room(0)
+	w.byte('}')
+	return at
 }
 
 // mapEntry finds the key and the value of an entry; what is missing is empty.
-func (w *walker) mapEntry(f *field, at, to int) (key []byte, value uint64, ok bool) {
+func (w *walker) mapEntry(f *field, at, to int) (key, value uint64, ok bool) {
 	wire := uint64(wireLen)
 	if f.kind == kindBool || f.kind == kindInt32 || f.kind == kindInt64 {
 		wire = wireVarint
@@ -247,19 +416,19 @@ func (w *walker) mapEntry(f *field, at, to int) (key []byte, value uint64, ok bo
 		value = span(to, to)
 	}
 	for last := uint64(0); at < to; {
-		tag, body := w.varint(at, to)
+		tag, body := varint(w.src[:to], at)
 		if body < 0 || tag>>3 <= last || tag>>3 > 2 {
-			return nil, 0, false
+			return 0, 0, false
 		}
 		last = tag >> 3
-		if at = w.skip(int(tag&7), body, to); at < 0 {
-			return nil, 0, false
+		if at = w.skip(tag, body, to); at < 0 {
+			return 0, 0, false
 		}
-		switch number, inner := w.varint(body, to); {
+		switch number, inner := varint(w.src[:to], body); {
 		case tag == 1<<3|wireLen:
-			key = w.src[inner:at]
+			key = span(inner, at)
 		case tag != 2<<3|wire:
-			return nil, 0, false
+			return 0, 0, false
 		case wire == wireLen:
 			value = span(inner, at)
 		default:
@@ -269,24 +438,23 @@ func (w *walker) mapEntry(f *field, at, to int) (key []byte, value uint64, ok bo
 	return key, value, true
 }
 
-// value writes one value.
+// value writes one value. There is slack; it leaves some.
 func (w *walker) value(f *field, slot uint64) bool {
 	from, to := begin(slot), end(slot)
 	switch f.kind {
 	case kindString:
-		w.dst = appendString(w.dst, w.src[from:to])
+		w.text(from, to)
 	case kindMessage:
 		return w.message(f.of, from, to)
 	case kindBool:
-		w.dst = strconv.AppendBool(w.dst, slot != 0)
+		w.room(0)
+		w.appended(strconv.AppendBool(w.written(), slot != 0))
 	case kindInt32:
-		w.dst = strconv.AppendInt(w.dst, int64(int32(slot)), 10)
+		w.integer(int64(int32(slot)))
 	case kindInt64:
-		w.dst = strconv.AppendInt(w.dst, int64(slot), 10)
+		w.integer(int64(slot))
 	case kindBytes:
-		w.dst = append(w.dst, '"')
-		w.dst = base64.StdEncoding.AppendEncode(w.dst, w.src[from:to])
-		w.dst = append(w.dst, '"')
+		w.appended(append(base64.StdEncoding.AppendEncode(append(w.written(), '"'), w.src[from:to]), '"'))
 	case kindWrapped:
 		return w.wrapped(f.of, from, to)
 	case kindTime:
@@ -307,6 +475,41 @@ func (w *walker) value(f *field, slot uint64) bool {
 	return true
 }
 
+// integer writes a number.
+func (w *walker) integer(n int64) {
+	if 0 <= n && n < 10 {
+		w.room(0)
+		w.byte(byte('0' + n))
+		return
+	}
+	w.appended(strconv.AppendInt(w.written(), n, 10))
+}
+
+// text writes the string that lies between from and to.
+func (w *walker) text(from, to int) {
+	if !w.plain && !isPlain(w.src, from, to) {
+		w.special = true
+		w.appended(appendString(w.written(), w.src[from:to]))
+		return
+	}
+	w.quoted(from, to)
+}
+
+// quoted writes what lies between from and to as a string.
+func (w *walker) quoted(from, to int) {
+	n := to - from
+	w.room(n)
+	dst := w.dst[w.n:]
+	dst[0] = '"'
+	if n <= block && from+block <= len(w.src) {
+		*(*[block]byte)(dst[1:]) = [block]byte(w.src[from:])
+	} else {
+		copy(dst[1:], w.src[from:to])
+	}
+	dst[n+1] = '"'
+	w.n += n + 2
+}
+
 // wrapped writes the list that a message holds.
 func (w *walker) wrapped(m *message, from, to int) bool {
 	base := len(w.slots)
@@ -318,8 +521,8 @@ func (w *walker) wrapped(m *message, from, to int) bool {
 	case !ok:
 		return false
 	case present == 0:
-		w.dst = append(w.dst, "[]"...)
+		w.bytes([]byte("[]"))
 		return true
 	}
-	return w.list(&m.fields[0], begin(slot), end(slot))
+	return w.list(&m.fields[0], begin(slot), end(slot)) >= 0
 }
