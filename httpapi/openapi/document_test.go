@@ -188,6 +188,27 @@ func TestSwaggerIsWhatUpstreamMerges(t *testing.T) {
 	}
 }
 
+// TestBuiltInKindsAreEncodedAsDecoded: the document of the built-in kinds is that which upstream
+// encodes of what it decoded, but for paths that it did not decode.
+func TestBuiltInKindsAreEncodedAsDecoded(t *testing.T) {
+	describer := &Describer{Models: NewModels(), Groups: registrytest.New(t, nil).Registry.Groups(), Version: release()}
+	built := must(describer.v2())
+	decoded := must(decodedSwagger(built))
+	kept := 0
+	for path, item := range built.Paths.Paths {
+		if strings.HasPrefix(path, "/apis/apiregistration.k8s.io/") {
+			decoded.Paths.Paths[path] = item
+			kept++
+		}
+	}
+	want := must(decoded.MarshalJSON())
+	s := &swaggerService{builtIn: func() (*spec.Swagger, error) { return built, nil }}
+	got := must(s.baseLocked())
+	if !bytes.Equal(got, want) || kept == 0 {
+		t.Errorf("%d bytes that differ from the %d wanted; %d paths kept", len(got), len(want), kept)
+	}
+}
+
 func pick[T any](random *rand.Rand, from []T) T { return from[random.IntN(len(from))] }
 
 // TestDocumentsAnswerAsUpstream holds the answers for a document against those of

@@ -183,22 +183,46 @@ func (s *swaggerService) baseLocked() ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		// Kube-aggregator, too, encodes what it decoded from JSON, and its maps come sorted;
-		// but for its own paths, which it never had in JSON.
-		decoded, err := decodedSwagger(built)
-		if err != nil {
-			return nil, err
-		}
+		// Kube-aggregator encodes what it decoded from JSON, and its maps come sorted; but for its
+		// own paths, which it never had in JSON.
 		for path, item := range built.Paths.Paths {
 			if strings.HasPrefix(path, "/apis/"+apiregistrationv1.GroupName+"/") {
-				decoded.Paths.Paths[path] = item
+				continue
+			}
+			for _, operation := range []*spec.Operation{item.Get, item.Put, item.Post, item.Delete, item.Options, item.Head, item.Patch} {
+				if operation == nil {
+					continue
+				}
+				if err := decodeKind(operation.Extensions); err != nil {
+					return nil, err
+				}
 			}
 		}
-		if s.base, err = pack(writing(decoded)); err != nil {
+		if s.base, err = pack(writing(built)); err != nil {
 			return nil, err
 		}
 	}
 	return s.base.unpack()
+}
+
+// decodeKind makes of the kind that an operation is for what is decoded from its JSON. Nothing
+// else that is described here differs from what is decoded of it.
+func decodeKind(extensions spec.Extensions) error {
+	const key = "x-kubernetes-group-version-kind"
+	kind, ok := extensions[key]
+	if !ok {
+		return nil
+	}
+	data, err := json.Marshal(kind)
+	if err != nil {
+		return fmt.Errorf("httpapi: openapi v2: %w", err)
+	}
+	var decoded any
+	if err := json.Unmarshal(data, &decoded); err != nil {
+		return fmt.Errorf("httpapi: openapi v2: %w", err)
+	}
+	extensions[key] = decoded
+	return nil
 }
 
 // known are the members of the sections of the built-in kinds, by name.
