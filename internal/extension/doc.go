@@ -37,6 +37,7 @@
 //
 // # Locks
 //
-// Extensions.mu guards the map of servings, which readers take from an atomic pointer.
-// serving.mu and generation.mu are leaves. A generation is built under no lock.
+// Readers take the index of servings from an atomic pointer, which only the informer's handlers
+// replace. Extensions.mu guards what Run waits for, and generation.mu its users: both are
+// leaves. A generation is built under no lock.
 package extension

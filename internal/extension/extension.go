@@ -13,7 +13,6 @@ import (
 	informers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
 	definitioninformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/controller/establish"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -79,9 +78,9 @@ type Extensions struct {
 	patternsV2 *patterns[spec.Swagger]
 	patternsV3 *patterns[spec3.OpenAPI]
 
-	servings atomic.Pointer[map[schema.GroupResource]*serving] // replaced whole, under mu
-	synced   <-chan struct{}                                   // closed when servings has all definitions of the informer's first list
-	follows  chan struct{}                                     // closed when Follow has started the informer and the controllers
+	servings atomic.Pointer[index] // replaced by the informer's handlers, one after the other
+	synced   <-chan struct{}       // closed when servings has all definitions of the informer's first list
+	follows  chan struct{}         // closed when Follow has started the informer and the controllers
 
 	mu      sync.Mutex
 	base    context.Context // of Run; nil before and after
@@ -124,7 +123,7 @@ func New(config Config) (*Extensions, error) {
 	if config.Schemas != nil {
 		e.schemas = sync.OnceValues(config.Schemas)
 	}
-	e.servings.Store(&map[schema.GroupResource]*serving{})
+	e.servings.Store(&index{})
 	registration, err := definitions.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { e.changed(definitionOf(obj)) },
 		UpdateFunc: func(_, obj any) { e.changed(definitionOf(obj)) },

@@ -20,9 +20,8 @@ import (
 
 // OpenAPIV2 implements httpapi.Extensions: it has one description for each definition.
 func (e *Extensions) OpenAPIV2() []openapi.Description[spec.Swagger] {
-	servings := *e.servings.Load()
-	list := make([]openapi.Description[spec.Swagger], 0, len(servings))
-	for _, s := range servings {
+	var list []openapi.Description[spec.Swagger]
+	for s := range e.servings.Load().all() {
 		definition := s.definition.Load()
 		if !apihelpers.IsCRDConditionTrue(definition, apiextensionsv1.Established) {
 			continue
@@ -76,7 +75,7 @@ func (s *serving) describeV2() (*spec.Swagger, error) {
 // group.
 func (e *Extensions) OpenAPIV3() []openapi.Description[spec3.OpenAPI] {
 	members := make(map[versioned][]*serving)
-	for _, s := range *e.servings.Load() {
+	for s := range e.servings.Load().all() {
 		definition := s.definition.Load()
 		if !apihelpers.IsCRDConditionTrue(definition, apiextensionsv1.Established) {
 			continue

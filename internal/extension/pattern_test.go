@@ -12,7 +12,6 @@ import (
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/kube-openapi/pkg/spec3"
@@ -102,11 +101,11 @@ func listed(listKind string) func(*apiextensionsv1.CustomResourceDefinition) {
 // serves returns an Extensions of definitions that nobody follows.
 func serves(definitions ...*apiextensionsv1.CustomResourceDefinition) *Extensions {
 	e := &Extensions{patternsV2: newPatternsV2(), patternsV3: newPatternsV3()}
-	servings := make(map[schema.GroupResource]*serving)
+	var servings index
 	for _, d := range definitions {
 		s := &serving{extensions: e}
 		s.definition.Store(d)
-		servings[resourceOf(d)] = s
+		servings = servings.with(resourceOf(d), s)
 	}
 	e.servings.Store(&servings)
 	return e

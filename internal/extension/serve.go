@@ -39,7 +39,7 @@ const catchUp = 10 * time.Second
 
 // Custom implements httpapi.Extensions.
 func (e *Extensions) Custom(r *request.Request) (c *reads.Resource, done func()) {
-	s := (*e.servings.Load())[schema.GroupResource{Group: r.Group, Resource: r.Resource}]
+	s := e.servings.Load().of(schema.GroupResource{Group: r.Group, Resource: r.Resource})
 	if s == nil || !s.offers(r.Version) {
 		return nil, nil
 	}
@@ -131,7 +131,7 @@ func (e *Extensions) unknown() http.Handler {
 // to see it.
 func (e *Extensions) find(ctx context.Context, info *apirequest.RequestInfo) *serving {
 	gr := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
-	s := (*e.servings.Load())[gr]
+	s := e.servings.Load().of(gr)
 	if s != nil && s.offers(info.APIVersion) || e.builtIn.Has(gr.Group) {
 		return s
 	}
@@ -142,7 +142,7 @@ func (e *Extensions) find(ctx context.Context, info *apirequest.RequestInfo) *se
 	bounded, cancel := context.WithTimeout(ctx, catchUp)
 	defer cancel()
 	e.changes.until(bounded, func() bool {
-		s = (*e.servings.Load())[gr]
+		s = e.servings.Load().of(gr)
 		return s != nil && s.revision() >= revision
 	})
 	if s == nil || !s.offers(info.APIVersion) {
@@ -169,13 +169,13 @@ func (e *Extensions) awaitReplaced(ctx context.Context, info *apirequest.Request
 	bounded, cancel := context.WithTimeout(ctx, catchUp)
 	defer cancel()
 	return e.changes.until(bounded, func() bool {
-		return (*e.servings.Load())[schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}] != s
+		return e.servings.Load().of(schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}) != s
 	})
 }
 
 // GetCustomResourceListerCollectionDeleter implements finalizer.CRClientGetter.
 func (e *Extensions) GetCustomResourceListerCollectionDeleter(definition *apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
-	s := (*e.servings.Load())[resourceOf(definition)]
+	s := e.servings.Load().of(resourceOf(definition))
 	if s == nil || s.definition.Load().UID != definition.UID {
 		return nil, apierrors.NewNotFound(apiextensionsv1.Resource("customresourcedefinitions"), definition.Name)
 	}

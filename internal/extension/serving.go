@@ -123,52 +123,43 @@ func (e *Extensions) changed(definition *apiextensionsv1.CustomResourceDefinitio
 		return // its requests go to the built-in group's handlers, as upstream's do
 	}
 	gr := resourceOf(definition)
-	old := (*e.servings.Load())[gr]
+	old := e.servings.Load().of(gr)
 	if old != nil && old.covers(definition) {
 		old.update(definition)
 	} else {
 		e.replace(gr, newServing(e, definition))
 	}
-	e.publish(definition.Spec.Group, old)
+	e.publish(gr, old)
 }
 
 // deleted handles a definition that was deleted.
 func (e *Extensions) deleted(definition *apiextensionsv1.CustomResourceDefinition) {
 	gr := resourceOf(definition)
-	old := (*e.servings.Load())[gr]
+	old := e.servings.Load().of(gr)
 	if old == nil || old.definition.Load().UID != definition.UID {
 		return
 	}
 	e.replace(gr, nil)
-	e.publish(definition.Spec.Group, old)
+	e.publish(gr, old)
 }
 
 // replace makes s the serving of gr; nil removes it. Only the informer's handlers call it,
 // one after the other.
 func (e *Extensions) replace(gr schema.GroupResource, s *serving) {
-	next := make(map[schema.GroupResource]*serving, len(*e.servings.Load())+1)
-	for key, value := range *e.servings.Load() {
-		next[key] = value
-	}
-	if next[gr] = s; s == nil {
-		delete(next, gr)
-	}
+	next := e.servings.Load().with(gr, s)
 	e.servings.Store(&next)
 }
 
-// publish tells discovery, and requests that wait, that a group has changed, and retires old
-// if it was replaced.
-func (e *Extensions) publish(group string, old *serving) {
+// publish tells discovery, and requests that wait, that gr has changed, and retires old, its
+// serving until then, if it was replaced.
+func (e *Extensions) publish(gr schema.GroupResource, old *serving) {
 	var members []*apiextensionsv1.CustomResourceDefinition
-	replaced := old != nil
-	for gr, s := range *e.servings.Load() {
-		if gr.Group == group {
-			members = append(members, s.definition.Load())
-		}
-		replaced = replaced && s != old
+	for _, s := range (*e.servings.Load())[gr.Group] {
+		members = append(members, s.definition.Load())
 	}
-	e.discovery.update(group, members)
+	e.discovery.update(gr.Group, members)
 	e.changes.notify()
+	replaced := old != nil && e.servings.Load().of(gr) != old
 	if replaced && !e.begin(func(context.Context) { old.retire() }) {
 		old.retire() // nothing is served: it was never built
 	}
