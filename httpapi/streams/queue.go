@@ -34,7 +34,7 @@ const mostTurns = 64
 func (q *queue) push(ws *watchStream) {
 	q.waiting++
 	if ws.group == nil {
-		q.entries = append(q.entries, entry{ws: ws})
+		q.enter(entry{ws: ws})
 		return
 	}
 	pt := q.parties[ws.group]
@@ -44,9 +44,28 @@ func (q *queue) push(ws *watchStream) {
 		}
 		pt.group = ws.group
 		q.parties[ws.group] = pt
-		q.entries = append(q.entries, entry{party: pt})
+		q.enter(entry{party: pt})
 	}
+	pt.waiting, pt.head = moved(pt.waiting, pt.head)
 	pt.waiting = append(pt.waiting, ws)
+}
+
+// enter adds an entry.
+func (q *queue) enter(e entry) {
+	q.entries, q.head = moved(q.entries, q.head)
+	q.entries = append(q.entries, e)
+}
+
+// moved returns list, which is used from head on, and its head. If it is full, and half of it or
+// more is not used any more, what is used is moved to the front: a list that is never empty would
+// grow for ever.
+func moved[T any](list []T, head int) ([]T, int) {
+	if len(list) < cap(list) || head < len(list)-head {
+		return list, head
+	}
+	used := copy(list, list[head:])
+	clear(list[used:])
+	return list[:used], 0
 }
 
 // pop takes the next watch. more says that the one after it shares its connection. If
@@ -78,7 +97,7 @@ func (q *queue) pop(kept socket.Group) (ws *watchStream, more bool) {
 	case pt.turns == mostTurns:
 		pt.turns = 0
 		q.shift()
-		q.entries = append(q.entries, e)
+		q.enter(e)
 	default:
 		more = true
 	}

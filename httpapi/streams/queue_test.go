@@ -82,6 +82,35 @@ func TestQueue(t *testing.T) {
 	})
 }
 
+// TestQueueStaysSmall: a queue in which there is always somebody takes no more room than those
+// who wait.
+func TestQueueStaysSmall(t *testing.T) {
+	for name, groups := range map[string][]socket.Group{
+		"connections of their own": {nil},
+		"one connection":           {&connection{}},
+		"several":                  {&connection{}, nil, &connection{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			const waiting, turns = 100, 50_000
+			q := queue{parties: make(map[socket.Group]*party)}
+			for i := range waiting {
+				q.push(&watchStream{group: groups[i%len(groups)]})
+			}
+			for range turns {
+				ws, _ := q.pop(nil)
+				q.push(ws)
+			}
+			room := cap(q.entries)
+			for _, pt := range q.parties {
+				room += cap(pt.waiting)
+			}
+			if room > 16*waiting {
+				t.Errorf("%d who wait take %d places after %d turns", waiting, room, turns)
+			}
+		})
+	}
+}
+
 // TestPumpFlushes: a goroutine of the pump leaves nothing behind when it turns to another
 // connection, or has nothing to do.
 func TestPumpFlushes(t *testing.T) {
