@@ -1,9 +1,13 @@
 package kv_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"strconv"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -74,6 +78,66 @@ func cpuTime(b *testing.B) time.Duration {
 		b.Fatal(err)
 	}
 	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
+
+// BenchmarkWrites has 16 clients write keys of their own in a member in another process, while one
+// watch follows, as one server's does: more writes in a second no server can have of such an etcd.
+func BenchmarkWrites(b *testing.B) {
+	const clients = 16
+	member := kvtest.StartCluster(b, memberVariable, 1, nil)[0]
+	for _, size := range []int{400, 1500, 6000} {
+		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
+			store, err := kv.NewExternal(kv.ExternalConfig{Endpoints: []string{member.Config.Client}})
+			if err != nil {
+				b.Fatal(err)
+			}
+			done := make(chan error, 1)
+			go func() { done <- store.Run(context.Background()) }()
+			b.Cleanup(func() { store.Close(); <-done })
+			<-store.Ready()
+			benchSubscription(b, store)
+			value := make([]byte, size)
+			prefix := fmt.Sprintf("/registry/pods/%d-%d/", size, time.Now().UnixNano())
+			var next atomic.Int64
+			var workers sync.WaitGroup
+			before, etcdBefore := cpuTime(b), cpuOf(b, member.PID())
+			b.ResetTimer()
+			for range clients {
+				workers.Go(func() {
+					for i := next.Add(1); i <= int64(b.N); i = next.Add(1) {
+						if r, err := store.Put(b.Context(), prefix+strconv.FormatInt(i, 10), value, kv.PutOptions{}); err != nil || !r.Committed {
+							b.Errorf("put: %+v, %v", r, err)
+							return
+						}
+					}
+				})
+			}
+			workers.Wait()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "ops/s")
+			b.ReportMetric(float64((cpuTime(b)-before).Nanoseconds())/float64(b.N), "cpu-ns/op")
+			b.ReportMetric(float64((cpuOf(b, member.PID())-etcdBefore).Nanoseconds())/float64(b.N), "etcd-cpu-ns/op")
+		})
+	}
+}
+
+// cpuOf is the CPU time that another process of this machine has used, in steps of 10 ms.
+func cpuOf(b *testing.B, pid int) time.Duration {
+	b.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		b.Skip(err) // not on Linux
+	}
+	const user, system, tick = 11, 12, 10 * time.Millisecond // of the fields after the name
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	var sum time.Duration
+	for _, field := range []int{user, system} {
+		ticks, err := strconv.ParseInt(fields[field], 10, 64)
+		if err != nil {
+			b.Fatal(err)
+		}
+		sum += time.Duration(ticks) * tick
+	}
+	return sum
 }
 
 // BenchmarkWriteToApplied is a write and a consistent read behind it: put, learn
