@@ -1,6 +1,8 @@
 package encoding
 
 import (
+	"sync/atomic"
+
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -18,6 +20,10 @@ type customCodec struct {
 	// in the Codec of the whole resource. Bytes that begin otherwise may have the version,
 	// too.
 	head []byte
+
+	// storedIn says that objects are stored in the Codec's version. It is learnt from what
+	// upstream's codec encodes.
+	storedIn atomic.Bool
 
 	// onlyVersion says that the CRD has no other version.
 	onlyVersion bool

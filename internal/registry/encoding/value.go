@@ -1,7 +1,6 @@
 package encoding
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry/shape"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
@@ -97,18 +97,23 @@ func (c *Codec) completeKnown(data []byte, config *cache.ObjectConfig) (known bo
 	if !ok {
 		return false, nil
 	}
-	if config.Labels, config.Fields, err = c.custom.attrsOf(&d); err != nil {
-		return false, err
-	}
-	config.Body = d.AppendRevision(make([]byte, 0, len(data)+wire.MaxRevision+len(`"resourceVersion":"",`)), config.Revision)
-	config.Head = wire.HeadJSON(config.Body)
-	return true, nil
+	return true, c.completeRead(&d, config)
 }
 
-// Foresee returns what the cache will hold of data that is about to be stored, without its
-// revision and size. obj is what data decodes to. A config without a Body says that this is
-// not known: the cache has to decode the value.
-func (c *Codec) Foresee(rest string, data []byte, obj runtime.Object) cache.ObjectConfig {
+// completeRead is complete for a document.
+func (c *Codec) completeRead(d *shape.Document, config *cache.ObjectConfig) (err error) {
+	if config.Labels, config.Fields, err = c.custom.attrsOf(d); err != nil {
+		return err
+	}
+	config.Body = d.AppendRevision(make([]byte, 0, d.Len()+wire.MaxRevision+len(`"resourceVersion":"",`)), config.Revision)
+	config.Head = wire.HeadJSON(config.Body)
+	return nil
+}
+
+// Foresee returns what the cache will hold of s, without its revision and size. obj is what s
+// decodes to. A config without a Body says that this is not known: the cache has to decode the
+// value.
+func (c *Codec) Foresee(rest string, s *Stored, obj runtime.Object) cache.ObjectConfig {
 	if rest == "" {
 		return cache.ObjectConfig{}
 	}
@@ -116,18 +121,24 @@ func (c *Codec) Foresee(rest string, data []byte, obj runtime.Object) cache.Obje
 	if c.custom != nil {
 		// A custom resource is kept in the version that it is stored in. If that is not
 		// the version that was written, the cache has to convert.
-		if !c.custom.stores(data) || c.SetRevision(obj, 1) != nil { // Written replaces the revision
+		if !c.custom.stores(s.Data) || c.SetRevision(obj, 1) != nil { // Written replaces the revision
 			return cache.ObjectConfig{}
 		}
 		attrs = c.custom.attrs
 	}
 	config := cache.ObjectConfig{Key: rest, Revision: 1}
-	if known, err := c.completeKnown(data, &config); err != nil {
+	known, err := s.known && c.decorate == nil, error(nil)
+	if known {
+		err = c.completeRead(&s.document, &config)
+	} else {
+		known, err = c.completeKnown(s.Data, &config)
+	}
+	switch {
+	case err != nil:
 		return cache.ObjectConfig{}
-	} else if known {
+	case known:
 		return config
 	}
-	var err error
 	if config.Labels, config.Fields, err = attrs(obj); err != nil {
 		return cache.ObjectConfig{}
 	}
@@ -156,20 +167,4 @@ func (c *Codec) Written(config cache.ObjectConfig, revision int64) *cache.Object
 		config.Head = wire.HeadJSON(body)
 	}
 	return cache.NewObject(config, c.schema)
-}
-
-// StoresAs reports whether data, about to be stored, is what o would be stored as.
-func (c *Codec) StoresAs(o *cache.Object, data []byte) bool {
-	raw, apiVersion, kind, ok := wire.Unenvelope(data)
-	if ok && apiVersion == c.canonical.GroupVersion().String() && kind == c.canonical.Kind {
-		body := o.Body()
-		plain, err := wire.AppendRevisionProtobuf(make([]byte, 0, len(body)), body, 0)
-		return err == nil && bytes.Equal(raw, plain)
-	}
-	obj := c.newFunc()
-	if err := c.Decode(o.Body(), obj); err != nil {
-		return false
-	}
-	before, err := c.EncodeStored(obj)
-	return err == nil && bytes.Equal(data, before)
 }

@@ -1,6 +1,7 @@
 package shape
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
 	"strings"
@@ -13,6 +14,24 @@ func (d *Document) AppendRevision(dst []byte, revision int64) []byte {
 	dst = strconv.AppendInt(dst, revision, 10)
 	dst = append(dst, d.after...)
 	return append(dst, d.data[d.revision.to:]...)
+}
+
+// Len returns how long the object is, as it was read.
+func (d *Document) Len() int { return len(d.data) }
+
+// Equals reports whether body is the object with a resourceVersion, as AppendRevision appends
+// it.
+func (d *Document) Equals(body []byte, revision int64) bool {
+	var room [20]byte
+	digits := strconv.AppendInt(room[:0], revision, 10)
+	head, tail := d.data[:d.revision.from], d.data[d.revision.to:]
+	middle := len(body) - len(head) - len(tail)
+	if middle != len(d.before)+len(digits)+len(d.after) || !bytes.HasPrefix(body, head) || !bytes.HasSuffix(body, tail) {
+		return false
+	}
+	own := body[len(head) : len(head)+middle]
+	return string(own[:len(d.before)]) == d.before && string(own[middle-len(d.after):]) == d.after &&
+		bytes.Equal(own[len(d.before):middle-len(d.after)], digits)
 }
 
 // Labels returns the labels, nil if there are none.

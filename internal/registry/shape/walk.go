@@ -329,14 +329,5 @@ func float(text []byte) bool {
 		return false
 	}
 	var room [32]byte
-	format := byte('f')
-	if abs := math.Abs(f); abs != 0 && (abs < 1e-6 || abs >= 1e21) {
-		format = 'e'
-	}
-	out := strconv.AppendFloat(room[:0], f, format, -1, 64)
-	if n := len(out); format == 'e' && n >= 4 && out[n-4] == 'e' && out[n-3] == '-' && out[n-2] == '0' {
-		out[n-2] = out[n-1] // e-09 is written as e-9
-		out = out[:n-1]
-	}
-	return bytes.Equal(out, text)
+	return bytes.Equal(appendFloat(room[:0], f), text)
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/invariants"
+	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/kv"
 )
 
@@ -24,6 +25,7 @@ type present struct {
 	data  []byte         // plain stored bytes; nil if it came from the cache
 	stale bool           // the write takes place even if nothing changes
 	from  *cache.Object  // the cache's object that obj was decoded from
+	body  []byte         // of from
 	fresh bool           // read from the store by this write
 }
 
@@ -39,15 +41,15 @@ func (s *adapter) Create(ctx context.Context, key string, obj, out runtime.Objec
 	if version, err := s.codec.Versioner().ObjectResourceVersion(obj); err == nil && version != 0 {
 		return storage.ErrResourceVersionSetOnCreate
 	}
-	data, err := s.codec.EncodeStored(obj)
+	stored, err := s.codec.Store(obj, 0)
 	if err != nil {
 		return err
 	}
 	var next *outcome
 	if out != nil {
-		next = s.foresee(full, data, out)
+		next = s.foresee(full, &stored, out)
 	}
-	result, err := s.put(ctx, full, data, 0, ttl, next)
+	result, err := s.put(ctx, full, stored.Data, 0, ttl, next)
 	switch {
 	case err != nil:
 		return err
@@ -113,13 +115,13 @@ type outcome struct {
 	err   error              // data cannot be decoded; the write takes place all the same
 }
 
-// foresee makes the outcome of storing data, in an object like out.
-func (s *adapter) foresee(full string, data []byte, out runtime.Object) *outcome {
-	next := &outcome{obj: newLike(out)}
-	if next.err = s.codec.DecodeStored(data, next.obj, 0); next.err != nil || s.Cache == nil {
+// foresee makes the outcome of storing an object, in one like out.
+func (s *adapter) foresee(full string, stored *encoding.Stored, out runtime.Object) *outcome {
+	next := &outcome{}
+	if next.obj, next.err = stored.Decode(s.codec, newLike(out)); next.err != nil || s.Cache == nil {
 		return next
 	}
-	next.cache = s.codec.Foresee(s.layout.rest(full), data, next.obj)
+	next.cache = s.codec.Foresee(s.layout.rest(full), stored, next.obj)
 	return next
 }
 
@@ -192,8 +194,8 @@ func (s *adapter) suggestion(full string, like, given runtime.Object) (*present,
 		if o == nil || o.Err() != nil || snapshot.History() != s.store.Replacements() {
 			return nil, nil
 		}
-		p := &present{obj: newLike(like), rev: o.Revision(), from: o}
-		return p, s.codec.Decode(o.Body(), p.obj)
+		p := &present{obj: newLike(like), rev: o.Revision(), from: o, body: o.Body()}
+		return p, s.codec.Decode(p.body, p.obj)
 	}
 	if given == nil {
 		return nil, nil
@@ -209,16 +211,16 @@ func (s *adapter) suggestion(full string, like, given runtime.Object) (*present,
 	return p, s.codec.SetRevision(given, p.rev)
 }
 
-// unchanged reports whether data, about to be stored, equals what p was stored as, as far as
-// can be told from p.
-func (s *adapter) unchanged(p *present, data []byte) bool {
+// unchanged reports whether an object, about to be stored, equals what p was stored as, as far
+// as can be told from p.
+func (s *adapter) unchanged(p *present, next *encoding.Stored) bool {
 	if p.stale || p.rev == 0 {
 		return false
 	}
 	if p.from == nil {
-		return bytes.Equal(data, p.data)
+		return bytes.Equal(next.Data, p.data)
 	}
-	return s.codec.StoresAs(p.from, data)
+	return s.codec.StoresAs(p.from, p.body, next)
 }
 
 // GuaranteedUpdate implements storage.Interface.
@@ -320,15 +322,15 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 	if err != nil {
 		return false, u.refused(ctx, err)
 	}
-	data, err := u.codec.EncodeStored(ret)
+	stored, err := u.codec.Store(ret, max(len(u.now.body), len(u.now.data)))
 	if err != nil {
 		return false, err
 	}
-	if u.unchanged(u.now, data) {
-		if done, err := u.confirm(ctx, data, destination); done || err != nil {
+	if u.unchanged(u.now, &stored) {
+		if done, err := u.confirm(ctx, stored.Data, destination); done || err != nil {
 			return done, err
 		}
-		if !bytes.Equal(data, u.now.data) {
+		if !bytes.Equal(stored.Data, u.now.data) {
 			return false, nil // another object is present: try again with that
 		}
 	}
@@ -336,8 +338,8 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 	if ttl != nil {
 		seconds = *ttl
 	}
-	next := u.foresee(u.full, data, destination)
-	result, err := u.put(ctx, u.full, data, u.now.rev, seconds, next)
+	next := u.foresee(u.full, &stored, destination)
+	result, err := u.put(ctx, u.full, stored.Data, u.now.rev, seconds, next)
 	if err != nil {
 		return false, err
 	}
