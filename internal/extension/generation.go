@@ -114,7 +114,7 @@ func (s *serving) newUpstream(custom *registry.CustomResource) (customHandler, e
 		return nil, err
 	}
 	return apiextensionsserver.NewCustomResourceDefinitionHandler(nil, nil, singleDefinition{s}, s.extensions.unknown(), custom,
-		c.Admission, nil, c.Webhooks, c.Webhooks.Auth, 1, c.Authorizer,
+		askedFor(c.Admission), nil, c.Webhooks, c.Webhooks.Auth, 1, c.Authorizer,
 		c.RequestTimeout, c.MinRequestTimeout, schemas, c.MaxRequestBodyBytes)
 }
 

@@ -2,6 +2,7 @@ package extension_test
 
 import (
 	"encoding/pem"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -151,5 +152,20 @@ func TestApplyKnowsTheSchema(t *testing.T) {
 	conflict := s.ask(t, call{method: http.MethodPatch, path: shelvesV1 + "/a?fieldManager=two", kind: apply, body: head + "books: [{name: p, pages: 3}]\n"})
 	if conflict.code != http.StatusConflict {
 		t.Errorf("conflict: %s", conflict)
+	}
+	// As JSON, and with members that come twice.
+	object := `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"a"},"books":[{"name":"q","pages":%s}]}`
+	applied := func(pages, directive string) answer {
+		return s.ask(t, call{method: http.MethodPatch, path: shelvesV1 + "/a?fieldManager=two" + directive, kind: apply, body: fmt.Sprintf(object, pages)})
+	}
+	for _, directive := range []string{"", "&fieldValidation=Strict", "&fieldValidation=Warn", "&fieldValidation=Ignore"} {
+		if a := applied("7", directive); a.code != http.StatusOK || a.header.Get("Warning") != "" {
+			t.Errorf("%s: %s, warning %q", directive, a, a.header.Get("Warning"))
+		}
+		a := applied(`7,"pages":8`, directive)
+		strict, warned := directive == "&fieldValidation=Strict", directive == "" || directive == "&fieldValidation=Warn"
+		if (a.code == http.StatusBadRequest) != strict || strings.Contains(a.header.Get("Warning"), "already set") != warned {
+			t.Errorf("%s, with a member twice: %s, warning %q", directive, a, a.header.Get("Warning"))
+		}
 	}
 }
