@@ -23,6 +23,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/openapi"
 	larderadmission "github.com/larder-io/larder/internal/admission"
 	"github.com/larder-io/larder/internal/registry"
 )
@@ -75,8 +76,11 @@ type Extensions struct {
 	schemas   func() (map[string]*spec.Schema, error)
 	monitors  apimetrics.Book // of all resources that there have been
 
-	patternsV2 *patterns[spec.Swagger]
-	patternsV3 *patterns[spec3.OpenAPI]
+	patternsV2  *patterns[spec.Swagger]
+	patternsV3  *patterns[spec3.OpenAPI]
+	published   atomic.Uint64 // how often servings, or the definition of one of them, have changed
+	describedV2 kept[openapi.Description[spec.Swagger]]
+	describedV3 kept[openapi.Description[spec3.OpenAPI]]
 
 	servings atomic.Pointer[index] // replaced by the informer's handlers, one after the other
 	synced   <-chan struct{}       // closed when servings has all definitions of the informer's first list
@@ -124,6 +128,9 @@ func New(config Config) (*Extensions, error) {
 		e.schemas = sync.OnceValues(config.Schemas)
 	}
 	e.servings.Store(&index{})
+	if err := definitions.Informer().AddIndexers(groupIndexers()); err != nil {
+		return nil, fmt.Errorf("extension: %w", err)
+	}
 	registration, err := definitions.Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc:    func(obj any) { e.changed(definitionOf(obj)) },
 		UpdateFunc: func(_, obj any) { e.changed(definitionOf(obj)) },

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -18,8 +19,30 @@ import (
 	"github.com/larder-io/larder/httpapi/openapi"
 )
 
+// kept is a list that is made again only when definitions have changed: there may be thousands,
+// and each request for a document asks for it.
+type kept[T any] struct {
+	mu   sync.Mutex
+	at   uint64 // definitions had changed so often
+	list []T    // nil before it was asked for
+}
+
+// get returns the list as it is after so many changes. Its caller does not change it.
+func (k *kept[T]) get(changes uint64, list func() []T) []T {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.list == nil || k.at != changes {
+		k.at, k.list = changes, slices.Clip(list())
+	}
+	return k.list
+}
+
 // OpenAPIV2 implements httpapi.Extensions: it has one description for each definition.
 func (e *Extensions) OpenAPIV2() []openapi.Description[spec.Swagger] {
+	return e.describedV2.get(e.published.Load(), e.listV2)
+}
+
+func (e *Extensions) listV2() []openapi.Description[spec.Swagger] {
 	var list []openapi.Description[spec.Swagger]
 	for s := range e.servings.Load().all() {
 		definition := s.definition.Load()
@@ -74,6 +97,10 @@ func (s *serving) describeV2() (*spec.Swagger, error) {
 // OpenAPIV3 implements httpapi.Extensions: it has one description for each version of each
 // group.
 func (e *Extensions) OpenAPIV3() []openapi.Description[spec3.OpenAPI] {
+	return e.describedV3.get(e.published.Load(), e.listV3)
+}
+
+func (e *Extensions) listV3() []openapi.Description[spec3.OpenAPI] {
 	members := make(map[versioned][]*serving)
 	for s := range e.servings.Load().all() {
 		definition := s.definition.Load()
