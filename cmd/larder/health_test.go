@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -163,6 +164,7 @@ func hanging(t *testing.T, args ...string) *process {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	file, keys := filepath.Join(dir, "encryption.yaml"), startKeys(t, dir, "keys")
+	keys.timeout = time.Hour
 	encryptBy(t, file, keys)
 	p := serve(t, "--unsafe-no-fsync", "--encryption-provider-config", file)
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}

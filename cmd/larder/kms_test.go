@@ -31,7 +31,8 @@ import (
 // keyService is a key management service: Kubernetes' own gRPC service over a socket,
 // with keys that are made of their names.
 type keyService struct {
-	socket string
+	socket  string
+	timeout time.Duration // how long servers whose files are written afterwards wait for it
 
 	serve *grpc.Server // nil while it does not run
 	ended chan error   // of serve
@@ -45,7 +46,7 @@ type keyService struct {
 // startKeys starts a service, which the test's end stops.
 func startKeys(t *testing.T, dir, name string) *keyService {
 	t.Helper()
-	s := &keyService{socket: filepath.Join(dir, name), key: name + "-1"}
+	s := &keyService{socket: filepath.Join(dir, name), timeout: 10 * time.Second, key: name + "-1"}
 	s.start(t)
 	t.Cleanup(s.stop)
 	return s
@@ -112,9 +113,12 @@ func (s *keyService) Encrypt(_ context.Context, _ string, data []byte) (*kms.Enc
 
 // Decrypt implements service.Service.
 func (s *keyService) Decrypt(ctx context.Context, _ string, req *kms.DecryptRequest) ([]byte, error) {
-	if s.hangs.Load() {
-		<-ctx.Done()
-		return nil, ctx.Err()
+	for s.hangs.Load() {
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
 	gcm, err := sealing(req.KeyID)
 	if err != nil {
@@ -137,7 +141,7 @@ func encryptResources(t *testing.T, file, resources string, services ...*keyServ
 	t.Helper()
 	config := "apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [" + resources + "]\n  providers:\n"
 	for _, s := range services {
-		config += fmt.Sprintf("  - kms: {apiVersion: v2, name: %s, endpoint: \"unix://%s\", timeout: 10s}\n", filepath.Base(s.socket), s.socket)
+		config += fmt.Sprintf("  - kms: {apiVersion: v2, name: %s, endpoint: \"unix://%s\", timeout: %v}\n", filepath.Base(s.socket), s.socket, s.timeout)
 	}
 	next := file + ".next" // a reader meets the whole file
 	if err := os.WriteFile(next, []byte(config), 0o600); err != nil {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,6 +24,7 @@ func TestLateRoles(t *testing.T) {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	file, keys := filepath.Join(dir, "encryption.yaml"), startKeys(t, dir, "keys")
+	keys.timeout = time.Hour // the roles come when the service goes on, and not before
 	encryptResources(t, file, "rolebindings.rbac.authorization.k8s.io", keys)
 	p := serve(t, "--unsafe-no-fsync", "--authorization-mode=Node,RBAC", "--token-auth-file", tokens(t), "--encryption-provider-config", file)
 	meta := metav1.ObjectMeta{Name: "reader"}
