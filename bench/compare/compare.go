@@ -47,7 +47,8 @@ type Comparison struct {
 	seed    bench.SeedConfig
 	table   *Table
 	shown   atomic.Pointer[bench.Target]
-	rounds  int // counts all turns, to tell objects apart
+	rounds  int  // counts all turns, to tell objects apart
+	warming bool // a tenth of a step is run, unmeasured
 }
 
 // New returns a comparison that has not begun.

@@ -10,7 +10,7 @@
 //
 // Changes for watchers are written through the other one of the two servers, so that a
 // row of watches has the cost of following etcd, encoding and delivering, and none of the
-// cost of writing. In rows of writes and of tails (B35, B36) all servers that take no part are
-// paused, for each of them follows what is written. In rows of tails changes are made through a
-// server of its own, whichever is measured.
+// cost of writing. In rows of writes the other server is ended, and in rows of tails (B35, B36)
+// all servers that take no part are paused, for each of them follows what is written. In the
+// latter changes are made through a server of its own, whichever is measured.
 package compare

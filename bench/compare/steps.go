@@ -99,6 +99,9 @@ func (c *Comparison) ops(kind Kind, stock, fast int) int {
 	if kind == Stock {
 		n = stock
 	}
+	if c.warming {
+		n /= 10
+	}
 	if c.config.Quick {
 		return max(2, n/20)
 	}

@@ -108,7 +108,7 @@ func (c *Comparison) alone(ctx context.Context, measured ...*fleet.Server) (resu
 		return errors.Join(failed...)
 	}
 	for _, s := range c.fleet.Servers() {
-		if s == c.fleet.Etcd() || s.Target == nil || slices.Contains(measured, s) {
+		if s == c.fleet.Etcd() || s.Target == nil || s.Lives() != nil || slices.Contains(measured, s) {
 			continue
 		}
 		if err := s.Pause(); err != nil {
@@ -122,18 +122,58 @@ func (c *Comparison) alone(ctx context.Context, measured ...*fleet.Server) (resu
 // undisturbed makes a step of writes measure each server alone: the other one would follow
 // all that is written, and decoding that takes it more CPU time than many a write takes the
 // measured one. How many writes are answered in a second would say more about the server that
-// is not asked. Afterwards the other one may catch up, before it is measured itself.
+// is not asked. One that is paused would be no better: etcd tries again and again to send it
+// what it has missed. So it is ended, and started again afterwards. For the same reason a
+// server may have been started a moment ago: a tenth of the load goes before, unmeasured.
 func (c *Comparison) undisturbed(s step) step {
 	plain := s.run
 	s.run = func(ctx context.Context, kind Kind) (results []*bench.Result, err error) {
-		resume, err := c.alone(ctx, c.servers[kind])
+		back, err := c.end(kind)
 		if err != nil {
 			return nil, err
 		}
-		defer func() { err = errors.Join(err, resume(), c.settle(ctx)) }()
+		defer func() { err = errors.Join(err, back(ctx)) }()
+		c.warming = true
+		_, err = plain(ctx, kind)
+		c.warming = false
+		if err != nil {
+			return nil, err
+		}
+		c.rounds++
+		if err := c.settle(ctx); err != nil {
+			return nil, err
+		}
 		return plain(ctx, kind)
 	}
 	return s
+}
+
+// end ends the servers that follow etcd, but that of a kind; back starts them again.
+func (c *Comparison) end(measured Kind) (back func(context.Context) error, err error) {
+	var ended []**fleet.Server
+	back = func(ctx context.Context) error {
+		for _, s := range ended {
+			again, err := c.fleet.Again(*s)
+			if err != nil {
+				return err
+			}
+			*s = again
+			if err := again.Ready(ctx); err != nil {
+				return err
+			}
+		}
+		return c.settle(ctx)
+	}
+	for _, s := range []**fleet.Server{&c.servers[Stock], &c.servers[Larder], &c.writer} {
+		if *s == nil || *s == c.servers[measured] {
+			continue
+		}
+		if err := (*s).Stop(); err != nil {
+			return nil, err
+		}
+		ended = append(ended, s)
+	}
+	return back, nil
 }
 
 // settle waits until no server is busy any more, but not for ever: a machine's other load may
@@ -167,7 +207,7 @@ func (c *Comparison) settle(ctx context.Context) error {
 // used is the CPU time of all servers that live.
 func (c *Comparison) used() (sum time.Duration, err error) {
 	for _, s := range c.servers {
-		if s == nil {
+		if s == nil || s.Lives() != nil {
 			continue
 		}
 		cpu, err := s.Process.CPU()
