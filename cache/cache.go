@@ -30,8 +30,11 @@ type Config struct {
 	// with Err, even if the cause is transient (a key service that is down); the Reflector
 	// tries again later. While Decode blocks, the cache stays at the revision before, so
 	// that it must not block for long. Its result is not used once ctx has ended. The value
-	// is immutable and may be kept. Required with a Reflector.
+	// is immutable and may be kept, unless Copies is set. Required with a Reflector.
 	Decode func(ctx context.Context, key string, value []byte, revision int64) *Object
+	// Copies says that Decode keeps no part of a value: its memory may be overwritten once
+	// Decode has returned.
+	Copies bool
 	// Source is how far the store was followed; nil means no further than what
 	// was applied.
 	Source Source
@@ -64,6 +67,7 @@ type Batch struct {
 type Cache struct {
 	schema      *Schema
 	decode      func(ctx context.Context, key string, value []byte, revision int64) *Object
+	copies      bool
 	source      Source
 	onAppend    func()
 	log         *Log
@@ -91,6 +95,7 @@ func New(config Config) (*Cache, error) {
 	c := &Cache{
 		schema:   config.Schema,
 		decode:   config.Decode,
+		copies:   config.Copies,
 		source:   config.Source,
 		onAppend: config.OnAppend,
 		learner:  newLearner(config.learn),

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -291,33 +292,57 @@ func (r *Reflector) replay(ctx context.Context, past, present int64) {
 	r.replaying <- p
 }
 
+// pageParts is how many parts of pages may wait for a worker. A page has fewer.
+const pageParts = 256
+
+// pagePart is a part of a page, which a worker decodes at once into objects.
+type pagePart struct {
+	items   []kv.Item
+	objects []*Object
+	page    *decodedPage
+}
+
+// decodedPage is a page that is being decoded.
+type decodedPage struct {
+	kv.Page
+	left atomic.Int64  // of its parts
+	done chan struct{} // closed when none is left
+}
+
 // read returns all objects of a revision, 0 being the newest, and that revision.
-// Pages are fetched while earlier ones are decoded.
+// A page is fetched while the one before it is decoded; no more than two are held.
 func (r *Reflector) read(ctx context.Context, at int64) ([]*Object, int64, error) {
 	r.loaded.Store(0)
 	r.total.Store(0)
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(r.workers)
+	parts := make(chan pagePart, pageParts)
+	for range r.workers {
+		group.Go(func() error {
+			for p := range parts {
+				r.decodePart(ctx, p)
+			}
+			return ctx.Err()
+		})
+	}
 	var chunks [][]*Object
-	revision, err := kv.RangeAllAt(ctx, r.store, r.prefix, at, kv.FittingPages, func(page kv.Page) error {
+	before := &decodedPage{done: make(chan struct{})}
+	close(before.done)
+	divide := func(page kv.Page) error {
 		if r.total.Load() == 0 {
 			r.total.Store(page.Count)
 		}
-		// More workers than processors wait rather than work: smaller chunks keep all of
-		// them waiting at the same time.
-		chunk := max(1, min(decodeChunk, len(page.Items)/r.workers))
-		for items := page.Items; len(items) > 0; {
-			part := items[:min(chunk, len(items))]
-			items = items[len(part):]
-			objects := make([]*Object, len(part))
-			chunks = append(chunks, objects)
-			group.Go(func() error {
-				r.decodeItems(ctx, part, objects)
-				return ctx.Err()
-			})
+		next := &decodedPage{Page: page, done: make(chan struct{})}
+		chunks = r.divide(next, parts, chunks)
+		select {
+		case <-before.done:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
+		before = next
 		return nil
-	})
+	}
+	revision, err := r.pages(ctx, at, divide)
+	close(parts)
 	if workersErr := group.Wait(); err == nil {
 		err = workersErr
 	}
@@ -333,6 +358,47 @@ func (r *Reflector) read(ctx context.Context, at int64) ([]*Object, int64, error
 		}
 	}
 	return all, revision, nil
+}
+
+// pages calls fn with all pages of a revision.
+func (r *Reflector) pages(ctx context.Context, at int64, fn func(kv.Page) error) (int64, error) {
+	if r.cache.copies {
+		return kv.BorrowAllAt(ctx, r.store, r.prefix, at, fn)
+	}
+	return kv.RangeAllAt(ctx, r.store, r.prefix, at, kv.FittingPages, fn)
+}
+
+// divide hands the parts of a page to the workers, and appends what they will fill to chunks.
+func (r *Reflector) divide(page *decodedPage, parts chan<- pagePart, chunks [][]*Object) [][]*Object {
+	// More workers than processors wait rather than work: smaller parts keep all of
+	// them waiting at the same time.
+	size := max(1, min(decodeChunk, len(page.Items)/r.workers))
+	n := (len(page.Items) + size - 1) / size
+	page.left.Store(int64(n))
+	if n == 0 {
+		close(page.done)
+	}
+	for items := range slices.Chunk(page.Items, size) {
+		objects := make([]*Object, len(items))
+		chunks = append(chunks, objects)
+		parts <- pagePart{items, objects, page} // workers take them until parts is closed
+	}
+	return chunks
+}
+
+// decodePart decodes a part of a page, unless ctx has ended. Whoever decodes the last part of
+// a page gives back its values.
+func (r *Reflector) decodePart(ctx context.Context, p pagePart) {
+	if ctx.Err() == nil {
+		r.decodeItems(ctx, p.items, p.objects)
+	}
+	if p.page.left.Add(-1) > 0 {
+		return
+	}
+	if r.cache.copies {
+		p.page.Release()
+	}
+	close(p.page.done)
 }
 
 // decodeItems fills objects from items, leaving nil what is not an object.

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -541,4 +542,43 @@ func TestAheadIsWhatTheNewestWriteMade(t *testing.T) {
 			t.Errorf("the event at %d made an object at %d", other, o.Revision())
 		}
 	})
+}
+
+// TestValuesAreGivenBack: with Copies, the memory of each page is used again once all its
+// values were decoded, and not before; without it values may be kept.
+func TestValuesAreGivenBack(t *testing.T) {
+	const objects = 1500 // several pages, each of several parts
+	for _, copies := range []bool{true, false} {
+		m := newMirror(t)
+		var kept sync.Map // values by key
+		m.cache.copies = copies
+		m.cache.decode = func(_ context.Context, key string, value []byte, revision int64) *Object {
+			kept.Store(key, value)
+			return NewObject(ObjectConfig{Key: key, Revision: revision, Body: bytes.Clone(value)}, m.cache.schema)
+		}
+		values := make(map[string][]byte)
+		for i := range objects {
+			values[fmt.Sprintf("%s%04d", testPrefix, i)] = fmt.Appendf(nil, "value %d", i)
+		}
+		m.store.PutAll(values)
+		t.Run(fmt.Sprintf("copies %t", copies), func(t *testing.T) {
+			m.start(t)
+			if err := m.cache.WaitReady(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			overwritten := 0
+			for key, want := range values {
+				key = key[len(testPrefix):]
+				if o := m.cache.Snapshot().Get(key); o == nil || !bytes.Equal(o.Body(), want) {
+					t.Fatalf("%s is not what was stored", key)
+				}
+				if value, ok := kept.Load(key); ok && !bytes.Equal(value.([]byte), want) {
+					overwritten++
+				}
+			}
+			if want := map[bool]int{true: objects}[copies]; overwritten != want {
+				t.Errorf("%d values were given back, want %d of %d", overwritten, want, objects)
+			}
+		})
+	}
 }

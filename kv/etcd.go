@@ -52,6 +52,7 @@ type Etcd struct {
 	leases    *leaseManager
 	history   history
 	watches   watches
+	pages     sync.Pool // of *[]byte: answers to ranges that were released
 }
 
 // NewEtcd returns a store that Run opens. Programs call [NewExternal], or New of package
@@ -240,6 +241,11 @@ func (e *Etcd) Range(ctx context.Context, opts RangeOptions) (Page, error) {
 		op, ops = "listWithCount", append(ops, clientv3.WithCountOnly())
 	}
 	mark, start := e.history.mark(), time.Now()
+	var own *borrowed
+	if opts.Borrow {
+		own = &borrowed{pool: &e.pages}
+		ctx = context.WithValue(ctx, borrowedKey{}, own)
+	}
 	resp, err := client.KV.Get(ctx, from, ops...)
 	e.observe(op, opts.Prefix, start, err)
 	if err != nil {
@@ -249,6 +255,9 @@ func (e *Etcd) Range(ctx context.Context, opts RangeOptions) (Page, error) {
 	page := Page{Revision: opts.Revision, Count: resp.Count, More: resp.More}
 	if page.Revision == 0 {
 		page.Revision = resp.Header.Revision
+	}
+	if own != nil && len(own.items) > 0 {
+		page.Items, page.OnRelease = own.items, own.release
 	}
 	if len(resp.Kvs) > 0 {
 		page.Items = make([]Item, len(resp.Kvs))

@@ -109,6 +109,7 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Connection
 	if err != nil {
 		return nil, err
 	}
+	client.KV = clientv3.NewKVFromKVClient(borrower{clientv3.RetryKVClient(client)}, client)
 	if err := e.awaitCluster(ctx, client, &attempts); err != nil {
 		client.Close()
 		return nil, err

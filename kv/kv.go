@@ -114,7 +114,8 @@ func (b Batch) bytes() int64 {
 // RangeOptions says which keys a Range returns: those with the Prefix, from Start
 // (inclusive; "" is the first) on, at most Limit (0 is all), as they were at
 // Revision (0 is now, linearizable). KeysOnly leaves the values out, CountOnly
-// the items.
+// the items. Borrow says that the caller calls Page.Release, so that the values may be put into
+// memory that is used again; a store need not heed it.
 type RangeOptions struct {
 	Prefix    string
 	Start     string
@@ -122,6 +123,7 @@ type RangeOptions struct {
 	Revision  int64
 	KeysOnly  bool
 	CountOnly bool
+	Borrow    bool
 }
 
 // Page is one answer to a Range, in key order. Revision is the one asked for, or
@@ -132,6 +134,18 @@ type Page struct {
 	Revision int64
 	Count    int64
 	More     bool
+
+	// OnRelease is called by Release; nil for nothing.
+	OnRelease func()
+}
+
+// Release says that nobody will use the values of a page any more that was asked for with
+// RangeOptions.Borrow: their memory may be overwritten. It is called once, or never: then the
+// collector frees them.
+func (p *Page) Release() {
+	if p.OnRelease != nil {
+		p.OnRelease()
+	}
 }
 
 // PutOptions holds the condition of a Put: the key's last revision must be
@@ -205,14 +219,17 @@ type Store interface {
 }
 
 const (
-	// FittingPages, as the size of pages, makes each as large as is sensible: maxPageItems,
-	// or fewer large items that take about pageBytes together. For each page the store
-	// counts all keys that are left, so that few pages are cheaper than many.
+	// FittingPages, as the size of pages, makes each as large as is sensible: of about
+	// pageBytes, or more where this makes more than manyPages, but never of more than
+	// maxPageBytes or maxPageItems. For each page the store counts all keys that are left, so
+	// that few pages are cheaper than many; but whole pages are in memory.
 	FittingPages = -1
 
 	firstPageItems = 500 // of the first page, when the size of items is not known
 	maxPageItems   = 10_000
-	pageBytes      = 32 << 20
+	pageBytes      = 8 << 20
+	maxPageBytes   = 32 << 20
+	manyPages      = 32
 )
 
 // RangeAll calls fn with one page after the other of everything under prefix, all
@@ -224,8 +241,17 @@ func RangeAll(ctx context.Context, store Store, prefix string, pageSize int64, f
 
 // RangeAllAt is RangeAll at a revision of the past; 0 is now.
 func RangeAllAt(ctx context.Context, store Store, prefix string, revision, pageSize int64, fn func(Page) error) (int64, error) {
-	opts := RangeOptions{Prefix: prefix, Limit: pageSize, Revision: revision}
-	if pageSize == FittingPages {
+	return rangeAll(ctx, store, RangeOptions{Prefix: prefix, Limit: pageSize, Revision: revision}, fn)
+}
+
+// BorrowAllAt is RangeAllAt with FittingPages that fn, or who uses their values last, releases.
+func BorrowAllAt(ctx context.Context, store Store, prefix string, revision int64, fn func(Page) error) (int64, error) {
+	return rangeAll(ctx, store, RangeOptions{Prefix: prefix, Limit: FittingPages, Revision: revision, Borrow: true}, fn)
+}
+
+func rangeAll(ctx context.Context, store Store, opts RangeOptions, fn func(Page) error) (int64, error) {
+	fitting, bytes := opts.Limit == FittingPages, 0
+	if fitting {
 		opts.Limit = firstPageItems
 	}
 	for {
@@ -233,27 +259,36 @@ func RangeAllAt(ctx context.Context, store Store, prefix string, revision, pageS
 		if err != nil {
 			return 0, err
 		}
+		more, next, limit := page.More && len(page.Items) > 0, "", opts.Limit
+		if more {
+			next = page.Items[len(page.Items)-1].Key + "\x00"
+			if fitting {
+				limit, bytes = fittingLimit(&page, bytes)
+			}
+		}
 		if err := fn(page); err != nil {
 			return 0, err
 		}
-		if !page.More || len(page.Items) == 0 {
+		if !more {
 			return page.Revision, nil
 		}
-		opts.Revision = page.Revision
-		opts.Start = page.Items[len(page.Items)-1].Key + "\x00"
-		if pageSize == FittingPages {
-			opts.Limit = fittingLimit(page.Items)
-		}
+		opts.Revision, opts.Start, opts.Limit = page.Revision, next, limit
 	}
 }
 
-// fittingLimit is how many items like those of the page before make a page.
-func fittingLimit(items []Item) int64 {
-	bytes := 0
-	for i := range items {
-		bytes += len(items[i].Key) + len(items[i].Value)
+// fittingLimit is how many items like those of the page make the next one, of so many bytes; 0
+// is not known yet, and returned then.
+func fittingLimit(page *Page, bytes int) (limit int64, next int) {
+	all := 0
+	for i := range page.Items {
+		all += len(page.Items[i].Key) + len(page.Items[i].Value)
 	}
-	return int64(min(max(pageBytes/max(bytes/len(items), 1), 1), maxPageItems))
+	size := max(all/len(page.Items), 1)
+	if bytes == 0 {
+		left := int(page.Count) - len(page.Items)
+		bytes = min(max(pageBytes, left*size/manyPages), maxPageBytes)
+	}
+	return int64(min(max(bytes/size, 1), maxPageItems)), bytes
 }
 
 // prefixEnd returns the first key after all keys with the prefix, or "\x00",

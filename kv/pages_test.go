@@ -31,7 +31,8 @@ func TestPagesFitIntoMemory(t *testing.T) {
 		bytes       int // of a page but the first, at most
 	}{
 		{items: 30_000, size: 10, pages: 4, bytes: 10_000 * 64},
-		{items: 1200, size: 300_000, pages: 9, bytes: 33 << 20},
+		{items: 1200, size: 300_000, pages: 30, bytes: 9 << 20},
+		{items: 8000, size: 200_000, pages: 50, bytes: 33 << 20},
 		{items: 500, size: 10, pages: 1},
 		{items: 0, pages: 1},
 	} {

@@ -1,6 +1,7 @@
 package kvtest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -47,6 +48,7 @@ func Conformance(t *testing.T, open func(t *testing.T) Subject) {
 		{"Delete", (*suite).testDelete},
 		{"Range", (*suite).testRange},
 		{"RangePages", (*suite).testRangePages},
+		{"RangeBorrowed", (*suite).testRangeBorrowed},
 		{"RangePast", (*suite).testRangePast},
 		{"Watch", (*suite).testWatch},
 		{"WatchWholeRevisions", (*suite).testWatchWholeRevisions},
@@ -279,6 +281,47 @@ func (s *suite) testRangePages() {
 	failure := errors.New("enough")
 	if _, err := kv.RangeAll(s.ctx, s.Store, s.prefix, 7, func(kv.Page) error { return failure }); !errors.Is(err, failure) {
 		s.Errorf("failing callback: %v", err)
+	}
+}
+
+// testRangeBorrowed: values that are given back are as others until then, and no memory is
+// used for two pages at once.
+func (s *suite) testRangeBorrowed() {
+	for i := range 20 {
+		s.put(fmt.Sprintf("%02d", i), strings.Repeat(strconv.Itoa(i), 40_000))
+	}
+	s.put("20", "")
+	for _, limit := range []int64{0, 8, 1, 0} {
+		opts := kv.RangeOptions{Prefix: s.prefix, Limit: limit}
+		want, err := s.Subject.Range(s.ctx, opts)
+		s.must(err)
+		opts.Borrow, opts.Revision = true, want.Revision
+		var held []kv.Page
+		for range 3 {
+			page, err := s.Subject.Range(s.ctx, opts)
+			s.must(err)
+			held = append(held, page)
+		}
+		for _, page := range held {
+			if page.Revision != want.Revision || page.Count != want.Count || page.More != want.More || len(page.Items) != len(want.Items) {
+				s.Fatalf("limit %d: %d items of %d, want %d of %d", limit, len(page.Items), page.Count, len(want.Items), want.Count)
+			}
+			for i, item := range page.Items {
+				if w := want.Items[i]; item.Key != w.Key || !bytes.Equal(item.Value, w.Value) || item.Revision != w.Revision || item.CreateRevision != w.CreateRevision || item.Lease != w.Lease {
+					s.Errorf("limit %d: %s differs", limit, w.Key)
+				}
+			}
+			page.Release()
+		}
+	}
+	found := 0
+	_, err := kv.BorrowAllAt(s.ctx, s.Store, s.prefix, 0, func(page kv.Page) error {
+		found += len(page.Items)
+		page.Release()
+		return nil
+	})
+	if s.must(err); found != 21 {
+		s.Errorf("%d items, want 21", found)
 	}
 }
 

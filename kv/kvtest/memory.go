@@ -1,6 +1,7 @@
 package kvtest
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/google/btree"
 
+	"github.com/larder-io/larder/internal/invariants"
 	"github.com/larder-io/larder/kv"
 )
 
@@ -283,7 +285,24 @@ func (m *Memory) Range(ctx context.Context, opts kv.RangeOptions) (kv.Page, erro
 		}
 		return true
 	})
+	if opts.Borrow {
+		lend(&page)
+	}
 	return page, nil
+}
+
+// lend gives a page values of its own, which are overwritten when it is released: whoever keeps
+// one of them finds something else there.
+func lend(page *kv.Page) {
+	for i := range page.Items {
+		page.Items[i].Value = bytes.Clone(page.Items[i].Value)
+	}
+	items := page.Items
+	page.OnRelease = func() {
+		for i := range items {
+			invariants.Overwrite(items[i].Value)
+		}
+	}
 }
 
 // Put writes one key if its last revision is the expected one.

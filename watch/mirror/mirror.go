@@ -29,6 +29,8 @@ type Config struct {
 	// goroutines call it at once, and it never fails, but makes an object with an error. Nil
 	// makes objects whose bodies are the values as they are stored.
 	Decode func(ctx context.Context, key string, value []byte, revision int64) *cache.Object
+	// Copies says that Decode keeps no part of a value, as [cache.Config].Copies has it.
+	Copies bool
 	// Schema is that of the objects; nil is one without indexes. With Decode it is required.
 	Schema *cache.Schema
 
@@ -88,6 +90,7 @@ func (c *Config) setDefaults() {
 		c.Schema = cache.NewSchema(c.Prefix, nil)
 	}
 	if schema := c.Schema; c.Decode == nil {
+		c.Copies = false
 		c.Decode = func(_ context.Context, key string, value []byte, revision int64) *cache.Object {
 			return cache.NewObject(cache.ObjectConfig{Key: key, Revision: revision, Body: value, Stored: len(value)}, schema)
 		}
@@ -99,6 +102,7 @@ func (m *Mirror) assemble(config Config) (err error) {
 	m.Cache, err = cache.New(cache.Config{
 		Schema:   config.Schema,
 		Decode:   config.Decode,
+		Copies:   config.Copies,
 		Source:   m.sub,
 		Log:      config.Log,
 		OnAppend: func() { m.Hub.Notify() },

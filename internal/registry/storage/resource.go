@@ -88,6 +88,8 @@ func (r *Resource) AddCache(config CacheConfig) error {
 		Decode: func(ctx context.Context, rest string, value []byte, revision int64) *cache.Object {
 			return r.codec.DecodeValue(ctx, r.layout.root+rest, rest, value, revision)
 		},
+		// A value that is being decrypted may be looked at when nobody waits for it any more.
+		Copies: !r.codec.Encrypted(),
 		Since:  config.Since,
 		Closed: r.issued.issue,
 		Logger: config.Logger,

@@ -1,0 +1,201 @@
+package kv
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	grpcproto "google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/larder-io/larder/internal/invariants"
+)
+
+// borrowed is a range under way whose answer is read into memory that is used again. It is the
+// codec of the call: gRPC's own copies the answer as a whole, and then each value, into memory
+// that is new each time. What is left of a start then is mostly the kernel's zeroing of that
+// memory.
+type borrowed struct {
+	pool   *sync.Pool // of *[]byte
+	buffer *[]byte    // which the values of items are parts of; nil for none
+	items  []Item
+}
+
+// borrowedKey is the key of a *borrowed in a context.
+type borrowedKey struct{}
+
+// borrower gives ranges whose context has a *borrowed that codec.
+type borrower struct{ etcdserverpb.KVClient }
+
+// Range reads.
+func (b borrower) Range(ctx context.Context, in *etcdserverpb.RangeRequest, opts ...grpc.CallOption) (*etcdserverpb.RangeResponse, error) {
+	if own, ok := ctx.Value(borrowedKey{}).(*borrowed); ok {
+		opts = append(opts[:len(opts):len(opts)], grpc.ForceCodecV2(own))
+	}
+	return b.KVClient.Range(ctx, in, opts...)
+}
+
+var _ encoding.CodecV2 = (*borrowed)(nil)
+
+// Name is that of the encoding, which is gRPC's usual one.
+func (b *borrowed) Name() string { return grpcproto.Name }
+
+// Marshal encodes a request as gRPC does.
+func (b *borrowed) Marshal(v any) (mem.BufferSlice, error) {
+	return encoding.GetCodecV2(grpcproto.Name).Marshal(v)
+}
+
+// Unmarshal reads an answer, but for its keys and values, into v, and these into items. It may
+// be called again, for another attempt.
+func (b *borrowed) Unmarshal(data mem.BufferSlice, v any) error {
+	answer, ok := v.(*etcdserverpb.RangeResponse)
+	if !ok {
+		return encoding.GetCodecV2(grpcproto.Name).Unmarshal(data, v)
+	}
+	b.release()
+	b.items = nil
+	b.buffer = b.take(data.Len())
+	data.CopyTo(*b.buffer)
+	proto.Reset(answer)
+	if err := b.parse(*b.buffer, answer); err != nil {
+		return fmt.Errorf("kv: an answer of etcd: %w", err)
+	}
+	return nil
+}
+
+// take returns a buffer of n bytes.
+func (b *borrowed) take(n int) *[]byte {
+	const unit = 1 << 20 // answers of about the same size use the same buffers
+	if n < unit/4 {
+		own := make([]byte, n)
+		return &own
+	}
+	buffer, ok := b.pool.Get().(*[]byte)
+	if !ok || cap(*buffer) < n {
+		own := make([]byte, (n+unit-1)/unit*unit)
+		buffer = &own
+	}
+	*buffer = (*buffer)[:n]
+	return buffer
+}
+
+// release gives the buffer back.
+func (b *borrowed) release() {
+	if b.buffer == nil {
+		return
+	}
+	if invariants.Enabled {
+		invariants.Overwrite(*b.buffer)
+	}
+	if cap(*b.buffer) >= 1<<20 {
+		b.pool.Put(b.buffer)
+	}
+	b.buffer = nil
+}
+
+// Fields of RangeResponse and of KeyValue (etcd api/etcdserverpb/rpc.proto, api/mvccpb/kv.proto).
+const (
+	fieldHeader = 1
+	fieldItem   = 2
+	fieldMore   = 3
+	fieldCount  = 4
+
+	fieldKey     = 1
+	fieldCreated = 2
+	fieldRevised = 3
+	fieldValue   = 5
+	fieldLease   = 6
+)
+
+// field is a field of a message: of its two values one is set.
+type field struct {
+	number protowire.Number
+	bytes  []byte
+	varint uint64
+}
+
+// next reads the field that begins data and returns how many bytes it has. Fields of other
+// kinds than the two that are read are skipped, with a number of none.
+func (f *field) next(data []byte) (int, error) {
+	number, kind, n := protowire.ConsumeTag(data)
+	if n < 0 {
+		return 0, protowire.ParseError(n)
+	}
+	f.number = number
+	size := 0
+	switch kind {
+	case protowire.BytesType:
+		f.bytes, size = protowire.ConsumeBytes(data[n:])
+	case protowire.VarintType:
+		f.varint, size = protowire.ConsumeVarint(data[n:])
+	default:
+		f.number = 0
+		size = protowire.ConsumeFieldValue(number, kind, data[n:])
+	}
+	if size < 0 {
+		return 0, protowire.ParseError(size)
+	}
+	return n + size, nil
+}
+
+func (b *borrowed) parse(data []byte, answer *etcdserverpb.RangeResponse) error {
+	for len(data) > 0 {
+		var f field
+		n, err := f.next(data)
+		if err != nil {
+			return err
+		}
+		data = data[n:]
+		switch f.number {
+		case fieldHeader:
+			answer.Header = &etcdserverpb.ResponseHeader{}
+			err = proto.Unmarshal(f.bytes, answer.Header)
+		case fieldItem:
+			if b.items == nil {
+				b.items = make([]Item, 0, 1+len(data)/max(len(f.bytes), 1)*9/8) // the others are about as large
+			}
+			var item Item
+			item, err = parseItem(f.bytes)
+			b.items = append(b.items, item)
+		case fieldMore:
+			answer.More = f.varint != 0
+		case fieldCount:
+			answer.Count = int64(f.varint)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// parseItem returns a KeyValue, the value of which is a part of data.
+func parseItem(data []byte) (Item, error) {
+	var item Item
+	for len(data) > 0 {
+		var f field
+		n, err := f.next(data)
+		if err != nil {
+			return item, err
+		}
+		data = data[n:]
+		switch f.number {
+		case fieldKey:
+			item.Key = string(f.bytes)
+		case fieldCreated:
+			item.CreateRevision = int64(f.varint)
+		case fieldRevised:
+			item.Revision = int64(f.varint)
+		case fieldValue:
+			item.Value = f.bytes[:len(f.bytes):len(f.bytes)]
+		case fieldLease:
+			item.Lease = int64(f.varint)
+		}
+	}
+	return item, nil
+}
