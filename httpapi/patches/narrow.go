@@ -16,6 +16,38 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
+// Narrows reports whether Narrow may be used for objects of the type of sample. Those that hold a
+// document of any shape, the data of a ControllerRevision for example, have to become maps as a
+// whole: a document that went through a map is written otherwise than it came, with sorted keys
+// and other numbers.
+func Narrows(sample runtime.Object) bool {
+	return !holdsDocument(reflect.TypeOf(sample), make(map[reflect.Type]bool))
+}
+
+// holdsDocument reports whether values of t may hold a document, unless a type in seen does.
+func holdsDocument(t reflect.Type, seen map[reflect.Type]bool) bool {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Map:
+		return holdsDocument(t.Elem(), seen)
+	case reflect.Struct:
+	default:
+		return false
+	}
+	if t == reflect.TypeFor[runtime.RawExtension]() {
+		return true
+	}
+	if seen[t] {
+		return false
+	}
+	seen[t] = true
+	for i := range t.NumField() {
+		if holdsDocument(t.Field(i).Type, seen) {
+			return true
+		}
+	}
+	return false
+}
+
 // maxNarrowed is how many bytes a patch may have to be decoded once more. Larger ones touch
 // most of their object anyway.
 const maxNarrowed = 256 << 10
@@ -30,7 +62,8 @@ const maxNarrowed = 256 << 10
 // defaults. Where a patch has a directive, "$patch" for example, the fields beside it all go
 // through the map, for it may concern any of them.
 //
-// The body is read by upstream alone: what it has read is what is looked at.
+// The body is read by upstream alone: what it has read is what is looked at. The objects are of a
+// type that [Narrows] allows.
 func Narrow(scope *handlers.RequestScope, req *http.Request) (*handlers.RequestScope, *http.Request) {
 	if typeOf(req) != types.StrategicMergePatchType || req.Body == nil {
 		return scope, req

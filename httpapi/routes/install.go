@@ -230,9 +230,12 @@ func (b *handlerBuilder) handlers() map[string]http.Handler {
 		}))
 	}
 	if s, ok := storage.(rest.Patcher); ok {
-		accepted := patchTypes()
+		accepted, narrows := patchTypes(), b.narrows()
 		apply := b.finish(apirequest.MethodPatch, func(w http.ResponseWriter, req *http.Request) { // anew, see perRequest
-			scope, req := patches.Narrow(b.scope, req)
+			scope := b.scope
+			if narrows {
+				scope, req = patches.Narrow(scope, req)
+			}
 			shelter := new(fields.Shelter)
 			handlers.PatchResource(shelter.Patcher(s), scope, shelter.Admission(b.Admission), accepted)(w, req)
 		})
@@ -249,6 +252,12 @@ func (b *handlerBuilder) handlers() map[string]http.Handler {
 		}))
 	}
 	return h
+}
+
+// narrows reports whether strategic merge patches may cost what they touch.
+func (b *handlerBuilder) narrows() bool {
+	sample, err := b.scope.Creater.New(b.scope.Kind)
+	return err == nil && patches.Narrows(sample)
 }
 
 // creation makes the handler of each creation anew, see perRequest, with a scope in which its
