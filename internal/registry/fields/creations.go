@@ -20,10 +20,13 @@ import (
 )
 
 const (
-	// maxRecords is how many records of a kind are remembered, and maxRemembered how long what
-	// is remembered of one may be. A record is that of all pods of a ReplicaSet, for example.
+	// maxRecords is how many records of a kind are remembered, maxRemembered how long what is
+	// remembered of one may be, and maxBytes how much that may be of all records together: who
+	// may create objects chooses what is remembered. A record is that of all pods of a
+	// ReplicaSet, for example.
 	maxRecords    = 256
 	maxRemembered = 16 << 10
+	maxBytes      = 1 << 20
 )
 
 // Creations makes the records of objects that are created. All fields of such an object are
@@ -42,6 +45,7 @@ type Creations struct {
 	shape  *shape       // nil until the first object was recorded
 	goType reflect.Type
 	known  map[string]*metav1.ManagedFieldsEntry
+	bytes  int // of the shapes and records in known
 }
 
 // NewCreations returns the Creations of one kind. manager is what [NewManager] made of the
@@ -150,10 +154,15 @@ func (c *Creations) learn(shape []byte, record []metav1.ManagedFieldsEntry) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.known == nil || len(c.known) >= maxRecords {
-		c.known = make(map[string]*metav1.ManagedFieldsEntry)
+	if _, known := c.known[string(shape)]; known { // by another creation
+		return
+	}
+	size := len(shape) + len(record[0].FieldsV1.Raw)
+	if c.known == nil || len(c.known) >= maxRecords || c.bytes+size > maxBytes {
+		c.known, c.bytes = make(map[string]*metav1.ManagedFieldsEntry), 0
 	}
 	c.known[string(shape)] = record[0].DeepCopy()
+	c.bytes += size
 }
 
 // Known returns how many records are remembered.

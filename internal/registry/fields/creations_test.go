@@ -1,6 +1,7 @@
 package fields
 
 import (
+	"fmt"
 	"math/rand"
 	"strings"
 	"sync"
@@ -148,6 +149,22 @@ func TestCreationsThatAreNotRemembered(t *testing.T) {
 	}
 	if n := len(creations.known); n > maxRecords {
 		t.Errorf("%d are remembered", n)
+	}
+	peak := 0
+	for i := range maxRecords - 1 {
+		some := pod()
+		for j := range 60 {
+			some.Labels[fmt.Sprintf("%s-%d-%d", strings.Repeat("x", 50), i, j)] = ""
+		}
+		record(some, "one")
+		size := 0
+		for shape, entry := range creations.known {
+			size += len(shape) + len(entry.FieldsV1.Raw)
+		}
+		peak = max(peak, size)
+	}
+	if peak > maxBytes || peak < maxBytes/2 {
+		t.Errorf("what is remembered takes up to %d bytes, want at most %d and half of that", peak, maxBytes)
 	}
 }
 
