@@ -114,7 +114,7 @@ func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, li
 				return 0, false, err
 			}
 			if rows != nil {
-				return rows.Size(), x.sendWhole(f, rows.Size(), &tableBody{rows, room}), nil
+				return x.sendRows(f, rows, room)
 			}
 		}
 		table, err := i.View.Table(ctx, listing.Objects, listing.Meta, options, f.Convert.GroupVersion())
@@ -133,6 +133,18 @@ func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, li
 	size = room.size
 	taken = x.sendWhole(f, size, room)
 	return size, taken, nil
+}
+
+// sendRows is sendList for a table that is written from kept rows. A large one of which not all
+// metadata are kept is streamed.
+func (x *Read) sendRows(f negotiate.Format, rows *table.Rows, room *listBody) (size int, taken bool, err error) {
+	if x.Carrier.Chunks() && encoding.BodyBytes(room.objects) >= streamFrom && !rows.Kept() {
+		size = exchange.UnknownSize
+	} else if size, err = rows.Size(); err != nil {
+		return 0, false, err
+	}
+	room.size = size
+	return size, x.sendWhole(f, size, &tableBody{rows, room}), nil
 }
 
 // sendWhole answers with the size bytes that body writes, rewritten or compressed if f or the
@@ -186,7 +198,12 @@ type tableBody struct {
 func (b *tableBody) WriteTo(w io.Writer) (int64, error) {
 	out := exchange.NewChunkWriter(w)
 	defer out.Release()
-	if err := b.rows.Write(out.Add); err != nil {
+	b.room.sum = 0
+	write := func(p []byte) {
+		b.room.sum += len(p)
+		out.Add(p)
+	}
+	if err := b.rows.Write(write); err != nil {
 		return out.Written, err
 	}
 	out.Flush()

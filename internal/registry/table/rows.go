@@ -19,15 +19,15 @@ import (
 // once; its ages are those of when it was made.
 //
 // It does not hold the metadata, which are larger than all else: it gets them from the
-// objects again when they are written.
+// objects when they are written, and makes those that are not kept where they go.
 type Rows struct {
 	head    []byte   // up to the first row
 	rows    [][]byte // kept rows, shared
 	objects []*cache.Object
-	none    bool                                // no metadata, unless the row has rowMetadata
-	item    func(*cache.Object) ([]byte, error) // returns an object's metadata
+	none    bool            // no metadata, unless the row has rowMetadata
+	source  encoding.Source // of the objects' metadata
 	now     time.Time
-	size    int
+	size    int // without metadata
 	buffer  []byte
 }
 
@@ -56,7 +56,7 @@ func (p *Printer) Rows(ctx context.Context, objects []*cache.Object, list wire.L
 	}
 	t := &Rows{now: time.Now(), rows: make([][]byte, 0, len(objects)), objects: objects}
 	t.none = options.IncludeObject == metav1.IncludeNone
-	t.item = p.version.Encoder(encoding.JSON, partial(gv)).Source(objects).Item
+	t.source = p.version.Encoder(encoding.JSON, partial(gv)).Source(objects)
 	if t.head, err = tableHead(*empty, gv); err != nil {
 		return nil, err
 	}
@@ -106,26 +106,46 @@ func (t *Rows) add(p *Printer, o *cache.Object) error {
 			return err
 		}
 	}
-	item, err := t.metadata(row, o)
-	if err != nil {
-		return err
-	}
 	t.buffer = appendRow(t.buffer[:0], row, t.now)
 	t.rows = append(t.rows, row)
-	t.size += len(t.buffer) + len(item) + len(rowEnd)
+	t.size += len(t.buffer) + len(rowEnd)
 	return nil
 }
 
-// metadata returns the object member of the row of o.
-func (t *Rows) metadata(row []byte, o *cache.Object) ([]byte, error) {
-	if t.none && row[0]&rowMetadata == 0 {
-		return []byte(noObject), nil
+// kept returns the object member of the i-th row if it need not be made.
+func (t *Rows) kept(i int) ([]byte, bool) {
+	if t.none && t.rows[i][0]&rowMetadata == 0 {
+		return []byte(noObject), true
 	}
-	return t.item(o)
+	return t.source.Kept(t.objects[i])
 }
 
-// Size is the length of the table in bytes.
-func (t *Rows) Size() int { return t.size }
+// Kept reports whether all metadata are kept, so that none are to be made.
+func (t *Rows) Kept() bool {
+	for i := range t.rows {
+		if _, ok := t.kept(i); !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// Size returns the length of the table in bytes. It makes the metadata that are not kept.
+func (t *Rows) Size() (int, error) {
+	size := t.size
+	for i, o := range t.objects {
+		item, ok := t.kept(i)
+		if !ok {
+			var err error
+			if item, t.buffer, err = t.source.Next(t.buffer[:0], o); err != nil {
+				return 0, err
+			}
+			size += len(t.buffer)
+		}
+		size += len(item)
+	}
+	return size, nil
+}
 
 // Write writes the table piece by piece. A piece is valid until write returns.
 func (t *Rows) Write(write func(p []byte)) error {
@@ -134,23 +154,26 @@ func (t *Rows) Write(write func(p []byte)) error {
 	for i, row := range t.rows {
 		if i%encoding.Ahead == 0 {
 			for j := i; j < min(i+encoding.Ahead, len(t.rows)); j++ {
-				item, err := t.metadata(t.rows[j], t.objects[j])
-				if err != nil {
-					return err
-				}
-				ahead[j-i] = item
+				ahead[j-i], _ = t.kept(j)
 			}
 		}
 		t.buffer = t.buffer[:0]
 		if i > 0 {
-			t.buffer = append(t.buffer, ',')
+			t.buffer = append(t.buffer, rowEnd+","...)
 		}
 		t.buffer = appendRow(t.buffer, row, t.now)
 		item := ahead[i%encoding.Ahead]
+		if item == nil {
+			var err error
+			if item, t.buffer, err = t.source.Next(t.buffer, t.objects[i]); err != nil {
+				return err
+			}
+		}
 		write(t.buffer)
-		write(item)
-		write([]byte(rowEnd))
+		if item != nil {
+			write(item)
+		}
 	}
-	write([]byte(rowsEnd))
+	write([]byte(rowEnd + rowsEnd))
 	return nil
 }

@@ -146,8 +146,8 @@ func rowsOf(t *testing.T, v *registry.View, objects []*cache.Object, list wire.L
 		if err := rows.Write(func(p []byte) { body = append(body, p...) }); err != nil {
 			t.Fatal(err)
 		}
-		if len(body) != rows.Size() {
-			t.Fatalf("wrote %d bytes, announced %d", len(body), rows.Size())
+		if size, err := rows.Size(); len(body) != size || err != nil {
+			t.Fatalf("wrote %d bytes, announced %d, %v", len(body), size, err)
 		}
 	}
 	return body

@@ -1,0 +1,51 @@
+package table_test
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/internal/registry/wire"
+)
+
+// TestMetadataThatAreNotKeptLeaveNoGarbage writes a table of pods whose metadata do not fit into
+// the budget: they are made where they go.
+func TestMetadataThatAreNotKeptLeaveNoGarbage(t *testing.T) {
+	_, values := registrytest.Pods(t)
+	values = values[:200]
+	// Rows fit, and the metadata of a few pods.
+	server := registrytest.New(t, nil, func(c *registry.Config) { c.CacheBytes = 200 << 10 })
+	v := server.Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "").View
+	var objects []*cache.Object
+	for i, value := range values {
+		objects = append(objects, registrytest.Object(v.Resource, fmt.Sprintf("default/web-%06d", i), value, int64(i+5)))
+	}
+	rows, err := v.Rows(t.Context(), objects, wire.ListMeta{Revision: 99}, &metav1.TableOptions{}, metav1.SchemeGroupVersion)
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := 0
+	write := func() {
+		size = 0
+		if err := rows.Write(func(p []byte) { size += len(p) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write()
+	if rows.Kept() {
+		t.Fatal("all metadata are kept")
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	write()
+	runtime.ReadMemStats(&after)
+	if garbage := after.TotalAlloc - before.TotalAlloc; garbage > uint64(size/2) {
+		t.Errorf("a table of %d bytes left %d bytes of garbage", size, garbage)
+	}
+}
