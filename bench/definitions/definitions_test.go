@@ -1,8 +1,11 @@
 package definitions
 
 import (
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -31,6 +34,24 @@ func TestRatiosAreOfMeans(t *testing.T) {
 	if strings.Contains(text, stepV3) {
 		t.Errorf("the table has a row of nothing:\n%s", text)
 	}
+}
+
+// TestLateAnswersAreAskedForAgain: what a server gives up is not a failure, all else is.
+func TestLateAnswersAreAskedForAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		err := until(t.Context(), func() (bool, error) {
+			asked++
+			return asked == 3, []error{fmt.Errorf("GET: %w", errLate), nil, nil}[asked-1]
+		})
+		if err != nil || asked != 3 {
+			t.Errorf("asked %d times: %v", asked, err)
+		}
+		refused := errors.New("refused")
+		if err := until(t.Context(), func() (bool, error) { return false, refused }); err != refused {
+			t.Errorf("a refusal: %v", err)
+		}
+	})
 }
 
 // TestWhatCannotBeIsRefused: no server is started for it.

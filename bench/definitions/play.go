@@ -246,11 +246,14 @@ func (p *play) use(ctx context.Context, i int) error {
 // patience is how often a client asks again for what is not there yet.
 const patience = time.Second
 
+// errLate is the error of requests that the server gave up; it may have come further by then.
+var errLate = errors.New("the server took too long")
+
 // until asks again until done.
 func until(ctx context.Context, done func() (bool, error)) error {
 	for {
 		ok, err := done()
-		if ok || err != nil {
+		if ok || err != nil && !errors.Is(err, errLate) {
 			return err
 		}
 		select {
@@ -345,6 +348,9 @@ func (p *play) ask(ctx context.Context, method, path, accept string, body []byte
 	}
 	defer resp.Body.Close()
 	answer, err := io.ReadAll(resp.Body)
+	if resp.StatusCode == http.StatusGatewayTimeout {
+		return nil, fmt.Errorf("%s %s: %w", method, path, errLate)
+	}
 	if err == nil && resp.StatusCode/100 != 2 {
 		err = fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, strings.TrimSpace(string(answer[:min(len(answer), 300)])))
 	}
