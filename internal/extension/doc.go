@@ -9,7 +9,8 @@
 // definition, with its storages over a [registry.CustomResource], and the views by which package
 // httpapi answers GET, LIST and WATCH from encoded bytes. Pruning, defaults,
 // conversion and apply are upstream's code alone, and so is what is said of invalid objects; of
-// valid ones package proof mostly knows that they are.
+// valid ones package proof mostly knows that they are. An applied configuration that is JSON is
+// read once.
 //
 // A generation belongs to one UID, specification and set of accepted names. When one of
 // them changes, a new generation replaces it: requests that have begun end with the old one,
