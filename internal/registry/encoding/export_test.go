@@ -62,6 +62,12 @@ func (c *Codec) Fingerprints() (hits, misses uint64) {
 	return c.fingerprints.hits.Load(), c.fingerprints.misses.Load()
 }
 
+// Recognized reports whether a value has one of the patterns that came last.
+func (c *Codec) Recognized(value []byte) bool {
+	f, raw := c.fingerprints.formOf(value)
+	return f != nil && c.fingerprints.match(&inspected{raw: raw}, f)
+}
+
 // FingerprintsKnown counts the fingerprints that are remembered.
 func (c *Codec) FingerprintsKnown() int { return len(c.fingerprints.known) }
 

@@ -33,6 +33,9 @@ import (
 //
 // tokensOf says which fields hold tokens, and TestFingerprintsDecodeToTheSameObject compares
 // the result with that of decoding.
+//
+// Objects of one workload follow each other. So before a fingerprint is taken, a value is held
+// against the patterns of the shapes that came last, which is cheaper.
 type fingerprints struct {
 	codec *Codec
 	seeds [2]maphash.Seed
@@ -43,14 +46,23 @@ type fingerprints struct {
 	mu    sync.RWMutex
 	forms map[schema.GroupVersionKind]*form // by what values say they are
 	usual atomic.Pointer[form]              // the one that was found last
-	known map[fingerprint]*recipe           // nil where there is none
-	bytes int                               // of recipes
+
+	recent [recentShapes]atomic.Pointer[recentShape] // the first was seen last
+	known  map[fingerprint]*recipe                   // nil where there is none
+	bytes  int                                       // of recipes
 }
 
 // form is how values of a kind and version are stored.
 type form struct {
 	head   []byte // of each value, up to the length of the object
 	fields *wire.Fields
+}
+
+// recentShape is a fingerprint with its recipe and the pattern of its values.
+type recentShape struct {
+	fingerprint fingerprint
+	recipe      *recipe
+	pattern     *wire.Pattern
 }
 
 // fingerprint is a digest of a skeleton. Its seeds are this process's own, so that an
@@ -74,6 +86,11 @@ const (
 	// more, only one in worthOne is inspected: the others would only cost more.
 	worthAfter = 4096
 	worthOne   = 8
+
+	// recentShapes is how many patterns there are. One is made of a fingerprint each
+	// patternAfter times that it is found: making it costs as much as taking a few.
+	recentShapes = 2
+	patternAfter = 8
 )
 
 // newFingerprints returns nil for resources that have none.
@@ -95,7 +112,8 @@ func newFingerprints(c *Codec) *fingerprints {
 type inspected struct {
 	wire.Skeleton
 	fingerprint fingerprint
-	raw         []byte // the message of the object
+	raw         []byte  // the message of the object
+	recipe      *recipe // by the pattern that it matched; nil if it matched none
 
 	contents [][]byte // of the tokens, and the revision
 	revision [wire.MaxRevision]byte
@@ -124,13 +142,47 @@ func (s *fingerprints) inspect(data []byte) *inspected {
 		return nil
 	}
 	v := s.pool.Get().(*inspected)
+	v.raw, v.recipe = raw, nil
+	if s.match(v, f) {
+		return v
+	}
 	if !v.Make(raw, f.fields) {
 		s.release(v)
 		return nil
 	}
-	v.raw = raw
 	v.fingerprint = fingerprint{f, [2]uint64{maphash.Bytes(s.seeds[0], v.Bytes), maphash.Bytes(s.seeds[1], v.Bytes)}}
 	return v
+}
+
+// match reports whether v has one of the recent shapes, and fills v in then.
+func (s *fingerprints) match(v *inspected, f *form) bool {
+	for i := range s.recent {
+		known := s.recent[i].Load()
+		if known == nil || known.fingerprint.form != f || !known.pattern.Match(v.raw, &v.Skeleton) {
+			continue
+		}
+		if i > 0 { // two that come in turns are found first in turns
+			s.recent[i].Store(s.recent[0].Swap(known))
+		}
+		v.fingerprint, v.recipe = known.fingerprint, known.recipe
+		return true
+	}
+	return false
+}
+
+// found counts that v's fingerprint was found, and makes it a recent shape from time to time.
+func (s *fingerprints) found(v *inspected, r *recipe) {
+	if r.found.Add(1)%patternAfter != 0 {
+		return
+	}
+	pattern, ok := wire.NewPattern(v.raw, v.fingerprint.form.fields)
+	if !ok {
+		return
+	}
+	last := s.recent[0].Swap(&recentShape{v.fingerprint, r, pattern})
+	for i := 1; i < len(s.recent); i++ {
+		last = s.recent[i].Swap(last)
+	}
 }
 
 func (s *fingerprints) release(v *inspected) {
@@ -214,9 +266,12 @@ func (f *form) value(raw []byte) []byte {
 // complete fills in config without decoding, if it is known how. Otherwise it says whether the
 // fingerprint should be learnt.
 func (s *fingerprints) complete(v *inspected, config *cache.ObjectConfig) (done, learn bool) {
-	s.mu.RLock()
-	r, seen := s.known[v.fingerprint]
-	s.mu.RUnlock()
+	r, seen := v.recipe, true
+	if r == nil {
+		s.mu.RLock()
+		r, seen = s.known[v.fingerprint]
+		s.mu.RUnlock()
+	}
 	if r == nil || r.wanted > 0 {
 		s.misses.Add(1)
 		switch {
@@ -233,6 +288,9 @@ func (s *fingerprints) complete(v *inspected, config *cache.ObjectConfig) (done,
 		return false, false
 	}
 	s.hits.Add(1)
+	if v.recipe == nil {
+		s.found(v, r)
+	}
 	return true, false
 }
 
@@ -256,6 +314,7 @@ func (s *fingerprints) remember(p fingerprint, r *recipe) {
 // recipe is how to make the cached object of a value with a certain fingerprint.
 type recipe struct {
 	wanted         int            // how often it was wanted, of one that is not made yet
+	found          atomic.Uint32  // how often it was found by a fingerprint that was taken
 	body           *wire.Template // of the tokens and the revision; nil: the value with its revision
 	labels, fields []attribute
 }

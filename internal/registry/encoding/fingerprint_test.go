@@ -49,7 +49,7 @@ func checkFingerprints(t *testing.T, r *registry.Resource) {
 	const bases, variants = 12, 24
 	random := rand.New(rand.NewSource(5))
 	fill := fuzzer.FuzzerFor(apitesting.FuzzerFuncs, random, legacyscheme.Codecs)
-	values := 0
+	values, recognized := 0, 0
 	for _, gvk := range versionsOf(r) {
 		fields := r.Codec().Tokens(gvk)
 		if fields == nil {
@@ -71,7 +71,11 @@ func checkFingerprints(t *testing.T, r *registry.Resource) {
 				if j%3 == 0 {
 					v.renamed = make(map[string][]byte)
 				}
-				checkValue(t, r, v.value(value, gvk, fields), int64(i*variants+j+1))
+				other := v.value(value, gvk, fields)
+				if r.Codec().Recognized(other) {
+					recognized++
+				}
+				checkValue(t, r, other, int64(i*variants+j+1))
 			}
 			values += variants
 		}
@@ -80,7 +84,10 @@ func checkFingerprints(t *testing.T, r *registry.Resource) {
 	if hits < uint64(values/4) || misses < bases {
 		t.Errorf("%d values had a known fingerprint, %d had not: too few to tell anything", hits, misses)
 	}
-	t.Logf("%d known, %d not", hits, misses)
+	if recognized < values/20 {
+		t.Errorf("%d of %d values had the pattern of one before: too few to tell anything", recognized, values)
+	}
+	t.Logf("%d known, %d not, %d recognized", hits, misses, recognized)
 }
 
 // versionsOf lists the kinds that objects of r may be stored as.

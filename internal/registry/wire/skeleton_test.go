@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -103,6 +104,57 @@ func TestSkeletonIsTheMessage(t *testing.T) {
 	})
 	if shared == 0 {
 		t.Error("no two messages had the same skeleton")
+	}
+}
+
+// A message matches the pattern of another exactly if both have one skeleton, and has the same
+// tokens then.
+func TestPatternIsTheSkeleton(t *testing.T) {
+	var all [][]byte // messages with a skeleton
+	matched, others := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		msg := drawMessage(t, 0)
+		if rapid.IntRange(0, 3).Draw(t, "broken") == 0 {
+			msg = append(msg, rapid.SliceOfN(rapid.Byte(), 0, 4).Draw(t, "more")...)
+		}
+		var own wire.Skeleton
+		has := own.Make(msg, skeletonFields())
+		p, ok := wire.NewPattern(msg, skeletonFields())
+		if ok != has {
+			t.Fatalf("%q has a skeleton: %t, a pattern: %t", msg, has, ok)
+		}
+		if !ok {
+			return
+		}
+		all = append(all[max(0, len(all)-200):], msg)
+		for _, other := range all {
+			var want, got wire.Skeleton
+			want.Make(other, skeletonFields())
+			same := bytes.Equal(want.Bytes, own.Bytes)
+			if p.Match(other, &got) != same {
+				t.Fatalf("%q matches the pattern of %q: %t", other, msg, !same)
+			}
+			if !same {
+				others++
+				continue
+			}
+			matched++
+			if !slices.EqualFunc(got.Tokens, want.Tokens, func(a, b wire.Token) bool {
+				return bytes.Equal(a.Content, b.Content) && a.Role == b.Role && a.Number == b.Number
+			}) {
+				t.Fatalf("%q has tokens %+v, want %+v", other, got.Tokens, want.Tokens)
+			}
+		}
+		for n := range msg { // what is cut short
+			var got, want wire.Skeleton
+			same := want.Make(msg[:n], skeletonFields()) && bytes.Equal(want.Bytes, own.Bytes)
+			if p.Match(msg[:n:n], &got) != same {
+				t.Fatalf("%q matches the pattern of %q: %t", msg[:n], msg, !same)
+			}
+		}
+	})
+	if matched == 0 || others == 0 {
+		t.Errorf("%d messages matched, %d did not", matched, others)
 	}
 }
 
