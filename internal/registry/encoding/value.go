@@ -121,7 +121,7 @@ func (c *Codec) Foresee(rest string, s *Stored, obj runtime.Object) cache.Object
 	if c.custom != nil {
 		// A custom resource is kept in the version that it is stored in. If that is not
 		// the version that was written, the cache has to convert.
-		if !c.custom.stores(s.Data) || c.SetRevision(obj, 1) != nil { // Written replaces the revision
+		if !c.custom.stores(s.Data) {
 			return cache.ObjectConfig{}
 		}
 		attrs = c.custom.attrs
@@ -138,6 +138,11 @@ func (c *Codec) Foresee(rest string, s *Stored, obj runtime.Object) cache.Object
 		return cache.ObjectConfig{}
 	case known:
 		return config
+	}
+	// Written replaces the revision. Only an object that was decoded from s is changed here: if the
+	// write fails, the caller may write its own once more.
+	if c.custom != nil && c.SetRevision(obj, 1) != nil {
+		return cache.ObjectConfig{}
 	}
 	if config.Labels, config.Fields, err = attrs(obj); err != nil {
 		return cache.ObjectConfig{}
