@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -100,17 +98,11 @@ func (c *Config) say(format string, args ...any) {
 
 // runSize plays clusters of one size, on one etcd.
 func (c *Config) runSize(ctx context.Context, t *Table, s size) (err error) {
-	dir := filepath.Join(c.Fleet.Dir, fmt.Sprint(s.nodes))
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return fmt.Errorf("cluster: %w", err)
-	}
-	started := c.Fleet
-	started.Dir = dir
-	servers, err := fleet.New(started)
+	servers, err := fleet.NewBelow(c.Fleet, fmt.Sprint(s.nodes))
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, servers.Close(), os.RemoveAll(dir)) }()
+	defer func() { err = errors.Join(err, servers.Close()) }()
 	c.say("%d nodes: starting etcd", s.nodes)
 	if err := servers.StartEtcd(ctx); err != nil {
 		return err

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -83,17 +81,11 @@ func Run(ctx context.Context, c Config) (*Table, error) {
 
 // measure starts one server on an etcd of its own and measures it.
 func (c *Config) measure(ctx context.Context, r *Result) (err error) {
-	dir := filepath.Join(c.Fleet.Dir, fmt.Sprintf("%s-%d", r.Server, r.Round))
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return err
-	}
-	started := c.Fleet
-	started.Dir = dir
-	servers, err := fleet.New(started)
+	servers, err := fleet.NewBelow(c.Fleet, fmt.Sprintf("%s-%d", r.Server, r.Round))
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, servers.Close(), os.RemoveAll(dir)) }()
+	defer func() { err = errors.Join(err, servers.Close()) }()
 	if err := servers.StartEtcd(ctx); err != nil {
 		return err
 	}

@@ -50,6 +50,7 @@ type Fleet struct {
 	all    []*Server
 	count  int // of servers started so far, to name their directories
 	signer *signer
+	own    bool // its directory is removed by Close
 }
 
 // New returns a Fleet of no servers.
@@ -69,11 +70,28 @@ func New(c Config) (*Fleet, error) {
 	return &Fleet{config: c, token: newToken(), others: []string{newToken(), newToken()}, signer: signer}, nil
 }
 
+// NewBelow is New with a directory of its own, of that name, in c.Dir. Close removes it.
+func NewBelow(c Config, name string) (*Fleet, error) {
+	c.Dir = filepath.Join(c.Dir, name)
+	if err := os.Mkdir(c.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("fleet: %w", err)
+	}
+	f, err := New(c)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(c.Dir))
+	}
+	f.own = true
+	return f, nil
+}
+
 // Close stops all servers, the first started last.
 func (f *Fleet) Close() error {
 	var all []error
 	for i := len(f.all) - 1; i >= 0; i-- {
 		all = append(all, f.all[i].Stop())
+	}
+	if f.own {
+		all = append(all, os.RemoveAll(f.config.Dir))
 	}
 	return errors.Join(all...)
 }

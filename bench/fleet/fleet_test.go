@@ -198,3 +198,34 @@ func TestConfigs(t *testing.T) {
 		t.Errorf("nothing to build gave %+v, %v", built, err)
 	}
 }
+
+// TestNewBelow: a fleet below another's directory takes its own away, also what servers wrote there.
+func TestNewBelow(t *testing.T) {
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(benchtest.Role, benchtest.ServerRole)
+	c := fleet.Config{Dir: t.TempDir(), Stock: program, Larder: program, Etcd: program}
+	f, err := fleet.NewBelow(c, "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fleet.NewBelow(c, "one"); !errors.Is(err, os.ErrExist) {
+		t.Errorf("a second one of the same name: %v", err)
+	}
+	started := f.StartEtcd(t.Context())
+	if wrote, err := os.ReadDir(filepath.Join(c.Dir, "one")); len(wrote) == 0 || err != nil {
+		t.Errorf("its servers have written %v, %v", wrote, err)
+	}
+	if err := errors.Join(started, f.Close()); err != nil {
+		t.Error(err)
+	}
+	c.Etcd = ""
+	if _, err := fleet.NewBelow(c, "two"); err == nil {
+		t.Error("there is no etcd")
+	}
+	if left, err := os.ReadDir(c.Dir); len(left) > 0 || err != nil {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}

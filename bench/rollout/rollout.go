@@ -121,15 +121,10 @@ type run struct {
 
 // run starts a server, its etcd and the programs, goes through all phases, and ends everything.
 func (r *run) run(ctx context.Context) (err error) {
-	if err := os.Mkdir(r.dir, 0o700); err != nil {
+	if r.fleet, err = fleet.NewBelow(r.config.Fleet, filepath.Base(r.dir)); err != nil {
 		return err
 	}
-	started := r.config.Fleet
-	started.Dir = r.dir
-	if r.fleet, err = fleet.New(started); err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, r.fleet.Close(), os.RemoveAll(r.dir)) }()
+	defer func() { err = errors.Join(err, r.fleet.Close()) }()
 	r.config.say("%s: starting", r.kind)
 	if err := r.start(ctx); err != nil {
 		return err

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -79,17 +77,11 @@ func (c *Config) say(format string, args ...any) {
 
 // runData measures the starts on one kind of data, in an etcd of its own.
 func (c *Config) runData(ctx context.Context, t *Table, d *data) (err error) {
-	dir := filepath.Join(c.Fleet.Dir, d.name)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return fmt.Errorf("starts: %w", err)
-	}
-	started := c.Fleet
-	started.Dir = dir
-	servers, err := fleet.New(started)
+	servers, err := fleet.NewBelow(c.Fleet, d.name)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, servers.Close(), os.RemoveAll(dir)) }()
+	defer func() { err = errors.Join(err, servers.Close()) }()
 	c.say("%s: starting etcd and writing %d objects", d.name, c.Objects)
 	if err := servers.StartEtcd(ctx); err != nil {
 		return err

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"regexp"
 	"sync/atomic"
 
@@ -41,11 +39,9 @@ Larder's source tree. All servers listen on loopback and are stopped at the end.
   larder-bench compare --rows 'WatchList|^B1 ' --stock ./kube-apiserver --etcd ./etcd --larder ./larder`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd, o) },
 	}
-	flags, f := cmd.Flags(), &c.config.Fleet
-	flags.StringVar(&f.Stock, "stock", "", "kube-apiserver to start; built from bench/stock if not given")
-	flags.StringVar(&f.Larder, "larder", "", "larder to start; built if not given")
-	flags.StringVar(&f.Etcd, "etcd", "", "etcd to start; built if not given")
-	flags.StringVar(&f.EtcdData, "etcd-data", "", "data directory of an etcd that is not running and has --pods pods by seed: a copy of it is used instead of seeding")
+	addPrograms(cmd, &c.config.Fleet)
+	flags := cmd.Flags()
+	flags.StringVar(&c.config.Fleet.EtcdData, "etcd-data", "", "data directory of an etcd that is not running and has --pods pods by seed: a copy of it is used instead of seeding")
 	flags.IntVar(&c.config.Pods, "pods", 10000, "how many pods reads and watches meet")
 	flags.IntVar(&c.config.StartPods, "start-pods", 0, "how many pods starts meet, if more than --pods; making them takes about 5 ms each")
 	flags.IntVar(&c.config.Rounds, "rounds", 3, "how many turns each server has; the best counts")
@@ -76,12 +72,7 @@ func (c *comparing) run(cmd *cobra.Command, o *options) (err error) {
 	}
 	c.config.LimitArgs = func(tape, port string) []string { return []string{"limit", "--tape", tape, "--port", port} }
 	c.config.Command, c.config.Fleet.Streams = o.invocation(), o.streams
-	dir, err := os.MkdirTemp("", "larder-bench-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	return c.compare(cmd, o, dir, old)
+	return c.compare(cmd, o, old)
 }
 
 // check returns an error for flags that cannot hold, and the results of the baseline. It knows
@@ -121,27 +112,20 @@ func (c *comparing) quick(cmd *cobra.Command) {
 	}
 }
 
-// compare builds and runs with what it needs in dir.
-func (c *comparing) compare(cmd *cobra.Command, o *options, dir string, old []*bench.Result) error {
+// compare starts the servers, runs the rows and reports them beside the results of the baseline.
+func (c *comparing) compare(cmd *cobra.Command, o *options, old []*bench.Result) error {
 	var table *compare.Table
 	var failed error
 	var shown atomic.Pointer[compare.Comparison]
-	build := &step{}
-	progress := func() bench.Progress {
-		if running := shown.Load(); running != nil {
-			return running.Progress()
+	progress := func() (bench.Progress, bool) {
+		running := shown.Load()
+		if running == nil {
+			return bench.Progress{}, false
 		}
-		return build.Progress()
+		return running.Progress(), true
 	}
-	err := o.shown(cmd, progress, func(ctx context.Context, say func(string)) (err error) {
-		c.config.Say = say
-		if c.config.Fleet, err = fleet.Build(ctx, c.config.Fleet, dir, build.building(say)); err != nil {
-			return err
-		}
-		c.config.Fleet.Dir = filepath.Join(dir, "run")
-		if err := os.Mkdir(c.config.Fleet.Dir, 0o700); err != nil {
-			return err
-		}
+	err := o.started(cmd, c.config.Fleet, progress, func(ctx context.Context, f fleet.Config, say func(string)) error {
+		c.config.Fleet, c.config.Say = f, say
 		running, err := compare.New(c.config)
 		if err != nil {
 			return err
@@ -158,10 +142,7 @@ func (c *comparing) compare(cmd *cobra.Command, o *options, dir string, old []*b
 	}
 	// What was measured before a failure is worth having.
 	judged := o.thresholds.Judge(table.Larder())
-	reported := errors.Join(o.report(cmd, &report.Report{Table: table}, judged, old, err), toFile(c.markdown, func(w io.Writer) error {
-		_, err := io.WriteString(w, table.Markdown())
-		return err
-	}))
+	reported := errors.Join(o.report(cmd, &report.Report{Table: table}, judged, old, err), saveText(c.markdown, table.Markdown()))
 	if err != nil && reported != nil {
 		return fmt.Errorf("%w\n%s", err, reported.Error())
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
@@ -31,10 +29,8 @@ given are built, inside Larder's source tree.`,
   larder-bench crds --count 10000 --server Larder --used=false`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd, o) },
 	}
-	flags, f := cmd.Flags(), &c.config.Fleet
-	flags.StringVar(&f.Stock, "stock", "", "kube-apiserver to start; built from bench/stock if not given")
-	flags.StringVar(&f.Larder, "larder", "", "larder to start; built if not given")
-	flags.StringVar(&f.Etcd, "etcd", "", "etcd to start; built if not given")
+	addPrograms(cmd, &c.config.Fleet)
+	flags := cmd.Flags()
 	flags.IntVar(&c.config.Count, "count", 300, "how many definitions")
 	flags.IntVar(&c.config.PerGroup, "per-group", 10, "how many definitions share a group")
 	flags.IntVar(&c.config.Fields, "fields", 20, "how many fields each has")
@@ -48,32 +44,13 @@ given are built, inside Larder's source tree.`,
 
 func (c *defining) run(cmd *cobra.Command, o *options) (err error) {
 	const why = "it starts the servers itself, and prints one table"
-	if err := refuse(cmd, why, "kubeconfig", "pid", "etcd-pid", "http2-streams", "timeout", "retry-after", "series", "baseline", "benchstat", "junit", "html", "json"); err != nil {
-		return err
-	}
-	if len(o.thresholds.Bounds) > 0 {
-		return errors.New("crds judges no thresholds")
-	}
-	if _, err := o.before(nil); err != nil {
+	if err := o.refuseAll(cmd, why, "json"); err != nil {
 		return err
 	}
 	c.config.Command, c.config.Rounds = o.invocation(), o.rounds
-	dir, err := os.MkdirTemp("", "larder-bench-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
 	var table *definitions.Table
-	build := &step{}
-	err = o.shown(cmd, build.Progress, func(ctx context.Context, say func(string)) (err error) {
-		c.config.Say = say
-		if c.config.Fleet, err = fleet.Build(ctx, c.config.Fleet, dir, build.building(say)); err != nil {
-			return err
-		}
-		c.config.Fleet.Dir = filepath.Join(dir, "run")
-		if err := os.Mkdir(c.config.Fleet.Dir, 0o700); err != nil {
-			return err
-		}
+	err = o.started(cmd, c.config.Fleet, nil, func(ctx context.Context, f fleet.Config, say func(string)) (err error) {
+		c.config.Fleet, c.config.Say = f, say
 		table, err = definitions.Run(ctx, c.config)
 		return err
 	})
@@ -82,8 +59,5 @@ func (c *defining) run(cmd *cobra.Command, o *options) (err error) {
 	}
 	// What was measured before a failure is worth having.
 	_, printed := io.WriteString(cmd.OutOrStdout(), table.Markdown())
-	return errors.Join(err, printed, toFile(c.markdown, func(w io.Writer) error {
-		_, err := io.WriteString(w, table.Markdown())
-		return err
-	}))
+	return errors.Join(err, printed, saveText(c.markdown, table.Markdown()))
 }

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,10 +25,8 @@ those that "larder cluster" has built for this user.`,
   larder-bench rollout --programs ./bin --server Larder --json rollout.json`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return runRollout(cmd, o, c) },
 	}
-	flags, f := cmd.Flags(), &c.Fleet
-	flags.StringVar(&f.Stock, "stock", "", "kube-apiserver to start; built from bench/stock if not given")
-	flags.StringVar(&f.Larder, "larder", "", "larder to start; built if not given")
-	flags.StringVar(&f.Etcd, "etcd", "", "etcd to start; built if not given")
+	addPrograms(cmd, &c.Fleet)
+	flags := cmd.Flags()
 	flags.StringVar(&c.Programs, "programs", "", "directory of kube-controller-manager, kube-scheduler, kwok and its stage-fast.yaml")
 	flags.IntVar(&c.Nodes, "nodes", 100, "how many nodes")
 	flags.IntVar(&c.Pods, "pods", 1500, "how many pods, a hundred for each Deployment")
@@ -58,22 +54,9 @@ func runRollout(cmd *cobra.Command, o *options, c rollout.Config) (err error) {
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "larder-bench-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
 	found := &report.Report{}
-	build := &step{}
-	err = o.shown(cmd, build.Progress, func(ctx context.Context, say func(string)) (err error) {
-		c.Say = say
-		if c.Fleet, err = fleet.Build(ctx, c.Fleet, dir, build.building(say)); err != nil {
-			return err
-		}
-		c.Fleet.Dir = filepath.Join(dir, "run")
-		if err := os.Mkdir(c.Fleet.Dir, 0o700); err != nil {
-			return err
-		}
+	err = o.started(cmd, c.Fleet, nil, func(ctx context.Context, f fleet.Config, say func(string)) (err error) {
+		c.Fleet, c.Say = f, say
 		found.Results, err = rollout.Run(ctx, c)
 		return err
 	})

@@ -253,3 +253,11 @@ func toFile(name string, write func(io.Writer) error) error {
 	}
 	return nil
 }
+
+// saveText writes text to the file, if it has a name.
+func saveText(name, text string) error {
+	return toFile(name, func(w io.Writer) error {
+		_, err := io.WriteString(w, text)
+		return err
+	})
+}
