@@ -1,23 +1,14 @@
 package rollout
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 	appsv1 "k8s.io/api/apps/v1"
-
-	"github.com/larder-io/larder/bench/fleet"
-)
-
-var (
-	larder = flag.String("larder", "", "larder to run TestRollout with")
-	etcd   = flag.String("etcd", "", "etcd to run TestRollout with")
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -107,34 +98,5 @@ func TestFindPrograms(t *testing.T) {
 	}
 	if _, err := FindPrograms(broken); err == nil {
 		t.Error("a directory without kube-controller-manager will do")
-	}
-}
-
-// TestRollout runs a small cluster where the programs are there: each phase has a result, and
-// when all is over no process lives.
-func TestRollout(t *testing.T) {
-	programs, err := FindPrograms("")
-	if *larder == "" || *etcd == "" || err != nil {
-		t.Skipf("no programs: want -larder and -etcd, and those of `larder cluster`: %v", err)
-	}
-	c := good()
-	c.Fleet = fleet.Config{Dir: t.TempDir(), Stock: *larder, Larder: *larder, Etcd: *etcd}
-	c.Programs, c.Servers = programs, []string{Larder}
-	results, err := Run(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var names []string
-	for _, r := range results {
-		names = append(names, r.Name)
-		if r.ServerCPU <= 0 || r.Wall <= 0 || len(r.Beside) != 4 {
-			t.Errorf("%s: %v of CPU in %v, beside %v", r.Name, r.ServerCPU, r.Wall, r.Beside)
-		}
-	}
-	if want := c.Names(); !slices.Equal(names, want) {
-		t.Errorf("results %v, want %v", names, want)
-	}
-	if left, _ := os.ReadDir(c.Fleet.Dir); len(left) > 0 {
-		t.Errorf("left: %v", left)
 	}
 }

@@ -1,0 +1,42 @@
+package cluster
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/rollout"
+)
+
+// TestRollout measures a small rollout over a server and the programs that its users have: each
+// phase has a result, and when all is over nothing is left.
+func TestRollout(t *testing.T) {
+	t.Parallel()
+	etcd := filepath.Join(t.TempDir(), "etcd")
+	must(t, os.Symlink(*larder, etcd))
+	c := rollout.Config{
+		Fleet:    fleet.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: *larder, Etcd: etcd},
+		Programs: *others, Nodes: 2, Pods: 100, Rest: time.Second, Rounds: 1, Servers: []string{rollout.Larder},
+		Say: func(line string) { t.Log(line) },
+	}
+	results, err := rollout.Run(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, r := range results {
+		names = append(names, r.Name)
+		if r.ServerCPU <= 0 || r.Wall <= 0 || len(r.Beside) != 4 {
+			t.Errorf("%s: %v of CPU in %v, beside %v", r.Name, r.ServerCPU, r.Wall, r.Beside)
+		}
+	}
+	if want := c.Names(); !slices.Equal(names, want) {
+		t.Errorf("results %v, want %v", names, want)
+	}
+	if left, err := os.ReadDir(c.Fleet.Dir); len(left) > 0 || err != nil {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
