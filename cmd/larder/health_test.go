@@ -158,11 +158,7 @@ func TestHealthWhileStarting(t *testing.T) {
 // not answer. It answers requests when hanging returns.
 func hanging(t *testing.T, args ...string) *process {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "kms") // names of sockets must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := keysDir(t)
 	file, keys := filepath.Join(dir, "encryption.yaml"), startKeys(t, dir, "keys")
 	keys.timeout = time.Hour
 	encryptBy(t, file, keys)

@@ -3,7 +3,6 @@ package main_test
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -19,12 +18,8 @@ import (
 // TestHangingKeyService starts a server over secrets whose key service hangs: it is ready,
 // everything else is served, access rules count, and secrets are back once the service is.
 func TestHangingKeyService(t *testing.T) {
-	t.Parallel()                        // it waits for the key service most of the time
-	dir, err := os.MkdirTemp("", "kms") // names of sockets must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Parallel() // it waits for the key service most of the time
+	dir := keysDir(t)
 	file, keys := filepath.Join(dir, "encryption.yaml"), startKeys(t, dir, "keys")
 	encryptBy(t, file, keys)
 	p := serve(t, "--unsafe-no-fsync", "--encryption-provider-config", file)
@@ -88,12 +83,8 @@ func TestHangingKeyService(t *testing.T) {
 // services and their addresses whose key service hangs: it is ready without them, keeps
 // on trying, and has made and serves everything once the service answers.
 func TestHangingKeyServiceOfTheServersOwn(t *testing.T) {
-	t.Parallel()                        // it waits for the key service most of the time
-	dir, err := os.MkdirTemp("", "kms") // names of sockets must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Parallel() // it waits for the key service most of the time
+	dir := keysDir(t)
 	file, keys := filepath.Join(dir, "encryption.yaml"), startKeys(t, dir, "keys")
 	encryptResources(t, file, "services,servicecidrs.networking.k8s.io,ipaddresses.networking.k8s.io,"+
 		"customresourcedefinitions.apiextensions.k8s.io,apiservices.apiregistration.k8s.io", keys)

@@ -43,6 +43,18 @@ type keyService struct {
 	key string // that encrypts
 }
 
+// keysDir makes a directory for services and the files that name them, which the test's end
+// removes. Names of sockets must be short, and those of t.TempDir are not.
+func keysDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "kms") // names of sockets must be short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
 // startKeys starts a service, which the test's end stops.
 func startKeys(t *testing.T, dir, name string) *keyService {
 	t.Helper()
@@ -156,12 +168,8 @@ func encryptResources(t *testing.T, file, resources string, services ...*keyServ
 // is down and after it came back, after a restart, and by another service once the file
 // names one, without a restart.
 func TestKeyService(t *testing.T) {
-	t.Parallel()                        // it waits a minute for the file to be read again
-	dir, err := os.MkdirTemp("", "kms") // names of sockets must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Parallel() // it waits a minute for the file to be read again
+	dir := keysDir(t)
 	file := filepath.Join(dir, "encryption.yaml")
 	first := startKeys(t, dir, "first")
 	encryptBy(t, file, first)

@@ -3,7 +3,6 @@ package main_test
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -17,12 +16,8 @@ import (
 // TestLateRoles restarts a server whose roles take long to load: nobody is told meanwhile that
 // they may not do what they may do.
 func TestLateRoles(t *testing.T) {
-	t.Parallel()                        // it waits for the key service most of the time
-	dir, err := os.MkdirTemp("", "kms") // names of sockets must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	t.Parallel() // it waits for the key service most of the time
+	dir := keysDir(t)
 	file, keys := filepath.Join(dir, "encryption.yaml"), startKeys(t, dir, "keys")
 	keys.timeout = time.Hour // the roles come when the service goes on, and not before
 	encryptResources(t, file, "rolebindings.rbac.authorization.k8s.io", keys)
