@@ -111,9 +111,6 @@ func (b *browser) open(url string) *page {
 		b.t.Fatal(err)
 	}
 	b.t.Cleanup(func() { p.conn.Close() })
-	if err := p.conn.SetReadDeadline(time.Now().Add(proctest.Patience)); err != nil {
-		b.t.Fatal(err)
-	}
 	p.order("Network.enable", nil)
 	p.order("Page.enable", nil)
 	p.order("Page.navigate", map[string]any{"url": url})
@@ -150,9 +147,13 @@ func (p *page) order(method string, params any) json.RawMessage {
 	return m.Result
 }
 
-// read reads messages up to the one that is awaited.
+// read reads messages up to the one that is awaited. Each wait has its own time: if all had the
+// page's, a test that waits for what never comes would not say what that is.
 func (p *page) read(awaited func(*message) bool) *message {
 	p.b.t.Helper()
+	if err := p.conn.SetReadDeadline(time.Now().Add(proctest.Patience)); err != nil {
+		p.b.t.Fatal(err)
+	}
 	for {
 		m := new(message)
 		if err := p.conn.ReadJSON(m); err != nil {

@@ -64,8 +64,8 @@ func TestStatusPageAccess(t *testing.T) {
 		method, path, token string
 		want                int
 	}{
-		{"GET", "/larder", "", 301}, {"GET", "/larder/", "", 200}, {"HEAD", "/larder/app.js", "", 200}, {"GET", "/larder/style.css", "somebody", 200},
-		{"GET", "/larder/icon.svg", "", 200}, {"POST", "/larder/", "", 403}, {"POST", "/larder/", "root", 405}, {"GET", "/larder/", "wrong", 401},
+		{"GET", "/larder", "", 301}, {"GET", "/larder/", "", 200}, {"HEAD", "/larder/", "", 200}, {"GET", "/larder/", "somebody", 200},
+		{"GET", "/larder/app.js", "", 403}, {"GET", "/larder/app.js", "root", 404}, {"POST", "/larder/", "", 403}, {"POST", "/larder/", "root", 405}, {"GET", "/larder/", "wrong", 401},
 		{"GET", "/larder/status", "", 403}, {"GET", "/larder/status?watch=1", "", 403}, {"GET", "/larder/status", "somebody", 403},
 		{"GET", "/larder/status", "wrong", 401}, {"GET", "/larder/status", "root", 200}, {"DELETE", "/larder/status", "root", 405},
 		{"GET", "/larder/status?sort=x", "root", 400}, {"GET", "/larder/index.html", "", 403}, {"GET", "/larder/../larder/status", "", 403},
@@ -78,7 +78,7 @@ func TestStatusPageAccess(t *testing.T) {
 		}
 		if resp.StatusCode == 200 {
 			csp := resp.Header.Get("Content-Security-Policy")
-			if !strings.Contains(csp, "default-src 'none'; script-src 'self';") || strings.Contains(csp, "unsafe") ||
+			if !strings.Contains(csp, "default-src 'none'; script-src 'sha256-") || strings.Contains(csp, "unsafe") ||
 				resp.Header.Get("X-Frame-Options") != "DENY" || resp.Header.Get("X-Content-Type-Options") != "nosniff" || resp.Header.Get("Set-Cookie") != "" {
 				t.Errorf("%s: %v", test.path, resp.Header)
 			}
@@ -136,6 +136,7 @@ func TestStatusPageInBrowser(t *testing.T) {
 		page.until(fmt.Sprintf("(document.getElementById('token').value = %q, document.getElementById('token-form').requestSubmit(), true)", token))
 	}
 	page.until(`!document.getElementById("login").hidden && document.getElementById("board").hidden`)
+	page.until(`performance.getEntriesByType("resource").every((e) => e.name.startsWith("data:") || new URL(e.name).pathname == "/larder/status")`)
 	signIn("wrong")
 	page.until(`document.getElementById("refusal").textContent == "Unauthorized"`)
 	signIn("somebody")

@@ -1,8 +1,8 @@
 // Package statuspage serves a page that shows how the server is: its resources, watches, flow
 // control, clients, errors, health and memory.
 //
-// The page has two parts. The shell is four fixed files, HTML, CSS, a script and an icon, which hold no
-// data and ask nobody else: they are served to everybody, because a browser can send a
+// The page has two parts. The shell is fixed HTML with its style, script and icon in it, which holds no
+// data and asks nobody else: it is served to everybody, because a browser can send a
 // bearer token only once the page is there to ask for it. The data is at [DataPath], and whoever
 // asks for it must be allowed to get that path. With ?watch=1 it comes as a stream of lines, each of them
 // a [Snapshot] in JSON.

@@ -2,10 +2,8 @@ package statuspage
 
 import (
 	"context"
-	"embed"
 	"encoding/json"
 	"net/http"
-	"path"
 	"strings"
 	"sync"
 	"time"
@@ -33,13 +31,6 @@ const (
 	freshness = time.Second
 )
 
-var (
-	// assets are the files of the shell.
-	//
-	//go:embed assets
-	assets embed.FS
-)
-
 // Config says what a [Page] shows.
 type Config struct {
 	Version  string
@@ -56,13 +47,14 @@ type Config struct {
 // Page is the page of one server.
 type Page struct {
 	config Config
+	shell  *shell
 
 	mu   sync.Mutex
 	last *Snapshot // guarded by mu: without clients, which may be asked for in many ways
 }
 
 // New returns a page.
-func New(config Config) *Page { return &Page{config: config} }
+func New(config Config) *Page { return &Page{config: config, shell: newShell()} }
 
 // Mux is what paths are installed on.
 type Mux interface {
@@ -71,68 +63,14 @@ type Mux interface {
 
 // Install adds the page and its data.
 func (p *Page) Install(to Mux) {
-	for name := range shell {
-		to.Handle(name, http.HandlerFunc(serveShell))
-	}
+	to.Handle(strings.TrimSuffix(Path, "/"), p.shell)
+	to.Handle(Path, p.shell)
 	to.Handle(DataPath, http.HandlerFunc(p.serveData))
-}
-
-// shell says which file is at a path of the shell, and its type.
-var shell = map[string]struct{ file, media string }{
-	"/larder":          {"", ""}, // is told where the page is
-	Path:               {"index.html", "text/html; charset=utf-8"},
-	Path + "app.js":    {"app.js", "text/javascript; charset=utf-8"},
-	Path + "style.css": {"style.css", "text/css; charset=utf-8"},
-	Path + "icon.svg":  {"icon.svg", "image/svg+xml"},
-}
-
-// Public reports whether everybody may do what method says at a path of the API, because it is
-// of the shell.
-func Public(method, path string) bool {
-	_, ok := shell[path]
-	return ok && (method == http.MethodGet || method == http.MethodHead)
-}
-
-// policy lets the page load its own files and data and nothing else, makes HTML of no text,
-// and lets no other page show it.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
-	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
-
-// secure sets the headers that keep other sites out.
-func secure(h http.Header) {
-	h.Set("Content-Security-Policy", policy)
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("X-Frame-Options", "DENY")
-	h.Set("Referrer-Policy", "no-referrer")
-	h.Set("Cross-Origin-Opener-Policy", "same-origin")
-	h.Set("Cross-Origin-Resource-Policy", "same-origin")
-}
-
-// serveShell answers with a file of the shell.
-func serveShell(w http.ResponseWriter, req *http.Request) {
-	secure(w.Header())
-	if req.Method != http.MethodGet && req.Method != http.MethodHead {
-		refuse(w, req.Method)
-		return
-	}
-	at := shell[req.URL.Path]
-	if at.file == "" {
-		w.Header().Set("Location", Path)
-		w.WriteHeader(http.StatusMovedPermanently)
-		return
-	}
-	body, err := assets.ReadFile(path.Join("assets", at.file))
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	w.Header().Set("Content-Type", at.media)
-	_, _ = w.Write(body) // an error: the client has left
 }
 
 // serveData answers with a Snapshot, or a stream of them.
 func (p *Page) serveData(w http.ResponseWriter, req *http.Request) {
-	secure(w.Header())
+	p.shell.secure(w.Header())
 	if req.Method != http.MethodGet && req.Method != http.MethodHead {
 		refuse(w, req.Method)
 		return
