@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/fleet"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -185,8 +186,8 @@ func TestTableShowsBoth(t *testing.T) {
 		return &Result{Server: server, Nodes: 10, Protocol: HTTP2, Round: 1, Watches: 100,
 			Steady: Part{Cost: Cost{Wall: time.Minute, Server: cpu}, Kinds: at.results()}}
 	}
-	broken := &Result{Server: Larder, Nodes: 10, Protocol: HTTP2, Round: 2, Failure: "out of memory"} // its figures do not count
-	table := &Table{Results: []*Result{result(Stock, 30*time.Second), result(Larder, 10*time.Second), broken}}
+	broken := &Result{Server: fleet.Larder, Nodes: 10, Protocol: HTTP2, Round: 2, Failure: "out of memory"} // its figures do not count
+	table := &Table{Results: []*Result{result(fleet.Stock, 30*time.Second), result(fleet.Larder, 10*time.Second), broken}}
 	text := table.Markdown()
 	for _, want := range []string{
 		"| CPU of the server a minute | 30.0 s / 10.0 s, **3** |", "N1, 10 nodes, HTTP/2: 100 watches",

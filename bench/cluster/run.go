@@ -13,12 +13,6 @@ import (
 	"github.com/larder-io/larder/bench/fleet"
 )
 
-// Kinds of servers.
-const (
-	Stock  = "kube-apiserver"
-	Larder = "Larder"
-)
-
 // Protocols.
 const (
 	HTTP2 = "h2"
@@ -38,7 +32,7 @@ type Config struct {
 	// Protocols are HTTP2 and HTTP1; Connections is how many each component has by HTTP2.
 	Protocols   []string
 	Connections int
-	// Servers are Stock and Larder.
+	// Servers are fleet.Stock and fleet.Larder.
 	Servers []string
 	// Duration is how long the load is measured before the server is restarted. Rounds is how
 	// often all is done, the servers in turn.
@@ -67,10 +61,8 @@ func (c *Config) check() error {
 			return fmt.Errorf("cluster: %q is no protocol: want %s or %s", p, HTTP2, HTTP1)
 		}
 	}
-	for _, s := range c.Servers {
-		if s != Stock && s != Larder {
-			return fmt.Errorf("cluster: %q is no server: want %s or %s", s, Stock, Larder)
-		}
+	if err := fleet.CheckKinds(c.Servers); err != nil {
+		return fmt.Errorf("cluster: %w", err)
 	}
 	return nil
 }
@@ -121,12 +113,8 @@ func (c *Config) runSize(ctx context.Context, t *Table, s size) (err error) {
 			continue
 		}
 		for round := range c.Rounds {
-			order := slices.Clone(c.Servers)
-			if round%2 == 1 {
-				slices.Reverse(order)
-			}
-			for _, kind := range order {
-				if kind == Stock && s.nodes > c.StockNodes {
+			for _, kind := range fleet.Turns(c.Servers, round) {
+				if kind == fleet.Stock && s.nodes > c.StockNodes {
 					continue
 				}
 				run := &performance{config: c, fleet: servers, world: w, kind: kind, connections: connections, result: &Result{Server: kind, Nodes: s.nodes, Protocol: protocol, Round: round + 1}}
@@ -214,12 +202,7 @@ func (r *performance) run(ctx context.Context) (err error) {
 	guards := fleet.Usual()
 	guards.Nodes = true
 	r.config.say("%s: starting", r.name())
-	if r.kind == Stock {
-		r.server, err = r.fleet.StartStockWith(guards)
-	} else {
-		r.server, err = r.fleet.StartLarderWith(guards)
-	}
-	if err != nil {
+	if r.server, err = r.fleet.Start(r.kind, guards); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.server.Stop()) }()

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/fleet"
 )
 
 // Part is one part of a play.
@@ -150,8 +151,8 @@ func restartPart(r *Result) *Part { return &r.Restart }
 
 // pair formats a figure of both servers, and their ratio.
 func (s *scene) pair(part func(*Result) *Part, figure func(*Result) float64, format func(float64) string) (pair, ratio string) {
-	stock, had := s.mean(Stock, part, figure)
-	larder, has := s.mean(Larder, part, figure)
+	stock, had := s.mean(fleet.Stock, part, figure)
+	larder, has := s.mean(fleet.Larder, part, figure)
 	show := func(v float64, ok bool) string {
 		if !ok {
 			return "–"
@@ -238,7 +239,7 @@ func latencies(b *strings.Builder, scenes []*scene, part func(*Result) *Part) {
 			merged := make(map[string]*bench.Result)
 			wall := time.Duration(0)
 			rate, failed := 0.0, []string{}
-			for _, server := range []string{Stock, Larder} {
+			for _, server := range []string{fleet.Stock, fleet.Larder} {
 				var all []*bench.Result
 				for _, r := range s.of[server] {
 					for _, kind := range part(r).Kinds {
@@ -257,10 +258,10 @@ func latencies(b *strings.Builder, scenes []*scene, part func(*Result) *Part) {
 				}
 				failed = append(failed, failures)
 			}
-			if merged[Stock] == nil && merged[Larder] == nil {
+			if merged[fleet.Stock] == nil && merged[fleet.Larder] == nil {
 				continue
 			}
-			fmt.Fprintf(b, "| %s | %s | %.3g | %s | %s | %s |\n", s.id, k, rate, quantiles(merged[Stock]), quantiles(merged[Larder]), strings.Join(failed, " / "))
+			fmt.Fprintf(b, "| %s | %s | %.3g | %s | %s | %s |\n", s.id, k, rate, quantiles(merged[fleet.Stock]), quantiles(merged[fleet.Larder]), strings.Join(failed, " / "))
 		}
 	}
 }

@@ -4,17 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/fleet"
-)
-
-// Kinds of servers.
-const (
-	Stock  = "kube-apiserver"
-	Larder = "Larder"
 )
 
 // Config says how many definitions there are and who serves them.
@@ -28,7 +21,7 @@ type Config struct {
 	Clients int
 	// Used says that one object of each is made and read.
 	Used bool
-	// Servers are Stock and Larder. Rounds is how often all is done, the servers in turn.
+	// Servers are fleet.Stock and fleet.Larder. Rounds is how often all is done, the servers in turn.
 	Servers []string
 	Rounds  int
 	// Profiles is a directory that profiles of each step are written to; "" for none. Steps are
@@ -45,10 +38,8 @@ func (c *Config) check() error {
 	if c.Count < 1 || c.PerGroup < 1 || c.Fields < 1 || c.Clients < 1 || c.Rounds < 1 {
 		return errors.New("definitions: want at least one definition, one of each group, one field, one client and one round")
 	}
-	for _, s := range c.Servers {
-		if s != Stock && s != Larder {
-			return fmt.Errorf("definitions: %q is no server: want %s or %s", s, Stock, Larder)
-		}
+	if err := fleet.CheckKinds(c.Servers); err != nil {
+		return fmt.Errorf("definitions: %w", err)
 	}
 	return nil
 }
@@ -61,11 +52,7 @@ func Run(ctx context.Context, c Config) (*Table, error) {
 	t := &Table{Date: time.Now(), Machine: bench.Machine(), Command: c.Command, Count: c.Count}
 	var failed []error
 	for round := range c.Rounds {
-		order := slices.Clone(c.Servers)
-		if round%2 == 1 {
-			slices.Reverse(order)
-		}
-		for _, kind := range order {
+		for _, kind := range fleet.Turns(c.Servers, round) {
 			r := &Result{Server: kind, Round: round + 1}
 			t.Results = append(t.Results, r)
 			if err := c.measure(ctx, r); err != nil {
@@ -89,11 +76,7 @@ func (c *Config) measure(ctx context.Context, r *Result) (err error) {
 	if err := servers.StartEtcd(ctx); err != nil {
 		return err
 	}
-	start := servers.StartLarder
-	if r.Server == Stock {
-		start = servers.StartStock
-	}
-	server, err := start()
+	server, err := servers.Start(r.Server, fleet.Usual())
 	if err != nil {
 		return err
 	}

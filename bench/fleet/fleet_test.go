@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -227,5 +228,21 @@ func TestNewBelow(t *testing.T) {
 	}
 	if left, err := os.ReadDir(c.Dir); len(left) > 0 || err != nil {
 		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// TestTurns: the servers' order alternates, and the caller's own is left as it is.
+func TestTurns(t *testing.T) {
+	both := []string{fleet.Stock, fleet.Larder}
+	for round, want := range [][]string{{fleet.Stock, fleet.Larder}, {fleet.Larder, fleet.Stock}, {fleet.Stock, fleet.Larder}} {
+		if got := fleet.Turns(both, round); !slices.Equal(got, want) {
+			t.Errorf("round %d: %q, want %q", round, got, want)
+		}
+	}
+	if err := fleet.CheckKinds(both); err != nil {
+		t.Error(err)
+	}
+	if err := fleet.CheckKinds([]string{fleet.Larder, "larder"}); err == nil {
+		t.Error(`"larder" is a kind`)
 	}
 }

@@ -21,12 +21,6 @@ import (
 	"github.com/larder-io/larder/bench/process"
 )
 
-// Kinds of servers.
-const (
-	Stock  = "kube-apiserver"
-	Larder = "Larder"
-)
-
 // Phases are what is done at each server, in order.
 var Phases = []string{"nodes come", "rollout", "update", "rest", "deletion", "all"}
 
@@ -39,7 +33,7 @@ type Config struct {
 	Nodes, Pods int
 	// Rest is how long nothing happens.
 	Rest time.Duration
-	// Servers are Stock and Larder, each of which has Rounds turns.
+	// Servers are fleet.Stock and fleet.Larder, each of which has Rounds turns.
 	Servers []string
 	Rounds  int
 	// Say is called with each line about what happens.
@@ -55,10 +49,8 @@ func (c *Config) Check() error {
 	if c.Pods > c.Nodes*most {
 		return fmt.Errorf("rollout: %d nodes have no room for %d pods", c.Nodes, c.Pods)
 	}
-	for _, s := range c.Servers {
-		if s != Stock && s != Larder {
-			return fmt.Errorf("rollout: %q is no server: want %s or %s", s, Stock, Larder)
-		}
+	if err := fleet.CheckKinds(c.Servers); err != nil {
+		return fmt.Errorf("rollout: %w", err)
 	}
 	return nil
 }
@@ -79,11 +71,7 @@ func Run(ctx context.Context, c Config) (all []*bench.Result, err error) {
 		return nil, err
 	}
 	for round := range c.Rounds {
-		order := slices.Clone(c.Servers)
-		if round%2 == 1 {
-			slices.Reverse(order)
-		}
-		for _, kind := range order {
+		for _, kind := range fleet.Turns(c.Servers, round) {
 			r := &run{config: &c, kind: kind, dir: filepath.Join(c.Fleet.Dir, fmt.Sprintf("%s-%d", kind, round))}
 			err := r.run(ctx)
 			for _, result := range r.results {
@@ -153,12 +141,7 @@ func (r *run) start(ctx context.Context) (err error) {
 	if err := r.fleet.StartEtcd(ctx); err != nil {
 		return err
 	}
-	if r.kind == Stock {
-		r.server, err = r.fleet.StartStock()
-	} else {
-		r.server, err = r.fleet.StartLarder()
-	}
-	if err != nil {
+	if r.server, err = r.fleet.Start(r.kind, fleet.Usual()); err != nil {
 		return err
 	}
 	if err := r.server.Ready(ctx); err != nil {

@@ -9,12 +9,14 @@ import (
 
 	"go.uber.org/goleak"
 	appsv1 "k8s.io/api/apps/v1"
+
+	"github.com/larder-io/larder/bench/fleet"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func good() Config {
-	return Config{Nodes: 2, Pods: 100, Rest: time.Second, Rounds: 1, Servers: []string{Stock, Larder}}
+	return Config{Nodes: 2, Pods: 100, Rest: time.Second, Rounds: 1, Servers: []string{fleet.Stock, fleet.Larder}}
 }
 
 // TestConfigsThatCannotRun are refused before anything is started.

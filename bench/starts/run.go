@@ -14,12 +14,6 @@ import (
 	"github.com/larder-io/larder/bench/process"
 )
 
-// Servers.
-const (
-	Stock  = "kube-apiserver"
-	Larder = "Larder"
-)
-
 // Config says which starts are measured.
 type Config struct {
 	// Fleet is what servers are started from.
@@ -27,7 +21,7 @@ type Config struct {
 	// Data are kinds of data, of Names; Objects is how many objects of each there are.
 	Data    []string
 	Objects int
-	// Servers are Stock and Larder; Rounds is how often each is started, in turns.
+	// Servers are fleet.Stock and fleet.Larder; Rounds is how often each is started, in turns.
 	Servers []string
 	Rounds  int
 	// Command is the command line that the report shows.
@@ -41,10 +35,8 @@ func (c *Config) check() ([]*data, error) {
 	if c.Objects < 1 || c.Rounds < 1 {
 		return nil, errors.New("starts: want at least one object and one round")
 	}
-	for _, s := range c.Servers {
-		if s != Stock && s != Larder {
-			return nil, fmt.Errorf("starts: %q is no server: want %s or %s", s, Stock, Larder)
-		}
+	if err := fleet.CheckKinds(c.Servers); err != nil {
+		return nil, fmt.Errorf("starts: %w", err)
 	}
 	for _, name := range c.Data {
 		if !slices.Contains(Names(), name) {
@@ -90,11 +82,7 @@ func (c *Config) runData(ctx context.Context, t *Table, d *data) (err error) {
 		return err
 	}
 	for round := range c.Rounds {
-		order := slices.Clone(c.Servers)
-		if round%2 == 1 {
-			slices.Reverse(order)
-		}
-		for _, kind := range order {
+		for _, kind := range fleet.Turns(c.Servers, round) {
 			r := &Result{Data: d.name, Server: kind, Round: round + 1}
 			if err := r.measure(ctx, servers, d); err != nil {
 				return fmt.Errorf("%s: %w", kind, err)
@@ -104,14 +92,6 @@ func (c *Config) runData(ctx context.Context, t *Table, d *data) (err error) {
 		}
 	}
 	return nil
-}
-
-// start starts one of the servers.
-func start(f *fleet.Fleet, kind string) (*fleet.Server, error) {
-	if kind == Stock {
-		return f.StartStock()
-	}
-	return f.StartLarder()
 }
 
 // prepare starts each server once while there is nothing yet, so that none of the measured
@@ -144,7 +124,7 @@ func (c *Config) prepare(ctx context.Context, f *fleet.Fleet, d *data) error {
 
 // first starts a server that is not measured. It defines custom resources.
 func (c *Config) first(ctx context.Context, f *fleet.Fleet, d *data, kind string) (err error) {
-	server, err := start(f, kind)
+	server, err := f.Start(kind, fleet.Usual())
 	if err != nil {
 		return err
 	}
@@ -162,7 +142,7 @@ func (r *Result) measure(ctx context.Context, f *fleet.Fleet, d *data) (err erro
 	if err != nil {
 		return fmt.Errorf("starts: %w", err)
 	}
-	server, err := start(f, r.Server)
+	server, err := f.Start(r.Server, fleet.Usual())
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/fleet"
 	"github.com/larder-io/larder/bench/process"
 )
 
@@ -102,8 +103,8 @@ func (t *Table) over(d *data, server string, f *figure) (s spread, ok bool) {
 
 // cell is a figure of both servers and its ratio, and whether that is the goal.
 func (t *Table) cell(d *data, f *figure) string {
-	stock, had := t.over(d, Stock, f)
-	larder, has := t.over(d, Larder, f)
+	stock, had := t.over(d, fleet.Stock, f)
+	larder, has := t.over(d, fleet.Larder, f)
 	show := func(s spread, ok bool) string {
 		switch {
 		case !ok:

@@ -39,7 +39,7 @@ not given are built, inside Larder's source tree. docs/bench.md says what is pla
 	flags.Float64Var(&c.config.Churn, "churn", -1, "how many pods are replaced in a second; -1 is one for 250 nodes")
 	flags.StringSliceVar(&c.config.Protocols, "protocol", []string{cluster.HTTP2}, "h2, which components speak, or h1, or both")
 	flags.IntVar(&c.config.Connections, "connections", 1, "how many connections each component has by HTTP/2")
-	flags.StringSliceVar(&c.config.Servers, "server", []string{cluster.Stock, cluster.Larder}, "which servers are asked, in turn")
+	flags.StringSliceVar(&c.config.Servers, "server", []string{fleet.Stock, fleet.Larder}, "which servers are asked, in turn")
 	flags.DurationVar(&c.config.Duration, "duration", 30*time.Second, "how long the load is measured before the server is restarted")
 	flags.StringVar(&c.markdown, "markdown", "", "file to write the table to, as Markdown")
 	return cmd

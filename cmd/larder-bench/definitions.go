@@ -36,7 +36,7 @@ given are built, inside Larder's source tree.`,
 	flags.IntVar(&c.config.Fields, "fields", 20, "how many fields each has")
 	flags.IntVar(&c.config.Clients, "clients", 4, "how many requests are under way at a time")
 	flags.BoolVar(&c.config.Used, "used", true, "make and read an object of each")
-	flags.StringSliceVar(&c.config.Servers, "server", []string{definitions.Stock, definitions.Larder}, "which servers are asked, in turn")
+	flags.StringSliceVar(&c.config.Servers, "server", []string{fleet.Stock, fleet.Larder}, "which servers are asked, in turn")
 	flags.StringVar(&c.config.Profiles, "profiles", "", "directory to write profiles of the servers to, of each step")
 	flags.StringVar(&c.markdown, "markdown", "", "file to write the table to, as Markdown")
 	return cmd

@@ -31,7 +31,7 @@ those that "larder cluster" has built for this user.`,
 	flags.IntVar(&c.Nodes, "nodes", 100, "how many nodes")
 	flags.IntVar(&c.Pods, "pods", 1500, "how many pods, a hundred for each Deployment")
 	flags.DurationVar(&c.Rest, "rest", 20*time.Second, "how long nothing is done between the update and the deletion")
-	flags.StringSliceVar(&c.Servers, "server", []string{rollout.Stock, rollout.Larder}, "which servers, in turn")
+	flags.StringSliceVar(&c.Servers, "server", []string{fleet.Stock, fleet.Larder}, "which servers, in turn")
 	return cmd
 }
 

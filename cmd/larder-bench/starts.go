@@ -34,7 +34,7 @@ the data are.`,
 	flags := cmd.Flags()
 	flags.StringSliceVar(&c.config.Data, "data", starts.Names(), "kinds of data")
 	flags.IntVar(&c.config.Objects, "objects", 50000, "how many objects of each kind there are")
-	flags.StringSliceVar(&c.config.Servers, "server", []string{starts.Stock, starts.Larder}, "which servers are started, in turns")
+	flags.StringSliceVar(&c.config.Servers, "server", []string{fleet.Stock, fleet.Larder}, "which servers are started, in turns")
 	flags.StringVar(&c.markdown, "markdown", "", "file to write the table to, as Markdown")
 	return cmd
 }

@@ -22,7 +22,7 @@ func TestClusterLoad(t *testing.T) {
 	table, err := cluster.Run(t.Context(), cluster.Config{
 		Fleet: fleet.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: binaries.larder, Etcd: etcd},
 		Nodes: []int{3}, PodsPerNode: 4, Churn: 4, Protocols: []string{cluster.HTTP2, cluster.HTTP1}, Connections: 1,
-		Servers: []string{cluster.Larder}, Duration: time.Second, Rounds: 1,
+		Servers: []string{fleet.Larder}, Duration: time.Second, Rounds: 1,
 		Say: func(line string) { t.Log(line) },
 	})
 	if err != nil {

@@ -19,7 +19,7 @@ func TestDefinitionsAreMeasured(t *testing.T) {
 	}
 	table, err := definitions.Run(t.Context(), definitions.Config{
 		Fleet: fleet.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: binaries.larder, Etcd: etcd},
-		Count: 4, PerGroup: 2, Fields: 5, Clients: 2, Used: true, Servers: []string{definitions.Larder}, Rounds: 1,
+		Count: 4, PerGroup: 2, Fields: 5, Clients: 2, Used: true, Servers: []string{fleet.Larder}, Rounds: 1,
 		Say: func(line string) { t.Log(line) },
 	})
 	if err != nil {

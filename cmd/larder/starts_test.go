@@ -20,7 +20,7 @@ func TestStarts(t *testing.T) {
 	table, err := starts.Run(t.Context(), starts.Config{
 		Fleet:   fleet.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: binaries.larder, Etcd: etcd},
 		Data:    []string{"old", "autoscalers", "custom-old"},
-		Objects: objects, Servers: []string{starts.Larder}, Rounds: 1,
+		Objects: objects, Servers: []string{fleet.Larder}, Rounds: 1,
 		Say: func(line string) { t.Log(line) },
 	})
 	if err != nil {

@@ -19,7 +19,7 @@ func TestRollout(t *testing.T) {
 	must(t, os.Symlink(*larder, etcd))
 	c := rollout.Config{
 		Fleet:    fleet.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: *larder, Etcd: etcd},
-		Programs: *others, Nodes: 2, Pods: 100, Rest: time.Second, Rounds: 1, Servers: []string{rollout.Larder},
+		Programs: *others, Nodes: 2, Pods: 100, Rest: time.Second, Rounds: 1, Servers: []string{fleet.Larder},
 		Say: func(line string) { t.Log(line) },
 	}
 	results, err := rollout.Run(t.Context(), c)
