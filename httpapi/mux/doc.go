@@ -16,11 +16,11 @@
 // A goroutine that writes a response takes the connection's turn and writes whole frames: as
 // much of the body as the client's windows allow, in pieces that fill a TLS record. What
 // [Stream.SendMore] writes is kept, a few records at most, until something else is sent or
-// [Conn.Flush] is called: events of many watches of one connection leave in one write. The reading
-// goroutine must never wait for a client that does not read; what it has to send (settings,
-// pings, windows, resets) is queued and written at the end of the current turn. A response
-// whose client does not take it in is given up after Config.WriteTimeout, and so is a
-// connection.
+// [Conn.Flush] is called: events of many watches of one connection leave in one write, and so do
+// many of one watch. The reading goroutine must never wait for a client that does not read; what
+// it has to send (settings, pings, windows, resets) is queued and written at the end of the
+// current turn. A response whose client does not take it in is given up after
+// Config.WriteTimeout, and so is a connection.
 //
 // Header blocks are written without HPACK's dynamic table: streams may then be written in any
 // order, and the length of a block gives away nothing about earlier ones.

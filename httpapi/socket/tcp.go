@@ -79,8 +79,8 @@ type Gate interface {
 	// Send writes p to c, within the time that one write may take from when it first has to
 	// wait.
 	Send(c net.Conn, p []byte) error
-	// SendMore is Send where more is about to be sent to the same Group: p may stay until
-	// something else is sent to it, or until it is flushed.
+	// SendMore is Send where more is about to be sent to c, or to its Group: p may stay until
+	// that is sent, or until the Group is flushed.
 	SendMore(c net.Conn, p []byte) error
 	// Group returns what c shares its connection with, nil if it has one to itself.
 	Group() Group
@@ -91,7 +91,8 @@ type Gate interface {
 // Group is a connection that carries several streams, each of which is a net.Conn.
 type Group interface {
 	// Flush sends what SendMore has left, if there still is anything, and tells w when that has
-	// to wait. Whoever called SendMore calls it before it turns to anything but the same Group.
+	// to wait. Whoever called SendMore calls it, or Send, before it turns to anything but the same
+	// Group.
 	Flush(w *Waiter)
 }
 
@@ -128,12 +129,24 @@ func (s *TCP) StopNotifying() { s.waiter.Store(nil) }
 // Group implements Gate: there is one stream.
 func (s *TCP) Group() Group { return nil }
 
-// SendMore implements Gate.
-func (s *TCP) SendMore(c net.Conn, p []byte) error { return s.Send(c, p) }
+// SendMore implements Gate: the kernel is told that more is coming, as between the records of
+// one [Write]. It keeps no more than a packet holds, and no longer than a fifth of a second.
+func (s *TCP) SendMore(c net.Conn, p []byte) error {
+	// Whatever TLS adds to the last record, something is still to come after it.
+	s.coming.Store(int64(len(p) + recordSize))
+	defer s.coming.Store(0)
+	_, err := c.Write(p)
+	return s.sent(err)
+}
 
 // Send implements Gate. s is below c.
 func (s *TCP) Send(c net.Conn, p []byte) error {
 	_, err := s.write(c, p)
+	return s.sent(err)
+}
+
+// sent takes back the deadline that a write has set which had to wait, and ended with err.
+func (s *TCP) sent(err error) error {
 	if s.waited && err == nil {
 		s.waited = false
 		err = s.SetWriteDeadline(time.Time{})

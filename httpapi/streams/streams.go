@@ -24,10 +24,11 @@ const sweepInterval = 5 * time.Second
 // Streams holds the connections that the door has handed over: watches, upgraded
 // connections, answers that never end. Shutdown ends them and waits for them.
 type Streams struct {
-	ending chan struct{} // closed when streams shall end by themselves
-	pump   pump          // gives watches their turns
-	waiter socket.Waiter // is pump
-	losing atomic.Bool   // a right was lost since EndRevoked last looked
+	ending  chan struct{} // closed when streams shall end by themselves
+	pump    pump          // gives watches their turns
+	waiter  socket.Waiter // is pump
+	patient socket.Waiter // of goroutines that may wait
+	losing  atomic.Bool   // a right was lost since EndRevoked last looked
 
 	parting map[*Stream]time.Time // of EndRevoked's goroutine: streams that it told to end, and when
 
@@ -80,9 +81,19 @@ func New() *Streams {
 		parting: make(map[*Stream]time.Time),
 	}
 	ss.pump.init()
-	ss.waiter = &ss.pump
+	ss.waiter, ss.patient = &ss.pump, alone{}
 	return ss
 }
+
+// alone is the [socket.Waiter] of a goroutine that serves one client: nobody else has to go on
+// while it waits.
+type alone struct{}
+
+// Waits implements socket.Waiter.
+func (alone) Waits() {}
+
+// GoesOn implements socket.Waiter.
+func (alone) GoesOn() {}
 
 // begin serves ws on c, and closes c at the end. Shutdown waits for that. left, unless it is
 // nil, registers a function that the door calls when the client leaves.

@@ -71,7 +71,7 @@ type watchStream struct {
 	began, ends  time.Time
 	nextBookmark time.Time
 	timer        *time.Timer  // calls ring; nil before the first rest
-	gate         socket.Gate  // nil: the connection cannot tell when a write waits
+	gate         socket.Gate  // nil: the connection cannot tell when a write waits; tells pump once pumped
 	group        socket.Group // whose connection the stream shares; nil if it has one to itself, or gate is nil
 	more         bool         // the watch that has the next turn is of the same group
 	size         int
@@ -133,6 +133,7 @@ func (ws *watchStream) begin() {
 	b := getBatch()
 	defer b.release()
 	b.clock = time.Now()
+	ws.gate = socket.NotifyWaits(ws.Conn, &ws.streams.patient)
 	v := ws.open(b)
 	for v == again {
 		v = ws.turn(b)
@@ -144,7 +145,7 @@ func (ws *watchStream) open(b *batch) (v verdict) {
 	var err error
 	if len(ws.head) > 0 {
 		b.bytes += len(ws.head)
-		err = ws.send(ws.head)
+		err = ws.send(ws.head, false)
 	}
 	ws.head = nil
 	if err == nil && ws.refused != nil {
@@ -422,13 +423,13 @@ func (ws *watchStream) finish(err error) verdict {
 	if ws.watcher != nil {
 		ws.watcher.Close()
 	}
+	if ws.gate != nil {
+		ws.gate.StopNotifying()
+	}
 	if ws.pumped {
 		// From here on every write has a deadline of its own, and may block until then.
 		ws.streams.pump.Waits()
 		defer ws.streams.pump.GoesOn()
-		if ws.gate != nil {
-			ws.gate.StopNotifying()
-		}
 	}
 	// A client that has seen the end finds the watch counted and recorded.
 	ws.uncount()
@@ -472,10 +473,10 @@ func (ws *watchStream) uncount() {
 	}
 }
 
-// send writes p within the time that one write may take.
-func (ws *watchStream) send(p []byte) error {
+// send writes p within the time that one write may take. more says that more is sent at once.
+func (ws *watchStream) send(p []byte, more bool) error {
 	switch {
-	case ws.gate != nil && ws.more:
+	case ws.gate != nil && (more || ws.more):
 		return ws.gate.SendMore(ws.Conn, p)
 	case ws.gate != nil:
 		return ws.gate.Send(ws.Conn, p)
@@ -499,8 +500,9 @@ const (
 	// and the end of a line.
 	chunkHead = 10
 	// pieceSize is how many bytes of frames leave in one write while there are more:
-	// with the head and the end of its chunk they fill a TLS record. Larger writes
-	// are no cheaper, and are what a client that does not read makes us keep.
+	// with the head and the end of its chunk they fill a TLS record. The connection is told
+	// that more is coming, so that larger writes would be no cheaper, and they are what a
+	// client that does not read makes us keep.
 	pieceSize = 16<<10 - 8
 	// largeFrame is the size of frames that are not gathered with others.
 	largeFrame = 64 << 10
@@ -518,16 +520,16 @@ func (ws *watchStream) sendLarge(b *batch, frame []byte) error {
 	ws.size += len(frame)
 	b.bytes += len(frame)
 	if !ws.chunked {
-		return ws.send(frame)
+		return ws.send(frame, false)
 	}
 	var room [chunkHead]byte
-	if err := ws.send(append(strconv.AppendInt(room[:0], int64(len(frame)), 16), "\r\n"...)); err != nil {
+	if err := ws.send(append(strconv.AppendInt(room[:0], int64(len(frame)), 16), "\r\n"...), true); err != nil {
 		return err
 	}
-	if err := ws.send(frame); err != nil {
+	if err := ws.send(frame, true); err != nil {
 		return err
 	}
-	return ws.send([]byte("\r\n"))
+	return ws.send([]byte("\r\n"), false)
 }
 
 // flushPieces writes pieces of what b has gathered until less than one is left. The
@@ -540,7 +542,7 @@ func (ws *watchStream) flushPieces(b *batch) error {
 		rest := b.buf
 		var kept [2]byte
 		copy(kept[:], rest[to:])
-		err := ws.sendChunk(b, from, to)
+		err := ws.sendChunk(b, from, to, to < len(rest)) // the rest leaves with what comes next
 		b.buf = rest
 		copy(b.buf[to:], kept[:])
 		if err != nil {
@@ -558,23 +560,23 @@ func (ws *watchStream) flush(b *batch) error {
 	if len(b.buf) == chunkHead {
 		return nil
 	}
-	err := ws.sendChunk(b, chunkHead, len(b.buf))
+	err := ws.sendChunk(b, chunkHead, len(b.buf), false)
 	b.buf = b.buf[:chunkHead]
 	return err
 }
 
 // sendChunk writes b.buf[from:to] as a chunk, in place: the bytes around it are
-// overwritten.
-func (ws *watchStream) sendChunk(b *batch, from, to int) error {
+// overwritten. more says that more is sent at once.
+func (ws *watchStream) sendChunk(b *batch, from, to int, more bool) error {
 	ws.size += to - from
 	b.bytes += to - from
 	if !ws.chunked {
-		return ws.send(b.buf[from:to])
+		return ws.send(b.buf[from:to], more)
 	}
 	var room [chunkHead]byte
 	head := append(strconv.AppendInt(room[:0], int64(to-from), 16), "\r\n"...)
 	start := from - len(head)
 	copy(b.buf[start:], head)
 	b.buf = append(b.buf[:to], "\r\n"...)
-	return ws.send(b.buf[start:])
+	return ws.send(b.buf[start:], more)
 }

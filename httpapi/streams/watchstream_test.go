@@ -17,6 +17,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/socket"
 )
 
 // sink is a connection that keeps what is written to it.
@@ -29,16 +30,49 @@ func (s *sink) Write(p []byte) (int, error) { return s.all.Write(p) }
 
 func (s *sink) SetWriteDeadline(time.Time) error { return nil }
 
+// holding is the gate of a sink, which keeps what comes with SendMore as long as it may.
+type holding struct {
+	*sink
+	held []byte
+}
+
+func (h *holding) Send(_ net.Conn, p []byte) error {
+	_, err := h.Write(append(h.held, p...))
+	h.held = nil
+	return err
+}
+
+func (h *holding) SendMore(_ net.Conn, p []byte) error {
+	h.held = append(h.held, p...)
+	return nil
+}
+
+func (h *holding) Group() socket.Group { return nil }
+
+func (h *holding) StopNotifying() {}
+
 // TestChunksCarryFrames checks that frames leave whole and in order, whatever their
-// sizes and wherever they are cut into chunks.
+// sizes and wherever they are cut into chunks, and that nothing stays behind.
 func TestChunksCarryFrames(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := &sink{}
 		ws := &watchStream{chunked: rapid.Bool().Draw(t, "chunked")}
 		ws.Conn = s
+		gate := &holding{sink: s}
+		if rapid.Bool().Draw(t, "gate") {
+			ws.gate = gate
+		}
 		b := getBatch()
 		defer b.release()
 		var want []byte
+		left := func(most int) {
+			if len(b.buf) >= chunkHead+most {
+				t.Fatalf("%d bytes are left", len(b.buf))
+			}
+			if len(gate.held) > 0 && len(b.buf) == chunkHead {
+				t.Fatalf("%d bytes stay behind: nothing comes after them", len(gate.held))
+			}
+		}
 		for i, size := range rapid.SliceOfN(rapid.OneOf(
 			rapid.IntRange(1, 9000),
 			rapid.IntRange(pieceSize-3, pieceSize+3),
@@ -51,6 +85,7 @@ func TestChunksCarryFrames(t *testing.T) {
 				if err := ws.sendLarge(b, frame); err != nil {
 					t.Fatal(err)
 				}
+				left(1)
 				continue
 			}
 			b.buf = append(b.buf, frame...)
@@ -59,9 +94,7 @@ func TestChunksCarryFrames(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if len(b.buf) >= chunkHead+pieceSize {
-				t.Fatalf("%d bytes are left", len(b.buf))
-			}
+			left(pieceSize)
 			if rapid.IntRange(0, 3).Draw(t, "flush") == 0 {
 				if err := ws.flush(b); err != nil || len(b.buf) != chunkHead {
 					t.Fatal(err, len(b.buf))
@@ -71,6 +104,7 @@ func TestChunksCarryFrames(t *testing.T) {
 		if err := ws.flush(b); err != nil {
 			t.Fatal(err)
 		}
+		left(1)
 		got := s.all.Bytes()
 		if ws.chunked {
 			s.all.WriteString("0\r\n\r\n")
