@@ -28,6 +28,6 @@ type passage struct {
 // attributes returns the request's attributes, for flow control and the authorizer. They end
 // with the passage.
 func (x *passage) attributes() *request.Attributes {
-	x.claims = request.Attributes{User: x.User, Request: &x.Request}
+	x.claims = request.Attributes{User: x.User, Request: &x.Asked}
 	return &x.claims
 }

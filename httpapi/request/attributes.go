@@ -1,18 +1,20 @@
 package request
 
 import (
+	"slices"
+
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// Attributes are what an authorizer, the audit policy and flow control are asked about: a
-// Request and who sent it (apiserver pkg/endpoints/filters/authorization.go). Few
+// Attributes are what an authorizer, the audit policy and flow control are asked about: what
+// is asked for and who asks (apiserver pkg/endpoints/filters/authorization.go). Few
 // authorizers look at selectors, so these are parsed when one does.
 type Attributes struct {
 	User    user.Info
-	Request *Request
+	Request *Asked
 }
 
 var _ authorizer.Attributes = (*Attributes)(nil)
@@ -56,13 +58,12 @@ func (a *Attributes) IsResourceRequest() bool { return a.Request.IsResourceReque
 // GetPath implements authorizer.Attributes.
 func (a *Attributes) GetPath() string { return a.Request.Path }
 
-// Asked returns a copy of r that has what attributes tell and nothing else of it.
-func (r *Request) Asked() *Request {
-	return &Request{
-		IsResourceRequest: r.IsResourceRequest, Verb: r.Verb, Path: r.Path,
-		Group: r.Group, Version: r.Version, Namespace: r.Namespace, Resource: r.Resource, Subresource: r.Subresource, Name: r.Name,
-		FieldSelector: r.FieldSelector, LabelSelector: r.LabelSelector,
-	}
+// Kept returns a copy of r to keep when the Request has ended, of which it holds nothing but
+// strings: Parts that stayed in the Request would hold all of it, with whatever it is part of.
+func (r *Asked) Kept() *Asked {
+	kept := *r
+	kept.Parts = slices.Clone(r.Parts)
+	return &kept
 }
 
 // GetFieldSelector implements authorizer.Attributes.

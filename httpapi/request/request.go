@@ -29,9 +29,26 @@ type Request struct {
 	Method   string
 	Target   string // the request target as it was sent
 	Host     string // of a target that names one
-	Path     string // percent-decoded, not cleaned: "//" and ".." stay
 	RawQuery string
 	Query    Query // of RawQuery what could be read
+
+	Asked // its Parts are in this Request's room: see [Asked.Kept]
+
+	VerbInPath  bool // the verb is a path segment: /api/v1/watch/...
+	InNamespace bool // the resource stands below namespaces/{name}/
+
+	options    *internalversion.ListOptions
+	optionsErr error
+
+	// Room for what nearly all paths and queries are split into.
+	segments [8]string
+	params   [4]Param
+}
+
+// Asked is what attributes tell of a Request: who asks for this may or may not. Unlike a whole
+// Request it is small enough to be kept for as long as a watch is open.
+type Asked struct {
+	Path string // percent-decoded, not cleaned: "//" and ".." stay
 
 	// IsResourceRequest says that the path names an API resource; Verb is then
 	// the Kubernetes verb, else the method in lower case.
@@ -51,16 +68,6 @@ type Request struct {
 	// FieldSelector and LabelSelector are as sent, for the verbs on which the
 	// server honours them.
 	FieldSelector, LabelSelector string
-
-	VerbInPath  bool // the verb is a path segment: /api/v1/watch/...
-	InNamespace bool // the resource stands below namespaces/{name}/
-
-	options    *internalversion.ListOptions
-	optionsErr error
-
-	// Room for what nearly all paths and queries are split into.
-	segments [8]string
-	params   [4]Param
 }
 
 // ErrTarget is the cause of a request target that is no URL.
@@ -243,8 +250,8 @@ func (r *Request) refineGet() {
 // NamesItem reports whether the path itself names an item.
 func (r *Request) NamesItem() bool { return len(r.Parts) > 1 && r.Parts[1] != "" }
 
-// RequestInfo returns r as upstream's code wants it in a context.
-func (r *Request) RequestInfo() *apirequest.RequestInfo {
+// RequestInfo returns r as upstream's code wants it in a context. It shares r's Parts.
+func (r *Asked) RequestInfo() *apirequest.RequestInfo {
 	return &apirequest.RequestInfo{
 		IsResourceRequest: r.IsResourceRequest,
 		Path:              r.Path,

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"k8s.io/apiserver/pkg/authentication/user"
-	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/auth"
@@ -65,7 +64,6 @@ type right struct {
 
 	// The rest belongs to the goroutine that the rest of its credential belongs to.
 	attributes request.Attributes
-	info       *apirequest.RequestInfo
 	asking     bool // a webhook is being asked
 	asked      bool
 	retry      time.Time // not to be asked about before

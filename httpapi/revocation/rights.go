@@ -77,8 +77,8 @@ func (r *Rights) Join(x *exchange.Exchange) streams.Right {
 		return c
 	}, func() *right {
 		return &right{
-			attributes: request.Attributes{User: x.User, Request: x.Asked()}, info: x.RequestInfo(),
-			single: x.Name != "" && slices.Contains(x.User.GetGroups(), user.NodesGroup),
+			attributes: request.Attributes{User: x.User, Request: x.Kept()},
+			single:     x.Name != "" && slices.Contains(x.User.GetGroups(), user.NodesGroup),
 		}
 	})
 }

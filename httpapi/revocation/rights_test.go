@@ -3,19 +3,26 @@ package revocation
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"iter"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
+	"weak"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
+	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/identity"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/httpapi/streams"
@@ -85,8 +92,8 @@ func TestLooksComeToRest(t *testing.T) {
 		j := new(judge)
 		c := &credential{request: httptest.NewRequest("GET", "/", nil), who: jane}
 		c.request.Header = http.Header{"Authorization": {"jane"}, "Impersonate-User": {"jim"}}
-		held := &right{info: &apirequest.RequestInfo{Verb: "watch"}}
-		held.attributes.Request, held.attributes.User = &request.Request{Verb: "watch"}, jane
+		held := new(right)
+		held.attributes.Request, held.attributes.User = &request.Asked{Verb: "watch"}, jane
 		prepare(j, c)
 		r := newRights(j)
 		r.join(c, [sha256.Size]byte{}, "", held)
@@ -118,8 +125,8 @@ func TestRoundsAskAboutNodesThatLost(t *testing.T) {
 	r.config.Revocation.Node = func(node user.Info) uint64 { return lost[node.GetName()] }
 	join := func(i byte, name string, single bool) {
 		who := &user.DefaultInfo{Name: name}
-		held := &right{info: &apirequest.RequestInfo{Verb: "watch"}, single: single}
-		held.attributes.Request, held.attributes.User = &request.Request{Verb: "watch"}, who
+		held := &right{single: single}
+		held.attributes.Request, held.attributes.User = &request.Asked{Verb: "watch"}, who
 		r.join(&credential{request: httptest.NewRequest("GET", "/", nil), who: who, asked: true}, [sha256.Size]byte{i}, "", held)
 	}
 	join(1, "system:node:a", true)
@@ -169,8 +176,8 @@ func TestLossesDuringAQuestionAreAskedAgain(t *testing.T) {
 		}
 		return j.Authorize(ctx, a)
 	})
-	held := &right{info: &apirequest.RequestInfo{Verb: "watch"}, single: true}
-	held.attributes.Request, held.attributes.User = &request.Request{Verb: "watch"}, jane
+	held := &right{single: true}
+	held.attributes.Request, held.attributes.User = &request.Asked{Verb: "watch"}, jane
 	r.join(&credential{request: httptest.NewRequest("GET", "/", nil), who: jane, asked: true}, [sha256.Size]byte{}, "", held)
 	for range 4 {
 		r.look(t.Context(), time.Now())
@@ -201,5 +208,45 @@ func BenchmarkQuietRound(b *testing.B) {
 	}
 	if j.asked.Load() != 0 {
 		b.Error("somebody was asked")
+	}
+}
+
+// bearer is what a request comes by that has a token.
+type bearer struct{ exchange.Carrier }
+
+func (bearer) Internal() bool            { return false }
+func (bearer) TLS() *tls.ConnectionState { return nil }
+func (bearer) RemoteAddr() net.Addr      { return &net.TCPAddr{} }
+
+func (bearer) Lines() iter.Seq2[[]byte, []byte] {
+	return func(yield func([]byte, []byte) bool) { yield([]byte("Authorization"), []byte("Bearer jane")) }
+}
+
+// TestRightsHoldNothingOfTheirRequests: a watch is open for minutes, and there are tens for each
+// node. The request that opened it, with all that was read for it, is garbage once it is open.
+func TestRightsHoldNothingOfTheirRequests(t *testing.T) {
+	r := newRights(new(judge))
+	r.config.Revocation.Ties = func(*http.Request) auth.Ties { return auth.Ties{} }
+	opening := func() (streams.Right, weak.Pointer[exchange.Exchange]) {
+		x := &exchange.Exchange{Carrier: bearer{}, Received: time.Now(), User: jane}
+		if err := x.Parse("GET", "/api/v1/namespaces/a/secrets?watch=1&fieldSelector=metadata.name%3Db"); err != nil {
+			t.Fatal(err)
+		}
+		return r.Join(x), weak.Make(x)
+	}
+	held, x := opening()
+	for range 2 {
+		runtime.GC()
+	}
+	if x.Value() != nil {
+		t.Error("the request is held for as long as its watch is open")
+	}
+	got := held.(*right).attributes.Request.RequestInfo()
+	want := &apirequest.RequestInfo{
+		IsResourceRequest: true, Path: "/api/v1/namespaces/a/secrets", Verb: "watch", APIPrefix: "api", APIVersion: "v1",
+		Namespace: "a", Resource: "secrets", Name: "b", Parts: []string{"secrets"}, FieldSelector: "metadata.name=b",
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("kept\n%+v, want\n%+v", got, want)
 	}
 }

@@ -162,6 +162,7 @@ func sameUser(a, b user.Info) bool {
 func (t *round) lose(held *right, loss uint32) {
 	t.ledger.lose(held, loss)
 	t.streams.Revoke()
+	asked := held.attributes.Request
 	klog.V(2).InfoS("Watches end: their right is lost", "user", held.of.who.GetName(), "credentialLost", loss == lossCredential,
-		"group", held.info.APIGroup, "resource", held.info.Resource, "namespace", held.info.Namespace)
+		"group", asked.Group, "resource", asked.Resource, "namespace", asked.Namespace)
 }
