@@ -91,6 +91,7 @@ func (c *chain) pass(x *passage) {
 	}
 	c.payers.find(x) // of one that was refused
 	x.CloseTrail()
+	x.LeavePlace()
 }
 
 // admit takes a request whose client is authenticated to the router, and counts where it was

@@ -20,7 +20,8 @@
 //     another user, and its requester may do so, that user takes the requester's place.
 //  6. Flow control gives the request a seat among those that are served at once, for which it
 //     may have to wait, or refuses it. A request keeps its seat until its answer has been
-//     written, a watch until the objects that exist have been sent.
+//     written, or is about to be if it is small; a watch until the objects that exist have
+//     been sent.
 //  7. The authorizer decides about what the Request says, before anything is looked up. While
 //     the server has not published in what versions it stores objects, if it is to, most
 //     writes are refused.

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -21,6 +22,8 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/front"
 	"github.com/larder-io/larder/httpapi/routes"
 	"github.com/larder-io/larder/internal/auth"
 	"github.com/larder-io/larder/internal/proctest"
@@ -240,5 +243,25 @@ func TestRequestsInFlightAreBounded(t *testing.T) {
 	}
 	if a := f.get(t, "/x", "u"); a.code != http.StatusOK {
 		t.Errorf("after it: %d", a.code)
+	}
+}
+
+// TestSmallAnswersLeaveTheirPlace: a place is free before anybody can have read a small answer.
+func TestSmallAnswersLeaveTheirPlace(t *testing.T) {
+	counts, held := make(chan *exchange.Gauge, 1), make(chan int64, 1)
+	f := newFrontWith(t, Config{Authenticator: named, MaxInFlight: 1}, func(c *front.Config) {
+		handle := c.Handler
+		c.Handler = func(carrier exchange.Carrier, received time.Time) *exchange.Exchange {
+			x, gauge := handle(carrier, received), <-counts
+			held <- gauge.Add(0)
+			return x
+		}
+	}, func(*routes.Table) {})
+	counts <- &f.inflight.ReadOnly
+	if a := f.get(t, "/nowhere", "u"); a.code != http.StatusNotFound {
+		t.Errorf("%d %q", a.code, a.body)
+	}
+	if n := <-held; n != 0 {
+		t.Errorf("%d places are held when the answer is about to be sent", n)
 	}
 }

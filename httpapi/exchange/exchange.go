@@ -232,6 +232,15 @@ func (x *Exchange) CloseTrail() {
 	}
 }
 
+// LeavePlace gives up the place if what is left to do is to send a small answer. Whoever has read
+// that may ask again at once, and finds the place free, as with upstream, whose handlers have
+// returned when a small answer leaves. With a longer one the place is kept until it has been sent.
+func (x *Exchange) LeavePlace() {
+	if x.Reader == nil && x.small() && len(x.Bytes) <= RecordSize {
+		x.Place.Release()
+	}
+}
+
 // Base returns a context that ends when the server does or, if the door sees that, when the
 // client leaves.
 func (x *Exchange) Base() context.Context {

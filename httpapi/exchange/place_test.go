@@ -1,0 +1,41 @@
+package exchange
+
+import (
+	"io"
+	"strings"
+	"testing"
+)
+
+// unwritten is a body that nobody writes.
+type unwritten struct{ io.WriterTo }
+
+// Close implements io.Closer.
+func (unwritten) Close() error { return nil }
+
+// TestLeavePlace: an answer that takes long to send keeps its place until it has been sent.
+func TestLeavePlace(t *testing.T) {
+	for name, c := range map[string]struct {
+		answer Response
+		want   int64
+	}{
+		"nothing":              {Response{}, 0},
+		"a record":             {Response{Bytes: make([]byte, RecordSize)}, 0},
+		"more than a record":   {Response{Bytes: make([]byte, RecordSize+1)}, 1},
+		"a small body":         {Response{Body: unwritten{}, Size: RecordSize}, 0},
+		"a large body":         {Response{Body: unwritten{}, Size: RecordSize + 1}, 1},
+		"a body of any size":   {Response{Body: unwritten{}, Size: UnknownSize}, 1},
+		"what comes in pieces": {Response{Reader: io.NopCloser(strings.NewReader(""))}, 1},
+	} {
+		var counts Gauge
+		counts.Add(1)
+		x := &Exchange{Response: c.answer, Place: Place{Counts: &counts}}
+		x.LeavePlace()
+		if now := counts.Add(0); now != c.want {
+			t.Errorf("%s: %d places are held, want %d", name, now, c.want)
+		}
+		x.Close()
+		if now := counts.Add(0); now != 0 {
+			t.Errorf("%s: %d places are held at the end", name, now)
+		}
+	}
+}
