@@ -32,6 +32,11 @@ const (
 	duplicate = `{"metadata":{"name":"x"},"data":{"k":"1"},"data":{"k":"2"}}`
 )
 
+// appliedThere is a configuration to apply to the ConfigMap "there".
+func appliedThere(data string) string {
+	return `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"there"},"data":` + data + `}`
+}
+
 func with(c call, name, value string) call {
 	header := map[string]string{name: value}
 	for k, v := range c.header {
@@ -99,6 +104,16 @@ var badFields = []bad{
 	{name: "unknown field in strategic patch, Strict", call: patch("strategic-merge-patch+json", maps_+"/there?fieldValidation=Strict", `{"bogus":1}`), code: 422, reason: "Invalid"},
 	{name: "unknown field in JSON patch, Strict", call: patch("json-patch+json", maps_+"/there?fieldValidation=Strict", `[{"op":"add","path":"/bogus","value":1}]`), code: 422, reason: "Invalid"},
 	{name: "unknown field in apply, Strict", call: patch("apply-patch+yaml", maps_+"/there?fieldManager=m&fieldValidation=Strict", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: there}\nbogus: 1\n"), code: 500,
+		message: "failed to create typed patch object (/there; /v1, Kind=ConfigMap): .bogus: field not declared in schema"},
+	{name: "apply of JSON, Strict", call: patch("apply-patch+yaml", maps_+"/there?dryRun=All&force=true&fieldManager=m&fieldValidation=Strict", appliedThere(`{"k":"1"}`)), code: 200},
+	{name: "apply of JSON by default", call: patch("apply-patch+yaml", maps_+"/there?dryRun=All&force=true&fieldManager=m", appliedThere(`{"k":"1"}`)), code: 200},
+	{name: "duplicate field in apply of JSON, Strict", call: patch("apply-patch+yaml", maps_+"/there?fieldManager=m&fieldValidation=Strict", appliedThere(`{},"data":{}`)), code: 400, reason: "BadRequest",
+		message: "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  line 1: key \"data\" already set in map"},
+	{name: "duplicate field in apply of JSON by default", call: patch("apply-patch+yaml", maps_+"/there?dryRun=All&force=true&fieldManager=m", appliedThere(`{},"data":{}`)), code: 200,
+		warning: []string{`299 - "line 1: key \"data\" already set in map"`}},
+	{name: "duplicate field in apply of JSON, Ignore", call: patch("apply-patch+yaml", maps_+"/there?dryRun=All&force=true&fieldManager=m&fieldValidation=Ignore", appliedThere(`{},"data":{}`)), code: 200},
+	{name: "apply of JSON with other validation", call: patch("apply-patch+yaml", maps_+"/there?fieldManager=m&fieldValidation=Perhaps", appliedThere(`{}`)), code: 422, reason: "Invalid"},
+	{name: "unknown field in apply of JSON, Warn", call: patch("apply-patch+yaml", maps_+"/there?fieldManager=m&fieldValidation=Warn", appliedThere(`{},"bogus":1`)), code: 500,
 		message: "failed to create typed patch object (/there; /v1, Kind=ConfigMap): .bogus: field not declared in schema"},
 	{name: "duplicate field in apply, Strict", call: patch("apply-patch+yaml", maps_+"/there?fieldManager=m&fieldValidation=Strict", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: there}\ndata: {}\ndata: {}\n"), code: 400, reason: "BadRequest"},
 }

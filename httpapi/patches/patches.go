@@ -9,7 +9,8 @@
 //
 // Patches of the other types are decoded in time linear in their size. Strategic merge patches,
 // which kubelets send, touch little of their object most of the time: [Narrow] has them cost
-// what they touch.
+// what they touch. An applied configuration is YAML, which is slow to read: where it is JSON,
+// [ReadOnce] has it read once.
 package patches
 
 import (

@@ -230,14 +230,14 @@ func (b *handlerBuilder) handlers() map[string]http.Handler {
 		}))
 	}
 	if s, ok := storage.(rest.Patcher); ok {
-		accepted, narrows := patchTypes(), b.narrows()
+		accepted, narrows, chain := patchTypes(), b.narrows(), patches.AskedFor(b.Admission)
 		apply := b.finish(apirequest.MethodPatch, func(w http.ResponseWriter, req *http.Request) { // anew, see perRequest
 			scope := b.scope
 			if narrows {
 				scope, req = patches.Narrow(scope, req)
 			}
 			shelter := new(fields.Shelter)
-			handlers.PatchResource(shelter.Patcher(s), scope, shelter.Admission(b.Admission), accepted)(w, req)
+			handlers.PatchResource(shelter.Patcher(s), scope, shelter.Admission(chain), accepted)(w, patches.ReadOnce(req))
 		})
 		h["patch"] = negotiate.Consuming(accepted, patches.Bounded(apply).ServeHTTP)
 	}

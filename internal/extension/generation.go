@@ -23,6 +23,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/httpapi/patches"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/table"
@@ -114,7 +115,7 @@ func (s *serving) newUpstream(custom *registry.CustomResource) (customHandler, e
 		return nil, err
 	}
 	return apiextensionsserver.NewCustomResourceDefinitionHandler(nil, nil, singleDefinition{s}, s.extensions.unknown(), custom,
-		askedFor(c.Admission), nil, c.Webhooks, c.Webhooks.Auth, 1, c.Authorizer,
+		patches.AskedFor(c.Admission), nil, c.Webhooks, c.Webhooks.Auth, 1, c.Authorizer,
 		c.RequestTimeout, c.MinRequestTimeout, schemas, c.MaxRequestBodyBytes)
 }
 

@@ -102,7 +102,7 @@ func (g *generation) serve(w http.ResponseWriter, req *http.Request, info *apire
 		fail(w, req, info, err)
 		return
 	}
-	filters.WithWarningRecorder(patches.Bounded(g.upstream)).ServeHTTP(w, readOnce(req))
+	filters.WithWarningRecorder(patches.Bounded(g.upstream)).ServeHTTP(w, patches.ReadOnce(req))
 }
 
 // panics reports whether upstream's handler would panic: it accepts the media type of

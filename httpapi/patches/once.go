@@ -1,4 +1,4 @@
-package extension
+package patches
 
 import (
 	"bytes"
@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -19,12 +18,13 @@ import (
 // compared with each other.
 const maxMembers = 256
 
-// readOnce has upstream's handler read an applied configuration once, if it is JSON in which no
+// ReadOnce has upstream's handler read an applied configuration once, if it is JSON in which no
 // member comes twice. The handler reads it as YAML, and then again, strictly, to find members
-// that do; for large objects that is a quarter of the work. The query that it sees asks for no
-// second reading; [askedFor] has admission see what the client asked for.
-func readOnce(req *http.Request) *http.Request {
-	if req.Method != http.MethodPatch || req.Body == nil || !isApply(req.Header.Get("Content-Type")) {
+// that do; for large objects that is a quarter of the work. The query of the request that
+// ReadOnce returns asks for no second reading; the handler's admission is to be made by
+// [AskedFor], so that it sees what the client asked for.
+func ReadOnce(req *http.Request) *http.Request {
+	if req.Method != http.MethodPatch || req.Body == nil || typeOf(req) != types.ApplyYAMLPatchType {
 		return req
 	}
 	query, err := url.ParseQuery(req.URL.RawQuery)
@@ -57,13 +57,6 @@ func readOnce(req *http.Request) *http.Request {
 		out.URL = &own
 	}
 	return out
-}
-
-// isApply reports whether a patch of this type is an applied configuration, as upstream's
-// handler reads the header.
-func isApply(contentType string) bool {
-	kind, _, _ := strings.Cut(contentType, ";")
-	return types.PatchType(kind) == types.ApplyYAMLPatchType
 }
 
 type failing struct{ err error }
@@ -154,11 +147,11 @@ func (k *keys) add(key []byte, first int) bool {
 }
 
 // askedKey is that of what a client asked for by fieldValidation, in the context of a request
-// that [readOnce] has changed.
+// that [ReadOnce] has changed.
 type askedKey struct{}
 
-// askedFor returns admission that sees the options of a request as the client asked for them.
-func askedFor(inner admission.Interface) admission.Interface {
+// AskedFor returns admission that sees the options of a request as the client asked for them.
+func AskedFor(inner admission.Interface) admission.Interface {
 	if inner == nil {
 		return nil
 	}
@@ -174,7 +167,7 @@ var (
 
 // Admit implements admission.MutationInterface.
 func (a *asked) Admit(ctx context.Context, attributes admission.Attributes, o admission.ObjectInterfaces) error {
-	restore(ctx, attributes)
+	restoreDirective(ctx, attributes)
 	if inner, ok := a.Interface.(admission.MutationInterface); ok {
 		return inner.Admit(ctx, attributes, o)
 	}
@@ -183,16 +176,16 @@ func (a *asked) Admit(ctx context.Context, attributes admission.Attributes, o ad
 
 // Validate implements admission.ValidationInterface.
 func (a *asked) Validate(ctx context.Context, attributes admission.Attributes, o admission.ObjectInterfaces) error {
-	restore(ctx, attributes)
+	restoreDirective(ctx, attributes)
 	if inner, ok := a.Interface.(admission.ValidationInterface); ok {
 		return inner.Validate(ctx, attributes, o)
 	}
 	return nil
 }
 
-// restore gives the options of attributes, which are the request's own, the directive that the
+// restoreDirective gives the options of attributes, which are the request's own, the directive that the
 // client asked for.
-func restore(ctx context.Context, attributes admission.Attributes) {
+func restoreDirective(ctx context.Context, attributes admission.Attributes) {
 	directive, ok := ctx.Value(askedKey{}).(string)
 	if !ok {
 		return

@@ -1,4 +1,4 @@
-package extension
+package patches
 
 import (
 	"context"
@@ -96,7 +96,7 @@ func TestApplyIsReadOnce(t *testing.T) {
 	} {
 		req := httptest.NewRequest(c.method, "/x?"+c.query, strings.NewReader(c.body))
 		req.Header.Set("Content-Type", c.kind)
-		got := readOnce(req)
+		got := ReadOnce(req)
 		body, err := io.ReadAll(got.Body)
 		if err != nil || string(body) != c.body {
 			t.Errorf("%s: body %q, %v", name, body, err)
@@ -123,7 +123,7 @@ func checkAdmission(t *testing.T, ctx context.Context, options runtime.Object, w
 	t.Helper()
 	attributes := admission.NewAttributesRecord(nil, nil, schema.GroupVersionKind{}, "", "", schema.GroupVersionResource{}, "", admission.Update, options, false, nil)
 	watcher := &watcher{admission.NewHandler(admission.Update), nil}
-	whole := askedFor(watcher)
+	whole := AskedFor(watcher)
 	if err := whole.(admission.MutationInterface).Admit(ctx, attributes, nil); err != nil {
 		t.Error(err)
 	}
@@ -133,7 +133,7 @@ func checkAdmission(t *testing.T, ctx context.Context, options runtime.Object, w
 	if fmt.Sprint(watcher.seen) != fmt.Sprint([]string{want, want}) || !whole.Handles(admission.Update) || whole.Handles(admission.Create) {
 		t.Errorf("admission sees %q, want %q twice", watcher.seen, want)
 	}
-	if askedFor(nil) != nil {
+	if AskedFor(nil) != nil {
 		t.Error("no admission becomes one")
 	}
 }
