@@ -38,7 +38,8 @@ type Config struct {
 	ClientConfig *restclient.Config
 	Client       kubernetes.Interface
 
-	// Services and Definitions are informers that others start.
+	// Services and Definitions are informers that others start. That of definitions belongs to
+	// one Aggregator: New adds an index to it.
 	Services    coreinformers.ServiceInformer
 	Definitions apiextensionsinformers.CustomResourceDefinitionInformer
 
@@ -129,6 +130,9 @@ func New(config Config) (*Aggregator, error) {
 	a.lister = a.apiServices().Lister()
 	a.slices = clientinformers.NewSharedInformerFactory(config.Client, 0)
 	if a.resolver, err = a.newResolver(); err != nil {
+		return nil, fmt.Errorf("aggregator: %w", err)
+	}
+	if err := config.Definitions.Informer().AddIndexers(servedIndexers()); err != nil {
 		return nil, fmt.Errorf("aggregator: %w", err)
 	}
 	a.swagger = newSwagger()

@@ -13,7 +13,9 @@
 // Upstream's code is used where it is exported: the controllers of registration, of
 // availability, of automatic registration and of discovery (k8s.io/kube-aggregator), the
 // transports, the proxy (k8s.io/apimachinery pkg/util/proxy), the resolver of services
-// (k8s.io/apiserver pkg/util/proxy). The handler that connects them is not, and is here.
+// (k8s.io/apiserver pkg/util/proxy). The handler that connects them is not, and is here. So is
+// what wishes for the APIServices of definitions: upstream's controller lists all definitions for
+// each that changes.
 //
 // # Guarantees
 //

@@ -13,7 +13,6 @@ import (
 	"k8s.io/kube-aggregator/pkg/controllers/openapiv3"
 	local "k8s.io/kube-aggregator/pkg/controllers/status/local"
 	"k8s.io/kube-aggregator/pkg/controllers/status/remote"
-	"k8s.io/kubernetes/pkg/controlplane/controller/crdregistration"
 )
 
 // workers is how many workers a controller has, as upstream's do.
@@ -54,14 +53,17 @@ func (a *Aggregator) Run(ctx context.Context) error {
 		return err
 	}
 	registrar := autoregister.NewAutoRegisterController(a.apiServices(), client)
-	definitions := crdregistration.NewCRDRegistrationController(a.config.Definitions, registrar)
+	wished, err := followDefinitions(a.config.Definitions.Informer(), registrar)
+	if err != nil {
+		return fmt.Errorf("aggregator: %w", err)
+	}
 	for _, apiService := range a.builtIn() {
 		registrar.AddAPIServiceToSyncOnStart(apiService)
 	}
 
 	a.informers.Start(ctx.Done())
 	a.hooks.done(hookInformers)
-	r.register(ctx, synced, registrar, definitions)
+	r.register(ctx, synced, wished, registrar)
 	r.follow(ctx, synced, registration, discovery)
 	r.running.Go(func() { locals.Run(workers, ctx.Done()) })
 	a.hooks.done(hookLocal)
@@ -101,23 +103,13 @@ type controller interface {
 
 // register keeps an APIService for every version that this server has, once all definitions
 // and APIServices are known: those of unknown definitions would be deleted.
-func (r *run) register(ctx context.Context, synced <-chan struct{}, registrar controller, definitions interface {
-	controller
-	WaitForInitialSync()
-}) {
+func (r *run) register(ctx context.Context, synced <-chan struct{}, wished cache.ResourceEventHandlerRegistration, registrar controller) {
 	r.hooks.done(hookAutoregistration)
 	r.running.Go(func() {
-		if !await(ctx, synced) || !cache.WaitForCacheSync(ctx.Done(), r.config.Definitions.Informer().HasSynced) {
-			definitions.Run(workers, ctx.Done())
-			registrar.Run(workers, ctx.Done())
-			return
+		if await(ctx, synced) {
+			cache.WaitForCacheSync(ctx.Done(), wished.HasSynced)
 		}
-		stop := make(chan struct{})
-		r.running.Go(func() { definitions.Run(workers, stop) })
-		definitions.WaitForInitialSync() // returns at once, because the informer has synced
-		r.running.Go(func() { registrar.Run(workers, ctx.Done()) })
-		<-ctx.Done()
-		close(stop)
+		registrar.Run(workers, ctx.Done())
 	})
 }
 

@@ -1,0 +1,125 @@
+package aggregator
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/cache"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
+)
+
+// wished are wishes by name.
+type wished map[string]apiregistrationv1.APIServiceSpec
+
+func (w wished) AddAPIServiceToSync(s *apiregistrationv1.APIService) { w[s.Name] = s.Spec }
+func (w wished) RemoveAPIServiceToSync(name string)                  { delete(w, name) }
+
+// looked counts how many objects and keys are read of an index.
+type looked struct {
+	cache.Indexer
+	count int
+}
+
+func (l *looked) IndexKeys(name, value string) ([]string, error) {
+	keys, err := l.Indexer.IndexKeys(name, value)
+	l.count += len(keys)
+	return keys, err
+}
+
+func (l *looked) List() []any {
+	list := l.Indexer.List()
+	l.count += len(list)
+	return list
+}
+
+// definitionOf makes a definition whose versions are served or not.
+func definitionOf(name, group string, versions map[string]bool) *apiextensionsv1.CustomResourceDefinition {
+	d := &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: name + "." + group}}
+	d.Spec.Group = group
+	for _, v := range slices.Sorted(maps.Keys(versions)) {
+		d.Spec.Versions = append(d.Spec.Versions, apiextensionsv1.CustomResourceDefinitionVersion{Name: v, Served: versions[v]})
+	}
+	return d
+}
+
+// TestServedVersionsAreWishedFor: while definitions come, change and go, those versions are wished
+// for that some definition serves then, with upstream's priorities, and no others.
+func TestServedVersionsAreWishedFor(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	to := make(wished)
+	d := &definitions{indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc, servedIndexers()), to: to}
+	known := make(map[string]*apiextensionsv1.CustomResourceDefinition)
+	removed := false
+	for range 500 {
+		group := fmt.Sprintf("g%d.io", random.IntN(2))
+		next := definitionOf(fmt.Sprintf("kinds%d", random.IntN(3)), group, map[string]bool{
+			"v1": random.IntN(2) == 0, fmt.Sprintf("v%d", 2+random.IntN(2)): random.IntN(2) == 0,
+		})
+		old := known[next.Name]
+		before := len(to)
+		switch {
+		case old != nil && random.IntN(3) == 0:
+			must(t, d.indexer.Delete(old))
+			delete(known, next.Name)
+			gone := any(old)
+			if random.IntN(2) == 0 {
+				gone = cache.DeletedFinalStateUnknown{Key: old.Name, Obj: old}
+			}
+			d.changed(gone)
+		case old != nil:
+			must(t, d.indexer.Update(next))
+			known[next.Name] = next
+			d.updated(old, next)
+		default:
+			must(t, d.indexer.Add(next))
+			known[next.Name] = next
+			d.changed(next)
+		}
+		want := make(wished)
+		for _, k := range known {
+			for _, v := range k.Spec.Versions {
+				if v.Served {
+					want[v.Name+"."+k.Spec.Group] = apiregistrationv1.APIServiceSpec{Group: k.Spec.Group, Version: v.Name, GroupPriorityMinimum: 1000, VersionPriority: 100}
+				}
+			}
+		}
+		if !reflect.DeepEqual(to, want) {
+			t.Fatalf("wished for %v, want %v", to, want)
+		}
+		removed = removed || len(want) < before
+	}
+	if !removed {
+		t.Error("no wish was ever taken back")
+	}
+}
+
+// TestWishesGrowWithDefinitions: what is read for a definition that changes does not grow with
+// the number of groups.
+func TestWishesGrowWithDefinitions(t *testing.T) {
+	read := func(groups int) int {
+		l := &looked{Indexer: cache.NewIndexer(cache.MetaNamespaceKeyFunc, servedIndexers())}
+		d := &definitions{indexer: l, to: make(wished)}
+		for i := range groups {
+			one := definitionOf("kinds", fmt.Sprintf("g%d.io", i), map[string]bool{"v1": true})
+			must(t, l.Add(one))
+			d.changed(one)
+		}
+		return l.count
+	}
+	if few, many := read(300), read(3000); few == 0 || many != 10*few {
+		t.Errorf("%d are read for 300 definitions, %d for 3,000", few, many)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
