@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -70,5 +71,42 @@ func TestShutdownEndsStreams(t *testing.T) {
 	}
 	if n := f.streams.Stats().Open; n != 0 {
 		t.Errorf("%d streams are left", n)
+	}
+}
+
+// TestShutdownTakesLeaveOfWatches: a client that allows bookmarks can go on from the present
+// when the server has ended, although nothing that it watches has changed for long.
+func TestShutdownTakesLeaveOfWatches(t *testing.T) {
+	for name, change := range map[string]func(*Config){
+		"all at once":         func(*Config) {},
+		"one after the other": func(c *Config) { c.WatchGrace = time.Second },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPairWith(t, change)
+			p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+			p.ours.must(t, post(configmaps, configmap("one", "", "")))
+			_, follows := p.openWatch(t, configmaps+"?watch=1&allowWatchBookmarks=true", "application/json")
+			_, plain := p.openWatch(t, configmaps+"?watch=1", "application/json")
+			expect(t, follows, "ADDED one")
+			expect(t, plain, "ADDED one")
+			if first, raw := nextEvent(t, follows); first.Type != "BOOKMARK" {
+				t.Fatalf("want the end of the initial events: %s", raw)
+			}
+			p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"b"}}`))
+			var present event
+			if err := json.Unmarshal(p.ours.must(t, get(configmaps)).body, &present.Object); err != nil {
+				t.Fatal(err)
+			}
+			go p.stop()
+			last, raw := nextEvent(t, follows)
+			if last.Type != "BOOKMARK" || last.Object.Metadata.ResourceVersion != present.Object.Metadata.ResourceVersion {
+				t.Errorf("want a bookmark of revision %s: %s", present.Object.Metadata.ResourceVersion, raw)
+			}
+			for _, in := range []io.Reader{follows, plain} {
+				if rest, err := io.ReadAll(in); err != nil || len(rest) > 0 {
+					t.Errorf("left %q, %v", rest, err)
+				}
+			}
+		})
 	}
 }

@@ -11,6 +11,9 @@
 // another goroutine may start, so that a slow client costs the others nothing. A frame is
 // built once per event, type and encoding, unless it only puts a head before canonical bytes.
 //
+// When the server ends, a watch whose client allows bookmarks ends with one, so that the client
+// can go on from the present wherever it connects next.
+//
 // # Rights
 //
 // A stream may depend on a [Right]. When the right is lost, the stream ends like a complete

@@ -21,16 +21,6 @@ import (
 	"github.com/larder-io/larder/watch"
 )
 
-const (
-	// bookmarkEvery and lastBookmark are when bookmarks are sent: about every
-	// minute, and that long before the end (apiserver pkg/storage/cacher/cacher.go).
-	bookmarkEvery = time.Minute
-	lastBookmark  = 2 * time.Second
-	// bookmarkRetry is after how long the stream tries again when it could not send a
-	// bookmark that was due.
-	bookmarkRetry = time.Second
-)
-
 // watchStream writes one watch. While there is nothing to send it is parked: it has
 // no goroutine and no buffers, only the watcher, the connection and a timer. wake
 // puts it into the queue of a [pump], and the goroutines of the pump give it turns.
@@ -201,8 +191,12 @@ func (ws *watchStream) step(b *batch) (more bool, err error) {
 	switch {
 	case ws.gone.Load():
 		return false, errLeft
-	case ws.streams.IsEnding(), ws.told.Load(), ws.revoked():
+	case ws.revoked():
 		return false, errEnd
+	case ws.streams.IsEnding(), ws.told.Load():
+		err = ws.takeLeave(b)
+		ws.monitor.Sent(&b.frames)
+		return false, err
 	}
 	more, err = ws.drain(b)
 	ws.monitor.Sent(&b.frames)
@@ -259,59 +253,6 @@ func (ws *watchStream) setTimer() {
 	ws.saySeat()
 	ws.nextBookmark = ws.began.Add(bookmarkEvery + time.Duration(rand.Int64N(int64(2*time.Second))) - time.Second)
 	ws.timer = time.AfterFunc(ws.untilRing(time.Now()), ws.ring)
-}
-
-// keepTime does what is due when the timer rang. resting says that there is nothing
-// left to send.
-func (ws *watchStream) keepTime(b *batch, resting bool) error {
-	now := time.Now()
-	if !now.Before(ws.ends) {
-		return errEnd
-	}
-	if err := ws.bookmark(b, now, resting); err != nil {
-		return err
-	}
-	ws.timer.Reset(ws.untilRing(now))
-	return nil
-}
-
-// untilRing is the time until a bookmark is due or the watch ends.
-func (ws *watchStream) untilRing(now time.Time) time.Duration {
-	next := ws.ends
-	if ws.bookmarks {
-		if last := ws.ends.Add(-lastBookmark); !ws.lastSent && last.After(ws.began) {
-			next = last
-		}
-		if ws.nextBookmark.Before(next) {
-			next = ws.nextBookmark
-		}
-	}
-	return next.Sub(now)
-}
-
-// bookmark sends a bookmark if it is due and everything before it was sent.
-func (ws *watchStream) bookmark(b *batch, now time.Time, resting bool) error {
-	if !ws.bookmarks {
-		return nil
-	}
-	last := !ws.lastSent && !now.Before(ws.ends.Add(-lastBookmark))
-	if !last && now.Before(ws.nextBookmark) {
-		return nil
-	}
-	ws.lastSent = ws.lastSent || last
-	d, ok := ws.watcher.Bookmark()
-	if !ok || !resting {
-		ws.nextBookmark = now.Add(bookmarkRetry)
-		return nil
-	}
-	ws.nextBookmark = now.Add(bookmarkEvery)
-	b.events++
-	before := len(b.buf)
-	if err := ws.append(b, d); err != nil {
-		return ws.sendError(b, err)
-	}
-	ws.count(b, before)
-	return ws.flush(b)
 }
 
 // turnSize is how much one turn sends before others have theirs.

@@ -1,0 +1,95 @@
+package streams
+
+import (
+	"cmp"
+	"time"
+)
+
+const (
+	// bookmarkEvery and lastBookmark are when bookmarks are sent: about every
+	// minute, and that long before the end (apiserver pkg/storage/cacher/cacher.go).
+	bookmarkEvery = time.Minute
+	lastBookmark  = 2 * time.Second
+	// bookmarkRetry is after how long the stream tries again when it could not send a
+	// bookmark that was due.
+	bookmarkRetry = time.Second
+)
+
+// keepTime does what is due when the timer rang. resting says that there is nothing
+// left to send.
+func (ws *watchStream) keepTime(b *batch, resting bool) error {
+	now := time.Now()
+	if !now.Before(ws.ends) {
+		return errEnd
+	}
+	if err := ws.bookmark(b, now, resting); err != nil {
+		return err
+	}
+	ws.timer.Reset(ws.untilRing(now))
+	return nil
+}
+
+// untilRing is the time until a bookmark is due or the watch ends.
+func (ws *watchStream) untilRing(now time.Time) time.Duration {
+	next := ws.ends
+	if ws.bookmarks {
+		if last := ws.ends.Add(-lastBookmark); !ws.lastSent && last.After(ws.began) {
+			next = last
+		}
+		if ws.nextBookmark.Before(next) {
+			next = ws.nextBookmark
+		}
+	}
+	return next.Sub(now)
+}
+
+// bookmark sends a bookmark if it is due and everything before it was sent.
+func (ws *watchStream) bookmark(b *batch, now time.Time, resting bool) error {
+	if !ws.bookmarks {
+		return nil
+	}
+	last := !ws.lastSent && !now.Before(ws.ends.Add(-lastBookmark))
+	if !last && now.Before(ws.nextBookmark) {
+		return nil
+	}
+	ws.lastSent = ws.lastSent || last
+	d, ok := ws.watcher.Bookmark()
+	if !ok || !resting {
+		ws.nextBookmark = now.Add(bookmarkRetry)
+		return nil
+	}
+	ws.nextBookmark = now.Add(bookmarkEvery)
+	b.events++
+	before := len(b.buf)
+	if err := ws.append(b, d); err != nil {
+		return ws.sendError(b, err)
+	}
+	ws.count(b, before)
+	return ws.flush(b)
+}
+
+// takeLeave ends a watch because the server ends: its client can go on, at another server or
+// at this one when it is back, which replays the last revisions only. So what is left to tell
+// is sent, if it is little, and then a bookmark. Without it the client would be as far back as
+// the last event or bookmark, up to a minute, and where a minute has more writes than are
+// replayed, it would have to list again.
+func (ws *watchStream) takeLeave(b *batch) error {
+	if !ws.bookmarks || ws.mute {
+		return errEnd
+	}
+	if more, err := ws.drain(b); more || err != nil {
+		return cmp.Or(err, errEnd)
+	}
+	known := ws.watcher.LastRevision()
+	d, ok := ws.watcher.Bookmark()
+	if !ok || d.Revision <= known {
+		return errEnd
+	}
+	b.events++
+	before := len(b.buf)
+	if err := ws.append(b, d); err != nil {
+		return ws.sendError(b, err)
+	}
+	ws.count(b, before)
+	return cmp.Or(ws.flush(b), errEnd)
+}
