@@ -12,6 +12,12 @@
 // Looking for what must be escaped is half of the work (L1). Append reports that a message is
 // plain, which is that nothing was found; [Plan.AppendPlain] then need not look again.
 //
+// Objects that are made alike differ in names, addresses, times and the like. AppendPlain keeps a
+// few messages and what it wrote for them, stencils: a message that differs from one of them
+// only within texts and times is not walked over, but written as a copy of what was written
+// for that one, with its own texts and times in their places. Where no messages are alike, few
+// become stencils.
+//
 // # Guarantees
 //
 // Append appends byte for byte what json.Marshal writes for the object that the generated
@@ -36,5 +42,7 @@
 //
 // # Bytes
 //
-// Messages are read and not kept.
+// Messages are read. Stencils are copies, of messages of at most 16 KiB. They belong to a walker,
+// of which there is one for each goroutine that writes, and go with it when the garbage collector
+// empties the pool of walkers: about 1 MB of pods for each processor.
 package transcode

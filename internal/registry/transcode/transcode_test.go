@@ -8,6 +8,7 @@ import (
 	"os"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes/scheme"
 	"sigs.k8s.io/randfill"
@@ -260,6 +262,40 @@ func TestPlainMessages(t *testing.T) {
 	}
 }
 
+// pods returns the messages of pods that a controller has made and nodes run; if they are not alike,
+// each has a label that no other has.
+func pods(t testing.TB, n int, alike bool) (bodies [][]byte) {
+	random := rand.New(rand.NewSource(1))
+	began := time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC)
+	made := realPod(t)
+	for i := range n {
+		pod := made.DeepCopy()
+		pod.Name = fmt.Sprintf("%s%05d", pod.GenerateName, i)
+		pod.UID = types.UID(fmt.Sprintf("%08x-%04x-4000-8000-%012x", random.Uint32(), i, random.Uint64()>>16))
+		pod.ResourceVersion = strconv.Itoa(90000 + 37*i)
+		pod.Spec.NodeName = fmt.Sprintf("node-%d", random.Intn(500))
+		pod.Status.PodIP = fmt.Sprintf("10.%d.%d.%d", random.Intn(4), random.Intn(256), random.Intn(256))
+		pod.Status.PodIPs = []corev1.PodIP{{IP: pod.Status.PodIP}}
+		at := metav1.NewTime(began.Add(time.Duration(i) * 7 * time.Minute))
+		pod.CreationTimestamp, pod.Status.StartTime = at, &at
+		for j := range pod.Status.Conditions {
+			pod.Status.Conditions[j].LastTransitionTime = at
+		}
+		for j := range pod.ManagedFields {
+			pod.ManagedFields[j].Time = &at
+		}
+		if !alike {
+			pod.Labels[fmt.Sprintf("label-%05d", i)] = "yes"
+		}
+		body, err := pod.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		bodies = append(bodies, body)
+	}
+	return bodies
+}
+
 // BenchmarkPod makes the JSON of a pod from its message: by its plan, and by decoding
 // and encoding it.
 func BenchmarkPod(b *testing.B) {
@@ -290,6 +326,18 @@ func BenchmarkPod(b *testing.B) {
 		}
 		b.SetBytes(int64(len(dst)))
 	})
+	for name, alike := range map[string]bool{"neighbours": true, "strangers": false} {
+		b.Run("known to be plain, among "+name, func(b *testing.B) {
+			bodies := pods(b, 1000, alike)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if dst, err = plan.AppendPlain(dst[:0], bodies[i%len(bodies)]); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.SetBytes(int64(len(dst)))
+		})
+	}
 	b.Run("objects", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {

@@ -232,6 +232,7 @@ func (w *walker) fieldSet(from, to int) bool {
 		return w.json(text)
 	}
 	w.bytes(w.src[from:to])
+	w.gap(from, to, w.n-(to-from), gapText)
 	return true
 }
 

@@ -23,10 +23,17 @@ type walker struct {
 	// is a number, of another where it begins and ends, in the halves of one number.
 	slots []uint64
 	day   day
+
+	stencils stencils
+	noting   bool // gaps are noted, for a stencil
+	start    int  // of the message in what is written
+	gaps     []gap
 }
 
 // walkers is a pool of walkers.
-var walkers = sync.Pool{New: func() any { return &walker{slots: make([]uint64, 0, 256)} }}
+var walkers = sync.Pool{New: func() any {
+	return &walker{slots: make([]uint64, 0, 256), stencils: stencils{trust: mostTrust}}
+}}
 
 // Append appends the JSON of msg. It reports whether all texts of msg are plain:
 // [Plan.AppendPlain] may be used for it from then on. For a message that must be decoded it
@@ -36,7 +43,8 @@ func (p *Plan) Append(dst, msg []byte) (out []byte, plain bool, err error) {
 }
 
 // AppendPlain is Append for a message that is known to be plain. It does not look for
-// characters that would have to be escaped, which is half of the work.
+// characters that would have to be escaped, which is half of the work, and does not walk over
+// messages that differ little from one before.
 func (p *Plan) AppendPlain(dst, msg []byte) ([]byte, error) {
 	out, _, err := p.append(dst, msg, true)
 	return out, err
@@ -49,7 +57,8 @@ func (p *Plan) append(dst, msg []byte, plain bool) (_ []byte, stays bool, err er
 	w := walkers.Get().(*walker)
 	w.src, w.plain, w.special, w.slots = msg, plain, false, w.slots[:0]
 	w.appended(dst)
-	ok, out := w.message(p.root, 0, len(msg)), w.written()
+	ok := plain && w.copied(p.root) || w.walk(p.root)
+	out := w.written()
 	stays = ok && !w.special
 	w.src, w.output = nil, output{}
 	walkers.Put(w)
@@ -57,6 +66,23 @@ func (p *Plan) append(dst, msg []byte, plain bool) (_ []byte, stays bool, err er
 		return dst, false, ErrUnusual
 	}
 	return out, stays, nil
+}
+
+// copied writes the whole message by a stencil, and reports whether there is one.
+func (w *walker) copied(root *message) bool {
+	c := w.stencils.find(root, w.src)
+	return c != nil && w.fill(c, w.stencils.changed)
+}
+
+// walk writes the whole message, and makes a stencil of it if that may be of use.
+func (w *walker) walk(root *message) bool {
+	w.start, w.noting = w.n, w.plain && w.stencils.wants(w.src)
+	ok := w.message(root, 0, len(w.src))
+	if w.noting && ok {
+		w.gaps = w.stencils.add(root, w.src, w.dst[w.start:w.n], w.gaps)
+	}
+	w.noting, w.gaps = false, w.gaps[:0]
+	return ok
 }
 
 // message writes the message that lies between from and to.
@@ -383,7 +409,7 @@ func (w *walker) textMap(f *field, at, to int) int {
 			return -1
 		}
 		last = w.src[begin(key):end(key)]
-		w.text(begin(key), end(key))
+		w.key(begin(key), end(key))
 		w.byte(':')
 		if !w.value(f, value) {
 			return -1
@@ -458,9 +484,15 @@ func (w *walker) value(f *field, slot uint64) bool {
 	case kindWrapped:
 		return w.wrapped(f.of, from, to)
 	case kindTime:
-		return w.time(from, to, false)
+		at := w.n
+		ok := w.time(from, to, false)
+		w.gap(from, to, at, gapTime)
+		return ok
 	case kindMicroTime:
-		return w.time(from, to, true)
+		at := w.n
+		ok := w.time(from, to, true)
+		w.gap(from, to, at, gapMicroTime)
+		return ok
 	case kindQuantity:
 		return w.quantity(from, to)
 	case kindIntOrString:
@@ -495,6 +527,14 @@ func (w *walker) text(from, to int) {
 	w.quoted(from, to)
 }
 
+// key is text for the keys of maps, which have an order: others make another message.
+func (w *walker) key(from, to int) {
+	noting := w.noting
+	w.noting = false
+	w.text(from, to)
+	w.noting = noting
+}
+
 // quoted writes what lies between from and to as a string.
 func (w *walker) quoted(from, to int) {
 	n := to - from
@@ -507,7 +547,9 @@ func (w *walker) quoted(from, to int) {
 		copy(dst[1:], w.src[from:to])
 	}
 	dst[n+1] = '"'
-	w.n += n + 2
+	w.n += n + 1
+	w.gap(from, to, w.n-n, gapText)
+	w.n++
 }
 
 // wrapped writes the list that a message holds.
