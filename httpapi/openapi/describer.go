@@ -6,8 +6,6 @@ import (
 	"maps"
 	"net/http"
 	"path"
-	"runtime/debug"
-	"strings"
 
 	restful "github.com/emicklei/go-restful/v3"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -52,7 +50,7 @@ type Describer struct {
 // is asked for.
 func (d *Describer) Install(to Mux) {
 	to.Handle("/openapi/v2", newSwaggerService(d.v2, d.descriptionsV2))
-	v3 := &openAPIv3{release: releaseOf(d.Version), builtIn: make(map[string]*document), extensions: d.Extensions, aggregator: d.Aggregator}
+	v3 := &openAPIv3{builtIn: make(map[string]*document), extensions: d.Extensions, aggregator: d.Aggregator}
 	for _, s := range d.services() {
 		v3.builtIn[s.name] = newDocument(inV3, func(w io.Writer) error {
 			document, err := d.v3(s)
@@ -64,15 +62,6 @@ func (d *Describer) Install(to Mux) {
 	}
 	to.Handle("/openapi/v3", measured("openapi/v3", v3.serveIndex))
 	to.HandlePrefix("/openapi/v3/", measured("openapi/v3/", v3.serveDocument))
-}
-
-// releaseOf names this program among those that may describe the same differently.
-func releaseOf(v *version.Info) string {
-	own := ""
-	if build, ok := debug.ReadBuildInfo(); ok {
-		own = build.Main.Version
-	}
-	return strings.Join([]string{v.GitVersion, v.GitCommit, v.BuildDate, own}, " ")
 }
 
 // measured reports what h does for path under upstream's metrics (kube-aggregator

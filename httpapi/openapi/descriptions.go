@@ -13,10 +13,6 @@ type Description[T any] struct {
 	Name  string // tells it from the others
 	State string // another one stands for another description
 
-	// Digest is the same for two descriptions of one name only if they describe the same, and
-	// costs little beside Build; nil if there is none. It is that of all servers of a release.
-	Digest func() ([]byte, error)
-
 	// Build makes it anew.
 	Build func() (*T, error)
 	// Variants describe the same together, for less. nil, or none, if there is nothing that it

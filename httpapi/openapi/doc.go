@@ -5,9 +5,7 @@
 // container that nobody serves from, and upstream's builders make documents of it. A
 // document is built when it is first asked for and kept compressed, a tenth of its size. A
 // reader of OpenAPI v2 who takes gzip is sent what is kept; for others it is inflated. Its
-// tag is upstream's: the hash of its JSON. The index of OpenAPI v3 names documents of definitions
-// by a hash of the definitions instead, so that it comes at once, however many there are; a
-// document is found by either hash. What definitions of custom resources and other
+// tag is upstream's: the hash of its JSON. What definitions of custom resources and other
 // servers add to the document of OpenAPI v2 is built once and put between the bytes of the
 // rest. Descriptions that differ by names and one definition alone come of a [Pattern], which
 // is built once for all of them.

@@ -382,64 +382,6 @@ func TestIndexFollowsDefinitions(t *testing.T) {
 	}
 }
 
-// digested are descriptions that have digests.
-type digested struct {
-	*described
-	err error
-}
-
-func (d *digested) OpenAPIV3() []Description[spec3.OpenAPI] {
-	list := d.described.OpenAPIV3()
-	for i := range list {
-		list[i].Digest = func() ([]byte, error) { return []byte(list[i].State), d.err }
-	}
-	return list
-}
-
-// TestDocumentsHaveTwoHashes: the index names a document by the hash of what it describes, for
-// which it is not built, and of the program. By that, and by the document's own hash, as upstream
-// has it, the document is found; a wrong hash is answered with its own.
-func TestDocumentsHaveTwoHashes(t *testing.T) {
-	const path = "apis/a.io/v1"
-	custom := &digested{described: &described{
-		definitions: map[string]*apiextensionsv1.CustomResourceDefinition{"one": definitionOf(t, "a.io", "v1", "One", plainSchema)}, built: make(map[string]int),
-	}}
-	linked := func(release string) (*openAPIv3, string) {
-		s := &openAPIv3{release: release, extensions: custom}
-		var index handler3.OpenAPIV3Discovery
-		if err := json.Unmarshal(answerOf(http.HandlerFunc(s.serveIndex), http.MethodGet, "/openapi/v3", nil).Body.Bytes(), &index); err != nil {
-			t.Fatal(err)
-		}
-		return s, index.Paths[path].ServerRelativeURL
-	}
-	s, link := linked("v1")
-	if len(custom.built) > 0 {
-		t.Errorf("the index built %v", custom.built)
-	}
-	if _, other := linked("v2"); other == link {
-		t.Error("another program names the document by the same hash")
-	}
-	own := hashed(path, strings.Trim(answerOf(http.HandlerFunc(s.serveDocument), http.MethodGet, "/openapi/v3/"+path, nil).Header().Get("Etag"), `"`))
-	if own == link {
-		t.Fatal("there is one hash alone")
-	}
-	for _, url := range []string{own, link} {
-		w := answerOf(http.HandlerFunc(s.serveDocument), http.MethodGet, url, nil)
-		if w.Code != http.StatusOK || w.Header().Get("Cache-Control") != "public, immutable" || !json.Valid(w.Body.Bytes()) {
-			t.Errorf("%s: %d %v", url, w.Code, w.Header())
-		}
-	}
-	if w := answerOf(http.HandlerFunc(s.serveDocument), http.MethodGet, hashed(path, "x"), nil); w.Code != http.StatusMovedPermanently || w.Header().Get("Location") != own {
-		t.Errorf("a wrong hash: %d %v", w.Code, w.Header())
-	}
-	custom.err = errors.New("no digest")
-	if s, link := linked("v1"); link != "" {
-		t.Errorf("%s is listed without a hash", link)
-	} else if w := answerOf(http.HandlerFunc(s.serveDocument), http.MethodGet, own, nil); w.Code != http.StatusOK {
-		t.Errorf("without another hash: %d", w.Code)
-	}
-}
-
 // TestDocumentThatFails holds that a document that cannot be built now is built later.
 func TestDocumentThatFails(t *testing.T) {
 	failing := true

@@ -2,9 +2,7 @@ package openapi
 
 import (
 	"bytes"
-	"crypto/sha512"
 	"encoding/json"
-	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -23,7 +21,6 @@ var inV3 = dialect{version: "v3", protobuf: handler3.ToV3ProtoBinary}
 // openAPIv3 serves the documents of OpenAPI v3 as kube-aggregator
 // (pkg/controllers/openapiv3/aggregator) and the servers behind it do together.
 type openAPIv3 struct {
-	release    string               // tells servers that describe things differently apart
 	builtIn    map[string]*document // immutable; by path below /openapi/v3/
 	extensions Extensions           // nil if there are none
 	aggregator Aggregator           // nil if there is none
@@ -38,46 +35,6 @@ type openAPIv3 struct {
 type stated struct {
 	*document
 	state string
-	alias func() (string, error) // a second hash, which the index has; nil if there is none
-}
-
-// aliasOf returns what makes the second hash of the document that d describes: that of what it
-// describes instead of the document's own, so that the index needs no document to be built. There
-// may be thousands. It is kept, and nil if d has none.
-func (s *openAPIv3) aliasOf(d Description[spec3.OpenAPI]) func() (string, error) {
-	if d.Digest == nil {
-		return nil
-	}
-	return sync.OnceValues(func() (string, error) {
-		digest, err := d.Digest()
-		if err != nil {
-			return "", err
-		}
-		hash := sha512.Sum512(fmt.Appendf(nil, "%q %q %x", s.release, d.Name, digest))
-		return fmt.Sprintf("%X", hash), nil
-	})
-}
-
-// tag returns the hash that the index has of the document, which is built if it has no other than
-// its own.
-func (d stated) tag() (string, error) {
-	if d.alias != nil {
-		return d.alias()
-	}
-	p, err := d.inJSON()
-	if err != nil {
-		return "", err
-	}
-	return p.tag, nil
-}
-
-// called reports whether hash is one of those of the document, whose own is tag.
-func (d stated) called(hash, tag string) bool {
-	if hash == tag {
-		return true
-	}
-	other, err := d.tag()
-	return err == nil && hash == other
 }
 
 // documentsLocked returns the documents of the extensions as they are now.
@@ -96,7 +53,7 @@ func (s *openAPIv3) documentsLocked() map[string]stated {
 	next := make(map[string]stated, len(descriptions))
 	for _, d := range descriptions {
 		if next[d.Name] = s.known[d.Name]; next[d.Name].state != d.State {
-			next[d.Name] = stated{newDocument(inV3, written(d)), d.State, s.aliasOf(d)}
+			next[d.Name] = stated{newDocument(inV3, written(d)), d.State}
 		}
 	}
 	s.known, s.index = next, nil
@@ -122,18 +79,18 @@ func written(d Description[spec3.OpenAPI]) func(w io.Writer) error {
 	}
 }
 
-// find returns the document at a path below /openapi/v3/, without one if there is none.
-func (s *openAPIv3) find(name string) stated {
+// find returns the document at a path below /openapi/v3/, nil if there is none.
+func (s *openAPIv3) find(name string) *document {
 	if d := s.builtIn[name]; d != nil || s.extensions == nil {
-		return stated{document: d}
+		return d
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.documentsLocked()[name]
+	return s.documentsLocked()[name].document
 }
 
-// serveIndex lists the documents by their hashes, for which it needs those of the built-in kinds.
-// Its media type is left to be guessed, as kube-aggregator does.
+// serveIndex lists the documents by their hashes, for which it needs them all. Its
+// media type is left to be guessed, as kube-aggregator does.
 func (s *openAPIv3) serveIndex(w http.ResponseWriter, r *http.Request) {
 	index, err := s.indexed()
 	if err != nil {
@@ -168,12 +125,12 @@ func (s *openAPIv3) indexed() ([]byte, error) {
 		root.Paths[name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: hashed(name, p.tag)}
 	}
 	for name, d := range known {
-		tag, err := d.tag()
+		p, err := d.inJSON()
 		if err != nil {
 			klog.ErrorS(err, "OpenAPI v3 leaves out what cannot be described", "path", name)
 			continue
 		}
-		root.Paths[name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: hashed(name, tag)}
+		root.Paths[name] = handler3.OpenAPIV3DiscoveryGroupVersion{ServerRelativeURL: hashed(name, p.tag)}
 	}
 	for name, link := range linked {
 		if _, own := root.Paths[name]; !own {
@@ -198,17 +155,15 @@ func hashed(name, tag string) string {
 	return u.String()
 }
 
-// serveDocument serves one document. It follows kube-openapi pkg/handler3/handler.go. Documents of
-// extensions have two hashes, that of the index and upstream's own, and a client may name either:
-// so one that asks this server and a kube-apiserver in turn is not sent from one to the other.
+// serveDocument serves one document. It follows kube-openapi pkg/handler3/handler.go.
 func (s *openAPIv3) serveDocument(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Path, "/openapi/v3/")
 	d := s.find(name)
 	switch {
-	case d.document == nil && s.aggregator != nil:
+	case d == nil && s.aggregator != nil:
 		s.aggregator.ServeOpenAPIV3(w, r) // or 404
 		return
-	case d.document == nil:
+	case d == nil:
 		w.WriteHeader(http.StatusNotFound)
 		return
 	}
@@ -226,7 +181,7 @@ func (s *openAPIv3) serveDocument(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if hash := r.URL.Query().Get("hash"); hash != "" {
-		if !d.called(hash, p.tag) {
+		if hash != p.tag {
 			w.Header().Set("Content-Type", "application/"+subType)
 			w.Header().Set("Etag", `"`+p.tag+`"`)
 			http.Redirect(w, r, hashed(name, p.tag), http.StatusMovedPermanently)

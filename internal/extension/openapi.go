@@ -1,8 +1,6 @@
 package extension
 
 import (
-	"bytes"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -118,33 +116,13 @@ func (e *Extensions) listV3() []openapi.Description[spec3.OpenAPI] {
 	}
 	list := make([]openapi.Description[spec3.OpenAPI], 0, len(members))
 	for key, all := range members {
-		d := openapi.Description[spec3.OpenAPI]{
+		list = append(list, openapi.Description[spec3.OpenAPI]{
 			Name: "apis/" + key.group + "/" + key.version, State: stateOfAll(all),
 			Build:    func() (*spec3.OpenAPI, error) { return describeV3(key.version, all) },
 			Variants: func() []openapi.Variant[spec3.OpenAPI] { return e.variantsV3(key.version, all) },
-		}
-		if !conflicting(all) {
-			d.Digest = func() ([]byte, error) { return digestOfAll(all) }
-		}
-		list = append(list, d)
+		})
 	}
 	return list
-}
-
-// conflicting reports whether two of several definitions have a kind in common. There is no
-// document of them then, which building it tells.
-func conflicting(all []*serving) bool {
-	kinds := make(map[string]bool, 2*len(all))
-	for _, s := range all {
-		names := &s.definition.Load().Spec.Names
-		for _, kind := range []string{names.Kind, names.ListKind} {
-			if kinds[kind] {
-				return true
-			}
-			kinds[kind] = true
-		}
-	}
-	return false
 }
 
 // versioned is a version of a group.
@@ -158,31 +136,6 @@ func stateOfAll(all []*serving) string {
 	}
 	slices.Sort(states)
 	return strings.Join(states, " ")
-}
-
-// digestOfAll is a hash of the specifications of several definitions.
-func digestOfAll(all []*serving) ([]byte, error) {
-	digests := make([][]byte, 0, len(all))
-	for _, s := range all {
-		digest, err := s.digest()
-		if err != nil {
-			return nil, err
-		}
-		digests = append(digests, digest)
-	}
-	slices.SortFunc(digests, bytes.Compare)
-	hash := sha256.Sum256(bytes.Join(digests, nil))
-	return hash[:], nil
-}
-
-// digestOf is a hash of all that a definition's documents of OpenAPI tell.
-func digestOf(definition *apiextensionsv1.CustomResourceDefinition) ([]byte, error) {
-	data, err := definition.Spec.Marshal() // in which maps are sorted
-	if err != nil {
-		return nil, fmt.Errorf("extension: %w", err)
-	}
-	hash := sha256.Sum256(data)
-	return hash[:], nil
 }
 
 // variantsV3 describes one version of a group by patterns, nil if that cannot be.

@@ -1,9 +1,7 @@
 package extension
 
 import (
-	"crypto/rand"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -16,7 +14,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/version"
-	"k8s.io/kube-openapi/pkg/handler3"
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
@@ -106,7 +103,9 @@ func serves(definitions ...*apiextensionsv1.CustomResourceDefinition) *Extension
 	e := &Extensions{patternsV2: newPatternsV2(), patternsV3: newPatternsV3()}
 	var servings index
 	for _, d := range definitions {
-		servings = servings.with(resourceOf(d), newServing(e, d))
+		s := &serving{extensions: e}
+		s.definition.Store(d)
+		servings = servings.with(resourceOf(d), s)
 	}
 	e.servings.Store(&servings)
 	return e
@@ -237,72 +236,6 @@ func TestPatternsDescribeAsUpstream(t *testing.T) {
 	}
 }
 
-// indexOf reads the index of OpenAPI v3 of a server with so many definitions, of which one is
-// changed, and whose documents must not be built.
-func indexOf(t *testing.T, count int, change func(*apiextensionsv1.CustomResourceDefinition)) map[string]handler3.OpenAPIV3DiscoveryGroupVersion {
-	t.Helper()
-	var definitions []*apiextensionsv1.CustomResourceDefinition
-	for i := range count {
-		d := crd(t, fmt.Sprintf("g%d.example.com", i/10), fmt.Sprintf("Kind%d", i), schemas()["texts"])
-		d.UID = types.UID(rand.Text()) // which no document tells
-		if i == 0 {
-			change(d)
-		}
-		definitions = append(definitions, d)
-	}
-	var index handler3.OpenAPIV3Discovery
-	answer := read(documentsOf(t, unbuilt{serves(definitions...), t}), "/openapi/v3")
-	if err := json.Unmarshal([]byte(strings.TrimPrefix(answer, "200")), &index); err != nil {
-		t.Fatalf("%v: %.300s", err, answer)
-	}
-	return index.Paths
-}
-
-// unbuilt is an Extensions whose documents must not be built.
-type unbuilt struct {
-	*Extensions
-	t *testing.T
-}
-
-func (u unbuilt) OpenAPIV3() []openapi.Description[spec3.OpenAPI] {
-	list := u.Extensions.OpenAPIV3()
-	for i := range list {
-		list[i].Variants = nil
-		list[i].Build = func() (*spec3.OpenAPI, error) {
-			u.t.Errorf("%s is built", list[i].Name)
-			return nil, errors.New("it must not be")
-		}
-	}
-	return list
-}
-
-// TestIndexNeedsNoDocuments: the index of OpenAPI v3 names the documents of custom resources
-// without building one of them, however many there are. What it names them by is another one when
-// what they describe changes, and the same at every server.
-func TestIndexNeedsNoDocuments(t *testing.T) {
-	unchanged := func(*apiextensionsv1.CustomResourceDefinition) {}
-	first, again := indexOf(t, 300, unchanged), indexOf(t, 300, unchanged)
-	changed := indexOf(t, 300, func(d *apiextensionsv1.CustomResourceDefinition) {
-		d.Spec.Versions[0].Schema.OpenAPIV3Schema.Description = "how it is now"
-	})
-	groups := 0
-	for path, link := range first {
-		if !strings.HasPrefix(path, "apis/g") {
-			continue
-		}
-		groups++
-		if again[path] != link {
-			t.Errorf("%s: another server names it %v, this one %v", path, again[path], link)
-		}
-		if (changed[path] != link) != (path == "apis/g0.example.com/v1") {
-			t.Errorf("%s: %v is %v after the change", path, link, changed[path])
-		}
-	}
-	if groups != 30 {
-		t.Errorf("%d groups are listed, want 30", groups)
-	}
-}
-
 // TestConflictsOfKindsAreUpstreams: of two definitions of one name in a group upstream describes
 // none, and so do patterns.
 func TestConflictsOfKindsAreUpstreams(t *testing.T) {
@@ -314,8 +247,5 @@ func TestConflictsOfKindsAreUpstreams(t *testing.T) {
 	got, want := read(documentsOf(t, counted{serves(definitions...), built}), path), read(documentsOf(t, plainly{serves(definitions...)}), path)
 	if got != want || strings.Contains(got, "{") || !built["apis/twice.example.com/v1"] {
 		t.Errorf("got %.300s, want %.300s; upstream's builder was asked for %v", got, want, built)
-	}
-	if index := read(documentsOf(t, serves(definitions...)), "/openapi/v3"); strings.Contains(index, "twice.example.com") {
-		t.Errorf("the index has what there is no document of: %.300s", index)
 	}
 }

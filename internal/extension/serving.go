@@ -25,7 +25,6 @@ var errRetired = errors.New("extension: definition has changed")
 type serving struct {
 	extensions *Extensions
 	definition atomic.Pointer[apiextensionsv1.CustomResourceDefinition] // its newest state
-	digest     func() ([]byte, error)                                   // of its specification; made when first asked for
 
 	once       sync.Once
 	generation *generation // made when first asked for, in once
@@ -34,7 +33,6 @@ type serving struct {
 
 func newServing(e *Extensions, definition *apiextensionsv1.CustomResourceDefinition) *serving {
 	s := &serving{extensions: e}
-	s.digest = sync.OnceValues(func() ([]byte, error) { return digestOf(s.definition.Load()) })
 	s.update(definition)
 	return s
 }
