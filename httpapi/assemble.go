@@ -62,7 +62,7 @@ func newServer(config Config) *Server {
 func (s *Server) assemble() {
 	config, credential, digester := &s.config, identity.NewHeaders(s.config.RequestHeader), identity.NewDigester()
 	s.rights = revocation.New(s.rightsConfig(credential, digester))
-	s.handlers = handlers.New(handlers.Config{Streams: s.streams, Flow: config.Flow, Join: s.rights.Join, Credential: credential.Has})
+	s.handlers = handlers.New(handlers.Config{Streams: s.streams, Flow: config.Flow, Join: s.joinAgain, Credential: credential.Has})
 	auditor := &auditor{policy: config.AuditPolicy, sink: config.Audit}
 	s.chain = &chain{
 		handlers: s.handlers, deadlines: exchange.NewDeadlines(s.base, config.RequestTimeout),
@@ -79,7 +79,7 @@ func (s *Server) assemble() {
 			flow: config.Flow, inflight: &s.inflight, timeout: config.RequestTimeout,
 			maxReading: config.MaxInFlight, maxMutating: config.MaxMutatingInFlight,
 		},
-		gate:    gate{authorizer: config.Authorizer, access: &s.access, auditor: auditor, shell: config.StatusPage},
+		gate:    gate{authorizer: config.Authorizer, rights: s.rights, access: &s.access, auditor: auditor, shell: config.StatusPage},
 		barrier: barrier{versions: config.StorageVersions},
 		payers:  payers{s.ledger},
 		faults:  faults{&s.failures},
@@ -109,6 +109,11 @@ func (s *Server) frontConfig() front.Config {
 		MaxStreams:     s.config.HTTP2MaxStreams,
 		GoAwayChance:   s.config.GoAwayChance,
 	}
+}
+
+// joinAgain is [revocation.Rights.Join] for what upstream's handlers serve.
+func (s *Server) joinAgain(x *exchange.Exchange) streams.Right {
+	return s.rights.Join(x, revocation.Basis{})
 }
 
 // rightsConfig returns the part of the configuration that revocation needs.

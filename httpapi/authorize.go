@@ -12,6 +12,7 @@ import (
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/request"
+	"github.com/larder-io/larder/httpapi/revocation"
 	"github.com/larder-io/larder/httpapi/statuspage"
 	"github.com/larder-io/larder/internal/auth"
 )
@@ -19,7 +20,8 @@ import (
 // gate lets the authorizer decide whether requests go on.
 type gate struct {
 	authorizer authorizer.Authorizer // nil allows everything
-	access     *apimetrics.Access    // counts decisions
+	rights     *revocation.Rights
+	access     *apimetrics.Access // counts decisions
 	auditor    *auditor
 	shell      bool // everybody may have the shell of the status page, which holds no data
 }
@@ -59,6 +61,9 @@ func unsynced() error {
 
 // ask asks the authorizer, and records and counts its answer.
 func (g *gate) ask(ctx context.Context, x *passage, attributes *request.Attributes) (authorizer.Decision, string, error) {
+	if x.Verb == "watch" {
+		x.basis = g.rights.Basis(&x.Exchange)
+	}
 	asked := time.Now()
 	decision, reason, err := g.authorizer.Authorize(x.Trail.Context(ctx), attributes)
 	took := time.Since(asked)

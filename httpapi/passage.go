@@ -8,6 +8,7 @@ import (
 	"github.com/larder-io/larder/httpapi/handlers"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
+	"github.com/larder-io/larder/httpapi/revocation"
 )
 
 // passage is one exchange on its way through the chain.
@@ -19,6 +20,7 @@ type passage struct {
 	impersonates bool // the request impersonates another user
 	foreign      bool // it may have credentials beside the Authorization header
 	claims       request.Attributes
+	basis        revocation.Basis // of the authorizer's answer about a watch
 	reading      reads.Read
 	span         trace.Span // nil: it is not traced
 

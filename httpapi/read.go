@@ -55,7 +55,7 @@ func (r *reader) read(x *passage, i *reads.Resource) bool {
 		return false // a websocket: upstream's handler speaks it
 	}
 	r.streams.Watch(streams.Opening{
-		Read: &x.reading, Flow: r.flow, Join: func() streams.Right { return r.rights.Join(&x.Exchange) },
+		Read: &x.reading, Flow: r.flow, Join: func() streams.Right { return r.rights.Join(&x.Exchange, x.basis) },
 		MinTimeout: r.minWatch, RequestTimeout: r.timeout,
 	}, i)
 	return true

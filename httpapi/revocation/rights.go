@@ -60,9 +60,35 @@ func New(config Config) *Rights {
 	return r
 }
 
+// Basis is what the authorizer's answer about a request rests on. The zero value says nothing of
+// it: the authorizer is asked once more.
+type Basis struct {
+	known       bool
+	all, losses uint64 // see right
+}
+
+// Basis reads what the authorizer's answer about x will rest on: what changes after that, a round
+// sees. It must be called before the authorizer is asked, and is for watches alone.
+func (r *Rights) Basis(x *exchange.Exchange) Basis {
+	if r.config.Revocation == nil || r.config.Revocation.Remote() {
+		return Basis{}
+	}
+	b := Basis{known: true}
+	b.all, _ = r.config.Revocation.Authority()
+	if single(x) {
+		b.losses = r.config.Revocation.Node(x.User)
+	}
+	return b
+}
+
+// single reports whether x is a node that watches one object: see right.
+func single(x *exchange.Exchange) bool {
+	return x.Name != "" && slices.Contains(x.User.GetGroups(), user.NodesGroup)
+}
+
 // Join returns the right by which x, a watch that is about to begin, is served; nil if its right
-// is not looked after, as that of any other request.
-func (r *Rights) Join(x *exchange.Exchange) streams.Right {
+// is not looked after, as that of any other request. The authorizer has allowed x, on that basis.
+func (r *Rights) Join(x *exchange.Exchange, on Basis) streams.Right {
 	if r.config.Revocation == nil || x.Verb != "watch" || x.Carrier.Internal() {
 		return nil
 	}
@@ -77,8 +103,8 @@ func (r *Rights) Join(x *exchange.Exchange) streams.Right {
 		return c
 	}, func() *right {
 		return &right{
-			attributes: request.Attributes{User: x.User, Request: x.Kept()},
-			single:     x.Name != "" && slices.Contains(x.User.GetGroups(), user.NodesGroup),
+			attributes: request.Attributes{User: x.User, Request: x.Kept()}, single: single(x),
+			asked: on.known && len(req.Header["Impersonate-User"]) == 0, all: on.all, losses: on.losses,
 		}
 	})
 }
