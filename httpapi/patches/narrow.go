@@ -53,9 +53,10 @@ func holdsDocument(t reflect.Type, seen map[reflect.Type]bool) bool {
 const maxNarrowed = 256 << 10
 
 // Narrow returns what upstream's handler of patches is to serve req with: scope and req
-// themselves, or, if the patch is a strategic merge patch, such that it costs what it touches.
+// themselves, or, if the patch is a merge patch, strategic or not, such that it costs what it
+// touches. Of JSON merge patches, [merging] says how.
 //
-// Upstream makes a map of the whole object, merges the patch into that, and makes an object of
+// For a strategic merge patch upstream makes a map of the whole object, merges the patch into that, and makes an object of
 // the result. Of a pod whose status is patched, that is mostly its spec and the record of its
 // managers. Here the map is made of an object that has only those fields that the patch names,
 // at the top and in the structs below; the others are put back before the result is given its
@@ -65,12 +66,17 @@ const maxNarrowed = 256 << 10
 // The body is read by upstream alone: what it has read is what is looked at. The objects are of a
 // type that [Narrows] allows.
 func Narrow(scope *handlers.RequestScope, req *http.Request) (*handlers.RequestScope, *http.Request) {
-	if typeOf(req) != types.StrategicMergePatchType || req.Body == nil {
+	kind := typeOf(req)
+	if kind != types.StrategicMergePatchType && kind != types.MergePatchType || req.Body == nil {
 		return scope, req
 	}
 	own, read := *req, &copied{ReadCloser: req.Body}
 	own.Body = read
 	narrowed := *scope
+	if kind == types.MergePatchType {
+		narrowed.Serializer = &merging{NegotiatedSerializer: scope.Serializer, scope: scope, body: read}
+		return &narrowed, &own
+	}
 	n := &narrowing{ObjectConvertor: scope.UnsafeConvertor, ObjectDefaulter: scope.Defaulter, version: scope.Kind.GroupVersion(), body: read}
 	narrowed.UnsafeConvertor, narrowed.Defaulter = n, n
 	return &narrowed, &own
@@ -124,19 +130,37 @@ func (n *narrowing) ConvertToVersion(in runtime.Object, target runtime.GroupVers
 // applies says whether the patch is about to be applied to obj, and can be looked at. Samples
 // of the kind, which upstream converts too, have no UID.
 func (n *narrowing) applies(obj runtime.Object) bool {
-	accessor, err := meta.Accessor(obj)
-	if err != nil || accessor.GetUID() == "" || reflect.TypeOf(obj).Kind() != reflect.Pointer || reflect.TypeOf(obj).Elem().Kind() != reflect.Struct {
+	if !isStored(obj) || !isStruct(obj) {
 		return false
 	}
 	if !n.decoded {
 		n.decoded = true
 		if data := n.body.data.Bytes(); len(data) <= maxNarrowed {
-			if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &n.patch); err != nil {
-				n.patch = nil // upstream says so
-			}
+			n.patch = decodePatch(data)
 		}
 	}
 	return n.patch != nil
+}
+
+// decodePatch returns a patch as a map, nil if it is none; upstream says so.
+func decodePatch(data []byte) map[string]any {
+	var patch map[string]any
+	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &patch); err != nil {
+		return nil
+	}
+	return patch
+}
+
+// isStored reports whether obj is stored. Samples of the kind, and what is to be created, have
+// no UID.
+func isStored(obj runtime.Object) bool {
+	accessor, err := meta.Accessor(obj)
+	return err == nil && accessor.GetUID() != ""
+}
+
+func isStruct(obj runtime.Object) bool {
+	t := reflect.TypeOf(obj)
+	return t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Struct
 }
 
 // Default implements runtime.ObjectDefaulter.

@@ -268,11 +268,11 @@ func overwrite(v reflect.Value) {
 	}
 }
 
-// TestOnlyStrategicPatchesAreNarrowed: those of other types are left alone.
-func TestOnlyStrategicPatchesAreNarrowed(t *testing.T) {
+// TestOnlyMergePatchesAreNarrowed: those of other types are left alone.
+func TestOnlyMergePatchesAreNarrowed(t *testing.T) {
 	t.Parallel()
 	scope := scopeOf(schema.GroupVersionKind{Version: "v1", Kind: "Pod"})
-	for _, kind := range []string{"application/merge-patch+json", "application/json-patch+json", "application/apply-patch+yaml", ""} {
+	for _, kind := range []string{"application/json-patch+json", "application/apply-patch+yaml", ""} {
 		req := httptest.NewRequest(http.MethodPatch, "/", strings.NewReader("{}"))
 		req.Header.Set("Content-Type", kind)
 		if s, r := Narrow(scope, req); s != scope || r != req {

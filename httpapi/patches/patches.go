@@ -7,9 +7,9 @@
 // the deepest patch that is applied takes no more than some ten times as long as a flat one of
 // its size. [BoundCopies] bounds what the copies of a JSON patch add.
 //
-// Patches of the other types are decoded in time linear in their size. Strategic merge patches,
-// which kubelets send, touch little of their object most of the time: [Narrow] has them cost
-// what they touch. An applied configuration is YAML, which is slow to read: where it is JSON,
+// Patches of the other types are decoded in time linear in their size. Merge patches, strategic
+// ones as kubelets send them and JSON ones as many controllers do, touch little of their object
+// most of the time: [Narrow] has them cost what they touch. An applied configuration is YAML, which is slow to read: where it is JSON,
 // [ReadOnce] has it read once.
 package patches
 
