@@ -328,6 +328,7 @@ func TestRestored(t *testing.T) {
 	}
 	stop() // a revision that a list was given out with may be resumed at
 	reading.Wait()
+	equal("what was restored") // nor do informers list from here on, perhaps just when the last lost revision is reached
 	r.checkLost(lost)
 	for _, s := range r.stocks {
 		r.change(s, anew, 1) // to revisions that the lost history had, too
