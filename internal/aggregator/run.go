@@ -54,7 +54,7 @@ func (a *Aggregator) Run(ctx context.Context) error {
 	}
 	registrar := autoregister.NewAutoRegisterController(a.apiServices(), client)
 	wished, err := followDefinitions(a.config.Definitions.Informer(), registrar)
-	if err != nil {
+	if err != nil && ctx.Err() == nil { // otherwise the informer has ended, as all that follows does at once
 		return fmt.Errorf("aggregator: %w", err)
 	}
 	for _, apiService := range a.builtIn() {
@@ -102,11 +102,12 @@ type controller interface {
 }
 
 // register keeps an APIService for every version that this server has, once all definitions
-// and APIServices are known: those of unknown definitions would be deleted.
+// and APIServices are known: those of unknown definitions would be deleted. wished is nil if ctx
+// had ended before definitions could be followed.
 func (r *run) register(ctx context.Context, synced <-chan struct{}, wished cache.ResourceEventHandlerRegistration, registrar controller) {
 	r.hooks.done(hookAutoregistration)
 	r.running.Go(func() {
-		if await(ctx, synced) {
+		if await(ctx, synced) && wished != nil {
 			cache.WaitForCacheSync(ctx.Done(), wished.HasSynced)
 		}
 		registrar.Run(workers, ctx.Done())
