@@ -61,7 +61,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		"with larder-bench seed":     {"mixed", "--kubeconfig", kubeconfig},
 		"run it, or name as many":    {"watch", "--watchers=1", "--changes=2", "--kubeconfig", kubeconfig},
 		"check --pid":                {"read", "/version", "--kubeconfig", kubeconfig, "--pid=999999999"},
-		"--log FILE":                 {"start", "--kubeconfig", kubeconfig, "--", "/bin/false"},
+		"--log FILE":                 {"start", "--kubeconfig", answering(http.StatusServiceUnavailable), "--", "/bin/false"}, // never ready before it has ended
 	} {
 		_, _, err := run(t, args...)
 		if err == nil {
