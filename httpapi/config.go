@@ -146,6 +146,9 @@ type Config struct {
 	MaxHeaderBytes int
 	// CompressedListBytes bounds what is kept of compressed lists; 0 means 64 MiB.
 	CompressedListBytes int64
+	// Accept, if it is set, is closed when connections of the network are to be accepted; those
+	// that come before wait. Without it they are accepted at once.
+	Accept <-chan struct{}
 	// MaxConns bounds open connections, MaxConnsPerIP those from one IPv4 address or one
 	// /64 of IPv6 addresses; 0 means 65536, and no bound. A new connection that finds no room
 	// takes the place of one that waits for a request.

@@ -17,7 +17,16 @@ func (s *Server) Run(ctx context.Context) error {
 	s.front.Listen(s.config.Listener, s.config.TLS)
 	group, groupCtx := errgroup.WithContext(ctx)
 	accepted := make(chan struct{})
-	group.Go(func() error { defer close(accepted); return s.front.ServeNetwork() })
+	group.Go(func() error {
+		defer close(accepted)
+		if s.config.Accept != nil {
+			select {
+			case <-s.config.Accept:
+			case <-groupCtx.Done():
+			}
+		}
+		return s.front.ServeNetwork()
+	})
 	group.Go(s.front.ServeMemory)
 	sweep, stopSweep := context.WithCancel(context.Background())
 	defer stopSweep()

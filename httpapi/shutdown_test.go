@@ -110,3 +110,37 @@ func TestShutdownTakesLeaveOfWatches(t *testing.T) {
 		})
 	}
 }
+
+// TestConnectionsWaitUntilAccepted: clients that come while the server starts are served once it
+// accepts, and a server that ends before that does end.
+func TestConnectionsWaitUntilAccepted(t *testing.T) {
+	accept := make(chan struct{})
+	f := newFront(t, Config{Authenticator: named, Accept: accept}, func(*routes.Table) {})
+	answered := make(chan int, 1)
+	go func() { answered <- f.get(t, "/nowhere", "u").code }()
+	for range 20 { // in memory it answers meanwhile
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://server/nowhere", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := f.RoundTripper().RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+	}
+	select {
+	case code := <-answered:
+		t.Fatalf("answered with %d", code)
+	default:
+	}
+	close(accept)
+	if code := <-answered; code != http.StatusNotFound {
+		t.Errorf("answered with %d", code)
+	}
+
+	never := newFront(t, Config{Authenticator: named, Accept: make(chan struct{})}, func(*routes.Table) {})
+	if err := never.stop(); err != nil {
+		t.Error(err)
+	}
+}

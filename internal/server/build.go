@@ -164,7 +164,7 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 	}
 	config := httpapi.Config{
 		Limits: limits, ExternalAddress: s.externalAddress(), InternalAddresses: s.internalAddresses(), Handlers: handlers, Collectors: []prometheus.Collector{s.metrics}, Amend: p.auth.AddTo,
-		Registry: p.registry, Listener: s.listener, TLS: p.certificates.TLS(),
+		Registry: p.registry, Listener: s.listener, TLS: p.certificates.TLS(), Accept: s.accept,
 		Authenticator: p.auth.Authenticator, Generation: p.auth.Generation, RequestHeader: p.auth.RequestHeader,
 		AnonymousByPath: p.auth.AnonymousByPath, Audiences: p.auth.Audiences, Authorizer: p.auth.Gate,
 		Admission: p.admission, Version: &version, StorageVersions: p.versions,

@@ -65,6 +65,7 @@ func (s *Server) start(ctx context.Context) error {
 		return err
 	}
 	s.startLayers(ctx)
+	defer time.AfterFunc(quietStart, s.open).Stop()
 	if err := s.layers.Wait(ctx, s.awaitLoaded); err != nil {
 		return err
 	}
@@ -79,6 +80,12 @@ func (s *Server) start(ctx context.Context) error {
 	close(settled)
 	return nil
 }
+
+// quietStart is for how long clients wait at most while what they will ask for is loaded. The
+// clients of a large cluster come back all at once, and would take most of the CPU for
+// handshakes and for requests that cannot be answered yet. It is less than clients wait for a
+// handshake (client-go: 10 s).
+const quietStart = 8 * time.Second
 
 // prepare takes the data directory and the port.
 func (s *Server) prepare(ctx context.Context) (err error) {
@@ -236,6 +243,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 		return err
 	}
 	s.ready.synced.Store(true)
+	s.open() // before hooks: those of several servers that start at once may ask each other
 	if err := s.awaitHooks(ctx, bounded); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package server
 import (
 	"net"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -46,6 +47,8 @@ type Server struct {
 	tail     *kv.Tail      // of store
 	serving  time.Time     // when it began
 	begun    chan struct{} // closed then
+	accept   chan struct{} // closed when connections are accepted
+	open     func()        // closes accept, if it is not closed yet
 
 	resources *serverstorage.ResourceConfig  // that are served
 	overrides []*override                    // stores of single resources
@@ -60,7 +63,11 @@ func New(config Config) (*Server, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	return &Server{config: config, layers: layers.New(), begun: make(chan struct{}), metrics: storestats.NewMetrics(config.Upstream.Etcd.StorageConfig.DBMetricPollInterval)}, nil
+	accept := make(chan struct{})
+	return &Server{
+		config: config, layers: layers.New(), begun: make(chan struct{}), accept: accept, open: sync.OnceFunc(func() { close(accept) }),
+		metrics: storestats.NewMetrics(config.Upstream.Etcd.StorageConfig.DBMetricPollInterval),
+	}, nil
 }
 
 // parts are the parts of a server that buildAuth and build make.
