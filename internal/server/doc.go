@@ -12,9 +12,9 @@
 // no longer than a minute, and served once it is loaded. With Config.TestControllers
 // pods are admitted by then. Config.Beside runs from then on, and ends first.
 //
-// Clients that connect before requests can be answered wait, for eight seconds at most. Those
-// of a large cluster come back all at once, and what they ask then would keep the server from
-// getting ready.
+// Clients that connect before requests can be answered wait, for eight seconds at most, and no
+// longer than loading gets on. Those of a large cluster come back all at once, and what they ask
+// then would keep the server from getting ready.
 //
 // When its context ends Run turns /readyz red, serves on for the shutdown delay,
 // lets requests in flight finish and watches end, and closes the store last, so

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"k8s.io/kubernetes/pkg/apis/core"
@@ -288,7 +289,9 @@ func (s *Server) awaitHooks(ctx, bounded context.Context) error {
 func (s *Server) awaitLoaded(ctx context.Context) error {
 	following, stop := context.WithCancel(ctx)
 	loaded, told := make(chan struct{}), make(chan struct{})
-	defer func() { stop(); <-told }()
+	var beside sync.WaitGroup
+	defer func() { stop(); <-told; beside.Wait() }()
+	beside.Go(func() { s.openIfStuck(following) })
 	go func() {
 		defer close(told)
 		s.progress.follow(following, loaded, func() string {
@@ -306,6 +309,27 @@ func (s *Server) awaitLoaded(ctx context.Context) error {
 	}
 	s.ready.loaded.Store(true)
 	return nil
+}
+
+// openIfStuck has connections accepted if nothing is loaded any more, because a key management
+// service hangs for example, and what follows must be seen by probes. It returns when ctx ends.
+func (s *Server) openIfStuck(ctx context.Context) {
+	const pause = time.Second
+	ticker := time.NewTicker(pause)
+	defer ticker.Stop()
+	for last := s.parts.registry.Progress(); ; {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		now := s.parts.registry.Progress()
+		if now == last {
+			s.open()
+			return
+		}
+		last = now
+	}
 }
 
 // await blocks until ctx ends, and then for the shutdown delay, in which /readyz fails and
