@@ -56,8 +56,8 @@ const maxNarrowed = 256 << 10
 // themselves, or, if the patch is a merge patch, strategic or not, such that it costs what it
 // touches. Of JSON merge patches, [merging] says how.
 //
-// For a strategic merge patch upstream makes a map of the whole object, merges the patch into that, and makes an object of
-// the result. Of a pod whose status is patched, that is mostly its spec and the record of its
+// For a strategic merge patch upstream makes a map of the whole object, merges the patch into
+// that, and makes an object of the result. Of a pod whose status is patched, that is mostly its spec and the record of its
 // managers. Here the map is made of an object that has only those fields that the patch names,
 // at the top and in the structs below; the others are put back before the result is given its
 // defaults. Where a patch has a directive, "$patch" for example, the fields beside it all go

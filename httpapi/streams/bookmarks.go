@@ -3,6 +3,8 @@ package streams
 import (
 	"cmp"
 	"time"
+
+	"github.com/larder-io/larder/watch"
 )
 
 const (
@@ -59,6 +61,10 @@ func (ws *watchStream) bookmark(b *batch, now time.Time, resting bool) error {
 		return nil
 	}
 	ws.nextBookmark = now.Add(bookmarkEvery)
+	return ws.sendBookmark(b, d)
+}
+
+func (ws *watchStream) sendBookmark(b *batch, d watch.Delivery) error {
 	b.events++
 	before := len(b.buf)
 	if err := ws.append(b, d); err != nil {
@@ -85,11 +91,5 @@ func (ws *watchStream) takeLeave(b *batch) error {
 	if !ok || d.Revision <= known {
 		return errEnd
 	}
-	b.events++
-	before := len(b.buf)
-	if err := ws.append(b, d); err != nil {
-		return ws.sendError(b, err)
-	}
-	ws.count(b, before)
-	return cmp.Or(ws.flush(b), errEnd)
+	return cmp.Or(ws.sendBookmark(b, d), errEnd)
 }
