@@ -166,10 +166,18 @@ func TestReplacedStoresShowTheNewHistoryAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer w.Close()
+		asked := make(chan struct{})
+		store.SetHook(func(op, _ string) error {
+			if op == "list" {
+				<-asked // nothing of the new history is loaded before Outdated was asked
+			}
+			return nil
+		})
 		store.Restore(old, true)
 		if !m.Outdated() {
 			t.Error("what was read before the store was replaced is not outdated")
 		}
+		close(asked)
 		if snapshot, err = m.Fresh(t.Context()); err != nil || shown(snapshot) != "a=old" || m.Outdated() {
 			t.Errorf("%q, %v, outdated %v", shown(snapshot), err, m.Outdated())
 		}
@@ -232,7 +240,14 @@ func TestMirrorsShareATail(t *testing.T) {
 		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry"})
 		kvtest.RunUntilEnd(t, tail.Run)
 		pods := start(t, mirror.Config{Store: store, Tail: tail, Prefix: prefix})
-		nodes := start(t, mirror.Config{Store: store, Tail: tail, Prefix: "/registry/nodes/"})
+		nodes, err := mirror.New(mirror.Config{Store: store, Tail: tail, Prefix: "/registry/nodes/"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, end := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- nodes.Run(ctx) }()
+		synctest.Wait() // until both have loaded and the tail watches
 		put(t, store, "a", "1")
 		for name, c := range map[string]struct {
 			mirror *mirror.Mirror
@@ -244,6 +259,10 @@ func TestMirrorsShareATail(t *testing.T) {
 		}
 		if n := store.Watches(); n != 1 {
 			t.Errorf("%d watches of the store", n)
+		}
+		end()
+		if err := <-ended; err != nil {
+			t.Errorf("Run: %v", err)
 		}
 		nodes.Retire()
 		if _, err := nodes.Fresh(t.Context()); !errors.Is(err, kv.ErrClosed) {
