@@ -13,10 +13,8 @@ import (
 
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/client/pkg/v3/fileutil"
-	"go.etcd.io/etcd/client/pkg/v3/types"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/etcd/server/v3/etcdserver"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
 	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
@@ -96,6 +94,7 @@ func newStore(cfg Config) (*kv.Etcd, *opener, error) {
 // opener opens a store, once.
 type opener struct {
 	cfg   Config
+	only  alone
 	space *space // nil before open
 }
 
@@ -105,7 +104,7 @@ func (o *opener) open(ctx context.Context, answers kv.Answers) (*kv.Connection, 
 	if err != nil {
 		return nil, err
 	}
-	config.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainUnaryInterceptor(learnAnswers(answers))}
+	config.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.ChainUnaryInterceptor(o.only.intercept, learnAnswers(answers))}
 	// Without this lock etcd would wait until the other process closes the database.
 	lock, err := fileutil.TryLockFile(filepath.Join(config.Dir, "lock"), os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -116,6 +115,7 @@ func (o *opener) open(ctx context.Context, answers kv.Answers) (*kv.Connection, 
 		lock.Close()
 		return nil, err
 	}
+	o.only.begin(server.Server)
 	client := v3client.New(server.Server)
 	own := newOwnKV(adapter.KvServerToKvClient(v3rpc.NewQuotaKVServer(server.Server)), answers)
 	client.KV = clientv3.NewKVFromKVClient(own, client)
@@ -126,7 +126,7 @@ func (o *opener) open(ctx context.Context, answers kv.Answers) (*kv.Connection, 
 	return &kv.Connection{
 		Client:     client,
 		Watch:      adapter.WatchServerToWatchClient(v3rpc.NewWatchServer(server.Server)),
-		OnlyMember: func() bool { return onlyMember(server.Server) },
+		OnlyMember: o.only.check,
 		Maintain:   o.space.run,
 		Size:       func(context.Context) (int64, error) { return server.Server.Backend().Size(), nil },
 		Failed:     server.Err(),
@@ -137,13 +137,6 @@ func (o *opener) open(ctx context.Context, answers kv.Answers) (*kv.Connection, 
 			lock.Close()
 		},
 	}, nil
-}
-
-// onlyMember reports whether server is the only member, so that no other acknowledges
-// writes. To add a member takes an entry that this server applies first.
-func onlyMember(server *etcdserver.EtcdServer) bool {
-	voters, ok := server.Cluster().(interface{ VotingMemberIDs() []types.ID })
-	return ok && len(voters.VotingMemberIDs()) == 1 && server.Leader() == server.MemberID()
 }
 
 func startServer(ctx context.Context, config *embed.Config) (*embed.Etcd, error) {

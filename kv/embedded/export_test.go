@@ -1,14 +1,16 @@
 package embedded
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
-	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.etcd.io/etcd/server/v3/storage/schema"
 
 	"github.com/larder-io/larder/internal/proctest"
@@ -84,17 +86,35 @@ func (s *Store) StallDatabase(t testing.TB) (release func()) {
 		database.ForceCommit()
 	})
 	proctest.Eventually(t, "the database stalls", func() error {
-		read := make(chan struct{})
-		committing.Go(func() {
-			database.ConcurrentReadTx().RUnlock()
-			close(read)
-		})
-		select {
-		case <-read:
-			return errors.New("it can be read")
-		case <-time.After(100 * time.Millisecond):
-			return nil
+		if !waitsForReaders() {
+			return errors.New("no commit waits for a reader")
 		}
+		return nil
 	})
+	return release
+}
+
+// waitsForReaders reports whether a commit waits until nobody reads the mapping of a file that
+// has to grow. It holds then what all later reads and writes must take. Only the goroutines'
+// stacks tell it from one that has yet to come so far.
+func waitsForReaders() bool {
+	stacks := make([]byte, 4<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	for goroutine := range bytes.SplitSeq(stacks, []byte("\n\n")) {
+		if bytes.Contains(goroutine, []byte("go.etcd.io/bbolt.(*DB).mmap(")) && bytes.Contains(goroutine, []byte("sync.(*RWMutex).Lock(")) {
+			return true
+		}
+	}
+	return false
+}
+
+// StallMembers holds the lock of the list of members, as the server does while it writes one
+// of them, or the cluster's version, to a database that stalls, until release is called.
+func (s *Store) StallMembers(t testing.TB) (release func()) {
+	t.Helper()
+	members := s.opener.only.server.Cluster().(*membership.RaftCluster)
+	members.Lock()
+	release = sync.OnceFunc(members.Unlock)
+	t.Cleanup(release)
 	return release
 }

@@ -181,6 +181,34 @@ func TestStalledDatabasesHoldUpNoRevision(t *testing.T) {
 	}
 }
 
+// TestStalledMembersHoldUpNoRevision: who asks for the revision does not wait for the list of
+// members, which is locked while it is written to a disk that stalls.
+func TestStalledMembersHoldUpNoRevision(t *testing.T) {
+	store := open(t, embedded.Config{})
+	written := kvtest.Put(t, store, "/registry/a", "1")
+	release := store.StallMembers(t)
+	defer release()
+	answered := make(chan error, 1)
+	go func() {
+		revision, err := store.Revision(t.Context())
+		if err == nil && revision != written {
+			err = fmt.Errorf("revision %d, want %d", revision, written)
+		}
+		answered <- err
+	}()
+	select {
+	case err := <-answered:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(proctest.Patience):
+		t.Error("no answer while the list of members is locked")
+	}
+	if reads := store.RevisionReads(); reads != 0 {
+		t.Errorf("%d reads of the only member", reads)
+	}
+}
+
 // TestStalledReadsAreBounded has many readers give up on a database that stalls: what
 // they leave behind does not grow with their number, and ends with the stall.
 func TestStalledReadsAreBounded(t *testing.T) {
