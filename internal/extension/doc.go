@@ -4,13 +4,19 @@
 // # Model
 //
 // Each definition has a [serving], which knows whether and how the definition is served
-// now. The first request for one of its resources builds the serving's generation: upstream's
-// handler of custom resources (k8s.io/apiextensions-apiserver pkg/apiserver) around that one
-// definition, with its storages over a [registry.CustomResource], and the views by which package
-// httpapi answers GET, LIST and WATCH from encoded bytes. Pruning, defaults,
-// conversion and apply are upstream's code alone, and so is what is said of invalid objects; of
-// valid ones package proof mostly knows that they are. An applied configuration that is JSON is
-// read once.
+// now. The first request for one of its resources builds the serving's generation: a
+// [registry.CustomResource] and the views by which package httpapi answers GET, LIST and WATCH
+// from encoded bytes. Upstream's handler of custom resources (k8s.io/apiextensions-apiserver
+// pkg/apiserver) around that one definition, with its storages over the CustomResource, is made
+// once, by the first request that it has to answer, mostly a write, or by the first stored object
+// that has to be decoded: it costs more than all else, and many definitions are only listed. If
+// it cannot be made, the definition is not served from then on. A definition of which that is to
+// be feared, and one that a webhook converts, does not wait for it: it is made with the
+// generation.
+//
+// Pruning, defaults, conversion and apply are upstream's code alone, and so is what is said of
+// invalid objects; of valid ones package proof mostly knows that they are. An applied
+// configuration that is JSON is read once.
 //
 // A generation belongs to one UID, specification and set of accepted names. When one of
 // them changes, a new generation replaces it: requests that have begun end with the old one,
@@ -40,5 +46,5 @@
 //
 // Readers take the index of servings from an atomic pointer, which only the informer's handlers
 // replace. Extensions.mu guards what Run waits for, and generation.mu its users: both are
-// leaves. A generation is built under no lock.
+// leaves. A generation is built under no lock, and so is upstream's handler.
 package extension

@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	informers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
@@ -26,6 +28,7 @@ import (
 	"github.com/larder-io/larder/httpapi/patches"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/shape"
 	"github.com/larder-io/larder/internal/registry/table"
 )
 
@@ -34,8 +37,12 @@ import (
 // Invariant: users is 0 when idle is closed.
 type generation struct {
 	custom   *registry.CustomResource
-	upstream customHandler
 	versions map[string]*reads.Resource // those that are served
+
+	// upstream makes upstream's handler when it is first called. If that fails, failed says so,
+	// and nothing is served any more.
+	upstream func() (customHandler, error)
+	failed   atomic.Pointer[error]
 
 	ending context.Context // of requests that last: ends with retirement
 	end    context.CancelFunc
@@ -59,64 +66,113 @@ const loadTimeout = 5 * time.Second
 // build makes and starts the generation of s.
 func (s *serving) build() (*generation, error) {
 	e, definition := s.extensions, s.definition.Load()
-	spec := &definition.Spec
-	custom, err := e.config.Registry.NewCustomResource(registry.CustomResourceConfig{
-		GroupResource: schema.GroupResource{Group: spec.Group, Resource: definition.Status.AcceptedNames.Plural},
-		Versions:      len(spec.Versions),
-		Revision:      s.revision(),
-		Webhook:       spec.Conversion != nil && spec.Conversion.Strategy == apiextensionsv1.WebhookConverter,
-		Shapes:        shapesOf(definition),
-		Selects: slices.ContainsFunc(spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
-			return len(v.SelectableFields) > 0
-		}),
+	g := &generation{versions: make(map[string]*reads.Resource), idle: make(chan struct{})}
+	g.upstream = sync.OnceValues(func() (customHandler, error) {
+		made, err := s.newUpstream(g.custom)
+		if err != nil {
+			g.failed.Store(&err)
+		}
+		return made, err
 	})
-	if err != nil {
+	var err error
+	if g.custom, err = e.config.Registry.NewCustomResource(g.resourceOf(s)); err != nil {
 		return nil, err
 	}
-	g := &generation{custom: custom, versions: make(map[string]*reads.Resource), idle: make(chan struct{})}
-	if g.upstream, err = s.newUpstream(custom); err != nil {
-		return nil, err
+	if !defers(definition) {
+		if _, err := g.upstream(); err != nil {
+			return nil, err
+		}
 	}
-	// This call makes the storages of all versions.
-	stored, err := g.upstream.GetCustomResourceListerCollectionDeleter(definition)
-	if err != nil {
-		return nil, err
-	}
-	proveStored(stored, definition)
-	if err := custom.Finish(); err != nil {
+	if err := g.custom.Finish(); err != nil {
 		return nil, err
 	}
 	g.ending, g.end = context.WithCancel(context.Background())
 	if !e.begin(g.run) {
 		g.end()
-		_ = custom.Run(g.ending) // ended already: Run only releases what custom holds
+		_ = g.custom.Run(g.ending) // ended already: Run only releases what custom holds
 		return nil, errRetired
 	}
-	for i := range spec.Versions {
-		if err := g.addVersion(&e.monitors, definition, &spec.Versions[i]); err != nil {
+	for i := range definition.Spec.Versions {
+		if err := g.addVersion(&e.monitors, definition, &definition.Spec.Versions[i]); err != nil {
 			g.retire()
 			return nil, err
 		}
 	}
 	loading, cancel := context.WithTimeout(g.ending, loadTimeout)
 	defer cancel()
-	if err := custom.WaitReady(loading); err != nil {
-		e.config.Logger.Warn("custom resources are loaded late", "resource", custom.GroupResource, "error", err)
+	if err := g.custom.WaitReady(loading); err != nil {
+		e.config.Logger.Warn("custom resources are loaded late", "resource", g.custom.GroupResource, "error", err)
 	}
 	return g, nil
 }
 
+// resourceOf says what the resource of g is, which serves s.
+func (g *generation) resourceOf(s *serving) registry.CustomResourceConfig {
+	definition := s.definition.Load()
+	spec, names := &definition.Spec, &definition.Status.AcceptedNames
+	config := registry.CustomResourceConfig{
+		GroupResource: schema.GroupResource{Group: spec.Group, Resource: names.Plural},
+		Versions:      len(spec.Versions),
+		Revision:      s.revision(),
+		Webhook:       spec.Conversion != nil && spec.Conversion.Strategy == apiextensionsv1.WebhookConverter,
+		Shapes:        func() map[string]*shape.Shape { return shapesOf(definition) },
+		Namespaced:    spec.Scope == apiextensionsv1.NamespaceScoped,
+		Selects: slices.ContainsFunc(spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
+			return len(v.SelectableFields) > 0
+		}),
+		Make: func() error {
+			_, err := g.upstream()
+			return err
+		},
+	}
+	for i := range spec.Versions {
+		if v := &spec.Versions[i]; v.Served || v.Storage {
+			gvk := schema.GroupVersionKind{Group: spec.Group, Version: v.Name, Kind: names.Kind}
+			config.Kinds = append(config.Kinds, registry.CustomKind{GroupVersionKind: gvk, ListKind: names.ListKind})
+		}
+	}
+	return config
+}
+
+// defers reports whether upstream's handler of definition may wait until it is needed: it is
+// sure to be made then. Where it is not, requests are refused from the start.
+func defers(definition *apiextensionsv1.CustomResourceDefinition) bool {
+	spec, names := &definition.Spec, &definition.Status.AcceptedNames
+	if spec.PreserveUnknownFields || spec.Conversion != nil && spec.Conversion.Strategy != apiextensionsv1.NoneConverter ||
+		names.Plural == "" || names.Singular == "" || names.Kind == "" || names.ListKind == "" ||
+		apihelpers.IsCRDConditionTrue(definition, apiextensionsv1.NonStructuralSchema) {
+		return false
+	}
+	for i := range spec.Versions {
+		if v := &spec.Versions[i]; v.Schema == nil || v.Schema.OpenAPIV3Schema == nil {
+			return false
+		}
+	}
+	_, err := apihelpers.GetCRDStorageVersion(definition)
+	return err == nil
+}
+
 // newUpstream makes upstream's handler of custom resources, which knows the definition of s
-// alone.
+// alone, with the storages of all versions.
 func (s *serving) newUpstream(custom *registry.CustomResource) (customHandler, error) {
 	c := &s.extensions.config
 	schemas, err := s.extensions.schemas()
 	if err != nil {
 		return nil, err
 	}
-	return apiextensionsserver.NewCustomResourceDefinitionHandler(nil, nil, singleDefinition{s}, s.extensions.unknown(), custom,
+	handler, err := apiextensionsserver.NewCustomResourceDefinitionHandler(nil, nil, singleDefinition{s}, s.extensions.unknown(), custom,
 		patches.AskedFor(c.Admission), nil, c.Webhooks, c.Webhooks.Auth, 1, c.Authorizer,
 		c.RequestTimeout, c.MinRequestTimeout, schemas, c.MaxRequestBodyBytes)
+	if err != nil {
+		return nil, err
+	}
+	definition := s.definition.Load()
+	stored, err := handler.GetCustomResourceListerCollectionDeleter(definition) // makes the storages
+	if err != nil {
+		return nil, err
+	}
+	proveStored(stored, definition)
+	return handler, nil
 }
 
 // singleDefinition is an informer and a lister of one definition. It has no events: when a

@@ -71,12 +71,15 @@ func (e *Extensions) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 		g, err := s.get()
-		switch {
-		case err == nil && g.acquire():
+		if err == nil && g.acquire() {
 			defer g.release()
-			g.serve(w, req, info)
-			return
-		case err != nil && !errors.Is(err, errRetired):
+			var upstream customHandler
+			if upstream, err = g.upstream(); err == nil {
+				g.serve(w, req, info, upstream)
+				return
+			}
+		}
+		if err != nil && !errors.Is(err, errRetired) {
 			e.config.Logger.Error("custom resource cannot be served", "resource", info.Resource, "group", info.APIGroup, "error", err)
 			fail(w, req, info, apierrors.NewInternalError(errors.New("error resolving resource")))
 			return
@@ -90,7 +93,7 @@ func (e *Extensions) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 }
 
 // serve lets upstream's handler answer a request. A watch ends when g is retired.
-func (g *generation) serve(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo) {
+func (g *generation) serve(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo, upstream customHandler) {
 	if info.Verb == "watch" {
 		ctx, cancel := context.WithCancel(req.Context())
 		defer cancel()
@@ -102,7 +105,7 @@ func (g *generation) serve(w http.ResponseWriter, req *http.Request, info *apire
 		fail(w, req, info, err)
 		return
 	}
-	filters.WithWarningRecorder(patches.Bounded(g.upstream)).ServeHTTP(w, patches.ReadOnce(req))
+	filters.WithWarningRecorder(patches.Bounded(upstream)).ServeHTTP(w, patches.ReadOnce(req))
 }
 
 // panics reports whether upstream's handler would panic: it accepts the media type of
@@ -183,7 +186,11 @@ func (e *Extensions) GetCustomResourceListerCollectionDeleter(definition *apiext
 	if err != nil {
 		return nil, err
 	}
-	inner, err := g.upstream.GetCustomResourceListerCollectionDeleter(definition)
+	upstream, err := g.upstream()
+	if err != nil {
+		return nil, err
+	}
+	inner, err := upstream.GetCustomResourceListerCollectionDeleter(definition)
 	if err != nil {
 		return nil, err
 	}

@@ -50,16 +50,24 @@ type server struct {
 // newServer runs all of it until the test ends.
 func newServer(t *testing.T, change ...func(*registry.Config)) *server {
 	t.Helper()
+	return newServerOf(t, func(*extension.Config) {}, change...)
+}
+
+// newServerOf is newServer with another configuration of extensions.
+func newServerOf(t *testing.T, configure func(*extension.Config), change ...func(*registry.Config)) *server {
+	t.Helper()
 	back := registrytest.New(t, nil, change...)
 	s := &server{store: back.Store, registry: back.Registry}
 	everything := aggregated.NewResourceManager("apis")
 	webhooks, err := admission.NewWebhooks(back.Registry, back.ClientConfig, nil, nil)
 	must(t, err)
-	s.extensions, err = extension.New(extension.Config{
+	config := extension.Config{
 		Registry: back.Registry, ClientConfig: back.ClientConfig, Webhooks: webhooks, Alone: true,
 		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(), Discovery: everything,
 		Schemas: func() (map[string]*spec.Schema, error) { return s.door.Schemas() },
-	})
+	}
+	configure(&config)
+	s.extensions, err = extension.New(config)
 	must(t, err)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)

@@ -83,10 +83,17 @@ func (s *serving) revision() int64 {
 	return n
 }
 
-// get returns the generation. The first call builds it.
+// get returns the generation. The first call builds it. It fails if upstream's handler could
+// not be made, be that found out later.
 func (s *serving) get() (*generation, error) {
 	s.once.Do(func() { s.generation, s.err = s.build() })
-	return s.generation, s.err
+	if s.err != nil {
+		return nil, s.err
+	}
+	if err := s.generation.failed.Load(); err != nil {
+		return nil, *err
+	}
+	return s.generation, nil
 }
 
 // retire ends the generation once the requests that have begun are answered.

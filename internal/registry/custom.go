@@ -34,8 +34,9 @@ import (
 // fails, the request that needed it fails, and the next one that needs it tries again.
 //
 // It is a generic.RESTOptionsGetter: upstream's storages of all versions are built over
-// it, then the views are taken and Run is called. After Run it answers 410: a request that
-// still uses it must not find that there are no objects.
+// it, by CustomResourceConfig.Make, when an object has to be decoded or encoded that shapes do
+// not tell all about. Before that the views are taken and Run is called. After Run it answers
+// 410: a request that still uses it must not find that there are no objects.
 type CustomResource struct {
 	*storage.Resource
 
@@ -59,15 +60,31 @@ type CustomResourceConfig struct {
 	// nothing but their apiVersion.
 	Webhook bool
 
-	// Shapes are those of the versions, by name; a version without one may be left out.
-	// Selects says that some version has selectable fields.
-	Shapes  map[string]*shape.Shape
-	Selects bool
+	// Kinds are those of the versions that are served or stored.
+	Kinds []CustomKind
+
+	// Shapes makes those of the versions, by name; a version without one may be left out. It
+	// is called once, when there is an object. nil makes none.
+	Shapes func() map[string]*shape.Shape
+
+	// Namespaced says that objects have namespaces, Selects that some version has selectable
+	// fields.
+	Namespaced, Selects bool
+
+	// Make has upstream build the storages of all Kinds over the CustomResource. It may be
+	// called at any time, often and by several at once, and builds them once.
+	Make func() error
+}
+
+// CustomKind is the kind of a version, and that of its lists.
+type CustomKind struct {
+	schema.GroupVersionKind
+	ListKind string
 }
 
 var _ generic.RESTOptionsGetter = (*CustomResource)(nil)
 
-// NewCustomResource returns a CustomResource that has no versions yet. It does no I/O.
+// NewCustomResource returns a CustomResource that is not used yet. It does no I/O.
 func (r *Registry) NewCustomResource(config CustomResourceConfig) (*CustomResource, error) {
 	c := &CustomResource{registry: r, config: config}
 	var transformer value.Transformer
@@ -80,10 +97,17 @@ func (r *Registry) NewCustomResource(config CustomResourceConfig) (*CustomResour
 		Versions:      config.Versions,
 		Webhook:       config.Webhook,
 		Shapes:        config.Shapes,
+		Namespaced:    config.Namespaced,
 		Selects:       config.Selects,
+		Make:          config.Make,
 		Transformer:   transformer,
 		Schema:        cache.NewSchema(config.GroupResource.String(), r.options.budgets.of(prefix)),
 	})
+	for _, kind := range config.Kinds {
+		if err := c.codec.Declare(kind.GroupVersionKind, kind.ListKind); err != nil {
+			return nil, err
+		}
+	}
 	var err error
 	c.Resource, err = storage.New(storage.Config{
 		Store: r.config.Store, Tail: r.config.Tail, Prefix: r.config.Prefix, ResourcePrefix: prefix, Codec: c.codec.Codec,
@@ -114,23 +138,23 @@ func (c *CustomResource) decorate(
 	config *storagebackend.ConfigForResource,
 	prefix string,
 	_ func(runtime.Object) (string, error),
-	newFunc, newListFunc func() runtime.Object,
+	newFunc, _ func() runtime.Object,
 	getAttrs apistorage.AttrFunc,
 	_ apistorage.IndexerFuncs,
 	_ *clientcache.Indexers,
 ) (apistorage.Interface, factory.DestroyFunc, error) {
 	gvk := newFunc().GetObjectKind().GroupVersionKind()
-	if prefix != customPrefix(c.GroupResource) || c.Cache != nil {
+	if prefix != customPrefix(c.GroupResource) {
 		return nil, nil, fmt.Errorf("registry: storage of %s under %s does not belong here", gvk, prefix)
 	}
-	codec, err := c.codec.Add(gvk, config.Codec, newFunc, newListFunc, getAttrs)
+	codec, err := c.codec.Add(gvk, config.Codec, getAttrs)
 	if err != nil {
 		return nil, nil, err
 	}
 	return c.StorageOf(codec), func() {}, nil
 }
 
-// Finish builds the cache, after the storages of all versions were.
+// Finish builds the cache.
 func (c *CustomResource) Finish() error {
 	if c.codec.Empty() {
 		return errors.New("registry: " + c.GroupResource.String() + " has no versions")
@@ -138,11 +162,11 @@ func (c *CustomResource) Finish() error {
 	return c.AddCache(storage.CacheConfig{Since: c.config.Revision, Logger: c.registry.config.Logger})
 }
 
-// View returns one version, which a storage was built for.
+// View returns one version of those that are served or stored.
 func (c *CustomResource) View(gvk schema.GroupVersionKind, listKind string, columns *table.Columns) (*View, error) {
 	codec := c.codec.Version(gvk.Version)
 	if codec == nil {
-		return nil, fmt.Errorf("registry: %s has no storage", gvk)
+		return nil, fmt.Errorf("registry: %s is neither served nor stored", gvk)
 	}
 	version, err := codec.NewVersion(gvk, listKind)
 	if err != nil {

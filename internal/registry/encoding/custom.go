@@ -2,8 +2,11 @@ package encoding
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -20,11 +23,16 @@ import (
 //
 // Its own Codec decodes what is stored in whatever version that has. A version's Codec
 // decodes stored or cached bytes of any version into objects of that version.
+//
+// Upstream's codecs, by which it does so, cost a thousand times what an empty list does. They
+// are made when the first object is decoded or encoded that shapes do not tell all about.
 type Custom struct {
 	*Codec
 
 	config   CustomConfig
+	shapes   func() map[string]*shape.Shape // calls config.Shapes once
 	versions map[string]*Codec
+	late     map[string]*late // by version
 }
 
 // CustomConfig says what a [Custom] is made of.
@@ -36,10 +44,17 @@ type CustomConfig struct {
 	Versions int
 	Webhook  bool
 
-	// Shapes are those of the versions, by name. Objects of a version without one are decoded
-	// whatever they look like. Selects says that some version has selectable fields.
-	Shapes  map[string]*shape.Shape
-	Selects bool
+	// Shapes makes those of the versions, by name. Objects of a version without one are decoded
+	// whatever they look like. nil makes none. It is called once, when there is an object.
+	Shapes func() map[string]*shape.Shape
+
+	// Namespaced says that objects have namespaces, Selects that some version has selectable
+	// fields.
+	Namespaced, Selects bool
+
+	// Make has upstream make what [Custom.Add] is called with, for each version; it is called
+	// by whoever needs it first, and again by others, also together. It fails always or never.
+	Make func() error
 
 	// Transformer encrypts stored values; nil stores plain text.
 	Transformer value.Transformer
@@ -50,20 +65,33 @@ type CustomConfig struct {
 
 // NewCustom returns a Custom that has no versions yet.
 func NewCustom(config CustomConfig) *Custom {
-	c := &Custom{config: config, versions: make(map[string]*Codec)}
-	c.Codec = c.newCodec(&customCodec{attrs: c.allAttrs, selects: config.Selects})
-	for _, s := range config.Shapes {
-		if s != nil {
-			c.custom.shapes = append(c.custom.shapes, s)
-		}
+	c := &Custom{config: config, versions: make(map[string]*Codec), late: make(map[string]*late)}
+	c.shapes = func() map[string]*shape.Shape { return nil }
+	if config.Shapes != nil {
+		c.shapes = sync.OnceValue(config.Shapes)
 	}
+	c.Codec = c.newCodec(&customCodec{attrs: c.allAttrs, selects: config.Selects, shapes: c.allShapes})
 	c.attrs = c.allAttrs
 	c.newFunc = func() runtime.Object { return &unstructured.Unstructured{} }
 	c.newListFunc = func() runtime.Object { return &unstructured.UnstructuredList{} }
 	return c
 }
 
+// allShapes lists the shapes of all versions.
+func (c *Custom) allShapes() []*shape.Shape {
+	return slices.DeleteFunc(slices.Collect(maps.Values(c.shapes())), func(s *shape.Shape) bool { return s == nil })
+}
+
+// shapesOf lists the shape of a version, if it has one.
+func (c *Custom) shapesOf(version string) []*shape.Shape {
+	if s := c.shapes()[version]; s != nil {
+		return []*shape.Shape{s}
+	}
+	return nil
+}
+
 func (c *Custom) newCodec(custom *customCodec) *Codec {
+	custom.shapes = sync.OnceValue(custom.shapes)
 	codec := &Codec{
 		groupResource: c.config.GroupResource,
 		versioner:     storage.APIObjectVersioner{},
@@ -79,35 +107,56 @@ func (c *Custom) newCodec(custom *customCodec) *Codec {
 	return codec
 }
 
-// Add adds a version, with what upstream's storage of that version is made of.
-func (c *Custom) Add(gvk schema.GroupVersionKind, stored runtime.Codec, newFunc, newListFunc func() runtime.Object, attrs storage.AttrFunc) (*Codec, error) {
+// Declare adds a version. Versions are declared before the Custom is used.
+func (c *Custom) Declare(gvk schema.GroupVersionKind, listKind string) error {
 	if c.versions[gvk.Version] != nil {
-		return nil, fmt.Errorf("registry: %s is there already", gvk)
+		return fmt.Errorf("registry: %s is there already", gvk)
 	}
 	version, err := marshalJSON(gvk.GroupVersion().String())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	v := c.newCodec(&customCodec{
 		head:     append(append([]byte(`{"apiVersion":`), version...), ','),
 		converts: c.config.Webhook,
 		attrs:    c.allAttrs,
 		selects:  c.config.Selects,
+		shapes:   func() []*shape.Shape { return c.shapesOf(gvk.Version) },
 	})
-	if s := c.config.Shapes[gvk.Version]; s != nil {
-		v.custom.shapes = []*shape.Shape{s}
+	v.newFunc = func() runtime.Object {
+		obj := &unstructured.Unstructured{}
+		obj.SetGroupVersionKind(gvk)
+		return obj
 	}
-	v.storage, v.newFunc, v.newListFunc = stored, newFunc, newListFunc
-	// Upstream's JSONPath keeps state, and values are decoded in parallel.
-	v.attrs = exclusive(attrs)
-	c.versions[gvk.Version] = v
+	v.newListFunc = func() runtime.Object {
+		list := &unstructured.UnstructuredList{}
+		list.SetGroupVersionKind(gvk.GroupVersion().WithKind(listKind))
+		return list
+	}
+	l := &late{ready: c.config.Make}
+	if v.storage, v.attrs = l, c.metadataOf; c.config.Selects {
+		// Upstream's JSONPath keeps state, and values are decoded in parallel.
+		v.attrs = exclusive(l.attrsOf)
+	}
+	c.versions[gvk.Version], c.late[gvk.Version] = v, l
 	// The codec of any version decodes a value in the value's own version, if no other is
 	// asked for.
-	c.storage = stored
+	c.storage = l
 	if v.custom.onlyVersion = c.config.Versions == 1; v.custom.onlyVersion {
-		c.newFunc = newFunc // the version's codec decodes into no other type
+		c.newFunc = v.newFunc // the version's codec decodes into no other type
 	}
-	return v, nil
+	return nil
+}
+
+// Add takes what upstream's storage of a declared version is made of. CustomConfig.Make has it
+// called.
+func (c *Custom) Add(gvk schema.GroupVersionKind, stored runtime.Codec, attrs storage.AttrFunc) (*Codec, error) {
+	l := c.late[gvk.Version]
+	if l == nil || l.codec != nil {
+		return nil, fmt.Errorf("registry: a storage of %s is not wanted", gvk)
+	}
+	l.codec, l.attrs = stored, attrs
+	return c.versions[gvk.Version], nil
 }
 
 func exclusive(attrs storage.AttrFunc) storage.AttrFunc {
@@ -117,6 +166,20 @@ func exclusive(attrs storage.AttrFunc) storage.AttrFunc {
 		defer mu.Unlock()
 		return attrs(obj)
 	}
+}
+
+// metadataOf is the storage.AttrFunc of versions without selectable fields of their own, as
+// upstream's is (apiextensions-apiserver pkg/registry/customresource/strategy.go).
+func (c *Custom) metadataOf(obj runtime.Object) (labels.Set, fields.Set, error) {
+	accessor, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, nil, err
+	}
+	found := fields.Set{"metadata.name": accessor.GetName()}
+	if c.config.Namespaced {
+		found["metadata.namespace"] = accessor.GetNamespace()
+	}
+	return accessor.GetLabels(), found, nil
 }
 
 // allAttrs are the labels of obj and all fields by which some version selects. The

@@ -37,14 +37,14 @@ type customCodec struct {
 
 	// shapes are those of the versions in which the Codec may find an object that it need not
 	// convert. selects says that attrs looks beyond the metadata.
-	shapes  []*shape.Shape
+	shapes  func() []*shape.Shape
 	selects bool
 }
 
 // read returns data, stored or canonical, as a document if decoding and encoding it would
 // change nothing.
 func (c *customCodec) read(data []byte) (shape.Document, bool) {
-	for _, s := range c.shapes {
+	for _, s := range c.shapes() {
 		if d, ok := s.Read(data); ok {
 			return d, true
 		}

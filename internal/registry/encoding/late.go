@@ -1,0 +1,74 @@
+package encoding
+
+import (
+	"errors"
+	"io"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/storage"
+)
+
+// late is upstream's codec of one version of a CRD, which is made when it is first used.
+type late struct {
+	ready func() error // has codec and attrs set before it first returns
+
+	codec runtime.Codec
+	attrs storage.AttrFunc
+}
+
+var _ runtime.EncoderWithAllocator = (*late)(nil)
+
+// made returns the codec.
+func (l *late) made() (runtime.Codec, error) {
+	if err := l.ready(); err != nil {
+		return nil, err
+	}
+	if l.codec == nil {
+		return nil, errors.New("registry: upstream has made no storage of a version")
+	}
+	return l.codec, nil
+}
+
+// Decode implements runtime.Decoder.
+func (l *late) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	c, err := l.made()
+	if err != nil {
+		return nil, nil, err
+	}
+	return c.Decode(data, defaults, into)
+}
+
+// Encode implements runtime.Encoder.
+func (l *late) Encode(obj runtime.Object, w io.Writer) error {
+	c, err := l.made()
+	if err != nil {
+		return err
+	}
+	return c.Encode(obj, w)
+}
+
+// EncodeWithAllocator implements runtime.EncoderWithAllocator.
+func (l *late) EncodeWithAllocator(obj runtime.Object, w io.Writer, memory runtime.MemoryAllocator) error {
+	c, err := l.made()
+	if err != nil {
+		return err
+	}
+	if encoder, ok := c.(runtime.EncoderWithAllocator); ok {
+		return encoder.EncodeWithAllocator(obj, w, memory)
+	}
+	return c.Encode(obj, w)
+}
+
+// Identifier implements runtime.Encoder. Nothing is kept by it.
+func (l *late) Identifier() runtime.Identifier { return "larder-late" }
+
+// attrsOf finds the labels and the selectable fields of an object.
+func (l *late) attrsOf(obj runtime.Object) (labels.Set, fields.Set, error) {
+	if _, err := l.made(); err != nil {
+		return nil, nil, err
+	}
+	return l.attrs(obj)
+}
