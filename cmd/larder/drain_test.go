@@ -6,11 +6,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptrace"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -124,27 +126,16 @@ func readAll(transport http.RoundTripper, url string) error {
 		return err
 	}
 	defer resp.Body.Close()
+	return readOK(resp)
+}
+
+// readOK reads a response, which must be 200, to its clean end.
+func readOK(resp *http.Response) error {
 	if resp.StatusCode != http.StatusOK {
 		return errors.New(resp.Status)
 	}
-	_, err = io.Copy(io.Discard, resp.Body)
+	_, err := io.Copy(io.Discard, resp.Body)
 	return err
-}
-
-func post(transport http.RoundTripper, url string, body io.Reader) error {
-	resp, err := (&http.Client{Transport: transport}).Post(url, "application/json", body)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return err
-	}
-	if resp.StatusCode != http.StatusCreated {
-		return fmt.Errorf("%s: %s", resp.Status, text)
-	}
-	return nil
 }
 
 // TestSignalWhileStarting: a start that is called off ends well, and the next one
@@ -175,21 +166,50 @@ func TestSecondSignal(t *testing.T) {
 }
 
 // occupy begins a watch and a request whose body lacks its end, and returns how they end and
-// what takes the rest of the body.
+// what takes the rest of the body. The server has begun to serve both when it returns.
 func (p *process) occupy() (watched, created <-chan error, finish *io.PipeWriter) {
 	p.t.Helper()
 	transport, err := rest.TransportFor(p.config())
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	watch, request := make(chan error, 1), make(chan error, 1)
-	go func() { watch <- readAll(transport, p.url()+"/api/v1/namespaces?watch=1") }()
-	body, finish := io.Pipe()
-	go func() { request <- post(transport, p.url()+"/api/v1/namespaces/default/configmaps", body) }()
-	if _, err := io.WriteString(finish, `{"metadata":`); err != nil {
-		p.t.Fatal(err)
+	begin := func(method, path string, body io.Reader, read func(*http.Response) error) <-chan error {
+		ended, begun := make(chan error, 1), make(chan struct{})
+		trace := &httptrace.ClientTrace{GotFirstResponseByte: sync.OnceFunc(func() { close(begun) })}
+		req, err := http.NewRequestWithContext(httptrace.WithClientTrace(p.t.Context(), trace), method, p.url()+path, body)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		if body != nil {
+			req.Header.Set("Content-Type", "application/json")
+			req.Header.Set("Expect", "100-continue") // which is answered once the body is read
+		}
+		go func() {
+			resp, err := (&http.Client{Transport: transport}).Do(req)
+			if err == nil {
+				err = read(resp)
+				resp.Body.Close()
+			}
+			ended <- err
+		}()
+		select {
+		case <-begun:
+		case err := <-ended:
+			p.t.Fatalf("%s %s was not begun: %v", method, path, err)
+		}
+		return ended
 	}
-	return watch, request, finish
+	watched = begin(http.MethodGet, "/api/v1/namespaces?watch=1", nil, readOK)
+	body, finish := io.Pipe()
+	go func() { _, _ = io.WriteString(finish, `{"metadata":`) }() // what follows waits until it is read
+	created = begin(http.MethodPost, "/api/v1/namespaces/default/configmaps", body, func(resp *http.Response) error {
+		text, err := io.ReadAll(resp.Body)
+		if err == nil && resp.StatusCode != http.StatusCreated {
+			err = fmt.Errorf("%s: %s", resp.Status, text)
+		}
+		return err
+	})
+	return watched, created, finish
 }
 
 // TestRetryAfter: a server that ends refuses new requests with 429, but for probes, until
