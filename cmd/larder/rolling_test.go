@@ -89,7 +89,7 @@ func newRolling(t *testing.T) *rolling {
 			return exec.Command(binary, "--etcd-servers", url, "--secure-port", strconv.Itoa(port), "--bind-address=127.0.0.1",
 				"--cert-dir", filepath.Join(keys.dir, "pki"), "--service-account-issuer=https://kubernetes.default.svc", "--token-auth-file", file,
 				"--service-account-signing-key-file", filepath.Join(keys.dir, "pki", "sa.key"), "--service-account-key-file", filepath.Join(keys.dir, "pki", "sa.key"),
-				"--authorization-mode=RBAC", "--shutdown-delay-duration=3s", "--service-cluster-ip-range=10.0.0.0/24", "--endpoint-reconciler-type=none")
+				"--authorization-mode=RBAC", "--shutdown-delay-duration=10s", "--service-cluster-ip-range=10.0.0.0/24", "--endpoint-reconciler-type=none")
 		})
 		p.start()
 		w.replicas = append(w.replicas, p)
@@ -99,7 +99,7 @@ func newRolling(t *testing.T) *rolling {
 		w.balancer.awaitReady(t, p.port)
 	}
 	w.config = &rest.Config{
-		Host: "https://" + w.balancer.Addr().String(), BearerToken: "root-token", QPS: -1,
+		Host: "https://" + w.balancer.Addr().String(), BearerToken: "root-token", QPS: 50, Burst: 50, // each client, so that the balancer sees in time what ends
 		TLSClientConfig: rest.TLSClientConfig{Insecure: true}, Timeout: proctest.Patience,
 	}
 	return w
@@ -126,7 +126,9 @@ func newBalancer(t *testing.T, ports ...int) *balancer {
 		t.Fatal(err)
 	}
 	b := &balancer{Listener: l, ports: ports, ready: make(map[int]bool), open: make(map[net.Conn]struct{})}
-	b.probe = &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	// A probe that takes long on a busy machine says nothing against a server: without one that
+	// is ready, connections would go to any.
+	b.probe = &http.Client{Timeout: proctest.Patience, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	ctx, cancel := context.WithCancel(context.Background())
 	b.running.Go(b.accept)
 	for _, port := range ports {
@@ -148,18 +150,29 @@ func newBalancer(t *testing.T, ports ...int) *balancer {
 // follow asks a server ten times a second whether it is ready.
 func (b *balancer) follow(ctx context.Context, port int) {
 	for ctx.Err() == nil {
-		resp, err := b.probe.Get(fmt.Sprintf("https://127.0.0.1:%d/readyz", port))
-		if err == nil {
-			resp.Body.Close()
-		}
+		ok := b.ask(ctx, port)
 		b.mu.Lock()
-		b.ready[port] = err == nil && resp.StatusCode == http.StatusOK
+		b.ready[port] = ok
 		b.mu.Unlock()
 		select {
 		case <-ctx.Done():
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+}
+
+// ask reports whether a server says that it is ready.
+func (b *balancer) ask(ctx context.Context, port int) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("https://127.0.0.1:%d/readyz", port), nil)
+	if err != nil {
+		return false
+	}
+	resp, err := b.probe.Do(req)
+	if err != nil {
+		return false
+	}
+	resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
 }
 
 func (b *balancer) awaitReady(t *testing.T, port int) {
