@@ -2,6 +2,8 @@ package main_test
 
 import (
 	"errors"
+	"fmt"
+	"net/http"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -32,13 +34,26 @@ func TestSlowReadsLeaveATrace(t *testing.T) {
 	}
 	began := time.Now()
 	var reads sync.WaitGroup
-	for _, path := range []string{object + "?pretty=0", maps + "?limit=7", object + "?resourceVersion=0"} {
+	as := func(agent string) http.Header { return http.Header{"User-Agent": {agent}} }
+	for agent, path := range map[string]string{"slow/get": object + "?pretty=0", "slow/list": maps + "?limit=7"} {
 		reads.Go(func() {
-			if resp, body := p.fetch("GET", path, nil, nil); resp.StatusCode != 200 {
+			if resp, body := p.fetch("GET", path, nil, as(agent)); resp.StatusCode != 200 {
 				t.Errorf("%s: %d %s", path, resp.StatusCode, body)
 			}
 		})
 	}
+	var quick string // the agent of a read that need not wait, and was answered within half a second
+	proctest.Eventually(t, "a read from the cache is quick", func() error {
+		asked := time.Now()
+		quick = fmt.Sprintf("quick/%d", asked.UnixNano())
+		if resp, body := p.fetch("GET", object+"?resourceVersion=0", nil, as(quick)); resp.StatusCode != 200 {
+			t.Fatalf("%d %s", resp.StatusCode, body)
+		}
+		if took := time.Since(asked); took >= 500*time.Millisecond {
+			return errors.New(took.String())
+		}
+		return nil
+	})
 	watched := make(chan struct{}) // closed when the watch, which the store need not go on for, has ended
 	reads.Go(func() {
 		defer close(watched)
@@ -65,8 +80,8 @@ func TestSlowReadsLeaveATrace(t *testing.T) {
 	reads.Wait()
 	for _, want := range []string{
 		`Trace\[(\d+)\]: "Get" accept:[^\n]*audit-id:[0-9a-f-]{36},client:127\.0\.0\.1,api-group:,api-version:v1,name:kube-apiserver-legacy[^\n]*,subresource:,namespace:kube-system,protocol:HTTP/[12]\.[01],resource:configmaps,scope:resource,url:` +
-			regexp.QuoteMeta(object) + `,user-agent:[^\n]*,verb:GET \(\d\d-[A-Z][a-z]{2}-\d{4} [0-9:.]+\) \(total time: \d{3,}ms\):\nTrace\[\d+\]: ---"About to write a response" \d{3,}ms \([0-9:.]+\)\nTrace\[\d+\]: \[[0-9.]+m?s\] \[[0-9.]+m?s\] END`,
-		`Trace\[\d+\]: "List" [^\n]*,scope:namespace,url:` + regexp.QuoteMeta(maps) + `,[^\n]*verb:GET [^\n]*:\nTrace\[\d+\]: ---"Listing from storage done" \d{3,}ms`,
+			regexp.QuoteMeta(object) + `,user-agent:slow/get,verb:GET \(\d\d-[A-Z][a-z]{2}-\d{4} [0-9:.]+\) \(total time: \d{3,}ms\):\nTrace\[\d+\]: ---"About to write a response" \d{3,}ms \([0-9:.]+\)\nTrace\[\d+\]: \[[0-9.]+m?s\] \[[0-9.]+m?s\] END`,
+		`Trace\[\d+\]: "List" [^\n]*,scope:namespace,url:` + regexp.QuoteMeta(maps) + `,user-agent:slow/list,verb:GET [^\n]*:\nTrace\[\d+\]: ---"Listing from storage done" \d{3,}ms`,
 	} {
 		proctest.Eventually(t, "the log has a trace", func() error {
 			if !regexp.MustCompile(want).MatchString(p.Output()) {
@@ -75,7 +90,9 @@ func TestSlowReadsLeaveATrace(t *testing.T) {
 			return nil
 		})
 	}
-	if n := len(regexp.MustCompile(`Trace\[\d+\]: "(Get|List)" [^\n]*user-agent:Go-http-client`).FindAllString(p.Output(), -1)); n != 2 {
-		t.Errorf("%d reads left a trace, want 2, in\n%s", n, p.Output())
+	for agent, want := range map[string]int{"slow/get": 1, "slow/list": 1, quick: 0} {
+		if n := len(regexp.MustCompile(`Trace\[\d+\]: "(Get|List)" [^\n]*user-agent:`+agent+`,`).FindAllString(p.Output(), -1)); n != want {
+			t.Errorf("%d traces of %s, want %d, in\n%s", n, agent, want, p.Output())
+		}
 	}
 }
