@@ -88,6 +88,8 @@ type page struct {
 	conn *websocket.Conn
 	next int
 	seen map[string][]string // by path, the protocols of answers
+
+	loaded map[string]bool // by the loader, documents that have been loaded
 }
 
 func (b *browser) open(url string) *page {
@@ -106,15 +108,21 @@ func (b *browser) open(url string) *page {
 	if err := json.Unmarshal(body, &target); err != nil {
 		b.t.Fatalf("%v: %s", err, body)
 	}
-	p := &page{b: b, seen: make(map[string][]string)}
+	p := &page{b: b, seen: make(map[string][]string), loaded: make(map[string]bool)}
 	if p.conn, _, err = websocket.DefaultDialer.Dial(target.WebSocketDebuggerURL, nil); err != nil {
 		b.t.Fatal(err)
 	}
 	b.t.Cleanup(func() { p.conn.Close() })
 	p.order("Network.enable", nil)
 	p.order("Page.enable", nil)
-	p.order("Page.navigate", map[string]any{"url": url})
-	p.read(func(m *message) bool { return m.Method == "Page.loadEventFired" })
+	p.order("Page.setLifecycleEventsEnabled", map[string]any{"enabled": true})
+	var to struct{ LoaderID, ErrorText string }
+	if err := json.Unmarshal(p.order("Page.navigate", map[string]any{"url": url}), &to); err != nil || to.LoaderID == "" || to.ErrorText != "" {
+		b.t.Fatalf("%s: %v %+v", url, err, to)
+	}
+	if !p.loaded[to.LoaderID] { // about:blank, too, tells when it is
+		p.read(func(*message) bool { return p.loaded[to.LoaderID] })
+	}
 	return p
 }
 
@@ -125,7 +133,8 @@ type message struct {
 	Error  json.RawMessage
 	Result json.RawMessage
 	Params struct {
-		Response struct{ URL, Protocol string }
+		LoaderID, Name string // of a document's life
+		Response       struct{ URL, Protocol string }
 	}
 }
 
@@ -162,6 +171,9 @@ func (p *page) read(awaited func(*message) bool) *message {
 		if r := m.Params.Response; m.Method == "Network.responseReceived" {
 			path, _, _ := strings.Cut(r.URL, "?")
 			p.seen[path] = append(p.seen[path], r.Protocol)
+		}
+		if m.Method == "Page.lifecycleEvent" && m.Params.Name == "load" {
+			p.loaded[m.Params.LoaderID] = true
 		}
 		if awaited(m) {
 			return m

@@ -3,6 +3,7 @@ package main_test
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -97,6 +98,14 @@ func measure(t *testing.T, hook *httptest.Server, stock bool) measured {
 	made := measured{Codes: m.round(t)}
 	after := m.scrape(t)
 	made.Families, made.Counts = shapes(after), counts(before, after)
+	all := farewell()
+	last := fmt.Sprintf("URI=%q", all[len(all)-1].path) // which is written before it is answered, and read some time
+	m.Eventually(t, "has written everything down", func() error {
+		if !strings.Contains(m.Output()[logged:], last) {
+			return errors.New(last)
+		}
+		return nil
+	})
 	made.Lines = lines(t, m.Output()[logged:])
 	return made
 }
