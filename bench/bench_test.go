@@ -7,8 +7,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -315,19 +315,30 @@ func TestWatchCountsWhatIsMissing(t *testing.T) {
 
 // TestHeldWatchesThatEnd closes connections in the midst of the idle time.
 func TestHeldWatchesThatEnd(t *testing.T) {
+	t.Parallel()
 	for name, streams := range protocols {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			target, server := target(t, bench.SeedConfig{})
 			if streams > 0 {
 				target.UseHTTP2(streams)
 			}
-			go func() {
+			var closing sync.WaitGroup
+			defer closing.Wait()
+			closing.Go(func() {
+				tick := time.NewTicker(time.Millisecond)
+				defer tick.Stop()
 				for !strings.HasSuffix(target.Progress().Name, "idle") {
-					runtime.Gosched()
+					select {
+					case <-tick.C:
+					case <-t.Context().Done():
+						return
+					}
 				}
 				server.CloseClientConnections()
-			}()
-			held, err := bench.Hold(t.Context(), target, bench.HoldConfig{Path: "/api/v1/pods", Accept: bench.Protobuf, Watchers: 5, Idle: time.Second})
+			})
+			const long = 10 * time.Second // a busy machine notices within it that they are closed
+			held, err := bench.Hold(t.Context(), target, bench.HoldConfig{Path: "/api/v1/pods", Accept: bench.Protobuf, Watchers: 5, Idle: long})
 			if err != nil {
 				t.Fatal(err)
 			}

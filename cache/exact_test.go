@@ -95,6 +95,7 @@ func TestLabelsUnderRace(t *testing.T) {
 							over.Store(true)
 						}
 						rounds.Add(1)
+						runtime.Gosched() // or the writer waits for the end of a reader's turn, where there is one processor
 					}
 				})
 			}

@@ -29,7 +29,7 @@ func awaitDirect(t *testing.T, store *kv.Etcd) {
 // standStill stops a member, and waits until it answers nothing more.
 func standStill(t *testing.T, member *kvtest.Member, store *kv.Etcd) {
 	t.Helper()
-	if err := member.Signal(syscall.SIGSTOP); err != nil {
+	if err := member.Pause(); err != nil {
 		t.Fatal(err)
 	}
 	proctest.Eventually(t, "a member that stands still does not answer", func() error {

@@ -27,7 +27,7 @@ func TestExternal(t *testing.T) {
 }
 
 func TestCluster(t *testing.T) {
-	members := startCluster(t, 3, nil)
+	members := startCluster(t, 3, kvtest.Steady)
 	kvtest.Conformance(t, func(t *testing.T) kvtest.Subject {
 		return subject(openExternal(t, kv.ExternalConfig{Endpoints: kvtest.URLs(members)}))
 	})

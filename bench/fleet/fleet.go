@@ -8,6 +8,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -48,7 +49,8 @@ type Fleet struct {
 	etcd   *Server
 	url    string // of etcd
 	all    []*Server
-	count  int // of servers started so far, to name their directories
+	signs  []net.PacketConn // see port
+	count  int              // of servers started so far, to name their directories
 	signer *signer
 	own    bool // its directory is removed by Close
 }
@@ -90,6 +92,10 @@ func (f *Fleet) Close() error {
 	for i := len(f.all) - 1; i >= 0; i-- {
 		all = append(all, f.all[i].Stop())
 	}
+	for _, sign := range f.signs {
+		sign.Close()
+	}
+	f.signs = nil
 	if f.own {
 		all = append(all, os.RemoveAll(f.config.Dir))
 	}
@@ -162,11 +168,15 @@ func (f *Fleet) StartEtcd(ctx context.Context) error {
 
 // startEtcd starts an etcd over a directory.
 func (f *Fleet) startEtcd(ctx context.Context, data string) (*Server, string, error) {
-	ports, err := freePorts(2)
-	if err != nil {
-		return nil, "", err
+	var urls [2]string
+	for i := range urls {
+		port, err := f.port()
+		if err != nil {
+			return nil, "", err
+		}
+		urls[i] = "http://127.0.0.1:" + port
 	}
-	client, peer := "http://127.0.0.1:"+ports[0], "http://127.0.0.1:"+ports[1]
+	client, peer := urls[0], urls[1]
 	args := []string{
 		"--data-dir=" + data, "--name=default", "--listen-client-urls=" + client, "--advertise-client-urls=" + client,
 		"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer, "--initial-cluster=default=" + peer,
@@ -305,11 +315,10 @@ func (f *Fleet) place(name string) (dir, port string, err error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return "", "", fmt.Errorf("fleet: %w", err)
 	}
-	ports, err := freePorts(1)
-	if err != nil {
+	if port, err = f.port(); err != nil {
 		return "", "", err
 	}
-	return dir, ports[0], nil
+	return dir, port, nil
 }
 
 // startAPI starts a server that a kubeconfig can name.
@@ -364,18 +373,32 @@ func (f *Fleet) start(name, program string, args []string) (*Server, error) {
 	return server, nil
 }
 
-// freePorts returns ports that no process listened on a moment ago.
-func freePorts(n int) ([]string, error) {
-	var ports []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+// Ports are chosen below those that systems give to outgoing connections, and to listeners that
+// take any: none of these takes one before the server that it was chosen for listens.
+const (
+	firstPort = 11_000
+	lastPort  = 17_000
+)
+
+// port returns a port on which no process listens and that no other Fleet is given until Close.
+func (f *Fleet) port() (string, error) {
+	const tries = 1000
+	for range tries {
+		port := strconv.Itoa(firstPort + mathrand.IntN(lastPort-firstPort))
+		sign, err := net.ListenPacket("udp4", "127.0.0.1:"+port) // to other Fleets
 		if err != nil {
-			return nil, fmt.Errorf("fleet: %w", err)
+			continue
 		}
-		defer l.Close()
-		ports = append(ports, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+		l, err := net.Listen("tcp", ":"+port)
+		if err != nil {
+			sign.Close()
+			continue
+		}
+		l.Close()
+		f.signs = append(f.signs, sign)
+		return port, nil
 	}
-	return ports, nil
+	return "", fmt.Errorf("fleet: no free port in %d tries", tries)
 }
 
 // grace is how long a server may take to end before it is killed.

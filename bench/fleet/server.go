@@ -77,8 +77,17 @@ func Launch(name, program string, args []string, log string) (*Server, error) {
 	return s, nil
 }
 
-// Pause stops the process where it is, until Resume. A process that has ended is left alone.
-func (s *Server) Pause() error { return s.signal(syscall.SIGSTOP) }
+// Pause stops the process where it is, until Resume. It returns when the process stands still,
+// on Linux. A process that has ended is left alone.
+func (s *Server) Pause() error {
+	if err := s.signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	if err := awaitStop(s.Process.PID); err != nil {
+		return fmt.Errorf("fleet: %s: %w", s.Process.Name, err)
+	}
+	return nil
+}
 
 // Resume lets the process go on.
 func (s *Server) Resume() error { return s.signal(syscall.SIGCONT) }

@@ -1,8 +1,11 @@
 package proctest
 
 import (
+	"errors"
 	"os/exec"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // dieWithParent has the kernel kill the process when the thread that starts it ends.
@@ -11,4 +14,18 @@ func dieWithParent(cmd *exec.Cmd) {
 		cmd.SysProcAttr = new(syscall.SysProcAttr)
 	}
 	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+}
+
+// awaitStop waits until all threads of a child that was told to stop have done so, or it has
+// ended.
+func awaitStop(pid int) error {
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED|unix.WEXITED|unix.WNOWAIT, nil)
+		switch {
+		case err == nil, errors.Is(err, unix.ECHILD): // who waits for its end was told before
+			return nil
+		case !errors.Is(err, unix.EINTR):
+			return err
+		}
+	}
 }

@@ -120,6 +120,19 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return nil
 }
 
+// Pause stops the process, which must have been started, where it is, until it is sent SIGCONT.
+// On Linux it returns when all of the process stands still, which takes a while on a busy
+// machine.
+func (p *Process) Pause() error {
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	if err := awaitStop(p.PID()); err != nil {
+		return fmt.Errorf("proctest: pause %s: %w", p.name, err)
+	}
+	return nil
+}
+
 // PID is the number of the process.
 func (p *Process) PID() int { return p.last().process.Pid }
 

@@ -56,6 +56,15 @@ func StartCluster(t testing.TB, variable string, size int, adjust func([]MemberC
 	return members
 }
 
+// Steady has members be patient with their leader, as an argument of [StartCluster]: on a busy
+// machine it may be silent for longer than others let it, and what is under way when another is
+// elected fails. It is for tests in which the leader lives on.
+func Steady(configs []MemberConfig) {
+	for i := range configs {
+		configs[i].HeartbeatMs, configs[i].VoteMs = 100, 3000
+	}
+}
+
 // AwaitReady waits until the member serves.
 func (m *Member) AwaitReady(t testing.TB) {
 	t.Helper()
