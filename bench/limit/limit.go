@@ -129,12 +129,9 @@ func (s *Server) handle(ctx *fasthttp.RequestCtx) {
 
 // hold keeps a watch open until its client goes away.
 func (s *Server) hold(conn net.Conn) {
-	if _, err := io.WriteString(conn, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"); err != nil {
+	if err := s.accept(conn); err != nil {
 		return
 	}
-	s.mu.Lock()
-	s.held[conn] = struct{}{}
-	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
 		delete(s.held, conn)
@@ -146,6 +143,18 @@ func (s *Server) hold(conn net.Conn) {
 			return
 		}
 	}
+}
+
+// accept answers who opens a watch, and tells it of all changes from then on: its client may
+// make one as soon as it has the answer.
+func (s *Server) accept(conn net.Conn) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := io.WriteString(conn, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"); err != nil {
+		return err
+	}
+	s.held[conn] = struct{}{}
+	return nil
 }
 
 // publish tells all watches of a change.

@@ -1,0 +1,32 @@
+package limit
+
+import (
+	"net"
+	"testing"
+)
+
+// TestChangesAreToldFromTheAnswerOn: who has the answer to the request for a watch is told of
+// each change from then on.
+func TestChangesAreToldFromTheAnswerOn(t *testing.T) {
+	s := New(Tape{})
+	for range 200 {
+		here, there := net.Pipe()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			s.hold(there)
+		}()
+		answer := make([]byte, 1<<10)
+		if _, err := here.Read(answer); err != nil {
+			t.Fatal(err)
+		}
+		s.mu.Lock()
+		told := len(s.held)
+		s.mu.Unlock()
+		here.Close()
+		<-ended
+		if told != 1 {
+			t.Fatalf("a change would be told to %d watches, want 1", told)
+		}
+	}
+}
