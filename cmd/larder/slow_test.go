@@ -29,7 +29,7 @@ func TestSlowReadsLeaveATrace(t *testing.T) {
 		}
 		return nil
 	})
-	if err := etcd.Signal(syscall.SIGSTOP); err != nil {
+	if err := etcd.Pause(); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()

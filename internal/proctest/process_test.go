@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -26,6 +27,16 @@ func TestMain(m *testing.M) {
 	switch os.Getenv(roleVariable) {
 	case `"stand"`:
 		fmt.Println("standing")
+		stand()
+	case `"spin"`:
+		fmt.Println("spinning")
+		runtime.GOMAXPROCS(8)
+		for range 8 {
+			go func() {
+				for {
+				}
+			}()
+		}
 		stand()
 	case `"end"`:
 		fmt.Println("last words")
@@ -79,6 +90,42 @@ func TestAgain(t *testing.T) {
 	}
 	if err := p.Signal(syscall.SIGCONT); err == nil {
 		t.Error("a process that has ended was sent a signal")
+	}
+}
+
+// TestStopped: a process that is stopped does nothing more, and goes on when it is let.
+func TestStopped(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells that a process stands still")
+	}
+	p := proctest.New(t, "it", proctest.Role(t, roleVariable, "spin"))
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p.Await(t, "spinning")
+	for range 10 {
+		if err := p.Pause(); err != nil {
+			t.Fatal(err)
+		}
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID()))
+		if err != nil || len(threads) == 0 {
+			t.Fatalf("%q, %v", threads, err)
+		}
+		for _, thread := range threads {
+			stat, err := os.ReadFile(thread)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, state, _ := strings.Cut(string(stat), ") "); !strings.HasPrefix(state, "T ") {
+				t.Errorf("a thread is not stopped: %s", stat)
+			}
+		}
+		if err := p.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Terminate(t); err == nil || !strings.Contains(err.Error(), "terminated") {
+		t.Errorf("ended with %v", err)
 	}
 }
 
