@@ -16,8 +16,8 @@ import (
 )
 
 // Patience bounds whatever a test waits for. Nothing takes nearly as long, on a
-// machine that is busy with other things either.
-const Patience = 2 * time.Minute
+// machine that is busy with other things and has nothing of its disk in memory either.
+const Patience = 5 * time.Minute
 
 // Process is a command that is started as often as its test wants.
 type Process struct {
