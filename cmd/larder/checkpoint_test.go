@@ -86,7 +86,7 @@ func TestCheckpoint(t *testing.T) {
 	k := newKubectl(t, p.kubeconfig(), "default")
 	run := func(args ...string) string { return larder(t, append(args, "--kubeconfig", p.kubeconfig())...) }
 	k.must(t, definition("boxes", "Box"), "apply", "-f", "-")
-	k.must(t, "", "wait", "--for=condition=established", "crd/boxes.x.io")
+	k.must(t, "", "wait", longWait, "--for=condition=established", "crd/boxes.x.io")
 	proctest.Eventually(t, "boxes are served", func() error {
 		if out := k.run("{apiVersion: x.io/v1, kind: Box, metadata: {name: kept}, spec: {a: 1}}", "apply", "-f", "-"); !strings.Contains(out, "kept") {
 			return errors.New(out)
@@ -115,7 +115,7 @@ func TestCheckpoint(t *testing.T) {
 		k.must(t, "", "create", "service", "nodeport", "new", "--tcp=80")
 		k.must(t, "", "create", "clusterrole", "new", "--verb=get", "--resource=pods")
 		k.must(t, definition("bags", "Bag"), "apply", "-f", "-")
-		k.must(t, "", "wait", "--for=condition=established", "crd/bags.x.io")
+		k.must(t, "", "wait", longWait, "--for=condition=established", "crd/bags.x.io")
 		proctest.Eventually(t, "bags are served", func() error {
 			if out := k.run("{apiVersion: x.io/v1, kind: Bag, metadata: {name: new, finalizers: [x.io/stuck]}}", "create", "-f", "-"); !strings.Contains(out, "created") {
 				return errors.New(out)

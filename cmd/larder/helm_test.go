@@ -72,7 +72,7 @@ func TestHelm(t *testing.T) {
 	k.must(t, "", "create", "namespace", "shop")
 	completeJobs(t, p)
 	h := &helm{binary: buildClient(t, "helm", "helm.sh/helm/v4/cmd/helm"), kubeconfig: p.kubeconfig(), home: t.TempDir()}
-	const chart, timeout = "testdata/chart", "--timeout=120s"
+	const chart, timeout = "testdata/chart", longWait
 	config := func(want string) {
 		t.Helper()
 		const fields = `jsonpath={.data.color} {.data.revision} {.data.deployments} {.data.found}`

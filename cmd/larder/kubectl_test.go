@@ -56,6 +56,9 @@ func (k *kubectl) must(t *testing.T, stdin string, args ...string) string {
 	return out
 }
 
+// longWait has commands that wait do so as long as tests do, instead of half a minute.
+const longWait = "--timeout=300s"
+
 // try runs a command and returns what it printed as an error unless it succeeded.
 func (k *kubectl) try(args ...string) error {
 	out, err := k.command(args...).CombinedOutput()

@@ -158,7 +158,7 @@ func TestSampleAPIServer(t *testing.T) {
 	k := newKubectl(t, p.kubeconfig(), "demo")
 	s := newSample(t, p, k)
 	s.Eventually(t, "is served", func() error { return k.try("get", "flunders,fischers") })
-	k.must(t, "", "wait", "--for=condition=Available", "apiservice/v1alpha1.wardle.example.com", "apiservice/v1beta1.wardle.example.com")
+	k.must(t, "", "wait", longWait, "--for=condition=Available", "apiservice/v1alpha1.wardle.example.com", "apiservice/v1beta1.wardle.example.com")
 	testSampleDocuments(t, s, k)
 	testSampleWrites(t, k)
 	testSampleAccess(t, s, k)
@@ -384,7 +384,7 @@ func testSampleReturns(t *testing.T, s *sample, k *kubectl) {
 	}
 	knows("before")
 	s.Kill()
-	k.must(t, "", "wait", "--for=condition=Available=false", "apiservice/v1alpha1.wardle.example.com", "--timeout=60s")
+	k.must(t, "", "wait", longWait, "--for=condition=Available=false", "apiservice/v1alpha1.wardle.example.com")
 	proctest.Eventually(t, "requests are refused", func() error {
 		if resp, body := s.p.ask(http.MethodGet, "/apis/wardle.example.com/v1alpha1/flunders", ""); resp.StatusCode != http.StatusServiceUnavailable || body != "service unavailable\n" {
 			return fmt.Errorf("%d %q", resp.StatusCode, body)
@@ -396,7 +396,7 @@ func testSampleReturns(t *testing.T, s *sample, k *kubectl) {
 	}
 	k.must(t, "", "create", "configmap", "meanwhile")
 	s.start()
-	k.must(t, "", "wait", "--for=condition=Available", "apiservice/v1alpha1.wardle.example.com", "--timeout=60s")
+	k.must(t, "", "wait", longWait, "--for=condition=Available", "apiservice/v1alpha1.wardle.example.com")
 	proctest.Eventually(t, "a flunder is made", create("after"))
 	knows("after")
 }

@@ -24,8 +24,10 @@ func TestSnapshot(t *testing.T) {
 	p := serve(t, "--unsafe-no-fsync")
 	k := newKubectl(t, p.kubeconfig(), "default")
 	k.must(t, definition("boxes", "Box"), "apply", "-f", "-")
-	k.must(t, "", "wait", "--for=condition=established", "crd/boxes.x.io")
-	k.must(t, "{apiVersion: x.io/v1, kind: Box, metadata: {name: kept}, spec: {a: 1}}", "create", "-f", "-")
+	k.must(t, "", "wait", longWait, "--for=condition=established", "crd/boxes.x.io")
+	proctest.Eventually(t, "boxes are served", func() error {
+		return k.pipe("{apiVersion: x.io/v1, kind: Box, metadata: {name: kept}, spec: {a: 1}}", "apply", "-f", "-")
+	})
 	for i := range 5 {
 		put(t, p.client(), "default", fmt.Sprintf("kept-%d", i))
 	}

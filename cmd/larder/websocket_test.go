@@ -54,7 +54,7 @@ func newUI(t *testing.T, kubeconfig string) *ui {
 	k.must(t, "", "create", "namespace", "ui")
 	k.must(t, "", "create", "serviceaccount", "page")
 	k.must(t, notesDefinition, "create", "-f", "-")
-	k.must(t, "", "wait", "--for=condition=Established", "crd/notes.ui.example.com")
+	k.must(t, "", "wait", longWait, "--for=condition=Established", "crd/notes.ui.example.com")
 	k.must(t, "", "create", "role", "reader", "--verb=get,list,watch", "--resource=configmaps,notes.ui.example.com")
 	core := clientFor(t, config)
 	binding := &rbacv1.RoleBinding{
@@ -69,6 +69,12 @@ func newUI(t *testing.T, kubeconfig string) *ui {
 		t.Fatal(err)
 	}
 	u.token = token.Status.Token
+	as := rest.AnonymousClientConfig(config)
+	as.BearerToken = u.token
+	page := clientFor(t, as).CoreV1().RESTClient()
+	for _, path := range []string{"/api/v1/namespaces/ui/configmaps", "/apis/ui.example.com/v1/namespaces/ui/notes"} {
+		proctest.Eventually(t, "the page may read "+path, func() error { return page.Get().AbsPath(path).Do(t.Context()).Error() })
+	}
 	return u
 }
 
