@@ -82,11 +82,12 @@ func cpuTime(b *testing.B) time.Duration {
 
 // BenchmarkWrites has 16 clients write keys of their own in a member in another process, while one
 // watch follows, as one server's does: more writes in a second no server can have of such an etcd.
+// They go over the connection for writes, and by etcd's client.
 func BenchmarkWrites(b *testing.B) {
 	const clients = 16
 	member := kvtest.StartCluster(b, memberVariable, 1, nil)[0]
-	for _, size := range []int{400, 1500, 6000} {
-		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
+	benchWrites := func(size int, by string) {
+		b.Run(fmt.Sprintf("bytes=%d/by=%s", size, by), func(b *testing.B) {
 			store, err := kv.NewExternal(kv.ExternalConfig{Endpoints: []string{member.Config.Client}})
 			if err != nil {
 				b.Fatal(err)
@@ -96,6 +97,12 @@ func BenchmarkWrites(b *testing.B) {
 			b.Cleanup(func() { store.Close(); <-done })
 			<-store.Ready()
 			benchSubscription(b, store)
+			for own := store.OwnWrites(); own == store.OwnWrites(); {
+				must[kv.Result](b)(store.Delete(b.Context(), "/registry/none", 1))
+			}
+			if by == "client" {
+				store.WithoutOwnWrites()
+			}
 			value := make([]byte, size)
 			prefix := fmt.Sprintf("/registry/pods/%d-%d/", size, time.Now().UnixNano())
 			var next atomic.Int64
@@ -117,6 +124,11 @@ func BenchmarkWrites(b *testing.B) {
 			b.ReportMetric(float64((cpuTime(b)-before).Nanoseconds())/float64(b.N), "cpu-ns/op")
 			b.ReportMetric(float64((cpuOf(b, member.PID())-etcdBefore).Nanoseconds())/float64(b.N), "etcd-cpu-ns/op")
 		})
+	}
+	for _, size := range []int{400, 1500, 6000} {
+		for _, by := range []string{"own", "client"} {
+			benchWrites(size, by)
+		}
 	}
 }
 

@@ -57,6 +57,7 @@ type Connection struct {
 	Close func()
 
 	direct *direct // nil: there is none
+	writes *writes // nil: there are none
 	// members says which members' progress is believed; nil believes that of the server in
 	// this process.
 	members *members

@@ -35,9 +35,8 @@ const directTimeout = time.Second
 // left to etcd's client, which sends it again, waits, moves between members and says what
 // is wrong. Run connects again, to one member after the other.
 type direct struct {
-	members []*url.URL
-	tls     *tls.Config // nil: not encrypted
-	body    []byte      // of each request
+	*dialer
+	body    []byte // of each request
 	logger  *slog.Logger
 	wanted  chan struct{} // has an element when there is no connection
 	answers atomic.Uint64
@@ -48,17 +47,9 @@ type direct struct {
 
 // newDirect returns nil if it cannot reach a member: one with a unix socket, for example.
 func newDirect(endpoints []string, config *tls.Config, logger *slog.Logger) *direct {
-	d := &direct{tls: config, logger: logger, wanted: make(chan struct{}, 1)}
-	scheme := "http"
-	if config != nil {
-		scheme = "https"
-	}
-	for _, endpoint := range endpoints {
-		member, err := url.Parse(endpoint)
-		if err != nil || member.Scheme != scheme || member.Port() == "" {
-			return nil
-		}
-		d.members = append(d.members, member)
+	d := &direct{dialer: newDialer(endpoints, config), logger: logger, wanted: make(chan struct{}, 1)}
+	if d.dialer == nil {
+		return nil
 	}
 	question, err := proto.Marshal(revisionRequest())
 	if err != nil {
@@ -122,22 +113,9 @@ func (d *direct) replace(conn *directConn) {
 func (d *direct) connect(ctx context.Context, member *url.URL) (*directConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, directTimeout)
 	defer cancel()
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", member.Host)
+	conn, err := d.dial(ctx, member)
 	if err != nil {
 		return nil, err
-	}
-	if d.tls != nil {
-		config := d.tls.Clone()
-		config.NextProtos = []string{"h2"}
-		if config.ServerName == "" {
-			config.ServerName = member.Hostname()
-		}
-		encrypted := tls.Client(conn, config)
-		if err := encrypted.HandshakeContext(ctx); err != nil {
-			conn.Close()
-			return nil, err
-		}
-		conn = encrypted
 	}
 	return newDirectConn(conn, member), nil
 }

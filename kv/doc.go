@@ -78,9 +78,11 @@
 //
 // A cluster that cannot be reached makes operations wait until their context
 // ends, as etcd's client does: give them deadlines. While the cluster answers, the revision
-// is read over a connection of its own, without that client. A read or a watch moves to
-// another member by itself; a write that fails is not tried again, because it may
-// have been committed. Watches ask etcd to end them while there is no leader, and
+// is read over a connection of its own, without that client, and writes are sent over another,
+// which carries many at once; what they do not carry is left to that client, in particular
+// values that are larger than the member takes at once, and everything while a member is slow
+// or gone. A read or a watch moves to another member by itself; a write that fails is not tried
+// again, because it may have been committed, unless the member said that it did not look at it. Watches ask etcd to end them while there is no leader, and
 // the Tail opens them again where they ended.
 //
 // Progress (K4) is only believed of members that never report it ahead of events, as etcd

@@ -127,6 +127,9 @@ func (e *Etcd) Run(ctx context.Context) error {
 	if d := s.direct; d != nil {
 		group.Go(func() error { return d.run(groupCtx) })
 	}
+	if w := s.writes; w != nil {
+		group.Go(func() error { return w.run(groupCtx) })
+	}
 	if s.Maintain != nil {
 		group.Go(func() error { return s.Maintain(groupCtx) })
 	}

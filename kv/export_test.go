@@ -71,6 +71,22 @@ func (e *Etcd) DirectAnswers() uint64 { return e.connection.direct.answers.Load(
 // WithoutDirect leaves all reads to etcd's client. Nothing may be asked meanwhile.
 func (e *Etcd) WithoutDirect() { e.connection.direct = nil }
 
+// OwnWrites counts the transactions that were sent past etcd's client.
+func (e *Etcd) OwnWrites() uint64 { return e.connection.writes.answers.Load() }
+
+// WithoutOwnWrites leaves all writes to etcd's client, until the connection for writes ends.
+func (e *Etcd) WithoutOwnWrites() { e.connection.writes.conn.Store(nil) }
+
+// PutLeased writes a key with a lease.
+func (e *Etcd) PutLeased(ctx context.Context, key string, lease int64) error {
+	client, err := e.client(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = e.commit(ctx, client, "create", key, 0, clientv3.OpPut(key, "", clientv3.WithLease(clientv3.LeaseID(lease))))
+	return err
+}
+
 // RevokeLease ends a lease as its expiry does.
 func (e *Etcd) RevokeLease(ctx context.Context, lease int64) error {
 	client, err := e.client(ctx)

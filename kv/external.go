@@ -54,7 +54,8 @@ type ExternalConfig struct {
 	Observer   Observer
 	// Dial connects to a member's host and port; nil does so directly.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Stats follows the calls to members; nil follows none.
+	// Stats follows the calls to members; nil follows none. With it writes cost more, for all
+	// go through etcd's client then.
 	Stats stats.Handler
 }
 
@@ -98,18 +99,22 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Connection
 		}
 		config.TLS = tlsConfig
 	}
-	if cfg.Stats != nil {
-		config.DialOptions = append(config.DialOptions, grpc.WithStatsHandler(cfg.Stats))
+	direct, own := newDirect(cfg.Endpoints, config.TLS, e.logger), newWrites(newDialer(cfg.Endpoints, config.TLS), e.logger)
+	if cfg.Stats != nil { // which are gRPC's
+		config.DialOptions, own = append(config.DialOptions, grpc.WithStatsHandler(cfg.Stats)), nil
 	}
-	direct := newDirect(cfg.Endpoints, config.TLS, e.logger)
-	if cfg.Dial != nil { // direct dials by itself
-		config.DialOptions, direct = append(config.DialOptions, grpc.WithContextDialer(cfg.Dial)), nil
+	if cfg.Dial != nil { // direct and own dial by themselves
+		config.DialOptions, direct, own = append(config.DialOptions, grpc.WithContextDialer(cfg.Dial)), nil, nil
 	}
 	client, err := clientv3.New(config)
 	if err != nil {
 		return nil, err
 	}
-	client.KV = clientv3.NewKVFromKVClient(borrower{clientv3.RetryKVClient(client)}, client)
+	var calls etcdserverpb.KVClient = borrower{clientv3.RetryKVClient(client)}
+	if own != nil {
+		calls = writer{calls, own}
+	}
+	client.KV = clientv3.NewKVFromKVClient(calls, client)
 	if err := e.awaitCluster(ctx, client, &attempts); err != nil {
 		client.Close()
 		return nil, err
@@ -127,13 +132,14 @@ func openExternal(ctx context.Context, cfg ExternalConfig, e *Etcd) (*Connection
 		Client: client,
 		Watch:  etcdserverpb.NewWatchClient(client.ActiveConnection()),
 		direct: direct,
+		writes: own,
 		members: &members{
 			endpoints: client.Endpoints,
 			status:    client.Status,
 			logger:    e.logger,
 		},
 		Size:  size,
-		Close: func() { client.Close() },
+		Close: func() { own.close(); client.Close() },
 	}, nil
 }
 

@@ -1,0 +1,331 @@
+// Package unary makes unary gRPC calls over an HTTP/2 connection, at a fraction of what a
+// grpc.ClientConn takes for them: a caller frames its request and writes it by itself, together
+// with those of others that are waiting, and one goroutine reads all answers.
+//
+// # Guarantees
+//
+//   - A call that fails with ErrUnsent has had no effect and will have none: no byte of it was
+//     given to the connection, or the peer said that it did not look at it. The caller may make
+//     it in another way.
+//   - After any other error than one of the peer's own, the peer may have done what it was asked
+//     to, or may do so yet. Nothing is sent twice.
+//   - Errors are those of gRPC: statuses with the peer's code and message, Canceled or
+//     DeadlineExceeded when the caller's context ended, Unavailable when the connection broke.
+//   - A call ends with its context, which the peer is told by RST_STREAM. Only a caller whose
+//     write is stuck, because the peer takes nothing in, waits longer: a few Ticks.
+//
+// # What is left to others
+//
+// Only requests are sent that fit into the peer's windows as a whole, as they are now. There are
+// no interceptors, no compression, no credentials for each call. A connection that breaks stays
+// so: the owner opens another.
+//
+// # Slow peers
+//
+// When a call has been under way for one Tick or two, no more are accepted, so that they may go to
+// another peer; those under way go on, and the connection ends when they have. While nothing comes
+// from the peer it is sent a ping, as gRPC's keepalive does.
+//
+// # Locks and goroutines
+//
+// Conn.mu is a leaf. It is not held while the connection is read or written. Run starts two
+// goroutines and waits for them.
+package unary
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// ErrUnsent says that a call has had no effect and will have none.
+var ErrUnsent = errors.New("unary: not sent")
+
+// Tick is how often a connection is looked after.
+const Tick = time.Second
+
+const (
+	frameSize     = 16 << 10 // HTTP/2's default, which every peer takes
+	defaultWindow = 65535
+	// streamWindow and connectionWindow are how many bytes the peer may send before they
+	// are read, for a call and for all.
+	streamWindow     = 4 << 20
+	connectionWindow = 16 << 20
+	// pongAfter is how many calls may go before a ping is answered. gRPC's servers ping whenever
+	// data comes and no ping is under way: answered at once, each would be followed by another.
+	pongAfter = 64
+	// maxPings is how many pings may wait for their answers.
+	maxPings = 4
+	// maxHeaders bounds the bytes of an answer's headers, and of its trailers.
+	maxHeaders = 256 << 10
+	// keepAfter is for how many ticks a peer may be silent before it is asked whether it lives,
+	// silentAfter for how many it may be at all, while calls are under way.
+	keepAfter, silentAfter = 30, 40
+	// stuckAfter is how many ticks a write may take.
+	stuckAfter = 3
+	// maxFlushes is how often a caller writes what others have to send.
+	maxFlushes = 4
+)
+
+// Conn is a connection to a peer.
+type Conn struct {
+	conn   net.Conn
+	reader *http2.Framer // used by Open and Run alone
+	ended  chan struct{} // closed when no more calls are accepted
+	kick   chan struct{} // has an element when something is to be written soon
+	calls  sync.Pool     // of *call: those that are free
+
+	mu      sync.Mutex
+	framer  *http2.Framer // writes to out
+	out     *bytes.Buffer // what is to be written
+	spare   *bytes.Buffer // being written, or empty
+	writing bool          // says that somebody writes
+	flushes uint64        // counts writes
+	encoder *hpack.Encoder
+	block   bytes.Buffer // which encoder writes to
+	head    []hpack.HeaderField
+
+	underWay map[uint32]*call // by stream
+	next     uint32           // stream of the next call
+	given    uint32           // streams before it were given to conn, maybe in part
+	limit    uint32           // of calls under way
+	window   int64            // bytes that the peer takes now
+	opening  int64            // bytes that it takes of a new call
+	received uint32           // bytes of answers, since the peer was told
+	pings    [][8]byte        // that are not answered
+	pongIn   int              // calls until they are
+	frames   uint64           // counts what was read
+	retired  bool             // says that ended is closed
+	err      error            // why the connection is of no use any more
+}
+
+// call is one that is under way. While it is in Conn.underWay, Conn.mu guards it.
+type call struct {
+	done    chan struct{} // has an element once the call is over
+	answer  []byte
+	unacked uint32 // bytes of the answer, since the peer was told
+	http    string // status of HTTP, "" until headers came
+	code    string // gRPC's, "" until trailers came
+	message string // gRPC's, percent-encoded
+	err     error
+}
+
+// Open begins to talk to a peer over conn, which is the result's from then on, also if it fails.
+// Calls can be made once Run runs.
+func Open(ctx context.Context, conn net.Conn, scheme, authority, userAgent string, metadata ...hpack.HeaderField) (*Conn, error) {
+	c := &Conn{
+		conn: conn, ended: make(chan struct{}), kick: make(chan struct{}, 1), out: new(bytes.Buffer), spare: new(bytes.Buffer),
+		underWay: make(map[uint32]*call), next: 1, limit: 1 << 31, window: defaultWindow, opening: defaultWindow,
+	}
+	c.calls.New = func() any { return &call{done: make(chan struct{}, 1)} }
+	c.encoder = hpack.NewEncoder(&c.block)
+	c.head = append([]hpack.HeaderField{
+		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: scheme}, {Name: ":path"}, {Name: ":authority", Value: authority},
+		{Name: "content-type", Value: "application/grpc"}, {Name: "user-agent", Value: userAgent}, {Name: "te", Value: "trailers"},
+	}, metadata...)
+	c.out.WriteString(http2.ClientPreface)
+	c.framer = http2.NewFramer(outOf{c}, nil)
+	_ = c.framer.WriteSettings( // to memory, as all that the framer writes
+		http2.Setting{ID: http2.SettingEnablePush, Val: 0},
+		http2.Setting{ID: http2.SettingInitialWindowSize, Val: streamWindow},
+		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: maxHeaders},
+	)
+	_ = c.framer.WriteWindowUpdate(0, connectionWindow-defaultWindow)
+	c.reader = http2.NewFramer(nil, bufio.NewReaderSize(conn, 32<<10))
+	c.reader.SetReuseFrames()
+	c.reader.SetMaxReadFrameSize(frameSize)
+	c.reader.ReadMetaHeaders = hpack.NewDecoder(4<<10, nil)
+	c.reader.MaxHeaderListSize = maxHeaders
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	err := c.greet()
+	if !stop() {
+		err = ctx.Err()
+	}
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("unary: %w", err)
+	}
+	return c, nil
+}
+
+// outOf writes to what is out now.
+type outOf struct{ *Conn }
+
+// Write writes to memory.
+func (o outOf) Write(p []byte) (int, error) { return o.out.Write(p) }
+
+// greet sends what a connection begins with, and reads the peer's settings: a peer that speaks
+// something else gets no calls.
+func (c *Conn) greet() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, err := c.conn.Write(c.out.Bytes()); err != nil {
+		return err
+	}
+	c.out.Reset()
+	frame, err := c.reader.ReadFrame()
+	if err != nil {
+		return err
+	}
+	settings, ok := frame.(*http2.SettingsFrame)
+	if !ok || settings.IsAck() {
+		return fmt.Errorf("the peer begins with %v", frame.Header())
+	}
+	return c.settingsLocked(settings)
+}
+
+// Ended is closed when no more calls are accepted.
+func (c *Conn) Ended() <-chan struct{} { return c.ended }
+
+// Retire accepts no more calls. The connection ends when those under way have.
+func (c *Conn) Retire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.retireLocked()
+}
+
+func (c *Conn) retireLocked() {
+	if !c.retired {
+		c.retired = true
+		close(c.ended)
+	}
+	c.endIfIdleLocked()
+}
+
+func (c *Conn) endIfIdleLocked() {
+	if c.retired && len(c.underWay) == 0 {
+		c.failLocked(status.Error(codes.Unavailable, "unary: the connection has been retired"))
+	}
+}
+
+// failLocked ends the connection and all calls.
+func (c *Conn) failLocked(err error) {
+	if c.err != nil {
+		return
+	}
+	c.err = err
+	c.conn.Close()
+	for stream, k := range c.underWay {
+		if stream < c.given {
+			c.endLocked(stream, k, err)
+		} else {
+			c.endLocked(stream, k, ErrUnsent)
+		}
+	}
+	c.retireLocked()
+}
+
+func (c *Conn) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failLocked(err)
+}
+
+// endLocked ends a call, which belongs to its caller then.
+func (c *Conn) endLocked(stream uint32, k *call, err error) {
+	delete(c.underWay, stream)
+	k.err = err
+	k.done <- struct{}{}
+}
+
+// Run reads answers until the connection breaks, or was retired and all calls have ended, or ctx
+// ends: calls that are under way then fail. It may be called once.
+func (c *Conn) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var group sync.WaitGroup
+	group.Go(func() { c.tend(ctx) })
+	group.Go(func() { c.runFlushes(ctx) })
+	err := c.read()
+	c.fail(status.Errorf(codes.Unavailable, "error reading from server: %v", err))
+	cancel()
+	group.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// tend looks after the connection until ctx ends, and ends it then.
+func (c *Conn) tend(ctx context.Context) {
+	ticker := time.NewTicker(Tick)
+	defer ticker.Stop()
+	var last tick
+	for {
+		select {
+		case <-ticker.C:
+			c.tick(&last)
+			c.soon()
+		case <-ctx.Done():
+			c.fail(status.Error(codes.Canceled, "unary: the connection is closing"))
+			return
+		}
+	}
+}
+
+// runFlushes writes what no caller does, until ctx ends.
+func (c *Conn) runFlushes(ctx context.Context) {
+	for {
+		select {
+		case <-c.kick:
+			c.flush()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// tick is what was seen at the last tick.
+type tick struct {
+	next            uint32
+	frames, flushes uint64
+	silent, stuck   int // ticks
+}
+
+func (c *Conn) tick(last *tick) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pongLocked()
+	if c.writing && c.flushes == last.flushes {
+		if last.stuck++; last.stuck >= stuckAfter {
+			c.failLocked(status.Error(codes.Unavailable, "unary: the peer takes nothing in"))
+		}
+	} else {
+		last.stuck = 0
+	}
+	if len(c.underWay) == 0 || c.frames != last.frames {
+		last.silent = 0
+	} else if last.silent++; last.silent == keepAfter {
+		_ = c.framer.WritePing(false, [8]byte{})
+	} else if last.silent >= silentAfter {
+		c.failLocked(status.Error(codes.Unavailable, "unary: the peer is silent"))
+	}
+	for stream := range c.underWay {
+		if stream < last.next {
+			c.retireLocked()
+			break
+		}
+	}
+	last.next, last.frames, last.flushes = c.next, c.frames, c.flushes
+}
+
+// read reads until it fails.
+func (c *Conn) read() error {
+	for {
+		frame, err := c.reader.ReadFrame()
+		if err != nil {
+			return err
+		}
+		if err := c.take(frame); err != nil {
+			return err
+		}
+	}
+}

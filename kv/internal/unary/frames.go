@@ -1,0 +1,182 @@
+package unary
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// take takes in a frame. After an error the connection is of no use.
+func (c *Conn) take(frame http2.Frame) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.frames++
+	switch frame := frame.(type) {
+	case *http2.DataFrame:
+		return c.dataLocked(frame)
+	case *http2.MetaHeadersFrame:
+		return c.headersLocked(frame)
+	case *http2.RSTStreamFrame:
+		return c.resetLocked(frame)
+	case *http2.SettingsFrame:
+		if !frame.IsAck() {
+			return c.settingsLocked(frame)
+		}
+	case *http2.PingFrame:
+		if !frame.IsAck() {
+			c.pingLocked(frame.Data)
+		}
+	case *http2.WindowUpdateFrame:
+		if frame.StreamID == 0 {
+			c.window += int64(frame.Increment)
+		}
+	case *http2.GoAwayFrame:
+		for stream, k := range c.underWay {
+			if stream > frame.LastStreamID {
+				c.endLocked(stream, k, ErrUnsent) // the peer has not looked at it, and will not
+			}
+		}
+		c.retireLocked()
+		c.pongLocked() // the peer may wait for it before it says which calls it has seen
+		c.soon()
+	case *http2.PushPromiseFrame:
+		return fmt.Errorf("%v", frame.Header())
+	}
+	return nil
+}
+
+// callLocked returns the call that a frame belongs to, nil if it has been given up.
+func (c *Conn) callLocked(stream uint32) (*call, error) {
+	if stream%2 == 0 || stream >= c.next {
+		return nil, fmt.Errorf("answer to call %d, which was not made", stream)
+	}
+	return c.underWay[stream], nil
+}
+
+func (c *Conn) dataLocked(frame *http2.DataFrame) error {
+	k, err := c.callLocked(frame.StreamID)
+	if err != nil {
+		return err
+	}
+	if c.received += frame.Length; c.received >= connectionWindow/4 {
+		_ = c.framer.WriteWindowUpdate(0, c.received)
+		c.received = 0
+		c.soon()
+	}
+	if k == nil {
+		return nil
+	}
+	k.answer = append(k.answer, frame.Data()...)
+	if len(k.answer) >= prefix && len(k.answer) > prefix+int(binary.BigEndian.Uint32(k.answer[1:])) {
+		return fmt.Errorf("answer to call %d is longer than it says", frame.StreamID)
+	}
+	if frame.StreamEnded() {
+		c.answeredLocked(frame.StreamID, k)
+		return nil
+	}
+	if k.unacked += frame.Length; k.unacked >= streamWindow/4 {
+		_ = c.framer.WriteWindowUpdate(frame.StreamID, k.unacked)
+		k.unacked = 0
+		c.soon()
+	}
+	return nil
+}
+
+func (c *Conn) headersLocked(frame *http2.MetaHeadersFrame) error {
+	k, err := c.callLocked(frame.StreamID)
+	if err != nil || k == nil {
+		return err
+	}
+	if frame.Truncated {
+		return fmt.Errorf("headers of call %d are too long", frame.StreamID)
+	}
+	for i := range frame.Fields {
+		switch f := &frame.Fields[i]; f.Name {
+		case ":status":
+			k.http = f.Value
+		case "grpc-status":
+			k.code = f.Value
+		case "grpc-message":
+			k.message = f.Value
+		}
+	}
+	if frame.StreamEnded() {
+		c.answeredLocked(frame.StreamID, k)
+	}
+	return nil
+}
+
+// answeredLocked ends a call of which nothing more comes.
+func (c *Conn) answeredLocked(stream uint32, k *call) {
+	c.endLocked(stream, k, nil)
+	c.endIfIdleLocked()
+}
+
+// resetLocked ends a call as gRPC does (grpc internal/transport/http_util.go).
+func (c *Conn) resetLocked(frame *http2.RSTStreamFrame) error {
+	k, err := c.callLocked(frame.StreamID)
+	if err != nil || k == nil {
+		return err
+	}
+	code := codes.Internal
+	switch frame.ErrCode {
+	case http2.ErrCodeRefusedStream: // the peer has not looked at it
+		c.endLocked(frame.StreamID, k, ErrUnsent)
+		c.endIfIdleLocked()
+		return nil
+	case http2.ErrCodeCancel:
+		code = codes.Canceled
+	case http2.ErrCodeFlowControl, http2.ErrCodeEnhanceYourCalm:
+		code = codes.ResourceExhausted
+	case http2.ErrCodeInadequateSecurity:
+		code = codes.PermissionDenied
+	}
+	c.endLocked(frame.StreamID, k, status.Errorf(code, "stream terminated by RST_STREAM with error code: %v", frame.ErrCode))
+	c.endIfIdleLocked()
+	return nil
+}
+
+func (c *Conn) settingsLocked(frame *http2.SettingsFrame) error {
+	for i := range frame.NumSettings() {
+		switch s := frame.Setting(i); s.ID {
+		case http2.SettingHeaderTableSize:
+			c.encoder.SetMaxDynamicTableSizeLimit(s.Val)
+		case http2.SettingMaxConcurrentStreams:
+			c.limit = s.Val
+		case http2.SettingInitialWindowSize:
+			c.opening = int64(s.Val)
+		}
+	}
+	_ = c.framer.WriteSettingsAck()
+	c.soon()
+	return nil
+}
+
+// pingLocked notes a ping. It is answered with a later call, or at the next tick.
+func (c *Conn) pingLocked(data [8]byte) {
+	if len(c.pings) == 0 {
+		c.pongIn = pongAfter
+	}
+	if c.pings = append(c.pings, data); len(c.pings) == maxPings || c.retired {
+		c.pongLocked()
+		c.soon()
+	}
+}
+
+func (c *Conn) pongLocked() {
+	for _, data := range c.pings {
+		_ = c.framer.WritePing(true, data)
+	}
+	c.pings = c.pings[:0]
+}
+
+// soon has what is out written though no call is made.
+func (c *Conn) soon() {
+	select {
+	case c.kick <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,203 @@
+package unary
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"math"
+	"net/http"
+	"net/url"
+	"runtime"
+	"strconv"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	prefix = 5 // bytes before each message: whether it is compressed, and its length
+	// maxKept is up to how many bytes buffers are kept.
+	maxKept = 256 << 10
+)
+
+// Invoke makes a call and reads the answer into answer. It does not keep the request.
+func (c *Conn) Invoke(ctx context.Context, method string, request, answer proto.Message) error {
+	if err := ctx.Err(); err != nil {
+		return status.FromContextError(err).Err()
+	}
+	k := c.calls.Get().(*call)
+	k.err, k.unacked, k.http, k.code, k.message = nil, 0, "", "", ""
+	message, err := proto.MarshalOptions{}.MarshalAppend(append(k.answer[:0], make([]byte, prefix)...), request)
+	if err != nil {
+		return status.Errorf(codes.Internal, "unary: %v", err)
+	}
+	k.answer = message[:0]
+	if len(message)-prefix > math.MaxInt32 {
+		return ErrUnsent
+	}
+	binary.BigEndian.PutUint32(message[1:], uint32(len(message)-prefix))
+	stream, err := c.begin(k, method, message)
+	if err != nil {
+		return err
+	}
+	select {
+	case <-k.done:
+	case <-ctx.Done():
+		if c.giveUp(stream, k) {
+			return status.FromContextError(ctx.Err()).Err()
+		}
+		<-k.done // it is over already
+	}
+	err = k.err
+	if err == nil {
+		err = k.result(answer)
+	}
+	if cap(k.answer) <= maxKept {
+		c.calls.Put(k)
+	}
+	return err
+}
+
+// begin sends a request, which is copied.
+func (c *Conn) begin(k *call, method string, message []byte) (uint32, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	size := int64(len(message))
+	if c.retired || len(c.underWay) >= int(c.limit) || size > c.window || size > c.opening {
+		return 0, ErrUnsent
+	}
+	stream := c.next
+	if c.next += 2; c.next > math.MaxInt32 {
+		defer c.retireLocked()
+	}
+	c.window -= size
+	c.underWay[stream] = k
+	if c.pongIn--; c.pongIn <= 0 {
+		c.pongLocked()
+	}
+	c.block.Reset()
+	for _, field := range c.head {
+		if field.Name == ":path" {
+			field.Value = method
+		}
+		_ = c.encoder.WriteField(field)
+	}
+	_ = c.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: c.block.Bytes(), EndHeaders: true})
+	for len(message) > frameSize {
+		_ = c.framer.WriteData(stream, false, message[:frameSize])
+		message = message[frameSize:]
+	}
+	_ = c.framer.WriteData(stream, true, message)
+	if !c.writing {
+		c.writing = true
+		c.mu.Unlock()
+		runtime.Gosched() // others that are about to call may join
+		c.mu.Lock()
+		c.writeLocked()
+	}
+	return stream, nil
+}
+
+// flush writes what is out, unless somebody does already.
+func (c *Conn) flush() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.writing {
+		c.writing = true
+		c.writeLocked()
+	}
+}
+
+// writeLocked writes what is out until nothing is, or leaves the rest to runFlushes. It unlocks mu
+// while it writes.
+func (c *Conn) writeLocked() {
+	for range maxFlushes {
+		if c.err != nil || c.out.Len() == 0 {
+			break
+		}
+		c.out, c.spare = c.spare, c.out
+		c.given = c.next
+		c.flushes++
+		full := c.spare
+		c.mu.Unlock()
+		_, err := c.conn.Write(full.Bytes())
+		c.mu.Lock()
+		if full.Reset(); full.Cap() > maxKept {
+			c.spare = new(bytes.Buffer)
+		}
+		if err != nil {
+			c.failLocked(status.Errorf(codes.Unavailable, "error writing to server: %v", err))
+		}
+	}
+	c.writing = false
+	if c.out.Len() > 0 && c.err == nil {
+		c.soon()
+	}
+}
+
+// giveUp ends a call for its caller's sake and tells the peer; false if it is over already.
+func (c *Conn) giveUp(stream uint32, k *call) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.underWay[stream] != k {
+		return false
+	}
+	delete(c.underWay, stream)
+	_ = c.framer.WriteRSTStream(stream, http2.ErrCodeCancel)
+	c.soon()
+	c.endIfIdleLocked()
+	return true
+}
+
+// result reads the answer of a call that is over, as gRPC does.
+func (k *call) result(answer proto.Message) error {
+	switch {
+	case k.http != "200":
+		return httpError(k.http)
+	case k.code == "":
+		return status.Error(codes.Internal, "server closed the stream without sending trailers")
+	case k.code != "0":
+		code, err := strconv.ParseUint(k.code, 10, 32)
+		if err != nil {
+			return status.Errorf(codes.Internal, "malformed grpc-status %q", k.code)
+		}
+		return status.Error(codes.Code(code), decodeMessage(k.message))
+	case len(k.answer) < prefix || k.answer[0] != 0 || int(binary.BigEndian.Uint32(k.answer[1:])) != len(k.answer)-prefix:
+		return status.Error(codes.Internal, "malformed answer")
+	}
+	if err := proto.Unmarshal(k.answer[prefix:], answer); err != nil {
+		return status.Errorf(codes.Internal, "malformed answer: %v", err)
+	}
+	return nil
+}
+
+// httpError is the error of an answer that is none of gRPC
+// (grpc internal/transport/http_util.go).
+func httpError(answered string) error {
+	code := codes.Unknown
+	number, _ := strconv.Atoi(answered)
+	switch number {
+	case http.StatusBadRequest:
+		code = codes.Internal
+	case http.StatusUnauthorized:
+		code = codes.Unauthenticated
+	case http.StatusForbidden:
+		code = codes.PermissionDenied
+	case http.StatusNotFound:
+		code = codes.Unimplemented
+	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		code = codes.Unavailable
+	}
+	return status.Errorf(code, "unexpected HTTP status code received from server: %s (%s)", answered, http.StatusText(number))
+}
+
+// decodeMessage undoes the percent-encoding of a message; what is not encoded as it should be
+// stays as it is.
+func decodeMessage(message string) string {
+	if decoded, err := url.PathUnescape(message); err == nil {
+		return decoded
+	}
+	return message
+}

@@ -1,0 +1,402 @@
+package unary
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+)
+
+// ranger answers ranges with a value of as many bytes as their limit says.
+type ranger struct {
+	etcdserverpb.UnimplementedKVServer
+}
+
+// Range answers.
+func (*ranger) Range(_ context.Context, in *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
+	return &etcdserverpb.RangeResponse{Kvs: []*mvccpb.KeyValue{{Value: make([]byte, in.Limit)}}}, nil
+}
+
+// peer is a server that does as it is told.
+type peer struct {
+	t      *testing.T
+	c      *Conn
+	conn   net.Conn
+	framer *http2.Framer
+}
+
+// newPeer returns the peer of a connection.
+func newPeer(t *testing.T) *peer {
+	t.Helper()
+	here, there := net.Pipe()
+	t.Cleanup(func() { there.Close() })
+	p := &peer{t: t, conn: there, framer: http2.NewFramer(there, there)}
+	greeted := make(chan error)
+	go func() {
+		_, err := io.ReadFull(there, make([]byte, len(http2.ClientPreface)))
+		for range 2 { // settings, and a window
+			_, failed := p.framer.ReadFrame()
+			err = errors.Join(err, failed)
+		}
+		greeted <- errors.Join(err, p.framer.WriteSettings())
+	}()
+	p.c = open(t, here, nil)
+	if err := <-greeted; err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// put makes a call.
+func (p *peer) put() <-chan error {
+	result := make(chan error, 1)
+	go func() {
+		_, err := put(p.t.Context(), p.c, &etcdserverpb.PutRequest{})
+		result <- err
+	}()
+	return result
+}
+
+// frame reads a frame, but for acknowledged settings.
+func (p *peer) frame() string {
+	p.t.Helper()
+	for {
+		frame, err := p.framer.ReadFrame()
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		if frame.Header().Type != http2.FrameSettings {
+			return frame.Header().String()
+		}
+	}
+}
+
+// request reads a request.
+func (p *peer) request() {
+	p.t.Helper()
+	headers, data := p.frame(), p.frame()
+	if !bytes.Contains([]byte(headers), []byte("HEADERS")) || !bytes.Contains([]byte(data), []byte("DATA")) {
+		p.t.Fatalf("got %s, %s", headers, data)
+	}
+}
+
+// answer answers a call well.
+func (p *peer) answer(stream uint32) {
+	p.t.Helper()
+	if _, err := p.conn.Write(answer(stream, newAnswer())); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// parts is what an answer consists of.
+type parts struct {
+	status  string
+	message []byte // with gRPC's prefix
+	outcome []hpack.HeaderField
+	cut     bool // after the message
+}
+
+func newAnswer() parts {
+	message, err := proto.Marshal(&etcdserverpb.PutResponse{Header: &etcdserverpb.ResponseHeader{Revision: 42}})
+	if err != nil {
+		panic(err)
+	}
+	return parts{
+		status:  "200",
+		message: append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...),
+		outcome: []hpack.HeaderField{{Name: "grpc-status", Value: "0"}},
+	}
+}
+
+// answer is an answer on the wire.
+func answer(stream uint32, a parts) []byte {
+	var out, block bytes.Buffer
+	framer, encoder := http2.NewFramer(&out, nil), hpack.NewEncoder(&block)
+	headers := func(end bool, fields ...hpack.HeaderField) {
+		block.Reset()
+		for _, f := range fields {
+			f.Sensitive = true // which is in no table
+			encoder.WriteField(f)
+		}
+		framer.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block.Bytes(), EndHeaders: true, EndStream: end})
+	}
+	headers(false, hpack.HeaderField{Name: ":status", Value: a.status})
+	framer.WriteData(stream, a.cut, a.message)
+	if !a.cut {
+		headers(true, a.outcome...)
+	}
+	return out.Bytes()
+}
+
+// TestOnlyWholeAnswersAreTaken: all else is an error of gRPC, and never one that lets the caller
+// make the call again.
+func TestOnlyWholeAnswersAreTaken(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*parts)
+		want   codes.Code
+	}{
+		"whole":               {func(*parts) {}, codes.OK},
+		"no HTTP success":     {func(a *parts) { a.status = "503" }, codes.Unavailable},
+		"not allowed":         {func(a *parts) { a.status = "403" }, codes.PermissionDenied},
+		"no success":          {func(a *parts) { a.outcome[0].Value = "5" }, codes.NotFound},
+		"no number":           {func(a *parts) { a.outcome[0].Value = "x" }, codes.Internal},
+		"no outcome":          {func(a *parts) { a.outcome[0].Name = "other" }, codes.Internal},
+		"no trailers":         {func(a *parts) { a.cut = true }, codes.Internal},
+		"no message":          {func(a *parts) { a.message = nil }, codes.Internal},
+		"empty message":       {func(a *parts) { a.message = make([]byte, prefix) }, codes.OK},
+		"compressed":          {func(a *parts) { a.message[0] = 1 }, codes.Internal},
+		"cut":                 {func(a *parts) { a.message = a.message[:len(a.message)-1] }, codes.Internal},
+		"longer than it says": {func(a *parts) { a.message = append(a.message, 0) }, codes.Unavailable},
+		"no answer but bytes": {func(a *parts) { a.message[prefix] = 0xff }, codes.Internal},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPeer(t)
+				a := newAnswer()
+				c.change(&a)
+				result := p.put()
+				p.request()
+				if _, err := p.conn.Write(answer(1, a)); err != nil && c.want != codes.Unavailable {
+					t.Fatal(err)
+				}
+				if err := <-result; status.Code(err) != c.want || errors.Is(err, ErrUnsent) {
+					t.Errorf("got %v, want %v", err, c.want)
+				}
+			})
+		})
+	}
+}
+
+// TestWhatThePeerDoesNotLookAt may be sent in another way, and nothing else.
+func TestWhatThePeerDoesNotLookAt(t *testing.T) {
+	for name, c := range map[string]struct {
+		say  func(f *http2.Framer) error
+		want [2]error // of calls 1 and 3
+	}{
+		"away after the first":  {func(f *http2.Framer) error { return f.WriteGoAway(1, http2.ErrCodeNo, nil) }, [2]error{nil, ErrUnsent}},
+		"away before the first": {func(f *http2.Framer) error { return f.WriteGoAway(0, http2.ErrCodeNo, nil) }, [2]error{ErrUnsent, ErrUnsent}},
+		"away after all":        {func(f *http2.Framer) error { return f.WriteGoAway(1<<31-1, http2.ErrCodeNo, nil) }, [2]error{nil, nil}},
+		"refused":               {func(f *http2.Framer) error { return f.WriteRSTStream(3, http2.ErrCodeRefusedStream) }, [2]error{nil, ErrUnsent}},
+		"reset":                 {func(f *http2.Framer) error { return f.WriteRSTStream(3, http2.ErrCodeProtocol) }, [2]error{nil, status.Error(codes.Internal, "")}},
+		"canceled":              {func(f *http2.Framer) error { return f.WriteRSTStream(3, http2.ErrCodeCancel) }, [2]error{nil, status.Error(codes.Canceled, "")}},
+		"never made":            {func(f *http2.Framer) error { return f.WriteRSTStream(5, http2.ErrCodeRefusedStream) }, [2]error{status.Error(codes.Unavailable, ""), status.Error(codes.Unavailable, "")}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newPeer(t)
+				results := []<-chan error{p.put()}
+				p.request()
+				results = append(results, p.put())
+				p.request()
+				if err := c.say(p.framer); err != nil {
+					t.Fatal(err)
+				}
+				drained := make(chan struct{})
+				go func() { // what is still to be read
+					defer close(drained)
+					io.Copy(io.Discard, p.conn)
+				}()
+				synctest.Wait()
+				for i, want := range c.want {
+					if want == nil {
+						p.answer(uint32(2*i + 1))
+					}
+					err := <-results[i]
+					if errors.Is(want, ErrUnsent) != errors.Is(err, ErrUnsent) || status.Code(err) != status.Code(want) {
+						t.Errorf("call %d: got %v, want %v", i, err, want)
+					}
+				}
+				p.conn.Close()
+				<-drained
+			})
+		})
+	}
+}
+
+// TestPeerThatSpeaksSomethingElse gets no calls.
+func TestPeerThatSpeaksSomethingElse(t *testing.T) {
+	for _, says := range []string{"HTTP/1.1 400 Bad Request\r\n\r\n", "", string(answer(1, newAnswer()))} {
+		here, there := net.Pipe()
+		go func() {
+			go io.Copy(io.Discard, there)
+			io.WriteString(there, says)
+			there.Close()
+		}()
+		if _, err := Open(t.Context(), here, "http", "server:1", "test"); err == nil {
+			t.Errorf("%q is taken for HTTP/2", says)
+		}
+	}
+}
+
+// breaking is a connection that breaks after some bytes.
+type breaking struct {
+	net.Conn
+	reads, writes int  // how many bytes it reads and writes
+	unlimited     bool // says that it never breaks
+
+	mu            sync.Mutex
+	read, written int // bytes
+}
+
+func (b *breaking) Read(p []byte) (int, error) {
+	b.mu.Lock()
+	left := b.reads - b.read
+	b.mu.Unlock()
+	if left <= 0 && !b.unlimited {
+		b.Close()
+		return 0, io.ErrUnexpectedEOF
+	}
+	if !b.unlimited {
+		p = p[:min(len(p), left)]
+	}
+	n, err := b.Conn.Read(p)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.read += n
+	return n, err
+}
+
+func (b *breaking) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if left := b.writes - b.written; !b.unlimited && len(p) > left {
+		n, _ := b.Conn.Write(p[:left])
+		b.written += n
+		b.Close()
+		return n, io.ErrClosedPipe
+	}
+	n, err := b.Conn.Write(p)
+	b.written += n
+	return n, err
+}
+
+// TestBrokenConnections breaks the connection after each byte that it reads or writes: what is
+// said not to have been sent was not, and what is answered was done, and nothing is done twice.
+func TestBrokenConnections(t *testing.T) {
+	whole := &breaking{unlimited: true}
+	breakOne(t, whole)
+	for n := range whole.written + 1 {
+		breakOne(t, &breaking{writes: n, reads: 1 << 20})
+	}
+	for n := range whole.read + 1 {
+		breakOne(t, &breaking{writes: 1 << 20, reads: n})
+	}
+}
+
+func breakOne(t *testing.T, b *breaking) {
+	t.Helper()
+	var mu sync.Mutex
+	var made []int64
+	s := &server{serve: func(_ context.Context, in *etcdserverpb.PutRequest) (*etcdserverpb.PutResponse, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		made = append(made, in.Lease)
+		return echo(in), nil
+	}}
+	g := grpc.NewServer(grpc.WaitForHandlers(true))
+	etcdserverpb.RegisterKVServer(g, s)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error)
+	go func() { served <- g.Serve(listener) }()
+	b.Conn, err = net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const callers = 3
+	outcomes := make([]error, callers)
+	c, err := Open(t.Context(), b, "http", "server:1", "test")
+	if err == nil {
+		ran := make(chan struct{})
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() { c.Run(ctx); close(ran) }()
+		var group sync.WaitGroup
+		for i := range callers {
+			group.Go(func() {
+				_, outcomes[i] = put(t.Context(), c, &etcdserverpb.PutRequest{Lease: int64(i), Key: []byte("key")})
+			})
+		}
+		group.Wait()
+		cancel()
+		<-ran
+	}
+	g.Stop()
+	<-served
+	if err != nil {
+		if len(made) > 0 {
+			t.Errorf("%v were made over no connection", made)
+		}
+		return
+	}
+	for i, err := range outcomes {
+		times := len(slices.DeleteFunc(slices.Clone(made), func(id int64) bool { return id != int64(i) }))
+		if times > 1 || times == 1 && errors.Is(err, ErrUnsent) || times == 0 && err == nil || b.unlimited && err != nil {
+			t.Errorf("broken after reading %d or writing %d: call %d was made %d times, and returned %v", b.reads, b.writes, i, times, err)
+		}
+		if err != nil && !errors.Is(err, ErrUnsent) && status.Code(err) != codes.Unavailable {
+			t.Errorf("call %d: %v", i, err)
+		}
+	}
+}
+
+// FuzzPeer: whatever a peer says, calls end, and are answered only by whole answers.
+func FuzzPeer(f *testing.F) {
+	f.Add(answer(1, newAnswer()))
+	f.Add(answer(3, newAnswer()))
+	f.Add(append(answer(3, newAnswer()), answer(1, newAnswer())...))
+	var frames bytes.Buffer
+	framer := http2.NewFramer(&frames, nil)
+	framer.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 3})
+	framer.WritePing(false, [8]byte{1})
+	framer.WriteWindowUpdate(0, 1<<31-1)
+	framer.WriteRSTStream(1, http2.ErrCodeRefusedStream)
+	framer.WriteGoAway(1, http2.ErrCodeNo, nil)
+	f.Add(frames.Bytes())
+	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
+	f.Fuzz(func(t *testing.T, says []byte) {
+		here, there := net.Pipe()
+		said := make(chan struct{})
+		go func() {
+			defer close(said)
+			drained := make(chan struct{})
+			go func() { io.Copy(io.Discard, there); close(drained) }()
+			if http2.NewFramer(there, nil).WriteSettings() == nil {
+				there.Write(says)
+			}
+			there.Close()
+			<-drained
+		}()
+		c, err := Open(t.Context(), here, "http", "server:1", "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ran := make(chan struct{})
+		go func() { c.Run(t.Context()); close(ran) }()
+		out, err := put(t.Context(), c, &etcdserverpb.PutRequest{})
+		if err != nil && !errors.Is(err, ErrUnsent) {
+			if _, ok := status.FromError(err); !ok {
+				t.Error(fmt.Errorf("%v of %w", out, err))
+			}
+		}
+		<-ran
+		<-said
+	})
+}

@@ -1,0 +1,374 @@
+package unary
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+)
+
+// server answers puts: with what they say, or as serve does.
+type server struct {
+	etcdserverpb.UnimplementedKVServer
+	puts  atomic.Int64
+	serve func(ctx context.Context, in *etcdserverpb.PutRequest) (*etcdserverpb.PutResponse, error)
+}
+
+// Put answers.
+func (s *server) Put(ctx context.Context, in *etcdserverpb.PutRequest) (*etcdserverpb.PutResponse, error) {
+	s.puts.Add(1)
+	if s.serve != nil {
+		return s.serve(ctx, in)
+	}
+	return echo(in), nil
+}
+
+func echo(in *etcdserverpb.PutRequest) *etcdserverpb.PutResponse {
+	return &etcdserverpb.PutResponse{
+		Header: &etcdserverpb.ResponseHeader{Revision: in.Lease, ClusterId: uint64(len(in.Value))},
+	}
+}
+
+// start serves until the test ends, and returns how to dial the server and what ends it.
+func start(t testing.TB, s etcdserverpb.KVServer, opts ...grpc.ServerOption) (address string, server *grpc.Server) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := grpc.NewServer(append([]grpc.ServerOption{grpc.MaxRecvMsgSize(64 << 20)}, opts...)...)
+	etcdserverpb.RegisterKVServer(g, s)
+	done := make(chan error)
+	go func() { done <- g.Serve(listener) }()
+	t.Cleanup(func() { g.Stop(); <-done })
+	return listener.Addr().String(), g
+}
+
+// open returns a connection over which calls can be made until the test ends.
+func open(t testing.TB, conn net.Conn, err error) *Conn {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Open(t.Context(), conn, "http", "server:1", "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if c.Run(ctx) == nil {
+			t.Error("Run returns no error")
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return c
+}
+
+func dial(t testing.TB, address string) *Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	return open(t, conn, err)
+}
+
+func put(ctx context.Context, c *Conn, in *etcdserverpb.PutRequest) (*etcdserverpb.PutResponse, error) {
+	out := new(etcdserverpb.PutResponse)
+	err := c.Invoke(ctx, etcdserverpb.KV_Put_FullMethodName, in, out)
+	return out, err
+}
+
+// TestCallsAreAnswered makes calls of many sizes from many callers: each gets its own answer, and
+// each is made once, or not at all where it says so.
+func TestCallsAreAnswered(t *testing.T) {
+	s := &server{}
+	address, _ := start(t, s)
+	c := dial(t, address)
+	var answered, unsent atomic.Int64
+	var callers sync.WaitGroup
+	const each = 300
+	for caller := range 16 {
+		callers.Go(func() {
+			for i := range each {
+				size := []int{0, 10, 1000, 16 << 10, 20 << 10}[(caller+i)%5]
+				in := &etcdserverpb.PutRequest{Key: []byte("k"), Value: make([]byte, size), Lease: int64(caller*each + i)}
+				switch out, err := put(t.Context(), c, in); {
+				case errors.Is(err, ErrUnsent):
+					unsent.Add(1)
+				case err != nil:
+					t.Errorf("call %d: %v", in.Lease, err)
+				case !proto.Equal(out, echo(in)):
+					t.Errorf("call %d: %v", in.Lease, out)
+				default:
+					answered.Add(1)
+				}
+			}
+		})
+	}
+	callers.Wait()
+	t.Logf("%d answered, %d not sent", answered.Load(), unsent.Load())
+	if answered.Load() < each || s.puts.Load() != answered.Load() {
+		t.Errorf("%d calls were made, %d answered, %d not sent", s.puts.Load(), answered.Load(), unsent.Load())
+	}
+}
+
+// TestLargeAnswers: answers may be larger than all windows, in turn.
+func TestLargeAnswers(t *testing.T) {
+	address, _ := start(t, &ranger{})
+	c := dial(t, address)
+	for _, size := range []int64{1, 70_000, streamWindow + 1, connectionWindow + 1, 3 * streamWindow, connectionWindow} {
+		out := new(etcdserverpb.RangeResponse)
+		if err := c.Invoke(t.Context(), etcdserverpb.KV_Range_FullMethodName, &etcdserverpb.RangeRequest{Limit: size}, out); err != nil || int64(len(out.Kvs[0].Value)) != size {
+			t.Fatalf("%d bytes: %v", size, err)
+		}
+	}
+}
+
+// TestErrorsAreThoseOfGRPC compares errors with those of gRPC's own client.
+func TestErrorsAreThoseOfGRPC(t *testing.T) {
+	s := &server{serve: func(ctx context.Context, in *etcdserverpb.PutRequest) (*etcdserverpb.PutResponse, error) {
+		if err := grpc.SetTrailer(ctx, metadata.Pairs("other", "trailer")); err != nil {
+			return nil, err
+		}
+		return nil, status.Error(codes.Code(in.Lease), string(in.Key))
+	}}
+	address, _ := start(t, s)
+	c := dial(t, address)
+	usual, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer usual.Close()
+	compare := func(method string, in proto.Message) error {
+		want := usual.Invoke(t.Context(), method, in, new(etcdserverpb.PutResponse))
+		got := c.Invoke(t.Context(), method, in, new(etcdserverpb.PutResponse))
+		if status.Code(got) != status.Code(want) || status.Convert(got).Message() != status.Convert(want).Message() {
+			return fmt.Errorf("got %v (%w), want %w", status.Code(got), got, want)
+		}
+		return nil
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		in := &etcdserverpb.PutRequest{Lease: rapid.Int64Range(1, 20).Draw(t, "code"), Key: []byte(rapid.String().Draw(t, "message"))}
+		if err := compare(etcdserverpb.KV_Put_FullMethodName, in); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, message := range []string{"", "etcdserver: requested lease not found", "100 %", "%41", "é\n"} {
+		if err := compare(etcdserverpb.KV_Put_FullMethodName, &etcdserverpb.PutRequest{Lease: 5, Key: []byte(message)}); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := compare("/etcdserverpb.KV/Nothing", &etcdserverpb.PutRequest{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCallsEndWithTheirContext: the caller gets its context's error, the server is told, and the
+// connection goes on.
+func TestCallsEndWithTheirContext(t *testing.T) {
+	told, begun := make(chan struct{}), make(chan struct{}, 1)
+	s := &server{}
+	s.serve = func(ctx context.Context, in *etcdserverpb.PutRequest) (*etcdserverpb.PutResponse, error) {
+		if in.Lease == 1 {
+			return echo(in), nil
+		}
+		begun <- struct{}{}
+		<-ctx.Done()
+		told <- struct{}{}
+		return nil, ctx.Err()
+	}
+	address, _ := start(t, s)
+	c := dial(t, address)
+	for _, want := range []codes.Code{codes.Canceled, codes.DeadlineExceeded} {
+		ctx, cancel := context.WithCancel(t.Context())
+		if want == codes.DeadlineExceeded {
+			ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+		} else {
+			go func() { <-begun; begun <- struct{}{}; cancel() }()
+		}
+		if _, err := put(ctx, c, &etcdserverpb.PutRequest{}); status.Code(err) != want {
+			t.Errorf("got %v, want %v", err, want)
+		}
+		cancel()
+		<-begun
+		<-told
+		if _, err := put(ctx, c, &etcdserverpb.PutRequest{Lease: 1}); status.Code(err) != want {
+			t.Errorf("a call after its context: %v, want %v", err, want)
+		}
+		if out, err := put(t.Context(), c, &etcdserverpb.PutRequest{Lease: 1}); err != nil || out.Header.Revision != 1 {
+			t.Errorf("the next call: %v, %v", out, err)
+		}
+	}
+	if made := s.puts.Load(); made != 4 {
+		t.Errorf("%d calls were made", made)
+	}
+}
+
+// TestServerThatGoesAway finishes what it has begun, and what it will not do is not sent.
+func TestServerThatGoesAway(t *testing.T) {
+	begun, finish := make(chan struct{}), make(chan struct{})
+	s := &server{}
+	s.serve = func(_ context.Context, in *etcdserverpb.PutRequest) (*etcdserverpb.PutResponse, error) {
+		if in.Lease == 2 {
+			begun <- struct{}{}
+			<-finish
+		}
+		return echo(in), nil
+	}
+	address, g := start(t, s)
+	c := dial(t, address)
+	result := make(chan error)
+	go func() {
+		out, err := put(t.Context(), c, &etcdserverpb.PutRequest{Lease: 2})
+		if err == nil && out.Header.Revision != 2 {
+			err = fmt.Errorf("%v", out)
+		}
+		result <- err
+	}()
+	<-begun
+	stopped := make(chan struct{})
+	go func() { g.GracefulStop(); close(stopped) }()
+	<-c.Ended()
+	if _, err := put(t.Context(), c, &etcdserverpb.PutRequest{Lease: 3}); !errors.Is(err, ErrUnsent) {
+		t.Errorf("a call after the server went away: %v", err)
+	}
+	close(finish)
+	if err := <-result; err != nil {
+		t.Errorf("the call that it had begun: %v", err)
+	}
+	<-stopped
+	if made := s.puts.Load(); made != 1 {
+		t.Errorf("%d calls were made", made)
+	}
+}
+
+// TestServerThatDies: who was under way does not know whether the call was made.
+func TestServerThatDies(t *testing.T) {
+	begun := make(chan struct{})
+	s := &server{}
+	s.serve = func(ctx context.Context, _ *etcdserverpb.PutRequest) (*etcdserverpb.PutResponse, error) {
+		begun <- struct{}{}
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	address, g := start(t, s)
+	c := dial(t, address)
+	const callers = 5
+	results := make(chan error)
+	for range callers {
+		go func() {
+			_, err := put(t.Context(), c, &etcdserverpb.PutRequest{})
+			results <- err
+		}()
+	}
+	for range callers {
+		<-begun
+	}
+	g.Stop()
+	for range callers {
+		if err := <-results; status.Code(err) != codes.Unavailable || !strings.HasPrefix(status.Convert(err).Message(), "error reading from server: ") {
+			t.Errorf("got %v", err)
+		}
+	}
+	<-c.Ended()
+}
+
+// TestStreamLimit: no more calls are under way than the server allows.
+func TestStreamLimit(t *testing.T) {
+	const limit = 3
+	release := make(chan struct{})
+	s := &server{serve: func(_ context.Context, in *etcdserverpb.PutRequest) (*etcdserverpb.PutResponse, error) {
+		<-release
+		return echo(in), nil
+	}}
+	address, _ := start(t, s, grpc.MaxConcurrentStreams(limit))
+	c := dial(t, address)
+	results := make(chan error)
+	for range limit + 1 {
+		go func() {
+			_, err := put(t.Context(), c, &etcdserverpb.PutRequest{})
+			results <- err
+		}()
+	}
+	if err := <-results; !errors.Is(err, ErrUnsent) {
+		t.Errorf("got %v", err)
+	}
+	close(release)
+	for range limit {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestSlowServerGetsNoMoreCalls, but may answer those that it has.
+func TestSlowServerGetsNoMoreCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(t)
+		result := p.put()
+		p.request()
+		begin := time.Now()
+		<-p.c.Ended()
+		if waited := time.Since(begin); waited < Tick || waited > 2*Tick {
+			t.Errorf("it took %v", waited)
+		}
+		if _, err := put(t.Context(), p.c, &etcdserverpb.PutRequest{}); !errors.Is(err, ErrUnsent) {
+			t.Errorf("got %v", err)
+		}
+		p.answer(1)
+		if err := <-result; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestSilentServerIsGivenUp, after it was sent a ping.
+func TestSilentServerIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(t)
+		result := p.put()
+		p.request()
+		begin := time.Now()
+		if frame := p.frame(); !strings.Contains(frame, "PING") {
+			t.Errorf("the server is sent %s", frame)
+		}
+		if err := <-result; status.Code(err) != codes.Unavailable {
+			t.Errorf("got %v", err)
+		}
+		if waited := time.Since(begin); waited < silentAfter*Tick || waited > (silentAfter+2)*Tick {
+			t.Errorf("it took %v", waited)
+		}
+	})
+}
+
+// TestServerThatTakesNothingIn does not hold its callers for ever.
+func TestServerThatTakesNothingIn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(t)
+		ctx, cancel := context.WithTimeout(t.Context(), Tick/2)
+		defer cancel()
+		begin := time.Now()
+		_, err := put(ctx, p.c, &etcdserverpb.PutRequest{}) // a pipe has no buffer
+		if code := status.Code(err); code != codes.Unavailable && code != codes.DeadlineExceeded {
+			t.Errorf("got %v", err)
+		}
+		if waited := time.Since(begin); waited > (stuckAfter+2)*Tick {
+			t.Errorf("it took %v", waited)
+		}
+	})
+}

@@ -1,0 +1,102 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"testing"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/larder-io/larder/internal/proctest"
+)
+
+// failing is a member that fails all transactions.
+type failing struct {
+	etcdserverpb.UnimplementedKVServer
+	err error
+}
+
+// Txn fails.
+func (f *failing) Txn(context.Context, *etcdserverpb.TxnRequest) (*etcdserverpb.TxnResponse, error) {
+	return nil, f.err
+}
+
+// instead stands for etcd's client, and counts what is left to it.
+type instead struct {
+	etcdserverpb.KVClient
+	left int
+}
+
+// Txn counts.
+func (i *instead) Txn(context.Context, *etcdserverpb.TxnRequest, ...grpc.CallOption) (*etcdserverpb.TxnResponse, error) {
+	i.left++
+	return new(etcdserverpb.TxnResponse), nil
+}
+
+// TestFailedWritesAreNotSentAgain, but those that the member refused before it looked at them.
+// A member that is not able to write gets no more.
+func TestFailedWritesAreNotSentAgain(t *testing.T) {
+	for _, c := range []struct {
+		err           error
+		left, retired bool
+	}{
+		{rpctypes.ErrGRPCLeaseNotFound, false, false},
+		{rpctypes.ErrGRPCNoSpace, false, false},
+		{rpctypes.ErrGRPCPermissionDenied, false, false},
+		{status.Error(codes.Canceled, "canceled by the member"), false, false},
+		{status.Error(codes.DeadlineExceeded, "too late for the member"), false, false},
+		{rpctypes.ErrGRPCTimeout, false, true},
+		{rpctypes.ErrGRPCLeaderChanged, false, true},
+		{rpctypes.ErrGRPCNoLeader, false, true},
+		{rpctypes.ErrGRPCStopped, false, true},
+		{status.Error(codes.Unavailable, "there is no connection available"), false, true},
+		{rpctypes.ErrGRPCUserEmpty, true, true},
+		{rpctypes.ErrGRPCInvalidAuthToken, true, true},
+		{rpctypes.ErrGRPCAuthOldRevision, true, true},
+		{rpctypes.ErrGRPCNotSupportedForLearner, true, true},
+	} {
+		t.Run(c.err.Error(), func(t *testing.T) {
+			listener, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			server := grpc.NewServer()
+			etcdserverpb.RegisterKVServer(server, &failing{err: c.err})
+			served := make(chan error)
+			go func() { served <- server.Serve(listener) }()
+			defer func() { server.Stop(); <-served }()
+
+			w := newWrites(newDialer([]string{"http://" + listener.Addr().String()}, nil), slog.New(slog.DiscardHandler))
+			ctx, cancel := context.WithCancel(t.Context())
+			ran := make(chan error)
+			go func() { ran <- w.run(ctx) }()
+			defer func() { cancel(); <-ran; w.close() }()
+			proctest.Eventually(t, "there is a connection", func() error {
+				if w.conn.Load() == nil {
+					return errors.New("none yet")
+				}
+				return nil
+			})
+			conn, client := w.conn.Load(), &instead{}
+			_, err = writer{client, w}.Txn(t.Context(), new(etcdserverpb.TxnRequest))
+			if (client.left > 0) != c.left || (err == nil) != c.left || !c.left && (status.Code(err) != status.Code(c.err) || rpctypes.ErrorDesc(err) != rpctypes.ErrorDesc(c.err)) {
+				t.Errorf("left to etcd's client: %d, error %v", client.left, err)
+			}
+			retired := false
+			select {
+			case <-conn.Ended():
+				retired = true
+			default:
+			}
+			if retired != c.retired {
+				t.Errorf("retired: %t", retired)
+			}
+		})
+	}
+}
