@@ -58,6 +58,8 @@ func run(m *testing.M) (code int, err error) {
 		Scheme:                scheme,
 		CRDInstallOptions:     envtest.CRDInstallOptions{Paths: []string{filepath.Join("config", "boxes.yaml")}, ErrorIfPathMissing: true},
 		WebhookInstallOptions: envtest.WebhookInstallOptions{Paths: []string{filepath.Join("config", "webhooks.yaml")}},
+
+		ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience,
 	}
 	suite.env.ControlPlane.GetAPIServer().Configure().Set("checkpoints", "true") // Larder's own
 	config, err := suite.env.Start()
@@ -99,7 +101,7 @@ func run(m *testing.M) (code int, err error) {
 }
 
 // patience is how long tests wait for what should happen at once.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // eventually waits until fn returns nil.
 func eventually(t *testing.T, fn func() error) {

@@ -167,6 +167,7 @@ func TestOwnedObjectsGoWithTheirOwner(t *testing.T) {
 			_, err := owned.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: reference}}, metav1.CreateOptions{})
 			must(t, err)
 			child := c.make("owners", "default", name+"-child", reference)
+			c.seen("default", name+"-seen")
 			must(t, owners.Delete(ctx, name, metav1.DeleteOptions{PropagationPolicy: &policy}))
 			c.gone(name, func() error { _, err := owners.Get(ctx, name, metav1.GetOptions{}); return err })
 			getOwned := func() error { _, err := owned.Get(ctx, name, metav1.GetOptions{}); return err }
@@ -192,6 +193,21 @@ func TestOwnedObjectsGoWithTheirOwner(t *testing.T) {
 			return err
 		})
 	}
+}
+
+// seen waits until the collector has seen all ConfigMaps that were made before the call: it
+// hears of them in order, and takes away one whose owner is not there. What it has not seen is
+// not orphaned with its owner, in a stock cluster either.
+func (c *cluster) seen(namespace, name string) {
+	c.t.Helper()
+	configMaps := c.client.CoreV1().ConfigMaps(namespace)
+	nobody := []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "nobody", UID: "nobody"}}
+	_, err := configMaps.Create(c.t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: nobody}}, metav1.CreateOptions{})
+	must(c.t, err)
+	c.gone(name, func() error {
+		_, err := configMaps.Get(c.t.Context(), name, metav1.GetOptions{})
+		return err
+	})
 }
 
 // TestLeaseHoldersAreReported: who holds the lease of kube-controller-manager is told of,
