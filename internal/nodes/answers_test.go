@@ -273,7 +273,7 @@ func (s *stage) rights(t *testing.T) {
 }
 
 // patience is how long an answer may take: some never end.
-const patience = 5 * time.Second
+const patience = 20 * time.Second
 
 // ask returns what a server answers: status line, header and body, without what is new
 // each time.
