@@ -3,6 +3,7 @@ package handlers
 import (
 	"bytes"
 	"net/http"
+	"strconv"
 
 	"github.com/larder-io/larder/httpapi/exchange"
 )
@@ -32,7 +33,18 @@ func (w *Recorder) WriteHeader(status int) {
 // Write implements http.ResponseWriter.
 func (w *Recorder) Write(p []byte) (int, error) {
 	w.WriteHeader(http.StatusOK)
+	if w.body.Cap() == 0 {
+		w.makeRoom()
+	}
 	return w.body.Write(p)
+}
+
+// makeRoom takes the memory for a body whose length the handler has told at once, but for one
+// that it may have told wrongly no more than is held back at most.
+func (w *Recorder) makeRoom() {
+	if length, err := strconv.Atoi(w.sent.Get("Content-Length")); err == nil && length > 0 {
+		w.body.Grow(min(length, MaxBuffered))
+	}
 }
 
 // SendTo answers with what w was given.

@@ -3,8 +3,9 @@
 //
 // A [Describer] lets upstream's installer describe the routes of the same storages to a
 // container that nobody serves from, and upstream's builders make documents of it. A
-// document is built when it is first asked for and kept compressed, a tenth of its size. A
-// reader of OpenAPI v2 who takes gzip is sent what is kept; for others it is inflated. Its
+// document is built when it is first asked for and kept compressed. A reader of OpenAPI v2 who
+// takes gzip is sent what is kept, a tenth of the document's size; for others it is inflated.
+// Those of OpenAPI v3, which are many and never sent compressed, are kept as what is fast. Its
 // tag is upstream's: the hash of its JSON. What definitions of custom resources and other
 // servers add to the document of OpenAPI v2 is built once and put between the bytes of the
 // rest. Descriptions that differ by names and one definition alone come of a [Pattern], which

@@ -22,7 +22,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-var inV2 = dialect{version: "v2", protobuf: handler.ToProtoBinary}
+var inV2 = dialect{version: "v2", protobuf: handler.ToProtoBinary, pack: pack}
 
 // swaggerService serves the one document of OpenAPI v2. What extensions describe is
 // built once and put into the document of the built-in kinds as bytes, where

@@ -16,7 +16,7 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 )
 
-var inV3 = dialect{version: "v3", protobuf: handler3.ToV3ProtoBinary}
+var inV3 = dialect{version: "v3", protobuf: handler3.ToV3ProtoBinary, pack: packFast}
 
 // openAPIv3 serves the documents of OpenAPI v3 as kube-aggregator
 // (pkg/controllers/openapiv3/aggregator) and the servers behind it do together.
