@@ -183,8 +183,13 @@ func TestTableShowsBoth(t *testing.T) {
 		at := newPhase()
 		at.record(leaseRenewal, 3*time.Millisecond, 200, nil)
 		at.record(leaseRenewal, 0, 503, errors.New("not now"))
+		again := newPhase()
+		again.record(watchAgain, 0, 0, errors.New("connection refused"))
+		again.record(watchAgain, 0, 429, &statusError{429, "too many"})
+		again.record(leaseRenewal, 0, 429, &statusError{429, "too many"})
 		return &Result{Server: server, Nodes: 10, Protocol: HTTP2, Round: 1, Watches: 100,
-			Steady: Part{Cost: Cost{Wall: time.Minute, Server: cpu}, Kinds: at.results()}}
+			Steady:  Part{Cost: Cost{Wall: time.Minute, Server: cpu}, Kinds: at.results()},
+			Restart: Part{Cost: Cost{Wall: time.Second}, Kinds: again.results()}}
 	}
 	broken := &Result{Server: fleet.Larder, Nodes: 10, Protocol: HTTP2, Round: 2, Failure: "out of memory"} // its figures do not count
 	table := &Table{Results: []*Result{result(fleet.Stock, 30*time.Second), result(fleet.Larder, 10*time.Second), broken}}
@@ -192,6 +197,7 @@ func TestTableShowsBoth(t *testing.T) {
 	for _, want := range []string{
 		"| CPU of the server a minute | 30.0 s / 10.0 s, **3** |", "N1, 10 nodes, HTTP/2: 100 watches",
 		"| N1 | Lease renewal | 0.0333 | 3.00 ms, 3.00 ms, 3.00 ms | 3.00 ms, 3.00 ms, 3.00 ms | 1 / 1 |", "1 requests failed, the first: not now",
+		"| requests failed | 3 / 3 |", "| of them answered 429 | 2 / 2 |",
 		"Larder ended before its time: out of memory",
 	} {
 		if !strings.Contains(text, want) {

@@ -99,6 +99,16 @@ func (r *Result) restartFailures() int {
 	return n
 }
 
+// restartRefusals counts those of them that the server answered with 429; most others found
+// nobody listening.
+func (r *Result) restartRefusals() int {
+	n := 0
+	for _, k := range r.Restart.Kinds {
+		n += k.Refused
+	}
+	return n
+}
+
 // Table is what all plays found.
 type Table struct {
 	// Date is when it began, Machine and Command what made it.
@@ -205,6 +215,7 @@ func restartColumns() []column {
 		{"informers that began anew", func(r *Result) float64 { return float64(r.Expired) }, asCount, false},
 		{"sent to watches", func(r *Result) float64 { return float64(r.Received) }, asBytes, false},
 		{"requests failed", func(r *Result) float64 { return float64(r.restartFailures()) }, asCount, false},
+		{"of them answered 429", func(r *Result) float64 { return float64(r.restartRefusals()) }, asCount, false},
 		{"resident at most (RSS)", func(r *Result) float64 { return float64(r.Restart.Cost.Usage.PeakRSS) }, asBytes, true},
 	}
 }
