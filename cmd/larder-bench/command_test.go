@@ -18,6 +18,7 @@ import (
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/benchtest"
 	"github.com/larder-io/larder/bench/crew"
+	"github.com/larder-io/larder/bench/fleet"
 	"github.com/larder-io/larder/bench/judge"
 )
 
@@ -207,5 +208,22 @@ func TestBuildsShowTheirProgress(t *testing.T) {
 				t.Errorf("terminal %v: said %q, want %q", terminal, got, want)
 			}
 		})
+	}
+}
+
+// TestNothingIsBuiltForServersThatAreNotAsked: a kube-apiserver that is not started needs no
+// program, and one that is given or asked stays what it was.
+func TestNothingIsBuiltForServersThatAreNotAsked(t *testing.T) {
+	for _, c := range []struct {
+		stock, want string
+		servers     []string
+	}{
+		{"", os.DevNull, []string{fleet.Larder}},
+		{"", "", []string{fleet.Larder, fleet.Stock}},
+		{"given", "given", []string{fleet.Larder}},
+	} {
+		if got := needing(fleet.Config{Stock: c.stock, Etcd: "e"}, c.servers); got != (fleet.Config{Stock: c.want, Etcd: "e"}) {
+			t.Errorf("%q for %v became %+v, want %q", c.stock, c.servers, got, c.want)
+		}
 	}
 }

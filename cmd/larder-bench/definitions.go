@@ -49,7 +49,7 @@ func (c *defining) run(cmd *cobra.Command, o *options) (err error) {
 	}
 	c.config.Command, c.config.Rounds = o.invocation(), o.rounds
 	var table *definitions.Table
-	err = o.started(cmd, c.config.Fleet, nil, func(ctx context.Context, f fleet.Config, say func(string)) (err error) {
+	err = o.started(cmd, needing(c.config.Fleet, c.config.Servers), nil, func(ctx context.Context, f fleet.Config, say func(string)) (err error) {
 		c.config.Fleet, c.config.Say = f, say
 		table, err = definitions.Run(ctx, c.config)
 		return err

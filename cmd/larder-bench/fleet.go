@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -18,6 +19,15 @@ func addPrograms(cmd *cobra.Command, f *fleet.Config) {
 	flags.StringVar(&f.Stock, "stock", "", "kube-apiserver to start; built from bench/stock if not given")
 	flags.StringVar(&f.Larder, "larder", "", "larder to start; built if not given")
 	flags.StringVar(&f.Etcd, "etcd", "", "etcd to start; built if not given")
+}
+
+// needing returns f with a stand-in for a kube-apiserver that is not given, where servers, those
+// that are asked, say that none is started: to build one takes minutes.
+func needing(f fleet.Config, servers []string) fleet.Config {
+	if f.Stock == "" && !slices.Contains(servers, fleet.Stock) {
+		f.Stock = os.DevNull
+	}
+	return f
 }
 
 // started runs work with what it starts: the programs of f, built unless they are given, and a

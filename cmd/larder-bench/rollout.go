@@ -55,7 +55,7 @@ func runRollout(cmd *cobra.Command, o *options, c rollout.Config) (err error) {
 		return err
 	}
 	found := &report.Report{}
-	err = o.started(cmd, c.Fleet, nil, func(ctx context.Context, f fleet.Config, say func(string)) (err error) {
+	err = o.started(cmd, needing(c.Fleet, c.Servers), nil, func(ctx context.Context, f fleet.Config, say func(string)) (err error) {
 		c.Fleet, c.Say = f, say
 		found.Results, err = rollout.Run(ctx, c)
 		return err
