@@ -10,9 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -217,22 +220,37 @@ func TestChainPanicsAreAnswered(t *testing.T) {
 // TestLateBodies: a handler that waits for a body does so until the deadline, and not
 // for one that will not be read.
 func TestLateBodies(t *testing.T) {
-	ended := make(chan error, 1)
-	f := newFront(t, Config{RequestTimeout: time.Hour}, func(routes *routes.Table) {
+	synctest.Test(t, func(t *testing.T) { // the handler waits before the deadline comes
+		s := newServer(Config{RequestTimeout: time.Hour})
+		defer s.cancel()
+		ended := make(chan error, 1)
+		routes := routes.New()
 		routes.Handle("/x", http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
 			_, err := io.ReadAll(req.Body)
 			ended <- err
 		}))
+		s.publish(routes)
+		client, server := net.Pipe()
+		var all sync.WaitGroup
+		all.Go(s.front.Session(server).Serve)
+		all.Go(func() {
+			_, _ = io.WriteString(client, "POST /x?timeout=50ms HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n012")
+		})
+		start := time.Now()
+		resp, err := http.ReadResponse(bufio.NewReader(client), nil)
+		if err != nil || resp.StatusCode != http.StatusGatewayTimeout || !resp.Close {
+			t.Errorf("%v %v", resp, err)
+		}
+		if took := time.Since(start); took != 50*time.Millisecond {
+			t.Errorf("answered after %v", took)
+		}
+		if err := <-ended; !errors.Is(err, http.ErrBodyReadAfterClose) {
+			t.Errorf("the handler read: %v", err)
+		}
+		client.Close()
+		all.Wait()
+		s.handlers.Wait()
 	})
-	conn := f.dial(t)
-	io.WriteString(conn, "POST /x?timeout=50ms HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n012")
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil || resp.StatusCode != http.StatusGatewayTimeout || !resp.Close {
-		t.Fatalf("%v %v", resp, err)
-	}
-	if err := <-ended; !errors.Is(err, http.ErrBodyReadAfterClose) {
-		t.Errorf("the handler read: %v", err)
-	}
 }
 
 // TestWhoIsWaitedForHoldsNoPlace: a request that was refused, and whose body is still to

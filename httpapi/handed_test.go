@@ -56,17 +56,18 @@ func TestNodesWatchTheirPodsAlone(t *testing.T) {
 	inside.must(t, post("/api/v1/namespaces/a/pods", fmt.Sprintf(podOn, "of-mine", "mine")))
 	inside.must(t, post("/api/v1/namespaces/a/pods", fmt.Sprintf(podOn, "of-other", "other")))
 
-	const selected = "/api/v1/pods?watch=1&timeoutSeconds=1&fieldSelector=spec.nodeName%3Dmine"
+	written := 0
+	const selected = "/api/v1/pods?watch=1&timeoutSeconds=600&fieldSelector=spec.nodeName%3Dmine"
 	for name, test := range map[string]struct {
 		target string
 		code   int
 	}{
 		"selected":                 {selected, http.StatusSwitchingProtocols},
-		"not selected":             {"/api/v1/pods?watch=1&timeoutSeconds=1", http.StatusForbidden},
+		"not selected":             {"/api/v1/pods?watch=1&timeoutSeconds=600", http.StatusForbidden},
 		"as many as are read":      {selected + strings.Repeat("&", request.MaxParams-3), http.StatusSwitchingProtocols},
 		"more than are read":       {selected + strings.Repeat("&", request.MaxParams-2), http.StatusForbidden},
 		"selected twice":           {selected + "&fieldSelector=", http.StatusSwitchingProtocols},
-		"selected, too late":       {"/api/v1/pods?watch=1&timeoutSeconds=1&fieldSelector=&fieldSelector=spec.nodeName%3Dmine", http.StatusForbidden},
+		"selected, too late":       {"/api/v1/pods?watch=1&timeoutSeconds=600&fieldSelector=&fieldSelector=spec.nodeName%3Dmine", http.StatusForbidden},
 		"selected behind a ;":      {"/api/v1/pods?watch=1;&fieldSelector=spec.nodeName%3Dmine;a=b", http.StatusForbidden},
 		"selected by another name": {"/api/v1/pods?watch=1&FieldSelector=spec.nodeName%3Dmine", http.StatusForbidden},
 	} {
@@ -82,15 +83,27 @@ func TestNodesWatchTheirPodsAlone(t *testing.T) {
 			if resp.StatusCode != test.code {
 				t.Errorf("answered %d, want %d", resp.StatusCode, test.code)
 			}
-			from := io.Reader(resp.Body)
-			if resp.StatusCode == http.StatusSwitchingProtocols {
-				from = in
+			if resp.StatusCode != http.StatusSwitchingProtocols {
+				if body, _ := io.ReadAll(resp.Body); bytes.Contains(body, []byte("of-other")) {
+					t.Errorf("a node sees another's pod: %.300q", body)
+				}
+				return
 			}
-			seen, _ := io.ReadAll(from) // a watch ends after a second
-			if strings.Contains(string(seen), "of-other") {
+			written++ // what is told of a later pod comes after all that there was
+			last := fmt.Sprint("of-mine-", written)
+			inside.must(t, post("/api/v1/namespaces/a/pods", fmt.Sprintf(podOn, last, "mine")))
+			var seen []byte
+			for !bytes.Contains(seen, []byte(`"name":"`+last+`"`)) {
+				b, err := in.ReadByte()
+				if err != nil {
+					t.Fatalf("%.300q, %v", seen, err)
+				}
+				seen = append(seen, b)
+			}
+			if bytes.Contains(seen, []byte("of-other")) {
 				t.Errorf("a node sees another's pod: %.300q", seen)
 			}
-			if test.code == http.StatusSwitchingProtocols && !strings.Contains(string(seen), "of-mine") {
+			if !bytes.Contains(seen, []byte(`"name":"of-mine"`)) {
 				t.Errorf("a node does not see its own pod: %.300q", seen)
 			}
 		})
