@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -40,12 +41,7 @@ func serve(t *testing.T) *server {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := listener.Addr().(*net.TCPAddr).Port
-	listener.Close()
+	port := freePort(t)
 	cmd := exec.Command(program, "dev", "--data-dir", dir, "--secure-port", strconv.Itoa(port), "--unsafe-no-fsync", "--consistency-check-interval=500ms")
 	out, err := cmd.StderrPipe()
 	if err != nil {
@@ -74,6 +70,31 @@ func serve(t *testing.T) *server {
 	}
 	reads.Go(func() { _, _ = io.Copy(io.Discard, out) }) // until the process ends
 	return &server{fmt.Sprintf("https://127.0.0.1:%d", port), clientOf(t, filepath.Join(dir, "admin.kubeconfig"))}
+}
+
+// freePort returns a TCP port that nobody is given until the test ends: it is below those of
+// outgoing connections, and its UDP port is taken as a sign to Larder's other tests.
+func freePort(t *testing.T) int {
+	t.Helper()
+	const first, last, tries = 17000, 30000, 1000
+	for range tries {
+		port := first + rand.IntN(last-first)
+		address := fmt.Sprintf("127.0.0.1:%d", port)
+		sign, err := net.ListenPacket("udp4", address)
+		if err != nil {
+			continue
+		}
+		listener, err := net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", port))
+		if err != nil {
+			sign.Close()
+			continue
+		}
+		listener.Close()
+		t.Cleanup(func() { sign.Close() })
+		return port
+	}
+	t.Fatalf("no free port in %d tries", tries)
+	return 0
 }
 
 // clientOf returns a client with the credentials of a kubeconfig.

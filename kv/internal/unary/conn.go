@@ -81,6 +81,7 @@ const (
 type Conn struct {
 	conn   net.Conn
 	reader *http2.Framer // used by Open and Run alone
+	tick   time.Duration // a Tick, but in tests
 	ended  chan struct{} // closed when no more calls are accepted
 	kick   chan struct{} // has an element when something is to be written soon
 	calls  sync.Pool     // of *call: those that are free
@@ -124,7 +125,7 @@ type call struct {
 // Calls can be made once Run runs.
 func Open(ctx context.Context, conn net.Conn, scheme, authority, userAgent string, metadata ...hpack.HeaderField) (*Conn, error) {
 	c := &Conn{
-		conn: conn, ended: make(chan struct{}), kick: make(chan struct{}, 1), out: new(bytes.Buffer), spare: new(bytes.Buffer),
+		conn: conn, tick: Tick, ended: make(chan struct{}), kick: make(chan struct{}, 1), out: new(bytes.Buffer), spare: new(bytes.Buffer),
 		underWay: make(map[uint32]*call), next: 1, limit: 1 << 31, window: defaultWindow, opening: defaultWindow,
 	}
 	c.calls.New = func() any { return &call{done: make(chan struct{}, 1)} }
@@ -256,13 +257,13 @@ func (c *Conn) Run(ctx context.Context) error {
 
 // tend looks after the connection until ctx ends, and ends it then.
 func (c *Conn) tend(ctx context.Context) {
-	ticker := time.NewTicker(Tick)
+	ticker := time.NewTicker(c.tick)
 	defer ticker.Stop()
 	var last tick
 	for {
 		select {
 		case <-ticker.C:
-			c.tick(&last)
+			c.look(&last)
 			c.soon()
 		case <-ctx.Done():
 			c.fail(status.Error(codes.Canceled, "unary: the connection is closing"))
@@ -290,7 +291,7 @@ type tick struct {
 	silent, stuck   int // ticks
 }
 
-func (c *Conn) tick(last *tick) {
+func (c *Conn) look(last *tick) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.pongLocked()

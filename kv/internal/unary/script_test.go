@@ -56,7 +56,7 @@ func newPeer(t *testing.T) *peer {
 		}
 		greeted <- errors.Join(err, p.framer.WriteSettings())
 	}()
-	p.c = open(t, here, nil)
+	p.c = open(t, here, Tick, nil)
 	if err := <-greeted; err != nil {
 		t.Fatal(err)
 	}
@@ -325,6 +325,7 @@ func breakOne(t *testing.T, b *breaking) {
 	outcomes := make([]error, callers)
 	c, err := Open(t.Context(), b, "http", "server:1", "test")
 	if err == nil {
+		c.tick = never
 		ran := make(chan struct{})
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { c.Run(ctx); close(ran) }()

@@ -59,8 +59,11 @@ func start(t testing.TB, s etcdserverpb.KVServer, opts ...grpc.ServerOption) (ad
 	return listener.Addr().String(), g
 }
 
+// never is a tick that does not come: a server is not slow because the machine is.
+const never = 24 * time.Hour
+
 // open returns a connection over which calls can be made until the test ends.
-func open(t testing.TB, conn net.Conn, err error) *Conn {
+func open(t testing.TB, conn net.Conn, tick time.Duration, err error) *Conn {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -69,6 +72,7 @@ func open(t testing.TB, conn net.Conn, err error) *Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c.tick = tick
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -84,7 +88,7 @@ func open(t testing.TB, conn net.Conn, err error) *Conn {
 func dial(t testing.TB, address string) *Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
-	return open(t, conn, err)
+	return open(t, conn, never, err)
 }
 
 func put(ctx context.Context, c *Conn, in *etcdserverpb.PutRequest) (*etcdserverpb.PutResponse, error) {
