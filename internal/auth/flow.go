@@ -3,15 +3,18 @@ package auth
 import (
 	"context"
 	"errors"
+	"fmt"
 	"hash/maphash"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
@@ -57,6 +60,11 @@ type Flow struct {
 	slots      [rememberedDecisions]atomic.Pointer[classified]
 
 	waiting [2]waiting // reading requests, and others
+
+	// loaded is closed when the priority levels of the store come into force, all at once as far
+	// as requests can see; the mandatory ones are from the beginning.
+	loaded     chan struct{}
+	loadedOnce sync.Once
 
 	mu        sync.Mutex
 	queueSets map[string]*queueSet     // guarded by mu: of the priority levels there are
@@ -104,6 +112,7 @@ func NewFlow(config FlowConfig) *Flow {
 	f := &Flow{
 		config: config, dropped: flowcontrol.NewDroppedRequestsTracker(), seed: maphash.MakeSeed(),
 		queueSets: make(map[string]*queueSet), classes: make(map[[4]string]*FlowClass),
+		loaded: make(chan struct{}),
 	}
 	flowmetrics.Register()
 	clock := eventclock.Real{}
@@ -133,6 +142,30 @@ func (f *Flow) Run(ctx context.Context) error {
 		return errors.Join(errors.New("auth: flow control"), err)
 	}
 	return nil
+}
+
+// Await blocks until the priority levels that the informers have are in force, or ctx ends, which
+// is the error. Before that all requests but those of system:masters are of the catch-all level,
+// which serves few at once and refuses the others. The informers must have synced. In a new
+// cluster, which has no levels yet, there is nothing to wait for.
+func (f *Flow) Await(ctx context.Context) error {
+	levels, err := f.config.Informers.Flowcontrol().V1().PriorityLevelConfigurations().Lister().List(labels.Everything())
+	if err == nil && slices.ContainsFunc(levels, func(l *flowcontrolv1.PriorityLevelConfiguration) bool { return !mandatory(l.Name) }) {
+		select {
+		case <-f.loaded:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("auth: priority levels: %w", err)
+	}
+	return nil
+}
+
+// mandatory reports whether a priority level is there before any is loaded.
+func mandatory(level string) bool {
+	return level == flowcontrolv1.PriorityLevelConfigurationNameExempt || level == flowcontrolv1.PriorityLevelConfigurationNameCatchAll
 }
 
 // Install adds upstream's debug pages, which show the queues.

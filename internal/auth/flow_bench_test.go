@@ -3,6 +3,7 @@ package auth
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -42,24 +43,9 @@ func flowConfiguration() (all []runtime.Object) {
 // runFlow runs a Flow that has loaded objects until the test ends.
 func runFlow(t testing.TB, limit int, objects ...runtime.Object) *Flow {
 	t.Helper()
-	client := fake.NewClientset(objects...)
-	factory := informers.NewSharedInformerFactory(client, 0)
-	f := NewFlow(FlowConfig{Client: client, Informers: factory, Limit: limit, Stored: func(schema.GroupResource) (int64, int64, bool) {
-		return 10_000, 50_000_000, true
-	}})
+	f, begin := prepareFlow(t, limit, objects...)
 	before := f.generation.Load()
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	factory.Start(ctx.Done())
-	go func() { ended <- f.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		factory.Shutdown()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	})
-	factory.WaitForCacheSync(ctx.Done())
+	begin()
 	proctest.Eventually(t, "the configuration is loaded", func() error {
 		if f.generation.Load() == before || !f.has("global-default") {
 			return errors.New("not yet")
@@ -67,6 +53,33 @@ func runFlow(t testing.TB, limit int, objects ...runtime.Object) *Flow {
 		return nil
 	})
 	return f
+}
+
+// prepareFlow returns a Flow whose informers have loaded objects, and what runs it until the test
+// ends.
+func prepareFlow(t testing.TB, limit int, objects ...runtime.Object) (f *Flow, begin func()) {
+	t.Helper()
+	client := fake.NewClientset(objects...)
+	factory := informers.NewSharedInformerFactory(client, 0)
+	f = NewFlow(FlowConfig{Client: client, Informers: factory, Limit: limit, Stored: func(schema.GroupResource) (int64, int64, bool) {
+		return 10_000, 50_000_000, true
+	}})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	factory.Start(ctx.Done())
+	t.Cleanup(func() {
+		cancel()
+		factory.Shutdown()
+		running.Wait()
+	})
+	factory.WaitForCacheSync(ctx.Done())
+	return f, func() {
+		running.Go(func() {
+			if err := f.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 func (f *Flow) has(level string) bool {

@@ -346,6 +346,9 @@ func (f *queueSetFactory) BeginConstruction(config fairqueuing.QueuingConfig, re
 		f.flow.mu.Lock()
 		defer f.flow.mu.Unlock()
 		f.flow.queueSets[config.Name] = l
+		if !mandatory(config.Name) {
+			f.flow.loadedOnce.Do(func() { close(f.flow.loaded) })
+		}
 	}}, nil
 }
 

@@ -1,6 +1,8 @@
 package auth
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -14,7 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	defaults "k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
 	"k8s.io/apiserver/pkg/authentication/user"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/storage"
@@ -45,6 +49,39 @@ func drawFlow(r *rapid.T) (*flowRequest, user.Info) {
 		{"system:nodes", user.AllAuthenticated}, {"system:serviceaccounts", "system:serviceaccounts:a", user.AllAuthenticated}, nil,
 	}).Draw(r, "groups")
 	return request, who
+}
+
+// TestFlowAwaitsItsConfiguration: once Await has returned no request is of the catch-all level
+// because others are not known yet. A new cluster has no others.
+func TestFlowAwaitsItsConfiguration(t *testing.T) {
+	f, begin := prepareFlow(t, 600, flowConfiguration()...)
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := f.Await(over); !errors.Is(err, context.Canceled) {
+		t.Errorf("before it runs: %v", err)
+	}
+	begin()
+	if err := f.Await(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for level, who := range flowUsers {
+		var seat Seat
+		request := onPods("list")
+		class, ok := f.Acquire(t.Context(), request.attributes(who), request, time.Now().Add(time.Minute), &seat)
+		seat.Release()
+		if !ok || class.Schema != level {
+			t.Errorf("%s: %v, class %+v", level, ok, class)
+		}
+	}
+	for name, objects := range map[string][]runtime.Object{
+		"nothing": nil, "what is mandatory": {defaults.MandatoryPriorityLevelConfigurations[0].DeepCopy(), defaults.MandatoryPriorityLevelConfigurations[1].DeepCopy()},
+	} {
+		f, begin := prepareFlow(t, 600, objects...)
+		if err := f.Await(over); err != nil {
+			t.Errorf("where there is %s: %v", name, err)
+		}
+		begin() // what it has started ends only with it
+	}
 }
 
 // TestFlowRemembersClasses checks that a request is of the class that upstream puts it

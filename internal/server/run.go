@@ -88,6 +88,11 @@ func (s *Server) start(ctx context.Context) error {
 // handshake (client-go: 10 s).
 const quietStart = 8 * time.Second
 
+// flowPatience is for how long clients wait at most until flow control knows its configuration,
+// which it reads within a tenth of a second. Without it nearly all clients of a cluster that come
+// back would be refused, and ask again a second later (N1).
+const flowPatience = 3 * time.Second
+
 // prepare takes the data directory and the port.
 func (s *Server) prepare(ctx context.Context) (err error) {
 	// Upstream's variable is set once in a process: the first call wins.
@@ -244,6 +249,11 @@ func (s *Server) awaitReady(ctx context.Context) error {
 		return err
 	}
 	s.ready.synced.Store(true)
+	if err := s.awaitFlow(bounded); ctx.Err() != nil {
+		return fmt.Errorf("server: %w", context.Cause(ctx))
+	} else if err != nil {
+		s.progress.printf("late: flow control has not read its configuration yet")
+	}
 	s.open() // before hooks: those of several servers that start at once may ask each other
 	if err := s.awaitHooks(ctx, bounded); err != nil {
 		return err
@@ -256,6 +266,16 @@ func (s *Server) awaitReady(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// awaitFlow blocks until flow control knows its configuration, or for flowPatience.
+func (s *Server) awaitFlow(ctx context.Context) error {
+	if s.parts.flow == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, flowPatience)
+	defer cancel()
+	return s.parts.flow.Await(ctx)
 }
 
 // awaitHooks blocks until the bootstrap and the aggregator have finished their hooks. Hooks
