@@ -16,8 +16,8 @@
 //
 // # What is left to others
 //
-// Only requests are sent that fit into the peer's windows as a whole, as they are now. There are
-// no interceptors, no compression, no credentials for each call. A connection that breaks stays
+// Only requests are sent that fit into the peer's windows as a whole, as they are now, and that
+// etcd's client would send too. There are no interceptors, no compression, no credentials for each call. A connection that breaks stays
 // so: the owner opens another.
 //
 // # Slow peers

@@ -20,6 +20,9 @@ const (
 	prefix = 5 // bytes before each message: whether it is compressed, and its length
 	// maxKept is up to how many bytes buffers are kept.
 	maxKept = 256 << 10
+	// maxRequest is how many bytes a request may have. It is the limit of etcd's client: which of
+	// larger ones fail, and how, does not depend on how much the peer takes at the moment.
+	maxRequest = 2 << 20
 )
 
 // Invoke makes a call and reads the answer into answer. It does not keep the request.
@@ -34,7 +37,7 @@ func (c *Conn) Invoke(ctx context.Context, method string, request, answer proto.
 		return status.Errorf(codes.Internal, "unary: %v", err)
 	}
 	k.answer = message[:0]
-	if len(message)-prefix > math.MaxInt32 {
+	if len(message)-prefix > maxRequest {
 		return ErrUnsent
 	}
 	binary.BigEndian.PutUint32(message[1:], uint32(len(message)-prefix))
@@ -69,11 +72,12 @@ func (c *Conn) begin(k *call, method string, message []byte) (uint32, error) {
 		return 0, ErrUnsent
 	}
 	stream := c.next
-	if c.next += 2; c.next > math.MaxInt32 {
-		defer c.retireLocked()
-	}
+	c.next += 2
 	c.window -= size
 	c.underWay[stream] = k
+	if c.next > math.MaxInt32 { // before others call, who may while this one writes
+		c.retireLocked()
+	}
 	if c.pongIn--; c.pongIn <= 0 {
 		c.pongLocked()
 	}
@@ -160,7 +164,7 @@ func (k *call) result(answer proto.Message) error {
 		return status.Error(codes.Internal, "server closed the stream without sending trailers")
 	case k.code != "0":
 		code, err := strconv.ParseUint(k.code, 10, 32)
-		if err != nil {
+		if err != nil || code == 0 { // an error with that code were none
 			return status.Errorf(codes.Internal, "malformed grpc-status %q", k.code)
 		}
 		return status.Error(codes.Code(code), decodeMessage(k.message))

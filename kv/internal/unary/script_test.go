@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"slices"
 	"sync"
@@ -156,6 +157,7 @@ func TestOnlyWholeAnswersAreTaken(t *testing.T) {
 		"not allowed":         {func(a *parts) { a.status = "403" }, codes.PermissionDenied},
 		"no success":          {func(a *parts) { a.outcome[0].Value = "5" }, codes.NotFound},
 		"no number":           {func(a *parts) { a.outcome[0].Value = "x" }, codes.Internal},
+		"another zero":        {func(a *parts) { a.outcome[0].Value, a.message = "00", nil }, codes.Internal},
 		"no outcome":          {func(a *parts) { a.outcome[0].Name = "other" }, codes.Internal},
 		"no trailers":         {func(a *parts) { a.cut = true }, codes.Internal},
 		"no message":          {func(a *parts) { a.message = nil }, codes.Internal},
@@ -227,6 +229,38 @@ func TestWhatThePeerDoesNotLookAt(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestLastStream: the call after the one that takes the last stream is not made, also while that
+// one is being written.
+func TestLastStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(t)
+		if _, err := p.framer.ReadFrame(); err != nil { // acknowledged settings: nothing else is being written
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		p.c.mu.Lock()
+		p.c.next = math.MaxInt32
+		p.c.mu.Unlock()
+		last := p.put()
+		synctest.Wait()
+		next := p.put()
+		synctest.Wait()
+		select {
+		case err := <-next:
+			if !errors.Is(err, ErrUnsent) {
+				t.Errorf("the next call: %v", err)
+			}
+		default:
+			t.Error("the next call waits for an answer")
+		}
+		p.request()
+		p.answer(math.MaxInt32)
+		if err := <-last; err != nil {
+			t.Errorf("the last call: %v", err)
+		}
+	})
 }
 
 // TestPeerThatSpeaksSomethingElse gets no calls.

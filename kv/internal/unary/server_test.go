@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // server answers puts: with what they say, or as serve does.
@@ -139,6 +141,28 @@ func TestLargeAnswers(t *testing.T) {
 		out := new(etcdserverpb.RangeResponse)
 		if err := c.Invoke(t.Context(), etcdserverpb.KV_Range_FullMethodName, &etcdserverpb.RangeRequest{Limit: size}, out); err != nil || int64(len(out.Kvs[0].Value)) != size {
 			t.Fatalf("%d bytes: %v", size, err)
+		}
+	}
+}
+
+// TestLargeRequests are sent up to the limit of etcd's client, however much the server takes.
+func TestLargeRequests(t *testing.T) {
+	address, _ := start(t, &server{}, grpc.InitialWindowSize(4*maxRequest), grpc.InitialConnWindowSize(4*maxRequest))
+	c := dial(t, address)
+	request := func(size int) *etcdserverpb.PutRequest {
+		in := &etcdserverpb.PutRequest{Value: make([]byte, size)}
+		for proto.Size(in) > size {
+			in.Value = in.Value[1:]
+		}
+		return in
+	}
+	proctest.Eventually(t, "the server's window is known", func() error {
+		_, err := put(t.Context(), c, request(maxRequest))
+		return err
+	})
+	for size, want := range map[int]error{maxRequest: nil, maxRequest + 1: ErrUnsent} {
+		if _, err := put(t.Context(), c, request(size)); !errors.Is(err, want) {
+			t.Errorf("%d bytes: %v, want %v", size, err, want)
 		}
 	}
 }
