@@ -216,14 +216,15 @@ func (s *storm) settle() {
 	}
 	close(next)
 	group.Wait()
-	last := s.tenants[len(s.tenants)-1]
-	proctest.Eventually(s.t, "the last tenant may read", func() error {
-		code, got, err := s.send(s.t.Context(), last, "GET", last.path("configmaps"), "", nil)
-		if err != nil || code != http.StatusOK {
-			return fmt.Errorf("%d %v %s", code, err, got)
-		}
-		return nil
-	})
+	for _, who := range s.tenants { // whose bindings were made in any order
+		proctest.Eventually(s.t, who.namespace+" may be read by its tenant", func() error {
+			code, got, err := s.send(s.t.Context(), who, "GET", who.path("secrets"), "", nil)
+			if err != nil || code != http.StatusOK {
+				return fmt.Errorf("%d %v %s", code, err, got)
+			}
+			return nil
+		})
+	}
 }
 
 // configMap is one of about size bytes that is full of the tenant's mark.
