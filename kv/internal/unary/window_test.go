@@ -1,0 +1,138 @@
+package unary
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"golang.org/x/net/http2"
+)
+
+// putBytes makes a call of about so many bytes.
+func (p *peer) putBytes(ctx context.Context, size int) <-chan error {
+	result := make(chan error, 1)
+	go func() {
+		_, err := put(ctx, p.c, &etcdserverpb.PutRequest{Value: make([]byte, size)})
+		result <- err
+	}()
+	synctest.Wait()
+	return result
+}
+
+// acknowledged reads the acknowledgement of settings, after which nothing is being written.
+func (p *peer) acknowledged() {
+	p.t.Helper()
+	frame, err := p.framer.ReadFrame()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	if settings, ok := frame.(*http2.SettingsFrame); !ok || !settings.IsAck() {
+		p.t.Fatalf("got %v", frame)
+	}
+	synctest.Wait()
+}
+
+// say sends a frame, which is taken in before it returns.
+func (p *peer) say(err error) {
+	p.t.Helper()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	synctest.Wait()
+}
+
+// unsent fails the test unless a call has failed with ErrUnsent.
+func unsent(t *testing.T, what string, result <-chan error) {
+	t.Helper()
+	select {
+	case err := <-result:
+		if !errors.Is(err, ErrUnsent) {
+			t.Errorf("%s: %v", what, err)
+		}
+	default:
+		t.Errorf("%s: it was sent", what)
+	}
+}
+
+// TestPeersLimits: nothing is sent that the peer does not take now, and it is sent again what
+// it takes later.
+func TestPeersLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(t)
+		p.acknowledged()
+		const size = 14_000 // a frame
+		answered := func(stream uint32) {
+			t.Helper()
+			result := p.putBytes(t.Context(), size)
+			p.request()
+			p.answer(stream)
+			if err := <-result; err != nil {
+				t.Errorf("call %d: %v", stream, err)
+			}
+		}
+		for stream := range uint32(defaultWindow / size) {
+			answered(2*stream + 1)
+		}
+		unsent(t, "more than the connection's window", p.putBytes(t.Context(), size))
+		p.say(p.framer.WriteWindowUpdate(0, 2*size))
+		answered(9)
+
+		p.say(p.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: size / 2}))
+		p.acknowledged()
+		unsent(t, "more than a stream's window", p.putBytes(t.Context(), size))
+		p.say(p.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 2 * size}, http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1}))
+		p.acknowledged()
+		first := p.putBytes(t.Context(), 1)
+		p.request()
+		unsent(t, "more calls than are allowed", p.putBytes(t.Context(), 1))
+		p.answer(11)
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestPeerMaySendMore as often as it has sent a part of what it may: padding counts, and so does
+// what is of calls that were given up.
+func TestPeerMaySendMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(t)
+		p.acknowledged()
+		padding := make([]byte, 200)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		result := p.putBytes(ctx, 1)
+		p.request()
+		almost := func() {
+			p.c.mu.Lock()
+			defer p.c.mu.Unlock()
+			p.c.received = connectionWindow/4 - uint32(len(padding))
+			if k := p.c.underWay[1]; k != nil {
+				k.unacked = streamWindow/4 - uint32(len(padding))
+			}
+		}
+		more := func(whose ...string) {
+			t.Helper()
+			almost()
+			p.say(p.framer.WriteDataPadded(1, false, []byte{0}, padding))
+			for _, stream := range whose {
+				if frame := p.frame(); !strings.Contains(frame, "WINDOW_UPDATE "+stream) {
+					t.Errorf("got %s, want a window for %q", frame, stream)
+				}
+			}
+		}
+		more("len", "stream=1")
+		cancel()
+		if err := <-result; err == nil {
+			t.Error("the call did not end with its context")
+		}
+		if frame := p.frame(); !strings.Contains(frame, "RST_STREAM") {
+			t.Errorf("got %s", frame)
+		}
+		synctest.Wait()
+		more("len")
+	})
+}
