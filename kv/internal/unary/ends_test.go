@@ -3,11 +3,14 @@ package unary
 import (
 	"context"
 	"io"
+	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -123,4 +126,119 @@ func TestResets(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestCallersWriteForOthers, but not for ever, and what they leave is written at once.
+func TestCallersWriteForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(t)
+		p.acknowledged()
+		begin := time.Now()
+		const calls = maxFlushes + 1 // the last of which the first caller does not write
+		results := []<-chan error{p.putBytes(t.Context(), 1)}
+		for i := range uint32(calls) {
+			if i < calls-1 {
+				results = append(results, p.putBytes(t.Context(), 1)) // while the one before is being written
+			}
+			p.request()
+			synctest.Wait()
+		}
+		if waited := time.Since(begin); waited > 0 {
+			t.Errorf("the requests came after %v", waited)
+		}
+		for i, result := range results {
+			p.answer(uint32(2*i + 1))
+			if err := <-result; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// TestBusyCallerIsAnswered: a caller that writes for others gets its own answer while they go on.
+func TestBusyCallerIsAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(t)
+		p.acknowledged()
+		first := p.putBytes(t.Context(), 1)
+		for range maxFlushes {
+			p.putBytes(t.Context(), 1)
+			p.request()
+			synctest.Wait()
+		}
+		p.answer(1)
+		synctest.Wait()
+		select {
+		case err := <-first:
+			if err != nil {
+				t.Error(err)
+			}
+		default:
+			t.Error("the first caller still writes")
+		}
+	})
+}
+
+// mute is a connection that can be read, and fails to be written once it is told to.
+type mute struct {
+	net.Conn
+	muted atomic.Bool
+}
+
+// Write may fail.
+func (m *mute) Write(b []byte) (int, error) {
+	if m.muted.Load() {
+		return 0, io.ErrShortWrite
+	}
+	return m.Conn.Write(b)
+}
+
+// TestFailedWriteEndsTheConnection, though it can still be read: the call may have been made.
+func TestFailedWriteEndsTheConnection(t *testing.T) {
+	address, _ := start(t, &server{})
+	conn, err := net.Dial("tcp", address)
+	m := &mute{Conn: conn}
+	c := open(t, m, Tick, err)
+	if _, err := put(t.Context(), c, &etcdserverpb.PutRequest{}); err != nil {
+		t.Fatal(err)
+	}
+	m.muted.Store(true)
+	if _, err := put(t.Context(), c, &etcdserverpb.PutRequest{}); status.Code(err) != codes.Unavailable {
+		t.Errorf("got %v", err)
+	}
+	<-c.Ended()
+}
+
+// TestAnswersAreOfOneCall: nothing of an answer is left when the next call is answered.
+func TestAnswersAreOfOneCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPeer(t)
+		p.acknowledged()
+		cut := newAnswer()
+		cut.cut = true
+		go func() {
+			for stream := uint32(1); ; stream += 2 {
+				for range 2 { // headers and data
+					if _, err := p.framer.ReadFrame(); err != nil {
+						return
+					}
+				}
+				a := newAnswer()
+				if stream%4 == 3 {
+					a = cut
+				}
+				if _, err := p.conn.Write(answer(stream, a)); err != nil {
+					return
+				}
+			}
+		}()
+		for range 20 {
+			if _, err := put(t.Context(), p.c, &etcdserverpb.PutRequest{}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := put(t.Context(), p.c, &etcdserverpb.PutRequest{}); status.Code(err) != codes.Internal {
+				t.Fatalf("an answer without an outcome: %v", err)
+			}
+		}
+	})
 }

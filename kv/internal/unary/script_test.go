@@ -152,20 +152,21 @@ func TestOnlyWholeAnswersAreTaken(t *testing.T) {
 		change func(*parts)
 		want   codes.Code
 	}{
-		"whole":               {func(*parts) {}, codes.OK},
-		"no HTTP success":     {func(a *parts) { a.status = "503" }, codes.Unavailable},
-		"not allowed":         {func(a *parts) { a.status = "403" }, codes.PermissionDenied},
-		"no success":          {func(a *parts) { a.outcome[0].Value = "5" }, codes.NotFound},
-		"no number":           {func(a *parts) { a.outcome[0].Value = "x" }, codes.Internal},
-		"another zero":        {func(a *parts) { a.outcome[0].Value, a.message = "00", nil }, codes.Internal},
-		"no outcome":          {func(a *parts) { a.outcome[0].Name = "other" }, codes.Internal},
-		"no trailers":         {func(a *parts) { a.cut = true }, codes.Internal},
-		"no message":          {func(a *parts) { a.message = nil }, codes.Internal},
-		"empty message":       {func(a *parts) { a.message = make([]byte, prefix) }, codes.OK},
-		"compressed":          {func(a *parts) { a.message[0] = 1 }, codes.Internal},
-		"cut":                 {func(a *parts) { a.message = a.message[:len(a.message)-1] }, codes.Internal},
-		"longer than it says": {func(a *parts) { a.message = append(a.message, 0) }, codes.Unavailable},
-		"no answer but bytes": {func(a *parts) { a.message[prefix] = 0xff }, codes.Internal},
+		"whole":                {func(*parts) {}, codes.OK},
+		"no HTTP success":      {func(a *parts) { a.status = "503" }, codes.Unavailable},
+		"not allowed":          {func(a *parts) { a.status = "403" }, codes.PermissionDenied},
+		"no success":           {func(a *parts) { a.outcome[0].Value = "5" }, codes.NotFound},
+		"no number":            {func(a *parts) { a.outcome[0].Value = "x" }, codes.Internal},
+		"another zero":         {func(a *parts) { a.outcome[0].Value, a.message = "00", nil }, codes.Internal},
+		"no outcome":           {func(a *parts) { a.outcome[0].Name = "other" }, codes.Internal},
+		"no trailers":          {func(a *parts) { a.cut = true }, codes.Internal},
+		"no message":           {func(a *parts) { a.message = nil }, codes.Internal},
+		"empty message":        {func(a *parts) { a.message = make([]byte, prefix) }, codes.OK},
+		"compressed":           {func(a *parts) { a.message[0] = 1 }, codes.Internal},
+		"cut":                  {func(a *parts) { a.message = a.message[:len(a.message)-1] }, codes.Internal},
+		"longer than it says":  {func(a *parts) { a.message = append(a.message, 0) }, codes.Unavailable},
+		"cut after its length": {func(a *parts) { a.message = a.message[:prefix] }, codes.Internal},
+		"no answer but bytes":  {func(a *parts) { a.message[prefix] = 0xff }, codes.Internal},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

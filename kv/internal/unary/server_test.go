@@ -388,6 +388,7 @@ func TestSilentServerIsGivenUp(t *testing.T) {
 func TestServerThatTakesNothingIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPeer(t)
+		p.acknowledged() // so that the caller is the one who writes
 		ctx, cancel := context.WithTimeout(t.Context(), Tick/2)
 		defer cancel()
 		begin := time.Now()
