@@ -140,7 +140,7 @@ func TestQueueSetDecidesAsUpstream(t *testing.T) {
 // checkQueueSet returns what differs.
 func checkQueueSet(config fairqueuing.QueuingConfig, limit int, steps []int) string {
 	factory := queueset.NewQueueSetFactory(eventclock.Real{})
-	flow := &Flow{queueSets: make(map[string]*queueSet)}
+	flow := &Flow{queueSets: make(map[string]*queueSet), loaded: make(chan struct{})}
 	theirs := newQueues(factory, config, limit)
 	ours := newQueues(&queueSetFactory{flow, factory}, config, limit)
 	both := []*queues{theirs, ours}
