@@ -129,7 +129,7 @@ func TestStatusPageInBrowser(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	page := b.open(p.url() + "/larder/")
+	page := b.open(p.url()+"/larder/", nil)
 	page.look(1180, "light")
 	signIn := func(token string) {
 		t.Helper()
@@ -209,7 +209,7 @@ func statusByCertificate(t *testing.T, b *browser, p *process) {
 	front := httptest.NewServer(proxy)
 	defer front.Close()
 	defer cancel() // ends the stream, for which Close waits
-	page := b.open(front.URL + "/larder/")
+	page := b.open(front.URL+"/larder/", nil)
 	page.until(`document.getElementById("state").textContent == "Live" && document.getElementById("login").hidden`)
 	page.until(`document.querySelectorAll("#flow tbody tr").length > 3`)
 	page.order("Page.navigate", map[string]any{"url": "about:blank"})
