@@ -219,3 +219,34 @@ func TestMutants(t *testing.T) {
 		})
 	}
 }
+
+// TestPartReachesItsGoal: a watcher has seen its goal with the event of that revision, or
+// with the end of the objects that exist, but not with one object among them.
+func TestPartReachesItsGoal(t *testing.T) {
+	all := func(*watchtest.State) bool { return true }
+	end := `{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"15","annotations":{"k8s.io/initial-events-end":"true"}}}}`
+	for name, test := range map[string]struct {
+		asked  watchtest.Request
+		frames []string
+	}{
+		"objects that exist": {
+			watchtest.Request{Selects: all, Initial: true},
+			[]string{frame("ADDED", "a", 15, payload{6, "a"}), frame("ADDED", "b", 13, payload{4, "b"}), end},
+		},
+		"events": {
+			watchtest.Request{Selects: all, After: 13},
+			[]string{frame("DELETED", "c", 14, payload{5, "a"}), frame("MODIFIED", "a", 15, payload{6, "a"})},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			watch := &part{Checker: watchtest.NewChecker(test.asked)}
+			body := strings.NewReader(strings.Join(append(test.frames, "what comes after the goal is not read"), "\n"))
+			if expired, err := watch.read(body, func() int64 { return 15 }); expired || err != nil {
+				t.Fatalf("expired %v, %v", expired, err)
+			}
+			if watch.told != len(test.frames) || watch.Resume() != 15 {
+				t.Errorf("%d of %d frames were read, up to %d", watch.told, len(test.frames), watch.Resume())
+			}
+		})
+	}
+}

@@ -189,12 +189,14 @@ func (p *part) verify(past *past) (broken []error) {
 // revisionIn finds the revision that a violation is about.
 var revisionIn = regexp.MustCompile(`@(\d+) `)
 
-// newest is the revision of the last report.
+// newest is the revision up to which all was told. Until the end of the objects that
+// exist there is none: they come by their names, the newest of them maybe first.
 func (p *part) newest() int64 {
-	if n := len(p.pending); n > 0 {
+	resume := p.Resume()
+	if n := len(p.pending); n > 0 && resume != 0 {
 		return p.pending[n-1].Revision
 	}
-	return p.Resume()
+	return resume
 }
 
 func (p *part) observe(r watchtest.Report) error {
