@@ -21,8 +21,8 @@ import (
 // Upstream's handlers make the record of an object's fields, admit the object, and then decode
 // the whole record to see whether admission has spoilt it. A plugin that changes the record
 // replaces its entries. Where they are the very ones that were there before, the check can only
-// succeed, because the record was encoded a moment ago. So the admission of a Shelter puts an
-// entry without fields in their place, which is checked in no time, and its storages put the
+// succeed, because the record was encoded a moment ago. So the admission of a Shelter puts a
+// record without entries in its place, of which nothing is checked, and its storages put the
 // record back before they see the object.
 //
 // Where an object is created, the handler has the field manager compare it with an empty one.
@@ -42,7 +42,7 @@ type Shelter struct {
 
 	object  metav1.Object // admitted last; nil if its record was left alone
 	record  []metav1.ManagedFieldsEntry
-	standIn []metav1.ManagedFieldsEntry // what object has instead
+	standIn [1]metav1.ManagedFieldsEntry // object has the first none of it instead
 }
 
 // Admission returns the admission to give to the handler; chain, which may be nil, is what
@@ -141,15 +141,14 @@ func untouched(before, entries, after []metav1.ManagedFieldsEntry) bool {
 	return true
 }
 
-// take puts an entry without fields in the place of the record of object.
+// take puts a record without entries in the place of that of object.
 func (s *Shelter) take(object metav1.Object) {
 	record := object.GetManagedFields()
 	if len(record) == 0 {
 		return
 	}
-	standIn := metav1.ManagedFieldsEntry{Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1"}
-	s.object, s.record, s.standIn = object, record, []metav1.ManagedFieldsEntry{standIn}
-	object.SetManagedFields(s.standIn)
+	s.object, s.record = object, record
+	object.SetManagedFields(s.standIn[:0])
 }
 
 // giveBack puts the record back.
@@ -157,10 +156,10 @@ func (s *Shelter) giveBack() {
 	if s.object == nil {
 		return
 	}
-	if now := s.object.GetManagedFields(); len(now) == 1 && &now[0] == &s.standIn[0] {
+	if now := s.object.GetManagedFields(); len(now) == 0 && cap(now) == 1 && &now[:1][0] == &s.standIn[0] {
 		s.object.SetManagedFields(s.record)
 	}
-	s.object, s.record, s.standIn = nil, nil, nil
+	s.object, s.record = nil, nil
 }
 
 // Creater returns the storage to give to the handler.
