@@ -142,6 +142,12 @@ func flows() [][]request {
 		named("/apis/batch/v1/namespaces/diff/cronjobs", `,"spec":{"schedule":"@daily","jobTemplate":{"spec":{"template":{"spec":{"restartPolicy":"Never","containers":[{"name":"c","image":"i"}]}}}}}`, `{"spec":{"suspend":true}}`),
 		named("/apis/discovery.k8s.io/v1/namespaces/diff/endpointslices", `,"addressType":"IPv4","endpoints":[{"addresses":["10.2.0.1"]}]`, `{"endpoints":[]}`),
 		{
+			do(http.MethodPost, configmaps, js, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"{who}-fixed"},"immutable":true}`),
+			do(http.MethodPatch, configmaps+"/{who}-fixed", mergePatch, `{"metadata":{"labels":{"a":"b"}}}`),
+			do(http.MethodPut, configmaps+"/{who}-fixed", js, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"{who}-fixed"},"immutable":true,"data":{}}`),
+			do(http.MethodDelete, configmaps+"/{who}-fixed", js, ""),
+		},
+		{
 			do(http.MethodPut, "/api/v1/namespaces/diff/events/{who}", js, `{"apiVersion":"v1","kind":"Event","metadata":{"name":"{who}","namespace":"diff"},"involvedObject":{"namespace":"diff"}}`),
 			do(http.MethodPut, configmaps+"/{who}-put", js, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"{who}-put"}}`),
 			do(http.MethodPatch, configmaps+"/{who}-applied?fieldManager=m", applyPatch, "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: \"{who}-applied\"\n"),

@@ -384,8 +384,15 @@ func (c *Codec) versioned(body []byte) (runtime.Object, error) {
 }
 
 // Decode decodes canonical bytes into an object of the type that handlers and
-// strategies work with.
-func (c *Codec) Decode(body []byte, into runtime.Object) error {
+// strategies work with, to be read: maps that defaults leave empty may be nil.
+func (c *Codec) Decode(body []byte, into runtime.Object) error { return c.decode(body, into, false) }
+
+// Restore decodes canonical bytes into what the storage codec makes of the stored value, to be
+// compared with other objects: validation tells an empty map, such as the data of a ConfigMap
+// that has none, from nil.
+func (c *Codec) Restore(body []byte, into runtime.Object) error { return c.decode(body, into, true) }
+
+func (c *Codec) decode(body []byte, into runtime.Object, defaults bool) error {
 	if c.custom != nil {
 		c.decodes.Add(1)
 		if c.custom.decode(body, into) {
@@ -397,6 +404,9 @@ func (c *Codec) Decode(body []byte, into runtime.Object) error {
 	obj, err := c.versioned(body)
 	if err != nil {
 		return err
+	}
+	if defaults {
+		c.scheme.Default(obj)
 	}
 	if from, to := reflect.ValueOf(obj), reflect.ValueOf(into); from.Type() == to.Type() {
 		to.Elem().Set(from.Elem())

@@ -20,6 +20,8 @@
 // is not decoded to be cached, and what requests decode of it is not pruned and defaulted
 // again.
 //
+// What a write compares with ([Codec.Restore]) is what upstream would decode from the store.
+//
 // Large canonical bytes of custom resources are kept packed (package cache), with their
 // metadata beside them: what asks for metadata alone unpacks nothing, and lists and frames
 // unpack each item where it goes ([Encoder.Unmade]).

@@ -43,7 +43,7 @@ func decodeItems(ctx context.Context, codec *encoding.Codec, objects []*cache.Ob
 		if !ok {
 			return fmt.Errorf("registry: items of %T are no objects", list)
 		}
-		if err := codec.Decode(o.Body(), obj); err != nil {
+		if err := codec.Restore(o.Body(), obj); err != nil {
 			return err
 		}
 	}

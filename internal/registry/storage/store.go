@@ -69,7 +69,7 @@ func (s *adapter) Get(ctx context.Context, key string, opts storage.GetOptions, 
 	if err != nil {
 		return err
 	}
-	return s.codec.Decode(o.Body(), out)
+	return s.codec.Restore(o.Body(), out)
 }
 
 // GetList implements storage.Interface.

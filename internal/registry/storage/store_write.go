@@ -195,7 +195,7 @@ func (s *adapter) suggestion(full string, like, given runtime.Object) (*present,
 			return nil, nil
 		}
 		p := &present{obj: newLike(like), rev: o.Revision(), from: o, body: o.Body()}
-		return p, s.codec.Decode(p.body, p.obj)
+		return p, s.codec.Restore(p.body, p.obj)
 	}
 	if given == nil {
 		return nil, nil
