@@ -20,7 +20,7 @@ const workers = 5
 func (e *Extensions) Follow(ctx context.Context) error {
 	definitions, client := e.informers.Apiextensions().V1().CustomResourceDefinitions(), e.client.ApiextensionsV1()
 	e.establish = establish.NewEstablishingController(definitions, client)
-	naming := status.NewNamingConditionController(klog.Background(), grouped{definitions}, client)
+	naming := status.NewNamingConditionController(klog.Background(), grouped{definitions}, acceptance{client})
 	structure := nonstructuralschema.NewConditionController(definitions, client)
 	approval := apiapproval.NewKubernetesAPIApprovalPolicyConformantConditionController(definitions, client)
 	cleanup := finalizer.NewCRDFinalizer(definitions, client, e)

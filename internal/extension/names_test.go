@@ -3,6 +3,7 @@ package extension_test
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -73,5 +74,45 @@ func TestDocumentsFollowDefinitions(t *testing.T) {
 			described(path, "how it is now", true)
 		}
 		must(t, s.definitions.ApiextensionsV1().CustomResourceDefinitions().Delete(t.Context(), "shelves.example.com", metav1.DeleteOptions{}))
+	}
+}
+
+// TestNamesAndEstablishmentAreOneWrite: a definition is written twice, by its client and when its
+// names are accepted; the second write establishes it, as upstream's third does. One that a
+// webhook converts is looked at again before it is established.
+func TestNamesAndEstablishmentAreOneWrite(t *testing.T) {
+	accepted := []string{"NamesAccepted True NoConflicts", "Established True InitialNamesAccepted"}
+	for _, c := range []struct {
+		name   string
+		change func(*apiextensionsv1.CustomResourceDefinition)
+		want   [][]string
+	}{
+		{"plain", func(*apiextensionsv1.CustomResourceDefinition) {}, [][]string{nil, accepted}},
+		{"webhook", newConverter(t).by, [][]string{nil, {accepted[0], "Established False Installing"}, accepted}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newServer(t)
+			client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+			w, err := client.Watch(t.Context(), metav1.ListOptions{})
+			must(t, err)
+			defer w.Stop()
+			definition := s.define(t, shelves, c.change)
+			for i, want := range c.want {
+				now, ok := (<-w.ResultChan()).Object.(*apiextensionsv1.CustomResourceDefinition)
+				if !ok {
+					t.Fatal("the watch of definitions ended")
+				}
+				var got []string
+				for _, c := range now.Status.Conditions {
+					got = append(got, fmt.Sprintf("%s %s %s", c.Type, c.Status, c.Reason))
+				}
+				if !slices.Equal(got, want) {
+					t.Errorf("state %d: conditions %q, want %q", i, got, want)
+				}
+				if i == len(c.want)-1 && now.ResourceVersion != definition.ResourceVersion {
+					t.Errorf("state %d is not the established one", i)
+				}
+			}
+		})
 	}
 }
