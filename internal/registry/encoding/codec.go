@@ -191,7 +191,8 @@ func (c *Codec) Canonical() schema.GroupVersionKind { return c.canonical }
 // no canonical encoding and are not cached.
 func (c *Codec) Records() bool { return c.newFunc == nil }
 
-// Encrypted reports whether decrypting a value may take time, because a key service is asked.
+// Encrypted reports whether values may be encrypted: decrypting one may then take time, because a
+// key service is asked. If not, they are stored as they are.
 func (c *Codec) Encrypted() bool { return c.encrypted }
 
 // Decodes counts the decodings of cached bytes so far. Reads of an encoding that was

@@ -220,6 +220,9 @@ func (s *adapter) unchanged(p *present, next *encoding.Stored) bool {
 	if p.from == nil {
 		return bytes.Equal(next.Data, p.data)
 	}
+	if size := p.from.Stored(); !s.codec.Encrypted() && size != 0 && size != int64(len(next.Data)) {
+		return false // the store has other bytes, which nobody needs to make
+	}
 	return s.codec.StoresAs(p.from, p.body, next)
 }
 
