@@ -10,7 +10,8 @@
 // Patches of the other types are decoded in time linear in their size. Merge patches, strategic
 // ones as kubelets send them and JSON ones as many controllers do, touch little of their object
 // most of the time: [Narrow] has them cost what they touch. An applied configuration is YAML,
-// which is slow to read: where it is JSON, [ReadOnce] has it read once.
+// which is slow to read: where it is JSON, [ReadOnce] has it read once. [SparesRecord] finds those
+// that need not see who set which field.
 package patches
 
 import (

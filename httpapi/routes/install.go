@@ -89,11 +89,15 @@ func (in *Installer) endpoint(g *registry.Group, e *registry.Endpoint, converter
 		return nil, err
 	}
 	creations := fields.NewCreations(scope.FieldManager, converter, scope.UnsafeConvertor, scope.Creater, e.GVK)
+	updates, err := in.updates(e, scope, converter)
+	if err != nil {
+		return nil, err
+	}
 	life, err := in.lifecycle(g, e)
 	if err != nil {
 		return nil, err
 	}
-	b := &handlerBuilder{Installer: in, endpoint: e, scope: scope, creations: creations, life: life}
+	b := &handlerBuilder{Installer: in, endpoint: e, scope: scope, creations: creations, updates: updates, life: life}
 	var monitors *apimetrics.Monitors
 	if e.View != nil {
 		monitors = apimetrics.NewMonitors(e.GVR, e.Subresource)
@@ -148,6 +152,16 @@ func (in *Installer) scope(g *registry.Group, e *registry.Endpoint, converter ma
 	scope.FieldManager, err = fields.NewManager(converter, scope.UnsafeConvertor,
 		scope.Defaulter, scope.Creater, e.GVK, scope.HubGroupVersion, e.Subresource, reset)
 	return scope, err
+}
+
+// updates makes the records of updates at an endpoint, nil if they are left to upstream's handlers:
+// other subresources than the status make objects of another kind of the stored one, and its
+// record of theirs.
+func (in *Installer) updates(e *registry.Endpoint, scope *handlers.RequestScope, converter managedfields.TypeConverter) (*fields.Updates, error) {
+	if e.Subresource != "" && e.Subresource != "status" {
+		return nil, nil
+	}
+	return fields.NewUpdates(scope.FieldManager, converter, scope.UnsafeConvertor, scope.Defaulter, scope.Creater, e.GVK, scope.HubGroupVersion, e.Subresource)
 }
 
 // resetFields says which fields storage's strategy ignores in requests, for the
@@ -207,6 +221,7 @@ type handlerBuilder struct {
 	life     lifecycle
 
 	creations *fields.Creations
+	updates   *fields.Updates // nil: upstream's handlers make the records
 }
 
 // handlers returns the handlers by verb.
@@ -224,19 +239,33 @@ func (b *handlerBuilder) handlers() map[string]http.Handler {
 		}))
 	}
 	if s, ok := storage.(rest.Updater); ok {
-		h["update"] = b.finish(apirequest.MethodPut, perRequest(func() http.HandlerFunc {
-			shelter := new(fields.Shelter)
-			return handlers.UpdateResource(shelter.Updater(s), b.scope, shelter.Admission(b.Admission))
-		}))
+		h["update"] = b.finish(apirequest.MethodPut, func(w http.ResponseWriter, req *http.Request) { // anew, see perRequest
+			scope, shelter := b.scope, new(fields.Shelter)
+			if b.updates != nil {
+				shelter.Updates, shelter.Agent, shelter.Replaces = b.updates, req.UserAgent(), true
+				own := *b.scope
+				own.FieldManager, own.Serializer = b.updates.Idle(), shelter.Serializer(own.Serializer)
+				scope = &own
+			}
+			handlers.UpdateResource(shelter.Updater(s), scope, shelter.Admission(b.Admission))(w, req)
+		})
 	}
 	if s, ok := storage.(rest.Patcher); ok {
 		accepted, narrows, chain := patchTypes(), b.narrows(), patches.AskedFor(b.Admission)
 		apply := b.finish(apirequest.MethodPatch, func(w http.ResponseWriter, req *http.Request) { // anew, see perRequest
-			scope := b.scope
+			scope, shelter := b.scope, new(fields.Shelter)
+			if b.updates != nil {
+				var spares bool
+				if req, spares = patches.SparesRecord(req); spares {
+					shelter.Updates, shelter.Agent = b.updates, req.UserAgent()
+					own := *b.scope
+					own.FieldManager = b.updates.Idle()
+					scope = &own
+				}
+			}
 			if narrows {
 				scope, req = patches.Narrow(scope, req)
 			}
-			shelter := new(fields.Shelter)
 			handlers.PatchResource(shelter.Patcher(s), scope, shelter.Admission(chain), accepted)(w, patches.ReadOnce(req))
 		})
 		h["patch"] = negotiate.Consuming(accepted, patches.Bounded(apply).ServeHTTP)

@@ -124,7 +124,7 @@ func (c *Creations) shapeOf(obj runtime.Object, object metav1.Object, manager st
 	if err != nil || reflect.TypeOf(versioned) != goType {
 		return nil, false
 	}
-	dst, ok := shape.append(appendText(make([]byte, 0, 1024), manager), reflect.ValueOf(versioned))
+	dst, ok := shape.append(appendText(make([]byte, 0, 1024), manager), reflect.ValueOf(versioned), nil)
 	return dst, ok && len(dst) <= maxRemembered
 }
 
@@ -172,11 +172,18 @@ func (c *Creations) Known() int {
 	return len(c.known)
 }
 
-// managerOf returns the name of who creates: the one in the request, or else what the user
+// managerOf returns the name of who writes: the one in the request, or else what the user
 // agent begins with (apiserver pkg/endpoints/handlers/create.go).
 func managerOf(options runtime.Object, agent string) string {
-	if create, ok := options.(*metav1.CreateOptions); ok && create.FieldManager != "" {
-		return create.FieldManager
+	switch options := options.(type) {
+	case *metav1.CreateOptions:
+		if options != nil && options.FieldManager != "" {
+			return options.FieldManager
+		}
+	case *metav1.UpdateOptions:
+		if options != nil && options.FieldManager != "" {
+			return options.FieldManager
+		}
 	}
 	agent, _, _ = strings.Cut(agent, "/")
 	var name strings.Builder

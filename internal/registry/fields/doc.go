@@ -21,9 +21,11 @@
 //
 // What a client applies is a map, not an object of a Go type, and it is checked as before.
 //
-// Two more things spare writes what upstream does again and again. [Creations] remember the
+// Three more things spare writes what upstream does again and again. [Creations] remember the
 // records of created objects by their shape: which fields there are, and the keys of lists and
-// maps. A [Shelter] keeps upstream's handlers from decoding a record that they have just made.
+// maps. [Updates] remember what became of a record by the record, by who wrote and by the shape of
+// what differs. A [Shelter] has both do that in the place of upstream's handlers, and keeps these
+// from decoding a record that has just been made.
 //
 // A manager may be used by any number of goroutines. Its values share the memory of the
 // objects that they are made from and are as safe to read as these are; they are never

@@ -166,8 +166,9 @@ func keyed(t reflect.Type) bool {
 	return false
 }
 
-// append appends the shape of v to dst. The last result is false if it cannot be told.
-func (s *shape) append(dst []byte, v reflect.Value) ([]byte, bool) {
+// append appends the shape of v to dst, with numbers for tokens if t is not nil. The last result
+// is false if it cannot be told.
+func (s *shape) append(dst []byte, v reflect.Value, t *tokens) ([]byte, bool) {
 	for v.Kind() == reflect.Pointer {
 		if v.IsNil() {
 			return append(dst, 'n'), true
@@ -180,11 +181,11 @@ func (s *shape) append(dst []byte, v reflect.Value) ([]byte, bool) {
 	case shapeConverted:
 		return s.appendConverted(dst, v)
 	case shapeStruct:
-		return s.appendFields(dst, v)
+		return s.appendFields(dst, v, t)
 	case shapeMap:
-		return s.appendMap(dst, v)
+		return s.appendMap(dst, v, t)
 	case shapeSet, shapeItems:
-		return s.appendItems(dst, v)
+		return s.appendItems(dst, v, t)
 	}
 	return dst, false
 }
@@ -228,7 +229,7 @@ func (s *shape) appendConverted(dst []byte, v reflect.Value) ([]byte, bool) {
 	return append(dst, '1'), true
 }
 
-func (s *shape) appendFields(dst []byte, v reflect.Value) (_ []byte, ok bool) {
+func (s *shape) appendFields(dst []byte, v reflect.Value, t *tokens) (_ []byte, ok bool) {
 	dst = append(dst, '{')
 	for i := range s.fields {
 		f := &s.fields[i]
@@ -236,14 +237,14 @@ func (s *shape) appendFields(dst []byte, v reflect.Value) (_ []byte, ok bool) {
 		if f.entry.CanOmit(field) {
 			continue
 		}
-		if dst, ok = f.append(binary.AppendUvarint(dst, uint64(i)), field); !ok {
+		if dst, ok = f.append(binary.AppendUvarint(dst, uint64(i)), field, t); !ok {
 			return dst, false
 		}
 	}
 	return append(dst, 0xff, 0xff, '}'), true
 }
 
-func (s *shape) appendMap(dst []byte, v reflect.Value) (_ []byte, ok bool) {
+func (s *shape) appendMap(dst []byte, v reflect.Value, t *tokens) (_ []byte, ok bool) {
 	if v.Len() == 0 {
 		return appendLeaf(dst, v), true
 	}
@@ -255,14 +256,14 @@ func (s *shape) appendMap(dst []byte, v reflect.Value) (_ []byte, ok bool) {
 	dst = binary.AppendUvarint(append(dst, '['), uint64(len(keys)))
 	for _, key := range keys {
 		dst = appendText(dst, key)
-		if dst, ok = s.items.append(dst, v.MapIndex(reflect.ValueOf(key).Convert(v.Type().Key()))); !ok {
+		if dst, ok = s.items.append(dst, v.MapIndex(reflect.ValueOf(key).Convert(v.Type().Key())), t); !ok {
 			return dst, false
 		}
 	}
 	return dst, true
 }
 
-func (s *shape) appendItems(dst []byte, v reflect.Value) (_ []byte, ok bool) {
+func (s *shape) appendItems(dst []byte, v reflect.Value, t *tokens) (_ []byte, ok bool) {
 	if v.Len() == 0 {
 		return appendLeaf(dst, v), true
 	}
@@ -274,16 +275,19 @@ func (s *shape) appendItems(dst []byte, v reflect.Value) (_ []byte, ok bool) {
 			continue
 		}
 		for _, key := range s.keys {
-			dst = appendKey(dst, key.GetFrom(item))
+			dst = s.appendKey(dst, key, key.GetFrom(item), t)
 		}
-		if dst, ok = s.items.append(dst, item); !ok {
+		if dst, ok = s.items.append(dst, item, t); !ok {
 			return dst, false
 		}
 	}
 	return dst, true
 }
 
-func appendKey(dst []byte, v reflect.Value) []byte {
+func (s *shape) appendKey(dst []byte, key *value.FieldCacheEntry, v reflect.Value, t *tokens) []byte {
+	if t != nil && len(s.keys) == 1 && v.Kind() == reflect.String && isToken(key.JsonName) {
+		return append(dst, 't', t.number(v.String()))
+	}
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {
 			return append(dst, 'n')

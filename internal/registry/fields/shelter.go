@@ -3,10 +3,12 @@ package fields
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/endpoints/handlers/fieldmanager"
@@ -30,6 +32,12 @@ import (
 // handler is given a creater whose first object has no metadata, for which the field manager
 // does nothing.
 //
+// Where an object is updated or patched, a Shelter with Updates has those make the record, before
+// it admits the object. The handler is given their idle field manager, and a stored object without
+// its record, which is put back before the object is admitted; a patch must not name the record,
+// then. Where a patch cannot be applied, that is tried again with the record: the patched object
+// is part of upstream's errors.
+//
 // Upstream's handler of one request is given the admission and the storage of one Shelter. It
 // calls the storage with the object that it had admitted, with nothing in between that reads
 // the record; a handler that gives the record up, as it does where an object is too large to be
@@ -39,6 +47,17 @@ type Shelter struct {
 	// Agent is the user agent of the request.
 	Creations *Creations
 	Agent     string
+
+	// Updates makes the record of an object that is updated; nil leaves it to the handler.
+	// Replaces says that the whole object is sent, not a patch.
+	Updates  *Updates
+	Replaces bool
+
+	sent    []metav1.ManagedFieldsEntry // the record that the client has sent
+	manager string                      // who updates
+	calls   int                         // of the storage
+	live    runtime.Object              // stored, without its record; nil if it has that
+	was     []metav1.ManagedFieldsEntry // the record of live
 
 	object  metav1.Object // admitted last; nil if its record was left alone
 	record  []metav1.ManagedFieldsEntry
@@ -50,7 +69,7 @@ type Shelter struct {
 func (s *Shelter) Admission(chain admission.Interface) admission.Interface {
 	mutating, _ := chain.(admission.MutationInterface)
 	validating, _ := chain.(admission.ValidationInterface)
-	if s.Creations == nil && mutating == nil {
+	if s.Creations == nil && s.Updates == nil && mutating == nil {
 		return chain
 	}
 	return &sheltered{chain: chain, mutating: mutating, validating: validating, shelter: s}
@@ -69,7 +88,13 @@ func (a *sheltered) Handles(operation admission.Operation) bool {
 }
 
 func (a *sheltered) records(operation admission.Operation) bool {
-	return a.shelter.Creations != nil && operation == admission.Create
+	switch operation {
+	case admission.Create:
+		return a.shelter.Creations != nil || a.shelter.Updates != nil // which may create what is not there
+	case admission.Update:
+		return a.shelter.Updates != nil
+	}
+	return false
 }
 
 func (a *sheltered) decides(operation admission.Operation) bool {
@@ -97,8 +122,9 @@ func (a *sheltered) Admit(ctx context.Context, attributes admission.Attributes, 
 	if err != nil {
 		return a.mutate(ctx, attributes, interfaces)
 	}
-	recorded := a.records(attributes.GetOperation())
-	if creations := a.shelter.Creations; recorded {
+	recorded := a.shelter.recordUpdate(attributes.GetObject())
+	if creations := a.shelter.Creations; creations != nil && a.records(attributes.GetOperation()) {
+		recorded = true
 		if err := creations.Record(attributes.GetObject(), managerOf(attributes.GetOperationOptions(), a.shelter.Agent)); err != nil {
 			return fmt.Errorf("failed to create new object (Create for %v): %w", creations.kind, err)
 		}
@@ -209,6 +235,8 @@ type updater struct {
 
 // Update implements rest.Updater.
 func (u *updater) Update(ctx context.Context, name string, info rest.UpdatedObjectInfo, create rest.ValidateObjectFunc, update rest.ValidateObjectUpdateFunc, force bool, options *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	u.shelter.manager = managerOf(options, u.shelter.Agent)
+	u.shelter.calls++
 	return u.Updater.Update(ctx, name, &updated{info, u.shelter}, create, update, force, options)
 }
 
@@ -235,7 +263,98 @@ type updated struct {
 
 // UpdatedObject implements rest.UpdatedObjectInfo.
 func (u *updated) UpdatedObject(ctx context.Context, old runtime.Object) (runtime.Object, error) {
+	s := u.shelter
+	s.hide(old)
+	defer s.show()
 	obj, err := u.UpdatedObjectInfo.UpdatedObject(ctx, old)
-	u.shelter.giveBack()
+	switch {
+	case s.live == nil: // it was shown, for the record was made
+	case err == nil: // nothing was asked to admit it
+		s.recordUpdate(obj)
+	case !s.Replaces && len(s.was) > 0:
+		s.reveal()
+		obj, err = u.UpdatedObjectInfo.UpdatedObject(ctx, old)
+		if err == nil {
+			s.recordUpdate(obj)
+		}
+	}
+	s.giveBack()
 	return obj, err
+}
+
+// hide takes the record of the stored object away until the new one's is made. Upstream's
+// handler of an update calls the storage again if the object is too large to be stored with its
+// record, and gives that up then.
+func (s *Shelter) hide(old runtime.Object) {
+	if s.Updates == nil || s.Replaces && s.calls > 1 {
+		return
+	}
+	object, err := meta.Accessor(old)
+	if err != nil {
+		return
+	}
+	s.live, s.was = old, object.GetManagedFields()
+	object.SetManagedFields(nil)
+}
+
+// reveal puts the record of the stored object back. The new one's is still to be made.
+func (s *Shelter) reveal() {
+	if object, err := meta.Accessor(s.live); err == nil {
+		object.SetManagedFields(s.was)
+	}
+}
+
+// show puts the record of the stored object back.
+func (s *Shelter) show() {
+	if s.live != nil {
+		s.reveal()
+	}
+	s.live, s.was = nil, nil
+}
+
+// recordUpdate makes the record of obj, which takes the place of the stored object, and reports
+// whether that was to be done.
+func (s *Shelter) recordUpdate(obj runtime.Object) bool {
+	if s.live == nil {
+		return false
+	}
+	live := s.live
+	s.show()
+	if object, err := meta.Accessor(obj); err == nil {
+		object.SetManagedFields(slices.Clone(s.sent))
+	}
+	s.Updates.Record(live, obj, s.manager)
+	return true
+}
+
+// Serializer returns the serializer to give to the handler of an update, which tells the Shelter
+// what record the client has sent.
+func (s *Shelter) Serializer(inner runtime.NegotiatedSerializer) runtime.NegotiatedSerializer {
+	return &serializer{inner, s}
+}
+
+type serializer struct {
+	runtime.NegotiatedSerializer
+	shelter *Shelter
+}
+
+// DecoderToVersion implements runtime.NegotiatedSerializer.
+func (n *serializer) DecoderToVersion(inner runtime.Decoder, target runtime.GroupVersioner) runtime.Decoder {
+	return &decoder{n.NegotiatedSerializer.DecoderToVersion(inner, target), n.shelter}
+}
+
+type decoder struct {
+	runtime.Decoder
+	shelter *Shelter
+}
+
+// Decode implements runtime.Decoder.
+func (d *decoder) Decode(data []byte, defaults *schema.GroupVersionKind, into runtime.Object) (runtime.Object, *schema.GroupVersionKind, error) {
+	obj, kind, err := d.Decoder.Decode(data, defaults, into)
+	if obj != nil {
+		if object, err := meta.Accessor(obj); err == nil {
+			d.shelter.sent = object.GetManagedFields()
+		}
+	}
+	return obj, kind, err
 }

@@ -1,0 +1,264 @@
+package fields
+
+import (
+	"context"
+	"errors"
+	"math/rand"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/core"
+
+	"github.com/larder-io/larder/internal/registry/registrytest"
+)
+
+func newUpdates(t testing.TB, m *managers, kind schema.GroupVersionKind) *Updates {
+	t.Helper()
+	hub := schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}
+	u, err := NewUpdates(m.of(kind), m.types, runtime.UnsafeObjectConvertor(legacyscheme.Scheme), legacyscheme.Scheme, legacyscheme.Scheme, kind, hub, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+// TestRecordsOfUpdatesAreUpstreams updates objects of every kind in every version again and
+// again, each time a little, by several managers, and wants the record of upstream's field
+// manager, be it made anew or copied from that of another update.
+func TestRecordsOfUpdatesAreUpstreams(t *testing.T) {
+	t.Parallel()
+	const bases, steps = 3, 30
+	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, NewManager)
+	copied, kept := 0, 0
+	for kind, versions := range kinds(t, upstream.types) {
+		for _, version := range versions {
+			of := version.WithKind(kind.Kind)
+			updates := newUpdates(t, own, of)
+			random := rand.New(rand.NewSource(11))
+			for range bases {
+				h := &history{t: t, kind: kind, versions: versions, random: random}
+				live := h.object()
+				identify(t, live, "")
+				if live = created(t, upstream, of, live); live == nil {
+					continue
+				}
+				identify(t, live, "uid")
+				for step := range steps {
+					next := live.DeepCopyObject()
+					clearRecord(t, next)
+					for range 1 + random.Intn(2) {
+						registrytest.Nudge(next, random)
+					}
+					identify(t, next, "uid")
+					who := []string{"creator", "kubelet"}[random.Intn(2)]
+					want := written(upstream, of, live, next, who)
+					if want == nil {
+						break
+					}
+					blankTimes(t, want)
+					for again := range 3 {
+						before := live.DeepCopyObject()
+						if again == 2 { // what is equal in both does not matter
+							label(t, before, next, step)
+							want = written(upstream, of, before, next, who)
+							if want == nil {
+								break
+							}
+							blankTimes(t, want)
+						}
+						got := next.DeepCopyObject()
+						if knowsUpdate(t, updates, before, got, who) {
+							copied++
+						}
+						updates.Record(before, got, who)
+						blankTimes(t, got)
+						if !apiequality.Semantic.DeepEqual(want, got) {
+							wantMeta, _ := meta.Accessor(want)
+							gotMeta, _ := meta.Accessor(got)
+							t.Fatalf("%s: managers\n%s\nwant\n%s", of, text(gotMeta), text(wantMeta))
+						}
+					}
+					live = want
+					if live == nil {
+						break
+					}
+				}
+			}
+			kept += len(updates.known)
+		}
+	}
+	t.Logf("%d records were copied of others, of %d changes", copied, kept)
+	if copied < 2000 || kept < 1000 {
+		t.Errorf("%d records were copied of others, of %d changes: too few to tell anything", copied, kept)
+	}
+}
+
+// label gives both objects an annotation that they have in common.
+func label(t *testing.T, live, next runtime.Object, step int) {
+	t.Helper()
+	for _, obj := range []runtime.Object{live, next} {
+		object, err := meta.Accessor(obj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		object.SetGeneration(int64(step))
+		object.SetSelfLink("the same")
+	}
+}
+
+func identify(t *testing.T, obj runtime.Object, uid string) {
+	t.Helper()
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object.SetUID("")
+	if uid != "" {
+		object.SetUID("uid")
+	}
+}
+
+func clearRecord(t *testing.T, obj runtime.Object) {
+	t.Helper()
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object.SetManagedFields(nil)
+}
+
+// written is next with the record that upstream's field manager makes, nil if it panics.
+func written(by *managers, kind schema.GroupVersionKind, live, next runtime.Object, who string) (made runtime.Object) {
+	defer func() {
+		if recover() != nil {
+			made = nil
+		}
+	}()
+	return by.of(kind).UpdateNoErrors(live.DeepCopyObject(), next.DeepCopyObject(), who)
+}
+
+func knowsUpdate(t *testing.T, u *Updates, live, obj runtime.Object, who string) bool {
+	t.Helper()
+	live, obj = live.DeepCopyObject(), obj.DeepCopyObject()
+	stored, err := meta.Accessor(live)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tokens tokens
+	key, ok := u.keyOf(live, obj, stored.GetManagedFields(), who, &tokens)
+	_, known := u.known[string(key)]
+	return ok && known
+}
+
+// TestUpdatesOfOtherAddressesAreKnown: what an update makes of a record is copied for an object
+// with another address and owner, if these are in the same order.
+func TestUpdatesOfOtherAddressesAreKnown(t *testing.T) {
+	kind := corev1.SchemeGroupVersion.WithKind("Pod")
+	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, NewManager)
+	updates := newUpdates(t, own, kind)
+	pod := func(owner string, ips ...string) *core.Pod {
+		p := &core.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "uid", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n", UID: types.UID(owner)}}}}
+		for _, ip := range ips {
+			p.Status.PodIPs = append(p.Status.PodIPs, core.PodIP{IP: ip})
+		}
+		return p
+	}
+	for _, c := range []struct {
+		owner   string
+		ips     []string
+		learned bool
+	}{
+		{"a-1", []string{"10.0.0.1", "fd00::1"}, true}, // but the first, which finds out what kind it is
+		{"a-1", []string{"10.0.0.1", "fd00::1"}, true},
+		{"a-2", []string{"10.0.0.22", "fd00::2"}, false},
+		{"a-3", []string{"fd00::3", "10.0.0.3"}, true},   // another order
+		{"10.", []string{"20.0.0.1", "fd00::1"}, true},   // the owner comes first
+		{"a\"b", []string{"10.0.0.1", "fd00::1"}, false}, // is escaped in the record
+		{"a-4", []string{"10.0.0.4", "fd00::4"}, false},
+	} {
+		before := len(updates.known)
+		var live runtime.Object = pod(c.owner)
+		live = upstream.of(kind).UpdateNoErrors(&corev1.Pod{}, live, "creator")
+		next := pod(c.owner, c.ips...)
+		for _, who := range []string{"kubelet", "kubelet", "creator"} {
+			want, got := written(upstream, kind, live, next, who), next.DeepCopy()
+			updates.Record(live, got, who)
+			blankTimes(t, want)
+			blankTimes(t, got)
+			if !apiequality.Semantic.DeepEqual(want, runtime.Object(got)) {
+				wantMeta, _ := meta.Accessor(want)
+				t.Fatalf("%v: managers\n%s\nwant\n%s", c, text(got), text(wantMeta))
+			}
+			live, next = want, next.DeepCopy()
+			next.Status.PodIPs = next.Status.PodIPs[:1]
+			next.Status.PodIPs[0].IP += "0"
+		}
+		if learned := len(updates.known) > before; learned != c.learned {
+			t.Errorf("%v: learned %t, want %t", c, learned, c.learned)
+		}
+	}
+}
+
+// TestAdmissionOfUpdatesSeesBothRecords: what admits an update finds the record of the stored
+// object, and the new one's as it will be.
+func TestAdmissionOfUpdatesSeesBothRecords(t *testing.T) {
+	kind := corev1.SchemeGroupVersion.WithKind("Pod")
+	own := newManagers(t, NewManager)
+	live := own.of(kind).UpdateNoErrors(&corev1.Pod{}, &core.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "uid"}, Spec: core.PodSpec{NodeName: "n"}}, "creator").(*core.Pod)
+	shelter := &Shelter{Updates: newUpdates(t, own, kind), Agent: "kubelet/1"}
+	for _, refused := range []error{nil, errors.New("no")} {
+		var seen string
+		chain := shelter.Admission(plugin(func(o metav1.Object) error {
+			seen = text(live) + text(o)
+			return refused
+		})).(admission.MutationInterface)
+		info := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
+			if record := old.(*core.Pod).ManagedFields; record != nil {
+				t.Errorf("the handler is given the record %v", record)
+			}
+			next := old.(*core.Pod).DeepCopy()
+			next.Status.Message = "changed"
+			return next, nil
+		}, func(ctx context.Context, next, old runtime.Object) (runtime.Object, error) {
+			a := admission.NewAttributesRecord(next, old, kind, "", "", schema.GroupVersionResource{}, "", admission.Update, nil, false, nil)
+			return next, chain.Admit(ctx, a, nil)
+		})
+		s := &given{live: live}
+		_, _, err := shelter.Patcher(s).Update(context.Background(), "p", info, nil, nil, false, nil)
+		if !errors.Is(err, refused) {
+			t.Fatal(err)
+		}
+		want := "creator Update v1 {\"f:spec\":{\"f:nodeName\":{}}}"
+		if len(live.ManagedFields) != 1 || strings.Count(seen, want) != 2 || !strings.Contains(seen, "kubelet Update v1 ") {
+			t.Errorf("refused %v: admission saw\n%s\nstored is now %v", refused, seen, live.ManagedFields)
+		}
+		if refused == nil && len(s.got) != 2 {
+			t.Errorf("the storage got %v", s.got)
+		}
+	}
+}
+
+// given is a storage that has one object.
+type given struct {
+	store
+	live runtime.Object
+}
+
+func (g *given) Update(ctx context.Context, _ string, info rest.UpdatedObjectInfo, _ rest.ValidateObjectFunc, _ rest.ValidateObjectUpdateFunc, _ bool, _ *metav1.UpdateOptions) (runtime.Object, bool, error) {
+	obj, err := info.UpdatedObject(ctx, g.live)
+	if err == nil {
+		g.take(obj)
+	}
+	return obj, false, err
+}
