@@ -118,7 +118,7 @@ func (e *Encoder) encode(o *cache.Object) ([]byte, error) {
 	}
 	buffer := buffers.Get().(*[]byte)
 	defer putBuffer(buffer)
-	item, err := e.append((*buffer)[:0], o)
+	item, _, err := e.append((*buffer)[:0], o)
 	*buffer = item[:0]
 	if err != nil {
 		return nil, err
@@ -126,37 +126,38 @@ func (e *Encoder) encode(o *cache.Object) ([]byte, error) {
 	return bytes.Clone(item), nil
 }
 
-// append appends the item of o, made by the plan if there is one for it.
-func (e *Encoder) append(dst []byte, o *cache.Object) ([]byte, error) {
-	if out, ok := e.planned(dst, o); ok {
-		return out, nil
+// append appends the item of o, made by the plan if there is one for it. It reports whether doing
+// that again costs hardly more than to copy what was appended.
+func (e *Encoder) append(dst []byte, o *cache.Object) (_ []byte, cheap bool, err error) {
+	if out, cheap, ok := e.planned(dst, o); ok {
+		return out, cheap, nil
 	}
 	item, err := e.decoded(o)
-	return append(dst, item...), err
+	return append(dst, item...), false, err
 }
 
-// planned appends the item of o, and reports whether the plan could make it.
-func (e *Encoder) planned(dst []byte, o *cache.Object) ([]byte, bool) {
+// planned appends the item of o as append does, and reports whether the plan could make it.
+func (e *Encoder) planned(dst []byte, o *cache.Object) (_ []byte, cheap, ok bool) {
 	plan, body := e.plan(), o.Body()
 	if plan == nil {
-		return dst, false
+		return dst, false, false
 	}
 	if e.projection != Full {
 		part, err := wire.PartialProtobuf(body)
 		if err != nil || e.codec.splitMetadata && bytes.Contains(part, []byte(splitPrefix)) {
-			return dst, false
+			return dst, false, false
 		}
 		body = part
 	}
 	if o.Plain() {
-		out, err := plan.AppendPlain(dst, body)
-		return out, err == nil
+		out, how, err := plan.AppendPlain(dst, body)
+		return out, how.Copied, err == nil
 	}
-	out, plain, err := plan.Append(dst, body)
-	if plain && e.projection == Full {
+	out, how, err := plan.Append(dst, body)
+	if how.Plain && e.projection == Full {
 		o.NotePlain() // then all parts are
 	}
-	return out, err == nil
+	return out, how.Copied, err == nil
 }
 
 // decoded makes the item of o by decoding the object, or as much of it as it takes.

@@ -1,6 +1,8 @@
 package encoding
 
 import (
+	"bytes"
+
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
@@ -10,7 +12,7 @@ const Ahead = 32
 
 // Source makes the items of a list of objects. It keeps as many of them as there is room
 // for. If there is not room for all it always keeps the same ones, because another would
-// only take the place of one of the same list.
+// only take the place of one of the same list, and none that cost little to make.
 type Source struct {
 	*Encoder
 	fit uint64 // how many of parts objects are kept; 0 keeps none even if there is room
@@ -76,7 +78,8 @@ func (s Source) refuse() {
 }
 
 // Next returns the item of o as shared bytes, or appends it to dst and returns that as grown;
-// shared is nil then.
+// shared is nil then. Where there is not room for all, those are not kept that are made by copying:
+// that costs little more than to read what would be kept (L21), which others may need more.
 func (s Source) Next(dst []byte, o *cache.Object) (shared, grown []byte, err error) {
 	if o.Err() != nil {
 		return nil, dst, o.Err()
@@ -87,12 +90,16 @@ func (s Source) Next(dst []byte, o *cache.Object) (shared, grown []byte, err err
 	if item, ok := s.Kept(o); ok {
 		return item, dst, nil
 	}
-	if s.keeps(o) && s.hasRoom(o) {
-		item, err := s.Encoder.Item(o)
-		return item, dst, err
+	before := len(dst)
+	dst, cheap, err := s.append(dst, o)
+	switch {
+	case err != nil || cheap && s.fit < parts:
+		return nil, dst, err
+	case !s.keeps(o) || !s.hasRoom(o):
+		s.refuse()
+		return nil, dst, nil
 	}
-	s.refuse()
-	dst, err = s.append(dst, o)
+	_, err = o.Encoding(cache.EncodingID(s.id), func(*cache.Object) ([]byte, error) { return bytes.Clone(dst[before:]), nil })
 	return nil, dst, err
 }
 

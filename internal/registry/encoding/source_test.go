@@ -85,3 +85,42 @@ func TestItemsWithoutRoomAreTheSame(t *testing.T) {
 		})
 	}
 }
+
+// TestWhatIsCopiedIsNotKept: where there is not room for all items of a list, there is room for those
+// that are like no other, not for those that are made by copying.
+func TestWhatIsCopiedIsNotKept(t *testing.T) {
+	server := registrytest.New(t, nil, func(config *registry.Config) { config.CacheBytes = 1 << 20 })
+	v := server.Registry.Endpoint(schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "").View
+	const each = 300
+	var objects []*cache.Object
+	for i := range 2 * each {
+		pod := registrytest.Pod(i)
+		if i >= each {
+			pod.Labels[fmt.Sprintf("label-%04d", i)] = "yes"
+		}
+		raw, err := pod.Marshal()
+		if err != nil {
+			t.Fatal(err)
+		}
+		value := wire.Protobuf(wire.Kind{APIVersion: "v1", Kind: "Pod"}).AppendObject(nil, raw)
+		objects = append(objects, registrytest.Object(v.Resource, fmt.Sprintf("default/web-%06d", i), value, int64(7*i+5)))
+	}
+	from := v.Encoder(encoding.JSON, encoding.Full).Source(objects)
+	for _, o := range objects {
+		if _, _, err := from.Next(nil, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept := func(objects []*cache.Object) (n int) {
+		for _, o := range objects {
+			if _, ok := from.Kept(o); ok {
+				n++
+			}
+		}
+		return n
+	}
+	// The race detector has pools forget, so that some are not copied.
+	if alike, others := kept(objects[:each]), kept(objects[each:]); others < each/10 || alike > others/2 {
+		t.Errorf("of %d objects that are alike %d are kept, of as many others %d", each, alike, others)
+	}
+}

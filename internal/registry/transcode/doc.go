@@ -9,14 +9,15 @@
 // orders are the same it writes each field as it reads it, elsewhere it notes where each field
 // lies, then writes what is there in the order of the JSON.
 //
-// Looking for what must be escaped is half of the work (L1). Append reports that a message is
+// Looking for what must be escaped is nearly half of a walk (L1). Append reports that a message is
 // plain, which is that nothing was found; [Plan.AppendPlain] then need not look again.
 //
-// Objects that are made alike differ in names, addresses, times and the like. AppendPlain keeps a
-// few messages and what it wrote for them, stencils: a message that differs from one of them
+// Objects that are made alike differ in names, addresses, times and the like. Both keep a
+// few messages and what they wrote for them, stencils: a message that differs from one of them
 // only within texts and times is not walked over, but written as a copy of what was written
-// for that one, with its own texts and times in their places. Where no messages are alike, few
-// become stencils.
+// for that one, with its own texts and times in their places. A stencil learns which of these are
+// others at all: what lies between them is compared as one. Where no messages are alike, few
+// become stencils. [Result.Copied] says that a message was written so.
 //
 // # Guarantees
 //

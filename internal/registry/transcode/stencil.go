@@ -7,15 +7,19 @@ import (
 	"slices"
 )
 
-// stencil is a plain message, what was written for it, and which bytes of both may be others. For a
+// stencil is a message, what was written for it, and which bytes of both may be others. For a
 // message of the same length that differs from it in such bytes alone, the same is written but
 // for them: the tags and lengths by which a walk would go are the same in both.
 type stencil struct {
-	root *message
-	used bool // since the stencil was looked at for being replaced
-	src  []byte
-	out  []byte
-	gaps []gap // in the order of src
+	root    *message
+	used    bool // since the stencil was looked at for being replaced
+	special bool // something in the message was not written as it is
+	src     []byte
+	out     []byte
+	gaps    []gap // in the order of src
+	// loose are the gaps in which some message has differed, in order. What lies between them is
+	// compared as one.
+	loose []int32
 }
 
 // gap is a part of a message whose bytes do not change what is written around it.
@@ -28,7 +32,10 @@ type gap struct {
 type gapKind uint8
 
 const (
-	gapText gapKind = iota // is written as it is
+	gapText     gapKind = iota // is plain and written as it is
+	gapSpecial                 // a text that was escaped, with its quotes
+	gapFields                  // JSON that is written as it is
+	gapQuantity                // a text that is written as it is, because upstream writes it so
 	gapTime
 	gapMicroTime
 )
@@ -57,11 +64,15 @@ type stencils struct {
 	trust   int
 	doubted int
 	changed []int32 // gaps, of the message that is being compared
+	touched byte    // what touch returned, so that it is not left out
 }
 
-// find returns the stencil of which msg differs in gaps alone, which are s.changed then; nil if
-// there is none.
-func (s *stencils) find(root *message, msg []byte) *stencil {
+// copied writes the whole message by a stencil, and reports whether there is one.
+func (w *walker) copied(root *message) bool {
+	s := &w.stencils
+	if len(s.all) > 0 {
+		s.touched += touch(w.src)
+	}
 	tries := mostTries
 	if s.trust == 0 {
 		tries = 1
@@ -72,28 +83,94 @@ func (s *stencils) find(root *message, msg []byte) *stencil {
 			i -= len(s.all)
 		}
 		c := &s.all[i]
-		if len(c.src) != len(msg) || c.root != root {
+		if len(c.src) != len(w.src) || c.root != root {
 			continue
 		}
-		if s.compare(c, msg) {
+		if (c.fits(w.src) || s.learn(c, w.src)) && w.fill(c) {
 			c.used, s.last = true, i
 			s.trust = min(s.trust+2, mostTrust)
-			return c
+			return true
 		}
 		if tries--; tries == 0 {
 			break
 		}
 	}
-	return nil
+	return false
 }
 
-// compare finds the gaps in which msg differs from the message of c, which is as long, and reports
-// whether it differs nowhere else.
-func (s *stencils) compare(c *stencil, msg []byte) bool {
+// fits reports whether msg, which is as long as the message of c, differs from it in loose gaps alone.
+func (c *stencil) fits(msg []byte) bool {
+	at := int32(0)
+	for _, i := range c.loose {
+		g := &c.gaps[i]
+		if !bytes.Equal(c.src[at:g.from], msg[at:g.from]) {
+			return false
+		}
+		at = g.to
+	}
+	return bytes.Equal(c.src[at:], msg[at:])
+}
+
+// fill writes the message of w, which fits c, as a copy of what was written for that of c, with what
+// is in its own loose gaps. It reports false, and writes nothing, if one of these takes more or less
+// than that of c.
+func (w *walker) fill(c *stencil) bool {
+	start := w.n
+	w.bytes(c.out)
+	stop := w.n
+	w.special = c.special
+	for _, i := range c.loose {
+		if !w.fillGap(&c.gaps[i], start) {
+			w.n, w.special = start, false
+			return false
+		}
+	}
+	w.n = stop
+	return true
+}
+
+// fillGap writes what is in a gap of the message, of which what is written begins at start.
+func (w *walker) fillGap(g *gap, start int) bool {
+	text, dst := w.src[g.from:g.to], w.dst[start+int(g.at):start+int(g.stop)]
+	as := w.plain
+	switch g.kind {
+	case gapText:
+		as = as || isPlain(w.src, int(g.from), int(g.to))
+	case gapFields:
+		as = as || plainObjects(text)
+	case gapQuantity:
+		as = as || canonicalQuantity(text)
+	case gapSpecial:
+		w.escaped = appendString(w.escaped[:0], text)
+		copy(dst, w.escaped)
+		return len(dst) == len(w.escaped)
+	default:
+		w.n = start + int(g.at)
+		return w.time(int(g.from), int(g.to), g.kind == gapMicroTime) && w.n == start+int(g.stop)
+	}
+	copy(dst, text)
+	return as
+}
+
+// lineSize is how many bytes memory is read by.
+const lineSize = 64
+
+// touch reads a byte of each line of msg, which in a long list comes from memory: one after the other,
+// as fill looks at them, each would be waited for.
+func touch(msg []byte) (sum byte) {
+	for i := 0; i < len(msg); i += lineSize {
+		sum += msg[i]
+	}
+	return sum
+}
+
+// learn makes the gaps loose in which msg, which is as long, differs from the message of c, and
+// reports whether it differs nowhere else.
+func (s *stencils) learn(c *stencil, msg []byte) bool {
 	s.changed = s.changed[:0]
 	for at, next := 0, 0; ; next++ {
 		if at = differs(c.src, msg, at); at == len(msg) {
-			return true
+			break
 		}
 		for next < len(c.gaps) && int(c.gaps[next].to) <= at {
 			next++
@@ -104,6 +181,10 @@ func (s *stencils) compare(c *stencil, msg []byte) bool {
 		s.changed = append(s.changed, int32(next))
 		at = int(c.gaps[next].to)
 	}
+	c.loose = append(c.loose, s.changed...)
+	slices.Sort(c.loose)
+	c.loose = slices.Compact(c.loose)
+	return true
 }
 
 // differs returns the first index from at on where a and b, which are as long, differ; their
@@ -141,15 +222,15 @@ func (s *stencils) wants(msg []byte) bool {
 
 // add makes a stencil of what was written for a message. It takes the gaps, and returns others that
 // may be used again.
-func (s *stencils) add(root *message, msg, out []byte, gaps []gap) []gap {
+func (s *stencils) add(root *message, msg, out []byte, special bool, gaps []gap) []gap {
 	if len(out) > 2*largestStencil {
 		return gaps
 	}
 	slices.SortFunc(gaps, func(a, b gap) int { return int(a.from - b.from) })
 	c := s.free()
-	c.root, c.used = root, false
+	c.root, c.used, c.special = root, false, special
 	c.src, c.out = append(c.src[:0], msg...), append(c.out[:0], out...)
-	c.gaps, gaps = gaps, c.gaps[:0]
+	c.gaps, gaps, c.loose = gaps, c.gaps[:0], c.loose[:0]
 	return gaps
 }
 
@@ -168,27 +249,6 @@ func (s *stencils) free() *stencil {
 		}
 		c.used = false
 	}
-}
-
-// fill writes what the message of w, which differs from that of c in the changed gaps alone, becomes.
-func (w *walker) fill(c *stencil, changed []int32) bool {
-	start := w.n
-	w.bytes(c.out)
-	stop := w.n
-	for _, i := range changed {
-		g := &c.gaps[i]
-		if g.kind == gapText {
-			copy(w.dst[start+int(g.at):start+int(g.stop)], w.src[g.from:g.to])
-			continue
-		}
-		w.n = start + int(g.at)
-		if !w.time(int(g.from), int(g.to), g.kind == gapMicroTime) || w.n != start+int(g.stop) {
-			w.n = start
-			return false
-		}
-	}
-	w.n = stop
-	return true
 }
 
 // gap notes that src[from:to] has become what was written from at on, if that is asked for.

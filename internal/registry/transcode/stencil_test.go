@@ -7,8 +7,10 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"unicode"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -27,49 +29,131 @@ func plainFiller(seed int64) *randfill.Filler {
 	)
 }
 
-// TestNeighbours changes bytes of plain messages of every kind, whatever these say, and wants of each
-// what is written for it alone. What was written before must not show.
+// TestNeighbours changes bytes of messages of every kind, whatever these say, and wants of each
+// what upstream writes for it alone. What was written before must not show.
 func TestNeighbours(t *testing.T) {
 	random := rand.New(rand.NewSource(1))
-	planner, w := transcode.NewPlanner(), transcode.NewWriter()
-	used, walked := 0, 0
+	planner := transcode.NewPlanner()
+	copied := make(map[bool]int) // by whether the messages may be plain
+	walked := 0
 	for _, typ := range kinds() {
 		plan, err := planner.Plan(typ)
 		if err != nil {
 			t.Fatal(err)
 		}
-		obj := reflect.New(typ).Interface().(message)
-		if plainFiller(1).Fill(obj); typ == reflect.TypeFor[corev1.Pod]() {
-			obj = realPod(t)
-		}
-		body, err := obj.Marshal()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range 60 {
-			changed := bytes.Clone(body)
-			for range min(i, 3, len(body)) {
-				changed[random.Intn(len(body))] = "az09\x00\x01\x08\x0a\x12\x1a"[random.Intn(10)]
+		w := transcode.NewWriter()
+		for _, mayBePlain := range []bool{true, false} {
+			obj := reflect.New(typ).Interface().(message)
+			switch {
+			case !mayBePlain:
+				filler(1).Fill(obj)
+			case typ == reflect.TypeFor[corev1.Pod]():
+				obj = realPod(t)
+			default:
+				plainFiller(1).Fill(obj)
 			}
-			want, plain, err := plan.Append([]byte("head"), changed)
-			if err != nil || !plain {
-				continue
+			body, err := obj.Marshal()
+			if err != nil {
+				t.Fatal(err)
 			}
-			got, by, _ := w.Append(plan, []byte("head"), changed)
-			if !bytes.Equal(got, want) {
-				t.Fatalf("%s, by a stencil: %t\n got %q\nwant %q", typ, by, got, want)
-			}
-			if by {
-				used++
-			} else {
-				walked++
+			for i := range 40 {
+				changed := bytes.Clone(body)
+				for range min(i, 3, len(body)) {
+					at := random.Intn(len(body))
+					for tries := 0; tries < i%8 && !unicode.IsLetter(rune(changed[at])); tries++ {
+						at = random.Intn(len(body)) // most letters are of texts
+					}
+					changed[at] = "az09\"\x00\x01\x08\x0a\x12\x1a\xff"[random.Intn(12)]
+				}
+				if testNeighbour(t, w, plan, typ, changed) {
+					copied[mayBePlain]++
+				} else {
+					walked++
+				}
 			}
 		}
 	}
-	t.Logf("%d by stencils, %d without", used, walked)
-	if used < 100 || walked < 100 {
-		t.Errorf("%d messages were written by stencils and %d without: too few to tell", used, walked)
+	t.Logf("%d that may be plain and %d others by stencils, %d without", copied[true], copied[false], walked)
+	if copied[true] < 100 || copied[false] < 50 || walked < 100 {
+		t.Errorf("%d and %d messages were written by stencils, and %d without: too few to tell", copied[true], copied[false], walked)
 	}
+}
+
+// testNeighbour writes a message after others, and reports whether a stencil was of use.
+func testNeighbour(t *testing.T, w *transcode.Writer, plan *transcode.Plan, typ reflect.Type, body []byte) bool {
+	t.Helper()
+	got, how, err := w.Append(plan, []byte("head"), body, false)
+	if err != nil {
+		return false // what upstream writes is never refused: TestEveryKindIsWrittenAsUpstreamWritesIt
+	}
+	obj := reflect.New(typ).Interface().(message)
+	if err := obj.Unmarshal(body); err != nil {
+		t.Fatalf("%s, by a stencil: %t: %q of what is refused: %v", typ, how.Copied, got, err)
+	}
+	want, err := json.Marshal(obj)
+	if err != nil || !bytes.Equal(got, append([]byte("head"), want...)) {
+		t.Fatalf("%s, by a stencil: %t, %v\n got %q\nwant %q", typ, how.Copied, err, got[4:], want)
+	}
+	if how.Plain {
+		again, as, err := w.Append(plan, nil, body, true)
+		if err != nil || !bytes.Equal(again, want) {
+			t.Fatalf("%s, plain, by a stencil: %t, %v\n got %q\nwant %q", typ, as.Copied, err, again, want)
+		}
+	}
+	return how.Copied
+}
+
+// TestNeighboursOfQuantities: a quantity that upstream writes in another way is not copied.
+func TestNeighboursOfQuantities(t *testing.T) {
+	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod]())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pod := realPod(t)
+	pod.Spec.Overhead = corev1.ResourceList{"cpu": resource.MustParse("1234")}
+	body, err := pod.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, copied := transcode.NewWriter(), 0
+	for _, text := range []string{"1234", "4321", "1000", "0123", "1024", "900m", "5678"} {
+		if testNeighbour(t, w, plan, reflect.TypeFor[corev1.Pod](), bytes.Replace(body, []byte("1234"), []byte(text), 1)) {
+			copied++
+		}
+	}
+	if copied < 3 {
+		t.Errorf("%d were copied", copied)
+	}
+}
+
+// FuzzNeighbours changes a byte of a message, and writes it after the one that it was.
+func FuzzNeighbours(f *testing.F) {
+	plan, err := transcode.NewPlanner().Plan(reflect.TypeFor[corev1.Pod]())
+	if err != nil {
+		f.Fatal(err)
+	}
+	pod := realPod(f)
+	pod.Annotations = map[string]string{"status": `[{"name":"a","ips":["10.0.0.1"]}]`}
+	body, err := pod.Marshal()
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, at := range []uint16{10, 300, 1000, 4000} {
+		f.Add(body, at, at+1, byte('0'), byte('<'))
+	}
+	f.Fuzz(func(t *testing.T, body []byte, at, then uint16, b, c byte) {
+		if len(body) == 0 {
+			return
+		}
+		w := transcode.NewWriter()
+		testNeighbour(t, w, plan, reflect.TypeFor[corev1.Pod](), body)
+		changed := bytes.Clone(body)
+		changed[int(at)%len(body)] = b
+		testNeighbour(t, w, plan, reflect.TypeFor[corev1.Pod](), changed)
+		changed[int(then)%len(body)] = c
+		testNeighbour(t, w, plan, reflect.TypeFor[corev1.Pod](), changed)
+		testNeighbour(t, w, plan, reflect.TypeFor[corev1.Pod](), body)
+	})
 }
 
 // TestStencils: pods that are alike are written by stencils, of which there are few, also after
@@ -83,26 +167,31 @@ func TestStencils(t *testing.T) {
 	for _, c := range []struct {
 		what        string
 		bodies      [][]byte
+		plain       bool
 		least, most int
 	}{
-		{"alike", pods(t, 300, true), 200, 300},
-		{"not alike", pods(t, 300, false), 0, 0},
-		{"alike again", pods(t, 1200, true), 500, 1200},
+		{"alike", pods(t, 300, true), true, 200, 300},
+		{"not alike", pods(t, 300, false), true, 0, 0},
+		{"alike again", pods(t, 1200, true), true, 500, 1200},
+		{"alike, not known to be plain", pods(t, 300, true), false, 290, 300},
 	} {
 		used := 0
 		for _, body := range c.bodies {
-			got, by, stencils := w.Append(plan, nil, body)
+			got, how, err := w.Append(plan, nil, body, c.plain)
+			if err != nil {
+				t.Fatal(err)
+			}
 			var pod corev1.Pod
 			if err := pod.Unmarshal(body); err != nil {
 				t.Fatal(err)
 			}
 			if want, err := json.Marshal(&pod); err != nil || !bytes.Equal(got, want) {
-				t.Fatalf("%s, by a stencil: %t, %v\n got %q\nwant %q", c.what, by, err, got, want)
+				t.Fatalf("%s, by a stencil: %t, %v\n got %q\nwant %q", c.what, how.Copied, err, got, want)
 			}
-			if stencils > transcode.MostStencils {
+			if stencils := w.Stencils(); stencils > transcode.MostStencils {
 				t.Fatalf("%d stencils", stencils)
 			}
-			if by {
+			if how.Copied {
 				used++
 			}
 		}
@@ -124,8 +213,8 @@ func TestLargeMessagesBecomeNoStencils(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 3 {
-		if _, used, stencils := w.Append(plan, nil, body); used || stencils > 0 {
-			t.Errorf("used: %t, %d stencils", used, stencils)
+		if _, how, err := w.Append(plan, nil, body, true); err != nil || how.Copied || w.Stencils() > 0 {
+			t.Errorf("by a stencil: %t, %v, %d stencils", how.Copied, err, w.Stencils())
 		}
 	}
 }

@@ -127,7 +127,7 @@ func check(t testing.TB, plan *transcode.Plan, typ reflect.Type, body []byte) {
 		t.Fatal(err)
 	}
 	kept := bytes.Clone(body)
-	got, plain, err := plan.Append([]byte("head"), body)
+	got, how, err := plan.Append([]byte("head"), body)
 	if err != nil {
 		t.Fatalf("%s: %v: %.500s", typ, err, want)
 	}
@@ -139,8 +139,8 @@ func check(t testing.TB, plan *transcode.Plan, typ reflect.Type, body []byte) {
 		from := max(0, at-80)
 		t.Fatalf("%s differs at byte %d\n got %q\nwant %q", typ, at, got[from:min(len(got), at+80)], want[from:min(len(want), at+80)])
 	}
-	if plain {
-		again, err := plan.AppendPlain(nil, body)
+	if how.Plain {
+		again, _, err := plan.AppendPlain(nil, body)
 		if err != nil || !bytes.Equal(again, want) {
 			t.Fatalf("%s: as plain %q, %v\nwant %q", typ, again, err, want)
 		}
@@ -222,9 +222,9 @@ func TestBuffersOfAnySize(t *testing.T) {
 		t.Fatal(err)
 	}
 	for size := range len(want) + 200 {
-		got, plain, err := plan.Append(make([]byte, 0, size), body)
-		if err != nil || plain || !bytes.Equal(got, want) {
-			t.Fatalf("with room for %d bytes: %v, plain: %t\n got %q\nwant %q", size, err, plain, got, want)
+		got, how, err := plan.Append(make([]byte, 0, size), body)
+		if err != nil || how.Plain || !bytes.Equal(got, want) {
+			t.Fatalf("with room for %d bytes: %v, plain: %t\n got %q\nwant %q", size, err, how.Plain, got, want)
 		}
 	}
 }
@@ -256,8 +256,8 @@ func TestPlainMessages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, plain, err := plan.Append(nil, body); err != nil || plain != c.plain {
-			t.Errorf("%s: plain: %t, %v", name, plain, err)
+		if _, how, err := plan.Append(nil, body); err != nil || how.Plain != c.plain {
+			t.Errorf("%s: plain: %t, %v", name, how.Plain, err)
 		}
 	}
 }
@@ -308,35 +308,27 @@ func BenchmarkPod(b *testing.B) {
 		b.Fatal(err)
 	}
 	var dst []byte
-	b.Run("plan", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			if dst, _, err = plan.Append(dst[:0], body); err != nil {
-				b.Fatal(err)
-			}
-		}
-		b.SetBytes(int64(len(dst)))
-	})
-	b.Run("known to be plain", func(b *testing.B) {
-		b.ReportAllocs()
-		for b.Loop() {
-			if dst, err = plan.AppendPlain(dst[:0], body); err != nil {
-				b.Fatal(err)
-			}
-		}
-		b.SetBytes(int64(len(dst)))
-	})
-	for name, alike := range map[string]bool{"neighbours": true, "strangers": false} {
-		b.Run("known to be plain, among "+name, func(b *testing.B) {
-			bodies := pods(b, 1000, alike)
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				if dst, err = plan.AppendPlain(dst[:0], bodies[i%len(bodies)]); err != nil {
-					b.Fatal(err)
+	for _, c := range []struct {
+		among string
+		n     int
+		alike bool
+	}{
+		{"neighbours", 1000, true},
+		{"neighbours in memory", 20000, true}, // more than processors' caches hold
+		{"strangers", 1000, false},
+	} {
+		bodies := pods(b, c.n, c.alike)
+		for name, write := range map[string]func(dst, msg []byte) ([]byte, transcode.Result, error){"unknown": plan.Append, "plain": plan.AppendPlain} {
+			b.Run(name+" among "+c.among, func(b *testing.B) {
+				b.ReportAllocs()
+				for i := 0; b.Loop(); i++ {
+					if dst, _, err = write(dst[:0], bodies[i%len(bodies)]); err != nil {
+						b.Fatal(err)
+					}
 				}
-			}
-			b.SetBytes(int64(len(dst)))
-		})
+				b.SetBytes(int64(len(dst)))
+			})
+		}
 	}
 	b.Run("objects", func(b *testing.B) {
 		b.ReportAllocs()

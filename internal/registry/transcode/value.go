@@ -2,6 +2,7 @@ package transcode
 
 import (
 	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"time"
 	"unicode/utf8"
@@ -22,8 +23,38 @@ func (w *walker) number(want uint64, at, to int) (value uint64, next int) {
 	return varint(w.src[:to], body)
 }
 
+// moment is the message of a time, and what was written for it: of the times of an object many are
+// the same.
+type moment struct {
+	msg  uint64
+	text [block]byte
+	n    int // 0 if there is none yet
+}
+
+// momentSize is how long the message of a time of our age is that has no nanoseconds.
+const momentSize = 8
+
 // time writes a Timestamp. The zero time is null.
 func (w *walker) time(from, to int, micro bool) bool {
+	if micro || to-from != momentSize {
+		return w.timestamp(from, to, micro)
+	}
+	w.room(0)
+	start, msg := w.n, binary.LittleEndian.Uint64(w.src[from:])
+	if msg == w.last.msg && w.last.n > 0 {
+		w.n += copy(w.dst[start:], w.last.text[:w.last.n]) // no more: what comes after it may be there
+		return true
+	}
+	if !w.timestamp(from, to, false) {
+		return false
+	}
+	if w.n-start <= block {
+		w.last.msg, w.last.n = msg, copy(w.last.text[:], w.dst[start:w.n])
+	}
+	return true
+}
+
+func (w *walker) timestamp(from, to int, micro bool) bool {
 	w.room(0)
 	if from == to {
 		w.bytes([]byte("null"))
@@ -132,7 +163,7 @@ func (w *walker) quantity(from, to int) bool {
 	}
 	text := w.src[from:to]
 	if w.plain || canonicalQuantity(text) {
-		w.quoted(from, to)
+		w.quoted(from, to, gapQuantity)
 		return true
 	}
 	q, err := resource.ParseQuantity(string(text))
@@ -232,7 +263,7 @@ func (w *walker) fieldSet(from, to int) bool {
 		return w.json(text)
 	}
 	w.bytes(w.src[from:to])
-	w.gap(from, to, w.n-(to-from), gapText)
+	w.gap(from, to, w.n-(to-from), gapFields)
 	return true
 }
 

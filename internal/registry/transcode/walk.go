@@ -23,10 +23,12 @@ type walker struct {
 	// is a number, of another where it begins and ends, in the halves of one number.
 	slots []uint64
 	day   day
+	last  moment
 
 	stencils stencils
-	noting   bool // gaps are noted, for a stencil
-	start    int  // of the message in what is written
+	escaped  []byte // a text of the message that is written by a stencil
+	noting   bool   // gaps are noted, for a stencil
+	start    int    // of the message in what is written
 	gaps     []gap
 }
 
@@ -35,51 +37,57 @@ var walkers = sync.Pool{New: func() any {
 	return &walker{slots: make([]uint64, 0, 256), stencils: stencils{trust: mostTrust}}
 }}
 
-// Append appends the JSON of msg. It reports whether all texts of msg are plain:
-// [Plan.AppendPlain] may be used for it from then on. For a message that must be decoded it
-// returns dst as it was, and [ErrUnusual].
-func (p *Plan) Append(dst, msg []byte) (out []byte, plain bool, err error) {
+// Result says how a message was written.
+type Result struct {
+	// Plain says that all texts of the message are plain: [Plan.AppendPlain] may be used for it
+	// from then on.
+	Plain bool
+	// Copied says that the message was written by a stencil. It costs little more to do that again
+	// than to copy what was written.
+	Copied bool
+}
+
+// Append appends the JSON of msg. For a message that must be decoded it returns dst as it was, and
+// [ErrUnusual].
+func (p *Plan) Append(dst, msg []byte) (out []byte, how Result, err error) {
 	return p.append(dst, msg, false)
 }
 
 // AppendPlain is Append for a message that is known to be plain. It does not look for
-// characters that would have to be escaped, which is half of the work, and does not walk over
-// messages that differ little from one before.
-func (p *Plan) AppendPlain(dst, msg []byte) ([]byte, error) {
-	out, _, err := p.append(dst, msg, true)
-	return out, err
+// characters that would have to be escaped, which is half of the work.
+func (p *Plan) AppendPlain(dst, msg []byte) (out []byte, how Result, err error) {
+	return p.append(dst, msg, true)
 }
 
-func (p *Plan) append(dst, msg []byte, plain bool) (_ []byte, stays bool, err error) {
-	if uint64(len(msg)) > math.MaxInt32 {
-		return dst, false, ErrUnusual
-	}
+func (p *Plan) append(dst, msg []byte, plain bool) (out []byte, how Result, err error) {
 	w := walkers.Get().(*walker)
+	defer walkers.Put(w)
+	return w.append(p, dst, msg, plain)
+}
+
+func (w *walker) append(p *Plan, dst, msg []byte, plain bool) (_ []byte, how Result, err error) {
+	if uint64(len(msg)) > math.MaxInt32 {
+		return dst, Result{}, ErrUnusual
+	}
 	w.src, w.plain, w.special, w.slots = msg, plain, false, w.slots[:0]
 	w.appended(dst)
-	ok := plain && w.copied(p.root) || w.walk(p.root)
+	how.Copied = w.copied(p.root)
+	ok := how.Copied || w.walk(p.root)
 	out := w.written()
-	stays = ok && !w.special
+	how.Plain = ok && !w.special
 	w.src, w.output = nil, output{}
-	walkers.Put(w)
 	if !ok {
-		return dst, false, ErrUnusual
+		return dst, Result{}, ErrUnusual
 	}
-	return out, stays, nil
-}
-
-// copied writes the whole message by a stencil, and reports whether there is one.
-func (w *walker) copied(root *message) bool {
-	c := w.stencils.find(root, w.src)
-	return c != nil && w.fill(c, w.stencils.changed)
+	return out, how, nil
 }
 
 // walk writes the whole message, and makes a stencil of it if that may be of use.
 func (w *walker) walk(root *message) bool {
-	w.start, w.noting = w.n, w.plain && w.stencils.wants(w.src)
+	w.start, w.noting = w.n, w.stencils.wants(w.src)
 	ok := w.message(root, 0, len(w.src))
 	if w.noting && ok {
-		w.gaps = w.stencils.add(root, w.src, w.dst[w.start:w.n], w.gaps)
+		w.gaps = w.stencils.add(root, w.src, w.dst[w.start:w.n], w.special, w.gaps)
 	}
 	w.noting, w.gaps = false, w.gaps[:0]
 	return ok
@@ -520,11 +528,13 @@ func (w *walker) integer(n int64) {
 // text writes the string that lies between from and to.
 func (w *walker) text(from, to int) {
 	if !w.plain && !isPlain(w.src, from, to) {
+		at := w.n
 		w.special = true
 		w.appended(appendString(w.written(), w.src[from:to]))
+		w.gap(from, to, at, gapSpecial)
 		return
 	}
-	w.quoted(from, to)
+	w.quoted(from, to, gapText)
 }
 
 // key is text for the keys of maps, which have an order: others make another message.
@@ -536,7 +546,7 @@ func (w *walker) key(from, to int) {
 }
 
 // quoted writes what lies between from and to as a string.
-func (w *walker) quoted(from, to int) {
+func (w *walker) quoted(from, to int, kind gapKind) {
 	n := to - from
 	w.room(n)
 	dst := w.dst[w.n:]
@@ -548,7 +558,7 @@ func (w *walker) quoted(from, to int) {
 	}
 	dst[n+1] = '"'
 	w.n += n + 1
-	w.gap(from, to, w.n-n, gapText)
+	w.gap(from, to, w.n-n, kind)
 	w.n++
 }
 
