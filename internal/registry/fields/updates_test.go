@@ -3,6 +3,7 @@ package fields
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand"
 	"strings"
 	"testing"
@@ -38,7 +39,7 @@ func newUpdates(t testing.TB, m *managers, kind schema.GroupVersionKind) *Update
 // manager, be it made anew or copied from that of another update.
 func TestRecordsOfUpdatesAreUpstreams(t *testing.T) {
 	t.Parallel()
-	const bases, steps = 3, 30
+	const bases, steps = 1, 20
 	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, NewManager)
 	copied, kept := 0, 0
 	for kind, versions := range kinds(t, upstream.types) {
@@ -261,4 +262,63 @@ func (g *given) Update(ctx context.Context, _ string, info rest.UpdatedObjectInf
 		g.take(obj)
 	}
 	return obj, false, err
+}
+
+// TestUpdatesAreBounded: who writes chooses what is remembered, but not how much.
+func TestUpdatesAreBounded(t *testing.T) {
+	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
+	own := newManagers(t, NewManager)
+	updates := newUpdates(t, own, kind)
+	peak := 0
+	for i := range 2 * maxRecords {
+		key := fmt.Sprintf("%s-%d", strings.Repeat("x", 4000), i)
+		live := own.of(kind).UpdateNoErrors(&corev1.ConfigMap{}, &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "uid"}, Data: map[string]string{key: "a"}}, "creator")
+		updates.Record(live, &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "uid"}, Data: map[string]string{key: "b"}}, "other")
+		size := 0
+		for key, becomes := range updates.known {
+			size += len(key)
+			for _, b := range becomes {
+				size += len(b.entry.FieldsV1.Raw)
+			}
+		}
+		if size != updates.bytes || len(updates.known) > maxRecords {
+			t.Fatalf("%d records of %d bytes are remembered, %d counted", len(updates.known), size, updates.bytes)
+		}
+		peak = max(peak, size)
+	}
+	if peak > maxBytes || peak < maxBytes/2 {
+		t.Errorf("what is remembered takes up to %d bytes, want at most %d and half of that", peak, maxBytes)
+	}
+	long := map[string]string{strings.Repeat("x", maxRemembered): "a"}
+	known := len(updates.known)
+	live := own.of(kind).UpdateNoErrors(&corev1.ConfigMap{}, &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "uid"}, Data: long}, "creator")
+	updates.Record(live, &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "uid"}}, "other")
+	if len(updates.known) != known {
+		t.Error("a record that is too long is remembered")
+	}
+}
+
+// TestRecordsThatAreTooLargeAreGivenUp: where the handler replaces an object once more, without
+// its record, none is made.
+func TestRecordsThatAreTooLargeAreGivenUp(t *testing.T) {
+	kind := corev1.SchemeGroupVersion.WithKind("Pod")
+	own := newManagers(t, NewManager)
+	live := own.of(kind).UpdateNoErrors(&corev1.Pod{}, &core.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "uid"}, Spec: core.PodSpec{NodeName: "n"}}, "creator").(*core.Pod)
+	shelter := &Shelter{Updates: newUpdates(t, own, kind), Agent: "kubelet/1", Replaces: true}
+	chain := shelter.Admission(plugin(func(metav1.Object) error { return nil })).(admission.MutationInterface)
+	for i, want := range []int{2, 0} {
+		next := live.DeepCopy()
+		next.ManagedFields, next.Status.Message = nil, "changed"
+		info := rest.DefaultUpdatedObjectInfo(next, func(ctx context.Context, next, old runtime.Object) (runtime.Object, error) {
+			a := admission.NewAttributesRecord(next, old, kind, "", "", schema.GroupVersionResource{}, "", admission.Update, nil, false, nil)
+			return next, chain.Admit(ctx, a, nil)
+		})
+		s := &given{live: live}
+		if _, _, err := shelter.Updater(s).Update(context.Background(), "p", info, nil, nil, false, nil); err != nil {
+			t.Fatal(err)
+		}
+		if len(s.got) != want || len(live.ManagedFields) != 1 {
+			t.Errorf("try %d: the storage got %v over %v", i, s.got, live.ManagedFields)
+		}
+	}
 }
