@@ -282,7 +282,24 @@ func (t *Tail) read(ctx context.Context, prefix string, after, until int64) ([]B
 				return batches, nil
 			}
 		case <-silent.C:
-			t.requestProgress(ctx)
+			if t.mayAskAll() {
+				t.requestProgress(ctx)
+			}
 		}
 	}
+}
+
+// mayAskAll reports whether nobody who reads the past has just asked for progress. Each request
+// goes to all watches, so that thousands who read the past at the same time would otherwise send
+// the square of that. Who was asked for by another before its watch was ready asks the next time,
+// or is asked for again.
+func (t *Tail) mayAskAll() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	if now.Sub(t.asked) < progressMax/2 {
+		return false
+	}
+	t.asked = now
+	return true
 }

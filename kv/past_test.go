@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -406,4 +407,41 @@ func TestLateSubscriptionHasItsPast(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestManyWhoReadThePastAskOnce: a request for progress is one to every watch, and so those who
+// read a past in which nothing happened under their prefixes do not each send their own.
+func TestManyWhoReadThePastAskOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := kvtest.NewMemory()
+		tail := kv.NewTail(kv.TailConfig{Store: store, Prefix: "/registry", Replay: 5000})
+		kvtest.RunUntilEnd(t, tail.Run)
+		synctest.Wait()
+		for i := range 20 {
+			kvtest.Put(t, store, "/registry/pods/a", strconv.Itoa(i))
+		}
+		if err := tail.Wait(t.Context(), 21); err != nil {
+			t.Fatal(err)
+		}
+		var asked atomic.Int64
+		store.SetHook(func(op, _ string) error {
+			if op == "progress" {
+				asked.Add(1)
+			}
+			return nil
+		})
+		var all sync.WaitGroup
+		for i := range 100 {
+			all.Go(func() {
+				sub := tail.Subscribe(fmt.Sprintf("/registry/kinds%d/", i))
+				if past, present, err := sub.Begin(t.Context(), 0); past == 0 || present != 21 || err != nil {
+					t.Errorf("from %d to %d, %v", past, present, err)
+				}
+			})
+		}
+		all.Wait()
+		if n := asked.Load(); n == 0 || n > 10 {
+			t.Errorf("progress was requested %d times", n)
+		}
+	})
 }

@@ -88,6 +88,7 @@ type Tail struct {
 	waiters waiterHeap
 	cancel  context.CancelCauseFunc // ends the present watch; nil between watches
 	touched []*Subscription         // scratch of routeLocked
+	asked   time.Time               // when progress was last requested to read the past
 }
 
 // tailCounters count what a Tail has received.
