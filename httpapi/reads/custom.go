@@ -9,8 +9,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/registry/rest"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/internal/registry"
@@ -37,7 +40,11 @@ type CustomConfig struct {
 // WATCH of it are answered from encoded bytes.
 func NewCustom(config CustomConfig) *Resource {
 	kind := config.View.GVK
-	codecs := serializer.NewCodecFactory(runtime.NewScheme()) // for the names of media types alone
+	var spoken []serializer.CodecFactoryOptionsMutator
+	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
+		spoken = append(spoken, serializer.WithSerializer(cbor.NewSerializerInfo))
+	}
+	codecs := serializer.NewCodecFactory(runtime.NewScheme(), spoken...) // for the names of media types alone
 	typed := codecs.SupportedMediaTypes()
 	endpoint := &registry.Endpoint{
 		GVR:        config.Resource,

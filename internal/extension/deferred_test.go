@@ -12,6 +12,9 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/larder-io/larder/internal/extension"
@@ -125,6 +128,23 @@ func TestEmptyReadsAreAnsweredAsUpstreamDoes(t *testing.T) {
 	for i, c := range calls {
 		if a := answered(s.ask(t, c)); a != before[i] {
 			t.Errorf("%+v:\n%s\nis later answered\n%s", c, before[i], a)
+		}
+	}
+}
+
+// TestRefusalsNameCBOR is that reads which are answered in no media type that the client accepts
+// are told of CBOR where it is spoken, as upstream does.
+func TestRefusalsNameCBOR(t *testing.T) {
+	featuregatetesting.SetFeatureGateDuringTest(t, utilfeature.DefaultFeatureGate, features.CBORServingAndStorage, true)
+	s := newServer(t)
+	s.define(t, shelves)
+	for _, path := range []string{shelvesV1, shelvesV1 + "/nobody", shelvesV1 + "?watch=true"} {
+		for _, accept := range []string{"text/plain", "application/vnd.kubernetes.protobuf"} {
+			c := call{method: http.MethodGet, path: path, accept: accept}
+			want := s.upstream(t, c)
+			if a := s.ask(t, c); a.code != want.code || a.body != want.body || want.code != http.StatusNotAcceptable {
+				t.Errorf("%+v:\n%s\nupstream answers\n%s", c, a, want)
+			}
 		}
 	}
 }
