@@ -33,6 +33,32 @@ func TestVersionDocuments(t *testing.T) {
 	}
 }
 
+// TestDocumentsAreRoutedAsUpstreams: slashes at the end do not count, a Content-Type must be
+// one that the document has, and what cannot be watched has no path of its own for it.
+func TestDocumentsAreRoutedAsUpstreams(t *testing.T) {
+	ours, _ := newLarder(t)
+	theirs := newUpstream(t)
+	var paths []string
+	for _, document := range []string{"/api/v1", "/apis/apps", "/apis/apps/v1", "/version"} {
+		for _, end := range []string{"//", "///", "/%2F", "//x", "//x//"} {
+			paths = append(paths, document+end)
+		}
+	}
+	paths = append(paths, "/api/v1/", "/apis/apps/v1", "/version", "/api/v1/watch/componentstatuses", "/api/v1/watch/componentstatuses/x")
+	for _, p := range paths {
+		for _, method := range []string{"GET", "POST"} {
+			for _, mediaType := range []string{"", "application/json", "application/yaml; charset=utf-8", "text/plain, application/json", "text/plain", "*/*", "Application/JSON"} {
+				for _, accept := range []string{"application/json", "text/html"} {
+					c := call{method: method, path: p, header: map[string]string{"Accept": accept, "Content-Type": mediaType}}
+					t.Run(strings.Join([]string{method, p, mediaType, accept}, " "), func(t *testing.T) {
+						compare(t, ours.call(t, c), theirs.call(t, c))
+					})
+				}
+			}
+		}
+	}
+}
+
 func TestGroupDocuments(t *testing.T) {
 	s, _ := newLarder(t)
 	var list metav1.APIGroupList

@@ -158,6 +158,9 @@ func (d *Documents) serveGroup(t Mux, g *registry.Group, everything aggregated.R
 	} else {
 		t.Handle("/apis/"+g.Name, http.HandlerFunc(serve))
 		t.Handle("/apis/"+g.Name+"/", http.HandlerFunc(serve))
+		// Upstream's aggregator, which answers these two, leaves what has more slashes to the router.
+		media, _ := negotiation.MediaTypesForSerializer(legacyscheme.Codecs)
+		serveSlashes(t, "/apis/"+g.Name, negotiate.Document(media, http.HandlerFunc(serve)))
 	}
 	t.HandlePrefix("/apis/"+g.Name+"/", http.HandlerFunc(negotiate.NothingBelow))
 	for _, v := range g.Versions {
@@ -192,13 +195,26 @@ func serveVersion(t Mux, g *registry.Group, v registry.GroupVersion, path string
 	return nil
 }
 
-// serveDocument serves one document, which codecs can encode, by GET, with and without a
-// slash at the end.
+// serveDocument serves one document, which codecs can encode, by GET, with any number of
+// slashes at the end.
 func serveDocument(t Mux, path string, codecs runtime.NegotiatedSerializer, document http.Handler) {
 	media, _ := negotiation.MediaTypesForSerializer(codecs)
-	h := negotiate.OnlyMethods(negotiate.Producing(media, document), http.MethodGet)
+	h := negotiate.Document(media, document)
 	t.Handle(path, h)
 	t.Handle(path+"/", h)
+	serveSlashes(t, path, h)
+}
+
+// serveSlashes serves path with two or more slashes at the end, which upstream's router does
+// not look at (go-restful path_expression.go), and nothing below them.
+func serveSlashes(t Mux, path string, h http.Handler) {
+	t.HandlePrefix(path+"//", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if strings.TrimRight(req.URL.Path, "/") != path {
+			negotiate.NothingBelow(w, req)
+			return
+		}
+		h.ServeHTTP(w, req)
+	}))
 }
 
 // serveGroups answers /apis. Upstream's comes from its aggregator (kube-aggregator
@@ -235,9 +251,10 @@ func InstallVersion(t Mux, info *version.Info) {
 	serve := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		responsewriters.WriteRawJSON(http.StatusOK, *info, w)
 	})
-	h := negotiate.OnlyMethods(negotiate.Producing([]string{runtime.ContentTypeJSON}, serve), http.MethodGet)
+	h := negotiate.Document([]string{runtime.ContentTypeJSON}, serve)
 	t.Handle("/version", h)
 	t.Handle("/version/", h)
+	serveSlashes(t, "/version", h)
 	t.HandlePrefix("/version/", http.HandlerFunc(negotiate.NothingBelow))
 }
 

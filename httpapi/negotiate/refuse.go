@@ -45,14 +45,37 @@ func Accepts(header string, media []string) bool {
 // Consuming refuses bodies of a type that is not among media.
 func Consuming(media []string, h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
-		for clause := range strings.SplitSeq(req.Header.Get("Content-Type"), ",") {
-			if slices.Contains(media, mediaName(clause)) {
-				h(w, req)
-				return
-			}
+		if !consumes(req.Header.Get("Content-Type"), media) {
+			refuse(w, req, http.StatusUnsupportedMediaType, "415: Unsupported Media Type")
+			return
 		}
-		refuse(w, req, http.StatusUnsupportedMediaType, "415: Unsupported Media Type")
+		h(w, req)
 	}
+}
+
+// consumes reports whether a Content-Type header names one of media. None of them is a
+// wildcard there.
+func consumes(header string, media []string) bool {
+	for clause := range strings.SplitSeq(header, ",") {
+		if slices.Contains(media, mediaName(clause)) {
+			return true
+		}
+	}
+	return false
+}
+
+// Document serves h, which produces media, by GET. A request needs no Content-Type, but if it
+// has one, the router wants it to be among media, too.
+func Document(media []string, h http.Handler) http.Handler {
+	produced := Producing(media, h)
+	consumed := Consuming(media, produced.ServeHTTP)
+	return OnlyMethods(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.Header.Get("Content-Type") == "" {
+			produced.ServeHTTP(w, req)
+			return
+		}
+		consumed(w, req)
+	}), http.MethodGet)
 }
 
 // mediaName is a media type without its parameters.

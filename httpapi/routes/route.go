@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/registry/rest"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/reads"
@@ -132,7 +133,7 @@ func (i *Endpoint) covers(r *request.Request) bool {
 	switch {
 	case len(r.Parts) > 3 && !i.subpath:
 		return false
-	case r.VerbInPath && (r.Verb != "watch" || len(r.Parts) > 2):
+	case r.VerbInPath && (r.Verb != "watch" || len(r.Parts) > 2 || !i.watched()):
 		return false
 	case !i.Endpoint.Namespaced:
 		return !r.InNamespace
@@ -140,6 +141,13 @@ func (i *Endpoint) covers(r *request.Request) bool {
 		return !r.NamesItem() && i.serves("list")
 	}
 	return true
+}
+
+// watched reports whether i's storage can be watched. What can only be listed has no path of
+// its own for watches.
+func (i *Endpoint) watched() bool {
+	_, ok := i.Endpoint.Storage.(rest.Watcher)
+	return ok
 }
 
 // serves reports whether i answers verb at all.

@@ -111,7 +111,7 @@ func customReads() []request {
 		"/apis/nosuch.example.com/v1/widgets", "/apis/nosuch.example.com/v1", "/apis/diff.example.com/v9/widgets", "/apis/diff.example.com/v0/widgets", "/apis/diff.example.com/v1/nosuch", "/apis/diff.example.com/v1/widgets/a",
 		"/apis/diff.example.com/v1/namespaces/diff/gadgets", "/apis/diff.example.com/v1/namespaces/diff/gadgets/g1", widgets + "/a/nosuch", gadgets + "/g1/status", gadgets + "/g1/scale", oldWidgets + "/a/status", widgets + "/a/status/x", widgets + "/",
 		widgets + "/a/", widgets + "/%61", widgets + "/a%2Fb", widgets + "/..", "/apis/diff.example.com/v1/namespaces/../widgets", "/apis/diff.example.com/v1/watch/widgets?timeoutSeconds=1", "/apis/diff.example.com/v1/namespaces/nosuch/widgets",
-		widgets + "/B%40d", "/apis/apps/v9/widgets", "//apis/diff.example.com/v1/widgets", "/apis/apiextensions.k8s.io/v1", "/apis/apiextensions.k8s.io", "/apis/apiextensions.k8s.io/v1beta1/customresourcedefinitions", definitions + "/gadgets.diff.example.com/status",
+		widgets + "/B%40d", "/apis/apps/v9/widgets", "//apis/diff.example.com/v1/widgets", "//apis/diff.example.com", "///apis/diff.example.com/v1", "/apis/diff.example.com//", "/apis/diff.example.com/v1//", "/apis/apiextensions.k8s.io/v1", "/apis/apiextensions.k8s.io", "/apis/apiextensions.k8s.io/v1beta1/customresourcedefinitions", definitions + "/gadgets.diff.example.com/status",
 	} {
 		for _, accept := range []string{"", js, pb, yaml, "text/html", table} {
 			all = append(all, get(path, accept))

@@ -74,6 +74,7 @@ var plainPaths = []string{
 	"/api/v1/./pods", "/API/v1/pods", "/api/v1/Pods", "/api/v1/namespaces/diff/configmaps/a?watch=1", "/api/v1/namespaces/diff/configmaps/a?watch=1&resourceVersion=0", "/api/v1/pods/p", "/api/v1/namespaces/diff/nodes", "/api/v1/namespaces/diff/namespaces",
 	"/api/v1/namespaces/diff/pods/p/exec?command=ls", "/api/v1/namespaces/diff/pods/nosuch/log", "/api/v1/nodes/nosuch/proxy/healthz", "/api/v1/namespaces/diff/services/nosuch/proxy/",
 	"/api/v1/componentstatuses/nosuch", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "/apis/apps/v1beta1/deployments", "/apis/extensions/v1beta1/ingresses", "/swagger.json", "/swaggerapi",
+	"/api//", "/api/v1///", "/apis//", "/apis/apps//", "/apis/apps/v1/%2F", "/apis/apps/v1//x", "/version//", "/version//x", "/api/v1/watch/componentstatuses", "/api/v1/watch/componentstatuses/x",
 	"/debug/nosuch", "/logs/nosuch", "/api/v1/namespaces/nosuch", "/api/v1/namespaces/nosuch/configmaps", "/api/v1/namespaces/B%40d/configmaps", "/api/v1/namespaces/diff/configmaps/B%40d",
 }
 

@@ -192,8 +192,9 @@ func (d *discovery) groups() []metav1.APIGroup {
 
 // serve answers for /apis/GROUP and /apis/GROUP/VERSION, and leaves the rest to unknown.
 func (d *discovery) serve(w http.ResponseWriter, req *http.Request, unknown http.Handler) {
-	steps := strings.Split(strings.Trim(req.URL.Path, "/"), "/")
-	if len(steps) < 2 || len(steps) > 3 || steps[0] != "apis" {
+	below, ok := strings.CutPrefix(req.URL.Path, "/apis/")
+	steps := strings.Split("apis/"+strings.Trim(below, "/"), "/")
+	if !ok || len(steps) < 2 || len(steps) > 3 {
 		unknown.ServeHTTP(w, req)
 		return
 	}

@@ -40,7 +40,7 @@ func TestUnknownPathsAreAnsweredAsUpstreamDoes(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)
 	for _, path := range []string{
-		"/apis/nobody.example.com/v1/things", "/apis/nobody.example.com/v1", "/apis/nobody.example.com", "/apis/example.com/v3/shelves",
+		"/apis/nobody.example.com/v1/things", "/apis/nobody.example.com/v1", "/apis/nobody.example.com", "//apis/example.com", "//apis/example.com/v1", "/apis/example.com/v3/shelves",
 		"/apis/example.com/v1/boxes", "/apis/example.com/v1/shelves/x", "/apis/example.com/v9", "/apis/example.com/v1/namespaces/ns/shelves/x/y/z",
 	} {
 		for _, method := range []string{http.MethodGet, http.MethodPut, http.MethodDelete} {
