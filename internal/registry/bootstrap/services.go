@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/storage"
 	clientcache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
@@ -68,8 +69,6 @@ func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) e
 	cidrs := networking.ServiceCIDRs().Informer()
 	synced := []clientcache.DoneChecker{
 		cidrs.HasSyncedChecker(), networking.IPAddresses().Informer().HasSyncedChecker(), core.Services().Informer().HasSyncedChecker()}
-	addresses := ipallocatorcontroller.NewRepairIPAddress(
-		c.RepairInterval, c.Client, core.Services(), networking.ServiceCIDRs(), networking.IPAddresses())
 	ports := portallocatorcontroller.NewRepair(
 		c.RepairInterval, c.Client.CoreV1(), c.Client.EventsV1(), c.Registry.Services().NodePortRange, c.Registry.NodePorts())
 	return func(ctx context.Context, ready func()) error {
@@ -88,7 +87,7 @@ func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) e
 		var group errgroup.Group
 		first := make(chan struct{}, 2)
 		done := func() { first <- struct{}{} }
-		group.Go(func() error { addresses.RunUntil(done, stop); return nil })
+		group.Go(func() error { c.repairAddresses(ctx, done, stop); return nil })
 		group.Go(func() error { ports.RunUntil(done, stop); return nil })
 		err := awaitRepair(ctx, first, ready)
 		if err != nil {
@@ -96,6 +95,19 @@ func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) e
 		}
 		return errors.Join(err, group.Wait())
 	}
+}
+
+// repairAddresses runs upstream's loop over addresses until stop is closed, which it is when ctx ends.
+// The loop gives up when its first pass finds that an address exists which the informer does not show yet:
+// another server that starts at the same time has allocated it. Then it is begun anew.
+func (c *Config) repairAddresses(ctx context.Context, done func(), stop chan struct{}) {
+	core, networking := c.Informers.Core().V1(), c.Informers.Networking().V1()
+	_ = wait.PollUntilContextCancel(ctx, 100*time.Millisecond, true, func(context.Context) (passed bool, err error) {
+		loop := ipallocatorcontroller.NewRepairIPAddress(
+			c.RepairInterval, c.Client, core.Services(), networking.ServiceCIDRs(), networking.IPAddresses())
+		loop.RunUntil(func() { passed = true; done() }, stop)
+		return passed, nil
+	})
 }
 
 // await blocks until c is closed; it returns false if ctx ends before.

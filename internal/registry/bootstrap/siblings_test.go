@@ -1,6 +1,7 @@
 package bootstrap_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -12,8 +13,11 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	networkingclient "k8s.io/client-go/kubernetes/typed/networking/v1"
 	"k8s.io/kubernetes/pkg/controlplane/controller/legacytokentracking"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
 
@@ -248,6 +252,59 @@ func TestSiblingsAtOnce(t *testing.T) {
 			t.Fatalf("the endpoints were %v, and are %v", settled, got)
 		}
 	}
+}
+
+// TestAddressesOfSiblings: a server is ready though another, which started at the same time, has
+// allocated the service's address before it, and its informer has not shown that yet.
+func TestAddressesOfSiblings(t *testing.T) {
+	first := registrytest.New(t, nil)
+	_, stop := run(t, first, nil)
+	settle(t, first)
+	stop()
+	if err := first.Client.NetworkingV1().IPAddresses().Delete(t.Context(), "10.0.0.1", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	behind := new(atomic.Int64)
+	run(t, registrytest.New(t, first.Store), func(c *bootstrap.Config) {
+		c.Client = outrun{Interface: c.Client, times: behind}
+	})
+	if n := behind.Load(); n < 3 {
+		t.Errorf("the address was allocated with try %d", n)
+	}
+	if _, err := first.Client.NetworkingV1().IPAddresses().Get(t.Context(), "10.0.0.1", metav1.GetOptions{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// outrun is a client to whom addresses exist already when it first tries to allocate them.
+type outrun struct {
+	kubernetes.Interface
+	times *atomic.Int64
+}
+
+func (o outrun) NetworkingV1() networkingclient.NetworkingV1Interface {
+	return outrunNetworking{o.Interface.NetworkingV1(), o.times}
+}
+
+type outrunNetworking struct {
+	networkingclient.NetworkingV1Interface
+	times *atomic.Int64
+}
+
+func (o outrunNetworking) IPAddresses() networkingclient.IPAddressInterface {
+	return outrunAddresses{o.NetworkingV1Interface.IPAddresses(), o.times}
+}
+
+type outrunAddresses struct {
+	networkingclient.IPAddressInterface
+	times *atomic.Int64
+}
+
+func (o outrunAddresses) Create(ctx context.Context, a *networkingv1.IPAddress, options metav1.CreateOptions) (*networkingv1.IPAddress, error) {
+	if o.times.Add(1) < 3 {
+		return nil, apierrors.NewAlreadyExists(networkingv1.Resource("ipaddresses"), a.Name)
+	}
+	return o.IPAddressInterface.Create(ctx, a, options)
 }
 
 // TestNoReconcilerWritesNothing: such a server writes neither leases nor endpoints.
