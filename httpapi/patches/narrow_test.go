@@ -200,6 +200,13 @@ func TestNarrowedPatchesGiveWhatUpstreamGives(t *testing.T) {
 			want, wantErr := patching(scopeOf(kind), strings.NewReader(body), stored.DeepCopyObject())
 			scope, req := Narrow(scopeOf(kind), strategic(body))
 			got, gotErr := patching(scope, req.Body, stored)
+			// Of several mistakes upstream names the one that it meets first in a map.
+			for range 200 {
+				if (wantErr == nil) != (gotErr == nil) || fmt.Sprint(wantErr) == fmt.Sprint(gotErr) {
+					break
+				}
+				_, wantErr = patching(scopeOf(kind), strings.NewReader(body), before.DeepCopyObject())
+			}
 			if fmt.Sprint(wantErr) != fmt.Sprint(gotErr) {
 				t.Fatalf("%s, seed %d, %s: error %v, want %v", kind, seed, body, gotErr, wantErr)
 			}

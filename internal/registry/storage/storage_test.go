@@ -208,6 +208,7 @@ func examplePodAttrs(obj runtime.Object) (labels.Set, fields.Set, error) {
 // the old one made of the store, gives way to that of another server, which makes
 // present and past of the store with the new one.
 func (f *fixture) UpdatePrefixTransformer(modify storagetesting.PrefixTransformerModifier) func() {
+	f.stop() // nobody reads while the transformer, which counts that, is copied
 	before := *f.transformer.now.Load()
 	copied := *before.(*storagetesting.PrefixTransformer)
 	f.transformer.set(modify(&copied))

@@ -1,3 +1,5 @@
+//go:build !race
+
 package table_test
 
 import (
@@ -15,7 +17,8 @@ import (
 )
 
 // TestMetadataThatAreNotKeptLeaveNoGarbage writes a table of pods whose metadata do not fit into
-// the budget: they are made where they go.
+// the budget: they are made where they go. Under the race detector, pools drop some of what they are
+// given, and what is made anew then would be counted.
 func TestMetadataThatAreNotKeptLeaveNoGarbage(t *testing.T) {
 	_, values := registrytest.Pods(t)
 	values = values[:200]
