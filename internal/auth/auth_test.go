@@ -345,10 +345,15 @@ func TestOpenID(t *testing.T) {
 		"/.well-known/openid-configuration": `"jwks_uri":"https://192.0.2.1:6443/openid/v1/jwks"`,
 		"/openid/v1/jwks":                   `"kty":"EC"`,
 	} {
-		if !slices.Contains(auth.OpenIDPaths(), path) {
-			t.Errorf("%s is not among the paths", path)
+		if !slices.Contains(auth.OpenIDPaths(), path) || !slices.Contains(auth.OpenIDPaths(), path+"/") {
+			t.Errorf("%s is not among the paths, or not what lies below it", path)
 		}
 		w := httptest.NewRecorder()
+		a.OpenID.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path+"/below", nil))
+		if w.Code != http.StatusNotFound || !strings.Contains(w.Body.String(), `"reason":"NotFound"`) {
+			t.Errorf("%s/below: %d %s", path, w.Code, w.Body)
+		}
+		w = httptest.NewRecorder()
 		a.OpenID.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), want) {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)

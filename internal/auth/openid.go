@@ -11,9 +11,11 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 )
 
-// OpenIDPaths lists the paths that Auth.OpenID serves.
+// OpenIDPaths lists the paths that Auth.OpenID serves, where one that ends in "/" means all below
+// it: there is nothing, but upstream's router says that as it says it below other documents.
 func OpenIDPaths() []string {
-	return []string{serviceaccount.OpenIDConfigPath, serviceaccount.JWKSPath}
+	config, keys := serviceaccount.OpenIDConfigPath, serviceaccount.JWKSPath
+	return []string{config, config + "/", keys, keys + "/"}
 }
 
 // loadOpenID prepares the OpenID provider's metadata. An issuer that is no https

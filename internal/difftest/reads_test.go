@@ -67,7 +67,7 @@ var parameters = []string{
 var plainPaths = []string{
 	"/api", "/apis", "/api/", "/apis/", "/api/v1", "/api/v1/", "/apis/apps", "/apis/apps/", "/apis/apps/v1", "/apis/nosuch", "/apis/apps/v9", "/api/v2", "/version", "/version/",
 	"/healthz", "/livez", "/readyz", "/healthz/ping", "/livez/ping", "/readyz/ping", "/healthz/etcd", "/healthz/nosuch", "/livez?exclude=etcd", "/nosuch", "/nosuch/x",
-	"/api/v1/nosuch", "/api/v1/namespaces/diff/nosuch/x", "/apis/apps/v1/nosuch", "/openapi", "/openapi/v4", "/.well-known/openid-configuration", "/openid/v1/jwks",
+	"/api/v1/nosuch", "/api/v1/namespaces/diff/nosuch/x", "/apis/apps/v1/nosuch", "/openapi", "/openapi/v4", "/.well-known/openid-configuration", "/openid/v1/jwks", "/.well-known/openid-configuration/below", "/openid/v1/jwks/below", "/openid/v1/jwks/",
 	"/api/v1/namespaces/diff/configmaps/a/nosuch", "/api/v1/namespaces/diff/pods/p/log/x", "/api/v1/watch", "/api/v1/watch/", "/api/v1/watch/nosuch", "/api/v1/proxy/x",
 	"//api/v1/pods", "/api//v1/pods", "/api/v1/namespaces/diff//pods", "/api/v1/namespaces/../pods", "/api/v1/namespaces/./pods", "/api/v1/namespaces/diff/configmaps/a/", "/api/v1/namespaces/diff/configmaps/",
 	"/api/v1/namespaces/diff/configmaps/%61", "/api/v1/namespaces/diff/configmaps/a%2Fb", "/api/v1/namespaces/diff/configmaps/..", "/api/v1/namespaces/diff/configmaps/.", "/api/v1/namespaces/diff/configmaps/%2e%2e", "/api/v1/namespaces/diff/configmaps/a%25b",
