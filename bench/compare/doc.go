@@ -8,9 +8,9 @@
 // The table compares the CPU time of the server's process; latencies, memory, system
 // calls, and the usage of etcd and the client, are in the results that the table keeps.
 //
-// Changes for watchers are written through the other one of the two servers, so that a
-// row of watches has the cost of following etcd, encoding and delivering, and none of the
-// cost of writing. In rows of writes the other server is ended, and in rows of tails (B35, B36)
-// all servers that take no part are paused, for each of them follows what is written. In the
-// latter changes are made through a server of its own, whichever is measured.
+// Changes for watchers are written through a Larder of its own, whichever server is measured, so
+// that a row of watches has the cost of following etcd, encoding and delivering, and none of the
+// cost of writing; all servers that take no part are paused meanwhile, as in the mixed load (B36),
+// for each of them follows what is written. Changes between reads are written through the other
+// one of the two servers. In rows of writes the other server is ended.
 package compare

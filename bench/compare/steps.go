@@ -116,16 +116,13 @@ func (c *Comparison) watchers(n int) int {
 	return n
 }
 
-// other is the server that changes are made through while kind is measured. The limit
-// makes its own.
+// other is the server that one change is made through before each request to a kind, outside of
+// what is measured.
 func (c *Comparison) other(kind Kind) *bench.Target {
-	switch kind {
-	case Stock:
+	if kind == Stock {
 		return c.servers[Larder].Target
-	case Larder:
-		return c.servers[Stock].Target
 	}
-	return c.servers[kind].Target
+	return c.servers[Stock].Target
 }
 
 // steps are all workloads on running servers, in the order in which they are run.
@@ -229,10 +226,10 @@ func (c *Comparison) fanOut() step {
 	spec := c.row("B23", fmt.Sprintf("WATCH fan-out to %d watchers, protobuf, %d events/s, per delivery", watchers, rate), 10*time.Microsecond)
 	spec.body = true
 	return step{rows: []rowSpec{spec}, limit: true, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
-		return one(bench.Watch(ctx, c.servers[kind].Target, bench.WatchConfig{
+		return c.watch(ctx, kind, bench.WatchConfig{
 			Name: "B23", Path: pods, Accept: bench.Protobuf, Watchers: watchers, Objects: c.seed.PodPaths(min(50, c.seed.Pods)),
-			Changes: c.ops(kind, 200, 200), Rate: rate, Writers: 4, Through: c.other(kind),
-		}))
+			Changes: c.ops(kind, 200, 200), Rate: rate, Writers: 4,
+		})
 	}}
 }
 
@@ -244,10 +241,10 @@ func (c *Comparison) selective() step {
 	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
 		changes := c.ops(kind, 1200, 1200)
 		objects := c.seed.PodPaths(min(c.seed.Pods, changes))
-		return one(bench.Watch(ctx, c.servers[kind].Target, bench.WatchConfig{
+		return c.watch(ctx, kind, bench.WatchConfig{
 			Name: "B24", Path: pods, Selections: c.seed.NodeSelections(c.seed.Nodes), Accept: bench.Protobuf, Watchers: watchers,
-			Objects: objects, Changes: changes, Rate: rate, Writers: 8, Deliveries: c.seed.Deliveries(watchers, len(objects), changes), PerChange: true, Through: c.other(kind),
-		}))
+			Objects: objects, Changes: changes, Rate: rate, Writers: 8, Deliveries: c.seed.Deliveries(watchers, len(objects), changes), PerChange: true,
+		})
 	}}
 }
 

@@ -27,28 +27,40 @@ func value(name string) func(*bench.Result) float64 {
 	return func(r *bench.Result) float64 { return r.Value(name) }
 }
 
-// stuck has watchers that never read beside some that do. The changes of all kinds are made
-// through the same server, which is none of them, and deliveries are late from when they were
-// answered: what a write takes is another row.
+// stuck has watchers that never read beside some that do. Deliveries are late from when the
+// changes were answered: what a write takes is another row.
 func (c *Comparison) stuck() step {
 	const rate = 100
 	watchers := c.watchers(50)
 	spec := tail("B35", fmt.Sprintf("WATCH by %d watchers beside %d stuck ones, %d events/s, per delivery; latencies from the answer to the change", watchers, watchers, rate), value(bench.LateP99), value(bench.LateP999))
-	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) (results []*bench.Result, err error) {
+	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
+		return c.watch(ctx, kind, bench.WatchConfig{
+			Name: "B35", Path: pods, Accept: bench.Protobuf, Watchers: watchers, Stuck: watchers, Objects: c.seed.PodPaths(min(50, c.seed.Pods)),
+			Changes: c.ops(kind, 1000, 1000), Rate: rate, Writers: 4,
+		})
+	}}
+}
+
+// watch watches a server while changes are made. Those of all kinds are made through the same
+// server, which is none of them, while the others are paused: if each kind's were made through
+// another, the one whose neighbour is slow would be asked for fewer events than its rate, with a
+// machine that is busy. The limit makes its own.
+func (c *Comparison) watch(ctx context.Context, kind Kind, config bench.WatchConfig) (results []*bench.Result, err error) {
+	measured := []*fleet.Server{c.servers[kind]}
+	if kind != Limit {
 		writer, err := c.neutral(ctx)
 		if err != nil {
 			return nil, err
 		}
-		resume, err := c.alone(ctx, c.servers[kind], writer)
-		if err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, resume()) }()
-		return one(bench.Watch(ctx, c.servers[kind].Target, bench.WatchConfig{
-			Name: "B35", Path: pods, Accept: bench.Protobuf, Watchers: watchers, Stuck: watchers, Objects: c.seed.PodPaths(min(50, c.seed.Pods)),
-			Changes: c.ops(kind, 1000, 1000), Rate: rate, Writers: 4, Through: writer.Target,
-		}))
-	}}
+		config.Through = writer.Target
+		measured = append(measured, writer)
+	}
+	resume, err := c.alone(ctx, measured...)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, resume()) }()
+	return one(bench.Watch(ctx, c.servers[kind].Target, config))
 }
 
 // Values of the mixed load's results: the latency of its small requests.
@@ -82,8 +94,8 @@ func (c *Comparison) mixed() step {
 	}}
 }
 
-// neutral is the server that changes are made through where their latency counts, whichever
-// server is measured: a Larder of its own.
+// neutral is the server that changes are made through, whichever server is measured: a Larder of
+// its own.
 func (c *Comparison) neutral(ctx context.Context) (*fleet.Server, error) {
 	if c.writer != nil {
 		return c.writer, nil
