@@ -40,6 +40,8 @@ func shelf(name string) call {
 func TestEmptyReadsMakeNoHandler(t *testing.T) {
 	s := newServerOf(t, withoutHandlers)
 	s.define(t, shelves)
+	// A request that comes before the informer has seen the definition is answered by the handler.
+	s.eventually(t, call{method: http.MethodGet, path: "/apis/example.com/v1"}, func(a answer) bool { return a.code == http.StatusOK })
 	for _, c := range []call{
 		{path: shelvesV1}, {path: shelvesV1 + "?limit=1"}, {path: "/apis/example.com/v2/shelves"},
 		{path: shelvesV1 + "?fieldSelector=spec.color%3Dred&labelSelector=a%3Db"},

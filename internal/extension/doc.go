@@ -36,6 +36,11 @@
 // held when the request came. Such requests are answered 503, not 404, until the informer
 // has synced.
 //
+// When the objects of a definition are deleted with it, none is created any more: the creations
+// that this server let in before are awaited first. Upstream's controller does not wait, and an
+// object that it misses is found by the next definition of the name. Other servers on the same
+// store may still let some in, as theirs do, until they have seen that the definition goes.
+//
 // # Goroutines
 //
 // [Extensions.Run] owns those of the generations; it begins before requests are served
@@ -45,6 +50,7 @@
 // # Locks
 //
 // Readers take the index of servings from an atomic pointer, which only the informer's handlers
-// replace. Extensions.mu guards what Run waits for, and generation.mu its users: both are
-// leaves. A generation is built under no lock, and so is upstream's handler.
+// replace. Extensions.mu guards what Run waits for, generation.mu its users, and underway.mu the
+// creations under way: all are leaves. A generation is built under no lock, and so is upstream's
+// handler.
 package extension

@@ -3,6 +3,7 @@ package extension
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"mime"
 	"net/http"
@@ -70,16 +71,11 @@ func (e *Extensions) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			e.unknown().ServeHTTP(w, req)
 			return
 		}
-		g, err := s.get()
-		if err == nil && g.acquire() {
-			defer g.release()
-			var upstream customHandler
-			if upstream, err = g.upstream(); err == nil {
-				g.serve(w, req, info, upstream)
-				return
-			}
+		err := e.serve(w, req, info, s)
+		if err == nil {
+			return
 		}
-		if err != nil && !errors.Is(err, errRetired) {
+		if !errors.Is(err, errRetired) {
 			e.config.Logger.Error("custom resource cannot be served", "resource", info.Resource, "group", info.APIGroup, "error", err)
 			fail(w, req, info, apierrors.NewInternalError(errors.New("error resolving resource")))
 			return
@@ -90,6 +86,33 @@ func (e *Extensions) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 	}
+}
+
+// serve lets the generation of s answer a request. If it returns an error, nothing is answered;
+// errRetired says that the definition has changed.
+func (e *Extensions) serve(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo, s *serving) error {
+	g, err := s.get()
+	if err != nil {
+		return err
+	}
+	if !g.acquire() {
+		return errRetired
+	}
+	defer g.release()
+	upstream, err := g.upstream()
+	if err != nil {
+		return err
+	}
+	if info.Verb == "create" || info.Verb == "patch" {
+		defer s.creates.begin()()
+		// Whoever waits for creates either waits for this one, or has seen before that s, if it
+		// still serves the resource, refuses them.
+		if e.servings.Load().of(schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}) != s {
+			return errRetired
+		}
+	}
+	g.serve(w, req, info, upstream)
+	return nil
 }
 
 // serve lets upstream's handler answer a request. A watch ends when g is retired.
@@ -176,11 +199,15 @@ func (e *Extensions) awaitReplaced(ctx context.Context, info *apirequest.Request
 	})
 }
 
-// GetCustomResourceListerCollectionDeleter implements finalizer.CRClientGetter.
+// GetCustomResourceListerCollectionDeleter implements finalizer.CRClientGetter. It returns once
+// this server creates no more objects than the given state of the definition allows: none, if
+// that says that the definition is being deleted. Otherwise an object of which the finalizer
+// knows nothing could be created while it deletes, or after it, and be found by the next
+// definition of that name.
 func (e *Extensions) GetCustomResourceListerCollectionDeleter(definition *apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error) {
-	s := e.servings.Load().of(resourceOf(definition))
-	if s == nil || s.definition.Load().UID != definition.UID {
-		return nil, apierrors.NewNotFound(apiextensionsv1.Resource("customresourcedefinitions"), definition.Name)
+	s, err := e.settled(definition)
+	if err != nil {
+		return nil, err
 	}
 	g, err := s.get()
 	if err != nil {
@@ -195,6 +222,34 @@ func (e *Extensions) GetCustomResourceListerCollectionDeleter(definition *apiext
 		return nil, err
 	}
 	return &guardedDeleter{inner, g}, nil
+}
+
+// settled waits until definition, or a newer state of it, is what is served, and until the
+// objects are created whose creation was allowed before.
+func (e *Extensions) settled(definition *apiextensionsv1.CustomResourceDefinition) (*serving, error) {
+	e.mu.Lock()
+	base := e.base
+	e.mu.Unlock()
+	if base == nil {
+		return nil, errRetired
+	}
+	ctx, cancel := context.WithTimeout(base, catchUp)
+	defer cancel()
+	var s *serving
+	caughtUp := e.changes.until(ctx, func() bool {
+		s = e.servings.Load().of(resourceOf(definition))
+		return s == nil || s.definition.Load().UID != definition.UID || s.revision() >= revisionOf(definition)
+	})
+	switch {
+	case !caughtUp:
+		return nil, fmt.Errorf("extension: definition %s at %s is not served yet", definition.Name, definition.ResourceVersion)
+	case s == nil || s.definition.Load().UID != definition.UID:
+		return nil, apierrors.NewNotFound(apiextensionsv1.Resource("customresourcedefinitions"), definition.Name)
+	}
+	if err := s.creates.wait(ctx); err != nil {
+		return nil, fmt.Errorf("extension: objects of %s are still being created: %w", definition.Name, err)
+	}
+	return s, nil
 }
 
 // guardedDeleter lists and deletes the objects of a generation. Each call holds the

@@ -25,14 +25,19 @@ var errRetired = errors.New("extension: definition has changed")
 type serving struct {
 	extensions *Extensions
 	definition atomic.Pointer[apiextensionsv1.CustomResourceDefinition] // its newest state
+	creates    *underway                                                // also of the servings that it replaced
 
 	once       sync.Once
 	generation *generation // made when first asked for, in once
 	err        error
 }
 
-func newServing(e *Extensions, definition *apiextensionsv1.CustomResourceDefinition) *serving {
-	s := &serving{extensions: e}
+// newServing returns the serving of a definition. It replaces old, if that is not nil.
+func newServing(e *Extensions, definition *apiextensionsv1.CustomResourceDefinition, old *serving) *serving {
+	s := &serving{extensions: e, creates: new(underway)}
+	if old != nil {
+		s.creates = old.creates
+	}
 	s.update(definition)
 	return s
 }
@@ -76,8 +81,10 @@ func (s *serving) offers(version string) bool {
 }
 
 // revision returns the revision of the definition's newest state.
-func (s *serving) revision() int64 {
-	n, err := strconv.ParseInt(s.definition.Load().ResourceVersion, 10, 64)
+func (s *serving) revision() int64 { return revisionOf(s.definition.Load()) }
+
+func revisionOf(definition *apiextensionsv1.CustomResourceDefinition) int64 {
+	n, err := strconv.ParseInt(definition.ResourceVersion, 10, 64)
 	if err != nil {
 		return 0
 	}
@@ -135,7 +142,7 @@ func (e *Extensions) changed(definition *apiextensionsv1.CustomResourceDefinitio
 	if old != nil && old.covers(definition) {
 		old.update(definition)
 	} else {
-		e.replace(gr, newServing(e, definition))
+		e.replace(gr, newServing(e, definition, old))
 	}
 	e.publish(gr, old)
 }
