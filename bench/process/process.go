@@ -26,7 +26,8 @@ type Usage struct {
 	// CPU is user and system time of all threads.
 	CPU time.Duration `json:"cpuNanoseconds"`
 	// RSS is the resident memory now, Anonymous the part of it that no file backs,
-	// PeakRSS the maximum of RSS, all in bytes.
+	// PeakRSS the maximum of RSS, all in bytes. Linux does not take down every maximum: a
+	// peak that is read later may be some pages lower.
 	RSS       int64 `json:"rssBytes"`
 	Anonymous int64 `json:"anonymousBytes"`
 	PeakRSS   int64 `json:"peakRSSBytes"`

@@ -156,8 +156,11 @@ func (r *Result) measure(ctx context.Context, f *fleet.Fleet, d *data) (err erro
 	if r.Bytes, err = list(ctx, server.Target, d); err != nil {
 		return err
 	}
-	r.Listed, err = costSince(server, etcd, before)
-	return err
+	if r.Listed, err = costSince(server, etcd, before); err != nil {
+		return err
+	}
+	r.Listed.Server.PeakRSS = max(r.Listed.Server.PeakRSS, r.Ready.Server.PeakRSS)
+	return nil
 }
 
 // list asks for all objects once. Custom resources are served some time after the server is
