@@ -3,6 +3,8 @@ package definitions
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -65,5 +67,13 @@ func TestWhatCannotBeIsRefused(t *testing.T) {
 		if table, err := Run(t.Context(), c); err == nil || table != nil {
 			t.Errorf("%+v: %v, %v", c, table, err)
 		}
+	}
+}
+
+// TestPathsOfADocument: only what is a path below /apis counts, and a document may be cut off.
+func TestPathsOfADocument(t *testing.T) {
+	got := slices.Sorted(maps.Keys(paths([]byte(`{"paths":{"/api/v1/":{},"/apis/":{},"/apis/a/v1/x":{"$ref":"#/apis/no"},"/apis/a/v1/y":{}},"x":"/apis/cut`))))
+	if want := []string{"/apis/", "/apis/a/v1/x", "/apis/a/v1/y"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
