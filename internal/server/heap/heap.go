@@ -16,9 +16,9 @@ const (
 	headroomShare = 32
 
 	// Where collecting that often would keep more than one part in worthwhile of a processor
-	// busy, the headroom is up to mostTimes as large: so large that collections take one part
-	// in collectorShare of the CPU time that the process uses. During the start, when most of
-	// what is allocated stays, it is startTimes as large.
+	// busy, the headroom is up to mostTimes as large, or as large as the live heap: so large
+	// that collections take one part in collectorShare of the CPU time that the process uses.
+	// During the start, when most of what is allocated stays, it is startTimes as large.
 	worthwhile     = 50
 	collectorShare = 20
 	mostTimes      = 6
@@ -36,6 +36,13 @@ const (
 
 // headroom returns how much may at least be allocated between two collections.
 func headroom(live uint64) uint64 { return smallHeadroom + live/headroomShare }
+
+// most returns how many times its headroom a live heap may have. It may double, as it may in
+// any program: a large heap that is costly to collect has many pointers, such as thousands of
+// decoded definitions of custom resources (E1).
+func most(live uint64) float64 {
+	return max(mostTimes, float64(live)/float64(headroom(live)))
+}
 
 // collectorPercent returns the GOGC that leaves a live heap so many times its headroom.
 func collectorPercent(live uint64, times float64) int {
@@ -152,7 +159,7 @@ func (g *governor) pays(allocated uint64, elapsed time.Duration) bool {
 func (g *governor) wanted(recent usage) float64 {
 	other := max(recent.other.Seconds(), 1e-6)
 	room := (collectorShare - 1) * recent.collector.Seconds() / other * float64(recent.allocated)
-	return min(max(room/float64(headroom(g.live)), 1), mostTimes)
+	return min(max(room/float64(headroom(g.live)), 1), most(g.live))
 }
 
 func (g *governor) set(percent int) (before int) {

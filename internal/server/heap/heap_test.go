@@ -31,6 +31,17 @@ func TestCollectorPercent(t *testing.T) {
 	}
 }
 
+// TestALargeHeapMayDouble: a small one may grow by more than itself, none by less than six times
+// its headroom.
+func TestALargeHeapMayDouble(t *testing.T) {
+	for live, want := range map[uint64]int{32 << 20: 318, 96 << 20: 118, 320 << 20: 100, 4 << 30: 100} {
+		// A percentage is cut to a whole number.
+		if got := collectorPercent(live, most(live)); got != want && got != want-1 {
+			t.Errorf("%d percent at most for %d bytes, want %d", got, live, want)
+		}
+	}
+}
+
 // TestHeadroomFollowsWhatCollectionsCost: where collections would cost much, they get more room
 // until they cost no more than their share, and only then.
 func TestHeadroomFollowsWhatCollectionsCost(t *testing.T) {
@@ -44,7 +55,7 @@ func TestHeadroomFollowsWhatCollectionsCost(t *testing.T) {
 	}{
 		"idle":              {200 * time.Millisecond, time.Millisecond, time.Minute, 1, 1, 0, 0},
 		"lists":             {20 * time.Millisecond, 2 * time.Second, 500 * time.Millisecond, 1, 1, 0, 0},
-		"events":            {170 * time.Millisecond, 95 * time.Millisecond, time.Second, mostTimes - 0.1, mostTimes, 0, 0},
+		"events":            {170 * time.Millisecond, 95 * time.Millisecond, time.Second, most(live) - 0.1, most(live), 0, 0},
 		"writes":            {100 * time.Millisecond, 600 * time.Millisecond, time.Second, 3.1, 3.2, 1. / collectorShare, 0.005},
 		"a flood of writes": {100 * time.Millisecond, 600 * time.Millisecond, 100 * time.Millisecond, 3.1, 3.2, 1. / collectorShare, 0.005},
 	} {
