@@ -11,7 +11,7 @@ import (
 
 // acceptance is a client of definitions for upstream's controller of names. A status in which
 // that accepts the names is written as established, too: what the controller of establishment
-// would make of it in a second write, which would cost as much as the first (D2).
+// would make of it in a second write, which would cost as much as the first (X2).
 //
 // Upstream writes twice so that its handler has seen that names are accepted before a client sees
 // that the definition is established (status/naming_controller.go, calculateNamesAndConditions).

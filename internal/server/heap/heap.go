@@ -39,7 +39,7 @@ func headroom(live uint64) uint64 { return smallHeadroom + live/headroomShare }
 
 // most returns how many times its headroom a live heap may have. It may double, as it may in
 // any program: a large heap that is costly to collect has many pointers, such as thousands of
-// decoded definitions of custom resources (E1).
+// decoded definitions of custom resources (X13).
 func most(live uint64) float64 {
 	return max(mostTimes, float64(live)/float64(headroom(live)))
 }
