@@ -22,7 +22,7 @@ const (
 	worthwhile     = 50
 	collectorShare = 20
 	mostTimes      = 6
-	startTimes     = 2
+	startTimes     = 4
 
 	// calmInterval is how long after a collection it is looked whether so large a headroom is
 	// still worthwhile. If it is not, free memory is returned to the operating system: there

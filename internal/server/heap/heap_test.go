@@ -19,7 +19,7 @@ func TestCollectorPercent(t *testing.T) {
 		{0, startTimes, 800},
 		{2 << 20, 1, 401},
 		{32 << 20, 1, 53},
-		{32 << 20, startTimes, 106},
+		{32 << 20, startTimes, 212},
 		{32 << 20, mostTimes, 318},
 		{320 << 20, 1, 8},
 		{320 << 20, mostTimes, 48},
