@@ -150,8 +150,7 @@ type Config struct {
 	// that come before wait. Without it they are accepted at once.
 	Accept <-chan struct{}
 	// MaxConns bounds open connections, MaxConnsPerIP those from one IPv4 address or one
-	// /64 of IPv6 addresses; 0 means 65536, and no bound. A new connection that finds no room
-	// takes the place of one that waits for a request.
+	// /64 of IPv6 addresses; 0 sets no bound. Connections beyond a bound are closed at once.
 	MaxConns, MaxConnsPerIP int
 	// DisableHTTP2 offers clients HTTP/1.1 alone. HTTP2MaxStreams bounds the requests of one
 	// connection of HTTP/2 at once; 0 means 100. GoAwayChance is the probability that one of
@@ -190,7 +189,6 @@ func (c *Config) setDefaults() {
 	setDefault(&c.MaxRequestBodyBytes, 3<<20)
 	setDefault(&c.MaxHeaderBytes, http.DefaultMaxHeaderBytes)
 	setDefault(&c.CompressedListBytes, 64<<20)
-	setDefault(&c.MaxConns, 1<<16)
 	setDefault(&c.UserTimeout, 45*time.Second)
 	if c.cpu == nil {
 		c.cpu = processCPU

@@ -190,9 +190,9 @@ func (o *options) larder(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.revoke, "revoke-watches", o.revoke,
 		"End a watch within five seconds after its client has lost the right to it: its role, its token, the trust in its certificate. Without it a watch goes on until its time is over, as kube-apiserver's do.")
 	fs.IntVar(&o.config.Serving.MaxConnections, "max-connections", o.config.Serving.MaxConnections,
-		"How many connections may be open. Further ones take the place of connections that wait for a request, first of those from the address from which most come, and are closed at once if there are none.")
+		"How many connections may be open. Further ones are closed at once, so that a client that opens as many keeps all others out; --max-connections-per-address bounds what one client can open. 0 sets no bound.")
 	fs.IntVar(&o.config.Serving.MaxConnectionsPerAddress, "max-connections-per-address", o.config.Serving.MaxConnectionsPerAddress,
-		"How many of them may come from one IPv4 address or one /64 of IPv6 addresses. Behind a load balancer that shows its own address, all clients share one. 0 sets no bound.")
+		"How many connections may come from one IPv4 address or one /64 of IPv6 addresses. Behind a load balancer that shows its own address, all clients share one. 0 sets no bound.")
 	fs.Int64Var(&o.config.Store.ReplayRevisions, "replay-revisions", o.config.Store.ReplayRevisions,
 		"How many revisions that etcd still has are replayed at the start, at most, so that clients can go on watching where they were before a restart. Ten thousand take about a second. 0 replays none.")
 	fs.BoolVar(&o.config.Checkpoints, "checkpoints", o.config.Checkpoints,

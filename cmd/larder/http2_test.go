@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net/http"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -43,6 +44,17 @@ func (s *spoken) RoundTrip(req *http.Request) (*http.Response, error) {
 		s.versions[what+" "+resp.Proto]++
 	}
 	return resp, err
+}
+
+// TestH2Spec: the server passes all tests of h2spec.
+func TestH2Spec(t *testing.T) {
+	p := serve(t, "--unsafe-no-fsync")
+	binary := buildClient(t, "h2spec", "github.com/summerwind/h2spec/cmd/h2spec")
+	out, err := exec.Command(binary, "-t", "-k", "-P", "/version", "-h", "127.0.0.1", "-p", fmt.Sprint(p.port), "-o", "30").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "145 tests, 145 passed") {
+		_, failures, _ := strings.Cut(string(out), "Failures:")
+		t.Errorf("%v\n%s", err, failures)
+	}
 }
 
 // TestClientsSpeakHTTP2: client-go's clients and informers with their default settings speak

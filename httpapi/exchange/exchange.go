@@ -19,8 +19,9 @@ import (
 // writes the answer. HTTP/1.1 has one for each connection, for one request after the other;
 // HTTP/2 has one for each stream.
 //
-// Bytes that it returns are valid until the exchange ends and are not changed. Only the
-// goroutine that serves the exchange calls it.
+// Bytes that it returns are valid until the handler returns, or until the exchange ends if the
+// response is taken over, and are not changed. Only the goroutine that serves the exchange calls
+// it.
 type Carrier interface {
 	// Method and Target are those of the request line, Host is what the request is sent to.
 	Method() []byte

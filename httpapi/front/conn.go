@@ -2,8 +2,10 @@ package front
 
 import (
 	"crypto/tls"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,12 +24,10 @@ type listener struct {
 	close    func() error
 
 	mu       sync.Mutex
-	open     int                      // guarded by mu
-	peers    map[netip.Prefix]*origin // guarded by mu: open connections by where they come from
-	origins  origins                  // guarded by mu: those of peers that are not in searched
-	searched []*origin                // guarded by mu: searched in vain, the longest ago first
-	shut     bool                     // guarded by mu
-	reported time.Time                // guarded by mu: when it was last logged that connections are refused
+	conns    map[*conn]struct{}   // guarded by mu: those that are open
+	peers    map[netip.Prefix]int // guarded by mu: how many come from where
+	shut     bool                 // guarded by mu
+	reported time.Time            // guarded by mu: when it was last logged that connections are refused
 }
 
 // Protocols are the versions of HTTP that clients are offered, as TLS names them.
@@ -58,7 +58,8 @@ func newListener(l net.Listener, config *tls.Config, protocols []string, caps co
 		caps:     caps,
 		counts:   counts,
 		close:    sync.OnceValue(func() error { return l.Close() }),
-		peers:    make(map[netip.Prefix]*origin),
+		conns:    make(map[*conn]struct{}),
+		peers:    make(map[netip.Prefix]int),
 	}
 }
 
@@ -87,14 +88,18 @@ func (l *listener) track(raw net.Conn) *conn {
 	if tcp, ok := raw.(*net.TCPConn); ok {
 		raw = socket.NewTCP(tcp)
 	}
-	c := &conn{Conn: tls.Server(raw, l.config), from: l}
+	c := &conn{Conn: tls.Server(raw, l.config), from: l, peer: peer}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.shut || !l.makeRoomLocked(peer, time.Now()) {
+	if l.shut {
 		return nil
 	}
-	l.joinLocked(c, peer)
-	l.open++
+	if which, reached := l.reachedLocked(peer); reached {
+		l.counts.refused[which].Add(1)
+		return nil
+	}
+	l.conns[c] = struct{}{}
+	l.peers[peer]++
 	l.counts.open.Add(1)
 	return c
 }
@@ -102,14 +107,13 @@ func (l *listener) track(raw net.Conn) *conn {
 func (l *listener) forget(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.forgetLocked(c)
-}
-
-func (l *listener) forgetLocked(c *conn) {
-	if !l.leaveLocked(c) {
+	if _, open := l.conns[c]; !open {
 		return
 	}
-	l.open--
+	delete(l.conns, c)
+	if l.peers[c.peer]--; l.peers[c.peer] == 0 {
+		delete(l.peers, c.peer)
+	}
 	l.counts.open.Add(-1)
 }
 
@@ -117,13 +121,7 @@ func (l *listener) forgetLocked(c *conn) {
 func (l *listener) list() []*conn {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	list := make([]*conn, 0, l.open)
-	for _, of := range l.peers {
-		for c := range of.conns {
-			list = append(list, c)
-		}
-	}
-	return list
+	return slices.Collect(maps.Keys(l.conns))
 }
 
 // closeAll closes every connection, even if a request is under way on it.
@@ -151,8 +149,7 @@ func (l *listener) setSocketOptions(c net.Conn) {
 type conn struct {
 	*tls.Conn
 	from   *listener
-	origin *origin               // guarded by from.mu: where the connection is counted
-	visit  atomic.Pointer[visit] // nil before and after a session or mux.Conn serves it
+	peer   netip.Prefix // where it comes from
 	shaken atomic.Bool
 }
 

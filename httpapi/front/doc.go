@@ -6,10 +6,9 @@
 // # Life of a connection
 //
 // A [Server] serves connections of the network, on which it puts TLS, and connections from
-// within the process, which need no network. The number of connections is bounded, in all
-// and from one address; when there is no room, the server closes one that waits for a request
-// to make room for a new one. The handshake must be over in ten seconds. A visit holds what
-// the server knows of a connection while it is served, by either protocol.
+// within the process, which need no network. The number of connections can be bounded, in all
+// and from one address. The handshake must be over in ten seconds. A visit holds what the
+// server knows of a connection while it is served, by either protocol.
 //
 // A [Session] serves the requests of one connection, one after the other. A header is
 // bounded in size and time and parsed by fasthttp once it is whole. Buffers grow with it and

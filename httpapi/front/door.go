@@ -97,16 +97,9 @@ func (d *door) take(c net.Conn) {
 		c.Close()
 		return
 	}
-	secure, ok := c.(*conn)
-	if ok {
-		secure.visit.Store(v)
-	}
 	go func() {
 		defer d.running.Done()
 		d.receive(v)
-		if ok {
-			secure.visit.Store(nil) // c may live on: a handler may have taken it over
-		}
 	}()
 }
 

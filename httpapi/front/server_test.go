@@ -81,16 +81,6 @@ func answering(before func(target string)) func(exchange.Carrier, time.Time) *ex
 	}
 }
 
-// holding answers /hold when release is closed, and says when it began.
-func holding(began chan<- struct{}, release <-chan struct{}) func(exchange.Carrier, time.Time) *exchange.Exchange {
-	return answering(func(target string) {
-		if target == "/hold" {
-			began <- struct{}{}
-			<-release
-		}
-	})
-}
-
 // scriptConn is a client that has said all it has to say.
 type scriptConn struct {
 	in  *bytes.Reader

@@ -21,35 +21,18 @@ const (
 	visitNew uint32 = iota // no request has begun
 	visitIdle
 	visitActive
-	visitClosed // displace or retire ended it while it waited
+	visitClosed // retire ended it while it waited
 )
 
-// displaceAfter is how long a connection may take to begin its first request before a
-// newcomer may take its place.
-const displaceAfter = time.Second
-
-// displace reports whether the connection waits for a request. If it does, it is over, and
-// the caller closes it.
-func (v *visit) displace() bool {
-	if m := v.mux.Load(); m != nil {
-		return time.Since(v.began) > displaceAfter && m.Displace()
-	}
-	return v.leave(displaceAfter)
-}
-
-// retire is displace for shutdown: it leaves time to clients that were told to go, and to
-// those that have sent no request yet.
+// retire ends the visit if it waits for a request, and reports whether it did; the caller then
+// closes the connection. It leaves time to clients that were told to go, and to those that have
+// sent no request yet.
 func (v *visit) retire() bool {
 	if m := v.mux.Load(); m != nil {
 		return m.Retire()
 	}
-	return v.leave(newGrace)
-}
-
-// leave ends a visit that waits for a request, for its first one only after grace.
-func (v *visit) leave(grace time.Duration) bool {
 	return v.state.CompareAndSwap(visitIdle, visitClosed) ||
-		time.Since(v.began) > grace && v.state.CompareAndSwap(visitNew, visitClosed)
+		time.Since(v.began) > newGrace && v.state.CompareAndSwap(visitNew, visitClosed)
 }
 
 // begin says that a request has begun, and reports false if the visit is over.

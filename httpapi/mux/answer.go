@@ -15,24 +15,24 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// send writes the response of x.
-func (r *request) send(x *exchange.Exchange) {
+// send writes the response of x, without its body if that is bodiless.
+func (r *request) send(x *exchange.Exchange, bodiless bool) {
 	st := r.Stream
 	if x.Cut {
 		st.abort(http2.ErrCodeInternal)
 		return
 	}
 	st.until = time.Now().Add(r.c.s.config.WriteTimeout)
-	if err := r.respond(x); err != nil {
+	if err := r.respond(x, bodiless); err != nil {
 		klog.V(4).InfoS("Response ended early", "err", err)
 		st.abort(http2.ErrCodeInternal)
 	}
 }
 
 // respond writes head and body.
-func (r *request) respond(x *exchange.Exchange) error {
+func (r *request) respond(x *exchange.Exchange, bodiless bool) error {
 	code := x.StatusCode()
-	bodiless := string(r.Method()) == http.MethodHead || code == http.StatusNoContent || code == http.StatusNotModified
+	bodiless = bodiless || code == http.StatusNoContent || code == http.StatusNotModified
 	block := appendStatus(make([]byte, 0, usualBlock), code)
 	if x.Closing {
 		r.c.goAway(awayBehind)

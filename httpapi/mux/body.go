@@ -5,116 +5,139 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sync"
+	"slices"
 	"time"
 
 	"golang.org/x/net/http2"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// body is a request's body on its way from the connection. Received bytes wait here until the
-// handler reads them; the client's window bounds how many.
+// body is the part of a request's body that came and was not read. Conn.mu guards all of it but
+// length.
+//
+// Invariant: got <= what the client was allowed to send, which is the window of a stream, grants
+// and what was read since.
 type body struct {
 	length int64 // as announced; -1 if it is not
 
-	mu    sync.Mutex
-	data  []byte        // guarded by mu: has come and was not read
-	got   int64         // guarded by mu: bytes that have come
-	left  int64         // guarded by mu: of the client's window
-	held  int64         // guarded by mu: of data, what counts as unread
-	ended bool          // guarded by mu: all has come
-	err   error         // guarded by mu: nothing more comes
-	whole bool          // guarded by mu: ReadBody waits for all of it
-	drops bool          // guarded by mu: further bytes are dropped
-	until time.Time     // guarded by mu: when reads end; zero: never
-	wake  chan struct{} // guarded by mu: is closed when something has changed; nil if no reader waits
+	data  []byte // came and is kept
+	got   int64  // bytes that came
+	left  int64  // bytes that the client may send
+	owed  int64  // bytes that were read and that the client was not told of
+	ended bool   // all came
+	err   error  // nothing is read any more, and what comes is discarded
+
+	// ReadBody collects the body as a whole; until the exchange ends, the handler has data.
+	whole   bool
+	wants   int64 // what ReadBody needs beyond the window of the stream, before it is granted
+	granted int64 // of the ledger
+
+	until time.Time     // when reads end; zero: never
+	wake  chan struct{} // closed when something has changed; nil if no reader waits
 }
 
-// mostUnread bounds the bytes of bodies that all connections of a server keep before
-// handlers have asked for them.
-const mostUnread = 256 << 20
-
-// bodyStart is the most that is allocated for a body before any of it has come.
-const bodyStart = 64 << 10
-
-// take takes what has come of st's body, in size bytes of frames.
-func (st *Stream) take(p []byte, size int64, end bool) error {
-	b, s := st.body, st.c.s
-	b.mu.Lock()
-	broken := b.ended
-	b.left -= size
-	b.got += int64(len(p))
-	over := b.length >= 0 && b.got > b.length || end && b.length >= 0 && b.got < b.length
-	at := size - int64(len(p)) // what may come in its place at once
-	full := false
-	switch {
-	case broken, over, b.drops, b.err != nil:
-		at = size
-	case b.whole:
-		b.data, at = append(b.data, p...), size
-	default:
-		b.data = append(b.data, p...)
-		b.held += int64(len(p))
-		full = s.unread.Add(int64(len(p))) > mostUnread
+// data takes a DATA frame. Padding counts towards windows.
+func (c *Conn) data(f *http2.DataFrame) error {
+	p, size, end := f.Data(), int64(f.Header().Length), f.StreamEnded()
+	if len(p) == 0 && !end {
+		if err := c.calm(); err != nil {
+			return err
+		}
 	}
-	b.ended = b.ended || end && !over
-	exceeded := b.left < 0
-	b.wakeLocked()
-	b.mu.Unlock()
+	c.mu.Lock()
+	defer c.unlock()
+	st := c.streams[f.StreamID]
+	if st == nil {
+		if err := c.idleLocked(f.StreamID); err != nil {
+			return err
+		}
+	}
+	if !c.ledger.arrive(size) {
+		return http2.ConnectionError(http2.ErrCodeFlowControl)
+	}
+	kept := int64(0)
+	defer func() { c.freeLocked(size - kept) }()
 	switch {
-	case exceeded:
-		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeFlowControl}
-	case broken:
-		st.c.credit(nil, size)
+	case st == nil && c.away == awayBehind:
+		return nil
+	case st == nil:
+		c.queueLocked(appendReset(nil, f.StreamID, http2.ErrCodeStreamClosed))
+		return nil
+	case st.body == nil || st.body.ended:
 		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeStreamClosed}
-	case over:
-		st.c.credit(nil, size)
+	}
+	b := st.body
+	if b.left -= size; b.left < 0 {
+		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeFlowControl}
+	}
+	if b.got += int64(len(p)); !b.fits(end) {
 		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeProtocol}
-	case full:
-		st.c.credit(nil, at)
-		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeEnhanceYourCalm}
 	}
-	if end {
-		st.hear()
+	if b.err == nil {
+		b.data = append(b.data, p...)
+		if kept = int64(len(p)); !b.whole {
+			c.ledger.unasked += kept
+		}
 	}
-	st.c.credit(st, at)
+	st.tellLocked(size - int64(len(p)))
+	st.bodyEndsLocked(end)
+	st.wantLocked()
+	b.wakeLocked()
 	return nil
 }
 
-// hear notes that the request is whole.
-func (st *Stream) hear() {
-	st.c.mu.Lock()
-	defer st.c.mu.Unlock()
-	st.heard = true
+// fits reports whether what came agrees with the announced length. end says that it is all.
+func (b *body) fits(end bool) bool {
+	return b.length < 0 || b.got <= b.length && (!end || b.got == b.length)
 }
 
-// credit lets the client send n bytes more, on a stream if st is not nil.
-func (c *Conn) credit(st *Stream, n int64) {
-	if n == 0 {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.owed += n; c.owed >= c.s.connWindow()/2 {
-		c.queueLocked(appendWindowUpdate(nil, 0, uint32(c.owed)))
-		c.room += c.owed
-		c.owed = 0
-	}
-	if st == nil || st.heard || st.over != nil || st.sent {
-		return
-	}
-	if st.owed += n; st.owed >= streamWindow/4 {
-		c.queueLocked(appendWindowUpdate(nil, st.id, uint32(st.owed)))
-		st.body.grant(st.owed)
-		st.owed = 0
+// bodyEndsLocked notes that the request is whole.
+func (st *Stream) bodyEndsLocked(end bool) {
+	if end {
+		st.body.ended, st.heard = true, true
 	}
 }
 
-// grant notes that the client may send n bytes more.
-func (b *body) grant(n int64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.left += n
+// freeLocked gives n bytes of the connection's window back to the client.
+func (c *Conn) freeLocked(n int64) {
+	if more := c.ledger.free(n); more > 0 {
+		c.queueLocked(appendWindowUpdate(nil, 0, uint32(more)))
+	}
+}
+
+// tellLocked lets the client send n bytes more on the stream, if it may have more to send.
+func (st *Stream) tellLocked(n int64) {
+	b := st.body
+	if b.ended || b.err != nil {
+		return
+	}
+	if b.owed += n; b.owed >= st.c.ledger.untold/4 || b.owed > 0 && b.left == 0 {
+		n, b.owed = b.owed, 0
+		st.increaseLocked(n)
+	}
+}
+
+// wantLocked asks for a grant if the body may be larger than the window of its stream. A body of
+// an unknown length does not ask before it has come to half of the window.
+func (st *Stream) wantLocked() {
+	b, l := st.body, &st.c.ledger
+	if !b.whole || b.granted > 0 || b.wants > 0 || b.ended || b.err != nil {
+		return
+	}
+	need := b.length
+	if need < 0 && b.got >= l.untold/2 {
+		need = st.c.s.config.MaxBodyBytes + 1
+	}
+	if b.wants = max(0, need-l.untold); b.wants > 0 {
+		l.waiting = append(l.waiting, st)
+		l.grant((*Stream).increaseLocked)
+	}
+}
+
+// increaseLocked lets the client send n bytes more on the stream.
+func (st *Stream) increaseLocked(n int64) {
+	st.body.left += n
+	st.c.queueLocked(appendWindowUpdate(nil, st.id, uint32(n)))
 }
 
 func (b *body) wakeLocked() {
@@ -124,52 +147,43 @@ func (b *body) wakeLocked() {
 	}
 }
 
-// bound makes reads end at t. b may be nil.
-func (b *body) bound(t time.Time) {
+// bound makes reads end at t.
+func (st *Stream) bound(t time.Time) {
+	if st.body == nil {
+		return
+	}
+	st.c.mu.Lock()
+	defer st.c.mu.Unlock()
+	st.body.until = t
+	st.body.wakeLocked()
+}
+
+// discardLocked has reads fail with err, and gives up what came of the body and what still
+// comes. What ReadBody has collected stays until its handler has ended, which settled says.
+func (st *Stream) discardLocked(err error, settled bool) {
+	b, c := st.body, st.c
 	if b == nil {
 		return
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.until = t
+	if b.err == nil {
+		b.err = err
+	}
+	b.wants = 0
 	b.wakeLocked()
-}
-
-// drain drops what has come of the body and what still comes.
-func (st *Stream) drain(why error) {
-	b := st.body
-	if b == nil {
+	if b.whole && !settled {
 		return
 	}
-	b.mu.Lock()
-	if b.err == nil && why != nil {
-		b.err = why
+	n := int64(len(b.data))
+	if b.data = nil; !b.whole {
+		c.ledger.unasked -= n
 	}
-	b.drops = true
-	n := b.takeLocked(int64(len(b.data)))
-	b.data = nil
-	b.wakeLocked()
-	b.mu.Unlock()
-	st.c.s.unread.Add(-n)
-	st.c.credit(st, n)
+	c.freeLocked(n)
+	c.ledger.large += b.granted
+	b.granted = 0
+	c.ledger.grant((*Stream).increaseLocked)
 }
 
-// takeLocked says that n bytes of what has come were read, and returns how many of them
-// counted as unread.
-func (b *body) takeLocked(n int64) int64 {
-	n = min(n, b.held)
-	b.held -= n
-	return n
-}
-
-// settle drops the unread part of the body. over says that no handler will read it.
-func (st *Stream) settle(over bool) {
-	if over || st.body == nil {
-		st.drain(nil)
-	}
-}
-
-// Proceed tells a client that waits for it to send its body.
+// proceed tells a client that waits for it to send its body.
 func (r *request) proceed() error {
 	if !r.expects {
 		return nil
@@ -183,7 +197,7 @@ func (r *request) proceed() error {
 func (r *request) ReadBody(deadline time.Time) ([]byte, error) {
 	limit := r.c.s.config.MaxBodyBytes
 	tooLarge := apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("limit is %d", limit))
-	b := r.body
+	b, c := r.body, r.c
 	switch {
 	case b == nil:
 		return nil, nil
@@ -193,50 +207,37 @@ func (r *request) ReadBody(deadline time.Time) ([]byte, error) {
 	if err := r.proceed(); err != nil {
 		return nil, err
 	}
-	b.mu.Lock()
-	b.whole = true
-	n := b.takeLocked(int64(len(b.data)))
-	if b.length > int64(len(b.data)) {
-		b.data = append(make([]byte, 0, max(min(b.length, bodyStart), int64(len(b.data)))), b.data...)
+	c.mu.Lock()
+	if !b.whole {
+		b.whole = true
+		c.ledger.unasked -= int64(len(b.data))
+		b.data = slices.Grow(b.data, int(max(0, min(b.length, c.ledger.untold)-int64(len(b.data)))))
 	}
-	b.mu.Unlock()
-	r.c.s.unread.Add(-n)
-	r.c.credit(r.Stream, n)
-	r.c.kick()
-	b.bound(deadline)
-	for {
-		done, err := b.await(func() bool { return int64(len(b.data)) > limit })
-		b.mu.Lock()
-		data := b.data
-		b.mu.Unlock()
-		switch {
-		case int64(len(data)) > limit:
-			return data[:limit], tooLarge
-		case err != nil:
-			return data, err
-		case done:
-			return data, nil
-		}
+	b.until = deadline
+	r.wantLocked()
+	data, _, err := r.awaitLocked(func() bool { return int64(len(b.data)) > limit })
+	c.unlock()
+	if int64(len(data)) > limit {
+		return data[:limit], tooLarge
 	}
+	return data, err
 }
 
-// await waits until all has come or ready, which is called with the lock held, says that
-// there is enough, and reports whether all has come.
-func (b *body) await(ready func() bool) (ended bool, err error) {
+// awaitLocked waits until all of the body came, or ready says that there is enough, or no more
+// is to be expected. It returns what came and is kept, and whether it is all.
+func (st *Stream) awaitLocked(ready func() bool) (data []byte, ended bool, err error) {
+	b, c := st.body, st.c
 	var timer *time.Timer
-	for {
-		b.mu.Lock()
-		if ready() || b.ended || b.err != nil {
-			defer b.mu.Unlock()
-			return b.ended, b.err
-		}
+	for !ready() && !b.ended && b.err == nil {
 		if b.wake == nil {
 			b.wake = make(chan struct{})
 		}
 		wake, until := b.wake, b.until
-		b.mu.Unlock()
+		c.unlock()
+		c.kick()
 		if until.IsZero() {
 			<-wake
+			c.mu.Lock()
 			continue
 		}
 		if timer == nil {
@@ -247,32 +248,38 @@ func (b *body) await(ready func() bool) (ended bool, err error) {
 		}
 		select {
 		case <-wake:
+			c.mu.Lock()
 		case <-timer.C:
-			return false, os.ErrDeadlineExceeded
+			c.mu.Lock()
+			return b.data, false, os.ErrDeadlineExceeded
 		}
 	}
+	return b.data, b.ended, b.err
 }
 
-// read reads what has come, as it comes.
+// read reads what came, as it comes.
 func (st *Stream) read(p []byte) (int, error) {
-	b := st.body
-	ended, err := b.await(func() bool { return len(b.data) > 0 })
-	b.mu.Lock()
-	n := copy(p, b.data)
-	b.data = b.data[n:]
-	counted := b.takeLocked(int64(n))
-	b.mu.Unlock()
-	if n > 0 {
-		st.c.s.unread.Add(-counted)
-		st.c.credit(st, int64(n))
-		st.c.kick()
+	b, c := st.body, st.c
+	c.mu.Lock()
+	data, ended, err := st.awaitLocked(func() bool { return len(b.data) > 0 })
+	n := copy(p, data)
+	if b.data = b.data[n:]; len(b.data) == 0 {
+		b.data = nil
+	}
+	if !b.whole {
+		c.ledger.unasked -= int64(n)
+	}
+	c.freeLocked(int64(n))
+	st.tellLocked(int64(n))
+	c.unlock()
+	c.kick()
+	switch {
+	case n > 0:
 		return n, nil
-	}
-	if err == nil && ended {
-		err = io.EOF
-	}
-	if errors.Is(err, errReset) || errors.Is(err, errClosed) {
-		err = io.ErrUnexpectedEOF
+	case err == nil && ended:
+		return 0, io.EOF
+	case errors.Is(err, errReset), errors.Is(err, errClosed):
+		return 0, io.ErrUnexpectedEOF
 	}
 	return 0, err
 }

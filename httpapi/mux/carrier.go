@@ -178,9 +178,6 @@ func (r *request) answer(received time.Time) *exchange.Exchange {
 		x.Init(r, received, nil)
 		x.Reset()
 		x.Text(http.StatusRequestHeaderFieldsTooLarge, "431 Request Header Fields Too Large")
-	case r.refusal != "":
-		x.Init(r, received, nil)
-		x.Text(http.StatusBadRequest, r.refusal)
 	case r.strange:
 		x.Init(r, received, nil)
 		x.Reset()

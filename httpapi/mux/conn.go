@@ -17,6 +17,7 @@ import (
 
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/socket"
+	"github.com/larder-io/larder/internal/invariants"
 )
 
 // Config has the handler of the requests, and the bounds on connections. All but MaxStreams,
@@ -38,16 +39,12 @@ type Config struct {
 }
 
 // Settings that clients are told: those of apiserver pkg/server/secure_serving.go.
-const (
-	defaultStreams = 100
-	streamWindow   = 256 << 10 // of a request's body, before the handler reads it
-	maxReadFrame   = 256 << 10
-)
+const defaultStreams = 100
 
 // Server is what the connections of one server share.
 type Server struct {
 	config Config
-	unread atomic.Int64 // bytes of bodies that came before handlers asked for them
+	pool   pool
 }
 
 // New returns a server without connections.
@@ -55,7 +52,7 @@ func New(config Config) *Server {
 	if config.MaxStreams == 0 {
 		config.MaxStreams = defaultStreams
 	}
-	return &Server{config: config}
+	return &Server{config: config, pool: pool{left: poolSize, shares: make(map[*Conn]int64)}}
 }
 
 // Conn is one connection.
@@ -72,7 +69,6 @@ type Conn struct {
 	ahead       []byte        // read and not yet in
 	first       [1]byte
 	framer      *http2.Framer // reads
-	largest     uint32        // of the frames that framer has read
 	decoder     *hpack.Decoder
 	block       block     // the header that is being read
 	headerUntil time.Time // when the header must be whole; zero if none has begun
@@ -87,23 +83,24 @@ type Conn struct {
 	pending atomic.Bool // control is not empty
 
 	mu        sync.Mutex
-	last      uint32             // guarded by mu: the latest stream
-	streams   map[uint32]*Stream // guarded by mu: that are open
-	serving   int                // guarded by mu: goroutines of streams
-	ending    int                // guarded by mu: ends of streams that are being written
-	queue     []*request         // guarded by mu: that wait for one
-	slots     []*any             // guarded by mu: what handlers remember, while no request has it
-	window    int64              // guarded by mu: what may be sent
-	waiting   int                // guarded by mu: writers that wait for a window
-	initial   int64              // guarded by mu: the window of a new stream
-	frame     int                // guarded by mu: the largest frame to be sent
-	room      int64              // guarded by mu: what may come
-	owed      int64              // guarded by mu: what has been read and not yet told
-	control   []byte             // guarded by mu: frames that wait for their turn
-	spare     []byte             // guarded by mu: is control next
-	over      error              // guarded by mu: why nothing is served any more
-	away      awayness           // guarded by mu
-	idleSince time.Time          // guarded by mu
+	last      uint32               // guarded by mu: the latest stream
+	streams   map[uint32]*Stream   // guarded by mu: that are open
+	serving   int                  // guarded by mu: goroutines of streams
+	ending    int                  // guarded by mu: ends of streams that are being written
+	slots     []*any               // guarded by mu: what handlers remember, while no request has it
+	window    int64                // guarded by mu: what may be sent
+	waiting   int                  // guarded by mu: writers that wait for a window
+	initial   int64                // guarded by mu: the window of a new stream
+	frame     int                  // guarded by mu: the largest frame to be sent
+	ledger    ledger               // guarded by mu
+	holders   map[*Stream]struct{} // guarded by mu: the streams that ledger counts; nil without invariants
+	control   []byte               // guarded by mu: frames that wait for their turn
+	spare     []byte               // guarded by mu: is control next
+	over      error                // guarded by mu: why nothing is served any more
+	away      awayness             // guarded by mu
+	idleSince time.Time            // guarded by mu
+
+	expelled bool // guarded by the mu of the pool: it has ended c
 }
 
 // awayness is how far the client has been told to go to another connection.
@@ -112,7 +109,7 @@ type awayness uint8
 const (
 	awayNot    awayness = iota
 	awayAsked           // requests that are under way to us are served
-	awayBehind          // they have come: whatever comes now is ignored
+	awayBehind          // they have come: streams that are opened now are refused
 )
 
 var (
@@ -125,7 +122,10 @@ func (s *Server) NewConn(c net.Conn) *Conn {
 	m := &Conn{
 		s: s, conn: c, began: time.Now(), streams: make(map[uint32]*Stream),
 		window: initialWindow, initial: initialWindow, frame: initialFrame,
-		room: s.connWindow(), idleSince: time.Now(),
+		ledger: newLedger(&s.config), idleSince: time.Now(),
+	}
+	if invariants.Enabled {
+		m.holders = make(map[*Stream]struct{})
 	}
 	if secure, ok := c.(interface{ ConnectionState() tls.ConnectionState }); ok {
 		state := secure.ConnectionState()
@@ -135,7 +135,8 @@ func (s *Server) NewConn(c net.Conn) *Conn {
 	m.tcp = socket.Below(c)
 	m.decoder = hpack.NewDecoder(initialTable, m.block.add)
 	m.decoder.SetMaxStringLength(2 * s.config.MaxHeaderBytes) // more than a block may have
-	m.newFramer()
+	m.framer = http2.NewFramer(io.Discard, (*source)(m))
+	m.framer.SetMaxReadFrameSize(initialFrame)
 	m.turn.Lock() // for greet: nothing comes before what it says
 	return m
 }
@@ -147,17 +148,6 @@ const (
 	initialTable  = 4 << 10
 	maxWindow     = 1<<31 - 1
 )
-
-// connWindow is how much of the bodies of all requests may come before handlers read it.
-func (s *Server) connWindow() int64 {
-	return min(int64(s.config.MaxStreams)*streamWindow, maxWindow)
-}
-
-func (c *Conn) newFramer() {
-	c.framer = http2.NewFramer(io.Discard, (*source)(c))
-	c.framer.SetMaxReadFrameSize(maxReadFrame)
-	c.largest = 0
-}
 
 // Serve serves requests until there are no more, and closes the connection.
 func (c *Conn) Serve() {
@@ -182,14 +172,11 @@ func (c *Conn) greet() error {
 	}
 	config := &c.s.config
 	hello := appendSettings(nil,
-		http2.Setting{ID: http2.SettingMaxFrameSize, Val: maxReadFrame},
 		http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: uint32(config.MaxStreams)},
 		http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: uint32(config.MaxHeaderBytes)},
-		http2.Setting{ID: http2.SettingInitialWindowSize, Val: streamWindow},
+		http2.Setting{ID: http2.SettingInitialWindowSize, Val: uint32(streamWindow(config))},
 	)
-	if more := c.s.connWindow() - initialWindow; more > 0 {
-		hello = appendWindowUpdate(hello, 0, uint32(more))
-	}
+	hello = appendWindowUpdate(hello, 0, uint32(c.ledger.capacity-initialWindow))
 	err := c.out(hello)
 	c.letGo()
 	switch {
@@ -258,24 +245,15 @@ func (c *Conn) read() error {
 
 // next reads a frame.
 func (c *Conn) next() (http2.Frame, error) {
-	if c.largest > keptFrame && c.headerUntil.IsZero() {
-		c.newFramer() // which would keep a buffer for another one as large
-	}
 	if err := c.await(); err != nil {
 		return nil, err
 	}
 	frame, err := c.framer.ReadFrame()
-	switch {
-	case err == nil:
-		c.largest = max(c.largest, frame.Header().Length)
-	case errors.Is(err, http2.ErrFrameTooLarge):
+	if errors.Is(err, http2.ErrFrameTooLarge) {
 		err = http2.ConnectionError(http2.ErrCodeFrameSize)
 	}
 	return frame, err
 }
-
-// keptFrame is the size up to which a connection keeps the buffer that it reads frames into.
-const keptFrame = 16 << 10
 
 // goAwayWait is how long a client has to leave after a GOAWAY, and how long the farewell may
 // take.
@@ -329,7 +307,6 @@ func (c *Conn) end(why error) {
 	for _, st := range c.streams {
 		open = append(open, st)
 	}
-	c.queue = nil
 	c.mu.Unlock()
 	for _, st := range open {
 		st.leave(why)
@@ -364,33 +341,21 @@ func (c *Conn) goAway(how awayness) {
 	c.kick()
 }
 
-// Displace reports whether the connection waits for a request. If it does, it serves none any
-// more, and the caller closes it.
-func (c *Conn) Displace() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.retireLocked()
-}
-
-// Retire is Displace of a connection whose client was told to go, and has had the time to
-// hear it.
+// Retire reports whether the connection waits for a request, and its client was told to go and
+// had the time to hear it. If so, it serves no more requests, and the caller closes it.
 func (c *Conn) Retire() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	heard := c.away == awayBehind || time.Since(c.idleSince) > goAwayWait
-	return heard && c.retireLocked()
-}
-
-// busyLocked reports whether there is anything to do.
-func (c *Conn) busyLocked() bool { return len(c.streams) > 0 || c.serving > 0 || c.ending > 0 }
-
-func (c *Conn) retireLocked() bool {
-	if c.busyLocked() || c.over != nil {
+	if !heard || c.busyLocked() || c.over != nil {
 		return false
 	}
 	c.over = errClosed
 	return true
 }
+
+// busyLocked reports whether there is anything to do.
+func (c *Conn) busyLocked() bool { return len(c.streams) > 0 || c.serving > 0 || c.ending > 0 }
 
 // Answers reports whether the client waits for an answer, or may still ask for one.
 func (c *Conn) Answers() bool {

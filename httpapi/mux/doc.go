@@ -27,11 +27,18 @@
 //
 // # What a client may ask for
 //
-// These are bounded: streams at a time, the sizes of headers and bodies, body bytes that no
-// handler has read yet, and the rate of frames that only make work, such as resets, pings and
-// settings. HPACK may expand a header to [unfoldMost] times its encoded size, beyond a usual
-// size that is always allowed. A client that exceeds a bound gets ENHANCE_YOUR_CALM, and its
-// connection ends.
+// These are bounded: streams at a time, the sizes of headers and bodies, and the rate of frames
+// that only make work, such as resets, pings and settings. HPACK may expand a header to
+// [unfoldMost] times its encoded size, beyond a usual size that is always allowed. A client that
+// exceeds a bound gets ENHANCE_YOUR_CALM, and its connection ends.
+//
+// # Memory
+//
+// A connection holds the bytes of requests within the budget of its ledger, whatever state its
+// streams are in: queued, waiting for a window, refused but not yet answered, or reset while
+// their handlers still run. What nobody reads any more is discarded at once, before the answer is
+// sent. Bytes that no handler has asked for also count towards a pool that all connections of the
+// server share. When that is full, the connection that holds most is closed.
 //
 // # Goroutines
 //
@@ -40,6 +47,6 @@
 //
 // # Locks
 //
-// Conn.turn > Conn.mu; body.mu is a leaf. No lock is held while another package is called,
-// except for the turn, which is held while frames are written to the connection.
+// Conn.turn > Conn.mu > pool.mu. No lock is held while another package is called, except for the
+// turn, which is held while frames are written to the connection.
 package mux

@@ -28,8 +28,13 @@ func (c *Conn) handle(frame http2.Frame) error {
 		return nil
 	case *http2.PushPromiseFrame:
 		return http2.ConnectionError(http2.ErrCodeProtocol)
+	case *http2.PriorityFrame:
+		if f.StreamDep == f.StreamID {
+			return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol}
+		}
+		return c.calm()
 	default:
-		return c.calm() // priorities and what is unknown are not heeded
+		return c.calm() // unknown frames are ignored
 	}
 }
 
@@ -147,37 +152,6 @@ func (c *Conn) resetBy(f *http2.RSTStreamFrame) error {
 		st.leave(errReset)
 	}
 	return c.calm()
-}
-
-func (c *Conn) data(f *http2.DataFrame) error {
-	size := int64(f.Header().Length) // padding counts
-	p := f.Data()
-	c.mu.Lock()
-	st := c.streams[f.StreamID]
-	if st == nil {
-		if err := c.idleLocked(f.StreamID); err != nil {
-			c.mu.Unlock()
-			return err
-		}
-	}
-	if c.room -= size; c.room < 0 {
-		c.mu.Unlock()
-		return http2.ConnectionError(http2.ErrCodeFlowControl)
-	}
-	c.mu.Unlock()
-	if len(p) == 0 && !f.StreamEnded() {
-		if err := c.calm(); err != nil {
-			return err
-		}
-	}
-	if st == nil || st.body == nil {
-		c.credit(nil, size)
-		if st != nil {
-			return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeStreamClosed}
-		}
-		return nil
-	}
-	return st.take(p, size, f.StreamEnded())
 }
 
 // Frames as they are written (RFC 9113, 6). Each begins with a head of headSize bytes.

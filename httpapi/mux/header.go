@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unsafe"
 
 	"golang.org/x/net/http/httpguts"
 	"golang.org/x/net/http2"
@@ -25,12 +26,11 @@ type request struct {
 	lines  []line
 	pseudo [lastPseudo]span
 
-	malformed bool   // it is none, and its stream is reset
-	refusal   string // why it is answered 400; "" if it is not
-	large     bool   // it is answered 431
-	length    int64  // of the body; -1 if it is not announced
-	expects   bool   // the client waits to be told to send the body
-	strange   bool   // it expects what there is not
+	malformed bool  // it is none, and its stream is reset
+	large     bool  // it is answered 431
+	length    int64 // of the body; -1 if it is not announced
+	expects   bool  // the client waits to be told to send the body
+	strange   bool  // it expects what there is not
 	facts     exchange.Facts
 	stolen    int64 // bytes that were written before the response was stolen
 
@@ -57,18 +57,36 @@ const (
 
 var requests = sync.Pool{New: func() any { return new(request) }}
 
-const keptText = 16 << 10
+// keptText and keptLines are how much room for a header is kept for the next request.
+const (
+	keptText  = 16 << 10
+	keptLines = 128
+)
 
-// release gives r back.
-func (r *request) release() {
-	if cap(r.text) > keptText {
-		return
-	}
+// giveUpHeader gives up what the header said. Room for the next one is kept.
+func (r *request) giveUpHeader() {
 	if invariants.Enabled {
 		invariants.Overwrite(r.text)
 	}
-	*r = request{text: r.text[:0], lines: r.lines[:0]}
+	if r.text = r.text[:0]; cap(r.text) > keptText {
+		r.text = nil
+	}
+	if r.lines = r.lines[:0]; cap(r.lines) > keptLines {
+		r.lines = nil
+	}
+	r.pseudo = [lastPseudo]span{}
+}
+
+// release gives r back.
+func (r *request) release() {
+	r.giveUpHeader()
+	*r = request{text: r.text, lines: r.lines}
 	requests.Put(r)
+}
+
+// size returns how much memory the header takes.
+func (r *request) size() int64 {
+	return int64(len(r.text)) + int64(len(r.lines))*int64(unsafe.Sizeof(line{}))
 }
 
 // HPACK lets a client repeat a long field of an earlier header by one byte. What a header expands
@@ -99,6 +117,7 @@ func (b *block) add(f hpack.HeaderField) {
 	}
 	if b.size += int(f.Size()); b.size > b.most || b.size > unfoldUsual+unfoldMost*b.sent {
 		r.large = true
+		r.giveUpHeader()
 		return
 	}
 	switch {
@@ -201,11 +220,9 @@ func (r *request) check(bodied bool) {
 		name, value := r.at(l.name), r.at(l.value)
 		switch string(name) {
 		case "connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade":
-			r.refuse("request header " + strconv.Quote(http.CanonicalHeaderKey(string(name))) + " is not valid in HTTP/2")
+			r.malformed = true
 		case "te":
-			if len(value) > 0 && string(value) != "trailers" {
-				r.refuse(`request header "TE" may only be "trailers" in HTTP/2`)
-			}
+			r.malformed = r.malformed || string(value) != "trailers"
 		case "content-length":
 			r.announce(value)
 		case "authorization":
@@ -225,7 +242,7 @@ func (r *request) check(bodied bool) {
 		}
 	}
 	if host := r.Host(); !httpguts.ValidHostHeader(string(host)) {
-		r.refuseAs("malformed Host header")
+		r.refuse("malformed Host header")
 	}
 	if !bodied {
 		r.length = 0
@@ -237,21 +254,14 @@ func validMethod(method []byte) bool {
 	return bytes.IndexFunc(method, func(c rune) bool { return !httpguts.IsTokenRune(c) }) < 0
 }
 
-// refuse answers as net/http's server does, without asking the handler.
+// refuse has the handler answer 400.
 func (r *request) refuse(why string) {
-	if r.refusal == "" {
-		r.refusal = why
-	}
-}
-
-// refuseAs has the handler answer 400.
-func (r *request) refuseAs(why string) {
 	r.facts.Code, r.facts.Refusal = http.StatusBadRequest, "400 Bad Request: "+why
 }
 
 func (r *request) single(seen *bool, name string) {
 	if *seen {
-		r.refuseAs("repeated " + name + " header")
+		r.refuse("repeated " + name + " header")
 	}
 	*seen = true
 }
@@ -260,7 +270,7 @@ func (r *request) single(seen *bool, name string) {
 func (r *request) announce(value []byte) {
 	n, err := strconv.ParseUint(string(value), 10, 63)
 	if err != nil || r.length >= 0 && r.length != int64(n) {
-		r.refuseAs("malformed Content-Length header")
+		r.refuse("malformed Content-Length header")
 		return
 	}
 	r.length = int64(n)
@@ -273,7 +283,8 @@ func (c *Conn) headers(f *http2.HeadersFrame) error {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
 	}
 	c.mu.Lock()
-	open, fresh := c.streams[id], id > c.last && c.away != awayBehind
+	open, late := c.streams[id], id > c.last && c.away == awayBehind
+	fresh := id > c.last && !late
 	if fresh {
 		c.last = id
 	}
@@ -287,15 +298,32 @@ func (c *Conn) headers(f *http2.HeadersFrame) error {
 		return err
 	}
 	switch {
+	case f.HasPriority() && f.Priority.StreamDep == id:
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	case fresh:
 		r.check(!ended)
 		return c.begin(id, r, ended)
-	case open != nil && open.body != nil && ended: // what follows the body
-		return open.take(nil, 0, true)
 	case open != nil:
-		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
+		return open.trailer(ended)
+	case late:
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
 	}
-	return c.calm() // the stream was ended here, or comes after a GOAWAY that is still under way
+	return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed}
+}
+
+// trailer takes the header block behind a body.
+func (st *Stream) trailer(ended bool) error {
+	st.c.mu.Lock()
+	defer st.c.mu.Unlock()
+	switch b := st.body; {
+	case b == nil || b.ended:
+		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeStreamClosed}
+	case !ended || !b.fits(true):
+		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeProtocol}
+	}
+	st.bodyEndsLocked(true)
+	st.body.wakeLocked()
+	return nil
 }
 
 // readBlock reads a header block to its end, into r if that is not nil. One that comes in
@@ -304,6 +332,7 @@ func (c *Conn) headers(f *http2.HeadersFrame) error {
 func (c *Conn) readBlock(r *request, f *http2.HeadersFrame) error {
 	most := c.s.config.MaxHeaderBytes
 	c.block = block{req: r, most: most}
+	defer c.gathered(0)
 	defer c.block.finish()
 	piece, whole := f.HeaderBlockFragment(), f.HeadersEnded()
 	for !whole {
@@ -323,9 +352,11 @@ func (c *Conn) readBlock(r *request, f *http2.HeadersFrame) error {
 			return err
 		}
 		piece, whole = more.HeaderBlockFragment(), more.HeadersEnded()
-		if len(c.block.pieces)+len(piece) > 2*most {
+		size := len(c.block.pieces) + len(piece)
+		if size > 2*most {
 			return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 		}
+		c.gathered(size)
 	}
 	c.headerUntil = time.Time{}
 	if len(c.block.pieces) > 0 {
@@ -339,6 +370,14 @@ func (c *Conn) readBlock(r *request, f *http2.HeadersFrame) error {
 		return http2.ConnectionError(http2.ErrCodeCompression)
 	}
 	return nil
+}
+
+// gathered notes how large the pieces of a header block are that came so far.
+func (c *Conn) gathered(size int) {
+	c.mu.Lock()
+	defer c.unlock()
+	c.ledger.unasked += int64(size) - c.ledger.gathered
+	c.ledger.gathered = int64(size)
 }
 
 // hurry bounds the time until a header that has begun is whole.

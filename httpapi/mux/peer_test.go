@@ -43,17 +43,28 @@ type heard struct {
 	code   http2.ErrCode
 	fields map[string]string
 	data   string
-	over   bool // nothing more comes
+	more   int64 // by which a window grows
+	over   bool  // nothing more comes
 }
 
 // newPeer connects a client to a server that h answers for. It belongs into a bubble.
 func newPeer(t *testing.T, config Config, h handler, settings ...http2.Setting) *peer {
 	t.Helper()
 	config.Handler = h
+	return newPeerOf(t, newServer(config), settings...)
+}
+
+func newServer(config Config) *Server {
 	config.HeaderTimeout, config.IdleTimeout, config.WriteTimeout = 32*time.Second, 90*time.Second, time.Minute
 	config.MaxHeaderBytes, config.MaxBodyBytes = 1<<20, 1<<20
+	return New(config)
+}
+
+// newPeerOf connects a client to s.
+func newPeerOf(t *testing.T, s *Server, settings ...http2.Setting) *peer {
+	t.Helper()
 	client, server := net.Pipe()
-	p := &peer{t: t, conn: client, framer: http2.NewFramer(client, client), server: New(config).NewConn(server), served: make(chan struct{}), more: make(chan struct{}, 1)}
+	p := &peer{t: t, conn: client, framer: http2.NewFramer(client, client), server: s.NewConn(server), served: make(chan struct{}), more: make(chan struct{}, 1)}
 	p.header = hpack.NewEncoder(&p.block)
 	go func() {
 		defer close(p.served)
@@ -100,6 +111,8 @@ func (p *peer) listen() {
 			h.data, h.end = string(f.Data()), f.StreamEnded()
 		case *http2.RSTStreamFrame:
 			h.code = f.ErrCode
+		case *http2.WindowUpdateFrame:
+			h.more = int64(f.Increment)
 		case *http2.GoAwayFrame:
 			h.code, h.data = f.ErrCode, fmt.Sprint(f.LastStreamID)
 		case *http2.PingFrame:
@@ -180,7 +193,7 @@ func (p *peer) encode(fields ...string) []byte {
 
 // ask sends a header. That the server has hung up shows where an answer is awaited, too.
 func (p *peer) ask(id uint32, end bool, fields ...string) error {
-	block, most := p.encode(fields...), 100_000
+	block, most := p.encode(fields...), initialFrame
 	first := block[:min(len(block), most)]
 	err := p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: first, EndStream: end, EndHeaders: len(first) == len(block)})
 	for block = block[len(first):]; len(block) > 0 && err == nil; block = block[min(len(block), most):] {

@@ -56,10 +56,10 @@ func TestRequests(t *testing.T) {
 		"asterisk":             {[]string{":method", "OPTIONS", ":scheme", "https", ":authority", "h", ":path", "*"}, "200", "", 0},
 		"CONNECT":              {[]string{":method", "CONNECT", ":authority", "g:1"}, "200", "CONNECT g:1 g:1 0", 0},
 		"HEAD":                 {[]string{":method", "HEAD", ":scheme", "https", ":authority", "h", ":path", "/"}, "200", "", 0},
-		"a connection's":       {get("connection", "close"), "400", `request header "Connection" is not valid in HTTP/2` + "\n", 0},
-		"an upgrade":           {get("upgrade", "SPDY/3.1"), "400", `request header "Upgrade" is not valid in HTTP/2` + "\n", 0},
-		"chunks":               {get("transfer-encoding", "chunked"), "400", `request header "Transfer-Encoding" is not valid in HTTP/2` + "\n", 0},
-		"te of connections":    {get("te", "gzip"), "400", `request header "TE" may only be "trailers" in HTTP/2` + "\n", 0},
+		"a connection's":       {get("connection", "close"), "", "", http2.ErrCodeProtocol},
+		"an upgrade":           {get("upgrade", "SPDY/3.1"), "", "", http2.ErrCodeProtocol},
+		"chunks":               {get("transfer-encoding", "chunked"), "", "", http2.ErrCodeProtocol},
+		"te of connections":    {get("te", "gzip"), "", "", http2.ErrCodeProtocol},
 		"credentials":          {get("authorization", "a", "authorization", "b"), "400", "400 Bad Request: repeated Authorization header\n", 0},
 		"a broken host":        {[]string{":method", "GET", ":scheme", "https", ":authority", "a b", ":path", "/"}, "400", "400 Bad Request: malformed Host header\n", 0},
 		"a broken length":      {get("content-length", "1x"), "400", "400 Bad Request: malformed Content-Length header\n", 0},
@@ -153,10 +153,7 @@ func TestBodies(t *testing.T) {
 			return h.id == id && h.kind == http2.FrameRSTStream && h.code == http2.ErrCodeNo
 		})
 		send(id, 10, false) // the client did not know yet
-		send(post("/", false), streamWindow+1, false)
-		if unread := p.server.s.unread.Load(); unread != 0 {
-			t.Errorf("%d bytes count as unread", unread)
-		}
+		send(post("/", false), usualWindow+1, false)
 	})
 }
 
@@ -170,15 +167,11 @@ func TestBeyondTheWindow(t *testing.T) {
 			return x
 		})
 		p.must(p.ask(1, false, ":method", "POST", ":scheme", "https", ":authority", "h", ":path", "/"))
-		for range streamWindow/16384 + 1 {
+		for range usualWindow/16384 + 1 {
 			p.must(p.framer.WriteData(1, false, make([]byte, 16384)))
 		}
 		if _, _, reset := p.ended(1); reset != http2.ErrCodeFlowControl {
 			t.Errorf("reset: %v", reset)
-		}
-		synctest.Wait()
-		if unread := p.server.s.unread.Load(); unread != 0 {
-			t.Errorf("%d bytes count as unread", unread)
 		}
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/http"
 	"os"
 	"runtime"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/socket"
+	"github.com/larder-io/larder/internal/invariants"
 )
 
 // Stream is one request and its answer. To a handler that takes the response over it is the
@@ -29,8 +31,8 @@ type Stream struct {
 	keep  bool           // what is written may be kept until the next write or Conn.Flush
 	put   int64          // bytes of the answer that were written, but for the heads of frames
 
+	header int64         // guarded by c.mu: bytes that the ledger counts for the header
 	window int64         // guarded by c.mu: what may be sent
-	owed   int64         // guarded by c.mu: what was read of the body and not yet told
 	over   error         // guarded by c.mu: why nothing can be sent any more
 	sent   bool          // guarded by c.mu: the response is whole
 	heard  bool          // guarded by c.mu: the request is whole
@@ -45,10 +47,6 @@ var (
 	errEnded = errors.New("httpapi: the response has ended")
 )
 
-// queueMost is how many requests, for each that may be served at once, may wait until the
-// work for requests that the client has reset is over.
-const queueMost = 4
-
 // begin opens a stream for a request.
 func (c *Conn) begin(id uint32, r *request, whole bool) error {
 	if r.malformed && !r.large {
@@ -58,40 +56,41 @@ func (c *Conn) begin(id uint32, r *request, whole bool) error {
 	if c.turns() {
 		c.GoAway()
 	}
-	st := &Stream{c: c, id: id, heard: whole, asked: true}
+	st := &Stream{c: c, id: id, header: r.size(), heard: whole, asked: true}
 	if !whole {
-		st.body = &body{length: r.length, left: streamWindow}
+		st.body = &body{length: r.length, left: c.ledger.untold}
 	}
 	r.Stream = st
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	most := c.s.config.MaxStreams
 	switch {
 	case c.over != nil:
 		return c.over
-	case len(c.streams) >= most:
+	case len(c.streams) >= most, c.serving >= most, !c.ledger.addHeader(st.header):
+		r.release()
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
-	case c.serving >= most && len(c.queue) >= queueMost*most:
-		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 	}
 	st.window = c.initial
 	c.streams[id] = st
-	if c.serving >= most {
-		c.queue = append(c.queue, r)
-		return nil
+	if invariants.Enabled {
+		c.holders[st] = struct{}{}
 	}
 	c.serving++
 	c.running.Go(func() { c.serve(r) })
 	return nil
 }
 
-// serve serves a request and those that wait for its place.
+// serve serves a request.
 func (c *Conn) serve(r *request) {
 	reserveStack()
-	for r != nil {
-		r.serve()
-		r = c.nextRequest()
-	}
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.serving--
+		c.restLocked()
+	}()
+	r.serve()
 }
 
 // stackOfRequest is a little more than what serving a GET takes.
@@ -106,22 +105,6 @@ func reserveStack() {
 	runtime.KeepAlive(&room)
 }
 
-// nextRequest takes a request that waits for a goroutine; nil says that there is none.
-func (c *Conn) nextRequest() *request {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for len(c.queue) > 0 {
-		r := c.queue[0]
-		c.queue[0], c.queue = nil, c.queue[1:]
-		if r.over == nil {
-			return r
-		}
-	}
-	c.serving--
-	c.restLocked()
-	return nil
-}
-
 // serve serves one request and recovers from its panic.
 func (r *request) serve() {
 	st := r.Stream
@@ -131,33 +114,54 @@ func (r *request) serve() {
 				klog.ErrorS(nil, "Stream panicked", "panic", p, "stack", exchange.Stack())
 			}
 			st.abort(http2.ErrCodeInternal)
+			st.settle(true)
 		}
 	}()
 	x := r.answer(time.Now())
-	take := x.Taken
-	stays := x.Stolen || take != nil
-	if !stays {
-		r.send(x)
+	if take := x.Taken; take != nil {
+		x.Charge(st.put, st.TakeWaited())
+		x.Close()
+		r.leaveSlot()
+		st.answered()
+		t := r.takeover()
+		st.settle(false)
+		r.release()
+		take(t)
+		return
 	}
+	// Nobody reads the request any more. What it holds must not wait for a client that takes
+	// its answer in slowly.
+	bodiless := string(r.Method()) == http.MethodHead
+	st.settle(true)
+	r.giveUpHeader()
 	if x.Stolen { // the stream may be somebody else's already
 		x.Charge(r.stolen, 0)
 	} else {
+		r.send(x, bodiless)
 		x.Charge(st.put, st.TakeWaited())
 	}
 	x.Close()
 	r.leaveSlot()
 	st.answered()
-	st.settle(!x.Stolen && take == nil)
-	if take == nil {
-		if !stays {
-			st.forget()
-		}
-		r.release()
-		return
+	if !x.Stolen {
+		st.forget()
 	}
-	t := r.takeover()
 	r.release()
-	take(t)
+}
+
+// settle gives up the header of the request and, if nobody reads that any more, its body.
+func (st *Stream) settle(body bool) {
+	c := st.c
+	c.mu.Lock()
+	defer c.unlock()
+	c.ledger.freeHeader(st.header)
+	st.header = 0
+	if body {
+		st.discardLocked(errEnded, true)
+		if invariants.Enabled {
+			delete(c.holders, st)
+		}
+	}
 }
 
 // answered says that the exchange is over.
@@ -187,10 +191,10 @@ func (st *Stream) leave(why error) {
 	}
 	c.dropLocked(st)
 	st.wakeLocked()
+	st.discardLocked(why, false)
 	gone := st.gone
 	st.gone = nil
-	c.mu.Unlock()
-	st.drain(why)
+	c.unlock()
 	for _, f := range gone {
 		f()
 	}
@@ -215,11 +219,9 @@ func (st *Stream) abort(code http2.ErrCode) {
 		c.dropLocked(st)
 	}
 	st.wakeLocked()
-	c.mu.Unlock()
+	st.discardLocked(errEnded, false)
+	c.unlock()
 	c.kick()
-	if !ended {
-		st.drain(errEnded)
-	}
 }
 
 // reset ends a stream that the client has broken.
@@ -230,7 +232,6 @@ func (c *Conn) reset(id uint32, code http2.ErrCode) {
 	c.mu.Unlock()
 	if st != nil {
 		st.leave(http2.StreamError{StreamID: id, Code: code})
-		st.drain(errEnded)
 	}
 }
 
@@ -294,7 +295,7 @@ func (st *Stream) End() error {
 // Close implements net.Conn. If the response is not complete, the client is told so.
 func (st *Stream) Close() error {
 	st.abort(http2.ErrCodeCancel)
-	st.drain(errEnded)
+	st.settle(true)
 	return nil
 }
 
@@ -314,7 +315,7 @@ func (st *Stream) SetDeadline(t time.Time) error {
 
 // SetReadDeadline implements net.Conn.
 func (st *Stream) SetReadDeadline(t time.Time) error {
-	st.body.bound(t)
+	st.bound(t)
 	return nil
 }
 

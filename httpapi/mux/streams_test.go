@@ -130,7 +130,7 @@ func TestStolenStreams(t *testing.T) {
 		if more := runtime.NumGoroutine() - before; more > many/10 { // a few may be the runtime's own
 			t.Errorf("%d more goroutines for %d streams", more, many)
 		}
-		if p.server.Displace() || p.server.Retire() || p.server.Answers() {
+		if p.server.Retire() || p.server.Answers() {
 			t.Error("the connection is taken for one without streams, or with requests")
 		}
 		all := make(map[uint32]exchange.Stolen)
@@ -199,18 +199,14 @@ func TestStolenStreams(t *testing.T) {
 	})
 }
 
-// TestStreamsAtOnce: there are as many as the client was told; of those whose client has left
-// while they were served, some wait for a place.
+// TestStreamsAtOnce: there are as many as the client was told. A stream that the client has reset
+// counts until its handler has ended.
 func TestStreamsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 3
 		release := make(chan struct{})
-		var serving, peak atomic.Int64
 		p := newPeer(t, Config{MaxStreams: most}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
-			now := serving.Add(1)
-			peak.Store(max(peak.Load(), now))
 			<-release
-			serving.Add(-1)
 			return answering(c, received)
 		})
 		for i := range uint32(most + 1) {
@@ -222,32 +218,16 @@ func TestStreamsAtOnce(t *testing.T) {
 		for i := range uint32(most) {
 			p.must(p.framer.WriteRSTStream(2*i+1, http2.ErrCodeCancel))
 		}
-		for i := range uint32(most) {
-			p.must(p.get(101+2*i, "/waits"))
+		p.must(p.get(101, "/"))
+		if _, _, reset := p.ended(101); reset != http2.ErrCodeRefusedStream {
+			t.Errorf("while %d are served: %v", most, reset)
 		}
-		synctest.Wait()
 		close(release)
-		for i := range uint32(most) {
-			if _, body, _ := p.ended(101 + 2*i); body != "/waits" {
-				t.Errorf("answer %q", body)
-			}
+		synctest.Wait()
+		p.must(p.get(103, "/after"))
+		if _, body, _ := p.ended(103); body != "/after" {
+			t.Errorf("answer %q", body)
 		}
-		if peak.Load() != most {
-			t.Errorf("%d were served at once", peak.Load())
-		}
-	})
-	synctest.Test(t, func(t *testing.T) {
-		release := make(chan struct{})
-		defer close(release)
-		p := newPeer(t, Config{MaxStreams: 2}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
-			<-release
-			return answering(c, received)
-		})
-		for i := range uint32(2 + 2*queueMost + 1) {
-			p.must(p.get(2*i+1, "/"))
-			_ = p.framer.WriteRSTStream(2*i+1, http2.ErrCodeCancel) // the last one comes too late
-		}
-		p.away(http2.ErrCodeEnhanceYourCalm)
 	})
 }
 
@@ -271,7 +251,7 @@ func TestGoAway(t *testing.T) {
 		synctest.Wait()
 		p.must(p.framer.WritePing(true, [8]byte([]byte(ping.data))))
 		p.await("the last stream", func(h heard) bool { return h.kind == http2.FrameGoAway && h.data == "3" })
-		p.must(p.get(5, "/c")) // is ignored
+		p.must(p.get(5, "/c")) // comes too late
 		synctest.Wait()
 		close(release)
 		for id, want := range map[uint32]string{1: "/a", 3: "/b"} {
@@ -280,10 +260,8 @@ func TestGoAway(t *testing.T) {
 			}
 		}
 		p.await("the end", func(h heard) bool { return h.over })
-		for _, h := range p.heard {
-			if h.id == 5 {
-				t.Errorf("%+v", h)
-			}
+		if _, _, reset := p.ended(5); reset != http2.ErrCodeRefusedStream {
+			t.Errorf("a stream that comes too late: %v", reset)
 		}
 	})
 }
@@ -341,9 +319,9 @@ func TestIdleConnectionsEnd(t *testing.T) {
 	})
 }
 
-// TestDisplace: a connection gives way while it has nothing to do, and is Retired once its
-// client has had the time to hear that it is to go.
-func TestDisplace(t *testing.T) {
+// TestRetire: a connection is retired once it has nothing to do and its client has had the time
+// to hear that it is to go.
+func TestRetire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
 		p := newPeer(t, Config{}, func(c exchange.Carrier, received time.Time) *exchange.Exchange {
@@ -353,7 +331,7 @@ func TestDisplace(t *testing.T) {
 		p.must(p.get(1, "/"))
 		synctest.Wait()
 		answered := p.server.UnderWay()
-		if answered == nil || answered() || p.server.Displace() {
+		if answered == nil || answered() || p.server.Retire() {
 			t.Error("nothing is under way")
 		}
 		close(release)
@@ -366,9 +344,10 @@ func TestDisplace(t *testing.T) {
 		if p.server.Retire() {
 			t.Error("a client is let go of that has not heard it")
 		}
-		time.Sleep(goAwayWait / 2)
-		if !p.server.Displace() || p.server.Displace() {
-			t.Error("not displaced once")
+		time.Sleep(2 * goAwayWait)
+		<-p.served
+		if p.server.Retire() {
+			t.Error("retired after it has ended")
 		}
 	})
 }

@@ -131,7 +131,6 @@ func Default() Config {
 			Port:              6443,
 			RequestTimeout:    time.Minute,
 			MinRequestTimeout: 30 * time.Minute,
-			MaxConnections:    1 << 16,
 		},
 		Store:          Store{Prefix: "/registry", CompactionInterval: 5 * time.Minute, ReplayRevisions: 10_000, CheckInterval: 10 * time.Minute, DefragmentInterval: time.Hour},
 		Authentication: kubeoptions.NewBuiltInAuthenticationOptions().WithAll(),

@@ -40,7 +40,7 @@ func TestValidate(t *testing.T) {
 		{"port too large", func(c *Config) { c.Serving.Port = 65536 }, "--secure-port"},
 		{"certificate alone", func(c *Config) { c.Serving.CertFile = "x" }, "--tls-private-key-file"},
 		{"no request timeout", func(c *Config) { c.Serving.RequestTimeout = 0 }, "--request-timeout"},
-		{"no connections", func(c *Config) { c.Serving.MaxConnections = 0 }, "--max-connections"},
+		{"negative number of connections", func(c *Config) { c.Serving.MaxConnections = -1 }, "--max-connections"},
 		{"negative share of connections", func(c *Config) { c.Serving.MaxConnectionsPerAddress = -1 }, "--max-connections-per-address"},
 		{"negative watch timeout", func(c *Config) { c.Serving.MinRequestTimeout = -1 }, "--min-request-timeout"},
 		{"negative delay", func(c *Config) { c.Serving.ShutdownDelay = -1 }, "--shutdown-delay-duration"},

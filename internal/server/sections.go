@@ -39,7 +39,7 @@ type Serving struct {
 	ShutdownDelay time.Duration
 
 	// MaxConnections bounds open connections, MaxConnectionsPerAddress those from one
-	// IPv4 address or one /64 of IPv6 addresses; 0 sets no such bound.
+	// IPv4 address or one /64 of IPv6 addresses; 0 sets no bound.
 	MaxConnections, MaxConnectionsPerAddress int
 }
 
@@ -95,8 +95,8 @@ func (s *Serving) validate() error {
 		return fmt.Errorf("--request-timeout must be positive, not %v", s.RequestTimeout)
 	case s.MinRequestTimeout < 0:
 		return fmt.Errorf("--min-request-timeout must not be negative, is %v", s.MinRequestTimeout)
-	case s.MaxConnections < 1:
-		return fmt.Errorf("--max-connections must be positive, not %d", s.MaxConnections)
+	case s.MaxConnections < 0:
+		return fmt.Errorf("--max-connections must not be negative, is %d", s.MaxConnections)
 	case s.MaxConnectionsPerAddress < 0:
 		return fmt.Errorf("--max-connections-per-address must not be negative, is %d", s.MaxConnectionsPerAddress)
 	case s.ShutdownDelay < 0:
