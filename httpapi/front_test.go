@@ -133,8 +133,7 @@ func TestSettings(t *testing.T) {
 		"bodies are bounded as upstream's":  s.config.MaxRequestBodyBytes == 3<<20,
 		"headers are bounded as upstream's": s.config.MaxHeaderBytes == 1<<20,
 		"reading a body takes bounded time": s.frontConfig().BodyTimeout == s.config.RequestTimeout && s.config.RequestTimeout == time.Minute,
-		"connections are bounded":           s.frontConfig().MaxConns == 1<<16,
-		"one address may have all of them":  s.frontConfig().MaxConnsPerIP == 0,
+		"connections are not bounded":       s.frontConfig().MaxConns == 0 && s.frontConfig().MaxConnsPerIP == 0,
 	} {
 		if !ok {
 			t.Errorf("not so: %s", name)
