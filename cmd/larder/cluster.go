@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -50,9 +51,9 @@ func (c *clusterOptions) addTo(fs *pflag.FlagSet) {
 		"Directory that holds kube-controller-manager, kube-scheduler, kwok and the stage-fast.yaml of kwok's releases. If unset, they are built with the go command, once for this user.")
 }
 
-// prepare has config run the other programs of the cluster beside its server. It finds
-// them, or builds them, before anything is started.
-func (c *clusterOptions) prepare(ctx context.Context, config *server.Config) error {
+// prepare has config run the other programs of the cluster beside its server. Where they must be
+// built, which takes minutes, that begins once the server is ready.
+func (c *clusterOptions) prepare(config *server.Config) error {
 	switch {
 	case config.DataDir == "":
 		return errors.New("over an external etcd a cluster needs --data-dir, to keep certificates and logs in")
@@ -62,34 +63,34 @@ func (c *clusterOptions) prepare(ctx context.Context, config *server.Config) err
 		return errors.New("a cluster has a kube-controller-manager, beside which --test-controllers must not run")
 	}
 	beside := cluster.Config{Dir: config.DataDir, Nodes: c.nodes, ServiceRanges: config.Services.ClusterIPRanges, Progress: config.Progress}
-	if err := beside.Validate(); err != nil { // before minutes are spent on building
-		return err
+	err := beside.Validate()
+	if err == nil && c.programs != "" {
+		beside.Programs, err = programs.Find(c.programs)
 	}
-	found, err := c.find(ctx, config)
-	if err != nil {
-		return err
+	config.Beside = func(ctx context.Context) (err error) {
+		if c.programs == "" {
+			if beside.Programs, err = build(ctx, config.Progress); err != nil {
+				return err
+			}
+		}
+		all, err := cluster.New(beside)
+		if err != nil {
+			return err
+		}
+		return all.Run(ctx)
 	}
-	beside.Programs = found
-	all, err := cluster.New(beside)
-	if err != nil {
-		return err
-	}
-	config.Beside = all.Run
-	return nil
+	return err
 }
 
-// find returns the programs, and builds them if nobody named any.
-func (c *clusterOptions) find(ctx context.Context, config *server.Config) (programs.Programs, error) {
-	if c.programs != "" {
-		return programs.Find(c.programs)
-	}
+// build returns the programs that this user has built before, or else builds them.
+func build(ctx context.Context, progress io.Writer) (programs.Programs, error) {
 	cache, err := programs.CacheDir()
 	if err != nil {
 		return programs.Programs{}, err
 	}
 	return programs.Build(ctx, cache, func(what string) {
-		if config.Progress != nil {
-			fmt.Fprintln(config.Progress, what)
+		if progress != nil {
+			fmt.Fprintln(progress, what)
 		}
 	})
 }

@@ -40,8 +40,10 @@ func larder(t *testing.T, args ...string) string {
 	return out
 }
 
-// TestCommand compares help texts and errors with testdata/command.
+// TestCommand compares help texts and errors with testdata/command. Mistakes in flags are found
+// although the port is taken.
 func TestCommand(t *testing.T) {
+	occupy(t, "6443")
 	datadriven.Walk(t, "testdata/command", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			if d.Cmd != "larder" {
@@ -67,18 +69,19 @@ func TestUnusable(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"data directory in use", []string{"--data-dir", held.dir}, "in use by another process"},
-		{"data directory below a file", []string{"--data-dir", filepath.Join(held.kubeconfig(), "x")}, "not a directory"},
-		{"port in use", []string{"--data-dir", dir, "--bind-address", "127.0.0.1", "--secure-port", port}, "--bind-address=127.0.0.1 --secure-port=" + port + ": failed to create listener: "},
-		{"no address of this machine", []string{"--data-dir", dir, "--bind-address", "192.0.2.1"}, "--bind-address=192.0.2.1"},
-		{"token file missing", []string{"--data-dir", dir, "--token-auth-file", "missing.csv"}, "larder: --token-auth-file: auth: open missing.csv: "},
-		{"client CA missing", []string{"--data-dir", dir, "--client-ca-file", "missing.crt"}, "larder: --client-ca-file: auth: client CA: open missing.crt: "},
-		{"certificate missing", []string{"--data-dir", dir, "--tls-cert-file", "missing.crt", "--tls-private-key-file", "missing.key"}, "larder: --tls-cert-file: server: serving certificate: open missing.crt: "},
-		{"admission configuration missing", []string{"--data-dir", dir, "--admission-control-config-file", "missing.yaml"}, "larder: --admission-control-config-file: admission: "},
-		{"signing key missing", []string{"--data-dir", dir, "--service-account-signing-key-file", "missing.key"}, "larder: --service-account-signing-key-file: "},
+		{"data directory in use", []string{"serve", "--data-dir", held.dir}, "in use by another process"},
+		{"data directory below a file", []string{"serve", "--data-dir", filepath.Join(held.kubeconfig(), "x")}, "not a directory"},
+		{"port in use", []string{"serve", "--data-dir", dir, "--bind-address", "127.0.0.1", "--secure-port", port}, "--bind-address=127.0.0.1 --secure-port=" + port + ": failed to create listener: "},
+		{"port of a cluster in use, before its programs are built", []string{"cluster", "--data-dir", dir, "--secure-port", port}, "--secure-port=" + port + ": failed to create listener: "},
+		{"no address of this machine", []string{"serve", "--data-dir", dir, "--bind-address", "192.0.2.1"}, "--bind-address=192.0.2.1"},
+		{"token file missing", []string{"serve", "--data-dir", dir, "--token-auth-file", "missing.csv"}, "larder: --token-auth-file: auth: open missing.csv: "},
+		{"client CA missing", []string{"serve", "--data-dir", dir, "--client-ca-file", "missing.crt"}, "larder: --client-ca-file: auth: client CA: open missing.crt: "},
+		{"certificate missing", []string{"serve", "--data-dir", dir, "--tls-cert-file", "missing.crt", "--tls-private-key-file", "missing.key"}, "larder: --tls-cert-file: server: serving certificate: open missing.crt: "},
+		{"admission configuration missing", []string{"serve", "--data-dir", dir, "--admission-control-config-file", "missing.yaml"}, "larder: --admission-control-config-file: admission: "},
+		{"signing key missing", []string{"serve", "--data-dir", dir, "--service-account-signing-key-file", "missing.key"}, "larder: --service-account-signing-key-file: "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			args := append([]string{"serve", "--quiet", "--secure-port", strconv.Itoa(proctest.Port(t))}, test.args...)
+			args := append([]string{test.args[0], "--quiet", "--secure-port", strconv.Itoa(proctest.Port(t))}, test.args[1:]...)
 			out := larder(t, args...)
 			lines := strings.Split(strings.TrimSpace(out), "\n")
 			if len(lines) != 2 || lines[1] != "(exit status 1)" || !strings.Contains(lines[0], test.want) {

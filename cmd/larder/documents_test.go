@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -76,9 +77,10 @@ func documents(t *testing.T) map[string]string {
 }
 
 // TestDocuments does what the documents below docs tell their readers to do, in the order of
-// each document, in an empty directory in place of a checkout. Ports are others than the
-// documents', so that they are free.
+// each document, in an empty directory in place of a checkout. The servers get other ports than
+// the documents', which are taken.
 func TestDocuments(t *testing.T) {
+	occupy(t, documentPorts...)
 	ran := 0
 	for name, text := range documents(t) {
 		all := blocks(t, text)
@@ -127,6 +129,17 @@ type shell struct {
 // documentPorts are the ports that documents use.
 var documentPorts = []string{"6443", "6444", "6445", "2379", "2380"}
 
+// occupy listens on ports until the test ends, as other programs of the machine may. It does
+// nothing about a port that another program has.
+func occupy(t *testing.T, ports ...string) {
+	t.Helper()
+	for _, port := range ports {
+		if l, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
+			t.Cleanup(func() { l.Close() })
+		}
+	}
+}
+
 func newShell(t *testing.T) *shell {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "larder-doc-") // short: a socket's path must fit
@@ -156,9 +169,9 @@ func newShell(t *testing.T) *shell {
 serve:*--secure-port*|dev:*--secure-port*) ;;
 serve:*|dev:*) set -- "$@" --secure-port `+s.ports["6443"]+` ;;
 esac
-exec `+binaries.larder+` "$@"`)
+exec -a "$0" `+binaries.larder+` "$@"`)
 	s.script("go", `case "$*" in
-"build -o "*" ./cmd/larder") ln -s `+binaries.larder+` "$3" ;;
+"build -o "*" ./cmd/larder") ln -s `+filepath.Join(s.bin, "larder")+` "$3" ;;
 "build -o "*" k8s.io/kubernetes/cmd/kubectl") ln -s `+binaries.kubectl+` "$3" ;;
 "run ./cmd/larder "*) shift 2; exec larder "$@" ;;
 *) echo "the test has no answer to: go $*" >&2; exit 1 ;;
@@ -173,7 +186,7 @@ esac`)
 // script makes a program.
 func (s *shell) script(name, text string) {
 	s.t.Helper()
-	if err := os.WriteFile(filepath.Join(s.bin, name), []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil {
+	if err := os.WriteFile(filepath.Join(s.bin, name), []byte("#!/usr/bin/env bash\n"+text+"\n"), 0o700); err != nil {
 		s.t.Fatal(err)
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"strings"
@@ -28,7 +27,7 @@ type options struct {
 	sections   cliflag.NamedFlagSets
 
 	// beside, if not nil, sets Config.Beside.
-	beside func(context.Context, *server.Config) error
+	beside func(*server.Config) error
 }
 
 // newOptions returns flags with the defaults of config.

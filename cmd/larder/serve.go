@@ -123,7 +123,7 @@ func serve(cmd *cobra.Command, o *options) error {
 	ctx, stop := untilSignal(func() { os.Exit(fail(cmd.ErrOrStderr(), errSecondSignal)) })
 	defer stop()
 	if o.beside != nil {
-		if err := o.beside(ctx, &config); err != nil {
+		if err := o.beside(&config); err != nil {
 			return err
 		}
 	}

@@ -61,11 +61,15 @@ func (s *Server) buildAuth(ctx context.Context) (err error) {
 	return s.config.Aggregation.check()
 }
 
-// build makes the parts that need the store. Only admission runs yet.
+// build makes the parts that need the store, and listens. Only admission runs yet.
 func (s *Server) build(ctx context.Context) (err error) {
 	p := &s.parts
 	if p.registry, err = s.newRegistry(); err != nil {
 		return err
+	}
+	// The flags have been checked by now: a mistake in them is reported even if the port is taken.
+	if s.listener, err = s.config.Upstream.listen(&s.config.Serving); err != nil {
+		return fmt.Errorf("server: %w", err)
 	}
 	s.metrics.Attach(s.store, s.tail, p.registry.Resources())
 	if err := s.buildAdmission(ctx); err != nil {

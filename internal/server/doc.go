@@ -5,7 +5,7 @@
 //
 // [New] checks its [Config] and does no I/O. [Server.Run] opens the data
 // directory and its lock, makes the certificates, keys and kubeconfig that are
-// missing, listens, opens the store, loads the caches, serves, and has the
+// missing, opens the store, listens once all flags have been checked, loads the caches, serves, and has the
 // bootstrap write what every cluster has: the system namespaces, the kubernetes
 // service and its endpoints, the RBAC roles. Only then does /readyz say 200. A
 // resource that cannot be loaded, because a key management service hangs, is waited for

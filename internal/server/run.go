@@ -93,7 +93,7 @@ const quietStart = 8 * time.Second
 // back would be refused, and ask again a second later (N1).
 const flowPatience = 3 * time.Second
 
-// prepare takes the data directory and the port.
+// prepare takes the data directory.
 func (s *Server) prepare(ctx context.Context) (err error) {
 	// Upstream's variable is set once in a process: the first call wins.
 	up := s.config.Upstream
@@ -111,9 +111,6 @@ func (s *Server) prepare(ctx context.Context) (err error) {
 		return fmt.Errorf("server: %w", err)
 	}
 	if s.egress, err = up.egress(); err != nil {
-		return fmt.Errorf("server: %w", err)
-	}
-	if s.listener, err = up.listen(&s.config.Serving); err != nil {
 		return fmt.Errorf("server: %w", err)
 	}
 	s.startDebugSocket(ctx)
