@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -63,12 +64,14 @@ func TestUnusable(t *testing.T) {
 	}
 	defer taken.Close()
 	port := strconv.Itoa(taken.Addr().(*net.TCPAddr).Port)
-	dir := t.TempDir()
+	dir, planted := t.TempDir(), plantedDir(t)
 	for _, test := range []struct {
 		name string
 		args []string
 		want string
 	}{
+		{"data directory that another user made", []string{"serve", "--data-dir", planted}, planted},
+		{"data directory in another user's", []string{"serve", "--data-dir", filepath.Join(planted, "x")}, planted},
 		{"data directory in use", []string{"serve", "--data-dir", held.dir}, "in use by another process"},
 		{"data directory below a file", []string{"serve", "--data-dir", filepath.Join(held.kubeconfig(), "x")}, "not a directory"},
 		{"port in use", []string{"serve", "--data-dir", dir, "--bind-address", "127.0.0.1", "--secure-port", port}, "--bind-address=127.0.0.1 --secure-port=" + port + ": failed to create listener: "},
@@ -89,4 +92,22 @@ func TestUnusable(t *testing.T) {
 			}
 		})
 	}
+}
+
+// plantedDir returns a data directory that another user may have put files into: it belongs to one,
+// or, as only root can give files away, may be written by all.
+func plantedDir(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "planted")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	err := os.Chmod(dir, 0o777)
+	if os.Geteuid() == 0 {
+		err = os.Chown(dir, 65533, 65533)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
 }

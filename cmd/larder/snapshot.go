@@ -129,7 +129,7 @@ A directory that holds an etcd already is left as it is; move it away first.`,
 				}
 			}
 			var err error
-			if held, err = datadir.Open(dir); err != nil {
+			if held, err = datadir.OpenOfOwner(dir); err != nil {
 				return err
 			}
 			defer held.Close()

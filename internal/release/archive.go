@@ -11,11 +11,10 @@ import (
 
 // file is one of an archive. Directories end in a slash.
 type file struct {
-	name     string
-	mode     int64
-	data     []byte
-	link     string // of a symbolic link
-	uid, gid int
+	name string
+	mode int64
+	data []byte
+	link string // of a symbolic link
 }
 
 // tarOf writes files and the directories that they are in, sorted by name.
@@ -37,7 +36,7 @@ func tarOf(files []file, made time.Time) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	for _, f := range all {
-		header := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.data)), Uid: f.uid, Gid: f.gid, ModTime: made, Format: tar.FormatGNU}
+		header := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.data)), ModTime: made, Format: tar.FormatGNU}
 		switch {
 		case strings.HasSuffix(f.name, "/"):
 			header.Typeflag = tar.TypeDir

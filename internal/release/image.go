@@ -21,7 +21,7 @@ func (p *product) imageFiles() []file {
 		{name: "tmp/", mode: 0o1777},
 		{name: "usr/bin/larder", mode: 0o755, data: p.program},
 		{name: "usr/bin/kube-apiserver", mode: 0o777, link: "larder"},
-		{name: strings.TrimPrefix(imageData, "/") + "/", mode: 0o775, uid: 65532},
+		{name: strings.TrimPrefix(imageData, "/") + "/", mode: 0o775},
 	}
 }
 

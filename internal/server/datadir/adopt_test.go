@@ -22,7 +22,7 @@ func TestAdopt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	d, err := Open(path)
+	d, err := OpenOfOwner(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,9 @@ func Scratch() (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("server: temporary directory: %w", err)
 	}
-	d, err := Open(path)
+	// It is as safe as the temporary directory is, which is not judged: in a container, all
+	// users may write that.
+	d, err := take(path)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(path))
 	}
@@ -75,15 +77,41 @@ func sweepScratch(dir string) {
 // lockName is the name of the file in a data directory that its process locks.
 const lockName = "lock"
 
-// Open makes the directory, for its owner alone, and takes its lock.
+// Open makes the directory, for its owner alone, and takes its lock. It refuses a directory that
+// another user owns or may write to, or has put files in, before it reads any of them: that user
+// could have put a CA there that the server would trust.
 func Open(path string) (*Dir, error) {
+	return open(path, func(os.FileInfo) int { return os.Geteuid() })
+}
+
+// OpenOfOwner does what Open does as the user that the directory belongs to would, for commands
+// that trust nothing in it.
+func OpenOfOwner(path string) (*Dir, error) { return open(path, ownerOf) }
+
+// open opens path for the user that userOf returns, which it calls with the directory.
+func open(path string, userOf func(os.FileInfo) int) (*Dir, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
+		return nil, fmt.Errorf("server: data directory: %w", err)
+	}
+	user := os.Geteuid()
+	if info, err := os.Stat(path); err == nil {
+		user = userOf(info)
+	}
+	if err := inspect(path, user); err != nil {
 		return nil, fmt.Errorf("server: data directory: %w", err)
 	}
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("server: data directory: %w", err)
 	}
+	if err := inspect(path, user); err != nil { // somebody may have been faster
+		return nil, fmt.Errorf("server: data directory: %w", err)
+	}
+	return take(path)
+}
+
+// take locks the directory at path.
+func take(path string) (*Dir, error) {
 	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("server: data directory: %w", err)

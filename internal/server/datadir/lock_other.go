@@ -13,3 +13,9 @@ func ownedByUser(os.FileInfo) bool { return false }
 
 // adopt leaves everything as it is.
 func adopt(string, string) error { return nil }
+
+// inspect refuses nothing: owners and permissions are not those of unix.
+func inspect(string, int) error { return nil }
+
+// ownerOf returns this process's user.
+func ownerOf(os.FileInfo) int { return os.Geteuid() }

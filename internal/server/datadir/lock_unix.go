@@ -16,8 +16,7 @@ func lockFile(f *os.File) error {
 
 // ownedByUser reports whether this process's user owns a file.
 func ownedByUser(info os.FileInfo) bool {
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	return ok && int(stat.Uid) == os.Geteuid()
+	return ownerOf(info) == os.Geteuid()
 }
 
 // adopt gives all at path to the owner of dir, unless that is this process's user.
@@ -27,7 +26,7 @@ func adopt(dir, path string) error {
 		return err
 	}
 	owner, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || int(owner.Uid) == os.Geteuid() {
+	if !ok || ownedByUser(info) {
 		return nil
 	}
 	return filepath.WalkDir(path, func(name string, _ fs.DirEntry, err error) error {

@@ -1,0 +1,196 @@
+//go:build unix
+
+package datadir
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// A server trusts the CA, the keys and the objects in its data directory. So nobody may have put
+// files there, or may put some there, but root and the user that the server runs as: sshd asks the
+// same of what it trusts.
+
+// overflowUser owns, in a user namespace, what belongs to users that the namespace does not have,
+// as root's directories above it do.
+const overflowUser = 65534
+
+// maxLinks is how many symbolic links the way to a directory may have.
+const maxLinks = 40
+
+// trust says which users and groups may have written, and may write, what is used. Root may.
+type trust struct {
+	user   int
+	groups []int
+	seen   map[string]bool // what all has judged
+}
+
+// inspect refuses the directory dir, which need not exist, if another user than root and owner
+// owns or may write it, one of the directories on the way to it, or anything in it, or may read a
+// key in it.
+func inspect(dir string, owner int) error {
+	t := trust{user: owner, groups: []int{0}, seen: make(map[string]bool)}
+	if u, err := user.LookupId(strconv.Itoa(owner)); err == nil {
+		if g, err := user.LookupGroupId(u.Gid); err == nil && g.Name == u.Username { // a group of this user alone
+			if gid, err := strconv.Atoi(g.Gid); err == nil {
+				t.groups = append(t.groups, gid)
+			}
+		}
+	}
+	resolved, err := t.follow(dir)
+	if err != nil {
+		return err
+	}
+	info, err := os.Lstat(resolved)
+	if os.IsNotExist(err) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	// Root gave the directory to a group of this process, as a kubelet gives volumes to a
+	// pod's fsGroup: without it, the process could not use it.
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Uid == 0 && owner != 0 {
+		if groups, err := os.Getgroups(); err == nil && (slices.Contains(groups, int(stat.Gid)) || os.Getegid() == int(stat.Gid)) {
+			t.groups = append(t.groups, int(stat.Gid))
+		}
+	}
+	return t.all(resolved)
+}
+
+// follow judges the directories and symbolic links on the way to path, without what it leads to,
+// and returns that. What does not exist ends the way.
+func (t *trust) follow(path string) (string, error) {
+	at, rest, links := "/", strings.Split(path, "/"), 0
+	for shared := false; len(rest) > 0; rest = rest[1:] {
+		switch rest[0] {
+		case "", ".":
+			continue
+		case "..":
+			at, shared = filepath.Dir(at), true
+			continue
+		}
+		next := filepath.Join(at, rest[0])
+		info, err := os.Lstat(next)
+		if os.IsNotExist(err) {
+			return filepath.Join(append([]string{at}, rest...)...), nil
+		} else if err != nil {
+			return "", err
+		}
+		last := !slices.ContainsFunc(rest[1:], func(s string) bool { return s != "" && s != "." })
+		link := info.Mode()&os.ModeSymlink != 0
+		if last && !link {
+			return next, nil
+		}
+		if err := t.owned(next, info); err != nil && (shared || ownerOf(info) != overflowUser) {
+			return "", err
+		}
+		if link {
+			target, err := os.Readlink(next)
+			if err != nil {
+				return "", err
+			}
+			if links++; links > maxLinks {
+				return "", fmt.Errorf("%s: too many symbolic links", path)
+			}
+			if filepath.IsAbs(target) {
+				at = "/"
+			}
+			rest = slices.Concat([]string{""}, strings.Split(target, "/"), rest[1:])
+			continue
+		}
+		// In a sticky directory nobody can replace what another user owns.
+		shared = info.Mode()&os.ModeSticky != 0
+		if err := t.unshared(next, info); err != nil && !shared {
+			return "", err
+		}
+		at = next
+	}
+	return at, nil
+}
+
+// all judges what is at path, and all below.
+func (t *trust) all(path string) error {
+	if t.seen[path] {
+		return nil
+	}
+	t.seen[path] = true
+	return filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {
+		if os.IsNotExist(err) {
+			return nil // removed meanwhile, by the server that has the directory
+		} else if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if os.IsNotExist(err) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		if err := t.owned(name, info); err != nil {
+			return err
+		}
+		switch info.Mode().Type() {
+		case os.ModeSymlink:
+			target, err := t.follow(name)
+			if err != nil {
+				return err
+			}
+			return t.all(target)
+		case os.ModeSocket: // who may use one is said by its directory
+			return nil
+		}
+		if err := t.unshared(name, info); err != nil {
+			return err
+		}
+		if strings.HasSuffix(name, ".key") && (info.Mode()&0o004 != 0 || info.Mode()&0o040 != 0 && !slices.Contains(t.groups, groupOf(info))) {
+			return fmt.Errorf("%s may be read by others (mode %04o): a private key in it is no secret; remove it, or if nobody can have read it, run chmod 600 %s", name, info.Mode().Perm(), name)
+		}
+		return nil
+	})
+}
+
+// owned refuses what belongs to another user.
+func (t *trust) owned(name string, info os.FileInfo) error {
+	owner := ownerOf(info)
+	if owner == t.user || owner == 0 {
+		return nil
+	}
+	who := strconv.Itoa(owner)
+	if u, err := user.LookupId(who); err == nil {
+		who += " (" + u.Username + ")"
+	}
+	return fmt.Errorf("%s belongs to user %s, who decides what the server would trust: run the server as that user, change the owner with chown if you trust what is there, or name another directory", name, who)
+}
+
+// unshared refuses what users of another group, or all users, may write.
+func (t *trust) unshared(name string, info os.FileInfo) error {
+	mode := info.Mode().Perm()
+	switch {
+	case mode&0o002 != 0:
+		return fmt.Errorf("%s may be written by every user (mode %04o), who could change what the server trusts: run chmod o-w %s if you trust what is there, or name another directory", name, mode, name)
+	case mode&0o020 != 0 && !slices.Contains(t.groups, groupOf(info)):
+		return fmt.Errorf("%s may be written by group %d (mode %04o), which could change what the server trusts: run chmod g-w %s if you trust what is there, or name another directory", name, groupOf(info), mode, name)
+	}
+	return nil
+}
+
+func ownerOf(info os.FileInfo) int {
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(stat.Uid)
+	}
+	return -1
+}
+
+func groupOf(info os.FileInfo) int {
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(stat.Gid)
+	}
+	return -1
+}
