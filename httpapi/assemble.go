@@ -69,7 +69,7 @@ func (s *Server) assemble() {
 		parser:  parser{hsts: config.HSTS, credential: credential},
 		auditor: auditor,
 		bounds:  bounds{timeout: config.RequestTimeout, auditor: auditor},
-		origins: newOrigins(config.CORS),
+		origins: newOrigins(config.CORS, auditor),
 		identifier: identifier{auditor: auditor, identity: identity.NewAuthentication(identity.Config{
 			Authenticator: config.Authenticator, Generation: config.Generation, AnonymousByPath: config.AnonymousByPath,
 			Audiences: config.Audiences, Digester: digester, Access: &s.access,

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net/http"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/server/filters"
 
 	"github.com/larder-io/larder/httpapi/handlers"
@@ -13,35 +15,56 @@ import (
 // request go on.
 type originKey struct{}
 
-// origins decides which web pages may read answers, by upstream's CORS filter. The filter calls
-// a handler for each request that it lets through.
+// origins decides which web pages may read answers, by upstream's CORS filter, and refuses the
+// requests by which pages of other sites would change something outside the API: a browser adds
+// its client certificate, and kubectl proxy its credentials, to what any page sends. What the API
+// itself answers such pages is what kube-apiserver does.
 type origins struct {
-	filter http.Handler // nil if no page may
+	filter  http.Handler // of CORS, which calls a handler for each request that it lets through; nil if no page may
+	sites   *http.CrossOriginProtection
+	auditor *auditor
 }
 
 // newOrigins returns origins that let pages read answers if their origin matches one of the
 // expressions.
-func newOrigins(matching []string) origins {
-	if len(matching) == 0 {
-		return origins{}
+func newOrigins(matching []string, auditor *auditor) origins {
+	o := origins{sites: http.NewCrossOriginProtection(), auditor: auditor}
+	if len(matching) > 0 {
+		passed := func(_ http.ResponseWriter, req *http.Request) { *req.Context().Value(originKey{}).(*bool) = true }
+		o.filter = filters.WithCORS(http.HandlerFunc(passed), matching, nil, nil, nil, "true")
 	}
-	passed := func(_ http.ResponseWriter, req *http.Request) { *req.Context().Value(originKey{}).(*bool) = true }
-	return origins{filters.WithCORS(http.HandlerFunc(passed), matching, nil, nil, nil, "true")}
+	return o
 }
 
 // check tells a browser whether the page that it shows may read the answer. A browser's
-// preflight request is answered here, before the client is authenticated.
+// preflight request is answered here, before the client is authenticated, and so is a page of
+// another site that may not read answers and would change something.
 func (o *origins) check(x *passage) bool {
-	if o.filter == nil || len(x.Peek("Origin")) == 0 {
+	origin, site := string(x.Peek("Origin")), string(x.Peek("Sec-Fetch-Site"))
+	if origin == "" && site == "" {
 		return true
 	}
-	passed, w := false, handlers.NewRecorder()
-	req := &http.Request{Method: x.Method, Header: http.Header{"Origin": {string(x.Peek("Origin"))}}}
-	o.filter.ServeHTTP(w, req.WithContext(context.WithValue(x.Base(), originKey{}, &passed)))
-	if !passed {
-		w.SendTo(&x.Response)
+	req := &http.Request{Method: x.Method, Host: string(x.Carrier.Host()), Header: http.Header{"Origin": {origin}, "Sec-Fetch-Site": {site}}}
+	if o.filter != nil && origin != "" {
+		passed, w := false, handlers.NewRecorder()
+		o.filter.ServeHTTP(w, req.WithContext(context.WithValue(x.Base(), originKey{}, &passed)))
+		if !passed {
+			w.SendTo(&x.Response)
+			return false
+		}
+		x.CopyHeader(w.Header())
+		if w.Header().Get("Access-Control-Allow-Origin") != "" {
+			return true
+		}
+	}
+	if x.IsResourceRequest {
+		return true
+	}
+	if err := o.sites.Check(req); err != nil {
+		refusal := apierrors.NewForbidden(schema.GroupResource{}, "", err)
+		o.auditor.refuse(x, refusal.Error())
+		x.Fail(refusal)
 		return false
 	}
-	x.CopyHeader(w.Header())
 	return true
 }

@@ -7,8 +7,8 @@
 // asks for it must be allowed to get that path. With ?watch=1 it comes as a stream of lines, each of them
 // a [Snapshot] in JSON.
 //
-// Tokens never are in a URL, and there are no cookies, so that no other site can use what a
-// browser knows. The page is not shown in frames, runs no script but its own, and makes no HTML
+// Tokens never are in a URL, and there are no cookies. A browser may add a client certificate to
+// what other sites send: they cannot read the answers, and nothing here changes anything. The page is not shown in frames, runs no script but its own, and makes no HTML
 // out of text: what clients call themselves is shown as text.
 //
 // A Snapshot is gathered once a second at most, however many look. A [Failures] remembers the
