@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/audit"
 
 	"github.com/larder-io/larder/httpapi/exchange"
@@ -78,7 +77,7 @@ func (a *auditor) late(x *passage) {
 	if x.User == nil {
 		a.refuse(x, attempted(x))
 	}
-	x.Fail(apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0))
+	x.Fail(exchange.ErrTimeout)
 }
 
 // attempted says which credentials the request had, of which none was accepted.

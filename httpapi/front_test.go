@@ -283,14 +283,20 @@ func TestDeadline(t *testing.T) {
 			<-req.Context().Done()
 			close(released)
 		}))
+		routes.Handle("/told", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { // as upstream's finisher may
+			<-req.Context().Done()
+			w.WriteHeader(http.StatusGatewayTimeout)
+		}))
 		routes.Handle("/x", http.HandlerFunc(echo))
 	})
 	c := f.client(t)
+	const late = `{"metadata":{},"status":"Failure","message":"Timeout: request did not complete within the allotted timeout","reason":"Timeout","details":{},"code":504}` + "\n"
 	for _, test := range []struct {
 		path, body string
 		code       int
 	}{
-		{"/slow?timeout=20ms", `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"Timeout: request did not complete within the allotted timeout","reason":"Timeout","details":{},"code":504}` + "\n", 504},
+		{"/slow?timeout=20ms", late, 504},
+		{"/told?timeout=20ms", late, 504},
 		{"/x?timeout=soon", `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"invalid timeout specified in the request URL - time: invalid duration \"soon\"","reason":"BadRequest","code":400}` + "\n", 400},
 		{"/x?timeout=0s", "GET /x 0", 200},
 	} {
@@ -302,6 +308,9 @@ func TestDeadline(t *testing.T) {
 		resp.Body.Close()
 		if resp.StatusCode != test.code || string(body) != test.body {
 			t.Errorf("%s: %d %s\nwant %d %s", test.path, resp.StatusCode, body, test.code, test.body)
+		}
+		if kind := resp.Header.Get("Content-Type"); test.body == late && kind != "text/plain; charset=utf-8" {
+			t.Errorf("%s: Content-Type %s", test.path, kind)
 		}
 	}
 	<-released

@@ -2,12 +2,14 @@ package main_test
 
 import (
 	"bytes"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/component-base/cli/flag"
 
 	"github.com/larder-io/larder/internal/proctest"
 )
@@ -130,8 +133,31 @@ func empty(t *testing.T, dir string) {
 	}
 }
 
+// suites are all that --tls-cipher-suites accepts.
+func suites() string {
+	return strings.Join(append(flag.PreferredTLSCipherNames(), flag.InsecureTLSCipherNames()...), ",")
+}
+
+// servesSuites checks that the certificate that the server made for itself is good for every
+// suite that kube-apiserver's is good for: all but those that need an ECDSA key.
+func servesSuites(t *testing.T, port int) {
+	t.Helper()
+	for _, suite := range append(tls.CipherSuites(), tls.InsecureCipherSuites()...) {
+		if slices.Contains(suite.SupportedVersions, tls.VersionTLS13) || strings.Contains(suite.Name, "ECDSA") {
+			continue
+		}
+		conn, err := tls.Dial("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
+			&tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12, CipherSuites: []uint16{suite.ID}})
+		if err != nil {
+			t.Errorf("%s: %v", suite.Name, err)
+			continue
+		}
+		conn.Close()
+	}
+}
+
 // Under the name kube-apiserver it has kube-apiserver's defaults and writes what flags
-// name.
+// name. Durations of 0 that kube-apiserver accepts leave it healthy.
 func TestUnderUpstreamsName(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "kube-apiserver")
 	if err := os.Symlink(binaries.larder, name); err != nil {
@@ -172,7 +198,14 @@ func TestUnderUpstreamsName(t *testing.T) {
 	p.Process = proctest.New(t, "kube-apiserver", func() *exec.Cmd {
 		return command(etcd, "--secure-port", strconv.Itoa(port), "--bind-address=127.0.0.1", "--cert-dir", certs,
 			"--service-account-issuer=https://kubernetes.default.svc", "--service-account-signing-key-file", filepath.Join(store.dir, "pki", "sa.key"),
-			"--token-auth-file", tokens(t))
+			"--token-auth-file", tokens(t),
+			"--tls-cipher-suites", suites(),
+			"--etcd-healthcheck-timeout=0s", "--etcd-readycheck-timeout=0s", "--etcd-compaction-interval=0s", "--etcd-count-metric-poll-period=0s",
+			"--etcd-db-metric-poll-interval=0s", "--storage-initialization-timeout=0s", "--livez-grace-period=0s", "--kubelet-timeout=0s",
+			"--shutdown-delay-duration=0s", "--shutdown-watch-termination-grace-period=0s", "--authentication-token-webhook-cache-ttl=0s",
+			"--authorization-webhook-cache-authorized-ttl=0s", "--authorization-webhook-cache-unauthorized-ttl=0s",
+			"--service-account-max-token-expiration=0s", "--audit-log-batch-max-wait=0s", "--audit-webhook-batch-max-wait=0s",
+			"--audit-webhook-initial-backoff=0s")
 	})
 	p.start()
 	p.awaitReady()
@@ -181,6 +214,7 @@ func TestUnderUpstreamsName(t *testing.T) {
 			t.Errorf("token %q: %d %v, want %d", token, got, err, want)
 		}
 	}
+	servesSuites(t, port)
 	alice := &rest.Config{Host: p.url(), BearerToken: "alice-token", TLSClientConfig: rest.TLSClientConfig{Insecure: true}}
 	if err := privileged(t, clientFor(t, alice)); !apierrors.IsInvalid(err) || !strings.Contains(err.Error(), "disallowed by cluster policy") {
 		t.Errorf("a privileged pod: %v", err)

@@ -3,6 +3,7 @@ package exchange
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -23,8 +24,20 @@ import (
 // rules of upstream's handlers. net/http handlers answer errors themselves, and a watch that
 // has begun sends them as events.
 
-// Fail answers with the Status of err, in the form that the client accepts.
+// ErrTimeout is the error of a request whose deadline has passed.
+var ErrTimeout = errors.New("exchange: the request's deadline has passed")
+
+// Fail answers with the Status of err, in the form that the client accepts. ErrTimeout is
+// answered as kube-apiserver's filter does, which has no encoder: the Status has no kind, and
+// is plain text (apiserver pkg/server/filters/timeout.go).
 func (x *Exchange) Fail(err error) {
+	if errors.Is(err, ErrTimeout) {
+		status := apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0).Status()
+		x.Trail.Failed(&status, string(x.Peek("Accept")))
+		body, _ := json.Marshal(&status) // of plain strings: cannot fail
+		x.Send(http.StatusGatewayTimeout, "text/plain; charset=utf-8", append(body, '\n'))
+		return
+	}
 	status := responsewriters.ErrorToAPIStatus(err)
 	if d := status.Details; d != nil && d.RetryAfterSeconds > 0 {
 		x.Set("Retry-After", strconv.Itoa(int(d.RetryAfterSeconds)))

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 
 	"github.com/larder-io/larder/httpapi/exchange"
@@ -79,11 +78,11 @@ func (x *Call) wait(ctx context.Context, w *buffered) bool {
 func (x *Call) timedOut() {
 	metrics.RecordRequestTermination(x.HTTP(), x.RequestInfo(), metrics.APIServerComponent, http.StatusGatewayTimeout)
 	x.Reset()
-	x.Fail(apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0))
+	x.Fail(exchange.ErrTimeout)
 }
 
 // answer sends what the handler wrote, which has ended or has written too much to be held. If
-// it ended at the deadline and wrote nothing, the request timed out.
+// it ended at the deadline and wrote nothing, or that it has passed, the request timed out.
 func (x *Call) answer(ctx context.Context, w *buffered) {
 	select {
 	case <-w.overflowed:
@@ -98,7 +97,7 @@ func (x *Call) answer(ctx context.Context, w *buffered) {
 		panic(http.ErrAbortHandler)
 	case w.crashed:
 		x.Panicked()
-	case w.status == 0 && errors.Is(ctx.Err(), context.DeadlineExceeded):
+	case (w.status == 0 || w.status == http.StatusGatewayTimeout) && errors.Is(ctx.Err(), context.DeadlineExceeded):
 		x.timedOut()
 	default:
 		w.SendTo(&x.Response)

@@ -91,7 +91,7 @@ func checkName(name string) error {
 func (x *Read) ReadError(i *Resource, err error) error {
 	if apistorage.IsRequestTimeout(err) {
 		x.Monitor(i).Terminated(http.StatusGatewayTimeout)
-		return apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0)
+		return exchange.ErrTimeout
 	}
 	return err
 }

@@ -67,7 +67,7 @@ type Config struct {
 // Extensions serves custom resources. It implements httpapi.Extensions.
 type Extensions struct {
 	config    Config
-	builtIn   sets.Set[string] // groups of the built-in resources, which are not served here
+	builtIn   sets.Set[string] // groups whose requests built-in handlers answer, as in kube-apiserver
 	client    clientset.Interface
 	informers informers.SharedInformerFactory
 	establish *establish.EstablishingController // set by Follow, before the informer starts

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"mime"
 	"net/http"
+	"slices"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -41,7 +42,7 @@ const catchUp = 10 * time.Second
 // Custom implements httpapi.Extensions.
 func (e *Extensions) Custom(r *request.Request) (c *reads.Resource, done func()) {
 	s := e.servings.Load().of(schema.GroupResource{Group: r.Group, Resource: r.Resource})
-	if s == nil || !s.offers(r.Version) {
+	if s == nil || !s.offers(r.Version) || e.builtIn.Has(r.Group) {
 		return nil, nil
 	}
 	g, err := s.get()
@@ -55,7 +56,9 @@ func (e *Extensions) Custom(r *request.Request) (c *reads.Resource, done func())
 func (e *Extensions) AllMonitors() iter.Seq[*apimetrics.Monitors] { return e.monitors.AllMonitors() }
 
 // Groups implements httpapi.Extensions.
-func (e *Extensions) Groups() []metav1.APIGroup { return e.discovery.groups() }
+func (e *Extensions) Groups() []metav1.APIGroup {
+	return slices.DeleteFunc(e.discovery.groups(), func(g metav1.APIGroup) bool { return e.builtIn.Has(g.Name) })
+}
 
 // ServeHTTP implements http.Handler: upstream's handler of custom resources answers the
 // requests that are not answered from encoded bytes.

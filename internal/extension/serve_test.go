@@ -5,16 +5,19 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
 	apidiscoveryv2 "k8s.io/api/apidiscovery/v2"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apiserver/pkg/storage"
 	"sigs.k8s.io/yaml"
 
 	"github.com/larder-io/larder/httpapi/patches"
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/kv"
 )
 
@@ -72,6 +75,50 @@ func TestDiscoveryFollowsDefinitions(t *testing.T) {
 	}
 	lacks(t, s.get(t, "/apis").body, "example.com/v1")
 	lacks(t, s.ask(t, call{method: http.MethodGet, path: "/apis", accept: whole}).body, `"example.com"`)
+}
+
+// TestDefinitionsInBuiltInGroupsComeAndGo is that a definition may be in a group that is built
+// in, and even have the name of a built-in resource: its versions are discovered, but the
+// group's own handlers keep the requests, as in kube-apiserver, and it can be deleted.
+func TestDefinitionsInBuiltInGroupsComeAndGo(t *testing.T) {
+	s := newServer(t)
+	const whole = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+	before := s.ask(t, call{method: http.MethodGet, path: "/apis", accept: whole}).body
+	for _, name := range []string{"shelves.storage.k8s.io", "networkpolicies.networking.k8s.io"} {
+		resource, group, _ := strings.Cut(name, ".")
+		t.Run(name, func(t *testing.T) {
+			s.define(t, shelves, func(d *apiextensionsv1.CustomResourceDefinition) {
+				d.Name, d.Spec.Group, d.Spec.Names.Plural = name, group, resource
+				d.Annotations = map[string]string{apiextensionsv1.KubeAPIApprovedAnnotation: "unapproved, a test"}
+			})
+			s.eventually(t, call{method: http.MethodGet, path: "/apis", accept: whole}, func(a answer) bool {
+				var list apidiscoveryv2.APIGroupDiscoveryList
+				must(t, yaml.Unmarshal([]byte(a.body), &list))
+				at := slices.IndexFunc(list.Items, func(g apidiscoveryv2.APIGroupDiscovery) bool { return g.Name == group })
+				return slices.ContainsFunc(list.Items[at].Versions, func(v apidiscoveryv2.APIVersionDiscovery) bool { return v.Version == "v2" })
+			})
+			for path, want := range map[string]int{
+				"/apis/" + group + "/v2/" + resource: http.StatusNotFound, "/apis/" + group + "/v2": http.StatusNotFound,
+				"/apis/" + group + "/v1": http.StatusOK,
+			} {
+				if a := s.get(t, path); a.code != want {
+					t.Errorf("%s: %s", path, a)
+				}
+			}
+			if n := strings.Count(s.get(t, "/apis").body, `"name":"`+group+`"`); n != 1 {
+				t.Errorf("/apis has the group %d times", n)
+			}
+			client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
+			must(t, client.Delete(t.Context(), name, deleteNow()))
+			proctest.Eventually(t, "the definition is gone", func() error {
+				if _, err := client.Get(t.Context(), name, metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+					return fmt.Errorf("it is there, %v", err)
+				}
+				return nil
+			})
+			s.eventually(t, call{method: http.MethodGet, path: "/apis", accept: whole}, func(a answer) bool { return a.body == before })
+		})
+	}
 }
 
 // TestEstablishedDefinitionsAreServedAtOnce is that what a client was told is established

@@ -63,7 +63,7 @@ func newServerOf(t *testing.T, configure func(*extension.Config), change ...func
 	must(t, err)
 	config := extension.Config{
 		Registry: back.Registry, ClientConfig: back.ClientConfig, Webhooks: webhooks, Alone: true,
-		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(), Discovery: everything,
+		Authorizer: authorizerfactory.NewAlwaysAllowAuthorizer(), Discovery: everything.WithSource(aggregated.CRDSource),
 		Schemas: func() (map[string]*spec.Schema, error) { return s.door.Schemas() },
 	}
 	configure(&config)

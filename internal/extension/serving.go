@@ -134,9 +134,6 @@ func (e *Extensions) changed(definition *apiextensionsv1.CustomResourceDefinitio
 		apihelpers.IsCRDConditionTrue(definition, apiextensionsv1.NamesAccepted) {
 		e.establish.QueueCRD(definition.Name, 0)
 	}
-	if e.builtIn.Has(definition.Spec.Group) {
-		return // its requests go to the built-in group's handlers, as upstream's do
-	}
 	gr := resourceOf(definition)
 	old := e.servings.Load().of(gr)
 	if old != nil && old.covers(definition) {

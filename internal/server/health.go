@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"k8s.io/apiserver/pkg/server/healthz"
+	"k8s.io/apiserver/pkg/storage/storagebackend"
 
 	"github.com/larder-io/larder/httpapi"
 	"github.com/larder-io/larder/internal/server/storestats"
@@ -166,10 +168,13 @@ func (s *Server) inGrace(began time.Time, checks []healthz.HealthChecker) []heal
 func (s *Server) storeChecks() (health, ready []healthz.HealthChecker) {
 	etcd := &s.config.Upstream.Etcd.StorageConfig
 	add := func(ask func(context.Context) error, name, readyName string) {
-		sick := storestats.NewHealth(ask, etcd.HealthcheckTimeout)
+		// 0 means the default (apiserver pkg/storage/storagebackend/factory/etcd3.go).
+		patience := cmp.Or(etcd.HealthcheckTimeout, storagebackend.DefaultHealthcheckTimeout)
+		readyPatience := cmp.Or(etcd.ReadycheckTimeout, storagebackend.DefaultReadinessTimeout)
+		sick := storestats.NewHealth(ask, patience)
 		unready := sick // so that a request for both reads the store once
-		if etcd.ReadycheckTimeout != etcd.HealthcheckTimeout {
-			unready = storestats.NewHealth(ask, etcd.ReadycheckTimeout)
+		if readyPatience != patience {
+			unready = storestats.NewHealth(ask, readyPatience)
 		}
 		health, ready = append(health, sick.Named(name)), append(ready, unready.Named(readyName))
 	}

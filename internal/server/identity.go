@@ -69,11 +69,15 @@ func establish(c *Config, dir *datadir.Dir) (*identity, error) {
 		return nil, err
 	}
 	if id.certFile == "" {
-		if err := id.serve(c, ca); err != nil {
+		if err := id.namePair(c); err != nil {
 			return nil, err
 		}
 		hosts := id.hosts(c.Serving)
-		id.renewals = append(id.renewals, func() error { return ca.Serve(id.certFile, id.keyFile, hosts) })
+		renew := func() error { return ca.Serve(id.certFile, id.keyFile, hosts) }
+		if err := renew(); err != nil {
+			return nil, err
+		}
+		id.renewals = append(id.renewals, renew)
 	}
 	if id.clientCAFile != "" {
 		return id, nil
@@ -97,17 +101,32 @@ func establish(c *Config, dir *datadir.Dir) (*identity, error) {
 	return id, nil
 }
 
-// serveAlone makes the serving pair if none was given, signed by an authority whose key is
-// dropped at once.
+// serveAlone makes the serving pair if none was given, as kube-apiserver makes it: with RSA
+// keys, because --tls-cipher-suites may leave no other.
 func (id *identity) serveAlone(c *Config) error {
 	if id.certFile != "" {
 		return nil
 	}
-	ca, _, err := pki.Make()
-	if err != nil {
+	if err := id.namePair(c); err != nil {
 		return err
 	}
-	return id.serve(c, ca)
+	if there, err := certutil.CanReadCertAndKey(id.certFile, id.keyFile); there || err != nil {
+		return err
+	}
+	var ips []net.IP
+	var names []string
+	for _, host := range id.hosts(c.Serving) {
+		if ip := net.ParseIP(host); ip != nil {
+			ips = append(ips, ip)
+		} else {
+			names = append(names, host)
+		}
+	}
+	certPEM, keyPEM, err := certutil.GenerateSelfSignedCertKey(id.advertise.String(), ips, names)
+	if err != nil {
+		return fmt.Errorf("server: serving certificate: %w", err)
+	}
+	return pki.WritePair(id.certFile, certPEM, id.keyFile, keyPEM)
 }
 
 // resolve finds the addresses.
@@ -149,14 +168,14 @@ func resolveAdvertise(s Serving) (net.IP, error) {
 	return s.BindAddress, nil
 }
 
-// serve names the serving pair in the certificate directory and makes it if missing.
-func (id *identity) serve(c *Config, ca *pki.Authority) error {
+// namePair names the serving pair in the certificate directory.
+func (id *identity) namePair(c *Config) error {
 	dir := c.certDir()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return fmt.Errorf("server: certificate directory: %w", err)
 	}
 	id.certFile, id.keyFile = filepath.Join(dir, "apiserver.crt"), filepath.Join(dir, "apiserver.key")
-	return ca.Serve(id.certFile, id.keyFile, id.hosts(c.Serving))
+	return nil
 }
 
 // hosts lists every name that the serving certificate must be good for.
