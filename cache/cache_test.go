@@ -287,9 +287,11 @@ func TestReadersDoNotAllocate(t *testing.T) {
 	}
 	encode := encodeTest(1)
 	dst := make([]*Object, 0, 1000)
+	shard := NewShard(ByIdentity, HashRange{0, 1 << 62})
 	for name, read := range map[string]func(){
 		"get":      func() { c.Snapshot().Get(o.Key()) },
 		"list":     func() { _, _ = c.Snapshot().List(Query{}, dst) },
+		"shard":    func() { _, _ = c.Snapshot().List(Query{Shard: shard}, dst) },
 		"encoding": func() { _, _ = o.Encoding(1, encode) },
 		"labels":   func() { o.Labels().Lookup("tier") },
 		"fields":   func() { o.Fields().Get("status.phase") },

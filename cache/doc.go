@@ -31,6 +31,9 @@
 // An index belongs to the states that it was published with, so a query finds by it what a
 // scan would find.
 //
+// A [Shard] divides the objects by a hash of their identity or namespace. The first bits of
+// the hash of an identity are kept with each object, where they take no room.
+//
 // # Guarantees
 //
 //   - A Snapshot is exact: it holds every change up to its Revision and nothing

@@ -17,7 +17,7 @@ const storedOverhead = 144
 // that was ever asked for (a handful). The bytes come and go inside the cell.
 type cells struct {
 	head atomic.Pointer[cell]
-	// state has the bits below.
+	// state has the bits below, and those of hashBits.
 	state atomic.Uint32
 	// extra is for the owner: room that would be padding otherwise.
 	extra uint32

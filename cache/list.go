@@ -19,6 +19,8 @@ type Query struct {
 	// Label and Field filter; nil is everything.
 	Label labels.Selector
 	Field fields.Selector
+	// Shard filters, too; nil is everything.
+	Shard *Shard
 	// Limit is the largest number of objects wanted; 0 or less is no limit.
 	Limit int
 	// Uncounted leaves Page.Remaining 0. It spares a walk over the rest, for readers that
@@ -34,11 +36,13 @@ type Page struct {
 	// when stored objects remain, whether or not they match: the next page may be
 	// empty.
 	Next string
-	// Remaining is the number of objects from Next on. It is 0 when there are
-	// none, when a selector makes it unknown, and when Query.Uncounted is set.
+	// Remaining is the number of objects from Next on, in whatever Shard. It is 0 when there
+	// are none, when a selector makes it unknown, and when Query.Uncounted is set.
 	Remaining int64
 	// Scanned is the number of objects looked at.
 	Scanned int
+	// Outside is how many of them are not in the Shard.
+	Outside int
 	// Index names the index used, "" when the range was scanned.
 	Index string
 }
@@ -59,7 +63,7 @@ func (s Snapshot) List(q Query, dst []*Object) (Page, error) {
 		return l.page, &CorruptError{Object: l.corrupt}
 	}
 	if l.label != nil && s.state.learner != nil {
-		s.state.learner.observe(s.state, l.label, l.page.Scanned, l.found)
+		s.state.learner.observe(s.state, l.label, l.page.Scanned-l.page.Outside, l.found)
 	}
 	return l.page, nil
 }
@@ -87,7 +91,7 @@ func (l *lister) run() {
 		return
 	}
 	if start == "" {
-		if l.label == nil && l.field == nil && l.query.Limit <= 0 && l.query.Prefix == "" {
+		if l.label == nil && l.field == nil && l.query.Shard == nil && l.query.Limit <= 0 && l.query.Prefix == "" {
 			l.page.Objects = slices.Grow(l.page.Objects, l.state.objects.Len())
 		}
 		l.state.objects.Ascend(l.visit)
@@ -112,6 +116,10 @@ func (l *lister) visit(o *Object) bool {
 	if o.Err() != nil {
 		l.corrupt = o
 		return false
+	}
+	if l.query.Shard != nil && !l.query.Shard.Matches(o) {
+		l.page.Outside++
+		return true
 	}
 	if l.label != nil && !l.label.Matches((*objectLabels)(o)) {
 		return true

@@ -41,19 +41,20 @@ func (e *Event) Frame(key FrameKey, build func() ([]byte, error)) ([]byte, error
 }
 
 // Key is the key of the object that changed.
-func (e *Event) Key() string { return e.subject().Key() }
+func (e *Event) Key() string { return e.Subject().Key() }
 
 // Last reports whether the event is the final one of its revision.
 func (e *Event) Last() bool { return e.last }
 
-func (e *Event) subject() *Object {
+// Subject is the new state, or the one before if there is none.
+func (e *Event) Subject() *Object {
 	if e.Object != nil {
 		return e.Object
 	}
 	return e.Prev
 }
 
-func (e *Event) schema() *Schema { return e.subject().schema }
+func (e *Event) schema() *Schema { return e.Subject().schema }
 
 // eventOverhead is what an event costs beside the bytes of the object it
 // replaced: itself, that object's struct, and its share of kept snapshots.

@@ -84,6 +84,9 @@ func NewObject(config ObjectConfig, schema *Schema) *Object {
 	o.seal = invariants.SealOf(o.body)
 	o.meta = string(packSize(packFields(meta, config.Fields, o), config.Stored))
 	o.labels = schema.sets.intern(packLabels(space[:0], config.Labels))
+	if schema.identify != nil {
+		o.cells.setHash(ByIdentity.hash(o))
+	}
 	return o
 }
 

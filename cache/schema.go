@@ -39,8 +39,10 @@ type Schema struct {
 	indexes []Index
 	budget  *Budget
 	sets    interner
-	counts  [256]atomic.Int64 // bytes kept, by EncodingID
-	frames  atomic.Int64      // bytes kept in frames of events
+	// identify finds the identity in an object's head; nil takes the key for it.
+	identify func(head []byte) []byte
+	counts   [256]atomic.Int64 // bytes kept, by EncodingID
+	frames   atomic.Int64      // bytes kept in frames of events
 
 	pressure struct{ encodings, frames, events, refused atomic.Int64 } // see Pressure
 
@@ -59,6 +61,10 @@ func NewSchema(name string, budget *Budget, indexes ...Index) *Schema {
 	s.fields.Store(&[]string{})
 	return s
 }
+
+// IdentifyBy says how a [Shard] finds the identity of an object in its [Object.Head]. It is
+// called before the schema has objects.
+func (s *Schema) IdentifyBy(identify func(head []byte) []byte) { s.identify = identify }
 
 // Budget returns the Budget of the secondary encodings.
 func (s *Schema) Budget() *Budget { return s.budget }

@@ -38,7 +38,8 @@
 //
 // An event reaches only the groups that it can concern. Each group waits at one
 // place: the object's key, a field or label that its selectors require to have one
-// exact value, the name, the namespace, or none of these. The Hub looks an event up
+// exact value, the name, the namespace, the first byte of the hashes in its shard, or none of
+// these. The Hub looks an event up
 // under its key and under the values that it has now and had before.
 //
 // # Transitions
@@ -91,7 +92,7 @@
 // # Corrupt objects
 //
 // An object with an error (a stored value that does not decode) has no labels or
-// fields. It is in the scope of its namespace and name, and only empty selectors
+// fields. It is in the scope of its namespace and name, in no shard, and only empty selectors
 // select it. A watcher that would have to deliver it ends with [cache.CorruptError]; the
 // others go on.
 //

@@ -27,3 +27,6 @@ func (h *Hub) Published() cache.Position { return cache.Position(h.donePosition.
 
 // Publish publishes events that were read from the Log, as Step does.
 func (h *Hub) Publish(events []*cache.Event) { h.publish(events) }
+
+// Effort is how many groups and watchers the last step looked at.
+func (h *Hub) Effort() int { return h.effort }

@@ -12,15 +12,16 @@ type filter struct {
 	namespace, name string // "" is any
 	label           labels.Selector
 	field           fields.Selector
+	shard           *cache.Shard // nil is everything
 
-	// open says that both selectors select everything.
+	// open says that the selectors and the shard select everything.
 	open bool
 }
 
 // identity is what makes two filters the same filter.
 type identity struct {
-	namespace, name string
-	label, field    string
+	namespace, name     string
+	label, field, shard string
 	// A selector of nothing has the same text as a selector of everything.
 	noLabel, noField bool
 }
@@ -36,11 +37,14 @@ func newFilter(options Options) (filter, identity) {
 	}
 	namespace := narrow(options.Namespace, field, "metadata.namespace")
 	name := narrow(options.Name, field, "metadata.name")
-	f := filter{namespace: namespace, name: name, label: label, field: field}
-	f.open = label.Empty() && field.Empty()
+	f := filter{namespace: namespace, name: name, label: label, field: field, shard: options.Shard}
+	f.open = label.Empty() && field.Empty() && f.shard == nil
 	id := identity{namespace: namespace, name: name, label: label.String(), field: field.String()}
 	id.noLabel = id.label == "" && !label.Empty()
 	id.noField = id.field == "" && !field.Empty()
+	if f.shard != nil {
+		id.shard = f.shard.String()
+	}
 	return f, id
 }
 
@@ -59,7 +63,7 @@ func (f *filter) covers(o *cache.Object) bool {
 	return (f.namespace == "" || f.namespace == o.Namespace()) && (f.name == "" || f.name == o.Name())
 }
 
-// selects reports whether the selectors match o, which is in the scope or nil.
+// selects reports whether the selectors and the shard match o, which is in the scope or nil.
 func (f *filter) selects(o *cache.Object) bool {
 	switch {
 	case o == nil:
@@ -69,16 +73,26 @@ func (f *filter) selects(o *cache.Object) bool {
 	case o.Err() != nil:
 		return false
 	}
-	return (f.label.Empty() || f.label.Matches(o.Labels())) && (f.field.Empty() || f.field.Matches(o.Fields()))
+	return (f.shard == nil || f.shard.Matches(o)) && (f.label.Empty() || f.label.Matches(o.Labels())) && (f.field.Empty() || f.field.Matches(o.Fields()))
+}
+
+// outside counts the states in e, before it and now, that are in the scope but not in the shard.
+func (f *filter) outside(e *cache.Event) (n uint64) {
+	if f.shard == nil || !f.covers(e.Subject()) {
+		return 0
+	}
+	for _, o := range [...]*cache.Object{e.Prev, e.Object} {
+		if o != nil && o.Err() == nil && !f.shard.Matches(o) {
+			n++
+		}
+	}
+	return n
 }
 
 // transition returns the delivery of e, and whether there is one, by the rule of the
 // package's doc.
 func (f *filter) transition(e *cache.Event) (Delivery, bool) {
-	some := e.Object
-	if some == nil {
-		some = e.Prev
-	}
+	some := e.Subject()
 	if !f.covers(some) {
 		return Delivery{}, false
 	}

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"maps"
+	"math"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -43,9 +46,11 @@ type config struct {
 
 func newWorld(t interface{ Fatal(...any) }, c config) *world {
 	w := &world{}
+	schema := cache.NewSchema("pods", nil, cache.Index{Field: "spec.nodeName"})
+	schema.IdentifyBy(func(head []byte) []byte { return head }) // another one with each write
 	var err error
 	w.cache, err = cache.New(cache.Config{
-		Schema:   cache.NewSchema("pods", nil, cache.Index{Field: "spec.nodeName"}),
+		Schema:   schema,
 		Source:   w,
 		Log:      cache.LogConfig{KeepFor: 24 * time.Hour, MinEvents: 1, MaxEvents: c.events},
 		OnAppend: func() { w.hub.Notify() },
@@ -132,7 +137,7 @@ func attributes(text string) map[string]string {
 }
 
 // filter is a filter in words.
-type filter struct{ namespace, name, label, field string }
+type filter struct{ namespace, name, label, field, shard string }
 
 func (f filter) options() watch.Options {
 	o := watch.Options{Namespace: f.namespace, Name: f.name, Bookmarks: true}
@@ -142,7 +147,38 @@ func (f filter) options() watch.Options {
 	if f.field != "" {
 		o.Field = mustSelect(fields.ParseSelector(f.field))
 	}
+	if f.shard != "" {
+		key, ranges := f.hashes()
+		o.Shard = cache.NewShard(key, ranges...)
+	}
 	return o
+}
+
+// hashes reads a shard: the first letter of its key, then the first bytes of the hashes.
+func (f filter) hashes() (key cache.ShardKey, ranges []cache.HashRange) {
+	if f.shard[0] == 'n' {
+		key = cache.ByNamespace
+	}
+	for text := range strings.FieldsSeq(f.shard[1:]) {
+		var first, last uint64
+		fmt.Sscanf(text, "%x-%x", &first, &last)
+		ranges = append(ranges, cache.HashRange{First: first << 56, Last: last<<56 | math.MaxUint64>>8})
+	}
+	return key, ranges
+}
+
+func (f filter) inShard(namespace string, s *watchtest.State) bool {
+	if f.shard == "" {
+		return true
+	}
+	key, ranges := f.hashes()
+	text := s.Digest
+	if key == cache.ByNamespace {
+		text = namespace
+	}
+	h := fnv.New64a()
+	h.Write([]byte(text))
+	return slices.ContainsFunc(ranges, func(r cache.HashRange) bool { return r.First <= h.Sum64() && h.Sum64() <= r.Last })
 }
 
 func mustSelect[S any](selector S, err error) S {
@@ -165,7 +201,7 @@ func (f filter) selects(o watch.Options, s *watchtest.State) bool {
 	}
 	all := fields.Set{"metadata.name": name, "metadata.namespace": namespace}
 	maps.Copy(all, s.Fields)
-	return (f.namespace == "" || f.namespace == namespace) && (f.name == "" || f.name == name) &&
+	return (f.namespace == "" || f.namespace == namespace) && (f.name == "" || f.name == name) && f.inShard(namespace, s) &&
 		(o.Label == nil || o.Label.Matches(labels.Set(s.Labels))) && (o.Field == nil || o.Field.Matches(all))
 }
 

@@ -13,8 +13,10 @@ type group struct {
 	filter
 	id identity
 
-	// slot is the group's index among those that wait at its place. Hub.mu guards it.
-	slot int
+	// slot is the group's index among those that wait at its place, unless that is in a
+	// shardTable, which hashed says. Hub.mu guards both.
+	slot   int
+	hashed bool
 
 	// open is the node at the chain's end. The Hub alone moves it.
 	//
@@ -33,8 +35,11 @@ type group struct {
 	// over says that the epoch has ended, or the Hub's Run.
 	over atomic.Bool
 
-	mu       sync.Mutex
-	watchers []*Watcher // Invariant: watchers[i].slot == i
+	mu sync.Mutex
+	// watchers change under Hub.mu, too.
+	//
+	// Invariant: watchers[i].slot == i
+	watchers []*Watcher
 }
 
 // node is a link of a group's chain: the deliveries of one revision.

@@ -87,7 +87,8 @@ type Hub struct {
 type counters struct {
 	watchers, groups atomic.Int64
 	events, lapped   atomic.Uint64
-	initial          atomic.Uint64
+	initial, outside atomic.Uint64
+	sharded          atomic.Int64
 }
 
 // Stats counts what a Hub has done since it was made.
@@ -101,6 +102,10 @@ type Stats struct {
 	Lapped uint64
 	// Initial are the objects that watchers were delivered to begin with.
 	Initial uint64
+	// Sharded are the Watchers of a shard. Outside are the states of objects that were not for
+	// them because they are not in their shards, of each event up to two for each watcher.
+	Sharded int
+	Outside uint64
 }
 
 // Options say what a Watcher delivers.
@@ -111,6 +116,8 @@ type Options struct {
 	// selects everything.
 	Label labels.Selector
 	Field fields.Selector
+	// Shard selects, too. Nil selects everything.
+	Shard *cache.Shard
 
 	// Initial is the Snapshot to begin with: its objects are delivered as Added,
 	// then what changed since. After is not used then.
@@ -177,6 +184,8 @@ func (h *Hub) Stats() Stats {
 		Events:   h.counts.events.Load(),
 		Lapped:   h.counts.lapped.Load(),
 		Initial:  h.counts.initial.Load(),
+		Sharded:  int(h.counts.sharded.Load()),
+		Outside:  h.counts.outside.Load(),
 	}
 }
 
@@ -285,12 +294,16 @@ func (h *Hub) publishRevision(events []*cache.Event) bool {
 		return false
 	}
 	for _, e := range events {
-		h.router.concerned(e, func(g *group) {
+		passed := h.router.concerned(e, func(g *group) {
 			h.effort++
+			if g.shard != nil {
+				h.counts.outside.Add(g.outside(e) * uint64(len(g.watchers)))
+			}
 			if g.offerLocked(e) {
 				h.touched = append(h.touched, g)
 			}
 		})
+		h.counts.outside.Add(passed)
 	}
 	last := events[len(events)-1]
 	h.next = last.Pos + 1
@@ -411,9 +424,13 @@ func (h *Hub) Watch(options Options) (*Watcher, error) {
 		h.router.add(g)
 		h.counts.groups.Add(1)
 	}
-	w.group = g
+	w.group, w.joined = g, h.next
 	g.attach(w)
 	h.counts.watchers.Add(1)
+	if g.shard != nil {
+		h.counts.sharded.Add(1)
+		h.router.count(g, 1)
+	}
 	return w, nil
 }
 
@@ -426,6 +443,12 @@ func (h *Hub) release(w *Watcher) {
 		return
 	}
 	h.counts.watchers.Add(-1)
+	if g.shard != nil {
+		h.counts.sharded.Add(-1)
+		if h.groups[g.id] == g {
+			h.router.count(g, -1)
+		}
+	}
 	if !g.detach(w) || h.groups[g.id] != g {
 		return
 	}

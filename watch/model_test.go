@@ -64,6 +64,17 @@ var (
 		{field: "phase=up"},
 		{field: "phase=up,spec.nodeName=n1"},
 		{namespace: "a", field: "phase=up", label: "app=x"},
+		{shard: "i 0-3f"},
+		{shard: "i 40-7f"},
+		{shard: "i 60-6f c0-cf"},
+		{shard: "i 0-ff"},
+		{shard: "n 0-3f"},
+		{shard: "n 80-bf"},
+		{shard: "n 0-7f", label: "app=x"},
+		{shard: "i 0-7f", label: "app!=x", namespace: "a"},
+		{shard: "i 80-ff", field: "spec.nodeName=n1"},
+		{shard: "i 80-ff", name: "p"},
+		{shard: "i 0-7f", namespace: "a", name: "p"},
 	}
 )
 

@@ -9,13 +9,14 @@ type replay struct {
 	key      string      // of the only object, "" when there may be more
 	page     []*cache.Object
 	done     bool
+	outside  uint64 // objects met that are not in the shard
 }
 
 // newReplay begins with the objects that the options ask for.
 func newReplay(options Options) *replay {
 	f, _ := newFilter(options)
 	r := &replay{snapshot: *options.Initial}
-	r.query = cache.Query{Label: f.label, Field: f.field, Uncounted: true}
+	r.query = cache.Query{Label: f.label, Field: f.field, Shard: f.shard, Uncounted: true}
 	if f.namespace != "" {
 		r.query.Prefix = f.namespace + "/"
 	}
@@ -41,6 +42,7 @@ func (r *replay) poll(f *filter, dst []Delivery, full int) ([]Delivery, error) {
 	}
 	r.page = page.Objects
 	r.query.From, r.done = page.Next, page.Next == ""
+	r.outside += uint64(page.Outside)
 	for _, o := range page.Objects {
 		if f.covers(o) {
 			dst = append(dst, added(o))
@@ -58,6 +60,9 @@ func (r *replay) pollOne(f *filter, dst []Delivery) ([]Delivery, error) {
 	case o.Err() != nil:
 		return dst, &cache.CorruptError{Object: o}
 	case !f.selects(o):
+		if f.shard != nil && !f.shard.Matches(o) {
+			r.outside++
+		}
 		return dst, nil
 	}
 	return append(dst, added(o)), nil

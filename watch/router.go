@@ -1,6 +1,10 @@
 package watch
 
-import "github.com/larder-io/larder/cache"
+import (
+	"slices"
+
+	"github.com/larder-io/larder/cache"
+)
 
 // router finds the groups that an event can concern. Each group waits at one place.
 // A router has no lock: the Hub's guards it.
@@ -10,6 +14,7 @@ type router struct {
 	names      map[string][]*group
 	objects    map[objectName][]*group
 	triggers   map[trigger]map[string][]*group
+	shards     [cache.ShardKeys]*shardTable // nil without groups
 }
 
 type objectName struct{ namespace, name string }
@@ -51,7 +56,6 @@ func newRouter() *router {
 
 // place returns the trigger and value at which f can wait, if it requires any.
 func (r *router) place(f *filter) (t trigger, value string, found bool) {
-
 	for _, req := range f.field.Requirements() {
 		if value, found = f.field.RequiresExactMatch(req.Field); found {
 			return trigger{byField, req.Field}, value, true
@@ -68,6 +72,16 @@ func (r *router) place(f *filter) (t trigger, value string, found bool) {
 
 // add lets g wait at its place.
 func (r *router) add(g *group) {
+	if g.hashed = r.narrows(&g.filter); g.hashed {
+		t := r.shards[g.shard.Key()]
+		if t == nil {
+			t = new(shardTable)
+			r.shards[g.shard.Key()] = t
+		}
+		t.groups++
+		t.edit(g, func(at []*group) []*group { return append(at, g) })
+		return
+	}
 	r.edit(g, func(at []*group) []*group {
 		g.slot = len(at)
 		return append(at, g)
@@ -76,6 +90,14 @@ func (r *router) add(g *group) {
 
 // remove takes g from its place.
 func (r *router) remove(g *group) {
+	if g.hashed {
+		t := r.shards[g.shard.Key()]
+		t.edit(g, func(at []*group) []*group { return slices.DeleteFunc(at, func(o *group) bool { return o == g }) })
+		if t.groups--; t.groups == 0 {
+			r.shards[g.shard.Key()] = nil
+		}
+		return
+	}
 	r.edit(g, func(at []*group) []*group {
 		last := len(at) - 1
 		at[g.slot] = at[last]
@@ -83,6 +105,22 @@ func (r *router) remove(g *group) {
 		at[last] = nil
 		return at[:last]
 	})
+}
+
+// narrows reports whether f can wait for hashes: nothing else narrows what it selects.
+func (r *router) narrows(f *filter) bool {
+	if f.shard == nil || f.namespace != "" || f.name != "" {
+		return false
+	}
+	_, _, found := r.place(f)
+	return !found && narrowShard(f)
+}
+
+// count notes that more watchers, or fewer, are in a group of a shard.
+func (r *router) count(g *group, more int) {
+	if g.hashed {
+		r.shards[g.shard.Key()].watchers += uint64(more)
+	}
 }
 
 // edit applies change to the place of g.
@@ -123,12 +161,10 @@ func editMap[K comparable](m map[K][]*group, k K, change func([]*group) []*group
 	m[k] = at
 }
 
-// concerned calls visit for each group that e can concern, once.
-func (r *router) concerned(e *cache.Event, visit func(*group)) {
-	some := e.Object
-	if some == nil {
-		some = e.Prev
-	}
+// concerned calls visit for each group that e can concern, once. It returns how many states of
+// e were not shown to watchers because of their shards.
+func (r *router) concerned(e *cache.Event, visit func(*group)) (passed uint64) {
+	some := e.Subject()
 	each(r.all, visit)
 	each(r.namespaces[some.Namespace()], visit)
 	if len(r.names) > 0 {
@@ -146,6 +182,12 @@ func (r *router) concerned(e *cache.Event, visit func(*group)) {
 			each(values[before], visit)
 		}
 	}
+	for key, t := range r.shards {
+		if t != nil {
+			passed += t.concerned(cache.ShardKey(key), e, visit)
+		}
+	}
+	return passed
 }
 
 func each(groups []*group, visit func(*group)) {

@@ -134,7 +134,7 @@ func (s *scenario) number(d *datadriven.TestData, name string, otherwise int) in
 }
 
 func (s *scenario) watch(d *datadriven.TestData) string {
-	f := filter{text(d, "namespace"), text(d, "name"), text(d, "label"), text(d, "field")}
+	f := filter{text(d, "namespace"), text(d, "name"), text(d, "label"), text(d, "field"), text(d, "shard")}
 	o := f.options()
 	o.After, o.Bookmarks = int64(s.number(d, "after", 0)), !d.HasArg("silent")
 	if d.HasArg("initial") {

@@ -42,6 +42,8 @@ type Watcher struct {
 	next cache.Position
 	// node is the chain's node to read next, while live.
 	node *node
+	// joined is the position from which on the Hub has counted what is outside of the shard.
+	joined cache.Position
 	// after is the revision up to which nothing is to be delivered.
 	after int64
 	// delivered is the revision up to which everything selected was delivered.
@@ -222,6 +224,7 @@ func (w *Watcher) pollSnapshot(dst []Delivery, full int) []Delivery {
 		return dst
 	}
 	w.delivered = r.snapshot.Revision()
+	w.hub.counts.outside.Add(r.outside)
 	if w.bookmarks {
 		dst = append(dst, Delivery{Type: InitialEnd, Revision: w.delivered})
 	}
@@ -282,6 +285,9 @@ func (w *Watcher) takeEvents(dst []Delivery, full int, limit cache.Position, eve
 			break
 		}
 		if e.Revision > w.after {
+			if e.Pos < w.joined {
+				w.hub.counts.outside.Add(w.group.outside(e))
+			}
 			if d, selected := w.group.transition(e); selected {
 				dst = w.take(dst, mark, d)
 			}

@@ -1,0 +1,132 @@
+package cache
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// ShardKey says which property of objects is hashed to divide them into shards.
+type ShardKey uint8
+
+const (
+	// ByIdentity hashes what [Schema.IdentifyBy] finds in an object, its key by default.
+	ByIdentity ShardKey = iota
+	// ByNamespace hashes the namespace.
+	ByNamespace
+)
+
+// ShardKeys is how many ShardKeys there are.
+const ShardKeys = 2
+
+// HashRange is the hashes from First to Last, both included.
+type HashRange struct{ First, Last uint64 }
+
+// Shard selects the objects whose hash lies in one of some ranges. The hash is FNV-1a of 64
+// bits. A Shard is immutable.
+type Shard struct {
+	by ShardKey
+	// Invariant: ranges are sorted, and there are hashes between any two.
+	ranges []HashRange
+	text   string
+}
+
+// NewShard makes a Shard. The ranges may come in any order and overlap.
+func NewShard(by ShardKey, ranges ...HashRange) *Shard {
+	s := &Shard{by: by}
+	sorted := slices.Clone(ranges)
+	slices.SortFunc(sorted, func(a, b HashRange) int { return cmp.Compare(a.First, b.First) })
+	for _, r := range sorted {
+		if last := len(s.ranges) - 1; last >= 0 && (s.ranges[last].Last == math.MaxUint64 || r.First <= s.ranges[last].Last+1) {
+			s.ranges[last].Last = max(s.ranges[last].Last, r.Last)
+			continue
+		}
+		s.ranges = append(s.ranges, r)
+	}
+	text := new(strings.Builder)
+	fmt.Fprint(text, by)
+	for _, r := range s.ranges {
+		fmt.Fprintf(text, " %x-%x", r.First, r.Last)
+	}
+	s.text = text.String()
+	return s
+}
+
+// Key says what the Shard goes by.
+func (s *Shard) Key() ShardKey { return s.by }
+
+// String is equal for Shards that select the same hashes.
+func (s *Shard) String() string { return s.text }
+
+// Matches reports whether o, which is not corrupt, is in the Shard.
+func (s *Shard) Matches(o *Object) bool {
+	if s.by == ByIdentity && o.schema.identify != nil {
+		low := o.cells.hashBits()
+		high := low | (1<<(64-hashWidth) - 1)
+		if some, all := s.overlap(low, high); some == all {
+			return all
+		}
+	}
+	hash := s.by.hash(o)
+	_, in := s.overlap(hash, hash)
+	return in
+}
+
+// Touches reports whether a hash that begins with a byte may be in the Shard.
+func (s *Shard) Touches(prefix uint8) bool {
+	low := uint64(prefix) << 56
+	some, _ := s.overlap(low, low|math.MaxUint64>>8)
+	return some
+}
+
+// overlap reports whether some and whether all of the hashes from low to high are in the Shard.
+func (s *Shard) overlap(low, high uint64) (some, all bool) {
+	i, _ := slices.BinarySearchFunc(s.ranges, low, func(r HashRange, low uint64) int { return cmp.Compare(r.Last, low) })
+	if i == len(s.ranges) || s.ranges[i].First > high {
+		return false, false
+	}
+	return true, s.ranges[i].First <= low && high <= s.ranges[i].Last
+}
+
+// Prefix is the first byte of the hash of o, which is not corrupt.
+func (k ShardKey) Prefix(o *Object) uint8 {
+	if k == ByIdentity && o.schema.identify != nil {
+		return uint8(o.cells.hashBits() >> 56)
+	}
+	return uint8(k.hash(o) >> 56)
+}
+
+// hash is the whole hash of o.
+func (k ShardKey) hash(o *Object) uint64 {
+	switch {
+	case k == ByNamespace:
+		return fnv1a(o.Namespace())
+	case o.schema.identify == nil:
+		return fnv1a(o.Key())
+	default:
+		return fnv1a(o.schema.identify(o.Head()))
+	}
+}
+
+// fnv1a is hash/fnv's New64a without the allocation.
+func fnv1a[T string | []byte](text T) uint64 {
+	hash := uint64(14695981039346656037)
+	for i := range len(text) {
+		hash = (hash ^ uint64(text[i])) * 1099511628211
+	}
+	return hash
+}
+
+// The first bits of the hash of an object's identity stand in [cells.state], beside its flags:
+// nearly always they decide whether the object is in a Shard, and they take no room.
+const (
+	hashWidth = 30
+	hashShift = 32 - hashWidth
+)
+
+func (cs *cells) setHash(hash uint64) { cs.state.Or(uint32(hash>>(64-hashWidth)) << hashShift) }
+
+// hashBits is the smallest hash that begins with the bits that are kept.
+func (cs *cells) hashBits() uint64 { return uint64(cs.state.Load()>>hashShift) << (64 - hashWidth) }

@@ -1,0 +1,108 @@
+package cache
+
+import (
+	"hash/fnv"
+	"math"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// hashOf is the hash by the standard library.
+func hashOf(text string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(text))
+	return h.Sum64()
+}
+
+// TestShardsSelectByTheWholeHash: what the bits that are kept beside an object cannot decide is
+// decided by all 64, wherever a range begins and ends, and Touches and Prefix agree.
+func TestShardsSelectByTheWholeHash(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		schema, by := NewSchema("things", nil), rapid.SampledFrom([]ShardKey{ByIdentity, ByNamespace}).Draw(t, "by")
+		identified := rapid.Bool().Draw(t, "identified")
+		if identified {
+			schema.IdentifyBy(func(head []byte) []byte { return head[:min(3, len(head))] })
+		}
+		namespace, body := rapid.StringMatching(`[a-c]{1,2}`).Draw(t, "namespace"), rapid.StringN(1, 6, 20).Draw(t, "body")
+		o := NewObject(ObjectConfig{Key: namespace + "/x", Revision: 1, Body: []byte(body)}, schema)
+		hash := hashOf(namespace)
+		switch {
+		case by == ByIdentity && identified:
+			hash = hashOf(body[:min(3, len(body))])
+		case by == ByIdentity:
+			hash = hashOf(o.Key())
+		}
+		bound := rapid.OneOf(rapid.Uint64(), rapid.SampledFrom([]uint64{0, math.MaxUint64, hash, hash - 1, hash + 1, hash ^ 1<<20, hash >> 34 << 34, hash | (1<<34 - 1), 1 << 63}))
+		var ranges []HashRange
+		want, touched := false, false
+		for range rapid.IntRange(0, 4).Draw(t, "ranges") {
+			a, b := bound.Draw(t, "a"), bound.Draw(t, "b")
+			r := HashRange{min(a, b), max(a, b)}
+			ranges = append(ranges, r)
+			want = want || r.First <= hash && hash <= r.Last
+			touched = touched || r.First>>56 <= hash>>56 && hash>>56 <= r.Last>>56
+		}
+		s := NewShard(by, ranges...)
+		if s.Matches(o) != want {
+			t.Fatalf("%s of %x: %v", s, hash, !want)
+		}
+		if by.Prefix(o) != uint8(hash>>56) || s.Touches(by.Prefix(o)) != touched {
+			t.Fatalf("%s of %x: prefix %x, touched %v", s, hash, by.Prefix(o), !touched)
+		}
+		slices.Reverse(ranges)
+		if again := NewShard(by, append(ranges, ranges...)...); again.String() != s.String() {
+			t.Fatalf("%s and %s", s, again)
+		}
+	})
+}
+
+// TestShardsDivideAList: each object is in the page of one shard, in order, whatever the page's
+// size, and what was left out is counted. An object costs no memory for it.
+func TestShardsDivideAList(t *testing.T) {
+	schema := NewSchema("things", nil)
+	schema.IdentifyBy(func(head []byte) []byte { return head })
+	c, err := New(Config{Schema: schema})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var objects []*Object
+	for i := range 1000 {
+		key := string(rune('a'+i%7)) + "/" + string(rune('A'+i/40)) + string(rune('A'+i%40))
+		objects = append(objects, NewObject(ObjectConfig{Key: key, Revision: 1, Body: []byte(key)}, schema))
+	}
+	c.Reset(objects, 1)
+	whole, _ := c.Snapshot().List(Query{}, nil)
+	for _, by := range []ShardKey{ByIdentity, ByNamespace} {
+		found := make(map[*Object]bool)
+		for i := range uint64(16) {
+			shard := NewShard(by, HashRange{i << 60, i<<60 | math.MaxUint64>>4})
+			var all []*Object
+			scanned, outside := 0, 0
+			for from := ""; ; {
+				page, err := c.Snapshot().List(Query{From: from, Shard: shard, Limit: 7}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all, scanned, outside = append(all, page.Objects...), scanned+page.Scanned, outside+page.Outside
+				if from = page.Next; from == "" {
+					break
+				}
+			}
+			want := slices.DeleteFunc(slices.Clone(whole.Objects), func(o *Object) bool { return !shard.Matches(o) })
+			if !slices.Equal(all, want) || scanned != len(whole.Objects) || outside != scanned-len(all) {
+				t.Fatalf("shard %s: %d of %d objects, %d looked at, %d outside", shard, len(all), len(want), scanned, outside)
+			}
+			for _, o := range all {
+				if found[o] {
+					t.Fatalf("%s is in two shards", o.Key())
+				}
+				found[o] = true
+			}
+		}
+		if len(found) != len(whole.Objects) {
+			t.Fatalf("%d of %d objects in shards", len(found), len(whole.Objects))
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package watch
+
+import "github.com/larder-io/larder/cache"
+
+// wideShard is how many of 256 first bytes of hashes the shard of a group may touch if the
+// group is to wait in a shardTable.
+const wideShard = 64
+
+// shardTable has groups of shards by the first bytes of the hashes that concern them, so that
+// an event finds few of them however many there are. It belongs to a router.
+type shardTable struct {
+	prefixes [256][]*group
+	groups   int
+	watchers uint64
+}
+
+// narrowShard reports whether the shard of f touches few prefixes.
+func narrowShard(f *filter) bool {
+	n := 0
+	for p := range 256 {
+		if f.shard.Touches(uint8(p)) {
+			n++
+		}
+	}
+	return n <= wideShard
+}
+
+// edit applies change to the groups at each prefix that g's shard touches.
+func (t *shardTable) edit(g *group, change func([]*group) []*group) {
+	for p := range t.prefixes {
+		if g.shard.Touches(uint8(p)) {
+			t.prefixes[p] = change(t.prefixes[p])
+		}
+	}
+}
+
+// concerned calls visit for each group that e can concern, once, and returns how many states
+// of e were not shown to how many watchers, multiplied.
+func (t *shardTable) concerned(key cache.ShardKey, e *cache.Event, visit func(*group)) uint64 {
+	var first uint8
+	states, passed := uint64(0), t.watchers
+	for _, o := range [...]*cache.Object{e.Object, e.Prev} {
+		if o == nil || o.Err() != nil {
+			continue
+		}
+		prefix := key.Prefix(o)
+		for _, g := range t.prefixes[prefix] {
+			if states == 0 || !g.shard.Touches(first) {
+				passed -= uint64(len(g.watchers))
+				visit(g)
+			}
+		}
+		first = prefix
+		states++
+	}
+	return states * passed
+}

@@ -1,0 +1,81 @@
+package watch_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/watch"
+)
+
+// shards opens a watch of each of n equal shards.
+func (w *world) shards(t *testing.T, n uint64) []*watch.Watcher {
+	watchers := make([]*watch.Watcher, n)
+	span := ^uint64(0)/n + 1
+	for i := range n {
+		shard := cache.NewShard(cache.ByIdentity, cache.HashRange{First: i * span, Last: (i+1)*span - 1})
+		watchers[i] = w.must(t, watch.Options{Shard: shard, After: w.last})
+	}
+	return watchers
+}
+
+// TestAnEventFindsItsShards: an event is told to one of many shards, the Hub looks at few of
+// their groups for it, and Stats count the states that the others were spared.
+func TestAnEventFindsItsShards(t *testing.T) {
+	w := newWorld(t, config{events: 1000})
+	w.reset()
+	const shards, creates = 1024, 100
+	w.apply(change{key: "a/first"})
+	late := w.must(t, watch.Options{Shard: cache.NewShard(cache.ByNamespace), After: w.last - 1}) // of no hashes
+	watchers := w.shards(t, shards)
+	w.shards(t, 2) // wide ones, which wait with all others
+	before := w.hub.Stats()
+	for i := range creates {
+		w.apply(change{key: fmt.Sprintf("a/%d", i)})
+	}
+	for i := range creates { // moves to another shard: the identity is another with each write
+		w.apply(change{key: fmt.Sprintf("a/%d", i)})
+	}
+	effort := 0
+	for more := true; more; {
+		more = w.hub.Step()
+		effort += w.hub.Effort()
+	}
+	added, deleted := 0, 0
+	for _, watcher := range append(watchers, late) {
+		ds, err := watcher.Poll(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range ds {
+			switch d.Type {
+			case watch.Added:
+				added++
+			case watch.Deleted:
+				deleted++
+			}
+		}
+	}
+	// A write in which the identity stays in its shard is Modified.
+	if added+deleted < 3*creates-20 || added > 2*creates {
+		t.Errorf("%d added, %d deleted", added, deleted)
+	}
+	if most := 2 * creates * 30; effort > most {
+		t.Errorf("%d groups looked at for %d events", effort, 2*creates)
+	}
+	stats := w.hub.Stats()
+	// Each state is outside of all shards but one of each division, and of that of no hashes,
+	// which also reads an event of before it was opened.
+	if got, want := stats.Outside-before.Outside, uint64(3*creates*(shards-1+1+1)+1); got != want {
+		t.Errorf("%d states outside, want %d", got, want)
+	}
+	if stats.Sharded != shards+3 {
+		t.Errorf("%d sharded watchers", stats.Sharded)
+	}
+	for _, watcher := range watchers {
+		watcher.Close()
+	}
+	if got := w.hub.Stats(); got.Sharded != 3 || got.Groups != 3 {
+		t.Errorf("left behind: %+v", got)
+	}
+}
