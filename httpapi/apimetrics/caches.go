@@ -30,6 +30,7 @@ type cacheCollector struct {
 	storedEvaluated, storedReturned     *prometheus.Desc
 	events, stored, checks              *prometheus.Desc
 	bytes, history, watchers, watchSets *prometheus.Desc
+	sharded, outside                    *prometheus.Desc // nil unless there are shards
 	historyAge, behind, slowest         *prometheus.Desc
 	decodes, ingested, offered          *prometheus.Desc
 	dropped, refused                    *prometheus.Desc
@@ -43,6 +44,10 @@ const maxEncodings = 256
 func NewCacheCollector(r *registry.Registry, counts bool) prometheus.Collector {
 	c := &cacheCollector{registry: r, counts: counts}
 	c.describeUpstream()
+	if storage.Sharded() {
+		c.sharded = c.describe("apiserver_watch_shards_total", "[ALPHA] Number of active sharded watch connections broken by resource type.")
+		c.outside = c.describe("apiserver_watch_filtered_events_total", "[ALPHA] Counter of events filtered out by shard selector during watch dispatch, broken by resource type.")
+	}
 	c.describeOwn()
 	return c
 }
@@ -194,6 +199,10 @@ func (c *cacheCollector) collectFeed(emit sample, r *registry.Resource) {
 	emit(c.capacity, gauge, float64(r.Cache.Log().Capacity()))
 	emit(c.watchers, gauge, float64(hub.Watchers))
 	emit(c.watchSets, gauge, float64(hub.Groups))
+	if c.sharded != nil {
+		emit(c.sharded, gauge, float64(hub.Sharded))
+		emit(c.outside, counter, float64(hub.Outside))
+	}
 	behind, slowest := r.Hub.Lag()
 	emit(c.behind, gauge, float64(behind))
 	emit(c.slowest, gauge, slowest.Seconds())

@@ -76,6 +76,10 @@ func (x Opening) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream,
 	if err != nil {
 		return nil, err
 	}
+	shard, err := storage.ParseShard(o.ShardSelector)
+	if err != nil {
+		return nil, err
+	}
 	scope := x.ScopeOf(i, o)
 	ws := &watchStream{
 		encoder:   i.View.Encoder(f.Encoding(), f.Projection()),
@@ -103,6 +107,7 @@ func (x Opening) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream,
 		Bookmarks:         o.AllowWatchBookmarks,
 		Label:             o.LabelSelector,
 		Field:             o.FieldSelector,
+		Shard:             shard,
 		Wake:              ws.wake,
 	})
 	var inStream *storage.StreamError

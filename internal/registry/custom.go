@@ -101,7 +101,7 @@ func (r *Registry) NewCustomResource(config CustomResourceConfig) (*CustomResour
 		Selects:       config.Selects,
 		Make:          config.Make,
 		Transformer:   transformer,
-		Schema:        cache.NewSchema(config.GroupResource.String(), r.options.budgets.of(prefix)),
+		Schema:        storage.Identified(cache.NewSchema(config.GroupResource.String(), r.options.budgets.of(prefix)), true),
 	})
 	for _, kind := range config.Kinds {
 		if err := c.codec.Declare(kind.GroupVersionKind, kind.ListKind); err != nil {

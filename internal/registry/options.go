@@ -148,7 +148,7 @@ func (o *options) newResource(of *storagebackend.ConfigForResource, prefix strin
 
 // schema returns the schema of the cached objects of a resource.
 func (o *options) schema(gr schema.GroupResource, prefix string, indexes []cache.Index) *cache.Schema {
-	return cache.NewSchema(gr.String(), o.budgets.of(prefix), indexes...)
+	return storage.Identified(cache.NewSchema(gr.String(), o.budgets.of(prefix), indexes...), false)
 }
 
 // records is a builtin.Records.

@@ -20,6 +20,11 @@ var errNotKept = errors.New("registry: revision is not kept")
 // storage.Interface.
 func (r *Resource) List(ctx context.Context, q ListRequest, dst []*cache.Object) (Listing, error) {
 	q = q.withSelectors()
+	shard, err := shardOf(q.Shard)
+	if err != nil {
+		return Listing{}, err
+	}
+	q.shard = shard
 	if err := q.Scope.check(r.layout); err != nil {
 		return Listing{}, err
 	}
@@ -39,6 +44,9 @@ func (r *Resource) List(ctx context.Context, q ListRequest, dst []*cache.Object)
 	listing, err := r.listAt(ctx, read, dst)
 	if err == nil {
 		r.issued.issue(history, listing.Meta.Revision)
+		if shard != nil {
+			listing.Meta.Shard = q.Shard.String()
+		}
 	}
 	return listing, err
 }
@@ -155,6 +163,7 @@ func (r *Resource) listCached(read listing, snapshot cache.Snapshot, dst []*cach
 		From:   r.layout.rest(read.from),
 		Label:  q.Label,
 		Field:  q.Field,
+		Shard:  q.shard,
 		Limit:  int(q.Limit),
 	}, dst)
 	if err != nil {
@@ -170,5 +179,9 @@ func (r *Resource) listCached(read listing, snapshot cache.Snapshot, dst []*cach
 	if !q.ended && !r.await.uncached() {
 		read.prefix = strings.TrimSuffix(read.prefix, "/")
 	}
-	return out, out.setContinue(read, r.layout.root+page.Next, page.Remaining)
+	remaining := page.Remaining
+	if q.shard != nil { // upstream takes a page's objects for all that it has looked at
+		remaining += int64(page.Scanned) - q.Limit
+	}
+	return out, out.setContinue(read, r.layout.root+page.Next, remaining)
 }

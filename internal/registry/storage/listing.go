@@ -6,6 +6,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/sharding"
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/larder-io/larder/cache"
@@ -19,6 +20,7 @@ type ListRequest struct {
 	Match           metav1.ResourceVersionMatch
 	Label           labels.Selector
 	Field           fields.Selector
+	Shard           sharding.Selector // nil is everything
 	Limit           int64
 	Continue        string
 
@@ -26,7 +28,8 @@ type ListRequest struct {
 	// fresh enough, and for the store.
 	Waited *time.Duration
 
-	ended bool // the storage key that was asked for ends in "/"
+	shard *cache.Shard // Shard as the cache has it
+	ended bool         // the storage key that was asked for ends in "/"
 }
 
 // waitedSince notes that the request has waited since began.
@@ -34,6 +37,11 @@ func (q *ListRequest) waitedSince(began time.Time) {
 	if q.Waited != nil {
 		*q.Waited += time.Since(began)
 	}
+}
+
+// matches reports whether o, which is not corrupt, is in the shard and has the labels and fields.
+func (q *ListRequest) matches(o *cache.Object) bool {
+	return (q.shard == nil || q.shard.Matches(o)) && q.Label.Matches(o.Labels()) && q.Field.Matches(o.Fields())
 }
 
 // withSelectors returns q with selectors of everything where it has none.

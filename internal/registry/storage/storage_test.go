@@ -155,7 +155,7 @@ type fixtureConfig struct {
 
 func (c fixtureConfig) newResource(t *testing.T) *Resource {
 	t.Helper()
-	c.codec.Schema = cache.NewSchema("pods", nil, cache.Index{Field: "spec.nodeName"})
+	c.codec.Schema = Identified(cache.NewSchema("pods", nil, cache.Index{Field: "spec.nodeName"}), false)
 	var err error
 	if c.Codec, err = encoding.New(c.codec); err != nil {
 		t.Fatal(err)

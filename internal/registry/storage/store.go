@@ -91,6 +91,7 @@ func (s *adapter) GetList(ctx context.Context, key string, opts storage.ListOpti
 		Match:           opts.ResourceVersionMatch,
 		Label:           opts.Predicate.Label,
 		Field:           opts.Predicate.Field,
+		Shard:           opts.Predicate.ShardSelector,
 		Limit:           opts.Predicate.Limit,
 		Continue:        opts.Predicate.Continue,
 		ended:           strings.HasSuffix(key, "/"),
@@ -111,6 +112,7 @@ func (s *adapter) GetList(ctx context.Context, key string, opts storage.ListOpti
 			return err
 		}
 	}
+	opts.Predicate.SetShardInfoOnList(list)
 	return s.codec.Versioner().UpdateList(list, uint64(listing.Meta.Revision), listing.Meta.Continue, listing.Meta.Remaining)
 }
 
@@ -178,6 +180,7 @@ func (s *adapter) Watch(ctx context.Context, key string, opts storage.ListOption
 		Bookmarks:         opts.Predicate.AllowWatchBookmarks || opts.ProgressNotify,
 		Label:             opts.Predicate.Label,
 		Field:             opts.Predicate.Field,
+		Shard:             opts.Predicate.ShardSelector,
 	})
 	var late *StreamError
 	if errors.As(err, &late) {

@@ -95,7 +95,7 @@ func (s *stored) listStored(ctx context.Context, read listing, dst []*cache.Obje
 			}
 			if last >= 0 && (page.More || last < len(page.Items)-1) {
 				next := page.Items[last].Key + "\x00"
-				return out, out.setContinue(read, next, page.Count-int64(last)-1)
+				return out, out.setContinue(read, next, page.Count-q.Limit)
 			}
 			return out, nil
 		}
@@ -120,7 +120,7 @@ func (s *stored) take(ctx context.Context, out *Listing, q ListRequest, before i
 			continue
 		}
 		out.Scanned++
-		if q.Label.Matches(o.Labels()) && q.Field.Matches(o.Fields()) {
+		if q.matches(o) {
 			out.Objects = append(out.Objects, o)
 		}
 		if q.Limit > 0 && int64(len(out.Objects)-before) >= q.Limit {
@@ -201,7 +201,7 @@ func (s *stored) listOne(q ListRequest, revision int64, o *cache.Object, dst []*
 		}
 		return Listing{}, o.Err()
 	}
-	if q.Label.Matches(o.Labels()) && q.Field.Matches(o.Fields()) {
+	if q.matches(o) {
 		out.Objects = append(out.Objects, o)
 	}
 	return out, nil

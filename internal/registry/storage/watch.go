@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/sharding"
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/watch"
@@ -23,6 +24,7 @@ type WatchRequest struct {
 	Bookmarks         bool
 	Label             labels.Selector
 	Field             fields.Selector
+	Shard             sharding.Selector // nil is everything
 
 	// Wake is [watch.Options].Wake.
 	Wake func()
@@ -76,7 +78,13 @@ func (r *Resource) openWatch(ctx context.Context, q WatchRequest, revision int64
 	if err := r.await.current(ctx); err != nil {
 		return nil, err
 	}
-	options := watch.Options{Namespace: q.Namespace, Name: q.Name, Label: q.Label, Field: q.Field, Bookmarks: q.Bookmarks, Wake: q.Wake}
+	shard, err := shardOf(q.Shard)
+	if err != nil {
+		return nil, err
+	}
+	options := watch.Options{
+		Namespace: q.Namespace, Name: q.Name, Label: q.Label, Field: q.Field, Shard: shard, Bookmarks: q.Bookmarks, Wake: q.Wake,
+	}
 	if err := r.watchStart(ctx, q, revision, &options); err != nil {
 		return nil, &StreamError{err}
 	}

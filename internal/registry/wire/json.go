@@ -136,6 +136,11 @@ func appendJSONListMeta(dst []byte, meta ListMeta) []byte {
 		dst = append(dst, `"remainingItemCount":`...)
 		dst = strconv.AppendInt(dst, *meta.Remaining, 10)
 	}
+	if meta.Shard != "" {
+		dst = appendComma(dst, start)
+		dst = append(dst, `"shardInfo":{"selector":`...)
+		dst = append(appendJSONString(dst, meta.Shard), '}')
+	}
 	return append(dst, '}')
 }
 
@@ -194,6 +199,23 @@ func MetadataJSON(object []byte) ([]byte, error) {
 		return nil, err
 	}
 	return object[from:to:to], nil
+}
+
+// UIDJSON returns the uid in the top-level metadata of an object, nil if it has none.
+func UIDJSON(object []byte) []byte {
+	from, _, err := metadataSpan(object)
+	if err != nil {
+		return nil
+	}
+	start, stop, err := member(object, from, "uid")
+	if err != nil {
+		return nil
+	}
+	var uid string
+	if json.Unmarshal(object[start:stop], &uid) != nil {
+		return nil
+	}
+	return []byte(uid)
 }
 
 // HeadJSON returns an object that begins as object does if that begins with its apiVersion,

@@ -17,10 +17,13 @@ const (
 	tagSecond          = 2<<3 | wireLen
 	tagResourceVersion = 6<<3 | wireLen // of ObjectMeta
 	numResourceVersion = 6
+	numUID             = 5
 	tagListSelfLink    = 1<<3 | wireLen // of ListMeta
 	tagListRevision    = 2<<3 | wireLen
 	tagListContinue    = 3<<3 | wireLen
 	tagListRemaining   = 4<<3 | wireVarint
+	tagListShard       = 5<<3 | wireLen
+	tagShardSelector   = 1<<3 | wireLen // of ShardInfo
 	tagUnknownTypeMeta = 1<<3 | wireLen // of runtime.Unknown
 	tagUnknownRaw      = 2<<3 | wireLen
 	tagTypeAPIVersion  = 1<<3 | wireLen // of runtime.TypeMeta
@@ -110,6 +113,9 @@ func listMetaSize(meta ListMeta) int {
 	if meta.Remaining != nil {
 		n += 1 + sizeVarint64(uint64(*meta.Remaining))
 	}
+	if meta.Shard != "" {
+		n += sizeField(sizeField(len(meta.Shard)))
+	}
 	return n
 }
 
@@ -124,6 +130,10 @@ func appendListMeta(dst []byte, meta ListMeta) []byte {
 	if meta.Remaining != nil {
 		dst = append(dst, tagListRemaining)
 		dst = binary.AppendUvarint(dst, uint64(*meta.Remaining))
+	}
+	if meta.Shard != "" {
+		dst = binary.AppendUvarint(append(dst, tagListShard), uint64(sizeField(len(meta.Shard))))
+		dst = appendString(dst, tagShardSelector, meta.Shard)
 	}
 	return dst
 }

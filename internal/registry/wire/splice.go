@@ -86,6 +86,19 @@ func ObjectMetaProtobuf(msg []byte) ([]byte, error) {
 	return msg[f.body:f.stop:f.stop], nil
 }
 
+// UIDProtobuf returns the uid in the top-level metadata of a bare message, nil if it has none.
+func UIDProtobuf(msg []byte) []byte {
+	meta, err := ObjectMetaProtobuf(msg)
+	for at := 0; err == nil && at < len(meta); {
+		var f field
+		if f, err = nextField(meta, at); err == nil && f.number == numUID && f.kind == wireLen {
+			return meta[f.body:f.stop:f.stop]
+		}
+		at = f.stop
+	}
+	return nil
+}
+
 // MaxRevision is how many bytes a message or an object grows by at most when its
 // resourceVersion is set.
 const MaxRevision = 24

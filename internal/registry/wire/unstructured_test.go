@@ -32,6 +32,7 @@ func TestUnstructuredIsWhatUpstreamWrites(t *testing.T) {
 			remaining := rapid.Int64Range(0, 1<<20).Draw(t, "remaining")
 			meta.Remaining = &remaining
 		}
+		meta.Shard = rapid.SampledFrom([]string{"", "shard"}).Draw(t, "shard") // which upstream has no place for
 		list.SetContinue(meta.Continue)
 		list.SetRemainingItemCount(meta.Remaining)
 		list.SetResourceVersion(string(appendRevisionString(nil, meta.Revision)))

@@ -34,6 +34,7 @@ type ListMeta struct {
 	Revision  int64
 	Continue  string
 	Remaining *int64
+	Shard     string // that was listed alone, "" for all; lists of unknown types do not tell it
 }
 
 // Writer writes one kind in one media type. Items, counts and sums that belong

@@ -3,6 +3,7 @@ package wire_test
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -135,6 +136,18 @@ func TestWritersAgreeWithUpstream(t *testing.T) {
 	}
 }
 
+// TestUIDsAreFoundInBytes: the uid by which objects are in shards is that of the object itself.
+func TestUIDsAreFoundInBytes(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		set := drawSet(rt)
+		same(rt, "protobuf", wire.UIDProtobuf(must(set.Marshal())), []byte(set.UID))
+		custom := must(json.Marshal(map[string]any{"a": typed(set), "kind": "K", "metadata": set.ObjectMeta, "spec": set.Spec}))
+		uid := []byte(strings.ToValidUTF8(string(set.UID), "\ufffd"))
+		same(rt, "JSON", wire.UIDJSON(custom), uid)
+		same(rt, "head", wire.UIDJSON(wire.HeadJSON(custom)), uid)
+	})
+}
+
 func TestListsAgreeWithUpstream(t *testing.T) {
 	for _, m := range medias() {
 		t.Run(m.name, rapid.MakeCheck(func(rt *rapid.T) {
@@ -147,6 +160,9 @@ func TestListsAgreeWithUpstream(t *testing.T) {
 			if rapid.Bool().Draw(rt, "counted") {
 				n := rapid.Int64().Draw(rt, "remaining")
 				meta.Remaining, list.RemainingItemCount = &n, &n
+			}
+			if meta.Shard = text.Draw(rt, "shard"); meta.Shard != "" {
+				list.ShardInfo = &metav1.ShardInfo{Selector: meta.Shard}
 			}
 			if meta.Revision > 0 {
 				list.ResourceVersion = string(must(json.Marshal(meta.Revision)))
