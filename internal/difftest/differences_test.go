@@ -34,6 +34,10 @@ var differences = []struct {
 		"Larder remembers events from before its start, so the oldest revision that it names is older",
 	},
 	{
+		regexp.MustCompile(`/events\?.*watch=1.*shardSelector=shardRange`), regexp.MustCompile(`\Abody: at`), true,
+		"stock sends a watch of a shard of events all events, because its watches of etcd look only at labels and fields",
+	},
+	{
 		regexp.MustCompile(`/events\?.*watch=1.*resourceVersion=99999999`), regexp.MustCompile(`retryAfterSeconds`), true,
 		"stock draws the seconds after which to try again by lot",
 	},

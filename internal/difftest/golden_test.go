@@ -68,11 +68,11 @@ func outcomeBody(a answer) string {
 	}
 }
 
-// record writes goldenFile from the stock server's answers, but for those that
+// record writes file from the stock server's answers, but for those that
 // Larder has not the same, which are listed differences or failures already.
-func (w *world) record(t *testing.T) {
+func (w *world) record(t *testing.T, file string, all []request) {
 	t.Helper()
-	all := selected(recordable())
+	all = selected(all)
 	outcomes, larder := w.outcomes(w.stock, all), w.outcomes(w.larder, all)
 	var order []string
 	groups := make(map[string][]request)
@@ -107,7 +107,7 @@ func (w *world) record(t *testing.T) {
 	if err := z.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(goldenFile, packed.Bytes(), 0o644); err != nil {
+	if err := os.WriteFile(file, packed.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	count := 0
@@ -141,9 +141,9 @@ func (w *world) outcomes(p *process, all []request) []string {
 }
 
 // replay compares Larder's answers with the recorded ones.
-func (w *world) replay(t *testing.T) {
+func (w *world) replay(t *testing.T, file string) {
 	t.Helper()
-	all, want := readGolden(t)
+	all, want := readGolden(t, file)
 	got := w.outcomes(w.larder, all)
 	unlike := 0
 	for i, r := range all {
@@ -161,9 +161,9 @@ func (w *world) replay(t *testing.T) {
 }
 
 // readGolden returns the recorded requests and, for each, the outcome.
-func readGolden(t *testing.T) (all []request, want []string) {
+func readGolden(t *testing.T, file string) (all []request, want []string) {
 	t.Helper()
-	packed, err := os.ReadFile(goldenFile)
+	packed, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func readGolden(t *testing.T) (all []request, want []string) {
 			line, after, _ := strings.Cut(rest, "\n")
 			var r request
 			if err := json.Unmarshal([]byte(line[2:]), &r); err != nil {
-				t.Fatalf("%s: %q: %v", goldenFile, line, err)
+				t.Fatalf("%s: %q: %v", file, line, err)
 			}
 			all, rest = append(all, r), after
 		}
@@ -186,7 +186,7 @@ func readGolden(t *testing.T) (all []request, want []string) {
 		}
 	}
 	if len(all) == 0 {
-		t.Fatalf("%s is empty", goldenFile)
+		t.Fatalf("%s is empty", file)
 	}
 	return all, want
 }

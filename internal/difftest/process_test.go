@@ -51,6 +51,7 @@ func (p *process) awaitReady(t *testing.T) {
 // world is one etcd, the Larder whose it is and, maybe, a stock server beside it.
 type world struct {
 	dir, tokens   string
+	gates         string // of features, of both servers
 	larder, stock *process
 	remote        *httptest.Server  // that both hand requests on to
 	revisions     map[string]string // what {NAME} in a path stands for
@@ -58,10 +59,10 @@ type world struct {
 
 // newWorld returns a world with seeded objects, whose servers both started after the
 // objects were made and what was before them was compacted away.
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T, gates string) *world {
 	t.Helper()
 	dir := t.TempDir()
-	w := &world{remote: remoteServer(t), dir: filepath.Join(dir, "data"), tokens: filepath.Join(dir, "tokens.csv"), revisions: make(map[string]string)}
+	w := &world{gates: gates, remote: remoteServer(t), dir: filepath.Join(dir, "data"), tokens: filepath.Join(dir, "tokens.csv"), revisions: make(map[string]string)}
 	const users = "admin,admin,admin,system:masters\nalice,alice,alice,devs\n"
 	if err := os.WriteFile(w.tokens, []byte(users), 0o600); err != nil {
 		t.Fatal(err)
@@ -95,7 +96,7 @@ func (w *world) startLarder(t *testing.T, compaction time.Duration) {
 	t.Helper()
 	port := proctest.Port(t)
 	w.larder = start(t, "larder", port, proctest.Role(t, roleVariable, servertest.Config{
-		Dir: w.dir, Tokens: w.tokens, Port: port, Compaction: compaction, Modes: []string{"RBAC"}, Advertise: advertised,
+		Dir: w.dir, Tokens: w.tokens, Port: port, Compaction: compaction, Modes: []string{"RBAC"}, Advertise: advertised, Gates: w.gates,
 	}))
 }
 
@@ -112,6 +113,9 @@ func (w *world) startStock(t *testing.T) {
 		"--token-auth-file=" + w.tokens, "--authorization-mode=RBAC", "--service-cluster-ip-range=10.0.0.0/24",
 		"--service-account-issuer=" + server.DefaultIssuer, "--service-account-signing-key-file=" + key, "--service-account-key-file=" + key,
 		"--endpoint-reconciler-type=none", "--etcd-compaction-interval=0", "--advertise-address=" + advertised, "--allow-privileged",
+	}
+	if w.gates != "" {
+		args = append(args, "--feature-gates="+w.gates)
 	}
 	w.stock = start(t, "stock", port, func() *exec.Cmd { return exec.Command(*stockBinary, args...) })
 }

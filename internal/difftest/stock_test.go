@@ -24,7 +24,7 @@ const (
 
 // TestSameAsStock is what the package is for.
 func TestSameAsStock(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, "")
 	if w.stock == nil {
 		if *rewrite {
 			t.Fatal("-rewrite needs -stock")
@@ -32,19 +32,16 @@ func TestSameAsStock(t *testing.T) {
 		for _, version := range []string{"h1", "h2"} {
 			t.Run(version, func(t *testing.T) {
 				w.speak(t, version)
-				w.replay(t)
+				w.replay(t, goldenFile)
 			})
 		}
 		return
 	}
 	w.speak(t, *protocol)
-	c := &comparison{t: t, w: w, unseen: make(map[int]bool)}
-	for i, d := range differences {
-		c.unseen[i] = !d.random
-	}
+	c := newComparison(t, w)
 	c.compareAll("reads", slices.Concat(fixedReads(), customReads(), aggregatedReads(), w.everyResource(t), lists()), workers, c.read)
 	if *rewrite {
-		w.record(t)
+		w.record(t, goldenFile, recordable())
 	}
 	c.compareAll("watches and waits", slices.Concat(watches(), customWatches(), waits()), watchers, c.read)
 	c.documents()
@@ -81,6 +78,14 @@ type comparison struct {
 	asked  int
 	listed int
 	unseen map[int]bool // listed differences that did not occur
+}
+
+func newComparison(t *testing.T, w *world) *comparison {
+	c := &comparison{t: t, w: w, unseen: make(map[int]bool)}
+	for i, d := range differences {
+		c.unseen[i] = !d.random
+	}
+	return c
 }
 
 func (c *comparison) compareAll(what string, all []request, atOnce int, ask func(request) string) {
@@ -264,9 +269,13 @@ func (c *comparison) lives() {
 // server, and compares every page.
 func (c *comparison) pages() {
 	for _, path := range []string{"/api/v1/configmaps", "/api/v1/namespaces/many/configmaps", "/apis/rbac.authorization.k8s.io/v1/clusterroles", "/api/v1/namespaces/diff/events", "/api/v1/configmaps?labelSelector=third%3D1"} {
-		for _, accept := range []string{js, table, partials} {
-			c.walk(get(with(path, "limit=17"), accept))
-		}
+		c.walkForms(path)
+	}
+}
+
+func (c *comparison) walkForms(path string) {
+	for _, accept := range []string{js, table, partials} {
+		c.walk(get(with(path, "limit=17"), accept))
 	}
 }
 

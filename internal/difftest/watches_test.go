@@ -93,6 +93,12 @@ func (c *comparison) live() {
 			}
 		}
 	}
+	c.follow(all, version)
+}
+
+// follow opens watches that begin at version, changes objects, and compares the streams.
+func (c *comparison) follow(all []request, version string) {
+	c.t.Helper()
 	if all = selected(all); len(all) == 0 {
 		return
 	}

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
 	"github.com/larder-io/larder/internal/server"
 )
 
@@ -26,7 +28,8 @@ type Config struct {
 	Modes     []string // of authorization; none allows everything
 	// Compaction is how much history to keep; 0 keeps all.
 	Compaction time.Duration
-	CacheBytes int64 // beside present objects; 0 is the server's default
+	CacheBytes int64  // beside present objects; 0 is the server's default
+	Gates      string // of features, as --feature-gates has them
 }
 
 // Run serves as raw, a Config as JSON, says until the process is told to end. A test
@@ -34,6 +37,9 @@ type Config struct {
 func Run(raw string) error {
 	var told Config
 	if err := json.Unmarshal([]byte(raw), &told); err != nil {
+		return fmt.Errorf("servertest: %w", err)
+	}
+	if err := utilfeature.DefaultMutableFeatureGate.Set(told.Gates); err != nil {
 		return fmt.Errorf("servertest: %w", err)
 	}
 	config := server.Default()
