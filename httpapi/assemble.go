@@ -80,6 +80,7 @@ func (s *Server) assemble() {
 			maxReading: config.MaxInFlight, maxMutating: config.MaxMutatingInFlight,
 		},
 		gate:    gate{authorizer: config.Authorizer, rights: s.rights, access: &s.access, auditor: auditor, shell: config.StatusPage},
+		filter:  apimetrics.ImpersonationFilter(),
 		barrier: barrier{versions: config.StorageVersions},
 		payers:  payers{s.ledger},
 		faults:  faults{&s.failures},

@@ -27,6 +27,7 @@ type chain struct {
 	tracer     tracer
 	seats      seats
 	gate       gate
+	filter     string // apimetrics.ImpersonationFilter
 	barrier    barrier
 	payers     payers
 	faults     faults
@@ -101,7 +102,7 @@ func (c *chain) admit(x *passage) {
 	if !c.auditor.receive(x) {
 		return
 	}
-	x.Enter("constrainedimpersonation")
+	x.Enter(c.filter)
 	if !c.identifier.impersonate(x) {
 		c.gate.access.Stopped(apimetrics.FilterAudit)
 		return

@@ -10,6 +10,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
 // Access counts what authentication and authorization come to, under the names of
@@ -38,6 +40,15 @@ const (
 	FilterFlow
 	lastFilter
 )
+
+// ImpersonationFilter returns the name of FilterImpersonation in metrics and spans. The feature
+// gate ConstrainedImpersonation decides which filter upstream has.
+func ImpersonationFilter() string {
+	if utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation) {
+		return "constrainedimpersonation"
+	}
+	return "impersonation"
+}
 
 // UserClass is what upstream's metric tells of a user's name.
 type UserClass uint8
@@ -271,7 +282,7 @@ func (c *accessCollector) collectFilters(ch chan<- prometheus.Metric, known int6
 	for i := range a.authorizations {
 		asked += a.authorizations[i].count()
 	}
-	for f, label := range [lastFilter]string{"audit", "constrainedimpersonation", "priorityandfairness"} {
+	for f, label := range [lastFilter]string{"audit", ImpersonationFilter(), "priorityandfairness"} {
 		passed := asked + a.stopped[f].Load()
 		a.filters[f].report(ch, c.filters, filterBounds[:], label, max(passed-a.filters[f].count(), 0))
 	}

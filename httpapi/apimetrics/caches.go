@@ -5,6 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/version"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry"
@@ -19,6 +21,7 @@ import (
 type cacheCollector struct {
 	registry *registry.Registry
 	counts   bool // how many objects there are is told
+	sizes    bool // and how large they are
 	all      []*prometheus.Desc
 
 	storageObjects, objects, version    *prometheus.Desc
@@ -42,7 +45,7 @@ const maxEncodings = 256
 // NewCacheCollector reports the caches of r, without how many objects there are and how
 // large they are unless counts is set.
 func NewCacheCollector(r *registry.Registry, counts bool) prometheus.Collector {
-	c := &cacheCollector{registry: r, counts: counts}
+	c := &cacheCollector{registry: r, counts: counts, sizes: utilfeature.DefaultFeatureGate.Enabled(features.SizeBasedListCostEstimate)}
 	c.describeUpstream()
 	if storage.Sharded() {
 		c.sharded = c.describe("apiserver_watch_shards_total", "[ALPHA] Number of active sharded watch connections broken by resource type.")
@@ -168,7 +171,9 @@ func (c *cacheCollector) collect(ch chan<- prometheus.Metric, r *registry.Resour
 	if c.counts {
 		ch <- prometheus.MustNewConstMetric(c.storageObjects, gauge, float64(now.Len()), gr.String())
 		emit(c.objects, gauge, float64(now.Len()))
-		emit(c.stored, gauge, float64(now.Stored()))
+		if c.sizes {
+			emit(c.stored, gauge, float64(now.Stored()))
+		}
 	}
 	emit(c.version, gauge, float64(now.Revision()%1e15))
 	emit(c.history, gauge, float64(log.Len()))

@@ -6,19 +6,21 @@ import (
 	"sync"
 
 	"github.com/klauspost/compress/gzip"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
 // CompressFrom is the size from which answers are compressed (apiserver
 // pkg/endpoints/handlers/responsewriters/writers.go).
 const CompressFrom = 128 << 10
 
-// AcceptsGzip reports whether an Accept-Encoding header names gzip without a weight. Upstream
-// understands no more.
+// AcceptsGzip reports whether an Accept-Encoding header names gzip without a weight, and the
+// feature gate APIResponseCompression is on. Upstream understands no more.
 func AcceptsGzip(header []byte) bool {
 	for len(header) > 0 {
 		token, rest, _ := bytes.Cut(header, []byte{','})
 		if string(bytes.TrimSpace(token)) == "gzip" {
-			return true
+			return utilfeature.DefaultFeatureGate.Enabled(features.APIResponseCompression)
 		}
 		header = rest
 	}

@@ -8,21 +8,28 @@ import (
 
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/filters/impersonation"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/larder-io/larder/internal/auth"
 )
 
-// Impersonation decides whether a user may impersonate another, by upstream's filter. It
-// remembers decisions for a while.
+// Impersonation decides whether a user may impersonate another, by upstream's filter. The one
+// for constrained impersonation remembers decisions for a while.
 type Impersonation struct{ filter http.Handler }
 
-// NewImpersonation returns an Impersonation that asks a.
+// NewImpersonation returns an Impersonation that asks a. It grants nothing by the verbs
+// impersonate:* and impersonate-on:* unless the feature gate ConstrainedImpersonation is on.
 func NewImpersonation(a authorizer.Authorizer) *Impersonation {
 	if a != nil {
 		a = noting{a}
 	}
-	return &Impersonation{impersonation.WithConstrainedImpersonation(http.HandlerFunc(pass), a, legacyscheme.Codecs)}
+	filter := impersonation.WithImpersonation
+	if utilfeature.DefaultFeatureGate.Enabled(features.ConstrainedImpersonation) {
+		filter = impersonation.WithConstrainedImpersonation
+	}
+	return &Impersonation{filter(http.HandlerFunc(pass), a, legacyscheme.Codecs)}
 }
 
 // passedKey is where a request's context has the place in which pass stores the request that

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/exchange"
@@ -91,8 +93,9 @@ func (x *Read) ValidListOptions(i *Resource) (*internalversion.ListOptions, erro
 		return nil, apierrors.NewBadRequest(err.Error())
 	}
 	o := *decoded
-	internalversion.SetListOptionsDefaults(&o, true)
-	if errs := validation.ValidateListOptions(&o, true); len(errs) > 0 {
+	watchList := utilfeature.DefaultFeatureGate.Enabled(features.WatchList)
+	internalversion.SetListOptionsDefaults(&o, watchList)
+	if errs := validation.ValidateListOptions(&o, watchList); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
 	}
 	if o.FieldSelector != nil && !o.FieldSelector.Empty() {

@@ -7,6 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
 // Attributes are what an authorizer, the audit policy and flow control are asked about: what
@@ -68,7 +70,7 @@ func (r *Asked) Kept() *Asked {
 
 // GetFieldSelector implements authorizer.Attributes.
 func (a *Attributes) GetFieldSelector() (fields.Requirements, error) {
-	if a.Request.FieldSelector == "" {
+	if a.Request.FieldSelector == "" || !authorizesSelectors() {
 		return nil, nil
 	}
 	selector, err := fields.ParseSelector(a.Request.FieldSelector)
@@ -81,9 +83,14 @@ func (a *Attributes) GetFieldSelector() (fields.Requirements, error) {
 	return nil, nil
 }
 
+// authorizesSelectors reports whether authorizers may look at selectors.
+func authorizesSelectors() bool {
+	return utilfeature.DefaultFeatureGate.Enabled(features.AuthorizeWithSelectors)
+}
+
 // GetLabelSelector implements authorizer.Attributes.
 func (a *Attributes) GetLabelSelector() (labels.Requirements, error) {
-	if a.Request.LabelSelector == "" {
+	if a.Request.LabelSelector == "" || !authorizesSelectors() {
 		return nil, nil
 	}
 	selector, err := labels.Parse(a.Request.LabelSelector)

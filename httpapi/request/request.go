@@ -252,7 +252,7 @@ func (r *Request) NamesItem() bool { return len(r.Parts) > 1 && r.Parts[1] != ""
 
 // RequestInfo returns r as upstream's code wants it in a context. It shares r's Parts.
 func (r *Asked) RequestInfo() *apirequest.RequestInfo {
-	return &apirequest.RequestInfo{
+	info := &apirequest.RequestInfo{
 		IsResourceRequest: r.IsResourceRequest,
 		Path:              r.Path,
 		Verb:              r.Verb,
@@ -264,9 +264,11 @@ func (r *Asked) RequestInfo() *apirequest.RequestInfo {
 		Subresource:       r.Subresource,
 		Name:              r.Name,
 		Parts:             r.Parts,
-		FieldSelector:     r.FieldSelector,
-		LabelSelector:     r.LabelSelector,
 	}
+	if r.FieldSelector+r.LabelSelector != "" && authorizesSelectors() {
+		info.FieldSelector, info.LabelSelector = r.FieldSelector, r.LabelSelector
+	}
+	return info
 }
 
 // ListOptions decodes the query as upstream decodes that of a list or watch,

@@ -11,6 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/version"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	"pgregory.net/rapid"
 
 	"github.com/larder-io/larder/httpapi/request"
@@ -21,6 +25,27 @@ func TestRequestReadsAsUpstream(t *testing.T) {
 	for _, target := range requesttest.Targets() {
 		for _, method := range requesttest.Methods() {
 			requesttest.CheckParity(t, method, target)
+		}
+	}
+}
+
+// TestSelectorsAuthorizeNothingWithoutGate: with the feature gate AuthorizeWithSelectors off,
+// authorizers are told of no selectors.
+func TestSelectorsAuthorizeNothingWithoutGate(t *testing.T) {
+	gates := utilfeature.DefaultFeatureGate
+	featuregatetesting.SetFeatureGateEmulationVersionDuringTest(t, gates, version.MajorMinor(1, 33))
+	for _, on := range []bool{true, false} {
+		featuregatetesting.SetFeatureGateDuringTest(t, gates, features.AuthorizeWithSelectors, on)
+		TestRequestReadsAsUpstream(t)
+		r, err := request.Parse("GET", "/api/v1/pods?labelSelector=a%3Db&fieldSelector=spec.nodeName%3Dn")
+		if err != nil {
+			t.Fatal(err)
+		}
+		attributes := &request.Attributes{Request: &r.Asked}
+		byField, err := attributes.GetFieldSelector()
+		byLabel, labelErr := attributes.GetLabelSelector()
+		if (len(byField) == 1) != on || (len(byLabel) == 1) != on || err != nil || labelErr != nil {
+			t.Errorf("gate %v: authorizers are told of %v %v and %v %v", on, byField, err, byLabel, labelErr)
 		}
 	}
 }

@@ -51,6 +51,7 @@ type Flow struct {
 	config     FlowConfig
 	controller flowcontrol.Interface
 	mutating   flowrequest.WorkEstimatorFunc
+	estimator  estimator
 	dropped    flowcontrol.DroppedRequestsTracker
 	running    sync.WaitGroup // requests that the controller has
 
@@ -112,7 +113,7 @@ func NewFlow(config FlowConfig) *Flow {
 	f := &Flow{
 		config: config, dropped: flowcontrol.NewDroppedRequestsTracker(), seed: maphash.MakeSeed(),
 		queueSets: make(map[string]*queueSet), classes: make(map[[4]string]*FlowClass),
-		loaded: make(chan struct{}),
+		loaded: make(chan struct{}), estimator: newEstimator(),
 	}
 	flowmetrics.Register()
 	clock := eventclock.Real{}
@@ -129,7 +130,7 @@ func NewFlow(config FlowConfig) *Flow {
 		QueueSetFactory:        &queueSetFactory{f, queueset.NewQueueSetFactory(clock)},
 	})
 	f.mutating = flowrequest.NewWorkEstimator(nil, f.controller.GetInterestedWatchCount,
-		flowrequest.DefaultWorkEstimatorConfig(), f.controller.GetMaxSeats)
+		f.estimator.limits, f.controller.GetMaxSeats)
 	return f
 }
 

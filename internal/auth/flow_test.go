@@ -18,13 +18,18 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/version"
 	defaults "k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
 	"k8s.io/apiserver/pkg/authentication/user"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/feature"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/apiserver/pkg/util/flowcontrol"
 	flowrequest "k8s.io/apiserver/pkg/util/flowcontrol/request"
+	"k8s.io/component-base/featuregate"
+	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"pgregory.net/rapid"
 )
@@ -171,8 +176,27 @@ func TestRequestsWaitForSeats(t *testing.T) {
 	}
 }
 
-// TestFlowListSeats checks that lists take as many seats as upstream says.
+// TestFlowListSeats checks that lists take as many seats as upstream says, whatever the feature
+// gates are.
 func TestFlowListSeats(t *testing.T) {
+	gates := utilfeature.DefaultFeatureGate
+	featuregatetesting.SetFeatureGateEmulationVersionDuringTest(t, gates, version.MajorMinor(1, 34))
+	for _, gate := range []featuregate.Feature{"", features.SizeBasedListCostEstimate, features.WatchList} {
+		t.Run("without "+string(gate), func(t *testing.T) {
+			if gate != "" {
+				featuregatetesting.SetFeatureGateDuringTest(t, gates, gate, false)
+			}
+			testFlowListSeats(t)
+		})
+	}
+	t.Run("without "+string(features.ConsistentListFromCache), func(t *testing.T) {
+		featuregatetesting.SetFeatureGateEmulationVersionDuringTest(t, gates, version.MajorMinor(1, 33))
+		featuregatetesting.SetFeatureGateDuringTest(t, gates, features.ConsistentListFromCache, false)
+		testFlowListSeats(t)
+	})
+}
+
+func testFlowListSeats(t *testing.T) {
 	known := feature.DefaultFeatureSupportChecker
 	defer func() { feature.DefaultFeatureSupportChecker = known }()
 	feature.DefaultFeatureSupportChecker = supporting{known}
@@ -189,10 +213,10 @@ func TestFlowListSeats(t *testing.T) {
 		req := (&http.Request{URL: &url.URL{RawQuery: query.Encode()}}).WithContext(apirequest.WithRequestInfo(t.Context(), &request.info))
 		want := upstream(req, "s", "l")
 
-		f := &Flow{config: FlowConfig{Stored: func(schema.GroupResource) (int64, int64, bool) { return objects, objects * size, found }}}
+		f := &Flow{estimator: newEstimator(), config: FlowConfig{Stored: func(schema.GroupResource) (int64, int64, bool) { return objects, objects * size, found }}}
 		bound := most
-		if bound == 0 || bound > maxListSeats {
-			bound = maxListSeats
+		if limit := f.estimator.limits.MaximumListSeatsLimit; bound == 0 || bound > limit {
+			bound = limit
 		}
 		if got := f.listSeats(request.attributes(flowUsers["exempt"]), request, bound); got != want.InitialSeats {
 			r.Fatalf("%d objects of %d bytes, %+v %v: %d seats, upstream %d", objects, size, request.info, query, got, want.InitialSeats)

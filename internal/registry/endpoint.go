@@ -12,8 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints"
 	"k8s.io/apiserver/pkg/endpoints/discovery"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
 // Endpoint is one resource or subresource in one served version: the REST storage
@@ -218,6 +220,8 @@ func (e *Endpoint) deriveStorageVersion(scheme *runtime.Scheme) error {
 		return fmt.Errorf("no storage version for %v", kinds)
 	}
 	e.StorageVersion = gvk.GroupVersion()
-	e.StorageVersionHash = discovery.StorageVersionHash(gvk.Group, gvk.Version, gvk.Kind)
+	if utilfeature.DefaultFeatureGate.Enabled(features.StorageVersionHash) {
+		e.StorageVersionHash = discovery.StorageVersionHash(gvk.Group, gvk.Version, gvk.Kind)
+	}
 	return nil
 }

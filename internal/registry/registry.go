@@ -211,6 +211,11 @@ func (r *Registry) Services() builtin.Services { return r.config.Services }
 // NodePorts is the record of all node ports in use, for the loop that repairs it.
 func (r *Registry) NodePorts() rangeallocation.RangeRegistry { return r.builtin.NodePorts() }
 
+// Addresses are the records of the service addresses in use, where objects do not tell that.
+func (r *Registry) Addresses() (primary, secondary rangeallocation.RangeRegistry) {
+	return r.builtin.Addresses()
+}
+
 // Leases returns the records of the API servers alive, with which the endpoints of
 // the kubernetes service are reconciled. A record expires ttl after its refresh.
 func (r *Registry) Leases(ttl time.Duration) (*Leases, error) { return r.builtin.Leases(ttl) }

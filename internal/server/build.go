@@ -7,6 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/klog/v2"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 
@@ -142,6 +144,9 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 			},
 			Services: builtin.Services{ClusterIPRange: *services.ClusterIPRanges[0], NodePortRange: services.NodePorts},
 		},
+	}
+	if !utilfeature.DefaultFeatureGate.Enabled(features.DetectCacheInconsistency) {
+		config.CheckInterval = 0
 	}
 	if s.egress != nil {
 		config.Kubelet.Lookup = s.egress.Lookup

@@ -11,8 +11,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/server/healthz"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"github.com/larder-io/larder/httpapi"
 	"github.com/larder-io/larder/internal/server/storestats"
@@ -105,7 +107,9 @@ func (s *Server) startChecks() []healthz.HealthChecker {
 		}
 		return closed(p.extensions.Synced())(req)
 	})
-	add("storage-readiness", after(&s.ready.loaded))
+	if utilfeature.DefaultFeatureGate.Enabled(features.WatchCacheInitializationPostStartHook) {
+		add("storage-readiness", after(&s.ready.loaded))
+	}
 	if p.peers != nil {
 		add("mixed-version-proxy-handler", closed(p.peers.synced))
 		add("local-discovery-cache-sync", closed(p.peers.discovered))

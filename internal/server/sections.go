@@ -11,6 +11,8 @@ import (
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
+
+	"github.com/larder-io/larder/internal/registry/builtin"
 )
 
 // Serving configures the listener, its certificate and the limits of requests.
@@ -127,15 +129,25 @@ func (s *Store) validate() error {
 	return nil
 }
 
-// validate applies kubernetes pkg/controlplane/apiserver/options/options.go, ServiceIPRange.
+// largestBitmap is how many bits tell the addresses of a range apart, at most, if they are
+// allocated from a bitmap.
+const largestBitmap = 20
+
+// validate applies kubernetes pkg/controlplane/apiserver/options/options.go, ServiceIPRange, and
+// cmd/kube-apiserver/app/options/validation.go.
 func (s *Services) validate() error {
 	ranges := s.ClusterIPRanges
 	if len(ranges) > 2 {
 		return fmt.Errorf("--service-cluster-ip-range must hold one or two ranges, not %d", len(ranges))
 	}
-	for _, r := range ranges {
-		if ones, bits := r.Mask.Size(); bits-ones < 3 {
+	for i, r := range ranges {
+		ones, bits := r.Mask.Size()
+		switch {
+		case bits-ones < 3:
 			return fmt.Errorf("--service-cluster-ip-range %v must hold at least 8 addresses", r)
+		case bits-ones > largestBitmap && builtin.BitmapAddresses():
+			flag := [...]string{"--service-cluster-ip-range", "--service-cluster-ip-range[1]"}[i]
+			return fmt.Errorf("specified %s is too large; for %d-bit addresses, the mask must be >= %d", flag, bits, bits-largestBitmap)
 		}
 	}
 	if len(ranges) == 2 && (ranges[0].IP.To4() == nil) == (ranges[1].IP.To4() == nil) {

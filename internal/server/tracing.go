@@ -14,6 +14,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/stats"
+	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/server/egressselector"
 	"k8s.io/apiserver/pkg/server/options"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -41,7 +42,7 @@ const flushTimeout = 5 * time.Second
 // sampled is decided before there is a span.
 func (s *Server) startTracing(ctx context.Context) error {
 	file := s.config.Upstream.Traces.ConfigFile
-	if file == "" {
+	if file == "" || !utilfeature.DefaultFeatureGate.Enabled(features.APIServerTracing) {
 		return nil
 	}
 	config, err := options.ReadTracingConfiguration(file)

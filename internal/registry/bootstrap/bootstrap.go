@@ -12,6 +12,8 @@ import (
 	flowcontrolrest "k8s.io/kubernetes/pkg/registry/flowcontrol/rest"
 	rbacrest "k8s.io/kubernetes/pkg/registry/rbac/rest"
 	schedulingrest "k8s.io/kubernetes/pkg/registry/scheduling/rest"
+
+	"github.com/larder-io/larder/internal/registry/builtin"
 )
 
 // Bootstrap makes and keeps a cluster's first objects. Build one with [New].
@@ -62,15 +64,19 @@ func New(config Config) (*Bootstrap, error) {
 	b := &Bootstrap{config: config}
 	c := &b.config
 	namespaces := b.add("start-system-namespaces-controller", c.keepNamespaces)
-	cidr := b.add("start-kubernetes-service-cidr-controller", c.keepServiceCIDR)
-	repair := b.add("start-service-ip-repair-controllers", c.newRepair(cidr.ready))
+	waits, cidr := []*Hook{namespaces}, (<-chan struct{})(nil)
+	if builtin.ObjectAddresses() {
+		h := b.add("start-kubernetes-service-cidr-controller", c.keepServiceCIDR)
+		waits, cidr = append(waits, h), h.ready
+	}
+	repair := b.add("start-service-ip-repair-controllers", c.newRepair(cidr))
 	service, err := newKubernetesService(c, namespaces.ready, repair.ready)
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap: %w", err)
 	}
 	b.service = service
 	keep := b.add("bootstrap-controller", service.run)
-	for _, h := range []*Hook{namespaces, cidr, repair, keep} {
+	for _, h := range append(waits, repair, keep) {
 		h.waits = true
 	}
 	if config.Leadership != nil {

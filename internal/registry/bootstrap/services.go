@@ -62,7 +62,7 @@ func (c *Config) ensureServiceCIDR(ctx context.Context) error {
 }
 
 // newRepair runs upstream's loops that compare service addresses and node ports
-// with the services. Its error, like upstream's, ends the server: one that cannot
+// with the services, after cidr is closed, if it is not nil: then the default ServiceCIDR exists. Its error, like upstream's, ends the server: one that cannot
 // read what is allocated would allocate it twice.
 func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) error {
 	core, networking := c.Informers.Core().V1(), c.Informers.Networking().V1()
@@ -74,11 +74,13 @@ func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) e
 	return func(ctx context.Context, ready func()) error {
 		// Once the loops have all that they wait for they need not look again
 		// every 100 ms.
-		if !await(ctx, cidr) || !clientcache.WaitFor(ctx, "", synced...) {
+		if cidr != nil && !await(ctx, cidr) || !clientcache.WaitFor(ctx, "", synced...) {
 			return ctx.Err()
 		}
-		if err := retry(ctx, hookTimeout, seen(cidrs, defaultservicecidr.DefaultServiceCIDRName)); err != nil {
-			return err
+		if cidr != nil {
+			if err := retry(ctx, hookTimeout, seen(cidrs, defaultservicecidr.DefaultServiceCIDRName)); err != nil {
+				return err
+			}
 		}
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
@@ -87,7 +89,14 @@ func (c *Config) newRepair(cidr <-chan struct{}) func(context.Context, func()) e
 		var group errgroup.Group
 		first := make(chan struct{}, 2)
 		done := func() { first <- struct{}{} }
-		group.Go(func() error { c.repairAddresses(ctx, done, stop); return nil })
+		group.Go(func() error {
+			if cidr != nil {
+				c.repairAddresses(ctx, done, stop)
+			} else {
+				c.repairBitmaps(done, stop)
+			}
+			return nil
+		})
 		group.Go(func() error { ports.RunUntil(done, stop); return nil })
 		err := awaitRepair(ctx, first, ready)
 		if err != nil {
@@ -108,6 +117,14 @@ func (c *Config) repairAddresses(ctx context.Context, done func(), stop chan str
 		loop.RunUntil(func() { passed = true; done() }, stop)
 		return passed, nil
 	})
+}
+
+// repairBitmaps runs upstream's loop over the bitmaps of addresses until stop is closed.
+func (c *Config) repairBitmaps(done func(), stop chan struct{}) {
+	services := c.Registry.Services()
+	primary, secondary := c.Registry.Addresses()
+	ipallocatorcontroller.NewRepair(c.RepairInterval, c.Client.CoreV1(), c.Client.EventsV1(),
+		&services.ClusterIPRange, primary, &services.SecondaryClusterIPRange, secondary).RunUntil(done, stop)
 }
 
 // await blocks until c is closed; it returns false if ctx ends before.

@@ -97,6 +97,19 @@ func (b *Builtin) Run(ctx context.Context) error { return b.core.serviceIPs.run(
 // NodePorts is the record of all node ports in use, for the loop that repairs it.
 func (b *Builtin) NodePorts() rangeallocation.RangeRegistry { return b.core.nodeRange }
 
+// Addresses are the records of the service addresses in use, by range, for the loop that repairs
+// them where [ObjectAddresses] is false. A range that there is not has nil.
+func (b *Builtin) Addresses() (primary, secondary rangeallocation.RangeRegistry) {
+	records := &b.core.serviceIPs.records
+	if records[0] != nil {
+		primary = records[0]
+	}
+	if records[1] != nil {
+		secondary = records[1]
+	}
+	return primary, secondary
+}
+
 // Leases returns the records of the API servers alive, with which the endpoints of
 // the kubernetes service are reconciled. A record expires ttl after its refresh.
 func (b *Builtin) Leases(ttl time.Duration) (*Leases, error) {

@@ -5,13 +5,16 @@ import (
 	"crypto/tls"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/generic"
 	"k8s.io/apiserver/pkg/registry/rest"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	policyclient "k8s.io/client-go/kubernetes/typed/policy/v1"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/cluster/ports"
+	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/probe"
 	"k8s.io/kubernetes/pkg/registry/core/componentstatus"
 	endpointsstore "k8s.io/kubernetes/pkg/registry/core/endpoint/storage"
@@ -32,7 +35,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/backend"
 )
 
-const nodePortRanges = "/ranges"
+const rangesPrefix = "/ranges"
 
 // coreProvider makes the core group. It does what kubernetes
 // pkg/registry/core/rest/storage_core.go does, except that nothing in it dials etcd
@@ -47,7 +50,7 @@ type coreProvider struct {
 }
 
 func newCoreProvider(config *Config, factory *StorageFactory, records Records, health func(context.Context) error) (*coreProvider, error) {
-	p := &coreProvider{config: config, serviceIPs: newServiceIPs(config), health: health}
+	p := &coreProvider{config: config, health: health}
 	p.generic = &corerest.GenericConfig{
 		StorageFactory:              factory.factory,
 		EventTTL:                    config.EventTTL,
@@ -59,36 +62,40 @@ func newCoreProvider(config *Config, factory *StorageFactory, records Records, h
 		LoopbackClientConfig:        config.ClientConfig,
 		Informers:                   config.Informers,
 	}
-	if err := p.buildNodePorts(factory, records); err != nil {
+	if err := p.buildRanges(factory, records); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-func (p *coreProvider) buildNodePorts(factory *StorageFactory, records Records) error {
-	gr := api.Resource("servicenodeportallocations")
-	encoded, err := factory.RecordConfig(gr, api.Resource("services"), &api.Service{})
+// buildRanges makes the allocators of node ports and service addresses.
+func (p *coreProvider) buildRanges(factory *StorageFactory, records Records) error {
+	ports, addresses := api.Resource("servicenodeportallocations"), api.Resource("serviceipallocations")
+	encoded, err := factory.RecordConfig(ports, api.Resource("services"), &api.Service{})
 	if err != nil {
 		return err
 	}
-	store, err := records(encoded, nodePortRanges)
+	store, err := records(encoded, rangesPrefix)
 	if err != nil {
 		return err
 	}
-	p.nodePorts, err = portallocator.New(p.config.Services.NodePortRange, func(size int, spec string, offset int) (allocator.Interface, error) {
-		p.nodeRange = &rangeAllocator{
-			storage:  store,
-			key:      nodePortRanges + "/servicenodeports",
-			resource: gr,
-			bitmap:   allocator.NewAllocationMapWithOffset(size, spec, offset),
+	kept := func(made **rangeAllocator, name string, gr schema.GroupResource) allocator.AllocatorWithOffsetFactory {
+		return func(size int, spec string, offset int) (allocator.Interface, error) {
+			*made = &rangeAllocator{
+				storage: store, key: rangesPrefix + "/" + name, resource: gr,
+				bitmap: allocator.NewAllocationMapWithOffset(size, spec, offset),
+			}
+			return *made, nil
 		}
-		return p.nodeRange, nil
-	})
-	if err != nil {
+	}
+	if p.nodePorts, err = portallocator.New(p.config.Services.NodePortRange, kept(&p.nodeRange, "servicenodeports", ports)); err != nil {
 		return err
 	}
 	p.nodePorts.EnableMetrics()
-	return nil
+	p.serviceIPs, err = newServiceIPs(p.config, func(made **rangeAllocator, name string) allocator.AllocatorWithOffsetFactory {
+		return kept(made, name, addresses)
+	})
+	return err
 }
 
 // GroupName implements provider.
@@ -174,7 +181,7 @@ func (b *coreBuilder) buildPods(nodes *nodestore.NodeStorage) (*podstore.PodStor
 	if err != nil {
 		return nil, err
 	}
-	b.add("pods", map[string]rest.Storage{
+	storages := map[string]rest.Storage{
 		"":                     pods.Pod,
 		"/attach":              pods.Attach,
 		"/binding":             pods.Binding,
@@ -184,9 +191,12 @@ func (b *coreBuilder) buildPods(nodes *nodestore.NodeStorage) (*podstore.PodStor
 		"/log":                 pods.Log,
 		"/portforward":         pods.PortForward,
 		"/proxy":               pods.Proxy,
-		"/resize":              pods.Resize,
 		"/status":              pods.Status,
-	})
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.InPlacePodVerticalScaling) {
+		storages["/resize"] = pods.Resize
+	}
+	b.add("pods", storages)
 	b.add("bindings", map[string]rest.Storage{"": pods.LegacyBinding})
 	return &pods, nil
 }

@@ -13,16 +13,21 @@ import (
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	networkinginformers "k8s.io/client-go/informers/networking/v1"
 	networkingclient "k8s.io/client-go/kubernetes/typed/networking/v1"
 	"k8s.io/client-go/tools/cache"
 	api "k8s.io/kubernetes/pkg/apis/core"
+	"k8s.io/kubernetes/pkg/features"
+	"k8s.io/kubernetes/pkg/registry/core/service/allocator"
 	"k8s.io/kubernetes/pkg/registry/core/service/ipallocator"
 	netutils "k8s.io/utils/net"
 )
 
 // serviceIPs allocates the addresses of services by upstream's allocators over ServiceCIDR
-// and IPAddress objects, one for each family.
+// and IPAddress objects, one for each family. With the feature gate DisableAllocatorDualWrite
+// off, the bitmaps that older servers allocate from are written, too. With
+// MultiCIDRServiceAllocator off, the bitmaps alone decide.
 //
 // Upstream's storage of services needs the allocators when it is built, and looks at their
 // type, but making one starts a goroutine. So the storage gets a map that run fills, and
@@ -33,28 +38,57 @@ type serviceIPs struct {
 	informers networkinginformers.Interface
 	primary   api.IPFamily
 
+	// bitmaps has an allocator over a record for each range, records those records, the primary
+	// range first. Both are empty if no bitmap is wanted.
+	bitmaps map[api.IPFamily]*ipallocator.Range
+	records [2]*rangeAllocator
+
 	// Invariant: every family is a key from the beginning; its value is set by
 	// run before started is closed, and read after.
 	allocators map[api.IPFamily]ipallocator.Interface
 	started    chan struct{}
 }
 
-func newServiceIPs(config *Config) *serviceIPs {
+// newServiceIPs calls record for what makes the allocator of a named record.
+func newServiceIPs(config *Config, record func(made **rangeAllocator, name string) allocator.AllocatorWithOffsetFactory) (*serviceIPs, error) {
 	s := &serviceIPs{
 		config:     config,
 		informers:  config.Informers.Networking().V1(),
 		primary:    familyOf(config.Services.ClusterIPRange),
 		allocators: make(map[api.IPFamily]ipallocator.Interface),
 		started:    make(chan struct{}),
+		bitmaps:    make(map[api.IPFamily]*ipallocator.Range),
 	}
-	s.allocators[s.primary] = nil
-	if second := config.Services.SecondaryClusterIPRange; second.IP != nil {
-		s.allocators[familyOf(second)] = nil
+	names := [...]string{"serviceips", "secondaryserviceips"}
+	for i, addresses := range [...]net.IPNet{config.Services.ClusterIPRange, config.Services.SecondaryClusterIPRange} {
+		if addresses.IP == nil {
+			continue
+		}
+		family := familyOf(addresses)
+		s.allocators[family] = nil
+		if !BitmapAddresses() {
+			continue
+		}
+		var err error
+		if s.bitmaps[family], err = ipallocator.New(&addresses, record(&s.records[i], names[i])); err != nil {
+			return nil, err
+		}
 	}
 	// Ask for the informers now: the factory starts only those that were asked for.
 	s.informers.ServiceCIDRs().Informer()
 	s.informers.IPAddresses().Informer()
-	return s
+	return s, nil
+}
+
+// BitmapAddresses reports whether service addresses are allocated from bitmaps, be it beside
+// IPAddress objects.
+func BitmapAddresses() bool {
+	return !ObjectAddresses() || !utilfeature.DefaultFeatureGate.Enabled(features.DisableAllocatorDualWrite)
+}
+
+// ObjectAddresses reports whether an IPAddress object is what allocates a service address.
+func ObjectAddresses() bool {
+	return utilfeature.DefaultFeatureGate.Enabled(features.MultiCIDRServiceAllocator)
 }
 
 func familyOf(ipRange net.IPNet) api.IPFamily {
@@ -66,8 +100,46 @@ func familyOf(ipRange net.IPNet) api.IPFamily {
 
 // run makes the allocators and serves them until ctx ends. It may be called once.
 func (s *serviceIPs) run(ctx context.Context) error {
+	if ObjectAddresses() {
+		return s.runObjects(ctx)
+	}
+	for family, bitmap := range s.bitmaps {
+		bitmap.EnableMetrics()
+		s.allocators[family] = bitmap
+	}
+	close(s.started)
+	<-ctx.Done()
+	return nil
+}
+
+// initialize writes the empty records of bitmaps beside IPAddress objects, where there are none:
+// the loop that repairs those objects knows nothing of them.
+func (s *serviceIPs) initialize() error {
+	for _, record := range s.records {
+		if record == nil {
+			continue
+		}
+		stored, err := record.Get()
+		if err != nil {
+			return err
+		}
+		if stored.ResourceVersion != "" {
+			continue
+		}
+		stored.Range, stored.Data = record.bitmap.Snapshot()
+		if err := record.CreateOrUpdate(stored); err != nil && !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *serviceIPs) runObjects(ctx context.Context) error {
 	client, err := networkingclient.NewForConfig(s.config.ClientConfig)
 	if err != nil {
+		return err
+	}
+	if err := s.initialize(); err != nil {
 		return err
 	}
 	// Upstream's allocator would look every 100 ms whether they have synced.
@@ -76,8 +148,12 @@ func (s *serviceIPs) run(ctx context.Context) error {
 		return nil
 	}
 	for family := range s.allocators {
+		var bitmap ipallocator.Interface
+		if kept := s.bitmaps[family]; kept != nil {
+			bitmap = kept
+		}
 		allocator, err := ipallocator.NewMetaAllocator(
-			client, s.informers.ServiceCIDRs(), s.informers.IPAddresses(), family == api.IPv6Protocol, nil)
+			client, s.informers.ServiceCIDRs(), s.informers.IPAddresses(), family == api.IPv6Protocol, bitmap)
 		if err != nil {
 			return err
 		}
