@@ -80,6 +80,11 @@ func TestEveryFeature(t *testing.T) {
 		ask("DELETE", kind.path+"/mine", "", nil, binary)
 	}
 	ask("GET", "/apis/apps/v1", "", nil, binary)
+	for path, spoken := range map[string]bool{"apis/apps": false, "apis/apps/v1": true} {
+		if described := strings.Contains(p.want(200, "/openapi/v3/"+path), runtime.ContentTypeCBOR); described != spoken {
+			t.Errorf("%s is described in CBOR: %v, want %v", path, described, spoken)
+		}
+	}
 	if resp, text := p.ask("GET", "/api", "", "Accept: application/cbor, application/json"); resp.StatusCode != 200 || !strings.HasPrefix(text, `{"kind":"APIVersions"`) {
 		t.Errorf("/api: %d %s", resp.StatusCode, text)
 	}

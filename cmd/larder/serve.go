@@ -112,6 +112,7 @@ func serve(cmd *cobra.Command, o *options) error {
 	config := o.complete(cmd.Flags().Changed)
 	config.Fatal = func(err error) { os.Exit(fail(cmd.ErrOrStderr(), err)) }
 	config.Notify = notify
+	config.NativeHistograms = gates.Enabled(metricsfeatures.NativeHistograms)
 	config.SteerCollector = os.Getenv("GOGC") == ""
 	if !o.quiet {
 		config.Progress = cmd.ErrOrStderr()

@@ -26,6 +26,7 @@ import (
 	"k8s.io/kube-openapi/pkg/handler"
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	kubernetesroutes "k8s.io/kubernetes/pkg/routes"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
@@ -112,7 +113,7 @@ func (d *Describer) services() []service {
 	for _, g := range d.Groups {
 		if g.Name != "" {
 			list = append(list, service{name: "apis/" + g.Name, group: g, install: func(c *restful.Container) error {
-				c.Add(discovery.NewAPIGroupHandler(g.Info.NegotiatedSerializer, metav1.APIGroup{Name: g.Name}).WebService())
+				c.Add(discovery.NewAPIGroupHandler(legacyscheme.Codecs, metav1.APIGroup{Name: g.Name}).WebService())
 				return nil
 			}})
 		}

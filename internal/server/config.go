@@ -104,6 +104,10 @@ type Config struct {
 	// whole process's, while the Server runs.
 	SteerCollector bool
 
+	// NativeHistograms gives the histograms of requests to etcd native buckets, too, as the feature
+	// gate of that name does with upstream's.
+	NativeHistograms bool
+
 	// Fatal is called with the reason when the embedded store has failed to write: it must not
 	// acknowledge any further write. Fatal must end the process; nil panics.
 	Fatal func(error)

@@ -66,7 +66,7 @@ func New(config Config) (*Server, error) {
 	accept := make(chan struct{})
 	return &Server{
 		config: config, layers: layers.New(), begun: make(chan struct{}), accept: accept, open: sync.OnceFunc(func() { close(accept) }),
-		metrics: storestats.NewMetrics(config.Upstream.Etcd.StorageConfig.DBMetricPollInterval),
+		metrics: storestats.NewMetrics(config.Upstream.Etcd.StorageConfig.DBMetricPollInterval, config.NativeHistograms),
 	}, nil
 }
 

@@ -126,7 +126,7 @@ func (s *serviceIPs) initialize() error {
 		if stored.ResourceVersion != "" {
 			continue
 		}
-		stored.Range, stored.Data = record.bitmap.Snapshot()
+		stored.Range, _ = record.bitmap.Snapshot()
 		if err := record.CreateOrUpdate(stored); err != nil && !apierrors.IsConflict(err) {
 			return err
 		}

@@ -17,6 +17,9 @@ import (
 // sizeTimeout is how long the size of etcd's database is waited for.
 const sizeTimeout = time.Second
 
+// nativeBuckets is how many native buckets a histogram has at most.
+const nativeBuckets = 160
+
 // Metrics reports what is asked of etcd, under upstream's names where it has
 // them (apiserver pkg/storage/etcd3/metrics).
 type Metrics struct {
@@ -40,9 +43,13 @@ type Metrics struct {
 }
 
 // NewMetrics returns what asks for the size of the database once in every interval, at most; 0 is
-// never.
-func NewMetrics(every time.Duration) *Metrics {
+// never. Its histograms have native buckets, too, if native is set.
+func NewMetrics(every time.Duration, native bool) *Metrics {
 	labels := []string{"operation", "group", "resource"}
+	var factor float64 // component-base metrics/internal
+	if native {
+		factor = 1.1
+	}
 	return &Metrics{
 		every: every,
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
@@ -50,6 +57,7 @@ func NewMetrics(every time.Duration) *Metrics {
 			Help: "[ALPHA] Etcd request latency in seconds for each operation and object type.",
 			Buckets: []float64{0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3,
 				4, 5, 6, 8, 10, 15, 20, 30, 45, 60},
+			NativeHistogramBucketFactor: factor, NativeHistogramMaxBucketNumber: nativeBuckets,
 		}, labels),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "etcd_requests_total",
@@ -63,6 +71,8 @@ func NewMetrics(every time.Duration) *Metrics {
 			Name:    "etcd_lease_object_counts",
 			Help:    "[ALPHA] Number of objects attached to a single etcd lease.",
 			Buckets: []float64{10, 50, 100, 500, 1000, 2500, 5000},
+
+			NativeHistogramBucketFactor: factor, NativeHistogramMaxBucketNumber: nativeBuckets,
 		}),
 		size: prometheus.NewDesc("apiserver_storage_size_bytes",
 			"[STABLE] Size of the storage database file physically allocated in bytes.", []string{"storage_cluster_id"}, nil),

@@ -14,7 +14,7 @@ import (
 // TestStoreMetricsNameTheResource: what is asked of etcd is counted for the resource
 // whose keys are concerned.
 func TestStoreMetricsNameTheResource(t *testing.T) {
-	m := NewMetrics(time.Minute)
+	m := NewMetrics(time.Minute, false)
 	seen := m.Observer()
 	seen.Request("get", "/registry/pods/a/b", time.Millisecond, nil) // nobody owns keys yet
 	m.owners.Store(&map[string]schema.GroupResource{
@@ -69,5 +69,39 @@ func TestStoreMetricsNameTheResource(t *testing.T) {
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestNativeHistograms: with native buckets, the classic ones remain.
+func TestNativeHistograms(t *testing.T) {
+	for _, native := range []bool{false, true} {
+		m := NewMetrics(time.Minute, native)
+		seen := m.Observer()
+		seen.Request("get", "", time.Second, nil)
+		seen.LeaseObjects(7)
+		gatherer := prometheus.NewRegistry()
+		if err := gatherer.Register(m); err != nil {
+			t.Fatal(err)
+		}
+		families, err := gatherer.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		histograms := 0
+		for _, family := range families {
+			for _, metric := range family.GetMetric() {
+				h := metric.GetHistogram()
+				if h == nil {
+					continue
+				}
+				histograms++
+				if (h.Schema != nil) != native || len(h.GetBucket()) == 0 {
+					t.Errorf("%s: native %v, %d classic buckets, want native %v", family.GetName(), h.Schema != nil, len(h.GetBucket()), native)
+				}
+			}
+		}
+		if histograms != 2 {
+			t.Errorf("%d histograms", histograms)
+		}
 	}
 }
