@@ -58,6 +58,15 @@ type Delivery struct {
 	event *cache.Event
 }
 
+// Prev is the object before the change that the delivery tells of; nil if there was none, for
+// initial objects and for bookmarks.
+func (d Delivery) Prev() *cache.Object {
+	if d.event == nil {
+		return nil
+	}
+	return d.event.Prev
+}
+
 // Shared reports whether all watchers that deliver the same share its [Delivery.Frame]. A
 // frame that is not shared is better written directly to where it is sent.
 func (d Delivery) Shared() bool { return d.event != nil }

@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"sync/atomic"
 
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage"
@@ -205,6 +207,18 @@ func (c *Codec) IsCustom() bool { return c.custom != nil }
 // Converts reports whether making an object of this version may take a webhook, which may
 // change labels and fields.
 func (c *Codec) Converts() bool { return c.custom != nil && c.custom.converts }
+
+// Attrs finds the labels and the selectable fields of an object of the Codec's version.
+func (c *Codec) Attrs(obj runtime.Object) (labels.Set, fields.Set, error) { return c.attrs(obj) }
+
+// BodyOf returns bytes of o that Decode and Restore take: the canonical ones or, where a webhook
+// converts, those in the version, which are kept so that it is asked once for all readers.
+func (c *Codec) BodyOf(o *cache.Object) ([]byte, error) {
+	if c.Converts() && c.custom.served != nil {
+		return c.custom.served.Encoder(JSON, Full).Item(o)
+	}
+	return o.Body(), o.Err()
+}
 
 // New makes an empty object of the type that handlers and strategies work with.
 func (c *Codec) New() runtime.Object { return c.newFunc() }
@@ -423,11 +437,12 @@ func (c *Codec) decode(body []byte, into runtime.Object, defaults bool) error {
 // Internal decodes a cached object into one of the internal version, which is the
 // caller's own. revision, if not 0, replaces its resourceVersion.
 func (c *Codec) Internal(o *cache.Object, revision int64) (runtime.Object, error) {
-	if o.Err() != nil {
-		return nil, o.Err()
+	body, err := c.BodyOf(o)
+	if err != nil {
+		return nil, err
 	}
 	obj := c.newFunc()
-	if err := c.Decode(o.Body(), obj); err != nil {
+	if err := c.Decode(body, obj); err != nil {
 		return nil, err
 	}
 	if revision != 0 && revision != o.Revision() {

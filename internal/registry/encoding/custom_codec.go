@@ -32,6 +32,9 @@ type customCodec struct {
 	// the cache are of the stored version.
 	converts bool
 
+	// served has the encoders of the Codec's version; nil if it is not served.
+	served *Version
+
 	// attrs finds the labels and all fields by which some version selects.
 	attrs storage.AttrFunc
 

@@ -191,8 +191,8 @@ func (e *Encoder) decodedCustom(o *cache.Object) ([]byte, error) {
 		if e.media != JSON {
 			return nil, fmt.Errorf("%w: %s", errNotProtobuf, e.gvk)
 		}
-		obj, err := c.Internal(o, 0)
-		if err != nil {
+		obj := c.newFunc()
+		if err := c.Decode(o.Body(), obj); err != nil {
 			return nil, err
 		}
 		return c.encode(obj)

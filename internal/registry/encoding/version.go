@@ -32,6 +32,9 @@ func (c *Codec) NewVersion(gvk schema.GroupVersionKind, listKind string) (*Versi
 		return nil, fmt.Errorf("%s: %w", c.groupResource, err)
 	}
 	v := &Version{GVK: gvk, ListKind: listKind, codec: c, rows: first + ID(own)}
+	if c.custom != nil {
+		c.custom.served = v
+	}
 	for media := range MediaType(mediaTypes) {
 		for projection := range Projection(projections) {
 			v.encoders[media][projection] = v.newEncoder(media, projection, first)

@@ -43,7 +43,11 @@ func decodeItems(ctx context.Context, codec *encoding.Codec, objects []*cache.Ob
 		if !ok {
 			return fmt.Errorf("registry: items of %T are no objects", list)
 		}
-		if err := codec.Restore(o.Body(), obj); err != nil {
+		body, err := codec.BodyOf(o)
+		if err != nil {
+			return err
+		}
+		if err := codec.Restore(body, obj); err != nil {
 			return err
 		}
 	}

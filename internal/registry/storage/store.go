@@ -96,7 +96,7 @@ func (s *adapter) GetList(ctx context.Context, key string, opts storage.ListOpti
 		Continue:        opts.Predicate.Continue,
 		ended:           strings.HasSuffix(key, "/"),
 	}
-	late := s.codec.Converts() && !opts.Predicate.Empty()
+	late := s.selectsLate(&opts.Predicate)
 	if late {
 		q.Label, q.Field, q.Limit = nil, nil, 0 // all on one page
 	}
@@ -173,7 +173,7 @@ func (s *adapter) Watch(ctx context.Context, key string, opts storage.ListOption
 	if err != nil {
 		return nil, err
 	}
-	w, err := s.Resource.Watch(ctx, WatchRequest{
+	q := WatchRequest{
 		Scope:             scope,
 		ResourceVersion:   opts.ResourceVersion,
 		SendInitialEvents: opts.SendInitialEvents,
@@ -181,13 +181,28 @@ func (s *adapter) Watch(ctx context.Context, key string, opts storage.ListOption
 		Label:             opts.Predicate.Label,
 		Field:             opts.Predicate.Field,
 		Shard:             opts.Predicate.ShardSelector,
-	})
-	var late *StreamError
-	if errors.As(err, &late) {
-		return failedWatch(late), nil
+	}
+	late := s.selectsLate(&opts.Predicate)
+	if late {
+		q.Label, q.Field = nil, nil
+	}
+	w, err := s.Resource.Watch(ctx, q)
+	var inStream *StreamError
+	if errors.As(err, &inStream) {
+		return failedWatch(inStream), nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return newStoreWatch(ctx, s.codec, w, opts), nil
+	return newStoreWatch(ctx, s.codec, w, opts, late), nil
+}
+
+// selectsLate reports whether p selects objects only once a webhook has converted them, which may
+// change labels and fields. It lets p be used by several at once.
+func (s *adapter) selectsLate(p *storage.SelectionPredicate) bool {
+	if p.Empty() || !s.codec.Converts() {
+		return false
+	}
+	p.GetAttrs = s.codec.Attrs
+	return true
 }

@@ -13,6 +13,7 @@ import (
 	utilflowcontrol "k8s.io/apiserver/pkg/util/flowcontrol"
 	"k8s.io/klog/v2"
 
+	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/watch"
 )
@@ -36,13 +37,16 @@ const (
 type storeWatch struct {
 	codec   *encoding.Codec
 	watcher *watch.Watcher
-	every   time.Duration // between bookmarks; 0 is none
-	legacy  bool          // the bookmark that ends the initial events is left out
+	selects *storage.SelectionPredicate // applied to converted objects; nil: the watcher selects
+	every   time.Duration               // between bookmarks; 0 is none
+	legacy  bool                        // the bookmark that ends the initial events is left out
 	result  chan apiwatch.Event
 	cancel  context.CancelFunc
 }
 
-func newStoreWatch(ctx context.Context, c *encoding.Codec, w *watch.Watcher, opts storage.ListOptions) *storeWatch {
+// newStoreWatch tells what w delivers. late says that w selects everything, and that the
+// predicate of opts is to be applied to converted objects.
+func newStoreWatch(ctx context.Context, c *encoding.Codec, w *watch.Watcher, opts storage.ListOptions, late bool) *storeWatch {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &storeWatch{
 		codec:   c,
@@ -50,6 +54,9 @@ func newStoreWatch(ctx context.Context, c *encoding.Codec, w *watch.Watcher, opt
 		legacy:  opts.SendInitialEvents == nil,
 		result:  make(chan apiwatch.Event, storeWatchBuffer),
 		cancel:  cancel,
+	}
+	if late {
+		s.selects = &opts.Predicate
 	}
 	switch {
 	case opts.ProgressNotify:
@@ -171,25 +178,67 @@ func (s *storeWatch) deliver(ctx context.Context, d watch.Delivery) (bool, error
 	if err != nil {
 		return false, err
 	}
-	return s.send(ctx, event), nil
+	return event.Object == nil || s.send(ctx, event), nil
 }
 
+// event returns an event without an object where there is none to send.
 func (s *storeWatch) event(d watch.Delivery) (apiwatch.Event, error) {
 	var (
 		obj runtime.Object
 		err error
 	)
-	c := s.codec
-	switch d.Type {
-	case watch.Bookmark, watch.InitialEnd:
-		obj, err = c.Bookmark(d.Revision, d.Type == watch.InitialEnd)
+	switch {
+	case d.Type == watch.Bookmark, d.Type == watch.InitialEnd:
+		obj, err = s.codec.Bookmark(d.Revision, d.Type == watch.InitialEnd)
 		return apiwatch.Event{Type: apiwatch.Bookmark, Object: obj}, err
-	case watch.Deleted:
-		obj, err = c.Internal(d.Object, d.Revision)
+	case s.selects != nil:
+		return s.transition(d)
+	case d.Type == watch.Deleted:
+		obj, err = s.codec.Internal(d.Object, d.Revision)
 	default:
-		obj, err = c.Internal(d.Object, 0)
+		obj, err = s.codec.Internal(d.Object, 0)
 	}
 	return apiwatch.Event{Type: apiwatch.EventType(d.Type.String()), Object: obj}, err
+}
+
+// transition applies the predicate to the objects before and after d, by the rule of package
+// watch.
+func (s *storeWatch) transition(d watch.Delivery) (apiwatch.Event, error) {
+	before, err := s.selected(d.Prev(), d.Revision)
+	if err != nil {
+		return apiwatch.Event{}, err
+	}
+	var now runtime.Object
+	if d.Type != watch.Deleted {
+		if now, err = s.selected(d.Object, 0); err != nil {
+			return apiwatch.Event{}, err
+		}
+	}
+	switch {
+	case now == nil:
+		return apiwatch.Event{Type: apiwatch.Deleted, Object: before}, nil
+	case before == nil:
+		return apiwatch.Event{Type: apiwatch.Added, Object: now}, nil
+	default:
+		return apiwatch.Event{Type: apiwatch.Modified, Object: now}, nil
+	}
+}
+
+// selected decodes o, with another resourceVersion if that is not 0. It returns nil if the
+// predicate does not select o.
+func (s *storeWatch) selected(o *cache.Object, revision int64) (runtime.Object, error) {
+	if o == nil {
+		return nil, nil
+	}
+	obj, err := s.codec.Internal(o, revision)
+	if err != nil {
+		return nil, err
+	}
+	matches, err := s.selects.Matches(obj)
+	if err != nil || !matches {
+		return nil, err
+	}
+	return obj, nil
 }
 
 func (s *storeWatch) send(ctx context.Context, event apiwatch.Event) bool {
