@@ -77,7 +77,7 @@ type LogConfig struct {
 	// MinEvents are kept whatever their age (default 128).
 	MinEvents int
 	// MaxEvents and MaxBytes bound the log whatever the age of its events
-	// (defaults 102400 and 256 MiB).
+	// (defaults 102400 and 256 MiB, and as much more as KeepFor is longer than its default).
 	MaxEvents int
 	MaxBytes  int64
 	// CheckpointEvery is the number of events between kept snapshots, from which
@@ -85,11 +85,15 @@ type LogConfig struct {
 	CheckpointEvery int
 }
 
+// keepFor is the default of LogConfig.KeepFor.
+const keepFor = 90 * time.Second
+
 func (c LogConfig) withDefaults() LogConfig {
-	setDefault(&c.KeepFor, 90*time.Second)
+	setDefault(&c.KeepFor, keepFor)
+	longer := max(1, int((c.KeepFor+keepFor-1)/keepFor))
 	setDefault(&c.MinEvents, 128)
-	setDefault(&c.MaxEvents, 102400)
-	setDefault(&c.MaxBytes, 256<<20)
+	setDefault(&c.MaxEvents, longer*102400)
+	setDefault(&c.MaxBytes, int64(longer)*256<<20)
 	setDefault(&c.CheckpointEvery, 256)
 	return c
 }

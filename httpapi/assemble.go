@@ -189,7 +189,7 @@ func (s *Server) install() error {
 
 // metricsPage returns the page at /metrics of a server that routes by t.
 func (s *Server) metricsPage(t *routes.Table) *apimetrics.Page {
-	p := &apimetrics.Page{Resources: []apimetrics.Resources{t}, Access: &s.access, Collectors: append(s.collectors(), s.config.Collectors...), Limits: s.config.Limits}
+	p := &apimetrics.Page{Resources: []apimetrics.Resources{t}, Access: &s.access, Collectors: append(s.collectors(), s.config.Collectors...), Limits: s.config.Limits, Resettable: !s.config.NoProfiling}
 	if s.config.Extensions != nil {
 		p.Resources = append(p.Resources, s.config.Extensions)
 	}

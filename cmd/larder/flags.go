@@ -165,7 +165,7 @@ func (o *options) aggregation(fs *pflag.FlagSet) {
 
 func (o *options) services(fs *pflag.FlagSet) {
 	s := &o.config.Services
-	fs.DurationVar(&o.config.EventTTL, "event-ttl", o.config.EventTTL, "How long events are kept.")
+	fs.DurationVar(&o.config.EventTTL, "event-ttl", o.config.EventTTL, "How long events are kept. 0 keeps them for ever.")
 	fs.Var(&ipRanges{ranges: &s.ClusterIPRanges}, "service-cluster-ip-range",
 		"Range of addresses for services, as CIDR; two of different families, comma separated, for dual stack.")
 	fs.Var(&s.NodePorts, "service-node-port-range", "Range of ports for services of type NodePort, both ends included, as 30000-32767.")
@@ -185,7 +185,7 @@ func (o *options) larder(fs *pflag.FlagSet) {
 	fs.Var(&indexLabels{labels: &o.config.IndexLabels}, "index-labels",
 		"Labels to index, as resource[.group]=key,... May be repeated. Requests that ask for one value of such a label need not search; indexes for other labels are made when they are asked for often.")
 	fs.Var(&cacheBytes{all: &o.config.CacheBytes, shares: &o.config.CacheShares}, "cache-max-bytes",
-		"How many bytes the caches may take beside the objects as they are now: these in other encodings, made on demand, and the events of the last 90 seconds. Where it is too little, encodings are made anew for each request, and then watches can only be resumed from more recent revisions. Single resources can be given shares, as in 2Gi,pods=512Mi,events=64Mi, or without the first figure: such a resource takes no more than its share, 0 being next to nothing, and others take nothing from it. A first figure of 0 is half of what the objects take for encodings, at least 144 MiB, and with the events twice as much as the objects, at least 256 MiB; both at most 3/8 of a memory limit, less the shares, which come beside these. -1 sets no bound but the shares.")
+		"How many bytes the caches may take beside the objects as they are now: these in other encodings, made on demand, and the events of the last 90 seconds, or of --request-timeout and 15 seconds if that is more. Where it is too little, encodings are made anew for each request, and then watches can only be resumed from more recent revisions. Single resources can be given shares, as in 2Gi,pods=512Mi,events=64Mi, or without the first figure: such a resource takes no more than its share, 0 being next to nothing, and others take nothing from it. A first figure of 0 is half of what the objects take for encodings, at least 144 MiB, and with the events twice as much as the objects, at least 256 MiB; both at most 3/8 of a memory limit, less the shares, which come beside these. -1 sets no bound but the shares.")
 	fs.BoolVar(&o.revoke, "revoke-watches", o.revoke,
 		"End a watch within five seconds after its client has lost the right to it: its role, its token, the trust in its certificate. Without it a watch goes on until its time is over, as kube-apiserver's do.")
 	fs.IntVar(&o.config.Serving.MaxConnections, "max-connections", o.config.Serving.MaxConnections,
@@ -234,10 +234,10 @@ func (r *ipRanges) Set(value string) error {
 		*r.ranges = nil
 		return nil
 	}
-	for cidr := range strings.SplitSeq(value, ",") {
-		_, parsed, err := netutils.ParseCIDRSloppy(strings.TrimSpace(cidr))
-		if err != nil {
-			return fmt.Errorf("%q is not a CIDR", cidr)
+	for i, cidr := range strings.Split(value, ",") {
+		_, parsed, err := netutils.ParseCIDRSloppy(cidr)
+		if err != nil { // kubernetes cmd/kube-apiserver/app/options/completion.go
+			return fmt.Errorf("service-cluster-ip-range[%d] is not %s", i, [...]string{"a valid cidr", "an ip net"}[min(i, 1)])
 		}
 		ranges = append(ranges, parsed)
 	}

@@ -35,8 +35,7 @@ func serverIDOf(host string) string {
 var passing = regexp.MustCompile(`"(uid|resourceVersion|creationTimestamp|time|renewTime|acquireTime|holderIdentity|controller-uid|batch\.kubernetes\.io/controller-uid)":"[^"]*"|127\.0\.0\.1:\d+|"port":\d+|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
 
 func (p *peering) say(format string, args ...any) {
-	text := strings.ReplaceAll(fmt.Sprintf(format, args...), `"manager":"larder"`, `"manager":"kube-apiserver"`) // what each is called
-	text = passing.ReplaceAllStringFunc(text, func(found string) string {
+	text := passing.ReplaceAllStringFunc(fmt.Sprintf(format, args...), func(found string) string {
 		name, _, _ := strings.Cut(found, ":")
 		return name + ":…"
 	})

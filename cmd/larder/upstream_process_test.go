@@ -110,9 +110,6 @@ func TestServingFlags(t *testing.T) {
 	if resp.StatusCode != http.StatusNoContent || body != "" || resp.Header.Get("Access-Control-Allow-Methods") != "POST, GET, OPTIONS, PUT, DELETE, PATCH" {
 		t.Errorf("preflight: %d %v %q", resp.StatusCode, resp.Header, body)
 	}
-	p.want(http.StatusNotFound, "/debug/pprof/")
-	p.want(http.StatusNotFound, "/debug/flags/v")
-
 	address := "127.0.0.1:" + strconv.Itoa(p.port)
 	if c, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}); err == nil {
 		c.Close()
@@ -132,6 +129,27 @@ func TestServingFlags(t *testing.T) {
 	second.port = p.port
 	second.start()
 	second.awaitReady()
+}
+
+// Profiles, the level of the log and the deletion of metrics are there unless --profiling is off.
+func TestProfilingFlag(t *testing.T) {
+	t.Parallel()
+	for _, on := range []bool{true, false} {
+		p := serve(t, "--unsafe-no-fsync", fmt.Sprintf("--profiling=%v", on))
+		code := map[bool]int{true: http.StatusOK, false: http.StatusNotFound}[on]
+		p.want(code, "/debug/pprof/")
+		for method, path := range map[string]string{http.MethodGet: "/debug/pprof/heap", http.MethodPut: "/debug/flags/v"} {
+			if resp, text := p.ask(method, path, "2"); resp.StatusCode != code {
+				t.Errorf("profiling %v: %s %s: %d %s", on, method, path, resp.StatusCode, text)
+			}
+		}
+		for _, path := range []string{"/metrics", "/metrics/slis"} {
+			resp, text := p.ask(http.MethodDelete, path, "")
+			if reset := text == "metrics reset\n"; resp.StatusCode != http.StatusOK || reset != on {
+				t.Errorf("profiling %v: DELETE %s: %d %.200s", on, path, resp.StatusCode, text)
+			}
+		}
+	}
 }
 
 // Flags of ciphers and curves bind the handshake.
@@ -244,6 +262,9 @@ func TestServersOverrides(t *testing.T) {
 	put(t, client, "default", "here")
 	if valueAt(t, p.etcd(), "/registry/configmaps/default/here") == nil {
 		t.Error("another resource is not where it belongs")
+	}
+	for name, want := range map[string]int{"etcd-0": http.StatusOK, "etcd-1": http.StatusOK, "etcd-2": http.StatusNotFound} {
+		p.want(want, "/api/v1/componentstatuses/"+name)
 	}
 	if ready := p.want(200, "/readyz?verbose"); !strings.Contains(ready, "[+]etcd-override-0 ok") || !strings.Contains(ready, "[+]etcd-override-readiness-0 ok") {
 		t.Error(ready)

@@ -32,6 +32,8 @@ type Page struct {
 	Amend []func([]*dto.MetricFamily)
 	// Limits hold for Collectors and Resources.
 	Limits Limits
+	// Resettable says that DELETE sets what is counted to zero. Otherwise it is answered like GET.
+	Resettable bool
 	// More are those of other servers.
 	More []prometheus.Gatherer
 }
@@ -62,7 +64,7 @@ func (p *Page) Install(to Mux) error {
 	all := append(prometheus.Gatherers{gather}, p.More...)
 	serve := promhttp.HandlerFor(all, promhttp.HandlerOpts{ProcessStartTime: legacyregistry.GetProcessStart()})
 	to.Handle("/metrics", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if req.Method == http.MethodDelete {
+		if req.Method == http.MethodDelete && p.Resettable {
 			resetTallies(severalResources(p.Resources))
 			p.Access.Reset()
 			legacyregistry.Reset()
@@ -71,7 +73,11 @@ func (p *Page) Install(to Mux) error {
 		}
 		serve.ServeHTTP(w, req)
 	}))
-	slis.SLIMetricsWithReset{}.Install(to)
+	if p.Resettable {
+		slis.SLIMetricsWithReset{}.Install(to)
+	} else {
+		slis.SLIMetrics{}.Install(to)
+	}
 	return nil
 }
 

@@ -47,40 +47,40 @@ type coreV1 struct {
 
 // Nodes implements coreinformers.Interface.
 func (v coreV1) Nodes() coreinformers.NodeInformer {
-	return onDemand[corelisters.NodeLister]{newStore[corev1.Node](v.registry, "nodes"), corelisters.NewNodeLister}
+	return onDemand[corelisters.NodeLister]{newStore[corev1.Node](v.registry, corev1.SchemeGroupVersion.WithResource("nodes")), corelisters.NewNodeLister}
 }
 
 // PersistentVolumeClaims implements coreinformers.Interface.
 func (v coreV1) PersistentVolumeClaims() coreinformers.PersistentVolumeClaimInformer {
 	return onDemand[corelisters.PersistentVolumeClaimLister]{
-		newStore[corev1.PersistentVolumeClaim](v.registry, "persistentvolumeclaims"), corelisters.NewPersistentVolumeClaimLister}
+		newStore[corev1.PersistentVolumeClaim](v.registry, corev1.SchemeGroupVersion.WithResource("persistentvolumeclaims")), corelisters.NewPersistentVolumeClaimLister}
 }
 
 // PersistentVolumes implements coreinformers.Interface.
 func (v coreV1) PersistentVolumes() coreinformers.PersistentVolumeInformer {
 	return onDemand[corelisters.PersistentVolumeLister]{
-		newStore[corev1.PersistentVolume](v.registry, "persistentvolumes"), corelisters.NewPersistentVolumeLister}
+		newStore[corev1.PersistentVolume](v.registry, corev1.SchemeGroupVersion.WithResource("persistentvolumes")), corelisters.NewPersistentVolumeLister}
 }
 
 // Pods implements coreinformers.Interface.
 func (v coreV1) Pods() coreinformers.PodInformer {
-	return onDemand[corelisters.PodLister]{newStore[corev1.Pod](v.registry, "pods"), corelisters.NewPodLister}
+	return onDemand[corelisters.PodLister]{newStore[corev1.Pod](v.registry, corev1.SchemeGroupVersion.WithResource("pods")), corelisters.NewPodLister}
 }
 
 // Secrets implements coreinformers.Interface.
 func (v coreV1) Secrets() coreinformers.SecretInformer {
-	return onDemand[corelisters.SecretLister]{newStore[corev1.Secret](v.registry, "secrets"), corelisters.NewSecretLister}
+	return onDemand[corelisters.SecretLister]{newStore[corev1.Secret](v.registry, corev1.SchemeGroupVersion.WithResource("secrets")), corelisters.NewSecretLister}
 }
 
 // ServiceAccounts implements coreinformers.Interface.
 func (v coreV1) ServiceAccounts() coreinformers.ServiceAccountInformer {
 	return onDemand[corelisters.ServiceAccountLister]{
-		newStore[corev1.ServiceAccount](v.registry, "serviceaccounts"), corelisters.NewServiceAccountLister}
+		newStore[corev1.ServiceAccount](v.registry, corev1.SchemeGroupVersion.WithResource("serviceaccounts")), corelisters.NewServiceAccountLister}
 }
 
 // Services implements coreinformers.Interface.
 func (v coreV1) Services() coreinformers.ServiceInformer {
-	return onDemand[corelisters.ServiceLister]{newStore[corev1.Service](v.registry, "services"), corelisters.NewServiceLister}
+	return onDemand[corelisters.ServiceLister]{newStore[corev1.Service](v.registry, corev1.SchemeGroupVersion.WithResource("services")), corelisters.NewServiceLister}
 }
 
 // onDemand is an informer that holds nothing: its lister, an L, reads a store.

@@ -6,8 +6,9 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	apistorage "k8s.io/apiserver/pkg/storage"
 	"k8s.io/client-go/tools/cache"
 
@@ -51,10 +52,10 @@ type message[T any] interface {
 	Unmarshal(body []byte) error
 }
 
-// newStore returns the store of a resource of the core group, whose objects are Ts.
-func newStore[T any, P message[T]](r *registry.Registry, resource string) *store {
+// newStore returns the store of a resource, whose objects are Ts.
+func newStore[T any, P message[T]](r *registry.Registry, resource schema.GroupVersionResource) *store {
 	return &store{
-		view: r.Endpoint(corev1.SchemeGroupVersion.WithResource(resource), "").View,
+		view: r.Endpoint(resource, "").View,
 		decode: func(body []byte) (any, error) {
 			object := P(new(T))
 			if err := object.Unmarshal(body); err != nil {
@@ -108,7 +109,7 @@ func (s *store) remembered(key string, o *larder.Object) (any, error) {
 // List implements cache.Store. Objects that cannot be read are left out, as the method
 // has no error.
 func (s *store) List() []any {
-	items, err := s.list("")
+	items, err := s.list("", nil)
 	if err != nil {
 		handleError(err)
 	}
@@ -124,13 +125,14 @@ func (s *store) Index(index string, object any) ([]any, error) {
 	if err != nil {
 		return nil, fmt.Errorf("admission: %w", err)
 	}
-	return s.list(m.GetNamespace())
+	return s.list(m.GetNamespace(), nil)
 }
 
-func (s *store) list(namespace string) ([]any, error) {
+// list returns the objects that label selects; nil selects all.
+func (s *store) list(namespace string, label labels.Selector) ([]any, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), storeTimeout)
 	defer cancel()
-	q := storage.ListRequest{Scope: storage.Scope{Namespace: namespace}, ResourceVersion: "0"}
+	q := storage.ListRequest{Scope: storage.Scope{Namespace: namespace}, ResourceVersion: "0", Label: label}
 	listing, err := s.view.Resource.List(ctx, q, nil)
 	if err != nil {
 		return nil, s.failed(err)

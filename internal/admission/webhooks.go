@@ -12,12 +12,10 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/tracing"
 	"k8s.io/kube-aggregator/pkg/apiserver"
-
-	"github.com/larder-io/larder/internal/registry"
 )
 
-// Webhooks is how webhooks are reached: services by their cluster IP, with the
-// credentials that the configuration of a plugin names.
+// Webhooks is how webhooks are reached: services by a ServiceResolver, with the credentials
+// that the configuration of a plugin names.
 type Webhooks struct {
 	webhook.ServiceResolver
 
@@ -25,10 +23,10 @@ type Webhooks struct {
 	Auth webhook.AuthenticationInfoResolverWrapper
 }
 
-// NewWebhooks returns the Webhooks of a server: its services are those of r, and config
+// NewWebhooks returns the Webhooks of a server: services finds its services, and config
 // reaches it. egress says how others are connected to; nil does so directly. Calls are recorded
 // as spans of spans, if it is not nil, within those of the requests that they are made for.
-func NewWebhooks(r *registry.Registry, config *rest.Config, egress *egressselector.EgressSelector, spans trace.TracerProvider) (*Webhooks, error) {
+func NewWebhooks(services webhook.ServiceResolver, config *rest.Config, egress *egressselector.EgressSelector, spans trace.TracerProvider) (*Webhooks, error) {
 	if spans == nil {
 		spans = tracing.NewNoopTracerProvider() // hands on what a request's sender said
 	}
@@ -44,7 +42,6 @@ func NewWebhooks(r *registry.Registry, config *rest.Config, egress *egressselect
 		local.Wrap(func(http.RoundTripper) http.RoundTripper { return transport })
 	}
 	auth := webhook.NewDefaultAuthenticationInfoResolverWrapper(nil, egress, local, spans)
-	services := apiserver.NewClusterIPServiceResolver(coreV1{registry: r}.Services().Lister())
 	return &Webhooks{
 		ServiceResolver: apiserver.NewLoopbackServiceResolver(services, self),
 		Auth: func(inner webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {

@@ -10,7 +10,6 @@ import (
 	apiextensionsinformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
-	serviceproxy "k8s.io/apiserver/pkg/util/proxy"
 	clientinformers "k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
@@ -30,7 +29,7 @@ import (
 )
 
 // Config says what an [Aggregator] works with. Registry, ClientConfig, Client, Services,
-// Definitions and Discovery are required.
+// Definitions, Discovery and Resolver are required.
 type Config struct {
 	Registry *registry.Registry
 
@@ -57,8 +56,8 @@ type Config struct {
 	// Dial connects to remote servers; nil does so directly.
 	Dial utilnet.DialFunc
 
-	// EndpointRouting connects to the endpoints of services instead of their cluster IPs.
-	EndpointRouting bool
+	// Resolver finds remote servers by their services.
+	Resolver upstream.ServiceResolver
 
 	// RejectRedirects answers 502 for a remote server that redirects the client.
 	RejectRedirects bool
@@ -76,6 +75,8 @@ func (c *Config) check() error {
 		return errors.New("aggregator: Config.Services is missing")
 	case c.Definitions == nil:
 		return errors.New("aggregator: Config.Definitions is missing")
+	case c.Resolver == nil:
+		return errors.New("aggregator: Config.Resolver is missing")
 	case c.Discovery == nil:
 		return errors.New("aggregator: Config.Discovery is missing")
 	case (c.CertFile == "") != (c.KeyFile == ""):
@@ -129,8 +130,8 @@ func New(config Config) (*Aggregator, error) {
 	a.informers = informers.NewSharedInformerFactory(a.client, resync)
 	a.lister = a.apiServices().Lister()
 	a.slices = clientinformers.NewSharedInformerFactory(config.Client, 0)
-	if a.resolver, err = a.newResolver(); err != nil {
-		return nil, fmt.Errorf("aggregator: %w", err)
+	if a.resolver = config.Resolver; config.Self != nil {
+		a.resolver = upstream.NewLoopbackServiceResolver(config.Resolver, config.Self)
 	}
 	if err := config.Definitions.Informer().AddIndexers(servedIndexers()); err != nil {
 		return nil, fmt.Errorf("aggregator: %w", err)
@@ -149,23 +150,6 @@ func (a *Aggregator) APIServices() cache.SharedIndexInformer { return a.apiServi
 
 func (a *Aggregator) apiServices() apiserviceinformers.APIServiceInformer {
 	return a.informers.Apiregistration().V1().APIServices()
-}
-
-// newResolver finds services as kubernetes cmd/kube-apiserver/app/server.go does.
-func (a *Aggregator) newResolver() (upstream.ServiceResolver, error) {
-	slices, err := serviceproxy.NewEndpointSliceIndexerGetter(a.slices.Discovery().V1().EndpointSlices())
-	if err != nil {
-		return nil, err
-	}
-	services := a.config.Services.Lister()
-	resolver := upstream.NewClusterIPServiceResolver(services)
-	if a.config.EndpointRouting {
-		resolver = upstream.NewEndpointServiceResolver(services, slices)
-	}
-	if a.config.Self != nil {
-		resolver = upstream.NewLoopbackServiceResolver(resolver, a.config.Self)
-	}
-	return resolver, nil
 }
 
 var _ remote.ServiceResolver = upstream.ServiceResolver(nil)

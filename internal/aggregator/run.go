@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
 	"k8s.io/client-go/tools/cache"
 	upstream "k8s.io/kube-aggregator/pkg/apiserver"
@@ -53,9 +54,12 @@ func (a *Aggregator) Run(ctx context.Context) error {
 		return err
 	}
 	registrar := autoregister.NewAutoRegisterController(a.apiServices(), client)
-	wished, err := followDefinitions(a.config.Definitions.Informer(), registrar)
-	if err != nil && ctx.Err() == nil { // otherwise the informer has ended, as all that follows does at once
-		return fmt.Errorf("aggregator: %w", err)
+	var wished cache.ResourceEventHandlerRegistration
+	if crds := apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions"); a.config.Registry.Endpoint(crds, "") != nil {
+		wished, err = followDefinitions(a.config.Definitions.Informer(), registrar)
+		if err != nil && ctx.Err() == nil { // otherwise the informer has ended, as all that follows does at once
+			return fmt.Errorf("aggregator: %w", err)
+		}
 	}
 	for _, apiService := range a.builtIn() {
 		registrar.AddAPIServiceToSyncOnStart(apiService)
@@ -102,12 +106,12 @@ type controller interface {
 }
 
 // register keeps an APIService for every version that this server has, once all definitions
-// and APIServices are known: those of unknown definitions would be deleted. wished is nil if ctx
-// had ended before definitions could be followed.
+// and APIServices are known: those of unknown definitions would be deleted. wished is nil if there
+// are no definitions, or ctx had ended before they could be followed.
 func (r *run) register(ctx context.Context, synced <-chan struct{}, wished cache.ResourceEventHandlerRegistration, registrar controller) {
 	r.hooks.done(hookAutoregistration)
 	r.running.Go(func() {
-		if await(ctx, synced) && wished != nil {
+		if await(ctx, synced) && wished != nil { // upstream's crdAPIEnabled
 			cache.WaitForCacheSync(ctx.Done(), wished.HasSynced)
 		}
 		registrar.Run(workers, ctx.Done())
@@ -125,12 +129,6 @@ func (r *run) follow(ctx context.Context, synced <-chan struct{}, registration *
 		if !await(ctx, initiated) {
 			discovery.Run(ctx.Done(), discovered)
 			return
-		}
-		select { // the resolver needs services and EndpointSlices to find a remote server
-		case <-r.remoteWanted:
-			r.slices.Start(ctx.Done())
-			cache.WaitForCacheSync(ctx.Done(), r.config.Services.Informer().HasSynced, r.slices.Discovery().V1().EndpointSlices().Informer().HasSynced)
-		default:
 		}
 		r.hooks.done(hookRegistration)
 		r.running.Go(func() { discovery.Run(ctx.Done(), discovered) })

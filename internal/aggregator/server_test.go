@@ -26,6 +26,7 @@ import (
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration/v1/helper"
 	clientset "k8s.io/kube-aggregator/pkg/client/clientset_generated/clientset"
 
+	"github.com/larder-io/larder/internal/admission"
 	"github.com/larder-io/larder/internal/aggregator"
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/proctest/testcert"
@@ -71,7 +72,7 @@ func newStopped(t *testing.T, change func(*aggregator.Config)) (*server, apiexte
 	config := aggregator.Config{
 		Registry: s.Registry, ClientConfig: s.ClientConfig, Client: s.Client,
 		Services: s.Informers.Core().V1().Services(), Definitions: followed.Apiextensions().V1().CustomResourceDefinitions(),
-		Discovery: s.discovery,
+		Discovery: s.discovery, Resolver: admission.NewServiceResolver(s.Registry, false),
 	}
 	config.Services.Informer()
 	config.Definitions.Informer()

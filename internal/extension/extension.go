@@ -55,6 +55,10 @@ type Config struct {
 	// until it has had the time to see a new definition, too.
 	Alone bool
 
+	// Servers is how many servers there are by --apiserver-count. If there are several, a
+	// definition is established after five seconds.
+	Servers int
+
 	// RequestTimeout, MinRequestTimeout and MaxRequestBodyBytes are those of
 	// httpapi.Config, with the same defaults.
 	RequestTimeout, MinRequestTimeout time.Duration

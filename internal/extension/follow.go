@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/typed/apiextensions/v1"
 	"k8s.io/apiextensions-apiserver/pkg/controller/apiapproval"
 	"k8s.io/apiextensions-apiserver/pkg/controller/establish"
 	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
@@ -20,7 +21,11 @@ const workers = 5
 func (e *Extensions) Follow(ctx context.Context) error {
 	definitions, client := e.informers.Apiextensions().V1().CustomResourceDefinitions(), e.client.ApiextensionsV1()
 	e.establish = establish.NewEstablishingController(definitions, client)
-	naming := status.NewNamingConditionController(klog.Background(), grouped{definitions}, acceptance{client})
+	var named apiextensionsclient.CustomResourceDefinitionsGetter = acceptance{client}
+	if e.config.Servers > 1 {
+		named = client // they are established later
+	}
+	naming := status.NewNamingConditionController(klog.Background(), grouped{definitions}, named)
 	structure := nonstructuralschema.NewConditionController(definitions, client)
 	approval := apiapproval.NewKubernetesAPIApprovalPolicyConformantConditionController(definitions, client)
 	cleanup := finalizer.NewCRDFinalizer(definitions, client, e)

@@ -59,7 +59,7 @@ func newServerOf(t *testing.T, configure func(*extension.Config), change ...func
 	back := registrytest.New(t, nil, change...)
 	s := &server{store: back.Store, registry: back.Registry}
 	everything := aggregated.NewResourceManager("apis")
-	webhooks, err := admission.NewWebhooks(back.Registry, back.ClientConfig, nil, nil)
+	webhooks, err := admission.NewWebhooks(admission.NewServiceResolver(back.Registry, false), back.ClientConfig, nil, nil)
 	must(t, err)
 	config := extension.Config{
 		Registry: back.Registry, ClientConfig: back.ClientConfig, Webhooks: webhooks, Alone: true,

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -132,7 +133,11 @@ func resourceOf(definition *apiextensionsv1.CustomResourceDefinition) schema.Gro
 func (e *Extensions) changed(definition *apiextensionsv1.CustomResourceDefinition) {
 	if !apihelpers.IsCRDConditionTrue(definition, apiextensionsv1.Established) &&
 		apihelpers.IsCRDConditionTrue(definition, apiextensionsv1.NamesAccepted) {
-		e.establish.QueueCRD(definition.Name, 0)
+		var delay time.Duration
+		if e.config.Servers > 1 { // apiextensions-apiserver pkg/apiserver/customresource_handler.go
+			delay = 5 * time.Second
+		}
+		e.establish.QueueCRD(definition.Name, delay)
 	}
 	gr := resourceOf(definition)
 	old := e.servings.Load().of(gr)

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storage/value"
 
+	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry/builtin"
 	"github.com/larder-io/larder/kv"
 )
@@ -59,6 +61,10 @@ type Config struct {
 	// learnt from what clients ask for.
 	IndexLabels map[schema.GroupResource][]string
 
+	// History is how long events are kept at least, for watches that are resumed; less than 90
+	// seconds means 90 seconds.
+	History time.Duration
+
 	// CheckInterval is how often each cache is compared with the store; 0 is never.
 	CheckInterval time.Duration
 
@@ -76,6 +82,14 @@ type Override struct {
 	Tail  *kv.Tail
 }
 
+// in returns the store of what is kept in servers, which ServersOverrides may name.
+func (c *Config) in(servers []string) Override {
+	if o, ok := c.Overrides[strings.Join(servers, ";")]; ok {
+		return o
+	}
+	return Override{Store: c.Store, Tail: c.Tail}
+}
+
 // tails are those of Overrides, each once.
 func (c *Config) tails() []*kv.Tail {
 	var all []*kv.Tail
@@ -89,6 +103,15 @@ func (c *Config) tails() []*kv.Tail {
 
 // fresh reports whether all reads of a resource are linearizable.
 func (c *Config) fresh(gr schema.GroupResource) bool { return c.Fresh != nil && c.Fresh(gr) }
+
+// log says how much of its past a cache keeps.
+func (c *Config) log() cache.LogConfig {
+	const least = 90 * time.Second // the default
+	if c.History <= least {
+		return cache.LogConfig{}
+	}
+	return cache.LogConfig{KeepFor: c.History}
+}
 
 func (c *Config) check() error {
 	switch {

@@ -159,7 +159,7 @@ func (c *CustomResource) Finish() error {
 	if c.codec.Empty() {
 		return errors.New("registry: " + c.GroupResource.String() + " has no versions")
 	}
-	return c.AddCache(storage.CacheConfig{Since: c.config.Revision, Logger: c.registry.config.Logger})
+	return c.AddCache(storage.CacheConfig{Since: c.config.Revision, Log: c.registry.config.log(), Logger: c.registry.config.Logger})
 }
 
 // View returns one version of those that are served or stored.

@@ -11,15 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/registry/rest"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
-	"k8s.io/kubernetes/pkg/controlplane"
 
 	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/builtin"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
 // everything enables all versions that upstream has, alpha and beta too.
 func everything(c *registry.Config) {
-	all := controlplane.DefaultAPIResourceConfigSource()
+	all := builtin.DefaultAPIResources()
 	all.EnableMatchingVersions(func(schema.GroupVersion) bool { return true })
 	c.APIResources = all
 }
@@ -83,16 +83,16 @@ func TestDefaultVersionsAreUpstreams(t *testing.T) {
 	}
 }
 
-// TestGroupsOfWhichNothingIsServedAreDropped drops groups of which nothing is served. CRDs
-// and APIServices always are.
+// TestGroupsOfWhichNothingIsServedAreDropped drops groups of which nothing is served, those of
+// kube-apiserver's other servers too. APIServices must be served.
 func TestGroupsOfWhichNothingIsServedAreDropped(t *testing.T) {
 	s := registrytest.New(t, nil, func(c *registry.Config) {
 		c.APIResources = serverstorage.NewResourceConfig()
-		c.APIResources.EnableVersions(schema.GroupVersion{Group: "apps", Version: "v1"})
+		c.APIResources.EnableVersions(schema.GroupVersion{Group: "apps", Version: "v1"}, schema.GroupVersion{Group: "apiregistration.k8s.io", Version: "v1"})
 		c.APIResources.DisableResources(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"})
 	})
 	groups := s.Registry.Groups()
-	if len(groups) != 3 || groups[0].Name != "apps" || groups[1].Name != "apiextensions.k8s.io" || groups[2].Name != "apiregistration.k8s.io" {
+	if len(groups) != 2 || groups[0].Name != "apps" || groups[1].Name != "apiregistration.k8s.io" {
 		t.Fatalf("groups: %v", groups)
 	}
 	for _, e := range groups[0].Versions[0].Endpoints {

@@ -2,7 +2,6 @@ package registry
 
 import (
 	"fmt"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -113,7 +112,7 @@ func (o *options) decorate(
 		if res, err = o.newResource(config, prefix, codec); err != nil {
 			return nil, nil, err
 		}
-		if err := res.AddCache(storage.CacheConfig{Logger: o.config.Logger}); err != nil {
+		if err := res.AddCache(storage.CacheConfig{Log: o.config.log(), Logger: o.config.Logger}); err != nil {
 			return nil, nil, err
 		}
 		o.byPrefix[prefix] = res
@@ -137,12 +136,9 @@ func (o *options) indexLabels(prefix string) (keys []string) {
 // upstream's storage configuration, says in which store they are.
 func (o *options) newResource(of *storagebackend.ConfigForResource, prefix string, codec *encoding.Codec) (*storage.Resource, error) {
 	config := o.config
-	store, tail := config.Store, config.Tail
-	if override, ok := config.Overrides[strings.Join(of.Transport.ServerList, ";")]; ok {
-		store, tail = override.Store, override.Tail
-	}
+	in := config.in(of.Transport.ServerList)
 	return storage.New(storage.Config{
-		Store: store, Tail: tail, Prefix: config.Prefix, ResourcePrefix: prefix, Codec: codec, Fresh: config.fresh(of.GroupResource),
+		Store: in.Store, Tail: in.Tail, Prefix: config.Prefix, ResourcePrefix: prefix, Codec: codec, Fresh: config.fresh(of.GroupResource),
 	})
 }
 

@@ -41,7 +41,11 @@ func New(config Config) (*Registry, error) {
 	if r.options, err = newOptions(&r.config); err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
-	if r.builtin, err = builtin.New(r.config.Config, r.options.factory, r.options.records, r.config.Store.Health); err != nil {
+	var health []func(context.Context) error
+	for _, servers := range r.options.factory.Servers() {
+		health = append(health, r.config.in(servers).Store.Health)
+	}
+	if r.builtin, err = builtin.New(r.config.Config, r.options.factory, r.options.records, health); err != nil {
 		return nil, fmt.Errorf("registry: %w", err)
 	}
 	if err := r.buildGroups(); err != nil {

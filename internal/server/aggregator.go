@@ -27,7 +27,7 @@ func (s *Server) aggregate(config *httpapi.Config) error {
 		Self:            self,
 		CertFile:        c.CertFile,
 		KeyFile:         c.KeyFile,
-		EndpointRouting: c.EndpointRouting,
+		Resolver:        p.services,
 		RejectRedirects: c.RejectRedirects,
 		Dial:            s.dialer(egressselector.Cluster),
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
@@ -31,7 +32,7 @@ import (
 func (s *Server) buildAuth(ctx context.Context) (err error) {
 	p := &s.parts
 	p.transport, p.following, p.unfollow = loopback.NewTransport(), make(chan struct{}), make(chan struct{})
-	p.loopback = loopback.Config(p.transport)
+	p.loopback = loopback.Config(p.transport, s.config.UserAgent)
 	if p.client, p.informers, err = loopback.NewClients(p.loopback); err != nil {
 		return err
 	}
@@ -111,10 +112,13 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 		CacheBytes:    s.config.CacheBytes,
 		CacheShares:   s.config.CacheShares,
 		CheckInterval: s.config.Store.CheckInterval,
-		Logger:        newLogger(),
-		Transformers:  p.encryption.transformers,
-		Overrides:     s.registryOverrides(),
-		Fresh:         up.fresh(),
+		// A client must be able to watch from where a list ended that took as long as it may:
+		// kubernetes pkg/controlplane/apiserver/options/options.go, Complete.
+		History:      s.config.Serving.RequestTimeout + 15*time.Second,
+		Logger:       newLogger(),
+		Transformers: p.encryption.transformers,
+		Overrides:    s.registryOverrides(),
+		Fresh:        up.fresh(),
 		// The last third is for the parts that load from the caches.
 		LoadTimeout: max(up.GenericServerRunOptions.StorageInitializationTimeout*2/3, 1),
 
@@ -136,7 +140,7 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 			Authorizer:    p.auth.Authorizer,
 			RuleResolver:  p.auth.RuleResolver,
 			APIAudiences:  p.auth.Audiences,
-			EventTTL:      s.config.EventTTL,
+			EventTTL:      max(s.config.EventTTL, 1), // 0 is an hour there
 			ServiceAccounts: builtin.ServiceAccounts{
 				Issuer: p.auth.Issuer.Tokens, MaxExpiration: p.auth.Issuer.MaxExpiration,
 				ExtendExpiration:      s.config.Authentication.ServiceAccounts.ExtendExpiration,
@@ -177,7 +181,7 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 		Authenticator: p.auth.Authenticator, Generation: p.auth.Generation, RequestHeader: p.auth.RequestHeader,
 		AnonymousByPath: p.auth.AnonymousByPath, Audiences: p.auth.Audiences, Authorizer: p.auth.Gate,
 		Admission: p.admission, Version: &version, StorageVersions: p.versions,
-		RequestTimeout: s.config.Serving.RequestTimeout, MinRequestTimeout: s.config.Serving.MinRequestTimeout,
+		RequestTimeout: s.config.Serving.RequestTimeout, MinRequestTimeout: max(s.config.Serving.MinRequestTimeout, 1), // 0 is the default there
 		ShutdownGrace: s.config.Serving.RequestTimeout, WatchGrace: up.GenericServerRunOptions.ShutdownWatchTerminationGracePeriod,
 		NoObjectCounts: up.Etcd.StorageConfig.CountMetricPollPeriod <= 0,
 		SendRetryAfter: up.GenericServerRunOptions.ShutdownSendRetryAfter,
@@ -215,7 +219,8 @@ func (s *Server) newDoor() (*httpapi.Server, error) {
 // plugins have goroutines from their construction on.
 func (s *Server) buildAdmission(ctx context.Context) (err error) {
 	p := &s.parts
-	if p.webhooks, err = admission.NewWebhooks(p.registry, p.loopback, s.egress, s.outgoing()); err != nil {
+	p.services = admission.NewServiceResolver(p.registry, s.config.Aggregation.EndpointRouting)
+	if p.webhooks, err = admission.NewWebhooks(p.services, p.loopback, s.egress, s.outgoing()); err != nil {
 		return err
 	}
 	p.admission, err = admission.Load(admission.Config{
@@ -245,6 +250,7 @@ func (s *Server) extend(config *httpapi.Config) (err error) {
 		// Called only for requests, and so p.door is set by then.
 		Schemas:           func() (map[string]*spec.Schema, error) { return p.door.Schemas() },
 		Alone:             len(s.config.Store.Servers) == 0,
+		Servers:           s.config.Services.Instances,
 		RequestTimeout:    config.RequestTimeout,
 		MinRequestTimeout: config.MinRequestTimeout,
 		Logger:            newLogger(),

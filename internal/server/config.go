@@ -3,9 +3,9 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
+	"path"
 	"path/filepath"
 	"time"
 
@@ -80,7 +80,7 @@ type Config struct {
 	// awaited, before any other part. If it ends by itself, so does the server.
 	Beside func(context.Context) error
 
-	// EventTTL is how long events are kept.
+	// EventTTL is how long events are kept; less than a second keeps them for ever.
 	EventTTL time.Duration
 
 	// IndexLabels are the label keys of each resource that are always indexed, beside those
@@ -107,6 +107,10 @@ type Config struct {
 	// NativeHistograms gives the histograms of requests to etcd native buckets, too, as the feature
 	// gate of that name does with upstream's.
 	NativeHistograms bool
+
+	// UserAgent is that of the requests that the Server sends to itself. Up to the first slash it
+	// is the field manager of what the Server writes.
+	UserAgent string
 
 	// Fatal is called with the reason when the embedded store has failed to write: it must not
 	// acknowledge any further write. Fatal must end the process; nil panics.
@@ -153,6 +157,7 @@ func Default() Config {
 		},
 		EventTTL:   time.Hour,
 		StatusPage: true,
+		UserAgent:  "larder",
 	}
 }
 
@@ -162,6 +167,7 @@ func DefaultUpstream() Config {
 	c.DataDir, c.AllowPrivileged, c.Services.ClusterIPRanges = "", false, nil
 	c.Serving.BindAddress, c.Serving.CertDir = net.IPv4zero, "/var/run/kubernetes"
 	c.Authorization, c.StatusPage = kubeoptions.NewBuiltInAuthorizationOptions(), false
+	c.UserAgent = upstreamUserAgent()
 	return c
 }
 
@@ -181,6 +187,7 @@ func (c *Config) complete() {
 	if c.Upstream == nil {
 		c.Upstream = NewUpstream()
 	}
+	c.Store.Prefix = path.Join("/", c.Store.Prefix) // apiserver pkg/storage/etcd3/store.go, New
 	if c.Notify == nil {
 		c.Notify = func(string) {}
 	}
@@ -194,20 +201,21 @@ func (c *Config) provisions() bool { return c.DataDir != "" || c.Scratch }
 
 // Validate checks what can be known without I/O.
 func (c *Config) Validate() error {
-	errs := []error{c.Upstream.validate(c.InFlight.Fairness, &c.Services), c.Serving.validate(), c.Store.validate(), c.Services.validate(), c.InFlight.validate(), c.Aggregation.validate(), c.Encryption.validate(), auth.ValidateAudit(c.Audit)}
+	errs := []error{c.Upstream.validate(c), c.Serving.validate(), c.Store.validate(), c.Services.validate(), c.Services.reach(c.Serving.AdvertiseAddress), c.InFlight.validate(), c.Aggregation.validate(), c.Encryption.validate(), auth.ValidateAudit(c.Audit)}
 	if len(c.Store.Servers) == 0 && c.DataDir == "" {
 		return errors.New("--etcd-servers or --data-dir must be specified")
 	}
-	switch signed := c.Signing != (auth.Signing{}) && len(c.Authentication.ServiceAccounts.Issuers) > 0; {
-	case !c.provisions() && !signed:
+	issuers := c.Authentication.ServiceAccounts.Issuers
+	issued, signed := len(issuers) > 0 && issuers[0] != "", c.Signing != (auth.Signing{})
+	switch {
+	case !c.provisions() && !issued && !signed && len(c.Authentication.APIAudiences) == 0:
 		errs = append(errs, errors.New("--service-account-signing-key-file and --service-account-issuer are required flags"))
+	case !c.provisions() && !(issued && signed):
+		errs = append(errs, errors.New("--service-account-signing-key-file, --service-account-issuer, and --api-audiences should be specified together"))
 	case !c.provisions() && c.Serving.CertDir == "" && c.Serving.CertFile == "":
 		errs = append(errs, errors.New("--cert-dir or --tls-cert-file and --tls-private-key-file must be specified"))
 	}
-	if c.EventTTL <= 0 {
-		errs = append(errs, fmt.Errorf("--event-ttl must be positive, not %v", c.EventTTL))
-	}
-	if len(c.Authentication.ServiceAccounts.KeyFiles) > 0 && c.Signing == (auth.Signing{}) {
+	if c.provisions() && !signed && len(c.Authentication.ServiceAccounts.KeyFiles) > 0 {
 		errs = append(errs, errors.New("--service-account-key-file needs --service-account-signing-key-file"))
 	}
 	config := c.access(c.Authentication.ClientCert.ClientCA)

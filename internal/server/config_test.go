@@ -4,6 +4,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/larder-io/larder/internal/auth"
 )
@@ -42,7 +43,7 @@ func TestValidate(t *testing.T) {
 		{"no request timeout", func(c *Config) { c.Serving.RequestTimeout = 0 }, "--request-timeout"},
 		{"negative number of connections", func(c *Config) { c.Serving.MaxConnections = -1 }, "--max-connections"},
 		{"negative share of connections", func(c *Config) { c.Serving.MaxConnectionsPerAddress = -1 }, "--max-connections-per-address"},
-		{"negative watch timeout", func(c *Config) { c.Serving.MinRequestTimeout = -1 }, "--min-request-timeout"},
+		{"negative watch timeout", func(c *Config) { c.Serving.MinRequestTimeout = -time.Second }, "--min-request-timeout"},
 		{"negative delay", func(c *Config) { c.Serving.ShutdownDelay = -1 }, "--shutdown-delay-duration"},
 		{"etcd key alone", func(c *Config) { c.Store.Servers, c.Store.KeyFile = []string{"x"}, "x" }, "--etcd-certfile"},
 		{"etcd TLS without servers", func(c *Config) { c.Store.CAFile = "x" }, "--etcd-servers"},
@@ -52,17 +53,17 @@ func TestValidate(t *testing.T) {
 		{"quota of another's etcd", func(c *Config) { c.Store.Servers, c.Store.QuotaBytes = []string{"x"}, 1 }, "--quota-backend-bytes"},
 		{"negative defragmentation", func(c *Config) { c.Store.DefragmentInterval = -1 }, "--defrag-interval"},
 		{"reload of no file", func(c *Config) { c.Encryption.Reload = true }, "--encryption-provider-config"},
-		{"no event life", func(c *Config) { c.EventTTL = 0 }, "--event-ttl"},
+		{"events for ever", func(c *Config) { c.EventTTL = 0 }, ""},
 		{"unknown mode", func(c *Config) { c.Authorization.Modes = []string{"Maybe"} }, "Maybe"},
 		{"RBAC", func(c *Config) { c.Authorization.Modes = []string{auth.ModeRBAC} }, ""},
 		{"verifying key alone", func(c *Config) { c.Authentication.ServiceAccounts.KeyFiles = []string{"x"} }, "--service-account-signing-key-file"},
 		{"signing key alone", func(c *Config) { c.Signing.KeyFile = "x" }, ""},
 		{"dual stack", func(c *Config) { c.Services.ClusterIPRanges = cidrs(t, "10.0.0.0/16", "fd00::/112") }, ""},
-		{"one family twice", func(c *Config) { c.Services.ClusterIPRanges = cidrs(t, "10.0.0.0/16", "10.9.0.0/16") }, "different IP families"},
-		{"three ranges", func(c *Config) { c.Services.ClusterIPRanges = cidrs(t, "10.0.0.0/16", "fd00::/112", "10.9.0.0/16") }, "one or two"},
+		{"one family twice", func(c *Config) { c.Services.ClusterIPRanges = cidrs(t, "10.0.0.0/16", "10.9.0.0/16") }, "different IP family"},
+		{"three ranges", func(c *Config) { c.Services.ClusterIPRanges = cidrs(t, "10.0.0.0/16", "fd00::/112", "10.9.0.0/16") }, "more than two entries"},
 		{"nothing kept", func(c *Config) { c.Store.Servers, c.DataDir, c.Scratch = []string{"x"}, "", true }, ""},
 		{"upstream without a store", func(c *Config) { *c = DefaultUpstream() }, "--etcd-servers"},
-		{"upstream without a key", func(c *Config) { *c = DefaultUpstream(); c.Store.Servers = []string{"x"} }, "--service-account-signing-key-file"},
+		{"upstream without a key", func(c *Config) { *c = DefaultUpstream(); c.Store.Servers = []string{"x"} }, "are required flags"},
 		{"upstream", upstream, ""},
 		{"upstream without a place for certificates", func(c *Config) { upstream(c); c.Serving.CertDir = "" }, "--cert-dir"},
 		{"unknown reconciler", func(c *Config) { c.Services.EndpointReconciler = "some" }, "--endpoint-reconciler-type"},

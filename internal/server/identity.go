@@ -143,6 +143,9 @@ func (id *identity) resolve(c *Config) error {
 	if given := c.Serving.AdvertiseAddress; len(given) > 0 && !given.IsUnspecified() || !c.Serving.BindAddress.IsLoopback() {
 		id.publish = advertise
 	}
+	if err := c.Services.reach(id.publish); err != nil {
+		return err
+	}
 	host := "127.0.0.1"
 	if !c.Serving.BindAddress.IsUnspecified() {
 		host = c.Serving.BindAddress.String()

@@ -11,6 +11,7 @@ import (
 
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
+	netutils "k8s.io/utils/net"
 
 	"github.com/larder-io/larder/internal/registry/builtin"
 )
@@ -52,7 +53,8 @@ type Store struct {
 	Servers []string
 	// CAFile verifies etcd's certificates; CertFile and KeyFile hold the client certificate.
 	CAFile, CertFile, KeyFile string
-	// Prefix is the prefix of every key.
+	// Prefix is the prefix of every key. A missing slash at its start is added, slashes at its
+	// end are dropped, and "" is "/".
 	Prefix string
 	// CompactionInterval is how often old revisions are compacted; 0 is never.
 	CompactionInterval time.Duration
@@ -89,20 +91,14 @@ type Services struct {
 
 func (s *Serving) validate() error {
 	switch {
-	case s.Port < 1 || s.Port > 65535:
-		return fmt.Errorf("--secure-port must be between 1 and 65535, not %d", s.Port)
 	case (s.CertFile == "") != (s.KeyFile == ""):
 		return errors.New("--tls-cert-file and --tls-private-key-file must be given together")
-	case s.RequestTimeout <= 0:
-		return fmt.Errorf("--request-timeout must be positive, not %v", s.RequestTimeout)
-	case s.MinRequestTimeout < 0:
-		return fmt.Errorf("--min-request-timeout must not be negative, is %v", s.MinRequestTimeout)
+	case s.RequestTimeout == 0: // kube-apiserver starts, and is never ready
+		return errors.New("--request-timeout must not be 0: no request would be answered in time")
 	case s.MaxConnections < 0:
 		return fmt.Errorf("--max-connections must not be negative, is %d", s.MaxConnections)
 	case s.MaxConnectionsPerAddress < 0:
 		return fmt.Errorf("--max-connections-per-address must not be negative, is %d", s.MaxConnectionsPerAddress)
-	case s.ShutdownDelay < 0:
-		return fmt.Errorf("--shutdown-delay-duration must not be negative, is %v", s.ShutdownDelay)
 	}
 	return nil
 }
@@ -133,25 +129,24 @@ func (s *Store) validate() error {
 // allocated from a bitmap.
 const largestBitmap = 20
 
-// validate applies kubernetes pkg/controlplane/apiserver/options/options.go, ServiceIPRange, and
-// cmd/kube-apiserver/app/options/validation.go.
+// validate applies kubernetes cmd/kube-apiserver/app/options/validation.go and
+// pkg/controlplane/apiserver/options/options.go, ServiceIPRange, in their words.
 func (s *Services) validate() error {
 	ranges := s.ClusterIPRanges
+	if ones, bits := ranges[0].Mask.Size(); bits-ones < 3 {
+		return errors.New("error determining service IP ranges for primary service cidr: the service cluster IP range must be at least 8 IP addresses")
+	}
 	if len(ranges) > 2 {
-		return fmt.Errorf("--service-cluster-ip-range must hold one or two ranges, not %d", len(ranges))
+		return errors.New("--service-cluster-ip-range must not contain more than two entries")
 	}
 	for i, r := range ranges {
-		ones, bits := r.Mask.Size()
-		switch {
-		case bits-ones < 3:
-			return fmt.Errorf("--service-cluster-ip-range %v must hold at least 8 addresses", r)
-		case bits-ones > largestBitmap && builtin.BitmapAddresses():
+		if ones, bits := r.Mask.Size(); bits-ones > largestBitmap && builtin.BitmapAddresses() {
 			flag := [...]string{"--service-cluster-ip-range", "--service-cluster-ip-range[1]"}[i]
 			return fmt.Errorf("specified %s is too large; for %d-bit addresses, the mask must be >= %d", flag, bits, bits-largestBitmap)
 		}
 	}
 	if len(ranges) == 2 && (ranges[0].IP.To4() == nil) == (ranges[1].IP.To4() == nil) {
-		return errors.New("--service-cluster-ip-range: two ranges must be of different IP families")
+		return errors.New("--service-cluster-ip-range[0] and --service-cluster-ip-range[1] must be of different IP family")
 	}
 	if !slices.Contains(reconcilers.AllTypes, s.EndpointReconciler) {
 		return fmt.Errorf("--endpoint-reconciler-type must be one of %s, not %q", strings.Join(reconcilers.AllTypes.Names(), ", "), s.EndpointReconciler)
@@ -160,6 +155,16 @@ func (s *Services) validate() error {
 		return fmt.Errorf("--apiserver-count should be a positive number, but value '%d' provided", s.Instances)
 	}
 	return nil
+}
+
+// reach checks that endpoints of the kubernetes service can have the address, which may be nil:
+// kubernetes cmd/kube-apiserver/app/options/validation.go.
+func (s *Services) reach(public net.IP) error {
+	r := s.ClusterIPRanges[0]
+	if len(public) == 0 || public.IsUnspecified() || s.EndpointReconciler == reconcilers.NoneEndpointReconcilerType || netutils.IsIPv4CIDR(r) == netutils.IsIPv4(public) {
+		return nil
+	}
+	return fmt.Errorf("service IP family %q must match public address family %q", r, public)
 }
 
 // Aggregation configures how aggregated API servers are reached.
@@ -217,13 +222,8 @@ type InFlight struct {
 }
 
 func (c *InFlight) validate() error {
-	switch {
-	case c.Most < 0:
-		return errors.New("--max-requests-inflight must not be negative")
-	case c.MostMutating < 0:
-		return errors.New("--max-mutating-requests-inflight must not be negative")
-	case c.Fairness && c.Most+c.MostMutating == 0:
-		return errors.New("--max-requests-inflight and --max-mutating-requests-inflight must add up to something positive")
+	if c.Fairness && c.Most+c.MostMutating <= 0 {
+		return fmt.Errorf("invalid configuration: MaxRequestsInFlight=%d and MaxMutatingRequestsInFlight=%d; they must add up to something positive", c.Most, c.MostMutating)
 	}
 	return nil
 }

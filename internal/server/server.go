@@ -11,6 +11,7 @@ import (
 	"k8s.io/apiserver/pkg/server/egressselector"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/apiserver/pkg/storageversion"
+	"k8s.io/apiserver/pkg/util/webhook"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -82,8 +83,9 @@ type parts struct {
 	flow         *auth.Flow // nil if API Priority and Fairness is disabled
 	certificates *servingcert.Certificates
 	informers    informers.SharedInformerFactory
-	following    chan struct{} // closed once the informers were started
-	unfollow     chan struct{} // closed to end them
+	following    chan struct{}           // closed once the informers were started
+	unfollow     chan struct{}           // closed to end them
+	services     webhook.ServiceResolver // finds webhooks and aggregated servers
 	webhooks     *admission.Webhooks
 	admission    *admission.Chain
 	registry     *registry.Registry

@@ -3,12 +3,14 @@ package server
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"strconv"
 	"strings"
 	"time"
 
 	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apimachineryversion "k8s.io/apimachinery/pkg/version"
 	apiserverfeatures "k8s.io/apiserver/pkg/features"
@@ -17,6 +19,7 @@ import (
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	basecompatibility "k8s.io/component-base/compatibility"
+	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	api "k8s.io/kubernetes/pkg/apis/core"
@@ -62,11 +65,16 @@ func NewUpstream() *Upstream {
 
 // validate checks what can be known without I/O, in kube-apiserver's words: kubernetes
 // pkg/controlplane/apiserver/options/validation.go.
-func (u *Upstream) validate(fairness bool, services *Services) error {
+func (u *Upstream) validate(c *Config) error {
 	if u == nil {
 		return nil
 	}
-	errs := u.GenericServerRunOptions.Validate()
+	serving, generic, secure := &c.Serving, *u.GenericServerRunOptions, *u.SecureServing.SecureServingOptions
+	generic.RequestTimeout, generic.MinRequestTimeout = serving.RequestTimeout, int(serving.MinRequestTimeout/time.Second)
+	generic.ShutdownDelayDuration = serving.ShutdownDelay
+	generic.MaxRequestsInFlight, generic.MaxMutatingRequestsInFlight = c.InFlight.Most, c.InFlight.MostMutating
+	secure.BindPort = serving.Port
+	errs := append(generic.Validate(), secure.Validate()...)
 	etcd := *u.Etcd // Config itself validates Store.Servers and Encryption
 	etcd.StorageConfig.Transport.ServerList, etcd.EncryptionProviderConfigAutomaticReload = []string{"embedded"}, false
 	errs = append(errs, etcd.Validate()...)
@@ -77,7 +85,7 @@ func (u *Upstream) validate(fairness bool, services *Services) error {
 	errs = append(errs, u.EgressSelector.Validate()...)
 	errs = append(errs, u.Traces.Validate()...)
 	_, err = servingcert.Base(u.SecureServing.SecureServingOptions)
-	errs = append(errs, err, u.validateFairness(fairness), u.validatePeers(), u.validateLeadership(), u.validateNodePort(services))
+	errs = append(errs, err, u.validateFairness(c.InFlight.Fairness), u.validatePeers(), u.validateLeadership(), u.validateNodePort(&c.Services))
 	return errors.Join(errs...)
 }
 
@@ -144,13 +152,14 @@ func (u *Upstream) validateLeadership() error {
 }
 
 func (u *Upstream) validateNodePort(s *Services) error {
-	switch {
-	case u.NodePort < 0 || u.NodePort > 65535:
-		return fmt.Errorf("--kubernetes-service-node-port %v must be between 0 and 65535, inclusive. If 0, the Kubernetes master service will be of type ClusterIP", u.NodePort)
-	case u.NodePort > 0 && !s.NodePorts.Contains(u.NodePort):
-		return fmt.Errorf("kubernetes service node port range %v doesn't contain %v", s.NodePorts, u.NodePort)
+	var errs []error
+	if u.NodePort < 0 || u.NodePort > 65535 {
+		errs = append(errs, fmt.Errorf("--kubernetes-service-node-port %v must be between 0 and 65535, inclusive. If 0, the Kubernetes master service will be of type ClusterIP", u.NodePort))
 	}
-	return nil
+	if u.NodePort > 0 && !s.NodePorts.Contains(u.NodePort) {
+		errs = append(errs, fmt.Errorf("kubernetes service node port range %v doesn't contain %v", s.NodePorts, u.NodePort))
+	}
+	return errors.Join(errs...)
 }
 
 // effective returns upstream's effective version: which version of Kubernetes is emulated.
@@ -194,16 +203,31 @@ func (u *Upstream) enablement() *genericoptions.APIEnablementOptions {
 }
 
 // resources returns the versions and resources that are served: upstream's defaults, changed
-// by --runtime-config.
+// by --runtime-config, of kube-apiserver's three servers together.
 func (u *Upstream) resources() (*serverstorage.ResourceConfig, error) {
-	merged := &genericapiserver.Config{
-		EffectiveVersion:           u.effective(),
-		EmulationForwardCompatible: u.GenericServerRunOptions.EmulationForwardCompatible,
+	all := serverstorage.NewResourceConfig()
+	for _, of := range []struct {
+		defaults *serverstorage.ResourceConfig
+		scheme   *runtime.Scheme
+	}{
+		{controlplane.DefaultAPIResourceConfigSource(), legacyscheme.Scheme},
+		{apiextensionsapiserver.DefaultAPIResourceConfigSource(), apiextensionsapiserver.Scheme},
+		{aggregator.DefaultAPIResourceConfigSource(), aggregatorscheme.Scheme},
+	} {
+		c := &genericapiserver.Config{
+			EffectiveVersion:           u.effective(),
+			EmulationForwardCompatible: u.GenericServerRunOptions.EmulationForwardCompatible,
+		}
+		if err := u.enablement().ApplyTo(c, of.defaults, of.scheme); err != nil {
+			return nil, err
+		}
+		merged := c.MergedResourceConfig
+		maps.Copy(all.GroupVersionConfigs, merged.GroupVersionConfigs)
+		maps.Copy(all.ResourceConfigs, merged.ResourceConfigs)
+		maps.Copy(all.ExplicitGroupVersionConfigs, merged.ExplicitGroupVersionConfigs)
+		maps.Copy(all.ExplicitResourceConfigs, merged.ExplicitResourceConfigs)
 	}
-	if err := u.enablement().ApplyTo(merged, controlplane.DefaultAPIResourceConfigSource(), legacyscheme.Scheme); err != nil {
-		return nil, err
-	}
-	return merged.MergedResourceConfig, nil
+	return all, nil
 }
 
 // listen opens the listener, with SO_REUSEPORT and SO_REUSEADDR as the options say.

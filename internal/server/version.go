@@ -1,6 +1,7 @@
 package server
 
 import (
+	"fmt"
 	"runtime"
 	"runtime/debug"
 	"strconv"
@@ -30,6 +31,18 @@ func Version() apimachineryversion.Info {
 		info.MinCompatibilityMajor, info.MinCompatibilityMinor = info.Major, strconv.Itoa(minor-1)
 	}
 	return info
+}
+
+// upstreamUserAgent returns the user agent of kube-apiserver's own clients: client-go
+// rest/config.go, DefaultKubernetesUserAgent, which knows the version by linker flags alone.
+func upstreamUserAgent() string {
+	info := Version()
+	release, _, _ := strings.Cut(info.GitVersion, "-")
+	commit := info.GitCommit
+	if len(commit) > 7 {
+		commit = commit[:7]
+	}
+	return fmt.Sprintf("kube-apiserver/%s (%s) kubernetes/%s", release, info.Platform, commit)
 }
 
 func fromBuild(info *apimachineryversion.Info, build *debug.BuildInfo) {

@@ -14,11 +14,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/storageversion"
 	"k8s.io/client-go/rest"
-	"k8s.io/kubernetes/pkg/controlplane"
 
 	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/bootstrap"
+	"github.com/larder-io/larder/internal/registry/builtin"
 	"github.com/larder-io/larder/internal/registry/registrytest"
 	"github.com/larder-io/larder/kv/kvtest"
 )
@@ -27,7 +27,7 @@ import (
 func versioned(t *testing.T, store *kvtest.Memory) *registrytest.Server {
 	t.Helper()
 	return registrytest.New(t, store, func(c *registry.Config) {
-		c.APIResources = controlplane.DefaultAPIResourceConfigSource()
+		c.APIResources = builtin.DefaultAPIResources()
 		c.APIResources.EnableVersions(apiserverinternalv1alpha1.SchemeGroupVersion)
 	})
 }

@@ -45,7 +45,7 @@ func newBuiltin(t *testing.T, store *kvtest.Memory) *Builtin {
 		}
 		return res.Storage(), nil
 	}
-	b, err := New(config, factory, records, store.Health)
+	b, err := New(config, factory, records, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

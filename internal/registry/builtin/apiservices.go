@@ -1,11 +1,13 @@
 package builtin
 
 import (
+	"fmt"
+
 	"k8s.io/apiserver/pkg/registry/generic"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
-	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	apiservicerest "k8s.io/kube-aggregator/pkg/registry/apiservice/rest"
 )
 
@@ -16,7 +18,11 @@ type apiServiceProvider struct{}
 // GroupName implements provider.
 func (apiServiceProvider) GroupName() string { return apiregistration.GroupName }
 
-// NewRESTStorage implements provider. The group is always served.
-func (apiServiceProvider) NewRESTStorage(_ serverstorage.APIResourceConfigSource, getter generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
-	return apiservicerest.NewRESTStorage(aggregator.DefaultAPIResourceConfigSource(), getter, false), nil
+// NewRESTStorage implements provider.
+func (apiServiceProvider) NewRESTStorage(enabled serverstorage.APIResourceConfigSource, getter generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
+	info := apiservicerest.NewRESTStorage(enabled, getter, false)
+	if len(info.VersionedResourcesStorageMap) == 0 {
+		return info, fmt.Errorf("API group/version %s must be enabled", apiregistrationv1.SchemeGroupVersion)
+	}
+	return info, nil
 }

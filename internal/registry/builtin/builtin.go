@@ -24,9 +24,9 @@ type Builtin struct {
 	core    *coreProvider
 }
 
-// New prepares a Builtin for a config that has its defaults. health probes the store. New
-// does no I/O and starts nothing.
-func New(config Config, factory *StorageFactory, records Records, health func(context.Context) error) (*Builtin, error) {
+// New prepares a Builtin for a config that has its defaults. health probes the stores, in the
+// order of the factory's Servers. New does no I/O and starts nothing.
+func New(config Config, factory *StorageFactory, records Records, health []func(context.Context) error) (*Builtin, error) {
 	b := &Builtin{config: config, factory: factory, records: records}
 	var err error
 	b.core, err = newCoreProvider(&b.config, factory, records, health)

@@ -3,10 +3,12 @@ package builtin
 import (
 	"crypto/tls"
 	"errors"
+	"maps"
 	"net"
 	"net/http"
 	"time"
 
+	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apimachinery/pkg/runtime"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
@@ -14,6 +16,7 @@ import (
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	"k8s.io/client-go/informers"
 	restclient "k8s.io/client-go/rest"
+	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
 	api "k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/cluster/ports"
 	"k8s.io/kubernetes/pkg/controlplane"
@@ -108,13 +111,23 @@ func (c *Config) Check() error {
 	return nil
 }
 
+// DefaultAPIResources returns what kube-apiserver serves by default, with the groups of the
+// servers that it delegates to.
+func DefaultAPIResources() *serverstorage.ResourceConfig {
+	all := controlplane.DefaultAPIResourceConfigSource()
+	for _, other := range []*serverstorage.ResourceConfig{apiextensionsserver.DefaultAPIResourceConfigSource(), aggregator.DefaultAPIResourceConfigSource()} {
+		maps.Copy(all.GroupVersionConfigs, other.GroupVersionConfigs)
+	}
+	return all
+}
+
 // SetDefaults fills in what kube-apiserver would.
 func (c *Config) SetDefaults() {
 	if c.Prefix == "" {
 		c.Prefix = kubeoptions.DefaultEtcdPathPrefix
 	}
 	if c.APIResources == nil {
-		c.APIResources = controlplane.DefaultAPIResourceConfigSource()
+		c.APIResources = DefaultAPIResources()
 	}
 	if c.StorageMediaType == "" {
 		c.StorageMediaType = runtime.ContentTypeProtobuf

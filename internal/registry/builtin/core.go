@@ -3,6 +3,7 @@ package builtin
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -46,10 +47,10 @@ type coreProvider struct {
 	nodePorts  *portallocator.PortAllocator
 	nodeRange  *rangeAllocator
 	serviceIPs *serviceIPs
-	health     func(context.Context) error // of the store
+	health     []func(context.Context) error // of the stores
 }
 
-func newCoreProvider(config *Config, factory *StorageFactory, records Records, health func(context.Context) error) (*coreProvider, error) {
+func newCoreProvider(config *Config, factory *StorageFactory, records Records, health []func(context.Context) error) (*coreProvider, error) {
 	p := &coreProvider{config: config, health: health}
 	p.generic = &corerest.GenericConfig{
 		StorageFactory:              factory.factory,
@@ -265,7 +266,7 @@ func (b *coreBuilder) buildControllers() error {
 }
 
 // components lists what componentstatuses probes: the other control plane
-// processes where kubeadm puts them, and the store.
+// processes where kubeadm puts them, and the stores.
 func (p *coreProvider) components() map[string]componentstatus.Server {
 	local := func(port int) *componentstatus.HttpServer {
 		return &componentstatus.HttpServer{
@@ -276,11 +277,14 @@ func (p *coreProvider) components() map[string]componentstatus.Server {
 			Path:        "/healthz",
 		}
 	}
-	return map[string]componentstatus.Server{
+	all := map[string]componentstatus.Server{
 		"controller-manager": local(ports.KubeControllerManagerPort),
 		"scheduler":          local(kubeschedulerconfig.DefaultKubeSchedulerPort),
-		"etcd-0":             storeProbe(p.health),
 	}
+	for i, health := range p.health {
+		all[fmt.Sprintf("etcd-%d", i)] = storeProbe(health)
+	}
+	return all
 }
 
 // storeProbe shows the store's health as a component.

@@ -19,10 +19,13 @@ type crdProvider struct{}
 // GroupName implements provider.
 func (crdProvider) GroupName() string { return apiextensions.GroupName }
 
-// NewRESTStorage implements provider. The group is always served.
-func (crdProvider) NewRESTStorage(_ serverstorage.APIResourceConfigSource, getter generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
+// NewRESTStorage implements provider.
+func (crdProvider) NewRESTStorage(enabled serverstorage.APIResourceConfigSource, getter generic.RESTOptionsGetter) (genericapiserver.APIGroupInfo, error) {
 	info := genericapiserver.NewDefaultAPIGroupInfo(apiextensions.GroupName, apiextensionsserver.Scheme,
 		metav1.ParameterCodec, apiextensionsserver.Codecs)
+	if !enabled.ResourceEnabled(apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")) {
+		return info, nil
+	}
 	crds, err := customresourcedefinition.NewREST(apiextensionsserver.Scheme, getter)
 	if err != nil {
 		return info, err

@@ -48,6 +48,16 @@ func NewStorageFactory(config *Config) (*StorageFactory, error) {
 	return &StorageFactory{prefix: config.Prefix, factory: factory}, nil
 }
 
+// Servers lists those of the store, of which there are none where it is not named, and those of
+// each resource that is kept elsewhere.
+func (f *StorageFactory) Servers() [][]string {
+	var all [][]string
+	for _, config := range f.factory.Configs() {
+		all = append(all, config.Transport.ServerList)
+	}
+	return all
+}
+
 // HasGroup reports whether the resources of a group are upstream's own.
 func (f *StorageFactory) HasGroup(group string) bool {
 	return group == apiextensions.GroupName || legacyscheme.Scheme.IsGroupRegistered(group)

@@ -74,6 +74,8 @@ func New(config Config) (*Resource, error) {
 type CacheConfig struct {
 	// Since is the revision before which the past is not replayed.
 	Since int64
+	// Log says how much of the past is kept.
+	Log cache.LogConfig
 
 	Logger *slog.Logger
 }
@@ -91,6 +93,7 @@ func (r *Resource) AddCache(config CacheConfig) error {
 		// A value that is being decrypted may be looked at when nobody waits for it any more.
 		Copies: !r.codec.Encrypted(),
 		Since:  config.Since,
+		Log:    config.Log,
 		Closed: r.issued.issue,
 		Logger: config.Logger,
 	}

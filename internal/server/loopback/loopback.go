@@ -44,8 +44,9 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // Config returns the configuration of a client which reaches this server in process, in
-// protobuf where a resource has it, without client-side rate limits.
-func Config(transport http.RoundTripper) *rest.Config {
+// protobuf where a resource has it, without client-side rate limits. The field manager of
+// what it writes is the part of userAgent before the first slash.
+func Config(transport http.RoundTripper, userAgent string) *rest.Config {
 	return &rest.Config{
 		Host:      "https://larder.invalid", // never resolved
 		Transport: transport,
@@ -54,7 +55,7 @@ func Config(transport http.RoundTripper) *rest.Config {
 			ContentType:        runtime.ContentTypeProtobuf,
 			AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
 		},
-		UserAgent: "larder",
+		UserAgent: userAgent,
 	}
 }
 

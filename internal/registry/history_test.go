@@ -1,0 +1,22 @@
+package registry_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+)
+
+// TestHistoryHasRoomForItsAge: where events are kept longer, as many more of them are.
+func TestHistoryHasRoomForItsAge(t *testing.T) {
+	const usual = 102400
+	for history, want := range map[time.Duration]int{0: usual, 75 * time.Second: usual, 5 * time.Minute: 4 * usual} {
+		s := registrytest.New(t, nil, func(c *registry.Config) { c.History = history })
+		for _, r := range s.Registry.Resources() {
+			if got := r.Cache.Log().Capacity(); got != want {
+				t.Errorf("%s: history of %v: room for %d events, want %d", r.GroupResource, history, got, want)
+			}
+		}
+	}
+}
