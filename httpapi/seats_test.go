@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"testing"
+	"time"
 
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
@@ -71,4 +72,25 @@ func TestSeatsOfUpstreamsWatches(t *testing.T) {
 	c.Close()
 	<-read
 	awaitWatches(0)
+}
+
+// TestRequestsWaitAFourthOfTheirTime: a request waits for a seat for a fourth of its time, that of a
+// watch is --request-timeout, and none waits for more than a minute.
+func TestRequestsWaitAFourthOfTheirTime(t *testing.T) {
+	received := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for _, c := range []struct{ timeout, own, want time.Duration }{
+		{time.Minute, 0, 15 * time.Second},
+		{2 * time.Minute, 0, 30 * time.Second},
+		{time.Minute, 8 * time.Second, 2 * time.Second},
+		{time.Hour, 0, time.Minute},
+		{time.Hour, time.Hour, time.Minute},
+	} {
+		x := new(passage)
+		if x.Received = received; c.own > 0 {
+			x.Deadline = received.Add(c.own)
+		}
+		if got := (&seats{timeout: c.timeout}).patience(x).Sub(received); got != c.want {
+			t.Errorf("timeout %v, of the request %v: waits for %v, want %v", c.timeout, c.own, got, c.want)
+		}
+	}
 }

@@ -243,3 +243,23 @@ func TestServerCountDelaysEstablishing(t *testing.T) {
 		t.Errorf("created at %v, established at %v", created, done)
 	}
 }
+
+// --runtime-config switches off definitions of custom resources: there are none, and all else is
+// there.
+func TestDefinitionsOff(t *testing.T) {
+	t.Parallel()
+	p := serve(t, "--unsafe-no-fsync", "--runtime-config=apiextensions.k8s.io/v1=false")
+	p.want(http.StatusNotFound, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions")
+	p.want(http.StatusNotFound, "/apis/example.com/v1/boxes")
+	if groups := p.want(http.StatusOK, "/apis"); strings.Contains(groups, "apiextensions.k8s.io") {
+		t.Error("the group is in discovery")
+	}
+	put(t, p.client(), "default", "works")
+	proctest.Eventually(t, "versions have APIServices", func() error {
+		resp, text := p.ask(http.MethodGet, "/apis/apiregistration.k8s.io/v1/apiservices/v1.apps", "")
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("%d %s", resp.StatusCode, text)
+		}
+		return nil
+	})
+}

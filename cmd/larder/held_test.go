@@ -14,52 +14,81 @@ import (
 )
 
 // heldBy says which test, in which directory, fails if flags of kube-apiserver lose their
-// effect.
+// effect; flag@consumer is the effect on one of the flag's consumers.
 func heldBy() map[string]string {
 	return map[string]string{
 		"cmd/larder.TestAccessConfigFlags":                           "authentication-config authorization-config",
 		"cmd/larder.TestAccessWebhookFlags":                          "authentication-token-webhook-cache-ttl authentication-token-webhook-config-file authentication-token-webhook-version authorization-webhook-cache-authorized-ttl authorization-webhook-cache-unauthorized-ttl authorization-webhook-config-file authorization-webhook-version",
+		"cmd/larder.TestAddressesForServices":                        "service-cluster-ip-range@discovery",
 		"cmd/larder.TestAggregated":                                  "proxy-client-cert-file proxy-client-key-file",
 		"cmd/larder.TestAuditFlags":                                  "audit-log-compress audit-log-format audit-log-maxage audit-log-maxbackup audit-log-maxsize audit-log-mode audit-log-path audit-log-truncate-enabled audit-log-truncate-max-batch-size audit-log-truncate-max-event-size audit-policy-file audit-webhook-batch-buffer-size audit-webhook-batch-max-size audit-webhook-batch-max-wait audit-webhook-batch-throttle-enable audit-webhook-config-file audit-webhook-initial-backoff audit-webhook-mode",
 		"cmd/larder.TestCiphersAndCurves":                            "tls-cipher-suites tls-curve-preferences",
 		"cmd/larder.TestCoordinatedLeadership":                       "coordinated-leadership-lease-duration coordinated-leadership-renew-deadline coordinated-leadership-retry-period",
 		"cmd/larder.TestCountMetric":                                 "etcd-count-metric-poll-period",
+		"cmd/larder.TestDefinitionsOff":                              "runtime-config@definitions",
 		"cmd/larder.TestDrain":                                       "shutdown-delay-duration",
-		"cmd/larder.TestEgressSelector":                              "egress-selector-config-file",
+		"cmd/larder.TestEgressConsumers":                             "egress-selector-config-file@issuers egress-selector-config-file@authentication egress-selector-config-file@authorization egress-selector-config-file@audit egress-selector-config-file@traces egress-selector-config-file@pods egress-selector-config-file@services",
+		"cmd/larder.TestEgressSelector":                              "egress-selector-config-file@etcd egress-selector-config-file@webhooks-by-url",
 		"cmd/larder.TestEmulatedVersion":                             "emulated-version",
 		"cmd/larder.TestEmulationAndMetricsFlags":                    "allow-metric-labels disabled-metrics emulation-forward-compatible min-compatibility-version show-hidden-metrics-for-version",
-		"cmd/larder.TestEncryptionAtRest":                            "encryption-provider-config encryption-provider-config-automatic-reload",
+		"cmd/larder.TestEncryptionAtRest":                            "encryption-provider-config-automatic-reload encryption-provider-config",
+		"cmd/larder.TestEtcdPrefixes":                                "etcd-prefix@built-in etcd-prefix@custom etcd-prefix@records etcd-prefix@health etcd-prefix@checkpoints etcd-prefix@metrics",
 		"cmd/larder.TestExternalSigner":                              "service-account-signing-endpoint",
+		"cmd/larder.TestFlagsAtTheirEdges":                           "advertise-address@family service-cluster-ip-range@family",
+		"cmd/larder.TestHTTP2Flags":                                  "goaway-chance http2-max-streams-per-connection disable-http2-serving",
 		"cmd/larder.TestHealthWhileStarting":                         "livez-grace-period storage-initialization-timeout",
-		"cmd/larder.TestLimitFlags":                                  "authorization-mode enable-priority-and-fairness max-mutating-requests-inflight max-requests-inflight min-request-timeout request-timeout token-auth-file",
+		"cmd/larder.TestLimitFlags":                                  "authorization-mode enable-priority-and-fairness max-mutating-requests-inflight token-auth-file request-timeout@deadlines max-requests-inflight min-request-timeout",
 		"cmd/larder.TestLogFlags":                                    "logging-format v",
 		"cmd/larder.TestNames":                                       "help",
-		"cmd/larder.TestObjectFlags":                                 "advertise-address allow-privileged default-not-ready-toleration-seconds default-unreachable-toleration-seconds disable-admission-plugins etcd-prefix event-ttl lease-reuse-duration-seconds service-cluster-ip-range service-node-port-range",
+		"cmd/larder.TestObjectFlags":                                 "allow-privileged default-not-ready-toleration-seconds default-unreachable-toleration-seconds disable-admission-plugins event-ttl lease-reuse-duration-seconds service-node-port-range advertise-address@endpoints service-cluster-ip-range@allocator",
 		"cmd/larder.TestPeers":                                       "peer-advertise-ip peer-advertise-port peer-ca-file",
+		"cmd/larder.TestProfilingFlag":                               "profiling@profiles profiling@verbosity profiling@metrics profiling@slis",
 		"cmd/larder.TestRetryAfter":                                  "shutdown-send-retry-after shutdown-watch-termination-grace-period",
-		"cmd/larder.TestRollingRestart":                              "bind-address cert-dir endpoint-reconciler-type etcd-servers secure-port service-account-key-file service-account-signing-key-file",
-		"cmd/larder.TestServersOverrides":                            "etcd-servers-overrides",
-		"cmd/larder.TestServingFlags":                                "cors-allowed-origins permit-port-sharing profiling strict-transport-security-directives tls-min-version tls-sni-cert-key",
+		"cmd/larder.TestRollingRestart":                              "bind-address cert-dir endpoint-reconciler-type secure-port service-account-key-file service-account-signing-key-file etcd-servers",
+		"cmd/larder.TestServerCountDelaysEstablishing":               "apiserver-count@definitions",
+		"cmd/larder.TestServersOverrides":                            "etcd-servers-overrides@objects etcd-servers-overrides@health etcd-servers-overrides@componentstatuses",
+		"cmd/larder.TestServicesAreResolved":                         "egress-selector-config-file@webhooks-by-service egress-selector-config-file@conversion egress-selector-config-file@aggregated enable-aggregator-routing@webhooks enable-aggregator-routing@conversion enable-aggregator-routing@aggregated",
+		"cmd/larder.TestServingFlags":                                "cors-allowed-origins permit-port-sharing strict-transport-security-directives tls-min-version tls-sni-cert-key",
 		"cmd/larder.TestStatusPages":                                 "enable-logs-handler",
-		"cmd/larder.TestStorageAndAPIFlags":                          "debug-socket-path delete-collection-workers enable-garbage-collector feature-gates kubernetes-service-node-port runtime-config storage-media-type version watch-cache watch-cache-sizes",
+		"cmd/larder.TestStorageAndAPIFlags":                          "debug-socket-path delete-collection-workers enable-garbage-collector feature-gates kubernetes-service-node-port version watch-cache-sizes runtime-config@built-in watch-cache storage-media-type",
 		"cmd/larder.TestTokenFlags":                                  "anonymous-auth api-audiences external-hostname service-account-extend-token-expiration service-account-issuer service-account-jwks-uri service-account-max-token-expiration",
-		"cmd/larder.TestUpstreamMistakes":                            "storage-backend",
-		"cmd/larder.TestHTTP2Flags":                                  "goaway-chance http2-max-streams-per-connection disable-http2-serving",
 		"cmd/larder.TestTracing":                                     "tracing-config-file",
-		"internal/aggregator.TestEndpointRouting":                    "enable-aggregator-routing",
+		"cmd/larder.TestUpstreamMistakes":                            "storage-backend runtime-config@registrations",
+		"httpapi.TestRequestsWaitAFourthOfTheirTime":                 "request-timeout@queues",
+		"httpapi.TestShutdownLeavesWhoDoesNotRead":                   "request-timeout@shutdown",
 		"internal/aggregator.TestRedirectsAreFollowedUnlessRejected": "aggregator-reject-forwarding-redirect",
+		"internal/auth.TestBadAuthorizationConfigsAreRefused":        "authorization-policy-file",
 		"internal/auth.TestBootstrapTokensLetNodesIn":                "enable-bootstrap-token-auth",
 		"internal/auth.TestOnlyFrontProxiesNameUsers":                "requestheader-uid-headers",
 		"internal/auth.TestOpenIDConnectFlags":                       "oidc-ca-file oidc-client-id oidc-groups-claim oidc-groups-prefix oidc-issuer-url oidc-required-claim oidc-signing-algs oidc-username-claim oidc-username-prefix",
-		"internal/auth.TestBadAuthorizationConfigsAreRefused":        "authorization-policy-file",
 		"internal/nodes.TestKubeletAddresses":                        "kubelet-preferred-address-types",
 		"internal/nodes.TestKubeletCertificates":                     "kubelet-certificate-authority kubelet-client-certificate kubelet-client-key kubelet-port",
-		"internal/registry/bootstrap.TestMasterCountWritesNoLeases":  "apiserver-count",
+		"internal/nodes.TestKubeletsBeyondAProxy":                    "egress-selector-config-file@kubelets",
+		"internal/registry.TestHistoryHasRoomForItsAge":              "request-timeout@history",
+		"internal/registry/bootstrap.TestMasterCountWritesNoLeases":  "apiserver-count@endpoints",
 		"internal/security.TestStorm":                                "admission-control-config-file client-ca-file enable-admission-plugins requestheader-allowed-names requestheader-client-ca-file requestheader-extra-headers-prefix requestheader-group-headers requestheader-username-headers",
+		"internal/server.TestEstablish":                              "advertise-address@certificate service-cluster-ip-range@certificate",
 		"internal/server.TestEstablishMakesNothingThatWasGiven":      "tls-cert-file tls-private-key-file",
 		"internal/server/storestats.TestHealthTellsTheTruth":         "etcd-healthcheck-timeout etcd-readycheck-timeout",
-		"kv.TestStoresTakeTurnsToCompact":                            "etcd-compaction-interval",
 		"kv.TestExternalTLS":                                         "etcd-cafile etcd-certfile etcd-keyfile",
+		"kv.TestStoresTakeTurnsToCompact":                            "etcd-compaction-interval",
+	}
+}
+
+// consumers are the parts of kube-apiserver that read a flag which has several: those that its
+// source shows where the option is used.
+func consumers() map[string]string {
+	return map[string]string{
+		"advertise-address":           "certificate endpoints family",
+		"apiserver-count":             "definitions endpoints",
+		"egress-selector-config-file": "aggregated audit authentication authorization conversion etcd issuers kubelets pods services traces webhooks-by-service webhooks-by-url",
+		"enable-aggregator-routing":   "aggregated conversion webhooks",
+		"etcd-prefix":                 "built-in checkpoints custom health metrics records",
+		"etcd-servers-overrides":      "componentstatuses health objects",
+		"profiling":                   "metrics profiles slis verbosity",
+		"request-timeout":             "deadlines history queues shutdown",
+		"runtime-config":              "built-in definitions registrations",
+		"service-cluster-ip-range":    "allocator certificate discovery family",
 	}
 }
 
@@ -76,8 +105,8 @@ kubelet-read-only-port kubelet-timeout log-flush-frequency log-json-info-buffer-
 log-json-split-stream log-text-info-buffer-size log-text-split-stream max-connection-bytes-per-sec
 permit-address-sharing runtime-config-emulation-forward-compatible service-account-lookup vmodule`
 
-// TestEveryFlagIsHeld: each flag of kube-apiserver has a test of its effect, or is
-// upstream's affair alone.
+// TestEveryFlagIsHeld: each flag of kube-apiserver has a test of its effect, on each of its
+// consumers if there are several, or is upstream's affair alone.
 func TestEveryFlagIsHeld(t *testing.T) {
 	said := make(map[string][]string)
 	for test, flags := range heldBy() {
@@ -95,17 +124,26 @@ func TestEveryFlagIsHeld(t *testing.T) {
 	sections := upstream.NewServerRunOptions().Flags()
 	for _, section := range sections.Order {
 		sections.FlagSets[section].VisitAll(func(f *pflag.Flag) {
-			if len(said[f.Name]) != 1 {
-				t.Errorf("--%s is held by %q", f.Name, said[f.Name])
+			effects := []string{f.Name}
+			if several, ok := consumers()[f.Name]; ok {
+				effects = nil
+				for consumer := range strings.FieldsSeq(several) {
+					effects = append(effects, f.Name+"@"+consumer)
+				}
 			}
-			delete(said, f.Name)
+			for _, effect := range effects {
+				if len(said[effect]) != 1 {
+					t.Errorf("--%s is held by %q", effect, said[effect])
+				}
+				delete(said, effect)
+			}
 		})
 	}
 	for _, flag := range []string{"help", "version", "v", "vmodule", "log-flush-frequency"} { // of the command
 		delete(said, flag)
 	}
 	for flag := range said {
-		t.Errorf("--%s is no flag of kube-apiserver", flag)
+		t.Errorf("--%s is no flag of kube-apiserver, or no consumer of one", flag)
 	}
 }
 

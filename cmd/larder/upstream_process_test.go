@@ -300,6 +300,7 @@ func TestUpstreamMistakes(t *testing.T) {
 	for args, want := range map[string]string{
 		"--goaway-chance=0.5":                                                        "--goaway-chance can not be less than 0 or greater than 0.02",
 		"--runtime-config=api/all=false":                                             "invalid runtime-config with only api/all=false",
+		"--runtime-config=apiregistration.k8s.io/v1=false":                           "API group/version apiregistration.k8s.io/v1 must be enabled",
 		"--runtime-config=nothing.example/v1=true":                                   "unknown api groups nothing.example",
 		"--feature-gates=Nothing=true":                                               "unrecognized feature gate: Nothing",
 		"--tls-cipher-suites=NOTHING":                                                "Cipher suite NOTHING not supported or doesn't exist",

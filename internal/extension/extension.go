@@ -143,7 +143,11 @@ func New(config Config) (*Extensions, error) {
 	if err != nil {
 		return nil, fmt.Errorf("extension: %w", err)
 	}
-	e.synced = registration.HasSyncedChecker().Done()
+	if e.synced = registration.HasSyncedChecker().Done(); e.off() {
+		none := make(chan struct{})
+		close(none)
+		e.synced = none
+	}
 	return e, nil
 }
 

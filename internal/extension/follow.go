@@ -19,6 +19,11 @@ const workers = 5
 // Follow runs the informer of definitions, and the controllers that set their conditions and
 // delete their objects, until ctx ends. The server must answer requests by then.
 func (e *Extensions) Follow(ctx context.Context) error {
+	if e.off() {
+		close(e.follows)
+		<-ctx.Done()
+		return nil
+	}
 	definitions, client := e.informers.Apiextensions().V1().CustomResourceDefinitions(), e.client.ApiextensionsV1()
 	e.establish = establish.NewEstablishingController(definitions, client)
 	var named apiextensionsclient.CustomResourceDefinitionsGetter = acceptance{client}

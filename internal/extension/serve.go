@@ -180,11 +180,20 @@ func (e *Extensions) find(ctx context.Context, info *apirequest.RequestInfo) *se
 	return s
 }
 
+func definitionsResource() schema.GroupVersionResource {
+	return apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
+}
+
+// off reports whether definitions are not served: there are no custom resources then.
+func (e *Extensions) off() bool { return e.config.Registry.Endpoint(definitionsResource(), "") == nil }
+
 // stored returns the revision of the definition of gr in the store, and whether there is
 // one.
 func (e *Extensions) stored(ctx context.Context, gr schema.GroupResource) (int64, bool) {
-	definitions := apiextensionsv1.SchemeGroupVersion.WithResource("customresourcedefinitions")
-	endpoint := e.config.Registry.Endpoint(definitions, "")
+	if e.off() {
+		return 0, false
+	}
+	endpoint := e.config.Registry.Endpoint(definitionsResource(), "")
 	o, err := endpoint.View.Resource.Get(ctx, storage.Scope{Name: gr.Resource + "." + gr.Group}, "")
 	if err != nil {
 		return 0, false

@@ -84,15 +84,15 @@ func TestDefaultVersionsAreUpstreams(t *testing.T) {
 }
 
 // TestGroupsOfWhichNothingIsServedAreDropped drops groups of which nothing is served, those of
-// kube-apiserver's other servers too. APIServices must be served.
+// kube-apiserver's other servers too.
 func TestGroupsOfWhichNothingIsServedAreDropped(t *testing.T) {
 	s := registrytest.New(t, nil, func(c *registry.Config) {
 		c.APIResources = serverstorage.NewResourceConfig()
-		c.APIResources.EnableVersions(schema.GroupVersion{Group: "apps", Version: "v1"}, schema.GroupVersion{Group: "apiregistration.k8s.io", Version: "v1"})
+		c.APIResources.EnableVersions(schema.GroupVersion{Group: "apps", Version: "v1"})
 		c.APIResources.DisableResources(schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "daemonsets"})
 	})
 	groups := s.Registry.Groups()
-	if len(groups) != 2 || groups[0].Name != "apps" || groups[1].Name != "apiregistration.k8s.io" {
+	if len(groups) != 1 || groups[0].Name != "apps" {
 		t.Fatalf("groups: %v", groups)
 	}
 	for _, e := range groups[0].Versions[0].Endpoints {

@@ -19,6 +19,7 @@ import (
 	serverstorage "k8s.io/apiserver/pkg/server/storage"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	basecompatibility "k8s.io/component-base/compatibility"
+	apiregistrationv1 "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 	aggregator "k8s.io/kube-aggregator/pkg/apiserver"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -226,6 +227,9 @@ func (u *Upstream) resources() (*serverstorage.ResourceConfig, error) {
 		maps.Copy(all.ResourceConfigs, merged.ResourceConfigs)
 		maps.Copy(all.ExplicitGroupVersionConfigs, merged.ExplicitGroupVersionConfigs)
 		maps.Copy(all.ExplicitResourceConfigs, merged.ExplicitResourceConfigs)
+	}
+	if gv := apiregistrationv1.SchemeGroupVersion; !all.ResourceEnabled(gv.WithResource("apiservices")) { // kube-aggregator pkg/apiserver/apiserver.go
+		return nil, fmt.Errorf("API group/version %s must be enabled", gv)
 	}
 	return all, nil
 }
