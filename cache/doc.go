@@ -32,7 +32,9 @@
 // scan would find.
 //
 // A [Shard] divides the objects by a hash of their identity or namespace. The first bits of
-// the hash of an identity are kept with each object, where they take no room.
+// the hash of an identity are kept with each object, where they take no room; a cache whose
+// schema knows identities also keeps a tree of hashes, 16 bytes for an object, so that a List of
+// a Shard need not look at the objects of others.
 //
 // # Guarantees
 //

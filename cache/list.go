@@ -90,7 +90,9 @@ func (l *lister) run() {
 		l.checkCorrupt(start)
 		return
 	}
-	if start == "" {
+	if l.query.Shard != nil && l.state.hashes != nil {
+		l.scanHashes(start, pivot)
+	} else if start == "" {
 		if l.label == nil && l.field == nil && l.query.Shard == nil && l.query.Limit <= 0 && l.query.Prefix == "" {
 			l.page.Objects = slices.Grow(l.page.Objects, l.state.objects.Len())
 		}

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -94,6 +95,15 @@ func (w world) list(q Query) (found []string, next string, remaining int64, corr
 			return nil, "", 0, true
 		}
 		name := key[strings.LastIndex(key, "/")+1:]
+		if q.Shard != nil {
+			hash := hashOf(key)
+			if q.Shard.Key() == ByNamespace {
+				hash = hashOf(key[:max(strings.LastIndex(key, "/"), 0)])
+			}
+			if in, _ := q.Shard.overlap(hash, hash); !in {
+				continue
+			}
+		}
 		if q.Label != nil && !q.Label.Matches(x.labels) ||
 			q.Field != nil && !q.Field.Matches(fields.Set{"spec.nodeName": x.node, "metadata.name": name}) {
 			continue
@@ -143,7 +153,14 @@ func newSubjects(t *rapid.T) []*subject {
 	for _, i := range slices.Sorted(maps.Keys(indexes)) {
 		for n, l := range slices.Sorted(maps.Keys(logs)) {
 			s := &subject{name: i + "," + l, config: logs[l].withDefaults(), budget: budgets[l], buffer: n}
-			c, err := New(Config{Schema: NewSchema("things", NewBudget(s.budget), indexes[i]...), Log: logs[l], Source: &s.source})
+			schema := NewSchema("things", NewBudget(s.budget), indexes[i]...)
+			if i != "names" { // there keys are identities, too, but hashes are not kept
+				schema.IdentifyBy(func(head []byte) []byte {
+					key, _, _ := bytes.Cut(head, []byte("@"))
+					return key
+				})
+			}
+			c, err := New(Config{Schema: schema, Log: logs[l], Source: &s.source})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -181,6 +198,9 @@ func drawQuery(t *rapid.T) Query {
 	}
 	if text := rapid.SampledFrom([]string{"", "spec.nodeName=n1", "spec.nodeName!=n1", "spec.nodeName=", "metadata.name=x,spec.nodeName=n2"}).Draw(t, "field"); text != "" {
 		q.Field = fields.ParseSelectorOrDie(text)
+	}
+	if first := rapid.Uint64().Draw(t, "shard"); first%2 == 0 {
+		q.Shard = NewShard(ShardKey(first/2%2), HashRange{first, max(first, first+1<<62)}, HashRange{first / 2, first/2 + 1<<60})
 	}
 	return q
 }

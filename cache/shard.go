@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/google/btree"
 )
 
 // ShardKey says which property of objects is hashed to divide them into shards.
@@ -83,7 +85,12 @@ func (s *Shard) Touches(prefix uint8) bool {
 
 // overlap reports whether some and whether all of the hashes from low to high are in the Shard.
 func (s *Shard) overlap(low, high uint64) (some, all bool) {
-	i, _ := slices.BinarySearchFunc(s.ranges, low, func(r HashRange, low uint64) int { return cmp.Compare(r.Last, low) })
+	i := 0
+	if len(s.ranges) > 1 {
+		i, _ = slices.BinarySearchFunc(s.ranges, low, func(r HashRange, low uint64) int { return cmp.Compare(r.Last, low) })
+	} else if len(s.ranges) == 1 && s.ranges[0].Last < low {
+		return false, false
+	}
 	if i == len(s.ranges) || s.ranges[i].First > high {
 		return false, false
 	}
@@ -130,3 +137,45 @@ func (cs *cells) setHash(hash uint64) { cs.state.Or(uint32(hash>>(64-hashWidth))
 
 // hashBits is the smallest hash that begins with the bits that are kept.
 func (cs *cells) hashBits() uint64 { return uint64(cs.state.Load()>>hashShift) << (64 - hashWidth) }
+
+// hashed is an object and the first bits of its hashes, each in the upper bits of its number:
+// of the objects that are not in a Shard, a List reads nothing else.
+type hashed struct {
+	object *Object
+	hashes [ShardKeys]uint32
+}
+
+func lessHashed(a, b hashed) bool { return lessObject(a.object, b.object) }
+
+// fileHash puts next in the place of prev; either may be nil.
+func fileHash(tree *btree.BTreeG[hashed], prev, next *Object) {
+	switch {
+	case next == nil:
+		tree.Delete(hashed{object: prev})
+	case next.Err() != nil:
+		tree.ReplaceOrInsert(hashed{object: next})
+	default:
+		tree.ReplaceOrInsert(hashed{next, [ShardKeys]uint32{
+			ByIdentity: uint32(next.cells.hashBits() >> 32), ByNamespace: uint32(ByNamespace.hash(next) >> 32),
+		}})
+	}
+}
+
+// scanHashes visits the objects of a Shard. It looks at those of others only to find the end of
+// a prefix or page.
+func (l *lister) scanHashes(start string, pivot *Object) {
+	shard := l.query.Shard
+	l.state.hashes.AscendGreaterOrEqual(hashed{object: pivot}, func(h hashed) bool {
+		if l.last == nil && l.query.Prefix == "" {
+			// Where the bits that are kept do not decide, visit does.
+			low := uint64(h.hashes[shard.by]>>hashShift) << (64 - hashWidth)
+			if some, _ := shard.overlap(low, low|(1<<(64-hashWidth)-1)); !some {
+				l.page.Scanned++
+				l.page.Outside++
+				return true
+			}
+		}
+		return l.visit(h.object)
+	})
+	l.checkCorrupt(start)
+}

@@ -10,6 +10,7 @@ var (
 	_ = [1]struct{}{}[unsafe.Sizeof(Object{})-96]
 	_ = [1]struct{}{}[unsafe.Sizeof(Event{})-64]
 	_ = [1]struct{}{}[unsafe.Sizeof(entry{})-24]
+	_ = [1]struct{}{}[unsafe.Sizeof(hashed{})-16]
 	_ = [1]struct{}{}[unsafe.Sizeof(cell{})-32]
 	_ = [1]struct{}{}[unsafe.Sizeof(Snapshot{})-16]
 )

@@ -78,7 +78,9 @@ type state struct {
 	schema  *Schema
 	pivots  *pivots
 	objects *btree.BTreeG[*Object]
-	indexes []index  // none in past states: see plain
+	indexes []index // none in past states: see plain
+	// hashes has all objects if the schema knows their identities, nil in past states.
+	hashes  *btree.BTreeG[hashed]
 	learner *learner // of the present state's queries, else nil
 	// corrupt are the objects with an error; nil as long as there was none, as almost
 	// always.
@@ -96,6 +98,9 @@ type state struct {
 
 func newState(schema *Schema) *state {
 	s := &state{schema: schema, pivots: new(pivots), objects: btree.NewG(degree, lessObject)}
+	if schema.identify != nil {
+		s.hashes = btree.NewG(degree, lessHashed)
+	}
 	for _, ix := range schema.indexes {
 		s.addIndex(ix, nil)
 	}
@@ -122,6 +127,9 @@ func (s *state) clone() *state {
 	for i := range next.indexes {
 		next.indexes[i].tree = cloneTree(s.indexes[i].tree)
 	}
+	if s.hashes != nil {
+		next.hashes = cloneTree(s.hashes)
+	}
 	if s.corrupt != nil {
 		next.corrupt = cloneTree(s.corrupt)
 	}
@@ -132,7 +140,7 @@ func (s *state) clone() *state {
 // rarely read.
 func (s *state) plain() *state {
 	p := *s
-	p.indexes, p.events, p.learner = nil, nil, nil
+	p.indexes, p.hashes, p.events, p.learner = nil, nil, nil, nil
 	return &p
 }
 
@@ -181,6 +189,9 @@ func (s *state) remove(key string) *Object {
 func (s *state) file(prev, next *Object) {
 	for i := range s.indexes {
 		s.indexes[i].move(prev, next)
+	}
+	if s.hashes != nil {
+		fileHash(s.hashes, prev, next)
 	}
 	if prev == nil {
 		return
@@ -299,6 +310,9 @@ func (s *state) check() {
 	invariants.Assertf(bytes == s.bytes, "cache: %d bytes counted, %d kept", bytes, s.bytes)
 	invariants.Assertf(stored == s.stored, "cache: %d stored bytes counted, %d kept", stored, s.stored)
 	invariants.Assertf(corrupt == s.corruptCount(), "cache: %d corrupt, %d listed", corrupt, s.corruptCount())
+	if s.hashes != nil {
+		invariants.Assertf(s.hashes.Len() == s.objects.Len(), "cache: %d of %d objects with hashes", s.hashes.Len(), s.objects.Len())
+	}
 	for _, ix := range s.indexes {
 		filed := 0
 		ix.tree.Ascend(func(e entry) bool {

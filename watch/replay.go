@@ -2,12 +2,19 @@ package watch
 
 import "github.com/larder-io/larder/cache"
 
-// replay is a cursor in a Snapshot; it does not copy the objects that are still to come.
+// shardPage is how many objects of a shard are looked up at once. They lie far apart, and finding
+// the place of a page in the tree reads keys that nothing else has read lately (S1).
+const shardPage = 1024
+
+// replay is a cursor in a Snapshot; it does not copy the objects that are still to come, but for
+// a few.
 type replay struct {
 	snapshot cache.Snapshot
 	query    cache.Query // the rest
 	key      string      // of the only object, "" when there may be more
 	page     []*cache.Object
+	ahead    []*cache.Object // the part of page that is not delivered
+	last     bool            // page is the last
 	done     bool
 	outside  uint64 // objects met that are not in the shard
 }
@@ -35,19 +42,27 @@ func (r *replay) poll(f *filter, dst []Delivery, full int) ([]Delivery, error) {
 		r.done = true
 		return r.pollOne(f, dst)
 	}
-	r.query.Limit = full - len(dst)
-	page, err := r.snapshot.List(r.query, r.page[:0])
-	if err != nil {
-		return dst, err
+	if len(r.ahead) == 0 {
+		r.query.Limit = full - len(dst)
+		if f.shard != nil {
+			r.query.Limit = max(r.query.Limit, shardPage)
+		}
+		page, err := r.snapshot.List(r.query, r.page[:0])
+		if err != nil {
+			return dst, err
+		}
+		r.page, r.ahead = page.Objects, page.Objects
+		r.query.From, r.last = page.Next, page.Next == ""
+		r.outside += uint64(page.Outside)
 	}
-	r.page = page.Objects
-	r.query.From, r.done = page.Next, page.Next == ""
-	r.outside += uint64(page.Outside)
-	for _, o := range page.Objects {
+	some := r.ahead[:min(len(r.ahead), full-len(dst))]
+	for _, o := range some {
 		if f.covers(o) {
 			dst = append(dst, added(o))
 		}
 	}
+	r.ahead = r.ahead[len(some):]
+	r.done = r.last && len(r.ahead) == 0
 	return dst, nil
 }
 
