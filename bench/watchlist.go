@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"net/url"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -16,6 +18,9 @@ type WatchListConfig struct {
 	Name string
 	// Path is the collection, with a selector in its query if need be.
 	Path string
+	// Shards, if it is more than 0, has each watch ask for one of as many equal shards, in
+	// turn. The server needs the feature gate ShardedListAndWatch.
+	Shards int
 	// Accept is the media type of the events.
 	Accept string
 	// Requests is how many such watches are opened in all, Clients how many at a time.
@@ -104,15 +109,15 @@ func (c *WatchListConfig) batch(ctx context.Context, t *Target, rec *recorder, n
 		}
 	}
 	if rec == nil {
-		_, err := c.one(conns[0], t.Timeout)
+		_, err := c.one(conns[0], 0, t.Timeout)
 		return err
 	}
 	return rec.measured(func() error {
 		var group errgroup.Group
-		for _, conn := range conns {
+		for i, conn := range conns {
 			group.Go(func() error {
 				start := time.Now()
-				o, err := c.one(conn, t.Timeout)
+				o, err := c.one(conn, i, t.Timeout)
 				if ctx.Err() == nil {
 					rec.record(time.Since(start), o, err)
 				}
@@ -123,9 +128,9 @@ func (c *WatchListConfig) batch(ctx context.Context, t *Target, rec *recorder, n
 	})
 }
 
-// one reads the initial events of one watch.
-func (c *WatchListConfig) one(conn *conn, limit time.Duration) (o outcome, err error) {
-	s, err := conn.watch(c.call(), limit)
+// one reads the initial events of the i-th watch.
+func (c *WatchListConfig) one(conn *conn, i int, limit time.Duration) (o outcome, err error) {
+	s, err := conn.watch(c.call(i), limit)
 	o.status = statusOf(err)
 	if err != nil {
 		return o, err
@@ -139,7 +144,27 @@ func (c *WatchListConfig) one(conn *conn, limit time.Duration) (o outcome, err e
 	return o, err
 }
 
-func (c *WatchListConfig) call() call { return call{path: WatchListPath(c.Path), accept: c.Accept} }
+func (c *WatchListConfig) call(i int) call {
+	path := c.Path
+	if c.Shards > 0 {
+		path = Shards(path, c.Shards)[i%c.Shards]
+	}
+	return call{path: WatchListPath(path), accept: c.Accept}
+}
+
+// Shards are the paths of a collection's n equal shards, by the hashes of UIDs.
+func Shards(path string, n int) []string {
+	paths, span := make([]string, n), math.MaxUint64/uint64(n)+1
+	for i := range paths {
+		end := "0x10000000000000000"
+		if i < n-1 {
+			end = fmt.Sprintf("0x%016x", uint64(i+1)*span)
+		}
+		selector := fmt.Sprintf("shardRange(object.metadata.uid, '0x%016x', '%s')", uint64(i)*span, end)
+		paths[i] = with(path, "shardSelector="+url.QueryEscape(selector))
+	}
+	return paths
+}
 
 // WatchListPath is the path by which client-go's informers open a collection.
 func WatchListPath(path string) string {

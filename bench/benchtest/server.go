@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 
+	"k8s.io/apimachinery/pkg/sharding"
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
@@ -162,8 +163,12 @@ func selection(r *http.Request) func(path string, o object) bool {
 		within = strings.TrimSuffix(rest, resource)
 	}
 	node, byNode := strings.CutPrefix(r.URL.Query().Get("fieldSelector"), "spec.nodeName=") // others select all
+	shard := strings.Split(r.URL.Query().Get("shardSelector"), "'")                         // of paths: objects have no UIDs
 	return func(path string, o object) bool {
 		if !strings.Contains(path, "/"+resource+"/") || !strings.Contains(path, "/namespaces/"+within) {
+			return false
+		}
+		if hash := "0x" + sharding.HashField(path); len(shard) > 3 && (sharding.HexLess(hash, shard[1]) || !sharding.HexLess(hash, shard[3])) {
 			return false
 		}
 		spec, _ := o["spec"].(object)

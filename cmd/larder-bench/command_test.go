@@ -56,6 +56,8 @@ func TestWorkloads(t *testing.T) {
 		{append([]string{"seed", "--clients=4"}, pods...), "10 pods"},
 		{[]string{"read", "/api/v1/pods", "--requests=3"}, "3 requests"},
 		{[]string{"watchlist", "--requests=2", "--objects=10"}, "2 requests"},
+		{[]string{"watchlist", "--requests=4", "--clients=4", "--shards=4"}, "4 requests"},
+		{append([]string{"watch", "--shards=3", "--changes=4", "--objects=4"}, pods...), "watch, 3 shards"},
 		{[]string{"informer", "--informers=1"}, "1 informer"},
 		{append([]string{"watch", "--watchers=3", "--stuck=1", "--changes=4", "--objects=2", "--rate=1000"}, pods...), "12 deliveries"},
 		{append([]string{"watch", "--watchers=2", "--per-node", "--changes=4", "--objects=10", "--through", kubeconfig}, pods...), "4 events"},

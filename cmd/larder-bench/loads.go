@@ -143,6 +143,7 @@ func watchListCommand(o *options) *cobra.Command {
 	cmd.Flags().StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
 	cmd.Flags().IntVar(&c.Requests, "requests", 10, "how many watches in all")
 	cmd.Flags().IntVar(&c.Objects, "objects", 0, "how many objects each must begin with; 0 leaves it unchecked")
+	cmd.Flags().IntVar(&c.Shards, "shards", 0, "of the watches that are opened at once (--clients), each selects one of as many shards; the server needs ShardedListAndWatch")
 	return cmd
 }
 

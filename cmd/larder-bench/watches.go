@@ -15,13 +15,13 @@ import (
 func watchCommand(o *options) *cobra.Command {
 	c := bench.WatchConfig{Path: "/api/v1/pods"}
 	seed := bench.SeedConfig{}
-	objects, perNode, through := 0, false, ""
+	objects, shards, perNode, through := 0, 0, false, ""
 	cmd := &cobra.Command{
 		Use: "watch", GroupID: watching, Short: "Change pods and see how watchers are told", Args: cobra.NoArgs,
 		Long: `Open watches of pods that seed has made, patch pods, and record the time from when each
 patch should have begun until each watcher has read of it. --stuck adds watchers that
 never read. With --per-node each watcher selects one node, and the cost is told by change
-instead of by delivery. With --through the patches are sent to another server of the
+instead of by delivery; so it is with --shards, where there is one watcher of each. With --through the patches are sent to another server of the
 same etcd, which keeps the cost of writing out of the account.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := choose(&c, seed, objects); err != nil {
@@ -40,6 +40,10 @@ same etcd, which keeps the cost of writing out of the account.`,
 			if perNode {
 				c.PerChange, c.Selections, c.Deliveries = true, seed.NodeSelections(seed.Nodes), seed.Deliveries(c.Watchers, objects, c.Changes)
 			}
+			if shards > 0 {
+				c.Name = fmt.Sprintf("watch, %d shards", shards)
+				c.PerChange, c.Selections, c.Watchers, c.Deliveries = true, bench.Shards(c.Path, shards), shards, c.Changes
+			}
 			if through != "" {
 				if c.Through, err = o.other(through); err != nil {
 					return fmt.Errorf("--through: %w", err)
@@ -57,6 +61,7 @@ same etcd, which keeps the cost of writing out of the account.`,
 	flags.StringVar(&c.Accept, "accept", bench.Protobuf, "media type of the events")
 	flags.IntVar(&c.Stuck, "stuck", 0, "how many more that never read")
 	flags.BoolVar(&perNode, "per-node", false, "watcher i selects the pods of node i")
+	flags.IntVar(&shards, "shards", 0, "instead of --watchers: watcher i selects the i-th of as many shards; the server needs ShardedListAndWatch")
 	flags.StringVar(&through, "through", "", "kubeconfig of the server that patches are sent to")
 	return cmd
 }
