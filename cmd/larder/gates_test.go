@@ -82,6 +82,12 @@ func TestGates(t *testing.T) {
 		"default": {nil, "NativeHistograms"},
 		"off": {[]string{"--feature-gates=NativeHistograms=true,ConstrainedImpersonation=false,WatchList=false,APIResponseCompression=false,SizeBasedListCostEstimate=false,StorageVersionHash=false,WatchCacheInitializationPostStartHook=false"},
 			"ConstrainedImpersonation WatchList APIResponseCompression SizeBasedListCostEstimate StorageVersionHash WatchCacheInitializationPostStartHook"},
+		"no beta": {[]string{"--feature-gates=AllBeta=false"},
+			"NativeHistograms ConstrainedImpersonation WatchList APIResponseCompression SizeBasedListCostEstimate StorageVersionHash WatchCacheInitializationPostStartHook"},
+		// With MutatingAdmissionPolicy on, admission waits for policies in a version that 1.33 does not
+		// serve: neither this server nor kube-apiserver becomes ready.
+		"1.33 with alpha": {[]string{"--emulated-version=1.33", "--feature-gates=AllAlpha=true,AllBeta=true,MutatingAdmissionPolicy=false", "--runtime-config=api/all=true"},
+			"NativeHistograms ConstrainedImpersonation SizeBasedListCostEstimate"},
 		"1.33": {[]string{"--emulated-version=1.33"},
 			"NativeHistograms ConstrainedImpersonation WatchList SizeBasedListCostEstimate WatchCacheInitializationPostStartHook DisableAllocatorDualWrite"},
 		"1.33 off": {[]string{"--emulated-version=1.33", "--feature-gates=MultiCIDRServiceAllocator=false,APIServerTracing=false," + younger},
