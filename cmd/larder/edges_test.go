@@ -28,6 +28,8 @@ func edges(flag *pflag.Flag) []string {
 		return []string{"0.0.0.0", "::", "::1", "127.0.0.1", "192.0.2.1", "2001:db8::1", "", "x"}
 	case "portRange":
 		return []string{"0-0", "30000-32767", "30000+10", "1", "9-1", "0-70000", "", "x"}
+	case "mapStringString": // upstream looks at their parts in any order
+		return []string{"", "x", "a=b", "a#b", "0", "-1"}
 	default:
 		return []string{"", "x", "a,b", "a=b", "a#b", "0", "-1"}
 	}

@@ -84,6 +84,13 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// TestUpstreamsConnectionsHaveNoBound: kube-apiserver refuses no connection because there are many.
+func TestUpstreamsConnectionsHaveNoBound(t *testing.T) {
+	if s := DefaultUpstream().Serving; s.MaxConnections != 0 || s.MaxConnectionsPerAddress != 0 {
+		t.Errorf("%d connections, %d of an address", s.MaxConnections, s.MaxConnectionsPerAddress)
+	}
+}
+
 // TestVersion: clients compare it with their own and warn when it is far off.
 func TestVersion(t *testing.T) {
 	v := Version()
