@@ -23,6 +23,10 @@ func (r *request) send(x *exchange.Exchange, bodiless bool) {
 		return
 	}
 	st.until = time.Now().Add(r.c.s.config.WriteTimeout)
+	st.owned = int64(len(x.Bytes))
+	if x.Body != nil || x.Reader != nil {
+		st.owned = exchange.ChunkSize
+	}
 	if err := r.respond(x, bodiless); err != nil {
 		klog.V(4).InfoS("Response ended early", "err", err)
 		st.abort(http2.ErrCodeInternal)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -76,7 +75,7 @@ func (c *Conn) data(f *http2.DataFrame) error {
 	if b.err == nil {
 		b.data = append(b.data, p...)
 		if kept = int64(len(p)); !b.whole {
-			c.ledger.unasked += kept
+			c.ledger.pooled += kept
 		}
 	}
 	st.tellLocked(size - int64(len(p)))
@@ -175,7 +174,7 @@ func (st *Stream) discardLocked(err error, settled bool) {
 	}
 	n := int64(len(b.data))
 	if b.data = nil; !b.whole {
-		c.ledger.unasked -= n
+		c.ledger.pooled -= n
 	}
 	c.freeLocked(n)
 	c.ledger.large += b.granted
@@ -210,8 +209,7 @@ func (r *request) ReadBody(deadline time.Time) ([]byte, error) {
 	c.mu.Lock()
 	if !b.whole {
 		b.whole = true
-		c.ledger.unasked -= int64(len(b.data))
-		b.data = slices.Grow(b.data, int(max(0, min(b.length, c.ledger.untold)-int64(len(b.data)))))
+		c.ledger.pooled -= int64(len(b.data))
 	}
 	b.until = deadline
 	r.wantLocked()
@@ -267,7 +265,7 @@ func (st *Stream) read(p []byte) (int, error) {
 		b.data = nil
 	}
 	if !b.whole {
-		c.ledger.unasked -= int64(n)
+		c.ledger.pooled -= int64(n)
 	}
 	c.freeLocked(int64(n))
 	st.tellLocked(int64(n))

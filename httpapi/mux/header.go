@@ -3,6 +3,7 @@ package mux
 import (
 	"bytes"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -336,7 +337,7 @@ func (c *Conn) readBlock(r *request, f *http2.HeadersFrame) error {
 	defer c.block.finish()
 	piece, whole := f.HeaderBlockFragment(), f.HeadersEnded()
 	for !whole {
-		c.block.pieces = append(c.block.pieces, piece...)
+		c.block.pieces = append(slices.Grow(c.block.pieces, max(len(c.block.pieces), len(piece))), piece...) // doubled: garbage stays small
 		if err := c.hurry(); err != nil {
 			return err
 		}
@@ -376,7 +377,7 @@ func (c *Conn) readBlock(r *request, f *http2.HeadersFrame) error {
 func (c *Conn) gathered(size int) {
 	c.mu.Lock()
 	defer c.unlock()
-	c.ledger.unasked += int64(size) - c.ledger.gathered
+	c.ledger.pooled += int64(size) - c.ledger.gathered
 	c.ledger.gathered = int64(size)
 }
 

@@ -8,13 +8,15 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// ledger accounts for the bytes of requests that one connection keeps in memory: headers from
-// when they are read until their exchange has ended, bodies from when they come until they are
-// read or discarded. Conn.mu guards it.
+// ledger accounts for the bytes that one connection keeps in memory for its client. It counts
+// headers from when they are read until their exchanges end, bodies from when they arrive until
+// they are read or discarded, and answers while they wait for the client. Conn.mu guards it.
 //
-// Headers take at most maxHeaders, and the one that is being read twice MaxHeaderBytes. Bodies are bounded by the window of the connection, each
-// byte of which is in one of three places: the client may send it (room), a stream keeps it
-// (held), or it was freed and the client has not been told so (owed).
+// Each kind has a bound. Headers take at most maxHeaders, and the header that is being read takes
+// twice MaxHeaderBytes. Bodies are bounded by the window of the connection. Each byte of that
+// window is in one of three places: the client may send it (room), a stream keeps it (held), or
+// it was freed and the client has not been told so (owed). Answers are bounded by the pool of the
+// server alone.
 //
 // Invariant: room + held + owed == capacity, and headers <= maxHeaders.
 //
@@ -37,8 +39,10 @@ type ledger struct {
 	large   int64     // what can be granted
 	waiting []*Stream // streams that wait for their grant
 
-	unasked int64 // headers, gathered, and the part of held that no ReadBody has asked for
-	share   int64 // of the server's pool
+	// Invariant: pooled is the sum of headers times headerCopies, of gathered, of the part of held
+	// that no ReadBody has asked for, and of the answers that wait for the client.
+	pooled int64
+	share  int64 // of the server's pool
 }
 
 const (
@@ -48,6 +52,9 @@ const (
 	// largeHeaders is how many headers of the largest size a connection may have sent that are
 	// not answered. Those of usual requests are a thousand times smaller.
 	largeHeaders = 4
+	// headerCopies is how many times its size a header takes in the pool: the exchange makes
+	// strings of it, and an error may quote it.
+	headerCopies = 4
 )
 
 func newLedger(config *Config) ledger {
@@ -97,14 +104,33 @@ func (l *ledger) addHeader(n int64) bool {
 		return false
 	}
 	l.headers += n
-	l.unasked += n
+	l.pooled += headerCopies * n
 	return true
 }
 
 // freeHeader gives back what addHeader has charged.
 func (l *ledger) freeHeader(n int64) {
 	l.headers -= n
-	l.unasked -= n
+	l.pooled -= headerCopies * n
+}
+
+// waitCost is what a stream takes while its answer waits for the client: its goroutine, the
+// exchange, and the request.
+const waitCost = 24 << 10
+
+// chargeLocked counts the answer while it waits for the client. The writer of the answer calls
+// it, and refundLocked after that.
+func (st *Stream) chargeLocked() {
+	st.charged = waitCost + st.owned
+	st.c.ledger.pooled += st.charged
+	if invariants.Enabled {
+		st.c.holders[st] = struct{}{} // it may be over, and not be in there any more
+	}
+}
+
+func (st *Stream) refundLocked() {
+	st.c.ledger.pooled -= st.charged
+	st.charged = 0
 }
 
 // grant gives the streams that wait for it their grants, as far as there are any left.
@@ -128,13 +154,13 @@ func (l *ledger) grant(increase func(*Stream, int64)) {
 func (c *Conn) unlock() {
 	c.checkLocked()
 	var largest *Conn
-	if share := shareFor(c.ledger.unasked); share != c.ledger.share {
+	if share := shareFor(c.ledger.pooled); share != c.ledger.share {
 		c.ledger.share = share
 		largest = c.s.pool.settle(c, share)
 	}
 	c.mu.Unlock()
 	if largest != nil {
-		klog.ErrorS(nil, "Requests that nobody reads fill their memory; the connection that has sent most of them is closed", "from", largest.conn.RemoteAddr())
+		klog.ErrorS(nil, "Requests that are not served and answers that are not read fill their memory; the connection that has most of them is closed", "from", largest.conn.RemoteAddr())
 		largest.broken()
 	}
 }
@@ -146,28 +172,32 @@ func (c *Conn) checkLocked() {
 	}
 	l := &c.ledger
 	var headers, held, granted int64
-	unasked := l.gathered
+	pooled := l.gathered
 	for st := range c.holders {
 		headers += st.header
-		unasked += st.header
+		pooled += headerCopies*st.header + st.charged
 		if b := st.body; b != nil {
 			held += int64(len(b.data))
 			granted += b.granted
 			if !b.whole {
-				unasked += int64(len(b.data))
+				pooled += int64(len(b.data))
 			}
+		}
+		if b := st.body; (st.sent || st.over != nil) && st.header+st.charged == 0 && (b == nil || len(b.data) == 0 && b.granted == 0) {
+			delete(c.holders, st)
 		}
 	}
 	invariants.Assertf(l.room+l.held+l.owed == l.capacity && l.room >= 0 && l.owed >= 0 && l.held == held,
 		"httpapi: room %d + held %d (by streams %d) + owed %d is not %d", l.room, l.held, held, l.owed, l.capacity)
 	invariants.Assertf(l.headers == headers && headers <= l.maxHeaders, "httpapi: headers %d (of streams %d) of at most %d", l.headers, headers, l.maxHeaders)
 	invariants.Assertf(l.large >= 0 && l.large+granted == largeBodies*c.s.config.MaxBodyBytes, "httpapi: large %d, granted %d", l.large, granted)
-	invariants.Assertf(l.unasked == unasked, "httpapi: unasked %d (of streams %d)", l.unasked, unasked)
+	invariants.Assertf(l.pooled == pooled, "httpapi: pooled %d (of streams %d)", l.pooled, pooled)
 }
 
-// pool is the memory that the connections of a server share for bytes of requests that nobody
-// has asked for yet. A connection takes a share of it in steps, beyond a little that each may
-// have without. When the pool is empty, the connection with the largest share ends.
+// pool is the memory that the connections of a server share for what their ledgers call pooled:
+// requests that no handler has asked for yet, and answers that no client takes in. A connection
+// takes a share in steps, beyond a little that each may have without. When the pool is empty, the
+// connection with the largest share ends.
 type pool struct {
 	mu     sync.Mutex
 	left   int64           // guarded by mu
@@ -176,10 +206,10 @@ type pool struct {
 
 const (
 	poolSize = 256 << 20
-	// poolFree is what a connection may hold without a share: the headers of usual requests,
-	// and small bodies.
-	poolFree = 16 << 10
-	poolStep = 64 << 10
+	// poolFree is what a connection may hold without a share: the headers of usual requests and
+	// small bodies, or one answer that waits.
+	poolFree = 32 << 10
+	poolStep = 32 << 10
 )
 
 // shareFor returns the share of a connection that holds so many bytes.

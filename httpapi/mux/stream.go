@@ -30,16 +30,18 @@ type Stream struct {
 	spent time.Duration  // that writes have waited, since TakeWaited was called
 	keep  bool           // what is written may be kept until the next write or Conn.Flush
 	put   int64          // bytes of the answer that were written, but for the heads of frames
+	owned int64          // bytes that the answer keeps in memory while it waits for the client
 
-	header int64         // guarded by c.mu: bytes that the ledger counts for the header
-	window int64         // guarded by c.mu: what may be sent
-	over   error         // guarded by c.mu: why nothing can be sent any more
-	sent   bool          // guarded by c.mu: the response is whole
-	heard  bool          // guarded by c.mu: the request is whole
-	waits  bool          // guarded by c.mu: a write waits for a window
-	asked  bool          // guarded by c.mu: the exchange goes on
-	wake   chan struct{} // guarded by c.mu: has one when the window has grown; nil before it is waited for
-	gone   []func()      // guarded by c.mu: are called when the client leaves
+	header  int64         // guarded by c.mu: bytes that the ledger counts for the header
+	charged int64         // guarded by c.mu: bytes that the ledger counts for the answer
+	window  int64         // guarded by c.mu: what may be sent
+	over    error         // guarded by c.mu: why nothing can be sent any more
+	sent    bool          // guarded by c.mu: the response is whole
+	heard   bool          // guarded by c.mu: the request is whole
+	waits   bool          // guarded by c.mu: a write waits for a window
+	asked   bool          // guarded by c.mu: the exchange goes on
+	wake    chan struct{} // guarded by c.mu: has one when the window has grown; nil before it is waited for
+	gone    []func()      // guarded by c.mu: are called when the client leaves
 }
 
 var (
@@ -56,7 +58,7 @@ func (c *Conn) begin(id uint32, r *request, whole bool) error {
 	if c.turns() {
 		c.GoAway()
 	}
-	st := &Stream{c: c, id: id, header: r.size(), heard: whole, asked: true}
+	st := &Stream{c: c, id: id, owned: exchange.ChunkSize, header: r.size(), heard: whole, asked: true}
 	if !whole {
 		st.body = &body{length: r.length, left: c.ledger.untold}
 	}
@@ -114,7 +116,7 @@ func (r *request) serve() {
 				klog.ErrorS(nil, "Stream panicked", "panic", p, "stack", exchange.Stack())
 			}
 			st.abort(http2.ErrCodeInternal)
-			st.settle(true)
+			st.answered()
 		}
 	}()
 	x := r.answer(time.Now())
@@ -124,15 +126,14 @@ func (r *request) serve() {
 		r.leaveSlot()
 		st.answered()
 		t := r.takeover()
-		st.settle(false)
 		r.release()
 		take(t)
 		return
 	}
-	// Nobody reads the request any more. What it holds must not wait for a client that takes
-	// its answer in slowly.
+	// Nobody reads the request any more, and its bytes must not stay in memory until a slow client
+	// has taken in the answer. The ledger still counts the header: the exchange has copies of it.
 	bodiless := string(r.Method()) == http.MethodHead
-	st.settle(true)
+	st.discard()
 	r.giveUpHeader()
 	if x.Stolen { // the stream may be somebody else's already
 		x.Charge(r.stolen, 0)
@@ -149,25 +150,19 @@ func (r *request) serve() {
 	r.release()
 }
 
-// settle gives up the header of the request and, if nobody reads that any more, its body.
-func (st *Stream) settle(body bool) {
-	c := st.c
-	c.mu.Lock()
-	defer c.unlock()
-	c.ledger.freeHeader(st.header)
-	st.header = 0
-	if body {
-		st.discardLocked(errEnded, true)
-		if invariants.Enabled {
-			delete(c.holders, st)
-		}
-	}
+// discard discards the body of the request, which nobody reads any more.
+func (st *Stream) discard() {
+	st.c.mu.Lock()
+	defer st.c.unlock()
+	st.discardLocked(errEnded, true)
 }
 
 // answered says that the exchange is over.
 func (st *Stream) answered() {
 	st.c.mu.Lock()
-	defer st.c.mu.Unlock()
+	defer st.c.unlock()
+	st.c.ledger.freeHeader(st.header)
+	st.header = 0
 	st.asked = false
 }
 
@@ -219,7 +214,7 @@ func (st *Stream) abort(code http2.ErrCode) {
 		c.dropLocked(st)
 	}
 	st.wakeLocked()
-	st.discardLocked(errEnded, false)
+	st.discardLocked(errEnded, true)
 	c.unlock()
 	c.kick()
 }
@@ -295,7 +290,6 @@ func (st *Stream) End() error {
 // Close implements net.Conn. If the response is not complete, the client is told so.
 func (st *Stream) Close() error {
 	st.abort(http2.ErrCodeCancel)
-	st.settle(true)
 	return nil
 }
 

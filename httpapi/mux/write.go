@@ -13,9 +13,14 @@ import (
 )
 
 // takeTurn waits until the caller has the right to write, and returns how long that took. If
-// it takes a while, gate is told.
-func (c *Conn) takeTurn(gate *socket.Waiter) (spent time.Duration) {
+// it takes a while, gate is told, and the answer of st is charged if st is not nil.
+func (c *Conn) takeTurn(gate *socket.Waiter, st *Stream) (spent time.Duration) {
 	if !c.turn.TryLock() {
+		if st != nil {
+			c.mu.Lock()
+			st.chargeLocked()
+			c.unlock()
+		}
 		if gate != nil {
 			(*gate).Waits()
 			defer (*gate).GoesOn()
@@ -146,7 +151,7 @@ func (c *Conn) emit(buffer *[]byte) error {
 
 // Flush implements socket.Group.
 func (c *Conn) Flush(w *socket.Waiter) {
-	c.takeTurn(w)
+	c.takeTurn(w, nil)
 	defer c.letGo()
 	_ = c.writeKept() // an error has broken the connection, which ends its streams
 	if c.tcp != nil {
@@ -206,9 +211,10 @@ func (st *Stream) write(head, p []byte, end bool) (int, error) {
 // send writes head and p, for which there is room in the windows, in one turn.
 func (st *Stream) send(head, p []byte, end bool) error {
 	c := st.c
-	st.spent += c.takeTurn(st.gate)
+	st.spent += c.takeTurn(st.gate, st)
 	defer c.letGo()
 	c.mu.Lock()
+	st.refundLocked()
 	err := st.over
 	switch {
 	case err != nil:
@@ -220,7 +226,7 @@ func (st *Stream) send(head, p []byte, end bool) error {
 	if err != nil {
 		c.window += int64(len(p))
 		c.wakeLocked()
-		c.mu.Unlock()
+		c.unlock()
 		return err
 	}
 	frame := min(c.frame, exchange.RecordSize)
@@ -228,7 +234,7 @@ func (st *Stream) send(head, p []byte, end bool) error {
 		c.ending++
 		st.endedLocked()
 	}
-	c.mu.Unlock()
+	c.unlock()
 	st.put += int64(len(head) + len(p))
 	buffer := c.kept
 	if c.kept = nil; buffer == nil {
@@ -286,19 +292,17 @@ const smallPiece = 512
 func (st *Stream) reserve(want int, until time.Time, wait bool) (int, error) {
 	c := st.c
 	c.mu.Lock()
+	defer c.unlock()
 	for {
 		if st.over != nil {
-			defer c.mu.Unlock()
 			return 0, st.over
 		}
 		if n := min(int64(want), st.window, c.window); n > 0 {
 			st.window -= n
 			c.window -= n
-			c.mu.Unlock()
 			return int(n), nil
 		}
 		if !wait {
-			c.mu.Unlock()
 			return 0, nil
 		}
 		if st.wake == nil {
@@ -308,12 +312,15 @@ func (st *Stream) reserve(want int, until time.Time, wait bool) (int, error) {
 			st.waits = true
 			c.waiting++
 		}
-		c.mu.Unlock()
+		st.chargeLocked()
+		c.unlock()
 		c.Flush(st.gate) // what the others have sent must not wait for this stream's client
-		if err := st.await(until); err != nil {
+		err := st.await(until)
+		c.mu.Lock()
+		st.refundLocked()
+		if err != nil {
 			return 0, err
 		}
-		c.mu.Lock()
 	}
 }
 
