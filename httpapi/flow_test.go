@@ -2,9 +2,11 @@ package httpapi
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -44,11 +46,18 @@ var named = authenticator.RequestFunc(func(req *http.Request) (*authenticator.Re
 // x-level and x-schema for x, and one seat for all that are not exempt.
 func newFlow(t *testing.T) *auth.Flow {
 	t.Helper()
+	return newFlowWith(t, flowcontrolv1.LimitResponse{Type: flowcontrolv1.LimitResponseTypeReject})
+}
+
+// newFlowWith is newFlow with another response to requests for which there is no seat.
+func newFlowWith(t *testing.T, limit flowcontrolv1.LimitResponse) *auth.Flow {
+	t.Helper()
 	client := fake.NewClientset()
 	for _, o := range defaults.MandatoryPriorityLevelConfigurations {
 		o = o.DeepCopy()
 		if o.UID = "exempt-level"; o.Name == flowcontrolv1.PriorityLevelConfigurationNameCatchAll {
 			o.UID = "all-level"
+			o.Spec.Limited.LimitResponse = limit
 		}
 		if err := client.Tracker().Add(o); err != nil {
 			t.Fatal(err)
@@ -174,6 +183,73 @@ func TestWhoFindsNoSeatIsRefusedAsUpstreamRefuses(t *testing.T) {
 		if a.code != http.StatusOK || a.header.Get(flowSchema) != "all-schema" {
 			t.Errorf("with a seat: %d %v", a.code, a.header)
 		}
+	}
+}
+
+// TestClientsThatLeaveLeaveTheQueue: a request that waits for a seat leaves the queue when its client
+// resets the HTTP/2 stream or closes the connection, not when its time is over.
+func TestClientsThatLeaveLeaveTheQueue(t *testing.T) {
+	flow := newFlowWith(t, flowcontrolv1.LimitResponse{
+		Type:    flowcontrolv1.LimitResponseTypeQueue,
+		Queuing: &flowcontrolv1.QueuingConfiguration{Queues: 1, HandSize: 1, QueueLengthLimit: 10},
+	})
+	began, release := make(chan struct{}), make(chan struct{})
+	f := newFront(t, Config{Authenticator: named, Flow: flow, RequestTimeout: time.Hour}, holding(began, release))
+	proctest.Eventually(t, "the configuration is loaded", func() error {
+		if got := f.get(t, "/x", "u").header.Get("X-Kubernetes-PF-PriorityLevel-UID"); got != "all-level" {
+			return fmt.Errorf("level %q", got)
+		}
+		return nil
+	})
+	held := make(chan answer)
+	go func() { held <- f.get(t, "/hold", "u") }()
+	<-began
+	queued := func(want int) {
+		t.Helper()
+		proctest.Eventually(t, fmt.Sprint(want, " requests wait"), func() error {
+			if reading, _ := flow.Waiting(); reading != want {
+				return fmt.Errorf("%d wait", reading)
+			}
+			return nil
+		})
+	}
+	for _, leave := range []string{"reset", "close"} {
+		var conn net.Conn
+		transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: f.pool}}
+		transport.DialContext = func(ctx context.Context, network, addr string) (_ net.Conn, err error) {
+			conn, err = new(net.Dialer).DialContext(ctx, network, addr)
+			return conn, err
+		}
+		ctx, reset := context.WithCancel(t.Context())
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+f.addr+"/x", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Authorization", "u")
+		asked, ended := time.Now(), make(chan struct{})
+		go func() {
+			defer close(ended)
+			if _, err := transport.RoundTrip(req); err == nil {
+				t.Error("a request without a seat was served")
+			}
+		}()
+		queued(1)
+		if leave == "reset" {
+			reset()
+		} else {
+			conn.Close()
+		}
+		<-ended
+		queued(0)
+		if took := time.Since(asked); took >= time.Minute { // which is how long it may wait
+			t.Errorf("%s: the request left the queue after %v", leave, took)
+		}
+		reset()
+		transport.CloseIdleConnections()
+	}
+	close(release)
+	if a := <-held; a.code != http.StatusOK {
+		t.Errorf("the request that has the seat: %d", a.code)
 	}
 }
 

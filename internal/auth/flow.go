@@ -192,8 +192,8 @@ func (f *Flow) RetryAfter(class *FlowClass) int64 {
 }
 
 // Acquire waits until a request may be served and gives it seat, which must be released.
-// It reports false if that does not happen by the time until. ctx has the request's
-// values and does not end.
+// It reports false if that does not happen by the time until, or before ctx ends. ctx has the
+// request's values and ends when the client leaves.
 func (f *Flow) Acquire(ctx context.Context, a authorizer.Attributes, r FlowRequest, until time.Time, seat *Seat) (*FlowClass, bool) {
 	q, ok := requestKeyOf(a)
 	if !ok {

@@ -32,6 +32,8 @@ import (
 	featuregatetesting "k8s.io/component-base/featuregate/testing"
 	"k8s.io/component-base/metrics/legacyregistry"
 	"pgregory.net/rapid"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // drawFlow draws a request and who asks, from few of each.
@@ -173,6 +175,46 @@ func TestRequestsWaitForSeats(t *testing.T) {
 	f.mu.Unlock()
 	if state := queueSet.state.Load(); state&(openBit|seatsMask) != 0 {
 		t.Errorf("%x is left", state)
+	}
+}
+
+// TestRequestsLeaveTheQueueWithTheirContexts: a request whose context ends waits no longer.
+func TestRequestsLeaveTheQueueWithTheirContexts(t *testing.T) {
+	f := runFlow(t, 20, flowConfiguration()...)
+	request := onPods("get")
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	var seats []*Seat
+	asked := make(chan *Seat, 1) // nil: the request got none
+	ask := func() {
+		seat := new(Seat)
+		if _, ok := f.Acquire(ctx, request.attributes(flowUsers["service-accounts"]), request, time.Now().Add(time.Hour), seat); !ok {
+			seat = nil
+		}
+		asked <- seat
+	}
+	go ask()
+	proctest.Eventually(t, "a request waits", func() error {
+		select {
+		case seat := <-asked:
+			seats = append(seats, seat)
+			go ask()
+		default:
+		}
+		if f.waiting[0].now.Load() == 0 {
+			return fmt.Errorf("%d requests have seats", len(seats))
+		}
+		return nil
+	})
+	leave()
+	if <-asked != nil {
+		t.Error("a request whose client has left got a seat")
+	}
+	if now := f.waiting[0].now.Load(); now != 0 {
+		t.Errorf("%d requests wait", now)
+	}
+	for _, seat := range seats {
+		seat.Release()
 	}
 }
 
