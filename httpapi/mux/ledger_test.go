@@ -239,6 +239,11 @@ func (m *model) check() {
 	c := m.p.server
 	c.mu.Lock()
 	defer c.unlock() // which asserts the invariants
+	for _, st := range c.streams {
+		if b := st.body; b != nil && cap(b.data) > 2*len(b.data)+initialFrame {
+			m.t.Fatalf("stream %d has room for %d bytes of its body, of which %d have come", st.id, cap(b.data), len(b.data))
+		}
+	}
 	l := &c.ledger
 	if l.held != held || l.headers != headers || l.room != m.window || l.pooled != pooled {
 		m.t.Fatalf("holds %d bytes of bodies and %d of headers, %d are pooled, the client may send %d; want %d, %d, %d, %d",
