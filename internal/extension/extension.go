@@ -82,6 +82,7 @@ type Extensions struct {
 
 	patternsV2  *patterns[spec.Swagger]
 	patternsV3  *patterns[spec3.OpenAPI]
+	made        atomic.Uint64 // how many servings there have been
 	published   atomic.Uint64 // how often servings, or the definition of one of them, have changed
 	describedV2 kept[openapi.Description[spec.Swagger]]
 	describedV3 kept[openapi.Description[spec3.OpenAPI]]

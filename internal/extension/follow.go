@@ -31,8 +31,8 @@ func (e *Extensions) Follow(ctx context.Context) error {
 		named = client // they are established later
 	}
 	naming := status.NewNamingConditionController(klog.Background(), grouped{definitions}, named)
-	structure := nonstructuralschema.NewConditionController(definitions, client)
-	approval := apiapproval.NewKubernetesAPIApprovalPolicyConformantConditionController(definitions, client)
+	structure := nonstructuralschema.NewConditionController(changing{definitions}, client)
+	approval := apiapproval.NewKubernetesAPIApprovalPolicyConformantConditionController(changing{definitions}, client)
 	cleanup := finalizer.NewCRDFinalizer(definitions, client, e)
 
 	var controllers sync.WaitGroup

@@ -50,20 +50,13 @@ func (e *Extensions) listV2() []openapi.Description[spec.Swagger] {
 			continue
 		}
 		list = append(list, openapi.Description[spec.Swagger]{
-			Name: definition.Name, State: stateOf(definition), Build: s.describeV2,
+			Name: definition.Name, State: s.state, Build: s.describeV2,
 			Variants: func() []openapi.Variant[spec.Swagger] {
 				return e.patternsV2.variants(definition, func(v *apiextensionsv1.CustomResourceDefinitionVersion) bool { return v.Served })
 			},
 		})
 	}
 	return list
-}
-
-// stateOf returns a string that differs between any two states of a definition that are
-// described differently. Upstream compares the same fields (apiextensions-apiserver
-// pkg/controller/openapi/controller.go).
-func stateOf(definition *apiextensionsv1.CustomResourceDefinition) string {
-	return fmt.Sprintf("%s,%d", definition.UID, definition.Generation)
 }
 
 func describeOptions(v2 bool) builder.Options {
@@ -128,11 +121,11 @@ func (e *Extensions) listV3() []openapi.Description[spec3.OpenAPI] {
 // versioned is a version of a group.
 type versioned struct{ group, version string }
 
-// stateOfAll does for several definitions what stateOf does for one.
+// stateOfAll returns a string that differs between any two sets of servings.
 func stateOfAll(all []*serving) string {
 	states := make([]string, 0, len(all))
 	for _, s := range all {
-		states = append(states, stateOf(s.definition.Load()))
+		states = append(states, s.state)
 	}
 	slices.Sort(states)
 	return strings.Join(states, " ")

@@ -25,6 +25,11 @@ var errRetired = errors.New("extension: definition has changed")
 // served.
 type serving struct {
 	extensions *Extensions
+	// state differs between any two servings, and so between any two states of a definition that
+	// are described differently. Upstream takes the UID and the generation for that
+	// (apiextensions-apiserver pkg/controller/openapi/controller.go), which two states may share
+	// where the generation goes back: by a reset, or in a restored etcd.
+	state      string
 	definition atomic.Pointer[apiextensionsv1.CustomResourceDefinition] // its newest state
 	creates    *underway                                                // also of the servings that it replaced
 
@@ -35,7 +40,7 @@ type serving struct {
 
 // newServing returns the serving of a definition. It replaces old, if that is not nil.
 func newServing(e *Extensions, definition *apiextensionsv1.CustomResourceDefinition, old *serving) *serving {
-	s := &serving{extensions: e, creates: new(underway)}
+	s := &serving{extensions: e, state: strconv.FormatUint(e.made.Add(1), 10), creates: new(underway)}
 	if old != nil {
 		s.creates = old.creates
 	}
