@@ -63,6 +63,9 @@ and go on.`,
 			if err := of.ask(cmd.Context(), http.MethodPost, &done, args[0], "reset"); err != nil {
 				return err
 			}
+			for _, warning := range done.Warnings {
+				fmt.Fprintln(cmd.ErrOrStderr(), "warning:", warning)
+			}
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "reset to %s: %d deleted, %d restored, %d changed\n", done.Name, done.Deleted, done.Restored, done.Changed)
 			return err
 		},

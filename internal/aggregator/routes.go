@@ -28,6 +28,19 @@ func (a *Aggregator) Remote(path string) http.Handler {
 	return nil
 }
 
+// Routes reports whether requests for the version of the APIService of that name go where the
+// informer says: to the server that it names, or to none but this one.
+func (a *Aggregator) Routes(name string) bool {
+	wanted, err := a.lister.Get(name)
+	remote := err == nil && wanted.Spec.Service != nil
+	routes := a.routes.Load()
+	if routes == nil || (*routes)[route(name)] == nil {
+		return !remote
+	}
+	to := (*routes)[route(name)].target.Load()
+	return remote && to.namespace == wanted.Spec.Service.Namespace && to.service == wanted.Spec.Service.Name && to.port == *wanted.Spec.Service.Port
+}
+
 // routeOf returns the key of path in the map of routes: the version of a group, or coreRoute
 // for all below /api, which is one APIService.
 func routeOf(path string) string {

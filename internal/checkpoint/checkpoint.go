@@ -34,6 +34,11 @@ type Config struct {
 	// number; 0 means 1 GiB, and 64.
 	MaxBytes int64
 	MaxNames int
+	// Fence stands before the stores where requests write to them; nil if nothing does.
+	Fence *Fence
+	// Pause stops what deletes objects by itself, until resume is called, and warns of what
+	// cannot be stopped. It is called before a reset puts anything back; nil stops nothing.
+	Pause func(ctx context.Context) (resume func(), warnings []string, err error)
 	// Await blocks until whoever decides about requests has seen the writes of a reset,
 	// which returns its error; nil waits for nobody.
 	Await func(ctx context.Context, writes []Write) error
@@ -43,6 +48,7 @@ type Config struct {
 type Write struct {
 	Key      string
 	Revision int64
+	Deleted  bool
 }
 
 // Info describes a checkpoint.
@@ -62,6 +68,8 @@ type Outcome struct {
 	Restored int    `json:"restored"` // that were deleted since
 	Changed  int    `json:"changed"`  // that were changed since
 	Revision int64  `json:"revision"`
+	// Warnings tell of what may go on deleting, and could not be stopped.
+	Warnings []string `json:"warnings,omitempty"`
 
 	writes []Write
 }
@@ -89,6 +97,7 @@ type storeState struct {
 	// checkpoint, or of the last reset.
 	items        []kv.Item
 	revision     int64 // of the checkpoint
+	equal        int64 // the last revision at which the store was known to hold just these
 	replacements uint64
 }
 
@@ -209,7 +218,7 @@ func (c *Checkpoints) read(ctx context.Context, store kv.Store, room int64) (sto
 // leftOut reports whether a key belongs to servers rather than to what they serve.
 func (c *Checkpoints) leftOut(key string) bool {
 	path := key[len(c.config.Prefix):]
-	return strings.HasPrefix(path, "masterleases/") || strings.HasPrefix(path, "peerserverleases/") || // addresses of servers
+	return strings.HasPrefix(path, "masterleases/") || // addresses of servers
 		strings.HasPrefix(path, "peerserverleases/") || // and where other servers reach them
 		strings.HasPrefix(path, "leases/kube-system/apiserver-") // their identities
 }

@@ -21,11 +21,22 @@
 //   - Every write is conditional on what was compared. What others write meanwhile is
 //     compared again, a bounded number of times; a store that does not come to rest is told
 //     as [ErrBusy].
-//   - Definitions and namespaces are put back before anything is deleted, so that a
-//     controller that empties a namespace stops; new ones are deleted after what they hold.
+//   - Definitions and namespaces are put back before anything is deleted; new ones are
+//     deleted after what they hold.
 //   - Config.Await is called before Reset returns: with it, what decides about requests,
-//     roles and webhooks say, has seen the state that was brought back.
+//     roles and webhooks say, has seen the state that was brought back, and what serves them
+//     serves what that has and nothing else.
+//   - A request that was received before Reset compared for the last time writes nothing
+//     afterwards, if Config.Fence stands before the stores: neither does a deletion of a collection
+//     go on, nor is an object left in a namespace, or of a definition, that Reset took away. Such
+//     a request is answered with a conflict.
+//   - Config.Pause is called before anything is put back, and what it returns once that is
+//     done: with it, controllers of this process do not delete again what they were deleting,
+//     or were about to. Outcome.Warnings names those that it could not stop.
 //   - A reset that fails may be repeated; what it has done is not undone.
+//
+// Other servers on the same stores have no part in this: a request that they have under way, and
+// controllers that ask them, may write what they were about to.
 //
 // # What is left out
 //
@@ -42,5 +53,6 @@
 // # Locks and goroutines
 //
 // Checkpoints.turn admits one Take or Reset at a time; Checkpoints.mu is a leaf and
-// guards the names. Reset writes from several goroutines, which end before it returns.
+// guards the names. Fence.mu is held for reading while a store is written to, and no other lock
+// is taken meanwhile. Reset writes from several goroutines, which end before it returns.
 package checkpoint

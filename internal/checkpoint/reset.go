@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 
@@ -42,32 +43,91 @@ func (c *Checkpoints) Reset(ctx context.Context, name string) (Outcome, error) {
 	if wanted == nil {
 		return Outcome{}, fmt.Errorf("%w: %q", ErrUnknown, name)
 	}
-	all, first := Outcome{Name: name}, int64(0)
-	for i, store := range c.config.Stores {
-		done, err := c.bringBack(ctx, store, &wanted.stores[i])
-		all.add(done)
+	r := reset{Checkpoints: c, wanted: wanted, all: Outcome{Name: name}}
+	defer r.resume()
+	for round := range maxRounds {
+		// What was received before does not write any more. In the first round, that may have
+		// been deleting what is put back. Later, it may have been let in by what was in force
+		// before the last round: by a namespace, or a definition, that is gone.
+		c.config.Fence.Raise()
+		before := len(r.all.writes)
+		if err := r.round(ctx); err != nil {
+			return r.all, err
+		}
+		written := r.all.writes[before:]
+		if len(written) == 0 {
+			return r.all, nil
+		}
+		if c.config.Await != nil {
+			if err := c.config.Await(ctx, written); err != nil {
+				return r.all, fmt.Errorf("checkpoint: %w", err)
+			}
+		}
+		if round > 0 && !slices.ContainsFunc(written, func(w Write) bool { return c.holds(w.Key) }) {
+			return r.all, nil
+		}
+	}
+	return r.all, ErrBusy
+}
+
+// reset is one Reset under way.
+type reset struct {
+	*Checkpoints
+	wanted  *state
+	all     Outcome
+	release func() // what Config.Pause returned; nil before
+}
+
+// round makes all stores hold what is wanted.
+func (r *reset) round(ctx context.Context) error {
+	for i, store := range r.config.Stores {
+		done, err := r.bringBack(ctx, store, &r.wanted.stores[i])
+		first := r.all.Revision
+		r.all.add(done)
 		if err != nil {
-			return all, err
+			return err
 		}
-		if i == 0 {
-			first = done.Revision
-		}
-	}
-	all.Revision = first
-	if c.config.Await != nil {
-		if err := c.config.Await(ctx, all.writes); err != nil {
-			return all, fmt.Errorf("checkpoint: %w", err)
+		if r.all.Revision = first; i == 0 {
+			r.all.Revision = done.Revision
 		}
 	}
-	return all, nil
+	return nil
+}
+
+// pause stops whatever deletes objects by itself, before anything is put back.
+func (r *reset) pause(ctx context.Context, changes []change) error {
+	if r.release != nil || r.config.Pause == nil || !slices.ContainsFunc(changes, func(ch change) bool { return ch.item != nil }) {
+		return nil
+	}
+	var err error
+	if r.release, r.all.Warnings, err = r.config.Pause(ctx); err != nil {
+		return fmt.Errorf("checkpoint: stopping controllers: %w", err)
+	}
+	return nil
+}
+
+func (r *reset) resume() {
+	if r.release != nil {
+		r.release()
+	}
 }
 
 // bringBack makes store hold what wanted says, and returns what that took and a revision
 // at which it did.
-func (c *Checkpoints) bringBack(ctx context.Context, store kv.Store, wanted *storeState) (Outcome, error) {
+func (r *reset) bringBack(ctx context.Context, store kv.Store, wanted *storeState) (Outcome, error) {
 	var all Outcome
+	if wanted.equal != 0 { // comparing may take much longer
+		revision, err := store.Revision(ctx)
+		if err != nil {
+			return all, fmt.Errorf("checkpoint: comparing: %w", err)
+		}
+		if revision == wanted.equal && store.Replacements() == wanted.replacements {
+			all.Revision = revision
+			return all, nil
+		}
+	}
 	for range maxRounds {
-		changes, revision, err := c.compare(ctx, store, wanted)
+		changes, revision, err := r.compare(ctx, store, wanted)
 		if err != nil {
 			return all, fmt.Errorf("checkpoint: comparing: %w", err)
 		}
@@ -75,15 +135,19 @@ func (c *Checkpoints) bringBack(ctx context.Context, store kv.Store, wanted *sto
 			return all, ErrReplaced
 		}
 		if len(changes) == 0 {
-			all.Revision = revision
+			all.Revision, wanted.equal = revision, revision
 			return all, nil
 		}
-		done, err := c.write(ctx, store, changes)
+		if err := r.pause(ctx, changes); err != nil {
+			return all, err
+		}
+		done, err := r.write(ctx, store, changes)
 		all.add(done)
 		if err != nil {
 			return all, fmt.Errorf("checkpoint: writing: %w", err)
 		}
 		if n := len(done.writes); n == len(changes) && done.Revision == revision+int64(n) {
+			wanted.equal = done.Revision
 			return all, nil // every revision since the comparison is one of these writes
 		}
 	}
@@ -201,7 +265,7 @@ func (ch *change) write(ctx context.Context, store kv.Store, done *Outcome) erro
 	}
 	*count++
 	done.Revision = max(done.Revision, result.Revision)
-	done.writes = append(done.writes, Write{Key: ch.key, Revision: result.Revision})
+	done.writes = append(done.writes, Write{Key: ch.key, Revision: result.Revision, Deleted: !put})
 	return nil
 }
 
@@ -211,8 +275,7 @@ const phases = 4
 // phase says when a change is written. What holds other objects is put back before
 // anything else happens, and deleted after what it held.
 func (c *Checkpoints) phase(ch change) int {
-	path := ch.key[len(c.config.Prefix):]
-	holds := strings.HasPrefix(path, "namespaces/") || strings.HasPrefix(path, "apiextensions.k8s.io/customresourcedefinitions/")
+	holds := c.holds(ch.key)
 	switch {
 	case holds && ch.item != nil:
 		return 0
@@ -223,4 +286,10 @@ func (c *Checkpoints) phase(ch change) int {
 	default:
 		return 3
 	}
+}
+
+// holds reports whether the object of a key holds other objects.
+func (c *Checkpoints) holds(key string) bool {
+	path := key[len(c.config.Prefix):]
+	return strings.HasPrefix(path, "namespaces/") || strings.HasPrefix(path, "apiextensions.k8s.io/customresourcedefinitions/")
 }

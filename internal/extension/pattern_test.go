@@ -103,9 +103,7 @@ func serves(definitions ...*apiextensionsv1.CustomResourceDefinition) *Extension
 	e := &Extensions{patternsV2: newPatternsV2(), patternsV3: newPatternsV3()}
 	var servings index
 	for _, d := range definitions {
-		s := &serving{extensions: e}
-		s.definition.Store(d)
-		servings = servings.with(resourceOf(d), s)
+		servings = servings.with(resourceOf(d), newServing(e, d, nil))
 	}
 	e.servings.Store(&servings)
 	return e

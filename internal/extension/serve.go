@@ -14,7 +14,6 @@ import (
 	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
 	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -22,7 +21,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
 
 	"github.com/larder-io/larder/httpapi"
@@ -233,7 +231,7 @@ func (e *Extensions) GetCustomResourceListerCollectionDeleter(definition *apiext
 	if err != nil {
 		return nil, err
 	}
-	return &guardedDeleter{inner, g}, nil
+	return &guardedDeleter{ListerCollectionDeleter: inner, serving: s, generation: g, since: time.Now()}, nil
 }
 
 // settled waits until definition, or a newer state of it, is what is served, and until the
@@ -262,30 +260,4 @@ func (e *Extensions) settled(definition *apiextensionsv1.CustomResourceDefinitio
 		return nil, fmt.Errorf("extension: objects of %s are still being created: %w", definition.Name, err)
 	}
 	return s, nil
-}
-
-// guardedDeleter lists and deletes the objects of a generation. Each call holds the
-// generation until it returns. Once the generation is retired, all calls fail: its caches are
-// then empty, and a finalizer that believed them would leave objects behind.
-type guardedDeleter struct {
-	finalizer.ListerCollectionDeleter
-	generation *generation
-}
-
-// List implements rest.Lister.
-func (b *guardedDeleter) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
-	if !b.generation.acquire() {
-		return nil, errRetired
-	}
-	defer b.generation.release()
-	return b.ListerCollectionDeleter.List(ctx, options)
-}
-
-// DeleteCollection implements rest.CollectionDeleter.
-func (b *guardedDeleter) DeleteCollection(ctx context.Context, validate rest.ValidateObjectFunc, options *metav1.DeleteOptions, listOptions *internalversion.ListOptions) (runtime.Object, error) {
-	if !b.generation.acquire() {
-		return nil, errRetired
-	}
-	defer b.generation.release()
-	return b.ListerCollectionDeleter.DeleteCollection(ctx, validate, options, listOptions)
 }

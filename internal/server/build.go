@@ -106,7 +106,7 @@ func (s *Server) newRegistry() (*registry.Registry, error) {
 		Store: s.store, Prefix: s.config.Store.Prefix, Replay: s.config.Store.ReplayRevisions, Logger: newLogger(),
 	})
 	config := registry.Config{
-		Store:         s.store,
+		Store:         s.fence.Store(s.store),
 		Tail:          s.tail,
 		IndexLabels:   s.config.IndexLabels,
 		CacheBytes:    s.config.CacheBytes,

@@ -56,7 +56,7 @@ func (s *Server) awaitControllers(ctx, bounded context.Context) error {
 	if controllers == nil {
 		return nil
 	}
-	rival, err := controllers.Rival(bounded)
+	rival, err := testcontrollers.Rival(bounded, s.parts.client)
 	if err == nil && rival != "" {
 		s.progress.printf("warning: kube-controller-manager %s serves this cluster, too: --test-controllers must not run beside it", rival)
 	}

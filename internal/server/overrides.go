@@ -56,7 +56,7 @@ func (s *Server) registryOverrides() map[string]registry.Override {
 	all := make(map[string]registry.Override)
 	for _, a := range s.overrides {
 		for _, key := range a.keys {
-			all[key] = registry.Override{Store: a.store, Tail: a.tail}
+			all[key] = registry.Override{Store: s.fence.Store(a.store), Tail: a.tail}
 		}
 	}
 	return all

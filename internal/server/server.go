@@ -20,6 +20,7 @@ import (
 	"github.com/larder-io/larder/internal/admission"
 	"github.com/larder-io/larder/internal/aggregator"
 	"github.com/larder-io/larder/internal/auth"
+	"github.com/larder-io/larder/internal/checkpoint"
 	"github.com/larder-io/larder/internal/extension"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/bootstrap"
@@ -45,11 +46,12 @@ type Server struct {
 	id       *identity
 	listener net.Listener
 	store    *kv.Etcd
-	tail     *kv.Tail      // of store
-	serving  time.Time     // when it began
-	begun    chan struct{} // closed then
-	accept   chan struct{} // closed when connections are accepted
-	open     func()        // closes accept, if it is not closed yet
+	tail     *kv.Tail          // of store
+	fence    *checkpoint.Fence // before the stores; nil without checkpoints
+	serving  time.Time         // when it began
+	begun    chan struct{}     // closed then
+	accept   chan struct{}     // closed when connections are accepted
+	open     func()            // closes accept, if it is not closed yet
 
 	resources *serverstorage.ResourceConfig  // that are served
 	overrides []*override                    // stores of single resources
@@ -65,8 +67,12 @@ func New(config Config) (*Server, error) {
 		return nil, err
 	}
 	accept := make(chan struct{})
+	var fence *checkpoint.Fence
+	if config.Checkpoints {
+		fence = new(checkpoint.Fence)
+	}
 	return &Server{
-		config: config, layers: layers.New(), begun: make(chan struct{}), accept: accept, open: sync.OnceFunc(func() { close(accept) }),
+		config: config, fence: fence, layers: layers.New(), begun: make(chan struct{}), accept: accept, open: sync.OnceFunc(func() { close(accept) }),
 		metrics: storestats.NewMetrics(config.Upstream.Etcd.StorageConfig.DBMetricPollInterval, config.NativeHistograms),
 	}, nil
 }

@@ -12,13 +12,15 @@
 //
 // They are for tests and for development. They know nothing of leader election, so that
 // they must not run beside a kube-controller-manager, nor in two servers of one store:
-// [Controllers.Rival] tells of the former.
+// [Rival] tells of the former.
 //
 // # Guarantees
 //
 // When [Controllers.WaitReady] returns nil, pods are admitted in the namespace default.
 // Kinds that are defined later are collected, and deleted with their namespaces, a few
 // seconds after they are served.
+//
+// [Controllers.Pause] stops them for as long as its caller wants. Afterwards they begin anew.
 //
 // # Goroutines
 //

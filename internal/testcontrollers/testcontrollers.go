@@ -58,6 +58,14 @@ type Controllers struct {
 	client   kubernetes.Interface
 	metadata metadata.Interface
 	ready    chan struct{} // closed once pods are admitted
+	isReady  func()        // closes ready, once
+	pauses   chan *pause
+}
+
+// pause has Run stop the controllers.
+type pause struct {
+	stopped chan struct{} // closed when they have ended
+	resumed chan struct{} // closed when they may begin again
 }
 
 // New prepares Controllers. It does no I/O.
@@ -74,7 +82,11 @@ func New(config Config) (*Controllers, error) {
 	if err != nil {
 		return nil, fmt.Errorf("testcontrollers: %w", err)
 	}
-	return &Controllers{config: config, client: client, metadata: some, ready: make(chan struct{})}, nil
+	ready := make(chan struct{})
+	return &Controllers{
+		config: config, client: client, metadata: some, pauses: make(chan *pause),
+		ready: ready, isReady: sync.OnceFunc(func() { close(ready) }),
+	}, nil
 }
 
 // WaitReady blocks until pods are admitted in the namespace default, or ctx ends.
@@ -89,8 +101,8 @@ func (c *Controllers) WaitReady(ctx context.Context) error {
 
 // Rival returns who holds the lease of kube-controller-manager, which does the same work,
 // or "" if nobody does.
-func (c *Controllers) Rival(ctx context.Context) (string, error) {
-	lease, err := c.client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, managerLease, metav1.GetOptions{})
+func Rival(ctx context.Context, client kubernetes.Interface) (string, error) {
+	lease, err := client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(ctx, managerLease, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return "", nil
@@ -109,6 +121,54 @@ func (c *Controllers) Rival(ctx context.Context) (string, error) {
 
 // Run runs the controllers until ctx ends, which is no error. It may be called once.
 func (c *Controllers) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if err := c.runUntilPaused(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// runUntilPaused runs the controllers until ctx ends, or until a pause of theirs has ended.
+func (c *Controllers) runUntilPaused(ctx context.Context) error {
+	running, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- c.run(running) }()
+	select {
+	case err := <-ended:
+		return err
+	case p := <-c.pauses:
+		cancel()
+		err := <-ended
+		close(p.stopped)
+		if err != nil {
+			return err
+		}
+		select {
+		case <-p.resumed:
+		case <-ctx.Done():
+		}
+		return nil
+	}
+}
+
+// Pause stops the controllers, which must run, and returns once they have ended. After resume,
+// others take their place, which know nothing of what these knew: of objects that are put back
+// meanwhile, say, that they were to be deleted, or that their owner was gone.
+func (c *Controllers) Pause(ctx context.Context) (resume func(), err error) {
+	p := &pause{stopped: make(chan struct{}), resumed: make(chan struct{})}
+	select {
+	case c.pauses <- p:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("testcontrollers: %w", context.Cause(ctx))
+	}
+	<-p.stopped
+	return sync.OnceFunc(func() { close(p.resumed) }), nil
+}
+
+// run runs controllers until ctx ends.
+func (c *Controllers) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	named := informers.NewSharedInformerFactoryWithOptions(c.client, 0, informers.WithTransform(trim))
@@ -172,6 +232,6 @@ func (c *Controllers) awaitAccount(ctx context.Context, accounts coreinformers.S
 		return err == nil, nil
 	})
 	if err == nil {
-		close(c.ready)
+		c.isReady()
 	}
 }

@@ -218,7 +218,7 @@ func TestLeaseHoldersAreReported(t *testing.T) {
 	leases, ctx := c.client.CoordinationV1().Leases("kube-system"), t.Context()
 	rival := func(want string) {
 		t.Helper()
-		if got, err := c.controllers.Rival(ctx); err != nil || got != want {
+		if got, err := testcontrollers.Rival(ctx, c.client); err != nil || got != want {
 			t.Errorf("rival %q %v, want %q", got, err, want)
 		}
 	}

@@ -1,0 +1,77 @@
+package checkpoint
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/larder-io/larder/kv"
+)
+
+// Fence refuses the writes of requests that were received before it was last raised, among them
+// deletions of collections that are under way. A nil Fence refuses nothing.
+type Fence struct {
+	mu     sync.RWMutex // held for reading while a write is under way
+	raised time.Time
+}
+
+// Raise returns once no request that was received before can write any more.
+func (f *Fence) Raise() {
+	if f == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.raised = time.Now()
+}
+
+// Store returns a store that differs from inner in that writes are refused behind the fence.
+func (f *Fence) Store(inner kv.Store) kv.Store {
+	if f == nil {
+		return inner
+	}
+	return &fenced{inner, f}
+}
+
+type fenced struct {
+	kv.Store
+	fence *Fence
+}
+
+// Put implements kv.Store.
+func (s *fenced) Put(ctx context.Context, key string, value []byte, opts kv.PutOptions) (kv.Result, error) {
+	s.fence.mu.RLock()
+	defer s.fence.mu.RUnlock()
+	if err := s.fence.check(ctx); err != nil {
+		return kv.Result{}, err
+	}
+	return s.Store.Put(ctx, key, value, opts)
+}
+
+// Delete implements kv.Store.
+func (s *fenced) Delete(ctx context.Context, key string, ifRevision int64) (kv.Result, error) {
+	s.fence.mu.RLock()
+	defer s.fence.mu.RUnlock()
+	if err := s.fence.check(ctx); err != nil {
+		return kv.Result{}, err
+	}
+	return s.Store.Delete(ctx, key, ifRevision)
+}
+
+// check returns the answer to a request that was received before the fence was raised. Clients
+// answer a conflict by looking at what there is now.
+func (f *Fence) check(ctx context.Context) error {
+	received, ok := apirequest.ReceivedTimestampFrom(ctx)
+	if !ok || !received.Before(f.raised) {
+		return nil
+	}
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusConflict, Reason: metav1.StatusReasonConflict,
+		Message: "all objects were brought back to a checkpoint while the request was under way; please look at them again",
+	}}
+}
