@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 // against names the kubeconfig of another server to run the scenarios against:
@@ -17,6 +19,7 @@ var against = flag.String("against", "", "kubeconfig of the server to run the ku
 var binaries struct{ larder, kubectl string }
 
 func TestMain(m *testing.M) {
+	proctest.ShortTemp()
 	flag.Parse()
 	os.Exit(runTests(m))
 }

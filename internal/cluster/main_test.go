@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/larder-io/larder/internal/cluster/programs"
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 var (
@@ -20,6 +21,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
+	proctest.ShortTemp()
 	flag.Parse()
 	dir, err := os.MkdirTemp("", "larder-cluster-")
 	if err == nil {

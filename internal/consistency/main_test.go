@@ -9,6 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/server/servertest"
 	"github.com/larder-io/larder/kv/kvtest"
 )
@@ -27,6 +28,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	proctest.ShortTemp()
 	var err error
 	if raw := os.Getenv(memberVariable); raw != "" {
 		err = kvtest.RunMember(raw)

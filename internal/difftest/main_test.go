@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/larder-io/larder/internal/proctest"
 	"github.com/larder-io/larder/internal/server/servertest"
 )
 
@@ -22,6 +23,7 @@ var (
 const roleVariable = "LARDER_DIFFTEST_SERVER"
 
 func TestMain(m *testing.M) {
+	proctest.ShortTemp()
 	if role := os.Getenv(roleVariable); role != "" {
 		if err := servertest.Run(role); err != nil {
 			fmt.Fprintln(os.Stderr, err)

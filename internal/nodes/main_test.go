@@ -12,6 +12,8 @@ import (
 	"k8s.io/component-base/cli"
 	"k8s.io/kubectl/pkg/cmd"
 	"k8s.io/kubectl/pkg/cmd/util"
+
+	"github.com/larder-io/larder/internal/proctest"
 )
 
 var (
@@ -24,6 +26,7 @@ var (
 const kubectlVariable = "LARDER_NODES_KUBECTL"
 
 func TestMain(m *testing.M) {
+	proctest.ShortTemp()
 	if os.Getenv(kubectlVariable) != "" {
 		if err := cli.RunNoErrOutput(cmd.NewDefaultKubectlCommand()); err != nil {
 			util.CheckErr(err) // says what it was, and ends with its code

@@ -21,6 +21,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	proctest.ShortTemp()
 	if raw := os.Getenv(writerVariable); raw != "" {
 		playWriter(raw)
 	} else if raw := os.Getenv(openerVariable); raw != "" {

@@ -32,6 +32,7 @@ import (
 const memberVariable = "LARDER_SNAPSHOT_TEST_MEMBER"
 
 func TestMain(m *testing.M) {
+	proctest.ShortTemp()
 	if raw := os.Getenv(memberVariable); raw != "" {
 		log.Fatal(kvtest.RunMember(raw))
 	}
