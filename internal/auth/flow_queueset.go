@@ -24,6 +24,7 @@ type queueSet struct {
 	fairqueuing.QueueSet // upstream's
 	name                 string
 	demand               flowmetrics.Gauge
+	seats                flowmetrics.RatioedGauge // upstream's queues add what they serve
 	exempt               bool
 	generation           *atomic.Uint64 // of the Flow
 
@@ -38,6 +39,10 @@ type queueSet struct {
 	window atomic.Int64
 	busy   atomic.Int64 // seats times nanoseconds
 	peak   atomic.Int64
+
+	telling sync.Mutex
+	told    float64 // guarded by telling: what seats has of those taken by count
+	owed    float64 // guarded by telling: seat seconds that were taken and not told yet
 
 	mu           sync.Mutex
 	queuing      fairqueuing.QueuingConfig     // guarded by mu
@@ -113,9 +118,31 @@ func (l *queueSet) reportDemand(now int64, least time.Duration) {
 	if elapsed < int64(least) || elapsed <= 0 || !l.window.CompareAndSwap(since, now) {
 		return
 	}
-	mean := float64(l.busy.Swap(0)) / float64(elapsed)
+	busy := float64(l.busy.Swap(0))
+	mean := busy / float64(elapsed)
 	l.demand.Set(float64(l.peak.Swap(0)))
 	l.demand.Set(mean)
+	l.tell(busy/1e9, time.Duration(elapsed).Seconds())
+}
+
+// tell adds seats that were taken by count for busy seat seconds, in the last elapsed seconds,
+// to the gauge of executing seats. They are known when they are left: the gauge has them
+// within the next second or so, no more and no less of them.
+func (l *queueSet) tell(busy, elapsed float64) {
+	l.telling.Lock()
+	defer l.telling.Unlock()
+	l.owed = max(0, l.owed+busy-l.told*elapsed)
+	before := l.told
+	l.told = l.owed / max(1, elapsed)
+	l.seats.Add(l.told - before)
+}
+
+// untell takes the seats taken by count from the gauge of executing seats.
+func (l *queueSet) untell() {
+	l.telling.Lock()
+	defer l.telling.Unlock()
+	l.seats.Add(-l.told)
+	l.told, l.owed = 0, 0
 }
 
 // StartRequest implements fairqueuing.QueueSet.
@@ -160,6 +187,7 @@ func (l *queueSet) openLocked(schema string) {
 	if state&openBit != 0 {
 		return
 	}
+	l.untell() // the placeholders take these seats
 	taken := int(state & seatsMask)
 	// These requests keep their seats, even if the limit is lower by now.
 	l.limitLocked(max(taken, l.dispatch.ConcurrencyLimit))
@@ -338,7 +366,7 @@ func (f *queueSetFactory) BeginConstruction(config fairqueuing.QueuingConfig, re
 		return nil, err
 	}
 	l := &queueSet{
-		name: config.Name, demand: demand, exempt: config.DesiredNumQueues < 0,
+		name: config.Name, demand: demand, seats: seats, exempt: config.DesiredNumQueues < 0,
 		generation: &f.flow.generation, counted: make(map[*counted]struct{}), alone: make(map[string]uint64),
 	}
 	l.window.Store(time.Now().UnixNano())

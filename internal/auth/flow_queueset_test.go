@@ -3,7 +3,9 @@ package auth
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -22,6 +24,26 @@ type queues struct {
 	fairqueuing.QueueSet
 	config   fairqueuing.QueuingConfig
 	requests []*visit
+	seats    *seatsOverTime
+}
+
+// seatsOverTime integrates a gauge of seats.
+type seatsOverTime struct {
+	flowmetrics.RatioedGauge
+
+	mu    sync.Mutex
+	now   float64 // guarded by mu
+	sum   float64 // guarded by mu: seat seconds until since
+	since time.Time
+}
+
+func (s *seatsOverTime) Add(n float64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := time.Now()
+	s.sum += s.now * t.Sub(s.since).Seconds()
+	s.now, s.since = s.now+n, t
+	s.RatioedGauge.Add(n)
 }
 
 // visit is one request: waiting, executing, refused or gone.
@@ -33,14 +55,15 @@ type visit struct {
 
 func newQueues(factory fairqueuing.QueueSetFactory, config fairqueuing.QueuingConfig, limit int) *queues {
 	labels := []string{config.Name}
+	seats := &seatsOverTime{RatioedGauge: flowmetrics.PriorityLevelExecutionSeatsGaugeVec.NewForLabelValuesSafe(0, 1, labels), since: time.Now()}
 	completer, err := factory.BeginConstruction(config,
 		flowmetrics.RatioedGaugeVecPhasedElementPair(flowmetrics.PriorityLevelConcurrencyGaugeVec, 1, 1, labels),
-		flowmetrics.PriorityLevelExecutionSeatsGaugeVec.NewForLabelValuesSafe(0, 1, labels),
+		seats,
 		fairqueuing.NewNamedIntegrator(eventclock.Real{}, config.Name))
 	if err != nil {
 		panic(err)
 	}
-	return &queues{QueueSet: completer.Complete(fairqueuing.DispatchingConfig{ConcurrencyLimit: limit, ConcurrencyDenominator: max(limit, 1)}), config: config}
+	return &queues{QueueSet: completer.Complete(fairqueuing.DispatchingConfig{ConcurrencyLimit: limit, ConcurrencyDenominator: max(limit, 1)}), config: config, seats: seats}
 }
 
 // start lets a request come. direct says that it need not ask, if there is a way.
@@ -190,4 +213,45 @@ func checkQueueSet(config fairqueuing.QueuingConfig, limit int, steps []int) str
 		}
 	}
 	return ""
+}
+
+// TestUtilizationHasSeatsByCount: the metric of how much of a priority level is used has the
+// seats of requests that upstream was not asked about, and has each seat once when its queues
+// open.
+func TestUtilizationHasSeatsByCount(t *testing.T) {
+	flowmetrics.Register()
+	synctest.Test(t, func(t *testing.T) {
+		config := fairqueuing.QueuingConfig{Name: "utilized", DesiredNumQueues: 1, QueueLengthLimit: 10, HandSize: 1}
+		factory := queueset.NewQueueSetFactory(eventclock.Real{})
+		flow := &Flow{queueSets: make(map[string]*queueSet), loaded: make(chan struct{})}
+		for name, q := range map[string]*queues{
+			"upstream": newQueues(factory, config, 5), "ours": newQueues(&queueSetFactory{flow, factory}, config, 5),
+		} {
+			began := time.Now()
+			turn := func(n int) {
+				for range n {
+					q.start(flowrequest.WorkEstimate{InitialSeats: 1}, 1, true)
+				}
+				time.Sleep(200 * time.Millisecond)
+				q.end()
+				synctest.Wait()
+				q.requests = nil
+			}
+			for range 50 {
+				for range 3 { // they end one soon after the other
+					q.start(flowrequest.WorkEstimate{InitialSeats: 1}, 1, true)
+					time.Sleep(15 * time.Millisecond)
+				}
+				turn(0)
+			}
+			q.seats.Add(0)
+			if mean := q.seats.sum / time.Since(began).Seconds(); math.Abs(mean-2.82) > 0.3 {
+				t.Errorf("%s: %.2f seats on average, want 2.82", name, mean)
+			}
+			turn(7)
+			if math.Abs(q.seats.now) > 1e-9 {
+				t.Errorf("%s: %.2f seats after all queues were empty", name, q.seats.now)
+			}
+		}
+	})
 }
