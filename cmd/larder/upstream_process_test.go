@@ -266,6 +266,9 @@ func TestServersOverrides(t *testing.T) {
 	for name, want := range map[string]int{"etcd-0": http.StatusOK, "etcd-1": http.StatusOK, "etcd-2": http.StatusNotFound} {
 		p.want(want, "/api/v1/componentstatuses/"+name)
 	}
+	if healthy := p.want(200, "/healthz?verbose&exclude=etcd"); strings.Contains(healthy, "[+]etcd-override-0 ok") {
+		t.Errorf("the check of other servers is not excluded with etcd's: %s", healthy)
+	}
 	if ready := p.want(200, "/readyz?verbose"); !strings.Contains(ready, "[+]etcd-override-0 ok") || !strings.Contains(ready, "[+]etcd-override-readiness-0 ok") {
 		t.Error(ready)
 	}

@@ -180,7 +180,7 @@ func (s *Server) storeChecks() (health, ready []healthz.HealthChecker) {
 		if readyPatience != patience {
 			unready = storestats.NewHealth(ask, readyPatience)
 		}
-		health, ready = append(health, sick.Named(name)), append(ready, unready.Named(readyName))
+		health, ready = append(health, sick.Named(name, "etcd")), append(ready, unready.Named(readyName, "etcd-readiness"))
 	}
 	add(s.store.Health, "etcd", "etcd-readiness")
 	for i, a := range s.overrides {

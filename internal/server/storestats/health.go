@@ -78,7 +78,8 @@ func (h *Health) fill(ctx context.Context, a *answer) {
 	a.err = h.ask(ctx)
 }
 
-// Named returns a check of that name. All checks of h share its answers.
-func (h *Health) Named(name string) healthz.HealthChecker {
-	return healthz.NamedCheck(name, func(req *http.Request) error { return h.check(req.Context()) })
+// Named returns a check of that name, which a request that excludes group excludes too. All
+// checks of h share its answers.
+func (h *Health) Named(name, group string) healthz.HealthChecker {
+	return healthz.NamedGroupedCheck(name, group, func(req *http.Request) error { return h.check(req.Context()) })
 }

@@ -25,7 +25,7 @@ func TestHealthChecksShareReads(t *testing.T) {
 			return nil
 		}, 2*time.Second)
 		paths := http.NewServeMux()
-		healthz.InstallReadyzHandler(paths, store.Named("etcd"), store.Named("etcd-readiness"))
+		healthz.InstallReadyzHandler(paths, store.Named("etcd", "etcd"), store.Named("etcd-readiness", "etcd-readiness"))
 		const seconds, clients = 10, 100
 		var all sync.WaitGroup
 		began := time.Now()
