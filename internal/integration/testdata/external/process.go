@@ -1,0 +1,206 @@
+// Package external starts the program that KAS names where Kubernetes' integration tests start
+// a kube-apiserver inside their own process. It is compiled into these tests.
+package external
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/rest"
+)
+
+// TB is the part of testing.TB that is used.
+type TB interface {
+	Logf(format string, args ...any)
+	Failed() bool
+}
+
+var hostname string
+
+// Hostname gives the programs that are started from now on a host name of their own.
+func Hostname(name string) string {
+	hostname = name
+	return name
+}
+
+// Skip ends a test that needs the server in its own process.
+func Skip(t any) {
+	if s, ok := t.(interface{ Skip(...any) }); ok {
+		s.Skip("needs the server in this process")
+	}
+}
+
+// flagOf returns the value of a flag in args, "" if it is not there.
+func flagOf(args []string, name string) string {
+	for i, a := range args {
+		if v, ok := strings.CutPrefix(a, "--"+name+"="); ok {
+			return v
+		}
+		if a == "--"+name && i+1 < len(args) {
+			return args[i+1]
+		}
+	}
+	return ""
+}
+
+// output keeps the first MiB of what a program writes.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.b.Len() < 1<<20 {
+		o.b.Write(p)
+	}
+	return len(p), nil
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// process is a program that was started.
+type process struct {
+	cmd  *exec.Cmd
+	out  output
+	done chan struct{}
+	err  error // set when done is closed
+}
+
+func begin(args []string) (*process, error) {
+	program := os.Getenv("KAS")
+	p := &process{cmd: exec.Command(program, args...), done: make(chan struct{})}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if hostname != "" {
+		p.cmd = exec.Command("sh", append([]string{"-c", "hostname " + hostname + `; exec "$@"`, "sh", program}, args...)...)
+		p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Cloneflags: syscall.CLONE_NEWUTS}
+	}
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() { p.err = p.cmd.Wait(); close(p.done) }()
+	return p, nil
+}
+
+// stop ends the program. What it wrote is logged if the test has failed.
+func (p *process) stop(t TB) {
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-p.done:
+	case <-time.After(20 * time.Second):
+		t.Logf("the server has not ended 20 s after SIGTERM")
+		p.cmd.Process.Kill()
+		<-p.done
+	}
+	if t.Failed() {
+		s := p.out.String()
+		if len(s) > 6000 {
+			s = s[:3000] + "\n...\n" + s[len(s)-3000:]
+		}
+		t.Logf("%s\n%s", strings.Join(p.cmd.Args, " "), s)
+	}
+}
+
+// start runs the program on port and waits until it is healthy, or, if wait is false, until it
+// answers. The client's configuration is that of a member of system:masters.
+func start(t TB, dir string, port int, args []string, tokenFile string, wait bool) (*rest.Config, func(), error) {
+	token := string(uuid.NewUUID())
+	lines := token + ",system:apiserver," + string(uuid.NewUUID()) + ",\"system:masters\"\n"
+	if f := flagOf(args, "token-auth-file"); f != "" {
+		tokenFile = f
+	}
+	if tokenFile != "" {
+		b, err := os.ReadFile(tokenFile)
+		if err != nil {
+			return nil, nil, err
+		}
+		lines += string(b)
+	}
+	tokens := filepath.Join(dir, "tokens.csv")
+	if err := os.WriteFile(tokens, []byte(lines), 0o600); err != nil {
+		return nil, nil, err
+	}
+	args = append(args, "--token-auth-file="+tokens, fmt.Sprintf("--secure-port=%d", port), "--cert-dir="+dir)
+	for _, name := range []string{"bind-address", "advertise-address"} {
+		if flagOf(args, name) == "" {
+			args = append(args, "--"+name+"=127.0.0.1")
+		}
+	}
+	p, err := begin(args)
+	if err != nil {
+		return nil, nil, err
+	}
+	stop := sync.OnceFunc(func() { p.stop(t) })
+	cfg := &rest.Config{Host: fmt.Sprintf("https://127.0.0.1:%d", port), BearerToken: token, QPS: 1000, Burst: 10000}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		select {
+		case <-p.done:
+			return nil, nil, fmt.Errorf("the server ended: %v\n%s\n%s", p.err, strings.Join(args, " "), p.out.String())
+		default:
+		}
+		if answers(cfg, dir, args, wait) == nil {
+			return cfg, stop, nil
+		}
+		if time.Now().After(deadline) {
+			stop()
+			return nil, nil, fmt.Errorf("the server is not healthy after a minute\n%s\n%s", strings.Join(args, " "), p.out.String())
+		}
+	}
+}
+
+// answers reports whether the server is healthy, or answers at all if that is not wanted. It
+// has cfg trust the server's certificate.
+func answers(cfg *rest.Config, dir string, args []string, healthy bool) error {
+	ca := flagOf(args, "tls-cert-file")
+	given := ca != ""
+	if !given {
+		ca = filepath.Join(dir, "apiserver.crt")
+	}
+	b, err := os.ReadFile(ca)
+	if err != nil {
+		return err
+	}
+	cfg.TLSClientConfig = rest.TLSClientConfig{CAData: b}
+	if given {
+		pool := x509.NewCertPool()
+		pool.AppendCertsFromPEM(b)
+		c, err := tls.Dial("tcp", strings.TrimPrefix(cfg.Host, "https://"), &tls.Config{RootCAs: pool})
+		if err == nil {
+			c.Close()
+		} else if strings.Contains(err.Error(), "x509") {
+			cfg.TLSClientConfig = rest.TLSClientConfig{Insecure: true}
+		}
+	}
+	rt, err := rest.TransportFor(cfg)
+	if err != nil {
+		return err
+	}
+	client := http.Client{Transport: rt, Timeout: 5 * time.Second}
+	r, err := client.Get(cfg.Host + "/healthz")
+	if err != nil {
+		return err
+	}
+	r.Body.Close()
+	if healthy && r.StatusCode != http.StatusOK {
+		return errors.New(r.Status)
+	}
+	return nil
+}
