@@ -106,10 +106,13 @@ func (d *door) take(c net.Conn) {
 // receive serves v to its end.
 func (d *door) receive(v *visit) {
 	secure, ok := v.conn.(*conn)
-	if ok && secure.Handshake() != nil {
-		d.forget(v)
-		v.conn.Close()
-		return
+	if ok {
+		if err := secure.Handshake(); err != nil {
+			secure.refuseHandshake(err)
+			d.forget(v)
+			v.conn.Close()
+			return
+		}
 	}
 	if !ok || !secure.http2() {
 		d.s.session(d, v).Serve()
