@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	cliflag "k8s.io/component-base/cli/flag"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 	"k8s.io/klog/v2"
@@ -26,6 +27,14 @@ func changed(fs *pflag.FlagSet, add func(*pflag.FlagSet)) (any bool) {
 	add(&all)
 	all.VisitAll(func(f *pflag.Flag) { any = any || fs.Changed(f.Name) })
 	return any
+}
+
+// logStart writes what a log begins with (kubernetes cmd/kube-apiserver/app/server.go): the flags,
+// the version, and the variables that Go's runtime reads.
+func logStart(flags *pflag.FlagSet, version string) {
+	cliflag.PrintFlags(flags)
+	klog.Infof("Version: %s", version)
+	klog.InfoS("Golang settings", "GOGC", os.Getenv("GOGC"), "GOMAXPROCS", os.Getenv("GOMAXPROCS"), "GOTRACEBACK", os.Getenv("GOTRACEBACK"))
 }
 
 // silence drops klog's informational lines until the verbosity of the running server is

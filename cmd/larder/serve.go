@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -137,6 +138,7 @@ func serve(cmd *cobra.Command, o *options) error {
 			return err
 		}
 	}
+	logStart(cmd.Flags(), cmp.Or(config.Upstream.GitVersion, server.Version().GitVersion))
 	gates.AddMetrics()
 	up.GenericServerRunOptions.ComponentGlobalsRegistry.AddMetrics()
 	metricsfeatures.ApplyFeatureGates(gates)

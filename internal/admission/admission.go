@@ -47,13 +47,16 @@ type Options = kubeoptions.AdmissionOptions
 // NewOptions returns what kube-apiserver starts with when no flag is given.
 func NewOptions() *Options { return kubeoptions.NewAdmissionOptions() }
 
-// Config says what a [Chain] is built from. All fields but Options and
-// APIResources are required.
+// Config says what a [Chain] is built from. All fields but Options, ServerID
+// and APIResources are required.
 type Config struct {
 	// Options say which plugins decide; nil means those that do by default.
 	Options *Options
 
 	Registry *registry.Registry
+
+	// ServerID names the server in its cluster: plugins tell it in metrics.
+	ServerID string
 
 	// ClientConfig and Client reach this very server.
 	ClientConfig *rest.Config
@@ -74,7 +77,7 @@ type Config struct {
 
 func (c *Config) check() error {
 	if c.Registry == nil || c.ClientConfig == nil || c.Client == nil || c.Informers == nil || c.InformersEnd == nil || c.Authorizer == nil || c.Webhooks == nil {
-		return errors.New("admission: Config needs all its fields but Options and APIResources")
+		return errors.New("admission: Config needs all its fields but Options, ServerID and APIResources")
 	}
 	return nil
 }
@@ -211,7 +214,9 @@ func (c *Chain) initializers(config *Config, shared informers.SharedInformerFact
 	generic := initializer.New(client, dynamicClient, shared, config.Authorizer, utilfeature.DefaultFeatureGate, effective, c.ended, c.mapper)
 	hooks := webhookinit.NewPluginInitializer(config.Webhooks.Auth, config.Webhooks)
 	control := controlplaneadmission.NewPluginInitializer(quotas, exclusion.Excluded())
-	return append(admission.PluginInitializers{generic, hooks, control}, kube...), nil
+	// The generic one has plugins read files, and count that with the server's ID.
+	id := initializer.NewAPIServerIDInitializer(config.ServerID)
+	return append(admission.PluginInitializers{id, generic, hooks, control}, kube...), nil
 }
 
 // noMutatingPolicies reports whether no mutating policy is known to be bound.

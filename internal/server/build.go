@@ -226,7 +226,7 @@ func (s *Server) buildAdmission(ctx context.Context) (err error) {
 	p.admission, err = admission.Load(admission.Config{
 		Options: s.config.Admission, Registry: p.registry, ClientConfig: p.loopback, Client: p.client,
 		Informers: p.informers, InformersEnd: p.unfollow, Authorizer: p.auth.Authorizer, Webhooks: p.webhooks,
-		APIResources: s.resources,
+		APIResources: s.resources, ServerID: serverID(),
 	})
 	if err != nil {
 		return err

@@ -45,7 +45,8 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // Config returns the configuration of a client which reaches this server in process, in
 // protobuf where a resource has it, without client-side rate limits. The field manager of
-// what it writes is the part of userAgent before the first slash.
+// what it writes is the part of userAgent before the first slash. Nobody is warned of what the
+// server asks of itself.
 func Config(transport http.RoundTripper, userAgent string) *rest.Config {
 	return &rest.Config{
 		Host:      "https://larder.invalid", // never resolved
@@ -55,7 +56,8 @@ func Config(transport http.RoundTripper, userAgent string) *rest.Config {
 			ContentType:        runtime.ContentTypeProtobuf,
 			AcceptContentTypes: runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON,
 		},
-		UserAgent: userAgent,
+		UserAgent:      userAgent,
+		WarningHandler: rest.NoWarnings{},
 	}
 }
 
