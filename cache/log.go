@@ -150,8 +150,11 @@ func (l *Log) Since() (time.Time, bool) {
 	}
 }
 
-// Capacity is how many events are kept at most.
-func (l *Log) Capacity() int { return l.config.MaxEvents }
+// Room is how many events there is room for, which grows and shrinks with what is kept, and how
+// often it has done so.
+func (l *Log) Room() (events int, grown, shrunk int64) {
+	return len(*l.ring.slots.Load()), l.ring.grown.Load(), l.ring.shrunk.Load()
+}
 
 // Bytes is the memory that the kept events hold on to.
 func (l *Log) Bytes() int64 { return l.bytes.Load() }

@@ -30,6 +30,8 @@ type ring[T any] struct {
 	first, next atomic.Uint64
 
 	smallest, largest int // bounds of len(slots); largest 0 = none
+
+	grown, shrunk atomic.Int64
 }
 
 // newRing makes a ring that starts with room for smallest entries and doubles up
@@ -98,6 +100,11 @@ func (r *ring[T]) resize(room int) {
 		slots[at&uint64(room-1)].Store(old[at&uint64(len(old)-1)].Load())
 	}
 	r.slots.Store(&slots)
+	if room > len(old) {
+		r.grown.Add(1)
+	} else {
+		r.shrunk.Add(1)
+	}
 }
 
 // Forget drops every entry before the position, at most all.

@@ -17,6 +17,7 @@ func TestRingModel(t *testing.T) {
 		r := newRing[int](smallest, largest)
 		var all []int // every entry ever, by position
 		first := 0
+		room, grown, shrunk := len(*r.slots.Load()), int64(0), int64(0)
 		t.Repeat(map[string]func(*rapid.T){
 			"append": func(t *rapid.T) {
 				n := rapid.IntRange(0, 9).Draw(t, "entries")
@@ -65,8 +66,18 @@ func TestRingModel(t *testing.T) {
 				if r.First() != Position(first) || r.Next() != Position(len(all)) {
 					t.Fatalf("ring holds %d to %d, want %d to %d", r.First(), r.Next(), first, len(all))
 				}
-				if size := len(*r.slots.Load()); size < r.smallest || r.largest > 0 && size > r.largest {
+				size := len(*r.slots.Load())
+				if size < r.smallest || r.largest > 0 && size > r.largest {
 					t.Fatalf("%d slots, bounds are %d and %d", size, r.smallest, r.largest)
+				}
+				switch {
+				case size > room:
+					grown++
+				case size < room:
+					shrunk++
+				}
+				if room = size; r.grown.Load() != grown || r.shrunk.Load() != shrunk {
+					t.Fatalf("counted as grown %d times, shrunk %d times; want %d, %d", r.grown.Load(), r.shrunk.Load(), grown, shrunk)
 				}
 			},
 		})

@@ -7,7 +7,8 @@
 //
 //	cd bench/stock && go run . -o DIR
 //
-// writes DIR/kube-apiserver and prints its path. The first build takes minutes.
+// writes DIR/kube-apiserver and prints its path. The first build takes minutes. With -registered it
+// is the kube-apiserver that tells which metrics it has registered, DIR/registered.
 package main
 
 import (
@@ -21,18 +22,26 @@ import (
 	"strings"
 )
 
-const server = "k8s.io/kubernetes/cmd/kube-apiserver"
+const (
+	server = "k8s.io/kubernetes/cmd/kube-apiserver"
+	teller = "github.com/larder-io/larder/bench/stock/registered"
+)
 
 func main() {
 	dir := flag.String("o", ".", "directory to write kube-apiserver to")
+	registered := flag.Bool("registered", false, "build the server that tells which metrics it has registered")
 	flag.Parse()
-	if err := run(*dir, os.Stdout); err != nil {
+	program := server
+	if *registered {
+		program = teller
+	}
+	if err := run(*dir, program, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(dir string, out io.Writer) error {
+func run(dir, program string, out io.Writer) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return err
@@ -41,8 +50,8 @@ func run(dir string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(dir, filepath.Base(server))
-	if _, err := command("build", "-ldflags", stamp(version), "-o", file, server); err != nil {
+	file := filepath.Join(dir, filepath.Base(program))
+	if _, err := command("build", "-ldflags", stamp(version), "-o", file, program); err != nil {
 		return err
 	}
 	fmt.Fprintln(out, file)

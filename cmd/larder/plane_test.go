@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -29,6 +30,8 @@ type plane struct {
 	t    *testing.T
 	url  string // of etcd
 	args []string
+
+	stock, larder string // the programs; "" are those that the others are of, too
 }
 
 // newPlane starts an etcd and makes the files that its servers share.
@@ -83,10 +86,10 @@ type member struct {
 // host is the name of a machine that it takes itself to run on; "" is this one's.
 func (p *plane) member(stock bool, host string, port int, args ...string) *member {
 	p.t.Helper()
-	binary, name := *stockBinary, "stock"
+	binary, name := cmp.Or(p.stock, *stockBinary), "stock"
 	if !stock {
 		binary, name = filepath.Join(p.t.TempDir(), "kube-apiserver"), "larder"
-		if err := os.Symlink(binaries.larder, binary); err != nil {
+		if err := os.Symlink(cmp.Or(p.larder, binaries.larder), binary); err != nil {
 			p.t.Fatal(err)
 		}
 	}

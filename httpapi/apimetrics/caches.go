@@ -27,6 +27,7 @@ type cacheCollector struct {
 	storageObjects, objects, version    *prometheus.Desc
 	received, terminated, initialised   *prometheus.Desc
 	dispatched, initial, capacity       *prometheus.Desc
+	grown, shrunk, undecodable          *prometheus.Desc
 	lists, fetched, returned            *prometheus.Desc
 	consistent, waited                  *prometheus.Desc
 	storedLists, storedFetched          *prometheus.Desc
@@ -77,6 +78,9 @@ func (c *cacheCollector) describeUpstream() {
 	c.terminated = c.describe("apiserver_terminated_watchers_total", "[ALPHA] Counter of watchers closed due to unresponsiveness broken by resource type.")
 	c.initialised = c.describe("apiserver_watch_cache_initializations_total", "[ALPHA] Counter of watch cache initializations broken by resource type.")
 	c.capacity = c.describe("watch_cache_capacity", "[ALPHA] Total capacity of watch cache broken by resource type.")
+	c.grown = c.describe("watch_cache_capacity_increase_total", "[ALPHA] Total number of watch cache capacity increase events broken by resource type.")
+	c.shrunk = c.describe("watch_cache_capacity_decrease_total", "[ALPHA] Total number of watch cache capacity decrease events broken by resource type.")
+	c.undecodable = c.describe("apiserver_storage_decode_errors_total", "[ALPHA] Number of stored object decode errors split by object type")
 	c.checks = c.describe("apiserver_storage_consistency_checks_total", "[ALPHA] Counter for status of consistency checks between etcd and watch cache", "status")
 	c.lists = c.describe("apiserver_cache_list_total", "[ALPHA] Number of LIST requests served from watch cache", "index")
 	c.fetched = c.describe("apiserver_cache_list_fetched_objects_total", "[ALPHA] Number of objects read from watch cache in the course of serving a LIST request", "index")
@@ -201,7 +205,13 @@ func (c *cacheCollector) collectFeed(emit sample, r *registry.Resource) {
 	emit(c.initial, counter, float64(hub.Initial))
 	emit(c.terminated, counter, float64(hub.Lapped))
 	emit(c.initialised, counter, float64(reflector.Loads))
-	emit(c.capacity, gauge, float64(r.Cache.Log().Capacity()))
+	room, grown, shrunk := r.Cache.Log().Room()
+	emit(c.capacity, gauge, float64(room))
+	for desc, n := range map[*prometheus.Desc]int64{c.grown: grown, c.shrunk: shrunk, c.undecodable: r.Undecodable()} {
+		if n > 0 { // as with upstream's
+			emit(desc, counter, float64(n))
+		}
+	}
 	emit(c.watchers, gauge, float64(hub.Watchers))
 	emit(c.watchSets, gauge, float64(hub.Groups))
 	if c.sharded != nil {

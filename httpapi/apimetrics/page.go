@@ -10,6 +10,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	handlermetrics "k8s.io/apiserver/pkg/endpoints/handlers/metrics"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
+	peerproxymetrics "k8s.io/apiserver/pkg/util/peerproxy/metrics"
 	proxymetrics "k8s.io/apiserver/pkg/util/proxy/metrics"
 	"k8s.io/component-base/metrics/legacyregistry"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo" // rest_client_*: what the server asks of itself
@@ -44,6 +45,7 @@ func (p *Page) Install(to Mux) error {
 	metrics.Register()
 	handlermetrics.Register()
 	proxymetrics.Register()
+	peerproxymetrics.Register()
 	own := prometheus.NewRegistry()
 	for _, c := range append(p.Collectors[:len(p.Collectors):len(p.Collectors)], NewReadCollector(severalResources(p.Resources))) {
 		if err := own.Register(c); err != nil {

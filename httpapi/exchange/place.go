@@ -47,29 +47,21 @@ type InFlight struct{ ReadOnly, Mutating Gauge }
 // inflightInterval is how often Report sets upstream's metric to the peaks since the last time.
 const inflightInterval = time.Second
 
-// Report sets upstream's metrics until ctx ends. waiting returns how many requests waited at most
-// since its last call; nil says that none ever waits.
+// Report sets upstream's metrics, at once and then until ctx ends. waiting returns how many
+// requests waited at most since its last call; nil says that none ever waits.
 func (i *InFlight) Report(ctx context.Context, waiting func() (reading, mutating int)) {
 	ticker := time.NewTicker(inflightInterval)
 	defer ticker.Stop()
-	var last [2]int64
-	lastReading, lastMutating := -1, -1
 	for {
+		metrics.UpdateInflightRequestMetrics(metrics.ExecutingPhase, int(i.ReadOnly.peak.Swap(0)), int(i.Mutating.peak.Swap(0)))
+		if waiting != nil {
+			reading, mutating := waiting()
+			metrics.UpdateInflightRequestMetrics(metrics.WaitingPhase, reading, mutating)
+		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			if peaks := [2]int64{i.ReadOnly.peak.Swap(0), i.Mutating.peak.Swap(0)}; peaks != last {
-				metrics.UpdateInflightRequestMetrics(metrics.ExecutingPhase, int(peaks[0]), int(peaks[1]))
-				last = peaks
-			}
-			if waiting == nil {
-				continue
-			}
-			if reading, mutating := waiting(); reading != lastReading || mutating != lastMutating {
-				metrics.UpdateInflightRequestMetrics(metrics.WaitingPhase, reading, mutating)
-				lastReading, lastMutating = reading, mutating
-			}
 		}
 	}
 }

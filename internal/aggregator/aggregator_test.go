@@ -120,11 +120,12 @@ func TestUnavailableServersAreExplained(t *testing.T) {
 	s.service(t)
 	s.condition(t, "v1", apiregistrationv1.ConditionTrue, "Passed", "all checks passed")
 	s.answers(t, path, http.StatusOK, "{")
-	checkGauge(t, s, 0)
+	checkMetric(t, s, "aggregator_unavailable_apiservice", 0)
 	r.setDown(true)
 	s.edit(t, "v1", func(spec *apiregistrationv1.APIServiceSpec) { spec.VersionPriority++ }) // has it looked at
 	unavailable("FailedDiscoveryCheck", ": 503")
-	checkGauge(t, s, 1)
+	checkMetric(t, s, "aggregator_unavailable_apiservice", 1)
+	checkMetric(t, s, "aggregator_unavailable_apiservice_total", 1) // for the reason that has come once
 	r.setDown(false)
 	s.condition(t, "v1", apiregistrationv1.ConditionTrue, "Passed", "all checks passed")
 	s.answers(t, path, http.StatusOK, "{")
@@ -132,18 +133,18 @@ func TestUnavailableServersAreExplained(t *testing.T) {
 	s.answers(t, path, http.StatusNotFound, "404 page not found\n")
 }
 
-// checkGauge waits until the metrics tell whether v1.example.com is not available.
-func checkGauge(t *testing.T, s *server, want float64) {
+// checkMetric waits until a metric, of whether v1.example.com is not available, has a value.
+func checkMetric(t *testing.T, s *server, name string, want float64) {
 	t.Helper()
 	proctest.Eventually(t, "metrics tell what is not available", func() error {
 		families, err := s.aggregator.Gather()
 		must(t, err)
 		for _, f := range families {
-			if f.GetName() != "aggregator_unavailable_apiservice" {
+			if f.GetName() != name {
 				continue
 			}
 			for _, m := range f.GetMetric() {
-				if m.GetLabel()[0].GetValue() == "v1.example.com" && m.GetGauge().GetValue() == want {
+				if m.GetLabel()[0].GetValue() == "v1.example.com" && m.GetGauge().GetValue()+m.GetCounter().GetValue() == want {
 					return nil
 				}
 			}

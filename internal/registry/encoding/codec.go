@@ -104,6 +104,8 @@ type Codec struct {
 	// decodes counts decodings of cached bytes: none happen when the encoding that is
 	// asked for was made before.
 	decodes atomic.Uint64
+	// undecodable counts stored data that could not be decoded.
+	undecodable atomic.Int64
 }
 
 // New returns the Codec of a built-in resource.
@@ -201,6 +203,9 @@ func (c *Codec) Encrypted() bool { return c.encrypted }
 // asked for before do not add to it.
 func (c *Codec) Decodes() uint64 { return c.decodes.Load() }
 
+// Undecodable counts how often stored data could not be decoded so far.
+func (c *Codec) Undecodable() int64 { return c.undecodable.Load() }
+
 // IsCustom reports whether the resource is that of a CRD.
 func (c *Codec) IsCustom() bool { return c.custom != nil }
 
@@ -257,6 +262,7 @@ func (c *Codec) DecodeStored(data []byte, into runtime.Object, revision int64) e
 	}
 	if !c.decodeCanonical(data, into) {
 		if _, _, err := c.storage.Decode(data, nil, into); err != nil {
+			c.undecodable.Add(1)
 			return err
 		}
 	}

@@ -1,0 +1,43 @@
+// Command registered is kube-apiserver, which at its end writes the names of all metrics that it
+// has registered, whether or not they have samples, to the file that METRICS_FILE names.
+package main
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/component-base/cli"
+	_ "k8s.io/component-base/logs/json/register"
+	"k8s.io/component-base/metrics/legacyregistry"
+	_ "k8s.io/component-base/metrics/prometheus/clientgo"
+	_ "k8s.io/component-base/metrics/prometheus/version"
+	"k8s.io/kubernetes/cmd/kube-apiserver/app"
+)
+
+func main() {
+	code := cli.Run(app.NewAPIServerCommand())
+	if err := os.WriteFile(os.Getenv("METRICS_FILE"), []byte(strings.Join(registered(), "\n")+"\n"), 0o644); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// registered returns the names of the metrics in upstream's registry.
+func registered() []string {
+	descs := make(chan *prometheus.Desc)
+	go func() {
+		defer close(descs)
+		legacyregistry.Registerer().(prometheus.Collector).Describe(descs)
+	}()
+	var names []string
+	for d := range descs {
+		names = append(names, regexp.MustCompile(`fqName: "([^"]+)"`).FindStringSubmatch(d.String())[1])
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}

@@ -1,0 +1,39 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"github.com/larder-io/larder/httpapi/apimetrics"
+	"github.com/larder-io/larder/internal/server/storestats"
+)
+
+// RunRegistering is the program. At its end it writes the names of the metrics that are in upstream's
+// registry, as bench/stock/registered does, and of those that Larder's own collectors have in place
+// of upstream's code.
+func RunRegistering() int {
+	code := run(os.Args, os.Stdout, os.Stderr)
+	descs := make(chan *prometheus.Desc)
+	go func() {
+		defer close(descs)
+		for _, c := range []prometheus.Collector{legacyregistry.Registerer().(prometheus.Collector), apimetrics.NewCacheCollector(nil, true), storestats.NewMetrics(0, true)} {
+			c.Describe(descs)
+		}
+	}()
+	var names []string
+	for d := range descs {
+		names = append(names, regexp.MustCompile(`fqName: "([^"]+)"`).FindStringSubmatch(d.String())[1])
+	}
+	slices.Sort(names)
+	if err := os.WriteFile(os.Getenv("METRICS_FILE"), []byte(strings.Join(slices.Compact(names), "\n")+"\n"), 0o644); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
