@@ -40,14 +40,8 @@ func (r *reader) read(x *passage, i *reads.Resource) bool {
 	if x.Verb != "watch" {
 		slow := timed(x)
 		defer func() { slow.tell(x) }()
-		switch {
-		case !x.Traced():
-		case x.Verb == "get":
-			x.Enter("Get", readAttributes(x)...)
-			defer x.Leave()
-		case x.Verb == "list":
-			x.Enter("List", readAttributes(x)...)
-			defer x.Leave()
+		if name := map[string]string{"get": "Get", "list": "List"}[x.Verb]; x.Traced() && name != "" {
+			x.Enter(name, readAttributes(x)...)
 		}
 		return x.reading.Serve(i)
 	}
@@ -55,7 +49,7 @@ func (r *reader) read(x *passage, i *reads.Resource) bool {
 		return false // a websocket: upstream's handler speaks it
 	}
 	r.streams.Watch(streams.Opening{
-		Read: &x.reading, Flow: r.flow, Join: func() streams.Right { return r.rights.Join(&x.Exchange, x.basis) },
+		Read: &x.reading, Flow: r.flow, Attributes: func() []attribute.KeyValue { return readAttributes(x) }, Join: func() streams.Right { return r.rights.Join(&x.Exchange, x.basis) },
 		MinTimeout: r.minWatch, RequestTimeout: r.timeout,
 	}, i)
 	return true
@@ -69,6 +63,6 @@ func readAttributes(x *passage) []attribute.KeyValue {
 		attribute.String("api-group", x.Group), attribute.String("api-version", x.Version), attribute.String("name", x.Name),
 		attribute.String("subresource", x.Subresource), attribute.String("namespace", x.Namespace), attribute.String("protocol", req.Proto),
 		attribute.String("resource", x.Resource), attribute.String("scope", metrics.CleanScope(info)), attribute.String("url", x.Path),
-		attribute.String("user-agent", string(x.Peek("User-Agent"))), attribute.String("verb", x.Method),
+		attribute.String("user-agent", string(x.Peek("User-Agent"))), attribute.String("verb", metrics.NormalizedVerb(req)),
 	}
 }

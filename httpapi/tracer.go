@@ -106,9 +106,10 @@ func spanAttributes(x *passage) []attribute.KeyValue {
 	return attributes
 }
 
-// end ends the spans of x, if it has any. A response that is taken over to be streamed goes on
-// after that.
+// end says what was answered in the span of x, if it has one, which ends when the answer has been
+// sent. A response that is taken over to be streamed goes on after that.
 func (t *tracer) end(x *passage) {
+	x.Ready()
 	if x.span == nil {
 		return
 	}
@@ -122,7 +123,6 @@ func (t *tracer) end(x *passage) {
 	if code >= http.StatusInternalServerError {
 		x.span.SetStatus(codes.Error, "")
 	}
-	x.LeaveAll()
 }
 
 // samples reports whether a user may decide which of their requests are sampled.

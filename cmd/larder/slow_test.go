@@ -81,7 +81,7 @@ func TestSlowReadsLeaveATrace(t *testing.T) {
 	for _, want := range []string{
 		`Trace\[(\d+)\]: "Get" accept:[^\n]*audit-id:[0-9a-f-]{36},client:127\.0\.0\.1,api-group:,api-version:v1,name:kube-apiserver-legacy[^\n]*,subresource:,namespace:kube-system,protocol:HTTP/[12]\.[01],resource:configmaps,scope:resource,url:` +
 			regexp.QuoteMeta(object) + `,user-agent:slow/get,verb:GET \(\d\d-[A-Z][a-z]{2}-\d{4} [0-9:.]+\) \(total time: \d{3,}ms\):\nTrace\[\d+\]: ---"About to write a response" \d{3,}ms \([0-9:.]+\)\nTrace\[\d+\]: \[[0-9.]+m?s\] \[[0-9.]+m?s\] END`,
-		`Trace\[\d+\]: "List" [^\n]*,scope:namespace,url:` + regexp.QuoteMeta(maps) + `,user-agent:slow/list,verb:GET [^\n]*:\nTrace\[\d+\]: ---"Listing from storage done" \d{3,}ms`,
+		`Trace\[\d+\]: "List" [^\n]*,scope:namespace,url:` + regexp.QuoteMeta(maps) + `,user-agent:slow/list,verb:LIST [^\n]*:\nTrace\[\d+\]: ---"Listing from storage done" \d{3,}ms`,
 	} {
 		proctest.Eventually(t, "the log has a trace", func() error {
 			if !regexp.MustCompile(want).MatchString(p.Output()) {

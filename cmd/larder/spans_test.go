@@ -26,7 +26,7 @@ import (
 )
 
 // tree writes the spans of a trace below each other, in the order in which they began, with the
-// names of their attributes.
+// names of their attributes and events.
 func (c *collector) tree(trace string) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -44,17 +44,26 @@ func (c *collector) tree(trace string) string {
 		for _, s := range below[parent] {
 			var attributes []string
 			for _, a := range s.Attributes {
+				if slices.Contains(valued, a.Key) {
+					a.Key += "=" + a.Value.GetStringValue()
+				}
 				attributes = append(attributes, a.Key)
 			}
 			slices.Sort(attributes)
 			kind := "(" + strings.ToLower(strings.TrimPrefix(s.Kind.String(), "SPAN_KIND_")) + ")"
 			out.WriteString(" " + indent + strings.Join(append([]string{s.Name, kind}, attributes...), " ") + "\n")
+			for _, e := range s.Events {
+				out.WriteString(" " + indent + "  * " + e.Name + "\n")
+			}
 			write(hex.EncodeToString(s.SpanId), indent+"  ")
 		}
 	}
 	write(tracedBy, "")
 	return out.String()
 }
+
+// valued are the attributes whose values are compared, too.
+var valued = []string{"encoder", "key", "mediaType", "method", "protocol", "resource", "scope", "type", "verb"}
 
 // tracedBy is the span of a client within which all requests are sent.
 const tracedBy = "00000000000000ff"
@@ -196,6 +205,7 @@ func traced() [][]string {
 		{"GET", maps, "", "Accept", asTable},
 		{"GET", maps + "?watch=1&timeoutSeconds=1", ""},
 		{"GET", maps + "?watch=1&timeoutSeconds=1&resourceVersion=0", ""},
+		{"GET", maps + "?watch=1&timeoutSeconds=1&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan", ""},
 		{"PUT", maps + "/c", `{"metadata":{"name":"c"},"data":{"a":"b"}}`},
 		{"PATCH", maps + "/c", `{"data":{"c":"d"}}`, "Content-Type", "application/merge-patch+json"},
 		{"POST", secrets, `{"metadata":{"name":"c"}}`},

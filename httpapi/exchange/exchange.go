@@ -139,6 +139,9 @@ type Exchange struct {
 	Info   string    // what the line ends with; "" unless there is to be one
 	Told   bool      // the line is written, or will be by who serves the request
 
+	encoding time.Time // when encoding the answer began; zero if that is not recorded
+	ready    time.Time // when sending it began; zero if that is not recorded
+
 	base  context.Context // nil before the first call of Base
 	usual context.Context // has the server's deadline; nil before the first call of atDeadline
 	spans *spans          // nil: x is not traced
@@ -154,8 +157,9 @@ func (x *Exchange) Init(c Carrier, received time.Time, deadlines *Deadlines) {
 
 // Charge charges the account for the request, whose answer had so many bytes and had to wait
 // so long for the client. The door calls it once, when the answer has been written, or when
-// somebody else writes it.
+// somebody else writes it. It ends the spans of x, and tells the trail how long that took.
 func (x *Exchange) Charge(bytes int64, waited time.Duration) {
+	x.answered(bytes, waited)
 	if x.Account == nil {
 		return
 	}
@@ -221,14 +225,14 @@ func (x *Exchange) TakePlace() Place {
 	return p
 }
 
-// CloseTrail records the answer's status and, if the answer is small, its end. The end of a
-// longer one is recorded when it has been sent.
+// CloseTrail records the answer's status and, if the answer is small and came soon, its end. That of
+// another is recorded when it has been sent: the record of a slow request says how long that took.
 func (x *Exchange) CloseTrail() {
 	if x.Trail == nil {
 		return
 	}
 	x.Trail.Answer(x.StatusCode())
-	if x.small() {
+	if x.small() && !x.Trail.slow() {
 		x.TakeTrail().End()
 	}
 }

@@ -2,15 +2,24 @@ package exchange
 
 import (
 	"context"
+	"fmt"
+	"strings"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/trace"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
 // spans record what is done for a request, each within the one before it.
 type spans struct {
 	tracer trace.Tracer
 	open   []openSpan
+	// serializing says that the last of open is that of writing the answer, answering that the one
+	// before it tells of that, too.
+	serializing, answering bool
 }
 
 // openSpan is a span that has not ended, and the context around it.
@@ -27,6 +36,124 @@ func (x *Exchange) Trace(tracer trace.Tracer, root trace.Span) {
 
 // Traced reports whether spans are recorded for x.
 func (x *Exchange) Traced() bool { return x.spans != nil }
+
+// Event adds an event to the last span that has not ended, if x is traced.
+func (x *Exchange) Event(name string, attributes ...attribute.KeyValue) {
+	if x.spans != nil && len(x.spans.open) > 0 {
+		x.spans.open[len(x.spans.open)-1].AddEvent(name, trace.WithAttributes(attributes...))
+	}
+}
+
+// Answering is Serializing within a span that tells when that begins and ends.
+func (x *Exchange) Answering(mediaType string, version schema.GroupVersion) {
+	if x.spans != nil {
+		x.spans.answering = true
+		x.Event("About to write a response")
+	}
+	x.Serializing(mediaType, version)
+}
+
+// Serializing says that an answer in a media type, of objects of a version, is about to be encoded,
+// for the record of a slow request. If x is traced, the span of that begins, which ends when the
+// answer has been sent (apiserver pkg/endpoints/handlers/responsewriters/writers.go).
+func (x *Exchange) Serializing(mediaType string, version schema.GroupVersion) {
+	if x.Trail != nil {
+		x.encoding = time.Now()
+	}
+	if x.spans == nil {
+		return
+	}
+	if x.spans.serializing { // another answer, which is not to be sent
+		x.Leave()
+	}
+	x.enterAnswer("SerializeObject", mediaType, version)
+	x.spans.serializing = true
+}
+
+// Streaming begins the span of a stream of events, if x is traced.
+func (x *Exchange) Streaming(mediaType string, version schema.GroupVersion) {
+	if x.spans != nil {
+		x.enterAnswer("WatchServer.HandleHTTP", mediaType, version)
+		x.Event("About to start writing response")
+	}
+}
+
+// enterAnswer begins a span of what is sent.
+func (x *Exchange) enterAnswer(name, mediaType string, version schema.GroupVersion) {
+	x.Enter(name, attribute.String("audit-id", x.AuditID), attribute.String("method", x.Method), attribute.String("url", x.Path),
+		attribute.String("protocol", protocol(x.Carrier.Major())), attribute.String("mediaType", mediaType), attribute.String("encoder", encoderOf(mediaType, version)))
+}
+
+// KeepSpans lets the last n spans of x, which is traced, outlive it. It returns a function that ends
+// them.
+func (x *Exchange) KeepSpans(n int) func() {
+	first := len(x.spans.open) - n
+	kept := &Exchange{spans: &spans{open: x.spans.open[first:]}}
+	x.spans.open = x.spans.open[:first:first]
+	return func() {
+		kept.Event("Writing initial events done")
+		kept.LeaveAll()
+	}
+}
+
+// protocol is a version of HTTP as net/http writes it.
+func protocol(major int) string {
+	if major == 1 {
+		return "HTTP/1.1"
+	}
+	return fmt.Sprintf("HTTP/%d.0", major)
+}
+
+// encoderOf names upstream's encoder of a media type and version; "" if it has none.
+func encoderOf(mediaType string, version schema.GroupVersion) string {
+	mediaType, _, stream := strings.Cut(mediaType, ";")
+	info, ok := runtime.SerializerInfoForMediaType(legacyscheme.Codecs.SupportedMediaTypes(), mediaType)
+	if !ok {
+		return ""
+	}
+	encoder := runtime.Encoder(info.Serializer)
+	if stream && info.StreamSerializer != nil {
+		encoder = info.StreamSerializer.Serializer
+	}
+	return string(legacyscheme.Codecs.EncoderForVersion(encoder, version).Identifier())
+}
+
+// Ready says that the response is about to be sent.
+func (x *Exchange) Ready() {
+	if x.Trail == nil && x.spans == nil {
+		return
+	}
+	x.ready = time.Now()
+	if x.spans != nil && x.spans.serializing {
+		x.Event("About to start writing response", attribute.Int("size", x.Length()))
+	}
+}
+
+// answered records that the response was written, in so many bytes, which had to wait so long for
+// the client, and ends all spans of x.
+func (x *Exchange) answered(bytes int64, waited time.Duration) {
+	if !x.ready.IsZero() {
+		if x.Length() != UnknownSize { // nothing was encoded meanwhile
+			waited = time.Since(x.ready)
+		}
+		x.Trail.answered(x.encoding, waited)
+	}
+	if x.spans == nil {
+		return
+	}
+	if x.spans.serializing {
+		outcome := "succeeded"
+		if bytes < int64(x.Length()) {
+			outcome = "failed"
+		}
+		x.Event("Write call "+outcome, attribute.Int64("size", bytes))
+		x.Leave()
+		if x.spans.answering {
+			x.Event("Writing http response done")
+		}
+	}
+	x.LeaveAll()
+}
 
 // Enter begins a span within the last one that has not ended, if x is traced. Base knows of it.
 func (x *Exchange) Enter(name string, attributes ...attribute.KeyValue) {
@@ -47,7 +174,7 @@ func (x *Exchange) Leave() {
 	last := len(x.spans.open) - 1
 	x.spans.open[last].End()
 	x.base = x.spans.open[last].around
-	x.spans.open = x.spans.open[:last]
+	x.spans.open, x.spans.serializing = x.spans.open[:last], false
 }
 
 // LeaveAll ends all spans of x. Base goes on to know of the last one: what outlives the exchange

@@ -50,6 +50,7 @@ func (x *Exchange) Fail(err error) {
 	accept := string(x.Peek("Accept"))
 	x.Trail.Failed(status, accept)
 	contentType, body := encodeStatus(status, accept, x.Pretty())
+	x.Serializing(contentType, schema.GroupVersion{Version: "v1"})
 	x.SendCompressed(code, contentType, body)
 }
 

@@ -179,9 +179,44 @@ func (t *Trail) End() {
 	t.ac.ProcessEventStage(t.ctx, auditapi.StageResponseComplete)
 }
 
+// Now is the time, for Wrote; zero if nothing is recorded.
+func (t *Trail) Now() (now time.Time) {
+	if t != nil {
+		now = time.Now()
+	}
+	return now
+}
+
+// Wrote records that a handler has written a part of its answer since began.
+func (t *Trail) Wrote(began time.Time) {
+	if t != nil {
+		apirequest.TrackResponseWriteLatency(t.ctx, time.Since(began))
+	}
+}
+
+// answered records how long it took to write the answer, and since when it was encoded, as
+// upstream's handlers do; zero if they have.
+func (t *Trail) answered(encoding time.Time, took time.Duration) {
+	if t == nil {
+		return
+	}
+	apirequest.TrackResponseWriteLatency(t.ctx, took)
+	if all, ok := apirequest.LatencyTrackersFrom(t.ctx); ok && !encoding.IsZero() {
+		all.SerializationTracker.TrackDuration(time.Since(encoding))
+	}
+}
+
+// age is how long ago the request came.
+func (t *Trail) age() time.Duration {
+	return time.Since(t.ac.GetEventRequestReceivedTimestamp().Time)
+}
+
+// slow reports whether the record says where the time of the request went.
+func (t *Trail) slow() bool { return t.age() > slowRequest }
+
 // addLatencies records where the time of a slow request went.
 func (t *Trail) addLatencies() {
-	total := time.Since(t.ac.GetEventRequestReceivedTimestamp().Time)
+	total := t.age()
 	if total <= slowRequest {
 		return
 	}

@@ -172,6 +172,7 @@ func (w *buffered) WriteHeader(status int) {
 
 // Write implements http.ResponseWriter.
 func (w *buffered) Write(p []byte) (int, error) {
+	defer w.trail.Wrote(w.trail.Now())
 	w.mu.Lock()
 	switch {
 	case w.abandoned:

@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	apistorage "k8s.io/apiserver/pkg/storage"
 	storeerrors "k8s.io/apiserver/pkg/storage/errors"
 
@@ -55,7 +56,13 @@ func (x *Read) getObject(i *Resource) (*cache.Object, error) {
 	}
 	version := x.Query.Get("resourceVersion")
 	if x.Traced() {
-		x.Enter("cacher.Get", attribute.String("audit-id", x.AuditID), attribute.String("key", scope.Namespace+"/"+scope.Name), attribute.String("resource-version", version))
+		x.Event("About to Get from storage")
+		x.Enter("cacher.Get", attribute.String("audit-id", x.AuditID), attribute.String("key", i.View.Resource.KeyOf(scope)), attribute.String("resource-version", version))
+		if version == "" { // whose revision the object is to have, wherever it is kept
+			x.Event("About to Get from underlying storage")
+		} else {
+			x.Event("About to fetch object from cache")
+		}
 		defer x.Leave()
 	}
 	ctx, cancel := x.Bounded()
@@ -64,9 +71,12 @@ func (x *Read) getObject(i *Resource) (*cache.Object, error) {
 		began := time.Now()
 		defer func() { x.Waited += time.Since(began) }() // for the cache to be fresh: all else is done at once
 	}
-	o, err := i.View.Resource.Get(ctx, scope, version)
+	o, err := i.View.Resource.Get(x.Trail.Context(ctx), scope, version)
 	if err != nil {
 		return nil, storeerrors.InterpretGetError(x.ReadError(i, err), x.groupResource(), x.Name)
+	}
+	if version != "" {
+		x.Event("watchCache fresh enough")
 	}
 	return o, nil
 }
@@ -96,8 +106,17 @@ func (x *Read) ReadError(i *Resource, err error) error {
 	return err
 }
 
+// VersionOf is that of the objects in an answer.
+func (x *Read) VersionOf(f negotiate.Format) schema.GroupVersion {
+	if f.Convert != nil {
+		return f.Convert.GroupVersion()
+	}
+	return schema.GroupVersion{Group: x.Group, Version: x.Version}
+}
+
 // sendObject answers with o.
 func (x *Read) sendObject(i *Resource, f negotiate.Format, o *cache.Object) error {
+	x.Answering(f.MediaType, x.VersionOf(f))
 	if f.IsTable() {
 		options, err := x.TableOptions(f)
 		if err != nil {

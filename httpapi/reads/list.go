@@ -60,16 +60,16 @@ func ListScope(scope storage.Scope) string {
 // compression. If it is not known yet, sendListing returns unknownSize, and the body calls sent
 // with the size at its end. If there is an error, nothing was sent.
 func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.ListOptions, sent func(size int)) (int, error) {
-	ctx, cancel := x.Bounded()
-	defer cancel()
 	shard, err := storage.ParseShard(o.ShardSelector)
 	if err != nil {
 		return 0, err
 	}
+	x.EnterCache("cacher.GetList")
+	ctx, cancel := x.Bounded()
+	defer cancel()
 	room := lists.Get().(*listBody)
 	room.sent = sent
-	x.EnterCache("cacher.GetList")
-	listing, err := i.View.Resource.List(ctx, storage.ListRequest{
+	listing, err := i.View.Resource.List(x.Trail.Context(ctx), storage.ListRequest{
 		Scope:           x.ScopeOf(i, o),
 		ResourceVersion: o.ResourceVersion,
 		Match:           o.ResourceVersionMatch,
@@ -86,6 +86,7 @@ func (x *Read) sendListing(i *Resource, f negotiate.Format, o *internalversion.L
 		return 0, storeerrors.InterpretListError(x.ReadError(i, err), x.groupResource())
 	}
 	room.objects = listing.Objects
+	x.Serializing(f.MediaType, x.VersionOf(f))
 	if f.Convert != nil {
 		listing.Meta.Shard = "" // upstream's lists of metadata and its tables do not tell it
 	}

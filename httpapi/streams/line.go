@@ -13,6 +13,14 @@ func (ws *watchStream) saySeat() {
 	ws.seated = time.Time{}
 }
 
+// endSpans ends the spans of a watch that lists first, once.
+func (ws *watchStream) endSpans() {
+	if ws.listed != nil {
+		ws.listed()
+		ws.listed = nil
+	}
+}
+
 // sayInitial adds how long the initial objects took.
 func (ws *watchStream) sayInitial() {
 	if ws.line == nil {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -30,6 +31,9 @@ type Opening struct {
 	*reads.Read
 
 	Flow *auth.Flow // may be nil
+
+	// Attributes are those of the span of a watch that lists first; called if it is traced.
+	Attributes func() []attribute.KeyValue
 
 	// MinTimeout is the least time that a watch without timeoutSeconds lasts,
 	// RequestTimeout how long opening it may take.
@@ -61,6 +65,10 @@ func (ss *Streams) Watch(x Opening, i *reads.Resource) {
 	}
 	ws.right = x.Join()
 	ws.line, ws.seated = x.Line(), x.Seated
+	if ws.lists && x.Traced() {
+		x.Streaming(streamType(f), x.VersionOf(f))
+		ws.listed = x.KeepSpans(2)
+	}
 	to := x.Steal(http.StatusOK, x.header(f))
 	ws.head, ws.chunked, ws.whole = to.Head, to.Chunked, to.End
 	ss.begin(ws, to.Conn, to.Left)
@@ -93,6 +101,9 @@ func (x Opening) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream,
 	}
 	if f.MediaType == runtime.ContentTypeProtobuf {
 		ws.prefix = lengthPrefix
+	}
+	if ws.lists = o.SendInitialEvents != nil && *o.SendInitialEvents && o.AllowWatchBookmarks; ws.lists && x.Traced() {
+		x.Enter("WatchList", x.Attributes()...)
 	}
 	x.EnterCache("cacher.Watch")
 	defer x.Leave()
@@ -153,14 +164,18 @@ func (x Opening) watchTimeout(o *internalversion.ListOptions) time.Duration {
 	return time.Duration(float64(least) * (1 + rand.Float64()))
 }
 
+// streamType is the media type of the frames of a watch.
+func streamType(f negotiate.Format) string {
+	if f.MediaType == runtime.ContentTypeJSON {
+		return f.MediaType
+	}
+	return f.MediaType + ";stream=watch"
+}
+
 // header returns the header of the response: the fields that the serving chain has set, among
 // them those of flow control and CORS, in the order in which upstream sends them.
 func (x Opening) header(f negotiate.Format) []exchange.Field {
-	contentType := f.MediaType
-	if contentType != runtime.ContentTypeJSON {
-		contentType += ";stream=watch"
-	}
-	x.Set("Content-Type", contentType)
+	x.Set("Content-Type", streamType(f))
 	slices.SortStableFunc(x.Header, func(a, b exchange.Field) int { return strings.Compare(a.Name, b.Name) })
 	return x.Header
 }

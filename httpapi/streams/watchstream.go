@@ -42,9 +42,11 @@ type watchStream struct {
 	line    *exchange.Line // of the log; nil if there is to be none
 	seated  time.Time      // when place was given
 	forget  func()         // takes the watch out of flow control; may be nil
+	listed  func()         // ends the spans of a watch that lists first, when it has; may be nil
 	streams *Streams
 
 	bookmarks bool
+	lists     bool // the client asked for the initial objects, and to be told where they end
 	legacy    bool // the client did not ask to be told where the initial objects end
 	mute      bool // events cannot be written as asked: the first one ends the watch
 	chunked   bool // the body is framed in chunks
@@ -303,6 +305,7 @@ func (ws *watchStream) appendAll(b *batch) error {
 		if d.Type == watch.InitialEnd && !ws.legacy {
 			ws.selected.Initial(time.Since(ws.began))
 			ws.sayInitial()
+			ws.endSpans()
 		}
 		if len(b.buf) >= chunkHead+pieceSize {
 			if err := ws.flushPieces(b); err != nil {
@@ -373,6 +376,7 @@ func (ws *watchStream) finish(err error) verdict {
 		defer ws.streams.pump.GoesOn()
 	}
 	// A client that has seen the end finds the watch counted and recorded.
+	ws.endSpans()
 	ws.uncount()
 	ws.selected.Leave()
 	ws.counted.Size, ws.counted.Took = ws.size, time.Since(ws.began)

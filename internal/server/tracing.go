@@ -102,7 +102,27 @@ func (s *Server) storeStats() stats.Handler {
 	if s.traces == nil {
 		return nil
 	}
-	return otelgrpc.NewClientHandler(otelgrpc.WithTracerProvider(s.traces.store), otelgrpc.WithPropagators(propagation.TraceContext{}))
+	return messages{otelgrpc.NewClientHandler(otelgrpc.WithTracerProvider(s.traces.store), otelgrpc.WithPropagators(propagation.TraceContext{}))}
+}
+
+// messages adds the messages of a call to its span, as the version of otelgrpc that kube-apiserver
+// has does; later ones do not.
+type messages struct{ stats.Handler }
+
+// HandleRPC implements stats.Handler.
+func (h messages) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	switch s := s.(type) {
+	case *stats.OutPayload:
+		addMessage(ctx, "SENT", s.CompressedLength, s.Length)
+	case *stats.InPayload:
+		addMessage(ctx, "RECEIVED", s.CompressedLength, s.Length)
+	}
+	h.Handler.HandleRPC(ctx, s)
+}
+
+func addMessage(ctx context.Context, kind string, compressed, uncompressed int) {
+	trace.SpanFromContext(ctx).AddEvent("message", trace.WithAttributes(attribute.String("rpc.message.type", kind), attribute.Int("rpc.message.id", 1),
+		attribute.Int("rpc.message.compressed_size", compressed), attribute.Int("rpc.message.uncompressed_size", uncompressed)))
 }
 
 // outgoing records calls to webhooks as spans; nil if nobody wants spans.

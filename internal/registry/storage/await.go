@@ -8,6 +8,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/larder-io/larder/cache"
@@ -42,7 +43,7 @@ func (w *awaiter) now(ctx context.Context) error {
 func (w *awaiter) nowTimed(ctx context.Context) (waited bool, err error) {
 	for {
 		history := w.store.Replacements()
-		revision, err := w.store.Revision(ctx)
+		revision, err := w.currentRevision(ctx)
 		if err != nil {
 			return waited, etcdError(err)
 		}
@@ -55,6 +56,15 @@ func (w *awaiter) nowTimed(ctx context.Context) (waited bool, err error) {
 		}
 		return waited, err
 	}
+}
+
+// currentRevision asks the store for its revision, and tells those who follow the request, if
+// anybody does, how long that took.
+func (w *awaiter) currentRevision(ctx context.Context) (int64, error) {
+	if _, followed := apirequest.LatencyTrackersFrom(ctx); followed {
+		defer trackStore(ctx, time.Now())
+	}
+	return w.store.Revision(ctx)
 }
 
 // revision waits until the cache shows the store's own history, and has seen everything up

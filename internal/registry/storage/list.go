@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/larder-io/larder/cache"
@@ -64,10 +65,12 @@ func (r *Resource) listAt(ctx context.Context, read listing, dst []*cache.Object
 		read.q.Limit = 0
 	}
 	began := time.Now()
+	note(ctx, "Ready")
 	snapshot, err := r.snapshot(ctx, read)
 	q.waitedSince(began)
 	switch {
 	case err == nil:
+		note(ctx, "watchCache fresh enough")
 		listing, err := r.listCached(read, snapshot, dst)
 		if err != nil && deletesUnread() { // of all corrupt objects, not the first
 			read.exact = snapshot.Revision()
@@ -75,6 +78,8 @@ func (r *Resource) listAt(ctx context.Context, read listing, dst []*cache.Object
 		}
 		if err == nil {
 			r.reads.list(indexLabel(listing.Index, read.q), listing.Scanned, len(listing.Objects)-len(dst))
+			note(ctx, "Listed items from cache", attribute.Int("count", listing.Scanned))
+			note(ctx, "Filtered items", attribute.Int("count", len(listing.Objects)-len(dst)))
 		}
 		return listing, err
 	case errors.Is(err, errNotKept):

@@ -157,6 +157,13 @@ func (r *Resource) Mirrored() int64 {
 // asked for before do not add to it.
 func (r *Resource) Decodes() uint64 { return r.codec.Decodes() }
 
+// KeyOf is the key of a scope without the prefix that all resources share, as upstream's spans tell
+// it.
+func (r *Resource) KeyOf(scope Scope) string { return r.layout.resource + "/" + scope.key() }
+
+// Undecodable counts how often stored data could not be decoded so far.
+func (r *Resource) Undecodable() int64 { return r.codec.Undecodable() }
+
 // Canonical is the kind whose encoding is the canonical one.
 func (r *Resource) Canonical() schema.GroupVersionKind { return r.codec.Canonical() }
 

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"strings"
 
+	"go.opentelemetry.io/otel/attribute"
 	"k8s.io/apimachinery/pkg/runtime"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 
+	"github.com/larder-io/larder/cache"
 	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/kv"
 )
@@ -62,7 +64,7 @@ func (s *adapter) Get(ctx context.Context, key string, opts storage.GetOptions, 
 	if err != nil {
 		return err
 	}
-	o, err := s.Resource.Get(ctx, scope, opts.ResourceVersion)
+	o, err := s.getTraced(ctx, scope, opts.ResourceVersion)
 	if storage.IsNotFound(err) && opts.IgnoreNotFound {
 		return runtime.SetZeroValue(out)
 	}
@@ -70,6 +72,16 @@ func (s *adapter) Get(ctx context.Context, key string, opts storage.GetOptions, 
 		return err
 	}
 	return s.codec.Restore(o.Body(), out)
+}
+
+// getTraced is Get in a span of its own, if that of ctx is recorded.
+func (s *adapter) getTraced(ctx context.Context, scope Scope, version string) (*cache.Object, error) {
+	ctx, end := s.enter(ctx, "cacher.Get", attribute.String("key", s.KeyOf(scope)), attribute.String("resource-version", version))
+	defer end()
+	if version == "" { // whose revision the object is to have, wherever it is kept
+		note(ctx, "About to Get from underlying storage")
+	}
+	return s.Resource.Get(ctx, scope, version)
 }
 
 // GetList implements storage.Interface.

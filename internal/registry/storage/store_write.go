@@ -32,7 +32,7 @@ type present struct {
 // Create implements storage.Interface.
 func (s *adapter) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
 	ReserveStack()
-	ctx, end := s.enter(ctx, "Create etcd3", key, obj)
+	ctx, end := s.enterWrite(ctx, "Create etcd3", key, obj)
 	defer end()
 	full, err := s.layout.full(key, false)
 	if err != nil {
@@ -41,15 +41,16 @@ func (s *adapter) Create(ctx context.Context, key string, obj, out runtime.Objec
 	if version, err := s.codec.Versioner().ObjectResourceVersion(obj); err == nil && version != 0 {
 		return storage.ErrResourceVersionSetOnCreate
 	}
-	stored, err := s.codec.Store(obj, 0)
+	stored, err := s.encode(ctx, obj, 0)
 	if err != nil {
 		return err
 	}
 	var next *outcome
 	if out != nil {
-		next = s.foresee(full, &stored, out)
+		next = s.foresee(ctx, full, &stored, out)
 	}
 	result, err := s.put(ctx, full, stored.Data, 0, ttl, next)
+	noteEnd(ctx, "Txn call", "succeeded", err)
 	switch {
 	case err != nil:
 		return err
@@ -61,6 +62,15 @@ func (s *adapter) Create(ctx context.Context, key string, obj, out runtime.Objec
 	return s.committed(next, out, result.Revision)
 }
 
+// encode makes what is stored of an object. size is about how large it will be, 0 if that is not
+// known.
+func (s *adapter) encode(ctx context.Context, obj runtime.Object, size int) (encoding.Stored, error) {
+	note(ctx, "About to Encode")
+	stored, err := s.codec.Store(obj, size)
+	noteEnd(ctx, "Encode", "succeeded", err)
+	return stored, err
+}
+
 // trackStore tells those who follow the request how long it has waited for the store.
 func trackStore(ctx context.Context, began time.Time) {
 	apirequest.TrackStorageLatency(ctx, time.Since(began))
@@ -70,6 +80,7 @@ func trackStore(ctx context.Context, began time.Time) {
 // offered to the cache.
 func (s *adapter) put(ctx context.Context, full string, data []byte, revision int64, ttl uint64, next *outcome) (kv.Result, error) {
 	value, err := s.codec.Encrypt(ctx, full, data)
+	noteEnd(ctx, "TransformToStorage", "succeeded", err)
 	if err != nil {
 		return kv.Result{}, err
 	}
@@ -116,9 +127,10 @@ type outcome struct {
 }
 
 // foresee makes the outcome of storing an object, in one like out.
-func (s *adapter) foresee(full string, stored *encoding.Stored, out runtime.Object) *outcome {
+func (s *adapter) foresee(ctx context.Context, full string, stored *encoding.Stored, out runtime.Object) *outcome {
 	next := &outcome{}
-	if next.obj, next.err = stored.Decode(s.codec, newLike(out)); next.err != nil || s.Cache == nil {
+	next.obj, next.err = stored.Decode(s.codec, newLike(out))
+	if noteEnd(ctx, "decode", "succeeded", next.err); next.err != nil || s.Cache == nil {
 		return next
 	}
 	next.cache = s.codec.Foresee(s.layout.rest(full), stored, next.obj)
@@ -229,7 +241,7 @@ func (s *adapter) unchanged(p *present, next *encoding.Stored) bool {
 // GuaranteedUpdate implements storage.Interface.
 func (s *adapter) GuaranteedUpdate(ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, given runtime.Object) error {
 	ReserveStack()
-	ctx, end := s.enter(ctx, "GuaranteedUpdate etcd3", key, destination)
+	ctx, end := s.enterWrite(ctx, "GuaranteedUpdate etcd3", key, destination)
 	defer end()
 	full, err := s.layout.full(key, false)
 	if err != nil {
@@ -245,11 +257,13 @@ func (s *adapter) GuaranteedUpdate(ctx context.Context, key string, destination 
 	if err := u.begin(ctx, given); err != nil {
 		return err
 	}
+	note(ctx, "initial value restored")
 	for {
 		done, err := u.try(ctx, destination)
 		if done || err != nil {
 			return err
 		}
+		note(ctx, "Retry value restored")
 	}
 }
 
@@ -325,7 +339,7 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 	if err != nil {
 		return false, u.refused(ctx, err)
 	}
-	stored, err := u.codec.Store(ret, max(len(u.now.body), len(u.now.data)))
+	stored, err := u.encode(ctx, ret, max(len(u.now.body), len(u.now.data)))
 	if err != nil {
 		return false, err
 	}
@@ -341,14 +355,17 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 	if ttl != nil {
 		seconds = *ttl
 	}
-	next := u.foresee(u.full, &stored, destination)
+	next := u.foresee(ctx, u.full, &stored, destination)
+	note(ctx, "Transaction prepared")
 	result, err := u.put(ctx, u.full, stored.Data, u.now.rev, seconds, next)
+	noteEnd(ctx, "Txn call", "completed", err)
 	if err != nil {
 		return false, err
 	}
 	if !result.Committed {
 		return false, u.conflicted(ctx, result)
 	}
+	note(ctx, "Transaction committed")
 	return true, u.committed(next, destination, result.Revision)
 }
 
