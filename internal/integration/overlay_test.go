@@ -19,7 +19,8 @@ const home = "github.com/larder-io/larder/internal/integration/kubernetes"
 // moved are the directories of k8s.io/kubernetes that are compiled below home.
 var moved = []string{"cmd/kube-apiserver/app/testing", "test/integration"}
 
-// edit replaces what pattern matches in the file at path, or in all files below it.
+// edit replaces what pattern matches first in the file at path, or everywhere in all files below
+// it.
 type edit struct{ path, pattern, by string }
 
 func edits(api string) []edit {
@@ -155,7 +156,11 @@ func edited(path string, text []byte, all []edit, used []bool) []byte {
 	for i, e := range all {
 		at := regexp.MustCompile(e.pattern)
 		if strings.HasPrefix(path, e.path) && at.Match(text) {
-			text, used[i] = at.ReplaceAll(text, []byte(e.by)), true
+			end := len(text)
+			if path == e.path {
+				end = at.FindIndex(text)[1]
+			}
+			text, used[i] = append(at.ReplaceAll(text[:end:end], []byte(e.by)), text[end:]...), true
 		}
 	}
 	if !bytes.Equal(before, text) {
