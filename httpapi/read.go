@@ -63,6 +63,6 @@ func readAttributes(x *passage) []attribute.KeyValue {
 		attribute.String("api-group", x.Group), attribute.String("api-version", x.Version), attribute.String("name", x.Name),
 		attribute.String("subresource", x.Subresource), attribute.String("namespace", x.Namespace), attribute.String("protocol", req.Proto),
 		attribute.String("resource", x.Resource), attribute.String("scope", metrics.CleanScope(info)), attribute.String("url", x.Path),
-		attribute.String("user-agent", string(x.Peek("User-Agent"))), attribute.String("verb", metrics.NormalizedVerb(req)),
+		attribute.String("user-agent", string(x.Peek("User-Agent"))), attribute.String("verb", x.NormalizedVerb()),
 	}
 }

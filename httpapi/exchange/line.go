@@ -43,14 +43,14 @@ func (x *Exchange) Line() *Line {
 	}
 	return &Line{
 		began: x.Received,
-		head:  [3]any{x.normalizedVerb(), x.Target, string(x.Peek("User-Agent"))},
+		head:  [3]any{x.NormalizedVerb(), x.Target, string(x.Peek("User-Agent"))},
 		rest:  append([]any{"audit-ID", id, "srcIP", x.Carrier.RemoteAddr().String()}, x.Said...),
 		info:  x.Info,
 	}
 }
 
-// normalizedVerb is upstream's word for what the request does.
-func (x *Exchange) normalizedVerb() string {
+// NormalizedVerb is upstream's word for what the request does.
+func (x *Exchange) NormalizedVerb() string {
 	req := &http.Request{Method: x.Method, URL: &url.URL{Path: x.Path, RawQuery: x.RawQuery}, Header: http.Header{}}
 	req.Header.Set("Content-Type", string(x.Peek("Content-Type")))
 	return metrics.NormalizedVerb(req.WithContext(apirequest.WithRequestInfo(context.Background(), x.RequestInfo())))
