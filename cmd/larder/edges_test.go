@@ -112,6 +112,7 @@ func lines(err error) []string {
 func TestFlagsAtTheirEdges(t *testing.T) {
 	upstreamFlags() // makes feature gates known that upstream's options would make known twice
 	dir := t.TempDir()
+	t.Chdir(dir) // upstream makes a certificate in each directory that a flag names
 	key := filepath.Join(dir, "key")
 	if err := pki.MakeSigningKey(key); err != nil {
 		t.Fatal(err)
