@@ -150,6 +150,9 @@ func (l *Log) Since() (time.Time, bool) {
 	}
 }
 
+// Config returns the limits of the log, with defaults filled in.
+func (l *Log) Config() LogConfig { return l.config }
+
 // Room is how many events there is room for, which grows and shrinks with what is kept, and how
 // often it has done so.
 func (l *Log) Room() (events int, grown, shrunk int64) {

@@ -263,18 +263,3 @@ func TestDefinitionsOff(t *testing.T) {
 		return nil
 	})
 }
-
-// A --request-timeout with which a list may last longer than the history of watches lengthens it,
-// for custom resources too.
-func TestRequestTimeoutLengthensHistory(t *testing.T) {
-	t.Parallel()
-	p := serve(t, "--unsafe-no-fsync", "--request-timeout=5m")
-	established(t, p, "boxes.example.com")
-	p.want(http.StatusOK, "/apis/example.com/v1/boxes")
-	metrics := p.want(http.StatusOK, "/metrics")
-	for _, want := range []string{`watch_cache_capacity{group="",resource="pods"} 409600`, `watch_cache_capacity{group="example.com",resource="boxes"} 409600`} {
-		if !strings.Contains(metrics, want) {
-			t.Errorf("no %s", want)
-		}
-	}
-}
