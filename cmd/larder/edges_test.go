@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
 	upstream "k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 
 	"github.com/larder-io/larder/internal/server"
@@ -110,6 +111,9 @@ func lines(err error) []string {
 // TestFlagsAtTheirEdges: zeros, negative numbers, empty texts and lists, other address families and
 // flags that do not go together are judged in kube-apiserver's words, or taken.
 func TestFlagsAtTheirEdges(t *testing.T) {
+	klog.LogToStderr(false)
+	klog.SetOutput(io.Discard) // upstream warns of much that it completes
+	t.Cleanup(func() { klog.LogToStderr(true) })
 	upstreamFlags() // makes feature gates known that upstream's options would make known twice
 	dir := t.TempDir()
 	t.Chdir(dir) // upstream makes a certificate in each directory that a flag names
