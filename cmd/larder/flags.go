@@ -170,7 +170,7 @@ func (o *options) services(fs *pflag.FlagSet) {
 		"Range of addresses for services, as CIDR; two of different families, comma separated, for dual stack.")
 	fs.Var(&s.NodePorts, "service-node-port-range", "Range of ports for services of type NodePort, both ends included, as 30000-32767.")
 	fs.StringVar((*string)(&s.EndpointReconciler), "endpoint-reconciler-type", string(s.EndpointReconciler),
-		"How this server enters itself into the endpoints of the kubernetes service: "+strings.Join(reconcilers.AllTypes.Names(), ", ")+". A server stays out of endpoints that other living servers have published with another port.")
+		"How this server enters itself into the endpoints of the kubernetes service: "+strings.Join(reconcilers.AllTypes.Names(), ", ")+". A server stays out of endpoints that other living servers have published with another port, unless its name is kube-apiserver.")
 	fs.IntVar(&s.Instances, "apiserver-count", s.Instances, "How many API servers there are, for --endpoint-reconciler-type=master-count.")
 	if err := fs.MarkDeprecated("apiserver-count", "use --endpoint-reconciler-type=lease."); err != nil {
 		panic(err)

@@ -83,7 +83,7 @@ func (s *Server) build(ctx context.Context) (err error) {
 		ServiceNodePort: s.config.Upstream.NodePort,
 		PublicAddress:   s.id.publish, PublicPort: s.config.Serving.Port, Trust: p.auth.Trust(), RBAC: p.auth.RBAC,
 		EndpointReconciler: s.config.Services.EndpointReconciler, Instances: s.config.Services.Instances,
-		Identity: s.identityLease(), Leadership: s.leadership(),
+		AnyPort: s.config.Services.AnyPort, Identity: s.identityLease(), Leadership: s.leadership(),
 	}
 	if err := s.tellPeers(&base); err != nil {
 		return err

@@ -167,7 +167,7 @@ func DefaultUpstream() Config {
 	c.DataDir, c.AllowPrivileged, c.Services.ClusterIPRanges = "", false, nil
 	c.Serving.BindAddress, c.Serving.CertDir = net.IPv4zero, "/var/run/kubernetes"
 	c.Authorization, c.StatusPage = kubeoptions.NewBuiltInAuthorizationOptions(), false
-	c.UserAgent = upstreamUserAgent()
+	c.UserAgent, c.Services.AnyPort = upstreamUserAgent(), true
 	return c
 }
 

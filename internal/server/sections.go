@@ -85,6 +85,8 @@ type Services struct {
 	// EndpointReconciler says how the endpoints of the kubernetes service are kept:
 	// "lease", "master-count" or "none".
 	EndpointReconciler reconcilers.Type
+	// AnyPort has "lease" enter endpoints that other servers have published with another port.
+	AnyPort bool
 	// Instances is how many servers there are, for "master-count".
 	Instances int
 }

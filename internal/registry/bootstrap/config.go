@@ -48,6 +48,9 @@ type Config struct {
 	// reconcilers.MasterCountReconcilerType; 0 means 1.
 	EndpointReconciler reconcilers.Type
 	Instances          int
+	// AnyPort has this server enter endpoints that others have published with another port, as
+	// kube-apiserver does. Then some of the endpoints are wrong.
+	AnyPort bool
 
 	// Trust is published for other API servers: whose certificates this one accepts.
 	Trust clusterauthenticationtrust.ClusterAuthenticationInfo

@@ -17,7 +17,7 @@
 // Running any hook again, here or in another server on the same store, changes
 // nothing. When [Bootstrap.WaitReady] returns nil every object exists. Endpoints of
 // this server are an exception: they are published when /readyz answers 200, and
-// withdrawn by [Bootstrap.Stop]; not at all while others have published another port.
+// withdrawn by [Bootstrap.Stop]; not at all while others have published another port, without Config.AnyPort.
 // A namespace or the kubernetes service that cannot be made is another: it is tried again
 // for as long as the server runs, which is ready after Config.Grace. Hooks that wait for
 // objects which cannot be read delay readiness until [Bootstrap.Excuse], and finish later.

@@ -220,7 +220,11 @@ func newReconciler(config *Config) (reconcilers.EndpointReconciler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newSamePortReconciler(reconcilers.NewLeaseEndpointReconciler(adapter, leases), adapter, leases, config.EndpointTTL), nil
+	upstream := reconcilers.NewLeaseEndpointReconciler(adapter, leases)
+	if config.AnyPort {
+		return upstream, nil
+	}
+	return newSamePortReconciler(upstream, adapter, leases, config.EndpointTTL), nil
 }
 
 func (s *kubernetesService) run(ctx context.Context, ready func()) error {

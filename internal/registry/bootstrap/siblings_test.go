@@ -197,6 +197,23 @@ func TestSiblingAtTheSamePort(t *testing.T) {
 	eventuallyWhere(t, s, "192.0.2.8:6443")
 }
 
+// Where any port will do, a server enters beside one at another port, as kube-apiserver does.
+func TestAnyPort(t *testing.T) {
+	store := kvtest.NewMemory()
+	s := registrytest.New(t, store)
+	_, stop := run(t, s, func(c *bootstrap.Config) { c.PublicAddress = nil })
+	settle(t, s)
+	stop()
+	newStock(t, s, there, 35443).turn()
+	run(t, registrytest.New(t, store), func(c *bootstrap.Config) { c.AnyPort = true })
+	proctest.Eventually(t, "both are published", func() error {
+		if got := where(t, s); len(got) != 2 {
+			return fmt.Errorf("the endpoints are %v", got)
+		}
+		return nil
+	})
+}
+
 // A server that kept out enters once the others are gone, with its own port.
 func TestServersEnterOnceOthersLeave(t *testing.T) {
 	store := kvtest.NewMemory()
