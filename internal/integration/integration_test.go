@@ -113,6 +113,7 @@ func (r *runner) run(t *testing.T, name string) {
 	}
 	defer os.Remove(binary)
 	where := filepath.Join(r.dir, "run", name)
+	defer os.RemoveAll(where) // packages below this one have files in it
 	must(t, os.CopyFS(where, os.DirFS(filepath.Join(r.kubernetes, "test/integration", name))))
 	scripts, err := filepath.Glob(filepath.Join(where, "testdata/*.sh"))
 	must(t, err)
