@@ -36,9 +36,9 @@ func newOrigins(matching []string, auditor *auditor) origins {
 	return o
 }
 
-// check tells a browser whether the page that it shows may read the answer. A browser's
-// preflight request is answered here, before the client is authenticated, and so is a page of
-// another site that may not read answers and would change something.
+// check tells a browser whether the page that it shows may read the answer. It answers two kinds of
+// requests itself, before authentication: preflight requests, and requests of another site's page
+// that would change something outside the API.
 func (o *origins) check(x *passage) bool {
 	origin, site := string(x.Peek("Origin")), string(x.Peek("Sec-Fetch-Site"))
 	if origin == "" && site == "" {

@@ -152,8 +152,8 @@ const refusedAtOnce = `etcd-certfile etcd-keyfile tls-cert-file tls-private-key-
 tls-min-version cert-dir proxy-client-cert-file proxy-client-key-file endpoint-reconciler-type egress-selector-config-file
 tracing-config-file max-requests-inflight request-timeout etcd-compaction-interval`
 
-// notCompared are flags whose values are global to the process, of which only linker flags tell
-// upstream what is right, whose files are read or which depend on the machine's addresses.
+// notCompared are flags that cannot be compared within one process: they set global state, depend
+// on the linker's version stamp or on the machine's addresses, or name files that are read.
 const notCompared = `feature-gates emulated-version min-compatibility-version version vmodule v help logging-format
 show-hidden-metrics-for-version bind-address`
 

@@ -116,8 +116,8 @@ func eventsIn(t *testing.T, file string, stage auditv1.Stage) (events []auditv1.
 	}
 }
 
-// TestSlowRequestsTellTheirLatencies: the audit log tells of slow requests how long kube-apiserver's
-// parts of them took, but for noLatency.
+// TestSlowRequestsTellTheirLatencies: audit events of slow requests have the latency annotations that
+// kube-apiserver's have, except those in noLatency.
 func TestSlowRequestsTellTheirLatencies(t *testing.T) {
 	t.Parallel()
 	larder := latencyParts(t, false)

@@ -342,7 +342,7 @@ func TestResetEndsRouting(t *testing.T) {
 	}
 }
 
-// TestResetWarns: a reset says so if somebody whom it cannot stop may be deleting what it puts back.
+// TestResetWarns: a reset warns of controllers that it cannot stop and that may delete what it restores.
 func TestResetWarns(t *testing.T) {
 	r := newResettable(t)
 	ctx := t.Context()

@@ -12,8 +12,8 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// takeTurn waits until the caller has the right to write, and returns how long that took. If
-// it takes a while, gate is told, and the answer of st is charged if st is not nil.
+// takeTurn waits until the caller may write, and returns how long that took. While it waits it
+// tells gate, and charges the answer of st to the ledger unless st is nil.
 func (c *Conn) takeTurn(gate *socket.Waiter, st *Stream) (spent time.Duration) {
 	if !c.turn.TryLock() {
 		if st != nil {
