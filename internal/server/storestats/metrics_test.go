@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -31,14 +32,7 @@ func TestStoreMetricsNameTheResource(t *testing.T) {
 	seen.Request("get", "", time.Second, nil)
 	seen.LeaseObjects(7)
 
-	gatherer := prometheus.NewRegistry()
-	if err := gatherer.Register(m); err != nil {
-		t.Fatal(err)
-	}
-	families, err := gatherer.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := gather(t, m)
 	var got []string
 	for _, family := range families {
 		for _, metric := range family.GetMetric() {
@@ -79,14 +73,7 @@ func TestNativeHistograms(t *testing.T) {
 		seen := m.Observer()
 		seen.Request("get", "", time.Second, nil)
 		seen.LeaseObjects(7)
-		gatherer := prometheus.NewRegistry()
-		if err := gatherer.Register(m); err != nil {
-			t.Fatal(err)
-		}
-		families, err := gatherer.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		families := gather(t, m)
 		histograms := 0
 		for _, family := range families {
 			for _, metric := range family.GetMetric() {
@@ -104,4 +91,18 @@ func TestNativeHistograms(t *testing.T) {
 			t.Errorf("%d histograms", histograms)
 		}
 	}
+}
+
+// gather returns what m tells.
+func gather(t *testing.T, m *Metrics) []*dto.MetricFamily {
+	t.Helper()
+	gatherer := prometheus.NewRegistry()
+	if err := gatherer.Register(m); err != nil {
+		t.Fatal(err)
+	}
+	families, err := gatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return families
 }
