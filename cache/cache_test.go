@@ -260,7 +260,7 @@ func TestOffersAreTakenByTheirValue(t *testing.T) {
 				if object == nil {
 					continue
 				}
-				if o := object(7); o.Revision() != 7 || string(o.Body()) != id {
+				if o := object.Object(7); o.Revision() != 7 || string(o.Body()) != id {
 					t.Fatalf("%s: got %q at %d", id, o.Body(), o.Revision())
 				}
 				left[id]--

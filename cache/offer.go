@@ -17,6 +17,7 @@ type Offer struct {
 	offers *offers
 	key    string
 	size   int
+	object func(revision int64) *Object
 
 	once   sync.Once
 	made   *Object // by object, for revision madeAt; written by once
@@ -25,16 +26,15 @@ type Offer struct {
 	// The fields below are guarded by offers.mu.
 
 	value    []byte
-	object   func(revision int64) *Object
 	revision int64         // of the write, once it is known to have succeeded
 	at       *list.Element // in offers.order; nil once it was taken or dropped
 	next     *Offer        // of the same key
 }
 
-// make makes the object, or returns that which was made already; nil if that was made for
-// another revision.
-func (o *Offer) make(object func(revision int64) *Object, revision int64) *Object {
-	o.once.Do(func() { o.made, o.madeAt = object(revision), revision })
+// Object returns what the write of o has made at revision, which is what the cache takes if it
+// takes the offer. It returns nil if that cannot be made, or was made for another revision.
+func (o *Offer) Object(revision int64) *Object {
+	o.once.Do(func() { o.made, o.madeAt = o.object(revision), revision })
 	if o.madeAt != revision {
 		return nil
 	}
@@ -81,11 +81,11 @@ func (c *Cache) Written(o *Offer, revision int64) {
 // write that begins with it must compare its revision, as with an object of a Snapshot. A Snapshot
 // that is to be compared with it is taken afterwards: the event may be applied in between.
 func (c *Cache) Ahead(key string) *Object {
-	o, object, revision := c.offers.ahead(key)
+	o, revision := c.offers.ahead(key)
 	if o == nil {
 		return nil
 	}
-	return o.make(object, revision)
+	return o.Object(revision)
 }
 
 // Withdraw drops the offer of a write that failed, or whose end is not known.
@@ -109,28 +109,27 @@ func (f *offers) put(o *Offer) {
 	}
 }
 
-// ahead returns the offer of the newest write of key that is known to have succeeded, its function
-// and its revision.
-func (f *offers) ahead(key string) (newest *Offer, object func(revision int64) *Object, revision int64) {
+// ahead returns the offer of the newest write of key that is known to have succeeded, and its
+// revision.
+func (f *offers) ahead(key string) (newest *Offer, revision int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for o := f.keys[key]; o != nil; o = o.next {
 		if o.revision > revision {
-			newest, object, revision = o, o.object, o.revision
+			newest, revision = o, o.revision
 		}
 	}
-	return newest, object, revision
+	return newest, revision
 }
 
-// take removes the offer that value is written to key, and returns what makes its object, or nil.
-func (f *offers) take(key string, value []byte) func(revision int64) *Object {
+// take removes the offer that value is written to key, and returns it, or nil.
+func (f *offers) take(key string, value []byte) *Offer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for o := f.keys[key]; o != nil; o = o.next {
 		if bytes.Equal(o.value, value) {
-			object := o.object
 			f.dropLocked(o)
-			return func(revision int64) *Object { return o.make(object, revision) }
+			return o
 		}
 	}
 	return nil
@@ -161,5 +160,5 @@ func (f *offers) dropLocked(o *Offer) {
 		}
 		first.next = o.next
 	}
-	o.at, o.next, o.value, o.object = nil, nil, nil, nil
+	o.at, o.next, o.value = nil, nil, nil
 }

@@ -423,7 +423,7 @@ func (r *Reflector) decode(ctx context.Context, key string, value []byte, revisi
 		}
 	}()
 	if offered := r.cache.offers.take(key, value); offered != nil {
-		if o := offered(revision); o != nil {
+		if o := offered.Object(revision); o != nil {
 			r.offered.Add(1)
 			return o
 		}

@@ -340,12 +340,16 @@ func (r *recipe) size() int {
 	return n
 }
 
-// make fills in config with what v decodes to, and reports whether it could.
+// make fills in config with what v decodes to, and reports whether it could. If config has no
+// revision, the body has none or one to be replaced, and may be part of v's value.
 func (r *recipe) make(v *inspected, config *cache.ObjectConfig) bool {
-	v.setContents(config.Revision)
-	if r.body != nil {
+	v.setContents(max(config.Revision, 1))
+	switch {
+	case r.body != nil:
 		config.Body = r.body.Write(v.contents)
-	} else {
+	case config.Revision == 0:
+		config.Body = v.raw
+	default:
 		body, err := wire.AppendRevisionProtobuf(make([]byte, 0, len(v.raw)+wire.MaxRevision), v.raw, config.Revision)
 		if err != nil {
 			return false

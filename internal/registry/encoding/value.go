@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/storage"
 
 	"github.com/larder-io/larder/cache"
@@ -97,79 +96,14 @@ func (c *Codec) completeKnown(data []byte, config *cache.ObjectConfig) (known bo
 	if !ok {
 		return false, nil
 	}
-	return true, c.completeRead(&d, config)
+	if config.Labels, config.Fields, err = c.custom.attrsOf(&d); err == nil {
+		setDocument(config, &d)
+	}
+	return true, err
 }
 
-// completeRead is complete for a document.
-func (c *Codec) completeRead(d *shape.Document, config *cache.ObjectConfig) (err error) {
-	if config.Labels, config.Fields, err = c.custom.attrsOf(d); err != nil {
-		return err
-	}
+// setDocument makes a document with a revision the body of config.
+func setDocument(config *cache.ObjectConfig, d *shape.Document) {
 	config.Body = d.AppendRevision(make([]byte, 0, d.Len()+wire.MaxRevision+len(`"resourceVersion":"",`)), config.Revision)
 	config.Head = wire.HeadJSON(config.Body)
-	return nil
-}
-
-// Foresee returns what the cache will hold of s, without its revision and size. obj is what s
-// decodes to. A config without a Body says that this is not known: the cache has to decode the
-// value.
-func (c *Codec) Foresee(rest string, s *Stored, obj runtime.Object) cache.ObjectConfig {
-	if rest == "" {
-		return cache.ObjectConfig{}
-	}
-	attrs := c.attrs
-	if c.custom != nil {
-		// A custom resource is kept in the version that it is stored in. If that is not
-		// the version that was written, the cache has to convert.
-		if !c.custom.stores(s.Data) {
-			return cache.ObjectConfig{}
-		}
-		attrs = c.custom.attrs
-	}
-	config := cache.ObjectConfig{Key: rest, Revision: 1}
-	known, err := s.known && c.decorate == nil, error(nil)
-	if known {
-		err = c.completeRead(&s.document, &config)
-	} else {
-		known, err = c.completeKnown(s.Data, &config)
-	}
-	switch {
-	case err != nil:
-		return cache.ObjectConfig{}
-	case known:
-		return config
-	}
-	// Written replaces the revision. Only an object that was decoded from s is changed here: if the
-	// write fails, the caller may write its own once more.
-	if c.custom != nil && c.SetRevision(obj, 1) != nil {
-		return cache.ObjectConfig{}
-	}
-	if config.Labels, config.Fields, err = attrs(obj); err != nil {
-		return cache.ObjectConfig{}
-	}
-	if c.decorate != nil {
-		obj = obj.DeepCopyObject()
-		c.decorate(obj)
-	}
-	if config.Body, err = c.encode(obj); err != nil {
-		return cache.ObjectConfig{}
-	}
-	return config
-}
-
-// Written makes the cache's object of what [Codec.Foresee] returned, now that it is
-// stored at revision; nil if it cannot be made.
-func (c *Codec) Written(config cache.ObjectConfig, revision int64) *cache.Object {
-	if config.Body == nil {
-		return nil
-	}
-	body, err := c.appendRevision(make([]byte, 0, len(config.Body)+wire.MaxRevision), config.Body, revision)
-	if err != nil {
-		return nil
-	}
-	config.Body, config.Revision = body, revision
-	if c.custom != nil {
-		config.Head = wire.HeadJSON(body)
-	}
-	return cache.NewObject(config, c.schema)
 }

@@ -59,7 +59,7 @@ func (s *adapter) Create(ctx context.Context, key string, obj, out runtime.Objec
 	case out == nil:
 		return nil
 	}
-	return s.committed(next, out, result.Revision)
+	return s.committed(ctx, next, out, result.Revision)
 }
 
 // encode makes what is stored of an object. size is about how large it will be, 0 if that is not
@@ -85,12 +85,12 @@ func (s *adapter) put(ctx context.Context, full string, data []byte, revision in
 		return kv.Result{}, err
 	}
 	var offer *cache.Offer
-	if next != nil && next.cache.Body != nil {
-		config := next.cache
-		config.Stored = len(value)
-		offer = s.Cache.Offer(config.Key, value, len(value)+len(config.Body), func(revision int64) *cache.Object {
-			return s.written(full, value, config, revision)
+	if next != nil && next.cache.Known() {
+		foreseen := next.cache
+		offer = s.Cache.Offer(foreseen.Key(), value, 2*len(value), func(revision int64) *cache.Object {
+			return s.written(full, value, &foreseen, revision)
 		})
+		next.offer = offer
 	}
 	began := time.Now()
 	result, err := s.store.Put(ctx, full, value, kv.PutOptions{IfRevision: revision, TTL: time.Duration(ttl) * time.Second})
@@ -108,10 +108,10 @@ func (s *adapter) put(ctx context.Context, full string, data []byte, revision in
 // written makes the object that the cache will hold of a value.
 //
 // Invariant: it is what decoding the value makes.
-func (s *adapter) written(full string, value []byte, config cache.ObjectConfig, revision int64) *cache.Object {
-	o := s.codec.Written(config, revision)
+func (s *adapter) written(full string, value []byte, foreseen *encoding.Foreseen, revision int64) *cache.Object {
+	o := foreseen.Object(s.codec, revision, len(value))
 	if invariants.Enabled && o != nil && !s.codec.IsCustom() { // custom ones may ask a webhook
-		want := s.codec.DecodeValue(context.Background(), full, config.Key, value, revision)
+		want := s.codec.DecodeValue(context.Background(), full, foreseen.Key(), value, revision)
 		if want.Err() == nil && !o.Equal(want) {
 			panic(fmt.Sprintf("registry: %s: a write offers %q, decoding makes %q", full, o.Body(), want.Body()))
 		}
@@ -122,8 +122,9 @@ func (s *adapter) written(full string, value []byte, config cache.ObjectConfig, 
 // outcome is the object as it will be once it is written, without the revision.
 type outcome struct {
 	obj   runtime.Object
-	cache cache.ObjectConfig // Body is nil if there is nothing to offer
-	err   error              // data cannot be decoded; the write takes place all the same
+	cache encoding.Foreseen // is offered to the cache, if it is known
+	offer *cache.Offer      // nil if nothing was offered
+	err   error             // data cannot be decoded; the write takes place all the same
 }
 
 // foresee makes the outcome of storing an object, in one like out.
@@ -138,12 +139,18 @@ func (s *adapter) foresee(ctx context.Context, full string, stored *encoding.Sto
 }
 
 // committed sets out to what was stored at revision.
-func (s *adapter) committed(next *outcome, out runtime.Object, revision int64) error {
+func (s *adapter) committed(ctx context.Context, next *outcome, out runtime.Object, revision int64) error {
 	if next.err != nil {
 		return next.err
 	}
 	reflect.ValueOf(out).Elem().Set(reflect.ValueOf(next.obj).Elem())
-	return s.codec.SetRevision(out, revision)
+	if err := s.codec.SetRevision(out, revision); err != nil {
+		return err
+	}
+	if next.offer != nil && next.cache.Plain {
+		writtenOf(ctx).note(written{codec: s.codec, result: out, revision: revision, offer: next.offer})
+	}
+	return nil
 }
 
 // read gets the present object from the store.
@@ -366,13 +373,14 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 		return false, u.conflicted(ctx, result)
 	}
 	note(ctx, "Transaction committed")
-	return true, u.committed(next, destination, result.Revision)
+	return true, u.committed(ctx, next, destination, result.Revision)
 }
 
 // confirm spares a write that would change nothing, if the bytes in the store show that. The
 // cache's bytes do not: they have defaults that stored bytes may lack, and the purpose of
 // the update may be to store the object in the present version or with the present key.
 func (u *update) confirm(ctx context.Context, data []byte, destination runtime.Object) (done bool, err error) {
+	from := u.now.from
 	if !u.now.fresh {
 		if err := u.refresh(ctx); err != nil {
 			return false, err
@@ -381,7 +389,13 @@ func (u *update) confirm(ctx context.Context, data []byte, destination runtime.O
 	if u.now.stale || !bytes.Equal(data, u.now.data) {
 		return false, nil
 	}
-	return true, u.codec.DecodeStored(u.now.data, destination, u.now.rev)
+	if err := u.codec.DecodeStored(u.now.data, destination, u.now.rev); err != nil {
+		return true, err
+	}
+	if from != nil && from.Revision() == u.now.rev && u.codec.Lossless(u.now.data) {
+		writtenOf(ctx).note(written{codec: u.codec, result: destination, revision: u.now.rev, from: from})
+	}
+	return true, nil
 }
 
 // Delete implements storage.Interface.
@@ -437,7 +451,13 @@ func (d *deletion) try(ctx context.Context, out runtime.Object) (done bool, err 
 		return true, d.codec.DecodeStored(d.now.data, out, result.Revision)
 	}
 	reflect.ValueOf(out).Elem().Set(reflect.ValueOf(d.now.obj).Elem())
-	return true, d.codec.SetRevision(out, result.Revision)
+	if err := d.codec.SetRevision(out, result.Revision); err != nil {
+		return true, err
+	}
+	if d.now.from != nil {
+		writtenOf(ctx).note(written{codec: d.codec, result: out, revision: result.Revision, from: d.now.from})
+	}
+	return true, nil
 }
 
 func (d *deletion) check(ctx context.Context) error {

@@ -1,0 +1,161 @@
+package encoding
+
+import (
+	"bytes"
+	"fmt"
+	"reflect"
+
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry/shape"
+	"github.com/larder-io/larder/internal/registry/wire"
+)
+
+// Foreseen is what the cache will hold of an object that is about to be stored, without its
+// revision. The zero Foreseen says that this is not known: the cache has to decode the value.
+type Foreseen struct {
+	// Plain says that the object that was decoded and the cache's are encoded alike.
+	Plain bool
+
+	config cache.ObjectConfig // Body has no revision, or one to be replaced, and may be part of the stored bytes
+
+	document shape.Document // from which the body is made, if there is none in config
+	known    bool           // there is a document
+}
+
+// Known reports whether it is known what the cache will hold.
+func (f *Foreseen) Known() bool { return f.known || f.config.Body != nil }
+
+// Key is that of the object.
+func (f *Foreseen) Key() string { return f.config.Key }
+
+// Foresee returns what the cache will hold of s. obj is what s decodes to.
+func (c *Codec) Foresee(rest string, s *Stored, obj runtime.Object) Foreseen {
+	f := Foreseen{Plain: c.Lossless(s.Data), config: cache.ObjectConfig{Key: rest}}
+	var ok bool
+	switch {
+	case rest == "":
+	case c.custom != nil:
+		ok = c.foreseeCustom(s, obj, &f)
+	default:
+		ok = c.foreseeAlike(s.Data, &f.config) || c.foreseeDecoded(obj, &f)
+	}
+	if !ok {
+		return Foreseen{}
+	}
+	return f
+}
+
+// Lossless reports whether what data, stored, decodes to has nothing that canonical bytes do not
+// tell: JSON tells an empty list from none, and protobuf does not.
+func (c *Codec) Lossless(data []byte) bool {
+	return c.custom != nil || bytes.HasPrefix(data, []byte(protobufMagic))
+}
+
+// foreseeAlike fills in config if it is known what values like data become.
+func (c *Codec) foreseeAlike(data []byte, config *cache.ObjectConfig) bool {
+	if c.fingerprints == nil {
+		return false
+	}
+	v := c.fingerprints.inspect(data)
+	if v == nil {
+		return false
+	}
+	defer c.fingerprints.release(v)
+	done, learn := c.fingerprints.complete(v, config)
+	if learn {
+		example := cache.ObjectConfig{Key: config.Key, Revision: 1}
+		if c.complete(data, &example) == nil {
+			c.fingerprints.learn(v, &example)
+		}
+	}
+	return done
+}
+
+// foreseeDecoded fills in f from obj.
+func (c *Codec) foreseeDecoded(obj runtime.Object, f *Foreseen) bool {
+	var err error
+	if f.config.Labels, f.config.Fields, err = c.attrs(obj); err != nil {
+		return false
+	}
+	if c.decorate != nil {
+		decorated := obj.DeepCopyObject()
+		c.decorate(decorated)
+		f.Plain = f.Plain && reflect.DeepEqual(obj, decorated)
+		obj = decorated
+	}
+	f.config.Body, err = c.encode(obj)
+	return err == nil
+}
+
+// foreseeCustom fills in f for a custom resource, which is kept in the version that it is stored
+// in. If that is not the version that was written, the cache has to convert.
+func (c *Codec) foreseeCustom(s *Stored, obj runtime.Object, f *Foreseen) bool {
+	if !c.custom.stores(s.Data) {
+		return false
+	}
+	if c.decorate == nil {
+		if f.document, f.known = s.document, s.known; !f.known {
+			f.document, f.known = c.custom.read(s.Data)
+		}
+	}
+	var err error
+	if f.known {
+		f.config.Labels, f.config.Fields, err = c.custom.attrsOf(&f.document)
+		return err == nil
+	}
+	// Only an object that was decoded from s is changed here: if the write fails, the caller may
+	// write its own once more.
+	if c.SetRevision(obj, 1) != nil {
+		return false
+	}
+	if f.config.Labels, f.config.Fields, err = c.custom.attrs(obj); err != nil {
+		return false
+	}
+	f.config.Body, err = c.encode(obj)
+	return err == nil
+}
+
+// Object makes the cache's object of f, which c foresaw, now that it is stored at revision as a value
+// of so many bytes; nil if it cannot be made.
+func (f *Foreseen) Object(c *Codec, revision int64, stored int) *cache.Object {
+	config := f.config
+	config.Revision, config.Stored = revision, stored
+	if f.known {
+		setDocument(&config, &f.document)
+		return cache.NewObject(config, c.schema)
+	}
+	return c.objectAt(config, f.config.Body)
+}
+
+// objectAt makes an object of config with the revision that it has and otherwise the contents of
+// body; nil if it cannot be made.
+func (c *Codec) objectAt(config cache.ObjectConfig, body []byte) *cache.Object {
+	var err error
+	if config.Body, err = c.appendRevision(make([]byte, 0, len(body)+wire.MaxRevision), body, config.Revision); err != nil {
+		return nil
+	}
+	if c.custom != nil {
+		config.Head = wire.HeadJSON(config.Body)
+	}
+	return cache.NewObject(config, c.schema)
+}
+
+// At returns o at another revision, to be encoded: it has neither labels nor fields to be selected
+// by. It returns nil if it cannot be made.
+func (c *Codec) At(o *cache.Object, revision int64) *cache.Object {
+	if o.Revision() == revision {
+		return o
+	}
+	return c.objectAt(cache.ObjectConfig{Key: o.Key(), Revision: revision, Stored: int(o.Stored())}, o.Body())
+}
+
+// Encodes returns an error if the body of o is not the canonical encoding of obj.
+func (c *Codec) Encodes(o *cache.Object, obj runtime.Object) error {
+	body, err := c.encode(obj)
+	if err == nil && !bytes.Equal(body, o.Body()) {
+		err = fmt.Errorf("registry: %s is encoded as %q, not as %q", o.Key(), body, o.Body())
+	}
+	return err
+}
