@@ -21,8 +21,8 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// withoutHandlers has upstream's handler of every definition fail to be made.
-func withoutHandlers(c *extension.Config) {
+// withoutStorages has the storages of every definition fail to be built.
+func withoutStorages(c *extension.Config) {
 	c.Schemas = func() (map[string]*spec.Schema, error) { return nil, errors.New("no schemas") }
 }
 
@@ -34,11 +34,11 @@ func shelf(name string) call {
 	return call{method: http.MethodPost, path: shelvesV1, kind: "application/json", body: body}
 }
 
-// TestEmptyReadsMakeNoHandler is that reads of a definition without objects do not need
-// upstream's handler: they succeed although none can be made. The first write does, and from
+// TestEmptyReadsBuildNoStorages is that reads of a definition without objects do not need
+// storages: they succeed although none can be built. The first write does, and from
 // then on nothing is served.
-func TestEmptyReadsMakeNoHandler(t *testing.T) {
-	s := newServerOf(t, withoutHandlers)
+func TestEmptyReadsBuildNoStorages(t *testing.T) {
+	s := newServerOf(t, withoutStorages)
 	s.define(t, shelves)
 	// A request that comes before the informer has seen the definition is answered by the handler.
 	s.eventually(t, call{method: http.MethodGet, path: "/apis/example.com/v1"}, func(a answer) bool { return a.code == http.StatusOK })
@@ -68,10 +68,10 @@ func TestEmptyReadsMakeNoHandler(t *testing.T) {
 	}
 }
 
-// TestObjectsMakeTheHandler is that a definition of which there are objects that have to be
-// decoded is not served at all if upstream's handler cannot be made.
-func TestObjectsMakeTheHandler(t *testing.T) {
-	s := newServerOf(t, withoutHandlers)
+// TestObjectsBuildTheStorages is that a definition of which there are objects that have to be
+// decoded is not served at all if its storages cannot be built.
+func TestObjectsBuildTheStorages(t *testing.T) {
+	s := newServerOf(t, withoutStorages)
 	s.define(t, shelves)
 	s.put(t, shelfKey+"a", `{"apiVersion":"example.com/v1","kind":"Shelf","metadata":{"name":"a","namespace":"ns","uid":"1"},"spec":{"color":"red"}}`)
 	if a := s.get(t, shelvesV1); a.code != http.StatusInternalServerError || !strings.Contains(a.body, unresolved) {
@@ -79,10 +79,10 @@ func TestObjectsMakeTheHandler(t *testing.T) {
 	}
 }
 
-// TestDoubtfulDefinitionsAreNotDeferred is that a definition that upstream's handler might not
-// be made of is refused from the start, as upstream does.
+// TestDoubtfulDefinitionsAreNotDeferred is that a definition whose storages might not
+// be built is refused from the start, as upstream does.
 func TestDoubtfulDefinitionsAreNotDeferred(t *testing.T) {
-	s := newServerOf(t, withoutHandlers)
+	s := newServerOf(t, withoutStorages)
 	s.define(t, shelves, func(d *apiextensionsv1.CustomResourceDefinition) {
 		url := "https://converts.example.com"
 		d.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{
@@ -98,7 +98,8 @@ func TestDoubtfulDefinitionsAreNotDeferred(t *testing.T) {
 var revisions = regexp.MustCompile(`"resourceVersion":"\d+"`)
 
 // TestEmptyReadsAreAnsweredAsUpstreamDoes is that what is read of a definition without objects
-// before upstream's handler is made is what that answers, and what is answered after it was.
+// before the storages are built is what upstream's handlers answer,
+// and what is answered after they were.
 func TestEmptyReadsAreAnsweredAsUpstreamDoes(t *testing.T) {
 	s := newServer(t)
 	s.define(t, shelves)

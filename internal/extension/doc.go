@@ -6,16 +6,14 @@
 // Each definition has a [serving], which knows whether and how the definition is served
 // now. The first request for one of its resources builds the serving's generation: a
 // [registry.CustomResource] and the views by which package httpapi answers GET, LIST and WATCH
-// from encoded bytes. Upstream's handler of custom resources (k8s.io/apiextensions-apiserver
-// pkg/apiserver) around that one definition, with its storages over the CustomResource, is made
-// once, by the first request that it has to answer, mostly a write, or by the first stored object
-// that has to be decoded: it costs more than all else, and many definitions are only listed. If
-// it cannot be made, the definition is not served from then on. A definition of which that is to
-// be feared, and one that a webhook converts, does not wait for it: it is made with the
+// from encoded bytes. The storages and request scopes of its versions (package versions) are built
+// once, by the first request that needs them, mostly a write, or by the first stored object
+// that has to be decoded: they cost more than all else, and many definitions are only listed. If
+// they cannot be built, the definition is not served from then on. A definition whose storages
+// may fail to build, and one that a webhook converts, does not wait: they are built with the
 // generation.
 //
-// Pruning, defaults, conversion and apply are upstream's code alone, and so is what is said of
-// invalid objects; of valid ones package proof mostly knows that they are. An applied
+// Upstream's handlers of single verbs answer what is not answered from encoded bytes. An applied
 // configuration that is JSON is read once.
 //
 // A generation belongs to one UID, specification and set of accepted names. When one of
@@ -51,6 +49,6 @@
 //
 // Readers take the index of servings from an atomic pointer, which only the informer's handlers
 // replace. Extensions.mu guards what Run waits for, generation.mu its users, and underway.mu the
-// creations under way: all are leaves. A generation is built under no lock, and so is upstream's
-// handler.
+// creations under way: all are leaves. A generation is built under no lock, and so are its
+// storages.
 package extension

@@ -3,7 +3,6 @@ package extension
 import (
 	"context"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -12,24 +11,14 @@ import (
 
 	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	apiextensionsserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
-	informers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions/apiextensions/v1"
-	listers "k8s.io/apiextensions-apiserver/pkg/client/listers/apiextensions/v1"
-	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
-	"k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	apiversion "k8s.io/apimachinery/pkg/version"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
-	"github.com/larder-io/larder/httpapi/patches"
 	"github.com/larder-io/larder/httpapi/reads"
+	"github.com/larder-io/larder/internal/extension/versions"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/shape"
-	"github.com/larder-io/larder/internal/registry/table"
 )
 
 // generation serves one definition in one state of its specification.
@@ -37,12 +26,12 @@ import (
 // Invariant: users is 0 when idle is closed.
 type generation struct {
 	custom   *registry.CustomResource
-	versions map[string]*reads.Resource // those that are served
+	readable map[string]*reads.Resource // the versions that are served
 
-	// upstream makes upstream's handler when it is first called. If that fails, failed says so,
-	// and nothing is served any more.
-	upstream func() (customHandler, error)
-	failed   atomic.Pointer[error]
+	// built builds the storages and scopes of all versions when it is first called. If that fails,
+	// failed says so, and nothing is served any more.
+	built  func() (*versions.Set, error)
+	failed atomic.Pointer[error]
 
 	ending context.Context // of requests that last: ends with retirement
 	end    context.CancelFunc
@@ -53,12 +42,6 @@ type generation struct {
 	idle    chan struct{} // closed once retired and without users
 }
 
-// customHandler is upstream's handler of custom resources, whose type is not exported.
-type customHandler interface {
-	http.Handler
-	GetCustomResourceListerCollectionDeleter(*apiextensionsv1.CustomResourceDefinition) (finalizer.ListerCollectionDeleter, error)
-}
-
 // loadTimeout is how long the first requests wait for the cache to load; later ones are
 // answered that the client should try again.
 const loadTimeout = 5 * time.Second
@@ -66,9 +49,9 @@ const loadTimeout = 5 * time.Second
 // build makes and starts the generation of s.
 func (s *serving) build() (*generation, error) {
 	e, definition := s.extensions, s.definition.Load()
-	g := &generation{versions: make(map[string]*reads.Resource), idle: make(chan struct{})}
-	g.upstream = sync.OnceValues(func() (customHandler, error) {
-		made, err := s.newUpstream(g.custom)
+	g := &generation{readable: make(map[string]*reads.Resource), idle: make(chan struct{})}
+	g.built = sync.OnceValues(func() (*versions.Set, error) {
+		made, err := s.buildVersions(g.custom)
 		if err != nil {
 			g.failed.Store(&err)
 		}
@@ -79,7 +62,7 @@ func (s *serving) build() (*generation, error) {
 		return nil, err
 	}
 	if !defers(definition) {
-		if _, err := g.upstream(); err != nil {
+		if _, err := g.built(); err != nil {
 			return nil, err
 		}
 	}
@@ -121,7 +104,7 @@ func (g *generation) resourceOf(s *serving) registry.CustomResourceConfig {
 			return len(v.SelectableFields) > 0
 		}),
 		Make: func() error {
-			_, err := g.upstream()
+			_, err := g.built()
 			return err
 		},
 	}
@@ -134,8 +117,8 @@ func (g *generation) resourceOf(s *serving) registry.CustomResourceConfig {
 	return config
 }
 
-// defers reports whether upstream's handler of definition may wait until it is needed: it is
-// sure to be made then. Where it is not, requests are refused from the start.
+// defers reports whether the storages of definition may wait until they are needed: they are
+// sure to be built then. Where they are not, requests are refused from the start.
 func defers(definition *apiextensionsv1.CustomResourceDefinition) bool {
 	spec, names := &definition.Spec, &definition.Status.AcceptedNames
 	if spec.PreserveUnknownFields || spec.Conversion != nil && spec.Conversion.Strategy != apiextensionsv1.NoneConverter ||
@@ -152,60 +135,17 @@ func defers(definition *apiextensionsv1.CustomResourceDefinition) bool {
 	return err == nil
 }
 
-// newUpstream makes upstream's handler of custom resources, which knows the definition of s
-// alone, with the storages of all versions.
-func (s *serving) newUpstream(custom *registry.CustomResource) (customHandler, error) {
+// buildVersions builds the storages and scopes of s, over custom.
+func (s *serving) buildVersions(custom *registry.CustomResource) (*versions.Set, error) {
 	c := &s.extensions.config
-	schemas, err := s.extensions.schemas()
+	models, err := s.extensions.schemas()
 	if err != nil {
 		return nil, err
 	}
-	handler, err := apiextensionsserver.NewCustomResourceDefinitionHandler(nil, nil, singleDefinition{s}, s.extensions.unknown(), custom,
-		patches.AskedFor(c.Admission), nil, c.Webhooks, c.Webhooks.Auth, 1, c.Authorizer,
-		c.RequestTimeout, c.MinRequestTimeout, schemas, c.MaxRequestBodyBytes)
-	if err != nil {
-		return nil, err
-	}
-	definition := s.definition.Load()
-	stored, err := handler.GetCustomResourceListerCollectionDeleter(definition) // makes the storages
-	if err != nil {
-		return nil, err
-	}
-	proveStored(stored, definition)
-	return handler, nil
-}
-
-// singleDefinition is an informer and a lister of one definition. It has no events: when a
-// definition changes, a new generation gets a new singleDefinition.
-type singleDefinition struct{ serving *serving }
-
-// Informer implements informers.CustomResourceDefinitionInformer.
-func (singleDefinition) Informer() cache.SharedIndexInformer { return noEvents{} }
-
-// Lister implements informers.CustomResourceDefinitionInformer.
-func (o singleDefinition) Lister() listers.CustomResourceDefinitionLister { return o }
-
-// List implements listers.CustomResourceDefinitionLister.
-func (o singleDefinition) List(labels.Selector) ([]*apiextensionsv1.CustomResourceDefinition, error) {
-	return []*apiextensionsv1.CustomResourceDefinition{o.serving.definition.Load()}, nil
-}
-
-// Get implements listers.CustomResourceDefinitionLister.
-func (o singleDefinition) Get(name string) (*apiextensionsv1.CustomResourceDefinition, error) {
-	if definition := o.serving.definition.Load(); definition.Name == name {
-		return definition, nil
-	}
-	return nil, apierrors.NewNotFound(apiextensionsv1.Resource("customresourcedefinitions"), name)
-}
-
-var _ informers.CustomResourceDefinitionInformer = singleDefinition{}
-
-// noEvents is an informer that calls no handler.
-type noEvents struct{ cache.SharedIndexInformer }
-
-// AddEventHandler implements cache.SharedInformer.
-func (noEvents) AddEventHandler(cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
-	return nil, nil
+	return versions.Build(versions.Config{
+		Definition: s.definition.Load(), RESTOptions: custom, Services: c.Webhooks, Auth: c.Webhooks.Auth,
+		Authorizer: c.Authorizer, MaxBodyBytes: c.MaxRequestBodyBytes, Models: models,
+	})
 }
 
 // addVersion adds a version, if it is served.
@@ -215,7 +155,7 @@ func (g *generation) addVersion(monitors *apimetrics.Book, definition *apiextens
 	}
 	names := &definition.Status.AcceptedNames
 	gv := schema.GroupVersion{Group: definition.Spec.Group, Version: v.Name}
-	printed := columnsOf(v)
+	printed := versions.ColumnsOf(v)
 	view, err := g.custom.View(gv.WithKind(names.Kind), names.ListKind, printed)
 	if err != nil {
 		return err
@@ -232,37 +172,8 @@ func (g *generation) addVersion(monitors *apimetrics.Book, definition *apiextens
 	for _, f := range v.SelectableFields {
 		config.Fields = append(config.Fields, strings.TrimPrefix(f.JSONPath, "."))
 	}
-	g.versions[v.Name] = reads.NewCustom(config)
+	g.readable[v.Name] = reads.NewCustom(config)
 	return nil
-}
-
-// columnsOf returns the table columns of a version. If a column is invalid, upstream's
-// convertor has those before it, and so the error is dropped.
-func columnsOf(v *apiextensionsv1.CustomResourceDefinitionVersion) *table.Columns {
-	shown := columns(v)
-	out := new(table.Columns)
-	out.Table, _ = tableconvertor.New(shown)
-	plain := slices.Clone(shown)
-	for i := range plain {
-		if plain[i].Type == "date" {
-			plain[i].Type = "string"
-			out.Dates = append(out.Dates, i+1) // names come first
-		}
-	}
-	out.Plain, _ = tableconvertor.New(plain)
-	return out
-}
-
-// columns returns the definitions of the columns after the name: age if the version has
-// none.
-func columns(v *apiextensionsv1.CustomResourceDefinitionVersion) []apiextensionsv1.CustomResourceColumnDefinition {
-	if len(v.AdditionalPrinterColumns) > 0 {
-		return v.AdditionalPrinterColumns
-	}
-	return []apiextensionsv1.CustomResourceColumnDefinition{{
-		Name: "Age", Type: "date", JSONPath: ".metadata.creationTimestamp",
-		Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"],
-	}}
 }
 
 // warnings returns the warnings that responses for a deprecated version have.

@@ -83,8 +83,8 @@ func subresourced(status, scale bool) func(*apiextensionsv1.CustomResourceDefini
 	}
 }
 
-// versions adds versions like the first, the last of which is not served.
-func versions(names ...string) func(*apiextensionsv1.CustomResourceDefinition) {
+// versionsOf adds versions like the first, the last of which is not served.
+func versionsOf(names ...string) func(*apiextensionsv1.CustomResourceDefinition) {
 	return func(d *apiextensionsv1.CustomResourceDefinition) {
 		for i, name := range names {
 			v := d.Spec.Versions[0]
@@ -185,8 +185,8 @@ func TestPatternsDescribeAsUpstream(t *testing.T) {
 		text := schemas()[name]
 		definitions = append(definitions,
 			crd(t, "example.com", fmt.Sprintf("Widget%d", i), text),
-			crd(t, "3d.zoo-keeper.k8s.io", fmt.Sprintf("Item%ds", i), text, cluster, subresourced(true, false), listed(fmt.Sprintf("Stock%d", i)), versions("v1beta1", "v2alpha1")),
-			crd(t, "one", fmt.Sprintf("Owner%d", i), text, subresourced(true, true), versions("v1-x", "v2")),
+			crd(t, "3d.zoo-keeper.k8s.io", fmt.Sprintf("Item%ds", i), text, cluster, subresourced(true, false), listed(fmt.Sprintf("Stock%d", i)), versionsOf("v1beta1", "v2alpha1")),
+			crd(t, "one", fmt.Sprintf("Owner%d", i), text, subresourced(true, true), versionsOf("v1-x", "v2")),
 			crd(t, "scale.example.com", fmt.Sprintf("Scale%d", i), text, subresourced(false, true), loose),
 		)
 	}

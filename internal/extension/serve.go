@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"mime"
 	"net/http"
 	"slices"
 	"time"
@@ -15,17 +14,13 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/controller/finalizer"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apiserver/pkg/endpoints/filters"
-	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/util/notfoundhandler"
 
 	"github.com/larder-io/larder/httpapi"
 	"github.com/larder-io/larder/httpapi/apimetrics"
-	"github.com/larder-io/larder/httpapi/patches"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/registry/storage"
@@ -44,10 +39,10 @@ func (e *Extensions) Custom(r *request.Request) (c *reads.Resource, done func())
 		return nil, nil
 	}
 	g, err := s.get()
-	if err != nil || g.versions[r.Version] == nil || !g.acquire() {
+	if err != nil || g.readable[r.Version] == nil || !g.acquire() {
 		return nil, nil
 	}
-	return g.versions[r.Version], g.release
+	return g.readable[r.Version], g.release
 }
 
 // AllMonitors implements httpapi.Extensions.
@@ -58,8 +53,8 @@ func (e *Extensions) Groups() []metav1.APIGroup {
 	return slices.DeleteFunc(e.discovery.groups(), func(g metav1.APIGroup) bool { return e.builtIn.Has(g.Name) })
 }
 
-// ServeHTTP implements http.Handler: upstream's handler of custom resources answers the
-// requests that are not answered from encoded bytes.
+// ServeHTTP implements http.Handler: upstream's handlers answer the requests that are not answered
+// from encoded bytes.
 func (e *Extensions) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	info, ok := apirequest.RequestInfoFrom(req.Context())
 	if !ok || !info.IsResourceRequest {
@@ -100,7 +95,7 @@ func (e *Extensions) serve(w http.ResponseWriter, req *http.Request, info *apire
 		return errRetired
 	}
 	defer g.release()
-	upstream, err := g.upstream()
+	set, err := g.built()
 	if err != nil {
 		return err
 	}
@@ -112,35 +107,13 @@ func (e *Extensions) serve(w http.ResponseWriter, req *http.Request, info *apire
 			return errRetired
 		}
 	}
-	g.serve(w, req, info, upstream)
+	version := set.Versions[info.APIVersion]
+	if version == nil || !s.inScope(info) {
+		e.unknown().ServeHTTP(w, req)
+		return nil
+	}
+	g.serve(w, req, &call{info: info, serving: s, version: version})
 	return nil
-}
-
-// serve lets upstream's handler answer a request. A watch ends when g is retired.
-func (g *generation) serve(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo, upstream customHandler) {
-	if info.Verb == "watch" {
-		ctx, cancel := context.WithCancel(req.Context())
-		defer cancel()
-		defer context.AfterFunc(g.ending, cancel)()
-		req = req.WithContext(ctx)
-	}
-	if panics(req, info) {
-		err := negotiation.NewUnsupportedMediaTypeError([]string{runtime.ContentTypeJSON, runtime.ContentTypeYAML})
-		fail(w, req, info, err)
-		return
-	}
-	filters.WithWarningRecorder(patches.Bounded(upstream)).ServeHTTP(w, patches.ReadOnce(req))
-}
-
-// panics reports whether upstream's handler would panic: it accepts the media type of
-// protobuf, in which custom resources have no encoding, and has no strict decoder for it,
-// but looks for one unless fieldValidation is Ignore.
-func panics(req *http.Request, info *apirequest.RequestInfo) bool {
-	if info.Verb != "create" && info.Verb != "update" || info.Subresource == "scale" {
-		return false
-	}
-	kind, _, err := mime.ParseMediaType(req.Header.Get("Content-Type"))
-	return err == nil && kind == runtime.ContentTypeProtobuf && req.URL.Query().Get("fieldValidation") != metav1.FieldValidationIgnore
 }
 
 func fail(w http.ResponseWriter, req *http.Request, info *apirequest.RequestInfo, err error) {
@@ -223,15 +196,11 @@ func (e *Extensions) GetCustomResourceListerCollectionDeleter(definition *apiext
 	if err != nil {
 		return nil, err
 	}
-	upstream, err := g.upstream()
+	set, err := g.built()
 	if err != nil {
 		return nil, err
 	}
-	inner, err := upstream.GetCustomResourceListerCollectionDeleter(definition)
-	if err != nil {
-		return nil, err
-	}
-	return &guardedDeleter{ListerCollectionDeleter: inner, serving: s, generation: g, since: time.Now()}, nil
+	return &guardedDeleter{ListerCollectionDeleter: set.Versions[set.Stored].Storage.CustomResource, serving: s, generation: g, since: time.Now()}, nil
 }
 
 // settled waits until definition, or a newer state of it, is what is served, and until the

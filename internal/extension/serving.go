@@ -97,8 +97,8 @@ func revisionOf(definition *apiextensionsv1.CustomResourceDefinition) int64 {
 	return n
 }
 
-// get returns the generation. The first call builds it. It fails if upstream's handler could
-// not be made, be that found out later.
+// get returns the generation. The first call builds it. It fails if the storages could
+// not be built, be that found out later.
 func (s *serving) get() (*generation, error) {
 	s.once.Do(func() { s.generation, s.err = s.build() })
 	if s.err != nil {

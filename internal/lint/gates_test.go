@@ -20,6 +20,7 @@ import (
 // says why not. An entry is a package without those below it, or a file. `deadcode -filter k8s.io
 // ./cmd/larder`, of golang.org/x/tools, lists most of what belongs here.
 var replaced = []string{
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/customresource_handler.go",
 	"k8s.io/apiextensions-apiserver/pkg/cmd/server/options",
 	"k8s.io/apiextensions-apiserver/pkg/controller/openapi",
 	"k8s.io/apiextensions-apiserver/pkg/controller/openapiv3",
@@ -62,8 +63,6 @@ var idle = map[string]string{
 	"ServiceAccountTokenNodeBinding":           locked,
 	"ServiceAccountTokenNodeBindingValidation": locked,
 	"ServiceAccountTokenPodNodeInfo":           locked,
-	"StreamingCollectionEncodingToJSON":        "says whether a list is encoded before it is sent, or meanwhile; its bytes are the same",
-	"StreamingCollectionEncodingToProtobuf":    "says whether a list is encoded before it is sent, or meanwhile; its bytes are the same",
 	"StructuredAuthenticationConfiguration":    "is read by the options' Validate, which runs here; ApplyTo does not",
 }
 

@@ -33,6 +33,7 @@ internal/invariants, internal/proctest
 < httpapi/identity
 < httpapi/revocation
 < httpapi
+< internal/extension/versions
 < internal/extension, internal/aggregator, internal/testcontrollers
 < internal/server/pki, internal/server/datadir, internal/checkpoint, internal/cluster/programs
 < internal/server/layers, internal/server/heap, internal/server/loopback, internal/server/servingcert, internal/server/storestats

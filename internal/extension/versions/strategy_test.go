@@ -1,4 +1,4 @@
-package extension
+package versions
 
 import (
 	"context"
@@ -31,18 +31,21 @@ func shelves(t *testing.T, text string) *apiextensionsv1.CustomResourceDefinitio
 	return definition
 }
 
-// upstreamOf makes the strategy as upstream's handler does.
-func upstreamOf(t *testing.T, definition *apiextensionsv1.CustomResourceDefinition) upstreamStrategy {
+// upstreamOf makes the strategy as upstream's handler does, and what proves objects for it.
+func upstreamOf(t *testing.T, definition *apiextensionsv1.CustomResourceDefinition) (upstreamStrategy, *checks) {
 	t.Helper()
 	v := &definition.Spec.Versions[0]
-	props, structural := schemasOf(definition, v)
-	validator, _, err := validation.NewSchemaValidator(props)
+	s, err := SchemaOf(definition, v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	validator, openAPI, err := validation.NewSchemaValidator(s.Props)
 	if err != nil {
 		t.Fatal(err)
 	}
 	kind := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Shelf"}
 	scale := &apiextensions.CustomResourceSubresourceScale{SpecReplicasPath: ".spec.replicas", StatusReplicasPath: ".status.replicas"}
-	return customresource.NewStrategy(nil, true, kind, validator, nil, structural, nil, scale, nil)
+	return customresource.NewStrategy(nil, true, kind, validator, nil, s.Structural, nil, scale, nil), checksOf(kind, true, openAPI, s.Structural, scale)
 }
 
 // TestProvedObjectsAreValidatedAsUpstreamDoes: whether an object is proved or not, the errors
@@ -64,8 +67,7 @@ func TestProvedObjectsAreValidatedAsUpstreamDoes(t *testing.T) {
 		"forgiving": {`{"type":"object","properties":{"spec":{"type":"string","oneOf":[{"maxLength":3},{"minLength":2}]}}}`, []string{}},
 	} {
 		definition := shelves(t, c.schema)
-		upstream := upstreamOf(t, definition)
-		made := checksOf(definition, &definition.Spec.Versions[0])
+		upstream, made := upstreamOf(t, definition)
 		own := &strategy{upstream, func() *checks { return made }}
 		if len(c.objects) == 0 && made.schema != nil {
 			t.Errorf("%s: something is proved", name)

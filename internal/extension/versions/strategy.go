@@ -1,19 +1,18 @@
-package extension
+package versions
 
 import (
 	"context"
 	"sync"
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
-	"k8s.io/apiextensions-apiserver/pkg/apiserver/validation"
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/registry/rest"
+	"k8s.io/kube-openapi/pkg/validation/spec"
 
 	"github.com/larder-io/larder/internal/registry/proof"
 )
@@ -39,43 +38,26 @@ type checks struct {
 	rest   upstreamStrategy
 }
 
-// prove has the storage that upstream made for a version validate by proof.
-func prove(storage *customresource.REST, definition *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) {
+// prove has a storage validate by proof. Its scale validates by it, too, its status does not.
+func prove(storage *customresource.REST, checks func() *checks) {
 	upstream, ok := storage.UpdateStrategy.(upstreamStrategy)
 	if !ok {
 		return
 	}
-	own := &strategy{upstream, sync.OnceValue(func() *checks { return checksOf(definition, v) })}
+	own := &strategy{upstream, sync.OnceValue(checks)}
 	storage.CreateStrategy, storage.UpdateStrategy = own, own
 }
 
-// checksOf returns the checks of a version.
-func checksOf(definition *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) *checks {
-	props, structural := schemasOf(definition, v)
-	if structural == nil {
-		return &checks{}
-	}
-	_, openAPI, err := validation.NewSchemaValidator(props)
-	if err != nil {
-		return &checks{}
-	}
+// checksOf returns the checks of a version, whose schema is given in two forms.
+func checksOf(kind schema.GroupVersionKind, namespaced bool, openAPI *spec.Schema, structural *structuralschema.Structural, scale *apiextensions.CustomResourceSubresourceScale) *checks {
 	c := &checks{schema: proof.New(openAPI)}
 	if c.schema == nil {
 		return c
 	}
-	var scale *apiextensions.CustomResourceSubresourceScale
-	if v.Subresources != nil && v.Subresources.Scale != nil {
-		scale = new(apiextensions.CustomResourceSubresourceScale)
-		if err := apiextensionsv1.Convert_v1_CustomResourceSubresourceScale_To_apiextensions_CustomResourceSubresourceScale(v.Subresources.Scale, scale, nil); err != nil {
-			return &checks{}
-		}
-	}
 	if !asksForMore(structural) {
 		structural = &structuralschema.Structural{}
 	}
-	gv := schema.GroupVersion{Group: definition.Spec.Group, Version: v.Name}
-	c.rest = customresource.NewStrategy(nil, definition.Spec.Scope == apiextensionsv1.NamespaceScoped,
-		gv.WithKind(definition.Status.AcceptedNames.Kind), nil, nil, structural, nil, scale, nil)
+	c.rest = customresource.NewStrategy(nil, namespaced, kind, nil, nil, structural, nil, scale, nil)
 	return c
 }
 
@@ -119,15 +101,4 @@ func (s *strategy) of(obj runtime.Object) upstreamStrategy {
 func (c *checks) prove(obj runtime.Object) bool {
 	u, ok := obj.(*unstructured.Unstructured)
 	return ok && c.schema != nil && c.schema.Proves(u.Object)
-}
-
-// proveStored has the storage of the version that is stored validate by proof. Those of other
-// versions cannot be reached: their writes are upstream's alone.
-func proveStored(stored any, definition *apiextensionsv1.CustomResourceDefinition) {
-	storage, ok := stored.(*customresource.REST)
-	for i := range definition.Spec.Versions {
-		if v := &definition.Spec.Versions[i]; ok && v.Storage {
-			prove(storage, definition, v)
-		}
-	}
 }

@@ -1,0 +1,81 @@
+package versions
+
+import (
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	upstreamserializer "k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/features"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/scale"
+	"k8s.io/client-go/scale/scheme/autoscalingv1"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+)
+
+// scope returns the scope of the resource itself in one version, without its field manager.
+func (b *builder) scope(v *apiextensionsv1.CustomResourceDefinitionVersion, t *types, storage customresource.CustomResourceStorage) *handlers.RequestScope {
+	kind, serializer := b.kind(v), b.serializer(v, t)
+	return &handlers.RequestScope{
+		Namer:                    handlers.ContextBasedNaming{Namer: runtime.Namer(meta.NewAccessor()), ClusterScoped: !b.namespaced()},
+		Serializer:               serializer,
+		StandardSerializers:      standard(serializer.media),
+		ParameterCodec:           runtime.NewParameterCodec(t.options),
+		Creater:                  t.creater,
+		Convertor:                b.safe,
+		UnsafeConvertor:          b.unsafe,
+		Defaulter:                t.defaulter,
+		Typer:                    t.typer,
+		TableConvertor:           storage.CustomResource,
+		Authorizer:               b.Authorizer,
+		EquivalentResourceMapper: b.equivalents,
+		Resource:                 b.resource(v),
+		Kind:                     kind,
+		HubGroupVersion:          kind.GroupVersion(), // there is no internal version
+		MetaGroupVersion:         metav1.SchemeGroupVersion,
+		MaxRequestBodyBytes:      b.MaxBodyBytes,
+	}
+}
+
+// scaleScope returns the scope of the scale, without its field manager: main with the kind Scale.
+func (b *builder) scaleScope(v *apiextensionsv1.CustomResourceDefinitionVersion, main *handlers.RequestScope) *handlers.RequestScope {
+	var options []upstreamserializer.CodecFactoryOptionsMutator
+	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
+		options = append(options, upstreamserializer.WithSerializer(cbor.NewSerializerInfo))
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.StreamingCollectionEncodingToJSON) {
+		options = append(options, upstreamserializer.WithStreamingCollectionEncodingToJSON())
+	}
+	if utilfeature.DefaultFeatureGate.Enabled(features.StreamingCollectionEncodingToProtobuf) {
+		options = append(options, upstreamserializer.WithStreamingCollectionEncodingToProtobuf())
+	}
+	scope := *main
+	scope.Subresource, scope.Kind = "scale", autoscalingv1.SchemeGroupVersion.WithKind("Scale")
+	scope.Serializer = upstreamserializer.NewCodecFactory(scale.NewScaleConverter().Scheme(), options...)
+	// An invalid column leaves those before it, as in upstream.
+	scope.TableConvertor, _ = tableconvertor.New(scaleColumns(v.Subresources.Scale))
+	return &scope
+}
+
+// manage gives a scope its field manager. reset are the fields that its writes leave alone.
+func (b *builder) manage(scope *handlers.RequestScope, reset map[fieldpath.APIVersion]*fieldpath.Set) (err error) {
+	scope.FieldManager, err = managedfields.NewDefaultCRDFieldManager(b.types, scope.Convertor, scope.Defaulter, scope.Creater,
+		scope.Kind, scope.HubGroupVersion, scope.Subresource, fieldpath.NewExcludeFilterSetMap(reset))
+	return err
+}
+
+// pathOf returns a simple JSON path of fields as the path that managedFields have.
+func pathOf(jsonPath string) fieldpath.Path {
+	var path fieldpath.Path
+	for name := range strings.SplitSeq(strings.TrimPrefix(jsonPath, "."), ".") {
+		path = append(path, fieldpath.PathElement{FieldName: &name})
+	}
+	return path
+}

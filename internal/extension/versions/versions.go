@@ -1,0 +1,191 @@
+package versions
+
+import (
+	"fmt"
+
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/registry/customresource"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/registry/generic"
+	"k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/scale/scheme/autoscalingv1"
+	"k8s.io/kube-openapi/pkg/validation/spec"
+	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+)
+
+// Config says what [Build] builds from. All but Models is required.
+type Config struct {
+	Definition *apiextensionsv1.CustomResourceDefinition
+
+	// RESTOptions are those of the storages. Their codec encodes objects for the store.
+	RESTOptions generic.RESTOptionsGetter
+
+	// Services and Auth say how conversion webhooks are called.
+	Services webhook.ServiceResolver
+	Auth     webhook.AuthenticationInfoResolverWrapper
+
+	Authorizer   authorizer.Authorizer
+	MaxBodyBytes int64
+
+	// Models are the schemas that those of custom resources refer to. nil has the field managers
+	// deduce the types of objects.
+	Models map[string]*spec.Schema
+}
+
+// Version is one version of a CRD. Status and Scale are nil if the version has no such
+// subresource.
+type Version struct {
+	Storage              customresource.CustomResourceStorage
+	Scope, Status, Scale *handlers.RequestScope
+}
+
+// Set is the versions of a CRD that are served or stored, by name.
+type Set struct {
+	Versions map[string]*Version
+	Stored   string // the name of the version in which objects are stored
+}
+
+// builder builds the versions of one CRD.
+type builder struct {
+	Config
+	stored       string
+	schemas      map[string]*Schema
+	structurals  map[string]*structuralschema.Structural // of schemas
+	types        managedfields.TypeConverter
+	safe, unsafe runtime.ObjectConvertor
+	equivalents  runtime.EquivalentResourceRegistry
+	replicas     managedfields.ResourcePathMappings
+}
+
+// Build builds the versions of a CRD.
+func Build(config Config) (*Set, error) {
+	b := &builder{
+		Config: config, equivalents: runtime.NewEquivalentResourceRegistry(), replicas: make(managedfields.ResourcePathMappings),
+		schemas: make(map[string]*Schema), structurals: make(map[string]*structuralschema.Structural),
+	}
+	if err := b.prepare(); err != nil {
+		return nil, fmt.Errorf("versions: CRD %s: %w", config.Definition.Name, err)
+	}
+	set := &Set{Versions: make(map[string]*Version), Stored: b.stored}
+	for i := range config.Definition.Spec.Versions {
+		v := &config.Definition.Spec.Versions[i]
+		if !v.Served && !v.Storage {
+			continue
+		}
+		made, err := b.version(v)
+		if err != nil {
+			return nil, fmt.Errorf("versions: version %s of CRD %s: %w", v.Name, config.Definition.Name, err)
+		}
+		set.Versions[v.Name] = made
+	}
+	return set, b.manageStatus(set)
+}
+
+// prepare makes what all versions share.
+func (b *builder) prepare() (err error) {
+	definition := b.Definition
+	if b.stored, err = apihelpers.GetCRDStorageVersion(definition); err != nil {
+		return err
+	}
+	if names := &definition.Status.AcceptedNames; names.Plural == "" || names.Singular == "" || names.Kind == "" || names.ListKind == "" {
+		return fmt.Errorf("incomplete status.acceptedNames: %+v", names)
+	}
+	for i := range definition.Spec.Versions {
+		v := &definition.Spec.Versions[i]
+		s, err := SchemaOf(definition, v)
+		if err != nil {
+			return fmt.Errorf("schema of %s: %w", v.Name, err)
+		}
+		b.schemas[v.Name], b.structurals[v.Name] = s, s.Structural
+		b.declare(v)
+	}
+	if b.types, err = typesOf(definition, b.Models); err != nil {
+		return err
+	}
+	converters, err := conversion.NewCRConverterFactory(b.Services, b.Auth)
+	if err != nil {
+		return err
+	}
+	b.safe, b.unsafe, err = converters.NewConverter(definition)
+	return err
+}
+
+// declare tells the other versions of v: what it is called, and where its replicas are.
+func (b *builder) declare(v *apiextensionsv1.CustomResourceDefinitionVersion) {
+	resource, kind := b.resource(v), b.kind(v)
+	b.equivalents.RegisterKindFor(resource, "", kind)
+	b.replicas[kind.GroupVersion().String()] = nil
+	if v.Subresources == nil {
+		return
+	}
+	if v.Subresources.Status != nil {
+		b.equivalents.RegisterKindFor(resource, "status", kind)
+	}
+	if s := v.Subresources.Scale; s != nil {
+		b.equivalents.RegisterKindFor(resource, "scale", autoscalingv1.SchemeGroupVersion.WithKind("Scale"))
+		b.replicas[kind.GroupVersion().String()] = pathOf(s.SpecReplicasPath)
+	}
+}
+
+func (b *builder) resource(v *apiextensionsv1.CustomResourceDefinitionVersion) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: b.Definition.Spec.Group, Version: v.Name, Resource: b.Definition.Status.AcceptedNames.Plural}
+}
+
+func (b *builder) kind(v *apiextensionsv1.CustomResourceDefinitionVersion) schema.GroupVersionKind {
+	return schema.GroupVersionKind{Group: b.Definition.Spec.Group, Version: v.Name, Kind: b.Definition.Status.AcceptedNames.Kind}
+}
+
+func (b *builder) namespaced() bool {
+	return b.Definition.Spec.Scope == apiextensionsv1.NamespaceScoped
+}
+
+// version builds one version, but for its status, whose fields all versions of the CRD tell.
+func (b *builder) version(v *apiextensionsv1.CustomResourceDefinitionVersion) (*Version, error) {
+	types := b.typesOfVersion(v)
+	storage, err := b.storage(v, types)
+	if err != nil {
+		return nil, err
+	}
+	made := &Version{Storage: storage, Scope: b.scope(v, types, storage)}
+	if err := b.manage(made.Scope, storage.CustomResource.GetResetFields()); err != nil {
+		return nil, err
+	}
+	if storage.Scale == nil {
+		return made, nil
+	}
+	made.Scale = b.scaleScope(v, made.Scope)
+	return made, b.manage(made.Scale, nil)
+}
+
+// manageStatus adds the scopes of the status. The fields that writes of it leave alone are known
+// in all versions.
+func (b *builder) manageStatus(set *Set) error {
+	reset := make(map[fieldpath.APIVersion]*fieldpath.Set)
+	for _, v := range set.Versions {
+		if v.Storage.Status == nil {
+			continue
+		}
+		for version, fields := range v.Storage.Status.GetResetFields() {
+			reset[version] = fields
+		}
+	}
+	for _, v := range set.Versions {
+		if v.Storage.Status == nil {
+			continue
+		}
+		scope := *v.Scope
+		scope.Subresource = "status"
+		if err := b.manage(&scope, reset); err != nil {
+			return fmt.Errorf("versions: status of CRD %s: %w", b.Definition.Name, err)
+		}
+		v.Status = &scope
+	}
+	return nil
+}
