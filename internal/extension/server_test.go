@@ -48,13 +48,13 @@ type server struct {
 }
 
 // newServer runs all of it until the test ends.
-func newServer(t *testing.T, change ...func(*registry.Config)) *server {
+func newServer(t testing.TB, change ...func(*registry.Config)) *server {
 	t.Helper()
 	return newServerOf(t, func(*extension.Config) {}, change...)
 }
 
 // newServerOf is newServer with another configuration of extensions.
-func newServerOf(t *testing.T, configure func(*extension.Config), change ...func(*registry.Config)) *server {
+func newServerOf(t testing.TB, configure func(*extension.Config), change ...func(*registry.Config)) *server {
 	t.Helper()
 	back := registrytest.New(t, nil, change...)
 	s := &server{store: back.Store, registry: back.Registry}
@@ -91,7 +91,7 @@ func newServerOf(t *testing.T, configure func(*extension.Config), change ...func
 }
 
 // run runs a part until the test ends.
-func run(t *testing.T, part func(context.Context) error) {
+func run(t testing.TB, part func(context.Context) error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- part(ctx) }()
@@ -103,7 +103,7 @@ func run(t *testing.T, part func(context.Context) error) {
 	})
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -111,7 +111,7 @@ func must(t *testing.T, err error) {
 }
 
 // define creates a definition, written in YAML, and waits until it is established.
-func (s *server) define(t *testing.T, text string, change ...func(*apiextensionsv1.CustomResourceDefinition)) *apiextensionsv1.CustomResourceDefinition {
+func (s *server) define(t testing.TB, text string, change ...func(*apiextensionsv1.CustomResourceDefinition)) *apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 	definition := new(apiextensionsv1.CustomResourceDefinition)
 	must(t, yaml.UnmarshalStrict([]byte(text), definition))
@@ -138,7 +138,7 @@ func (s *server) define(t *testing.T, text string, change ...func(*apiextensions
 }
 
 // change updates a definition. What is served follows, though not at once.
-func (s *server) change(t *testing.T, name string, change func(*apiextensionsv1.CustomResourceDefinition)) {
+func (s *server) change(t testing.TB, name string, change func(*apiextensionsv1.CustomResourceDefinition)) {
 	t.Helper()
 	client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
 	for {
@@ -156,7 +156,7 @@ func (s *server) change(t *testing.T, name string, change func(*apiextensionsv1.
 }
 
 // store puts a value into the store as it is and returns its revision.
-func (s *server) put(t *testing.T, key, value string) int64 {
+func (s *server) put(t testing.TB, key, value string) int64 {
 	t.Helper()
 	item, _, _, err := s.store.Get(t.Context(), key)
 	must(t, err)
@@ -196,7 +196,7 @@ func (c call) request(ctx context.Context) *http.Request {
 }
 
 // ask sends a request through the door.
-func (s *server) ask(t *testing.T, c call) answer {
+func (s *server) ask(t testing.TB, c call) answer {
 	t.Helper()
 	resp, err := s.door.RoundTripper().RoundTrip(c.request(t.Context()))
 	must(t, err)
@@ -206,13 +206,13 @@ func (s *server) ask(t *testing.T, c call) answer {
 	return answer{resp.StatusCode, resp.Header, string(body)}
 }
 
-func (s *server) get(t *testing.T, path string) answer {
+func (s *server) get(t testing.TB, path string) answer {
 	t.Helper()
 	return s.ask(t, call{method: http.MethodGet, path: path})
 }
 
 // do sends a write that must succeed.
-func (s *server) do(t *testing.T, method, path, kind, body string) answer {
+func (s *server) do(t testing.TB, method, path, kind, body string) answer {
 	t.Helper()
 	a := s.ask(t, call{method: method, path: path, kind: kind, body: body})
 	if a.code >= 300 {
@@ -222,7 +222,7 @@ func (s *server) do(t *testing.T, method, path, kind, body string) answer {
 }
 
 // upstream asks upstream's handler, which decodes objects and encodes them again.
-func (s *server) upstream(t *testing.T, c call) answer {
+func (s *server) upstream(t testing.TB, c call) answer {
 	t.Helper()
 	admin := &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}}
 	withUser := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
@@ -242,7 +242,7 @@ type stream struct {
 	events *json.Decoder
 }
 
-func (s *server) watch(t *testing.T, path string) *stream {
+func (s *server) watch(t testing.TB, path string) *stream {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), proctest.Patience)
 	resp, err := s.door.RoundTripper().RoundTrip(call{method: http.MethodGet, path: path}.request(ctx))
@@ -256,7 +256,7 @@ func (s *server) watch(t *testing.T, path string) *stream {
 }
 
 // next returns the next event's type and object; false at the end of the stream.
-func (w *stream) next(t *testing.T) (watch.EventType, string, bool) {
+func (w *stream) next(t testing.TB) (watch.EventType, string, bool) {
 	t.Helper()
 	var event struct {
 		Type   watch.EventType
@@ -273,7 +273,7 @@ func (w *stream) next(t *testing.T) (watch.EventType, string, bool) {
 }
 
 // eventually asks until want says it is so.
-func (s *server) eventually(t *testing.T, c call, want func(answer) bool) answer {
+func (s *server) eventually(t testing.TB, c call, want func(answer) bool) answer {
 	t.Helper()
 	var a answer
 	proctest.Eventually(t, fmt.Sprintf("%s %s", c.method, c.path), func() error {
@@ -285,7 +285,7 @@ func (s *server) eventually(t *testing.T, c call, want func(answer) bool) answer
 	return a
 }
 
-func contains(t *testing.T, text string, parts ...string) {
+func contains(t testing.TB, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
 		if !strings.Contains(text, part) {
@@ -294,7 +294,7 @@ func contains(t *testing.T, text string, parts ...string) {
 	}
 }
 
-func lacks(t *testing.T, text string, parts ...string) {
+func lacks(t testing.TB, text string, parts ...string) {
 	t.Helper()
 	for _, part := range parts {
 		if strings.Contains(text, part) {
@@ -304,7 +304,7 @@ func lacks(t *testing.T, text string, parts ...string) {
 }
 
 // compact returns JSON without spaces.
-func compact(t *testing.T, text string) string {
+func compact(t testing.TB, text string) string {
 	t.Helper()
 	var out bytes.Buffer
 	must(t, json.Compact(&out, []byte(text)))

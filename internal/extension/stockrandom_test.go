@@ -1,7 +1,6 @@
 package extension_test
 
 import (
-	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
@@ -167,15 +166,6 @@ func (d *dice) request(collection func(version string) string) sent {
 		}
 	}
 	return s
-}
-
-// revision returns the resourceVersion of an object.
-func revision(get func(path string) answer, path string) string {
-	var object struct {
-		Metadata struct{ ResourceVersion string } `json:"metadata"`
-	}
-	_ = json.Unmarshal([]byte(get(path).body), &object) // "" if there is none
-	return object.Metadata.ResourceVersion
 }
 
 func (s sent) call(revision string) call {
