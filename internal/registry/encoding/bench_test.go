@@ -1,15 +1,26 @@
 package encoding_test
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
+	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	apistorage "k8s.io/apiserver/pkg/storage"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/apis/coordination"
+	"k8s.io/kubernetes/pkg/apis/core"
 
 	"github.com/larder-io/larder/cache"
+	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/encoding"
 	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/internal/registry/storage"
 	"github.com/larder-io/larder/internal/registry/wire"
 )
 
@@ -136,4 +147,107 @@ func BenchmarkDeletedFrame(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkWrite writes objects and makes the answers, by upstream's encoder or of the bytes that
+// were written.
+func BenchmarkWrite(b *testing.B) {
+	server := registrytest.New(b, nil)
+	server.Start(b)
+	for _, c := range []struct {
+		name, group, resource string
+		create                bool
+		obj                   runtime.Object
+		change                func(obj runtime.Object, i int)
+	}{
+		{"create pod", "", "pods", true, registrytest.Pod(1), nil},
+		{"update lease", "coordination.k8s.io", "leases", false, lease(), func(obj runtime.Object, i int) {
+			obj.(*coordination.Lease).Spec.RenewTime = &metav1.MicroTime{Time: time.Unix(int64(i), 1000)}
+		}},
+		{"pod status", "", "pods", false, registrytest.Pod(1), func(obj runtime.Object, i int) {
+			obj.(*core.Pod).Status = core.PodStatus{
+				Phase: core.PodRunning, HostIP: "10.0.0.1", Message: fmt.Sprint(i),
+				Conditions: []core.PodCondition{{Type: core.PodReady, Status: core.ConditionTrue, LastTransitionTime: metav1.Unix(int64(i), 0)}},
+			}
+		}},
+	} {
+		v := server.Registry.Endpoint(schema.GroupVersionResource{Group: c.group, Version: "v1", Resource: c.resource}, "").View
+		for _, media := range []encoding.MediaType{encoding.Protobuf, encoding.JSON} {
+			for _, upstreams := range []bool{true, false} {
+				b.Run(fmt.Sprintf("%s/media=%d/upstream=%t", c.name, media, upstreams), func(b *testing.B) {
+					w := benchWriter{B: b, view: v, media: media}
+					if u := newUpstream(v, media, encoding.Full); upstreams {
+						w.upstreams = u.codecs.EncoderForVersion(u.info(b).Serializer, u.gv)
+					}
+					w.run(c.obj, c.create, c.change)
+				})
+			}
+		}
+	}
+}
+
+func lease() runtime.Object {
+	now := metav1.NewMicroTime(time.Unix(1, 1000))
+	l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "node-1", Namespace: "kube-node-lease", UID: "0b1f5a3c-6f4a-4c60-8a0e-5d1d0f0c2b3a"}}
+	l.Spec.RenewTime, l.Spec.HolderIdentity = &now, &l.Name
+	l.ManagedFields = registrytest.Pod(1).ManagedFields[:1]
+	return l
+}
+
+type benchWriter struct {
+	*testing.B
+	view      *registry.View
+	media     encoding.MediaType
+	upstreams runtime.Encoder // nil: answers are made of what was written
+	out       bytes.Buffer
+}
+
+func (w *benchWriter) run(versioned runtime.Object, create bool, change func(runtime.Object, int)) {
+	s, newObject := w.view.Resource.Storage(), w.view.Resource.Codec().New
+	obj := newObject()
+	if err := legacyscheme.Scheme.Convert(versioned, obj, nil); err != nil {
+		w.Fatal(err)
+	}
+	key := func(i int) string {
+		return w.view.Resource.KeyOf(storage.Scope{Namespace: "default", Name: fmt.Sprintf("%s%d", w.Name(), i)})
+	}
+	if !create {
+		if err := s.Create(w.Context(), key(0), obj, newObject(), 0); err != nil {
+			w.Fatal(err)
+		}
+	}
+	w.ReportAllocs()
+	for i := 0; w.Loop(); i++ {
+		ctx, written := storage.Track(w.Context())
+		out := newObject()
+		var err error
+		if create {
+			err = s.Create(ctx, key(w.N+i), obj, out, 0)
+		} else {
+			err = s.GuaranteedUpdate(ctx, key(0), out, false, nil, apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
+				change(obj, i+1)
+				return obj, nil
+			}), nil)
+		}
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.answer(written, out)
+	}
+}
+
+func (w *benchWriter) answer(written *storage.Written, out runtime.Object) {
+	w.out.Reset()
+	if w.upstreams != nil {
+		if err := w.upstreams.Encode(out, &w.out); err != nil {
+			w.Fatal(err)
+		}
+		return
+	}
+	f := w.view.Encoder(w.media, encoding.Full)
+	item, err := f.Passing().Item(written.For(out))
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.out.Write(f.AppendObject(w.out.AvailableBuffer(), item))
 }

@@ -54,7 +54,7 @@ func newUpstream(v *registry.View, media encoding.MediaType, projection encoding
 	return u
 }
 
-func (u upstream) info(t *testing.T) runtime.SerializerInfo {
+func (u upstream) info(t testing.TB) runtime.SerializerInfo {
 	t.Helper()
 	info, ok := runtime.SerializerInfoForMediaType(u.codecs.SupportedMediaTypes(), u.media)
 	if !ok {

@@ -33,15 +33,35 @@ func (f *Foreseen) Key() string { return f.config.Key }
 // Foresee returns what the cache will hold of s. obj is what s decodes to.
 func (c *Codec) Foresee(rest string, s *Stored, obj runtime.Object) Foreseen {
 	f := Foreseen{Plain: c.Lossless(s.Data), config: cache.ObjectConfig{Key: rest}}
-	var ok bool
-	switch {
-	case rest == "":
-	case c.custom != nil:
-		ok = c.foreseeCustom(s, obj, &f)
-	default:
-		ok = c.foreseeAlike(s.Data, &f.config) || c.foreseeDecoded(obj, &f)
+	foresee := c.foreseeDecoded
+	if c.custom != nil {
+		foresee = c.foreseeCustom
 	}
-	if !ok {
+	if rest == "" || !foresee(s, obj, &f) {
+		return Foreseen{}
+	}
+	return f
+}
+
+// ForeseeAlike is Foresee without decoding s, where it is known what values like it become.
+func (c *Codec) ForeseeAlike(rest string, s *Stored) Foreseen {
+	if c.fingerprints == nil || rest == "" {
+		return Foreseen{}
+	}
+	v := c.fingerprints.inspect(s.Data)
+	if v == nil {
+		return Foreseen{}
+	}
+	defer c.fingerprints.release(v)
+	f := Foreseen{Plain: true, config: cache.ObjectConfig{Key: rest}}
+	done, learn := c.fingerprints.complete(v, &f.config)
+	if learn {
+		example := cache.ObjectConfig{Key: rest, Revision: 1}
+		if c.complete(s.Data, &example) == nil {
+			c.fingerprints.learn(v, &example)
+		}
+	}
+	if !done {
 		return Foreseen{}
 	}
 	return f
@@ -53,28 +73,8 @@ func (c *Codec) Lossless(data []byte) bool {
 	return c.custom != nil || bytes.HasPrefix(data, []byte(protobufMagic))
 }
 
-// foreseeAlike fills in config if it is known what values like data become.
-func (c *Codec) foreseeAlike(data []byte, config *cache.ObjectConfig) bool {
-	if c.fingerprints == nil {
-		return false
-	}
-	v := c.fingerprints.inspect(data)
-	if v == nil {
-		return false
-	}
-	defer c.fingerprints.release(v)
-	done, learn := c.fingerprints.complete(v, config)
-	if learn {
-		example := cache.ObjectConfig{Key: config.Key, Revision: 1}
-		if c.complete(data, &example) == nil {
-			c.fingerprints.learn(v, &example)
-		}
-	}
-	return done
-}
-
 // foreseeDecoded fills in f from obj.
-func (c *Codec) foreseeDecoded(obj runtime.Object, f *Foreseen) bool {
+func (c *Codec) foreseeDecoded(_ *Stored, obj runtime.Object, f *Foreseen) bool {
 	var err error
 	if f.config.Labels, f.config.Fields, err = c.attrs(obj); err != nil {
 		return false

@@ -47,7 +47,7 @@ func (s *adapter) Create(ctx context.Context, key string, obj, out runtime.Objec
 	}
 	var next *outcome
 	if out != nil {
-		next = s.foresee(ctx, full, &stored, out)
+		next = s.foresee(ctx, full, obj, &stored, out)
 	}
 	result, err := s.put(ctx, full, stored.Data, 0, ttl, next)
 	noteEnd(ctx, "Txn call", "succeeded", err)
@@ -122,19 +122,27 @@ func (s *adapter) written(full string, value []byte, foreseen *encoding.Foreseen
 // outcome is the object as it will be once it is written, without the revision.
 type outcome struct {
 	obj   runtime.Object
+	data  []byte            // what obj is to be decoded from; nil if it was
 	cache encoding.Foreseen // is offered to the cache, if it is known
 	offer *cache.Offer      // nil if nothing was offered
 	err   error             // data cannot be decoded; the write takes place all the same
 }
 
-// foresee makes the outcome of storing an object, in one like out.
-func (s *adapter) foresee(ctx context.Context, full string, stored *encoding.Stored, out runtime.Object) *outcome {
+// foresee makes the outcome of storing obj, in one like out.
+func (s *adapter) foresee(ctx context.Context, full string, obj runtime.Object, stored *encoding.Stored, out runtime.Object) *outcome {
 	next := &outcome{}
-	next.obj, next.err = stored.Decode(s.codec, newLike(out))
-	if noteEnd(ctx, "decode", "succeeded", next.err); next.err != nil || s.Cache == nil {
-		return next
+	if s.Cache != nil {
+		next.cache = s.codec.ForeseeAlike(s.layout.rest(full), stored)
 	}
-	next.cache = s.codec.Foresee(s.layout.rest(full), stored, next.obj)
+	alike := next.cache.Known()
+	if alike && writtenOf(ctx) != nil && reflect.TypeOf(obj) == reflect.TypeOf(out) {
+		next.obj, next.data = obj, stored.Data
+	} else {
+		next.obj, next.err = stored.Decode(s.codec, newLike(out))
+	}
+	if noteEnd(ctx, "decode", "succeeded", next.err); next.err == nil && s.Cache != nil && !alike {
+		next.cache = s.codec.Foresee(s.layout.rest(full), stored, next.obj)
+	}
 	return next
 }
 
@@ -148,7 +156,7 @@ func (s *adapter) committed(ctx context.Context, next *outcome, out runtime.Obje
 		return err
 	}
 	if next.offer != nil && next.cache.Plain {
-		writtenOf(ctx).note(written{codec: s.codec, result: out, revision: revision, offer: next.offer})
+		writtenOf(ctx).note(written{codec: s.codec, result: out, data: next.data, revision: revision, offer: next.offer})
 	}
 	return nil
 }
@@ -362,7 +370,7 @@ func (u *update) try(ctx context.Context, destination runtime.Object) (done bool
 	if ttl != nil {
 		seconds = *ttl
 	}
-	next := u.foresee(ctx, u.full, &stored, destination)
+	next := u.foresee(ctx, u.full, ret, &stored, destination)
 	note(ctx, "Transaction prepared")
 	result, err := u.put(ctx, u.full, stored.Data, u.now.rev, seconds, next)
 	noteEnd(ctx, "Txn call", "completed", err)
@@ -392,7 +400,7 @@ func (u *update) confirm(ctx context.Context, data []byte, destination runtime.O
 	if err := u.codec.DecodeStored(u.now.data, destination, u.now.rev); err != nil {
 		return true, err
 	}
-	if from != nil && from.Revision() == u.now.rev && u.codec.Lossless(u.now.data) {
+	if from != nil && from.Revision() == u.now.rev && u.codec.Lossless(data) {
 		writtenOf(ctx).note(written{codec: u.codec, result: destination, revision: u.now.rev, from: from})
 	}
 	return true, nil

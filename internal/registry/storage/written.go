@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -12,19 +13,23 @@ import (
 	"github.com/larder-io/larder/internal/registry/encoding"
 )
 
-// Written knows the encoded form of the object that the last write under a context returned, so
-// that the answer to the write need not encode the object again. All its methods are safe for
-// concurrent use.
+// Written knows the encoded forms of the objects that the writes of one request have returned, so
+// that the answer need not encode one again. All its methods are safe for concurrent use.
+//
+// Under its context, a write need not decode the object that it returns: that may be the object
+// that was stored, with all that it says, but without what decoding would add or normalize (a
+// default, an empty list). Code that must have it exactly calls [Written.Settle] before.
 type Written struct {
 	mu sync.Mutex // a leaf
 
-	last written
+	all []written
 }
 
 // written is a write that has succeeded. It has an offer or a from.
 type written struct {
 	codec    *encoding.Codec
 	result   runtime.Object // as the write returned it
+	data     []byte         // what result is to be decoded from; nil if it was
 	revision int64
 	offer    *cache.Offer  // by which the cache takes the object
 	from     *cache.Object // result but for its revision
@@ -33,7 +38,8 @@ type written struct {
 // writtenKey is the key under which a context has its *Written.
 type writtenKey struct{}
 
-// Track returns a context for the writes of one request, and what they tell of the last of them.
+// Track returns a context for the writes of one request, and what they tell. A request that
+// writes many objects does not track them: all are kept as long as the Written.
 func Track(ctx context.Context) (context.Context, *Written) {
 	w := new(Written)
 	return context.WithValue(ctx, writtenKey{}, w), w
@@ -46,41 +52,79 @@ func writtenOf(ctx context.Context) *Written {
 }
 
 // note remembers a write. w may be nil.
-func (w *Written) note(last written) {
+func (w *Written) note(done written) {
 	if w == nil {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.last = last
+	w.all = append(w.all, done)
+}
+
+// of returns the write that has returned result; the zero value if there is none.
+func (w *Written) of(result runtime.Object) written {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, done := range w.all {
+		if done.result == result {
+			return done
+		}
+	}
+	return written{}
 }
 
 // For returns the cache's object of result, which a REST storage has returned for a write: every
-// encoding of one is what upstream would encode the other to. It returns nil if that is not known:
+// encoding of it is what upstream would encode result to. It returns nil if that is not known:
 // result is not what the storage returned (but a Status or a Scale, for example), nothing was
 // written (a dry run), or the cache must decode the stored value to know what it holds.
 //
-// Only a Decorator changes an object after the storage has returned it, in place, and the
-// storage tells nothing of an object that a Decorator would change.
+// Only a Decorator changes an object after the storage has returned it, and the storage tells
+// nothing of an object that a Decorator would change.
 //
-// Invariant: the canonical encoding of result is the body of the object.
+// Invariant: the canonical encoding of result, settled, is the body of the object.
 func (w *Written) For(result runtime.Object) *cache.Object {
-	w.mu.Lock()
-	last := w.last
-	w.mu.Unlock()
-	if last.result == nil || last.result != result {
+	done := w.of(result)
+	if done.result == nil {
 		return nil
 	}
 	var o *cache.Object
-	if last.offer != nil {
-		o = last.offer.Object(last.revision)
+	if done.offer != nil {
+		o = done.offer.Object(done.revision)
 	} else {
-		o = last.codec.At(last.from, last.revision)
+		o = done.codec.At(done.from, done.revision)
 	}
 	if invariants.Enabled && o != nil {
-		if err := last.codec.Encodes(o, result); err != nil {
+		obj, err := done.settled()
+		if err == nil {
+			err = done.codec.Encodes(o, obj)
+		}
+		if err != nil {
 			panic(fmt.Sprintf("registry: the answer to a write of %s: %v", o.Key(), err))
 		}
 	}
 	return o
+}
+
+// Settle makes result, which a REST storage has returned for a write, exactly what a read of the
+// store would return.
+func (w *Written) Settle(result runtime.Object) error {
+	done := w.of(result)
+	if done.data == nil {
+		return nil
+	}
+	obj, err := done.settled()
+	if err != nil {
+		return err
+	}
+	reflect.ValueOf(result).Elem().Set(reflect.ValueOf(obj).Elem())
+	return nil
+}
+
+// settled returns the result, decoded.
+func (w *written) settled() (runtime.Object, error) {
+	if w.data == nil {
+		return w.result, nil
+	}
+	obj := newLike(w.result)
+	return obj, w.codec.DecodeStored(w.data, obj, w.revision)
 }
