@@ -76,7 +76,7 @@ func (i *identifier) impersonate(x *passage) bool {
 	w := handlers.NewRecorder()
 	bound, cancel := x.Prepared()
 	defer cancel()
-	ctx := handlers.Context(x.Trail.Context(bound), x.RequestInfo(), x.User, x.Received)
+	ctx := exchange.Context(x.Trail.Context(bound), x.RequestInfo(), x.User, x.Received)
 	asked := time.Now()
 	as, err := i.impersonation.Admit(w, x.HTTP().WithContext(ctx))
 	x.Decided(time.Since(asked))

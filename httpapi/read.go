@@ -11,6 +11,7 @@ import (
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/revocation"
 	"github.com/larder-io/larder/httpapi/streams"
+	"github.com/larder-io/larder/httpapi/writes"
 	"github.com/larder-io/larder/internal/auth"
 )
 
@@ -41,7 +42,7 @@ func (r *reader) read(x *passage, i *reads.Resource) bool {
 		slow := timed(x)
 		defer func() { slow.tell(x) }()
 		if name := map[string]string{"get": "Get", "list": "List"}[x.Verb]; x.Traced() && name != "" {
-			x.Enter(name, readAttributes(x)...)
+			x.Enter(name, attributesOf(x)...)
 		}
 		return x.reading.Serve(i)
 	}
@@ -49,14 +50,21 @@ func (r *reader) read(x *passage, i *reads.Resource) bool {
 		return false // a websocket: upstream's handler speaks it
 	}
 	r.streams.Watch(streams.Opening{
-		Read: &x.reading, Flow: r.flow, Attributes: func() []attribute.KeyValue { return readAttributes(x) }, Join: func() streams.Right { return r.rights.Join(&x.Exchange, x.basis) },
+		Read: &x.reading, Flow: r.flow, Attributes: func() []attribute.KeyValue { return attributesOf(x) }, Join: func() streams.Right { return r.rights.Join(&x.Exchange, x.basis) },
 		MinTimeout: r.minWatch, RequestTimeout: r.timeout,
 	}, i)
 	return true
 }
 
-// readAttributes are those of upstream's spans (apiserver pkg/endpoints/handlers/trace_util.go).
-func readAttributes(x *passage) []attribute.KeyValue {
+// write answers a write.
+func write(x *passage, e *writes.Endpoint) {
+	slow := timed(x)
+	defer func() { slow.tell(x) }()
+	e.Serve(&x.Exchange, func() []attribute.KeyValue { return attributesOf(x) })
+}
+
+// attributesOf are those of upstream's spans (apiserver pkg/endpoints/handlers/trace_util.go).
+func attributesOf(x *passage) []attribute.KeyValue {
 	info, req := x.RequestInfo(), x.HTTP()
 	return []attribute.KeyValue{
 		attribute.String("accept", string(x.Peek("Accept"))), attribute.String("audit-id", x.AuditID), attribute.String("client", net.GetClientIP(req).String()),

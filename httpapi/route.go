@@ -42,6 +42,8 @@ func (r *router) route(x *passage) {
 	case !i.Permits(&x.Request):
 		r.noMethod(x, i)
 	case i.View != nil && r.reader.read(x, &i.Resource):
+	case i.Writes != nil && i.Writes.Serves(x.Verb):
+		write(x, i.Writes)
 	default:
 		h, ok := i.Handler(&x.Request)
 		if !ok {

@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"k8s.io/klog/v2"
+
+	"github.com/larder-io/larder/httpapi/writes"
 )
 
 const (
-	// slowFrom is how long a GET or LIST may take before the log says where the time went
+	// slowFrom is how long a write, GET or LIST may take before the log says where the time went
 	// (apiserver pkg/endpoints/handlers/get.go).
 	slowFrom = 500 * time.Millisecond
 
@@ -18,24 +20,24 @@ const (
 	slowVerbosity = 2
 )
 
-// slowRead is a GET or LIST whose time is looked at. What it takes to send an answer that is not
+// slowRequest is a write, GET or LIST whose time is looked at. What it takes to send an answer that is not
 // made at once, a large list, is not part of it.
-type slowRead struct {
-	began  time.Time // zero: the log tells of no slow reads
+type slowRequest struct {
+	began  time.Time // zero: the log tells of no slow requests
 	waited time.Duration
 }
 
 // timed begins to look at the time of x.
-func timed(x *passage) slowRead {
+func timed(x *passage) slowRequest {
 	if !klog.V(slowVerbosity).Enabled() {
-		return slowRead{}
+		return slowRequest{}
 	}
-	return slowRead{time.Now(), x.Waited}
+	return slowRequest{time.Now(), x.Waited}
 }
 
 // tell writes to the log where the time of x went, if it took long: text as k8s.io/utils/trace
-// writes it. That package has to be told before of what only slow reads need.
-func (r slowRead) tell(x *passage) {
+// writes it. That package has to be told before of what only slow requests need.
+func (r slowRequest) tell(x *passage) {
 	took := time.Since(r.began)
 	if r.began.IsZero() || took < slowFrom {
 		return
@@ -43,17 +45,24 @@ func (r slowRead) tell(x *passage) {
 	klog.V(slowVerbosity).Info(r.text(x, took))
 }
 
-func (r slowRead) text(x *passage, took time.Duration) string {
-	name, read := "Get", "About to write a response"
-	if x.Verb == "list" {
-		name, read = "List", "Listing from storage done"
+func (r slowRequest) text(x *passage, took time.Duration) string {
+	name, stored := writes.SpanName(x.Verb), "About to write a response"
+	switch x.Verb {
+	case "list":
+		stored = "Listing from storage done"
+	case "create", "update":
+		stored = "Write to database call succeeded"
+	case "patch":
+		stored = "Object stored in database"
+	case "delete":
+		stored = "Object deleted from database"
 	}
 	var fields []string
-	for _, f := range readAttributes(x) {
+	for _, f := range attributesOf(x) {
 		fields = append(fields, fmt.Sprintf("%s:%v", f.Key, f.Value.AsInterface()))
 	}
 	const clock = "15:04:05.000"
-	waited := x.Waited - r.waited // most of what a slow read does is to wait for the store
+	waited := x.Waited - r.waited // most of what a slow request does is to wait for the store
 	var b strings.Builder
 	id := rand.Int32()
 	fmt.Fprintf(&b, "Trace[%d]: %q %s (%v) (total time: %vms):", id, name, strings.Join(fields, ","), r.began.Format("02-Jan-2006 "+clock), took.Milliseconds())
@@ -62,7 +71,7 @@ func (r slowRead) text(x *passage, took time.Duration) string {
 	}
 	const share = slowFrom / 3 // of each of two steps and what follows, as that package has it
 	if waited >= share {
-		step(read, 0, waited)
+		step(stored, 0, waited)
 	}
 	if took-waited >= share {
 		step("Writing http response done", waited, took)

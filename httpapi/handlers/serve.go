@@ -29,7 +29,7 @@ func (x *Call) Serve(h http.Handler) {
 func (x *Call) serveBuffered(h http.Handler, prompt bool) {
 	h = x.lined(h)
 	ctx, cancel := context.WithDeadline(x.Trail.Context(x.Base()), x.Deadline)
-	req := x.HTTP().WithContext(Context(ctx, x.RequestInfo(), x.User, x.Received))
+	req := x.HTTP().WithContext(exchange.Context(ctx, x.RequestInfo(), x.User, x.Received))
 	w := newBuffered(cancel)
 	if w.prompt = prompt; prompt {
 		x.HeaderTo(w.header)
@@ -120,7 +120,7 @@ func (x *Call) serveStream(h http.Handler) {
 		Header:  make(http.Header),
 		Whole:   !x.Carrier.Chunks(),
 		Context: func(ctx context.Context) context.Context {
-			return Context(seat.Context(ctx), info, who, received)
+			return exchange.Context(seat.Context(ctx), info, who, received)
 		},
 		Trail:   x.TakeTrail(),
 		Account: x.Account,

@@ -17,7 +17,7 @@ import (
 
 // Producing refuses requests that accept none of media.
 func Producing(media []string, h http.Handler) http.Handler {
-	text := "406: Not Acceptable\n\nAvailable representations: " + strings.Join(media, ", ")
+	text := NoneOf(media)
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if !Accepts(req.Header.Get("Accept"), media) {
 			refuse(w, req, http.StatusNotAcceptable, text)
@@ -25,6 +25,11 @@ func Producing(media []string, h http.Handler) http.Handler {
 		}
 		h.ServeHTTP(w, req)
 	})
+}
+
+// NoneOf is what a client is told that accepts none of media.
+func NoneOf(media []string) string {
+	return "406: Not Acceptable\n\nAvailable representations: " + strings.Join(media, ", ")
 }
 
 // Accepts reports whether an Accept header names one of media. Parameters are
@@ -45,7 +50,7 @@ func Accepts(header string, media []string) bool {
 // Consuming refuses bodies of a type that is not among media.
 func Consuming(media []string, h http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) {
-		if !consumes(req.Header.Get("Content-Type"), media) {
+		if !Consumes(req.Header.Get("Content-Type"), media) {
 			refuse(w, req, http.StatusUnsupportedMediaType, "415: Unsupported Media Type")
 			return
 		}
@@ -53,9 +58,9 @@ func Consuming(media []string, h http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// consumes reports whether a Content-Type header names one of media. None of them is a
+// Consumes reports whether a Content-Type header names one of media. None of them is a
 // wildcard there.
-func consumes(header string, media []string) bool {
+func Consumes(header string, media []string) bool {
 	for clause := range strings.SplitSeq(header, ",") {
 		if slices.Contains(media, mediaName(clause)) {
 			return true

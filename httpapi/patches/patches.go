@@ -1,17 +1,19 @@
-// Package patches bounds what applying a patch costs.
+// Package patches applies JSON patches and merge patches, strategic or not, and reads applied
+// configurations, as upstream's handler of patches does (apiserver pkg/endpoints/handlers/patch.go).
 //
-// Upstream's handlers apply JSON patches and merge patches by a library that parses what is
-// nested once for each level above it, and writes it as often. Time grows with the product of
-// depth and size: a body as large as requests may be, nested as deep as JSON may be, takes
-// minutes. [Bounded] refuses what is nested deeper than any object of Kubernetes is, so that
-// the deepest patch that is applied takes no more than some ten times as long as a flat one of
-// its size. [BoundCopies] bounds what the copies of a JSON patch add.
+// A [Patch] makes a new object of a stored one. Merge patches, strategic ones as kubelets send them and
+// JSON ones as many controllers do, touch little of their object most of the time, and cost what they
+// touch (narrow.go).
 //
-// Patches of the other types are decoded in time linear in their size. Merge patches, strategic
-// ones as kubelets send them and JSON ones as many controllers do, touch little of their object
-// most of the time: [Narrow] has them cost what they touch. An applied configuration is YAML,
-// which is slow to read: where it is JSON, [ReadOnce] has it read once. [SparesRecord] finds those
-// that need not see who set which field.
+// What applying a patch may cost is bounded. Upstream's library parses what is nested once for each
+// level above it, and writes it as often: time grows with the product of depth and size, and a body as
+// large as requests may be, nested as deep as JSON may be, takes minutes. [Check] refuses what is nested
+// deeper than any object of Kubernetes is, so that the deepest patch that is applied takes no more than
+// some ten times as long as a flat one of its size. [BoundCopies] bounds what the copies of a JSON patch
+// add. Patches of the other types are decoded in time linear in their size.
+//
+// An applied configuration is YAML, which is slow to read: where it is JSON, [CheckApplied] does not
+// read it once more, nor does [ReadOnce].
 package patches
 
 import (
@@ -75,7 +77,13 @@ func checkOf(req *http.Request) func([]byte) error {
 	if req.Method != http.MethodPatch {
 		return nil
 	}
-	switch typeOf(req) {
+	return Check(typeOf(req))
+}
+
+// Check returns what a patch of a type must pass before it is applied, nil if that is cheap. Its error
+// is that of a bad request.
+func Check(kind types.PatchType) func(data []byte) error {
+	switch kind {
 	case types.MergePatchType:
 		return checkMergePatch
 	case types.JSONPatchType:

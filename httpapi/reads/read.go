@@ -3,7 +3,6 @@ package reads
 import (
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -46,7 +45,7 @@ func (x *Read) Negotiate(i *Resource) (negotiate.Format, bool) {
 	if !known {
 		header = string(accept)
 		if media := produced(i, x.Verb); !i.bare && !negotiate.Accepts(header, media) {
-			x.NoRoute(http.StatusNotAcceptable, "406: Not Acceptable\n\nAvailable representations: "+strings.Join(media, ", "))
+			x.NoRoute(http.StatusNotAcceptable, negotiate.NoneOf(media))
 			return negotiate.Format{}, false
 		}
 	}

@@ -103,7 +103,7 @@ func (j *judges) mayImpersonate(ctx context.Context, about *question, now time.T
 	doubt := new(doubt)
 	ctx = context.WithValue(ctx, doubtKey{}, doubt)
 	sent := about.held.of.request
-	req := sent.WithContext(handlers.Context(ctx, about.attributes.Request.RequestInfo(), about.who, now))
+	req := sent.WithContext(exchange.Context(ctx, about.attributes.Request.RequestInfo(), about.who, now))
 	req.Header = sent.Header.Clone()
 	switch as, err := j.impersonation().Admit(handlers.NewRecorder(), req); {
 	case as != nil:

@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/admission"
@@ -18,34 +17,17 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/apiserver/pkg/features"
 	"k8s.io/apiserver/pkg/registry/rest"
-	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/httpapi/openapi"
-	"github.com/larder-io/larder/httpapi/patches"
 	"github.com/larder-io/larder/httpapi/reads"
+	"github.com/larder-io/larder/httpapi/writes"
 	"github.com/larder-io/larder/internal/registry"
 	"github.com/larder-io/larder/internal/registry/fields"
-	"github.com/larder-io/larder/internal/registry/storage"
 )
-
-// patchTypes lists the content types that PATCH takes.
-func patchTypes() []string {
-	list := []string{
-		string(types.JSONPatchType),
-		string(types.MergePatchType),
-		string(types.StrategicMergePatchType),
-		string(types.ApplyYAMLPatchType),
-	}
-	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
-		list = append(list, string(types.ApplyCBORPatchType))
-	}
-	return list
-}
 
 // Installer turns the registry's endpoints into what requests are routed to. What
 // it fills in, and from where, follows apiserver pkg/endpoints/installer.go.
@@ -88,23 +70,23 @@ func (in *Installer) endpoint(g *registry.Group, e *registry.Endpoint, converter
 	if err != nil {
 		return nil, err
 	}
-	creations := fields.NewCreations(scope.FieldManager, converter, scope.UnsafeConvertor, scope.Creater, e.GVK)
-	updates, err := in.updates(e, scope, converter)
-	if err != nil {
-		return nil, err
-	}
 	life, err := in.lifecycle(g, e)
 	if err != nil {
 		return nil, err
 	}
-	b := &handlerBuilder{Installer: in, endpoint: e, scope: scope, creations: creations, updates: updates, life: life}
+	written, err := in.writes(e, scope, converter, life)
+	if err != nil {
+		return nil, err
+	}
+	b := &handlerBuilder{Installer: in, endpoint: e, scope: scope, life: life}
 	var monitors *apimetrics.Monitors
 	if e.View != nil {
 		monitors = apimetrics.NewMonitors(e.GVR, e.Subresource)
 	}
 	i := &Endpoint{
 		Resource: reads.NewResource(e, scope, life.Lifecycle, life.warnings, monitors),
-		http:     b.handlers(),
+		Writes:   written,
+		http:     b.readers(),
 		connect:  b.connects(),
 		subpath:  b.subpath(),
 	}
@@ -121,7 +103,7 @@ func (in *Installer) scope(g *registry.Group, e *registry.Endpoint, converter ma
 		},
 		Serializer:               g.Info.NegotiatedSerializer,
 		ParameterCodec:           g.Info.ParameterCodec,
-		Creater:                  roomyCreater{scheme},
+		Creater:                  scheme,
 		Convertor:                scheme,
 		Defaulter:                scheme,
 		Typer:                    scheme,
@@ -154,14 +136,19 @@ func (in *Installer) scope(g *registry.Group, e *registry.Endpoint, converter ma
 	return scope, err
 }
 
-// updates makes the records of updates at an endpoint, nil if they are left to upstream's handlers:
-// other subresources than the status make objects of another kind of the stored one, and its
-// record of theirs.
-func (in *Installer) updates(e *registry.Endpoint, scope *handlers.RequestScope, converter managedfields.TypeConverter) (*fields.Updates, error) {
-	if e.Subresource != "" && e.Subresource != "status" {
-		return nil, nil
+// writes returns how e is written; nil if it is not. Other subresources than the status make objects
+// of another kind of the stored one, and its managedFields of theirs: upstream's field manager alone
+// can do that.
+func (in *Installer) writes(e *registry.Endpoint, scope *handlers.RequestScope, converter managedfields.TypeConverter, life lifecycle) (*writes.Endpoint, error) {
+	config := writes.Config{
+		Endpoint: e, Scope: scope, Admission: in.Admission, PatchTypes: writes.PatchTypes(true),
+		Creations: fields.NewCreations(scope.FieldManager, converter, scope.UnsafeConvertor, scope.Creater, e.GVK),
+		Life:      life.Lifecycle, Warnings: life.warnings,
 	}
-	return fields.NewUpdates(scope.FieldManager, converter, scope.UnsafeConvertor, scope.Defaulter, scope.Creater, e.GVK, scope.HubGroupVersion, e.Subresource)
+	if e.Subresource == "" || e.Subresource == "status" {
+		config.Updates = fields.NewUpdates(scope.FieldManager, converter, scope.UnsafeConvertor, scope.Creater, e.GVK, e.Subresource)
+	}
+	return writes.New(config), nil
 }
 
 // resetFields says which fields storage's strategy ignores in requests, for the
@@ -182,16 +169,6 @@ func resetFields(storage any) (map[fieldpath.APIVersion]fieldpath.Filter, error)
 		return filters.GetResetFieldsFilter(), nil
 	}
 	return nil, nil
-}
-
-// roomyCreater makes objects. Upstream's handler of creations calls it first on the
-// goroutine that it starts.
-type roomyCreater struct{ runtime.ObjectCreater }
-
-// New implements runtime.ObjectCreater.
-func (c roomyCreater) New(kind schema.GroupVersionKind) (runtime.Object, error) {
-	storage.ReserveStack()
-	return c.ObjectCreater.New(kind)
 }
 
 func (in *Installer) lifecycle(g *registry.Group, e *registry.Endpoint) (lifecycle, error) {
@@ -219,97 +196,17 @@ type handlerBuilder struct {
 	endpoint *registry.Endpoint
 	scope    *handlers.RequestScope
 	life     lifecycle
-
-	creations *fields.Creations
-	updates   *fields.Updates // nil: upstream's handlers make the records
 }
 
-// handlers returns the handlers by verb.
-func (b *handlerBuilder) handlers() map[string]http.Handler {
-	h := make(map[string]http.Handler)
-	b.readers(h)
-	storage := b.endpoint.Storage
-	if s, ok := storage.(rest.NamedCreater); ok {
-		h["create"] = b.finish(apirequest.MethodPost, b.creation(func(scope *handlers.RequestScope, shelter *fields.Shelter) http.HandlerFunc {
-			return handlers.CreateNamedResource(shelter.NamedCreater(s), scope, shelter.Admission(b.Admission))
-		}))
-	} else if s, ok := storage.(rest.Creater); ok {
-		h["create"] = b.finish(apirequest.MethodPost, b.creation(func(scope *handlers.RequestScope, shelter *fields.Shelter) http.HandlerFunc {
-			return handlers.CreateResource(shelter.Creater(s), scope, shelter.Admission(b.Admission))
-		}))
-	}
-	if s, ok := storage.(rest.Updater); ok {
-		h["update"] = b.finish(apirequest.MethodPut, func(w http.ResponseWriter, req *http.Request) { // anew, see perRequest
-			scope, shelter := b.scope, new(fields.Shelter)
-			if b.updates != nil {
-				shelter.Updates, shelter.Agent, shelter.Replaces = b.updates, req.UserAgent(), true
-				own := *b.scope
-				own.FieldManager, own.Serializer = b.updates.Idle(), shelter.Serializer(own.Serializer)
-				scope = &own
-			}
-			handlers.UpdateResource(shelter.Updater(s), scope, shelter.Admission(b.Admission))(w, req)
-		})
-	}
-	if s, ok := storage.(rest.Patcher); ok {
-		accepted, narrows, chain := patchTypes(), b.narrows(), patches.AskedFor(b.Admission)
-		apply := b.finish(apirequest.MethodPatch, func(w http.ResponseWriter, req *http.Request) { // anew, see perRequest
-			scope, shelter := b.scope, new(fields.Shelter)
-			if b.updates != nil {
-				var spares bool
-				if req, spares = patches.SparesRecord(req); spares {
-					shelter.Updates, shelter.Agent = b.updates, req.UserAgent()
-					own := *b.scope
-					own.FieldManager = b.updates.Idle()
-					scope = &own
-				}
-			}
-			if narrows {
-				scope, req = patches.Narrow(scope, req)
-			}
-			handlers.PatchResource(shelter.Patcher(s), scope, shelter.Admission(chain), accepted)(w, patches.ReadOnce(req))
-		})
-		h["patch"] = negotiate.Consuming(accepted, patches.Bounded(apply).ServeHTTP)
-	}
-	if s, ok := storage.(rest.GracefulDeleter); ok {
-		h["delete"] = b.finish(apirequest.MethodDelete, perRequest(func() http.HandlerFunc {
-			return handlers.DeleteResource(s, true, b.scope, b.Admission)
-		}))
-	}
-	if s, ok := storage.(rest.CollectionDeleter); ok {
-		h["deletecollection"] = b.finish(apirequest.MethodDeleteCollection, perRequest(func() http.HandlerFunc {
-			return handlers.DeleteCollection(s, true, b.scope, b.Admission)
-		}))
-	}
-	return h
-}
-
-// narrows reports whether strategic merge patches may cost what they touch.
-func (b *handlerBuilder) narrows() bool {
-	sample, err := b.scope.Creater.New(b.scope.Kind)
-	return err == nil && patches.Narrows(sample)
-}
-
-// creation makes the handler of each creation anew, see perRequest, with a scope in which its
-// Shelter makes the record of fields.
-func (b *handlerBuilder) creation(build func(*handlers.RequestScope, *fields.Shelter) http.HandlerFunc) http.HandlerFunc {
-	return func(w http.ResponseWriter, req *http.Request) {
-		scope := *b.scope
-		scope.Creater = roomyCreater{b.creations.Creater()}
-		build(&scope, &fields.Shelter{Creations: b.creations, Agent: req.UserAgent()})(w, req)
-	}
-}
-
-// perRequest makes the handler of each request anew. Upstream's handlers of writes
-// wrap the admission chain that they captured once more in every request that they
-// serve; upstream builds them per request, too (apiserver
-// pkg/endpoints/installer.go).
+// perRequest makes the handler of each request anew: those of upstream that ask admission wrap the
+// chain that they captured once more in every request that they serve.
 func perRequest(build func() http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) { build()(w, req) }
 }
 
-// readers adds the handlers of get, list and watch.
-func (b *handlerBuilder) readers(h map[string]http.Handler) {
-	storage := b.endpoint.Storage
+// readers returns the handlers of get, list and watch, by verb.
+func (b *handlerBuilder) readers() map[string]http.Handler {
+	h, storage := make(map[string]http.Handler), b.endpoint.Storage
 	verb := apirequest.MethodGet
 	if s, ok := storage.(storageMetricsOverride); ok {
 		verb = s.OverrideMetricsVerb(verb)
@@ -322,7 +219,7 @@ func (b *handlerBuilder) readers(h map[string]http.Handler) {
 	}
 	lister, ok := storage.(rest.Lister)
 	if !ok {
-		return
+		return h
 	}
 	// A watcher that is nil makes the handler answer that watches are not supported.
 	watcher, _ := storage.(rest.Watcher)
@@ -331,6 +228,7 @@ func (b *handlerBuilder) readers(h map[string]http.Handler) {
 	// of forceWatch; one that came by the deprecated path needs it.
 	h["watch"] = b.finishAs(apirequest.MethodList, apirequest.MethodWatch,
 		handlers.ListResource(lister, watcher, b.scope, true, b.MinWatch))
+	return h
 }
 
 // storageMetricsOverride is endpoints.StorageMetricsOverride of apiserver.

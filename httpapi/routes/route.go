@@ -13,6 +13,7 @@ import (
 	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/reads"
 	"github.com/larder-io/larder/httpapi/request"
+	"github.com/larder-io/larder/httpapi/writes"
 )
 
 // Endpoint is one resource or subresource as one API version serves it.
@@ -20,10 +21,12 @@ import (
 type Endpoint struct {
 	reads.Resource // as it is read
 
-	// http holds the net/http handlers by Request.Verb: get, list, watch, create,
-	// update, patch, delete, deletecollection. A verb that is not there is not
-	// supported. Where resource has a view, the entries for get, list and watch serve
-	// only what is not read from encoded bytes.
+	// Writes is how it is written; nil if it is not.
+	Writes *writes.Endpoint
+
+	// http holds the net/http handlers of reads by Request.Verb: get, list, watch. A verb that is
+	// not there is not supported. Where the resource has a view, they serve only what is not read
+	// from encoded bytes.
 	http map[string]http.Handler
 
 	// connect holds, by HTTP method, the handlers of a subresource that takes the
@@ -152,7 +155,7 @@ func (i *Endpoint) watched() bool {
 
 // serves reports whether i answers verb at all.
 func (i *Endpoint) serves(verb string) bool {
-	if _, ok := i.http[verb]; ok {
+	if _, ok := i.http[verb]; ok || i.Writes != nil && i.Writes.Serves(verb) {
 		return true
 	}
 	return i.View != nil && (verb == "get" || verb == "list" || verb == "watch")

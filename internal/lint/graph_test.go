@@ -27,7 +27,7 @@ internal/invariants, internal/proctest
 < httpapi/socket, httpapi/request, httpapi/costs
 < httpapi/exchange, httpapi/negotiate, httpapi/patches, httpapi/apimetrics
 < httpapi/mux
-< httpapi/front, httpapi/reads, httpapi/openapi, httpapi/discovery
+< httpapi/front, httpapi/reads, httpapi/writes, httpapi/openapi, httpapi/discovery
 < httpapi/routes, httpapi/streams
 < httpapi/handlers, httpapi/statuspage
 < httpapi/identity

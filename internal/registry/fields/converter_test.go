@@ -388,7 +388,7 @@ func BenchmarkUpdate(b *testing.B) {
 	pod.ManagedFields = nil
 	kind := pod.GroupVersionKind()
 	upstream, own := newManagers(b, managedfields.NewDefaultFieldManager), newManagers(b, NewManager)
-	updates := newUpdates(b, own, kind)
+	updates := newUpdates(own, kind)
 	for name, update := range map[string]func(live, next runtime.Object){
 		"upstream": func(live, next runtime.Object) { upstream.of(kind).UpdateNoErrors(live, next, "kubelet") },
 		"own":      func(live, next runtime.Object) { own.of(kind).UpdateNoErrors(live, next, "kubelet") },

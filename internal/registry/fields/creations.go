@@ -3,16 +3,12 @@ package fields
 import (
 	"bytes"
 	"reflect"
-	"strings"
 	"sync"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/managedfields"
@@ -80,24 +76,6 @@ func (c *Creations) Record(obj runtime.Object, manager string) error {
 		return nil
 	}
 	return c.survey()
-}
-
-// Creater returns the creater to give to the handler of one creation: the first object that it
-// makes, with which the field manager is to compare the new one, is none.
-func (c *Creations) Creater() runtime.ObjectCreater { return &blank{ObjectCreater: c.creater} }
-
-type blank struct {
-	runtime.ObjectCreater
-	made bool
-}
-
-// New implements runtime.ObjectCreater.
-func (b *blank) New(kind schema.GroupVersionKind) (runtime.Object, error) {
-	if b.made {
-		return b.ObjectCreater.New(kind)
-	}
-	b.made = true
-	return &metav1.Status{}, nil
 }
 
 // setRecord gives object a record of one entry, made now.
@@ -170,31 +148,4 @@ func (c *Creations) Known() int {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	return len(c.known)
-}
-
-// managerOf returns the name of who writes: the one in the request, or else what the user
-// agent begins with (apiserver pkg/endpoints/handlers/create.go).
-func managerOf(options runtime.Object, agent string) string {
-	switch options := options.(type) {
-	case *metav1.CreateOptions:
-		if options != nil && options.FieldManager != "" {
-			return options.FieldManager
-		}
-	case *metav1.UpdateOptions:
-		if options != nil && options.FieldManager != "" {
-			return options.FieldManager
-		}
-	}
-	agent, _, _ = strings.Cut(agent, "/")
-	var name strings.Builder
-	for _, r := range agent {
-		if !unicode.IsPrint(r) {
-			continue
-		}
-		if name.Len()+utf8.RuneLen(r) > validation.FieldManagerMaxLength {
-			break
-		}
-		name.WriteRune(r)
-	}
-	return name.String()
 }

@@ -21,11 +21,10 @@
 //
 // What a client applies is a map, not an object of a Go type, and it is checked as before.
 //
-// Three more things spare writes what upstream does again and again. [Creations] remember the
-// records of created objects by their shape: which fields there are, and the keys of lists and
-// maps. [Updates] remember what became of a record by the record, by who wrote and by the shape of
-// what differs. A [Shelter] has both do that in the place of upstream's handlers, and keeps these
-// from decoding a record that has just been made.
+// Two more things spare writes what upstream does again and again. [Creations] remember the
+// managedFields of created objects by their shape: which fields there are, and the keys of lists and
+// maps. [Updates] remember what became of managedFields by what they were, by who wrote and by the
+// shape of what differs.
 //
 // A manager may be used by any number of goroutines. Its values share the memory of the
 // objects that they are made from and are as safe to read as these are; they are never

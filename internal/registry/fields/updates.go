@@ -31,12 +31,12 @@ const maxUpdaters = 9
 //
 // It may be used by any number of goroutines.
 type Updates struct {
-	manager, idle *managedfields.FieldManager
-	types         managedfields.TypeConverter
-	convertor     runtime.ObjectConvertor
-	creater       runtime.ObjectCreater
-	kind          schema.GroupVersionKind
-	subresource   string
+	manager     *managedfields.FieldManager
+	types       managedfields.TypeConverter
+	convertor   runtime.ObjectConvertor
+	creater     runtime.ObjectCreater
+	kind        schema.GroupVersionKind
+	subresource string
 
 	mu         sync.RWMutex // guards what follows
 	shape      *shape       // nil until the first update was recorded
@@ -54,15 +54,9 @@ type becoming struct {
 
 // NewUpdates returns the Updates of one endpoint. manager is what [NewManager] made of the other
 // parameters, for that subresource.
-func NewUpdates(manager *managedfields.FieldManager, types managedfields.TypeConverter, convertor runtime.ObjectConvertor, defaulter runtime.ObjectDefaulter, creater runtime.ObjectCreater, kind schema.GroupVersionKind, hub schema.GroupVersion, subresource string) (*Updates, error) {
-	// That of a subresource does not look at the record that a client has sent.
-	idle, err := managedfields.NewDefaultFieldManager(types, convertor, defaulter, creater, kind, hub, "none", nil)
-	return &Updates{manager: manager, idle: idle, types: types, convertor: convertor, creater: creater, kind: kind, subresource: subresource}, err
+func NewUpdates(manager *managedfields.FieldManager, types managedfields.TypeConverter, convertor runtime.ObjectConvertor, creater runtime.ObjectCreater, kind schema.GroupVersionKind, subresource string) *Updates {
+	return &Updates{manager: manager, types: types, convertor: convertor, creater: creater, kind: kind, subresource: subresource}
 }
-
-// Idle returns the field manager to give to the handler of an update whose [Shelter] makes the
-// record. It finds the stored object without a record, and takes the new one's away.
-func (u *Updates) Idle() *managedfields.FieldManager { return u.idle }
 
 // Record sets the record of obj, which is about to take the place of live, as the field manager
 // would.

@@ -1,8 +1,6 @@
 package fields
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"math/rand"
 	"strings"
@@ -16,22 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/managedfields"
-	"k8s.io/apiserver/pkg/admission"
-	"k8s.io/apiserver/pkg/registry/rest"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/core"
 
 	"github.com/larder-io/larder/internal/registry/registrytest"
 )
 
-func newUpdates(t testing.TB, m *managers, kind schema.GroupVersionKind) *Updates {
-	t.Helper()
-	hub := schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}
-	u, err := NewUpdates(m.of(kind), m.types, runtime.UnsafeObjectConvertor(legacyscheme.Scheme), legacyscheme.Scheme, legacyscheme.Scheme, kind, hub, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return u
+func newUpdates(m *managers, kind schema.GroupVersionKind) *Updates {
+	return NewUpdates(m.of(kind), m.types, runtime.UnsafeObjectConvertor(legacyscheme.Scheme), legacyscheme.Scheme, kind, "")
 }
 
 // TestRecordsOfUpdatesAreUpstreams updates objects of every kind in every version again and
@@ -45,7 +35,7 @@ func TestRecordsOfUpdatesAreUpstreams(t *testing.T) {
 	for kind, versions := range kinds(t, upstream.types) {
 		for _, version := range versions {
 			of := version.WithKind(kind.Kind)
-			updates := newUpdates(t, own, of)
+			updates := newUpdates(own, of)
 			random := rand.New(rand.NewSource(11))
 			for range bases {
 				h := &history{t: t, kind: kind, versions: versions, random: random}
@@ -167,7 +157,7 @@ func knowsUpdate(t *testing.T, u *Updates, live, obj runtime.Object, who string)
 func TestUpdatesOfOtherAddressesAreKnown(t *testing.T) {
 	kind := corev1.SchemeGroupVersion.WithKind("Pod")
 	upstream, own := newManagers(t, managedfields.NewDefaultFieldManager), newManagers(t, NewManager)
-	updates := newUpdates(t, own, kind)
+	updates := newUpdates(own, kind)
 	pod := func(owner string, ips ...string) *core.Pod {
 		p := &core.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "uid", OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "n", UID: types.UID(owner)}}}}
 		for _, ip := range ips {
@@ -211,64 +201,11 @@ func TestUpdatesOfOtherAddressesAreKnown(t *testing.T) {
 	}
 }
 
-// TestAdmissionOfUpdatesSeesBothRecords: what admits an update finds the record of the stored
-// object, and the new one's as it will be.
-func TestAdmissionOfUpdatesSeesBothRecords(t *testing.T) {
-	kind := corev1.SchemeGroupVersion.WithKind("Pod")
-	own := newManagers(t, NewManager)
-	live := own.of(kind).UpdateNoErrors(&corev1.Pod{}, &core.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "uid"}, Spec: core.PodSpec{NodeName: "n"}}, "creator").(*core.Pod)
-	shelter := &Shelter{Updates: newUpdates(t, own, kind), Agent: "kubelet/1"}
-	for _, refused := range []error{nil, errors.New("no")} {
-		var seen string
-		chain := shelter.Admission(plugin(func(o metav1.Object) error {
-			seen = text(live) + text(o)
-			return refused
-		})).(admission.MutationInterface)
-		info := rest.DefaultUpdatedObjectInfo(nil, func(_ context.Context, _, old runtime.Object) (runtime.Object, error) {
-			if record := old.(*core.Pod).ManagedFields; record != nil {
-				t.Errorf("the handler is given the record %v", record)
-			}
-			next := old.(*core.Pod).DeepCopy()
-			next.Status.Message = "changed"
-			return next, nil
-		}, func(ctx context.Context, next, old runtime.Object) (runtime.Object, error) {
-			a := admission.NewAttributesRecord(next, old, kind, "", "", schema.GroupVersionResource{}, "", admission.Update, nil, false, nil)
-			return next, chain.Admit(ctx, a, nil)
-		})
-		s := &given{live: live}
-		_, _, err := shelter.Patcher(s).Update(context.Background(), "p", info, nil, nil, false, nil)
-		if !errors.Is(err, refused) {
-			t.Fatal(err)
-		}
-		want := "creator Update v1 {\"f:spec\":{\"f:nodeName\":{}}}"
-		if len(live.ManagedFields) != 1 || strings.Count(seen, want) != 2 || !strings.Contains(seen, "kubelet Update v1 ") {
-			t.Errorf("refused %v: admission saw\n%s\nstored is now %v", refused, seen, live.ManagedFields)
-		}
-		if refused == nil && len(s.got) != 2 {
-			t.Errorf("the storage got %v", s.got)
-		}
-	}
-}
-
-// given is a storage that has one object.
-type given struct {
-	store
-	live runtime.Object
-}
-
-func (g *given) Update(ctx context.Context, _ string, info rest.UpdatedObjectInfo, _ rest.ValidateObjectFunc, _ rest.ValidateObjectUpdateFunc, _ bool, _ *metav1.UpdateOptions) (runtime.Object, bool, error) {
-	obj, err := info.UpdatedObject(ctx, g.live)
-	if err == nil {
-		g.take(obj)
-	}
-	return obj, false, err
-}
-
 // TestUpdatesAreBounded: who writes chooses what is remembered, but not how much.
 func TestUpdatesAreBounded(t *testing.T) {
 	kind := corev1.SchemeGroupVersion.WithKind("ConfigMap")
 	own := newManagers(t, NewManager)
-	updates := newUpdates(t, own, kind)
+	updates := newUpdates(own, kind)
 	peak := 0
 	for i := range 2 * maxRecords {
 		key := fmt.Sprintf("%s-%d", strings.Repeat("x", 4000), i)
@@ -295,30 +232,5 @@ func TestUpdatesAreBounded(t *testing.T) {
 	updates.Record(live, &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{UID: "uid"}}, "other")
 	if len(updates.known) != known {
 		t.Error("a record that is too long is remembered")
-	}
-}
-
-// TestRecordsThatAreTooLargeAreGivenUp: where the handler replaces an object once more, without
-// its record, none is made.
-func TestRecordsThatAreTooLargeAreGivenUp(t *testing.T) {
-	kind := corev1.SchemeGroupVersion.WithKind("Pod")
-	own := newManagers(t, NewManager)
-	live := own.of(kind).UpdateNoErrors(&corev1.Pod{}, &core.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", UID: "uid"}, Spec: core.PodSpec{NodeName: "n"}}, "creator").(*core.Pod)
-	shelter := &Shelter{Updates: newUpdates(t, own, kind), Agent: "kubelet/1", Replaces: true}
-	chain := shelter.Admission(plugin(func(metav1.Object) error { return nil })).(admission.MutationInterface)
-	for i, want := range []int{2, 0} {
-		next := live.DeepCopy()
-		next.ManagedFields, next.Status.Message = nil, "changed"
-		info := rest.DefaultUpdatedObjectInfo(next, func(ctx context.Context, next, old runtime.Object) (runtime.Object, error) {
-			a := admission.NewAttributesRecord(next, old, kind, "", "", schema.GroupVersionResource{}, "", admission.Update, nil, false, nil)
-			return next, chain.Admit(ctx, a, nil)
-		})
-		s := &given{live: live}
-		if _, _, err := shelter.Updater(s).Update(context.Background(), "p", info, nil, nil, false, nil); err != nil {
-			t.Fatal(err)
-		}
-		if len(s.got) != want || len(live.ManagedFields) != 1 {
-			t.Errorf("try %d: the storage got %v over %v", i, s.got, live.ManagedFields)
-		}
 	}
 }

@@ -1,4 +1,4 @@
-package handlers
+package exchange
 
 import (
 	"context"
@@ -25,7 +25,7 @@ func Context(ctx context.Context, info *apirequest.RequestInfo, u user.Info, rec
 }
 
 // unaudited says in ctx that nothing is to be recorded of the request, unless
-// there is an audit context already. Upstream's patch handler needs one, and a
+// there is an audit context already. Patches need one, and a
 // blank one would make all handlers encode every object for the record.
 func unaudited(ctx context.Context) context.Context {
 	if audit.AuditContextFrom(ctx) != nil {

@@ -1,0 +1,126 @@
+package writes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	grpccodes "google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/managedfields"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/endpoints/handlers"
+	"k8s.io/apiserver/pkg/endpoints/handlers/fieldmanager"
+
+	"github.com/larder-io/larder/internal/invariants"
+)
+
+// admit has mutating admission change the object of a. If managedFields are invalid after that, they
+// become what they were, and the client is warned.
+func (e *Endpoint) admit(ctx context.Context, a admission.Attributes) error {
+	if e.mutating == nil || !e.mutating.Handles(a.GetOperation()) {
+		return nil
+	}
+	object, err := meta.Accessor(a.GetObject())
+	if err != nil {
+		return e.mutating.Admit(ctx, a, e.Scope) // it has no metadata
+	}
+	before := object.GetManagedFields()
+	var room [4]metav1.ManagedFieldsEntry
+	entries := append(room[:0], before...)
+	if err := e.mutating.Admit(ctx, a, e.Scope); err != nil {
+		return err
+	}
+	after := object.GetManagedFields()
+	if unchanged(before, entries, after) {
+		if invariants.Enabled {
+			err := managedfields.ValidateManagedFields(after)
+			invariants.Assertf(err == nil, "writes: managedFields of %s were made wrong: %v", object.GetName(), err)
+		}
+		return nil
+	}
+	if err := managedfields.ValidateManagedFields(after); err != nil {
+		object.SetManagedFields(before)
+		warn(ctx, fmt.Sprintf(fieldmanager.InvalidManagedFieldsAfterMutatingAdmissionWarningFormat, err))
+	}
+	return nil
+}
+
+// unchanged reports whether after is before, which had entries. They were encoded a moment ago, so
+// that decoding them, to see whether they are valid, can be spared: whoever changes managedFields
+// replaces entries.
+func unchanged(before, entries, after []metav1.ManagedFieldsEntry) bool {
+	if len(before) != len(after) || len(after) > 0 && &before[0] != &after[0] {
+		return false
+	}
+	for i := range entries {
+		if entries[i] != after[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// What clients are told of owners that come twice, before and after admission.
+const (
+	duplicateOwners         = handlers.DuplicateOwnerReferencesWarningFormat
+	duplicateOwnersAdmitted = handlers.DuplicateOwnerReferencesAfterMutatingAdmissionWarningFormat
+)
+
+// dedupOwners takes out of obj owner references that it has twice, and warns the client by format.
+func dedupOwners(ctx context.Context, obj runtime.Object, format string) {
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		return
+	}
+	owners := object.GetOwnerReferences()
+	if len(owners) < 2 {
+		return
+	}
+	var kept []metav1.OwnerReference
+	var duplicates []string
+	known := make(map[types.UID]bool, len(owners))
+	for _, owner := range owners {
+		if known[owner.UID] && hasOwner(kept, owner) {
+			duplicates = append(duplicates, string(owner.UID))
+			continue
+		}
+		kept, known[owner.UID] = append(kept, owner), true
+	}
+	if len(duplicates) > 0 {
+		warn(ctx, fmt.Sprintf(format, strings.Join(duplicates, ", ")))
+		object.SetOwnerReferences(kept)
+	}
+}
+
+func hasOwner(owners []metav1.OwnerReference, owner metav1.OwnerReference) bool {
+	for i := range owners {
+		if owners[i].UID == owner.UID && apiequality.Semantic.DeepEqual(owners[i], owner) {
+			return true
+		}
+	}
+	return false
+}
+
+// isTooLarge reports whether etcd has refused an object for its size (apiserver
+// pkg/endpoints/handlers/rest.go).
+func isTooLarge(err error) bool {
+	if err == nil {
+		return false
+	}
+	if coded, ok := errors.AsType[interface {
+		error
+		Code() grpccodes.Code
+	}](err); ok && coded.Code() == grpccodes.InvalidArgument && coded.Error() == "etcdserver: request is too large" {
+		return true
+	}
+	status, ok := err.(interface{ GRPCStatus() *grpcstatus.Status })
+	return ok && status.GRPCStatus().Code() == grpccodes.ResourceExhausted &&
+		strings.Contains(status.GRPCStatus().Message(), "trying to send message larger than max")
+}

@@ -1,0 +1,209 @@
+package writes
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	internalscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
+	betavalidation "k8s.io/apimachinery/pkg/apis/meta/v1beta1/validation"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/features"
+	"k8s.io/apiserver/pkg/util/apihelpers"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+
+	"github.com/larder-io/larder/httpapi/negotiate"
+)
+
+// form is what the client wants the answer to be.
+type form struct {
+	negotiate.Format
+	serializer runtime.Serializer // for its media type
+}
+
+// negotiate finds the form of the answer.
+func (w *Write) negotiate() error {
+	scope := w.endpoint.Scope
+	supported, accept := scope.Serializer.SupportedMediaTypes(), w.Peek("Accept")
+	f, usual := negotiate.Usual(accept)
+	if !usual || f.MediaType != runtime.ContentTypeJSON && len(scope.StandardSerializers) > 0 {
+		var ok bool
+		if f, ok = negotiate.Accepted(string(accept), supported, scope); !ok {
+			media, _ := negotiation.MediaTypesForSerializer(scope.Serializer)
+			return negotiation.NewNotAcceptableError(media)
+		}
+	}
+	f.Pretty = f.Pretty || w.Pretty()
+	w.form.Format = f
+	if f.Convert == nil {
+		w.form.serializer = serializerOf(supported, f)
+	} else {
+		w.form.serializer = serializerOf(apihelpers.GetMetaInternalVersionCodecs().SupportedMediaTypes(), f)
+	}
+	return nil
+}
+
+// serializerOf returns the serializer that writes f; nil if there is none.
+func serializerOf(supported []runtime.SerializerInfo, f negotiate.Format) runtime.Serializer {
+	info, ok := runtime.SerializerInfoForMediaType(supported, f.MediaType)
+	switch {
+	case !ok:
+		return nil
+	case f.Pretty && info.PrettySerializer != nil:
+		return info.PrettySerializer
+	}
+	return info.Serializer
+}
+
+// answer sends what the write has made: apiserver pkg/endpoints/handlers/response.go.
+func (w *Write) answer(done result) {
+	scope, version := w.endpoint.Scope, w.endpoint.Scope.Kind.GroupVersion()
+	codecs := runtime.NegotiatedSerializer(scope.Serializer)
+	w.Event("About to write a response")
+	if w.form.Convert != nil {
+		version, codecs = w.form.Convert.GroupVersion(), apihelpers.GetMetaInternalVersionCodecs()
+	}
+	obj, err := w.transform(done.obj)
+	if err == nil && w.form.serializer == nil {
+		media, _ := negotiation.MediaTypesForSerializer(codecs)
+		err = negotiation.NewNotAcceptableError(media)
+	}
+	if err != nil {
+		w.Fail(err)
+		return
+	}
+	audit.LogResponseObject(w.ctx, obj, version, codecs)
+	serializer := runtime.Encoder(w.form.serializer)
+	if utilfeature.DefaultFeatureGate.Enabled(features.CBORServingAndStorage) {
+		serializer = runtime.UseNondeterministicEncoding(serializer)
+	}
+	w.Answering(w.form.MediaType, version)
+	body, err := runtime.Encode(codecs.EncoderForVersion(serializer, version), obj)
+	if err != nil {
+		w.Fail(err)
+		return
+	}
+	w.SendCompressed(done.code, w.form.MediaType, body)
+}
+
+// transform makes of obj what the client wants to see of it.
+func (w *Write) transform(obj runtime.Object) (out runtime.Object, err error) {
+	options, err := w.tableOptions()
+	if err != nil {
+		return nil, err
+	}
+	if meta.IsListType(obj) && meta.LenList(obj) == 0 {
+		if err := meta.SetList(obj, []runtime.Object{}); err != nil { // not null
+			return nil, err
+		}
+	}
+	if _, isStatus := obj.(*metav1.Status); isStatus || w.form.Convert == nil {
+		return obj, nil
+	}
+	apirequest.TrackTransformResponseObjectLatency(w.ctx, func() {
+		switch version := w.form.Convert.GroupVersion(); w.form.Convert.Kind {
+		case "Table":
+			out, err = w.endpoint.table(w.ctx, obj, options, version)
+		case "PartialObjectMetadata":
+			out, err = partial(obj, version)
+		default:
+			out, err = partialList(obj, version)
+		}
+	})
+	return out, err
+}
+
+// tableOptions decodes and validates the options of a table; nil if none is wanted.
+func (w *Write) tableOptions() (*metav1.TableOptions, error) {
+	if !w.form.IsTable() {
+		return nil, nil
+	}
+	options := &metav1.TableOptions{}
+	if err := internalscheme.ParameterCodec.DecodeParameters(w.Query.Values(), metav1.SchemeGroupVersion, options); err != nil {
+		return nil, err
+	}
+	switch errs := betavalidation.ValidateTableOptions(options); len(errs) {
+	case 0:
+		return options, nil
+	case 1:
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("Unable to convert to Table as requested: %v", errs[0].Error()))
+	default:
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("Unable to convert to Table as requested: %v", errs))
+	}
+}
+
+// table returns the rows of obj.
+func (e *Endpoint) table(ctx context.Context, obj runtime.Object, options *metav1.TableOptions, version schema.GroupVersion) (runtime.Object, error) {
+	table, err := e.Scope.TableConvertor.ConvertToTable(ctx, obj, options)
+	if err != nil {
+		return nil, err
+	}
+	for i := range table.Rows {
+		row := &table.Rows[i].Object
+		switch options.IncludeObject {
+		case metav1.IncludeNone:
+			row.Object = nil
+		case metav1.IncludeObject:
+			row.Object, err = e.Scope.Convertor.ConvertToVersion(row.Object, e.Scope.Kind.GroupVersion())
+		default:
+			row.Object, err = partial(row.Object, version)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return table, nil
+}
+
+// partial returns the metadata of obj.
+func partial(obj runtime.Object, version schema.GroupVersion) (runtime.Object, error) {
+	if meta.IsListType(obj) {
+		return nil, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", obj))
+	}
+	object, err := meta.Accessor(obj)
+	if err != nil {
+		return nil, err
+	}
+	out := meta.AsPartialObjectMetadata(object)
+	out.SetGroupVersionKind(version.WithKind("PartialObjectMetadata"))
+	return out, nil
+}
+
+// partialList returns the metadata of the objects in a list.
+func partialList(list runtime.Object, version schema.GroupVersion) (runtime.Object, error) {
+	of, ok := list.(metav1.ListInterface)
+	if !ok {
+		return nil, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", list))
+	}
+	var items []metav1.PartialObjectMetadata
+	err := meta.EachListItem(list, func(obj runtime.Object) error {
+		item, err := partial(obj, version)
+		if err == nil {
+			items = append(items, *item.(*metav1.PartialObjectMetadata))
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	head := metav1.ListMeta{ResourceVersion: of.GetResourceVersion(), Continue: of.GetContinue(), RemainingItemCount: of.GetRemainingItemCount()}
+	if version == metav1beta1.SchemeGroupVersion {
+		return &metav1beta1.PartialObjectMetadataList{ListMeta: head, Items: items}, nil
+	}
+	return &metav1.PartialObjectMetadataList{ListMeta: head, Items: items}, nil
+}
+
+// notAcceptable is the error for an answer that cannot be had.
+func notAcceptable(message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable, Message: message,
+	}}
+}

@@ -1,0 +1,201 @@
+package writes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/endpoints/metrics"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/warning"
+
+	"github.com/larder-io/larder/httpapi/exchange"
+	"github.com/larder-io/larder/httpapi/negotiate"
+	"github.com/larder-io/larder/internal/registry/storage"
+)
+
+// mostTime is how long a write may take (apiserver pkg/endpoints/handlers/rest.go,
+// requestTimeoutUpperBound), unless its request has less time.
+const mostTime = 34 * time.Second
+
+// Write is one write while it is served. It belongs to the goroutine that serves the request.
+type Write struct {
+	*exchange.Exchange
+	endpoint *Endpoint
+
+	ctx      context.Context // ends at the deadline, or when the client leaves
+	warnings recorder
+	body     []byte
+	form     form // of the answer
+}
+
+// result is what a write answers.
+type result struct {
+	code int
+	obj  runtime.Object
+}
+
+// Serve serves x, a write of e. Attributes are those of the span, which is asked for them if
+// there is one.
+func (e *Endpoint) Serve(x *exchange.Exchange, attributes func() []attribute.KeyValue) {
+	w := &Write{Exchange: x, endpoint: e}
+	if !w.routed() {
+		return
+	}
+	storage.ReserveStack()
+	if x.Traced() {
+		x.Enter(SpanName(x.Verb), attributes()...)
+	}
+	defer w.begin()()
+	for _, text := range e.Warnings {
+		warning.AddWarning(w.ctx, "", text)
+	}
+	done, err := w.serve()
+	w.warnings.close(&x.Response)
+	if err != nil {
+		w.refuse(err)
+	} else {
+		w.answer(done)
+	}
+	w.observe()
+}
+
+// SpanName is upstream's name of the span of a verb.
+func SpanName(verb string) string {
+	if verb == "deletecollection" {
+		return "Delete"
+	}
+	return strings.ToUpper(verb[:1]) + verb[1:]
+}
+
+// routed refuses what upstream's router refuses by the headers of a request, before its handlers
+// see it: metrics do not count that.
+func (w *Write) routed() bool {
+	if w.endpoint.Unrouted {
+		return true
+	}
+	if w.Verb == "patch" && !negotiate.Consumes(string(w.Peek("Content-Type")), w.endpoint.PatchTypes) {
+		w.NoRoute(http.StatusUnsupportedMediaType, "415: Unsupported Media Type")
+		return false
+	}
+	accept := w.Peek("Accept")
+	if _, usual := negotiate.Usual(accept); !usual && !negotiate.Accepts(string(accept), w.endpoint.produces) {
+		w.NoRoute(http.StatusNotAcceptable, negotiate.NoneOf(w.endpoint.produces))
+		return false
+	}
+	return true
+}
+
+// begin makes the context of the write, and returns the function that ends it.
+func (w *Write) begin() func() {
+	ctx, cancel := w.Bounded()
+	if w.Verb != "deletecollection" { // which may take as long as lists
+		within, cancelWithin := context.WithTimeout(ctx, mostTime)
+		outer := cancel
+		ctx, cancel = within, func() { cancelWithin(); outer() }
+	}
+	ctx = exchange.Context(w.Trail.Context(ctx), w.RequestInfo(), w.User, w.Received)
+	w.ctx = warning.WithWarningRecorder(ctx, &w.warnings)
+	return func() {
+		cancel()
+		if t, ok := apirequest.LatencyTrackersFrom(ctx); ok { // it waited, and used no CPU
+			w.Waited += t.StorageTracker.GetLatency() + t.MutatingWebhookTracker.GetLatency() + t.ValidatingWebhookTracker.GetLatency()
+		}
+	}
+}
+
+// serve runs the pipeline of the request's verb.
+func (w *Write) serve() (result, error) {
+	switch w.Verb {
+	case "create":
+		return w.create()
+	case "update":
+		return w.update()
+	case "patch":
+		return w.patch()
+	case "delete":
+		return w.delete()
+	case "deletecollection":
+		return w.deleteCollection()
+	}
+	return result{}, apierrors.NewMethodNotSupported(w.endpoint.Scope.Resource.GroupResource(), w.Verb)
+}
+
+// finish looks at what the storage has returned: a Status that tells of a failure is an error, and
+// an error after the deadline, or after the client has left, is that the request timed out.
+func (w *Write) finish(obj runtime.Object, err error) (runtime.Object, error) {
+	if err != nil {
+		if ended := w.ctx.Err(); ended != nil {
+			return nil, apierrors.NewTimeoutError(fmt.Sprintf("request did not complete within requested timeout - %s", ended), 0)
+		}
+		return nil, err
+	}
+	if status, ok := obj.(*metav1.Status); ok && status.Status != metav1.StatusSuccess {
+		return nil, apierrors.FromObject(status)
+	}
+	return obj, nil
+}
+
+// refuse answers with an error.
+func (w *Write) refuse(err error) {
+	if errors.Is(err, exchange.ErrTimeout) || w.ctx.Err() != nil && !time.Now().Before(w.Deadline) {
+		metrics.RecordRequestTermination(w.standIn(), w.RequestInfo(), metrics.APIServerComponent, http.StatusGatewayTimeout)
+		err = exchange.ErrTimeout
+	}
+	w.Fail(err)
+}
+
+// observe counts the write.
+func (w *Write) observe() {
+	gvr, life := w.endpoint.Scope.Resource, w.endpoint.Life
+	metrics.MonitorRequest(w.standIn(), w.Method, gvr.Group, gvr.Version, gvr.Resource, w.endpoint.Scope.Subresource, w.scope(),
+		metrics.APIServerComponent, life.Deprecated, life.Removed, w.StatusCode(), w.Length(), time.Since(w.Received))
+}
+
+// scope is what upstream's metrics call the scope of the write.
+func (w *Write) scope() string {
+	switch {
+	case len(w.Parts) > 1 || w.Verb == "create":
+		return "resource"
+	case w.Namespace != "" && w.endpoint.Endpoint.Namespaced:
+		return "namespace"
+	}
+	return "cluster"
+}
+
+// standIn is the request as upstream's metrics want to see it.
+func (w *Write) standIn() *http.Request {
+	req := &http.Request{Method: w.Method, URL: &url.URL{Path: w.Path, RawQuery: w.RawQuery}}
+	if w.Verb == "patch" {
+		req.Header = http.Header{"Content-Type": {string(w.Peek("Content-Type"))}}
+	}
+	return req.WithContext(w.ctx)
+}
+
+// inNamespace adds the namespace that is written to, to the context.
+func (w *Write) inNamespace(namespace string) { w.ctx = apirequest.WithNamespace(w.ctx, namespace) }
+
+// errNoName is that a path names no object.
+func errNoName() error { return apierrors.NewBadRequest("name must be provided") }
+
+// manager is who manages the fields that the write sets: the one that the request names, or else
+// what the user agent begins with.
+func (w *Write) manager(named string) string { return managerOf(named, w.Peek("User-Agent")) }
+
+// failed adds to the span of the write that it has failed.
+func (w *Write) failed(err error) {
+	w.Event("Write to database call failed", attribute.Int("len", len(w.body)), attribute.String("err", err.Error()))
+}
+
+// succeeded adds to the span of the write that it is stored.
+func (w *Write) succeeded() {
+	w.Event("Write to database call succeeded", attribute.Int("len", len(w.body)))
+}
