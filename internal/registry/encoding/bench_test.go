@@ -225,7 +225,7 @@ func (w *benchWriter) run(versioned runtime.Object, create bool, change func(run
 			err = s.Create(ctx, key(w.N+i), obj, out, 0)
 		} else {
 			err = s.GuaranteedUpdate(ctx, key(0), out, false, nil, apistorage.SimpleUpdate(func(obj runtime.Object) (runtime.Object, error) {
-				change(obj, i+1)
+				change(obj, i+2)
 				return obj, nil
 			}), nil)
 		}

@@ -76,10 +76,12 @@ type Codec struct {
 	convertor     runtime.ObjectConvertor // shares memory between in and out
 	canonical     schema.GroupVersionKind
 	envelope      []byte // see cutEnvelope; nil for custom resources and records
-	newFunc       func() runtime.Object
-	newListFunc   func() runtime.Object
-	attrs         storage.AttrFunc
-	numbers       *numbers // of the encodings of the resource's objects
+	// storesCanonical says that objects are stored in the canonical version, in such envelopes.
+	storesCanonical atomic.Bool
+	newFunc         func() runtime.Object
+	newListFunc     func() runtime.Object
+	attrs           storage.AttrFunc
+	numbers         *numbers // of the encodings of the resource's objects
 
 	// decorate is what the REST storage does to every object that it reads, nil
 	// for nearly all. It is set before the first use. Storages that read through
@@ -338,9 +340,16 @@ func (c *Codec) EncodeStored(obj runtime.Object) ([]byte, error) {
 	if err := c.versioner.PrepareObjectForStorage(obj); err != nil {
 		return nil, fmt.Errorf("PrepareObjectForStorage failed: %w", err)
 	}
+	if data, ok := c.encodeCanonical(obj); ok {
+		return data, nil
+	}
 	encoder, ok := c.storage.(runtime.EncoderWithAllocator)
 	if !ok {
-		return runtime.Encode(c.storage, obj)
+		data, err := runtime.Encode(c.storage, obj)
+		if _, canonical := c.cutEnvelope(data); canonical && err == nil {
+			c.storesCanonical.Store(true)
+		}
+		return data, err
 	}
 	// The encoding is made in memory that the next one uses again, and copied once.
 	allocator := runtime.AllocatorPool.Get().(*runtime.Allocator)
@@ -348,6 +357,35 @@ func (c *Codec) EncodeStored(obj runtime.Object) ([]byte, error) {
 	var data exact
 	err := encoder.EncodeWithAllocator(obj, &data, allocator)
 	return data, err
+}
+
+// encodeCanonical does what the storage codec does with an object that it stores in the canonical
+// version as protobuf, which has been learnt from what it has encoded, in memory of just the size.
+// It reports whether it has: whatever is unusual is left to the storage codec.
+func (c *Codec) encodeCanonical(obj runtime.Object) ([]byte, bool) {
+	if !c.storesCanonical.Load() {
+		return nil, false
+	}
+	out, err := c.convertor.ConvertToVersion(obj, c.canonical.GroupVersion())
+	if err != nil || reflect.TypeOf(out) == reflect.TypeOf(obj) {
+		return nil, false
+	}
+	if _, nested := out.(runtime.NestedObjectEncoder); nested {
+		return nil, false
+	}
+	m, ok := out.(sizedMarshaler)
+	if !ok {
+		return nil, false
+	}
+	size := m.Size()
+	var length [binary.MaxVarintLen64]byte
+	head := binary.PutUvarint(length[:], uint64(size))
+	data := make([]byte, 0, len(c.envelope)+head+size+len(envelopeEnd))
+	data = append(append(data, c.envelope...), length[:head]...)
+	if n, err := m.MarshalToSizedBuffer(data[len(data) : len(data)+size]); err != nil || n != size {
+		return nil, false
+	}
+	return append(data[:len(data)+size], envelopeEnd...), true
 }
 
 // exact takes no more memory than what is written to it at once.

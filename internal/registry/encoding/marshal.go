@@ -11,6 +11,11 @@ import (
 // marshaler and unmarshaler are what generated protobuf types have.
 type marshaler interface{ Marshal() ([]byte, error) }
 
+type sizedMarshaler interface {
+	Size() int
+	MarshalToSizedBuffer([]byte) (int, error)
+}
+
 type unmarshaler interface {
 	Reset()
 	Unmarshal([]byte) error
