@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -96,6 +98,10 @@ type Extensions struct {
 	running sync.WaitGroup  // generations; added to under mu while base is set
 }
 
+// metadataModels begins the names of the schemas of metadata, which are all that those of custom
+// resources refer to.
+const metadataModels = "io.k8s.apimachinery.pkg.apis.meta.v1."
+
 // resync is how often controllers look at every definition again, as upstream's do.
 const resync = 5 * time.Minute
 
@@ -130,7 +136,11 @@ func New(config Config) (*Extensions, error) {
 	e.discovery = newDiscovery(config.Discovery)
 	e.schemas = func() (map[string]*spec.Schema, error) { return nil, nil }
 	if config.Schemas != nil {
-		e.schemas = sync.OnceValues(config.Schemas)
+		e.schemas = sync.OnceValues(func() (map[string]*spec.Schema, error) {
+			all, err := config.Schemas()
+			maps.DeleteFunc(all, func(name string, _ *spec.Schema) bool { return !strings.HasPrefix(name, metadataModels) })
+			return all, err
+		})
 	}
 	e.servings.Store(&index{})
 	if err := definitions.Informer().AddIndexers(groupIndexers()); err != nil {

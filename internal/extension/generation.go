@@ -144,7 +144,7 @@ func (s *serving) buildVersions(custom *registry.CustomResource) (*versions.Set,
 	}
 	return versions.Build(versions.Config{
 		Definition: s.definition.Load(), RESTOptions: custom, Services: c.Webhooks, Auth: c.Webhooks.Auth,
-		Authorizer: c.Authorizer, MaxBodyBytes: c.MaxRequestBodyBytes, Models: models,
+		Authorizer: c.Authorizer, MaxBodyBytes: c.MaxRequestBodyBytes, Models: models, Model: s.extensions.patternsV3.model,
 	})
 }
 

@@ -257,6 +257,16 @@ func (p *patterns[T]) readMetadata() (*metadata, error) {
 	return &metadata{own: of(s), embedded: of(s.Properties[embedded])}, nil
 }
 
+// model returns the definition of a version's kind and its name, "" if it is not made here.
+func (p *patterns[T]) model(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (string, *spec.Schema, error) {
+	list := names(d.Spec.Group, v.Name, d.Spec.Names.Plural, d.Spec.Names.Kind, d.Spec.Names.ListKind)
+	if p.builtIn(list) {
+		return "", nil, nil
+	}
+	own, err := p.own(d, v)
+	return ownName(list), own, err
+}
+
 // own makes the definition of a version's kind, by the rules of apiextensions-apiserver
 // pkg/controller/openapi/builder/builder.go, without the defaults for OpenAPI v2.
 func (p *patterns[T]) own(d *apiextensionsv1.CustomResourceDefinition, v *apiextensionsv1.CustomResourceDefinitionVersion) (*spec.Schema, error) {

@@ -177,7 +177,7 @@ var particulars = regexp.MustCompile(`("?(?:uid|resourceVersion|creationTimestam
 
 // untyped matches the errors of values that are not of their schema's types: of several, upstream
 // names some.
-var untyped = regexp.MustCompile(`(?s)(failed to create typed patch object|failed to convert \w+ object).*`)
+var untyped = regexp.MustCompile(`(?s)['" ]*(failed to create typed patch object|failed to convert \w+ object).*`)
 
 // gist is what answers are compared by. Upstream has several errors in random order, and sorts
 // managedFields by the second.

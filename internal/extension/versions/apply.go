@@ -1,45 +1,49 @@
 package versions
 
 import (
+	"maps"
+
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	openapibuilder "k8s.io/apiextensions-apiserver/pkg/controller/openapi/builder"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
-	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
 // typesOf returns the types by which the fields of objects are told apart: those of the CRD's
 // schemas, or ones that are deduced from objects where there are no models, or where the CRD
 // cannot be described.
-func typesOf(definition *apiextensionsv1.CustomResourceDefinition, models map[string]*spec.Schema) (managedfields.TypeConverter, error) {
-	if models == nil {
+func (b *builder) typesOf() (managedfields.TypeConverter, error) {
+	if len(b.Models) == 0 {
 		return managedfields.NewDeducedTypeConverter(), nil
 	}
-	all, err := modelsOf(definition, models)
-	if err != nil {
-		utilruntime.HandleError(err)
-		return managedfields.NewDeducedTypeConverter(), nil
+	all := maps.Clone(b.Models)
+	for i := range b.Definition.Spec.Versions {
+		if err := b.describe(all, &b.Definition.Spec.Versions[i]); err != nil {
+			utilruntime.HandleError(err)
+			return managedfields.NewDeducedTypeConverter(), nil
+		}
 	}
-	if len(all) == 0 {
-		return managedfields.NewDeducedTypeConverter(), nil
-	}
-	return managedfields.NewTypeConverter(all, definition.Spec.PreserveUnknownFields)
+	return managedfields.NewTypeConverter(all, b.Definition.Spec.PreserveUnknownFields)
 }
 
-// modelsOf returns models and those of all versions of a CRD.
-func modelsOf(definition *apiextensionsv1.CustomResourceDefinition, models map[string]*spec.Schema) (map[string]*spec.Schema, error) {
-	documents := []*spec3.OpenAPI{{Version: "3.0.0", Info: &spec.Info{}, Components: &spec3.Components{Schemas: models}}}
-	for i := range definition.Spec.Versions {
-		d, err := openapibuilder.BuildOpenAPIV3(definition, definition.Spec.Versions[i].Name, openapibuilder.Options{})
+// describe adds the models of a version to all.
+func (b *builder) describe(all map[string]*spec.Schema, v *apiextensionsv1.CustomResourceDefinitionVersion) error {
+	// Upstream's builder adds the model of Scale where there is one.
+	if b.Model != nil && (v.Subresources == nil || v.Subresources.Scale == nil) {
+		name, model, err := b.Model(b.Definition, v)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		documents = append(documents, d)
+		if name != "" {
+			all[name] = model
+			return nil
+		}
 	}
-	merged, err := openapibuilder.MergeSpecsV3(documents...)
+	document, err := openapibuilder.BuildOpenAPIV3(b.Definition, v.Name, openapibuilder.Options{})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return merged.Components.Schemas, nil
+	maps.Copy(all, document.Components.Schemas)
+	return nil
 }

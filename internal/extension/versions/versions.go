@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// Config says what [Build] builds from. All but Models is required.
+// Config says what [Build] builds from. All but Models and Model are required.
 type Config struct {
 	Definition *apiextensionsv1.CustomResourceDefinition
 
@@ -37,6 +37,10 @@ type Config struct {
 	// Models are the schemas that those of custom resources refer to. nil has the field managers
 	// deduce the types of objects.
 	Models map[string]*spec.Schema
+
+	// Model returns the name and the schema of a version's kind, as the OpenAPI document has it. An
+	// empty name, or nil, leaves that to upstream's builder, which describes each path as well.
+	Model func(*apiextensionsv1.CustomResourceDefinition, *apiextensionsv1.CustomResourceDefinitionVersion) (string, *spec.Schema, error)
 }
 
 // Version is one version of a CRD. Status and Scale are nil if the version has no such
@@ -106,7 +110,7 @@ func (b *builder) prepare() (err error) {
 		b.schemas[v.Name], b.structurals[v.Name] = s, s.Structural
 		b.declare(v)
 	}
-	if b.types, err = typesOf(definition, b.Models); err != nil {
+	if b.types, err = b.typesOf(); err != nil {
 		return err
 	}
 	converters, err := conversion.NewCRConverterFactory(b.Services, b.Auth)
