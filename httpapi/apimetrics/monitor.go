@@ -26,8 +26,8 @@ type Lifecycle struct {
 	Removed    string
 }
 
-// Monitors counts how one resource of one version is read. It may be nil, and counts nothing
-// then.
+// Monitors counts how one resource of one version is read and written. It may be nil, and counts
+// nothing then.
 type Monitors struct {
 	gvr         schema.GroupVersionResource
 	subresource string
@@ -35,11 +35,16 @@ type Monitors struct {
 	own         [3]atomic.Int64
 	frames      frameTally
 	all         [3][3]*Monitor // by verb and scope; nil where there is none
+	writes      writeTallies
 }
 
-// NewMonitors returns those of a resource or subresource.
-func NewMonitors(gvr schema.GroupVersionResource, subresource string) *Monitors {
+// NewMonitors returns those of a resource or subresource. Its reads are counted if it is read from
+// encoded bytes.
+func NewMonitors(gvr schema.GroupVersionResource, subresource string, reads bool) *Monitors {
 	all := &Monitors{gvr: gvr, subresource: subresource}
+	if !reads {
+		return all
+	}
 	for v, verb := range verbs {
 		for s, scope := range scopes {
 			if verb == "watch" || (verb == "get") == (scope == "resource") {
@@ -208,7 +213,7 @@ func (b *Book) Of(gvr schema.GroupVersionResource) *Monitors {
 	}
 	known := b.all[gvr]
 	if known == nil {
-		known = NewMonitors(gvr, "")
+		known = NewMonitors(gvr, "", true)
 		b.all[gvr] = known
 	}
 	return known

@@ -47,7 +47,7 @@ func (p *Page) Install(to Mux) error {
 	proxymetrics.Register()
 	peerproxymetrics.Register()
 	own := prometheus.NewRegistry()
-	for _, c := range append(p.Collectors[:len(p.Collectors):len(p.Collectors)], NewReadCollector(severalResources(p.Resources))) {
+	for _, c := range append(p.Collectors[:len(p.Collectors):len(p.Collectors)], NewCollector(severalResources(p.Resources))) {
 		if err := own.Register(c); err != nil {
 			return err
 		}

@@ -15,6 +15,7 @@ func resetTallies(of Resources) {
 		}
 		all.removed.Store(nil)
 		all.frames.reset()
+		all.writes.reset()
 		for v := range all.all {
 			all.own[v].Store(0)
 			for _, m := range all.all[v] {
@@ -29,9 +30,9 @@ func resetTallies(of Resources) {
 	}
 }
 
-// readCollector reports what monitors count, under upstream's names (apiserver
+// collector reports what monitors count, under upstream's names (apiserver
 // pkg/endpoints/metrics/metrics.go). It is immutable.
-type readCollector struct {
+type collector struct {
 	of Resources
 
 	requests, durations, indicators, sizes *prometheus.Desc
@@ -39,14 +40,14 @@ type readCollector struct {
 	events, eventSizes, initial            *prometheus.Desc
 }
 
-// NewReadCollector reports what the monitors of those count.
-func NewReadCollector(of Resources) prometheus.Collector {
+// NewCollector reports what the monitors of those count.
+func NewCollector(of Resources) prometheus.Collector {
 	shape := []string{"verb", "group", "version", "resource", "subresource", "scope", "component"}
 	desc := func(level, name, help string, labels ...string) *prometheus.Desc {
 		return prometheus.NewDesc("apiserver_"+name, "["+level+"] "+help, labels, nil)
 	}
 	dry := append([]string{"dry_run"}, shape...)
-	return &readCollector{
+	return &collector{
 		of:         of,
 		requests:   desc("STABLE", "request_total", "Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code.", append([]string{"code"}, dry...)...),
 		durations:  desc("STABLE", "request_duration_seconds", "Response latency distribution in seconds for each verb, dry run value, group, version, resource, subresource, scope and component.", dry...),
@@ -62,7 +63,7 @@ func NewReadCollector(of Resources) prometheus.Collector {
 }
 
 // Describe implements prometheus.Collector.
-func (c *readCollector) Describe(ch chan<- *prometheus.Desc) {
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{c.requests, c.durations, c.indicators, c.sizes, c.deprecated, c.own, c.open, c.events, c.eventSizes, c.initial} {
 		ch <- d
 	}
@@ -70,7 +71,7 @@ func (c *readCollector) Describe(ch chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector. What has not happened has no sample, as with
 // upstream's.
-func (c *readCollector) Collect(ch chan<- prometheus.Metric) {
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for all := range c.of.AllMonitors() {
 		if all == nil {
 			continue
@@ -84,6 +85,7 @@ func (c *readCollector) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(c.events, prometheus.CounterValue, float64(total), labels...)
 			ch <- prometheus.MustNewConstHistogram(c.eventSizes, total, float64(all.frames.bytes.Load()), sent, labels...)
 		}
+		c.collectWrites(ch, all)
 		for v := range all.all {
 			if n := all.own[v].Load(); n > 0 {
 				ch <- prometheus.MustNewConstMetric(c.own, prometheus.CounterValue, float64(n), strings.ToUpper(verbs[v]), gvr.Group, gvr.Resource, all.subresource)
@@ -97,7 +99,7 @@ func (c *readCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-func (c *readCollector) collect(ch chan<- prometheus.Metric, m *Monitor) {
+func (c *collector) collect(ch chan<- prometheus.Metric, m *Monitor) {
 	gvr, t, watches := m.of.gvr, &m.tally, verbs[m.verb] == "watch"
 	shape := []string{strings.ToUpper(verbs[m.verb]), gvr.Group, gvr.Version, gvr.Resource, m.of.subresource, scopes[m.scope], metrics.APIServerComponent}
 	dry := append([]string{""}, shape...)

@@ -30,7 +30,7 @@ func reports(t *rapid.T, of Resources, resource string) map[string]float64 {
 		t.Fatal(err)
 	}
 	own := prometheus.NewRegistry()
-	own.MustRegister(NewReadCollector(of))
+	own.MustRegister(NewCollector(of))
 	ours, err := own.Gather()
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func report(values map[string]float64, name string, sample *dto.Metric) {
 func TestTalliesAreUpstreamsMetrics(t *testing.T) {
 	metrics.Register()
 	monitors := func(resource string) *Monitors {
-		return NewMonitors(schema.GroupVersionResource{Group: "tally.test", Version: "v1", Resource: resource}, "")
+		return NewMonitors(schema.GroupVersionResource{Group: "tally.test", Version: "v1", Resource: resource}, "", true)
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		metrics.Reset()
@@ -135,7 +135,7 @@ func tell(m *Monitor, a Answer) {
 // BenchmarkObserve measures what a request pays for being counted.
 func BenchmarkObserve(b *testing.B) {
 	metrics.Register()
-	all := NewMonitors(schema.GroupVersionResource{Version: "v1", Resource: "counted"}, "")
+	all := NewMonitors(schema.GroupVersionResource{Version: "v1", Resource: "counted"}, "", true)
 	b.ReportAllocs()
 	for b.Loop() {
 		all.Of("get", "resource").Observe(Answer{Code: http.StatusOK, Size: 5000, Took: time.Millisecond})

@@ -19,7 +19,12 @@ type Deadlines struct {
 	base    context.Context
 	timeout time.Duration
 	current atomic.Pointer[deadline]
+	writes  *Deadlines // of writes; nil for those themselves
 }
+
+// mostOfWrites is how long a write may take, unless its request has less time (apiserver
+// pkg/endpoints/handlers/rest.go, requestTimeoutUpperBound).
+const mostOfWrites = 34 * time.Second
 
 // deadline is the shared deadline of requests that begin in [from, to).
 type deadline struct {
@@ -30,7 +35,7 @@ type deadline struct {
 
 // NewDeadlines gives requests timeout each. Their contexts end with base, too.
 func NewDeadlines(base context.Context, timeout time.Duration) *Deadlines {
-	return &Deadlines{base: base, timeout: timeout}
+	return &Deadlines{base: base, timeout: timeout, writes: &Deadlines{base: base, timeout: min(timeout, mostOfWrites)}}
 }
 
 // Base returns the context that all the contexts end with.

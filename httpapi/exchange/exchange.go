@@ -289,6 +289,19 @@ func (x *Exchange) Bounded() (context.Context, context.CancelFunc) {
 	}
 }
 
+// BoundedWrite is Bounded for a write that begins now, which may take less time than other requests.
+func (x *Exchange) BoundedWrite() (context.Context, context.CancelFunc) {
+	now := time.Now()
+	if x.Hurried || x.Traced() {
+		until := now.Add(mostOfWrites)
+		if x.Deadline.Before(until) {
+			until = x.Deadline
+		}
+		return context.WithDeadline(x.Base(), until)
+	}
+	return x.Carrier.Until(x.Deadlines.writes.At(now)), func() {}
+}
+
 // CopyHeaders copies the fields of the request's header that keep lets pass, under their
 // canonical names.
 func (x *Exchange) CopyHeaders(keep func(key string) bool) http.Header {

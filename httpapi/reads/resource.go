@@ -26,7 +26,7 @@ type Resource struct {
 	// Life says whether the version is deprecated.
 	Life apimetrics.Lifecycle
 
-	// Monitors count what is read; nil if there is no view.
+	// Monitors count what is read.
 	Monitors *apimetrics.Monitors
 }
 

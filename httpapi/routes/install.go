@@ -74,18 +74,11 @@ func (in *Installer) endpoint(g *registry.Group, e *registry.Endpoint, converter
 	if err != nil {
 		return nil, err
 	}
-	written, err := in.writes(e, scope, converter, life)
-	if err != nil {
-		return nil, err
-	}
 	b := &handlerBuilder{Installer: in, endpoint: e, scope: scope, life: life}
-	var monitors *apimetrics.Monitors
-	if e.View != nil {
-		monitors = apimetrics.NewMonitors(e.GVR, e.Subresource)
-	}
+	monitors := apimetrics.NewMonitors(e.GVR, e.Subresource, e.View != nil)
 	i := &Endpoint{
 		Resource: reads.NewResource(e, scope, life.Lifecycle, life.warnings, monitors),
-		Writes:   written,
+		Writes:   in.writes(e, scope, converter, life, monitors),
 		http:     b.readers(),
 		connect:  b.connects(),
 		subpath:  b.subpath(),
@@ -136,19 +129,19 @@ func (in *Installer) scope(g *registry.Group, e *registry.Endpoint, converter ma
 	return scope, err
 }
 
-// writes returns how e is written; nil if it is not. Other subresources than the status make objects
+// writes returns how e is written. Other subresources than the status make objects
 // of another kind of the stored one, and its managedFields of theirs: upstream's field manager alone
 // can do that.
-func (in *Installer) writes(e *registry.Endpoint, scope *handlers.RequestScope, converter managedfields.TypeConverter, life lifecycle) (*writes.Endpoint, error) {
+func (in *Installer) writes(e *registry.Endpoint, scope *handlers.RequestScope, converter managedfields.TypeConverter, life lifecycle, monitors *apimetrics.Monitors) *writes.Endpoint {
 	config := writes.Config{
 		Endpoint: e, Scope: scope, Admission: in.Admission, PatchTypes: writes.PatchTypes(true),
 		Creations: fields.NewCreations(scope.FieldManager, converter, scope.UnsafeConvertor, scope.Creater, e.GVK),
-		Life:      life.Lifecycle, Warnings: life.warnings,
+		Life:      life.Lifecycle, Warnings: life.warnings, Monitors: monitors,
 	}
 	if e.Subresource == "" || e.Subresource == "status" {
 		config.Updates = fields.NewUpdates(scope.FieldManager, converter, scope.UnsafeConvertor, scope.Creater, e.GVK, e.Subresource)
 	}
-	return writes.New(config), nil
+	return writes.New(config)
 }
 
 // resetFields says which fields storage's strategy ignores in requests, for the

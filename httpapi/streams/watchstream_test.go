@@ -157,7 +157,7 @@ func TestEndsAreCountedFirst(t *testing.T) {
 // value is the sum of the samples of a metric that counts reads.
 func value(t *testing.T, of apimetrics.Resources, name string) (n float64) {
 	own := prometheus.NewRegistry()
-	own.MustRegister(apimetrics.NewReadCollector(of))
+	own.MustRegister(apimetrics.NewCollector(of))
 	families, err := own.Gather()
 	if err != nil {
 		t.Error(err)

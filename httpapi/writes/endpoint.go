@@ -43,6 +43,9 @@ type Config struct {
 	Life     apimetrics.Lifecycle
 	Warnings []string
 
+	// Monitors count most writes; nil has upstream's metrics count all.
+	Monitors *apimetrics.Monitors
+
 	// Unrouted says that upstream has no router in front of the endpoint: what a router refuses
 	// by its headers, the endpoint refuses itself, with another text.
 	Unrouted bool

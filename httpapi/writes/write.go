@@ -13,18 +13,17 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
 
+	"github.com/larder-io/larder/httpapi/apimetrics"
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/internal/registry/storage"
 )
-
-// mostTime is how long a write may take (apiserver pkg/endpoints/handlers/rest.go,
-// requestTimeoutUpperBound), unless its request has less time.
-const mostTime = 34 * time.Second
 
 // Write is one write while it is served. It belongs to the goroutine that serves the request.
 type Write struct {
@@ -96,12 +95,11 @@ func (w *Write) routed() bool {
 
 // begin makes the context of the write, and returns the function that ends it.
 func (w *Write) begin() func() {
-	ctx, cancel := w.Bounded()
-	if w.Verb != "deletecollection" { // which may take as long as lists
-		within, cancelWithin := context.WithTimeout(ctx, mostTime)
-		outer := cancel
-		ctx, cancel = within, func() { cancelWithin(); outer() }
+	bound := w.BoundedWrite
+	if w.Verb == "deletecollection" { // which may take as long as a list
+		bound = w.Bounded
 	}
+	ctx, cancel := bound()
 	ctx = exchange.Context(w.Trail.Context(ctx), w.RequestInfo(), w.User, w.Received)
 	w.ctx = warning.WithWarningRecorder(ctx, &w.warnings)
 	return func() {
@@ -156,8 +154,31 @@ func (w *Write) refuse(err error) {
 // observe counts the write.
 func (w *Write) observe() {
 	gvr, life := w.endpoint.Scope.Resource, w.endpoint.Life
+	if w.isUsual() && w.endpoint.Monitors.ObserveWrite(apimetrics.Write{
+		Verb: w.reportedVerb(), Scope: w.scope(), Code: w.StatusCode(), Took: time.Since(w.Received),
+		Own: w.User != nil && w.User.GetName() == user.APIServerUser,
+	}) {
+		return
+	}
 	metrics.MonitorRequest(w.standIn(), w.Method, gvr.Group, gvr.Version, gvr.Resource, w.endpoint.Scope.Subresource, w.scope(),
 		metrics.APIServerComponent, life.Deprecated, life.Removed, w.StatusCode(), w.Length(), time.Since(w.Received))
+}
+
+// isUsual reports whether the write has nothing that only upstream's metrics count.
+func (w *Write) isUsual() bool {
+	if w.InQueue > 0 || w.endpoint.Life.Deprecated || strings.Contains(w.RawQuery, "dryRun") || strings.Contains(w.RawQuery, "fieldValidation") {
+		return false
+	}
+	t, ok := apirequest.LatencyTrackersFrom(w.ctx)
+	return ok && t.MutatingWebhookTracker.GetLatency()+t.ValidatingWebhookTracker.GetLatency() == 0
+}
+
+// reportedVerb is the verb of the request, or "apply".
+func (w *Write) reportedVerb() string {
+	if w.Verb == "patch" && string(w.Peek("Content-Type")) == string(types.ApplyYAMLPatchType) {
+		return "apply"
+	}
+	return w.Verb
 }
 
 // scope is what upstream's metrics call the scope of the write.
