@@ -146,7 +146,8 @@ type Exchange struct {
 	usual context.Context // has the server's deadline; nil before the first call of atDeadline
 	spans *spans          // nil: x is not traced
 
-	Response // the answer
+	Response            // the answer
+	object   objectBody // is its body, if it is one object
 }
 
 // Init makes x the exchange that c carries.

@@ -140,18 +140,7 @@ func (x *Read) sendObject(i *Resource, f negotiate.Format, o *cache.Object) erro
 	if err != nil {
 		return err
 	}
-	size := encoder.ObjectSize(item)
-	if size <= exchange.RecordSize && !f.Rewritten() {
-		x.object = objectBody{encoder, item}
-		x.SendFrom(http.StatusOK, f.MediaType, size, &x.object)
-		return nil
-	}
-	body := encoder.AppendObject(make([]byte, 0, size), item)
-	if f.Rewritten() {
-		x.sendJSON(f, body)
-	} else {
-		x.SendCompressed(http.StatusOK, f.MediaType, body)
-	}
+	x.SendObject(http.StatusOK, f.MediaType, f.Pretty, encoder, item)
 	return nil
 }
 

@@ -171,7 +171,7 @@ func (x *Read) sendWhole(f negotiate.Format, size int, body exchange.Body) bool 
 			x.Fail(err) // writing to a buffer does not fail
 			return false
 		}
-		x.sendJSON(f, whole.Bytes())
+		x.SendJSON(http.StatusOK, f.MediaType, f.Pretty, whole.Bytes())
 		return false
 	case x.Compresses(size):
 		out := bytes.NewBuffer(make([]byte, 0, size/8))

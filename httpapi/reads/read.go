@@ -24,15 +24,12 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/internal/registry/storage"
-	"github.com/larder-io/larder/internal/registry/wire"
 )
 
-// Read is one GET or LIST while it is served: the request, and room for the body that most
-// answers have. Its methods are told the resource.
+// Read is one GET or LIST while it is served. Its methods are told the resource.
 type Read struct {
 	*exchange.Exchange
 	Stitcher *Stitcher
-	object   objectBody // is the body of the response, if it is one object
 }
 
 // Negotiate finds the format for a request that i serves. Upstream's router refuses media
@@ -193,22 +190,6 @@ func (x *Read) sendTable(f negotiate.Format, table *metav1.Table) {
 func TableEncoder(version schema.GroupVersion) runtime.Encoder {
 	info, _ := runtime.SerializerInfoForMediaType(internalscheme.Codecs.SupportedMediaTypes(), runtime.ContentTypeJSON)
 	return internalscheme.Codecs.EncoderForVersion(info.Serializer, version)
-}
-
-// sendJSON answers with a whole JSON body, in the way of writing it that f asks for.
-func (x *Read) sendJSON(f negotiate.Format, body []byte) {
-	var err error
-	switch {
-	case f.MediaType == runtime.ContentTypeYAML:
-		body, err = wire.YAML(body)
-	case f.Pretty:
-		body, err = wire.Pretty(body)
-	}
-	if err != nil {
-		x.Fail(err)
-		return
-	}
-	x.SendCompressed(http.StatusOK, f.MediaType, body)
 }
 
 // Observe counts a read.

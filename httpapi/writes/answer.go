@@ -1,6 +1,7 @@
 package writes
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
@@ -21,6 +22,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	"github.com/larder-io/larder/httpapi/negotiate"
+	"github.com/larder-io/larder/internal/invariants"
 )
 
 // form is what the client wants the answer to be.
@@ -71,6 +73,15 @@ func (w *Write) answer(done result) {
 	if w.form.Convert != nil {
 		version, codecs = w.form.Convert.GroupVersion(), apihelpers.GetMetaInternalVersionCodecs()
 	}
+	if w.stored != nil {
+		if w.answerStored(done, version) {
+			return
+		}
+		if err := w.stored.Settle(done.obj); err != nil {
+			w.Fail(err)
+			return
+		}
+	}
 	obj, err := w.transform(done.obj)
 	if err == nil && w.form.serializer == nil {
 		media, _ := negotiation.MediaTypesForSerializer(codecs)
@@ -92,6 +103,56 @@ func (w *Write) answer(done result) {
 		return
 	}
 	w.SendCompressed(done.code, w.form.MediaType, body)
+}
+
+// answerStored answers with the bytes that were stored, if the storage knows them and the form is one
+// that they are read in. It reports whether it has.
+func (w *Write) answerStored(done result, version schema.GroupVersion) bool {
+	switch f := w.form; {
+	case f.MediaType != runtime.ContentTypeJSON && f.MediaType != runtime.ContentTypeYAML && f.MediaType != runtime.ContentTypeProtobuf,
+		f.Convert != nil && f.Convert.Kind != "PartialObjectMetadata",
+		w.Trail.RecordsAnswers():
+		return false
+	}
+	o := w.stored.For(done.obj)
+	if o == nil {
+		return false
+	}
+	encoder := w.endpoint.view.Encoder(w.form.Encoding(), w.form.Projection())
+	item, err := encoder.Passing().Item(o)
+	if err != nil {
+		return false // upstream's encoder says why
+	}
+	if invariants.Enabled {
+		w.compareAnswer(done.obj, version, encoder.AppendObject(nil, item))
+	}
+	w.Answering(w.form.MediaType, version)
+	w.SendObject(done.code, w.form.MediaType, w.form.Pretty, encoder, item)
+	return true
+}
+
+// compareAnswer panics if body is not what upstream's encoder makes of obj, before it is indented or
+// made YAML of.
+func (w *Write) compareAnswer(obj runtime.Object, version schema.GroupVersion, body []byte) {
+	codecs := runtime.NegotiatedSerializer(w.endpoint.Scope.Serializer)
+	if w.form.Convert != nil {
+		codecs = apihelpers.GetMetaInternalVersionCodecs()
+	}
+	plain := negotiate.Format{MediaType: w.form.MediaType}
+	if w.form.Rewritten() {
+		plain.MediaType = runtime.ContentTypeJSON
+	}
+	err := w.stored.Settle(obj)
+	if err == nil {
+		obj, err = w.transform(obj)
+	}
+	var want []byte
+	if err == nil {
+		want, err = runtime.Encode(codecs.EncoderForVersion(serializerOf(codecs.SupportedMediaTypes(), plain), version), obj)
+	}
+	if err != nil || !bytes.Equal(body, want) {
+		panic(fmt.Sprintf("httpapi: a write is answered by %q, upstream answers %q, %v", body, want, err))
+	}
 }
 
 // transform makes of obj what the client wants to see of it.

@@ -23,7 +23,7 @@
 //	validation            rest.BeforeCreate, BeforeUpdate   (in the storage) the object is valid, and validating admission has seen it as it will be stored
 //	store                 internal/registry/storage         (in the storage) it is committed, or nothing is; the cache has been offered what the bytes will be
 //	finish                Write.finish                      a Status that tells of a failure has become an error; so has a deadline that has passed
-//	answer                Write.answer, refuse              the response is filled in
+//	answer                Write.answerStored, answer, refuse the response is filled in
 //	count                 Write.observe                     upstream's metrics have counted the request
 //
 // A create runs them once. For an update or a patch the storage asks for the new object, with the stored
@@ -51,5 +51,7 @@
 // # Memory and goroutines
 //
 // There are no goroutines and no locks but that of the warnings, which plugins may add from goroutines
-// of their own. Objects belong to the write until the storage returns; the storage may keep none.
+// of their own. Objects belong to the write until the storage returns; the storage may keep none. What it
+// returns may be the very object that it has stored, not decoded again: the answer is made of the cache's
+// bytes ([storage.Written]), and where upstream's encoder makes it, the object is decoded before.
 package writes

@@ -66,6 +66,7 @@ type Endpoint struct {
 	chain    admission.Interface         // Admission, which notes in the audit log what it says; may be nil
 	mutating admission.MutationInterface // chain; nil if there is none
 	produces []string                    // the media types of answers
+	view     *registry.View              // by which answers are encoded; nil if none is of a stored object
 	patches  patches.Target
 }
 
@@ -84,10 +85,20 @@ func New(config Config) *Endpoint {
 	e.deleter, _ = storage.(rest.GracefulDeleter)
 	e.cleaner, _ = storage.(rest.CollectionDeleter)
 	e.produces, _ = negotiation.MediaTypesForSerializer(config.Scope.Serializer)
+	e.view = viewOf(config.Endpoint)
 	if e.patcher != nil {
 		e.patches = patches.NewTarget(config.Scope, e.patcher.New)
 	}
 	return e
+}
+
+// viewOf returns the view of the objects that writes of e return; nil if there is none. Some
+// subresources return the object that they are of.
+func viewOf(e *registry.Endpoint) *registry.View {
+	if e.View == nil && e.Parent != nil && e.Parent.GVK == e.GVK {
+		return e.Parent.View
+	}
+	return e.View
 }
 
 // Serves reports whether the endpoint supports a verb, as [request.Request] has it.

@@ -33,7 +33,8 @@ type Write struct {
 	ctx      context.Context // ends at the deadline, or when the client leaves
 	warnings recorder
 	body     []byte
-	form     form // of the answer
+	form     form             // of the answer
+	stored   *storage.Written // the objects that the storage has returned; nil if that is not followed
 }
 
 // result is what a write answers.
@@ -101,6 +102,9 @@ func (w *Write) begin() func() {
 	}
 	ctx, cancel := bound()
 	ctx = exchange.Context(w.Trail.Context(ctx), w.RequestInfo(), w.User, w.Received)
+	if w.endpoint.view != nil && w.Verb != "deletecollection" { // which may delete any number of objects
+		ctx, w.stored = storage.Track(ctx)
+	}
 	w.ctx = warning.WithWarningRecorder(ctx, &w.warnings)
 	return func() {
 		cancel()
