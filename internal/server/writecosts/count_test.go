@@ -116,7 +116,7 @@ func (w *work) add(a allocation, n int64) {
 	if n == 0 {
 		return
 	}
-	names := a.names()
+	names, ofMap := a.names()
 	if slices.ContainsFunc(names, typing.MatchString) {
 		return
 	}
@@ -125,7 +125,7 @@ func (w *work) add(a allocation, n int64) {
 			return
 		}
 	}
-	if a.size != sizeClass(tableSize) {
+	if !ofMap {
 		if len(names) > 0 && encoding.MatchString(names[0]) {
 			w.count(&w.Encodes, names, n)
 		}
@@ -170,9 +170,9 @@ func (w *work) count(counter *int64, names []string, n int64) {
 	w.Sites[what+": "+strings.Join(names, " < ")] += n
 }
 
-// names are those of the functions on the stack, without those of the runtime.
-func (a *allocation) names() []string {
-	var names []string
+// names are those of the functions on the stack, without those of the runtime. ofMap says whether
+// the latter made a part of a map.
+func (a *allocation) names() (names []string, ofMap bool) {
 	depth := 0
 	for depth < len(a.stack) && a.stack[depth] != 0 {
 		depth++
@@ -181,9 +181,11 @@ func (a *allocation) names() []string {
 		frame, more := frames.Next()
 		if !runtimes.MatchString(frame.Function) {
 			names = append(names, frame.Function)
+		} else if len(names) == 0 && strings.HasPrefix(frame.Function, "internal/runtime/maps.") {
+			ofMap = a.size == sizeClass(tableSize)
 		}
 		if !more {
-			return names
+			return names, ofMap
 		}
 	}
 }
