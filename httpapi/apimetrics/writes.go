@@ -8,8 +8,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/metrics"
 )
 
-// writeShapes are the kinds of writes that are counted here, each with the code of nearly all its
-// answers and the verb that upstream's metrics have for it.
+// writeShapes lists the writes that are counted here: verb and scope, upstream's label for the verb,
+// and the status code of nearly all answers.
 var writeShapes = [...]struct {
 	verb, scope, reported string
 	code                  int
@@ -24,12 +24,12 @@ var writeShapes = [...]struct {
 	{"deletecollection", "cluster", "DELETE", 200, "200"},
 }
 
-// Write is what is counted of the answer to a write.
+// Write describes the answer to a write.
 type Write struct {
-	Verb, Scope string // "apply" is a verb of its own
+	Verb, Scope string // the verb of an apply is "apply"
 	Code        int
 	Took        time.Duration
-	Own         bool // this process has asked
+	Own         bool // this process sent the request
 }
 
 // writeTally counts the answers to writes of one shape.
@@ -38,13 +38,13 @@ type writeTally struct {
 	durations  [len(durationBounds) + 1]atomic.Int64 // by bound, not cumulative
 }
 
-// writeTallies are those of one resource, by shape; nil until there was one.
+// writeTallies counts the writes of one resource, by shape. A tally is nil before the first write.
 type writeTallies [len(writeShapes)]atomic.Pointer[writeTally]
 
-// ObserveWrite counts a write that did not wait for a queue or a webhook, stored something and came
-// with no parameters that upstream's metrics have labels for. It reports false, and counts nothing, if
-// it is to be told to upstream's metrics: an answer of an unusual code, and the first of each shape, so
-// that what upstream's metrics make by the way is there.
+// ObserveWrite counts a write. The write must not have waited for a queue or a webhook, nor have a
+// parameter that is a label of upstream's metrics. ObserveWrite returns false and counts nothing if
+// the caller has to report the write to upstream's metrics instead: answers with an unusual code, and
+// the first write of each shape, which makes upstream's metrics create their series.
 func (all *Monitors) ObserveWrite(w Write) bool {
 	if all == nil {
 		return false

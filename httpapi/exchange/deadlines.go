@@ -19,11 +19,11 @@ type Deadlines struct {
 	base    context.Context
 	timeout time.Duration
 	current atomic.Pointer[deadline]
-	writes  *Deadlines // of writes; nil for those themselves
+	writes  *Deadlines // shorter ones, for writes; nil in those themselves
 }
 
-// mostOfWrites is how long a write may take, unless its request has less time (apiserver
-// pkg/endpoints/handlers/rest.go, requestTimeoutUpperBound).
+// mostOfWrites limits the time of a write (apiserver pkg/endpoints/handlers/rest.go,
+// requestTimeoutUpperBound).
 const mostOfWrites = 34 * time.Second
 
 // deadline is the shared deadline of requests that begin in [from, to).

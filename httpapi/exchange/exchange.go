@@ -290,7 +290,7 @@ func (x *Exchange) Bounded() (context.Context, context.CancelFunc) {
 	}
 }
 
-// BoundedWrite is Bounded for a write that begins now, which may take less time than other requests.
+// BoundedWrite is Bounded for a write that begins now: upstream limits writes to 34 s.
 func (x *Exchange) BoundedWrite() (context.Context, context.CancelFunc) {
 	now := time.Now()
 	if x.Hurried || x.Traced() {

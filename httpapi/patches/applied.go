@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
-// Applied reads an applied configuration of kind, which is YAML or CBOR.
+// Applied decodes an applied configuration: YAML or, if kind says so, CBOR.
 func Applied(kind types.PatchType, data []byte) (map[string]any, error) {
 	configuration := make(map[string]any)
 	if kind == types.ApplyCBORPatchType {
@@ -15,9 +15,9 @@ func Applied(kind types.PatchType, data []byte) (map[string]any, error) {
 	return configuration, yaml.Unmarshal(data, &configuration)
 }
 
-// CheckApplied returns what a strict reader finds wrong in an applied configuration that [Applied] has
-// read: members that come twice. Reading YAML once more is a quarter of the work for a large object,
-// and is spared where the configuration is plain JSON. CBOR never has a member twice.
+// CheckApplied returns an error if an applied configuration has duplicate fields. Decoding YAML a second
+// time is a quarter of the work of applying a large object, so CheckApplied first looks whether the
+// configuration is JSON without duplicates. [Applied] already refuses duplicates in CBOR.
 func CheckApplied(kind types.PatchType, data []byte) error {
 	if kind == types.ApplyCBORPatchType || isClean(data) {
 		return nil

@@ -22,24 +22,23 @@ import (
 	kjson "sigs.k8s.io/json"
 )
 
-// Target is a kind of object that patches are applied to. It is immutable.
+// Target is the kind of the objects that patches apply to. It is immutable.
 type Target struct {
 	scope *handlers.RequestScope
-	empty func() runtime.Object // of the hub version
+	empty func() runtime.Object // returns an object of the hub version
 
 	encoder         runtime.Encoder // to JSON of the kind's version
 	lenient, strict decoder
 
-	meta    strategicpatch.LookupPatchMeta // how lists of the Go type are merged; nil if metaErr says why not
-	metaErr error
-	narrows bool // a merge patch may be applied to a part of the object
+	meta    strategicpatch.LookupPatchMeta // the merge keys of the Go type
+	metaErr error                          // why the kind has no strategic merge patches
+	narrows bool                           // a merge patch may apply to a part of the object
 }
 
-// decoder decodes JSON: raw to an object as it is sent, whole to one of the hub version with its
-// defaults.
+// decoder decodes JSON: raw to the version that was sent, whole to the hub version with defaults.
 type decoder struct{ raw, whole runtime.Decoder }
 
-// NewTarget returns the target that scope describes; empty makes an object for its storage.
+// NewTarget returns the target for the kind of scope. Empty returns a new object of the hub version.
 func NewTarget(scope *handlers.RequestScope, empty func() runtime.Object) Target {
 	t := Target{scope: scope, empty: empty}
 	info, _ := runtime.SerializerInfoForMediaType(scope.Serializer.SupportedMediaTypes(), runtime.ContentTypeJSON)
@@ -58,26 +57,25 @@ func NewTarget(scope *handlers.RequestScope, empty func() runtime.Object) Target
 	return t
 }
 
-// Patch is a JSON patch or a merge patch, strategic or not, that a client sends. It may be applied
-// again and again, by one goroutine: where another write comes between, the stored object is
-// another.
+// Patch is a JSON patch, a JSON merge patch or a strategic merge patch. One goroutine may apply it
+// several times: after a conflict the stored object is another.
 type Patch struct {
 	Target *Target
 	Kind   types.PatchType
 	Data   []byte
-	// Directive is what is done about fields that are not known or come twice: one of
-	// metav1.FieldValidationIgnore, Warn and Strict.
+	// Directive tells how to handle unknown and duplicate fields: metav1.FieldValidationIgnore, Warn
+	// or Strict.
 	Directive string
 
-	decoded    bool           // what follows is known
-	parsed     map[string]any // Data, if it is an object
-	strictErrs []error        // what a strict reader finds wrong in it
+	decoded    bool           // the fields below are set
+	parsed     map[string]any // Data, if it is a JSON object
+	strictErrs []error        // duplicate fields in Data
 	decodeErr  error
 }
 
-// Apply returns what the patch makes of stored, which has the hub version, as upstream does
-// (apiserver pkg/endpoints/handlers/patch.go). The result shares no memory with stored. Warnings go
-// to the recorder of ctx.
+// Apply applies the patch to stored, an object of the hub version, and returns the result (apiserver
+// pkg/endpoints/handlers/patch.go). The result shares no memory with stored. Warnings go to the
+// recorder of ctx.
 func (p *Patch) Apply(ctx context.Context, stored runtime.Object) (runtime.Object, error) {
 	switch p.Kind {
 	case types.JSONPatchType:
@@ -93,7 +91,7 @@ func (p *Patch) Apply(ctx context.Context, stored runtime.Object) (runtime.Objec
 	return nil, fmt.Errorf("%v: unimplemented patch type", p.Kind)
 }
 
-// isStrict reports whether the directive asks to look for fields that are not known or come twice.
+// isStrict reports whether the directive asks for a check of unknown and duplicate fields.
 func (p *Patch) isStrict() bool {
 	return p.Directive == metav1.FieldValidationWarn || p.Directive == metav1.FieldValidationStrict
 }
@@ -105,8 +103,8 @@ func (p *Patch) decoder() decoder {
 	return p.Target.lenient
 }
 
-// applyText applies a patch that changes the text of an object. Edit returns what it becomes, and
-// what a strict reader finds wrong in the patch.
+// applyText applies a patch to the JSON of an object. Edit returns the patched JSON and the duplicate
+// fields of the patch.
 func (p *Patch) applyText(ctx context.Context, stored runtime.Object, edit func(before []byte) (after []byte, found []error, err error)) (runtime.Object, error) {
 	before, err := runtime.Encode(p.Target.encoder, stored)
 	if err != nil {
@@ -121,12 +119,12 @@ func (p *Patch) applyText(ctx context.Context, stored runtime.Object, edit func(
 	return obj, p.found(ctx, found, err, string(after))
 }
 
-// found warns of what a strict reader has found in the patch and, as err, in its result, or returns it
-// as an error. Text is part of that.
+// found handles the duplicate and unknown fields of the patch and, in err, of the patched object: it
+// warns of them or returns an error with text. Other errors in err are returned alone.
 func (p *Patch) found(ctx context.Context, inPatch []error, err error, text string) error {
 	strict, isStrict := runtime.AsStrictDecodingError(err)
 	switch {
-	case err != nil && !isStrict: // which hides the others: they may not be all
+	case err != nil && !isStrict: // decoding stopped early, so inPatch may be incomplete
 		return invalidPatch(text, err)
 	case isStrict:
 		inPatch = append(slices.Clip(inPatch), strict.Errors()...)
@@ -144,13 +142,13 @@ func invalidPatch(text string, cause error) error {
 	return apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), text, cause.Error())})
 }
 
-// unprocessable is the error of a patch that cannot be applied to its object.
+// unprocessable returns the error for a patch that does not apply to its object.
 func unprocessable(cause error) error {
 	return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", cause.Error(), 0, false)
 }
 
-// jsonPatchOp is an operation of a JSON patch, for a strict reader. It has the name of upstream's type:
-// errors tell it to clients.
+// jsonPatchOp is an operation of a JSON patch, for strict decoding. Its name is part of error messages,
+// so it is the name of upstream's type.
 type jsonPatchOp struct {
 	Op    string `json:"op"`
 	Path  string `json:"path"`
@@ -163,7 +161,7 @@ func (p *Patch) editJSON(before []byte) (after []byte, found []error, err error)
 	if p.isStrict() {
 		var operations []jsonPatchOp
 		if found, err = kjson.UnmarshalStrict(p.Data, &operations); err != nil {
-			text := strings.ReplaceAll(err.Error(), "[]patches.", "[]handlers.") // upstream's package
+			text := strings.ReplaceAll(err.Error(), "[]patches.", "[]handlers.") // the package of upstream's type
 			return nil, nil, apierrors.NewBadRequest("error decoding patch: " + text)
 		}
 		for i, err := range found {
@@ -197,7 +195,7 @@ func (p *Patch) mergeJSON(before []byte) (after []byte, found []error, err error
 	return after, p.strictErrs, err
 }
 
-// decode decodes a patch that is an object.
+// decode decodes a patch that is a JSON object.
 func (p *Patch) decode() {
 	if p.decoded {
 		return
@@ -210,9 +208,9 @@ func (p *Patch) decode() {
 	}
 }
 
-// applyStrategic applies a strategic merge patch: the object becomes a map, in which lists are merged
-// as the tags of the Go type say, and an object again. If the patch leaves most of it alone, only the
-// rest becomes a map.
+// applyStrategic applies a strategic merge patch: it converts the object to a map, merges the patch into
+// the map by the merge keys of the Go type, and converts the map back. Where it can, it converts only
+// the part of the object that the patch names.
 func (p *Patch) applyStrategic(ctx context.Context, stored runtime.Object) (runtime.Object, error) {
 	t, scope := p.Target, p.Target.scope
 	if t.metaErr != nil {
@@ -241,7 +239,7 @@ func (p *Patch) applyStrategic(ctx context.Context, stored runtime.Object) (runt
 	if err != nil {
 		return nil, err
 	}
-	patch := runtime.DeepCopyJSON(p.parsed) // merging takes directives out of it
+	patch := runtime.DeepCopyJSON(p.parsed) // the merge removes directives from it
 	patched, err := strategicpatch.StrategicMergeMapPatchUsingLookupPatchMeta(original, patch, t.meta)
 	if err != nil {
 		return nil, strategicError(err)
@@ -259,7 +257,7 @@ func (p *Patch) applyStrategic(ctx context.Context, stored runtime.Object) (runt
 	return scope.UnsafeConvertor.ConvertToVersion(obj, scope.HubGroupVersion)
 }
 
-// strategicError is the error for a strategic merge patch that cannot be applied.
+// strategicError returns the error for a strategic merge patch that does not apply.
 func strategicError(err error) error {
 	switch err { //nolint:errorlint // the library does not wrap them
 	case mergepatch.ErrBadJSONDoc, mergepatch.ErrBadPatchFormatForPrimitiveList, mergepatch.ErrBadPatchFormatForRetainKeys,
@@ -271,7 +269,7 @@ func strategicError(err error) error {
 	return err
 }
 
-// Warn warns the client of what a strict reader has found. YAML's readers put several texts into one.
+// Warn warns the client of unknown and duplicate fields. Errors of YAML hold several texts, one a line.
 func Warn(ctx context.Context, found []error) {
 	const head, longHead = "yaml: unmarshal errors:\n", "error converting YAML to JSON: yaml: unmarshal errors:\n"
 	for _, err := range found {

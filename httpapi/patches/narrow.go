@@ -10,25 +10,23 @@ import (
 )
 
 const (
-	// maxNarrowed is how many bytes a patch may have to be applied to a part of its object. Larger
-	// ones touch most of it anyway.
+	// maxNarrowed limits the size of a patch that is applied to a part of its object. Larger patches
+	// touch most of the object anyway.
 	maxNarrowed = 256 << 10
 
-	// minMerged is how many bytes an object may have, as it is stored, to be merged as a whole:
-	// that costs as much then.
+	// minMerged is the stored size from which a JSON merge patch is applied to a part of its object.
+	// For smaller objects that saves nothing.
 	minMerged = 1 << 10
 )
 
-// A merge patch names few fields of its object most of the time: of a pod whose status is patched,
-// not its spec and its managedFields. So it is applied to a copy of the object that has only those
-// fields that the patch names, at the top and in the structs below; the others are put back before
-// the result is given its defaults. Where a patch has a directive, "$patch" for example, the fields
-// beside it are all kept, for it may concern any of them.
+// Most merge patches name few fields of their object: a patch of a pod's status does not name its spec.
+// So a merge patch applies to a copy of the object with only the named fields, at the top and in the
+// structs below. The other fields are restored before the result gets its defaults. Beside a directive,
+// "$patch" for example, all fields stay: the directive may apply to any of them.
 
-// Narrows reports whether objects of the type of sample may be narrowed. Those that hold a document
-// of any shape, the data of a ControllerRevision for example, have to become maps as a whole: a
-// document that went through a map is written otherwise than it came, with sorted keys and other
-// numbers.
+// Narrows reports whether merge patches may apply to a part of an object of the type of sample. They may
+// not if the type holds arbitrary JSON, as a ControllerRevision does: converting that to a map and back
+// sorts its keys and rewrites its numbers, and clients see that upstream does so.
 func Narrows(sample runtime.Object) bool {
 	return isStruct(sample) && !holdsDocument(reflect.TypeOf(sample), make(map[reflect.Type]bool))
 }
@@ -38,7 +36,7 @@ func holdsDocument(t reflect.Type, seen map[reflect.Type]bool) bool {
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Map:
 		return holdsDocument(t.Elem(), seen)
-	case reflect.Interface: // of an object without a Go type
+	case reflect.Interface: // an unstructured object
 		return true
 	case reflect.Struct:
 	default:
@@ -64,14 +62,13 @@ func isStruct(obj runtime.Object) bool {
 	return t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.Struct
 }
 
-// mayNarrow reports whether the patch, which is decoded, may be applied to a part of obj.
+// mayNarrow reports whether the patch, which is decoded, may apply to a part of obj.
 func (p *Patch) mayNarrow(obj runtime.Object) bool {
 	return p.Target.narrows && p.parsed != nil && len(p.Data) <= maxNarrowed && isStruct(obj)
 }
 
-// mergePart applies a JSON merge patch to a part of stored. It returns nil if the patch is to be
-// applied to the whole: where anything is wrong, be it a field that is not known, the whole result is
-// part of upstream's error.
+// mergePart applies a JSON merge patch to a part of stored. It returns nil if the patch must apply to the
+// whole object. That includes all failures, because upstream's errors contain the whole result.
 func (p *Patch) mergePart(stored runtime.Object) runtime.Object {
 	t, scope := p.Target, p.Target.scope
 	version := scope.Kind.GroupVersion()
@@ -83,7 +80,7 @@ func (p *Patch) mergePart(stored runtime.Object) runtime.Object {
 		return nil
 	}
 	if !p.decoded && !isClean(p.Data) {
-		return nil // what has a member twice is for the strict reader
+		return nil // duplicate fields need the strict decoder
 	}
 	if p.decode(); p.decodeErr != nil || len(p.strictErrs) > 0 || !p.mayNarrow(whole) {
 		return nil
@@ -112,8 +109,8 @@ func (p *Patch) mergePart(stored runtime.Object) runtime.Object {
 	return merged
 }
 
-// narrowedCopy returns a copy of obj, a pointer to a struct, without what patch does not touch. It
-// shares memory with obj.
+// narrowedCopy returns a shallow copy of obj, a pointer to a struct, with only the fields that patch
+// names.
 func narrowedCopy(obj runtime.Object, patch map[string]any) runtime.Object {
 	narrowed := reflect.New(reflect.TypeOf(obj).Elem())
 	narrowed.Elem().Set(reflect.ValueOf(obj).Elem())
@@ -121,7 +118,7 @@ func narrowedCopy(obj runtime.Object, patch map[string]any) runtime.Object {
 	return narrowed.Interface().(runtime.Object)
 }
 
-// narrow makes those fields of a struct empty that patch does not touch.
+// narrow clears the fields of a struct that patch does not name.
 func narrow(v reflect.Value, patch map[string]any) {
 	each(v.Type(), patch, func(i int, touched bool, below map[string]any) {
 		switch {
@@ -133,7 +130,7 @@ func narrow(v reflect.Value, patch map[string]any) {
 	})
 }
 
-// restore gives to those fields of a struct that patch does not touch what they are in whole.
+// restore sets the fields of a struct that patch does not name to their values in whole.
 func restore(v, whole reflect.Value, patch map[string]any) {
 	each(v.Type(), patch, func(i int, touched bool, below map[string]any) {
 		switch {
@@ -145,9 +142,8 @@ func restore(v, whole reflect.Value, patch map[string]any) {
 	})
 }
 
-// each calls fn for the fields of a struct that have a name of their own in JSON, with whether
-// patch touches them, and if they are structs of which it touches some fields, with what it
-// says of these.
+// each calls fn for every field of a struct that has a name in JSON. Touched tells whether patch names
+// the field; below is the part of patch for a field that is a struct itself.
 func each(t reflect.Type, patch map[string]any, fn func(i int, touched bool, below map[string]any)) {
 	for key := range patch {
 		if strings.HasPrefix(key, "$") {

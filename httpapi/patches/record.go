@@ -6,13 +6,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// IgnoresManagedFields reports whether the patch does the same to an object without managedFields: a
-// merge patch, strategic or not, that does not name them.
+// IgnoresManagedFields reports whether the patch is a merge patch that does not name managedFields.
 func (p *Patch) IgnoresManagedFields() bool {
 	return p.Kind != types.JSONPatchType && !namesManagedFields(p.Data)
 }
 
-// namesManagedFields reports whether JSON may have managedFields in it. What is escaped may be that.
+// namesManagedFields reports whether JSON may contain managedFields, perhaps escaped.
 func namesManagedFields(data []byte) bool {
 	return bytes.Contains(bytes.ToLower(data), []byte("managedfields")) || bytes.Contains(data, []byte(`\u`))
 }

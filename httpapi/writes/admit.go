@@ -21,15 +21,15 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// admit has mutating admission change the object of a. If managedFields are invalid after that, they
-// become what they were, and the client is warned.
+// admit runs mutating admission. If admission leaves invalid managedFields, admit restores the previous
+// ones and warns the client (apiserver pkg/endpoints/handlers/fieldmanager/admission.go).
 func (e *Endpoint) admit(ctx context.Context, a admission.Attributes) error {
 	if e.mutating == nil || !e.mutating.Handles(a.GetOperation()) {
 		return nil
 	}
 	object, err := meta.Accessor(a.GetObject())
 	if err != nil {
-		return e.mutating.Admit(ctx, a, e.Scope) // it has no metadata
+		return e.mutating.Admit(ctx, a, e.Scope) // an object without metadata
 	}
 	before := object.GetManagedFields()
 	var room [4]metav1.ManagedFieldsEntry
@@ -52,9 +52,8 @@ func (e *Endpoint) admit(ctx context.Context, a admission.Attributes) error {
 	return nil
 }
 
-// unchanged reports whether after is before, which had entries. They were encoded a moment ago, so
-// that decoding them, to see whether they are valid, can be spared: whoever changes managedFields
-// replaces entries.
+// unchanged reports whether after is the slice before, with the same entries. Such managedFields need
+// no validation, which would decode all of them: the field manager has just encoded them.
 func unchanged(before, entries, after []metav1.ManagedFieldsEntry) bool {
 	if len(before) != len(after) || len(after) > 0 && &before[0] != &after[0] {
 		return false
@@ -67,13 +66,13 @@ func unchanged(before, entries, after []metav1.ManagedFieldsEntry) bool {
 	return true
 }
 
-// What clients are told of owners that come twice, before and after admission.
+// Formats of the warnings for duplicate owner references, before and after admission.
 const (
 	duplicateOwners         = handlers.DuplicateOwnerReferencesWarningFormat
 	duplicateOwnersAdmitted = handlers.DuplicateOwnerReferencesAfterMutatingAdmissionWarningFormat
 )
 
-// dedupOwners takes out of obj owner references that it has twice, and warns the client by format.
+// dedupOwners removes duplicate owner references from obj and warns the client.
 func dedupOwners(ctx context.Context, obj runtime.Object, format string) {
 	object, err := meta.Accessor(obj)
 	if err != nil {
@@ -108,8 +107,8 @@ func hasOwner(owners []metav1.OwnerReference, owner metav1.OwnerReference) bool 
 	return false
 }
 
-// isTooLarge reports whether etcd has refused an object for its size (apiserver
-// pkg/endpoints/handlers/rest.go).
+// isTooLarge reports whether err is etcd's refusal of a large object (apiserver
+// pkg/endpoints/handlers/rest.go, isTooLargeError).
 func isTooLarge(err error) bool {
 	if err == nil {
 		return false

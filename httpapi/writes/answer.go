@@ -25,13 +25,13 @@ import (
 	"github.com/larder-io/larder/internal/invariants"
 )
 
-// form is what the client wants the answer to be.
+// form is the negotiated form of the answer.
 type form struct {
 	negotiate.Format
-	serializer runtime.Serializer // for its media type
+	serializer runtime.Serializer // nil if the media type has none
 }
 
-// negotiate finds the form of the answer.
+// negotiate sets the form of the answer.
 func (w *Write) negotiate() error {
 	scope := w.endpoint.Scope
 	supported, accept := scope.Serializer.SupportedMediaTypes(), w.Peek("Accept")
@@ -53,7 +53,7 @@ func (w *Write) negotiate() error {
 	return nil
 }
 
-// serializerOf returns the serializer that writes f; nil if there is none.
+// serializerOf returns the serializer for f, or nil.
 func serializerOf(supported []runtime.SerializerInfo, f negotiate.Format) runtime.Serializer {
 	info, ok := runtime.SerializerInfoForMediaType(supported, f.MediaType)
 	switch {
@@ -105,8 +105,8 @@ func (w *Write) answer(done result) {
 	w.SendCompressed(done.code, w.form.MediaType, body)
 }
 
-// answerStored answers with the bytes that were stored, if the storage knows them and the form is one
-// that they are read in. It reports whether it has.
+// answerStored answers from the stored bytes and reports whether it could: the storage must know them,
+// and the read path must serve the negotiated form.
 func (w *Write) answerStored(done result, version schema.GroupVersion) bool {
 	switch f := w.form; {
 	case f.MediaType != runtime.ContentTypeJSON && f.MediaType != runtime.ContentTypeYAML && f.MediaType != runtime.ContentTypeProtobuf,
@@ -131,8 +131,8 @@ func (w *Write) answerStored(done result, version schema.GroupVersion) bool {
 	return true
 }
 
-// compareAnswer panics if body is not what upstream's encoder makes of obj, before it is indented or
-// made YAML of.
+// compareAnswer panics unless body, before indentation or conversion to YAML, is what upstream's encoder
+// makes of obj.
 func (w *Write) compareAnswer(obj runtime.Object, version schema.GroupVersion, body []byte) {
 	codecs := runtime.NegotiatedSerializer(w.endpoint.Scope.Serializer)
 	if w.form.Convert != nil {
@@ -155,14 +155,14 @@ func (w *Write) compareAnswer(obj runtime.Object, version schema.GroupVersion, b
 	}
 }
 
-// transform makes of obj what the client wants to see of it.
+// transform converts obj to the Table or PartialObjectMetadata that the client asks for, if it does.
 func (w *Write) transform(obj runtime.Object) (out runtime.Object, err error) {
 	options, err := w.tableOptions()
 	if err != nil {
 		return nil, err
 	}
 	if meta.IsListType(obj) && meta.LenList(obj) == 0 {
-		if err := meta.SetList(obj, []runtime.Object{}); err != nil { // not null
+		if err := meta.SetList(obj, []runtime.Object{}); err != nil { // encodes as [], not null
 			return nil, err
 		}
 	}
@@ -182,7 +182,7 @@ func (w *Write) transform(obj runtime.Object) (out runtime.Object, err error) {
 	return out, err
 }
 
-// tableOptions decodes and validates the options of a table; nil if none is wanted.
+// tableOptions decodes and validates the options of a Table; nil if the client asks for none.
 func (w *Write) tableOptions() (*metav1.TableOptions, error) {
 	if !w.form.IsTable() {
 		return nil, nil
@@ -201,7 +201,7 @@ func (w *Write) tableOptions() (*metav1.TableOptions, error) {
 	}
 }
 
-// table returns the rows of obj.
+// table returns obj as a Table.
 func (e *Endpoint) table(ctx context.Context, obj runtime.Object, options *metav1.TableOptions, version schema.GroupVersion) (runtime.Object, error) {
 	table, err := e.Scope.TableConvertor.ConvertToTable(ctx, obj, options)
 	if err != nil {
@@ -262,7 +262,7 @@ func partialList(list runtime.Object, version schema.GroupVersion) (runtime.Obje
 	return &metav1.PartialObjectMetadataList{ListMeta: head, Items: items}, nil
 }
 
-// notAcceptable is the error for an answer that cannot be had.
+// notAcceptable returns the error for a form that the object does not have.
 func notAcceptable(message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable, Message: message,

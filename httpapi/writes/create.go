@@ -42,10 +42,10 @@ func (w *Write) create() (result, error) {
 	}
 	name, namespace := w.Name, w.Namespace
 	if name == "" {
-		_, name, _ = scope.Namer.ObjectName(obj) // without one, the storage makes it up or refuses
+		_, name, _ = scope.Namer.ObjectName(obj) // the storage generates or refuses an empty name
 	}
 	if namespace == "" && scope.Resource == (schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}) {
-		namespace = name // a Namespace is in itself
+		namespace = name // as in upstream, a Namespace is in the namespace of its name
 	}
 	w.inNamespace(namespace)
 	audit.LogRequestObject(w.ctx, obj, version, scope.Resource, scope.Subresource, scope.Serializer)
@@ -68,11 +68,11 @@ func (w *Write) create() (result, error) {
 	return result{http.StatusCreated, created}, nil
 }
 
-// prepareNew takes out of obj what only the server sets, and puts it in its namespace.
+// prepareNew clears the metadata that only the server sets and checks the namespace.
 func (e *Endpoint) prepareNew(obj runtime.Object, namespace string) error {
 	object, err := meta.Accessor(obj)
 	if err != nil {
-		return nil // it has no metadata
+		return nil // an object without metadata
 	}
 	preserver, ok := e.Endpoint.Storage.(rest.SubresourceObjectMetaPreserver)
 	if !ok || e.Scope.Subresource == "" || !preserver.PreserveRequestObjectMetaSystemFieldsOnSubresourceCreate() {
@@ -81,8 +81,8 @@ func (e *Endpoint) prepareNew(obj runtime.Object, namespace string) error {
 	return rest.EnsureObjectNamespaceMatchesRequestNamespace(rest.ExpectedNamespaceForResource(namespace, e.Scope.Resource), object)
 }
 
-// storeNew takes a decoded object through managedFields, admission and validation to the store. If
-// it is too large to be stored, that is tried once more without its managedFields.
+// storeNew runs the steps from managedFields to store. If the object is too large for etcd, it retries
+// without managedFields.
 func (w *Write) storeNew(obj runtime.Object, name string, attributes admission.Attributes, options *metav1.CreateOptions) (runtime.Object, error) {
 	e := w.endpoint
 	obj, err := e.manage(nil, obj, w.manager(options.FieldManager))

@@ -27,12 +27,11 @@ import (
 	"github.com/larder-io/larder/httpapi/socket"
 )
 
-// readBody reads the body of the request, in which check, if that is not nil, must find nothing
-// wrong.
+// readBody reads the body of the request and passes it to check, unless check is nil.
 func (w *Write) readBody(verb requestmetrics.RequestBodyVerb, check func([]byte) error) error {
 	began := time.Now()
 	body, err := w.Carrier.ReadBody(w.Deadline)
-	w.Waited += time.Since(began) // for the client
+	w.Waited += time.Since(began) // time spent waiting for the client is not charged
 	if socket.IsTimeout(err) {
 		return exchange.ErrTimeout
 	}
@@ -49,8 +48,7 @@ func (w *Write) readBody(verb requestmetrics.RequestBodyVerb, check func([]byte)
 	return nil
 }
 
-// decodeOptions decodes the options of a write from its query, and returns what is wrong with them.
-// Kind is that of the options, and validate looks at what they say.
+// decodeOptions decodes the query into options, validates them and sets their kind.
 func (w *Write) decodeOptions(options runtime.Object, kind string, validate func() field.ErrorList) error {
 	if len(w.Query) > 0 {
 		if err := internalscheme.ParameterCodec.DecodeParameters(w.Query.Values(), w.endpoint.Scope.MetaGroupVersion, options); err != nil {
@@ -64,13 +62,13 @@ func (w *Write) decodeOptions(options runtime.Object, kind string, validate func
 	return nil
 }
 
-// input finds the serializer of the body by the request's media type.
+// input returns the serializer for the Content-Type of the request.
 func (w *Write) input() (runtime.SerializerInfo, error) {
 	return negotiation.NegotiateInputSerializerForMediaType(string(w.Peek("Content-Type")), false, w.endpoint.Scope.Serializer)
 }
 
-// decode decodes the body to the hub version. Fields that are not known, or come twice, are a warning
-// or an error, as directive says. Version is that of the body.
+// decode decodes the body to the hub version. Directive decides whether unknown and duplicate fields
+// are ignored, warned of or refused. Version is the API version of the body.
 func (w *Write) decode(info runtime.SerializerInfo, directive string, empty func() runtime.Object) (obj runtime.Object, version schema.GroupVersion, err error) {
 	scope := w.endpoint.Scope
 	serializer := info.Serializer
@@ -95,12 +93,12 @@ func (w *Write) decode(info runtime.SerializerInfo, directive string, empty func
 	return obj, version, nil
 }
 
-// isStrict reports whether a directive asks to look for fields that are not known or come twice.
+// isStrict reports whether a directive asks for a check of unknown and duplicate fields.
 func isStrict(directive string) bool {
 	return directive == metav1.FieldValidationWarn || directive == metav1.FieldValidationStrict
 }
 
-// directiveOf is what fieldValidation asks for.
+// directiveOf returns the value of the fieldValidation parameter, or its default.
 func directiveOf(asked string) string {
 	if asked == "" {
 		return metav1.FieldValidationWarn
@@ -108,7 +106,8 @@ func directiveOf(asked string) string {
 	return asked
 }
 
-// decodeError says what could not be decoded (apiserver pkg/endpoints/handlers/rest.go).
+// decodeError returns the error for a body that does not decode into an object of the type of into
+// (apiserver pkg/endpoints/handlers/rest.go, transformDecodeError).
 func decodeError(typer runtime.ObjectTyper, cause error, into runtime.Object, found *schema.GroupVersionKind, body []byte) error {
 	kinds, _, err := typer.ObjectKinds(into)
 	if err != nil {
@@ -120,7 +119,7 @@ func decodeError(typer runtime.ObjectTyper, cause error, into runtime.Object, fo
 	return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", kinds[0].Kind, cause, summary(body)))
 }
 
-// summary is how a body begins, in hexadecimal unless it looks like JSON.
+// summary returns the start of a body, in hexadecimal unless it looks like JSON.
 func summary(body []byte) string {
 	const most = 30
 	head, more := body[:min(len(body), most)], ""
@@ -136,8 +135,8 @@ func summary(body []byte) string {
 	return hex.EncodeToString(head) + more
 }
 
-// managerOf is who manages the fields that a write sets (apiserver
-// pkg/endpoints/handlers/create.go).
+// managerOf returns the named field manager, or else one made of the user agent (apiserver
+// pkg/endpoints/handlers/create.go, managerOrUserAgent).
 func managerOf(named string, agent []byte) string {
 	if named != "" {
 		return named
@@ -156,5 +155,5 @@ func managerOf(named string, agent []byte) string {
 	return name.String()
 }
 
-// warn tells the client.
+// warn sends a warning to the client.
 func warn(ctx context.Context, text string) { warning.AddWarning(ctx, "", text) }

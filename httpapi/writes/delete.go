@@ -25,7 +25,7 @@ import (
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 )
 
-// delete deletes an object: apiserver pkg/endpoints/handlers/delete.go.
+// delete deletes an object (apiserver pkg/endpoints/handlers/delete.go).
 func (w *Write) delete() (result, error) {
 	e := w.endpoint
 	if w.Name == "" {
@@ -55,7 +55,7 @@ func (w *Write) delete() (result, error) {
 	code := http.StatusOK
 	//lint:ignore SA1019 it is deprecated, and clients still set it
 	if orphan := options.OrphanDependents; !deleted && orphan != nil && !*orphan {
-		code = http.StatusAccepted // its dependents go first
+		code = http.StatusAccepted // the garbage collector deletes its dependents first
 	}
 	if obj == nil {
 		obj = w.gone(code, w.Name)
@@ -93,7 +93,7 @@ func (w *Write) deleteCollection() (result, error) {
 	return result{http.StatusOK, obj}, nil
 }
 
-// gone says that an object of a name, or all, are deleted.
+// gone returns the Status of a delete whose storage returns no object.
 func (w *Write) gone(code int, name string) *metav1.Status {
 	return &metav1.Status{
 		Status: metav1.StatusSuccess, Code: int32(code),
@@ -110,7 +110,7 @@ func (w *Write) deleteAttributes(options *metav1.DeleteOptions) admission.Attrib
 		admission.Delete, options, dryrun.IsDryRun(options.DryRun), w.User)
 }
 
-// deleteOptions reads the options of a delete from the body, or from the query if there is none.
+// deleteOptions decodes the options of a delete from the body or, if that is empty, from the query.
 func (w *Write) deleteOptions(verb requestmetrics.RequestBodyVerb) (*metav1.DeleteOptions, error) {
 	if err := w.readBody(verb, nil); err != nil {
 		return nil, err
@@ -135,8 +135,7 @@ func (w *Write) deleteOptions(verb requestmetrics.RequestBodyVerb) (*metav1.Dele
 	return options, nil
 }
 
-// decodeDeleteOptions decodes the body, which may be of the group that is written to or of the one of
-// all options.
+// decodeDeleteOptions decodes the body. Its group is the resource's or meta.k8s.io.
 func (w *Write) decodeDeleteOptions(options *metav1.DeleteOptions) error {
 	scope, codecs := w.endpoint.Scope, apihelpers.GetMetaInternalVersionCodecs()
 	input, err := negotiation.NegotiateInputSerializerForMediaType(string(w.Peek("Content-Type")), false, codecs)
@@ -157,7 +156,7 @@ func (w *Write) decodeDeleteOptions(options *metav1.DeleteOptions) error {
 	return nil
 }
 
-// listOptions says which objects of a collection are to be deleted.
+// listOptions decodes the selectors of a deletecollection.
 func (w *Write) listOptions() (*internalversion.ListOptions, error) {
 	scope, options := w.endpoint.Scope, &internalversion.ListOptions{}
 	if err := internalscheme.ParameterCodec.DecodeParameters(w.Query.Values(), scope.MetaGroupVersion, options); err != nil {
@@ -189,13 +188,13 @@ func deletesUnread() bool {
 	return utilfeature.DefaultFeatureGate.Enabled(features.AllowUnsafeMalformedObjectDeletion)
 }
 
-// ignoresReadErrors reports whether an object is to be deleted that cannot be read.
+// ignoresReadErrors reports whether the client asks to delete an object that may be unreadable.
 func ignoresReadErrors(options *metav1.DeleteOptions) bool {
 	ignore := options.IgnoreStoreReadErrorWithClusterBreakingPotential
 	return ignore != nil && *ignore && deletesUnread()
 }
 
-// unsafeDeleter returns what deletes an object that cannot be read, if the user may do that.
+// unsafeDeleter returns the deleter of unreadable objects, if the user is authorized to use it.
 func (w *Write) unsafeDeleter(options *metav1.DeleteOptions) (rest.GracefulDeleter, error) {
 	audit.AddAuditAnnotation(w.ctx, "apiserver.k8s.io/unsafe-delete-ignore-read-error", "")
 	provider, ok := w.endpoint.Endpoint.Storage.(rest.CorruptObjectDeleterProvider)

@@ -21,56 +21,56 @@ import (
 	"github.com/larder-io/larder/internal/registry/fields"
 )
 
-// Config says how a resource or subresource is written in one API version.
+// Config configures an [Endpoint].
 type Config struct {
 	Endpoint *registry.Endpoint
 
-	// Scope is upstream's record of an endpoint: its serializer, converters and field manager,
-	// its kind and its names. Only its data are used.
+	// Scope holds the serializer, converters, field manager, kind and names of the endpoint. It is
+	// upstream's type, used as a plain record.
 	Scope *handlers.RequestScope
 
-	// Admission may be nil: everything is admitted.
+	// Admission is the admission chain; nil admits everything.
 	Admission admission.Interface
 
-	// PatchTypes are the content types of patches that are taken. See [PatchTypes].
+	// PatchTypes lists the accepted content types of patches. See [PatchTypes].
 	PatchTypes []string
 
-	// Creations and Updates make managedFields; nil leaves that to the field manager of Scope.
+	// Creations and Updates compute managedFields; where they are nil, Scope.FieldManager does.
 	Creations *fields.Creations
 	Updates   *fields.Updates
 
-	// Life says whether the version is deprecated, Warnings what every client is told.
+	// Life tells whether the version is deprecated. Warnings go out with every response.
 	Life     apimetrics.Lifecycle
 	Warnings []string
 
-	// Monitors count most writes; nil has upstream's metrics count all.
+	// Monitors count the common writes; if it is nil, upstream's metrics count all of them.
 	Monitors *apimetrics.Monitors
 
-	// Unrouted says that upstream has no router in front of the endpoint: what a router refuses
-	// by its headers, the endpoint refuses itself, with another text.
+	// Unrouted tells that upstream serves the endpoint without its router, as custom resources: the
+	// endpoint itself refuses unsupported media types, with other texts than the router.
 	Unrouted bool
 }
 
-// Endpoint writes one resource or subresource in one API version. It is immutable, and may be
-// used by any number of goroutines.
+// Endpoint serves the writes of one resource or subresource in one API version. It is immutable and
+// safe for concurrent use.
 type Endpoint struct {
 	Config
 
-	creater rest.NamedCreater // nil: it cannot be created
-	named   bool              // what is created is named by the path
+	creater rest.NamedCreater // nil if the storage does not create
+	named   bool              // the path names the created object
 	updater rest.Updater
 	patcher rest.Patcher
 	deleter rest.GracefulDeleter
 	cleaner rest.CollectionDeleter
 
-	chain    admission.Interface         // Admission, which notes in the audit log what it says; may be nil
-	mutating admission.MutationInterface // chain; nil if there is none
+	chain    admission.Interface         // Admission with its audit annotations; nil if Admission is
+	mutating admission.MutationInterface // chain; nil if it does not mutate
 	produces []string                    // the media types of answers
 	view     *registry.View              // by which answers are encoded; nil if none is of a stored object
 	patches  patches.Target
 }
 
-// New returns the endpoint that config describes.
+// New returns an endpoint. The storage in config decides which verbs it serves.
 func New(config Config) *Endpoint {
 	e := &Endpoint{Config: config, chain: admission.WithAudit(config.Admission)}
 	e.mutating, _ = e.chain.(admission.MutationInterface)
@@ -92,8 +92,8 @@ func New(config Config) *Endpoint {
 	return e
 }
 
-// viewOf returns the view of the objects that writes of e return; nil if there is none. Some
-// subresources return the object that they are of.
+// viewOf returns the view of the objects that writes of e return, or nil. Some subresources return the
+// object of their parent.
 func viewOf(e *registry.Endpoint) *registry.View {
 	if e.View == nil && e.Parent != nil && e.Parent.GVK == e.GVK {
 		return e.Parent.View
@@ -101,7 +101,7 @@ func viewOf(e *registry.Endpoint) *registry.View {
 	return e.View
 }
 
-// Serves reports whether the endpoint supports a verb, as [request.Request] has it.
+// Serves reports whether the endpoint serves a verb of RequestInfo.
 func (e *Endpoint) Serves(verb string) bool {
 	switch verb {
 	case "create":
@@ -118,7 +118,8 @@ func (e *Endpoint) Serves(verb string) bool {
 	return false
 }
 
-// PatchTypes lists the content types that PATCH takes; strategic merge patches need Go types.
+// PatchTypes returns the content types of patches. Strategic merge patches need a Go type, so custom
+// resources do not accept them.
 func PatchTypes(strategic bool) []string {
 	list := []string{string(types.JSONPatchType), string(types.MergePatchType)}
 	if strategic {
@@ -131,7 +132,7 @@ func PatchTypes(strategic bool) []string {
 	return list
 }
 
-// unnamed creates what no path names.
+// unnamed adapts a storage whose objects the path does not name.
 type unnamed struct{ rest.Creater }
 
 // Create implements rest.NamedCreater.
@@ -139,7 +140,8 @@ func (u unnamed) Create(ctx context.Context, _ string, obj runtime.Object, valid
 	return u.Creater.Create(ctx, obj, validate, options)
 }
 
-// manage makes the managedFields of obj, which takes the place of live: nil if it is created.
+// manage returns obj with the managedFields that it gets when manager replaces live with it. A create
+// passes a nil live.
 func (e *Endpoint) manage(live, obj runtime.Object, manager string) (runtime.Object, error) {
 	switch {
 	case live == nil && e.Creations != nil:

@@ -24,7 +24,7 @@ import (
 	"github.com/larder-io/larder/httpapi/patches"
 )
 
-// patch applies the body to the stored object: apiserver pkg/endpoints/handlers/patch.go.
+// patch applies the body to the stored object (apiserver pkg/endpoints/handlers/patch.go).
 func (w *Write) patch() (result, error) {
 	e := w.endpoint
 	contentType, _, _ := strings.Cut(string(w.Peek("Content-Type")), ";")
@@ -47,7 +47,7 @@ func (w *Write) patch() (result, error) {
 		return result{}, err
 	}
 	if w.Trail != nil {
-		audit.LogRequestPatch(w.ctx, bytes.Clone(w.body)) // which is recorded later
+		audit.LogRequestPatch(w.ctx, bytes.Clone(w.body)) // the event outlives the body
 	}
 	w.Event("Recorded the audit event")
 	update := &metav1.UpdateOptions{DryRun: options.DryRun, FieldManager: options.FieldManager, FieldValidation: options.FieldValidation}
@@ -69,16 +69,15 @@ func (w *Write) patch() (result, error) {
 	return change.result(stored), nil
 }
 
-// patched is what a patch makes of the stored object, for the storage to ask for. It implements
-// rest.UpdatedObjectInfo.
+// patched makes the new object of a patch. It implements rest.UpdatedObjectInfo.
 type patched struct {
 	*change
 	patch     patches.Patch
-	force     bool // takes over fields of other managers
-	unmanaged bool // the object is too large to be stored with its managedFields
+	force     bool // an apply takes fields over from other managers
+	unmanaged bool // store the object without managedFields
 }
 
-// applies reports whether the patch is an applied configuration, which may create the object.
+// applies reports whether the patch is an apply, which may create the object.
 func (p *patched) applies() bool {
 	return p.patch.Kind == types.ApplyYAMLPatchType || p.patch.Kind == types.ApplyCBORPatchType
 }
@@ -86,8 +85,7 @@ func (p *patched) applies() bool {
 // Preconditions implements rest.UpdatedObjectInfo.
 func (p *patched) Preconditions() *metav1.Preconditions { return nil }
 
-// UpdatedObject implements rest.UpdatedObjectInfo. The storage calls it again where another write came
-// between.
+// UpdatedObject implements rest.UpdatedObjectInfo. The storage calls it again after a conflict.
 func (p *patched) UpdatedObject(ctx context.Context, live runtime.Object) (runtime.Object, error) {
 	w := p.write
 	w.Event("About to apply patch")
@@ -124,7 +122,7 @@ func (p *patched) UpdatedObject(ctx context.Context, live runtime.Object) (runti
 	return obj, nil
 }
 
-// apply makes the new object, with its managedFields.
+// apply returns the new object with its managedFields.
 func (p *patched) apply(ctx context.Context, live runtime.Object, stored bool) (runtime.Object, error) {
 	w, scope := p.write, p.write.endpoint.Scope
 	switch {
@@ -146,8 +144,9 @@ func (p *patched) apply(ctx context.Context, live runtime.Object, stored bool) (
 	return w.endpoint.manage(live, obj, w.manager(p.options.FieldManager))
 }
 
-// applyPatch applies the patch to live. The object's managedFields, which often are the larger part
-// of it, are left out, if the patch does not name them; they are part of the error if it fails.
+// applyPatch applies the patch to live. It hides the managedFields of live from a patch that does not
+// name them: they often are the larger part of the object. If the patch fails, applyPatch applies it
+// again to the whole object, which is part of upstream's error.
 func (p *patched) applyPatch(ctx context.Context, live runtime.Object) (runtime.Object, error) {
 	object, err := meta.Accessor(live)
 	if err != nil || !p.patch.IgnoresManagedFields() || len(object.GetManagedFields()) == 0 {
@@ -160,7 +159,7 @@ func (p *patched) applyPatch(ctx context.Context, live runtime.Object) (runtime.
 	if err != nil {
 		return p.patch.Apply(ctx, live)
 	}
-	if p.write.endpoint.Updates == nil { // which take those of live
+	if p.write.endpoint.Updates == nil { // Updates read those of live
 		if made, accessErr := meta.Accessor(obj); accessErr == nil {
 			made.SetManagedFields(slices.Clone(managed))
 		}
@@ -168,7 +167,7 @@ func (p *patched) applyPatch(ctx context.Context, live runtime.Object) (runtime.
 	return obj, nil
 }
 
-// applyConfiguration merges an applied configuration into live by the field manager.
+// applyConfiguration merges the applied configuration into live by the field manager.
 func (p *patched) applyConfiguration(ctx context.Context, live runtime.Object) (runtime.Object, error) {
 	manager := p.write.endpoint.Scope.FieldManager
 	if manager == nil {

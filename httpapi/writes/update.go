@@ -24,8 +24,8 @@ import (
 	"k8s.io/apiserver/pkg/util/dryrun"
 )
 
-// update puts the object in the body into the place of the stored one: apiserver
-// pkg/endpoints/handlers/update.go.
+// update replaces the stored object with the one in the body (apiserver
+// pkg/endpoints/handlers/update.go).
 func (w *Write) update() (result, error) {
 	e, scope := w.endpoint, w.endpoint.Scope
 	if w.Name == "" {
@@ -73,7 +73,7 @@ func (w *Write) update() (result, error) {
 	return change.result(stored), nil
 }
 
-// checkIdentity compares the name and the namespace of obj with those of the request.
+// checkIdentity returns an error unless obj has the name and namespace of the path.
 func (w *Write) checkIdentity(obj runtime.Object) error {
 	if object, err := meta.Accessor(obj); err == nil {
 		if err := rest.EnsureObjectNamespaceMatchesRequestNamespace(rest.ExpectedNamespaceForResource(w.Namespace, w.endpoint.Scope.Resource), object); err != nil {
@@ -92,18 +92,16 @@ func (w *Write) checkIdentity(obj runtime.Object) error {
 	return nil
 }
 
-// replacement is the object that an update sends, for the storage to ask for. It implements
-// rest.UpdatedObjectInfo.
+// replacement makes the new object of an update. It implements rest.UpdatedObjectInfo.
 type replacement struct {
 	*change
 	decode    func() (runtime.Object, schema.GroupVersion, error)
-	decoded   runtime.Object // of the body; nil once it has been given out
-	uid       types.UID      // the one sent
-	unmanaged bool           // it is too large to be stored with its managedFields
+	decoded   runtime.Object // nil after the first call of UpdatedObject
+	uid       types.UID      // in the body
+	unmanaged bool           // store the object without managedFields
 }
 
-// Preconditions implements rest.UpdatedObjectInfo: the stored object must have the UID that was
-// sent.
+// Preconditions implements rest.UpdatedObjectInfo: a UID in the body must be the stored object's.
 func (r *replacement) Preconditions() *metav1.Preconditions {
 	if r.decoded != nil {
 		if object, err := meta.Accessor(r.decoded); err == nil {
@@ -117,8 +115,8 @@ func (r *replacement) Preconditions() *metav1.Preconditions {
 	return &metav1.Preconditions{UID: &uid}
 }
 
-// UpdatedObject implements rest.UpdatedObjectInfo. The storage changes what it is given, and asks
-// again where another write came between: the body is decoded once more then.
+// UpdatedObject implements rest.UpdatedObjectInfo. The storage changes the object that it receives and
+// calls again after a conflict, so later calls decode the body again.
 func (r *replacement) UpdatedObject(ctx context.Context, live runtime.Object) (runtime.Object, error) {
 	obj := r.decoded
 	if r.decoded = nil; obj == nil {
@@ -133,17 +131,17 @@ func (r *replacement) UpdatedObject(ctx context.Context, live runtime.Object) (r
 			object.SetManagedFields(nil)
 		}
 	} else {
-		obj, _ = r.write.endpoint.manage(live, obj, r.write.manager(r.options.FieldManager)) // fails for new objects alone
+		obj, _ = r.write.endpoint.manage(live, obj, r.write.manager(r.options.FieldManager)) // only a create can fail
 	}
 	return obj, r.admit(ctx, obj, live)
 }
 
-// change is a write of an object that may be there, on its way to the store.
+// change is an update or a patch on its way to the storage.
 type change struct {
 	write   *Write
 	updater rest.Updater
 	options *metav1.UpdateOptions
-	create  *metav1.CreateOptions // options, if the object is not there yet
+	create  *metav1.CreateOptions // options, for admission of a create
 
 	created bool
 }
@@ -154,7 +152,7 @@ func (w *Write) newChange(updater rest.Updater, options *metav1.UpdateOptions) *
 	return &change{write: w, updater: updater, options: options, create: create}
 }
 
-// result is what is answered once the object is stored.
+// result returns the answer for the stored object.
 func (c *change) result(stored runtime.Object) result {
 	if c.created {
 		return result{http.StatusCreated, stored}
@@ -162,8 +160,8 @@ func (c *change) result(stored runtime.Object) result {
 	return result{http.StatusOK, stored}
 }
 
-// store has the storage store what info makes of the stored object. If it is too large to be stored,
-// that is tried once more if slim can make it smaller.
+// store updates the object by info. If the new object is too large for etcd and slim reports that it
+// can be made smaller, store tries once more.
 func (c *change) store(info rest.UpdatedObjectInfo, forceCreate bool, slim func() bool) (runtime.Object, error) {
 	stored, err := c.storeOnce(info, forceCreate)
 	if isTooLarge(err) && slim() {
@@ -174,7 +172,7 @@ func (c *change) store(info rest.UpdatedObjectInfo, forceCreate bool, slim func(
 
 func (c *change) storeOnce(info rest.UpdatedObjectInfo, forceCreate bool) (stored runtime.Object, err error) {
 	w, e := c.write, c.write.endpoint
-	options := *c.options // which storages may change
+	options := *c.options // storages may change it
 	stored, c.created, err = c.updater.Update(w.ctx, w.Name, info,
 		c.authorizeCreate(rest.AdmissionToValidateObjectFunc(e.chain, c.attributes(nil, nil, admission.Create), e.Scope)),
 		rest.AdmissionToValidateObjectUpdateFunc(e.chain, c.attributes(nil, nil, admission.Update), e.Scope),
@@ -182,7 +180,7 @@ func (c *change) storeOnce(info rest.UpdatedObjectInfo, forceCreate bool) (store
 	return stored, err
 }
 
-// attributes are those that admission sees.
+// attributes returns the admission attributes of obj, which replaces live.
 func (c *change) attributes(obj, live runtime.Object, operation admission.Operation) admission.Attributes {
 	w, scope := c.write, c.write.endpoint.Scope
 	options := runtime.Object(c.options)
@@ -193,7 +191,7 @@ func (c *change) attributes(obj, live runtime.Object, operation admission.Operat
 		operation, options, dryrun.IsDryRun(c.options.DryRun), w.User)
 }
 
-// admit has obj, which takes the place of live, changed by admission.
+// admit runs mutating admission on obj, which replaces live, and removes duplicate owners.
 func (c *change) admit(ctx context.Context, obj, live runtime.Object) error {
 	stored, err := hasUID(live)
 	if err != nil {
@@ -210,8 +208,8 @@ func (c *change) admit(ctx context.Context, obj, live runtime.Object) error {
 	return nil
 }
 
-// authorizeCreate has validate, which is called where an update is about to create the object, look
-// at it only if the user may create it.
+// authorizeCreate returns a validation of created objects that first checks whether the user may create
+// them: the request was authorized as an update or a patch.
 func (c *change) authorizeCreate(validate rest.ValidateObjectFunc) rest.ValidateObjectFunc {
 	allowed := sync.OnceValue(c.mayCreate)
 	return func(ctx context.Context, obj runtime.Object) error {
@@ -222,7 +220,7 @@ func (c *change) authorizeCreate(validate rest.ValidateObjectFunc) rest.Validate
 	}
 }
 
-// mayCreate asks whether the user may create the object.
+// mayCreate returns an error unless the user may create the object.
 func (c *change) mayCreate() error {
 	w, scope := c.write, c.write.endpoint.Scope
 	if scope.Authorizer == nil {
@@ -235,7 +233,7 @@ func (c *change) mayCreate() error {
 	}
 	decision, reason, err := scope.Authorizer.Authorize(w.ctx, attributes)
 	switch {
-	case decision == authorizer.DecisionAllow: // whatever else could not be evaluated
+	case decision == authorizer.DecisionAllow: // err may still tell of rules that did not evaluate
 		return nil
 	case err != nil:
 		return apierrors.NewInternalError(err)
@@ -243,7 +241,7 @@ func (c *change) mayCreate() error {
 	return responsewriters.ForbiddenStatusError(attributes, reason)
 }
 
-// hasUID reports whether obj is stored: a storage that creates it makes an empty one first.
+// hasUID reports whether obj is stored. For a create on update, the storage passes an empty object.
 func hasUID(obj runtime.Object) (bool, error) {
 	if obj == nil {
 		return false, nil

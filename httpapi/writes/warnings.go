@@ -10,25 +10,24 @@ import (
 	"github.com/larder-io/larder/httpapi/exchange"
 )
 
-// What the texts of all Warning headers of an answer may have in runes, and what one text may have
-// once there is more (apiserver pkg/endpoints/filters/warning.go).
+// Limits of Warning headers (apiserver pkg/endpoints/filters/warning.go).
 const (
-	mostWarnings    = 4 << 10
-	mostWhenCutting = 256
+	mostWarnings    = 4 << 10 // runes in all texts of a response; beyond that, long texts are truncated
+	mostWhenCutting = 256     // runes in a truncated text
 )
 
-// recorder collects the warnings of one answer: each text once, and all cut if they are long. It
-// implements warning.Recorder, and may be used by any number of goroutines.
+// recorder collects the warnings of one response and drops duplicates. It implements
+// warning.Recorder and is safe for concurrent use.
 type recorder struct {
 	mu      sync.Mutex // guards what follows
-	closed  bool       // the answer is made
+	closed  bool       // the response has its headers
 	known   []warned
 	headers []string
 	runes   int  // of the texts in headers
-	cutting bool // long texts are cut
+	cutting bool // long texts are truncated
 }
 
-// warned is one warning.
+// warned is a recorded warning.
 type warned struct{ agent, text string }
 
 // AddWarning implements warning.Recorder.
@@ -45,7 +44,7 @@ func (r *recorder) AddWarning(agent, text string) {
 	}
 	r.known = append(r.known, warned{agent, text})
 	if !r.cutting && r.runes+utf8.RuneCountInString(text) > mostWarnings {
-		klog.InfoS("The warnings of a request are too long, and are cut")
+		klog.InfoS("Warnings exceed the maximum size and are truncated")
 		r.cutting, r.headers, r.runes = true, nil, 0
 		for _, w := range r.known {
 			r.addLocked(w)
@@ -61,14 +60,14 @@ func (r *recorder) addLocked(w warned) {
 		w.text = string([]rune(w.text)[:mostWhenCutting])
 	}
 	header, err := utilnet.NewWarningHeader(299, w.agent, w.text)
-	if err != nil { // it cannot be sent
+	if err != nil { // not valid in a header
 		return
 	}
 	r.runes += utf8.RuneCountInString(w.text)
 	r.headers = append(r.headers, header)
 }
 
-// close adds the warnings to the answer. What comes later is lost.
+// close adds the headers to the response. Later warnings are discarded.
 func (r *recorder) close(to *exchange.Response) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -25,7 +25,7 @@ import (
 	"github.com/larder-io/larder/internal/registry/storage"
 )
 
-// Write is one write while it is served. It belongs to the goroutine that serves the request.
+// Write is the state of one write. It belongs to the goroutine that serves the request.
 type Write struct {
 	*exchange.Exchange
 	endpoint *Endpoint
@@ -33,18 +33,17 @@ type Write struct {
 	ctx      context.Context // ends at the deadline, or when the client leaves
 	warnings recorder
 	body     []byte
-	form     form             // of the answer
-	stored   *storage.Written // the objects that the storage has returned; nil if that is not followed
+	form     form
+	stored   *storage.Written // the objects that the storage has returned; nil if they are not tracked
 }
 
-// result is what a write answers.
+// result is the status code and the object of a successful answer.
 type result struct {
 	code int
 	obj  runtime.Object
 }
 
-// Serve serves x, a write of e. Attributes are those of the span, which is asked for them if
-// there is one.
+// Serve serves x, a write of e. It calls attributes for the attributes of the span if x is traced.
 func (e *Endpoint) Serve(x *exchange.Exchange, attributes func() []attribute.KeyValue) {
 	w := &Write{Exchange: x, endpoint: e}
 	if !w.routed() {
@@ -68,7 +67,7 @@ func (e *Endpoint) Serve(x *exchange.Exchange, attributes func() []attribute.Key
 	w.observe()
 }
 
-// SpanName is upstream's name of the span of a verb.
+// SpanName returns upstream's name for the span of a verb.
 func SpanName(verb string) string {
 	if verb == "deletecollection" {
 		return "Delete"
@@ -76,8 +75,7 @@ func SpanName(verb string) string {
 	return strings.ToUpper(verb[:1]) + verb[1:]
 }
 
-// routed refuses what upstream's router refuses by the headers of a request, before its handlers
-// see it: metrics do not count that.
+// routed refuses media types as upstream's router does. Upstream's metrics do not count such requests.
 func (w *Write) routed() bool {
 	if w.endpoint.Unrouted {
 		return true
@@ -94,7 +92,7 @@ func (w *Write) routed() bool {
 	return true
 }
 
-// begin makes the context of the write, and returns the function that ends it.
+// begin sets ctx and returns a function that ends it.
 func (w *Write) begin() func() {
 	bound := w.BoundedWrite
 	if w.Verb == "deletecollection" { // which may take as long as a list
@@ -108,13 +106,13 @@ func (w *Write) begin() func() {
 	w.ctx = warning.WithWarningRecorder(ctx, &w.warnings)
 	return func() {
 		cancel()
-		if t, ok := apirequest.LatencyTrackersFrom(ctx); ok { // it waited, and used no CPU
+		if t, ok := apirequest.LatencyTrackersFrom(ctx); ok { // time spent waiting is not charged
 			w.Waited += t.StorageTracker.GetLatency() + t.MutatingWebhookTracker.GetLatency() + t.ValidatingWebhookTracker.GetLatency()
 		}
 	}
 }
 
-// serve runs the pipeline of the request's verb.
+// serve runs the steps of the request's verb, from negotiate to finish.
 func (w *Write) serve() (result, error) {
 	switch w.Verb {
 	case "create":
@@ -131,8 +129,8 @@ func (w *Write) serve() (result, error) {
 	return result{}, apierrors.NewMethodNotSupported(w.endpoint.Scope.Resource.GroupResource(), w.Verb)
 }
 
-// finish looks at what the storage has returned: a Status that tells of a failure is an error, and
-// an error after the deadline, or after the client has left, is that the request timed out.
+// finish turns a Status of a failure into an error, and an error after the end of ctx into a timeout
+// (apiserver pkg/endpoints/handlers/finisher).
 func (w *Write) finish(obj runtime.Object, err error) (runtime.Object, error) {
 	if err != nil {
 		if ended := w.ctx.Err(); ended != nil {
@@ -146,7 +144,7 @@ func (w *Write) finish(obj runtime.Object, err error) (runtime.Object, error) {
 	return obj, nil
 }
 
-// refuse answers with an error.
+// refuse answers with err.
 func (w *Write) refuse(err error) {
 	if errors.Is(err, exchange.ErrTimeout) || w.ctx.Err() != nil && !time.Now().Before(w.Deadline) {
 		metrics.RecordRequestTermination(w.standIn(), w.RequestInfo(), metrics.APIServerComponent, http.StatusGatewayTimeout)
@@ -155,7 +153,7 @@ func (w *Write) refuse(err error) {
 	w.Fail(err)
 }
 
-// observe counts the write.
+// observe counts the write in the metrics.
 func (w *Write) observe() {
 	gvr, life := w.endpoint.Scope.Resource, w.endpoint.Life
 	if w.isUsual() && w.endpoint.Monitors.ObserveWrite(apimetrics.Write{
@@ -168,7 +166,7 @@ func (w *Write) observe() {
 		metrics.APIServerComponent, life.Deprecated, life.Removed, w.StatusCode(), w.Length(), time.Since(w.Received))
 }
 
-// isUsual reports whether the write has nothing that only upstream's metrics count.
+// isUsual reports whether the write has no label or duration that only upstream's metrics keep.
 func (w *Write) isUsual() bool {
 	if w.InQueue > 0 || w.endpoint.Life.Deprecated || strings.Contains(w.RawQuery, "dryRun") || strings.Contains(w.RawQuery, "fieldValidation") {
 		return false
@@ -177,7 +175,7 @@ func (w *Write) isUsual() bool {
 	return ok && t.MutatingWebhookTracker.GetLatency()+t.ValidatingWebhookTracker.GetLatency() == 0
 }
 
-// reportedVerb is the verb of the request, or "apply".
+// reportedVerb returns the verb of the request, or "apply".
 func (w *Write) reportedVerb() string {
 	if w.Verb == "patch" && string(w.Peek("Content-Type")) == string(types.ApplyYAMLPatchType) {
 		return "apply"
@@ -185,7 +183,7 @@ func (w *Write) reportedVerb() string {
 	return w.Verb
 }
 
-// scope is what upstream's metrics call the scope of the write.
+// scope returns the scope label of the write in upstream's metrics.
 func (w *Write) scope() string {
 	switch {
 	case len(w.Parts) > 1 || w.Verb == "create":
@@ -196,7 +194,7 @@ func (w *Write) scope() string {
 	return "cluster"
 }
 
-// standIn is the request as upstream's metrics want to see it.
+// standIn returns a net/http request for upstream's metrics.
 func (w *Write) standIn() *http.Request {
 	req := &http.Request{Method: w.Method, URL: &url.URL{Path: w.Path, RawQuery: w.RawQuery}}
 	if w.Verb == "patch" {
@@ -205,22 +203,21 @@ func (w *Write) standIn() *http.Request {
 	return req.WithContext(w.ctx)
 }
 
-// inNamespace adds the namespace that is written to, to the context.
+// inNamespace adds the namespace of the object to ctx.
 func (w *Write) inNamespace(namespace string) { w.ctx = apirequest.WithNamespace(w.ctx, namespace) }
 
-// errNoName is that a path names no object.
+// errNoName is the error for a path without an object name.
 func errNoName() error { return apierrors.NewBadRequest("name must be provided") }
 
-// manager is who manages the fields that the write sets: the one that the request names, or else
-// what the user agent begins with.
+// manager returns the field manager: the named one, or else the start of the user agent.
 func (w *Write) manager(named string) string { return managerOf(named, w.Peek("User-Agent")) }
 
-// failed adds to the span of the write that it has failed.
+// failed adds an event for a failed write to the span.
 func (w *Write) failed(err error) {
 	w.Event("Write to database call failed", attribute.Int("len", len(w.body)), attribute.String("err", err.Error()))
 }
 
-// succeeded adds to the span of the write that it is stored.
+// succeeded adds an event for a stored object to the span.
 func (w *Write) succeeded() {
 	w.Event("Write to database call succeeded", attribute.Int("len", len(w.body)))
 }
