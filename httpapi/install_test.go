@@ -20,6 +20,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/apiserver/pkg/admission"
@@ -122,13 +123,35 @@ func apiRoot(core bool) string {
 }
 
 func upstreamHandler(r *registry.Registry) (http.Handler, error) {
+	director, err := upstreamDirector(r, func(*endpoints.APIGroupVersion) {})
+	if err != nil {
+		return nil, err
+	}
+	withUser := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		director.ServeHTTP(w, req.WithContext(apirequest.WithUser(req.Context(), identity.Process())))
+	})
+	return filters.WithRequestInfo(filters.WithAuditInit(filters.WithWarningRecorder(withUser)), &apirequest.RequestInfoFactory{
+		APIPrefixes:          sets.NewString("api", "apis"),
+		GrouplessAPIPrefixes: sets.NewString("api"),
+	}), nil
+}
+
+// upstreamDirector is upstream's router of r, without any filters before it. change may change
+// what each version is installed with.
+func upstreamDirector(r *registry.Registry, change func(*endpoints.APIGroupVersion)) (http.Handler, error) {
 	chain := func(h http.Handler) http.Handler { return h }
 	api := genericapiserver.NewAPIServerHandler("upstream", legacyscheme.Codecs, chain, nil)
 	routes.Version{Version: testVersion()}.Install(api.GoRestfulContainer)
 	legacy := upstreamdiscovery.NewLegacyRootAPIHandler(upstreamdiscovery.DefaultAddresses{}, legacyscheme.Codecs, "/api")
 	api.GoRestfulContainer.Add(legacy.WebService())
 	models := openapi.NewModels()
-	kinds := runtime.NewEquivalentResourceRegistry()
+	// Upstream tells resources that are the same by what they are stored under: config.go, Complete.
+	kinds := runtime.NewEquivalentResourceRegistryWithIdentity(func(resource schema.GroupResource) string {
+		if resource.Resource == "events" {
+			return "/events"
+		}
+		return ""
+	})
 	for _, g := range r.Groups() {
 		converter := models.Converter(g)
 		if g.Name != "" {
@@ -156,18 +179,13 @@ func upstreamHandler(r *registry.Registry) (http.Handler, error) {
 				Authorizer:                 authorizerfactory.NewAlwaysAllowAuthorizer(),
 				MaxRequestBodyBytes:        3 << 20,
 			}
+			change(gv)
 			if _, _, err := gv.InstallREST(api.GoRestfulContainer); err != nil {
 				return nil, err
 			}
 		}
 	}
-	withUser := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		api.Director.ServeHTTP(w, req.WithContext(apirequest.WithUser(req.Context(), identity.Process())))
-	})
-	return filters.WithRequestInfo(filters.WithAuditInit(filters.WithWarningRecorder(withUser)), &apirequest.RequestInfoFactory{
-		APIPrefixes:          sets.NewString("api", "apis"),
-		GrouplessAPIPrefixes: sets.NewString("api"),
-	}), nil
+	return api.Director, nil
 }
 
 // call is one request to either side.

@@ -1,0 +1,172 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/util/rand"
+	"pgregory.net/rapid"
+)
+
+// TestWritesAreUpstreams sends random sequences of requests to Larder and to upstream's handlers
+// behind upstream's filters, each over a store of its own, and compares all that can be seen:
+// answers, what admission is asked, audit records, metrics and what is stored.
+func TestWritesAreUpstreams(t *testing.T) {
+	w := &writesPair{t: t, codes: make(map[string]int), ours: newWritesLarder(t), theirs: newWritesUpstream(t)}
+	rapid.Check(t, func(t *rapid.T) {
+		w.sequences++
+		namespace := fmt.Sprintf("n%d", w.sequences)
+		draws := requests{T: t, namespace: namespace}
+		all := writtenKinds()
+		draws.kinds = append(draws.kinds, pick(draws, "kind of the sequence", all...))
+		if draws.one(4, "second kind") {
+			draws.kinds = append(draws.kinds, pick(draws, "other kind", all...))
+		}
+		var sequence []*writeRequest
+		for i := range rapid.IntRange(2, 14).Draw(t, "requests") {
+			sequence = append(sequence, draws.draw(i == 0))
+		}
+		w.compare(t, namespace, sequence)
+	})
+	t.Logf("answers: %v", w.codes)
+}
+
+// writesPair are two sides whose writes are compared.
+type writesPair struct {
+	t            testing.TB // for what rapid has no part in
+	ours, theirs *writesSide
+	sequences    int
+	codes        map[string]int // how many answers there were, by method and code
+}
+
+// compare sends a sequence to both sides. A sequence that a second's end comes between is sent once
+// more, elsewhere, if the sides differ: entries of managedFields are ordered by their seconds.
+func (w *writesPair) compare(t *rapid.T, namespace string, sequence []*writeRequest) {
+	diff, straddled := w.run(namespace, sequence)
+	for i := 0; diff != "" && straddled && i < 10; i++ {
+		next := fmt.Sprintf("%s-%d", namespace, i)
+		moved := make([]*writeRequest, len(sequence))
+		for j, r := range sequence {
+			moved[j] = r.in(namespace, next)
+		}
+		diff, straddled = w.run(next, moved)
+	}
+	switch {
+	case diff == "":
+	case straddled:
+		t.Logf("no second was long enough for %d requests", len(sequence))
+	default:
+		t.Fatalf("%s", diff)
+	}
+}
+
+// in is the request in another namespace.
+func (r *writeRequest) in(old, namespace string) *writeRequest {
+	moved := *r
+	word := regexp.MustCompile(`\b` + old + `\b`)
+	moved.namespace, moved.path = namespace, word.ReplaceAllString(r.path, namespace)
+	if r.tree != nil {
+		text, err := json.Marshal(r.tree)
+		if err != nil {
+			panic(err)
+		}
+		moved.tree = parsed(word.ReplaceAllString(string(text), namespace))
+	}
+	return &moved
+}
+
+// run sends a sequence to one side and then to the other, and says where they differ first, and
+// whether a second ended before one of them was through.
+func (w *writesPair) run(namespace string, sequence []*writeRequest) (diff string, straddled bool) {
+	t := w.t
+	align(t, w.ours, w.theirs)
+	var all [2][]observed
+	var metrics [3]map[string]float64
+	var contents [2][]string
+	metrics[0] = w.metrics()
+	for i, s := range []*writesSide{w.ours, w.theirs} {
+		clear(s.made)
+		s.must(t, post("/api/v1/namespaces", fmt.Sprintf(`{"metadata":{"name":%q}}`, namespace)))
+		s.drop()
+		began := time.Now().Unix()
+		for j, r := range sequence {
+			rand.Seed(int64(w.sequences)*1000 + int64(j)) // of names that are generated
+			seen, err := s.send(t, r)
+			if err != nil {
+				seen.body = "error: " + err.Error()
+			}
+			all[i] = append(all[i], seen)
+			w.codes[fmt.Sprint(r.method, " ", seen.code)]++
+			if r.admission.races > 0 {
+				s.settle(t, r)
+			}
+		}
+		straddled = straddled || time.Now().Unix() != began
+		contents[i] = s.contents(t, namespace)
+		metrics[i+1] = w.metrics()
+	}
+	for i, r := range sequence {
+		if diff := cmp.Diff(all[1][i], all[0][i], cmp.AllowUnexported(observed{})); diff != "" {
+			return fmt.Sprintf("request %d, %s (-upstream +larder):\n%s", i, r, diff), straddled
+		}
+	}
+	if diff := cmp.Diff(contents[1], contents[0]); diff != "" {
+		return fmt.Sprintf("stored after\n%v\n(-upstream +larder):\n%s", sequence, diff), straddled
+	}
+	if diff := cmp.Diff(growth(metrics[1], metrics[2]), growth(metrics[0], metrics[1])); diff != "" {
+		return fmt.Sprintf("metrics of\n%v\n(-upstream +larder):\n%s", sequence, diff), straddled
+	}
+	return "", straddled
+}
+
+// drop forgets what was recorded of requests that are not compared.
+func (s *writesSide) drop() {
+	for len(s.audited.all) > 0 {
+		<-s.audited.all
+	}
+}
+
+// settle waits until the side's cache knows what was written behind its back.
+func (s *writesSide) settle(t testing.TB, r *writeRequest) {
+	s.call(t, get(r.kind.collection(r.namespace)+"?limit=1"))
+	s.drop()
+}
+
+// comparedMetrics are those that writes count, by name.
+var comparedMetrics = regexp.MustCompile(`^(apiserver_request_total|apiserver_request_body_size_bytes_(sum|count)|apiserver_request_duration_seconds_count|apiserver_request_sli_duration_seconds_count|field_validation_request_duration_seconds_count|apiserver_response_sizes_(sum|count)|apiserver_request_aborts_total|apiserver_request_terminations_total|apiserver_requested_deprecated_apis|apiserver_admission_step_admission_duration_seconds_count|apiserver_audit_event_total|apiserver_audit_level_total)(\{| )`)
+
+// metrics are those that may be compared, of both sides together: they share upstream's.
+func (w *writesPair) metrics() map[string]float64 {
+	all := make(map[string]float64)
+	page := w.ours.must(w.t, get("/metrics"))
+	w.ours.drop()
+	for line := range strings.Lines(string(page.body)) {
+		if !comparedMetrics.MatchString(line) {
+			continue
+		}
+		at := strings.LastIndexByte(strings.TrimSpace(line), ' ')
+		value, err := strconv.ParseFloat(strings.TrimSpace(line[at:]), 64)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		all[line[:at]] = value
+	}
+	return all
+}
+
+// growth is what was counted meanwhile.
+func growth(before, after map[string]float64) map[string]float64 {
+	all := make(map[string]float64)
+	for name, value := range after {
+		if grown := value - before[name]; grown != 0 && !strings.Contains(name, `verb="GET"`) && !strings.Contains(name, `verb="LIST"`) {
+			all[name] = grown
+		}
+	}
+	return all
+}

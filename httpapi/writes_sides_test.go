@@ -1,0 +1,360 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	protobufcodec "k8s.io/apimachinery/pkg/runtime/serializer/protobuf"
+	"k8s.io/apimachinery/pkg/util/sets"
+	auditapi "k8s.io/apiserver/pkg/apis/audit"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints"
+	apirequest "k8s.io/apiserver/pkg/endpoints/request"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+
+	"github.com/larder-io/larder/internal/proctest"
+	"github.com/larder-io/larder/internal/proctest/testcert"
+	"github.com/larder-io/larder/internal/registry"
+	"github.com/larder-io/larder/internal/registry/registrytest"
+	"github.com/larder-io/larder/kv"
+	"github.com/larder-io/larder/kv/kvtest"
+)
+
+const (
+	// maxSentBody is how large the bodies of requests may be on both sides of a comparison of
+	// writes, maxStoredObject how large the objects that their stores take.
+	maxSentBody, maxStoredObject = 64 << 10, 16 << 10
+
+	// writesPolicy has each user's requests recorded at a level of its own.
+	writesPolicy = `
+omitStages: [RequestReceived]
+rules:
+- {level: Metadata, users: [meta]}
+- {level: Request, users: [reader]}
+- {level: RequestResponse, users: [lean], omitManagedFields: true}
+- {level: RequestResponse}
+`
+)
+
+// writesRights are what the users of a comparison of writes may do.
+type writesRights struct{ auditors }
+
+// Authorize implements authorizer.Authorizer.
+func (r writesRights) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if a.GetUser().GetName() == "updater" && a.GetVerb() == "create" {
+		return authorizer.DecisionNoOpinion, "updates alone", nil
+	}
+	return r.auditors.Authorize(ctx, a)
+}
+
+// boundedStore refuses values that are too large, as etcd does.
+type boundedStore struct{ kv.Store }
+
+type valueTooLarge struct{}
+
+func (valueTooLarge) Error() string    { return "etcdserver: request is too large" }
+func (valueTooLarge) Code() codes.Code { return codes.InvalidArgument }
+
+// Put implements kv.Store.
+func (s boundedStore) Put(ctx context.Context, key string, value []byte, options kv.PutOptions) (kv.Result, error) {
+	if len(value) > maxStoredObject {
+		return kv.Result{}, &kv.Error{Err: valueTooLarge{}}
+	}
+	return s.Store.Put(ctx, key, value, options)
+}
+
+// writesSide is one of two servers whose writes are compared: Larder, or upstream's handlers
+// behind upstream's filters. Each has a registry and a store of its own.
+type writesSide struct {
+	*side
+	store     *kvtest.Memory
+	audited   *events
+	admission *scriptedAdmission
+	reach     map[string]func(*http.Request) (*http.Response, error) // by protocol
+
+	made map[string]string // what this side has made up, and what it is called in comparisons
+}
+
+func newWritesSide(t testing.TB, name string) (*writesSide, *registrytest.Server) {
+	back := registrytest.New(t, nil, func(c *registry.Config) { c.Store = boundedStore{c.Store} })
+	s := &writesSide{
+		side: &side{name: name, registry: back.Registry}, made: make(map[string]string),
+		store: back.Store, audited: newEvents(),
+		reach: make(map[string]func(*http.Request) (*http.Response, error)),
+	}
+	s.admission = &scriptedAdmission{side: s}
+	return s, back
+}
+
+// connect makes the clients of a side, one for each version of HTTP.
+func (s *writesSide) connect(t testing.TB, addr string, pool *x509.CertPool) {
+	for _, version := range []string{"HTTP/1.1", "HTTP/2.0"} {
+		client := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableCompression: true, ForceAttemptHTTP2: version == "HTTP/2.0"}
+		t.Cleanup(client.CloseIdleConnections)
+		s.reach[version] = func(req *http.Request) (*http.Response, error) {
+			req.URL.Scheme, req.URL.Host = "https", addr
+			resp, err := client.RoundTrip(req)
+			if err == nil && resp.Proto != version {
+				err = fmt.Errorf("answered by %s", resp.Proto)
+			}
+			return resp, err
+		}
+	}
+	s.do = func(req *http.Request) *http.Response {
+		req.Header.Set("Authorization", "Bearer alice")
+		resp, err := s.reach["HTTP/1.1"](req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+}
+
+// newWritesLarder runs Larder for a comparison of writes.
+func newWritesLarder(t testing.TB) *writesSide {
+	s, back := newWritesSide(t, "larder")
+	f := serveBackWith(t, back, func(c *Config) {
+		c.Authenticator, c.Authorizer = auditors{}, writesRights{}
+		c.AuditPolicy, c.Audit = parsePolicy(t, writesPolicy), s.audited
+		c.Admission = s.admission.chain()
+		c.MaxRequestBodyBytes = maxSentBody
+	})
+	s.connect(t, f.addr, f.pool)
+	return s
+}
+
+// newWritesUpstream runs upstream's handlers behind the chain that apiserver composes.
+func newWritesUpstream(t testing.TB) *writesSide {
+	s, back := newWritesSide(t, "upstream")
+	back.Start(t)
+	director, err := upstreamDirector(back.Registry, func(gv *endpoints.APIGroupVersion) {
+		gv.Admit, gv.Authorizer, gv.MaxRequestBodyBytes = s.admission.chain(), writesRights{}, maxSentBody
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := genericapiserver.NewConfig(legacyscheme.Codecs)
+	c.Authentication.Authenticator, c.Authorization.Authorizer = auditors{}, writesRights{}
+	c.AuditPolicyRuleEvaluator, c.AuditBackend = parsePolicy(t, writesPolicy), backend{s.audited}
+	c.RequestInfoResolver = &apirequest.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+	c.FeatureGate = utilfeature.DefaultFeatureGate
+	front := httptest.NewUnstartedServer(genericapiserver.DefaultBuildHandlerChain(director, c))
+	front.EnableHTTP2 = true
+	config, pool := testcert.Loopback(t)
+	front.TLS = config
+	front.Config.ErrorLog = log.New(io.Discard, "", 0)
+	front.StartTLS()
+	t.Cleanup(front.Close)
+	s.connect(t, front.Listener.Addr().String(), pool)
+	return s
+}
+
+// backend is a sink that has nothing to run.
+type backend struct{ audit.Sink }
+
+func (backend) Run(<-chan struct{}) error { return nil }
+func (backend) Shutdown()                 {}
+func (backend) String() string            { return "test" }
+
+// revision is that of a side's store.
+func (s *writesSide) revision(t testing.TB) int64 {
+	_, _, revision, err := s.store.Get(context.Background(), "/registry/none")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return revision
+}
+
+// align brings the stores of both sides to one revision.
+func align(t testing.TB, a, b *writesSide) {
+	for a.revision(t) != b.revision(t) {
+		behind := a
+		if a.revision(t) > b.revision(t) {
+			behind = b
+		}
+		behind.store.PutAll(map[string][]byte{"/aligned": nil, "/aligned/x": {1}})
+	}
+}
+
+// stored is an object of a side as its store has it.
+func (s *writesSide) stored(key string) (object runtime.Object, metadata metav1.Object, revision int64) {
+	item, found, _, err := s.store.Get(context.Background(), key)
+	if err != nil || !found {
+		return nil, nil, 0
+	}
+	object, _, err = legacyscheme.Codecs.UniversalDeserializer().Decode(item.Value, nil, nil)
+	if err != nil {
+		return nil, nil, 0
+	}
+	metadata, err = meta.Accessor(object)
+	if err != nil {
+		return nil, nil, 0
+	}
+	return object, metadata, item.Revision
+}
+
+// contents are all objects below the keys that contain part, in words that may be compared.
+func (s *writesSide) contents(t testing.TB, part string) []string {
+	page, err := s.store.Range(context.Background(), kv.RangeOptions{Prefix: "/registry/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, item := range page.Items {
+		if !strings.Contains(item.Key, part) {
+			continue
+		}
+		object, _, err := legacyscheme.Codecs.UniversalDeserializer().Decode(item.Value, nil, nil)
+		text, jsonErr := json.Marshal(object)
+		all = append(all, s.plain(fmt.Sprintf("%s at %d, %d bytes: %s %v %v", item.Key, item.Revision, len(item.Value), text, err, jsonErr)))
+	}
+	return all
+}
+
+var (
+	momentOf = regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`)
+	ageOf    = regexp.MustCompile(`"\d+s"`)
+	// typedErrors are those that upstream finds in a configuration: which of several it tells
+	// differs from one time to the next.
+	typedErrors = regexp.MustCompile(`(failed to create typed patch object \([^)]*\)): (?:[^"\\]|\\.)*`)
+)
+
+// plain calls what this side has made up by names that both sides use.
+func (s *writesSide) plain(text string) string {
+	text = momentOf.ReplaceAllStringFunc(text, func(at string) string {
+		if when, err := time.Parse(time.RFC3339, at); err == nil && time.Since(when).Abs() < time.Hour {
+			return "<now>"
+		}
+		return at
+	})
+	text = typedErrors.ReplaceAllString(text, "$1")
+	text = uuid.ReplaceAllStringFunc(text, func(own string) string {
+		if s.made[own] == "" {
+			s.made[own] = fmt.Sprintf("<uid %d>", len(s.made))
+		}
+		return s.made[own]
+	})
+	return ageOf.ReplaceAllString(text, `"<age>"`)
+}
+
+// send sends a request and returns all that can be seen of it.
+func (s *writesSide) send(t testing.TB, r *writeRequest) (seen observed, err error) {
+	body := r.body(s)
+	req, err := http.NewRequest(r.method, "https://larder.test"+s.resolve(r.kind, r.path), bytes.NewReader(body))
+	if err != nil {
+		return seen, err
+	}
+	if len(body) == 0 {
+		req.Body = http.NoBody
+	}
+	for name, value := range r.header {
+		req.Header[name] = []string{value}
+	}
+	s.admission.begin(r.admission)
+	resp, err := s.reach[r.protocol](req)
+	if err != nil {
+		return seen, err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return seen, err
+	}
+	seen.code = resp.StatusCode
+	seen.body = s.plain(readable(resp.Header.Get("Content-Type"), answer))
+	for name, values := range resp.Header {
+		switch name {
+		case "Date", "Audit-Id", "Content-Length":
+		default:
+			seen.header = append(seen.header, s.plain(fmt.Sprintf("%s: %q", name, values)))
+		}
+	}
+	slices.Sort(seen.header)
+	seen.admission = s.admission.end()
+	seen.audit = s.records(t, resp.Header.Get("Audit-Id"))
+	seen.revision = s.revision(t)
+	return seen, nil
+}
+
+// observed is what can be seen of a request: by the client, by admission, in the audit log and in
+// the store.
+type observed struct {
+	code      int
+	header    []string
+	body      string
+	admission []string
+	audit     []string
+	revision  int64
+}
+
+// records are the records of the request that has just been answered.
+func (s *writesSide) records(t testing.TB, id string) (all []string) {
+	for {
+		select {
+		case one := <-s.audited.all:
+			if string(one.AuditID) != id && len(all) == 0 && one.UserAgent == "tester/1.0" {
+				continue // of a request that is not compared
+			}
+			if string(one.AuditID) != id {
+				all = append(all, "the record of another request")
+			}
+			one.AuditID = ""
+			one.RequestReceivedTimestamp.Time, one.StageTimestamp.Time = time.Time{}, time.Time{}
+			objects := [2]*runtime.Unknown{one.RequestObject, one.ResponseObject} // which may be no JSON
+			one.RequestObject, one.ResponseObject = nil, nil
+			text, err := json.Marshal(one)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, object := range objects {
+				if object != nil {
+					text = fmt.Appendf(text, "\n  %v %q %q %s", object.TypeMeta, object.ContentType, object.ContentEncoding, object.Raw)
+				}
+			}
+			all = append(all, s.plain(string(text)))
+			if one.Stage != auditapi.StageRequestReceived {
+				return all
+			}
+		case <-time.After(proctest.Patience):
+			t.Fatalf("%s: no record of %s after %q", s.name, id, all)
+		}
+	}
+}
+
+// readable is a body as text; what is in protobuf, as JSON, with its length.
+func readable(media string, body []byte) string {
+	if !strings.HasPrefix(media, runtime.ContentTypeProtobuf) {
+		return string(body)
+	}
+	object, kind, err := legacyscheme.Codecs.UniversalDeserializer().Decode(body, nil, nil)
+	if err != nil {
+		scheme := runtime.NewScheme()
+		metav1.AddToGroupVersion(scheme, metav1.SchemeGroupVersion)
+		scheme.AddKnownTypes(metav1.SchemeGroupVersion, &metav1.PartialObjectMetadata{}, &metav1.PartialObjectMetadataList{})
+		if object, kind, err = protobufcodec.NewSerializer(scheme, scheme).Decode(body, nil, nil); err != nil {
+			return fmt.Sprintf("%v: %q", err, body)
+		}
+	}
+	text, err := json.Marshal(object)
+	return fmt.Sprintf("%s in %d bytes: %s %v", kind, len(body), text, err)
+}
