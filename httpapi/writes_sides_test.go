@@ -87,6 +87,7 @@ func (s boundedStore) Put(ctx context.Context, key string, value []byte, options
 // behind upstream's filters. Each has a registry and a store of its own.
 type writesSide struct {
 	*side
+	t         testing.TB
 	store     *kvtest.Memory
 	audited   *events
 	admission *scriptedAdmission
@@ -98,7 +99,7 @@ type writesSide struct {
 func newWritesSide(t testing.TB, name string) (*writesSide, *registrytest.Server) {
 	back := registrytest.New(t, nil, func(c *registry.Config) { c.Store = boundedStore{c.Store} })
 	s := &writesSide{
-		side: &side{name: name, registry: back.Registry}, made: make(map[string]string),
+		side: &side{name: name, registry: back.Registry}, t: t, made: make(map[string]string),
 		store: back.Store, audited: newEvents(),
 		reach: make(map[string]func(*http.Request) (*http.Response, error)),
 	}
@@ -192,7 +193,7 @@ func align(t testing.TB, a, b *writesSide) {
 		if a.revision(t) > b.revision(t) {
 			behind = b
 		}
-		behind.store.PutAll(map[string][]byte{"/aligned": nil, "/aligned/x": {1}})
+		behind.store.PutAll(map[string][]byte{"/registry/aligned/x": {1}})
 	}
 }
 
@@ -237,6 +238,9 @@ var (
 	// typedErrors are those that upstream finds in a configuration: which of several it tells
 	// differs from one time to the next.
 	typedErrors = regexp.MustCompile(`(failed to create typed patch object \([^)]*\)): (?:[^"\\]|\\.)*`)
+
+	// conflictCauses come in no order from upstream.
+	conflictCauses = regexp.MustCompile(`\{\s*"reason": ?"FieldManagerConflict",\s*"message": ?"(?:[^"\\]|\\.)*",\s*"field": ?"(?:[^"\\]|\\.)*"\s*\}|- field: .*\n\s*message: .*\n\s*reason: FieldManagerConflict`)
 )
 
 // plain calls what this side has made up by names that both sides use.
@@ -248,6 +252,12 @@ func (s *writesSide) plain(text string) string {
 		return at
 	})
 	text = typedErrors.ReplaceAllString(text, "$1")
+	causes := conflictCauses.FindAllString(text, -1)
+	slices.Sort(causes)
+	text = conflictCauses.ReplaceAllStringFunc(text, func(string) (next string) {
+		next, causes = causes[0], causes[1:]
+		return next
+	})
 	text = uuid.ReplaceAllStringFunc(text, func(own string) string {
 		if s.made[own] == "" {
 			s.made[own] = fmt.Sprintf("<uid %d>", len(s.made))
@@ -356,5 +366,8 @@ func readable(media string, body []byte) string {
 		}
 	}
 	text, err := json.Marshal(object)
+	if kind.Kind == "Status" { // with typedErrors, maybe
+		return fmt.Sprintf("%s: %s %v", kind, text, err)
+	}
 	return fmt.Sprintf("%s in %d bytes: %s %v", kind, len(body), text, err)
 }
