@@ -74,7 +74,7 @@ func (w *Write) answer(done result) {
 		version, codecs = w.form.Convert.GroupVersion(), apihelpers.GetMetaInternalVersionCodecs()
 	}
 	if w.stored != nil {
-		if w.answerStored(done, version) {
+		if w.endpoint.view != nil && w.answerStored(done, version) {
 			return
 		}
 		if err := w.stored.Settle(done.obj); err != nil {

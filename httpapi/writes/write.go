@@ -100,7 +100,7 @@ func (w *Write) begin() func() {
 	}
 	ctx, cancel := bound()
 	ctx = exchange.Context(w.Trail.Context(ctx), w.RequestInfo(), w.User, w.Received)
-	if w.endpoint.view != nil && w.Verb != "deletecollection" { // which may delete any number of objects
+	if w.Verb != "deletecollection" { // which may delete any number of objects
 		ctx, w.stored = storage.Track(ctx)
 	}
 	w.ctx = warning.WithWarningRecorder(ctx, &w.warnings)
