@@ -3,12 +3,16 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/larder-io/larder/httpapi/routes"
 )
@@ -64,5 +68,53 @@ func TestDeadlineOfPreparation(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// patient is an admission plugin that warns, and then waits for the deadline of the request.
+type patient struct{ waits *atomic.Bool }
+
+// Handles implements admission.Interface.
+func (patient) Handles(admission.Operation) bool { return true }
+
+// Validate implements admission.ValidationInterface.
+func (p patient) Validate(ctx context.Context, _ admission.Attributes, _ admission.ObjectInterfaces) error {
+	if !p.waits.Load() {
+		return nil
+	}
+	warning.AddWarning(ctx, "", "waiting")
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// TestDeadlineOfWrites: a write whose admission waits until the deadline of the request is answered as
+// kube-apiserver's timeout filter does, without warnings, and stores nothing.
+func TestDeadlineOfWrites(t *testing.T) {
+	plugin := patient{new(atomic.Bool)}
+	p := newPairWith(t, func(c *Config) { c.Admission = plugin })
+	p.ours.must(t, post("/api/v1/namespaces", `{"metadata":{"name":"a"}}`))
+	stored := p.ours.must(t, post(configmaps, configmap("one", "", "v")))
+	plugin.waits.Store(true)
+	const one = configmaps + "/one?timeout=30ms"
+	for name, c := range map[string]call{
+		"create":            post(configmaps+"?timeout=30ms", configmap("two", "", "v")),
+		"update":            put(one, configmap("one", "", "w")),
+		"patch":             patch("merge-patch+json", one, `{"data":{"k":"w"}}`),
+		"apply":             patch("apply-patch+yaml", one+"&fieldManager=m&force=true", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"one"},"data":{"k":"w"}}`),
+		"delete":            del(one),
+		"delete collection": del(configmaps + "?timeout=30ms"),
+	} {
+		a := p.ours.call(t, c)
+		if a.code != http.StatusGatewayTimeout || a.header.Get("Content-Type") != "text/plain; charset=utf-8" || a.header.Get("Warning") != "" ||
+			!strings.Contains(string(a.body), "request did not complete within the allotted timeout") {
+			t.Errorf("%s: %d %v %s", name, a.code, a.header, a.body)
+		}
+	}
+	plugin.waits.Store(false)
+	if now := p.ours.must(t, get(configmaps+"/one")); string(now.body) != string(stored.body) {
+		t.Errorf("stored is %s, want %s", now.body, stored.body)
+	}
+	if a := p.ours.call(t, get(configmaps+"/two")); a.code != http.StatusNotFound {
+		t.Errorf("two: %d %s", a.code, a.body)
 	}
 }

@@ -58,10 +58,10 @@ func (e *Endpoint) Serve(x *exchange.Exchange, attributes func() []attribute.Key
 		warning.AddWarning(w.ctx, "", text)
 	}
 	done, err := w.serve()
-	w.warnings.close(&x.Response)
 	if err != nil {
 		w.refuse(err)
 	} else {
+		w.warnings.close(&x.Response)
 		w.answer(done)
 	}
 	w.observe()
@@ -148,8 +148,10 @@ func (w *Write) finish(obj runtime.Object, err error) (runtime.Object, error) {
 func (w *Write) refuse(err error) {
 	if errors.Is(err, exchange.ErrTimeout) || w.ctx.Err() != nil && !time.Now().Before(w.Deadline) {
 		metrics.RecordRequestTermination(w.standIn(), w.RequestInfo(), metrics.APIServerComponent, http.StatusGatewayTimeout)
-		err = exchange.ErrTimeout
+		w.Fail(exchange.ErrTimeout) // without warnings: upstream's filter answers, not its handler
+		return
 	}
+	w.warnings.close(&w.Response)
 	w.Fail(err)
 }
 
