@@ -32,9 +32,9 @@ func (t requests) patch(r *writeRequest, kind, name, path string) {
 	if strings.HasSuffix(path, "/scale") {
 		tree["spec"] = map[string]any{"replicas": pick[any](t, "replicas", 1, 4, 5, -1, nil, "x")}
 	} else {
-		r.kind.drawFields(t.T, tree, 3)
+		t.drawFields(r.kind.fields, tree, "", 3)
 	}
-	t.metadata(tree, key, 2)
+	t.drawFields(metadataFields(key), tree, "metadata.", 2)
 	if t.one(10, "identity") {
 		tree["apiVersion"], tree["kind"] = r.kind.apiVersion(), r.kind.kind
 		t.kindOf(tree)
@@ -55,10 +55,10 @@ func (t requests) applied(r *writeRequest, name, key, path string) {
 		tree = r.kind.base(name)
 		fallthrough
 	default:
-		r.kind.drawFields(t.T, tree, 3)
+		t.drawFields(r.kind.fields, tree, "", 3)
 	}
 	if !strings.HasSuffix(path, "/scale") && t.one(2, "metadata") {
-		t.metadata(tree, key, 2)
+		t.drawFields(metadataFields(key), tree, "metadata.", 2)
 	}
 	if t.one(15, "identity") {
 		t.kindOf(tree)
@@ -76,10 +76,10 @@ func (t requests) operations(k *writtenKind, key string) any {
 		if t.one(2, "in metadata") {
 			fields, prefix = metadataFields(key), "/metadata"
 		}
-		f := rapid.SampledFrom(fields).Draw(t.T, "field")
+		path, value := t.drawFrom(fields)
 		op := map[string]any{
-			"op":   pick(t, "op", "add", "add", "replace", "replace", "remove", "test", "move", "copy", "odd"),
-			"path": prefix + pointer(f.path), "value": parsed(rapid.SampledFrom(f.values).Draw(t.T, "value")),
+			"op":   pick(t, "op", "add", "add", "add", "add", "add", "add", "replace", "replace", "remove", "test", "move", "copy", "odd"),
+			"path": prefix + pointer(path), "value": value,
 		}
 		switch {
 		case op["op"] == "move" || op["op"] == "copy":

@@ -105,18 +105,25 @@ func (t requests) draw(first bool) *writeRequest {
 	r := &writeRequest{kind: pick(t, "kind", t.kinds...), namespace: t.namespace, header: make(map[string]string), form: "json"}
 	r.protocol = pick(t, "protocol", "HTTP/1.1", "HTTP/2.0")
 	r.header["Authorization"] = "Bearer " + pick(t, "user", "alice", "alice", "alice", "alice", "alice", "alice", "alice", "meta", "meta", "reader", "reader", "lean", "lean", "updater", "updater", "mallory")
-	if accept := pick(t, "accept", accepts...); accept != "" && !t.one(3, "default") {
-		r.header["Accept"] = accept
+	if t.one(2, "accepts") {
+		r.header["Accept"] = pick(t, "accept", accepted...)
+	} else if t.one(15, "accepts oddly") {
+		r.header["Accept"] = pick(t, "accept", accepts...)
 	}
 	r.header["User-Agent"] = pick(t, "agent", "kubectl/v1.36", "kubectl/v1.36", "other (linux) x/y", "", "/", strings.Repeat("long", 100), "tab\tand é/1", "%s")
-	r.admission = t.drawAdmission()
+	if r.admission = t.drawAdmission(); first {
+		r.header["Authorization"], r.admission.refuse = "Bearer alice", ""
+		delete(r.header, "Accept")
+	}
 	name := t.name(r.kind)
 	verb := "create"
 	if !first {
 		verb = pick(t, "verb", "create", "create", "update", "update", "update", "merge", "merge", "merge", "json", "json", "strategic", "strategic", "strategic", "apply", "apply", "apply", "delete", "delete", "deletecollection", "get", "subcreate", "odd")
 	}
 	query := make(url.Values)
-	t.options(query, verb)
+	if !first {
+		t.options(query, verb)
+	}
 	path := r.kind.collection(t.namespace) + "/" + name
 	if len(r.kind.subresources) > 0 && t.one(3, "subresource") {
 		path += "/" + pick(t, "of", r.kind.subresources...)
@@ -154,19 +161,25 @@ func (t requests) draw(first bool) *writeRequest {
 	if len(query) > 0 {
 		r.path += "?" + query.Encode()
 	}
-	t.wrong(r)
+	if !first {
+		t.wrong(r)
+	}
 	return r
 }
 
-var accepts = []string{
-	"", "", "", "", "", "", "", "application/json", "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf", "application/yaml", "application/json;pretty=1", "*/*",
+var accepted = []string{
+	"application/json", "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf", "application/yaml", "application/json;pretty=1", "*/*",
 	"application/vnd.kubernetes.protobuf, application/json", "application/json;as=Table;v=v1;g=meta.k8s.io", "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
-	"application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1;g=meta.k8s.io", "application/yaml;as=PartialObjectMetadata;v=v1;g=meta.k8s.io", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io",
-	"text/html", "application/json;as=Odd;v=v1;g=meta.k8s.io", "application/cbor", ";",
+	"application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;v=v1;g=meta.k8s.io", "application/yaml;as=PartialObjectMetadata;v=v1;g=meta.k8s.io",
+}
+
+var accepts = []string{
+	"application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io", "application/json;as=Table;v=v1;g=meta.k8s.io;includeObject=Odd",
+	"text/html", "application/json;as=Odd;v=v1;g=meta.k8s.io", "application/cbor", ";", "application/json;as=Table;v=v9;g=meta.k8s.io,application/yaml",
 }
 
 func (t requests) name(k *writtenKind) string {
-	name := pick(t, "name", "a", "a", "a", "b")
+	name := pick(t, "name", "a", "a", "a", "a", "a", "b")
 	if k.global {
 		name = t.namespace + "-" + name
 	}
@@ -180,11 +193,11 @@ func (t requests) options(query url.Values, verb string) {
 			query.Add(name, pick(t, name, values...))
 		}
 	}
-	add(3, "fieldManager", "m1", "m2", "m1", "kubectl", "", "bad\x01", strings.Repeat("m", 129))
+	add(3, "fieldManager", "m1", "m2", "m1", "kubectl", "m1", "m2", "", "bad\x01", strings.Repeat("m", 129))
 	if verb == "apply" && !query.Has("fieldManager") && !t.one(10, "nameless") {
 		query.Set("fieldManager", pick(t, "manager", "m1", "m2"))
 	}
-	add(4, "fieldValidation", "Strict", "Warn", "Ignore", "Strict", "", "Odd")
+	add(4, "fieldValidation", "Strict", "Warn", "Ignore", "Warn", "Ignore", "Ignore", "", "Odd")
 	add(8, "dryRun", "All", "All", "", "None", "all")
 	if verb == "apply" {
 		add(2, "force", "true", "false", "1", "odd")
@@ -217,22 +230,14 @@ const ownEntry = `{"manager":"m1","operation":"Update","apiVersion":"v1","time":
 // metadataFields are fields of any object's metadata.
 func metadataFields(key string) []field {
 	return []field{
-		values("labels", `{"a":"b"}|{"a":"b","c":"d"}|{"a":"bad value!"}|{"a":null}|null|{"a":1}|{"$patch":"replace","e":"f"}`), values("labels.a", `"b"|"c"|null`),
+		values("labels", `{"a":"b"}|{"a":"b","c":"d"}|null||{"a":"bad value!"}|{"a":null}|{"a":1}|{"$patch":"replace","e":"f"}`), values("labels.a", `"b"|"c"|null`),
 		values("annotations", `{"a":"b"}|{"x":"<&>\u2028"}|null`), values("annotations.n", `"1"|"2"|null`),
-		values("finalizers", `["example.com/f"]|["example.com/f","example.com/g"]|[]|null|["bad finalizer"]`), values("$deleteFromPrimitiveList/finalizers", `["example.com/f"]|"x"`), values("$setElementOrder/finalizers", `["example.com/g","example.com/f"]`),
-		values("ownerReferences", `[{"apiVersion":"v1","kind":"Pod","name":"o","uid":"11111111-0000-0000-0000-000000000000"}]|[{"apiVersion":"v1","kind":"Pod","name":"o","uid":"11111111-0000-0000-0000-000000000000"},{"apiVersion":"v1","kind":"Pod","name":"o","uid":"11111111-0000-0000-0000-000000000000"}]|[{"apiVersion":"v1","kind":"Pod","name":"o","uid":"11111111-0000-0000-0000-000000000000"},{"apiVersion":"v1","kind":"Pod","name":"o","uid":"11111111-0000-0000-0000-000000000000","controller":true},{"apiVersion":"v1","kind":"Pod","name":"p","uid":"33333333-0000-0000-0000-000000000000","controller":true}]|[{"name":"o"}]|[{"$patch":"delete","uid":"11111111-0000-0000-0000-000000000000"}]|null`),
-		values("managedFields", `[]|[{}]|null|[`+ownEntry+`]|[`+ownEntry+`,{"manager":"m2","operation":"Apply","apiVersion":"v1","time":"2020-01-02T03:04:05Z","fieldsType":"FieldsV1","fieldsV1":{"f:metadata":{"f:annotations":{"f:a":{}}}}}]|[{"manager":"m","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV2"}]|[{"manager":"m","operation":"Guess","apiVersion":"v1","fieldsType":"FieldsV1"}]|[{"manager":"m2","operation":"Update","apiVersion":"none/v9","time":"2020-01-02T03:04:05Z","fieldsType":"FieldsV1","fieldsV1":{"f:x":{}}}]|[{"manager":"m2","operation":"Update","apiVersion":"v1","subresource":"status","time":"2020-01-02T03:04:05Z","fieldsType":"FieldsV1","fieldsV1":{"f:status":{"f:phase":{}}}}]|[{"manager":"m","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"odd":1}}]|"x"`),
-		values("resourceVersion", `"«rv:`+key+`»"|"«rv:`+key+`»"|"1"|"0"|""|"x"|7|null`), values("uid", `"«uid:`+key+`»"|"44444444-0000-0000-0000-000000000000"|""|null`),
-		values("namespace", `"none-such"|""`), values("name", `"other"|""|"Bad_Name"|null`), values("generateName", `"gen-"|"Bad_"`), values("generation", `7|"x"`), values("selfLink", `"/x"`),
-		values("creationTimestamp", `null|"2020-01-01T00:00:00Z"|"soon"`), values("deletionTimestamp", `null|"2020-01-01T00:00:00Z"`), values("deletionGracePeriodSeconds", `5`), values("label", `{"a":"b"}`), values("clusterName", `"x"`),
-	}
-}
-
-// metadata sets some fields of an object's metadata.
-func (t requests) metadata(tree map[string]any, key string, most int) {
-	for range rapid.IntRange(0, most).Draw(t.T, "metadata") {
-		f := rapid.SampledFrom(metadataFields(key)).Draw(t.T, "field")
-		set(tree, "metadata."+f.path, parsed(rapid.SampledFrom(f.values).Draw(t.T, "value")))
+		values("finalizers", `["example.com/f"]|["example.com/f","example.com/g"]|[]|null||["bad finalizer"]`), values("$deleteFromPrimitiveList/finalizers", `||["example.com/f"]|"x"`), values("$setElementOrder/finalizers", `||["example.com/g","example.com/f"]`),
+		values("ownerReferences", `[{"apiVersion":"v1","kind":"Pod","name":"o","uid":"11111111-0000-0000-0000-000000000000"}]|[{"apiVersion":"v1","kind":"Pod","name":"o","uid":"11111111-0000-0000-0000-000000000000"},{"apiVersion":"v1","kind":"Pod","name":"o","uid":"11111111-0000-0000-0000-000000000000"}]|[{"apiVersion":"v1","kind":"Pod","name":"o","uid":"11111111-0000-0000-0000-000000000000"},{"apiVersion":"v1","kind":"Pod","name":"o","uid":"11111111-0000-0000-0000-000000000000","controller":true},{"apiVersion":"v1","kind":"Pod","name":"p","uid":"33333333-0000-0000-0000-000000000000","controller":true}]||[{"name":"o"}]|[{"$patch":"delete","uid":"11111111-0000-0000-0000-000000000000"}]|null`),
+		values("managedFields", `[]|[{}]|null|[`+ownEntry+`]|[`+ownEntry+`,{"manager":"m2","operation":"Apply","apiVersion":"v1","time":"2020-01-02T03:04:05Z","fieldsType":"FieldsV1","fieldsV1":{"f:metadata":{"f:annotations":{"f:a":{}}}}}]||[{"manager":"m","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV2"}]|[{"manager":"m","operation":"Guess","apiVersion":"v1","fieldsType":"FieldsV1"}]|[{"manager":"m2","operation":"Update","apiVersion":"none/v9","time":"2020-01-02T03:04:05Z","fieldsType":"FieldsV1","fieldsV1":{"f:x":{}}}]|[{"manager":"m2","operation":"Update","apiVersion":"v1","subresource":"status","time":"2020-01-02T03:04:05Z","fieldsType":"FieldsV1","fieldsV1":{"f:status":{"f:phase":{}}}}]|[{"manager":"m","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"odd":1}}]|"x"`),
+		values("resourceVersion", `"«rv:`+key+`»"|"«rv:`+key+`»"||"1"|"0"|""|"x"|7|null`), values("uid", `"«uid:`+key+`»"||"44444444-0000-0000-0000-000000000000"|""|null`),
+		values("namespace", `""||"none-such"`), values("name", `||"other"|""|"Bad_Name"|null`), values("generateName", `"gen-"||"Bad_"`), values("generation", `7||"x"`), values("selfLink", `"/x"`),
+		values("creationTimestamp", `null|"2020-01-01T00:00:00Z"||"soon"`), values("deletionTimestamp", `null|"2020-01-01T00:00:00Z"`), values("deletionGracePeriodSeconds", `5`), values("label", `||{"a":"b"}`), values("clusterName", `||"x"`),
 	}
 }
 
@@ -248,17 +253,19 @@ func (t requests) object(r *writeRequest, name string, good bool) {
 	}
 	r.header["Content-Type"] = mediaOf[r.form]
 	if !good || t.one(2, "more") {
-		r.kind.drawFields(t.T, tree, 3)
-		t.metadata(tree, key, 2)
+		t.drawFields(r.kind.fields, tree, "", 3)
+		t.drawFields(metadataFields(key), tree, "metadata.", 2)
 	}
-	if !good && t.one(3, "current") {
+	if r.method != "POST" && t.one(3, "current") {
 		set(tree, "metadata.resourceVersion", "«rv:"+key+"»")
 	}
-	if !good && t.one(8, "generate") {
+	if r.method == "POST" && !good && t.one(6, "generate") {
 		delete(tree["metadata"].(map[string]any), "name")
 		set(tree, "metadata.generateName", "gen-")
 	}
-	t.kindOf(tree)
+	if !good {
+		t.kindOf(tree)
+	}
 	r.tree = local(tree, t.namespace)
 }
 
@@ -296,14 +303,11 @@ func (t requests) deletion(r *writeRequest, name string) {
 	tree := map[string]any{"apiVersion": "v1", "kind": "DeleteOptions"}
 	key := r.kind.key(t.namespace, name)
 	fields := []field{
-		values("gracePeriodSeconds", `0|5|-1|"x"`), values("propagationPolicy", `"Foreground"|"Orphan"|"Background"|"Odd"`), values("orphanDependents", `true|false`), values("dryRun", `["All"]|[]|["Odd"]|["All","All"]`),
-		values("preconditions.uid", `"«uid:`+key+`»"|"44444444-0000-0000-0000-000000000000"`), values("preconditions.resourceVersion", `"«rv:`+key+`»"|"1"|"x"`), values("unknown", `1`), values("ignoreStoreReadErrorWithClusterBreakingPotential", `true|false`),
-		values("apiVersion", `"v1"|"meta.k8s.io/v1"|"apps/v1"|"none/v1"`), values("kind", `"DeleteOptions"|"Pod"|"CreateOptions"|""`),
+		values("gracePeriodSeconds", `0|5||-1|"x"`), values("propagationPolicy", `"Foreground"|"Orphan"|"Background"||"Odd"`), values("orphanDependents", `true|false`), values("dryRun", `["All"]|[]||["Odd"]|["All","All"]`),
+		values("preconditions.uid", `"«uid:`+key+`»"||"44444444-0000-0000-0000-000000000000"`), values("preconditions.resourceVersion", `"«rv:`+key+`»"||"1"|"x"`), values("unknown", `||1`), values("ignoreStoreReadErrorWithClusterBreakingPotential", `true|false`),
+		values("apiVersion", `"v1"|"meta.k8s.io/v1"|"apps/v1"||"none/v1"`), values("kind", `"DeleteOptions"||"Pod"|"CreateOptions"|""`),
 	}
-	for range rapid.IntRange(0, 3).Draw(t.T, "deletion") {
-		f := rapid.SampledFrom(fields).Draw(t.T, "field")
-		set(tree, f.path, parsed(rapid.SampledFrom(f.values).Draw(t.T, "value")))
-	}
+	t.drawFields(fields, tree, "", 3)
 	t.kindOf(tree)
 	r.tree, r.form = tree, pick(t, "form", "json", "json", "yaml", "protobuf")
 	r.header["Content-Type"] = mediaOf[r.form]
@@ -321,7 +325,7 @@ func (t requests) subresource(r *writeRequest, name string, path *string) {
 	*path += "/" + sub
 	tree := parsed(r.kind.creates[sub]).(map[string]any)
 	if t.one(3, "odd") {
-		t.metadata(tree, r.kind.key(t.namespace, name), 2)
+		t.drawFields(metadataFields(r.kind.key(t.namespace, name)), tree, "metadata.", 2)
 		t.kindOf(tree)
 	}
 	r.tree = tree
