@@ -159,7 +159,7 @@ func described(o *cache.Object) map[string]string {
 	all := make(map[string]string)
 	for _, name := range []string{
 		"metadata.name", "metadata.namespace", "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
-		"spec.hostNetwork", "status.phase", "status.podIP", "status.nominatedNodeName", "status.replicas", "status.successful",
+		"spec.hostNetwork", "spec.unschedulable", "status.phase", "status.podIP", "status.nominatedNodeName", "status.replicas", "status.successful",
 		"type", "reason", "source", "reportingComponent", "involvedObject.kind", "involvedObject.namespace", "involvedObject.name",
 		"involvedObject.uid", "involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath",
 	} {

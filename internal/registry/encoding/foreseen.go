@@ -45,7 +45,7 @@ func (c *Codec) Foresee(rest string, s *Stored, obj runtime.Object) Foreseen {
 
 // ForeseeAlike is Foresee without decoding s, where it is known what values like it become.
 func (c *Codec) ForeseeAlike(rest string, s *Stored) Foreseen {
-	if c.fingerprints == nil || rest == "" {
+	if c.fingerprints == nil || c.decorate != nil || rest == "" {
 		return Foreseen{}
 	}
 	v := c.fingerprints.inspect(s.Data)

@@ -32,6 +32,7 @@ var hasTokens = map[schema.GroupResource]bool{
 	{Resource: "secrets"}:                                        true,
 	{Resource: "endpoints"}:                                      true,
 	{Resource: "replicationcontrollers"}:                         true,
+	{Resource: "nodes"}:                                          true,
 	{Group: "apps", Resource: "replicasets"}:                     true,
 	{Group: "apps", Resource: "deployments"}:                     true,
 	{Group: "apps", Resource: "daemonsets"}:                      true,
@@ -80,6 +81,11 @@ var tokensOf = map[reflect.Type]roles{
 	reflect.TypeFor[corev1.ContainerStatus]():          {"Image": wire.Opaque, "ImageID": wire.Opaque, "ContainerID": wire.Name},
 	reflect.TypeFor[corev1.ContainerStateWaiting]():    {"Message": wire.Opaque},
 	reflect.TypeFor[corev1.ContainerStateTerminated](): {"Message": wire.Opaque, "ContainerID": wire.Name},
+
+	reflect.TypeFor[corev1.NodeSpec]():       {"PodCIDR": wire.Name, "PodCIDRs": wire.Name, "ProviderID": wire.Opaque},
+	reflect.TypeFor[corev1.NodeAddress]():    {"Address": wire.Opaque},
+	reflect.TypeFor[corev1.NodeCondition]():  {"Reason": wire.Opaque, "Message": wire.Opaque},
+	reflect.TypeFor[corev1.NodeSystemInfo](): {"MachineID": wire.Opaque, "SystemUUID": wire.Opaque, "BootID": wire.Opaque},
 
 	reflect.TypeFor[corev1.ObjectReference](): {
 		"Namespace": wire.Name, "Name": wire.Name, "UID": wire.Name, "ResourceVersion": wire.Opaque, "FieldPath": wire.Opaque,
