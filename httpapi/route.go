@@ -5,6 +5,8 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"go.opentelemetry.io/otel/attribute"
+
 	"github.com/larder-io/larder/httpapi/negotiate"
 	"github.com/larder-io/larder/httpapi/routes"
 )
@@ -106,10 +108,17 @@ func (r *router) describeGroup(x *passage) bool {
 	return h != nil
 }
 
-// extend answers from an extension's resource if the request is for one, and reports
-// whether it did.
+// extend answers if the request is for an extension's resource, and reports whether it did: reads
+// are answered from encoded bytes.
 func (r *router) extend(x *passage) bool {
-	if r.extensions == nil || x.Method != http.MethodGet || x.Subresource != "" || x.VerbInPath || len(x.Parts) > 2 {
+	switch {
+	case r.extensions == nil:
+		return false
+	case x.Verb == "create", x.Verb == "update", x.Verb == "patch", x.Verb == "delete", x.Verb == "deletecollection":
+		slow := timed(x)
+		defer func() { slow.tell(x) }()
+		return r.extensions.Write(&x.Exchange, func() []attribute.KeyValue { return attributesOf(x) })
+	case x.Method != http.MethodGet || x.Subresource != "" || x.VerbInPath || len(x.Parts) > 2:
 		return false
 	}
 	c, done := r.extensions.Custom(&x.Request)
@@ -133,11 +142,27 @@ func (r *router) extend(x *passage) bool {
 // elsewhere answers a request that no endpoint is installed for. A peer answers it if one serves
 // the resource.
 func (r *router) elsewhere(x *passage) {
+	if r.late(x) && r.extend(x) {
+		return
+	}
 	if r.peers == nil || r.custom(x) {
 		r.unknown(x)
 		return
 	}
 	x.Forward(r.peers.WrapHandler(r.nowhere(x)))
+}
+
+// late waits for a custom resource whose definition is in the store and not known yet, and reports
+// whether it has become known.
+func (r *router) late(x *passage) bool {
+	if t := r.table.Load(); r.extensions == nil || t.ServesVersion(x.Group, x.Version) {
+		return false
+	} else if _, below := t.NonResource(x.Path); below {
+		return false
+	}
+	ctx, cancel := x.Bounded()
+	defer cancel()
+	return r.extensions.Await(ctx, &x.Request)
 }
 
 // custom reports whether the request is for a custom resource.

@@ -73,7 +73,9 @@ func (w *Write) decode(info runtime.SerializerInfo, directive string, empty func
 	scope := w.endpoint.Scope
 	serializer := info.Serializer
 	if isStrict(directive) {
-		serializer = info.StrictSerializer
+		if serializer = info.StrictSerializer; serializer == nil { // protobuf, of custom resources
+			return nil, version, negotiation.NewUnsupportedMediaTypeError(strictTypes(scope.Serializer))
+		}
 	}
 	w.Event("About to convert to expected version")
 	kind, into := scope.Kind, empty()
@@ -91,6 +93,16 @@ func (w *Write) decode(info runtime.SerializerInfo, directive string, empty func
 	}
 	w.Event("Conversion done")
 	return obj, version, nil
+}
+
+// strictTypes lists the media types that can be decoded strictly.
+func strictTypes(codecs runtime.NegotiatedSerializer) (list []string) {
+	for _, info := range codecs.SupportedMediaTypes() {
+		if info.StrictSerializer != nil {
+			list = append(list, info.MediaType)
+		}
+	}
+	return list
 }
 
 // isStrict reports whether a directive asks for a check of unknown and duplicate fields.

@@ -28,9 +28,9 @@ type generation struct {
 	custom   *registry.CustomResource
 	readable map[string]*reads.Resource // the versions that are served
 
-	// built builds the storages and scopes of all versions when it is first called. If that fails,
+	// built builds what writes when it is first called. If that fails,
 	// failed says so, and nothing is served any more.
-	built  func() (*versions.Set, error)
+	built  func() (*built, error)
 	failed atomic.Pointer[error]
 
 	ending context.Context // of requests that last: ends with retirement
@@ -50,7 +50,7 @@ const loadTimeout = 5 * time.Second
 func (s *serving) build() (*generation, error) {
 	e, definition := s.extensions, s.definition.Load()
 	g := &generation{readable: make(map[string]*reads.Resource), idle: make(chan struct{})}
-	g.built = sync.OnceValues(func() (*versions.Set, error) {
+	g.built = sync.OnceValues(func() (*built, error) {
 		made, err := s.buildVersions(g.custom)
 		if err != nil {
 			g.failed.Store(&err)
@@ -135,17 +135,21 @@ func defers(definition *apiextensionsv1.CustomResourceDefinition) bool {
 	return err == nil
 }
 
-// buildVersions builds the storages and scopes of s, over custom.
-func (s *serving) buildVersions(custom *registry.CustomResource) (*versions.Set, error) {
+// buildVersions builds what writes the versions of s, over custom.
+func (s *serving) buildVersions(custom *registry.CustomResource) (*built, error) {
 	c := &s.extensions.config
 	models, err := s.extensions.schemas()
 	if err != nil {
 		return nil, err
 	}
-	return versions.Build(versions.Config{
+	set, err := versions.Build(versions.Config{
 		Definition: s.definition.Load(), RESTOptions: custom, Services: c.Webhooks, Auth: c.Webhooks.Auth,
 		Authorizer: c.Authorizer, MaxBodyBytes: c.MaxRequestBodyBytes, Models: models, Model: s.extensions.patternsV3.model,
 	})
+	if err != nil {
+		return nil, err
+	}
+	return s.newBuilt(set), nil
 }
 
 // addVersion adds a version, if it is served.

@@ -53,8 +53,8 @@ func (e *Extensions) Groups() []metav1.APIGroup {
 	return slices.DeleteFunc(e.discovery.groups(), func(g metav1.APIGroup) bool { return e.builtIn.Has(g.Name) })
 }
 
-// ServeHTTP implements http.Handler: upstream's handlers answer the requests that are not answered
-// from encoded bytes.
+// ServeHTTP implements http.Handler: upstream's handlers answer the reads that are not answered
+// from encoded bytes, and here is said what is wrong with other requests.
 func (e *Extensions) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	info, ok := apirequest.RequestInfoFrom(req.Context())
 	if !ok || !info.IsResourceRequest {
@@ -62,8 +62,9 @@ func (e *Extensions) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	for {
-		s := e.find(req.Context(), info)
-		if s == nil {
+		gr := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
+		s := e.servings.Load().of(gr)
+		if s == nil || !s.offers(info.APIVersion) {
 			e.unknown().ServeHTTP(w, req)
 			return
 		}
@@ -77,8 +78,8 @@ func (e *Extensions) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 		// The definition has changed since, or this server is shutting down.
-		if !e.awaitReplaced(req.Context(), info, s) {
-			fail(w, req, info, apierrors.NewServiceUnavailable("the definition of the resource is changing, please try again"))
+		if !e.awaitReplaced(req.Context(), gr, s) {
+			fail(w, req, info, errChanging())
 			return
 		}
 	}
@@ -95,24 +96,16 @@ func (e *Extensions) serve(w http.ResponseWriter, req *http.Request, info *apire
 		return errRetired
 	}
 	defer g.release()
-	set, err := g.built()
+	b, err := g.built()
 	if err != nil {
 		return err
 	}
-	if info.Verb == "create" || info.Verb == "patch" {
-		defer s.creates.begin()()
-		// Whoever waits for creates either waits for this one, or has seen before that s, if it
-		// still serves the resource, refuses them.
-		if e.servings.Load().of(schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}) != s {
-			return errRetired
-		}
-	}
-	version := set.Versions[info.APIVersion]
-	if version == nil || !s.inScope(info) {
+	version := b.Versions[info.APIVersion]
+	if version == nil || !s.inScope(info.Verb, info.Namespace) {
 		e.unknown().ServeHTTP(w, req)
 		return nil
 	}
-	g.serve(w, req, &call{info: info, serving: s, version: version})
+	g.serve(w, req, &call{info: info, serving: s, version: version, writes: b.serves(target{info.APIVersion, info.Subresource}, info.Verb)})
 	return nil
 }
 
@@ -126,29 +119,25 @@ func (e *Extensions) unknown() http.Handler {
 	return notfoundhandler.New(apiextensionsserver.Codecs, func(context.Context) bool { return e.isSynced() && e.config.Complete() })
 }
 
-// find returns the serving for a request, nil if there is none. If the informer does not
-// know the resource, find looks in the store for its definition, and waits for the informer
-// to see it.
-func (e *Extensions) find(ctx context.Context, info *apirequest.RequestInfo) *serving {
-	gr := schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}
-	s := e.servings.Load().of(gr)
-	if s != nil && s.offers(info.APIVersion) || e.builtIn.Has(gr.Group) {
-		return s
+// Await implements httpapi.Extensions. If the informer does not know the resource, Await looks in
+// the store for its definition, and waits for the informer to see it.
+func (e *Extensions) Await(ctx context.Context, r *request.Request) bool {
+	gr := schema.GroupResource{Group: r.Group, Resource: r.Resource}
+	if s := e.servings.Load().of(gr); s != nil && s.offers(r.Version) {
+		return false // it was known before
 	}
 	revision, ok := e.stored(ctx, gr)
 	if !ok {
-		return nil
+		return false
 	}
 	bounded, cancel := context.WithTimeout(ctx, catchUp)
 	defer cancel()
+	var s *serving
 	e.changes.until(bounded, func() bool {
 		s = e.servings.Load().of(gr)
 		return s != nil && s.revision() >= revision
 	})
-	if s == nil || !s.offers(info.APIVersion) {
-		return nil
-	}
-	return s
+	return s != nil && s.offers(r.Version)
 }
 
 func definitionsResource() schema.GroupVersionResource {
@@ -174,11 +163,11 @@ func (e *Extensions) stored(ctx context.Context, gr schema.GroupResource) (int64
 
 // awaitReplaced waits until another serving, or none, is in the place of s, and reports
 // whether that is so.
-func (e *Extensions) awaitReplaced(ctx context.Context, info *apirequest.RequestInfo, s *serving) bool {
+func (e *Extensions) awaitReplaced(ctx context.Context, gr schema.GroupResource, s *serving) bool {
 	bounded, cancel := context.WithTimeout(ctx, catchUp)
 	defer cancel()
 	return e.changes.until(bounded, func() bool {
-		return e.servings.Load().of(schema.GroupResource{Group: info.APIGroup, Resource: info.Resource}) != s
+		return e.servings.Load().of(gr) != s
 	})
 }
 
@@ -196,11 +185,11 @@ func (e *Extensions) GetCustomResourceListerCollectionDeleter(definition *apiext
 	if err != nil {
 		return nil, err
 	}
-	set, err := g.built()
+	b, err := g.built()
 	if err != nil {
 		return nil, err
 	}
-	return &guardedDeleter{ListerCollectionDeleter: set.Versions[set.Stored].Storage.CustomResource, serving: s, generation: g, since: time.Now()}, nil
+	return &guardedDeleter{ListerCollectionDeleter: b.Versions[b.Stored].Storage.CustomResource, serving: s, generation: g, since: time.Now()}, nil
 }
 
 // settled waits until definition, or a newer state of it, is what is served, and until the

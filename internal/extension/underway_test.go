@@ -45,7 +45,7 @@ func TestNothingIsCreatedAfterTheDeletion(t *testing.T) {
 			s := newServerOf(t, func(c *extension.Config) { c.Admission = keeper })
 			s.define(t, shelves)
 			created := make(chan answer, 1)
-			go func() { created <- s.upstream(t, create) }()
+			go func() { created <- s.ask(t, create) }()
 			<-keeper.entered
 
 			client := s.definitions.ApiextensionsV1().CustomResourceDefinitions()
@@ -67,7 +67,7 @@ func TestNothingIsCreatedAfterTheDeletion(t *testing.T) {
 			<-asks
 			late := call{method: http.MethodPost, path: shelvesV1, kind: "application/json", body: strings.Replace(object, "slow", "late", 1)}
 			proctest.Eventually(t, "creations are refused", func() error {
-				if a := s.upstream(t, late); a.code != http.StatusForbidden && a.code != http.StatusNotFound {
+				if a := s.ask(t, late); a.code != http.StatusForbidden && a.code != http.StatusNotFound {
 					return errors.New(a.String())
 				}
 				return nil
