@@ -13,14 +13,12 @@
 // add. Patches of the other types are decoded in time linear in their size.
 //
 // An applied configuration is YAML, which is slow to read: where it is JSON, [CheckApplied] does not
-// read it once more, nor does [ReadOnce].
+// read it once more.
 package patches
 
 import (
 	"bytes"
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"sync/atomic"
 
@@ -52,34 +50,6 @@ const (
 // variable for it.
 func BoundCopies() { atomic.CompareAndSwapInt64(&jsonpatch.AccumulatedCopySizeLimit, 0, maxCopied) }
 
-// Bounded has next, which applies patches, fail with 400 where it reads a body whose
-// application could take long. It is told when it reads, so that what it checks before, it
-// still checks before.
-func Bounded(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if check := checkOf(req); check != nil && req.Body != nil {
-			checked := *req
-			checked.Body = &body{ReadCloser: req.Body, check: check}
-			req = &checked
-		}
-		next.ServeHTTP(w, req)
-	})
-}
-
-// typeOf returns the type of the patch that req sends, as upstream's handler reads it.
-func typeOf(req *http.Request) types.PatchType {
-	kind, _, _ := strings.Cut(req.Header.Get("Content-Type"), ";")
-	return types.PatchType(kind)
-}
-
-// checkOf returns what must be checked of the body of req, nil if nothing.
-func checkOf(req *http.Request) func([]byte) error {
-	if req.Method != http.MethodPatch {
-		return nil
-	}
-	return Check(typeOf(req))
-}
-
 // Check returns what a patch of a type must pass before it is applied, nil if that is cheap. Its error
 // is that of a bad request.
 func Check(kind types.PatchType) func(data []byte) error {
@@ -90,37 +60,6 @@ func Check(kind types.PatchType) func(data []byte) error {
 		return checkJSONPatch
 	}
 	return nil
-}
-
-// body is a request's body that is checked when it is first read. Whoever brought the request
-// has bounded its length.
-type body struct {
-	io.ReadCloser
-	check func([]byte) error
-
-	checked bool
-	rest    []byte
-	err     error // after rest
-}
-
-// Read implements io.Reader.
-func (b *body) Read(p []byte) (int, error) {
-	if !b.checked {
-		b.checked = true
-		b.rest, b.err = io.ReadAll(b.ReadCloser)
-		if b.err == nil {
-			b.err = io.EOF
-			if err := b.check(b.rest); err != nil {
-				b.rest, b.err = nil, err
-			}
-		}
-	}
-	if len(b.rest) == 0 {
-		return 0, b.err
-	}
-	n := copy(p, b.rest)
-	b.rest = b.rest[n:]
-	return n, nil
 }
 
 // refusal is the error of a patch that is refused.
