@@ -13,8 +13,9 @@
 // may fail to build, and one that a webhook converts, does not wait: they are built with the
 // generation.
 //
-// Upstream's handlers of single verbs answer what is not answered from encoded bytes. An applied
-// configuration that is JSON is read once.
+// Package writes serves writes by those storages and scopes ([Extensions.Write]). Upstream's handlers
+// of single verbs serve the reads that are not answered from encoded bytes: those of the status and
+// the scale, and lists and watches through a webhook that converts.
 //
 // A generation belongs to one UID, specification and set of accepted names. When one of
 // them changes, a new generation replaces it: requests that have begun end with the old one,
@@ -31,7 +32,7 @@
 //
 // Requests are served by the definition as the informer last saw it. A request for a
 // resource that the informer has not seen waits until the informer has seen what the store
-// held when the request came. Such requests are answered 503, not 404, until the informer
+// held when the request came ([Extensions.Await]). Such requests are answered 503, not 404, until the informer
 // has synced.
 //
 // When the objects of a definition are deleted with it, none is created any more: the creations
