@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"regexp"
@@ -13,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/util/rand"
 	"pgregory.net/rapid"
+
+	"github.com/larder-io/larder/kv"
 )
 
 // TestWritesAreUpstreams sends random sequences of requests to Larder and to upstream's handlers
@@ -109,6 +112,7 @@ func (w *writesPair) run(namespace string, sequence []*writeRequest) (diff strin
 		straddled = straddled || time.Now().Unix() != began
 		contents[i] = s.contents(t, namespace)
 		metrics[i+1] = w.metrics()
+		s.empty(namespace)
 	}
 	for i := range sequence {
 		if diff := cmp.Diff(all[1][i], all[0][i], cmp.AllowUnexported(observed{})); diff != "" {
@@ -129,6 +133,21 @@ func (s *writesSide) drop() {
 	for len(s.audited.all) > 0 {
 		<-s.audited.all
 	}
+}
+
+// empty deletes all objects whose keys have a namespace's name in them.
+func (s *writesSide) empty(namespace string) {
+	page, err := s.store.Range(context.Background(), kv.RangeOptions{Prefix: "/registry/"})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	gone := make(map[string][]byte)
+	for _, item := range page.Items {
+		if strings.Contains(item.Key, namespace) {
+			gone[item.Key] = nil
+		}
+	}
+	s.store.PutAll(gone)
 }
 
 // settle waits until the side's cache knows what was written: a write that begins with an older

@@ -213,7 +213,7 @@ func (t requests) options(query url.Values, verb string) {
 	if strings.HasPrefix(verb, "delete") {
 		add(5, "gracePeriodSeconds", "0", "5", "-1", "x")
 		add(5, "propagationPolicy", "Foreground", "Orphan", "Background", "Odd")
-		add(12, "orphanDependents", "true", "false", "x")
+		add(6, "orphanDependents", "true", "false", "false", "x")
 		add(12, "ignoreStoreReadErrorWithClusterBreakingPotential", "true", "false")
 	}
 	if verb == "deletecollection" {
@@ -237,6 +237,7 @@ func metadataFields(key string) []field {
 		values("managedFields", `[]|[{}]|null|[`+ownEntry+`]|[`+ownEntry+`,{"manager":"m2","operation":"Apply","apiVersion":"v1","time":"2020-01-02T03:04:05Z","fieldsType":"FieldsV1","fieldsV1":{"f:metadata":{"f:annotations":{"f:a":{}}}}}]||[{"manager":"m","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV2"}]|[{"manager":"m","operation":"Guess","apiVersion":"v1","fieldsType":"FieldsV1"}]|[{"manager":"m2","operation":"Update","apiVersion":"none/v9","time":"2020-01-02T03:04:05Z","fieldsType":"FieldsV1","fieldsV1":{"f:x":{}}}]|[{"manager":"m2","operation":"Update","apiVersion":"v1","subresource":"status","time":"2020-01-02T03:04:05Z","fieldsType":"FieldsV1","fieldsV1":{"f:status":{"f:phase":{}}}}]|[{"manager":"m","operation":"Update","apiVersion":"v1","fieldsType":"FieldsV1","fieldsV1":{"odd":1}}]|"x"`),
 		values("resourceVersion", `"«rv:`+key+`»"|"«rv:`+key+`»"||"1"|"0"|""|"x"|7|null`), values("uid", `"«uid:`+key+`»"||"44444444-0000-0000-0000-000000000000"|""|null`),
 		values("namespace", `""||"none-such"`), values("name", `||"other"|""|"Bad_Name"|null`), values("generateName", `"gen-"||"Bad_"`), values("generation", `7||"x"`), values("selfLink", `"/x"`),
+		values("uid", `"«uid:`+key+`»"||"44444444-0000-0000-0000-000000000000"`), values("name", `||"other"`), values("namespace", `||"other"`),
 		values("creationTimestamp", `null|"2020-01-01T00:00:00Z"||"soon"`), values("deletionTimestamp", `null|"2020-01-01T00:00:00Z"`), values("deletionGracePeriodSeconds", `5`), values("label", `||{"a":"b"}`), values("clusterName", `||"x"`),
 	}
 }
@@ -258,6 +259,9 @@ func (t requests) object(r *writeRequest, name string, good bool) {
 	}
 	if r.method != "POST" && t.one(3, "current") {
 		set(tree, "metadata.resourceVersion", "«rv:"+key+"»")
+	}
+	if t.one(6, "finalizers") {
+		set(tree, "metadata.finalizers", []any{"example.com/f"})
 	}
 	if r.method == "POST" && !good && t.one(6, "generate") {
 		delete(tree["metadata"].(map[string]any), "name")
