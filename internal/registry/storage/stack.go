@@ -5,10 +5,9 @@ import "runtime"
 // stackOfWrite is how much of a goroutine's stack nearly all writes need.
 const stackOfWrite = 12 << 10
 
-// ReserveStack makes the goroutine's stack large enough for a write, at once. Upstream's
-// handlers run each write on a goroutine of its own, whose stack would grow several times
-// where the calls are deepest, and each growth copies all of it. It costs nothing if the
-// stack is large enough.
+// ReserveStack grows the goroutine's stack to what a write needs, at once. The stack of a new goroutine,
+// such as that of an HTTP/2 request, would otherwise grow several times where the calls are deepest,
+// and each growth copies all of it. If the stack is large enough, ReserveStack costs nothing.
 //
 //go:noinline
 func ReserveStack() {

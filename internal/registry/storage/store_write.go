@@ -31,7 +31,6 @@ type present struct {
 
 // Create implements storage.Interface.
 func (s *adapter) Create(ctx context.Context, key string, obj, out runtime.Object, ttl uint64) error {
-	ReserveStack()
 	ctx, end := s.enterWrite(ctx, "Create etcd3", key, obj)
 	defer end()
 	full, err := s.layout.full(key, false)
@@ -255,7 +254,6 @@ func (s *adapter) unchanged(p *present, next *encoding.Stored) bool {
 
 // GuaranteedUpdate implements storage.Interface.
 func (s *adapter) GuaranteedUpdate(ctx context.Context, key string, destination runtime.Object, ignoreNotFound bool, preconditions *storage.Preconditions, tryUpdate storage.UpdateFunc, given runtime.Object) error {
-	ReserveStack()
 	ctx, end := s.enterWrite(ctx, "GuaranteedUpdate etcd3", key, destination)
 	defer end()
 	full, err := s.layout.full(key, false)
@@ -408,7 +406,6 @@ func (u *update) confirm(ctx context.Context, data []byte, destination runtime.O
 
 // Delete implements storage.Interface.
 func (s *adapter) Delete(ctx context.Context, key string, out runtime.Object, preconditions *storage.Preconditions, validate storage.ValidateObjectFunc, given runtime.Object, opts storage.DeleteOptions) error {
-	ReserveStack()
 	full, err := s.layout.full(key, false)
 	if err != nil {
 		return err
