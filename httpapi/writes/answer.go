@@ -74,7 +74,7 @@ func (w *Write) answer(done result) {
 		version, codecs = w.form.Convert.GroupVersion(), apihelpers.GetMetaInternalVersionCodecs()
 	}
 	if w.stored != nil {
-		if w.endpoint.view != nil && w.answerStored(done, version) {
+		if w.answerStored(done, version) {
 			return
 		}
 		if err := w.stored.Settle(done.obj); err != nil {
@@ -114,11 +114,15 @@ func (w *Write) answerStored(done result, version schema.GroupVersion) bool {
 		w.Trail.RecordsAnswers():
 		return false
 	}
+	view := w.endpoint.View()
+	if view == nil {
+		return false
+	}
 	o := w.stored.For(done.obj)
 	if o == nil {
 		return false
 	}
-	encoder := w.endpoint.view.Encoder(w.form.Encoding(), w.form.Projection())
+	encoder := view.Encoder(w.form.Encoding(), w.form.Projection())
 	item, err := encoder.Passing().Item(o)
 	if err != nil {
 		return false // upstream's encoder says why

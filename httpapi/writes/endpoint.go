@@ -25,6 +25,11 @@ import (
 type Config struct {
 	Endpoint *registry.Endpoint
 
+	// View returns the view of the objects that writes return, by which answers are encoded, or nil.
+	// It is called when there is an answer; nil means that of the Endpoint. Some subresources return
+	// the object that they are of.
+	View func() *registry.View
+
 	// Scope holds the serializer, converters, field manager, kind and names of the endpoint. It is
 	// upstream's type, used as a plain record.
 	Scope *handlers.RequestScope
@@ -66,7 +71,6 @@ type Endpoint struct {
 	chain    admission.Interface         // Admission with its audit annotations; nil if Admission is
 	mutating admission.MutationInterface // chain; nil if it does not mutate
 	produces []string                    // the media types of answers
-	view     *registry.View              // by which answers are encoded; nil if none is of a stored object
 	patches  patches.Target
 }
 
@@ -85,7 +89,9 @@ func New(config Config) *Endpoint {
 	e.deleter, _ = storage.(rest.GracefulDeleter)
 	e.cleaner, _ = storage.(rest.CollectionDeleter)
 	e.produces, _ = negotiation.MediaTypesForSerializer(config.Scope.Serializer)
-	e.view = viewOf(config.Endpoint)
+	if view := viewOf(config.Endpoint); e.View == nil {
+		e.View = func() *registry.View { return view }
+	}
 	if e.patcher != nil {
 		e.patches = patches.NewTarget(config.Scope, e.patcher.New)
 	}

@@ -51,7 +51,7 @@ func (s *serving) build() (*generation, error) {
 	e, definition := s.extensions, s.definition.Load()
 	g := &generation{readable: make(map[string]*reads.Resource), idle: make(chan struct{})}
 	g.built = sync.OnceValues(func() (*built, error) {
-		made, err := s.buildVersions(g.custom)
+		made, err := s.buildVersions(g)
 		if err != nil {
 			g.failed.Store(&err)
 		}
@@ -135,21 +135,21 @@ func defers(definition *apiextensionsv1.CustomResourceDefinition) bool {
 	return err == nil
 }
 
-// buildVersions builds what writes the versions of s, over custom.
-func (s *serving) buildVersions(custom *registry.CustomResource) (*built, error) {
+// buildVersions builds what writes the versions of s, over the resource of g.
+func (s *serving) buildVersions(g *generation) (*built, error) {
 	c := &s.extensions.config
 	models, err := s.extensions.schemas()
 	if err != nil {
 		return nil, err
 	}
 	set, err := versions.Build(versions.Config{
-		Definition: s.definition.Load(), RESTOptions: custom, Services: c.Webhooks, Auth: c.Webhooks.Auth,
+		Definition: s.definition.Load(), RESTOptions: g.custom, Services: c.Webhooks, Auth: c.Webhooks.Auth,
 		Authorizer: c.Authorizer, MaxBodyBytes: c.MaxRequestBodyBytes, Models: models, Model: s.extensions.patternsV3.model,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return s.newBuilt(set), nil
+	return s.newBuilt(g, set), nil
 }
 
 // addVersion adds a version, if it is served.

@@ -56,8 +56,8 @@ func endpointOf(v *versions.Version, subresource string) (itemStorage, *handlers
 	return nil, nil
 }
 
-// newBuilt returns what is built for s, with the endpoints of set.
-func (s *serving) newBuilt(set *versions.Set) *built {
+// newBuilt returns what is built for g, which serves s, with the endpoints of set.
+func (s *serving) newBuilt(g *generation, set *versions.Set) *built {
 	b := &built{set, make(map[target]*writes.Endpoint)}
 	definition, admit := s.definition.Load(), s.extensions.config.Admission
 	for i := range definition.Spec.Versions {
@@ -70,16 +70,19 @@ func (s *serving) newBuilt(set *versions.Set) *built {
 			if storage == nil {
 				continue
 			}
-			own := admit
-			if subresource == "" {
+			own, view := admit, func() *registry.View { return g.readable[v.Name].View }
+			switch subresource {
+			case "":
 				own = creates{admit, s}
+			case "scale":
+				view = nil
 			}
 			b.endpoints[target{v.Name, subresource}] = writes.New(writes.Config{
 				Endpoint: &registry.Endpoint{
 					GVR: scope.Resource, Subresource: subresource, GVK: scope.Kind,
 					Namespaced: definition.Spec.Scope == apiextensionsv1.NamespaceScoped, Storage: storage,
 				},
-				Scope: scope, Admission: own, PatchTypes: writes.PatchTypes(false), Unrouted: true,
+				View: view, Scope: scope, Admission: own, PatchTypes: writes.PatchTypes(false), Unrouted: true,
 				Life: apimetrics.Lifecycle{Deprecated: v.Deprecated}, Warnings: warnings(definition, v),
 			})
 		}

@@ -68,9 +68,13 @@ func (c *Codec) ForeseeAlike(rest string, s *Stored) Foreseen {
 }
 
 // Lossless reports whether what data, stored, decodes to has nothing that canonical bytes do not
-// tell: JSON tells an empty list from none, and protobuf does not.
+// tell. JSON tells an empty list from none, and protobuf does not; what another version of a custom
+// resource makes of an object is not told either.
 func (c *Codec) Lossless(data []byte) bool {
-	return c.custom != nil || bytes.HasPrefix(data, []byte(protobufMagic))
+	if c.custom != nil {
+		return c.custom.stores(data)
+	}
+	return bytes.HasPrefix(data, []byte(protobufMagic))
 }
 
 // foreseeDecoded fills in f from obj.

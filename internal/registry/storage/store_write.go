@@ -459,7 +459,7 @@ func (d *deletion) try(ctx context.Context, out runtime.Object) (done bool, err 
 	if err := d.codec.SetRevision(out, result.Revision); err != nil {
 		return true, err
 	}
-	if d.now.from != nil {
+	if d.now.from != nil && (!d.codec.IsCustom() || d.codec.Lossless(d.now.body)) {
 		writtenOf(ctx).note(written{codec: d.codec, result: out, revision: result.Revision, from: d.now.from})
 	}
 	return true, nil
