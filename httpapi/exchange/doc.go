@@ -19,7 +19,7 @@
 // Bytes that a Carrier returns are valid until the exchange ends. Bytes of a response are
 // shared and not changed. A [ChunkWriter] gathers small pieces into writes of whole TLS
 // records; it comes from a pool and is given back with Release. Writers of gzip are pooled,
-// too.
+// too. [Exchange.SendObject] answers with one object, whether it was read or written.
 //
 // # Errors
 //

@@ -29,5 +29,6 @@
 // # Locks and bytes
 //
 // No lock is held while a cache is read. Objects that Get and List return belong to the
-// cache, are shared and never written.
+// cache, are shared and never written. So do those that a [Written] returns, which are what
+// writes have made for the cache: answers to writes are made of them as those to reads are.
 package storage
