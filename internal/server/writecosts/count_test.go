@@ -12,10 +12,10 @@ import (
 )
 
 // labelsCounted is how many labels the objects have whose encodes, decodes and copies are counted.
-// No other map of an object has about as many keys, so that the sizes of three allocations tell
+// No other map of an object has about as many keys, so that the sizes of a few allocations tell
 // what happens to it: that of the table of a map that has grown so far, which every decode and
 // every copy of the object makes once; and those of the slices in which the generated encoders of
-// protobuf and encoding/json sort the keys, once for each encode. In a map of an object's fields,
+// protobuf, encoding/json and our encoder of custom resources sort the keys, once for each encode. In a map of an object's fields,
 // managedFields name all labels again; what is made of them is made as an item of a list.
 const (
 	labelsCounted = 40
@@ -23,6 +23,7 @@ const (
 	tableSize = 64 / 8 * (8 + 8*32) // of 64 slots in groups of 8: a byte of control each, and two words of two values
 	keysSize  = labelsCounted * 16  // protobuf's strings
 	pairsSize = labelsCounted * 40  // a reflect.Value and a string
+	roomSize  = 64 * 32             // what internal/registry/shape's encoder grows to: a string and an interface for each key
 )
 
 // work is what a server did for some writes.
@@ -91,7 +92,7 @@ func allocations() map[allocation]int64 {
 		records = records[:min(n, len(records))]
 	}
 	counts := make(map[allocation]int64)
-	sizes := []int64{sizeClass(tableSize), sizeClass(keysSize), sizeClass(pairsSize)}
+	sizes := []int64{sizeClass(tableSize), sizeClass(keysSize), sizeClass(pairsSize), sizeClass(roomSize)}
 	for _, r := range records {
 		if r.AllocObjects > 0 && slices.Contains(sizes, r.AllocBytes/r.AllocObjects) {
 			counts[allocation{r.AllocBytes / r.AllocObjects, r.Stack0}] += r.AllocObjects
@@ -108,7 +109,7 @@ var (
 	items    = regexp.MustCompile(`\.(array|list|slice)(Interface|Encoder\.encode|FromUnstructured|ToUnstructured)?$`)
 	typing   = regexp.MustCompile(`structured-merge-diff`) // works on managedFields, and on parts for their sake
 	decoding = regexp.MustCompile(`[uU]nmarshal|[dD]ecode|yaml`)
-	encoding = regexp.MustCompile(`\(\*ObjectMeta\)\.MarshalTo|mapEncoder\.encode`)
+	encoding = regexp.MustCompile(`\(\*ObjectMeta\)\.MarshalTo|mapEncoder\.encode|shape\.\(\*encoder\)\.object`)
 )
 
 // add counts n allocations if they are one of those that labelsCounted describes.
