@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	grpccodes "google.golang.org/grpc/codes"
@@ -27,43 +28,33 @@ func (e *Endpoint) admit(ctx context.Context, a admission.Attributes) error {
 	if e.mutating == nil || !e.mutating.Handles(a.GetOperation()) {
 		return nil
 	}
-	object, err := meta.Accessor(a.GetObject())
+	managed, err := managedFieldsOf(a.GetObject())
 	if err != nil {
 		return e.mutating.Admit(ctx, a, e.Scope) // an object without metadata
 	}
-	before := object.GetManagedFields()
+	before := managed.save()
 	var room [4]metav1.ManagedFieldsEntry
-	entries := append(room[:0], before...)
+	entries := append(room[:0], before.typed...)
 	if err := e.mutating.Admit(ctx, a, e.Scope); err != nil {
 		return err
 	}
-	after := object.GetManagedFields()
-	if unchanged(before, entries, after) {
+	if managed, err = managedFieldsOf(a.GetObject()); err != nil { // admission may replace the whole content
+		return err
+	}
+	after := managed.save()
+	if after.is(before) && slices.Equal(after.typed, entries) {
+		// The field manager has just encoded them: validation, which decodes all, cannot fail.
 		if invariants.Enabled {
-			err := managedfields.ValidateManagedFields(after)
-			invariants.Assertf(err == nil, "writes: managedFields of %s were made wrong: %v", object.GetName(), err)
+			err := managedfields.ValidateManagedFields(managed.object.GetManagedFields())
+			invariants.Assertf(err == nil, "writes: managedFields of %s were made wrong: %v", managed.object.GetName(), err)
 		}
 		return nil
 	}
-	if err := managedfields.ValidateManagedFields(after); err != nil {
-		object.SetManagedFields(before)
+	if err := managedfields.ValidateManagedFields(managed.object.GetManagedFields()); err != nil {
+		managed.restore(before)
 		warn(ctx, fmt.Sprintf(fieldmanager.InvalidManagedFieldsAfterMutatingAdmissionWarningFormat, err))
 	}
 	return nil
-}
-
-// unchanged reports whether after is the slice before, with the same entries. Such managedFields need
-// no validation, which would decode all of them: the field manager has just encoded them.
-func unchanged(before, entries, after []metav1.ManagedFieldsEntry) bool {
-	if len(before) != len(after) || len(after) > 0 && &before[0] != &after[0] {
-		return false
-	}
-	for i := range entries {
-		if entries[i] != after[i] {
-			return false
-		}
-	}
-	return true
 }
 
 // Formats of the warnings for duplicate owner references, before and after admission.

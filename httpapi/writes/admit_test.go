@@ -12,6 +12,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/endpoints/handlers/fieldmanager"
@@ -36,8 +38,8 @@ type warnings []string
 
 func (w *warnings) AddWarning(_, text string) { *w = append(*w, text) }
 
-// managedFields returns some as a field manager makes them.
-func managedFields(random *rand.Rand) []metav1.ManagedFieldsEntry {
+// randomManagedFields returns some as a field manager makes them.
+func randomManagedFields(random *rand.Rand) []metav1.ManagedFieldsEntry {
 	entries := make([]metav1.ManagedFieldsEntry, random.Intn(6)) // more than there is room for without a copy
 	for i := range entries {
 		at := metav1.NewTime(time.Unix(random.Int63n(1<<30), 0))
@@ -90,15 +92,26 @@ var deeds = map[string]func(*rand.Rand, metav1.Object) error{
 func TestManagedFieldsAreCheckedAsUpstreamDoes(t *testing.T) {
 	t.Parallel()
 	for name, deed := range deeds {
-		for seed := range int64(30) {
+		for seed := range int64(60) {
 			admitted := func(admit func(admission.Interface) func(context.Context, admission.Attributes) error) string {
 				random := rand.New(rand.NewSource(seed))
 				var said warnings
 				ctx := warning.WithWarningRecorder(t.Context(), &said)
-				pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", ManagedFields: managedFields(random)}}
-				a := admission.NewAttributesRecord(pod, nil, schema.GroupVersionKind{}, "", "", schema.GroupVersionResource{}, "", admission.Create, nil, false, nil)
+				var obj runtime.Object = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", ManagedFields: randomManagedFields(random)}}
+				if seed%2 == 1 {
+					content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
+					if err != nil {
+						t.Fatal(err)
+					}
+					obj = &unstructured.Unstructured{Object: content}
+				}
+				a := admission.NewAttributesRecord(obj, nil, schema.GroupVersionKind{}, "", "", schema.GroupVersionResource{}, "", admission.Create, nil, false, nil)
 				err := admit(plugin(func(o metav1.Object) error { return deed(random, o) }))(ctx, a)
-				text, marshalErr := json.Marshal(pod.ManagedFields)
+				object, accessErr := meta.Accessor(obj)
+				if accessErr != nil {
+					t.Fatal(accessErr)
+				}
+				text, marshalErr := json.Marshal(object.GetManagedFields())
 				return fmt.Sprintf("%s %q %v %v", text, said, err, marshalErr)
 			}
 			want := admitted(func(chain admission.Interface) func(context.Context, admission.Attributes) error {

@@ -2,7 +2,6 @@ package writes
 
 import (
 	"context"
-	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -144,26 +143,4 @@ type unnamed struct{ rest.Creater }
 // Create implements rest.NamedCreater.
 func (u unnamed) Create(ctx context.Context, _ string, obj runtime.Object, validate rest.ValidateObjectFunc, options *metav1.CreateOptions) (runtime.Object, error) {
 	return u.Creater.Create(ctx, obj, validate, options)
-}
-
-// manage returns obj with the managedFields that it gets when manager replaces live with it. A create
-// passes a nil live.
-func (e *Endpoint) manage(live, obj runtime.Object, manager string) (runtime.Object, error) {
-	switch {
-	case live == nil && e.Creations != nil:
-		if err := e.Creations.Record(obj, manager); err != nil {
-			return nil, fmt.Errorf("failed to create new object (Create for %v): %w", e.Scope.Kind, err)
-		}
-		return obj, nil
-	case live == nil:
-		empty, err := e.Scope.Creater.New(e.Scope.Kind)
-		if err != nil {
-			return nil, fmt.Errorf("failed to create new object (Create for %v): %w", e.Scope.Kind, err)
-		}
-		return e.Scope.FieldManager.UpdateNoErrors(empty, obj, manager), nil
-	case e.Updates != nil:
-		e.Updates.Record(live, obj, manager)
-		return obj, nil
-	}
-	return e.Scope.FieldManager.UpdateNoErrors(live, obj, manager), nil
 }

@@ -146,25 +146,24 @@ func (p *patched) apply(ctx context.Context, live runtime.Object, stored bool) (
 
 // applyPatch applies the patch to live. It hides the managedFields of live from a patch that does not
 // name them: they often are the larger part of the object. If the patch fails, applyPatch applies it
-// again to the whole object, which is part of upstream's error.
+// again to the whole object, which is part of upstream's error. Without managedFields in the result, the
+// field manager starts from those of live.
 func (p *patched) applyPatch(ctx context.Context, live runtime.Object) (runtime.Object, error) {
-	object, err := meta.Accessor(live)
-	if err != nil || !p.patch.IgnoresManagedFields() || len(object.GetManagedFields()) == 0 {
+	if !p.patch.IgnoresManagedFields() {
 		return p.patch.Apply(ctx, live)
 	}
-	managed := object.GetManagedFields()
-	object.SetManagedFields(nil)
-	obj, err := p.patch.Apply(ctx, live)
-	object.SetManagedFields(managed)
+	managed, err := managedFieldsOf(live)
 	if err != nil {
 		return p.patch.Apply(ctx, live)
 	}
-	if p.write.endpoint.Updates == nil { // Updates read those of live
-		if made, accessErr := meta.Accessor(obj); accessErr == nil {
-			made.SetManagedFields(slices.Clone(managed))
-		}
+	before := managed.save()
+	managed.restore(saved{})
+	obj, err := p.patch.Apply(ctx, live)
+	managed.restore(before)
+	if err != nil && !before.empty() {
+		return p.patch.Apply(ctx, live)
 	}
-	return obj, nil
+	return obj, err
 }
 
 // applyConfiguration merges the applied configuration into live by the field manager.
