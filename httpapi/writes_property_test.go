@@ -183,13 +183,15 @@ func (w *writesPair) metrics() map[string]float64 {
 	return all
 }
 
-// growth is what was counted meanwhile.
+// growth is what was counted meanwhile of other requests than reads, which informers send as well.
 func growth(before, after map[string]float64) map[string]float64 {
 	all := make(map[string]float64)
 	for name, value := range after {
-		if grown := value - before[name]; grown != 0 && !strings.Contains(name, `verb="GET"`) && !strings.Contains(name, `verb="LIST"`) {
+		if grown := value - before[name]; grown != 0 && !readVerbs.MatchString(name) {
 			all[name] = grown
 		}
 	}
 	return all
 }
+
+var readVerbs = regexp.MustCompile(`verb="(GET|LIST|WATCH)"`)

@@ -260,7 +260,7 @@ func (t requests) object(r *writeRequest, name string, good bool) {
 	if r.method != "POST" && t.one(3, "current") {
 		set(tree, "metadata.resourceVersion", "«rv:"+key+"»")
 	}
-	if t.one(6, "finalizers") {
+	if t.one(4, "finalizers") {
 		set(tree, "metadata.finalizers", []any{"example.com/f"})
 	}
 	if r.method == "POST" && !good && t.one(6, "generate") {
@@ -301,6 +301,10 @@ func (t requests) scale(name string) any {
 
 // deletion makes the body that of a DELETE.
 func (t requests) deletion(r *writeRequest, name string) {
+	if t.one(5, "background") { // as old clients ask for it
+		r.tree, r.header["Content-Type"] = map[string]any{"orphanDependents": false}, mediaOf["json"]
+		return
+	}
 	if !t.one(2, "body") {
 		return
 	}
