@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -90,6 +91,7 @@ type writesSide struct {
 	t         testing.TB
 	store     *kvtest.Memory
 	audited   *events
+	spans     *spanLog
 	admission *scriptedAdmission
 	reach     map[string]func(*http.Request) (*http.Response, error) // by protocol
 
@@ -100,7 +102,7 @@ func newWritesSide(t testing.TB, name string) (*writesSide, *registrytest.Server
 	back := registrytest.New(t, nil, func(c *registry.Config) { c.Store = boundedStore{c.Store} })
 	s := &writesSide{
 		side: &side{name: name, registry: back.Registry}, t: t, made: make(map[string]string),
-		store: back.Store, audited: newEvents(),
+		store: back.Store, audited: newEvents(), spans: newSpanLog(),
 		reach: make(map[string]func(*http.Request) (*http.Response, error)),
 	}
 	s.admission = &scriptedAdmission{side: s}
@@ -137,7 +139,7 @@ func newWritesLarder(t testing.TB) *writesSide {
 	f := serveBackWith(t, back, func(c *Config) {
 		c.Authenticator, c.Authorizer = auditors{}, writesRights{}
 		c.AuditPolicy, c.Audit = parsePolicy(t, writesPolicy), s.audited
-		c.Admission = s.admission.chain()
+		c.Admission, c.Spans, c.SampleChance = s.admission.chain(), s.spans.provider, 1
 		c.MaxRequestBodyBytes = maxSentBody
 	})
 	s.connect(t, f.addr, f.pool)
@@ -158,6 +160,7 @@ func newWritesUpstream(t testing.TB) *writesSide {
 	c.Authentication.Authenticator, c.Authorization.Authorizer = auditors{}, writesRights{}
 	c.AuditPolicyRuleEvaluator, c.AuditBackend = parsePolicy(t, writesPolicy), backend{s.audited}
 	c.RequestInfoResolver = &apirequest.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}
+	c.TracerProvider = s.spans.provider
 	c.FeatureGate = utilfeature.DefaultFeatureGate
 	front := httptest.NewUnstartedServer(genericapiserver.DefaultBuildHandlerChain(director, c))
 	front.EnableHTTP2 = true
@@ -302,6 +305,21 @@ func (s *writesSide) send(t testing.TB, r *writeRequest) (seen observed, err err
 	slices.Sort(seen.header)
 	seen.admission = s.admission.end()
 	seen.audit = s.records(t, resp.Header.Get("Audit-Id"))
+	if !strings.Contains(seen.audit[0], `"Stage":"ResponseStarted"`) { // as of what is refused before spans begin
+		proctest.Eventually(t, "the span of a request", func() error {
+			spans, ended := s.spans.take(resp.Header.Get("Audit-Id"))
+			if !ended {
+				return errors.New("it has not ended")
+			}
+			if seen.code >= http.StatusMultipleChoices || r.admission.races > 0 || r.admission.large || r.method == "DELETE" {
+				return nil // deletions of collections tell more, refusals are told in other words, and an update that is tried again decodes its body again
+			}
+			for _, span := range spans {
+				seen.spans = append(seen.spans, s.plain(span))
+			}
+			return nil
+		})
+	}
 	seen.revision = s.revision(t)
 	return seen, nil
 }
@@ -314,6 +332,7 @@ type observed struct {
 	body      string
 	admission []string
 	audit     []string
+	spans     []string
 	revision  int64
 }
 

@@ -44,12 +44,18 @@ func (x *Exchange) Event(name string, attributes ...attribute.KeyValue) {
 	}
 }
 
-// Answering is Serializing within a span that tells when that begins and ends.
-func (x *Exchange) Answering(mediaType string, version schema.GroupVersion) {
-	if x.spans != nil {
+// BeginAnswer adds to the span of x, once, that the answer is about to be written. It also tells when
+// that is done.
+func (x *Exchange) BeginAnswer() {
+	if x.spans != nil && !x.spans.answering {
 		x.spans.answering = true
 		x.Event("About to write a response")
 	}
+}
+
+// Answering is BeginAnswer, if that has not been called, and Serializing.
+func (x *Exchange) Answering(mediaType string, version schema.GroupVersion) {
+	x.BeginAnswer()
 	x.Serializing(mediaType, version)
 }
 

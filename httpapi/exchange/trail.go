@@ -93,7 +93,8 @@ func (t *Trail) Context(ctx context.Context) context.Context {
 	return audited{ctx, t.ctx}
 }
 
-// audited is a context that also has the values of another one.
+// audited is a context that also has the values of a trail. These come first: the context of a request
+// that is recorded as spans has an audit context of its own, which records nothing.
 type audited struct {
 	context.Context
 	trail context.Context
@@ -101,10 +102,10 @@ type audited struct {
 
 // Value implements context.Context.
 func (c audited) Value(key any) any {
-	if value := c.Context.Value(key); value != nil {
+	if value := c.trail.Value(key); value != nil {
 		return value
 	}
-	return c.trail.Value(key)
+	return c.Context.Value(key)
 }
 
 // Authenticated records how long authentication took.

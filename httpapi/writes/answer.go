@@ -69,7 +69,7 @@ func serializerOf(supported []runtime.SerializerInfo, f negotiate.Format) runtim
 func (w *Write) answer(done result) {
 	scope, version := w.endpoint.Scope, w.endpoint.Scope.Kind.GroupVersion()
 	codecs := runtime.NegotiatedSerializer(scope.Serializer)
-	w.Event("About to write a response")
+	w.BeginAnswer()
 	if w.form.Convert != nil {
 		version, codecs = w.form.Convert.GroupVersion(), apihelpers.GetMetaInternalVersionCodecs()
 	}
