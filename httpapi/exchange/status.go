@@ -31,9 +31,15 @@ var ErrTimeout = errors.New("exchange: the request's deadline has passed")
 // answered as kube-apiserver's filter does, which has no encoder: the Status has no kind, and
 // is plain text (apiserver pkg/server/filters/timeout.go).
 func (x *Exchange) Fail(err error) {
+	x.FailIn(err, legacyscheme.Codecs, schema.GroupVersion{Version: "v1"})
+}
+
+// FailIn is Fail with the codecs and the version of a resource, which may have more media types.
+func (x *Exchange) FailIn(err error, codecs runtime.NegotiatedSerializer, version schema.GroupVersion) {
+	accept := string(x.Peek("Accept"))
 	if errors.Is(err, ErrTimeout) {
 		status := apierrors.NewTimeoutError("request did not complete within the allotted timeout", 0).Status()
-		x.Trail.Failed(&status, string(x.Peek("Accept")))
+		x.Trail.Failed(&status, accept, codecs)
 		body, _ := json.Marshal(&status) // of plain strings: cannot fail
 		x.Send(http.StatusGatewayTimeout, "text/plain; charset=utf-8", append(body, '\n'))
 		return
@@ -47,9 +53,8 @@ func (x *Exchange) Fail(err error) {
 		x.Head(code, "")
 		return
 	}
-	accept := string(x.Peek("Accept"))
-	x.Trail.Failed(status, accept)
-	contentType, body := encodeStatus(status, accept, x.Pretty())
+	x.Trail.Failed(status, accept, codecs)
+	contentType, body := encodeStatus(status, accept, x.Pretty(), codecs, version)
 	x.Serializing(contentType, schema.GroupVersion{Version: "v1"})
 	x.SendCompressed(code, contentType, body)
 }
@@ -57,8 +62,8 @@ func (x *Exchange) Fail(err error) {
 // encodeStatus writes status in the media type that accept asks for, or as indented
 // JSON if the server has none of them (apiserver
 // pkg/endpoints/handlers/responsewriters/writers.go).
-func encodeStatus(status *metav1.Status, accept string, pretty bool) (contentType string, body []byte) {
-	media, ok := negotiation.NegotiateMediaTypeOptions(accept, legacyscheme.Codecs.SupportedMediaTypes(), negotiation.DefaultEndpointRestrictions)
+func encodeStatus(status *metav1.Status, accept string, pretty bool, codecs runtime.NegotiatedSerializer, version schema.GroupVersion) (contentType string, body []byte) {
+	media, ok := negotiation.NegotiateMediaTypeOptions(accept, codecs.SupportedMediaTypes(), negotiation.DefaultEndpointRestrictions)
 	if !ok {
 		body, err := json.MarshalIndent(status, "", "  ")
 		if err != nil {
@@ -70,7 +75,7 @@ func encodeStatus(status *metav1.Status, accept string, pretty bool) (contentTyp
 	if (media.Pretty || pretty) && media.Accepted.PrettySerializer != nil {
 		serializer = media.Accepted.PrettySerializer
 	}
-	body, err := runtime.Encode(legacyscheme.Codecs.EncoderForVersion(serializer, schema.GroupVersion{Version: "v1"}), status)
+	body, err := runtime.Encode(codecs.EncoderForVersion(serializer, version), status)
 	if err != nil {
 		return "text/plain", fmt.Appendf(nil, "%s: %s", status.Reason, status.Message)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	auditapi "k8s.io/apiserver/pkg/apis/audit"
@@ -133,12 +134,12 @@ func (t *Trail) Decided(decision authorizer.Decision, reason string, err error, 
 	}
 }
 
-// Failed records the Status that answers a request with the Accept header accept.
-func (t *Trail) Failed(status *metav1.Status, accept string) {
+// Failed records the Status that answers a request with the Accept header accept, encoded by codecs.
+func (t *Trail) Failed(status *metav1.Status, accept string, codecs runtime.NegotiatedSerializer) {
 	if t == nil {
 		return
 	}
-	if _, ok := negotiation.NegotiateMediaTypeOptions(accept, legacyscheme.Codecs.SupportedMediaTypes(), negotiation.DefaultEndpointRestrictions); ok {
+	if _, ok := negotiation.NegotiateMediaTypeOptions(accept, codecs.SupportedMediaTypes(), negotiation.DefaultEndpointRestrictions); ok {
 		audit.LogResponseObject(t.ctx, status, schema.GroupVersion{Version: "v1"}, legacyscheme.Codecs)
 	}
 }

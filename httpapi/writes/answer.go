@@ -78,7 +78,7 @@ func (w *Write) answer(done result) {
 			return
 		}
 		if err := w.stored.Settle(done.obj); err != nil {
-			w.Fail(err)
+			w.fail(err)
 			return
 		}
 	}
@@ -88,7 +88,7 @@ func (w *Write) answer(done result) {
 		err = negotiation.NewNotAcceptableError(media)
 	}
 	if err != nil {
-		w.Fail(err)
+		w.fail(err)
 		return
 	}
 	audit.LogResponseObject(w.ctx, obj, version, codecs)
@@ -99,7 +99,7 @@ func (w *Write) answer(done result) {
 	w.Answering(w.form.MediaType, version)
 	body, err := runtime.Encode(codecs.EncoderForVersion(serializer, version), obj)
 	if err != nil {
-		w.Fail(err)
+		w.fail(err)
 		return
 	}
 	w.SendCompressed(done.code, w.form.MediaType, body)

@@ -150,9 +150,11 @@ func (w *Write) decodeDeleteOptions(options *metav1.DeleteOptions) error {
 	case obj != options:
 		return apierrors.NewBadRequest("decoded object cannot be converted to DeleteOptions")
 	}
-	w.Event("Decoded delete options")
 	audit.LogRequestObject(w.ctx, obj, found.GroupVersion(), scope.Resource, scope.Subresource, codecs)
-	w.Event("Recorded the audit event")
+	if w.Verb == "delete" { // not of a collection
+		w.Event("Decoded delete options")
+		w.Event("Recorded the audit event")
+	}
 	return nil
 }
 

@@ -152,7 +152,12 @@ func (w *Write) refuse(err error) {
 		return
 	}
 	w.warnings.close(&w.Response)
-	w.Fail(err)
+	w.fail(err)
+}
+
+// fail answers with the Status of err in the codecs of the resource.
+func (w *Write) fail(err error) {
+	w.FailIn(err, w.endpoint.Scope.Serializer, w.endpoint.Scope.Kind.GroupVersion())
 }
 
 // observe counts the write in the metrics.
