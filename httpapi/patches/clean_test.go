@@ -3,9 +3,11 @@ package patches
 import (
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/yaml"
 )
 
@@ -63,5 +65,59 @@ func drawValue(r *rand.Rand, depth int) string {
 	case n < 7:
 		return []string{`"a"`, `"a: b"`, `"{\"a\":1,\"a\":2}"`, `"\\"`, `""`}[r.IntN(5)]
 	}
-	return []string{"1", "1.5", "null", "true", "-3"}[r.IntN(5)]
+	return []string{"1", "1.5", "null", "true", "-3", "0", "-0", "1e3", "123456789012345678", "1234567890123456789012", "false"}[r.IntN(11)]
+}
+
+// checkApplied compares what Applied makes of data with what YAML makes of it, and reports whether the
+// decoder of JSON made it.
+func checkApplied(t testing.TB, data []byte) bool {
+	t.Helper()
+	if !isClean(data) || !isPlain(data) {
+		return false
+	}
+	var want map[string]any
+	wantErr := yaml.Unmarshal(data, &want)
+	got, unique, err := Applied(types.ApplyYAMLPatchType, data)
+	if err != nil || wantErr != nil || !unique || !reflect.DeepEqual(got, want) {
+		t.Fatalf("%q: %#v, %v; YAML makes %#v, %v", data, got, err, want, wantErr)
+	}
+	if err := CheckApplied(data); err != nil {
+		t.Fatalf("%q: YAML finds %v", data, err)
+	}
+	return true
+}
+
+// TestPlainJSONIsReadAsYAMLReadsIt: what is decoded as JSON is what YAML makes of it.
+func TestPlainJSONIsReadAsYAMLReadsIt(t *testing.T) {
+	t.Parallel()
+	plain, others := 0, 0
+	for seed := range uint64(20000) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		data := drawJSON(r, 4)
+		if r.IntN(2) == 0 {
+			at := r.IntN(len(data))
+			odd := []string{"\\", "\"", "\\n", "\\t", "\\/", "\\u0061", "é", "\n", "\t", "\r", " ", "~", "\x7f", "#", "'", "0", ".", "- ", "? ", "| ", "> ", "%", "@"}
+			data = data[:at] + odd[r.IntN(len(odd))] + data[at:]
+		}
+		if checkApplied(t, []byte(data)) {
+			plain++
+		} else {
+			others++
+		}
+	}
+	for _, key := range []int{1, maxPlainKey - 2, maxPlainKey, 2000} {
+		for _, text := range []string{"x", strings.Repeat("word ", 500), "null", "true", "2001-01-01", "<<", "0x1F", "1:30", "- a", "!!int 3", "&a", "*a", "", " ", "a\\nb\\tc\\\"d"} {
+			checkApplied(t, fmt.Appendf(nil, "{\n  \"%s\": {\"k\":[\"%s\" , -12,null ]}\n}\n", strings.Repeat("k", key), text))
+		}
+	}
+	t.Logf("%d were decoded as JSON, %d as YAML", plain, others)
+	if plain < 3000 || others < 3000 {
+		t.Errorf("%d were decoded as JSON, %d as YAML", plain, others)
+	}
+}
+
+func FuzzApplied(f *testing.F) {
+	f.Add([]byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":{"k":"v","n":"1"},"l":[1,-2,true,null]}`))
+	f.Add([]byte("{\n\"a\" : \"b\\n\\\"\",\n\"c\":[ ]}\n"))
+	f.Fuzz(func(t *testing.T, data []byte) { checkApplied(t, data) })
 }

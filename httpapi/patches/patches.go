@@ -12,8 +12,7 @@
 // some ten times as long as a flat one of its size. [BoundCopies] bounds what the copies of a JSON patch
 // add. Patches of the other types are decoded in time linear in their size.
 //
-// An applied configuration is YAML, which is slow to read: where it is JSON, [CheckApplied] does not
-// read it once more.
+// An applied configuration is YAML. Most clients send JSON, and [Applied] decodes most of it as that.
 package patches
 
 import (

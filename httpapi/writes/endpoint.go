@@ -5,6 +5,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
@@ -39,9 +40,11 @@ type Config struct {
 	// PatchTypes lists the accepted content types of patches. See [PatchTypes].
 	PatchTypes []string
 
-	// Creations and Updates compute managedFields; where they are nil, Scope.FieldManager does.
+	// Creations and Updates compute managedFields; where they are nil, Manager does; where that is nil,
+	// Scope.FieldManager does, which always serves apply.
 	Creations *fields.Creations
 	Updates   *fields.Updates
+	Manager   *managedfields.FieldManager
 
 	// Life tells whether the version is deprecated. Warnings go out with every response.
 	Life     apimetrics.Lifecycle
@@ -90,6 +93,9 @@ func New(config Config) *Endpoint {
 	e.produces, _ = negotiation.MediaTypesForSerializer(config.Scope.Serializer)
 	if view := viewOf(config.Endpoint); e.View == nil {
 		e.View = func() *registry.View { return view }
+	}
+	if e.Manager == nil {
+		e.Manager = config.Scope.FieldManager
 	}
 	if e.patcher != nil {
 		e.patches = patches.NewTarget(config.Scope, e.patcher.New)

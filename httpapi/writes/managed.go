@@ -23,12 +23,12 @@ func (e *Endpoint) manage(live, obj runtime.Object, manager string) (runtime.Obj
 		if err != nil {
 			return nil, fmt.Errorf("failed to create new object (Create for %v): %w", e.Scope.Kind, err)
 		}
-		return e.Scope.FieldManager.UpdateNoErrors(empty, obj, manager), nil
+		return e.Manager.UpdateNoErrors(empty, obj, manager), nil
 	case e.Updates != nil:
 		e.Updates.Record(live, obj, manager)
 		return obj, nil
 	}
-	return e.Scope.FieldManager.UpdateNoErrors(live, obj, manager), nil
+	return e.Manager.UpdateNoErrors(live, obj, manager), nil
 }
 
 // managedFields gives access to the managedFields of an object without converting them: those of an

@@ -172,7 +172,7 @@ func (p *patched) applyConfiguration(ctx context.Context, live runtime.Object) (
 	if manager == nil {
 		return nil, apierrors.NewInternalError(errors.New("fields are not managed here"))
 	}
-	content, err := patches.Applied(p.patch.Kind, p.patch.Data)
+	content, unique, err := patches.Applied(p.patch.Kind, p.patch.Data)
 	if err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding YAML: %v", err))
 	}
@@ -180,10 +180,10 @@ func (p *patched) applyConfiguration(ctx context.Context, live runtime.Object) (
 	if err != nil {
 		return nil, err
 	}
-	if !isStrict(p.patch.Directive) {
+	if unique || !isStrict(p.patch.Directive) {
 		return obj, nil
 	}
-	if err := patches.CheckApplied(p.patch.Kind, p.patch.Data); err != nil {
+	if err := patches.CheckApplied(p.patch.Data); err != nil {
 		if p.patch.Directive == metav1.FieldValidationStrict {
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("error strict decoding YAML: %v", err))
 		}

@@ -71,11 +71,15 @@ func (s *serving) newBuilt(g *generation, set *versions.Set) *built {
 				continue
 			}
 			own, view := admit, func() *registry.View { return g.readable[v.Name].View }
+			var monitors *apimetrics.Monitors
+			manager := set.Versions[v.Name].Updates
 			switch subresource {
 			case "":
-				own = creates{admit, s}
+				own, monitors = creates{admit, s}, s.extensions.monitors.Of(scope.Resource)
+			case "status":
+				manager = set.Versions[v.Name].StatusUpdates
 			case "scale":
-				view = nil
+				view, manager = nil, nil
 			}
 			b.endpoints[target{v.Name, subresource}] = writes.New(writes.Config{
 				Endpoint: &registry.Endpoint{
@@ -83,7 +87,7 @@ func (s *serving) newBuilt(g *generation, set *versions.Set) *built {
 					Namespaced: definition.Spec.Scope == apiextensionsv1.NamespaceScoped, Storage: storage,
 				},
 				View: view, Scope: scope, Admission: own, PatchTypes: writes.PatchTypes(false), Unrouted: true,
-				Life: apimetrics.Lifecycle{Deprecated: v.Deprecated}, Warnings: warnings(definition, v),
+				Life: apimetrics.Lifecycle{Deprecated: v.Deprecated}, Warnings: warnings(definition, v), Monitors: monitors, Manager: manager,
 			})
 		}
 	}

@@ -8,7 +8,9 @@ import (
 	"k8s.io/apiextensions-apiserver/pkg/registry/customresource/tableconvertor"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	upstreamserializer "k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/runtime/serializer/cbor"
 	"k8s.io/apimachinery/pkg/util/managedfields"
@@ -64,11 +66,31 @@ func (b *builder) scaleScope(v *apiextensionsv1.CustomResourceDefinitionVersion,
 	return &scope
 }
 
-// manage gives a scope its field manager. reset are the fields that its writes leave alone.
-func (b *builder) manage(scope *handlers.RequestScope, reset map[fieldpath.APIVersion]*fieldpath.Set) (err error) {
-	scope.FieldManager, err = managedfields.NewDefaultCRDFieldManager(b.types, scope.Convertor, scope.Defaulter, scope.Creater,
-		scope.Kind, scope.HubGroupVersion, scope.Subresource, fieldpath.NewExcludeFilterSetMap(reset))
-	return err
+// manage sets the field manager of scope and returns the one for creates and updates. reset are the
+// fields that writes of scope leave alone.
+func (b *builder) manage(scope *handlers.RequestScope, reset map[fieldpath.APIVersion]*fieldpath.Set) (updates *managedfields.FieldManager, err error) {
+	manager := func(convertor runtime.ObjectConvertor) (*managedfields.FieldManager, error) {
+		return managedfields.NewDefaultCRDFieldManager(b.types, convertor, scope.Defaulter, scope.Creater,
+			scope.Kind, scope.HubGroupVersion, scope.Subresource, fieldpath.NewExcludeFilterSetMap(reset))
+	}
+	if scope.FieldManager, err = manager(scope.Convertor); err != nil {
+		return nil, err
+	}
+	return manager(sharing{scope.Convertor})
+}
+
+// sharing is a convertor that returns an unstructured object of the target version itself, where
+// upstream's returns a deep copy. The caller must not change what it returns: a field manager only
+// compares the objects of an update. For an apply it changes them, and needs the copies.
+type sharing struct{ runtime.ObjectConvertor }
+
+// ConvertToVersion implements runtime.ObjectConvertor.
+func (s sharing) ConvertToVersion(in runtime.Object, target runtime.GroupVersioner) (runtime.Object, error) {
+	u, ok := in.(*unstructured.Unstructured)
+	if version, isVersion := target.(schema.GroupVersion); ok && isVersion && u.GroupVersionKind().GroupVersion() == version {
+		return in, nil
+	}
+	return s.ObjectConvertor.ConvertToVersion(in, target)
 }
 
 // pathOf returns a simple JSON path of fields as the path that managedFields have.

@@ -48,6 +48,9 @@ type Config struct {
 type Version struct {
 	Storage              customresource.CustomResourceStorage
 	Scope, Status, Scale *handlers.RequestScope
+
+	// Updates and StatusUpdates compute managedFields of creates and updates.
+	Updates, StatusUpdates *managedfields.FieldManager
 }
 
 // Set is the versions of a CRD that are served or stored, by name.
@@ -158,14 +161,15 @@ func (b *builder) version(v *apiextensionsv1.CustomResourceDefinitionVersion) (*
 		return nil, err
 	}
 	made := &Version{Storage: storage, Scope: b.scope(v, types, storage)}
-	if err := b.manage(made.Scope, storage.CustomResource.GetResetFields()); err != nil {
+	if made.Updates, err = b.manage(made.Scope, storage.CustomResource.GetResetFields()); err != nil {
 		return nil, err
 	}
 	if storage.Scale == nil {
 		return made, nil
 	}
 	made.Scale = b.scaleScope(v, made.Scope)
-	return made, b.manage(made.Scale, nil)
+	_, err = b.manage(made.Scale, nil) // a Scale has a Go type
+	return made, err
 }
 
 // manageStatus adds the scopes of the status. The fields that writes of it leave alone are known
@@ -186,7 +190,8 @@ func (b *builder) manageStatus(set *Set) error {
 		}
 		scope := *v.Scope
 		scope.Subresource = "status"
-		if err := b.manage(&scope, reset); err != nil {
+		var err error
+		if v.StatusUpdates, err = b.manage(&scope, reset); err != nil {
 			return fmt.Errorf("versions: status of CRD %s: %w", b.Definition.Name, err)
 		}
 		v.Status = &scope
