@@ -142,9 +142,10 @@ type Exchange struct {
 	encoding time.Time // when encoding the answer began; zero if that is not recorded
 	ready    time.Time // when sending it began; zero if that is not recorded
 
-	base  context.Context // nil before the first call of Base
-	usual context.Context // has the server's deadline; nil before the first call of atDeadline
-	spans *spans          // nil: x is not traced
+	base    context.Context // nil before the first call of Base
+	carries bool            // base has values of x alone
+	usual   context.Context // has the server's deadline; nil before the first call of atDeadline
+	spans   *spans          // nil: x is not traced
 
 	Response            // the answer
 	object   objectBody // is its body, if it is one object
@@ -256,8 +257,14 @@ func (x *Exchange) Base() context.Context {
 	return x.base
 }
 
-// Carry makes Base return, from now on, what with makes of its context.
-func (x *Exchange) Carry(with func(context.Context) context.Context) { x.base = with(x.Base()) }
+// Carry makes Base return, from now on, what with makes of its context. Bounded contexts have its
+// values, too.
+func (x *Exchange) Carry(with func(context.Context) context.Context) {
+	x.base, x.carries = with(x.Base()), true
+}
+
+// shares reports whether x may use a context that other requests use.
+func (x *Exchange) shares() bool { return !x.Hurried && !x.Traced() && !x.carries }
 
 // atDeadline is Base with the server's deadline.
 func (x *Exchange) atDeadline() context.Context {
@@ -283,7 +290,7 @@ func (x *Exchange) Bounded() (context.Context, context.CancelFunc) {
 	switch {
 	case x.Deadline.IsZero():
 		return x.Base(), func() {}
-	case x.Hurried || x.Traced():
+	case !x.shares():
 		return context.WithDeadline(x.Base(), x.Deadline)
 	default:
 		return x.atDeadline(), func() {}
@@ -293,7 +300,7 @@ func (x *Exchange) Bounded() (context.Context, context.CancelFunc) {
 // BoundedWrite is Bounded for a write that begins now: upstream limits writes to 34 s.
 func (x *Exchange) BoundedWrite() (context.Context, context.CancelFunc) {
 	now := time.Now()
-	if x.Hurried || x.Traced() {
+	if !x.shares() {
 		until := now.Add(mostOfWrites)
 		if x.Deadline.Before(until) {
 			until = x.Deadline
