@@ -300,11 +300,12 @@ func (x *Exchange) Bounded() (context.Context, context.CancelFunc) {
 // BoundedWrite is Bounded for a write that begins now: upstream limits writes to 34 s.
 func (x *Exchange) BoundedWrite() (context.Context, context.CancelFunc) {
 	now := time.Now()
-	if !x.shares() {
-		until := now.Add(mostOfWrites)
-		if x.Deadline.Before(until) {
-			until = x.Deadline
-		}
+	until := now.Add(mostOfWrites)
+	late := x.Deadline.Before(until) // the request has waited, or its client wants an answer soon
+	if late {
+		until = x.Deadline
+	}
+	if late || !x.shares() {
 		return context.WithDeadline(x.Base(), until)
 	}
 	return x.Carrier.Until(x.Deadlines.writes.At(now)), func() {}

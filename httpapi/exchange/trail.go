@@ -39,7 +39,9 @@ const slowRequest = 500 * time.Millisecond
 
 // NewTrail begins the trail of r.
 func NewTrail(base context.Context, auditID string, r *request.Request) *Trail {
-	ctx := audit.WithAuditContext(base)
+	// A context that is made of [Trail.Context] must not find, among the values of base, how base ends:
+	// it could not tell that this is not how its parent does, and would start a goroutine.
+	ctx := audit.WithAuditContext(context.WithoutCancel(base))
 	if r.Verb != "watch" {
 		ctx = apirequest.WithLatencyTrackers(ctx)
 	}

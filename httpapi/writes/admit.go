@@ -9,11 +9,9 @@ import (
 
 	grpccodes "google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/endpoints/handlers"
@@ -34,7 +32,7 @@ func (e *Endpoint) admit(ctx context.Context, a admission.Attributes) error {
 	}
 	before := managed.save()
 	var room [4]metav1.ManagedFieldsEntry
-	entries := append(room[:0], before.typed...)
+	entries, kept := append(room[:0], before.typed...), before.copied()
 	if err := e.mutating.Admit(ctx, a, e.Scope); err != nil {
 		return err
 	}
@@ -42,7 +40,7 @@ func (e *Endpoint) admit(ctx context.Context, a admission.Attributes) error {
 		return err
 	}
 	after := managed.save()
-	if after.is(before) && slices.Equal(after.typed, entries) {
+	if after.is(before) && slices.Equal(after.typed, entries) && after.holds(kept) {
 		// The field manager has just encoded them: validation, which decodes all, cannot fail.
 		if invariants.Enabled {
 			err := managedfields.ValidateManagedFields(managed.object.GetManagedFields())
@@ -51,7 +49,7 @@ func (e *Endpoint) admit(ctx context.Context, a admission.Attributes) error {
 		return nil
 	}
 	if err := managedfields.ValidateManagedFields(managed.object.GetManagedFields()); err != nil {
-		managed.restore(before)
+		managed.restore(kept)
 		warn(ctx, fmt.Sprintf(fieldmanager.InvalidManagedFieldsAfterMutatingAdmissionWarningFormat, err))
 	}
 	return nil
@@ -75,13 +73,14 @@ func dedupOwners(ctx context.Context, obj runtime.Object, format string) {
 	}
 	var kept []metav1.OwnerReference
 	var duplicates []string
-	known := make(map[types.UID]bool, len(owners))
+	known := make(map[ownerKey]bool, len(owners))
 	for _, owner := range owners {
-		if known[owner.UID] && hasOwner(kept, owner) {
+		key := keyOfOwner(owner)
+		if known[key] {
 			duplicates = append(duplicates, string(owner.UID))
 			continue
 		}
-		kept, known[owner.UID] = append(kept, owner), true
+		kept, known[key] = append(kept, owner), true
 	}
 	if len(duplicates) > 0 {
 		warn(ctx, fmt.Sprintf(format, strings.Join(duplicates, ", ")))
@@ -89,13 +88,28 @@ func dedupOwners(ctx context.Context, obj runtime.Object, format string) {
 	}
 }
 
-func hasOwner(owners []metav1.OwnerReference, owner metav1.OwnerReference) bool {
-	for i := range owners {
-		if owners[i].UID == owner.UID && apiequality.Semantic.DeepEqual(owners[i], owner) {
-			return true
-		}
+// ownerKey is all that an owner reference says: two are semantically equal if their keys are. Comparing
+// all references with each other would take hours for a body of the usual limit.
+type ownerKey struct {
+	metav1.OwnerReference // without its pointers
+	controller, blocks    byte
+}
+
+func keyOfOwner(owner metav1.OwnerReference) ownerKey {
+	key := ownerKey{owner, flag(owner.Controller), flag(owner.BlockOwnerDeletion)}
+	key.Controller, key.BlockOwnerDeletion = nil, nil
+	return key
+}
+
+// flag tells nil, false and true apart.
+func flag(b *bool) byte {
+	switch {
+	case b == nil:
+		return 0
+	case *b:
+		return 2
 	}
-	return false
+	return 1
 }
 
 // isTooLarge reports whether err is etcd's refusal of a large object (apiserver

@@ -82,6 +82,12 @@ var deeds = map[string]func(*rand.Rand, metav1.Object) error{
 		}
 		return nil
 	},
+	"replaces an entry of an unstructured object": func(_ *rand.Rand, o metav1.Object) error {
+		if u, ok := o.(*unstructured.Unstructured); ok && len(o.GetManagedFields()) > 0 {
+			u.Object["metadata"].(map[string]any)["managedFields"].([]any)[0] = map[string]any{"operation": "Guess"}
+		}
+		return nil
+	},
 	"spoils an entry in place": anEntry(func(e *metav1.ManagedFieldsEntry) { e.FieldsType = "FieldsV2" }),
 	"spoils the fields":        anEntry(func(e *metav1.ManagedFieldsEntry) { e.FieldsV1 = &metav1.FieldsV1{Raw: []byte(`{"what":1}`)} }),
 	"renames in place":         anEntry(func(e *metav1.ManagedFieldsEntry) { e.Manager = "another" }),

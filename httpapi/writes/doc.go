@@ -36,7 +36,8 @@
 //
 // # Deadlines and disconnects
 //
-// ctx ends 34 s after the write begins, at the deadline of the request, or when the client disconnects.
+// ctx ends 34 s after the write begins, at the deadline of the request, or when the client disconnects,
+// which only HTTP/2 tells: over HTTP/1.1 nobody reads from the connection meanwhile.
 // Until the store step nothing has happened. During the store step the outcome is unknown, as in
 // upstream; the client gets a 504. An admission plugin that ignores ctx, the quota plugin for example,
 // delays the 504 until it returns. Upstream answers at the deadline and leaves the plugin running.

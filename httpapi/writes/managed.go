@@ -2,6 +2,8 @@ package writes
 
 import (
 	"fmt"
+	"reflect"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -80,8 +82,27 @@ func (m managedFields) restore(to saved) {
 // empty reports whether there are none.
 func (s saved) empty() bool { return len(s.typed) == 0 && s.raw == nil }
 
-// is reports whether both are the same slice. Code that changes managedFields replaces the slice, or
-// entries of it.
+// copied returns s with the same entries in a list of its own.
+func (s saved) copied() saved {
+	if list, ok := s.raw.([]any); ok {
+		s.raw = slices.Clone(list)
+	}
+	return s
+}
+
+// holds reports whether the entries of an unstructured object are those of other.
+func (s saved) holds(other saved) bool {
+	a, _ := s.raw.([]any)
+	b, _ := other.raw.([]any)
+	return slices.EqualFunc(a, b, func(x, y any) bool {
+		m, isMap := x.(map[string]any)
+		n, otherIsMap := y.(map[string]any)
+		return isMap && otherIsMap && reflect.ValueOf(m).Pointer() == reflect.ValueOf(n).Pointer()
+	})
+}
+
+// is reports whether both are the same slice. Code that changes managedFields replaces the slice or its
+// entries.
 func (s saved) is(other saved) bool {
 	if s.raw != nil || other.raw != nil {
 		a, isList := s.raw.([]any)

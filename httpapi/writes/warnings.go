@@ -22,6 +22,7 @@ type recorder struct {
 	mu      sync.Mutex // guards what follows
 	closed  bool       // the response has its headers
 	known   []warned
+	texts   map[string]bool // of known: there may be very many that no header takes
 	headers []string
 	runes   int  // of the texts in headers
 	cutting bool // long texts are truncated
@@ -37,13 +38,18 @@ func (r *recorder) AddWarning(agent, text string) {
 	if text == "" || r.closed || r.cutting && r.runes >= mostWarnings {
 		return
 	}
-	for _, w := range r.known {
-		if w.text == text {
-			return
-		}
+	if r.texts[text] {
+		return
 	}
+	if r.texts == nil {
+		r.texts = make(map[string]bool)
+	}
+	r.texts[text] = true
 	r.known = append(r.known, warned{agent, text})
 	if !r.cutting && r.runes+utf8.RuneCountInString(text) > mostWarnings {
+		if _, err := utilnet.NewWarningHeader(299, agent, text); err != nil { // not valid in a header
+			return
+		}
 		klog.InfoS("Warnings exceed the maximum size and are truncated")
 		r.cutting, r.headers, r.runes = true, nil, 0
 		for _, w := range r.known {

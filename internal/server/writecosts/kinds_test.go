@@ -30,7 +30,10 @@ type write struct {
 	// reads has the client read the object before, as one does before an update.
 	reads bool
 	// quiet is one whose costs are another's.
-	quiet      bool
+	quiet bool
+	// again is how often the server may do a part of it once more: the second of two writes of an
+	// object conflicts if the cache is just taking the first.
+	again      int64
 	request    func(path string, obj metav1.Object) request
 	collection func(batch int) request // in the place of request, for all objects of a batch
 }
@@ -163,10 +166,12 @@ func pods(media string) life {
 	if media == bench.JSON {
 		l.before = []request{{method: http.MethodPost, path: "/api/v1/namespaces/default/serviceaccounts", body: []byte(`{"metadata":{"name":"default"}}`)}}
 	}
+	removal := remove("?gracePeriodSeconds=0") // which updates the pod before
+	removal.again = 1
 	l.writes = []write{
 		l.create(), binding, strategicPatch("/status", string(status)),
 		l.update("/status", func(obj metav1.Object) { obj.(*corev1.Pod).Status.Message = "x" }),
-		l.update("", annotated), mergePatch(), apply("v1", "Pod", `,"spec":{"containers":[{"name":"web","image":"example.com/applied"}]}`), remove("?gracePeriodSeconds=0"),
+		l.update("", annotated), mergePatch(), apply("v1", "Pod", `,"spec":{"containers":[{"name":"web","image":"example.com/applied"}]}`), removal,
 	}
 	return l
 }
