@@ -95,7 +95,9 @@ func (w *writesPair) run(namespace string, sequence []*writeRequest) (diff strin
 	var contents [2][]string
 	metrics[0] = w.metrics()
 	for i, s := range []*writesSide{w.ours, w.theirs} {
+		s.mu.Lock()
 		clear(s.made)
+		s.mu.Unlock()
 		s.must(t, post("/api/v1/namespaces", fmt.Sprintf(`{"metadata":{"name":%q}}`, namespace)))
 		s.drop()
 		began := time.Now().Unix()

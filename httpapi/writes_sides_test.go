@@ -15,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -95,6 +96,7 @@ type writesSide struct {
 	admission *scriptedAdmission
 	reach     map[string]func(*http.Request) (*http.Response, error) // by protocol
 
+	mu   sync.Mutex        // guards made: admission plugins name objects, too
 	made map[string]string // what this side has made up, and what it is called in comparisons
 }
 
@@ -261,6 +263,8 @@ func (s *writesSide) plain(text string) string {
 		next, causes = causes[0], causes[1:]
 		return next
 	})
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	text = uuid.ReplaceAllStringFunc(text, func(own string) string {
 		if s.made[own] == "" {
 			s.made[own] = fmt.Sprintf("<uid %d>", len(s.made))

@@ -124,7 +124,7 @@ func (e *Extensions) unknown() http.Handler {
 func (e *Extensions) Await(ctx context.Context, r *request.Request) bool {
 	gr := schema.GroupResource{Group: r.Group, Resource: r.Resource}
 	if s := e.servings.Load().of(gr); s != nil && s.offers(r.Version) {
-		return false // it was known before
+		return true // perhaps only since the caller looked
 	}
 	revision, ok := e.stored(ctx, gr)
 	if !ok {
