@@ -223,13 +223,6 @@ func (r *recorder) countLocked(status, n int) {
 	r.result.Statuses[status] += n
 }
 
-// latency records a time that is no operation of its own.
-func (r *recorder) latency(took time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_ = r.result.Latency.RecordValue(max(1, took.Microseconds()))
-}
-
 // fail counts an operation that failed.
 func (r *recorder) fail(err error) {
 	r.mu.Lock()

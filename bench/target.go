@@ -173,13 +173,6 @@ func (t *Target) Impersonating(user string, groups ...string) *Target {
 	return other
 }
 
-// named returns a Clone whose writes name manager as field manager.
-func (t *Target) named(manager string) *Target {
-	other := t.Clone()
-	other.config.UserAgent = manager
-	return other
-}
-
 func (t *Target) withPort(port string) *Target {
 	if _, _, err := net.SplitHostPort(t.host); err != nil {
 		t.host = net.JoinHostPort(t.host, port)

@@ -1,11 +1,19 @@
 package negotiate
 
 import (
+	"fmt"
+	"net/http"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	internalscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/handlers/negotiation"
 
+	"github.com/larder-io/larder/httpapi/request"
 	"github.com/larder-io/larder/internal/registry/encoding"
 )
 
@@ -71,4 +79,30 @@ func (f Format) Projection() encoding.Projection {
 // Rewritten reports whether an answer in f is written from a whole JSON body.
 func (f Format) Rewritten() bool {
 	return f.MediaType == runtime.ContentTypeYAML || f.Pretty && f.MediaType == runtime.ContentTypeJSON
+}
+
+// TableOptions decodes and validates the options of a Table in query; nil if f is none.
+func (f Format) TableOptions(query request.Query) (*metav1.TableOptions, error) {
+	if !f.IsTable() {
+		return nil, nil
+	}
+	options := &metav1.TableOptions{}
+	if err := internalscheme.ParameterCodec.DecodeParameters(query.Values(), metav1.SchemeGroupVersion, options); err != nil {
+		return nil, err
+	}
+	switch errs := validation.ValidateTableOptions(options); len(errs) {
+	case 0:
+		return options, nil
+	case 1:
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("Unable to convert to Table as requested: %v", errs[0].Error()))
+	default:
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("Unable to convert to Table as requested: %v", errs))
+	}
+}
+
+// NotAcceptable returns the error for a form that an object does not have.
+func NotAcceptable(message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable, Message: message,
+	}}
 }

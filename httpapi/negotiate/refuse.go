@@ -27,7 +27,7 @@ func Producing(media []string, h http.Handler) http.Handler {
 	})
 }
 
-// NoneOf is what a client is told that accepts none of media.
+// NoneOf returns the text for a client that accepts none of media.
 func NoneOf(media []string) string {
 	return "406: Not Acceptable\n\nAvailable representations: " + strings.Join(media, ", ")
 }

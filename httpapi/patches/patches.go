@@ -5,12 +5,11 @@
 // JSON ones as many controllers do, touch little of their object most of the time, and cost what they
 // touch (narrow.go).
 //
-// What applying a patch may cost is bounded. Upstream's library parses what is nested once for each
-// level above it, and writes it as often: time grows with the product of depth and size, and a body as
-// large as requests may be, nested as deep as JSON may be, takes minutes. [Check] refuses what is nested
-// deeper than any object of Kubernetes is, so that the deepest patch that is applied takes no more than
-// some ten times as long as a flat one of its size. [BoundCopies] bounds what the copies of a JSON patch
-// add. Patches of the other types are decoded in time linear in their size.
+// The package limits the cost of a patch. Upstream's library parses and writes a nested value once for
+// each level above it, so its time grows with the product of depth and size: the largest and deepest
+// body that JSON allows takes minutes. [Check] refuses patches that are deeper than any Kubernetes
+// object. The deepest accepted patch takes about ten times as long as a flat one of its size.
+// [BoundCopies] limits the copies of a JSON patch. Patches of other types decode in linear time.
 //
 // An applied configuration is YAML. Most clients send JSON, and [Applied] decodes most of it as that.
 package patches

@@ -118,7 +118,7 @@ func (x *Read) VersionOf(f negotiate.Format) schema.GroupVersion {
 func (x *Read) sendObject(i *Resource, f negotiate.Format, o *cache.Object) error {
 	x.Answering(f.MediaType, x.VersionOf(f))
 	if f.IsTable() {
-		options, err := x.TableOptions(f)
+		options, err := f.TableOptions(x.Query)
 		if err != nil {
 			return err
 		}
@@ -133,7 +133,7 @@ func (x *Read) sendObject(i *Resource, f negotiate.Format, o *cache.Object) erro
 		if i.bare {
 			return errNoList
 		}
-		return notAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", i.Endpoint.Storage.New()))
+		return negotiate.NotAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", i.Endpoint.Storage.New()))
 	}
 	encoder := i.View.Encoder(f.Encoding(), f.Projection())
 	item, err := encoder.Item(o)

@@ -113,7 +113,7 @@ func (x *Read) EnterCache(name string) {
 // sendList answers with a listing. taken says that the response owns room from now on.
 func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, listing storage.Listing, room *listBody) (size int, taken bool, err error) {
 	if f.IsTable() {
-		options, err := x.TableOptions(f)
+		options, err := f.TableOptions(x.Query)
 		if err != nil {
 			return 0, false, err
 		}
@@ -134,7 +134,7 @@ func (x *Read) sendList(ctx context.Context, i *Resource, f negotiate.Format, li
 		return len(x.Bytes), false, nil
 	}
 	if f.Convert != nil && f.Convert.Kind == "PartialObjectMetadata" {
-		return 0, false, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", newList(i)))
+		return 0, false, negotiate.NotAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", newList(i)))
 	}
 	if err := room.fill(i.View.Encoder(f.Encoding(), f.Projection()), listing.Meta, x.Carrier.Chunks() && f.MediaType != runtime.ContentTypeYAML); err != nil {
 		return 0, false, err

@@ -1,7 +1,6 @@
 package reads
 
 import (
-	"fmt"
 	"net/http"
 	"time"
 
@@ -11,7 +10,6 @@ import (
 	internalscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -137,33 +135,6 @@ func (x *Read) ScopeOf(i *Resource, o *internalversion.ListOptions) storage.Scop
 		scope.Name = name
 	}
 	return scope
-}
-
-// TableOptions decodes the options of a table; nil if none was asked for.
-func (x *Read) TableOptions(f negotiate.Format) (*metav1.TableOptions, error) {
-	if !f.IsTable() {
-		return nil, nil
-	}
-	o := &metav1.TableOptions{}
-	if err := internalscheme.ParameterCodec.DecodeParameters(x.Query.Values(), metav1.SchemeGroupVersion, o); err != nil {
-		return nil, err
-	}
-	switch errs := metavalidation.ValidateTableOptions(o); len(errs) {
-	case 0:
-		return o, nil
-	case 1:
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("Unable to convert to Table as requested: %v", errs[0].Error()))
-	default:
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("Unable to convert to Table as requested: %v", errs))
-	}
-}
-
-// notAcceptable is the error for a conversion that an answer cannot have.
-func notAcceptable(message string) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable,
-		Reason: metav1.StatusReasonNotAcceptable, Message: message,
-	}}
 }
 
 // sendTable answers with rows.

@@ -191,8 +191,8 @@ type handlerBuilder struct {
 	life     lifecycle
 }
 
-// perRequest makes the handler of each request anew: those of upstream that ask admission wrap the
-// chain that they captured once more in every request that they serve.
+// perRequest builds a new handler for each request. Upstream's CONNECT handler wraps its admission chain
+// once more in every request, so that a shared handler would grow.
 func perRequest(build func() http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, req *http.Request) { build()(w, req) }
 }

@@ -138,7 +138,7 @@ func (x Opening) openWatch(i *reads.Resource, f negotiate.Format) (*watchStream,
 
 // choose decides in what form events are written.
 func (ws *watchStream) choose(x Opening, i *reads.Resource, f negotiate.Format) error {
-	options, err := x.TableOptions(f)
+	options, err := f.TableOptions(x.Query)
 	if err != nil {
 		return err
 	}

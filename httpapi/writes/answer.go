@@ -4,14 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net/http"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	internalscheme "k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metav1beta1 "k8s.io/apimachinery/pkg/apis/meta/v1beta1"
-	betavalidation "k8s.io/apimachinery/pkg/apis/meta/v1beta1/validation"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/audit"
@@ -161,7 +157,7 @@ func (w *Write) compareAnswer(obj runtime.Object, version schema.GroupVersion, b
 
 // transform converts obj to the Table or PartialObjectMetadata that the client asks for, if it does.
 func (w *Write) transform(obj runtime.Object) (out runtime.Object, err error) {
-	options, err := w.tableOptions()
+	options, err := w.form.TableOptions(w.Query)
 	if err != nil {
 		return nil, err
 	}
@@ -184,25 +180,6 @@ func (w *Write) transform(obj runtime.Object) (out runtime.Object, err error) {
 		}
 	})
 	return out, err
-}
-
-// tableOptions decodes and validates the options of a Table; nil if the client asks for none.
-func (w *Write) tableOptions() (*metav1.TableOptions, error) {
-	if !w.form.IsTable() {
-		return nil, nil
-	}
-	options := &metav1.TableOptions{}
-	if err := internalscheme.ParameterCodec.DecodeParameters(w.Query.Values(), metav1.SchemeGroupVersion, options); err != nil {
-		return nil, err
-	}
-	switch errs := betavalidation.ValidateTableOptions(options); len(errs) {
-	case 0:
-		return options, nil
-	case 1:
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("Unable to convert to Table as requested: %v", errs[0].Error()))
-	default:
-		return nil, apierrors.NewBadRequest(fmt.Sprintf("Unable to convert to Table as requested: %v", errs))
-	}
 }
 
 // table returns obj as a Table.
@@ -231,7 +208,7 @@ func (e *Endpoint) table(ctx context.Context, obj runtime.Object, options *metav
 // partial returns the metadata of obj.
 func partial(obj runtime.Object, version schema.GroupVersion) (runtime.Object, error) {
 	if meta.IsListType(obj) {
-		return nil, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", obj))
+		return nil, negotiate.NotAcceptable(fmt.Sprintf("you requested PartialObjectMetadata, but the requested object is a list (%T)", obj))
 	}
 	object, err := meta.Accessor(obj)
 	if err != nil {
@@ -246,7 +223,7 @@ func partial(obj runtime.Object, version schema.GroupVersion) (runtime.Object, e
 func partialList(list runtime.Object, version schema.GroupVersion) (runtime.Object, error) {
 	of, ok := list.(metav1.ListInterface)
 	if !ok {
-		return nil, notAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", list))
+		return nil, negotiate.NotAcceptable(fmt.Sprintf("you requested PartialObjectMetadataList, but the requested object is not a list (%T)", list))
 	}
 	var items []metav1.PartialObjectMetadata
 	err := meta.EachListItem(list, func(obj runtime.Object) error {
@@ -264,11 +241,4 @@ func partialList(list runtime.Object, version schema.GroupVersion) (runtime.Obje
 		return &metav1beta1.PartialObjectMetadataList{ListMeta: head, Items: items}, nil
 	}
 	return &metav1.PartialObjectMetadataList{ListMeta: head, Items: items}, nil
-}
-
-// notAcceptable returns the error for a form that the object does not have.
-func notAcceptable(message string) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable, Message: message,
-	}}
 }

@@ -68,8 +68,8 @@ func TestEmptyReadsBuildNoStorages(t *testing.T) {
 	}
 }
 
-// TestObjectsBuildTheStorages is that a definition of which there are objects that have to be
-// decoded is not served at all if its storages cannot be built.
+// TestObjectsBuildTheStorages: a CRD is not served if its stored objects need decoding and its storages
+// fail to build.
 func TestObjectsBuildTheStorages(t *testing.T) {
 	s := newServerOf(t, withoutStorages)
 	s.define(t, shelves)

@@ -83,7 +83,7 @@ func subresourced(status, scale bool) func(*apiextensionsv1.CustomResourceDefini
 	}
 }
 
-// versionsOf adds versions like the first, the last of which is not served.
+// versionsOf adds copies of the first version. It does not serve the last one.
 func versionsOf(names ...string) func(*apiextensionsv1.CustomResourceDefinition) {
 	return func(d *apiextensionsv1.CustomResourceDefinition) {
 		for i, name := range names {

@@ -29,8 +29,8 @@ func (d *dice) of(list ...string) string { return list[d.IntN(len(list))] }
 // chance is true once in n times.
 func (d *dice) chance(n int) bool { return d.IntN(n) == 0 }
 
-// The fields of random schemas, each with values, the last two of which it does not allow. Every
-// version has some of them.
+// randomFields are the fields of random schemas. A schema refuses the last two values of each field. Every
+// version has some of the fields.
 var randomFields = map[string]struct {
 	schema string
 	values []string
@@ -172,7 +172,7 @@ func (s sent) call(revision string) call {
 	return call{method: s.method, path: s.path, accept: s.accept, kind: s.kind, body: strings.ReplaceAll(s.body, "$RV", revision)}
 }
 
-// What differs between two servers that do the same.
+// particulars matches the values that two servers generate independently.
 var particulars = regexp.MustCompile(`("?(?:uid|resourceVersion|creationTimestamp|time|deletionTimestamp)"?: ?)"[^"]*"|UID in object meta: [-0-9a-f]+|"\d+s"|[0-9a-f]{8}-[0-9a-f-]{27}`)
 
 // untyped matches the errors of values that are not of their schema's types: of several, upstream

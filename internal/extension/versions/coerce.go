@@ -26,8 +26,8 @@ type coercer struct {
 	stored bool
 }
 
-// coerce changes u. If report is set, it returns the paths of the fields that it removes.
-// Objects of other kinds are options of requests, of which only the metadata is looked at.
+// coerce changes u. If report is set, it returns the paths of the fields that it removes. For other kinds,
+// the options of requests, it changes only the metadata.
 func (c *coercer) coerce(u *unstructured.Unstructured, report bool) ([]string, error) {
 	kind, hasKind, err := unstructured.NestedString(u.UnstructuredContent(), "kind")
 	if err != nil {
