@@ -17,10 +17,10 @@
 //   - [Seed]: creates the realistic pods that the others read and change
 //
 // The packages below run them: compare holds Larder against kube-apiserver and
-// against the limit, scale plots how costs grow, fleet starts servers, limit is
+// against the limit, scale plots how costs grow, testservers starts servers, baseline is
 // the server that sends bytes from memory, scenario runs several workloads that a file
 // describes, cluster plays the components of a cluster, crew has several processes send one load,
-// stages plans how a load changes with time, judge holds results against bounds and
+// stages plans how a load changes with time, thresholds holds results against bounds and
 // against an earlier run, report shows what was found. None
 // owns state: no flags, no globals, no output of its own. Programs and tests
 // decide what to run and how to show it; cmd/larder-bench is one.

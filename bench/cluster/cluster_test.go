@@ -22,7 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -191,8 +191,8 @@ func TestTableShowsBoth(t *testing.T) {
 			Steady:  Part{Cost: Cost{Wall: time.Minute, Server: cpu}, Kinds: at.results()},
 			Restart: Part{Cost: Cost{Wall: time.Second}, Kinds: again.results()}}
 	}
-	broken := &Result{Server: fleet.Larder, Nodes: 10, Protocol: HTTP2, Round: 2, Failure: "out of memory"} // its figures do not count
-	table := &Table{Results: []*Result{result(fleet.Stock, 30*time.Second), result(fleet.Larder, 10*time.Second), broken}}
+	broken := &Result{Server: testservers.Larder, Nodes: 10, Protocol: HTTP2, Round: 2, Failure: "out of memory"} // its figures do not count
+	table := &Table{Results: []*Result{result(testservers.Stock, 30*time.Second), result(testservers.Larder, 10*time.Second), broken}}
 	text := table.Markdown()
 	for _, want := range []string{
 		"| CPU of the server a minute | 30.0 s / 10.0 s, **3** |", "N1, 10 nodes, HTTP/2: 100 watches",

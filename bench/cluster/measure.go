@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/larder-io/larder/bench/fleet"
 	"github.com/larder-io/larder/bench/process"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // Cost is what a part of a play took.
@@ -57,7 +57,7 @@ func (r *performance) measure() (*measuring, error) {
 }
 
 // also goes on with a server that takes the place of one that has ended.
-func (m *measuring) also(ended, next *fleet.Server) {
+func (m *measuring) also(ended, next *testservers.Server) {
 	m.used += ended.Used() - m.before.Server
 	m.server = append(m.server, next.Process)
 }
@@ -73,12 +73,12 @@ func (m *measuring) read(c *Cost) error {
 	if rollup, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", server.PID)); err == nil {
 		c.PSS = process.Figure(rollup, "Pss:") << 10
 	}
-	etcd := m.r.fleet.Etcd().Process
+	etcd := m.r.started.Etcd().Process
 	if c.Etcd, err = etcd.CPU(); err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}
 	c.Client = ownCPU()
-	return c.readEtcd(m.r.fleet.EtcdURL())
+	return c.readEtcd(m.r.started.EtcdURL())
 }
 
 // end returns the difference.

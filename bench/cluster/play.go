@@ -12,13 +12,13 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // play is one cluster's components at one server, which may be restarted meanwhile.
 type play struct {
 	*world
-	fleet       *fleet.Fleet
+	started     *testservers.Servers
 	host        string
 	connections int     // of a component by HTTP/2, 0 by HTTP/1.1
 	churn       float64 // pods that are replaced in a second
@@ -49,9 +49,9 @@ type sent struct {
 	arrived chan struct{}
 }
 
-func newPlay(ctx context.Context, w *world, f *fleet.Fleet, host string, connections int, churn float64) *play {
+func newPlay(ctx context.Context, w *world, f *testservers.Servers, host string, connections int, churn float64) *play {
 	p := &play{
-		world: w, fleet: f, host: host, connections: connections, churn: churn,
+		world: w, started: f, host: host, connections: connections, churn: churn,
 		line: newTimeline(), seed: maphash.MakeSeed(), bound: make(map[string]sent),
 	}
 	p.phase.Store(newPhase())
@@ -75,7 +75,7 @@ func (p *play) close() {
 
 // client returns one component's client.
 func (p *play) client(agent, user string, groups ...string) (*client, error) {
-	identity, err := p.fleet.Identity(user, groups...)
+	identity, err := p.started.Identity(user, groups...)
 	if err != nil {
 		return nil, err
 	}

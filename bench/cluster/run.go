@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // Protocols.
@@ -21,8 +21,8 @@ const (
 
 // Config says which clusters are played.
 type Config struct {
-	// Fleet is what servers are started from.
-	Fleet fleet.Config
+	// TestServers is what servers are started from.
+	TestServers testservers.Config
 	// Nodes are the numbers of nodes, each of PodsPerNode pods. Above StockNodes only Larder
 	// is asked.
 	Nodes                   []int
@@ -32,7 +32,7 @@ type Config struct {
 	// Protocols are HTTP2 and HTTP1; Connections is how many each component has by HTTP2.
 	Protocols   []string
 	Connections int
-	// Servers are fleet.Stock and fleet.Larder.
+	// Servers are testservers.Stock and testservers.Larder.
 	Servers []string
 	// Duration is how long the load is measured before the server is restarted. Rounds is how
 	// often all is done, the servers in turn.
@@ -61,7 +61,7 @@ func (c *Config) check() error {
 			return fmt.Errorf("cluster: %q is no protocol: want %s or %s", p, HTTP2, HTTP1)
 		}
 	}
-	if err := fleet.CheckKinds(c.Servers); err != nil {
+	if err := testservers.CheckKinds(c.Servers); err != nil {
 		return fmt.Errorf("cluster: %w", err)
 	}
 	return nil
@@ -90,7 +90,7 @@ func (c *Config) say(format string, args ...any) {
 
 // runSize plays clusters of one size, on one etcd.
 func (c *Config) runSize(ctx context.Context, t *Table, s size) (err error) {
-	servers, err := fleet.NewBelow(c.Fleet, fmt.Sprint(s.nodes))
+	servers, err := testservers.NewBelow(c.TestServers, fmt.Sprint(s.nodes))
 	if err != nil {
 		return err
 	}
@@ -113,11 +113,11 @@ func (c *Config) runSize(ctx context.Context, t *Table, s size) (err error) {
 			continue
 		}
 		for round := range c.Rounds {
-			for _, kind := range fleet.Turns(c.Servers, round) {
-				if kind == fleet.Stock && s.nodes > c.StockNodes {
+			for _, kind := range testservers.Turns(c.Servers, round) {
+				if kind == testservers.Stock && s.nodes > c.StockNodes {
 					continue
 				}
-				run := &performance{config: c, fleet: servers, world: w, kind: kind, connections: connections, result: &Result{Server: kind, Nodes: s.nodes, Protocol: protocol, Round: round + 1}}
+				run := &performance{config: c, started: servers, world: w, kind: kind, connections: connections, result: &Result{Server: kind, Nodes: s.nodes, Protocol: protocol, Round: round + 1}}
 				err := run.run(ctx)
 				t.Results = append(t.Results, run.result)
 				if ctx.Err() != nil {
@@ -135,7 +135,7 @@ func (c *Config) runSize(ctx context.Context, t *Table, s size) (err error) {
 }
 
 // makeWorld makes the objects through a Larder that ends then.
-func (c *Config) makeWorld(ctx context.Context, f *fleet.Fleet, s size) (_ *world, err error) {
+func (c *Config) makeWorld(ctx context.Context, f *testservers.Servers, s size) (_ *world, err error) {
 	c.say("%d nodes: making %d pods and what belongs to them", s.nodes, s.pods())
 	server, err := f.StartLarder()
 	if err != nil {
@@ -175,13 +175,13 @@ func openFiles() int {
 // performance is one play at one server.
 type performance struct {
 	config      *Config
-	fleet       *fleet.Fleet
+	started     *testservers.Servers
 	world       *world
 	kind        string
 	connections int
 	result      *Result
 
-	server *fleet.Server
+	server *testservers.Server
 	play   *play
 }
 
@@ -199,10 +199,10 @@ const (
 
 // run starts the server, plays the cluster, restarts the server and ends both.
 func (r *performance) run(ctx context.Context) (err error) {
-	guards := fleet.Usual()
+	guards := testservers.Usual()
 	guards.Nodes = true
 	r.config.say("%s: starting", r.name())
-	if r.server, err = r.fleet.Start(r.kind, guards); err != nil {
+	if r.server, err = r.started.Start(r.kind, guards); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, r.server.Stop()) }()
@@ -213,7 +213,7 @@ func (r *performance) run(ctx context.Context) (err error) {
 	if churn < 0 {
 		churn = UsualChurn(r.world.nodes)
 	}
-	r.play = newPlay(ctx, r.world, r.fleet, r.server.Address(), r.connections, churn)
+	r.play = newPlay(ctx, r.world, r.started, r.server.Address(), r.connections, churn)
 	defer r.play.close()
 	steps := []func(context.Context) error{r.open, r.steady, r.restart}
 	for _, step := range steps {
@@ -293,7 +293,7 @@ func (r *performance) restart(ctx context.Context) error {
 		return err
 	}
 	down := time.Since(m.began)
-	if r.server, err = r.fleet.Again(old); err != nil {
+	if r.server, err = r.started.Again(old); err != nil {
 		return err
 	}
 	m.also(old, r.server)

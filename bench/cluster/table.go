@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // Part is one part of a play.
@@ -161,8 +161,8 @@ func restartPart(r *Result) *Part { return &r.Restart }
 
 // pair formats a figure of both servers, and their ratio.
 func (s *scene) pair(part func(*Result) *Part, figure func(*Result) float64, format func(float64) string) (pair, ratio string) {
-	stock, had := s.mean(fleet.Stock, part, figure)
-	larder, has := s.mean(fleet.Larder, part, figure)
+	stock, had := s.mean(testservers.Stock, part, figure)
+	larder, has := s.mean(testservers.Larder, part, figure)
 	show := func(v float64, ok bool) string {
 		if !ok {
 			return "–"
@@ -250,7 +250,7 @@ func latencies(b *strings.Builder, scenes []*scene, part func(*Result) *Part) {
 			merged := make(map[string]*bench.Result)
 			wall := time.Duration(0)
 			rate, failed := 0.0, []string{}
-			for _, server := range []string{fleet.Stock, fleet.Larder} {
+			for _, server := range []string{testservers.Stock, testservers.Larder} {
 				var all []*bench.Result
 				for _, r := range s.of[server] {
 					for _, kind := range part(r).Kinds {
@@ -269,10 +269,10 @@ func latencies(b *strings.Builder, scenes []*scene, part func(*Result) *Part) {
 				}
 				failed = append(failed, failures)
 			}
-			if merged[fleet.Stock] == nil && merged[fleet.Larder] == nil {
+			if merged[testservers.Stock] == nil && merged[testservers.Larder] == nil {
 				continue
 			}
-			fmt.Fprintf(b, "| %s | %s | %.3g | %s | %s | %s |\n", s.id, k, rate, quantiles(merged[fleet.Stock]), quantiles(merged[fleet.Larder]), strings.Join(failed, " / "))
+			fmt.Fprintf(b, "| %s | %s | %.3g | %s | %s | %s |\n", s.id, k, rate, quantiles(merged[testservers.Stock]), quantiles(merged[testservers.Larder]), strings.Join(failed, " / "))
 		}
 	}
 }

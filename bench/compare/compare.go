@@ -11,20 +11,20 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/fleet"
-	"github.com/larder-io/larder/bench/limit"
+	"github.com/larder-io/larder/bench/baseline"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // Config says what is compared and how thoroughly.
 type Config struct {
-	// Fleet is what servers are started from. Its Dir is made when it is "" and removed
+	// TestServers is what servers are started from. Its Dir is made when it is "" and removed
 	// at the end.
-	Fleet fleet.Config
+	TestServers testservers.Config
 	// LimitProgram starts the limit: it is called with the arguments that LimitArgs
 	// returns for a tape's file and a port.
 	LimitProgram string
 	LimitArgs    func(tape, port string) []string
-	// Pods is how many pods the reads and watches meet: with Fleet.EtcdData, how many
+	// Pods is how many pods the reads and watches meet: with TestServers.EtcdData, how many
 	// are in it. StartPods is how many the starts meet at least.
 	Pods, StartPods int
 	// Rounds is how many turns each server has, Rows which rows are run by id and work,
@@ -41,9 +41,9 @@ type Config struct {
 // Comparison runs a Config once. Its Progress may be asked at any time.
 type Comparison struct {
 	config  Config
-	fleet   *fleet.Fleet
-	servers [kinds]*fleet.Server
-	writer  *fleet.Server // nil until neutral is called
+	started *testservers.Servers
+	servers [kinds]*testservers.Server
+	writer  *testservers.Server // nil until neutral is called
 	seed    bench.SeedConfig
 	table   *Table
 	shown   atomic.Pointer[bench.Target]
@@ -88,20 +88,20 @@ func (c *Comparison) Progress() bench.Progress {
 // no other; what was measured is returned with the errors.
 func (c *Comparison) Run(ctx context.Context) (t *Table, err error) {
 	c.table.Date = time.Now()
-	dir := c.config.Fleet.Dir
+	dir := c.config.TestServers.Dir
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", "larder-bench-"); err != nil {
 			return nil, fmt.Errorf("compare: %w", err)
 		}
 		defer os.RemoveAll(dir)
 	}
-	c.config.Fleet.Dir = dir
-	if c.fleet, err = fleet.New(c.config.Fleet); err != nil {
+	c.config.TestServers.Dir = dir
+	if c.started, err = testservers.New(c.config.TestServers); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, c.fleet.Close()) }()
+	defer func() { err = errors.Join(err, c.started.Close()) }()
 	c.say("starting etcd")
-	if err := c.fleet.StartEtcd(ctx); err != nil {
+	if err := c.started.StartEtcd(ctx); err != nil {
 		return nil, err
 	}
 	reads, starts := c.selected(c.steps()), c.selected(c.startSteps())
@@ -161,14 +161,14 @@ func (c *Comparison) selected(steps []step) []step {
 // prepare starts Larder, seeds through it, and starts the others when all are needed.
 func (c *Comparison) prepare(ctx context.Context, all bool) (err error) {
 	c.say("starting Larder")
-	if c.servers[Larder], err = c.fleet.StartLarder(); err != nil {
+	if c.servers[Larder], err = c.started.StartLarder(); err != nil {
 		return err
 	}
 	if err := c.servers[Larder].Ready(ctx); err != nil {
 		return err
 	}
 	larder := c.servers[Larder].Target
-	if c.config.Fleet.EtcdData == "" {
+	if c.config.TestServers.EtcdData == "" {
 		c.say("seeding %d pods", c.seed.Pods)
 		c.shown.Store(larder)
 		if err := seedAll(ctx, larder, c.seed); err != nil {
@@ -179,7 +179,7 @@ func (c *Comparison) prepare(ctx context.Context, all bool) (err error) {
 		return c.describe(ctx)
 	}
 	c.say("starting kube-apiserver")
-	if c.servers[Stock], err = c.fleet.StartStock(); err != nil {
+	if c.servers[Stock], err = c.started.StartStock(); err != nil {
 		return err
 	}
 	if err := c.servers[Stock].Ready(ctx); err != nil {
@@ -218,7 +218,7 @@ func (c *Comparison) describe(ctx context.Context) error {
 		stock += " " + v
 	}
 	protocol := "HTTP/1.1"
-	if n := c.config.Fleet.Streams; n > 0 {
+	if n := c.config.TestServers.Streams; n > 0 {
 		protocol = fmt.Sprintf("HTTP/2 (up to %d requests at once on a connection; the limit over HTTP/1.1)", n)
 	}
 	c.table.Servers = fmt.Sprintf("%s and Larder (Kubernetes %s), one after the other over TLS and %s on one etcd that does not wait for the disk, with %d pods; client, servers and etcd share the machine.", stock, version, protocol, c.seed.Pods)
@@ -232,11 +232,11 @@ func (c *Comparison) startLimit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(c.config.Fleet.Dir, "tape")
+	file := filepath.Join(c.config.TestServers.Dir, "tape")
 	if err := writeTape(file, tape); err != nil {
 		return err
 	}
-	c.servers[Limit], err = c.fleet.StartOther("limit", c.config.LimitProgram, func(_, port string) []string {
+	c.servers[Limit], err = c.started.StartOther("limit", c.config.LimitProgram, func(_, port string) []string {
 		return c.config.LimitArgs(file, port)
 	})
 	if err != nil {
@@ -245,7 +245,7 @@ func (c *Comparison) startLimit(ctx context.Context) error {
 	return c.servers[Limit].Ready(ctx)
 }
 
-func writeTape(file string, tape *limit.Tape) error {
+func writeTape(file string, tape *baseline.Tape) error {
 	f, err := os.Create(file)
 	if err != nil {
 		return fmt.Errorf("compare: %w", err)
@@ -257,9 +257,9 @@ func writeTape(file string, tape *limit.Tape) error {
 }
 
 // record requests from Larder all answers that steps request again and again.
-func (c *Comparison) record(ctx context.Context) (*limit.Tape, error) {
+func (c *Comparison) record(ctx context.Context) (*baseline.Tape, error) {
 	larder := c.servers[Larder].Target
-	tape := &limit.Tape{Answers: make(map[string][]byte)}
+	tape := &baseline.Tape{Answers: make(map[string][]byte)}
 	for _, s := range c.selected(c.steps()) {
 		if s.asks.path == "" {
 			continue
@@ -274,7 +274,7 @@ func (c *Comparison) record(ctx context.Context) (*limit.Tape, error) {
 		if err != nil {
 			return nil, err
 		}
-		tape.Answers[limit.Key(path, s.asks.accept, s.asks.encoding)] = body
+		tape.Answers[baseline.Key(path, s.asks.accept, s.asks.encoding)] = body
 	}
 	var err error
 	tape.Event, err = larder.CaptureChange(ctx, pods, c.seed.PodPath(0), bench.Protobuf)

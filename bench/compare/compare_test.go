@@ -16,10 +16,10 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/baseline"
 	"github.com/larder-io/larder/bench/benchtest"
-	"github.com/larder-io/larder/bench/fleet"
-	"github.com/larder-io/larder/bench/limit"
 	"github.com/larder-io/larder/bench/process"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // The test program stands for every server when it is started in this role.
@@ -46,7 +46,7 @@ func serve(args []string) error {
 		return err
 	}
 	defer file.Close()
-	tape, err := limit.Read(file)
+	tape, err := baseline.Read(file)
 	if err != nil {
 		return err
 	}
@@ -54,7 +54,7 @@ func serve(args []string) error {
 	if err != nil {
 		return err
 	}
-	return limit.New(*tape).Run(ctx, l)
+	return baseline.New(*tape).Run(ctx, l)
 }
 
 func config(t *testing.T) Config {
@@ -65,7 +65,7 @@ func config(t *testing.T) Config {
 	}
 	t.Setenv(benchtest.Role, benchtest.ServerRole)
 	return Config{
-		Fleet:        fleet.Config{Stock: program, Larder: program, Etcd: program},
+		TestServers:  testservers.Config{Stock: program, Larder: program, Etcd: program},
 		LimitProgram: program,
 		LimitArgs:    func(tape, port string) []string { return []string{"limit", tape, port} },
 		Pods:         20, Rounds: 1, Quick: true,
@@ -105,7 +105,7 @@ func TestComparison(t *testing.T) {
 	if got, want := strings.Join(ids, " "), "B1 B10 B22 B23 B24 B26 B27 B28 B29 B30 B31 B32 B33 B34 B35 B36 B39 B40 B41 B42 B43 B44"; got != want {
 		t.Errorf("rows %s, want %s", got, want)
 	}
-	for _, s := range comparison.fleet.Servers() {
+	for _, s := range comparison.started.Servers() {
 		if err := syscall.Kill(s.Process.PID, 0); !errors.Is(err, syscall.ESRCH) {
 			t.Errorf("%s lives: %v", s.Process.Name, err)
 		}

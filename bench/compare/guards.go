@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // elsewhere is the slowdown beside a flood of another process: the part that comes from
@@ -36,24 +36,24 @@ func (c *Comparison) flood() step {
 	}
 	return step{rows: []rowSpec{spec}, run: func(ctx context.Context, kind Kind) (results []*bench.Result, err error) {
 		server := c.servers[kind]
-		quiet := c.fleet.Tenant(server, 0)
+		quiet := c.started.Tenant(server, 0)
 		if err := server.Target.AllowTenants(ctx, quiet); err != nil {
 			return nil, err
 		}
 		config := bench.FloodConfig{
 			Quiet: bench.ReadConfig{Name: spec.id, Path: c.seed.PodPath(1), Accept: bench.Protobuf, Requests: c.ops(kind, 600, 600), Clients: 8, Rate: rate},
-			By:    c.fleet.Tenant(server, 1), Path: c.namespace(), Accept: bench.Protobuf, Clients: clients, Turns: 2,
+			By:    c.started.Tenant(server, 1), Path: c.namespace(), Accept: bench.Protobuf, Clients: clients, Turns: 2,
 		}
 		r, err := bench.Flood(ctx, quiet, config)
 		if err != nil {
 			return nil, err
 		}
-		another, err := c.startWith(ctx, kind, fleet.Usual())
+		another, err := c.startWith(ctx, kind, testservers.Usual())
 		if err != nil {
 			return nil, err
 		}
 		defer func() { err = errors.Join(err, another.Stop()) }()
-		config.By = c.fleet.Tenant(another, 1)
+		config.By = c.started.Tenant(another, 1)
 		control, err := bench.Flood(ctx, quiet, config)
 		if err != nil {
 			return nil, err
@@ -66,13 +66,13 @@ func (c *Comparison) flood() step {
 // guarded are the guards of the rows, each of which shows their cost. The first row has none.
 var guarded = []struct {
 	id, what string
-	guards   fleet.Guards
+	guards   testservers.Guards
 }{
-	{"B40", "no access control, audit or flow control", fleet.Guards{}},
-	{"B41", "RBAC alone", fleet.Guards{Access: true}},
-	{"B42", "audit of metadata to a file alone", fleet.Guards{Audit: true}},
-	{"B43", "flow control alone", fleet.Guards{Flow: true}},
-	{"B44", "all three", fleet.Guards{Access: true, Audit: true, Flow: true}},
+	{"B40", "no access control, audit or flow control", testservers.Guards{}},
+	{"B41", "RBAC alone", testservers.Guards{Access: true}},
+	{"B42", "audit of metadata to a file alone", testservers.Guards{Audit: true}},
+	{"B43", "flow control alone", testservers.Guards{Flow: true}},
+	{"B44", "all three", testservers.Guards{Access: true, Audit: true, Flow: true}},
 }
 
 // guards is the same read by a user that is no administrator, on servers with different
@@ -86,7 +86,7 @@ func (c *Comparison) guards() step {
 		})
 	}
 	return step{rows: specs, run: func(ctx context.Context, kind Kind) ([]*bench.Result, error) {
-		if err := c.servers[kind].Target.AllowTenants(ctx, c.fleet.Tenant(c.servers[kind], 0)); err != nil {
+		if err := c.servers[kind].Target.AllowTenants(ctx, c.started.Tenant(c.servers[kind], 0)); err != nil {
 			return nil, err
 		}
 		var results []*bench.Result
@@ -102,7 +102,7 @@ func (c *Comparison) guards() step {
 }
 
 // guardedReads starts a server with the guards and reads from it.
-func (c *Comparison) guardedReads(ctx context.Context, kind Kind, name string, g fleet.Guards) (r *bench.Result, err error) {
+func (c *Comparison) guardedReads(ctx context.Context, kind Kind, name string, g testservers.Guards) (r *bench.Result, err error) {
 	server, err := c.startWith(ctx, kind, g)
 	if err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func (c *Comparison) guardedReads(ctx context.Context, kind Kind, name string, g
 		Name: name, Path: c.seed.PodPath(1) + "?resourceVersion=0", Accept: bench.Protobuf,
 		Requests: c.ops(kind, 2000, 8000), Clients: 4,
 	}
-	tenant := c.fleet.Tenant(server, 0)
+	tenant := c.started.Tenant(server, 0)
 	// After the first turn, informers have synced and what is built on first use is there.
 	if _, err := bench.Read(ctx, tenant, read); err != nil {
 		return nil, err
@@ -123,10 +123,10 @@ func (c *Comparison) guardedReads(ctx context.Context, kind Kind, name string, g
 
 // startWith starts one more server of that kind, with the guards, and waits until it is
 // ready.
-func (c *Comparison) startWith(ctx context.Context, kind Kind, g fleet.Guards) (*fleet.Server, error) {
-	start := c.fleet.StartStockWith
+func (c *Comparison) startWith(ctx context.Context, kind Kind, g testservers.Guards) (*testservers.Server, error) {
+	start := c.started.StartStockWith
 	if kind == Larder {
-		start = c.fleet.StartLarderWith
+		start = c.started.StartLarderWith
 	}
 	server, err := start(g)
 	if err != nil {

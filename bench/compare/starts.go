@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // starts runs the steps that start servers: the others are stopped before.
@@ -87,10 +87,10 @@ func (c *Comparison) startSteps() []step {
 func (c *Comparison) launchEmpty(kind Kind) func(context.Context) (*bench.Target, time.Time, func() error, error) {
 	return func(ctx context.Context) (*bench.Target, time.Time, func() error, error) {
 		if kind == Larder {
-			server, err := c.fleet.StartEmptyLarder()
+			server, err := c.started.StartEmptyLarder()
 			return launched(server, err)
 		}
-		server, etcd, err := c.fleet.StartEmptyStock(ctx)
+		server, etcd, err := c.started.StartEmptyStock(ctx)
 		if err != nil {
 			return nil, time.Time{}, nil, err
 		}
@@ -98,7 +98,7 @@ func (c *Comparison) launchEmpty(kind Kind) func(context.Context) (*bench.Target
 	}
 }
 
-func launched(server *fleet.Server, err error) (*bench.Target, time.Time, func() error, error) {
+func launched(server *testservers.Server, err error) (*bench.Target, time.Time, func() error, error) {
 	if err != nil {
 		return nil, time.Time{}, nil, err
 	}
@@ -124,9 +124,9 @@ func (c *Comparison) startFull(ctx context.Context, kind Kind) ([]*bench.Result,
 		Name: "B32", Starts: 1,
 		Launch: func(context.Context) (*bench.Target, time.Time, func() error, error) {
 			if kind == Larder {
-				return launched(c.fleet.StartLarder())
+				return launched(c.started.StartLarder())
 			}
-			return launched(c.fleet.StartStock())
+			return launched(c.started.StartStock())
 		},
 		Then: func(ctx context.Context, t *bench.Target) (err error) {
 			c.shown.Store(t)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/judge"
+	"github.com/larder-io/larder/bench/thresholds"
 )
 
 // Kind is one of the servers that are compared.
@@ -376,7 +376,7 @@ func (t *Table) Missed() error {
 	if len(ids) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: goals missed: %s", judge.ErrThreshold, strings.Join(ids, ", "))
+	return fmt.Errorf("%w: goals missed: %s", thresholds.ErrThreshold, strings.Join(ids, ", "))
 }
 
 // MarshalJSON implements json.Marshaler: servers by name instead of by number.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // tail is a row of CPU per operation and of the slowest operations, than which one in a
@@ -46,7 +46,7 @@ func (c *Comparison) stuck() step {
 // another, the one whose neighbour is slow would be asked for fewer events than its rate, with a
 // machine that is busy. The limit makes its own.
 func (c *Comparison) watch(ctx context.Context, kind Kind, config bench.WatchConfig) (results []*bench.Result, err error) {
-	measured := []*fleet.Server{c.servers[kind]}
+	measured := []*testservers.Server{c.servers[kind]}
 	if kind != Limit {
 		writer, err := c.neutral(ctx)
 		if err != nil {
@@ -96,11 +96,11 @@ func (c *Comparison) mixed() step {
 
 // neutral is the server that changes are made through, whichever server is measured: a Larder of
 // its own.
-func (c *Comparison) neutral(ctx context.Context) (*fleet.Server, error) {
+func (c *Comparison) neutral(ctx context.Context) (*testservers.Server, error) {
 	if c.writer != nil {
 		return c.writer, nil
 	}
-	writer, err := c.startWith(ctx, Larder, fleet.Usual())
+	writer, err := c.startWith(ctx, Larder, testservers.Usual())
 	if err == nil {
 		c.writer = writer
 	}
@@ -110,8 +110,8 @@ func (c *Comparison) neutral(ctx context.Context) (*fleet.Server, error) {
 // alone pauses all servers but those given, and etcd, until resume is called: each of them
 // follows what is written, and on a machine with few processors that makes operations of the
 // measured server late.
-func (c *Comparison) alone(ctx context.Context, measured ...*fleet.Server) (resume func() error, err error) {
-	var paused []*fleet.Server
+func (c *Comparison) alone(ctx context.Context, measured ...*testservers.Server) (resume func() error, err error) {
+	var paused []*testservers.Server
 	resume = func() error {
 		var failed []error
 		for _, s := range paused {
@@ -119,8 +119,8 @@ func (c *Comparison) alone(ctx context.Context, measured ...*fleet.Server) (resu
 		}
 		return errors.Join(failed...)
 	}
-	for _, s := range c.fleet.Servers() {
-		if s == c.fleet.Etcd() || s.Target == nil || s.Lives() != nil || slices.Contains(measured, s) {
+	for _, s := range c.started.Servers() {
+		if s == c.started.Etcd() || s.Target == nil || s.Lives() != nil || slices.Contains(measured, s) {
 			continue
 		}
 		if err := s.Pause(); err != nil {
@@ -162,10 +162,10 @@ func (c *Comparison) undisturbed(s step) step {
 
 // end ends the servers that follow etcd, but that of a kind; back starts them again.
 func (c *Comparison) end(measured Kind) (back func(context.Context) error, err error) {
-	var ended []**fleet.Server
+	var ended []**testservers.Server
 	back = func(ctx context.Context) error {
 		for _, s := range ended {
-			again, err := c.fleet.Again(*s)
+			again, err := c.started.Again(*s)
 			if err != nil {
 				return err
 			}
@@ -176,7 +176,7 @@ func (c *Comparison) end(measured Kind) (back func(context.Context) error, err e
 		}
 		return c.settle(ctx)
 	}
-	for _, s := range []**fleet.Server{&c.servers[Stock], &c.servers[Larder], &c.writer} {
+	for _, s := range []**testservers.Server{&c.servers[Stock], &c.servers[Larder], &c.writer} {
 		if *s == nil || *s == c.servers[measured] {
 			continue
 		}

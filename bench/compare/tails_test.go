@@ -8,34 +8,34 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // TestTailsAreMeasuredAlone has three servers, of which one is to be measured and one takes
 // part.
 func TestTailsAreMeasuredAlone(t *testing.T) {
 	settings := config(t)
-	settings.Fleet.Dir = t.TempDir()
+	settings.TestServers.Dir = t.TempDir()
 	c, err := New(settings)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.fleet, err = fleet.New(settings.Fleet); err != nil {
+	if c.started, err = testservers.New(settings.TestServers); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := c.fleet.Close(); err != nil {
+		if err := c.started.Close(); err != nil {
 			t.Error(err)
 		}
 	}()
-	if err := c.fleet.StartEtcd(t.Context()); err != nil {
+	if err := c.started.StartEtcd(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	measured, err := c.startWith(t.Context(), Larder, fleet.Usual())
+	measured, err := c.startWith(t.Context(), Larder, testservers.Usual())
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := c.startWith(t.Context(), Stock, fleet.Usual())
+	other, err := c.startWith(t.Context(), Stock, testservers.Usual())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestTailsAreMeasuredAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []*fleet.Server{measured, writer} {
+	for _, s := range []*testservers.Server{measured, writer} {
 		if _, err := s.Target.Version(t.Context()); err != nil {
 			t.Errorf("a server that takes part: %v", err)
 		}
@@ -72,24 +72,24 @@ func TestTailsAreMeasuredAlone(t *testing.T) {
 // there again afterwards.
 func TestWritesAreMeasuredAlone(t *testing.T) {
 	settings := config(t)
-	settings.Fleet.Dir, settings.Quick = t.TempDir(), false
+	settings.TestServers.Dir, settings.Quick = t.TempDir(), false
 	c, err := New(settings)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.fleet, err = fleet.New(settings.Fleet); err != nil {
+	if c.started, err = testservers.New(settings.TestServers); err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := c.fleet.Close(); err != nil {
+		if err := c.started.Close(); err != nil {
 			t.Error(err)
 		}
 	}()
-	if err := c.fleet.StartEtcd(t.Context()); err != nil {
+	if err := c.started.StartEtcd(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, kind := range []Kind{Larder, Stock} {
-		if c.servers[kind], err = c.startWith(t.Context(), kind, fleet.Usual()); err != nil {
+		if c.servers[kind], err = c.startWith(t.Context(), kind, testservers.Usual()); err != nil {
 			t.Fatal(err)
 		}
 	}

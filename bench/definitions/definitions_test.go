@@ -12,7 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -22,9 +22,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestRatiosAreOfMeans(t *testing.T) {
 	step := func(name string, cpu time.Duration) []Step { return []Step{{Name: name, CPU: cpu}} }
 	table := &Table{Count: 10, Results: []*Result{
-		{Server: fleet.Stock, Steps: step(stepV2, 3*time.Second), Empty: Memory{Heap: 10 << 20}, Idle: Memory{Heap: 20 << 20}},
-		{Server: fleet.Stock, Steps: step(stepV2, 5*time.Second), Empty: Memory{Heap: 10 << 20}, Idle: Memory{Heap: 20 << 20}},
-		{Server: fleet.Larder, Steps: step(stepV2, 2*time.Second)},
+		{Server: testservers.Stock, Steps: step(stepV2, 3*time.Second), Empty: Memory{Heap: 10 << 20}, Idle: Memory{Heap: 20 << 20}},
+		{Server: testservers.Stock, Steps: step(stepV2, 5*time.Second), Empty: Memory{Heap: 10 << 20}, Idle: Memory{Heap: 20 << 20}},
+		{Server: testservers.Larder, Steps: step(stepV2, 2*time.Second)},
 	}}
 	text := table.Markdown()
 	for _, want := range []string{

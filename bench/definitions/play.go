@@ -15,17 +15,17 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/larder-io/larder/bench/fleet"
 	"github.com/larder-io/larder/bench/process"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // play is what is done to one server.
 type play struct {
-	config *Config
-	result *Result
-	fleet  *fleet.Fleet
+	config  *Config
+	result  *Result
+	started *testservers.Servers
 
-	server *fleet.Server
+	server *testservers.Server
 	client *http.Client
 	base   string
 	last   time.Duration // CPU time of the server at the end of the last step
@@ -43,7 +43,7 @@ const (
 )
 
 // run plays.
-func (p *play) run(ctx context.Context, server *fleet.Server) error {
+func (p *play) run(ctx context.Context, server *testservers.Server) error {
 	if err := p.take(ctx, server); err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (p *play) restart(ctx context.Context) error {
 	if err := p.server.Stop(); err != nil {
 		return err
 	}
-	again, err := p.fleet.Again(p.server)
+	again, err := p.started.Again(p.server)
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (p *play) restart(ctx context.Context) error {
 }
 
 // take makes server the one that is asked, once it is ready.
-func (p *play) take(ctx context.Context, server *fleet.Server) error {
+func (p *play) take(ctx context.Context, server *testservers.Server) error {
 	p.config.say("%s: starting", p.result.Server)
 	if err := server.Ready(ctx); err != nil {
 		return err

@@ -7,13 +7,13 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // Config says how many definitions there are and who serves them.
 type Config struct {
-	// Fleet is what servers are started from.
-	Fleet fleet.Config
+	// TestServers is what servers are started from.
+	TestServers testservers.Config
 	// Count is how many definitions there are, PerGroup how many of them share a group, Fields
 	// how many fields each has.
 	Count, PerGroup, Fields int
@@ -21,7 +21,7 @@ type Config struct {
 	Clients int
 	// Used says that one object of each is made and read.
 	Used bool
-	// Servers are fleet.Stock and fleet.Larder. Rounds is how often all is done, the servers in turn.
+	// Servers are testservers.Stock and testservers.Larder. Rounds is how often all is done, the servers in turn.
 	Servers []string
 	Rounds  int
 	// Profiles is a directory that profiles of each step are written to; "" for none. Steps are
@@ -38,7 +38,7 @@ func (c *Config) check() error {
 	if c.Count < 1 || c.PerGroup < 1 || c.Fields < 1 || c.Clients < 1 || c.Rounds < 1 {
 		return errors.New("definitions: want at least one definition, one of each group, one field, one client and one round")
 	}
-	if err := fleet.CheckKinds(c.Servers); err != nil {
+	if err := testservers.CheckKinds(c.Servers); err != nil {
 		return fmt.Errorf("definitions: %w", err)
 	}
 	return nil
@@ -52,7 +52,7 @@ func Run(ctx context.Context, c Config) (*Table, error) {
 	t := &Table{Date: time.Now(), Machine: bench.Machine(), Command: c.Command, Count: c.Count}
 	var failed []error
 	for round := range c.Rounds {
-		for _, kind := range fleet.Turns(c.Servers, round) {
+		for _, kind := range testservers.Turns(c.Servers, round) {
 			r := &Result{Server: kind, Round: round + 1}
 			t.Results = append(t.Results, r)
 			if err := c.measure(ctx, r); err != nil {
@@ -68,7 +68,7 @@ func Run(ctx context.Context, c Config) (*Table, error) {
 
 // measure starts one server on an etcd of its own and measures it.
 func (c *Config) measure(ctx context.Context, r *Result) (err error) {
-	servers, err := fleet.NewBelow(c.Fleet, fmt.Sprintf("%s-%d", r.Server, r.Round))
+	servers, err := testservers.NewBelow(c.TestServers, fmt.Sprintf("%s-%d", r.Server, r.Round))
 	if err != nil {
 		return err
 	}
@@ -76,11 +76,11 @@ func (c *Config) measure(ctx context.Context, r *Result) (err error) {
 	if err := servers.StartEtcd(ctx); err != nil {
 		return err
 	}
-	server, err := servers.Start(r.Server, fleet.Usual())
+	server, err := servers.Start(r.Server, testservers.Usual())
 	if err != nil {
 		return err
 	}
-	p := &play{config: c, result: r, fleet: servers}
+	p := &play{config: c, result: r, started: servers}
 	return p.run(ctx, server)
 }
 

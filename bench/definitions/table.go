@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // Memory is what a server takes, in bytes: the live heap after a garbage collection, and what
@@ -114,8 +114,8 @@ func (t *Table) Markdown() string {
 	fmt.Fprintf(&b, "%s, %s. %d definitions.\n\n    %s\n\n| | kube-apiserver | Larder | ratio |\n|---|---|---|---|\n",
 		t.Date.Format(time.DateOnly), t.Machine, t.Count, t.Command)
 	for _, f := range t.figures() {
-		stock, had := t.mean(fleet.Stock, f)
-		larder, has := t.mean(fleet.Larder, f)
+		stock, had := t.mean(testservers.Stock, f)
+		larder, has := t.mean(testservers.Larder, f)
 		if !had && !has {
 			continue
 		}

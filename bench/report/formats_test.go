@@ -14,15 +14,15 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/judge"
 	"github.com/larder-io/larder/bench/report"
+	"github.com/larder-io/larder/bench/thresholds"
 )
 
 // TestJSONIsReadAgain reads what was written, and refuses what another version has written.
 func TestJSONIsReadAgain(t *testing.T) {
 	r := full()
-	r.Cases = []judge.Case{{Result: "a", Bound: "b", Is: "c", Crossed: true}}
-	r.Changes = []judge.Change{{Result: "a", Figure: "p99", Old: 1, New: 2, Ratio: 2, P: 0.01, Worse: true}}
+	r.Cases = []thresholds.Case{{Result: "a", Bound: "b", Is: "c", Crossed: true}}
+	r.Changes = []thresholds.Change{{Result: "a", Figure: "p99", Old: 1, New: 2, Ratio: 2, P: 0.01, Worse: true}}
 	var first, second bytes.Buffer
 	if err := r.JSON(&first); err != nil {
 		t.Fatal(err)
@@ -68,7 +68,7 @@ func TestBenchstat(t *testing.T) {
 // TestJUnit counts what failed.
 func TestJUnit(t *testing.T) {
 	r := full()
-	r.Cases = []judge.Case{{Result: hostile, Bound: "--max-p99 1.00 ms", Is: "2.00 ms", Crossed: true}, {Result: "b", Bound: "--max-errors 0", Is: "0"}}
+	r.Cases = []thresholds.Case{{Result: hostile, Bound: "--max-p99 1.00 ms", Is: "2.00 ms", Crossed: true}, {Result: "b", Bound: "--max-errors 0", Is: "0"}}
 	for name, failed := range map[string]error{"a run": nil, "a run that failed": errors.New("no connection")} {
 		var out bytes.Buffer
 		if err := r.JUnit(&out, failed); err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/cluster"
 	"github.com/larder-io/larder/bench/compare"
-	"github.com/larder-io/larder/bench/judge"
 	"github.com/larder-io/larder/bench/starts"
+	"github.com/larder-io/larder/bench/thresholds"
 )
 
 // Report is all that one run of a program found.
@@ -26,8 +26,8 @@ type Report struct {
 	Results []*bench.Result `json:"results,omitempty"`
 	// Cases are the bounds that results were held against, Changes what differs from an
 	// earlier run.
-	Cases   []judge.Case   `json:"thresholds,omitempty"`
-	Changes []judge.Change `json:"baseline,omitempty"`
+	Cases   []thresholds.Case   `json:"thresholds,omitempty"`
+	Changes []thresholds.Change `json:"baseline,omitempty"`
 	// Table is a comparison, nil for none.
 	Table *compare.Table `json:"table,omitempty"`
 	// Cluster is of clusters that were played, nil for none.
@@ -117,7 +117,7 @@ func (r *Report) Text(w io.Writer) error {
 		}
 	}
 	if len(r.Changes) > 0 {
-		if err := judge.WriteChanges(w, r.Changes); err != nil {
+		if err := thresholds.WriteChanges(w, r.Changes); err != nil {
 			return err
 		}
 	}

@@ -16,8 +16,8 @@ import (
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/compare"
-	"github.com/larder-io/larder/bench/judge"
 	"github.com/larder-io/larder/bench/report"
+	"github.com/larder-io/larder/bench/thresholds"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -130,7 +130,7 @@ func TestTextAndJSON(t *testing.T) {
 	if got.Title != r.Title || len(rows) != 2 || !rows[0].Met || rows[1].Met || rows[0].Results["Larder"][0].Ops != 1000 || len(got.Charts) != 2 {
 		t.Errorf("got %+v", got)
 	}
-	if err := r.Table.Missed(); !errors.Is(err, judge.ErrThreshold) || !strings.Contains(err.Error(), "B27") || strings.Contains(err.Error(), "B1,") {
+	if err := r.Table.Missed(); !errors.Is(err, thresholds.ErrThreshold) || !strings.Contains(err.Error(), "B27") || strings.Contains(err.Error(), "B1,") {
 		t.Errorf("missed: %v", err)
 	}
 }

@@ -59,7 +59,7 @@ func (r *run) arguments(kubeconfigs map[string]string) map[string][]string {
 	return map[string][]string{
 		controllerManager: append([]string{
 			"--kubeconfig=" + kubeconfigs[controllerManager], "--use-service-account-credentials",
-			"--service-account-private-key-file=" + r.fleet.SigningKey(), "--root-ca-file=" + r.fleet.Authority(),
+			"--service-account-private-key-file=" + r.started.SigningKey(), "--root-ca-file=" + r.started.Authority(),
 			"--allocate-node-cidrs=false", "--configure-cloud-routes=false",
 		}, fast...),
 		scheduler: append([]string{"--kubeconfig=" + kubeconfigs[scheduler]}, fast...),

@@ -17,8 +17,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/fleet"
 	"github.com/larder-io/larder/bench/process"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // Phases are what is done at each server, in order.
@@ -26,14 +26,14 @@ var Phases = []string{"nodes come", "rollout", "update", "rest", "deletion", "al
 
 // Config says which clusters there are.
 type Config struct {
-	// Fleet is what servers are started from; Programs is a directory as FindPrograms returns it.
-	Fleet    fleet.Config
-	Programs string
+	// TestServers is what servers are started from; Programs is a directory as FindPrograms returns it.
+	TestServers testservers.Config
+	Programs    string
 	// Nodes and Pods say how large the cluster is; Pods is a multiple of a hundred.
 	Nodes, Pods int
 	// Rest is how long nothing happens.
 	Rest time.Duration
-	// Servers are fleet.Stock and fleet.Larder, each of which has Rounds turns.
+	// Servers are testservers.Stock and testservers.Larder, each of which has Rounds turns.
 	Servers []string
 	Rounds  int
 	// Say is called with each line about what happens.
@@ -49,7 +49,7 @@ func (c *Config) Check() error {
 	if c.Pods > c.Nodes*most {
 		return fmt.Errorf("rollout: %d nodes have no room for %d pods", c.Nodes, c.Pods)
 	}
-	if err := fleet.CheckKinds(c.Servers); err != nil {
+	if err := testservers.CheckKinds(c.Servers); err != nil {
 		return fmt.Errorf("rollout: %w", err)
 	}
 	return nil
@@ -71,8 +71,8 @@ func Run(ctx context.Context, c Config) (all []*bench.Result, err error) {
 		return nil, err
 	}
 	for round := range c.Rounds {
-		for _, kind := range fleet.Turns(c.Servers, round) {
-			r := &run{config: &c, kind: kind, dir: filepath.Join(c.Fleet.Dir, fmt.Sprintf("%s-%d", kind, round))}
+		for _, kind := range testservers.Turns(c.Servers, round) {
+			r := &run{config: &c, kind: kind, dir: filepath.Join(c.TestServers.Dir, fmt.Sprintf("%s-%d", kind, round))}
 			err := r.run(ctx)
 			for _, result := range r.results {
 				if c.Rounds > 1 {
@@ -100,19 +100,19 @@ type run struct {
 	kind   string
 	dir    string
 
-	fleet   *fleet.Fleet
-	server  *fleet.Server
+	started *testservers.Servers
+	server  *testservers.Server
 	client  kubernetes.Interface
-	beside  []*fleet.Server // etcd and the programs
+	beside  []*testservers.Server // etcd and the programs
 	results []*bench.Result
 }
 
 // run starts a server, its etcd and the programs, goes through all phases, and ends everything.
 func (r *run) run(ctx context.Context) (err error) {
-	if r.fleet, err = fleet.NewBelow(r.config.Fleet, filepath.Base(r.dir)); err != nil {
+	if r.started, err = testservers.NewBelow(r.config.TestServers, filepath.Base(r.dir)); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, r.fleet.Close()) }()
+	defer func() { err = errors.Join(err, r.started.Close()) }()
 	r.config.say("%s: starting", r.kind)
 	if err := r.start(ctx); err != nil {
 		return err
@@ -138,16 +138,16 @@ func (r *run) run(ctx context.Context) (err error) {
 
 // start starts everything and makes the nodes.
 func (r *run) start(ctx context.Context) (err error) {
-	if err := r.fleet.StartEtcd(ctx); err != nil {
+	if err := r.started.StartEtcd(ctx); err != nil {
 		return err
 	}
-	if r.server, err = r.fleet.Start(r.kind, fleet.Usual()); err != nil {
+	if r.server, err = r.started.Start(r.kind, testservers.Usual()); err != nil {
 		return err
 	}
 	if err := r.server.Ready(ctx); err != nil {
 		return err
 	}
-	admin, err := r.fleet.Kubeconfig(r.server, "admin", "system:masters")
+	admin, err := r.started.Kubeconfig(r.server, "admin", "system:masters")
 	if err != nil {
 		return err
 	}
@@ -168,14 +168,14 @@ func (r *run) start(ctx context.Context) (err error) {
 	}
 	kubeconfigs := make(map[string]string)
 	for name, user := range map[string]string{controllerManager: "system:kube-controller-manager", scheduler: "system:kube-scheduler", kwok: "kwok"} {
-		if kubeconfigs[name], err = r.fleet.Kubeconfig(r.server, user); err != nil {
+		if kubeconfigs[name], err = r.started.Kubeconfig(r.server, user); err != nil {
 			return err
 		}
 	}
-	r.beside = []*fleet.Server{r.fleet.Etcd()}
+	r.beside = []*testservers.Server{r.started.Etcd()}
 	arguments := r.arguments(kubeconfigs)
 	for _, name := range []string{controllerManager, scheduler, kwok} {
-		p, err := r.fleet.StartBeside(name, filepath.Join(r.config.Programs, name), arguments[name])
+		p, err := r.started.StartBeside(name, filepath.Join(r.config.Programs, name), arguments[name])
 		if err != nil {
 			return err
 		}

@@ -10,13 +10,13 @@ import (
 	"go.uber.org/goleak"
 	appsv1 "k8s.io/api/apps/v1"
 
-	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func good() Config {
-	return Config{Nodes: 2, Pods: 100, Rest: time.Second, Rounds: 1, Servers: []string{fleet.Stock, fleet.Larder}}
+	return Config{Nodes: 2, Pods: 100, Rest: time.Second, Rounds: 1, Servers: []string{testservers.Stock, testservers.Larder}}
 }
 
 // TestConfigsThatCannotRun are refused before anything is started.

@@ -15,8 +15,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/judge"
 	"github.com/larder-io/larder/bench/stages"
+	"github.com/larder-io/larder/bench/thresholds"
 )
 
 // Version is that of the files that are read.
@@ -262,7 +262,7 @@ func (r *reader) check(s *Scenario) {
 	}
 	for i, text := range f.Thresholds {
 		if err := s.bound(text); err != nil {
-			r.fail(r.line("thresholds", i), "%s", strings.TrimPrefix(err.Error(), "judge: "))
+			r.fail(r.line("thresholds", i), "%s", strings.TrimPrefix(err.Error(), "thresholds: "))
 		}
 	}
 }
@@ -270,9 +270,9 @@ func (r *reader) check(s *Scenario) {
 // bound adds a threshold such as max-p99 list pods=200ms.
 func (s *Scenario) bound(text string) error {
 	name, value, _ := strings.Cut(text, " ")
-	for _, f := range judge.Figures() {
+	for _, f := range thresholds.Figures() {
 		if f.Name == name {
-			b, err := judge.ParseBound(f, strings.TrimSpace(value))
+			b, err := thresholds.ParseBound(f, strings.TrimSpace(value))
 			if err == nil {
 				s.Thresholds = append(s.Thresholds, b)
 			}

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/judge"
+	"github.com/larder-io/larder/bench/thresholds"
 )
 
 // All is the name of the Result of all workloads together.
@@ -20,7 +20,7 @@ const All = "all workloads"
 // Progress may be asked at any time.
 type Scenario struct {
 	// Thresholds are the bounds that the file wants to be kept.
-	Thresholds []judge.Bound
+	Thresholds []thresholds.Bound
 
 	name      string
 	seed      bench.SeedConfig

@@ -11,8 +11,8 @@ import (
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/benchtest"
-	"github.com/larder-io/larder/bench/judge"
 	"github.com/larder-io/larder/bench/scenario"
+	"github.com/larder-io/larder/bench/thresholds"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -46,7 +46,7 @@ func run(t *testing.T, text string) []*bench.Result {
 			t.Errorf("result %d is %q, part %v; kinds say otherwise", i, r.Name, r.Part)
 		}
 	}
-	thresholds := judge.Thresholds{Bounds: s.Thresholds}
+	thresholds := thresholds.Thresholds{Bounds: s.Thresholds}
 	if err := thresholds.Check(kinds); err != nil {
 		t.Error(err)
 	}

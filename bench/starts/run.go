@@ -10,18 +10,18 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/fleet"
 	"github.com/larder-io/larder/bench/process"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // Config says which starts are measured.
 type Config struct {
-	// Fleet is what servers are started from.
-	Fleet fleet.Config
+	// TestServers is what servers are started from.
+	TestServers testservers.Config
 	// Data are kinds of data, of Names; Objects is how many objects of each there are.
 	Data    []string
 	Objects int
-	// Servers are fleet.Stock and fleet.Larder; Rounds is how often each is started, in turns.
+	// Servers are testservers.Stock and testservers.Larder; Rounds is how often each is started, in turns.
 	Servers []string
 	Rounds  int
 	// Command is the command line that the report shows.
@@ -35,7 +35,7 @@ func (c *Config) check() ([]*data, error) {
 	if c.Objects < 1 || c.Rounds < 1 {
 		return nil, errors.New("starts: want at least one object and one round")
 	}
-	if err := fleet.CheckKinds(c.Servers); err != nil {
+	if err := testservers.CheckKinds(c.Servers); err != nil {
 		return nil, fmt.Errorf("starts: %w", err)
 	}
 	for _, name := range c.Data {
@@ -69,7 +69,7 @@ func (c *Config) say(format string, args ...any) {
 
 // runData measures the starts on one kind of data, in an etcd of its own.
 func (c *Config) runData(ctx context.Context, t *Table, d *data) (err error) {
-	servers, err := fleet.NewBelow(c.Fleet, d.name)
+	servers, err := testservers.NewBelow(c.TestServers, d.name)
 	if err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (c *Config) runData(ctx context.Context, t *Table, d *data) (err error) {
 		return err
 	}
 	for round := range c.Rounds {
-		for _, kind := range fleet.Turns(c.Servers, round) {
+		for _, kind := range testservers.Turns(c.Servers, round) {
 			r := &Result{Data: d.name, Server: kind, Round: round + 1}
 			if err := r.measure(ctx, servers, d); err != nil {
 				return fmt.Errorf("%s: %w", kind, err)
@@ -96,7 +96,7 @@ func (c *Config) runData(ctx context.Context, t *Table, d *data) (err error) {
 
 // prepare starts each server once while there is nothing yet, so that none of the measured
 // starts makes what every cluster has, and then writes the objects.
-func (c *Config) prepare(ctx context.Context, f *fleet.Fleet, d *data) error {
+func (c *Config) prepare(ctx context.Context, f *testservers.Servers, d *data) error {
 	s := &store{url: f.EtcdURL(), client: &http.Client{}}
 	defer s.client.CloseIdleConnections()
 	var stored []byte
@@ -123,8 +123,8 @@ func (c *Config) prepare(ctx context.Context, f *fleet.Fleet, d *data) error {
 }
 
 // first starts a server that is not measured. It defines custom resources.
-func (c *Config) first(ctx context.Context, f *fleet.Fleet, d *data, kind string) (err error) {
-	server, err := f.Start(kind, fleet.Usual())
+func (c *Config) first(ctx context.Context, f *testservers.Servers, d *data, kind string) (err error) {
+	server, err := f.Start(kind, testservers.Usual())
 	if err != nil {
 		return err
 	}
@@ -136,13 +136,13 @@ func (c *Config) first(ctx context.Context, f *fleet.Fleet, d *data, kind string
 }
 
 // measure starts a server, waits until it is ready and lists all objects.
-func (r *Result) measure(ctx context.Context, f *fleet.Fleet, d *data) (err error) {
+func (r *Result) measure(ctx context.Context, f *testservers.Servers, d *data) (err error) {
 	etcd := f.Etcd().Process
 	before, err := etcd.CPU()
 	if err != nil {
 		return fmt.Errorf("starts: %w", err)
 	}
-	server, err := f.Start(r.Server, fleet.Usual())
+	server, err := f.Start(r.Server, testservers.Usual())
 	if err != nil {
 		return err
 	}
@@ -183,7 +183,7 @@ func list(ctx context.Context, t *bench.Target, d *data) (int64, error) {
 }
 
 // costSince reads what a server has cost since it was started, and etcd meanwhile.
-func costSince(s *fleet.Server, etcd process.Process, before time.Duration) (Cost, error) {
+func costSince(s *testservers.Server, etcd process.Process, before time.Duration) (Cost, error) {
 	c := Cost{Wall: time.Since(s.Started)}
 	var err error
 	if c.Server, err = s.Process.Usage(); err != nil {

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/kubernetes/scheme"
 
-	"github.com/larder-io/larder/bench/fleet"
 	"github.com/larder-io/larder/bench/process"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -167,9 +167,9 @@ func TestTable(t *testing.T) {
 		c := Cost{Wall: cpu, Server: process.Usage{CPU: cpu, PeakRSS: memory}, Etcd: time.Second}
 		table.Results = append(table.Results, &Result{Data: "own", Server: server, Ready: c, Listed: c, Bytes: 1000})
 	}
-	add(fleet.Stock, 10*time.Second, 4e9)
-	add(fleet.Stock, 14*time.Second, 4e9)
-	add(fleet.Larder, 2*time.Second, 1e9)
+	add(testservers.Stock, 10*time.Second, 4e9)
+	add(testservers.Stock, 14*time.Second, 4e9)
+	add(testservers.Larder, 2*time.Second, 1e9)
 	text := table.Markdown()
 	for _, want := range []string{"| P1 |", "12.0 s (10.0 s–14.0 s) / 2.00 s, **6** |", "4.00 GB / 1.00 GB, **4** (goal 5) |", "5 objects", "1.00 s / 1.00 s |"} {
 		if !strings.Contains(text, want) {

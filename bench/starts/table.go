@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/fleet"
 	"github.com/larder-io/larder/bench/process"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // Cost is what a start took until a moment of it.
@@ -103,8 +103,8 @@ func (t *Table) over(d *data, server string, f *figure) (s spread, ok bool) {
 
 // cell is a figure of both servers and its ratio, and whether that is the goal.
 func (t *Table) cell(d *data, f *figure) string {
-	stock, had := t.over(d, fleet.Stock, f)
-	larder, has := t.over(d, fleet.Larder, f)
+	stock, had := t.over(d, testservers.Stock, f)
+	larder, has := t.over(d, testservers.Larder, f)
 	show := func(s spread, ok bool) string {
 		switch {
 		case !ok:

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/larder-io/larder/bench/cluster"
-	"github.com/larder-io/larder/bench/fleet"
 	"github.com/larder-io/larder/bench/report"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // clustering are the flags of cluster.
@@ -31,7 +31,7 @@ not given are built, inside Larder's source tree. docs/bench.md says what is pla
   larder-bench cluster --nodes 2000 --server Larder --churn 20`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd, o) },
 	}
-	addPrograms(cmd, &c.config.Fleet)
+	addPrograms(cmd, &c.config.TestServers)
 	flags := cmd.Flags()
 	flags.IntSliceVar(&c.config.Nodes, "nodes", []int{500}, "numbers of nodes")
 	flags.IntVar(&c.config.PodsPerNode, "pods-per-node", 10, "how many pods each node has")
@@ -39,7 +39,7 @@ not given are built, inside Larder's source tree. docs/bench.md says what is pla
 	flags.Float64Var(&c.config.Churn, "churn", -1, "how many pods are replaced in a second; -1 is one for 250 nodes")
 	flags.StringSliceVar(&c.config.Protocols, "protocol", []string{cluster.HTTP2}, "h2, which components speak, or h1, or both")
 	flags.IntVar(&c.config.Connections, "connections", 1, "how many connections each component has by HTTP/2")
-	flags.StringSliceVar(&c.config.Servers, "server", []string{fleet.Stock, fleet.Larder}, "which servers are asked, in turn")
+	flags.StringSliceVar(&c.config.Servers, "server", []string{testservers.Stock, testservers.Larder}, "which servers are asked, in turn")
 	flags.DurationVar(&c.config.Duration, "duration", 30*time.Second, "how long the load is measured before the server is restarted")
 	flags.StringVar(&c.markdown, "markdown", "", "file to write the table to, as Markdown")
 	return cmd
@@ -52,8 +52,8 @@ func (c *clustering) run(cmd *cobra.Command, o *options) (err error) {
 	}
 	c.config.Command, c.config.Rounds = o.invocation(), o.rounds
 	var table *cluster.Table
-	err = o.started(cmd, needing(c.config.Fleet, c.config.Servers), nil, func(ctx context.Context, f fleet.Config, say func(string)) (err error) {
-		c.config.Fleet, c.config.Say = f, say
+	err = o.started(cmd, needing(c.config.TestServers, c.config.Servers), nil, func(ctx context.Context, f testservers.Config, say func(string)) (err error) {
+		c.config.TestServers, c.config.Say = f, say
 		table, err = cluster.Run(ctx, c.config)
 		return err
 	})

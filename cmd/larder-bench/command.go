@@ -12,8 +12,8 @@ import (
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/crew"
-	"github.com/larder-io/larder/bench/judge"
 	"github.com/larder-io/larder/bench/process"
+	"github.com/larder-io/larder/bench/thresholds"
 )
 
 // options are the flags that workloads share, and what the program was started with.
@@ -30,7 +30,7 @@ type options struct {
 
 	rounds     int
 	outputs    outputs
-	thresholds judge.Thresholds
+	thresholds thresholds.Thresholds
 	baseline   string
 	regression float64
 
@@ -139,7 +139,7 @@ func (o *options) add(all *pflag.FlagSet) {
 	flags.done()
 
 	flags = newGroup(all, groupThresholds)
-	for _, f := range judge.Figures() {
+	for _, f := range thresholds.Figures() {
 		flags.Var(&boundFlag{&o.thresholds, f}, f.Name, f.Help)
 	}
 	flags.done()
@@ -147,15 +147,15 @@ func (o *options) add(all *pflag.FlagSet) {
 
 // boundFlag is a flag that may be given several times.
 type boundFlag struct {
-	thresholds *judge.Thresholds
-	figure     *judge.Figure
+	thresholds *thresholds.Thresholds
+	figure     *thresholds.Figure
 }
 
 // Set implements pflag.Value.
 func (b *boundFlag) Set(text string) error {
-	bound, err := judge.ParseBound(b.figure, text)
+	bound, err := thresholds.ParseBound(b.figure, text)
 	if err != nil {
-		return errors.New(strings.TrimPrefix(err.Error(), "judge: "))
+		return errors.New(strings.TrimPrefix(err.Error(), "thresholds: "))
 	}
 	b.thresholds.Bounds = append(b.thresholds.Bounds, bound)
 	return nil

@@ -18,8 +18,8 @@ import (
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/benchtest"
 	"github.com/larder-io/larder/bench/crew"
-	"github.com/larder-io/larder/bench/fleet"
-	"github.com/larder-io/larder/bench/judge"
+	"github.com/larder-io/larder/bench/testservers"
+	"github.com/larder-io/larder/bench/thresholds"
 )
 
 // asProgram is the environment variable that makes the test program larder-bench.
@@ -82,7 +82,7 @@ func TestReportsAndThresholds(t *testing.T) {
 	dir := t.TempDir()
 	page, data := filepath.Join(dir, "report.html"), filepath.Join(dir, "report.json")
 	_, _, err := run(t, "read", "/api/v1/pods", "--kubeconfig", kubeconfig, "--html", page, "--json", data, "--max-p99", "1ns", "--max-cpu-per-op", "1ns", "--pid", fmt.Sprint(os.Getpid()))
-	if !errors.Is(err, judge.ErrThreshold) || exitCode(err) != exitCrossed {
+	if !errors.Is(err, thresholds.ErrThreshold) || exitCode(err) != exitCrossed {
 		t.Errorf("got %v and exit %d, want crossed thresholds and exit %d", err, exitCode(err), exitCrossed)
 	}
 	text, err := os.ReadFile(page)
@@ -220,11 +220,11 @@ func TestNothingIsBuiltForServersThatAreNotAsked(t *testing.T) {
 		stock, want string
 		servers     []string
 	}{
-		{"", os.DevNull, []string{fleet.Larder}},
-		{"", "", []string{fleet.Larder, fleet.Stock}},
-		{"given", "given", []string{fleet.Larder}},
+		{"", os.DevNull, []string{testservers.Larder}},
+		{"", "", []string{testservers.Larder, testservers.Stock}},
+		{"given", "given", []string{testservers.Larder}},
 	} {
-		if got := needing(fleet.Config{Stock: c.stock, Etcd: "e"}, c.servers); got != (fleet.Config{Stock: c.want, Etcd: "e"}) {
+		if got := needing(testservers.Config{Stock: c.stock, Etcd: "e"}, c.servers); got != (testservers.Config{Stock: c.want, Etcd: "e"}) {
 			t.Errorf("%q for %v became %+v, want %q", c.stock, c.servers, got, c.want)
 		}
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/baseline"
 	"github.com/larder-io/larder/bench/compare"
-	"github.com/larder-io/larder/bench/fleet"
-	"github.com/larder-io/larder/bench/limit"
 	"github.com/larder-io/larder/bench/report"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // comparing are the flags of compare.
@@ -39,9 +39,9 @@ Larder's source tree. All servers listen on loopback and are stopped at the end.
   larder-bench compare --rows 'WatchList|^B1 ' --stock ./kube-apiserver --etcd ./etcd --larder ./larder`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd, o) },
 	}
-	addPrograms(cmd, &c.config.Fleet)
+	addPrograms(cmd, &c.config.TestServers)
 	flags := cmd.Flags()
-	flags.StringVar(&c.config.Fleet.EtcdData, "etcd-data", "", "data directory of an etcd that is not running and has --pods pods by seed: a copy of it is used instead of seeding")
+	flags.StringVar(&c.config.TestServers.EtcdData, "etcd-data", "", "data directory of an etcd that is not running and has --pods pods by seed: a copy of it is used instead of seeding")
 	flags.IntVar(&c.config.Pods, "pods", 10000, "how many pods reads and watches meet")
 	flags.IntVar(&c.config.StartPods, "start-pods", 0, "how many pods starts meet, if more than --pods; making them takes about 5 ms each")
 	flags.IntVar(&c.config.Rounds, "rounds", 3, "how many turns each server has; the best counts")
@@ -71,7 +71,7 @@ func (c *comparing) run(cmd *cobra.Command, o *options) (err error) {
 		return err
 	}
 	c.config.LimitArgs = func(tape, port string) []string { return []string{"limit", "--tape", tape, "--port", port} }
-	c.config.Command, c.config.Fleet.Streams = o.invocation(), o.streams
+	c.config.Command, c.config.TestServers.Streams = o.invocation(), o.streams
 	return c.compare(cmd, o, old)
 }
 
@@ -104,7 +104,7 @@ func (c *comparing) check(o *options) ([]*bench.Result, error) {
 
 // quick makes small what was not asked for.
 func (c *comparing) quick(cmd *cobra.Command) {
-	if !cmd.Flags().Changed("pods") && c.config.Fleet.EtcdData == "" {
+	if !cmd.Flags().Changed("pods") && c.config.TestServers.EtcdData == "" {
 		c.config.Pods = 1000
 	}
 	if !cmd.Flags().Changed("rounds") {
@@ -124,8 +124,8 @@ func (c *comparing) compare(cmd *cobra.Command, o *options, old []*bench.Result)
 		}
 		return running.Progress(), true
 	}
-	err := o.started(cmd, c.config.Fleet, progress, func(ctx context.Context, f fleet.Config, say func(string)) error {
-		c.config.Fleet, c.config.Say = f, say
+	err := o.started(cmd, c.config.TestServers, progress, func(ctx context.Context, f testservers.Config, say func(string)) error {
+		c.config.TestServers, c.config.Say = f, say
 		running, err := compare.New(c.config)
 		if err != nil {
 			return err
@@ -163,7 +163,7 @@ func limitCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			recorded, err := limit.Read(f)
+			recorded, err := baseline.Read(f)
 			if err := errors.Join(err, f.Close()); err != nil {
 				return err
 			}
@@ -171,7 +171,7 @@ func limitCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return limit.New(*recorded).Run(cmd.Context(), l)
+			return baseline.New(*recorded).Run(cmd.Context(), l)
 		},
 	}
 	cmd.Flags().StringVar(&tape, "tape", "", "file of the answers")

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/larder-io/larder/bench/definitions"
-	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // defining are the flags of crds.
@@ -29,14 +29,14 @@ given are built, inside Larder's source tree.`,
   larder-bench crds --count 10000 --server Larder --used=false`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd, o) },
 	}
-	addPrograms(cmd, &c.config.Fleet)
+	addPrograms(cmd, &c.config.TestServers)
 	flags := cmd.Flags()
 	flags.IntVar(&c.config.Count, "count", 300, "how many definitions")
 	flags.IntVar(&c.config.PerGroup, "per-group", 10, "how many definitions share a group")
 	flags.IntVar(&c.config.Fields, "fields", 20, "how many fields each has")
 	flags.IntVar(&c.config.Clients, "clients", 4, "how many requests are under way at a time")
 	flags.BoolVar(&c.config.Used, "used", true, "make and read an object of each")
-	flags.StringSliceVar(&c.config.Servers, "server", []string{fleet.Stock, fleet.Larder}, "which servers are asked, in turn")
+	flags.StringSliceVar(&c.config.Servers, "server", []string{testservers.Stock, testservers.Larder}, "which servers are asked, in turn")
 	flags.StringVar(&c.config.Profiles, "profiles", "", "directory to write profiles of the servers to, of each step")
 	flags.StringVar(&c.markdown, "markdown", "", "file to write the table to, as Markdown")
 	return cmd
@@ -49,8 +49,8 @@ func (c *defining) run(cmd *cobra.Command, o *options) (err error) {
 	}
 	c.config.Command, c.config.Rounds = o.invocation(), o.rounds
 	var table *definitions.Table
-	err = o.started(cmd, needing(c.config.Fleet, c.config.Servers), nil, func(ctx context.Context, f fleet.Config, say func(string)) (err error) {
-		c.config.Fleet, c.config.Say = f, say
+	err = o.started(cmd, needing(c.config.TestServers, c.config.Servers), nil, func(ctx context.Context, f testservers.Config, say func(string)) (err error) {
+		c.config.TestServers, c.config.Say = f, say
 		table, err = definitions.Run(ctx, c.config)
 		return err
 	})

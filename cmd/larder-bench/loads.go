@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // addSeed adds the flags that say which pods there are.
@@ -292,7 +292,7 @@ func startCommand(o *options) *cobra.Command {
 			return o.run(cmd, named(c.Name), func(ctx context.Context, t *bench.Target) ([]*bench.Result, error) {
 				c.Shown = t
 				c.Launch = func(context.Context) (*bench.Target, time.Time, func() error, error) {
-					server, err := fleet.Launch(filepath.Base(args[0]), args[0], args[1:], log)
+					server, err := testservers.Launch(filepath.Base(args[0]), args[0], args[1:], log)
 					if err != nil {
 						return nil, time.Time{}, nil, err
 					}

@@ -18,7 +18,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/larder-io/larder/bench/judge"
+	"github.com/larder-io/larder/bench/thresholds"
 )
 
 // Exit codes.
@@ -66,7 +66,7 @@ func interruptible(ctx context.Context, signals <-chan os.Signal, w io.Writer, e
 }
 
 // packages takes the names of packages out of errors: they say nothing to who runs a program.
-var packages = strings.NewReplacer("bench: ", "", "judge: ", "", "fleet: ", "", "compare: ", "", "rollout: ", "", "report: ", "", "scenario: ", "", "crew: ", "", "stages: ", "", "starts: ", "", "process: ", "")
+var packages = strings.NewReplacer("bench: ", "", "thresholds: ", "", "testservers: ", "", "compare: ", "", "rollout: ", "", "report: ", "", "scenario: ", "", "crew: ", "", "stages: ", "", "starts: ", "", "process: ", "")
 
 // exitCode prints an error, with what to do about it, and returns what to exit with.
 func exitCode(err error) int {
@@ -80,7 +80,7 @@ func exitCode(err error) int {
 	switch {
 	case errors.Is(err, errInterrupted) || errors.Is(err, context.Canceled):
 		return exitInterrupted
-	case errors.Is(err, judge.ErrThreshold):
+	case errors.Is(err, thresholds.ErrThreshold):
 		return exitCrossed
 	}
 	return exitFailed

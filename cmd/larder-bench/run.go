@@ -14,8 +14,8 @@ import (
 
 	"github.com/larder-io/larder/bench"
 	"github.com/larder-io/larder/bench/crew"
-	"github.com/larder-io/larder/bench/judge"
 	"github.com/larder-io/larder/bench/report"
+	"github.com/larder-io/larder/bench/thresholds"
 )
 
 // workload runs against a target and returns what it found.
@@ -156,7 +156,7 @@ func (o *options) before(names []string) ([]*bench.Result, error) {
 		return nil, fmt.Errorf("--baseline %s: %w", o.baseline, err)
 	}
 	if o.regression >= 0 {
-		if err := judge.CanCompare(old.All(), names, o.rounds); err != nil {
+		if err := thresholds.CanCompare(old.All(), names, o.rounds); err != nil {
 			return nil, err
 		}
 	}
@@ -194,16 +194,16 @@ func (o *options) describe(cmd *cobra.Command, r *report.Report) {
 
 // report writes a report wherever it is wanted, and returns an error if a threshold is
 // crossed. failed is the error that ended the run.
-func (o *options) report(cmd *cobra.Command, r *report.Report, judged []judge.Case, old []*bench.Result, failed error) error {
+func (o *options) report(cmd *cobra.Command, r *report.Report, judged []thresholds.Case, old []*bench.Result, failed error) error {
 	o.describe(cmd, r)
 	r.Cases = judged
 	if len(old) > 0 && failed == nil {
 		const percent = 100
 		var err error
-		if r.Changes, err = judge.Compare(old, r.All(), o.regression/percent); err != nil {
+		if r.Changes, err = thresholds.Compare(old, r.All(), o.regression/percent); err != nil {
 			return err
 		}
-		r.Cases = append(r.Cases, judge.Cases(r.Changes)...)
+		r.Cases = append(r.Cases, thresholds.Cases(r.Changes)...)
 	}
 	err := r.Text(cmd.OutOrStdout())
 	advise(cmd.ErrOrStderr(), r.All())
@@ -222,7 +222,7 @@ func (o *options) report(cmd *cobra.Command, r *report.Report, judged []judge.Ca
 	if err != nil {
 		return err
 	}
-	return judge.Err(r.Cases)
+	return thresholds.Err(r.Cases)
 }
 
 // advise says what to do about the failures of results, each kind once.

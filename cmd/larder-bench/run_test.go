@@ -18,8 +18,8 @@ import (
 	"testing"
 
 	"github.com/larder-io/larder/bench/benchtest"
-	"github.com/larder-io/larder/bench/judge"
 	"github.com/larder-io/larder/bench/report"
+	"github.com/larder-io/larder/bench/thresholds"
 )
 
 // read runs the command with --json and returns what it wrote there.
@@ -114,7 +114,7 @@ func TestFormats(t *testing.T) {
 	for name := range wants {
 		args = append(args, "--"+name, filepath.Join(dir, name))
 	}
-	if _, _, err := run(t, args...); !errors.Is(err, judge.ErrThreshold) {
+	if _, _, err := run(t, args...); !errors.Is(err, thresholds.ErrThreshold) {
 		t.Fatal(err)
 	}
 	for name, want := range wants {
@@ -166,7 +166,7 @@ func TestBaselines(t *testing.T) {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := run(t, append(measure, "--baseline", file)...); !errors.Is(err, judge.ErrThreshold) || exitCode(err) != exitCrossed || !strings.Contains(err.Error(), "operations per second") {
+	if _, _, err := run(t, append(measure, "--baseline", file)...); !errors.Is(err, thresholds.ErrThreshold) || exitCode(err) != exitCrossed || !strings.Contains(err.Error(), "operations per second") {
 		t.Errorf("slower than the baseline gave %v", err)
 	}
 	for want, args := range map[string][]string{

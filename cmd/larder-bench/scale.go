@@ -10,17 +10,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/fleet"
 	"github.com/larder-io/larder/bench/report"
 	"github.com/larder-io/larder/bench/scale"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // scaling are the flags of scale.
 type scaling struct {
-	config  scale.Config
-	fleet   fleet.Config
-	server  string
-	through string
+	config   scale.Config
+	programs testservers.Config
+	server   string
+	through  string
 }
 
 func scaleCommand(o *options) *cobra.Command {
@@ -44,9 +44,9 @@ changes are made, are started for it and stopped at the end.`,
 	flags.IntVar(&s.config.Items, "items", 50000, "how many items or deliveries one measurement has, about")
 	flags.StringVar(&s.through, "through", "", "kubeconfig of another server of the same etcd, to make changes through")
 	flags.StringVar(&s.server, "server", "larder", "without --kubeconfig: the server to measure, larder or kube-apiserver")
-	flags.StringVar(&s.fleet.Stock, "stock", "", "kube-apiserver to start; built from bench/stock if not given")
-	flags.StringVar(&s.fleet.Larder, "larder", "", "larder to start; built if not given")
-	flags.StringVar(&s.fleet.Etcd, "etcd", "", "etcd to start; built if not given")
+	flags.StringVar(&s.programs.Stock, "stock", "", "kube-apiserver to start; built from bench/buildapiserver if not given")
+	flags.StringVar(&s.programs.Larder, "larder", "", "larder to start; built if not given")
+	flags.StringVar(&s.programs.Etcd, "etcd", "", "etcd to start; built if not given")
 	return cmd
 }
 
@@ -112,17 +112,17 @@ func (s *scaling) start(ctx context.Context, say func(string), building func(str
 		return func() error { return nil }, err
 	}
 	stop = func() error { return os.RemoveAll(dir) }
-	if s.server == "larder" && s.fleet.Stock == "" {
-		s.fleet.Stock = os.DevNull // not needed, so not built
+	if s.server == "larder" && s.programs.Stock == "" {
+		s.programs.Stock = os.DevNull // not needed, so not built
 	}
-	if s.fleet, err = fleet.Build(ctx, s.fleet, dir, building); err != nil {
+	if s.programs, err = testservers.Build(ctx, s.programs, dir, building); err != nil {
 		return stop, err
 	}
-	s.fleet.Dir = filepath.Join(dir, "run")
-	if err := os.Mkdir(s.fleet.Dir, 0o700); err != nil {
+	s.programs.Dir = filepath.Join(dir, "run")
+	if err := os.Mkdir(s.programs.Dir, 0o700); err != nil {
 		return stop, err
 	}
-	servers, err := fleet.New(s.fleet)
+	servers, err := testservers.New(s.programs)
 	if err != nil {
 		return stop, err
 	}
@@ -149,7 +149,7 @@ func (s *scaling) start(ctx context.Context, say func(string), building func(str
 }
 
 // ready starts a server and waits until it is ready.
-func ready(ctx context.Context, start func() (*fleet.Server, error)) (*bench.Target, error) {
+func ready(ctx context.Context, start func() (*testservers.Server, error)) (*bench.Target, error) {
 	server, err := start()
 	if err != nil {
 		return nil, err

@@ -6,9 +6,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/larder-io/larder/bench/fleet"
 	"github.com/larder-io/larder/bench/report"
 	"github.com/larder-io/larder/bench/starts"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // starting are the flags of starts.
@@ -30,11 +30,11 @@ the data are.`,
   larder-bench starts --rounds 3 --markdown table.md --json starts.json`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return c.run(cmd, o) },
 	}
-	addPrograms(cmd, &c.config.Fleet)
+	addPrograms(cmd, &c.config.TestServers)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&c.config.Data, "data", starts.Names(), "kinds of data")
 	flags.IntVar(&c.config.Objects, "objects", 50000, "how many objects of each kind there are")
-	flags.StringSliceVar(&c.config.Servers, "server", []string{fleet.Stock, fleet.Larder}, "which servers are started, in turns")
+	flags.StringSliceVar(&c.config.Servers, "server", []string{testservers.Stock, testservers.Larder}, "which servers are started, in turns")
 	flags.StringVar(&c.markdown, "markdown", "", "file to write the table to, as Markdown")
 	return cmd
 }
@@ -46,8 +46,8 @@ func (c *starting) run(cmd *cobra.Command, o *options) (err error) {
 	}
 	c.config.Command, c.config.Rounds = o.invocation(), o.rounds
 	var table *starts.Table
-	err = o.started(cmd, needing(c.config.Fleet, c.config.Servers), nil, func(ctx context.Context, f fleet.Config, say func(string)) (err error) {
-		c.config.Fleet, c.config.Say = f, say
+	err = o.started(cmd, needing(c.config.TestServers, c.config.Servers), nil, func(ctx context.Context, f testservers.Config, say func(string)) (err error) {
+		c.config.TestServers, c.config.Say = f, say
 		table, err = starts.Run(ctx, c.config)
 		return err
 	})

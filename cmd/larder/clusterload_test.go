@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/larder-io/larder/bench/cluster"
-	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // TestClusterLoad plays a small cluster by both protocols and restarts the server meanwhile. No
@@ -20,9 +20,9 @@ func TestClusterLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	table, err := cluster.Run(t.Context(), cluster.Config{
-		Fleet: fleet.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: binaries.larder, Etcd: etcd},
-		Nodes: []int{3}, PodsPerNode: 4, Churn: 4, Protocols: []string{cluster.HTTP2, cluster.HTTP1}, Connections: 1,
-		Servers: []string{fleet.Larder}, Duration: time.Second, Rounds: 1,
+		TestServers: testservers.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: binaries.larder, Etcd: etcd},
+		Nodes:       []int{3}, PodsPerNode: 4, Churn: 4, Protocols: []string{cluster.HTTP2, cluster.HTTP1}, Connections: 1,
+		Servers: []string{testservers.Larder}, Duration: time.Second, Rounds: 1,
 		Say: func(line string) { t.Log(line) },
 	})
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/larder-io/larder/bench/definitions"
-	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // TestDefinitionsAreMeasured makes a few definitions: each step and each kind of memory is told.
@@ -18,8 +18,8 @@ func TestDefinitionsAreMeasured(t *testing.T) {
 		t.Fatal(err)
 	}
 	table, err := definitions.Run(t.Context(), definitions.Config{
-		Fleet: fleet.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: binaries.larder, Etcd: etcd},
-		Count: 4, PerGroup: 2, Fields: 5, Clients: 2, Used: true, Servers: []string{fleet.Larder}, Rounds: 1,
+		TestServers: testservers.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: binaries.larder, Etcd: etcd},
+		Count:       4, PerGroup: 2, Fields: 5, Clients: 2, Used: true, Servers: []string{testservers.Larder}, Rounds: 1,
 		Say: func(line string) { t.Log(line) },
 	})
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/larder-io/larder/internal/proctest"
 )
 
-// stockRegisters is built by `go run . -registered` in bench/stock.
+// stockRegisters is built by `go run . -registered` in bench/buildapiserver.
 var stockRegisters = flag.String("stock-registered", "", "kube-apiserver that tells which metrics it has registered")
 
 // registeredFile holds what it told, for those who have none.

@@ -15,7 +15,7 @@ import (
 )
 
 // RunRegistering is the program. At its end it writes the names of the metrics that are in upstream's
-// registry, as bench/stock/registered does, and of those that Larder's own collectors have in place
+// registry, as bench/buildapiserver/registered does, and of those that Larder's own collectors have in place
 // of upstream's code.
 func RunRegistering() int {
 	code := run(os.Args, os.Stdout, os.Stderr)

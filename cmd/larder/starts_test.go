@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/larder-io/larder/bench/fleet"
 	"github.com/larder-io/larder/bench/starts"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // TestStarts starts a server on objects that no server has written: it lists all of them.
@@ -18,9 +18,9 @@ func TestStarts(t *testing.T) {
 	}
 	const objects = 130 // more than etcd takes in a transaction
 	table, err := starts.Run(t.Context(), starts.Config{
-		Fleet:   fleet.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: binaries.larder, Etcd: etcd},
-		Data:    []string{"old", "autoscalers", "custom-old"},
-		Objects: objects, Servers: []string{fleet.Larder}, Rounds: 1,
+		TestServers: testservers.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: binaries.larder, Etcd: etcd},
+		Data:        []string{"old", "autoscalers", "custom-old"},
+		Objects:     objects, Servers: []string{testservers.Larder}, Rounds: 1,
 		Say: func(line string) { t.Log(line) },
 	})
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/larder-io/larder/bench/fleet"
 	"github.com/larder-io/larder/bench/rollout"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // TestRollout measures a small rollout over a server and the programs that its users have: each
@@ -18,8 +18,8 @@ func TestRollout(t *testing.T) {
 	etcd := filepath.Join(t.TempDir(), "etcd")
 	must(t, os.Symlink(*larder, etcd))
 	c := rollout.Config{
-		Fleet:    fleet.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: *larder, Etcd: etcd},
-		Programs: *others, Nodes: 2, Pods: 100, Rest: time.Second, Rounds: 1, Servers: []string{fleet.Larder},
+		TestServers: testservers.Config{Dir: t.TempDir(), Stock: os.DevNull, Larder: *larder, Etcd: etcd},
+		Programs:    *others, Nodes: 2, Pods: 100, Rest: time.Second, Rounds: 1, Servers: []string{testservers.Larder},
 		Say: func(line string) { t.Log(line) },
 	}
 	results, err := rollout.Run(t.Context(), c)
@@ -36,7 +36,7 @@ func TestRollout(t *testing.T) {
 	if want := c.Names(); !slices.Equal(names, want) {
 		t.Errorf("results %v, want %v", names, want)
 	}
-	if left, err := os.ReadDir(c.Fleet.Dir); len(left) > 0 || err != nil {
+	if left, err := os.ReadDir(c.TestServers.Dir); len(left) > 0 || err != nil {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }

@@ -6,7 +6,7 @@
 //
 //	go test ./internal/difftest -stock PATH
 //
-// starts the kube-apiserver at PATH (see bench/stock) on the same etcd and asks both
+// starts the kube-apiserver at PATH (see bench/buildapiserver) on the same etcd and asks both
 // the same: status, the headers that clients read, and bodies must be equal, byte for
 // byte when the request reads. Both read one store that others write to (leases,
 // mostly), so what differs is asked again before it counts. Requests that write are

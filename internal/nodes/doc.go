@@ -11,7 +11,7 @@
 //
 //	go test ./internal/nodes -run TestAnswers -stock PATH
 //
-// asks the kube-apiserver at PATH (see bench/stock) beside Larder, over the same etcd and the
+// asks the kube-apiserver at PATH (see bench/buildapiserver) beside Larder, over the same etcd and the
 // same kubelets; -rewrite records what it says. Without -stock Larder's answers are
 // compared with those recorded in testdata.
 package nodes

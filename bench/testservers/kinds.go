@@ -1,4 +1,4 @@
-package fleet
+package testservers
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ const (
 func CheckKinds(servers []string) error {
 	for _, s := range servers {
 		if s != Stock && s != Larder {
-			return fmt.Errorf("fleet: %q is no server: want %s or %s", s, Stock, Larder)
+			return fmt.Errorf("testservers: %q is no server: want %s or %s", s, Stock, Larder)
 		}
 	}
 	return nil
@@ -31,9 +31,9 @@ func Turns(servers []string, round int) []string {
 	return order
 }
 
-// Start starts a server of a kind on the Fleet's etcd: [Fleet.StartStockWith] or
-// [Fleet.StartLarderWith].
-func (f *Fleet) Start(kind string, g Guards) (*Server, error) {
+// Start starts a server of a kind on the Servers's etcd: [Servers.StartStockWith] or
+// [Servers.StartLarderWith].
+func (f *Servers) Start(kind string, g Guards) (*Server, error) {
 	if err := CheckKinds([]string{kind}); err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package fleet
+package testservers
 
 import (
 	"bytes"
@@ -14,20 +14,20 @@ import (
 )
 
 // SigningKey is the file of the key that signs the tokens of service accounts.
-func (f *Fleet) SigningKey() string { return f.key() }
+func (f *Servers) SigningKey() string { return f.key() }
 
 // Authority is the file of the certificate that signs those of clients.
-func (f *Fleet) Authority() string { return f.authority() }
+func (f *Servers) Authority() string { return f.authority() }
 
 // StartBeside starts a program beside the servers, a controller for example. It has no Target.
 // Close stops it before all that was started earlier.
-func (f *Fleet) StartBeside(name, program string, args []string) (*Server, error) {
+func (f *Servers) StartBeside(name, program string, args []string) (*Server, error) {
 	return f.start(name, program, args)
 }
 
 // Kubeconfig writes a file by which a program is a user of s, whom s knows by a certificate, and
 // returns its name.
-func (f *Fleet) Kubeconfig(s *Server, user string, groups ...string) (string, error) {
+func (f *Servers) Kubeconfig(s *Server, user string, groups ...string) (string, error) {
 	identity, err := f.Identity(user, groups...)
 	if err != nil {
 		return "", err
@@ -46,10 +46,10 @@ func (f *Fleet) Kubeconfig(s *Server, user string, groups ...string) (string, er
 	file := filepath.Join(f.config.Dir, fmt.Sprintf("kubeconfig-%d", f.count))
 	text, err := clientcmd.Write(*config)
 	if err != nil {
-		return "", fmt.Errorf("fleet: %w", err)
+		return "", fmt.Errorf("testservers: %w", err)
 	}
 	if err := os.WriteFile(file, text, 0o600); err != nil {
-		return "", fmt.Errorf("fleet: %w", err)
+		return "", fmt.Errorf("testservers: %w", err)
 	}
 	return file, nil
 }
@@ -58,12 +58,12 @@ func (f *Fleet) Kubeconfig(s *Server, user string, groups ...string) (string, er
 func pemOf(identity tls.Certificate) (cert, key []byte, err error) {
 	der, err := x509.MarshalPKCS8PrivateKey(identity.PrivateKey)
 	if err != nil {
-		return nil, nil, fmt.Errorf("fleet: %w", err)
+		return nil, nil, fmt.Errorf("testservers: %w", err)
 	}
 	var chain bytes.Buffer
 	for _, c := range identity.Certificate {
 		if err := pem.Encode(&chain, &pem.Block{Type: "CERTIFICATE", Bytes: c}); err != nil {
-			return nil, nil, fmt.Errorf("fleet: %w", err)
+			return nil, nil, fmt.Errorf("testservers: %w", err)
 		}
 	}
 	return chain.Bytes(), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil

@@ -1,4 +1,4 @@
-package fleet_test
+package testservers_test
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/larder-io/larder/bench/benchtest"
-	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // The test program stands for every server when it is started by this role.
@@ -30,14 +30,14 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-func start(t *testing.T) *fleet.Fleet {
+func start(t *testing.T) *testservers.Servers {
 	t.Helper()
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv(benchtest.Role, benchtest.ServerRole)
-	f, err := fleet.New(fleet.Config{Dir: t.TempDir(), Stock: program, Larder: program, Etcd: program})
+	f, err := testservers.New(testservers.Config{Dir: t.TempDir(), Stock: program, Larder: program, Etcd: program})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,8 +55,8 @@ func start(t *testing.T) *fleet.Fleet {
 // TestFleet starts one of each, asks them and stops them.
 func TestFleet(t *testing.T) {
 	f := start(t)
-	var servers []*fleet.Server
-	add := func(s *fleet.Server, err error) {
+	var servers []*testservers.Server
+	add := func(s *testservers.Server, err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
@@ -176,7 +176,7 @@ func TestEtcdData(t *testing.T) {
 	}
 	t.Setenv(benchtest.Role, benchtest.ServerRole)
 	dir := t.TempDir()
-	f, err := fleet.New(fleet.Config{Dir: dir, Stock: program, Larder: program, Etcd: program, EtcdData: data})
+	f, err := testservers.New(testservers.Config{Dir: dir, Stock: program, Larder: program, Etcd: program, EtcdData: data})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,30 +189,30 @@ func TestEtcdData(t *testing.T) {
 }
 
 func TestConfigs(t *testing.T) {
-	for _, c := range []fleet.Config{{}, {Dir: "x"}, {Dir: "x", Stock: "a", Larder: "b"}, {Stock: "a", Larder: "b", Etcd: "c"}} {
-		if _, err := fleet.New(c); err == nil {
+	for _, c := range []testservers.Config{{}, {Dir: "x"}, {Dir: "x", Stock: "a", Larder: "b"}, {Stock: "a", Larder: "b", Etcd: "c"}} {
+		if _, err := testservers.New(c); err == nil {
 			t.Errorf("%+v was accepted", c)
 		}
 	}
-	given := fleet.Config{Stock: "a", Larder: "b", Etcd: "c"}
-	if built, err := fleet.Build(t.Context(), given, t.TempDir(), func(string, bool) {}); err != nil || built != given {
+	given := testservers.Config{Stock: "a", Larder: "b", Etcd: "c"}
+	if built, err := testservers.Build(t.Context(), given, t.TempDir(), func(string, bool) {}); err != nil || built != given {
 		t.Errorf("nothing to build gave %+v, %v", built, err)
 	}
 }
 
-// TestNewBelow: a fleet below another's directory takes its own away, also what servers wrote there.
+// TestNewBelow: a servers below another's directory takes its own away, also what servers wrote there.
 func TestNewBelow(t *testing.T) {
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv(benchtest.Role, benchtest.ServerRole)
-	c := fleet.Config{Dir: t.TempDir(), Stock: program, Larder: program, Etcd: program}
-	f, err := fleet.NewBelow(c, "one")
+	c := testservers.Config{Dir: t.TempDir(), Stock: program, Larder: program, Etcd: program}
+	f, err := testservers.NewBelow(c, "one")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := fleet.NewBelow(c, "one"); !errors.Is(err, os.ErrExist) {
+	if _, err := testservers.NewBelow(c, "one"); !errors.Is(err, os.ErrExist) {
 		t.Errorf("a second one of the same name: %v", err)
 	}
 	started := f.StartEtcd(t.Context())
@@ -223,7 +223,7 @@ func TestNewBelow(t *testing.T) {
 		t.Error(err)
 	}
 	c.Etcd = ""
-	if _, err := fleet.NewBelow(c, "two"); err == nil {
+	if _, err := testservers.NewBelow(c, "two"); err == nil {
 		t.Error("there is no etcd")
 	}
 	if left, err := os.ReadDir(c.Dir); len(left) > 0 || err != nil {
@@ -233,16 +233,16 @@ func TestNewBelow(t *testing.T) {
 
 // TestTurns: the servers' order alternates, and the caller's own is left as it is.
 func TestTurns(t *testing.T) {
-	both := []string{fleet.Stock, fleet.Larder}
-	for round, want := range [][]string{{fleet.Stock, fleet.Larder}, {fleet.Larder, fleet.Stock}, {fleet.Stock, fleet.Larder}} {
-		if got := fleet.Turns(both, round); !slices.Equal(got, want) {
+	both := []string{testservers.Stock, testservers.Larder}
+	for round, want := range [][]string{{testservers.Stock, testservers.Larder}, {testservers.Larder, testservers.Stock}, {testservers.Stock, testservers.Larder}} {
+		if got := testservers.Turns(both, round); !slices.Equal(got, want) {
 			t.Errorf("round %d: %q, want %q", round, got, want)
 		}
 	}
-	if err := fleet.CheckKinds(both); err != nil {
+	if err := testservers.CheckKinds(both); err != nil {
 		t.Error(err)
 	}
-	if err := fleet.CheckKinds([]string{fleet.Larder, "larder"}); err == nil {
+	if err := testservers.CheckKinds([]string{testservers.Larder, "larder"}); err == nil {
 		t.Error(`"larder" is a kind`)
 	}
 }

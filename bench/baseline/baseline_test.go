@@ -1,4 +1,4 @@
-package limit_test
+package baseline_test
 
 import (
 	"bytes"
@@ -13,8 +13,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/larder-io/larder/bench"
+	"github.com/larder-io/larder/bench/baseline"
 	"github.com/larder-io/larder/bench/benchtest"
-	"github.com/larder-io/larder/bench/limit"
 )
 
 // fasthttp has two goroutines that nobody can end.
@@ -26,13 +26,13 @@ func TestMain(m *testing.M) {
 }
 
 // serve serves a tape that went through a file, and returns the server.
-func serve(t *testing.T, tape limit.Tape) *bench.Target {
+func serve(t *testing.T, tape baseline.Tape) *bench.Target {
 	t.Helper()
 	var file bytes.Buffer
 	if err := tape.Write(&file); err != nil {
 		t.Fatal(err)
 	}
-	read, err := limit.Read(&file)
+	read, err := baseline.Read(&file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func serve(t *testing.T, tape limit.Tape) *bench.Target {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error)
-	go func() { ended <- limit.New(*read).Run(ctx, l) }()
+	go func() { ended <- baseline.New(*read).Run(ctx, l) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
@@ -92,9 +92,9 @@ func TestSendsWhatWasRecorded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	target := serve(t, limit.Tape{Event: event, Answers: map[string][]byte{
-		limit.Key(path, bench.JSON, ""):                          list,
-		limit.Key(bench.WatchListPath(path), bench.Protobuf, ""): watchList,
+	target := serve(t, baseline.Tape{Event: event, Answers: map[string][]byte{
+		baseline.Key(path, bench.JSON, ""):                          list,
+		baseline.Key(bench.WatchListPath(path), bench.Protobuf, ""): watchList,
 	}})
 	read, err := bench.Read(t.Context(), target, bench.ReadConfig{Path: path, Accept: bench.JSON, Requests: 5, Clients: 2})
 	if err != nil || read.Failures() != 0 || read.Bytes != int64(5*len(list)) {
@@ -116,12 +116,12 @@ func TestSendsWhatWasRecorded(t *testing.T) {
 }
 
 func TestRefusesChangesWithoutMark(t *testing.T) {
-	target := serve(t, limit.Tape{})
+	target := serve(t, baseline.Tape{})
 	err := target.Change(t.Context(), "/api/v1/namespaces/a/pods/b")
 	if err == nil || !strings.Contains(err.Error(), "400") {
 		t.Errorf("an event that has no mark gave %v", err)
 	}
-	if _, err := limit.Read(strings.NewReader("no tape")); err == nil {
+	if _, err := baseline.Read(strings.NewReader("no tape")); err == nil {
 		t.Error("what is no tape was read")
 	}
 }

@@ -1,4 +1,4 @@
-module github.com/larder-io/larder/bench/stock
+module github.com/larder-io/larder/bench/buildapiserver
 
 go 1.26.0
 

@@ -1,11 +1,11 @@
-// Command stock builds an unmodified kube-apiserver, against which Larder is compared.
+// Command buildapiserver builds an unmodified kube-apiserver, against which Larder is compared.
 //
 // It is a module of its own, because its dependencies have the versions that
 // the release of Kubernetes has, and Larder's need not. The server is the
 // published module k8s.io/kubernetes in the version that go.mod names, stamped as
 // the release that it is.
 //
-//	cd bench/stock && go run . -o DIR
+//	cd bench/buildapiserver && go run . -o DIR
 //
 // writes DIR/kube-apiserver and prints its path. The first build takes minutes. With -registered it
 // is the kube-apiserver that tells which metrics it has registered, DIR/registered.
@@ -24,7 +24,7 @@ import (
 
 const (
 	server = "k8s.io/kubernetes/cmd/kube-apiserver"
-	teller = "github.com/larder-io/larder/bench/stock/registered"
+	teller = "github.com/larder-io/larder/bench/buildapiserver/registered"
 )
 
 func main() {

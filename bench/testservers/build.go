@@ -1,4 +1,4 @@
-package fleet
+package testservers
 
 import (
 	"bytes"
@@ -22,7 +22,7 @@ func Build(ctx context.Context, c Config, dir string, say func(what string, done
 	}
 	root, err := goCommand(ctx, "", "list", "-m", "-f", "{{.Dir}}", module)
 	if err != nil || root == "" {
-		return c, fmt.Errorf("fleet: programs can be built inside Larder's source tree alone, with Go installed: go there, or name them with --stock, --larder and --etcd: %w", err)
+		return c, fmt.Errorf("testservers: programs can be built inside Larder's source tree alone, with Go installed: go there, or name them with --stock, --larder and --etcd: %w", err)
 	}
 	programs := []struct {
 		program *string
@@ -30,7 +30,7 @@ func Build(ctx context.Context, c Config, dir string, say func(what string, done
 		dir     string
 		args    []string
 	}{
-		{&c.Stock, "kube-apiserver", filepath.Join(root, "bench", "stock"), []string{"run", ".", "-o", dir}},
+		{&c.Stock, "kube-apiserver", filepath.Join(root, "bench", "buildapiserver"), []string{"run", ".", "-o", dir}},
 		{&c.Larder, "larder", root, []string{"build", "-o", dir, "./cmd/larder"}},
 		{&c.Etcd, "etcd", root, []string{"build", "-o", filepath.Join(dir, "etcd"), "go.etcd.io/etcd/server/v3"}},
 	}
@@ -50,9 +50,9 @@ func Build(ctx context.Context, c Config, dir string, say func(what string, done
 		say(what, false)
 		if _, err := goCommand(ctx, p.dir, p.args...); err != nil {
 			if ctx.Err() != nil {
-				return c, fmt.Errorf("fleet: building %s: %w", p.name, ctx.Err())
+				return c, fmt.Errorf("testservers: building %s: %w", p.name, ctx.Err())
 			}
-			return c, fmt.Errorf("fleet: %s: %w", p.name, err)
+			return c, fmt.Errorf("testservers: %s: %w", p.name, err)
 		}
 		say(what, true)
 		*p.program = filepath.Join(dir, p.name)
@@ -70,7 +70,7 @@ func goCommand(ctx context.Context, dir string, args ...string) (string, error) 
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = grace
 	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("fleet: go %s: %w\n%s", args[0], err, problem.String())
+		return "", fmt.Errorf("testservers: go %s: %w\n%s", args[0], err, problem.String())
 	}
 	return strings.TrimSpace(out.String()), nil
 }

@@ -10,21 +10,21 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/fleet"
+	"github.com/larder-io/larder/bench/testservers"
 )
 
 // addPrograms adds the flags of the programs that a command starts itself.
-func addPrograms(cmd *cobra.Command, f *fleet.Config) {
+func addPrograms(cmd *cobra.Command, f *testservers.Config) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.Stock, "stock", "", "kube-apiserver to start; built from bench/stock if not given")
+	flags.StringVar(&f.Stock, "stock", "", "kube-apiserver to start; built from bench/buildapiserver if not given")
 	flags.StringVar(&f.Larder, "larder", "", "larder to start; built if not given")
 	flags.StringVar(&f.Etcd, "etcd", "", "etcd to start; built if not given")
 }
 
 // needing returns f with a stand-in for a kube-apiserver that is not given, where servers, those
 // that are asked, say that none is started: to build one takes minutes.
-func needing(f fleet.Config, servers []string) fleet.Config {
-	if f.Stock == "" && !slices.Contains(servers, fleet.Stock) {
+func needing(f testservers.Config, servers []string) testservers.Config {
+	if f.Stock == "" && !slices.Contains(servers, testservers.Stock) {
 		f.Stock = os.DevNull
 	}
 	return f
@@ -33,7 +33,7 @@ func needing(f fleet.Config, servers []string) fleet.Config {
 // started runs work with what it starts: the programs of f, built unless they are given, and a
 // directory, which is removed afterwards. It shows what progress says once that has something to
 // say; nil never has.
-func (o *options) started(cmd *cobra.Command, f fleet.Config, progress func() (bench.Progress, bool), work func(ctx context.Context, f fleet.Config, say func(string)) error) error {
+func (o *options) started(cmd *cobra.Command, f testservers.Config, progress func() (bench.Progress, bool), work func(ctx context.Context, f testservers.Config, say func(string)) error) error {
 	dir, err := os.MkdirTemp("", "larder-bench-")
 	if err != nil {
 		return err
@@ -49,7 +49,7 @@ func (o *options) started(cmd *cobra.Command, f fleet.Config, progress func() (b
 		return build.Progress()
 	}
 	return o.shown(cmd, shown, func(ctx context.Context, say func(string)) error {
-		f, err := fleet.Build(ctx, f, dir, build.building(say))
+		f, err := testservers.Build(ctx, f, dir, build.building(say))
 		if err != nil {
 			return err
 		}

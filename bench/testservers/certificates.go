@@ -1,4 +1,4 @@
-package fleet
+package testservers
 
 import (
 	"crypto/ecdsa"
@@ -22,22 +22,22 @@ type signer struct {
 func newSigner() (*signer, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("fleet: %w", err)
+		return nil, fmt.Errorf("testservers: %w", err)
 	}
 	template := template("clients")
 	template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
-		return nil, fmt.Errorf("fleet: %w", err)
+		return nil, fmt.Errorf("testservers: %w", err)
 	}
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
-		return nil, fmt.Errorf("fleet: %w", err)
+		return nil, fmt.Errorf("testservers: %w", err)
 	}
 	return &signer{key, cert}, nil
 }
 
-// template is of a certificate of a day, longer than any Fleet lives.
+// template is of a certificate of a day, longer than any Servers lives.
 func template(name string) *x509.Certificate {
 	const longest = 24 * time.Hour
 	number, _ := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 100)) // never fails
@@ -53,17 +53,17 @@ func (s *signer) pem() []byte {
 
 // Identity returns a certificate by which all servers know a user. It may be called
 // concurrently.
-func (f *Fleet) Identity(user string, groups ...string) (tls.Certificate, error) {
+func (f *Servers) Identity(user string, groups ...string) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("fleet: %w", err)
+		return tls.Certificate{}, fmt.Errorf("testservers: %w", err)
 	}
 	template := template(user)
 	template.Subject.Organization = groups
 	template.KeyUsage, template.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	der, err := x509.CreateCertificate(rand.Reader, template, f.signer.cert, key.Public(), f.signer.key)
 	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("fleet: %w", err)
+		return tls.Certificate{}, fmt.Errorf("testservers: %w", err)
 	}
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }

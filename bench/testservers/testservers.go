@@ -1,4 +1,4 @@
-package fleet
+package testservers
 
 import (
 	"context"
@@ -41,8 +41,8 @@ type Config struct {
 	Streams int
 }
 
-// Fleet is a set of servers. The zero value is not usable: call New.
-type Fleet struct {
+// Servers is a set of servers. The zero value is not usable: call New.
+type Servers struct {
 	config Config
 	token  string   // the administrator's
 	others []string // of the tenants
@@ -55,28 +55,28 @@ type Fleet struct {
 	own    bool // its directory is removed by Close
 }
 
-// New returns a Fleet of no servers.
-func New(c Config) (*Fleet, error) {
+// New returns a Servers of no servers.
+func New(c Config) (*Servers, error) {
 	for name, program := range map[string]string{"kube-apiserver": c.Stock, "larder": c.Larder, "etcd": c.Etcd} {
 		if program == "" {
-			return nil, fmt.Errorf("fleet: no program for %s", name)
+			return nil, fmt.Errorf("testservers: no program for %s", name)
 		}
 	}
 	if c.Dir == "" {
-		return nil, errors.New("fleet: no directory")
+		return nil, errors.New("testservers: no directory")
 	}
 	signer, err := newSigner()
 	if err != nil {
 		return nil, err
 	}
-	return &Fleet{config: c, token: newToken(), others: []string{newToken(), newToken()}, signer: signer}, nil
+	return &Servers{config: c, token: newToken(), others: []string{newToken(), newToken()}, signer: signer}, nil
 }
 
 // NewBelow is New with a directory of its own, of that name, in c.Dir. Close removes it.
-func NewBelow(c Config, name string) (*Fleet, error) {
+func NewBelow(c Config, name string) (*Servers, error) {
 	c.Dir = filepath.Join(c.Dir, name)
 	if err := os.Mkdir(c.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("fleet: %w", err)
+		return nil, fmt.Errorf("testservers: %w", err)
 	}
 	f, err := New(c)
 	if err != nil {
@@ -87,7 +87,7 @@ func NewBelow(c Config, name string) (*Fleet, error) {
 }
 
 // Close stops all servers, the first started last.
-func (f *Fleet) Close() error {
+func (f *Servers) Close() error {
 	var all []error
 	for i := len(f.all) - 1; i >= 0; i-- {
 		all = append(all, f.all[i].Stop())
@@ -103,59 +103,59 @@ func (f *Fleet) Close() error {
 }
 
 // Tenant returns a Target with the token of user number i of bench.Tenants, 0 or 1.
-func (f *Fleet) Tenant(s *Server, i int) *bench.Target { return s.Target.As(f.others[i]) }
+func (f *Servers) Tenant(s *Server, i int) *bench.Target { return s.Target.As(f.others[i]) }
 
 // Servers are all that were started, those included that have ended.
-func (f *Fleet) Servers() []*Server { return slices.Clone(f.all) }
+func (f *Servers) Servers() []*Server { return slices.Clone(f.all) }
 
 // prepare writes what the servers share.
-func (f *Fleet) prepare() error {
+func (f *Servers) prepare() error {
 	users := f.token + ",admin,admin,system:masters\n"
 	for i, token := range f.others {
 		users += fmt.Sprintf("%s,tenant-%d,tenant-%d,%s\n", token, i, i, bench.Tenants)
 	}
 	if err := os.WriteFile(f.tokens(), []byte(users), 0o600); err != nil {
-		return fmt.Errorf("fleet: %w", err)
+		return fmt.Errorf("testservers: %w", err)
 	}
 	if err := os.WriteFile(f.authority(), f.signer.pem(), 0o600); err != nil {
-		return fmt.Errorf("fleet: %w", err)
+		return fmt.Errorf("testservers: %w", err)
 	}
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
-		return fmt.Errorf("fleet: %w", err)
+		return fmt.Errorf("testservers: %w", err)
 	}
 	block := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
 	if err := os.WriteFile(f.key(), block, 0o600); err != nil {
-		return fmt.Errorf("fleet: %w", err)
+		return fmt.Errorf("testservers: %w", err)
 	}
 	return nil
 }
 
-func (f *Fleet) tokens() string { return filepath.Join(f.config.Dir, "tokens.csv") }
-func (f *Fleet) key() string    { return filepath.Join(f.config.Dir, "sa.key") }
+func (f *Servers) tokens() string { return filepath.Join(f.config.Dir, "tokens.csv") }
+func (f *Servers) key() string    { return filepath.Join(f.config.Dir, "sa.key") }
 
 // authority is the file of the certificate that signs those of clients.
-func (f *Fleet) authority() string { return filepath.Join(f.config.Dir, "client-ca.crt") }
+func (f *Servers) authority() string { return filepath.Join(f.config.Dir, "client-ca.crt") }
 
-// Etcd is the Fleet's etcd, nil before StartEtcd.
-func (f *Fleet) Etcd() *Server { return f.etcd }
+// Etcd is the Servers's etcd, nil before StartEtcd.
+func (f *Servers) Etcd() *Server { return f.etcd }
 
-// EtcdURL is where the Fleet's etcd listens, "" before StartEtcd.
-func (f *Fleet) EtcdURL() string { return f.url }
+// EtcdURL is where the Servers's etcd listens, "" before StartEtcd.
+func (f *Servers) EtcdURL() string { return f.url }
 
 // StartEtcd starts the etcd of all servers, on a copy of the configured data. That etcd does
 // not wait for the disk: the comparison shall not depend on the speed of the disk.
-func (f *Fleet) StartEtcd(ctx context.Context) error {
+func (f *Servers) StartEtcd(ctx context.Context) error {
 	if err := f.prepare(); err != nil {
 		return err
 	}
 	data := filepath.Join(f.config.Dir, "etcd")
 	if f.config.EtcdData != "" {
 		if err := os.CopyFS(data, os.DirFS(f.config.EtcdData)); err != nil {
-			return fmt.Errorf("fleet: %w", err)
+			return fmt.Errorf("testservers: %w", err)
 		}
 		if err := os.Chmod(data, 0o700); err != nil {
-			return fmt.Errorf("fleet: %w", err)
+			return fmt.Errorf("testservers: %w", err)
 		}
 	}
 	server, url, err := f.startEtcd(ctx, data)
@@ -167,7 +167,7 @@ func (f *Fleet) StartEtcd(ctx context.Context) error {
 }
 
 // startEtcd starts an etcd over a directory.
-func (f *Fleet) startEtcd(ctx context.Context, data string) (*Server, string, error) {
+func (f *Servers) startEtcd(ctx context.Context, data string) (*Server, string, error) {
 	var urls [2]string
 	for i := range urls {
 		port, err := f.port()
@@ -192,15 +192,15 @@ func (f *Fleet) startEtcd(ctx context.Context, data string) (*Server, string, er
 	return server, client, server.awaitHTTP(ctx, client+"/readyz")
 }
 
-// StartStock starts a kube-apiserver on the Fleet's etcd. It is as its release starts,
+// StartStock starts a kube-apiserver on the Servers's etcd. It is as its release starts,
 // but that it leaves the kubernetes service's endpoints and the compaction of etcd to
 // Larder: two servers at one address would fight over the former.
-func (f *Fleet) StartStock() (*Server, error) { return f.startStock(f.url, Usual()) }
+func (f *Servers) StartStock() (*Server, error) { return f.startStock(f.url, Usual()) }
 
 // StartStockWith is StartStock with other guards.
-func (f *Fleet) StartStockWith(g Guards) (*Server, error) { return f.startStock(f.url, g) }
+func (f *Servers) StartStockWith(g Guards) (*Server, error) { return f.startStock(f.url, g) }
 
-func (f *Fleet) startStock(etcd string, g Guards) (*Server, error) {
+func (f *Servers) startStock(etcd string, g Guards) (*Server, error) {
 	dir, port, err := f.place("kube-apiserver")
 	if err != nil {
 		return nil, err
@@ -213,11 +213,11 @@ func (f *Fleet) startStock(etcd string, g Guards) (*Server, error) {
 		"--cert-dir="+dir, "--service-account-issuer="+issuer, "--endpoint-reconciler-type=none", "--etcd-compaction-interval=0"))
 }
 
-// StartLarder starts a Larder on the Fleet's etcd.
-func (f *Fleet) StartLarder() (*Server, error) { return f.StartLarderWith(Usual()) }
+// StartLarder starts a Larder on the Servers's etcd.
+func (f *Servers) StartLarder() (*Server, error) { return f.StartLarderWith(Usual()) }
 
 // StartLarderWith is StartLarder with other guards.
-func (f *Fleet) StartLarderWith(g Guards) (*Server, error) {
+func (f *Servers) StartLarderWith(g Guards) (*Server, error) {
 	dir, port, err := f.place("larder")
 	if err != nil {
 		return nil, err
@@ -258,13 +258,13 @@ func (g Guards) flags(dir string) ([]string, error) {
 	policy := filepath.Join(dir, "audit-policy.yaml")
 	const text = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n"
 	if err := os.WriteFile(policy, []byte(text), 0o600); err != nil {
-		return nil, fmt.Errorf("fleet: %w", err)
+		return nil, fmt.Errorf("testservers: %w", err)
 	}
 	return append(flags, "--audit-policy-file="+policy, "--audit-log-path="+filepath.Join(dir, "audit.log")), nil
 }
 
 // shared are the flags that both kinds of server get.
-func (f *Fleet) shared(etcd, dir, port string, g Guards) ([]string, error) {
+func (f *Servers) shared(etcd, dir, port string, g Guards) ([]string, error) {
 	guards, err := g.flags(dir)
 	return append(guards,
 		"--etcd-servers="+etcd, "--bind-address=127.0.0.1", "--secure-port="+port, "--token-auth-file="+f.tokens(), "--client-ca-file="+f.authority(),
@@ -275,7 +275,7 @@ func (f *Fleet) shared(etcd, dir, port string, g Guards) ([]string, error) {
 
 // StartEmptyStock starts a kube-apiserver on a new, empty etcd of its own, which it
 // returns too.
-func (f *Fleet) StartEmptyStock(ctx context.Context) (server, etcd *Server, err error) {
+func (f *Servers) StartEmptyStock(ctx context.Context) (server, etcd *Server, err error) {
 	f.count++
 	data := filepath.Join(f.config.Dir, fmt.Sprintf("etcd-%d", f.count))
 	etcd, url, err := f.startEtcd(ctx, data)
@@ -287,7 +287,7 @@ func (f *Fleet) StartEmptyStock(ctx context.Context) (server, etcd *Server, err 
 }
 
 // StartEmptyLarder starts a Larder with a new, empty etcd in its own process.
-func (f *Fleet) StartEmptyLarder() (*Server, error) {
+func (f *Servers) StartEmptyLarder() (*Server, error) {
 	dir, port, err := f.place("larder")
 	if err != nil {
 		return nil, err
@@ -300,7 +300,7 @@ func (f *Fleet) StartEmptyLarder() (*Server, error) {
 
 // StartOther starts another program, which serves the API or a part of it at the port
 // that it is told, over TLS. args returns its arguments.
-func (f *Fleet) StartOther(name, program string, args func(dir, port string) []string) (*Server, error) {
+func (f *Servers) StartOther(name, program string, args func(dir, port string) []string) (*Server, error) {
 	dir, port, err := f.place(name)
 	if err != nil {
 		return nil, err
@@ -309,11 +309,11 @@ func (f *Fleet) StartOther(name, program string, args func(dir, port string) []s
 }
 
 // place returns a directory and a port for one more server.
-func (f *Fleet) place(name string) (dir, port string, err error) {
+func (f *Servers) place(name string) (dir, port string, err error) {
 	f.count++
 	dir = filepath.Join(f.config.Dir, fmt.Sprintf("%s-%d", name, f.count))
 	if err := os.Mkdir(dir, 0o700); err != nil {
-		return "", "", fmt.Errorf("fleet: %w", err)
+		return "", "", fmt.Errorf("testservers: %w", err)
 	}
 	if port, err = f.port(); err != nil {
 		return "", "", err
@@ -322,7 +322,7 @@ func (f *Fleet) place(name string) (dir, port string, err error) {
 }
 
 // startAPI starts a server that a kubeconfig can name.
-func (f *Fleet) startAPI(name, program, dir, port string, command, flags []string) (*Server, error) {
+func (f *Servers) startAPI(name, program, dir, port string, command, flags []string) (*Server, error) {
 	kubeconfig := filepath.Join(dir, "kubeconfig")
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Config
@@ -332,7 +332,7 @@ clusters: [{name: c, cluster: {server: "https://127.0.0.1:%s", insecure-skip-tls
 users: [{name: u, user: {token: %q}}]
 `, port, f.token)
 	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
-		return nil, fmt.Errorf("fleet: %w", err)
+		return nil, fmt.Errorf("testservers: %w", err)
 	}
 	target, err := bench.NewTarget(kubeconfig)
 	if err != nil {
@@ -355,15 +355,15 @@ users: [{name: u, user: {token: %q}}]
 }
 
 // Again starts a server that has ended, at its port and with its files, as a new Server.
-func (f *Fleet) Again(s *Server) (*Server, error) {
+func (f *Servers) Again(s *Server) (*Server, error) {
 	if s.again == nil {
-		return nil, fmt.Errorf("fleet: %s cannot be started again", s.Process.Name)
+		return nil, fmt.Errorf("testservers: %s cannot be started again", s.Process.Name)
 	}
 	return s.again()
 }
 
-// start starts a process and makes it the Fleet's.
-func (f *Fleet) start(name, program string, args []string) (*Server, error) {
+// start starts a process and makes it the Servers's.
+func (f *Servers) start(name, program string, args []string) (*Server, error) {
 	f.count++
 	server, err := Launch(name, program, args, filepath.Join(f.config.Dir, fmt.Sprintf("%s-%d.log", name, f.count)))
 	if err != nil {
@@ -380,8 +380,8 @@ const (
 	lastPort  = 17_000
 )
 
-// port returns a port on which no process listens and that no other Fleet is given until Close.
-func (f *Fleet) port() (string, error) {
+// port returns a port on which no process listens and that no other Servers is given until Close.
+func (f *Servers) port() (string, error) {
 	const tries = 1000
 	for range tries {
 		port := strconv.Itoa(firstPort + mathrand.IntN(lastPort-firstPort))
@@ -398,7 +398,7 @@ func (f *Fleet) port() (string, error) {
 		f.signs = append(f.signs, sign)
 		return port, nil
 	}
-	return "", fmt.Errorf("fleet: no free port in %d tries", tries)
+	return "", fmt.Errorf("testservers: no free port in %d tries", tries)
 }
 
 // grace is how long a server may take to end before it is killed.

@@ -1,4 +1,4 @@
-package fleet
+package testservers
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"github.com/larder-io/larder/bench/process"
 )
 
-// Server is one process of a Fleet.
+// Server is one process of a Servers.
 type Server struct {
 	// Process is the process, with its name.
 	Process process.Process
@@ -44,12 +44,12 @@ func (s *Server) Address() string {
 	return s.Target.Address()
 }
 
-// Launch starts a program that belongs to no Fleet and writes its output to a file: the
+// Launch starts a program that belongs to no Servers and writes its output to a file: the
 // caller stops it. A goroutine waits for it, which Stop waits for.
 func Launch(name, program string, args []string, log string) (*Server, error) {
 	out, err := os.Create(log)
 	if err != nil {
-		return nil, fmt.Errorf("fleet: %w", err)
+		return nil, fmt.Errorf("testservers: %w", err)
 	}
 	cmd := exec.Command(program, args...)
 	cmd.Stdout, cmd.Stderr = out, out
@@ -71,7 +71,7 @@ func Launch(name, program string, args []string, log string) (*Server, error) {
 	}()
 	if err := <-started; err != nil {
 		<-s.exited
-		return nil, fmt.Errorf("fleet: %s: %w", name, err)
+		return nil, fmt.Errorf("testservers: %s: %w", name, err)
 	}
 	s.Process = process.Process{Name: name, PID: cmd.Process.Pid}
 	return s, nil
@@ -84,7 +84,7 @@ func (s *Server) Pause() error {
 		return err
 	}
 	if err := awaitStop(s.Process.PID); err != nil {
-		return fmt.Errorf("fleet: %s: %w", s.Process.Name, err)
+		return fmt.Errorf("testservers: %s: %w", s.Process.Name, err)
 	}
 	return nil
 }
@@ -99,7 +99,7 @@ func (s *Server) signal(signal syscall.Signal) error {
 	default:
 	}
 	if err := syscall.Kill(-s.Process.PID, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("fleet: %s: %w", s.Process.Name, err)
+		return fmt.Errorf("testservers: %s: %w", s.Process.Name, err)
 	}
 	return nil
 }
@@ -117,7 +117,7 @@ func (s *Server) Stop() error {
 		return err
 	}
 	if err := syscall.Kill(group, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("fleet: %s: %w", s.Process.Name, err)
+		return fmt.Errorf("testservers: %s: %w", s.Process.Name, err)
 	}
 	timer := time.NewTimer(grace)
 	defer timer.Stop()
@@ -127,7 +127,7 @@ func (s *Server) Stop() error {
 	case <-timer.C:
 	}
 	if err := syscall.Kill(group, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-		return fmt.Errorf("fleet: %s: %w", s.Process.Name, err)
+		return fmt.Errorf("testservers: %s: %w", s.Process.Name, err)
 	}
 	<-s.exited
 	return nil
@@ -154,7 +154,7 @@ func (s *Server) alive(ctx context.Context, wait func(context.Context) error) er
 	case <-s.exited:
 		cancel()
 		<-done
-		return fmt.Errorf("fleet: %s has ended:\n%s", s.Process.Name, s.lastWords())
+		return fmt.Errorf("testservers: %s has ended:\n%s", s.Process.Name, s.lastWords())
 	}
 }
 
@@ -167,7 +167,7 @@ func (s *Server) awaitHTTP(ctx context.Context, url string) error {
 		for {
 			req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 			if err != nil {
-				return fmt.Errorf("fleet: %w", err)
+				return fmt.Errorf("testservers: %w", err)
 			}
 			resp, err := client.Do(req)
 			if err == nil {
@@ -178,7 +178,7 @@ func (s *Server) awaitHTTP(ctx context.Context, url string) error {
 			}
 			select {
 			case <-ctx.Done():
-				return fmt.Errorf("fleet: %s is not ready: %w", s.Process.Name, ctx.Err())
+				return fmt.Errorf("testservers: %s is not ready: %w", s.Process.Name, ctx.Err())
 			case <-tick.C:
 			}
 		}
@@ -199,7 +199,7 @@ func (s *Server) lastWords() string {
 func (s *Server) Lives() error {
 	select {
 	case <-s.exited:
-		return fmt.Errorf("fleet: %s has ended:\n%s", s.Process.Name, s.lastWords())
+		return fmt.Errorf("testservers: %s has ended:\n%s", s.Process.Name, s.lastWords())
 	default:
 		return nil
 	}

@@ -1,4 +1,4 @@
-// Package limit serves recorded answers as cheaply as Go can: fasthttp over TLS that
+// Package baseline serves recorded answers as cheaply as Go can: fasthttp over TLS that
 // sends bytes from memory. What it costs is the least that any server of the same
 // bytes over the same protocol costs, and so what Larder is held against.
 //
@@ -6,7 +6,7 @@
 // that is not is held open; a PATCH is told to all held watches with one TLS write
 // each, as the recorded event with the mark of the patch. Any other request is
 // answered with a few bytes that suffice for a workload to go on.
-package limit
+package baseline
 
 import (
 	"context"
@@ -46,7 +46,7 @@ func Key(path, accept, encoding string) string { return path + "\n" + accept + "
 // Write writes the tape so that Read can read it.
 func (t *Tape) Write(w io.Writer) error {
 	if err := gob.NewEncoder(w).Encode(t); err != nil {
-		return fmt.Errorf("limit: %w", err)
+		return fmt.Errorf("baseline: %w", err)
 	}
 	return nil
 }
@@ -55,7 +55,7 @@ func (t *Tape) Write(w io.Writer) error {
 func Read(r io.Reader) (*Tape, error) {
 	t := &Tape{}
 	if err := gob.NewDecoder(r).Decode(t); err != nil {
-		return nil, fmt.Errorf("limit: tape: %w", err)
+		return nil, fmt.Errorf("baseline: tape: %w", err)
 	}
 	return t, nil
 }
@@ -91,7 +91,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	go func() { ended <- server.Serve(secured) }()
 	select {
 	case err := <-ended:
-		return fmt.Errorf("limit: %w", err)
+		return fmt.Errorf("baseline: %w", err)
 	case <-ctx.Done():
 	}
 	s.dropAll()
@@ -197,7 +197,7 @@ func (s *Server) dropAll() {
 func selfSigned() (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("limit: %w", err)
+		return tls.Certificate{}, fmt.Errorf("baseline: %w", err)
 	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "limit"},
@@ -205,7 +205,7 @@ func selfSigned() (tls.Certificate, error) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("limit: %w", err)
+		return tls.Certificate{}, fmt.Errorf("baseline: %w", err)
 	}
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }

@@ -1,4 +1,4 @@
-package judge
+package thresholds
 
 import (
 	"fmt"
@@ -80,11 +80,11 @@ func CanCompare(old []*bench.Result, names []string, rounds int) error {
 			}
 			found = true
 			if min(len(each), rounds) < LeastRounds {
-				return fmt.Errorf("judge: the baseline has %d rounds of %q and this run has %d: both need %d to tell a change from chance; run both with --rounds %d, or show the ratios alone with --max-regression -1", len(each), name, rounds, LeastRounds, LeastRounds+1)
+				return fmt.Errorf("thresholds: the baseline has %d rounds of %q and this run has %d: both need %d to tell a change from chance; run both with --rounds %d, or show the ratios alone with --max-regression -1", len(each), name, rounds, LeastRounds, LeastRounds+1)
 			}
 		}
 		if !found {
-			return fmt.Errorf("judge: the baseline has no result %q, but %s", name, strings.Join(have, ", "))
+			return fmt.Errorf("thresholds: the baseline has no result %q, but %s", name, strings.Join(have, ", "))
 		}
 	}
 	return nil
@@ -119,7 +119,7 @@ func Compare(old, now []*bench.Result, regression float64) ([]Change, error) {
 		}
 	}
 	if len(changes) == 0 {
-		return nil, fmt.Errorf("judge: the baseline has no result of the names of this run")
+		return nil, fmt.Errorf("thresholds: the baseline has no result of the names of this run")
 	}
 	return changes, nil
 }
@@ -147,7 +147,7 @@ func (f *Figure) compare(old, now []float64) (Change, error) {
 	switch {
 	case err == stats.ErrSamplesEqual: // all values are the same
 	case err != nil:
-		return c, fmt.Errorf("judge: %w", err)
+		return c, fmt.Errorf("thresholds: %w", err)
 	case !math.IsNaN(u.P):
 		c.P = u.P
 	}
@@ -177,7 +177,7 @@ func WriteChanges(w io.Writer, changes []Change) error {
 		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%.3g\t%s\t%d, %d\t%s\n", c.Result, c.Figure, c.text(c.Old), c.text(c.New), c.Ratio, p, c.OldRounds, c.NewRounds, verdict)
 	}
 	if err := tw.Flush(); err != nil {
-		return fmt.Errorf("judge: %w", err)
+		return fmt.Errorf("thresholds: %w", err)
 	}
 	return nil
 }

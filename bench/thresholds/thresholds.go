@@ -1,4 +1,4 @@
-package judge
+package thresholds
 
 import (
 	"errors"
@@ -102,20 +102,20 @@ func ParseBound(f *Figure, text string) (Bound, error) {
 	if cut := strings.LastIndexByte(text, '='); cut >= 0 {
 		b.Of, value = text[:cut], text[cut+1:]
 		if b.Of == "" {
-			return b, fmt.Errorf("judge: %q names no kind before the =", text)
+			return b, fmt.Errorf("thresholds: %q names no kind before the =", text)
 		}
 	}
 	if f.unit == duration {
 		d, err := time.ParseDuration(value)
 		if err != nil || d <= 0 {
-			return b, fmt.Errorf("judge: %q is no time such as 20ms", value)
+			return b, fmt.Errorf("thresholds: %q is no time such as 20ms", value)
 		}
 		b.Limit = d.Seconds()
 		return b, nil
 	}
 	v, err := strconv.ParseFloat(value, 64)
 	if err != nil || !(v >= 0 || (v == none && f.Default != none)) {
-		return b, fmt.Errorf("judge: %q is no number of 0 or more", value)
+		return b, fmt.Errorf("thresholds: %q is no number of 0 or more", value)
 	}
 	b.Limit = v
 	return b, nil
@@ -160,11 +160,11 @@ func (t Thresholds) Check(results []*bench.Result) error {
 			}
 			found = true
 			if r.Part && b.Figure.cost {
-				return fmt.Errorf("judge: --%s of %q cannot be known: what the server used is known of all kinds together; leave out %q", b.Figure.Name, r.Name, b.Of+"=")
+				return fmt.Errorf("thresholds: --%s of %q cannot be known: what the server used is known of all kinds together; leave out %q", b.Figure.Name, r.Name, b.Of+"=")
 			}
 		}
 		if !found {
-			return fmt.Errorf("judge: --%s %s=…: no result has this name; there are %s", b.Figure.Name, b.Of, strings.Join(names, ", "))
+			return fmt.Errorf("thresholds: --%s %s=…: no result has this name; there are %s", b.Figure.Name, b.Of, strings.Join(names, ", "))
 		}
 	}
 	return nil

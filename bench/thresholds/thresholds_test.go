@@ -1,4 +1,4 @@
-package judge_test
+package thresholds_test
 
 import (
 	"bytes"
@@ -11,8 +11,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/larder-io/larder/bench"
-	"github.com/larder-io/larder/bench/judge"
 	"github.com/larder-io/larder/bench/process"
+	"github.com/larder-io/larder/bench/thresholds"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -31,14 +31,14 @@ func some(n int, factor float64) *bench.Result {
 }
 
 // thresholds reads flags such as max-p99 20ms.
-func thresholds(t *testing.T, flags ...string) judge.Thresholds {
+func parsed(t *testing.T, flags ...string) thresholds.Thresholds {
 	t.Helper()
-	var all judge.Thresholds
+	var all thresholds.Thresholds
 	for _, flag := range flags {
 		name, text, _ := strings.Cut(flag, " ")
-		for _, f := range judge.Figures() {
+		for _, f := range thresholds.Figures() {
 			if f.Name == name {
-				b, err := judge.ParseBound(f, text)
+				b, err := thresholds.ParseBound(f, text)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -80,14 +80,14 @@ func TestThresholds(t *testing.T) {
 		if c.flags != "" {
 			flags = strings.Split(c.flags, "; ")
 		}
-		err := judge.Err(thresholds(t, flags...).Judge([]*bench.Result{c.of}))
+		err := thresholds.Err(parsed(t, flags...).Judge([]*bench.Result{c.of}))
 		if c.crossed == "" {
 			if err != nil {
 				t.Errorf("%s: %v", c.flags, err)
 			}
 			continue
 		}
-		if !errors.Is(err, judge.ErrThreshold) {
+		if !errors.Is(err, thresholds.ErrThreshold) {
 			t.Errorf("%s: %v, want a crossed threshold", c.flags, err)
 			continue
 		}
@@ -115,11 +115,11 @@ func TestThresholdsOfKinds(t *testing.T) {
 		"max-cpu-per-op 300us; max-rss 50e6":                   "",
 		"min-rate 900; min-rate get=1; max-p50 mixed load=1ms": "mixed load: --max-p50",
 	} {
-		wanted := thresholds(t, strings.Split(flags, "; ")...)
+		wanted := parsed(t, strings.Split(flags, "; ")...)
 		if err := wanted.Check(all); err != nil {
 			t.Errorf("%s: %v", flags, err)
 		}
-		err := judge.Err(wanted.Judge(all))
+		err := thresholds.Err(wanted.Judge(all))
 		if (err == nil) != (crossed == "") || err != nil && !strings.Contains(err.Error(), crossed) {
 			t.Errorf("%s: %v, want %q", flags, err, crossed)
 		}
@@ -127,16 +127,16 @@ func TestThresholdsOfKinds(t *testing.T) {
 	for flag, want := range map[string]string{
 		"max-p99 lists=1s": `no result has this name; there are "mixed load", "get pod", "list node"`, "max-cpu-per-op list=1s": "all kinds together",
 	} {
-		if err := thresholds(t, flag).Check(all); err == nil || !strings.Contains(err.Error(), want) {
+		if err := parsed(t, flag).Check(all); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", flag, err, want)
 		}
 	}
 }
 
 func TestBoundsThatAreNone(t *testing.T) {
-	for _, f := range judge.Figures() {
+	for _, f := range thresholds.Figures() {
 		for _, text := range []string{"", "x", "=1", "list=", "list=x", "-2", "NaN"} {
-			if b, err := judge.ParseBound(f, text); err == nil {
+			if b, err := thresholds.ParseBound(f, text); err == nil {
 				t.Errorf("--%s %q is %+v", f.Name, text, b)
 			}
 		}
@@ -172,15 +172,15 @@ func TestBaseline(t *testing.T) {
 		"shown alone":          {1.5, 5, -1, ""},
 		"too few rounds":       {1.5, 3, 0.05, ""},
 	} {
-		changes, err := judge.Compare(rounds(1, c.rounds), rounds(c.factor, c.rounds), c.regression)
+		changes, err := thresholds.Compare(rounds(1, c.rounds), rounds(c.factor, c.rounds), c.regression)
 		if err != nil {
 			t.Fatal(err)
 		}
-		err = judge.Regressed(changes)
-		if (err == nil) != (c.worse == "") || err != nil && (!errors.Is(err, judge.ErrThreshold) || !strings.Contains(err.Error(), c.worse)) {
+		err = thresholds.Regressed(changes)
+		if (err == nil) != (c.worse == "") || err != nil && (!errors.Is(err, thresholds.ErrThreshold) || !strings.Contains(err.Error(), c.worse)) {
 			t.Errorf("%s: %v, want %q", name, err, c.worse)
 		}
-		if len(changes) != 4 || len(judge.Cases(changes)) != 4 {
+		if len(changes) != 4 || len(thresholds.Cases(changes)) != 4 {
 			t.Errorf("%s: %d changes, want p50, p99, the rate and the CPU time", name, len(changes))
 		}
 		for _, change := range changes {
@@ -193,7 +193,7 @@ func TestBaseline(t *testing.T) {
 			}
 		}
 		var out bytes.Buffer
-		if err := judge.WriteChanges(&out, changes); err != nil || !strings.Contains(out.String(), "p99") {
+		if err := thresholds.WriteChanges(&out, changes); err != nil || !strings.Contains(out.String(), "p99") {
 			t.Errorf("%s: %v: %s", name, err, out.String())
 		}
 	}
@@ -210,18 +210,18 @@ func TestBaselinesThatCannotBeCompared(t *testing.T) {
 		`the baseline has 5 rounds of "some" and this run has 1`: {rounds(1, 5), []string{"some"}, 1},
 		`no result "other", but "some"`:                          {rounds(1, 5), []string{"other"}, 5},
 	} {
-		if err := judge.CanCompare(c.old, c.names, c.now); err == nil || !strings.Contains(err.Error(), want) {
+		if err := thresholds.CanCompare(c.old, c.names, c.now); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
-	if err := judge.CanCompare(rounds(1, 4), []string{"some"}, 4); err != nil {
+	if err := thresholds.CanCompare(rounds(1, 4), []string{"some"}, 4); err != nil {
 		t.Error(err)
 	}
 	other := rounds(1, 5)
 	for _, r := range other {
 		r.Name = "other"
 	}
-	if _, err := judge.Compare(rounds(1, 5), other, 0); err == nil {
+	if _, err := thresholds.Compare(rounds(1, 5), other, 0); err == nil {
 		t.Error("results of other names were compared")
 	}
 }
